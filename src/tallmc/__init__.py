@@ -1,0 +1,47 @@
+"""Bayesian inference on tall data by stochastic-gradient MCMC with preferential subsampling."""
+
+from . import dynamics, gradient, models, schedule, subsample, tune
+from ._anchor import Anchor, laplace
+from ._draws import Draws
+from ._errors import AnchorError, InvalidInput, SamplingWarning
+from ._method import Method
+from ._modes import LBFGS, Adam, Newton
+from ._outcome import Outcome
+from ._posterior import AbstractPosterior, Posterior
+from ._sample import Progress, sample
+from ._version import __version__
+from .methods import METHODS, asgld_cv, asgld_cv_ps, mala, sgld, sgld_cv, sgld_cv_ps, sgld_ps, ula
+
+__all__ = [
+    "LBFGS",
+    "METHODS",
+    "AbstractPosterior",
+    "Adam",
+    "Anchor",
+    "AnchorError",
+    "Draws",
+    "InvalidInput",
+    "Method",
+    "Newton",
+    "Outcome",
+    "Posterior",
+    "Progress",
+    "SamplingWarning",
+    "__version__",
+    "asgld_cv",
+    "asgld_cv_ps",
+    "dynamics",
+    "gradient",
+    "laplace",
+    "mala",
+    "models",
+    "sample",
+    "schedule",
+    "sgld",
+    "sgld_cv",
+    "sgld_cv_ps",
+    "sgld_ps",
+    "subsample",
+    "tune",
+    "ula",
+]

@@ -1,0 +1,67 @@
+"""How a pytree of parameters lies in one flat vector, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from ._errors import InvalidInput
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Names and shapes of the leaves, in order. Hashable, so that two posteriors of one shape share a compilation."""
+
+    treedef: Any
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @property
+    def dim(self) -> int:
+        return sum(math.prod(shape) for shape in self.shapes)
+
+    def unravel(self, vector: Float[Array, "*batch d"]) -> PyTree:
+        """The parameters, each leaf with the vector's batch axes in front."""
+        return jax.tree.unflatten(self.treedef, list(self.split(vector).values()))
+
+    def split(self, vector: Any) -> dict[str, Any]:
+        """The leaves by name; works on NumPy and JAX arrays alike."""
+        batch, at, leaves = vector.shape[:-1], 0, {}
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            size = math.prod(shape)
+            leaves[name] = vector[..., at : at + size].reshape(batch + shape)
+            at += size
+        return leaves
+
+    def ravel(self, params: PyTree, parameter: str = "init") -> Float[Array, " d"]:
+        """Parameters as one vector; raises when they do not fit this layout."""
+        leaves, treedef = jax.tree.flatten(params)
+        shapes = tuple(np.shape(leaf) for leaf in leaves)
+        if treedef != self.treedef or shapes != self.shapes:
+            raise InvalidInput(parameter, f"have the structure and shapes of init, {self.shapes}", f"shapes {shapes}")
+        return jnp.concatenate([jnp.ravel(jnp.asarray(leaf)) for leaf in leaves])
+
+
+def layout_of(params: PyTree) -> tuple[Layout, Float[Array, " d"]]:
+    """The layout of `params` and their values as one vector."""
+    with_path, treedef = jax.tree.flatten_with_path(params)
+    if not with_path:
+        raise InvalidInput("init", "hold at least one parameter", params)
+    names, shapes, flat = [], [], []
+    for path, leaf in with_path:
+        values = jnp.asarray(leaf)
+        name = jax.tree_util.keystr(path, simple=True, separator=".") or "theta"
+        if not jnp.issubdtype(values.dtype, jnp.floating):
+            raise InvalidInput(f"init, leaf {name}", "be floating point", f"dtype {values.dtype}", "Write 0.0 instead of 0.")
+        if not bool(jnp.all(jnp.isfinite(values))):
+            raise InvalidInput(f"init, leaf {name}", "be finite", "NaN or infinity", "Start where the density is positive.")
+        names.append(name)
+        shapes.append(values.shape)
+        flat.append(jnp.ravel(values))
+    return Layout(treedef, tuple(names), tuple(shapes)), jnp.concatenate(flat)

@@ -1,0 +1,35 @@
+"""How a chain ended. Failure is a value: a bad chain stops where it is and the others go on."""
+
+from __future__ import annotations
+
+import enum
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+DIVERGENCE_LIMIT = 1e10
+
+
+class Outcome(enum.IntEnum):
+    OK = 0
+    NON_FINITE = 1
+    DIVERGED = 2
+
+    @property
+    def message(self) -> str:
+        return _MESSAGES[self]
+
+
+_CURE = "Make the step size smaller or the subsample larger; for a control variate start near the anchor."
+_MESSAGES = {
+    Outcome.OK: "completed",
+    Outcome.NON_FINITE: f"reached a NaN or infinite position. {_CURE} Standardise columns of very different scale.",
+    Outcome.DIVERGED: f"ran away: a coordinate passed {DIVERGENCE_LIMIT:g}. {_CURE}",
+}
+
+
+def outcome_of(position: Float[Array, " d"]) -> Int[Array, ""]:
+    """The outcome that this position stands for."""
+    largest = jnp.max(jnp.abs(position))
+    failed = jnp.where(jnp.isfinite(largest), Outcome.DIVERGED, Outcome.NON_FINITE)
+    return jnp.where(largest < DIVERGENCE_LIMIT, Outcome.OK, failed).astype(jnp.int32)

@@ -1,0 +1,221 @@
+"""A posterior over many rows, f(θ) = f₀(θ) + Σ f_i(θ) with f_i = −log p(x_i | θ), f₀ = −log prior; the target is exp(−f).
+
+Everything in the library sees a posterior through `AbstractPosterior`. A row's gradient appears there in a *compact* form,
+whatever is cheapest for the model: for a generalised linear model ∇f_i = c_i x_i and the compact form is the scalar c_i; for
+a general model it is the gradient itself. Compact gradients add and subtract like gradients, `combine` turns them into
+Σ w_i ∇f_i and `norms` into ‖∇f_i‖, so estimators, weights and tables of gradients are written once for all models.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, ArrayLike, Float, PyTree
+
+from ._errors import InvalidInput
+from ._layout import Layout, layout_of
+from ._rows import Sum, count_rows, sum_rows
+
+
+class AbstractPosterior(eqx.Module):
+    """What the parts need to know about a model. Positions are flat vectors; `layout` restores the user's pytree."""
+
+    data: eqx.AbstractVar[PyTree[Array]]
+    init: eqx.AbstractVar[Float[Array, " d"]]
+    layout: eqx.AbstractVar[Layout]
+
+    @property
+    def n_rows(self) -> int:
+        return count_rows(self.data)
+
+    @property
+    def dim(self) -> int:
+        return self.init.shape[0]
+
+    @property
+    def dtype(self) -> Any:
+        return self.init.dtype
+
+    def prior_gradient(self, position: Float[Array, " d"]) -> Float[Array, " d"]:
+        """∇f₀(θ)."""
+        return jax.grad(self.prior_potential)(position)
+
+    def potential_and_gradient_sum(self, position: Float[Array, " d"]) -> Sum:
+        """(f(θ), ∇f(θ)) in one pass over all rows. What is not used of the two is not computed."""
+
+        def block_sum(rows: PyTree[Array]) -> tuple[Float[Array, ""], Float[Array, " d"]]:
+            ones = jnp.ones(count_rows(rows), self.dtype)
+            gradient = self.combine(self.row_gradients(position, rows), rows, ones)
+            return jnp.sum(self.row_potentials(position, rows)), gradient
+
+        total = sum_rows(block_sum, self.data, self.dim)
+        prior = (self.prior_potential(position), self.prior_gradient(position))
+        return Sum(total.high, jax.tree.map(jnp.add, total.low, prior))
+
+    def hessian_sum(self, position: Float[Array, " d"]) -> Sum:
+        """∇²f(θ) over all rows."""
+        total = sum_rows(lambda rows: self.block_hessian(position, rows), self.data, self.dim)
+        return Sum(total.high, total.low + jax.hessian(self.prior_potential)(position))
+
+    def potential(self, position: Float[Array, " d"]) -> Float[Array, ""]:
+        """f(θ), minus the log posterior density up to a constant."""
+        return self.potential_and_gradient_sum(position).rounded()[0]
+
+    def gradient(self, position: Float[Array, " d"]) -> Float[Array, " d"]:
+        """∇f(θ), exact: a pass over all rows."""
+        return self.potential_and_gradient_sum(position).rounded()[1]
+
+    def hessian(self, position: Float[Array, " d"]) -> Float[Array, "d d"]:
+        """∇²f(θ), exact: a pass over all rows."""
+        return self.hessian_sum(position).rounded()
+
+    @abc.abstractmethod
+    def prior_potential(self, position: Float[Array, " d"]) -> Float[Array, ""]:
+        """f₀(θ) = −log prior."""
+
+    @abc.abstractmethod
+    def row_potentials(self, position: Float[Array, " d"], rows: PyTree[Array]) -> Float[Array, " n"]:
+        """f_i(θ)."""
+
+    @abc.abstractmethod
+    def row_gradients(self, position: Float[Array, " d"], rows: PyTree[Array]) -> Float[Array, "n ..."]:
+        """∇f_i(θ), compact."""
+
+    @abc.abstractmethod
+    def combine(
+        self, compact: Float[Array, "n ..."], rows: PyTree[Array], weights: Float[Array, " n"]
+    ) -> Float[Array, " d"]:
+        """Σ w_i ∇f_i from compact gradients."""
+
+    @abc.abstractmethod
+    def norms(self, compact: Float[Array, "n ..."], rows: PyTree[Array]) -> Float[Array, " n"]:
+        """‖∇f_i‖ from compact gradients."""
+
+    @abc.abstractmethod
+    def block_hessian(self, position: Float[Array, " d"], rows: PyTree[Array]) -> Float[Array, "d d"]:
+        """Σ ∇²f_i(θ) over these rows."""
+
+    @abc.abstractmethod
+    def curvature_norms(
+        self, position: Float[Array, " d"], factor: Float[Array, "d k"], rows: PyTree[Array]
+    ) -> Float[Array, " n"]:
+        """‖∇²f_i(θ) C‖_F = √tr(H_i Σ H_iᵀ) for Σ = C Cᵀ."""
+
+    @abc.abstractmethod
+    def lipschitz(self) -> Float[Array, " N"]:
+        """L_i, for every row, with ‖∇f_i(θ) − ∇f_i(θ')‖ ≤ L_i ‖θ − θ'‖ (putcha-2023, Assumption 1)."""
+
+
+class Posterior(AbstractPosterior):
+    """Any model: two log densities, the rows, and a starting point. Derivatives come by automatic differentiation.
+
+    `log_likelihood(params, row)` and `log_prior(params)` return scalars; `params` has the structure of `init`, and `row` that of
+    `data` without the leading axis of its arrays. `lipschitz` (a number, or one a row) is only needed by the parts that ask for it.
+
+    >>> import jax.numpy as jnp, jax.scipy.stats as stats
+    >>> heights = jnp.array([1.62, 1.75, 1.80, 1.68])
+    >>> posterior = Posterior(
+    ...     log_likelihood=lambda params, height: stats.norm.logpdf(height, params["mean"], 0.1),
+    ...     log_prior=lambda params: stats.norm.logpdf(params["mean"], 1.7, 1.0),
+    ...     data=heights,
+    ...     init={"mean": 1.7},
+    ... )
+    >>> posterior.n_rows, posterior.dim
+    (4, 1)
+    >>> posterior.gradient(jnp.array([1.7])).round(3)        # −Σ (height − 1.7) / 0.1²
+    Array([-5.], dtype=float32)
+    """
+
+    log_likelihood: Callable[[PyTree, PyTree], Float[Array, ""]]
+    log_prior: Callable[[PyTree], Float[Array, ""]]
+    data: PyTree[Array]
+    init: Float[Array, " d"]
+    layout: Layout = eqx.field(static=True)
+    lipschitz_constants: Float[Array, " N"] | None
+
+    def __init__(
+        self,
+        log_likelihood: Callable[[PyTree, PyTree], Any],
+        log_prior: Callable[[PyTree], Any],
+        data: PyTree[ArrayLike],
+        init: PyTree[ArrayLike],
+        lipschitz: ArrayLike | None = None,
+    ):
+        self.log_likelihood = log_likelihood
+        self.log_prior = log_prior
+        self.data = _checked_rows(data)
+        self.layout, self.init = layout_of(init)
+        self.lipschitz_constants = None if lipschitz is None else _checked_lipschitz(lipschitz, self.n_rows, self.dtype)
+        row = jax.tree.map(lambda column: jax.ShapeDtypeStruct(column.shape[1:], column.dtype), self.data)
+        params = jax.eval_shape(self.layout.unravel, self.init)
+        _check_scalar("log_likelihood(params, row)", log_likelihood, params, row)
+        _check_scalar("log_prior(params)", log_prior, params)
+
+    def prior_potential(self, position: Float[Array, " d"]) -> Float[Array, ""]:
+        return -self.log_prior(self.layout.unravel(position))
+
+    def row_potentials(self, position: Float[Array, " d"], rows: PyTree[Array]) -> Float[Array, " n"]:
+        return jax.vmap(self._row_potential, in_axes=(None, 0))(position, rows)
+
+    def row_gradients(self, position: Float[Array, " d"], rows: PyTree[Array]) -> Float[Array, "n d"]:
+        return jax.vmap(jax.grad(self._row_potential), in_axes=(None, 0))(position, rows)
+
+    def combine(self, compact: Float[Array, "n d"], rows: PyTree[Array], weights: Float[Array, " n"]) -> Float[Array, " d"]:
+        return weights @ compact
+
+    def norms(self, compact: Float[Array, "n d"], rows: PyTree[Array]) -> Float[Array, " n"]:
+        return jnp.linalg.norm(compact, axis=1)
+
+    def block_hessian(self, position: Float[Array, " d"], rows: PyTree[Array]) -> Float[Array, "d d"]:
+        return jax.hessian(lambda at: jnp.sum(self.row_potentials(at, rows)))(position)
+
+    def curvature_norms(
+        self, position: Float[Array, " d"], factor: Float[Array, "d k"], rows: PyTree[Array]
+    ) -> Float[Array, " n"]:
+        # One column of C at a time: H_i c is a directional derivative, and no d×d matrix exists for any row.
+        def add_column(total: Float[Array, " n"], column: Float[Array, " d"]) -> tuple[Float[Array, " n"], None]:
+            _, product = jax.jvp(lambda at: self.row_gradients(at, rows), (position,), (column,))
+            return total + jnp.sum(product**2, axis=1), None
+
+        total, _ = lax.scan(add_column, jnp.zeros(count_rows(rows), self.dtype), factor.T)
+        return jnp.sqrt(total)
+
+    def lipschitz(self) -> Float[Array, " N"]:
+        if self.lipschitz_constants is None:
+            raise InvalidInput("posterior", "know its Lipschitz constants for this method", "none", "Pass Posterior(..., lipschitz=L).")
+        return self.lipschitz_constants
+
+    def _row_potential(self, position: Float[Array, " d"], row: PyTree[Array]) -> Float[Array, ""]:
+        return -self.log_likelihood(self.layout.unravel(position), row)
+
+
+def _checked_rows(data: PyTree[ArrayLike]) -> PyTree[Array]:
+    columns = jax.tree.map(jnp.asarray, data)
+    leaves = jax.tree.leaves(columns)
+    if not leaves:
+        raise InvalidInput("data", "hold at least one array", data)
+    lengths = {leaf.shape[0] if leaf.ndim else None for leaf in leaves}
+    if len(lengths) != 1 or None in lengths or 0 in lengths:
+        shapes = [leaf.shape for leaf in leaves]
+        raise InvalidInput("data", "be arrays with one common, non-empty leading axis", f"shapes {shapes}")
+    return columns
+
+
+def _checked_lipschitz(lipschitz: ArrayLike, n_rows: int, dtype: Any) -> Float[Array, " N"]:
+    values = np.asarray(lipschitz, float)
+    if values.shape not in ((), (n_rows,)) or not np.all(np.isfinite(values)) or not np.all(values > 0):
+        raise InvalidInput("lipschitz", f"be positive and finite, a number or one a row ({n_rows})", f"shape {values.shape}")
+    return jnp.broadcast_to(jnp.asarray(values, dtype), (n_rows,))
+
+
+def _check_scalar(name: str, fn: Callable[..., Any], *args: Any) -> None:
+    result = jax.eval_shape(fn, *args)
+    if getattr(result, "shape", None) != () or not jnp.issubdtype(result.dtype, jnp.floating):
+        raise InvalidInput(name, "return a floating-point scalar", result, "It takes one row; sum over its axes.")

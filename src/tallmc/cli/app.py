@@ -1,0 +1,157 @@
+"""The commands and their options. Bodies import what they need, so that `--help` and `--version` load none of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from .._version import __version__
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Bayesian inference on tall data by stochastic-gradient MCMC with preferential subsampling.",
+)
+
+_STATUSES = "Exit status: 0 fine; 1 some chain failed (the draws are written all the same); 2 bad input."
+
+_MODEL = "Model"
+_SAMPLING = "Sampling"
+
+Chains = Annotated[int, typer.Option(min=1, metavar="N", help="Independent chains.", rich_help_panel=_SAMPLING)]
+Draws = Annotated[int, typer.Option(min=4, metavar="N", help="Draws kept from each chain.", rich_help_panel=_SAMPLING)]
+Seed = Annotated[
+    int,
+    typer.Option(min=0, max=2**32 - 1, metavar="N", help="The same seed gives the same draws.", rich_help_panel=_SAMPLING),
+]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tallmc {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def tallmc(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def methods(json: Annotated[bool, typer.Option("--json", help="Print a JSON list instead of tables.")] = False) -> None:
+    """List the methods, what they are composed of and where they come from."""
+    from .listing import print_methods
+
+    print_methods(as_json=json)
+
+
+@app.command(epilog=_STATUSES)
+def fit(
+    table: Annotated[Path, typer.Argument(metavar="TABLE", help="A .csv, .parquet or .npz file.", show_default=False)],
+    *,
+    response: Annotated[
+        str, typer.Option(metavar="NAME", help="Column to explain; all others explain it.", rich_help_panel=_MODEL)
+    ] = "y",
+    family: Annotated[
+        Literal["bernoulli", "gaussian", "poisson"],
+        typer.Option(metavar="NAME", help="bernoulli (0/1), gaussian or poisson (counts).", rich_help_panel=_MODEL),
+    ],
+    prior_variance: Annotated[
+        float, typer.Option(metavar="X", help="Of each coefficient, around 0.", rich_help_panel=_MODEL)
+    ] = 10.0,
+    noise_variance: Annotated[
+        float | None,
+        typer.Option(metavar="X", help="Of the response; gaussian only, 1.0 unless given.", rich_help_panel=_MODEL),
+    ] = None,
+    no_standardise: Annotated[
+        bool, typer.Option("--no-standardise", help="Leave columns as they are, not mean 0 and sd 1.", rich_help_panel=_MODEL)
+    ] = False,
+    no_intercept: Annotated[
+        bool, typer.Option("--no-intercept", help="Do not put a column of ones first.", rich_help_panel=_MODEL)
+    ] = False,
+    method: Annotated[
+        str, typer.Option(metavar="NAME", help="One that `tallmc methods` lists.", rich_help_panel=_SAMPLING)
+    ] = "sgld_cv_ps",
+    step_size: Annotated[
+        float | None, typer.Option(metavar="X", help="0.2 / largest curvature unless given.", rich_help_panel=_SAMPLING)
+    ] = None,
+    size: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Rows a step sees; a thousandth, at least 32, unless given.", rich_help_panel=_SAMPLING
+        ),
+    ] = None,
+    chains: Chains = 4,
+    draws: Draws = 2000,
+    thin: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Steps for each draw; enough for it to be news unless given.", rich_help_panel=_SAMPLING
+        ),
+    ] = None,
+    burn_in: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Steps thrown away at first; unless given, a tenth of those kept, or as many for ula, mala and sgld.",
+            rich_help_panel=_SAMPLING,
+        ),
+    ] = None,
+    seed: Seed = 0,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="OUT", help="Folder for the results.", show_default=False)],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace results that are in OUT already.")] = False,
+) -> None:
+    """Fit a regression to a table; write draws.nc, summary.csv and scaling.json into a folder.
+
+    A CSV or Parquet file has a column of numbers or booleans for each variable.
+    An .npz file has a 1-D array for each, or a matrix X, the response y and, if you like, feature_names.
+
+    Step size and thinning, where not given, are chosen from the curvature at the mode, and printed.
+    """
+    from .fit import Model, run_fit
+    from .plan import Settings
+
+    model = Model(
+        family=family,
+        prior_variance=prior_variance,
+        noise_variance=noise_variance,
+        standardise=not no_standardise,
+        intercept=not no_intercept,
+    )
+    settings = Settings(
+        method=method,
+        step_size=step_size,
+        size=size,
+        chains=chains,
+        draws=draws,
+        burn_in=burn_in,
+        thin=thin,
+        seed=seed,
+    )
+    raise typer.Exit(run_fit(table, response, model, settings, out, overwrite=overwrite))
+
+
+@app.command(epilog=_STATUSES)
+def demo(
+    rows: Annotated[int, typer.Option(min=100, metavar="N", help="Rows to simulate.")] = 1_000_000,
+    columns: Annotated[int, typer.Option(min=2, metavar="N", help="Coefficients, the intercept among them.")] = 20,
+    seed: Seed = 0,
+    chains: Chains = 4,
+    draws: Draws = 2000,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="OUT", help="Folder for the results; its files are replaced.")
+    ] = Path("tallmc-demo"),
+) -> None:
+    """Simulate a logistic regression, fit it, and compare with the truth: a million rows in well under a minute."""
+    from .demo import run_demo
+
+    raise typer.Exit(run_demo(rows=rows, columns=columns, seed=seed, chains=chains, draws=draws, out=out))

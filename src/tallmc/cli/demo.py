@@ -1,0 +1,65 @@
+"""`tallmc demo`: simulate a logistic regression, fit it, compare with the truth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+
+from ..models import logistic_regression
+from .design import INTERCEPT
+from .plan import Settings
+from .plot import plot_posterior
+from .report import DIAGNOSTICS, print_coefficients, print_cost, print_plan, print_warnings, say, summarise
+from .run import run
+from .save import check_out, make_folder, save_draws
+
+# Near the anchor the noise of a control variate hardly depends on the number of rows, so a hundred do for a million.
+_SIZE = 100
+_COLUMNS = {"true": "true", "mean": "mean", "sd": "sd", "z": "z", **DIAGNOSTICS}
+
+
+class Simulated(NamedTuple):
+    x: np.ndarray
+    y: np.ndarray
+    truth: pd.Series
+
+
+def run_demo(*, rows: int, columns: int, seed: int, chains: int, draws: int, out: Path) -> int:
+    """Simulate, fit, print, save; returns the exit status."""
+    console = Console(highlight=False, markup=False)
+    check_out(out, overwrite=True)
+    make_folder(out)
+    data = simulate(rows, columns, seed)
+    names = list(data.truth.index)
+    say(console, f"simulated: a logistic regression with {rows:,} rows and {columns} coefficients (seed {seed})")
+    posterior = logistic_regression(data.x, data.y, prior_variance=10.0)
+    settings = Settings(size=min(_SIZE, rows), chains=chains, draws=draws, seed=seed)
+    finished = run(posterior, settings, console, lambda plan: print_plan(console, settings, plan))
+
+    summary = summarise(finished.draws, names)
+    files = save_draws(out, finished.draws, summary, names)
+    if summary is not None:
+        compared = summary.assign(true=data.truth, z=(summary["mean"] - data.truth) / summary["sd"])
+        print_coefficients(console, compared, _COLUMNS)
+        beyond = int((compared["z"].abs() > 2).sum())
+        say(console, f"z = (mean − true) / sd: beyond ±2 for {beyond} of {columns}, where 1 in 20 is to be expected")
+        files.append(plot_posterior(out / "posterior.png", finished.draws, data.truth))
+    print_cost(console, finished.draws)
+    print_warnings(console, finished, summary)
+    say(console, f"saved: {', '.join(files)} in {out}")
+    return 0 if finished.draws.ok.all() else 1
+
+
+def simulate(rows: int, columns: int, seed: int) -> Simulated:
+    """Standard normal covariates behind an intercept; coefficients small enough for both responses to be common."""
+    rng = np.random.default_rng(seed)
+    names = [INTERCEPT, *(f"x{j}" for j in range(1, columns))]
+    truth = pd.Series(rng.normal(0.0, 1.5 / np.sqrt(columns), columns), index=names)
+    x = rng.standard_normal((rows, columns), dtype=np.float32)
+    x[:, 0] = 1.0
+    odds = np.exp(x @ truth.to_numpy(np.float32))
+    return Simulated(x, rng.random(rows, dtype=np.float32) < odds / (1 + odds), truth)

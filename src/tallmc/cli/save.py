@@ -1,0 +1,48 @@
+"""What a run leaves behind: NetCDF, CSV and JSON, no pickles."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .._draws import Draws
+from .._errors import InvalidInput
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def check_out(out: Path, *, overwrite: bool) -> None:
+    """Find out before the run whether its results can be written."""
+    for package in ("arviz_base", "arviz_stats", "netCDF4"):
+        if importlib.util.find_spec(package) is None:
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+    if (out / "draws.nc").exists() and not overwrite:
+        raise InvalidInput(
+            "--out", "be a folder without draws.nc", f"{out}, which has one", "Pass --overwrite or another folder."
+        )
+
+
+def make_folder(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput("--out", "be a folder that exists or can be made", f"{out}: {error.strerror}") from None
+
+
+def save_draws(out: Path, draws: Draws, summary: pd.DataFrame | None, names: Sequence[str]) -> list[str]:
+    """Write draws.nc and, where there is one, summary.csv; returns the files' names."""
+    draws.to_datatree(labels={"beta": list(names)}).to_netcdf(out / "draws.nc", engine="netcdf4")
+    if summary is None:  # an old summary must not pass for one of these draws
+        (out / "summary.csv").unlink(missing_ok=True)
+        return ["draws.nc"]
+    summary.to_csv(out / "summary.csv")
+    return ["draws.nc", "summary.csv"]
+
+
+def save_json(path: Path, content: dict[str, Any]) -> str:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return path.name

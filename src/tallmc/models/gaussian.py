@@ -1,0 +1,71 @@
+"""The mean of a Gaussian with known covariance and a conjugate prior (putcha-2023, appendix C.1).
+
+    x_i ~ N(θ, S),   θ ~ N(μ₀, Λ₀):   ∇f_i = S⁻¹(θ − x_i),   ∇²f_i = S⁻¹,   L_i = λ_max(S⁻¹)
+
+The posterior is N(μ₁, Λ₁) with Λ₁⁻¹ = Λ₀⁻¹ + N S⁻¹.
+"""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from .._errors import InvalidInput
+from .._posterior import Posterior
+
+
+class _Quadratic(eqx.Module):
+    """−½ (x − mean)ᵀ precision (x − mean)."""
+
+    precision: Float[Array, "d d"]
+
+    def __call__(self, mean: Float[Array, " d"], x: Float[Array, " d"]) -> Float[Array, ""]:
+        return -0.5 * (x - mean) @ self.precision @ (x - mean)
+
+
+class _GaussianPrior(eqx.Module):
+    mean: Float[Array, " d"]
+    log_density: _Quadratic
+
+    def __call__(self, position: Float[Array, " d"]) -> Float[Array, ""]:
+        return self.log_density(self.mean, position)
+
+
+def gaussian(X: ArrayLike, covariance: ArrayLike, prior_mean: ArrayLike, prior_covariance: ArrayLike) -> Posterior:
+    """The unknown mean of rows x_i ~ N(θ, covariance), in any dimension, with prior N(prior_mean, prior_covariance).
+
+    >>> posterior = gaussian([[0.0, 1.0], [2.0, 3.0]], [[1.0, 0.5], [0.5, 2.0]], [0.0, 0.0], [[10.0, 0.0], [0.0, 10.0]])
+    >>> posterior.dim
+    2
+    """
+    x = jnp.asarray(X)
+    if x.ndim != 2 or 0 in x.shape:
+        raise InvalidInput("X", "be a matrix with at least one row and one column", f"shape {x.shape}")
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        x = x.astype(jnp.result_type(float))
+    if not bool(jnp.all(jnp.isfinite(x))):
+        raise InvalidInput("X", "be finite", "NaN or infinity", "Drop or impute such rows.")
+    mean = np.asarray(prior_mean, float)
+    if mean.shape != x.shape[1:] or not np.isfinite(mean).all():
+        raise InvalidInput("prior_mean", f"be a finite vector of length {x.shape[1]}", prior_mean)
+    precision = _inverse("covariance", covariance, x.shape[1])
+    prior_precision = _inverse("prior_covariance", prior_covariance, x.shape[1])
+    prior = _GaussianPrior(jnp.asarray(mean, x.dtype), _Quadratic(jnp.asarray(prior_precision, x.dtype)))
+    return Posterior(
+        log_likelihood=_Quadratic(jnp.asarray(precision, x.dtype)),
+        log_prior=prior,
+        data=x,
+        init=prior.mean,
+        lipschitz=np.linalg.eigvalsh(precision)[-1],
+    )
+
+
+def _inverse(parameter: str, matrix: ArrayLike, d: int) -> np.ndarray:
+    values = np.asarray(matrix, float)
+    proper = values.shape == (d, d) and np.isfinite(values).all() and np.allclose(values, values.T, rtol=1e-6)
+    if not proper or np.linalg.eigvalsh(values)[0] <= 0:
+        raise InvalidInput(parameter, f"be a symmetric positive definite {d}×{d} matrix", matrix)
+    inverse = np.linalg.inv(values)
+    return (inverse + inverse.T) / 2

@@ -1,0 +1,40 @@
+"""All rows in every step, each with weight one: no subsampling, no noise."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from .._anchor import Anchor, Needs
+from .._posterior import AbstractPosterior
+from .._rows import Sum
+from ..gradient.base import AbstractGradient
+from .base import SizeChoice, SubsampleChoice
+from .selection import AbstractDynamicSelection, Estimate
+
+
+class AllRowsSelection(AbstractDynamicSelection):
+    work_rows: int = eqx.field(static=True)
+
+    def supply(self, key: PRNGKeyArray, steps: int) -> None:
+        return None
+
+    def estimate(self, gradient: AbstractGradient, position: Float[Array, " d"], supply: None) -> Estimate:
+        # Whatever the estimator, its residuals over all rows add up to the exact gradient.
+        total = gradient.posterior.potential_and_gradient_sum(position)
+        potential = Sum(total.high[0], total.low[0])
+        return Estimate(total.rounded()[1], jnp.int32(self.work_rows), potential)
+
+
+@dataclasses.dataclass(frozen=True)
+class AllRows(SubsampleChoice):
+    """Choose every row in every step."""
+
+    needs = Needs.NOTHING
+    passes = 0
+
+    def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None, size: SizeChoice | None) -> AllRowsSelection:
+        return AllRowsSelection(posterior.n_rows)

@@ -1,0 +1,71 @@
+"""Laws of a row number, drawn with replacement: uniform, or any fixed weights through an alias table."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, UInt32
+
+from .alias import alias_table
+from .bits import uniform_index
+
+
+class AbstractLaw(eqx.Module):
+    """A law p on the rows: two random words in, a row number out."""
+
+    @abc.abstractmethod
+    def draw(self, words: UInt32[Array, "*k 2"]) -> Int[Array, "*k"]:
+        """Row numbers from random bits."""
+
+    @abc.abstractmethod
+    def inverse_probability(self, indices: Int[Array, "*k"]) -> Float[Array, "*k"]:
+        """1/p_i."""
+
+    @abc.abstractmethod
+    def probabilities(self) -> np.ndarray:
+        """p_i of every row, in float64 on the host."""
+
+
+class UniformLaw(AbstractLaw):
+    """p_i = 1/N."""
+
+    n_rows: int = eqx.field(static=True)
+    dtype: Any = eqx.field(static=True)
+
+    def draw(self, words: UInt32[Array, "*k 2"]) -> Int[Array, "*k"]:
+        return uniform_index(words, jnp.uint32(self.n_rows))
+
+    def inverse_probability(self, indices: Int[Array, "*k"]) -> Float[Array, "*k"]:
+        return jnp.full(indices.shape, self.n_rows, self.dtype)
+
+    def probabilities(self) -> np.ndarray:
+        return np.full(self.n_rows, 1 / self.n_rows)
+
+
+class AliasLaw(AbstractLaw):
+    """Fixed weights; see `alias.py`."""
+
+    threshold: UInt32[Array, " M"]
+    alias: Int[Array, " M"]
+    inverse: Float[Array, " N"]
+
+    @classmethod
+    def of(cls, probability: np.ndarray, dtype: Any) -> AliasLaw:
+        table = alias_table(probability)
+        return cls(jnp.asarray(table.threshold), jnp.asarray(table.alias), jnp.asarray(1 / table.probability, dtype))
+
+    def draw(self, words: UInt32[Array, "*k 2"]) -> Int[Array, "*k"]:
+        cell_bits = self.threshold.shape[0].bit_length() - 1
+        cell = (words[..., 0] >> (32 - cell_bits)).astype(jnp.int32)
+        own = words[..., 1] < self.threshold[cell]
+        return jnp.where(own, cell, self.alias[cell])
+
+    def inverse_probability(self, indices: Int[Array, "*k"]) -> Float[Array, "*k"]:
+        return self.inverse[indices]
+
+    def probabilities(self) -> np.ndarray:
+        return 1 / np.asarray(self.inverse, np.float64)

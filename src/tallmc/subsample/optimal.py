@@ -1,0 +1,81 @@
+"""The optimal weights at the current state, p_i ∝ ‖r_i(θ)‖, r_i the estimator's residual: for study.
+
+For the simple estimator this is eq. 10 of putcha-2023, for control variates eq. 14. No other weights give less noise at this
+state (Lemmas 3.1 and 3.2). Every step looks at all rows to find them, so it never pays; it says how far fixed weights are from
+the best.
+
+The law is rounded to integers P_i ≥ 1 with Σ P_i = 2³² before drawing, and the weights use the rounded law: exactly unbiased.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
+
+from .._anchor import Anchor, Needs
+from .._errors import InvalidInput
+from .._posterior import AbstractPosterior
+from .._rows import map_rows, take_rows
+from ..gradient.base import AbstractGradient, Batch
+from .base import SizeChoice, SubsampleChoice
+from .selection import AbstractDynamicSelection, Estimate, Picks
+from .size import Fixed
+
+_TOTAL = 2.0**32
+_ROUNDING_SLACK = 2.0**-10  # float32 shares may sum to a little over one; what is left over goes to the largest
+
+
+class OptimalSelection(AbstractDynamicSelection):
+    size: int = eqx.field(static=True)
+    work_rows: int = eqx.field(static=True)
+
+    def supply(self, key: PRNGKeyArray, steps: int) -> UInt32[Array, "steps n"]:
+        return jax.random.bits(key, (steps, self.size), jnp.uint32)
+
+    def units(self, gradient: AbstractGradient, position: Float[Array, " d"]) -> UInt32[Array, " N"]:
+        """P_i, the law in units of 2⁻³²; they sum to 2³², which is 0 in 32 bits."""
+        posterior = gradient.posterior
+
+        def block(rows):  # type: ignore[no-untyped-def]
+            return posterior.norms(gradient.residuals(position, rows), rows)
+
+        norms = map_rows(block, posterior.data, posterior.dim)
+        total = jnp.sum(norms)
+        share = jnp.where(total > 0, norms / total, 1 / self.work_rows)
+        free = (_TOTAL - self.work_rows) * (1 - _ROUNDING_SLACK)
+        units = (share * free).astype(jnp.uint32) + jnp.uint32(1)
+        return units.at[jnp.argmax(units)].add(jnp.uint32(0) - jnp.sum(units, dtype=jnp.uint32))
+
+    def picks_at(
+        self, units: UInt32[Array, " N"], indices: Int[Array, " n"], dtype: jnp.dtype
+    ) -> Picks:
+        """These rows with the weights they have when drawn from the law `units`."""
+        return Picks(indices, _TOTAL / (self.size * units[indices].astype(dtype)))
+
+    def estimate(self, gradient: AbstractGradient, position: Float[Array, " d"], supply: UInt32[Array, " n"]) -> Estimate:
+        units = self.units(gradient, position)
+        start_of_row = jnp.cumsum(units, dtype=jnp.uint32) - units
+        indices = jnp.searchsorted(start_of_row, supply, side="right").astype(jnp.int32) - 1
+        picks = self.picks_at(units, indices, position.dtype)
+        batch = Batch(take_rows(gradient.posterior.data, indices), picks.weights)
+        return Estimate(gradient(position, batch), jnp.int32(self.work_rows))
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimal(SubsampleChoice):
+    """Choose rows by the optimal weights at the current state (eq. 10 or 14). Every step touches all rows."""
+
+    needs = Needs.NOTHING
+    passes = 0
+
+    def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None, size: SizeChoice | None) -> OptimalSelection:
+        if not isinstance(size, Fixed):
+            raise InvalidInput(
+                "size", "be fixed with state-dependent weights: the bound of eq. 19 is for one law, and each step reads all rows",
+                size, "Use Preferential(...) with Adaptive(...).",
+            )
+        return OptimalSelection(size=size.checked(posterior), work_rows=posterior.n_rows)

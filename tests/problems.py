@@ -1,0 +1,74 @@
+"""Small problems whose answers are known exactly, and every part of the library on each axis."""
+
+import jax.numpy as jnp
+import jax.scipy.stats as stats
+import numpy as np
+
+import tallmc
+from tallmc.dynamics import MALA, Langevin
+from tallmc.gradient import ControlVariate, Full, Simple
+from tallmc.subsample import Adaptive, AllRows, Fixed, Optimal, Preferential, Uniform
+
+SUBSAMPLES = {
+    "uniform": Uniform(),
+    "without-replacement": Uniform(replace=False),
+    "gradient-weights": Preferential("gradient"),
+    "curvature-weights": Preferential("curvature"),
+    "lipschitz-weights": Preferential("lipschitz"),
+    "own-weights": Preferential(np.array([1.0, 2.0, 0.0, 5.0, 0.5]), floor=0.1),
+    "optimal": Optimal(),
+    "all-rows": AllRows(),
+}
+GRADIENTS = {"simple": Simple(), "control-variate": ControlVariate(), "full": Full()}
+SIZES = {"fixed": Fixed(3), "adaptive": Adaptive(noise_threshold=1.0)}
+DYNAMICS = {"langevin": Langevin(), "mala": MALA()}
+
+
+def design(n_rows: int, dim: int, seed: int = 0) -> np.ndarray:
+    """Rows of very different size, so that it matters which of them are seen."""
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n_rows, dim)) * rng.lognormal(0, 0.8, size=(n_rows, 1))
+
+
+def logistic(n_rows: int = 5, dim: int = 2, seed: int = 0) -> tallmc.AbstractPosterior:
+    y = np.random.default_rng(seed + 1).integers(0, 2, n_rows)
+    return tallmc.models.logistic_regression(design(n_rows, dim, seed), y, prior_variance=2.0)
+
+
+def linear(n_rows: int = 12, dim: int = 2, seed: int = 0) -> tallmc.AbstractPosterior:
+    x = design(n_rows, dim, seed)
+    y = x @ np.arange(1, dim + 1) + np.random.default_rng(seed + 1).normal(size=n_rows)
+    return tallmc.models.linear_regression(x, y, prior_variance=4.0, noise_variance=1.5)
+
+
+def by_autodiff(glm: tallmc.AbstractPosterior, log_density) -> tallmc.Posterior:
+    """The same regression written by a user as two log densities."""
+    prior_sd = jnp.sqrt(glm.prior_variance)
+    return tallmc.Posterior(
+        log_likelihood=lambda params, row: log_density(row.x @ params["beta"], row.y),
+        log_prior=lambda params: jnp.sum(stats.norm.logpdf(params["beta"], 0, prior_sd)),
+        data=glm.data,
+        init={"beta": glm.init},
+        lipschitz=glm.lipschitz(),
+    )
+
+
+def logistic_by_autodiff(n_rows: int = 5, dim: int = 2) -> tallmc.Posterior:
+    return by_autodiff(logistic(n_rows, dim), lambda z, y: stats.bernoulli.logpmf(y, jnp.reciprocal(1 + jnp.exp(-z))))
+
+
+def exact_posterior(posterior) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and covariance of a linear regression's posterior, in closed form."""
+    x, y = np.asarray(posterior.data.x, float), np.asarray(posterior.data.y, float)
+    noise = float(posterior.family.noise_variance)
+    precision = np.eye(x.shape[1]) / float(posterior.prior_variance) + x.T @ x / noise
+    covariance = np.linalg.inv(precision)
+    return covariance @ x.T @ y / noise, covariance
+
+
+def residual_matrix(gradient, position) -> np.ndarray:
+    """r_i(θ) of every row, one a line."""
+    posterior = gradient.posterior
+    compact = gradient.residuals(position, posterior.data)
+    identity = np.eye(posterior.n_rows)
+    return np.stack([posterior.combine(compact, posterior.data, jnp.asarray(row)) for row in identity])

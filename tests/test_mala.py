@@ -1,0 +1,56 @@
+"""MALA is exact: started from the posterior it stays there, at any step size."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from problems import exact_posterior, linear, logistic
+
+import tallmc
+from tallmc._loop import advance, start_run
+
+
+def invariance_z(kernel, chains: int = 40_000, steps: int = 6) -> float:
+    """Largest |z| of the first two moments after a few steps from exact draws of a linear regression's posterior."""
+    mean, covariance = exact_posterior(kernel.gradient.posterior)
+    start = np.random.default_rng(0).multivariate_normal(mean, covariance, size=chains)
+    keys = jax.random.split(jax.random.key(1), chains)
+    state = start_run(kernel, keys, jnp.asarray(start))
+    zero, one = jnp.int32(0), jnp.int32(1)
+    state, _ = advance(kernel, keys, state, zero, jnp.int32(steps), zero, one, 1)
+    centred = np.asarray(state.chains.position) - mean
+    products = np.einsum("ci,cj->cij", centred, centred)
+    z = [
+        (sample.mean(0) - truth) / (sample.std(0) / np.sqrt(chains))
+        for sample, truth in [(centred, np.zeros_like(mean)), (products, covariance)]
+    ]
+    return max(np.abs(values).max() for values in z)
+
+
+def test_mala_leaves_the_posterior_invariant():
+    kernel = tallmc.mala(0.5).prepare(linear()).kernel
+    assert invariance_z(kernel) < 4.6
+
+
+def test_mala_agrees_with_quadrature_on_a_logistic_regression():
+    posterior = logistic(n_rows=8, dim=1)
+    grid = np.linspace(-8, 8, 4001)
+    log_density = -np.asarray(jax.vmap(lambda value: posterior.potential(value[None]))(jnp.asarray(grid)))
+    weight = np.exp(log_density - log_density.max())
+    weight /= weight.sum()
+    moments = weight @ grid, weight @ grid**2
+    draws = tallmc.sample(posterior, tallmc.mala(4.0), chains=64, draws=4000, burn_in=200, seed=2)
+    assert 0.3 < draws.sample_stats["acceptance_rate"].mean() < 0.95
+    x = draws.positions[..., 0]
+    for values, truth in zip((x, x**2), moments, strict=True):
+        per_chain = values.mean(1)
+        assert abs(per_chain.mean() - truth) / (per_chain.std() / 8) < 4.6
+
+
+def test_a_proposal_without_density_is_refused():
+    """Far from the mode a huge step overshoots to where Poisson rates overflow: the chain stays, it does not fail."""
+    x = np.ones((3, 1))
+    posterior = tallmc.models.poisson_regression(x, [1, 2, 3], prior_variance=1e6)
+    draws = tallmc.sample(posterior, tallmc.mala(1e5), chains=4, draws=50, seed=0)
+    assert draws.ok.all()
+    assert np.isfinite(draws.positions).all()
+    assert draws.sample_stats["acceptance_rate"].min() == 0

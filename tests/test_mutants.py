@@ -1,0 +1,225 @@
+"""Mistakes that somebody published, or could: each must be caught by a check that the right code passes.
+
+The checks are those of the other files. A mutant that survives means that a test is too weak.
+"""
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from problems import linear, logistic, residual_matrix
+from stationary import exact_law, law_z
+from test_mala import invariance_z
+from test_unbiased import moments_by_enumeration
+
+import tallmc
+from tallmc._rows import Sum
+from tallmc.dynamics import LangevinDynamics, MalaDynamics
+from tallmc.gradient import ControlVariateGradient
+from tallmc.subsample.law import AliasLaw
+from tallmc.subsample.selection import Estimate, Picks
+from tallmc.subsample.size import AdaptiveSelection, WithReplacement
+
+STEP = 0.15
+KILLED = 4.6
+
+
+class NoiseTooLarge(LangevinDynamics):
+    def noise(self, key, steps, like):
+        return 1.1 * super().noise(key, steps, like)
+
+
+class StepTooLarge(LangevinDynamics):
+    def step(self, state, evaluate, step_size, noise):
+        return super().step(state, evaluate, 1.05 * step_size, noise)
+
+
+class DriftOfWholeStep(LangevinDynamics):
+    def step(self, state, evaluate, step_size, noise):
+        doubled = lambda at: dataclasses.replace(evaluate(at), gradient=2 * evaluate(at).gradient)
+        return super().step(state, doubled, step_size, noise)
+
+
+class OneNoiseForAllSteps(LangevinDynamics):
+    def noise(self, key, steps, like):
+        return jnp.broadcast_to(super().noise(key, 1, like), (steps, *like.shape))
+
+
+class WeightsForgotten(WithReplacement):
+    def picks_at(self, indices):
+        return Picks(indices, jnp.full(indices.shape, self.law.inverse.shape[0] / self.size))
+
+
+class MeanInsteadOfSum(WithReplacement):
+    def picks_at(self, indices):
+        return Picks(indices, super().picks_at(indices).weights / self.law.probabilities().shape[0])
+
+
+class OneBatchForAllSteps(WithReplacement):
+    def picks(self, key, steps):
+        picks = super().picks(key, 1)
+        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (steps, *leaf.shape[1:])), picks)
+
+
+class ThresholdInverted(AliasLaw):
+    def draw(self, words):
+        flipped = words.at[..., 1].set(jnp.uint32(2**32 - 1) - words[..., 1])
+        cell = (words[..., 0] >> (32 - (self.threshold.shape[0].bit_length() - 1))).astype(jnp.int32)
+        return jnp.where(flipped[..., 1] >= self.threshold[cell], cell, self.alias[cell])
+
+
+class SignFlipped(ControlVariateGradient):
+    def residuals(self, position, rows):
+        return self.posterior.row_gradients(position, rows) + self.posterior.row_gradients(self.anchor, rows)
+
+
+class PriorForgotten(ControlVariateGradient):
+    def known(self, position):
+        return self.known_at_anchor + self.posterior.prior_gradient(self.anchor)
+
+
+class AnchorGradientForgotten(ControlVariateGradient):
+    def known(self, position):
+        return self.posterior.prior_gradient(position)
+
+
+def cast(part, kind):
+    """The same fields under a mutant's methods."""
+    mutant = object.__new__(kind)
+    for field in dataclasses.fields(part):
+        object.__setattr__(mutant, field.name, getattr(part, field.name))
+    return mutant
+
+
+def mutate(kernel, part: str, kind):
+    return dataclasses.replace(kernel, **{part: cast(getattr(kernel, part), kind)})
+
+
+def mutate_law(kernel, law):
+    return dataclasses.replace(kernel, selection=dataclasses.replace(kernel.selection, law=law))
+
+
+def floor_forgotten_in_the_weights(kernel):
+    """Draws from the floored law, weights from the law without its floor."""
+    law = kernel.selection.law
+    p = law.probabilities()
+    bare = (p - 0.05 / len(p)) / 0.95
+    return mutate_law(kernel, eqx.tree_at(lambda of: of.inverse, law, jnp.asarray(1 / bare)))
+
+
+STATIONARY = {
+    "noise-scaled-by-1.1": ("sgld_cv_ps", lambda k: mutate(k, "dynamics", NoiseTooLarge)),
+    "step-scaled-by-1.05": ("sgld_cv_ps", lambda k: mutate(k, "dynamics", StepTooLarge)),
+    "drift-of-a-whole-step": ("sgld_cv_ps", lambda k: mutate(k, "dynamics", DriftOfWholeStep)),
+    "one-noise-for-all-steps-of-a-block": ("sgld_cv_ps", lambda k: mutate(k, "dynamics", OneNoiseForAllSteps)),
+    "weights-forgotten": ("sgld_cv_ps", lambda k: mutate(k, "selection", WeightsForgotten)),
+    "mean-instead-of-sum": ("sgld", lambda k: mutate(k, "selection", MeanInsteadOfSum)),
+    "one-batch-for-all-steps-of-a-block": ("sgld", lambda k: mutate(k, "selection", OneBatchForAllSteps)),
+    "alias-threshold-inverted": ("sgld_ps", lambda k: mutate_law(k, cast(k.selection.law, ThresholdInverted))),
+    "floor-forgotten-in-the-weights": ("sgld_ps", floor_forgotten_in_the_weights),
+    "control-variate-sign": ("sgld_cv", lambda k: mutate(k, "gradient", SignFlipped)),
+    "prior-forgotten": ("sgld_cv", lambda k: mutate(k, "gradient", PriorForgotten)),
+    "anchor-gradient-forgotten": ("sgld_cv", lambda k: mutate(k, "gradient", AnchorGradientForgotten)),
+}
+
+
+@pytest.mark.parametrize("name", STATIONARY)
+def test_stationary_law_kills(name):
+    method, mutation = STATIONARY[name]
+    posterior = linear()
+    # An anchor off the mode, so that ∇f(θ̂) matters.
+    anchor = tallmc.laplace(posterior, at={"beta": np.array([0.8, 2.2])})
+    kernel = tallmc.METHODS[method].make(STEP, size=4).prepare(posterior, anchor).kernel
+    law = exact_law(kernel, STEP)
+    with np.errstate(all="ignore"):
+        z = max(law_z(mutation(kernel), law).values())
+    assert not z < KILLED, f"z = {z:.2f}"
+
+
+def test_a_wrong_step_size_is_seen_by_the_lag_not_by_the_mean():
+    kernel = tallmc.ula(STEP).prepare(linear()).kernel
+    z = law_z(mutate(kernel, "dynamics", StepTooLarge), exact_law(kernel, STEP))
+    assert z["lag1"] > KILLED > z["mean"]
+
+
+@pytest.mark.parametrize("kind", [WeightsForgotten, MeanInsteadOfSum])
+def test_enumeration_kills(kind):
+    posterior, position = logistic(), jnp.array([0.7, -1.3])
+    kernel = mutate(tallmc.sgld_ps(0.1, size=3).prepare(posterior).kernel, "selection", kind)
+    _, mean, _ = moments_by_enumeration(kernel, position)
+    assert np.abs(mean - np.asarray(posterior.gradient(position))).max() > 1e-3
+
+
+class AdaptiveMaskForgotten(AdaptiveSelection):
+    """Weights 1/(n p_i) on the whole chunk instead of on n rows of it."""
+
+    def estimate(self, gradient, position, supply):
+        estimate = super().estimate(gradient, position, supply)
+        known = gradient.known(position)
+        return Estimate(known + (estimate.gradient - known) * 32 / estimate.n_rows, estimate.n_rows)
+
+
+def test_adaptive_mean_kills_a_forgotten_mask():
+    posterior, position = logistic(), jnp.array([0.7, -1.3])
+    kernel = tallmc.asgld_cv(0.1, noise_threshold=0.5).prepare(posterior).kernel
+    keys = jax.random.split(jax.random.key(0), 20_000)
+    exact = np.asarray(posterior.gradient(position))
+
+    def z(kernel):
+        estimates = np.asarray(jax.jit(jax.vmap(lambda key: kernel.estimate(position, key).gradient))(keys))
+        return np.abs((estimates.mean(0) - exact) / (estimates.std(0) / np.sqrt(len(keys)))).max()
+
+    assert z(kernel) < KILLED < z(mutate(kernel, "selection", AdaptiveMaskForgotten))
+
+
+class ProposalRatioForgotten(MalaDynamics):
+    """A Metropolis step that treats the Langevin proposal as symmetric."""
+
+    def step(self, state, evaluate, step_size, noise):
+        normal, log_uniform = noise
+        proposal = state.position - step_size / 2 * state.gradient + jnp.sqrt(step_size) * normal
+        estimate = evaluate(proposal)
+        accept = log_uniform < state.potential.rounded() - estimate.potential.rounded()
+        new = dataclasses.replace(state, position=proposal, gradient=estimate.gradient, potential=estimate.potential)
+        return jax.tree.map(lambda a, b: jnp.where(accept, a, b), new, state), estimate, {}
+
+
+class StaleGradient(MalaDynamics):
+    """The gradient of the proposal kept although it was refused."""
+
+    def step(self, state, evaluate, step_size, noise):
+        new, estimate, stats = super().step(state, evaluate, step_size, noise)
+        return dataclasses.replace(new, gradient=estimate.gradient), estimate, stats
+
+
+class AcceptsWhenWorse(MalaDynamics):
+    def step(self, state, evaluate, step_size, noise):
+        flipped = dataclasses.replace(state, potential=Sum(-state.potential.high, -state.potential.low))
+
+        def negated(at):
+            estimate = evaluate(at)
+            return dataclasses.replace(estimate, potential=Sum(-estimate.potential.high, -estimate.potential.low))
+
+        new, estimate, stats = super().step(flipped, negated, step_size, noise)
+        potential = Sum(-new.potential.high, -new.potential.low)
+        return dataclasses.replace(new, potential=potential), estimate, stats
+
+
+@pytest.mark.parametrize("kind", [ProposalRatioForgotten, StaleGradient, AcceptsWhenWorse])
+def test_invariance_kills(kind):
+    kernel = tallmc.mala(0.5).prepare(linear()).kernel
+    assert invariance_z(kernel) < KILLED < invariance_z(mutate(kernel, "dynamics", kind))
+
+
+def test_optimal_weights_lose_to_a_mutant_only_if_the_lemma_is_wrong():
+    """The residual, not the gradient, is what the weights of a control variate must follow (eq. 14, not eq. 10)."""
+    kernel = tallmc.sgld_cv(0.1, size=3).prepare(logistic()).kernel
+    position = jnp.array([0.7, -1.3])
+    r = np.linalg.norm(residual_matrix(kernel.gradient, position), axis=1)
+    simple = tallmc.sgld(0.1, size=3).prepare(logistic()).kernel
+    g = np.linalg.norm(residual_matrix(simple.gradient, position), axis=1)
+    noise = lambda p: np.sum(r**2 / p)
+    assert noise(g / g.sum()) > 1.05 * noise(r / r.sum())

@@ -1,0 +1,118 @@
+"""The estimator's mean and covariance by enumeration of every draw, for every Subsample × Gradient."""
+
+import itertools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from problems import DYNAMICS, GRADIENTS, SIZES, SUBSAMPLES, logistic, logistic_by_autodiff, residual_matrix
+
+import tallmc
+from tallmc._rows import take_rows
+from tallmc.dynamics import DynamicsChoice
+from tallmc.gradient import Batch, GradientChoice
+from tallmc.subsample import SizeChoice, SubsampleChoice
+from tallmc.subsample.full import AllRowsSelection
+from tallmc.subsample.optimal import OptimalSelection
+from tallmc.subsample.uniform import WithoutReplacement
+
+SIZE = 3
+POSTERIORS = {"glm": logistic, "autodiff": logistic_by_autodiff}
+PAIRS = [(s, g) for s in SUBSAMPLES for g in GRADIENTS if g != "full" or s == "all-rows"]
+
+
+def test_every_part_is_registered_here():
+    for kind, examples in [
+        (SubsampleChoice, SUBSAMPLES),
+        (GradientChoice, GRADIENTS),
+        (SizeChoice, SIZES),
+        (DynamicsChoice, DYNAMICS),
+    ]:
+        assert set(kind.__subclasses__()) == {type(example) for example in examples.values()}
+
+
+def prepared(posterior, subsample, gradient):
+    size = None if subsample == "all-rows" else SIZE
+    method = tallmc.Method(subsample=SUBSAMPLES[subsample], gradient=GRADIENTS[gradient], size=size, step_size=0.1)
+    return method.prepare(posterior, tallmc.laplace(posterior)).kernel
+
+
+def all_batches(kernel, position):
+    """Every batch that a step can see, with its probability."""
+    selection, posterior = kernel.selection, kernel.gradient.posterior
+    rows = range(posterior.n_rows)
+    if isinstance(selection, WithoutReplacement):
+        sets = list(itertools.combinations(rows, SIZE))
+        for indices in sets:
+            yield selection.picks_at(jnp.array(indices)), 1 / len(sets)
+        return
+    if isinstance(selection, OptimalSelection):
+        units = selection.units(kernel.gradient, position)
+        probability = np.asarray(units, float) / 2**32
+        picks_at = lambda indices: selection.picks_at(units, indices, position.dtype)
+    else:
+        probability, picks_at = selection.law.probabilities(), selection.picks_at
+    for indices in itertools.product(rows, repeat=SIZE):
+        yield picks_at(jnp.array(indices)), np.prod(probability[list(indices)])
+
+
+def moments_by_enumeration(kernel, position):
+    posterior = kernel.gradient.posterior
+    estimate = eqx.filter_jit(lambda k, picks: k.gradient(position, Batch(take_rows(posterior.data, picks.indices), picks.weights)))
+    batches = list(all_batches(kernel, position))
+    probability = np.array([p for _, p in batches])
+    values = np.stack([estimate(kernel, picks) for picks, _ in batches])
+    mean = probability @ values
+    return probability.sum(), mean, (values - mean).T * probability @ (values - mean)
+
+
+@pytest.mark.parametrize("model", POSTERIORS)
+@pytest.mark.parametrize(("subsample", "gradient"), PAIRS)
+def test_estimator_is_unbiased_with_the_stated_covariance_by_enumeration(model, subsample, gradient):
+    posterior = POSTERIORS[model]()
+    kernel = prepared(posterior, subsample, gradient)
+    position = jnp.array([0.7, -1.3])
+    exact = np.asarray(posterior.gradient(position))
+    if isinstance(kernel.selection, AllRowsSelection):
+        np.testing.assert_allclose(kernel.estimate(position, None).gradient, exact, rtol=1e-12, atol=1e-12)
+        return
+    total, mean, covariance = moments_by_enumeration(kernel, position)
+    assert total == pytest.approx(1, abs=1e-12)
+    np.testing.assert_allclose(mean, exact, atol=1e-12 * np.abs(exact).max())
+
+    r, N = residual_matrix(kernel.gradient, position), posterior.n_rows
+    np.testing.assert_allclose(r.sum(0) + kernel.gradient.known(position), exact, atol=1e-12 * np.abs(exact).max())
+    if isinstance(kernel.selection, WithoutReplacement):
+        expected = N**2 / SIZE * (1 - SIZE / N) * np.cov(r.T)
+    else:
+        if isinstance(kernel.selection, OptimalSelection):
+            p = np.asarray(kernel.selection.units(kernel.gradient, position), float) / 2**32
+        else:
+            p = kernel.selection.law.probabilities()
+        expected = ((r.T / p) @ r - np.outer(r.sum(0), r.sum(0))) / SIZE
+    np.testing.assert_allclose(covariance, expected, atol=1e-12 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("subsample", [name for name in SUBSAMPLES if name not in ("all-rows", "optimal", "without-replacement")])
+def test_adaptive_estimator_has_the_mean_and_covariance_of_its_size(subsample):
+    posterior, position = logistic(), jnp.array([0.7, -1.3])
+    method = tallmc.Method(
+        subsample=SUBSAMPLES[subsample],
+        gradient=GRADIENTS["control-variate"],
+        size=tallmc.subsample.Adaptive(noise_threshold=0.5, max_size=5),
+        step_size=0.1,
+    )
+    kernel = method.prepare(posterior).kernel
+    n = int(kernel.selection.size_at(position))
+    assert n > 1
+    keys = jax.random.split(jax.random.key(0), 200_000)
+    estimates = np.asarray(jax.jit(jax.vmap(lambda key: kernel.estimate(position, key).gradient))(keys))
+    r, p = residual_matrix(kernel.gradient, position), kernel.selection.law.probabilities()
+    expected = ((r.T / p) @ r - np.outer(r.sum(0), r.sum(0))) / n
+    centred = estimates - np.asarray(posterior.gradient(position))
+    products = np.einsum("ki,kj->kij", centred, centred)
+    for sample, truth in [(centred, np.zeros(2)), (products, expected)]:
+        z = (sample.mean(0) - truth) / (sample.std(0) / np.sqrt(len(sample)))
+        assert np.abs(z).max() < 4.6
