@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     try:
         from .app import app
 
-        app(args=None if arguments is None else list(arguments))
+        app(args=None if arguments is None else list(arguments), prog_name="tallmc")
     except (InvalidInput, AnchorError) as error:
         _fail(f"tallmc: {error}")
     except ModuleNotFoundError as error:

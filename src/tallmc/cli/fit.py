@@ -91,6 +91,7 @@ def _scaling(path: Path, response: str, design: Design, model: Model, settings: 
             **dataclasses.asdict(settings),
             "step_size": finished.plan.step_size,
             "size": finished.plan.size,
+            "draws": finished.draws.positions.shape[1],  # fewer than asked for after Ctrl-C
             "burn_in": ran["burn_in"],
             "thin": finished.plan.thin,
         },

@@ -97,7 +97,7 @@ def _doubts(finished: Finished, summary: pd.DataFrame | None) -> list[str]:
     enough = math.ceil(_ENOUGH_DRAWS / chains)
     longer = "Run longer, e.g. with " + (f"--draws {enough}." if draws < enough else f"--thin {4 * finished.plan.thin}.")
     found = []
-    rhat, ess = summary["rhat"].dropna(), summary["ess_bulk"].dropna()
+    rhat, ess = summary["rhat"].dropna(), summary["ess_bulk"].fillna(0)
     if (rhat > _LARGEST_RHAT).any():
         which = f"{(rhat > _LARGEST_RHAT).sum()} of {len(summary)} coefficients (largest: {rhat.max():.3f}, {rhat.idxmax()})"
         found.append(f"R-hat is above {_LARGEST_RHAT} for {which}: the chains do not agree yet. {longer}")

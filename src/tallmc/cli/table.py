@@ -78,15 +78,10 @@ def _read_csv(path: Path) -> dict[str, np.ndarray]:
     from pyarrow import csv
 
     try:
-        # pyarrow takes types from the first megabyte alone: what is whole numbers, or empty, there may have decimals below.
-        with csv.open_csv(path) as start:
-            schema = start.schema
-        _check_names(path, schema.names)
-        floats = {field.name: pa.float64() for field in schema if pa.types.is_integer(field.type) or pa.types.is_null(field.type)}
-        table = csv.read_csv(path, convert_options=csv.ConvertOptions(column_types=floats))
+        table = csv.read_csv(path)
     except pa.ArrowException as error:
         raise _unreadable(path, "CSV", error) from None
-    return _columns_of(table)
+    return _columns_of(path, table)
 
 
 def _read_parquet(path: Path) -> dict[str, np.ndarray]:
@@ -94,15 +89,14 @@ def _read_parquet(path: Path) -> dict[str, np.ndarray]:
     from pyarrow import parquet
 
     try:
-        file = parquet.ParquetFile(path)
-        _check_names(path, file.schema_arrow.names)
-        table = file.read()
+        table = parquet.ParquetFile(path).read()
     except pa.ArrowException as error:
         raise _unreadable(path, "Parquet", error) from None
-    return _columns_of(table)
+    return _columns_of(path, table)
 
 
-def _columns_of(table: pa.Table) -> dict[str, np.ndarray]:
+def _columns_of(path: Path, table: pa.Table) -> dict[str, np.ndarray]:
+    _check_names(path, table.column_names)
     return {name: _as_numpy(table.column(name)) for name in table.column_names}
 
 
@@ -119,13 +113,15 @@ def _as_numpy(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def _read_npz(path: Path, response: str) -> dict[str, np.ndarray]:
+    if not zipfile.is_zipfile(path):
+        raise _unreadable(path, ".npz", "not an archive of arrays", "Write it with numpy.savez.")
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except (ValueError, OSError, zipfile.BadZipFile) as error:
-        raise _unreadable(
-            path, ".npz", error, "Arrays of dtype object would need pickle, which runs code; save them as numbers."
-        ) from None
+    except (OSError, zipfile.BadZipFile) as error:
+        raise _unreadable(path, ".npz", error) from None
+    except ValueError as error:
+        raise _unreadable(path, ".npz", error, "Pickles can run code; save numbers, not arrays of dtype object.") from None
     if "X" in arrays and arrays["X"].ndim == 2:
         return _matrix_columns(path, arrays, response)
     wrong = {name: values.shape for name, values in arrays.items() if values.ndim != 1}
@@ -164,6 +160,6 @@ def _check_names(path: Path, names: list[str]) -> None:
         raise TableError("column names", f"not be empty in {path.name}", f"column {empty[0]} without a name", cure)
 
 
-def _unreadable(path: Path, kind: str, error: Exception, cure: str = "") -> TableError:
+def _unreadable(path: Path, kind: str, error: Exception | str, cure: str = "") -> TableError:
     reason = " ".join(str(error).split())
     return TableError("TABLE", f"be a readable {kind} file", f"{path.name}: {reason}", cure)
