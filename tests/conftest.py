@@ -11,16 +11,6 @@ jax.config.update("jax_enable_x64", True)
 SHARED = Path(os.environ.get("TALLMC_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 
 
-@pytest.fixture(autouse=True)
-def _doctest_precision(request):
-    """Docstring examples are written for the default precision."""
-    if isinstance(request.node, pytest.DoctestItem):
-        with jax.enable_x64(False):
-            yield
-    else:
-        yield
-
-
 @pytest.fixture
 def shared():
     if not SHARED.is_dir():

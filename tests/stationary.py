@@ -14,8 +14,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from problems import exact_posterior, residual_matrix
 
+from problems import exact_posterior, residual_matrix
 from tallmc._loop import advance, start_run
 from tallmc.subsample.full import AllRowsSelection
 from tallmc.subsample.uniform import WithoutReplacement

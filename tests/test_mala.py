@@ -3,9 +3,9 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from problems import exact_posterior, linear, logistic
 
 import tallmc
+from problems import exact_posterior, linear, logistic
 from tallmc._loop import advance, start_run
 
 

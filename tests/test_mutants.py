@@ -10,18 +10,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from problems import linear, logistic, residual_matrix
-from stationary import exact_law, law_z
-from test_mala import invariance_z
-from test_unbiased import moments_by_enumeration
 
 import tallmc
+from problems import linear, logistic, residual_matrix
+from stationary import exact_law, law_z
 from tallmc._rows import Sum
 from tallmc.dynamics import LangevinDynamics, MalaDynamics
 from tallmc.gradient import ControlVariateGradient
 from tallmc.subsample.law import AliasLaw
 from tallmc.subsample.selection import Estimate, Picks
 from tallmc.subsample.size import AdaptiveSelection, WithReplacement
+from test_mala import invariance_z
+from test_unbiased import moments_by_enumeration
 
 STEP = 0.15
 KILLED = 4.6

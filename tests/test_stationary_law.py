@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from problems import linear
-from stationary import exact_law, law_z
 
 import tallmc
+from problems import linear
+from stationary import exact_law, law_z
 from tallmc.gradient import ControlVariate, Simple
 from tallmc.subsample import Preferential, Uniform
 

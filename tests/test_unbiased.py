@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from problems import DYNAMICS, GRADIENTS, SIZES, SUBSAMPLES, logistic, logistic_by_autodiff, residual_matrix
 
 import tallmc
+from problems import DYNAMICS, GRADIENTS, SIZES, SUBSAMPLES, logistic, logistic_by_autodiff, residual_matrix
 from tallmc._rows import take_rows
 from tallmc.dynamics import DynamicsChoice
 from tallmc.gradient import Batch, GradientChoice
@@ -60,7 +60,9 @@ def all_batches(kernel, position):
 
 def moments_by_enumeration(kernel, position):
     posterior = kernel.gradient.posterior
-    estimate = eqx.filter_jit(lambda k, picks: k.gradient(position, Batch(take_rows(posterior.data, picks.indices), picks.weights)))
+    estimate = eqx.filter_jit(
+        lambda k, picks: k.gradient(position, Batch(take_rows(posterior.data, picks.indices), picks.weights))
+    )
     batches = list(all_batches(kernel, position))
     probability = np.array([p for _, p in batches])
     values = np.stack([estimate(kernel, picks) for picks, _ in batches])

@@ -52,8 +52,8 @@ def laplace(
 ) -> Anchor:
     """Find the mode and the curvature there.
 
-    `optimiser` is `tallmc.Newton()` in up to 200 dimensions and `tallmc.LBFGS()` above unless given; `tallmc.Adam(...)` is what the
-    papers used. `at` skips the search and anchors at these parameters. `hessian=False` leaves out what takes d² memory.
+    `optimiser` is `tallmc.Newton()` in up to 200 dimensions and `tallmc.LBFGS()` above unless given; `tallmc.Adam(...)` is what
+    the papers used. `at` skips the search and anchors at these parameters. `hessian=False` leaves out what takes d² memory.
 
     >>> import jax.numpy as jnp, tallmc
     >>> posterior = tallmc.models.linear_regression([[1.0], [1.0], [1.0]], [1.0, 2.0, 3.0], prior_variance=1e6)

@@ -71,12 +71,15 @@ class Draws:
         for name, entries in (labels or {}).items():
             if name not in self.layout.names:
                 raise InvalidInput("labels", f"name parameters among {', '.join(self.layout.names)}", name)
+            shape = self.layout.shapes[self.layout.names.index(name)]
+            if shape != (len(entries),):
+                raise InvalidInput(f"labels[{name!r}]", f"have one name an entry {shape}".replace(",)", ")"), len(entries))
             coords[f"{name}_dim"], dims[name] = list(entries), [f"{name}_dim"]
         tree = arviz_base.from_dict(
             {"posterior": self.layout.split(self.positions), "sample_stats": self.sample_stats}, coords=coords, dims=dims
         )
         attributes = {
-            **{key: str(value) for key, value in self.settings.items()},
+            **{key: value if isinstance(value, (int, str)) else repr(value) for key, value in self.settings.items()},
             "outcomes": [outcome.name.lower() for outcome in self.outcomes],
             "n_row_evals": self.n_row_evals,
             "n_row_evals_preparation": self.n_row_evals_preparation,

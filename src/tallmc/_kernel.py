@@ -74,7 +74,5 @@ class Kernel(eqx.Module):
         """The next state, and statistics worth keeping."""
         supply = self.gather(supply)
         step_size = self.schedule(step).astype(state.position.dtype)
-        state, estimate, stats = self.dynamics.step(
-            state, lambda at: self.estimate(at, supply.rows), step_size, supply.noise
-        )
+        state, estimate, stats = self.dynamics.step(state, lambda at: self.estimate(at, supply.rows), step_size, supply.noise)
         return state, stats if self.rows_per_step is not None else {"batch_size": estimate.n_rows, **stats}

@@ -26,7 +26,7 @@ class Layout:
     def dim(self) -> int:
         return sum(math.prod(shape) for shape in self.shapes)
 
-    def unravel(self, vector: Float[Array, "*batch d"]) -> PyTree:
+    def unravel(self, vector: Float[Array | np.ndarray, "*batch d"]) -> PyTree:
         """The parameters, each leaf with the vector's batch axes in front."""
         return jax.tree.unflatten(self.treedef, list(self.split(vector).values()))
 

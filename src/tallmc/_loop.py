@@ -1,8 +1,8 @@
 """The compiled loop: many chains, many steps, in blocks of pre-drawn randomness.
 
-Step t of a chain belongs to block t // K. A block's randomness comes from `fold_in(chain key, block number)` in one vectorised call
-and an inner loop consumes it. A run may be cut at any step and continued from there: the numbers a step sees depend on the seed,
-the chain and t alone, so how the host cuts a run into calls changes nothing.
+Step t of a chain belongs to block t // K. A block's randomness comes from `fold_in(chain key, block number)` in one vectorised
+call and an inner loop consumes it. A run may be cut at any step and continued from there: the numbers a step sees depend on the
+seed, the chain and t alone, so how the host cuts a run into calls changes nothing.
 
 Draws are recorded in place: step t writes slot (t − burn_in) // thin, so that the last step of each window is what remains.
 """

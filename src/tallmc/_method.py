@@ -83,7 +83,7 @@ class Method:
         return max(self.dynamics.needs, self.gradient.needs, self.subsample.needs, size.needs if size else Needs.NOTHING)
 
     def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None = None, *, seed: int = 0) -> Prepared:
-        """Find the anchor, the weights, the table and, for an adaptive size, the threshold: all that comes before the first step."""
+        """All that comes before the first step: the anchor, the weights, the table and, for an adaptive size, the threshold."""
         if not isinstance(posterior, AbstractPosterior):
             raise InvalidInput("posterior", "be a tallmc posterior", type(posterior).__name__, "See tallmc.Posterior.")
         anchor = self._anchor(posterior, anchor)

@@ -114,7 +114,7 @@ class Newton(AbstractOptimiser):
         if smallest < 0.05:
             return position
         raise AnchorError(
-            f"Newton's method did not reach the mode in {self.max_steps} steps: it is still {decrement:.3g} standard deviations away. "
+            f"Newton's method did not reach the mode in {self.max_steps} steps: {decrement:.3g} standard deviations to go. "
             "Standardise the columns, give a proper prior or another init, or raise max_steps."
         )
 
@@ -200,7 +200,7 @@ def _descent_direction(hessian: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         return np.linalg.solve(root.T, np.linalg.solve(root, gradient))
     except np.linalg.LinAlgError:
         values, vectors = np.linalg.eigh(hessian)
-        size = np.maximum(np.abs(values), 1e-8 * np.abs(values).max())
+        size = np.maximum(np.abs(values), 1e-8 * np.abs(values).max() or 1.0)
         return vectors @ ((vectors.T @ gradient) / size)
 
 
@@ -240,7 +240,7 @@ def _lbfgs(posterior: AbstractPosterior, tolerance: Array, max_steps: int) -> tu
         position, state, step, evaluations = carry
         value, gradient = value_and_grad(position, state=state)
         updates, state = solver.update(gradient, state, position, value=value, grad=gradient, value_fn=potential)
-        searched = optax.tree.get(state, "num_linesearch_steps")
+        searched = optax.tree.get(state, "num_linesearch_steps").astype(jnp.int32)
         return optax.apply_updates(position, updates), state, step + 1, evaluations + searched
 
     start = (posterior.init, solver.init(posterior.init), jnp.int32(0), jnp.int32(2))
@@ -249,9 +249,7 @@ def _lbfgs(posterior: AbstractPosterior, tolerance: Array, max_steps: int) -> tu
 
 
 @eqx.filter_jit
-def _adam(
-    posterior: AbstractPosterior, step_size: Array, steps: int, size: int, key: Array
-) -> Float[Array, " d"]:
+def _adam(posterior: AbstractPosterior, step_size: Array, steps: int, size: int, key: Array) -> Float[Array, " d"]:
     solver = optax.adam(step_size)
 
     def advance(carry: Any, key: Array) -> Any:

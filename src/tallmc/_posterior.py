@@ -64,14 +64,17 @@ class AbstractPosterior(eqx.Module):
         total = sum_rows(lambda rows: self.block_hessian(position, rows), self.data, self.dim)
         return Sum(total.high, total.low + jax.hessian(self.prior_potential)(position))
 
+    @eqx.filter_jit
     def potential(self, position: Float[Array, " d"]) -> Float[Array, ""]:
         """f(θ), minus the log posterior density up to a constant."""
         return self.potential_and_gradient_sum(position).rounded()[0]
 
+    @eqx.filter_jit
     def gradient(self, position: Float[Array, " d"]) -> Float[Array, " d"]:
         """∇f(θ), exact: a pass over all rows."""
         return self.potential_and_gradient_sum(position).rounded()[1]
 
+    @eqx.filter_jit
     def hessian(self, position: Float[Array, " d"]) -> Float[Array, "d d"]:
         """∇²f(θ), exact: a pass over all rows."""
         return self.hessian_sum(position).rounded()
@@ -89,9 +92,7 @@ class AbstractPosterior(eqx.Module):
         """∇f_i(θ), compact."""
 
     @abc.abstractmethod
-    def combine(
-        self, compact: Float[Array, "n ..."], rows: PyTree[Array], weights: Float[Array, " n"]
-    ) -> Float[Array, " d"]:
+    def combine(self, compact: Float[Array, "n ..."], rows: PyTree[Array], weights: Float[Array, " n"]) -> Float[Array, " d"]:
         """Σ w_i ∇f_i from compact gradients."""
 
     @abc.abstractmethod
@@ -117,7 +118,7 @@ class Posterior(AbstractPosterior):
     """Any model: two log densities, the rows, and a starting point. Derivatives come by automatic differentiation.
 
     `log_likelihood(params, row)` and `log_prior(params)` return scalars; `params` has the structure of `init`, and `row` that of
-    `data` without the leading axis of its arrays. `lipschitz` (a number, or one a row) is only needed by the parts that ask for it.
+    `data` without the leading axis of its arrays. `lipschitz` (a number, or one a row) is for the parts that ask for it.
 
     >>> import jax.numpy as jnp, jax.scipy.stats as stats
     >>> heights = jnp.array([1.62, 1.75, 1.80, 1.68])
@@ -189,7 +190,9 @@ class Posterior(AbstractPosterior):
 
     def lipschitz(self) -> Float[Array, " N"]:
         if self.lipschitz_constants is None:
-            raise InvalidInput("posterior", "know its Lipschitz constants for this method", "none", "Pass Posterior(..., lipschitz=L).")
+            raise InvalidInput(
+                "posterior", "know its Lipschitz constants for this method", "none", "Pass Posterior(..., lipschitz=L)."
+            )
         return self.lipschitz_constants
 
     def _row_potential(self, position: Float[Array, " d"], row: PyTree[Array]) -> Float[Array, ""]:

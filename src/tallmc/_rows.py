@@ -17,6 +17,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int, PyTree
 
 _BLOCK_FLOATS = 2**19
+_BLOCK_ROWS = 2**13
 
 
 class Sum(eqx.Module):
@@ -43,8 +44,8 @@ def take_rows(data: PyTree[Array], indices: Int[Array, "*k"]) -> PyTree[Array]:
 
 
 def block_rows(n_rows: int, floats_per_row: int) -> int:
-    """Rows a block, so that what a block works on fits in cache."""
-    return max(1, min(n_rows, _BLOCK_FLOATS // max(1, floats_per_row)))
+    """Rows a block: what it works on fits in cache, and the plain sum inside it is short enough to be accurate."""
+    return max(1, min(n_rows, _BLOCK_ROWS, _BLOCK_FLOATS // max(1, floats_per_row)))
 
 
 def sum_rows(block_sum: Callable[[PyTree[Array]], PyTree[Array]], data: PyTree[Array], floats_per_row: int) -> Sum:

@@ -55,9 +55,10 @@ def sample(
 ) -> Draws:
     """Run `method` on `posterior` and return `draws` draws from each of `chains` chains.
 
-    A chain takes `burn_in` steps that are thrown away and then keeps every `thin`-th. It starts at the anchor where the method has one,
-    else at the posterior's `init`; `start` overrides both (parameters, or an array (chains, d)). By default the burn-in is a tenth of
-    the steps kept from an anchor, and as long as they are from anywhere else. `anchor` reuses `laplace(posterior)`.
+    A chain takes `burn_in` steps that are thrown away and then keeps every `thin`-th. It starts at the anchor where the method
+    has one, else at the posterior's `init`; `start` overrides both (parameters, or an array (chains, d)). From an anchor the
+    burn-in is a tenth of the steps that follow unless given, from anywhere else it is as long. `anchor` reuses
+    `laplace(posterior)`; `callback` hears a `Progress` every half second or so.
 
     The same seed gives the same draws, chain by chain, whatever the number of chains or draws. Ctrl-C returns the draws so far.
 
@@ -71,7 +72,9 @@ def sample(
     if not isinstance(posterior, AbstractPosterior):
         raise InvalidInput("posterior", "be a tallmc posterior", type(posterior).__name__, "See tallmc.Posterior, tallmc.models.")
     if not isinstance(method, Method):
-        cure = "Call it with its settings, as in tallmc.sgld(step_size=1e-4, size=32)." if callable(method) else "See tallmc.Method."
+        cure = (
+            "Call it with its settings, as in tallmc.sgld(step_size=1e-4, size=32)." if callable(method) else "See tallmc.Method."
+        )
         raise InvalidInput("method", "be a Method", method, cure)
     chains = check_int("chains", chains, 1)
     draws = check_int("draws", draws, 1)

@@ -2,8 +2,8 @@
 
     θ' = θ − (ε/2) ∇f(θ) + √ε η,   accepted with probability min(1, exp(f(θ) − f(θ') + log q(θ|θ') − log q(θ'|θ)))
 
-q the density of the proposal. Exact: it leaves exp(−f) invariant at any ε. It needs the exact gradient and potential, so every step
-is a pass over the data. Roberts and Tweedie (1996). An acceptance near 0.57 is best in many dimensions.
+q the density of the proposal. Exact: it leaves exp(−f) invariant at any ε. It needs the exact gradient and potential, so every
+step is a pass over the data. Roberts and Tweedie (1996). An acceptance near 0.57 is best in many dimensions.
 """
 
 from __future__ import annotations

@@ -5,4 +5,13 @@ from .control_variate import ControlVariate, ControlVariateGradient
 from .full import Full
 from .simple import Simple, SimpleGradient
 
-__all__ = ["AbstractGradient", "Batch", "ControlVariate", "ControlVariateGradient", "Full", "GradientChoice", "Simple", "SimpleGradient"]
+__all__ = [
+    "AbstractGradient",
+    "Batch",
+    "ControlVariate",
+    "ControlVariateGradient",
+    "Full",
+    "GradientChoice",
+    "Simple",
+    "SimpleGradient",
+]

@@ -65,7 +65,9 @@ class GeneralisedLinear(AbstractPosterior):
         if largest is None:
             family = type(self.family).__name__
             raise InvalidInput(
-                "posterior", "have Lipschitz gradients for this method", f"the {family} family, whose curvature has no bound",
+                "posterior",
+                "have Lipschitz gradients for this method",
+                f"the {family} family, whose curvature has no bound",
                 "Use weights='gradient' or 'curvature', and a fixed size.",
             )
         return largest.astype(self.dtype) * jnp.sum(self.data.x**2, axis=1)
@@ -86,9 +88,7 @@ def logistic_regression(X: ArrayLike, y: ArrayLike, prior_variance: ArrayLike) -
     return _regression(x, responses, prior_variance, Bernoulli())
 
 
-def linear_regression(
-    X: ArrayLike, y: ArrayLike, prior_variance: ArrayLike, noise_variance: float = 1.0
-) -> GeneralisedLinear:
+def linear_regression(X: ArrayLike, y: ArrayLike, prior_variance: ArrayLike, noise_variance: float = 1.0) -> GeneralisedLinear:
     """Bayesian linear regression with known noise variance, y_i ~ N(x_iᵀθ, noise_variance), θ_j ~ N(0, prior_variance).
 
     The posterior is Gaussian, which makes this the model on which samplers can be checked exactly.
@@ -127,9 +127,7 @@ def _design(X: ArrayLike, y: ArrayLike) -> tuple[Float[Array, "n d"], np.ndarray
     return x, responses
 
 
-def _regression(
-    x: Float[Array, "n d"], y: np.ndarray, prior_variance: ArrayLike, family: AbstractFamily
-) -> GeneralisedLinear:
+def _regression(x: Float[Array, "n d"], y: np.ndarray, prior_variance: ArrayLike, family: AbstractFamily) -> GeneralisedLinear:
     d = x.shape[1]
     variance = np.asarray(prior_variance, float)
     if variance.shape not in ((), (d,)) or not np.isfinite(variance).all() or not (variance > 0).all():

@@ -26,7 +26,7 @@ from .selection import AbstractDynamicSelection, Estimate, Picks
 from .size import Fixed
 
 _TOTAL = 2.0**32
-_ROUNDING_SLACK = 2.0**-10  # float32 shares may sum to a little over one; what is left over goes to the largest
+_ROUNDING_SLACK = 2.0**-14  # float32 shares may sum to a little over one; what is left over goes to the largest
 
 
 class OptimalSelection(AbstractDynamicSelection):
@@ -50,9 +50,7 @@ class OptimalSelection(AbstractDynamicSelection):
         units = (share * free).astype(jnp.uint32) + jnp.uint32(1)
         return units.at[jnp.argmax(units)].add(jnp.uint32(0) - jnp.sum(units, dtype=jnp.uint32))
 
-    def picks_at(
-        self, units: UInt32[Array, " N"], indices: Int[Array, " n"], dtype: jnp.dtype
-    ) -> Picks:
+    def picks_at(self, units: UInt32[Array, " N"], indices: Int[Array, " n"], dtype: jnp.dtype) -> Picks:
         """These rows with the weights they have when drawn from the law `units`."""
         return Picks(indices, _TOTAL / (self.size * units[indices].astype(dtype)))
 
@@ -75,7 +73,9 @@ class Optimal(SubsampleChoice):
     def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None, size: SizeChoice | None) -> OptimalSelection:
         if not isinstance(size, Fixed):
             raise InvalidInput(
-                "size", "be fixed with state-dependent weights: the bound of eq. 19 is for one law, and each step reads all rows",
-                size, "Use Preferential(...) with Adaptive(...).",
+                "size",
+                "be fixed with state-dependent weights: the bound of eq. 19 is for one law, and each step reads all rows",
+                size,
+                "Use Preferential(...) with Adaptive(...).",
             )
         return OptimalSelection(size=size.checked(posterior), work_rows=posterior.n_rows)

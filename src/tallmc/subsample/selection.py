@@ -49,9 +49,7 @@ class AbstractDynamicSelection(eqx.Module):
         """The randomness of `steps` steps, drawn in one call; the leading axis is the step."""
 
     @abc.abstractmethod
-    def estimate(
-        self, gradient: AbstractGradient, position: Float[Array, " d"], supply: PyTree[Array]
-    ) -> Estimate:
+    def estimate(self, gradient: AbstractGradient, position: Float[Array, " d"], supply: PyTree[Array]) -> Estimate:
         """The gradient estimate at `position` from one step's randomness."""
 
 

@@ -76,7 +76,9 @@ class Uniform(SubsampleChoice):
             return size.select(law, posterior, anchor)
         if not isinstance(size, Fixed):
             raise InvalidInput(
-                "size", "be fixed without replacement: a set without repetition is drawn whole, before its size is known",
-                size, "Use Uniform(replace=True).",
+                "size",
+                "be fixed without replacement: a set without repetition is drawn whole, before its size is known",
+                size,
+                "Use Uniform(replace=True).",
             )
         return WithoutReplacement(law=law, size=size.checked(posterior))

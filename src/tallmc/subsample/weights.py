@@ -30,6 +30,8 @@ def gradient_weights(posterior: AbstractPosterior, anchor: Anchor) -> Float[Arra
 
 def curvature_weights(posterior: AbstractPosterior, anchor: Anchor) -> Float[Array, " N"]:
     """√tr(∇²f_i(θ̂) Σ̂ ∇²f_i(θ̂)ᵀ), eq. 16, without a d×d matrix for any row."""
+    if anchor.factor is None:
+        raise InvalidInput("anchor", "have a Hessian for curvature weights", "none", "Use laplace(posterior, hessian=True).")
     return _curvature_norms(posterior, anchor.position, anchor.factor)
 
 
@@ -66,7 +68,8 @@ def probabilities(weights: ArrayLike, floor: float) -> np.ndarray:
     if floor == 0 and not (raw > 0).all():
         row = np.argmin(raw)
         raise InvalidInput(
-            "preferential weights", "be strictly positive",
+            "preferential weights",
+            "be strictly positive",
             f"p = 0 in row {row}, which would never be drawn: that biases the gradient",
             "Pass floor=0.05 to mix in uniform weights.",
         )

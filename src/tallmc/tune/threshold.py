@@ -1,7 +1,8 @@
 """The noise threshold V₀ of an adaptive size, as in section 5.3.3 of putcha-2023.
 
 Run pilot chains with a fixed size n₀. In each take the 95th percentile q of ‖θ − θ̂‖²; the bound of eq. 18 at that distance is
-(1/n₀) q Σ L_i²/p_i. V₀ is the largest of these: the adaptive chain then uses about n₀ rows at the pilot's outskirts and fewer inside.
+(1/n₀) q Σ L_i²/p_i. V₀ is the largest of these: the adaptive chain then uses about n₀ rows at the pilot's outskirts and fewer
+inside.
 """
 
 from __future__ import annotations

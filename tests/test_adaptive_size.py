@@ -1,0 +1,83 @@
+"""The adaptive size is eq. 19, its bound (eq. 18) holds, and it costs what it uses."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tallmc
+from problems import linear, logistic, residual_matrix
+from tallmc.subsample import Adaptive, Preferential
+from tallmc.subsample.size import noise_bound
+
+METHODS = {"asgld_cv": tallmc.asgld_cv, "asgld_cv_ps": tallmc.asgld_cv_ps}
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("model", [linear, logistic])
+def test_size_is_eq_19_and_keeps_the_noise_under_the_threshold(name, model):
+    posterior = model(n_rows=2000, dim=3)
+    anchor = tallmc.laplace(posterior)
+    lipschitz, position_rng = np.asarray(posterior.lipschitz()), np.random.default_rng(0)
+    threshold = 1e5
+    kernel = METHODS[name](1e-4, threshold).prepare(posterior, anchor).kernel
+    p = kernel.selection.law.probabilities()
+    sizes = []
+    for scale in (0.0, 0.01, 0.03, 0.1, 0.3):
+        position = anchor.position + scale * position_rng.normal(size=3)
+        squared_distance = float(jnp.sum((position - anchor.position) ** 2))
+        bound = squared_distance * np.sum(lipschitz**2 / p)
+        n = int(kernel.selection.size_at(position))
+        assert n == min(max(int(np.ceil(bound / threshold)), 1), 2000)
+        r = residual_matrix(kernel.gradient, position)
+        noise = (np.sum(r**2 / p[:, None]) - np.sum(r.sum(0) ** 2)) / n
+        assert noise <= bound / n * (1 + 1e-9)  # eq. 18
+        if n < 2000:
+            assert noise <= threshold
+        sizes.append(n)
+    assert sizes[0] == 1
+    assert sizes == sorted(sizes)
+    assert sizes[-1] > 50
+
+
+def test_threshold_is_that_of_section_5_3_3():
+    posterior = linear(n_rows=2000, dim=2)
+    anchor = tallmc.laplace(posterior)
+    pilot = tallmc.sgld_cv_ps(1e-4, size=2).prepare(posterior, anchor).kernel
+    found = tallmc.tune.noise_threshold(pilot, anchor, chains=5, steps=400, seed=3)
+    assert found.squared_distances.shape == (5,)
+    bound = noise_bound(pilot.selection.law, posterior)
+    assert found.threshold == pytest.approx(found.squared_distances.max() * bound / 2, rel=1e-12)
+    assert found.n_row_evals == 5 * 400 * 2
+
+    size = Adaptive(pilot_steps=400, pilot_chains=5)
+    method = tallmc.Method(gradient=tallmc.gradient.ControlVariate(), subsample=Preferential(), size=size, step_size=1e-4)
+    prepared = method.prepare(posterior, anchor, seed=3)
+    expected = noise_bound(prepared.kernel.selection.law, posterior) / found.threshold
+    assert float(prepared.kernel.selection.rows_per_squared_distance) == pytest.approx(expected, rel=1e-9)
+    # weights, Lipschitz constants, pilot
+    assert prepared.n_row_evals == anchor.n_row_evals + 2000 + 2000 + found.n_row_evals
+
+
+def test_rows_read_follow_the_size_and_nothing_is_compiled_again():
+    posterior = linear(n_rows=20_000, dim=2)
+    kernel = tallmc.asgld_cv(1e-4, noise_threshold=1e6).prepare(posterior).kernel
+    compiled = eqx.filter_jit(lambda kernel, position, key: kernel.estimate(position, key))
+    sizes = []
+    for scale in (0.01, 0.1, 1.0):
+        position = kernel.selection.anchor + scale
+        estimate = compiled(kernel, position, jax.random.key(0))
+        sizes.append(int(estimate.n_rows))
+    assert sizes[0] < sizes[1] < sizes[2]
+    assert compiled._cached._cache_size() == 1
+
+
+def test_recorded_sizes_and_row_counts_agree():
+    posterior = linear(n_rows=2000, dim=2)
+    draws = tallmc.sample(posterior, tallmc.asgld_cv(1e-4, noise_threshold=3e6), chains=3, draws=200, burn_in=0, seed=0)
+    sizes, rows = draws.sample_stats["batch_size"], draws.sample_stats["n_row_evals"]
+    assert sizes.min() >= 1
+    assert sizes.max() > sizes.min()
+    np.testing.assert_array_equal(np.cumsum(sizes, axis=1), rows)
+    assert draws.n_row_evals_sampling == rows[:, -1].sum()

@@ -1,0 +1,96 @@
+"""The anchor: mode, gradient, Hessian and covariance, by every optimiser and in single precision."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tallmc
+from problems import design, exact_posterior, linear, logistic
+
+
+@pytest.mark.parametrize("optimiser", [tallmc.Newton(), tallmc.LBFGS(), tallmc.Newton(warm_rows=100)])
+def test_optimisers_find_the_mode(optimiser):
+    posterior = logistic(n_rows=3000, dim=4)
+    anchor = tallmc.laplace(posterior, optimiser=optimiser)
+    assert anchor.decrement < 1e-2
+    np.testing.assert_allclose(anchor.gradient, posterior.gradient(anchor.position), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(anchor.hessian, posterior.hessian(anchor.position), rtol=1e-9)
+    np.testing.assert_allclose(anchor.covariance @ anchor.hessian, np.eye(4), atol=1e-9)
+    np.testing.assert_allclose(anchor.factor @ anchor.factor.T, anchor.covariance, rtol=1e-9, atol=1e-15)
+
+
+def test_newton_is_exact_on_a_gaussian_posterior():
+    posterior = linear(n_rows=500, dim=3)
+    mean, covariance = exact_posterior(posterior)
+    anchor = tallmc.laplace(posterior)
+    np.testing.assert_allclose(anchor.position, mean, rtol=1e-10)
+    np.testing.assert_allclose(anchor.covariance, covariance, rtol=1e-10)
+
+
+def test_newton_survives_a_start_where_full_steps_overshoot():
+    x = design(400, 3) * 10
+    posterior = tallmc.models.poisson_regression(x / 30, np.random.default_rng(0).poisson(2.0, 400), prior_variance=10.0)
+    assert tallmc.laplace(posterior).decrement < 1e-3
+
+
+def test_newton_leaves_a_saddle():
+    """A symmetric double well: the Hessian is negative at the start, and the mode is to its side."""
+    posterior = tallmc.Posterior(
+        log_likelihood=lambda theta, row: row * (theta**2 / 2 - theta**4 / 4),
+        log_prior=lambda theta: 0.01 * theta,
+        data=jnp.ones(10),
+        init=0.1,
+    )
+    anchor = tallmc.laplace(posterior)
+    assert float(anchor.position[0]) == pytest.approx(1.0, abs=1e-2)
+
+
+def test_adam_is_the_papers_optimiser():
+    """Same numbers as a plain transcription of Kingma and Ba with the papers' settings."""
+    posterior = logistic(n_rows=300, dim=2)
+    found = tallmc.laplace(posterior, optimiser=tallmc.Adam(step_size=1e-3, steps=200, size=10, seed=4), hessian=False)
+    keys = jax.random.split(jax.random.key(4), 200)
+    theta, m, v = np.zeros(2), np.zeros(2), np.zeros(2)
+    x, y = np.asarray(posterior.data.x), np.asarray(posterior.data.y)
+    for t, key in enumerate(keys, start=1):
+        i = np.asarray(jax.random.randint(key, (10,), 0, 300))
+        g = theta / 2.0 + 300 / 10 * ((1 / (1 + np.exp(-x[i] @ theta)) - y[i]) @ x[i])
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
+        theta = theta - 1e-3 * (m / (1 - 0.9**t)) / (np.sqrt(v / (1 - 0.999**t)) + 1e-8)
+    np.testing.assert_allclose(found.position, theta, rtol=1e-8)
+    assert found.n_row_evals == 200 * 10 + 300
+    assert found.hessian is None
+
+
+def test_an_anchor_anywhere_and_a_warning_when_it_is_far_from_the_mode():
+    posterior = logistic(n_rows=300, dim=2)
+    there = tallmc.laplace(posterior, at={"beta": np.array([0.3, 0.4])})
+    np.testing.assert_array_equal(there.position, [0.3, 0.4])
+    with pytest.warns(UserWarning, match="posterior standard deviations from the mode"):
+        tallmc.laplace(posterior, optimiser=tallmc.Adam(steps=5))
+
+
+def test_an_improper_posterior_has_no_anchor():
+    posterior = tallmc.Posterior(lambda t, row: row * t[0], lambda t: -0.5 * t[0] ** 2 + 0.0 * t[1], jnp.ones(5), jnp.zeros(2))
+    with pytest.raises(tallmc.AnchorError, match="positive definite"):
+        tallmc.laplace(posterior)
+
+
+def test_a_failed_search_says_so():
+    posterior = tallmc.Posterior(lambda t, row: row * t, lambda t: 0.0 * t, jnp.ones(5), 0.0)
+    with pytest.raises(tallmc.AnchorError, match="did not reach the mode"):
+        tallmc.laplace(posterior, optimiser=tallmc.Newton(max_steps=5))
+
+
+def test_single_precision_anchor_of_an_ill_conditioned_posterior():
+    """Condition number 10⁵: the mode to a hundredth of a standard deviation, standard deviations to one percent."""
+    rng = np.random.default_rng(0)
+    x = np.c_[np.ones(100_000), rng.normal(size=(100_000, 3)), rng.random(100_000) < 1e-4].astype(np.float32)
+    y = rng.random(100_000) < 1 / (1 + np.exp(-x @ [0.5, 1.0, -1.0, 0.2, 1.0]))
+    single = tallmc.laplace(tallmc.models.logistic_regression(x, y, prior_variance=10.0))
+    double = tallmc.laplace(tallmc.models.logistic_regression(x.astype(float), y, prior_variance=10.0))
+    sd = np.sqrt(np.diag(double.covariance))
+    assert single.position.dtype == jnp.float32
+    assert np.abs((np.asarray(single.position, float) - double.position) / sd).max() < 0.01
+    assert np.abs(np.sqrt(np.diag(single.covariance)) / sd - 1).max() < 0.01

@@ -1,0 +1,216 @@
+"""Every bad input of a public function gets our own error: the parameter, the rule, the value and, mostly, the cure."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tallmc
+from problems import linear, logistic
+from tallmc import InvalidInput, Method, Posterior, laplace, models, sample
+from tallmc.dynamics import MALA, Langevin
+from tallmc.gradient import ControlVariate, Full, Simple
+from tallmc.schedule import Constant, Polynomial
+from tallmc.subsample import Adaptive, AllRows, Fixed, Optimal, Preferential, Uniform, curvature_weights, probabilities
+
+X, Y = np.eye(3), np.array([0, 1, 1])
+GAUSSIAN = lambda p, row: -0.5 * (p - row) ** 2
+FLAT = lambda p: 0.0 * p
+SGLD = tallmc.sgld(0.1, size=2)
+
+CASES = {
+    # models
+    "y outside": (lambda: models.logistic_regression(X, [0, 1, 2], 1.0), "y must be 0 or 1 in every row; got 2 in row 2"),
+    "count": (lambda: models.poisson_regression(X, [0, 1.5, 2], 1.0), "y must be a count .* in every row; got 1.5 in row 1"),
+    "negative count": (lambda: models.poisson_regression(X, [0, -1, 2], 1.0), "y must be a count .* got -1 in row 1"),
+    "nan": (
+        lambda: models.linear_regression([[1.0], [np.nan]], [0, 1], 1.0),
+        "X and y must be finite; got NaN or infinity in row 1",
+    ),
+    "X shape": (lambda: models.logistic_regression([1.0, 2.0], [0, 1], 1.0), r"X must be a matrix .* got shape \(2,\)"),
+    "y shape": (lambda: models.logistic_regression(X, [0, 1], 1.0), r"y must have one value a row of X \(3\); got shape \(2,\)"),
+    "text": (lambda: models.logistic_regression(X, ["a", "b", "c"], 1.0), "X and y must be numeric arrays"),
+    "prior": (lambda: models.logistic_regression(X, Y, 0.0), "prior_variance must be positive and finite"),
+    "prior length": (lambda: models.logistic_regression(X, Y, [1.0, 2.0]), r"prior_variance must be .* one a column \(3\)"),
+    "noise": (
+        lambda: models.linear_regression(X, Y, 1.0, noise_variance=-1),
+        "noise_variance must be a finite number and > 0; got -1",
+    ),
+    "covariance": (
+        lambda: models.gaussian(X, -np.eye(3), np.zeros(3), np.eye(3)),
+        "covariance must be a symmetric positive definite 3×3",
+    ),
+    "asymmetric": (
+        lambda: models.gaussian(X, np.eye(3), np.zeros(3), np.tri(3)),
+        "prior_covariance must be a symmetric positive",
+    ),
+    "prior mean": (
+        lambda: models.gaussian(X, np.eye(3), np.zeros(2), np.eye(3)),
+        "prior_mean must be a finite vector of length 3",
+    ),
+    "gaussian rows": (lambda: models.gaussian([[np.inf, 0.0]], np.eye(2), np.zeros(2), np.eye(2)), "X must be finite"),
+    # posterior
+    "int init": (
+        lambda: Posterior(GAUSSIAN, FLAT, np.ones(3), 0),
+        "init, leaf theta must be floating point; got dtype int.* 0.0",
+    ),
+    "nan init": (lambda: Posterior(GAUSSIAN, FLAT, np.ones(3), np.nan), "init, leaf theta must be finite"),
+    "no init": (lambda: Posterior(GAUSSIAN, FLAT, np.ones(3), {}), "init must hold at least one parameter"),
+    "no data": (lambda: Posterior(GAUSSIAN, FLAT, {}, 0.0), "data must hold at least one array"),
+    "ragged": (
+        lambda: Posterior(GAUSSIAN, FLAT, (np.ones(3), np.ones(2)), 0.0),
+        "data must be arrays with one common, non-empty",
+    ),
+    "empty": (lambda: Posterior(GAUSSIAN, FLAT, np.ones((0, 2)), 0.0), "data must be arrays with one common, non-empty"),
+    "vector": (
+        lambda: Posterior(lambda p, row: p - row, FLAT, np.ones((3, 2)), 0.0),
+        r"log_likelihood\(params, row\) must return a floating-point scalar",
+    ),
+    "vector prior": (lambda: Posterior(GAUSSIAN, lambda p: p, np.ones(3), np.ones(2)), "must return a floating-point scalar"),
+    "lipschitz": (lambda: Posterior(GAUSSIAN, FLAT, np.ones(3), 0.0, lipschitz=-1.0), "lipschitz must be positive and finite"),
+    "no lipschitz": (
+        lambda: Posterior(GAUSSIAN, FLAT, np.ones(3), 0.0).lipschitz(),
+        r"know its Lipschitz .* Posterior\(..., lipschitz=L\)",
+    ),
+    # anchor
+    "not a posterior": (lambda: laplace("posterior"), "posterior must be a tallmc posterior; got 'str'"),
+    "at": (lambda: laplace(linear(), at={"beta": np.zeros(5)}), r"at must have the structure and shapes of init, \(\(2,\),\)"),
+    "tolerance": (lambda: tallmc.Newton(tolerance=0), "tolerance must be a finite number and > 0; got 0"),
+    "newton steps": (lambda: tallmc.Newton(max_steps=0), "max_steps must be an int of at least 1; got 0"),
+    "warm rows": (lambda: tallmc.Newton(warm_rows=-1), "warm_rows must be an int of at least 0"),
+    "lbfgs": (lambda: tallmc.LBFGS(max_steps=0), "max_steps must be an int of at least 1"),
+    "adam": (lambda: tallmc.Adam(step_size=-1), "step_size must be a finite number and > 0"),
+    "adam size": (lambda: tallmc.Adam(size=0), "size must be an int of at least 1"),
+    # schedules and sizes
+    "step": (lambda: tallmc.sgld(-0.1, size=2), "step_size must be a finite number and > 0; got -0.1"),
+    "step text": (lambda: tallmc.sgld("0.1", size=2), "step_size must be a finite number and > 0; got '0.1'"),
+    "constant": (lambda: Constant(float("inf")), "step_size must be a finite number"),
+    "gamma": (lambda: Polynomial(1.0, 1.0, 1.5), "gamma must be a finite number and >= 0 and <= 1; got 1.5"),
+    "b": (lambda: Polynomial(1.0, 0.0, 0.5), "b must be a finite number and > 0"),
+    "a": (lambda: Polynomial(0.0, 1.0, 0.5), "a must be a finite number and > 0"),
+    "size": (lambda: tallmc.sgld(0.1, size=0), "size must be an int of at least 1; got 0"),
+    "size float": (lambda: tallmc.sgld(0.1, size=2.5), "size must be an int of at least 1; got 2.5"),
+    "size bool": (lambda: Fixed(True), "size must be an int"),
+    "size too large": (lambda: sample(linear(), tallmc.sgld(0.1, size=13)), r"size must be an int in \[1, n_rows = 12\]; got 13"),
+    "wor too large": (
+        lambda: sample(linear(), tallmc.sgld(0.1, size=13, replace=False)),
+        r"size must be an int in \[1, n_rows = 12\]",
+    ),
+    "optimal too large": (lambda: Method(subsample=Optimal(), size=13, step_size=0.1).prepare(linear()), "n_rows = 12"),
+    "threshold": (lambda: Adaptive(noise_threshold=0.0), "noise_threshold must be a finite number and > 0"),
+    "pilot": (lambda: Adaptive(pilot_steps=3), "pilot_steps must be an int of at least 20"),
+    "pilot chains": (lambda: Adaptive(pilot_chains=0), "pilot_chains must be an int of at least 1"),
+    "pilot size": (
+        lambda: sample(linear(), tallmc.sgld_cv(0.1, Adaptive(pilot_size=99))),
+        r"size must be an int in \[1, n_rows = 12\]",
+    ),
+    "max size": (
+        lambda: sample(linear(), tallmc.sgld_cv(0.1, Adaptive(1.0, max_size=99))),
+        "max_size must be an int in .* got 99",
+    ),
+    # weights
+    "weights name": (lambda: Preferential("norm"), "weights must be one of gradient, curvature, lipschitz, or an array"),
+    "floor": (lambda: Preferential("gradient", floor=-0.1), "floor must be a finite number and >= 0 and <= 1"),
+    "weights length": (
+        lambda: sample(linear(), own([1.0, 2.0])),
+        r"weights must be numbers, one a row \(12\); got .* shape \(2,\)",
+    ),
+    "weights text": (lambda: sample(linear(), own(["a"] * 12)), r"weights must be numbers, one a row \(12\)"),
+    "negative": (
+        lambda: probabilities([1.0, -1.0], 0.05),
+        "preferential weights must be finite and not negative; got -1 in row 1",
+    ),
+    "zero": (
+        lambda: probabilities([1.0, 0.0], 0.0),
+        "preferential weights must be strictly positive; got p = 0 in row 1, which would never be drawn.*Pass floor=0.05",
+    ),
+    "curvature weights": (
+        lambda: curvature_weights(linear(), laplace(linear(), hessian=False)),
+        "anchor must have a Hessian for curvature weights",
+    ),
+    "lipschitz weights": (
+        lambda: sample(poisson(), Method(subsample=Preferential("lipschitz"), size=2, step_size=0.1)),
+        "posterior must have Lipschitz gradients",
+    ),
+    # compositions
+    "full on a subsample": (
+        lambda: Method(gradient=Full(), subsample=Uniform(), size=2, step_size=0.1),
+        r"subsample must be AllRows\(\) with the full gradient",
+    ),
+    "mala on a subsample": (
+        lambda: Method(dynamics=MALA(), gradient=Simple(), subsample=Uniform(), size=2, step_size=0.1),
+        r"subsample must be AllRows\(\) with MALA, whose accept step needs the exact gradient and potential",
+    ),
+    "size with all rows": (lambda: Method(gradient=Full(), subsample=AllRows(), size=2, step_size=0.1), "size must be left out"),
+    "no size": (lambda: Method(subsample=Uniform(), step_size=0.1), "size must be given with a subsample"),
+    "adaptive simple": (lambda: tallmc.sgld(0.1, Adaptive()), r"gradient must be ControlVariate\(\) with an adaptive size"),
+    "adaptive wor": (
+        lambda: tallmc.sgld_cv(0.1, Adaptive(1.0), replace=False).prepare(linear()),
+        "size must be fixed without replacement",
+    ),
+    "adaptive optimal": (
+        lambda: Method(gradient=ControlVariate(), subsample=Optimal(), size=Adaptive(1.0), step_size=0.1).prepare(linear()),
+        "size must be fixed with state-dependent weights",
+    ),
+    "class": (lambda: Method(dynamics=Langevin, size=2, step_size=0.1), "dynamics must be a DynamicsChoice.*write the brackets"),
+    "not a part": (lambda: Method(gradient="simple", size=2, step_size=0.1), "gradient must be a GradientChoice; got 'simple'"),
+    "adaptive poisson": (lambda: sample(poisson(), tallmc.asgld_cv(0.1, 1.0)), "posterior must have Lipschitz gradients"),
+    # sample
+    "sample posterior": (lambda: sample(np.ones(3), SGLD), "posterior must be a tallmc posterior; got 'ndarray'"),
+    "prepare posterior": (lambda: SGLD.prepare(np.ones(3)), "posterior must be a tallmc posterior"),
+    "method": (lambda: sample(linear(), "sgld"), "method must be a Method; got 'sgld'"),
+    "method uncalled": (lambda: sample(linear(), tallmc.sgld), "method must be a Method.*Call it with its settings"),
+    "chains": (lambda: sample(linear(), SGLD, chains=0), "chains must be an int of at least 1; got 0"),
+    "draws": (lambda: sample(linear(), SGLD, draws=0), "draws must be an int of at least 1; got 0"),
+    "thin": (lambda: sample(linear(), SGLD, thin=0), "thin must be an int of at least 1; got 0"),
+    "burn-in": (lambda: sample(linear(), SGLD, burn_in=-1), "burn_in must be an int of at least 0; got -1"),
+    "seed": (lambda: sample(linear(), SGLD, seed=-1), r"seed must be an int in \[0, 4294967295\]; got -1"),
+    "too many": (lambda: sample(linear(), SGLD, draws=2**31, burn_in=0), "burn_in \\+ draws · thin must be an int in"),
+    "start": (lambda: sample(linear(), SGLD, start={"beta": np.zeros(3)}), "start must have the structure and shapes of init"),
+    "start nan": (lambda: sample(linear(), SGLD, start={"beta": np.full(2, np.nan)}), "start must be finite"),
+    "anchor": (
+        lambda: sample(linear(), tallmc.sgld_cv(0.1, size=2), anchor="here"),
+        r"anchor must come from laplace\(posterior\)",
+    ),
+    "anchor of another": (
+        lambda: sample(linear(), tallmc.sgld_cv(0.1, size=2), anchor=laplace(linear(dim=3))),
+        r"anchor must come from laplace\(posterior\) of the same posterior",
+    ),
+    "anchor without hessian": (
+        lambda: sample(linear(), tallmc.sgld_cv_ps(0.1, size=2), anchor=laplace(linear(), hessian=False)),
+        r"anchor must have a Hessian for this method; got 'none'. Use laplace\(posterior, hessian=True\)",
+    ),
+}
+
+
+def own(weights):
+    return Method(subsample=Preferential(weights), size=2, step_size=0.1)
+
+
+def poisson():
+    return models.poisson_regression(X, [0, 1, 2], 1.0)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bad_input_gets_our_own_error(case):
+    call, message = CASES[case]
+    with pytest.raises(InvalidInput, match=message):
+        call()
+
+
+def test_labels_must_name_parameters():
+    draws = sample(logistic(), SGLD, chains=2, draws=10)
+    with pytest.raises(InvalidInput, match="labels must name parameters among beta; got 'gamma'"):
+        draws.to_datatree(labels={"gamma": ["a"]})
+    with pytest.raises(InvalidInput, match=r"labels\['beta'\] must have one name an entry \(2\)"):
+        draws.to_datatree(labels={"beta": ["a"]})
+
+
+def test_errors_are_value_errors():
+    assert issubclass(InvalidInput, ValueError)
+
+
+def test_float32_data_under_double_precision_stay_float32():
+    x = jnp.ones((4, 2), jnp.float32)
+    posterior = models.linear_regression(x, np.ones(4), prior_variance=1.0)
+    draws = sample(posterior, tallmc.sgld_cv_ps(0.01, size=2), chains=2, draws=10)
+    assert draws.positions.dtype == np.float32
