@@ -9,10 +9,10 @@ demo: $(STAMP)            ## fit a simulated logistic regression with a million 
 	$(BIN)/tallmc demo
 
 test: lint                ## everything that must hold, in minutes
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -n 2 -m "not slow"
 
 test-slow: $(STAMP)       ## the long checks too
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tallmc._random import random_words
 from tallmc.subsample.alias import CELL, alias_table
-from tallmc.subsample.bits import high_product, random_words, uniform_index
+from tallmc.subsample.bits import high_product, uniform_index
 from tallmc.subsample.law import AliasLaw, UniformLaw
 from tallmc.subsample.uniform import WithoutReplacement
 from tallmc.subsample.weights import probabilities

@@ -159,7 +159,7 @@ class AdaptiveMaskForgotten(AdaptiveSelection):
     def estimate(self, gradient, position, supply):
         estimate = super().estimate(gradient, position, supply)
         known = gradient.known(position)
-        return Estimate(known + (estimate.gradient - known) * 32 / estimate.n_rows, estimate.n_rows)
+        return Estimate(known + (estimate.gradient - known) * 64 / estimate.n_rows, estimate.n_rows)
 
 
 def test_adaptive_mean_kills_a_forgotten_mask():

@@ -21,6 +21,7 @@ from ._loop import Recorded, RunState, advance, start_run
 from ._method import Method, Prepared
 from ._outcome import Outcome
 from ._posterior import AbstractPosterior
+from ._random import new_key
 from ._version import __version__
 
 _SLOT_BYTES = 2**24
@@ -134,7 +135,7 @@ class _Run:
 
     def __post_init__(self) -> None:
         n_chains, dim = self.start.shape
-        root = jax.random.fold_in(jax.random.key(self.seed), 0)
+        root = jax.random.fold_in(new_key(self.seed), 0)
         self.keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(root, jnp.arange(n_chains))
         self.state: RunState = start_run(self.kernel, self.keys, self.start)
         self.n_steps = self.burn_in + self.draws * self.thin

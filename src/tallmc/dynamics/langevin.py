@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._anchor import Anchor, Needs
 from .._posterior import AbstractPosterior
+from .._random import standard_normal
 from ..subsample.selection import Estimate
 from .base import AbstractDynamics, AbstractDynamicsState, DynamicsChoice, Evaluate
 
@@ -31,7 +31,7 @@ class LangevinDynamics(AbstractDynamics):
         return LangevinState(position)
 
     def noise(self, key: PRNGKeyArray, steps: int, like: Float[Array, " d"]) -> Float[Array, "steps d"]:
-        return jax.random.normal(key, (steps, *like.shape), like.dtype)
+        return standard_normal(key, (steps, *like.shape), like.dtype)
 
     def step(
         self, state: LangevinState, evaluate: Evaluate, step_size: Float[Array, ""], noise: Float[Array, " d"]

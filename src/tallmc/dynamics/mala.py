@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._anchor import Anchor, Needs
 from .._posterior import AbstractPosterior
+from .._random import standard_normal
 from .._rows import Sum
 from ..subsample.selection import Estimate
 from .base import AbstractDynamics, AbstractDynamicsState, DynamicsChoice, Evaluate
@@ -37,7 +38,7 @@ class MalaDynamics(AbstractDynamics):
 
     def noise(self, key: PRNGKeyArray, steps: int, like: Float[Array, " d"]) -> Noise:
         proposal_key, accept_key = jax.random.split(key)
-        normal = jax.random.normal(proposal_key, (steps, *like.shape), like.dtype)
+        normal = standard_normal(proposal_key, (steps, *like.shape), like.dtype)
         return normal, -jax.random.exponential(accept_key, (steps,), like.dtype)
 
     def step(

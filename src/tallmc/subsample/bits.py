@@ -6,16 +6,8 @@ Here an index takes 64 random bits: ⌊w N / 2⁶⁴⌋ with w = 2³² w₀ + w�
 
 from __future__ import annotations
 
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, PRNGKeyArray, UInt32
-
-WORDS_PER_INDEX = 2
-
-
-def random_words(key: PRNGKeyArray, shape: tuple[int, ...]) -> UInt32[Array, "*shape 2"]:
-    """The random bits of `shape` draws."""
-    return jax.random.bits(key, (*shape, WORDS_PER_INDEX), jnp.uint32)
+from jaxtyping import Array, Int, UInt32
 
 
 def uniform_index(words: UInt32[Array, "*k 2"], n_rows: UInt32[Array, ""]) -> Int[Array, "*k"]:

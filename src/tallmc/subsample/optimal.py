@@ -12,13 +12,13 @@ from __future__ import annotations
 import dataclasses
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
 
 from .._anchor import Anchor, Needs
 from .._errors import InvalidInput
 from .._posterior import AbstractPosterior
+from .._random import random_words
 from .._rows import map_rows, take_rows
 from ..gradient.base import AbstractGradient, Batch
 from .base import SizeChoice, SubsampleChoice
@@ -34,7 +34,7 @@ class OptimalSelection(AbstractDynamicSelection):
     work_rows: int = eqx.field(static=True)
 
     def supply(self, key: PRNGKeyArray, steps: int) -> UInt32[Array, "steps n"]:
-        return jax.random.bits(key, (steps, self.size), jnp.uint32)
+        return random_words(key, (steps, self.size))[..., 0]
 
     def units(self, gradient: AbstractGradient, position: Float[Array, " d"]) -> UInt32[Array, " N"]:
         """P_i, the law in units of 2⁻³²; they sum to 2³², which is 0 in 32 bits."""

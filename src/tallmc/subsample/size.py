@@ -25,15 +25,15 @@ from jaxtyping import Array, Float, Int, Key, PRNGKeyArray
 from .._anchor import Anchor, Needs
 from .._errors import check_int, check_number
 from .._posterior import AbstractPosterior
+from .._random import random_words
 from .._rows import take_rows
 from ..gradient.base import AbstractGradient
 from .base import SizeChoice
-from .bits import random_words
 from .law import AbstractLaw
 from .selection import AbstractDynamicSelection, AbstractStaticSelection, Estimate, Picks
 from .weights import lipschitz_weights
 
-_CHUNK = 32
+_CHUNK = 64
 
 
 class WithReplacement(AbstractStaticSelection):

@@ -21,8 +21,8 @@ from jaxtyping import Array, Bool, Int, PRNGKeyArray
 from .._anchor import Anchor, Needs
 from .._errors import InvalidInput
 from .._posterior import AbstractPosterior
+from .._random import random_words
 from .base import SizeChoice, SubsampleChoice
-from .bits import random_words
 from .law import UniformLaw
 from .selection import AbstractSelection, AbstractStaticSelection, Picks
 from .size import Fixed

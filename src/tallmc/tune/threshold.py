@@ -18,6 +18,7 @@ from .._errors import AnchorError
 from .._kernel import Kernel
 from .._loop import advance, start_run
 from .._outcome import Outcome
+from .._random import new_key
 from ..subsample.size import WithReplacement, noise_bound
 
 
@@ -32,7 +33,7 @@ def noise_threshold(kernel: Kernel, anchor: Anchor, *, chains: int = 10, steps: 
     """V₀ from pilot runs of `kernel`, which has a fixed size and starts at the anchor."""
     selection = kernel.selection
     assert isinstance(selection, WithReplacement), "the pilot of an adaptive size draws with replacement"
-    root = jax.random.fold_in(jax.random.key(seed), 1)
+    root = jax.random.fold_in(new_key(seed), 1)
     keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(root, jnp.arange(chains))
     state = start_run(kernel, keys, jnp.broadcast_to(anchor.position, (chains, *anchor.position.shape)))
     state, recorded = advance(kernel, keys, state, jnp.int32(0), jnp.int32(steps), jnp.int32(0), jnp.int32(1), steps)

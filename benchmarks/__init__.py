@@ -1,0 +1,1 @@
+"""Speed, as ratios measured in one run. Never asserted in a test: machines differ and are noisy."""

@@ -1,0 +1,40 @@
+"""Random words are Threefry's, and normals are normal down to their tails."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.extend.random import threefry_2x32
+from scipy import stats
+
+from tallmc._random import new_key, random_words, standard_normal
+
+
+@pytest.mark.parametrize("seed", [0, 1, 12345])
+def test_words_are_those_of_jax_threefry(seed):
+    key = jax.random.fold_in(new_key(seed), 7)
+    counter = jnp.concatenate([jnp.zeros(1000, jnp.uint32), jnp.arange(1000, dtype=jnp.uint32)])
+    expected = threefry_2x32(jax.random.key_data(key), counter).reshape(2, 1000).T
+    np.testing.assert_array_equal(random_words(key, (10, 100)).reshape(1000, 2), expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_normals_are_normal(dtype):
+    z = np.asarray(standard_normal(new_key(0), (1001, 999), dtype))
+    assert z.dtype == dtype
+    assert stats.kstest(z.ravel(), "norm").pvalue > 1e-5
+    for power in (1, 2, 3, 4):
+        values = z.astype(float).ravel() ** power
+        truth = {1: 0, 2: 1, 3: 0, 4: 3}[power]
+        assert abs(values.mean() - truth) / (values.std() / np.sqrt(z.size)) < 4.6
+    beyond_four = (np.abs(z) > 4).sum()
+    expected = z.size * 2 * stats.norm.sf(4)
+    assert abs(beyond_four - expected) / np.sqrt(expected) < 4.6
+    lag = np.corrcoef(z[:, :-1].ravel(), z[:, 1:].ravel())[0, 1]
+    assert abs(lag) * np.sqrt(z.size) < 4.6
+
+
+def test_keys_give_different_streams():
+    root = new_key(0)
+    first, second = (standard_normal(jax.random.fold_in(root, k), (100_000,), np.float64) for k in (0, 1))
+    assert abs(np.corrcoef(first, second)[0, 1]) < 4.6 / np.sqrt(100_000)
