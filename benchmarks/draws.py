@@ -28,7 +28,7 @@ def selections(n_rows: int) -> dict[str, WithReplacement | WithoutReplacement]:
 
 
 def main() -> None:
-    draw = eqx.filter_jit(lambda selection, key: selection.picks(key, STEPS))
+    draw = eqx.filter_jit(lambda selection, key: selection.supply(key, STEPS))
     key = jax.random.key(0)
     small, large = selections(SMALL), selections(LARGE)
     rows = []

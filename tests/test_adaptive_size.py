@@ -8,8 +8,9 @@ import pytest
 
 import tallmc
 from problems import linear, logistic, residual_matrix
+from tallmc._loop import advance, start_run
+from tallmc._random import new_key
 from tallmc.subsample import Adaptive, Preferential
-from tallmc.subsample.size import noise_bound
 
 METHODS = {"asgld_cv": tallmc.asgld_cv, "asgld_cv_ps": tallmc.asgld_cv_ps}
 
@@ -46,18 +47,26 @@ def test_threshold_is_that_of_section_5_3_3():
     anchor = tallmc.laplace(posterior)
     pilot = tallmc.sgld_cv_ps(1e-4, size=2).prepare(posterior, anchor).kernel
     found = tallmc.tune.noise_threshold(pilot, anchor, chains=5, steps=400, seed=3)
-    assert found.squared_distances.shape == (5,)
-    bound = noise_bound(pilot.selection.law, posterior)
+    root = jax.random.fold_in(new_key(3), 1)
+    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(root, jnp.arange(5))
+    state = start_run(pilot, keys, jnp.broadcast_to(anchor.position, (5, 2)))
+    zero, one = jnp.int32(0), jnp.int32(1)
+    _, recorded = advance(pilot, keys, state, zero, jnp.int32(400), zero, one, 400)
+    squared = np.sum((np.asarray(recorded.positions) - np.asarray(anchor.position)) ** 2, axis=2)
+    expected_percentiles = [np.sort(chain)[379:381].mean() for chain in squared.T]
+    np.testing.assert_allclose(found.squared_distances, expected_percentiles, rtol=0.05)
+    p, L = pilot.selection.law.probabilities(), np.asarray(posterior.lipschitz())
+    bound = np.sum(L**2 / p)
     assert found.threshold == pytest.approx(found.squared_distances.max() * bound / 2, rel=1e-12)
-    assert found.n_row_evals == 5 * 400 * 2
+    assert found.n_row_evals == 5 * 400 * 2 + 2000
 
     size = Adaptive(pilot_steps=400, pilot_chains=5)
     method = tallmc.Method(gradient=tallmc.gradient.ControlVariate(), subsample=Preferential(), size=size, step_size=1e-4)
     prepared = method.prepare(posterior, anchor, seed=3)
-    expected = noise_bound(prepared.kernel.selection.law, posterior) / found.threshold
+    expected = bound / found.threshold
     assert float(prepared.kernel.selection.rows_per_squared_distance) == pytest.approx(expected, rel=1e-9)
-    # weights, Lipschitz constants, pilot
-    assert prepared.n_row_evals == anchor.n_row_evals + 2000 + 2000 + found.n_row_evals
+    # is it the right anchor? the weights, the Lipschitz constants, and the pilot
+    assert prepared.n_row_evals == anchor.n_row_evals + 3 * 2000 + found.n_row_evals
 
 
 def test_rows_read_follow_the_size_and_nothing_is_compiled_again():

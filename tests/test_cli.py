@@ -71,8 +71,11 @@ def fit(path, family, out, *options) -> int:
 
 def standardised_posterior(columns, family):
     x = np.stack([np.ones(N_ROWS), *((columns[name] - columns[name].mean()) / columns[name].std() for name in NAMES[1:])], axis=1)
-    models = tallmc.models
-    build = {"bernoulli": models.logistic_regression, "gaussian": models.linear_regression, "poisson": models.poisson_regression}
+    if family == "gaussian":
+        y = (columns[family] - columns[family].mean()) / columns[family].std()
+        _, squares, _, _ = np.linalg.lstsq(x, y, rcond=None)
+        return tallmc.models.linear_regression(x, y, 10.0, noise_variance=squares[0] / (N_ROWS - x.shape[1]))
+    build = {"bernoulli": tallmc.models.logistic_regression, "poisson": tallmc.models.poisson_regression}
     return build[family](x, columns[family], prior_variance=10.0)
 
 
@@ -207,8 +210,8 @@ def test_fit_writes_files_that_say_what_they_hold(tmp_path, capsys, columns):
 
     scaling = json.loads((out / "scaling.json").read_text())
     assert scaling["coefficients"] == NAMES
-    assert scaling["means"] == pytest.approx({name: columns[name].mean() for name in NAMES[1:]}, rel=1e-12)
-    assert scaling["sds"] == pytest.approx({name: columns[name].std() for name in NAMES[1:]}, rel=1e-12)
+    assert scaling["means"] == pytest.approx({name: columns[name].mean() for name in [*NAMES[1:], "gaussian"]}, rel=1e-12)
+    assert scaling["sds"] == pytest.approx({name: columns[name].std() for name in [*NAMES[1:], "gaussian"]}, rel=1e-12)
     assert (scaling["family"], scaling["noise_variance"], scaling["prior_variance"]) == ("gaussian", 2.0, 10.0)
     given = {"method": "sgld_cv_ps", "size": 10, "chains": 3, "draws": 60, "thin": 2, "burn_in": 5, "seed": 4}
     assert {name: scaling["settings"][name] for name in given} == given
@@ -298,6 +301,28 @@ def test_fit_does_not_replace_results_unasked(tmp_path, capsys, columns):
     assert xr.open_datatree(out / "draws.nc").posterior["beta"].shape == (4, 4, 3)
 
 
+def test_the_unit_of_a_gaussian_response_does_not_matter(tmp_path, capsys, columns):
+    """Prices in the hundred thousands: coefficients and deviations are those of any other unit, and right."""
+    prices = columns | {"gaussian": 2e5 + 3e4 * columns["gaussian"]}
+    path = write_table(tmp_path, prices, "gaussian")
+    assert fit(path, "gaussian", tmp_path / "out", "--draws", 1000, "--method", "mala", "--step-size", 0.002, "--thin", 4) == 0
+    assert "noise variance of the standardised response" in capsys.readouterr().out
+    scaling = json.loads((tmp_path / "out" / "scaling.json").read_text())
+    table = pd.read_csv(tmp_path / "out" / "summary.csv", index_col=0)
+    x = np.stack([np.ones(N_ROWS), columns["age"], columns["dose [mg]"]], axis=1)
+    slope, squares, _, _ = np.linalg.lstsq(x, prices["gaussian"], rcond=None)
+    errors = np.sqrt(squares[0] / (N_ROWS - 3) * np.diag(np.linalg.inv(x.T @ x)))
+    unit = scaling["sds"]["gaussian"] / scaling["sds"]["age"]
+    assert abs(table.loc["age", "mean"] * unit - slope[1]) < 4.6 * table.loc["age", "mcse_mean"] * unit + 0.01 * errors[1]
+    assert abs(table.loc["age", "sd"] * unit / errors[1] - 1) < 0.1
+
+
+def test_fit_refuses_to_guess_the_noise_of_a_perfect_fit(tmp_path, capsys, columns):
+    path = write_table(tmp_path, columns | {"gaussian": 2 * columns["age"]}, "gaussian")
+    message = refused(capsys, "fit", path, "--family", "gaussian", "--response", "gaussian", "-o", tmp_path / "out")
+    assert "the least-squares residuals must leave some noise" in message
+
+
 def test_fit_refuses_a_file_as_folder(tmp_path, capsys, columns):
     path = write_table(tmp_path, columns, "gaussian")
     message = refused(capsys, "fit", path, "--family", "gaussian", "--response", "gaussian", "-o", path)
@@ -333,7 +358,7 @@ def test_fit_refuses_bad_tables_with_status_2(tmp_path, capsys, columns):
 
 def test_fit_turns_a_missing_mode_into_a_message(tmp_path, capsys, monkeypatch, columns):
     def lost(*_, **__):
-        raise tallmc.AnchorError("no mode in sight")
+        raise tallmc.PreparationError("no mode in sight")
 
     monkeypatch.setattr("tallmc.cli.plan.laplace", lost)
     path = write_table(tmp_path, columns, "gaussian")

@@ -11,7 +11,7 @@ import pytest
 
 import tallmc
 from problems import linear, logistic
-from tallmc import _loop, _sample
+from tallmc import _loop, _run
 from tallmc.schedule import Polynomial
 
 RUNS = {
@@ -30,7 +30,7 @@ def run(method, **settings):
 def test_draws_do_not_depend_on_how_the_host_cuts_the_run(name, monkeypatch):
     method = RUNS[name]
     whole = run(method)
-    monkeypatch.setattr(_sample, "_MOST_SLOTS", 37)  # no divisor of anything
+    monkeypatch.setattr(_run, "_MOST_SLOTS", 37)  # no divisor of anything
     cut = run(method)
     np.testing.assert_array_equal(whole.positions, cut.positions)
     for stat in whole.sample_stats:
@@ -140,6 +140,78 @@ def test_scheduled_steps_are_recorded_and_used():
     np.testing.assert_allclose(draws.sample_stats["step_size"][0], 0.05 * (10 + last_step) ** -0.55, rtol=1e-6)
 
 
+def test_scheduled_steps_move_by_their_own_size():
+    """With next to no gradient a step is √ε_t η: its size must follow the schedule."""
+    posterior = tallmc.models.linear_regression(np.full((2, 1), 1e-9), np.zeros(2), prior_variance=1e12)
+    schedule = Polynomial(1.0, 1.0, 1.0)
+    draws = tallmc.sample(posterior, tallmc.ula(schedule), chains=400, draws=200, burn_in=0, start=np.zeros(1))
+    steps = np.diff(np.concatenate([np.zeros((400, 1)), draws.positions[..., 0]], axis=1), axis=1)
+    scaled = steps / np.sqrt(1 / (1 + np.arange(200)))
+    variance = scaled.var(axis=0)
+    assert np.abs(variance - 1).max() < 4.6 * np.sqrt(2 / 400)
+
+
+def test_rows_and_noise_come_from_different_words():
+    """Were they drawn from one key, a row in the upper half of the table would go with positive noise."""
+    kernel = tallmc.sgld(0.01, size=2).prepare(linear(n_rows=1000, dim=2)).kernel
+    supply = kernel.supply(jax.random.key(0), 20_000)
+    upper = np.asarray(supply.rows.indices) >= 500
+    correlation = np.corrcoef(upper.ravel(), np.asarray(supply.noise).ravel() > 0)[0, 1]
+    assert abs(correlation) < 4.6 / np.sqrt(40_000)
+
+
+def test_the_last_steps_before_the_counter_ends_are_recorded():
+    kernel = tallmc.ula(0.01).prepare(linear()).kernel
+    keys = jax.random.split(jax.random.key(0), 2)
+    state = _loop.start_run(kernel, keys, jnp.zeros((2, 2)))
+    first, stop, one = jnp.int32(2**31 - 11), jnp.int32(2**31 - 1), jnp.int32(1)
+    _, recorded = _loop.advance(kernel, keys, state, first, stop, first, one, 10)
+    assert len(np.unique(np.asarray(recorded.positions)[:, 0, 0])) == 10
+
+
+def test_kept_draws_do_not_hold_on_to_the_record():
+    run = _run.Run(tallmc.ula(0.01).prepare(linear()).kernel, 0, jnp.zeros((2, 2)), burn_in=5, thin=3, draws=10)
+    run.run_to_end(None)
+    assert all(positions.base is None for positions, _ in run.chunks)
+    assert sum(positions.nbytes for positions, _ in run.chunks) == 2 * 10 * 2 * 8
+
+
+def test_a_failed_chain_costs_next_to_nothing_and_a_failed_run_ends():
+    posterior = linear(n_rows=5000, dim=2)
+    method, anchor = tallmc.asgld_cv(1e-5, noise_threshold=3e7), tallmc.laplace(posterior)
+    start = np.broadcast_to(np.asarray(anchor.position), (2, 2)).copy()
+    start[1] = 1e10
+    with pytest.warns(tallmc.SamplingWarning, match="1 of 2 chains ran away"):
+        draws = tallmc.sample(posterior, method, chains=2, draws=300, burn_in=0, start=start, anchor=anchor)
+    assert draws.sample_stats["batch_size"][1, 10:].max() == 1
+    with pytest.warns(tallmc.SamplingWarning, match="2 of 2 chains ran away"):
+        ended = tallmc.sample(posterior, method, chains=2, draws=10**6, burn_in=0, start=np.full((2, 2), 1e10), anchor=anchor)
+    assert ended.positions.shape == (2, 10**6, 2)
+    assert np.isnan(ended.positions).all()
+    assert ended.n_row_evals_sampling < 10**4
+
+
+def test_chains_that_never_move_are_reported():
+    with pytest.warns(tallmc.SamplingWarning, match=r"3 of 3 chains never moved \(0, 1, 2\)"):
+        run(tallmc.mala(1e6), draws=50)
+    posterior = tallmc.models.poisson_regression(np.ones((3, 1)), [1, 2, 3], prior_variance=10.0)
+    with pytest.warns(tallmc.SamplingWarning, match="4 of 4 chains reached a NaN or infinite position"):
+        tallmc.sample(posterior, tallmc.mala(0.1), draws=20, start=np.full(1, 1000.0))
+
+
+def test_draws_far_wider_than_the_anchor_are_reported():
+    posterior = logistic(n_rows=2000, dim=2)
+    with pytest.warns(tallmc.SamplingWarning, match="times as wide as the curvature at the mode says"):
+        tallmc.sample(posterior, tallmc.sgld_cv_ps(1.0, size=2), draws=500)
+
+
+def test_positions_too_coarse_for_their_spread_are_reported():
+    x = np.ones((100, 1), np.float32)
+    posterior = tallmc.models.linear_regression(x, np.full(100, 3e6), prior_variance=1e14)
+    with pytest.warns(tallmc.SamplingWarning, match="float32 resolves only"):
+        tallmc.sample(posterior, tallmc.mala(0.01), draws=300, start=np.full(1, 3e6))
+
+
 def test_row_counts_are_what_was_touched():
     draws = run(tallmc.sgld(0.01, size=3), thin=2)
     steps = 13 + 2 * 700
@@ -150,7 +222,7 @@ def test_row_counts_are_what_was_touched():
     assert mala.n_row_evals == 3 * 12 * (13 + 10 + 1)  # one evaluation at the start
     anchor = tallmc.laplace(linear())
     prepared = run(tallmc.sgld_cv_ps(0.01, size=3), draws=10, anchor=anchor)
-    assert prepared.n_row_evals_preparation == anchor.n_row_evals + 12
+    assert prepared.n_row_evals_preparation == anchor.n_row_evals + 12 + 12  # is it the right anchor? and the weights
 
 
 def test_start_and_burn_in_defaults():

@@ -1,5 +1,6 @@
 """Every bad input of a public function gets our own error: the parameter, the rule, the value and, mostly, the cure."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,12 +11,23 @@ from tallmc import InvalidInput, Method, Posterior, laplace, models, sample
 from tallmc.dynamics import MALA, Langevin
 from tallmc.gradient import ControlVariate, Full, Simple
 from tallmc.schedule import Constant, Polynomial
-from tallmc.subsample import Adaptive, AllRows, Fixed, Optimal, Preferential, Uniform, curvature_weights, probabilities
+from tallmc.subsample import (
+    Adaptive,
+    AllRows,
+    Fixed,
+    Optimal,
+    Preferential,
+    Uniform,
+    curvature_weights,
+    gradient_weights,
+    probabilities,
+)
 
 X, Y = np.eye(3), np.array([0, 1, 1])
 GAUSSIAN = lambda p, row: -0.5 * (p - row) ** 2
 FLAT = lambda p: 0.0 * p
 SGLD = tallmc.sgld(0.1, size=2)
+SINGLE = np.ones((2, 1), np.float32)
 
 CASES = {
     # models
@@ -28,7 +40,7 @@ CASES = {
     ),
     "X shape": (lambda: models.logistic_regression([1.0, 2.0], [0, 1], 1.0), r"X must be a matrix .* got shape \(2,\)"),
     "y shape": (lambda: models.logistic_regression(X, [0, 1], 1.0), r"y must have one value a row of X \(3\); got shape \(2,\)"),
-    "text": (lambda: models.logistic_regression(X, ["a", "b", "c"], 1.0), "X and y must be numeric arrays"),
+    "text": (lambda: models.logistic_regression(X, ["a", "b", "c"], 1.0), "y must be real numbers"),
     "prior": (lambda: models.logistic_regression(X, Y, 0.0), "prior_variance must be positive and finite"),
     "prior length": (lambda: models.logistic_regression(X, Y, [1.0, 2.0]), r"prior_variance must be .* one a column \(3\)"),
     "noise": (
@@ -71,12 +83,42 @@ CASES = {
         lambda: Posterior(GAUSSIAN, FLAT, np.ones(3), 0.0).lipschitz(),
         r"know its Lipschitz .* Posterior\(..., lipschitz=L\)",
     ),
+    "text init": (lambda: Posterior(GAUSSIAN, FLAT, np.ones(3), "0"), "init, leaf theta must be real numbers"),
+    "complex": (lambda: models.linear_regression([[1j]], [0.0], 1.0), "X must be real numbers.*got dtype complex"),
+    "half": (
+        lambda: models.linear_regression(np.ones((2, 1), np.float16), [0, 1], 1.0),
+        "X must be real numbers.*got dtype float16",
+    ),
+    "half init": (lambda: Posterior(GAUSSIAN, FLAT, np.ones(3), np.float16(0)), "init, leaf theta must be real numbers"),
+    "overflow": (
+        lambda: models.linear_regression(np.ones((2, 1), np.float32), [0, 1e39], 1.0),
+        r"y must fit in float32; got 1e\+39",
+    ),
+    "underflow": (
+        lambda: models.linear_regression(np.ones((2, 1), np.float32), [0, 1], 1e-50),
+        "prior_variance must be positive",
+    ),
+    "prior text": (lambda: models.linear_regression(X, Y, "big"), "prior_variance must be real numbers"),
+    "lipschitz text": (lambda: Posterior(GAUSSIAN, FLAT, np.ones(3), 0.0, lipschitz="a"), "lipschitz must be real numbers"),
+    "not a function": (lambda: Posterior(None, FLAT, np.ones(3), 0.0), "log_likelihood must be a function; got None"),
+    "text data": (lambda: Posterior(GAUSSIAN, FLAT, np.array(["a"]), 0.0), "data must be real numbers"),
+    "list data": (lambda: Posterior(GAUSSIAN, FLAT, [1.0, 2.0], 0.0), "Pass arrays: a list is a pytree of its entries"),
+    "int prior": (
+        lambda: Posterior(GAUSSIAN, lambda p: 0, np.ones(3), 0.0),
+        r"log_prior\(params\) must return.*flat prior return 0.0",
+    ),
+    "same names": (
+        lambda: Posterior(lambda p, row: 0.0 * row, lambda p: 0.0, np.ones(3), {"a": {"b": 0.0}, "a.b": 0.0}),
+        "init must give its leaves different names",
+    ),
     # anchor
+    "optimiser": (lambda: laplace(linear(), optimiser="newton"), "optimiser must be Newton.*write the brackets"),
+    "optimiser class": (lambda: laplace(linear(), optimiser=tallmc.Newton), "optimiser must be Newton.*write the brackets"),
+    "adam seed": (lambda: tallmc.Adam(seed=-1), "seed must be an int in"),
     "not a posterior": (lambda: laplace("posterior"), "posterior must be a tallmc posterior; got 'str'"),
-    "at": (lambda: laplace(linear(), at={"beta": np.zeros(5)}), r"at must have the structure and shapes of init, \(\(2,\),\)"),
+    "at": (lambda: laplace(linear(), at={"beta": np.zeros(5)}), r"at must have the structure and shapes of init \(beta \(2,\)\)"),
     "tolerance": (lambda: tallmc.Newton(tolerance=0), "tolerance must be a finite number and > 0; got 0"),
     "newton steps": (lambda: tallmc.Newton(max_steps=0), "max_steps must be an int of at least 1; got 0"),
-    "warm rows": (lambda: tallmc.Newton(warm_rows=-1), "warm_rows must be an int of at least 0"),
     "lbfgs": (lambda: tallmc.LBFGS(max_steps=0), "max_steps must be an int of at least 1"),
     "adam": (lambda: tallmc.Adam(step_size=-1), "step_size must be a finite number and > 0"),
     "adam size": (lambda: tallmc.Adam(size=0), "size must be an int of at least 1"),
@@ -131,6 +173,15 @@ CASES = {
         lambda: sample(poisson(), Method(subsample=Preferential("lipschitz"), size=2, step_size=0.1)),
         "posterior must have Lipschitz gradients",
     ),
+    "floor of probabilities": (lambda: probabilities([1.0], 2.0), "floor must be a finite number and >= 0 and <= 1"),
+    "matrix of weights": (lambda: probabilities([[1.0]], 0.1), r"preferential weights must be a vector.*got shape \(1, 1\)"),
+    "no weights": (lambda: probabilities([], 0.1), "preferential weights must be a vector"),
+    "no anchor": (lambda: gradient_weights(linear(), None), r"anchor must come from laplace\(posterior\); got 'NoneType'"),
+    "replace": (lambda: Uniform(replace="no"), "replace must be True or False; got 'no'"),
+    "pilot kernel": (
+        lambda: tallmc.tune.noise_threshold(SGLD, laplace(linear())),
+        "kernel must be a prepared method of fixed size",
+    ),
     # compositions
     "full on a subsample": (
         lambda: Method(gradient=Full(), subsample=Uniform(), size=2, step_size=0.1),
@@ -175,6 +226,11 @@ CASES = {
         lambda: sample(linear(), tallmc.sgld_cv(0.1, size=2), anchor=laplace(linear(dim=3))),
         r"anchor must come from laplace\(posterior\) of the same posterior",
     ),
+    "anchor of other data": (
+        lambda: sample(linear(), tallmc.sgld_cv(0.1, size=2), anchor=laplace(linear(seed=5))),
+        r"anchor must come from laplace\(posterior\) of the same posterior; got one whose potential",
+    ),
+    "callback": (lambda: sample(linear(), SGLD, callback=5), "callback must be callable"),
     "anchor without hessian": (
         lambda: sample(linear(), tallmc.sgld_cv_ps(0.1, size=2), anchor=laplace(linear(), hessian=False)),
         r"anchor must have a Hessian for this method; got 'none'. Use laplace\(posterior, hessian=True\)",
@@ -214,3 +270,21 @@ def test_float32_data_under_double_precision_stay_float32():
     posterior = models.linear_regression(x, np.ones(4), prior_variance=1.0)
     draws = sample(posterior, tallmc.sgld_cv_ps(0.01, size=2), chains=2, draws=10)
     assert draws.positions.dtype == np.float32
+
+
+def test_integers_that_do_not_fit_are_refused_not_wrapped():
+    big = np.array([3_000_000_000, 1])
+    with jax.enable_x64(False):
+        posterior = models.linear_regression(big[:, None], [0.0, 1.0], 1.0)
+        np.testing.assert_array_equal(posterior.data.x[:, 0], np.float32([3e9, 1]))
+        with pytest.raises(InvalidInput, match="data must fit in int32; got 3000000000"):
+            Posterior(GAUSSIAN, FLAT, big, 0.0)
+        with pytest.raises(InvalidInput, match=r"data must fit in float32; got 1e\+39"):
+            Posterior(GAUSSIAN, FLAT, np.array([1e39]), 0.0)
+
+
+def test_an_anchor_of_another_precision_is_refused():
+    single = models.linear_regression(np.eye(3, dtype=np.float32), Y, 1.0)
+    double = models.linear_regression(np.eye(3), Y, 1.0)
+    with pytest.raises(InvalidInput, match="anchor must have the posterior's precision, float32; got 'float64'"):
+        sample(single, tallmc.sgld_cv(0.1, size=2), anchor=laplace(double))

@@ -102,7 +102,7 @@ def test_uniform_index_is_the_floor_of_a_64_bit_product(n_rows):
 @pytest.mark.parametrize(("n_rows", "size"), [(6, 2), (6, 3), (6, 5), (5, 1), (4, 4)])
 def test_every_set_is_equally_likely_without_replacement(n_rows, size):
     selection = WithoutReplacement(law=UniformLaw(n_rows, jnp.float64), size=size)
-    drawn = np.sort(np.asarray(selection.picks(jax.random.key(1), 60_000).indices), axis=1)
+    drawn = np.sort(np.asarray(selection.supply(jax.random.key(1), 60_000).indices), axis=1)
     sets = {chosen: number for number, chosen in enumerate(itertools.combinations(range(n_rows), size))}
     counts = np.bincount([sets[tuple(row)] for row in drawn], minlength=len(sets))
     if len(sets) > 1:
@@ -113,7 +113,7 @@ def test_every_set_is_equally_likely_without_replacement(n_rows, size):
 @pytest.mark.parametrize(("n_rows", "size"), [(1000, 400), (1000, 501), (10**7, 1000)])
 def test_no_row_repeats_without_replacement(n_rows, size):
     selection = WithoutReplacement(law=UniformLaw(n_rows, jnp.float64), size=size)
-    picks = selection.picks(jax.random.key(0), 20)
+    picks = selection.supply(jax.random.key(0), 20)
     drawn = np.sort(np.asarray(picks.indices), axis=1)
     assert (np.diff(drawn, axis=1) > 0).all()
     assert drawn.min() >= 0

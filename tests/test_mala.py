@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import tallmc
 from problems import exact_posterior, linear, logistic
@@ -50,7 +51,34 @@ def test_a_proposal_without_density_is_refused():
     """Far from the mode a huge step overshoots to where Poisson rates overflow: the chain stays, it does not fail."""
     x = np.ones((3, 1))
     posterior = tallmc.models.poisson_regression(x, [1, 2, 3], prior_variance=1e6)
-    draws = tallmc.sample(posterior, tallmc.mala(1e5), chains=4, draws=50, seed=0)
+    with pytest.warns(tallmc.SamplingWarning, match="never moved"):
+        draws = tallmc.sample(posterior, tallmc.mala(1e5), chains=4, draws=50, seed=0)
     assert draws.ok.all()
     assert np.isfinite(draws.positions).all()
     assert draws.sample_stats["acceptance_rate"].min() == 0
+
+
+def test_mala_is_exact_in_single_precision_with_large_counts():
+    """20,000 counts near 3000: a potential summed plainly in float32 would be off by more than the posterior is wide."""
+    rng = np.random.default_rng(0)
+    x = np.c_[np.ones(20_000), rng.normal(size=20_000)].astype(np.float32)
+    y = rng.poisson(np.exp(x @ [8.0, 0.01]))
+    posterior = tallmc.models.poisson_regression(x, y, prior_variance=10.0)
+    exact = tallmc.laplace(tallmc.models.poisson_regression(x.astype(float), y, prior_variance=10.0))
+    sd = np.sqrt(np.diag(exact.covariance))
+    draws = tallmc.sample(
+        posterior, tallmc.mala(1.2 * sd.min() ** 2), chains=16, draws=1500, start=np.asarray(exact.position), seed=0
+    )
+    assert draws.positions.dtype == np.float32
+    assert draws.sample_stats["acceptance_rate"].mean() > 0.5
+    table = draws.summary()
+    assert (np.abs(table["mean"] - exact.position) / table["mcse_mean"]).max() < 4.6
+    assert (np.abs(table["sd"] / sd - 1) / (table["mcse_sd"] / sd)).max() < 4.6
+
+
+def test_a_potential_too_coarse_for_an_accept_step_is_reported():
+    x = np.ones((20_000, 1), np.float32)
+    y = 1e4 * np.random.default_rng(0).normal(size=20_000)
+    posterior = tallmc.models.linear_regression(x, y, prior_variance=1e6, noise_variance=1.0)
+    with pytest.warns(tallmc.SamplingWarning, match="too coarse for an accept step"):
+        tallmc.sample(posterior, tallmc.mala(1e-5), draws=20, start=np.array([y.mean()]))

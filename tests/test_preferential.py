@@ -74,6 +74,18 @@ def test_weights_agree_between_closed_forms_and_autodiff(weigh):
     np.testing.assert_allclose(weigh(general, anchor), weigh(glm, anchor), rtol=1e-8)
 
 
+def test_weights_of_many_blocks_are_those_of_each_row():
+    posterior = linear(n_rows=20_000, dim=2)  # blocks have 8192 rows
+    anchor = tallmc.laplace(posterior)
+    x, y = np.asarray(posterior.data.x), np.asarray(posterior.data.y)
+    noise = float(posterior.family.noise_variance)
+    gradient = np.abs(x @ np.asarray(anchor.position) - y) * np.linalg.norm(x, axis=1) / noise
+    spread = np.sqrt(np.einsum("ni,ij,nj->n", x, np.asarray(anchor.covariance), x))
+    np.testing.assert_allclose(gradient_weights(posterior, anchor), gradient, rtol=1e-9)
+    np.testing.assert_allclose(curvature_weights(posterior, anchor), np.linalg.norm(x, axis=1) * spread / noise, rtol=1e-9)
+    np.testing.assert_allclose(lipschitz_weights(posterior), np.sum(x**2, axis=1) / noise, rtol=1e-9)
+
+
 def test_curvature_weights_of_a_general_model_hold_no_matrix_for_each_row():
     """64 rows in 300 dimensions: a d×d Hessian for each would be an array of 64·300² numbers; none larger than d² may appear."""
     n_rows, d = 64, 300

@@ -9,7 +9,7 @@ NAMES = [
     "AbstractPosterior",
     "Adam",
     "Anchor",
-    "AnchorError",
+    "PreparationError",
     "Draws",
     "InvalidInput",
     "LBFGS",

@@ -78,7 +78,8 @@ def test_estimator_is_unbiased_with_the_stated_covariance_by_enumeration(model, 
     position = jnp.array([0.7, -1.3])
     exact = np.asarray(posterior.gradient(position))
     if isinstance(kernel.selection, AllRowsSelection):
-        np.testing.assert_allclose(kernel.estimate(position, None).gradient, exact, rtol=1e-12, atol=1e-12)
+        by_row = kernel.gradient.known(position) + residual_matrix(kernel.gradient, position).sum(0)
+        np.testing.assert_allclose(kernel.estimate(position, None).gradient, by_row, rtol=1e-12, atol=1e-12)
         return
     total, mean, covariance = moments_by_enumeration(kernel, position)
     assert total == pytest.approx(1, abs=1e-12)
@@ -97,7 +98,21 @@ def test_estimator_is_unbiased_with_the_stated_covariance_by_enumeration(model, 
     np.testing.assert_allclose(covariance, expected, atol=1e-12 * np.abs(expected).max())
 
 
-@pytest.mark.parametrize("subsample", [name for name in SUBSAMPLES if name not in ("all-rows", "optimal", "without-replacement")])
+def z_of_moments(estimates, exact, covariance) -> float:
+    """Largest |z| of the mean and covariance of many estimates."""
+    centred = np.asarray(estimates) - np.asarray(exact)
+    products = np.einsum("ki,kj->kij", centred, centred)
+    z = [
+        (sample.mean(0) - truth) / (sample.std(0) / np.sqrt(len(sample)))
+        for sample, truth in [(centred, np.zeros_like(exact)), (products, covariance)]
+    ]
+    return max(np.abs(values).max() for values in z)
+
+
+WITH_REPLACEMENT = [name for name in SUBSAMPLES if name not in ("all-rows", "optimal", "without-replacement")]
+
+
+@pytest.mark.parametrize("subsample", WITH_REPLACEMENT)
 def test_adaptive_estimator_has_the_mean_and_covariance_of_its_size(subsample):
     posterior, position = logistic(), jnp.array([0.7, -1.3])
     method = tallmc.Method(
@@ -110,11 +125,34 @@ def test_adaptive_estimator_has_the_mean_and_covariance_of_its_size(subsample):
     n = int(kernel.selection.size_at(position))
     assert n > 1
     keys = jax.random.split(jax.random.key(0), 200_000)
-    estimates = np.asarray(jax.jit(jax.vmap(lambda key: kernel.estimate(position, key).gradient))(keys))
+    estimates = jax.jit(jax.vmap(lambda key: kernel.estimate(position, key).gradient))(keys)
     r, p = residual_matrix(kernel.gradient, position), kernel.selection.law.probabilities()
-    expected = ((r.T / p) @ r - np.outer(r.sum(0), r.sum(0))) / n
-    centred = estimates - np.asarray(posterior.gradient(position))
-    products = np.einsum("ki,kj->kij", centred, centred)
-    for sample, truth in [(centred, np.zeros(2)), (products, expected)]:
-        z = (sample.mean(0) - truth) / (sample.std(0) / np.sqrt(len(sample)))
-        assert np.abs(z).max() < 4.6
+    covariance = ((r.T / p) @ r - np.outer(r.sum(0), r.sum(0))) / n
+    assert z_of_moments(estimates, posterior.gradient(position), covariance) < 4.6
+
+
+@pytest.mark.parametrize("wanted", [64, 65, 150])
+def test_adaptive_estimator_is_right_beyond_one_chunk(wanted):
+    posterior, position = logistic(n_rows=200), jnp.array([0.7, -1.3])
+    anchor = tallmc.laplace(posterior)
+    bound = tallmc.asgld_cv(0.1, noise_threshold=1.0).prepare(posterior, anchor).kernel.selection.rows_per_squared_distance
+    threshold = float(bound * jnp.sum((position - anchor.position) ** 2)) / (wanted - 0.5)
+    kernel = tallmc.asgld_cv(0.1, noise_threshold=threshold).prepare(posterior, anchor).kernel
+    assert int(kernel.selection.size_at(position)) == wanted
+    keys = jax.random.split(jax.random.key(0), 20_000)
+    estimates = jax.jit(jax.vmap(lambda key: kernel.estimate(position, key).gradient))(keys)
+    r, p = residual_matrix(kernel.gradient, position), kernel.selection.law.probabilities()
+    covariance = ((r.T / p) @ r - np.outer(r.sum(0), r.sum(0))) / wanted
+    assert z_of_moments(estimates, posterior.gradient(position), covariance) < 4.6
+
+
+@pytest.mark.parametrize("gradient", ["simple", "control-variate"])
+def test_optimal_weights_are_drawn_from_the_law_they_report(gradient):
+    posterior, position = logistic(), jnp.array([0.7, -1.3])
+    kernel = prepared(posterior, "optimal", gradient)
+    supply = kernel.selection.supply(jax.random.key(0), 100_000)
+    estimates = jax.jit(jax.vmap(lambda words: kernel.estimate(position, words).gradient))(supply)
+    r = residual_matrix(kernel.gradient, position)
+    p = np.asarray(kernel.selection.units(kernel.gradient, position), float) / 2**32
+    covariance = ((r.T / p) @ r - np.outer(r.sum(0), r.sum(0))) / SIZE
+    assert z_of_moments(estimates, posterior.gradient(position), covariance) < 4.6

@@ -3,12 +3,13 @@
 from . import dynamics, gradient, models, schedule, subsample, tune
 from ._anchor import Anchor, laplace
 from ._draws import Draws
-from ._errors import AnchorError, InvalidInput, SamplingWarning
+from ._errors import InvalidInput, PreparationError, SamplingWarning
 from ._method import Method
 from ._modes import LBFGS, Adam, Newton
 from ._outcome import Outcome
 from ._posterior import AbstractPosterior, Posterior
-from ._sample import Progress, sample
+from ._run import Progress
+from ._sample import sample
 from ._version import __version__
 from .methods import METHODS, asgld_cv, asgld_cv_ps, mala, sgld, sgld_cv, sgld_cv_ps, sgld_ps, ula
 
@@ -18,13 +19,13 @@ __all__ = [
     "AbstractPosterior",
     "Adam",
     "Anchor",
-    "AnchorError",
     "Draws",
     "InvalidInput",
     "Method",
     "Newton",
     "Outcome",
     "Posterior",
+    "PreparationError",
     "Progress",
     "SamplingWarning",
     "__version__",

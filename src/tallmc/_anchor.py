@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from ._errors import AnchorError, InvalidInput
+from ._errors import InvalidInput, PreparationError
 from ._modes import AbstractOptimiser, Passes, default_optimiser
 from ._posterior import AbstractPosterior
 
@@ -31,6 +31,8 @@ class Anchor(eqx.Module):
     """A mode and, where asked for, the Gaussian N(θ̂, Σ̂) around it."""
 
     position: Float[Array, " d"]
+    potential: float
+    """f(θ̂), by which an anchor of another posterior is known."""
     gradient: Float[Array, " d"]
     """∇f(θ̂): small, but not assumed to be zero."""
     hessian: Float[Array, "d d"] | None
@@ -64,21 +66,25 @@ def laplace(
     if not isinstance(posterior, AbstractPosterior):
         raise InvalidInput("posterior", "be a tallmc posterior", type(posterior).__name__, "See tallmc.Posterior, tallmc.models.")
     passes = Passes(posterior)
+    if optimiser is not None and not isinstance(optimiser, AbstractOptimiser):
+        raise InvalidInput("optimiser", "be Newton(), LBFGS() or Adam()", optimiser, "It is an instance: write the brackets.")
     if at is not None:
         position = jnp.asarray(posterior.layout.ravel(at, "at"), posterior.dtype)
     else:
-        optimiser = default_optimiser(posterior) if optimiser is None else optimiser
-        position = optimiser.find(passes)
-    _, gradient = passes.value_and_gradient(position)
+        position = (optimiser or default_optimiser(posterior)).find(passes)
+    potential, gradient = passes.value_and_gradient(position)
+    if not np.isfinite(potential) or not np.isfinite(gradient).all():
+        raise PreparationError(f"the potential or its gradient is not finite at the anchor: f = {potential}. Anchor elsewhere.")
+    gradient_there = jnp.asarray(gradient, posterior.dtype)
     if not hessian:
-        return Anchor(position, jnp.asarray(gradient, posterior.dtype), None, None, None, None, passes.n_row_evals)
+        return Anchor(position, potential, gradient_there, None, None, None, None, passes.n_row_evals)
 
     curvature = passes.hessian(position)
     try:
         root = np.linalg.cholesky(curvature)
     except np.linalg.LinAlgError:
         smallest = np.linalg.eigvalsh(curvature)[0]
-        raise AnchorError(
+        raise PreparationError(
             f"the Hessian at the mode must be positive definite; its smallest eigenvalue is {smallest:.3g}. "
             "Give a proper prior or another start, or use a method that needs no Hessian."
         ) from None
@@ -97,10 +103,27 @@ def laplace(
 
     return Anchor(
         position,
-        device(gradient),
+        potential,
+        gradient_there,
         device(curvature),
         device(covariance),
         device(np.linalg.cholesky(covariance)),
         decrement,
         passes.n_row_evals,
     )
+
+
+def check_anchor(anchor: Anchor, posterior: AbstractPosterior, needs: Needs) -> int:
+    """Raise unless the anchor is one of this posterior and has what is needed; returns the rows touched to find out."""
+    if not isinstance(anchor, Anchor) or anchor.position.shape != (posterior.dim,):
+        raise InvalidInput("anchor", "come from laplace(posterior) of the same posterior", type(anchor).__name__)
+    if anchor.position.dtype != posterior.dtype:
+        raise InvalidInput("anchor", f"have the posterior's precision, {posterior.dtype}", str(anchor.position.dtype))
+    passes = Passes(posterior)
+    potential, _ = passes.value_and_gradient(anchor.position)
+    if not np.isclose(potential, anchor.potential, rtol=1e-5):
+        found = f"one whose potential at the mode is {anchor.potential:.7g}, where this posterior has {potential:.7g}"
+        raise InvalidInput("anchor", "come from laplace(posterior) of the same posterior", found)
+    if needs >= Needs.HESSIAN and anchor.hessian is None:
+        raise InvalidInput("anchor", "have a Hessian for this method", "none", "Use laplace(posterior, hessian=True).")
+    return passes.n_row_evals

@@ -63,8 +63,11 @@ class Draws:
     def to_datatree(self, labels: Mapping[str, Sequence[str]] | None = None) -> xr.DataTree:
         """An ArviZ-schema `xarray.DataTree` with groups posterior and sample_stats.
 
-        `labels` names the entries of a vector parameter: `labels={"beta": ["intercept", "age"]}`.
+        A chain that failed is NaN throughout. `labels` names the entries of a vector parameter:
+        `labels={"beta": ["intercept", "age"]}`.
         """
+        if labels is not None and not isinstance(labels, Mapping):
+            raise InvalidInput("labels", "map parameters to the names of their entries", labels)
         import arviz_base
 
         coords, dims = {}, {}
@@ -75,8 +78,9 @@ class Draws:
             if shape != (len(entries),):
                 raise InvalidInput(f"labels[{name!r}]", f"have one name an entry {shape}".replace(",)", ")"), len(entries))
             coords[f"{name}_dim"], dims[name] = list(entries), [f"{name}_dim"]
+        completed = np.where(self.ok[:, None, None], self.positions, np.nan)  # nothing of a failed chain passes for a draw
         tree = arviz_base.from_dict(
-            {"posterior": self.layout.split(self.positions), "sample_stats": self.sample_stats}, coords=coords, dims=dims
+            {"posterior": self.layout.split(completed), "sample_stats": self.sample_stats}, coords=coords, dims=dims
         )
         attributes = {
             **{key: value if isinstance(value, (int, str)) else repr(value) for key, value in self.settings.items()},
@@ -97,7 +101,12 @@ class Draws:
             raise InvalidInput("draws", "have a chain that completed", f"outcomes {[o.name for o in self.outcomes]}")
         import arviz_stats
 
-        complete = dataclasses.replace(self, positions=np.asarray(self.positions[self.ok], np.float64), sample_stats={})
+        complete = dataclasses.replace(
+            self,
+            positions=np.asarray(self.positions[self.ok], np.float64),
+            outcomes=tuple(outcome for outcome in self.outcomes if outcome is Outcome.OK),
+            sample_stats={},
+        )
         tree = complete.to_datatree(labels)
         table = arviz_stats.summary(tree, ci_prob=0.9, ci_kind="eti", round_to="none")
         table = table.rename(columns={"eti90_lb": "q05", "eti90_ub": "q95", "r_hat": "rhat"})

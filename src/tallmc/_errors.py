@@ -20,8 +20,8 @@ class InvalidInput(ValueError):
         super().__init__(f"{message}. {cure}" if cure else message)
 
 
-class AnchorError(RuntimeError):
-    """No usable anchor: the mode was not found, or the Hessian there is not positive definite."""
+class PreparationError(RuntimeError):
+    """What comes before the first step failed: no mode, no positive definite Hessian there, or a broken pilot run."""
 
 
 class SamplingWarning(UserWarning):

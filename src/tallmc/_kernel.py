@@ -10,14 +10,13 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from ._rows import take_rows
 from .dynamics.base import AbstractDynamics
 from .gradient.base import AbstractGradient, Batch
 from .schedule import AbstractSchedule
-from .subsample.selection import AbstractSelection, AbstractStaticSelection, Estimate, Picks
+from .subsample.selection import AbstractSelection, Estimate, Picks
 
 
 class Supply(eqx.Module):
@@ -33,16 +32,8 @@ class Kernel(eqx.Module):
     selection: AbstractSelection
     dynamics: AbstractDynamics
     schedule: AbstractSchedule
-
-    @property
-    def rows_per_step(self) -> int | None:
-        """Rows touched by each step, or None when that depends on the state."""
-        return self.selection.size if isinstance(self.selection, AbstractStaticSelection) else None
-
-    @property
-    def most_rows_per_step(self) -> int:
-        selection = self.selection
-        return selection.size if isinstance(selection, AbstractStaticSelection) else selection.work_rows
+    rest: Float[Array, " d"]
+    """Where a chain that has failed is put: a step there is cheap."""
 
     def init(self, key: PRNGKeyArray, position: Float[Array, " d"]) -> Any:
         """The state of a chain that starts at `position`."""
@@ -51,11 +42,8 @@ class Kernel(eqx.Module):
 
     def supply(self, key: PRNGKeyArray, steps: int) -> Supply:
         rows_key, noise_key = jax.random.split(key)
-        if isinstance(self.selection, AbstractStaticSelection):
-            rows: PyTree[Array] = self.selection.picks(rows_key, steps)
-        else:
-            rows = self.selection.supply(rows_key, steps)
-        return Supply(rows, self.dynamics.noise(noise_key, steps, self.gradient.posterior.init))
+        noise = self.dynamics.noise(noise_key, steps, self.gradient.posterior.init)
+        return Supply(self.selection.supply(rows_key, steps), noise)
 
     def gather(self, supply: Supply) -> Supply:
         """The same supply with its rows in place of their numbers, where these are known ahead."""
@@ -66,8 +54,6 @@ class Kernel(eqx.Module):
 
     def estimate(self, position: Float[Array, " d"], rows: PyTree[Array]) -> Estimate:
         """The gradient estimate at a position from one step's rows."""
-        if isinstance(self.selection, AbstractStaticSelection):
-            return Estimate(self.gradient(position, rows), jnp.int32(self.selection.size))
         return self.selection.estimate(self.gradient, position, rows)
 
     def step(self, state: Any, supply: Supply, step: Int[Array, ""]) -> tuple[Any, dict[str, Array]]:
@@ -75,4 +61,4 @@ class Kernel(eqx.Module):
         supply = self.gather(supply)
         step_size = self.schedule(step).astype(state.position.dtype)
         state, estimate, stats = self.dynamics.step(state, lambda at: self.estimate(at, supply.rows), step_size, supply.noise)
-        return state, stats if self.rows_per_step is not None else {"batch_size": estimate.n_rows, **stats}
+        return state, stats if self.selection.rows_per_step is not None else {"batch_size": estimate.n_rows, **stats}

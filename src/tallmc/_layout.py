@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from ._arrays import to_device
 from ._errors import InvalidInput
 
 
@@ -44,7 +45,8 @@ class Layout:
         leaves, treedef = jax.tree.flatten(params)
         shapes = tuple(np.shape(leaf) for leaf in leaves)
         if treedef != self.treedef or shapes != self.shapes:
-            raise InvalidInput(parameter, f"have the structure and shapes of init, {self.shapes}", f"shapes {shapes}")
+            wanted = ", ".join(f"{name} {shape}" for name, shape in zip(self.names, self.shapes, strict=True))
+            raise InvalidInput(parameter, f"have the structure and shapes of init ({wanted})", f"{treedef} with shapes {shapes}")
         return jnp.concatenate([jnp.ravel(jnp.asarray(leaf)) for leaf in leaves])
 
 
@@ -55,8 +57,8 @@ def layout_of(params: PyTree) -> tuple[Layout, Float[Array, " d"]]:
         raise InvalidInput("init", "hold at least one parameter", params)
     names, shapes, flat = [], [], []
     for path, leaf in with_path:
-        values = jnp.asarray(leaf)
         name = jax.tree_util.keystr(path, simple=True, separator=".") or "theta"
+        values = to_device(f"init, leaf {name}", leaf)
         if not jnp.issubdtype(values.dtype, jnp.floating):
             raise InvalidInput(f"init, leaf {name}", "be floating point", f"dtype {values.dtype}", "Write 0.0 instead of 0.")
         if not bool(jnp.all(jnp.isfinite(values))):
@@ -64,4 +66,6 @@ def layout_of(params: PyTree) -> tuple[Layout, Float[Array, " d"]]:
         names.append(name)
         shapes.append(values.shape)
         flat.append(jnp.ravel(values))
+    if len(set(names)) < len(names):
+        raise InvalidInput("init", "give its leaves different names", names)
     return Layout(treedef, tuple(names), tuple(shapes)), jnp.concatenate(flat)

@@ -44,8 +44,7 @@ class Recorded(eqx.Module):
 
 def block_steps(kernel: Kernel) -> int:
     """K: as many steps as keep a block's rows in cache. A power of two that depends on the shapes of one chain only."""
-    posterior = kernel.gradient.posterior
-    floats = posterior.dim * (kernel.rows_per_step or 1)
+    floats = kernel.gradient.posterior.width * (kernel.selection.rows_per_step or 1)
     fitting = max(1, _BLOCK_FLOATS // floats)
     return min(_MOST_BLOCK_STEPS, 1 << (fitting.bit_length() - 1))
 
@@ -53,9 +52,12 @@ def block_steps(kernel: Kernel) -> int:
 @eqx.filter_jit
 def start_run(kernel: Kernel, keys: Key[Array, " chains"], positions: Float[Array, "chains d"]) -> RunState:
     init_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, _INIT_BLOCK)
-    outcome = jax.vmap(outcome_of)(positions)
+    chains = jax.vmap(kernel.init)(init_keys, positions)
+    finite = jax.vmap(_all_finite)(chains)
+    outcome = jnp.where(finite, jax.vmap(outcome_of)(positions), Outcome.NON_FINITE).astype(jnp.int32)
     failed_at = jnp.where(outcome == Outcome.OK, -1, 0).astype(jnp.int32)
-    return RunState(jax.vmap(kernel.init)(init_keys, positions), outcome, failed_at)
+    at_rest = jnp.where((outcome == Outcome.OK)[:, None], chains.position, kernel.rest)
+    return RunState(eqx.tree_at(lambda state: state.position, chains, at_rest), outcome, failed_at)
 
 
 @eqx.filter_jit
@@ -71,8 +73,8 @@ def advance(
 ) -> tuple[RunState, Recorded]:
     """Run steps `first` to `stop` (exclusive). The draws completed in them fill the first slots, in order."""
     n_chains, block = keys.shape[0], block_steps(kernel)
-    dim = kernel.gradient.posterior.dim
-    gather_ahead = n_chains * block * (kernel.rows_per_step or 0) * dim <= _GATHER_FLOATS
+    width = kernel.gradient.posterior.width
+    gather_ahead = n_chains * block * (kernel.selection.rows_per_step or 0) * width <= _GATHER_FLOATS
     completed_before = jnp.maximum(first - burn_in, 0) // thin
     chain_step = jax.vmap(_chain_step, in_axes=(None, 0, 0, 0, 0, None))
 
@@ -104,18 +106,23 @@ def advance(
         return lax.fori_loop(jnp.maximum(first - number * block, 0), jnp.minimum(stop - number * block, block), run_step, carry)
 
     empty = _empty_record(kernel, keys, state, slots)
-    return lax.fori_loop(first // block, (stop + block - 1) // block, run_block, (state, empty))
+    return lax.fori_loop(first // block, (stop - 1) // block + 1, run_block, (state, empty))
 
 
 def _chain_step(
     kernel: Kernel, chain: Any, outcome: Array, failed_at: Array, supply: Supply, step: Array
 ) -> tuple[Any, Array, Array, dict[str, Array]]:
-    """A step of one chain; a chain that has failed, or fails now, stays where it is."""
+    """A step of one chain. One that has failed, or fails now, is put to rest and stays there."""
     moved, stats = kernel.step(chain, supply, step)
     now = jnp.where(outcome == Outcome.OK, outcome_of(moved.position), outcome)
-    chain = jax.tree.map(lambda new, old: jnp.where(now == Outcome.OK, new, old), moved, chain)
+    at_rest = eqx.tree_at(lambda state: state.position, chain, kernel.rest)
+    chain = jax.tree.map(lambda new, old: jnp.where(now == Outcome.OK, new, old), moved, at_rest)
     failed_at = jnp.where((now != Outcome.OK) & (outcome == Outcome.OK), step, failed_at)
     return chain, now, failed_at, stats
+
+
+def _all_finite(chain: Any) -> Array:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(chain)]))
 
 
 def _write(buffer: Array, value: Array, slot: Array) -> Array:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ._anchor import Anchor, Needs, laplace
+from ._anchor import Anchor, Needs, check_anchor, laplace
 from ._errors import InvalidInput
 from ._kernel import Kernel
 from ._posterior import AbstractPosterior
@@ -17,6 +17,7 @@ from .dynamics import DynamicsChoice, Langevin
 from .gradient import ControlVariate, Full, GradientChoice, Simple
 from .schedule import AbstractSchedule, as_schedule
 from .subsample import Adaptive, AllRows, SizeChoice, SubsampleChoice, Uniform
+from .subsample.selection import AbstractSelection
 from .subsample.size import as_size
 from .tune.threshold import noise_threshold
 
@@ -86,8 +87,12 @@ class Method:
         """All that comes before the first step: the anchor, the weights, the table and, for an adaptive size, the threshold."""
         if not isinstance(posterior, AbstractPosterior):
             raise InvalidInput("posterior", "be a tallmc posterior", type(posterior).__name__, "See tallmc.Posterior.")
-        anchor = self._anchor(posterior, anchor)
-        rows = self.subsample.passes * posterior.n_rows + (0 if anchor is None else anchor.n_row_evals)
+        rows = self.subsample.passes * posterior.n_rows
+        if anchor is not None:
+            rows += check_anchor(anchor, posterior, self.needs)
+        elif self.needs > Needs.NOTHING:
+            anchor = laplace(posterior, hessian=self.needs >= Needs.HESSIAN)
+        rows += 0 if anchor is None else anchor.n_row_evals
         schedule = jax.tree.map(lambda value: jnp.asarray(value, posterior.dtype), as_schedule(self.step_size))
         size = as_size(self.size)
         make_kernel = functools.partial(
@@ -95,23 +100,17 @@ class Method:
             gradient=self.gradient.prepare(posterior, anchor),
             dynamics=self.dynamics.prepare(posterior, anchor),
             schedule=schedule,
+            rest=posterior.init if anchor is None else anchor.position,
         )
-        if isinstance(size, Adaptive):
-            rows += posterior.n_rows  # Lipschitz constants
-            if size.noise_threshold is None:
-                assert anchor is not None
-                pilot = make_kernel(selection=self.subsample.prepare(posterior, anchor, size.pilot(posterior)))
-                found = noise_threshold(pilot, anchor, chains=size.pilot_chains, steps=size.pilot_steps, seed=seed)
-                rows += found.n_row_evals
-                size = dataclasses.replace(size, noise_threshold=found.threshold)
-        kernel = make_kernel(selection=self.subsample.prepare(posterior, anchor, size))
-        return Prepared(kernel, anchor, rows)
-
-    def _anchor(self, posterior: AbstractPosterior, anchor: Anchor | None) -> Anchor | None:
-        if anchor is None:
-            return None if self.needs is Needs.NOTHING else laplace(posterior, hessian=self.needs >= Needs.HESSIAN)
-        if not isinstance(anchor, Anchor) or anchor.position.shape != (posterior.dim,):
-            raise InvalidInput("anchor", "come from laplace(posterior) of the same posterior", type(anchor).__name__)
-        if self.needs >= Needs.HESSIAN and anchor.hessian is None:
-            raise InvalidInput("anchor", "have a Hessian for this method", "none", "Use laplace(posterior, hessian=True).")
-        return anchor
+        if isinstance(size, Adaptive) and size.noise_threshold is None:
+            assert anchor is not None, "an adaptive size needs the mode"
+            pilot = make_kernel(selection=self.subsample.prepare(posterior, anchor, size.pilot(posterior)))
+            found = noise_threshold(pilot, anchor, chains=size.pilot_chains, steps=size.pilot_steps, seed=seed)
+            rows += found.n_row_evals
+            law = pilot.selection.law  # type: ignore[attr-defined]
+            tuned = dataclasses.replace(size, noise_threshold=found.threshold)
+            selection: AbstractSelection = tuned.select(law, posterior, anchor)
+        else:
+            selection = self.subsample.prepare(posterior, anchor, size)
+        rows += posterior.n_rows if isinstance(size, Adaptive) else 0  # Lipschitz constants
+        return Prepared(make_kernel(selection=selection), anchor, rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import warnings
 from typing import Any
 
 import equinox as eqx
@@ -14,32 +15,36 @@ import optax
 from jax import lax
 from jaxtyping import Array, Float
 
-from ._errors import AnchorError, check_int, check_number
+from ._errors import PreparationError, check_int, check_number
 from ._posterior import AbstractPosterior
-from ._rows import Sum, take_rows
+from ._rows import Part, Sum, take_rows
 
-_NEWTON_LIMIT = 200
+_NEWTON_LIMIT = 500
 _HESSIAN_STEPS = 10
+_MANY_ROWS = 200_000
 
 
 class Passes:
     """Passes over a posterior's rows, in float64 on the host, counted.
 
-    With `scale` the potential is f₀ + scale · Σ f_i: what a part of the rows says about all of them.
+    With a `share` below one they see a random part of the rows, and the potential is f₀ + (N/n) Σ f_i: what the part says about
+    all of them. The share is no matter of compilation.
     """
 
-    def __init__(self, posterior: AbstractPosterior, scale: float = 1.0):
+    def __init__(self, posterior: AbstractPosterior, share: float = 1.0):
         self.posterior = posterior
-        self.scale = scale
         self.n_row_evals = 0
+        self._part = Part.of(posterior.n_rows, posterior.width, share)
+        self._rows = self._part.n_rows(posterior.n_rows, posterior.width)
+        self.scale = posterior.n_rows / self._rows
 
     def value_and_gradient(self, position: Any) -> tuple[float, np.ndarray]:
-        whole, prior = _value_and_gradient(self.posterior, self._on_device(position))
+        whole, prior = _value_and_gradient(self.posterior, self._on_device(position), self._part)
         value, gradient = jax.tree.map(self._scaled, whole.float64(), prior)
         return float(value), gradient
 
     def hessian(self, position: Any) -> np.ndarray:
-        whole, prior = _hessian(self.posterior, self._on_device(position))
+        whole, prior = _hessian(self.posterior, self._on_device(position), self._part)
         matrix = self._scaled(whole.float64(), prior)
         return (matrix + matrix.T) / 2
 
@@ -48,7 +53,7 @@ class Passes:
         return prior_part + self.scale * (whole - prior_part)
 
     def _on_device(self, position: Any) -> Float[Array, " d"]:
-        self.n_row_evals += self.posterior.n_rows
+        self.n_row_evals += self._rows
         return jnp.asarray(position, self.posterior.dtype)
 
 
@@ -62,34 +67,32 @@ class AbstractOptimiser(abc.ABC):
 class Newton(AbstractOptimiser):
     """Newton's method with a line search, to within `tolerance` posterior standard deviations of the mode.
 
-    A Hessian costs several gradients, so a few steps follow each, on which the gradients seen update it (BFGS). The search begins
-    on a random part of the rows (`warm_rows`) and goes on with five times as many until they are all.
+    A Hessian costs several gradients, so a few steps follow each, on which the gradients seen update it (BFGS). With many rows
+    the search begins on a twentieth of them, goes on with a quarter, and ends with all.
     """
 
     tolerance: float = 1e-3
     max_steps: int = 100
-    warm_rows: int = 20_000
 
     def __post_init__(self) -> None:
         check_number("tolerance", self.tolerance, 0, low_open=True)
         check_int("max_steps", self.max_steps, 1)
-        check_int("warm_rows", self.warm_rows, 0)
 
     def find(self, passes: Passes) -> Float[Array, " d"]:
         posterior = passes.posterior
         start = np.asarray(posterior.init, np.float64)
-        n_rows = self.warm_rows
-        while 0 < 2 * n_rows < posterior.n_rows:
-            part = Passes(_part(posterior, n_rows), scale=posterior.n_rows / n_rows)
+        for share in (0.05, 0.25) if posterior.n_rows >= _MANY_ROWS else ():
+            part = Passes(posterior, share)
             # The mode of a part is √scale standard deviations from that of the whole: no need to find it better.
             start = self._descend(part, start, tolerance=0.3 * part.scale**0.5)
             passes.n_row_evals += part.n_row_evals
-            n_rows *= 5
         return jnp.asarray(self._descend(passes, start, self.tolerance), posterior.dtype)
 
     def _descend(self, potential: Passes, position: np.ndarray, tolerance: float) -> np.ndarray:
         """Steps until the decrement √(∇fᵀ H⁻¹ ∇f) is under `tolerance`, or rounding lets it fall no further."""
         value, gradient = potential.value_and_gradient(position)
+        if not np.isfinite(value) or not np.isfinite(gradient).all():
+            raise PreparationError("the potential or its gradient is not finite at init. Start where the density is positive.")
         hessian, hessian_age = potential.hessian(position), 0
         smallest, since_smallest = np.inf, 0
         for _ in range(self.max_steps):
@@ -113,7 +116,7 @@ class Newton(AbstractOptimiser):
             position, gradient, hessian_age = candidate, new_gradient, hessian_age + 1
         if smallest < 0.05:
             return position
-        raise AnchorError(
+        raise PreparationError(
             f"Newton's method did not reach the mode in {self.max_steps} steps: {decrement:.3g} standard deviations to go. "
             "Standardise the columns, give a proper prior or another init, or raise max_steps."
         )
@@ -121,7 +124,7 @@ class Newton(AbstractOptimiser):
 
 @dataclasses.dataclass(frozen=True)
 class LBFGS(AbstractOptimiser):
-    """Limited-memory BFGS on the full data (optax), until the gradient has fallen by `tolerance`."""
+    """Limited-memory BFGS on the full data (optax), to a gradient smaller by `tolerance`, or until rounding stops it."""
 
     tolerance: float = 1e-6
     max_steps: int = 500
@@ -132,10 +135,12 @@ class LBFGS(AbstractOptimiser):
 
     def find(self, passes: Passes) -> Float[Array, " d"]:
         posterior = passes.posterior
-        position, evaluations = _lbfgs(posterior, jnp.asarray(self.tolerance, posterior.dtype), self.max_steps)
+        position, steps, evaluations = _lbfgs(posterior, jnp.asarray(self.tolerance, posterior.dtype), self.max_steps)
         passes.n_row_evals += int(evaluations) * posterior.n_rows
+        if int(steps) == self.max_steps:
+            warnings.warn(f"L-BFGS stopped after {self.max_steps} steps, before the mode. Raise max_steps.", stacklevel=3)
         if not bool(jnp.all(jnp.isfinite(position))):
-            raise AnchorError("L-BFGS left the region where the potential is finite. Give another init or use Adam.")
+            raise PreparationError("L-BFGS left the region where the potential is finite. Give another init or use Adam.")
         return position
 
 
@@ -152,6 +157,7 @@ class Adam(AbstractOptimiser):
         check_number("step_size", self.step_size, 0, low_open=True)
         check_int("steps", self.steps, 1)
         check_int("size", self.size, 1)
+        check_int("seed", self.seed, 0, 2**32 - 1)
 
     def find(self, passes: Passes) -> Float[Array, " d"]:
         posterior = passes.posterior
@@ -168,7 +174,8 @@ def _line_search(
     potential: Passes, position: np.ndarray, value: float, direction: np.ndarray, decrement: float
 ) -> tuple[np.ndarray, float, np.ndarray] | None:
     """The first halving of the step that lowers the potential enough, up to rounding."""
-    step, rounding = 1.0, 64 * float(jnp.finfo(potential.posterior.dtype).eps)
+    posterior = potential.posterior
+    step, rounding = 1.0, 64 * float(jnp.finfo(posterior.dtype).eps) / posterior.n_rows**0.5
     for _ in range(40):
         candidate = position - step * direction
         new_value, gradient = potential.value_and_gradient(candidate)
@@ -187,12 +194,6 @@ def _bfgs_update(hessian: np.ndarray, step: np.ndarray, gradient_change: np.ndar
     return hessian + np.outer(gradient_change, gradient_change) / curvature - np.outer(product, product) / along
 
 
-def _part(posterior: AbstractPosterior, n_rows: int) -> AbstractPosterior:
-    """The same posterior with a random part of its rows."""
-    chosen = np.random.default_rng(0).choice(posterior.n_rows, n_rows, replace=False, shuffle=False)
-    return eqx.tree_at(lambda p: p.data, posterior, take_rows(posterior.data, jnp.asarray(np.sort(chosen))))
-
-
 def _descent_direction(hessian: np.ndarray, gradient: np.ndarray) -> np.ndarray:
     """H⁻¹ ∇f, with |eigenvalues| where H is not positive definite, so that it is a direction of descent."""
     try:
@@ -205,18 +206,20 @@ def _descent_direction(hessian: np.ndarray, gradient: np.ndarray) -> np.ndarray:
 
 
 @eqx.filter_jit
-def _value_and_gradient(posterior: AbstractPosterior, position: Float[Array, " d"]) -> tuple[Sum, tuple[Array, Array]]:
+def _value_and_gradient(
+    posterior: AbstractPosterior, position: Float[Array, " d"], part: Part
+) -> tuple[Sum, tuple[Array, Array]]:
     prior = posterior.prior_potential(position), posterior.prior_gradient(position)
-    return posterior.potential_and_gradient_sum(position), prior
+    return posterior.potential_and_gradient_sum(position, part), prior
 
 
 @eqx.filter_jit
-def _hessian(posterior: AbstractPosterior, position: Float[Array, " d"]) -> tuple[Sum, Array]:
-    return posterior.hessian_sum(position), jax.hessian(posterior.prior_potential)(position)
+def _hessian(posterior: AbstractPosterior, position: Float[Array, " d"], part: Part) -> tuple[Sum, Array]:
+    return posterior.hessian_sum(position, part), jax.hessian(posterior.prior_potential)(position)
 
 
 @eqx.filter_jit
-def _lbfgs(posterior: AbstractPosterior, tolerance: Array, max_steps: int) -> tuple[Float[Array, " d"], Array]:
+def _lbfgs(posterior: AbstractPosterior, tolerance: Array, max_steps: int) -> tuple[Float[Array, " d"], Array, Array]:
     @jax.custom_vjp
     def potential(position: Float[Array, " d"]) -> Float[Array, ""]:
         return posterior.potential(position)
@@ -231,21 +234,25 @@ def _lbfgs(posterior: AbstractPosterior, tolerance: Array, max_steps: int) -> tu
     value_and_grad = optax.value_and_grad_from_state(potential)
     first_norm = jnp.linalg.norm(posterior.gradient(posterior.init))
 
+    # Three steps in a row that do not lower the potential: rounding allows no more.
     def unfinished(carry: Any) -> Array:
-        _, state, step, _ = carry
+        _, state, step, _, stalled = carry
         norm = jnp.linalg.norm(optax.tree.get(state, "grad"))
-        return (step == 0) | ((step < max_steps) & (norm > tolerance * first_norm))
+        return (step == 0) | ((step < max_steps) & (norm > tolerance * first_norm) & (stalled < 3))
 
     def advance(carry: Any) -> Any:
-        position, state, step, evaluations = carry
+        position, state, step, evaluations, stalled = carry
         value, gradient = value_and_grad(position, state=state)
         updates, state = solver.update(gradient, state, position, value=value, grad=gradient, value_fn=potential)
         searched = optax.tree.get(state, "num_linesearch_steps").astype(jnp.int32)
-        return optax.apply_updates(position, updates), state, step + 1, evaluations + searched
+        fell = value - optax.tree.get(state, "value") > jnp.finfo(value.dtype).eps * jnp.abs(value)
+        stalled = jnp.where(fell, 0, stalled + 1)
+        return optax.apply_updates(position, updates), state, step + 1, evaluations + searched, stalled
 
-    start = (posterior.init, solver.init(posterior.init), jnp.int32(0), jnp.int32(2))
-    position, _, _, evaluations = lax.while_loop(unfinished, advance, start)
-    return position, evaluations
+    zero = jnp.int32(0)
+    start = (posterior.init, solver.init(posterior.init), zero, jnp.int32(2), zero)
+    position, _, steps, evaluations, _ = lax.while_loop(unfinished, advance, start)
+    return position, steps, evaluations
 
 
 @eqx.filter_jit

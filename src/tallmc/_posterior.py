@@ -19,9 +19,10 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
+from ._arrays import check_numeric, to_device
 from ._errors import InvalidInput
 from ._layout import Layout, layout_of
-from ._rows import Sum, count_rows, sum_rows
+from ._rows import Part, Sum, count_rows, dot, floats_per_row, split_sum, sum_rows
 
 
 class AbstractPosterior(eqx.Module):
@@ -40,6 +41,11 @@ class AbstractPosterior(eqx.Module):
         return self.init.shape[0]
 
     @property
+    def width(self) -> int:
+        """Floats that a row takes up in a pass: its columns or its gradient, whichever is more."""
+        return max(self.dim, floats_per_row(self.data))
+
+    @property
     def dtype(self) -> Any:
         return self.init.dtype
 
@@ -47,21 +53,22 @@ class AbstractPosterior(eqx.Module):
         """∇f₀(θ)."""
         return jax.grad(self.prior_potential)(position)
 
-    def potential_and_gradient_sum(self, position: Float[Array, " d"]) -> Sum:
-        """(f(θ), ∇f(θ)) in one pass over all rows. What is not used of the two is not computed."""
+    def potential_and_gradient_sum(self, position: Float[Array, " d"], part: Part | None = None) -> Sum:
+        """(f(θ), ∇f(θ)) in one pass over all rows, or a part of them. What is not used of the two is not computed."""
 
-        def block_sum(rows: PyTree[Array]) -> tuple[Float[Array, ""], Float[Array, " d"]]:
+        def block_sum(rows: PyTree[Array]) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, " d"]]:
             ones = jnp.ones(count_rows(rows), self.dtype)
             gradient = self.combine(self.row_gradients(position, rows), rows, ones)
-            return jnp.sum(self.row_potentials(position, rows)), gradient
+            return *split_sum(self.row_potentials(position, rows)), gradient
 
-        total = sum_rows(block_sum, self.data, self.dim)
-        prior = (self.prior_potential(position), self.prior_gradient(position))
-        return Sum(total.high, jax.tree.map(jnp.add, total.low, prior))
+        total = sum_rows(block_sum, self.data, self.width, part)
+        (high, remainder, gradient), (low, remainder_low, gradient_low) = total.high, total.low
+        low = low + (remainder + remainder_low) + self.prior_potential(position)
+        return Sum((high, gradient), (low, gradient_low + self.prior_gradient(position)))
 
-    def hessian_sum(self, position: Float[Array, " d"]) -> Sum:
-        """∇²f(θ) over all rows."""
-        total = sum_rows(lambda rows: self.block_hessian(position, rows), self.data, self.dim)
+    def hessian_sum(self, position: Float[Array, " d"], part: Part | None = None) -> Sum:
+        """∇²f(θ) over all rows, or a part of them."""
+        total = sum_rows(lambda rows: self.block_hessian(position, rows), self.data, self.width, part)
         return Sum(total.high, total.low + jax.hessian(self.prior_potential)(position))
 
     @eqx.filter_jit
@@ -149,6 +156,9 @@ class Posterior(AbstractPosterior):
         init: PyTree[ArrayLike],
         lipschitz: ArrayLike | None = None,
     ):
+        for name, density in (("log_likelihood", log_likelihood), ("log_prior", log_prior)):
+            if not callable(density):
+                raise InvalidInput(name, "be a function", density)
         self.log_likelihood = log_likelihood
         self.log_prior = log_prior
         self.data = _checked_rows(data)
@@ -156,8 +166,8 @@ class Posterior(AbstractPosterior):
         self.lipschitz_constants = None if lipschitz is None else _checked_lipschitz(lipschitz, self.n_rows, self.dtype)
         row = jax.tree.map(lambda column: jax.ShapeDtypeStruct(column.shape[1:], column.dtype), self.data)
         params = jax.eval_shape(self.layout.unravel, self.init)
-        _check_scalar("log_likelihood(params, row)", log_likelihood, params, row)
-        _check_scalar("log_prior(params)", log_prior, params)
+        _check_scalar("log_likelihood(params, row)", "It takes one row; sum over its axes.", log_likelihood, params, row)
+        _check_scalar("log_prior(params)", "For a flat prior return 0.0.", log_prior, params)
 
     def prior_potential(self, position: Float[Array, " d"]) -> Float[Array, ""]:
         return -self.log_prior(self.layout.unravel(position))
@@ -169,7 +179,7 @@ class Posterior(AbstractPosterior):
         return jax.vmap(jax.grad(self._row_potential), in_axes=(None, 0))(position, rows)
 
     def combine(self, compact: Float[Array, "n d"], rows: PyTree[Array], weights: Float[Array, " n"]) -> Float[Array, " d"]:
-        return weights @ compact
+        return dot(weights, compact)
 
     def norms(self, compact: Float[Array, "n d"], rows: PyTree[Array]) -> Float[Array, " n"]:
         return jnp.linalg.norm(compact, axis=1)
@@ -200,25 +210,26 @@ class Posterior(AbstractPosterior):
 
 
 def _checked_rows(data: PyTree[ArrayLike]) -> PyTree[Array]:
-    columns = jax.tree.map(jnp.asarray, data)
+    columns = jax.tree.map(lambda column: to_device("data", column), data)
     leaves = jax.tree.leaves(columns)
     if not leaves:
         raise InvalidInput("data", "hold at least one array", data)
     lengths = {leaf.shape[0] if leaf.ndim else None for leaf in leaves}
     if len(lengths) != 1 or None in lengths or 0 in lengths:
         shapes = [leaf.shape for leaf in leaves]
-        raise InvalidInput("data", "be arrays with one common, non-empty leading axis", f"shapes {shapes}")
+        cure = "Pass arrays: a list is a pytree of its entries." if isinstance(data, (list, tuple)) else ""
+        raise InvalidInput("data", "be arrays with one common, non-empty leading axis", f"shapes {shapes}", cure)
     return columns
 
 
 def _checked_lipschitz(lipschitz: ArrayLike, n_rows: int, dtype: Any) -> Float[Array, " N"]:
-    values = np.asarray(lipschitz, float)
+    values = np.asarray(check_numeric("lipschitz", lipschitz), np.float64)
     if values.shape not in ((), (n_rows,)) or not np.all(np.isfinite(values)) or not np.all(values > 0):
         raise InvalidInput("lipschitz", f"be positive and finite, a number or one a row ({n_rows})", f"shape {values.shape}")
     return jnp.broadcast_to(jnp.asarray(values, dtype), (n_rows,))
 
 
-def _check_scalar(name: str, fn: Callable[..., Any], *args: Any) -> None:
+def _check_scalar(name: str, cure: str, fn: Callable[..., Any], *args: Any) -> None:
     result = jax.eval_shape(fn, *args)
     if getattr(result, "shape", None) != () or not jnp.issubdtype(result.dtype, jnp.floating):
-        raise InvalidInput(name, "return a floating-point scalar", result, "It takes one row; sum over its axes.")
+        raise InvalidInput(name, "return a floating-point scalar", result, cure)

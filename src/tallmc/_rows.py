@@ -6,6 +6,8 @@ that of one block, not of N.
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, PyTree
+
+# Some accelerators round float32 factors to eleven bits unless told not to.
+dot = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 
 _BLOCK_FLOATS = 2**19
 _BLOCK_ROWS = 2**13
@@ -43,35 +48,80 @@ def take_rows(data: PyTree[Array], indices: Int[Array, "*k"]) -> PyTree[Array]:
     return jax.tree.map(lambda column: column.at[indices].get(mode="promise_in_bounds"), data)
 
 
-def block_rows(n_rows: int, floats_per_row: int) -> int:
+def floats_per_row(data: PyTree[Array]) -> int:
+    return sum(math.prod(column.shape[1:]) for column in jax.tree.leaves(data))
+
+
+def block_rows(n_rows: int, width: int) -> int:
     """Rows a block: what it works on fits in cache, and the plain sum inside it is short enough to be accurate."""
-    return max(1, min(n_rows, _BLOCK_ROWS, _BLOCK_FLOATS // max(1, floats_per_row)))
+    return max(1, min(n_rows, _BLOCK_ROWS, _BLOCK_FLOATS // max(1, width)))
 
 
-def sum_rows(block_sum: Callable[[PyTree[Array]], PyTree[Array]], data: PyTree[Array], floats_per_row: int) -> Sum:
-    """Σ over all rows, where `block_sum(rows)` is the sum over a block of rows."""
-    block, whole, tail = _blocks(data, floats_per_row)
+class Part(eqx.Module):
+    """Some of the blocks of a pass: the first `count` in `order`. How many is no matter of compilation."""
+
+    order: Int[Array, " blocks"]
+    count: Int[Array, ""]
+
+    @classmethod
+    def of(cls, n_rows: int, width: int, share: float) -> Part:
+        """About this share of the rows, in blocks chosen at random; with a share of 1 all of them."""
+        whole = n_rows // block_rows(n_rows, width)
+        order = np.random.default_rng(0).permutation(whole)
+        return cls(jnp.asarray(order, jnp.int32), jnp.int32(max(1, round(share * whole))))
+
+    def n_rows(self, n_rows: int, width: int) -> int:
+        """Rows in this part."""
+        count = int(self.count)
+        return n_rows if count == len(self.order) else count * block_rows(n_rows, width)
+
+
+def sum_rows(
+    block_sum: Callable[[PyTree[Array]], PyTree[Array]], data: PyTree[Array], width: int, part: Part | None = None
+) -> Sum:
+    """Σ over all rows, or a part of them, where `block_sum(rows)` is the sum over a block of rows.
+
+    `width` is the number of floats that a row takes up in the computation.
+    """
+    block, whole, tail = _blocks(data, width)
 
     def add(i: Array, total: Sum) -> Sum:
-        return _add(total, block_sum(_slice(data, i * block, block)))
+        number = i if part is None else part.order[i]
+        return _add(total, block_sum(_slice(data, number * block, block)))
 
     shape = jax.eval_shape(block_sum, _slice(data, 0, block))
     zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shape)
-    total = lax.fori_loop(0, whole, add, Sum(zero, zero))
-    return _add(total, block_sum(tail)) if tail is not None else total
+    total = lax.fori_loop(0, whole if part is None else part.count, add, Sum(zero, zero))
+    if tail is None:
+        return total
+    with_tail = _add(total, block_sum(tail))
+    if part is None:
+        return with_tail
+    return jax.tree.map(lambda with_, without: jnp.where(part.count == whole, with_, without), with_tail, total)
 
 
-def map_rows(fn: Callable[[PyTree[Array]], Float[Array, "b ..."]], data: PyTree[Array], floats_per_row: int) -> Array:
+def map_rows(fn: Callable[[PyTree[Array]], Float[Array, "b ..."]], data: PyTree[Array], width: int) -> Array:
     """One value a row, where `fn(rows)` gives those of a block."""
-    block, whole, tail = _blocks(data, floats_per_row)
+    block, whole, tail = _blocks(data, width)
     mapped = lax.map(lambda i: fn(_slice(data, i * block, block)), jnp.arange(whole))
     mapped = mapped.reshape(whole * block, *mapped.shape[2:])
     return jnp.concatenate([mapped, fn(tail)]) if tail is not None else mapped
 
 
-def _blocks(data: PyTree[Array], floats_per_row: int) -> tuple[int, int, PyTree[Array] | None]:
+def split_sum(values: Float[Array, " n"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Σ values as high + low: the rounded sum, and what rounding lost on the way."""
+    width = 1 << max(values.shape[0] - 1, 0).bit_length()
+    high, low = jnp.pad(values, (0, width - values.shape[0])), jnp.zeros((), values.dtype)
+    while high.shape[0] > 1:
+        first, second = jnp.split(high, 2)
+        high = first + second
+        low = low + jnp.sum(_lost(first, high, second))
+    return high[0], low
+
+
+def _blocks(data: PyTree[Array], width: int) -> tuple[int, int, PyTree[Array] | None]:
     n_rows = count_rows(data)
-    block = block_rows(n_rows, floats_per_row)
+    block = block_rows(n_rows, width)
     whole = n_rows // block
     tail = jax.tree.map(lambda column: column[whole * block :], data) if whole * block < n_rows else None
     return block, whole, tail
@@ -83,10 +133,11 @@ def _slice(data: PyTree[Array], start: Any, size: int) -> PyTree[Array]:
 
 def _add(total: Sum, term: PyTree[Array]) -> Sum:
     high = jax.tree.map(jnp.add, total.high, term)
-
-    def lost(old: Array, new: Array, added: Array) -> Array:
-        rounded = new - old
-        return (old - (new - rounded)) + (added - rounded)
-
-    low = jax.tree.map(lambda e, old, new, added: e + lost(old, new, added), total.low, total.high, high, term)
+    low = jax.tree.map(lambda e, old, new, added: e + _lost(old, new, added), total.low, total.high, high, term)
     return Sum(high, low)
+
+
+def _lost(old: Array, new: Array, added: Array) -> Array:
+    """old + added − new, where new is their rounded sum: exact (Knuth)."""
+    rounded = new - old
+    return (old - (new - rounded)) + (added - rounded)

@@ -23,7 +23,7 @@ class Constant(AbstractSchedule):
     step_size: float = eqx.field(converter=lambda value: check_number("step_size", value, 0, low_open=True))
 
     def __call__(self, step: Int[Array, "*k"]) -> Float[Array, "*k"]:
-        return jnp.broadcast_to(jnp.asarray(self.step_size), step.shape)
+        return jnp.broadcast_to(jnp.asarray(self.step_size), jnp.shape(step))
 
 
 class Polynomial(AbstractSchedule):

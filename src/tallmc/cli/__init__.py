@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from .._errors import AnchorError, InvalidInput
+from .._errors import InvalidInput, PreparationError
 
 _EXTRAS = {"typer", "rich", "pyarrow", "matplotlib", "arviz_base", "arviz_stats", "xarray", "netCDF4", "pandas"}
 
@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         from .app import app
 
         app(args=None if arguments is None else list(arguments), prog_name="tallmc")
-    except (InvalidInput, AnchorError) as error:
+    except (InvalidInput, PreparationError) as error:
         _fail(f"tallmc: {error}")
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]

@@ -69,7 +69,9 @@ def fit(
     ] = 10.0,
     noise_variance: Annotated[
         float | None,
-        typer.Option(metavar="X", help="Of the response; gaussian only, 1.0 unless given.", rich_help_panel=_MODEL),
+        typer.Option(
+            metavar="X", help="Of the response as modelled; gaussian only. Estimated unless given.", rich_help_panel=_MODEL
+        ),
     ] = None,
     no_standardise: Annotated[
         bool, typer.Option("--no-standardise", help="Leave columns as they are, not mean 0 and sd 1.", rich_help_panel=_MODEL)

@@ -20,12 +20,12 @@ class Design:
     names: tuple[str, ...]
     """Of the columns of x."""
     means: dict[str, float]
-    """Subtracted from each column; empty when not standardised."""
+    """Subtracted from each column, and from a gaussian response; empty when not standardised."""
     sds: dict[str, float]
 
 
 def make_design(table: Table, family: Family, *, standardise: bool, intercept: bool) -> Design:
-    """The design in float32, the intercept first."""
+    """The design in float32, the intercept first. A gaussian response is standardised with the columns."""
     features = table.features
     _check_numeric(features)
     _check_complete(table.columns)
@@ -48,6 +48,9 @@ def make_design(table: Table, family: Family, *, standardise: bool, intercept: b
             means[name], sds[name] = float(column.mean()), float(column.std())
             column = (column - means[name]) / sds[name]
         x[:, j] = column
+    if standardise and family == "gaussian":
+        means[table.response], sds[table.response] = float(y.mean()), float(y.std())
+        y = (y - y.mean()) / y.std()
     return Design(x, y, names, means, sds)
 
 

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
 from .._errors import InvalidInput
@@ -38,11 +39,16 @@ def run_fit(path: Path, response: str, model: Model, settings: Settings, out: Pa
     _check_method(model.family, settings.method)
     table = read_table(path, response)
     design = make_design(table, model.family, standardise=model.standardise, intercept=model.intercept)
+    given_noise = model.noise_variance
+    model = _with_noise(model, design)
     posterior = _posterior(design, model)
     make_folder(out)
 
     read = f"{table.n_rows:,} rows, {len(table.features)} columns and the response {response}"
     say(console, f"read: {read} from {path}")
+    if model.family == "gaussian" and given_noise is None:
+        unit = " of the standardised response" if model.standardise else ""
+        say(console, f"noise variance{unit}: {model.noise_variance:.4g}, that of the least-squares residuals")
     finished = run(posterior, settings, console, lambda plan: print_plan(console, settings, plan))
     summary = summarise(finished.draws, design.names)
     files = save_draws(out, finished.draws, summary, design.names)
@@ -50,7 +56,8 @@ def run_fit(path: Path, response: str, model: Model, settings: Settings, out: Pa
     if summary is not None:
         print_coefficients(console, summary, _COLUMNS)
         if design.sds:
-            say(console, "Coefficients are per standard deviation of their column; scaling.json has the means and deviations.")
+            unit = "in standard deviations of the response " if model.family == "gaussian" else ""
+            say(console, f"Coefficients are {unit}per standard deviation of their column; scaling.json has both.")
     print_cost(console, finished.draws)
     print_warnings(console, finished, summary)
     say(console, f"saved: {', '.join(files)} in {out}")
@@ -67,18 +74,33 @@ def _check_method(family: Family, method: str) -> None:
 
 def _posterior(design: Design, model: Model) -> AbstractPosterior:
     if model.family == "gaussian":
-        noise = 1.0 if model.noise_variance is None else model.noise_variance
-        return linear_regression(design.x, design.y, model.prior_variance, noise)
-    if model.noise_variance is not None:
-        raise InvalidInput("--noise-variance", "be left out unless --family is gaussian", model.noise_variance)
+        assert model.noise_variance is not None, "settled before the posterior is made"
+        return linear_regression(design.x, design.y, model.prior_variance, model.noise_variance)
     regression = logistic_regression if model.family == "bernoulli" else poisson_regression
     return regression(design.x, design.y, model.prior_variance)
+
+
+def _with_noise(model: Model, design: Design) -> Model:
+    """The model with its noise variance settled: the one given, or that of the least-squares residuals."""
+    if model.family != "gaussian":
+        if model.noise_variance is not None:
+            raise InvalidInput("--noise-variance", "be left out unless --family is gaussian", model.noise_variance)
+        return model
+    if model.noise_variance is not None:
+        return model
+    x = design.x.astype(np.float64)
+    residuals = design.y - x @ np.linalg.lstsq(x, design.y, rcond=None)[0]
+    freedom = len(design.y) - x.shape[1]
+    variance = float(residuals @ residuals) / freedom if freedom > 0 else 0.0
+    if variance <= 1e-12 * float(np.var(design.y)):
+        cure = "Is the response a function of the other columns? Otherwise pass --noise-variance."
+        raise InvalidInput("the least-squares residuals", "leave some noise to estimate its variance from", variance, cure)
+    return dataclasses.replace(model, noise_variance=variance)
 
 
 def _scaling(path: Path, response: str, design: Design, model: Model, settings: Settings, finished: Finished) -> dict[str, Any]:
     """How to read the draws, and how to make them again."""
     ran = finished.draws.settings
-    noise = 1.0 if model.family == "gaussian" and model.noise_variance is None else model.noise_variance
     return {
         "table": str(path),
         "response": response,
@@ -86,7 +108,6 @@ def _scaling(path: Path, response: str, design: Design, model: Model, settings: 
         "means": design.means,
         "sds": design.sds,
         **dataclasses.asdict(model),
-        "noise_variance": noise,
         "settings": {
             **dataclasses.asdict(settings),
             "step_size": finished.plan.step_size,

@@ -116,8 +116,9 @@ def _too_wide(finished: Finished, summary: pd.DataFrame) -> list[str]:
     ratio = ratio[summary["ess_bulk"] > _ENOUGH_FOR_SD]
     if not (ratio > _WIDEST).any():
         return []
+    better = "" if finished.draws.settings["method"].needs > 1 else ", or --method sgld_cv_ps"
     return [
         f"standard deviations are up to {ratio.max():.1f} times those that the curvature at the mode gives ({ratio.idxmax()}). "
         "Unless the posterior is far from Gaussian this is gradient noise: "
-        "take a smaller --step-size, a larger --size, or --method sgld_cv_ps."
+        f"take a smaller --step-size{'' if finished.plan.size is None else ', a larger --size'}{better}."
     ]

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from .. import _sample
 from .._draws import Draws
 from .._posterior import AbstractPosterior
+from .._run import Progress as RunProgress
+from .._sample import sample
 from .plan import Plan, Settings, make_plan
 
 
@@ -42,11 +43,11 @@ def run(posterior: AbstractPosterior, settings: Settings, console: Console, anno
         announce(plan)
         bar.update(task, description="preparing")
 
-        def show(progress: _sample.Progress) -> None:
+        def show(progress: RunProgress) -> None:
             done = f"{progress.draws:,} of {settings.draws:,} draws"
             bar.update(task, description="sampling", total=progress.n_steps, completed=progress.step, done=done)
 
-        draws = _sample.sample(
+        draws = sample(
             posterior,
             plan.method,
             chains=settings.chains,

@@ -69,10 +69,13 @@ class Gaussian(AbstractFamily):
 
 
 class Poisson(AbstractFamily):
-    """y ~ Poisson(e^z): f = e^z − yz. Its curvature has no bound, so it has no Lipschitz constant."""
+    """y ~ Poisson(e^z): f = e^z − yz, less its least value. Its curvature has no bound, so it has no Lipschitz constant."""
 
     def potential(self, z: Float[Array, " n"], y: Float[Array, " n"]) -> Float[Array, " n"]:
-        return jnp.exp(z) - y * z
+        # With t = z − log y this is y(e^t − 1 − t): as small as the row's misfit, however large the count.
+        positive = y > 0
+        t = z - jnp.log(jnp.where(positive, y, 1))
+        return jnp.where(positive, y * (jnp.expm1(t) - t), jnp.exp(z))
 
     def slope(self, z: Float[Array, " n"], y: Float[Array, " n"]) -> Float[Array, " n"]:
         return jnp.exp(z) - y

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from .._arrays import check_numeric, to_floats
 from .._errors import InvalidInput
 from .._posterior import Posterior
 
@@ -40,14 +41,12 @@ def gaussian(X: ArrayLike, covariance: ArrayLike, prior_mean: ArrayLike, prior_c
     >>> posterior.dim
     2
     """
-    x = jnp.asarray(X)
+    x = to_floats("X", X)
     if x.ndim != 2 or 0 in x.shape:
         raise InvalidInput("X", "be a matrix with at least one row and one column", f"shape {x.shape}")
-    if not jnp.issubdtype(x.dtype, jnp.floating):
-        x = x.astype(jnp.result_type(float))
     if not bool(jnp.all(jnp.isfinite(x))):
         raise InvalidInput("X", "be finite", "NaN or infinity", "Drop or impute such rows.")
-    mean = np.asarray(prior_mean, float)
+    mean = np.asarray(check_numeric("prior_mean", prior_mean), np.float64)
     if mean.shape != x.shape[1:] or not np.isfinite(mean).all():
         raise InvalidInput("prior_mean", f"be a finite vector of length {x.shape[1]}", prior_mean)
     precision = _inverse("covariance", covariance, x.shape[1])
@@ -63,7 +62,7 @@ def gaussian(X: ArrayLike, covariance: ArrayLike, prior_mean: ArrayLike, prior_c
 
 
 def _inverse(parameter: str, matrix: ArrayLike, d: int) -> np.ndarray:
-    values = np.asarray(matrix, float)
+    values = np.asarray(check_numeric(parameter, matrix), np.float64)
     proper = values.shape == (d, d) and np.isfinite(values).all() and np.allclose(values, values.T, rtol=1e-6)
     if not proper or np.linalg.eigvalsh(values)[0] <= 0:
         raise InvalidInput(parameter, f"be a symmetric positive definite {d}×{d} matrix", matrix)

@@ -15,9 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from .._arrays import check_numeric, to_floats
 from .._errors import InvalidInput, check_number
 from .._layout import Layout, layout_of
 from .._posterior import AbstractPosterior
+from .._rows import dot
 from .families import AbstractFamily, Bernoulli, Gaussian, Poisson
 
 
@@ -39,26 +41,26 @@ class GeneralisedLinear(AbstractPosterior):
         return 0.5 * jnp.sum(position**2 / self.prior_variance)
 
     def row_potentials(self, position: Float[Array, " d"], rows: Observations) -> Float[Array, " n"]:
-        return self.family.potential(rows.x @ position, rows.y)
+        return self.family.potential(dot(rows.x, position), rows.y)
 
     def row_gradients(self, position: Float[Array, " d"], rows: Observations) -> Float[Array, " n"]:
-        return self.family.slope(rows.x @ position, rows.y)
+        return self.family.slope(dot(rows.x, position), rows.y)
 
     def combine(self, compact: Float[Array, " n"], rows: Observations, weights: Float[Array, " n"]) -> Float[Array, " d"]:
-        return (weights * compact) @ rows.x
+        return dot(weights * compact, rows.x)
 
     def norms(self, compact: Float[Array, " n"], rows: Observations) -> Float[Array, " n"]:
         return jnp.abs(compact) * jnp.linalg.norm(rows.x, axis=1)
 
     def block_hessian(self, position: Float[Array, " d"], rows: Observations) -> Float[Array, "d d"]:
-        curvature = self.family.curvature(rows.x @ position, rows.y)
-        return (rows.x * curvature[:, None]).T @ rows.x
+        curvature = self.family.curvature(dot(rows.x, position), rows.y)
+        return dot((rows.x * curvature[:, None]).T, rows.x)
 
     def curvature_norms(
         self, position: Float[Array, " d"], factor: Float[Array, "d k"], rows: Observations
     ) -> Float[Array, " n"]:
-        curvature = self.family.curvature(rows.x @ position, rows.y)
-        return jnp.abs(curvature) * jnp.linalg.norm(rows.x, axis=1) * jnp.linalg.norm(rows.x @ factor, axis=1)
+        curvature = self.family.curvature(dot(rows.x, position), rows.y)
+        return jnp.abs(curvature) * jnp.linalg.norm(rows.x, axis=1) * jnp.linalg.norm(dot(rows.x, factor), axis=1)
 
     def lipschitz(self) -> Float[Array, " N"]:
         largest = self.family.largest_curvature()
@@ -111,16 +113,11 @@ def poisson_regression(X: ArrayLike, y: ArrayLike, prior_variance: ArrayLike) ->
 
 
 def _design(X: ArrayLike, y: ArrayLike) -> tuple[Float[Array, "n d"], np.ndarray]:
-    try:
-        x, responses = jnp.asarray(X), np.asarray(y, float)
-    except (TypeError, ValueError) as error:
-        raise InvalidInput("X and y", "be numeric arrays", str(error)) from None
+    x, responses = to_floats("X", X), np.asarray(check_numeric("y", y), np.float64)
     if x.ndim != 2 or 0 in x.shape:
         raise InvalidInput("X", "be a matrix with at least one row and one column", f"shape {x.shape}")
     if responses.shape != x.shape[:1]:
         raise InvalidInput("y", f"have one value a row of X ({x.shape[0]})", f"shape {responses.shape}")
-    if not jnp.issubdtype(x.dtype, jnp.floating):
-        x = x.astype(jnp.result_type(float))
     finite = np.asarray(jnp.all(jnp.isfinite(x), axis=1)) & np.isfinite(responses)
     if not finite.all():
         raise InvalidInput("X and y", "be finite", f"NaN or infinity in row {np.argmin(finite)}", "Drop or impute such rows.")
@@ -129,12 +126,12 @@ def _design(X: ArrayLike, y: ArrayLike) -> tuple[Float[Array, "n d"], np.ndarray
 
 def _regression(x: Float[Array, "n d"], y: np.ndarray, prior_variance: ArrayLike, family: AbstractFamily) -> GeneralisedLinear:
     d = x.shape[1]
-    variance = np.asarray(prior_variance, float)
-    if variance.shape not in ((), (d,)) or not np.isfinite(variance).all() or not (variance > 0).all():
+    variance = to_floats("prior_variance", prior_variance, x.dtype)
+    if variance.shape not in ((), (d,)) or not bool(jnp.all((variance > 0) & jnp.isfinite(variance))):
         raise InvalidInput("prior_variance", f"be positive and finite, a number or one a column ({d})", prior_variance)
     layout, init = layout_of({"beta": jnp.zeros(d, x.dtype)})
-    rows = Observations(x, jnp.asarray(y, x.dtype))
-    return GeneralisedLinear(rows, init, layout, family, jnp.asarray(variance, x.dtype))
+    rows = Observations(x, to_floats("y", y, x.dtype))
+    return GeneralisedLinear(rows, init, layout, family, variance)
 
 
 def _first_bad(values: np.ndarray, bad: np.ndarray) -> str:

@@ -13,11 +13,19 @@ from .._posterior import AbstractPosterior
 from .._rows import Sum
 from ..gradient.base import AbstractGradient
 from .base import SizeChoice, SubsampleChoice
-from .selection import AbstractDynamicSelection, Estimate
+from .selection import AbstractSelection, Estimate
 
 
-class AllRowsSelection(AbstractDynamicSelection):
-    work_rows: int = eqx.field(static=True)
+class AllRowsSelection(AbstractSelection):
+    n_rows: int = eqx.field(static=True)
+
+    @property
+    def rows_per_step(self) -> None:
+        return None
+
+    @property
+    def most_rows(self) -> int:
+        return self.n_rows
 
     def supply(self, key: PRNGKeyArray, steps: int) -> None:
         return None
@@ -26,7 +34,7 @@ class AllRowsSelection(AbstractDynamicSelection):
         # Whatever the estimator, its residuals over all rows add up to the exact gradient.
         total = gradient.posterior.potential_and_gradient_sum(position)
         potential = Sum(total.high[0], total.low[0])
-        return Estimate(total.rounded()[1], jnp.int32(self.work_rows), potential)
+        return Estimate(total.rounded()[1], jnp.int32(self.n_rows), potential)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,4 +45,4 @@ class AllRows(SubsampleChoice):
     passes = 0
 
     def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None, size: SizeChoice | None) -> AllRowsSelection:
-        return AllRowsSelection(posterior.n_rows)
+        return AllRowsSelection(n_rows=posterior.n_rows)

@@ -22,16 +22,24 @@ from .._random import random_words
 from .._rows import map_rows, take_rows
 from ..gradient.base import AbstractGradient, Batch
 from .base import SizeChoice, SubsampleChoice
-from .selection import AbstractDynamicSelection, Estimate, Picks
+from .selection import AbstractSelection, Estimate, Picks
 from .size import Fixed
 
 _TOTAL = 2.0**32
 _ROUNDING_SLACK = 2.0**-14  # float32 shares may sum to a little over one; what is left over goes to the largest
 
 
-class OptimalSelection(AbstractDynamicSelection):
+class OptimalSelection(AbstractSelection):
     size: int = eqx.field(static=True)
-    work_rows: int = eqx.field(static=True)
+    n_rows: int = eqx.field(static=True)
+
+    @property
+    def rows_per_step(self) -> None:
+        return None
+
+    @property
+    def most_rows(self) -> int:
+        return self.n_rows
 
     def supply(self, key: PRNGKeyArray, steps: int) -> UInt32[Array, "steps n"]:
         return random_words(key, (steps, self.size))[..., 0]
@@ -43,10 +51,10 @@ class OptimalSelection(AbstractDynamicSelection):
         def block(rows):  # type: ignore[no-untyped-def]
             return posterior.norms(gradient.residuals(position, rows), rows)
 
-        norms = map_rows(block, posterior.data, posterior.dim)
+        norms = map_rows(block, posterior.data, posterior.width)
         total = jnp.sum(norms)
-        share = jnp.where(total > 0, norms / total, 1 / self.work_rows)
-        free = (_TOTAL - self.work_rows) * (1 - _ROUNDING_SLACK)
+        share = jnp.where(total > 0, norms / total, 1 / self.n_rows)
+        free = (_TOTAL - self.n_rows) * (1 - _ROUNDING_SLACK)
         units = (share * free).astype(jnp.uint32) + jnp.uint32(1)
         return units.at[jnp.argmax(units)].add(jnp.uint32(0) - jnp.sum(units, dtype=jnp.uint32))
 
@@ -60,7 +68,7 @@ class OptimalSelection(AbstractDynamicSelection):
         indices = jnp.searchsorted(start_of_row, supply, side="right").astype(jnp.int32) - 1
         picks = self.picks_at(units, indices, position.dtype)
         batch = Batch(take_rows(gradient.posterior.data, indices), picks.weights)
-        return Estimate(gradient(position, batch), jnp.int32(self.work_rows))
+        return Estimate(gradient(position, batch), jnp.int32(self.n_rows))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,4 +86,4 @@ class Optimal(SubsampleChoice):
                 size,
                 "Use Preferential(...) with Adaptive(...).",
             )
-        return OptimalSelection(size=size.checked(posterior), work_rows=posterior.n_rows)
+        return OptimalSelection(size=size.checked(posterior), n_rows=posterior.n_rows)

@@ -1,7 +1,7 @@
 """Which rows a step sees, and with what weight: the prepared form of a subsampling scheme and a size.
 
-A selection is either *static*: its picks do not depend on the state, so those of many steps are drawn in one call and their
-rows gathered at once, here or elsewhere; or *dynamic*: it looks at the position and forms the gradient estimate itself.
+The randomness of many steps is drawn in one call. Where the choice of rows does not depend on the state (a *static* selection)
+that call gives the picks themselves, and their rows can be gathered ahead, here or elsewhere.
 
 For any selection and any fixed function φ of a row, E Σ_{i∈S} w_i φ(x_i) = Σ_i φ(x_i): that is all unbiasedness needs.
 """
@@ -11,10 +11,11 @@ from __future__ import annotations
 import abc
 
 import equinox as eqx
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from .._rows import Sum
-from ..gradient.base import AbstractGradient
+from ..gradient.base import AbstractGradient, Batch
 
 
 class Picks(eqx.Module):
@@ -32,17 +33,16 @@ class Estimate(eqx.Module):
     potential: Sum | None = None
 
 
-class AbstractStaticSelection(eqx.Module):
-    size: eqx.AbstractVar[int]
-
+class AbstractSelection(eqx.Module):
+    @property
     @abc.abstractmethod
-    def picks(self, key: PRNGKeyArray, steps: int) -> Picks:
-        """The picks of `steps` steps, drawn in one call."""
+    def rows_per_step(self) -> int | None:
+        """Rows that each step touches; None when that is not known ahead."""
 
-
-class AbstractDynamicSelection(eqx.Module):
-    work_rows: eqx.AbstractVar[int]
-    """Most rows that one step may touch."""
+    @property
+    @abc.abstractmethod
+    def most_rows(self) -> int:
+        """Most rows that one step may touch."""
 
     @abc.abstractmethod
     def supply(self, key: PRNGKeyArray, steps: int) -> PyTree[Array]:
@@ -53,4 +53,18 @@ class AbstractDynamicSelection(eqx.Module):
         """The gradient estimate at `position` from one step's randomness."""
 
 
-AbstractSelection = AbstractStaticSelection | AbstractDynamicSelection
+class AbstractStaticSelection(AbstractSelection):
+    """A fixed number of rows, chosen without looking at the state: what is drawn ahead are the picks themselves."""
+
+    size: eqx.AbstractVar[int]
+
+    @property
+    def rows_per_step(self) -> int:
+        return self.size
+
+    @property
+    def most_rows(self) -> int:
+        return self.size
+
+    def estimate(self, gradient: AbstractGradient, position: Float[Array, " d"], supply: Batch) -> Estimate:
+        return Estimate(gradient(position, supply), jnp.int32(self.size))

@@ -6,8 +6,8 @@ a threshold V₀ takes
     n(θ) = ⌈ ‖θ − θ̂‖² Σ_i L_i²/p_i / V₀ ⌉,   at least 1 and at most N                                     (eq. 19)
 
 rows: few near the anchor, many in the tails. The draws are with replacement and unbiased at any n, since n is a function of
-the state before the draw. The rows are taken a chunk at a time in a loop that stops after n of them: one compilation, and a
-cost in proportion to n.
+the state before the draw. The rows are taken a chunk of 64 at a time in a loop that stops after n of them: one compilation, and a
+cost in proportion to n once it is a few chunks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .._rows import take_rows
 from ..gradient.base import AbstractGradient
 from .base import SizeChoice
 from .law import AbstractLaw
-from .selection import AbstractDynamicSelection, AbstractStaticSelection, Estimate, Picks
+from .selection import AbstractSelection, AbstractStaticSelection, Estimate, Picks
 from .weights import lipschitz_weights
 
 _CHUNK = 64
@@ -42,7 +42,7 @@ class WithReplacement(AbstractStaticSelection):
     law: AbstractLaw
     size: int = eqx.field(static=True)
 
-    def picks(self, key: PRNGKeyArray, steps: int) -> Picks:
+    def supply(self, key: PRNGKeyArray, steps: int) -> Picks:
         return self.picks_at(self.law.draw(random_words(key, (steps, self.size))))
 
     def picks_at(self, indices: Int[Array, "*k n"]) -> Picks:
@@ -50,13 +50,21 @@ class WithReplacement(AbstractStaticSelection):
         return Picks(indices, self.law.inverse_probability(indices) / self.size)
 
 
-class AdaptiveSelection(AbstractDynamicSelection):
+class AdaptiveSelection(AbstractSelection):
     """n(θ) independent draws from one law (eq. 19)."""
 
     law: AbstractLaw
     anchor: Float[Array, " d"]
     rows_per_squared_distance: Float[Array, ""]
-    work_rows: int = eqx.field(static=True)
+    largest: int = eqx.field(static=True)
+
+    @property
+    def rows_per_step(self) -> None:
+        return None
+
+    @property
+    def most_rows(self) -> int:
+        return self.largest
 
     def supply(self, key: PRNGKeyArray, steps: int) -> Key[Array, " steps"]:
         return jax.random.split(key, steps)
@@ -64,7 +72,7 @@ class AdaptiveSelection(AbstractDynamicSelection):
     def size_at(self, position: Float[Array, " d"]) -> Int[Array, ""]:
         """n(θ), eq. 19."""
         wanted = self.rows_per_squared_distance * jnp.sum((position - self.anchor) ** 2)
-        return jnp.clip(jnp.ceil(wanted), 1, self.work_rows).astype(jnp.int32)
+        return jnp.clip(jnp.ceil(wanted), 1, self.largest).astype(jnp.int32)
 
     def estimate(self, gradient: AbstractGradient, position: Float[Array, " d"], supply: Key[Array, ""]) -> Estimate:
         size = self.size_at(position)
@@ -137,7 +145,7 @@ class Adaptive(SizeChoice):
             law=law,
             anchor=anchor.position,
             rows_per_squared_distance=jnp.asarray(scale, posterior.dtype),
-            work_rows=largest,
+            largest=largest,
         )
 
     def pilot(self, posterior: AbstractPosterior) -> Fixed:

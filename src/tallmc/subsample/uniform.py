@@ -34,7 +34,7 @@ class WithoutReplacement(AbstractStaticSelection):
     law: UniformLaw
     size: int = eqx.field(static=True)
 
-    def picks(self, key: PRNGKeyArray, steps: int) -> Picks:
+    def supply(self, key: PRNGKeyArray, steps: int) -> Picks:
         if 2 * self.size > self.law.n_rows:
             permute = jax.vmap(lambda key: jax.random.permutation(key, self.law.n_rows)[: self.size])
             return self.picks_at(permute(jax.random.split(key, steps)))
@@ -68,6 +68,10 @@ class Uniform(SubsampleChoice):
     replace: bool = True
     needs = Needs.NOTHING
     passes = 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.replace, bool):
+            raise InvalidInput("replace", "be True or False", self.replace)
 
     def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None, size: SizeChoice | None) -> AbstractSelection:
         assert size is not None, "a method with a uniform subsample has a size"

@@ -18,18 +18,21 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from .._anchor import Anchor, Needs
-from .._errors import InvalidInput
+from .._arrays import check_numeric
+from .._errors import InvalidInput, check_number
 from .._posterior import AbstractPosterior
 from .._rows import map_rows
 
 
 def gradient_weights(posterior: AbstractPosterior, anchor: Anchor) -> Float[Array, " N"]:
     """‖∇f_i(θ̂)‖, eq. 11."""
+    _check_anchor(anchor)
     return _gradient_norms(posterior, anchor.position)
 
 
 def curvature_weights(posterior: AbstractPosterior, anchor: Anchor) -> Float[Array, " N"]:
     """√tr(∇²f_i(θ̂) Σ̂ ∇²f_i(θ̂)ᵀ), eq. 16, without a d×d matrix for any row."""
+    _check_anchor(anchor)
     if anchor.factor is None:
         raise InvalidInput("anchor", "have a Hessian for curvature weights", "none", "Use laplace(posterior, hessian=True).")
     return _curvature_norms(posterior, anchor.position, anchor.factor)
@@ -38,6 +41,11 @@ def curvature_weights(posterior: AbstractPosterior, anchor: Anchor) -> Float[Arr
 def lipschitz_weights(posterior: AbstractPosterior, anchor: Anchor | None = None) -> Float[Array, " N"]:
     """L_i, the Lipschitz constants of the rows' gradients."""
     return _lipschitz(posterior)
+
+
+def _check_anchor(anchor: Anchor) -> None:
+    if not isinstance(anchor, Anchor):
+        raise InvalidInput("anchor", "come from laplace(posterior)", type(anchor).__name__)
 
 
 class WeightRule(NamedTuple):
@@ -59,7 +67,10 @@ def probabilities(weights: ArrayLike, floor: float) -> np.ndarray:
     >>> probabilities([1.0, 3.0], floor=0.0)
     array([0.25, 0.75])
     """
-    raw = np.asarray(weights, np.float64)
+    check_number("floor", floor, 0, 1)
+    raw = np.asarray(check_numeric("preferential weights", weights), np.float64)
+    if raw.ndim != 1 or not raw.size:
+        raise InvalidInput("preferential weights", "be a vector, one number a row", f"shape {raw.shape}")
     bad = ~np.isfinite(raw) | (raw < 0)
     if bad.any():
         row = np.argmax(bad)
@@ -82,14 +93,14 @@ def _gradient_norms(posterior: AbstractPosterior, position: Float[Array, " d"]) 
     def block(rows):  # type: ignore[no-untyped-def]
         return posterior.norms(posterior.row_gradients(position, rows), rows)
 
-    return map_rows(block, posterior.data, posterior.dim)
+    return map_rows(block, posterior.data, posterior.width)
 
 
 @eqx.filter_jit
 def _curvature_norms(
     posterior: AbstractPosterior, position: Float[Array, " d"], factor: Float[Array, "d d"]
 ) -> Float[Array, " N"]:
-    return map_rows(lambda rows: posterior.curvature_norms(position, factor, rows), posterior.data, posterior.dim)
+    return map_rows(lambda rows: posterior.curvature_norms(position, factor, rows), posterior.data, posterior.width)
 
 
 @eqx.filter_jit

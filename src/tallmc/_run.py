@@ -1,0 +1,161 @@
+"""The host's side of a run: call the compiled loop until all steps are done, keep what it recorded, hear Ctrl-C between calls."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import warnings
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ._errors import SamplingWarning
+from ._kernel import Kernel
+from ._loop import Recorded, RunState, advance, start_run
+from ._outcome import Outcome
+from ._random import new_key
+
+_SLOT_BYTES = 2**24
+_MOST_SLOTS = 2**14
+_SECONDS_PER_CALL = 0.5
+_MOST_ROWS_PER_CALL = 2**30
+
+
+class Progress(NamedTuple):
+    """What a callback hears after each host block."""
+
+    step: int
+    n_steps: int
+    draws: int
+    n_row_evals: int
+    seconds: float
+
+
+@dataclasses.dataclass
+class Run:
+    """Which steps are done, and what they left."""
+
+    kernel: Kernel
+    seed: int
+    start: Float[Array, "chains d"]
+    burn_in: int
+    thin: int
+    draws: int
+
+    def __post_init__(self) -> None:
+        n_chains, dim = self.start.shape
+        root = jax.random.fold_in(new_key(self.seed), 0)
+        self.keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(root, jnp.arange(n_chains))
+        self.state: RunState = start_run(self.kernel, self.keys, self.start)
+        self.n_steps = self.burn_in + self.draws * self.thin
+        # Independent of `draws`, so that another number of draws needs no other compilation.
+        bytes_per_slot = n_chains * dim * self.start.dtype.itemsize
+        self.slots = max(1, min(_MOST_SLOTS, _SLOT_BYTES // bytes_per_slot))
+        self.step = 0
+        self.rows_before = np.full(n_chains, self._rows_at_start(), np.int64)
+        self.chunks: list[tuple[np.ndarray, dict[str, np.ndarray]]] = []
+
+    def compile(self) -> None:
+        """Compile the loop, by running no step of it."""
+        jax.block_until_ready(self._advance(0)[1].positions)
+
+    def run_to_end(self, callback: Callable[[Progress], None] | None) -> None:
+        began = time.perf_counter()
+        steps = 64
+        try:
+            while self.step < self.n_steps:
+                call_began = time.perf_counter()
+                done = self._run_call(steps)
+                took = time.perf_counter() - call_began
+                steps = max(1, int(done * min(4.0, _SECONDS_PER_CALL / max(took, 1e-6))))
+                if self._all_failed():
+                    self._fill_up()
+                    return
+                if callback is not None:
+                    rows = self.rows_touched()
+                    callback(Progress(self.step, self.n_steps, self._completed(self.step), rows, time.perf_counter() - began))
+        except KeyboardInterrupt:
+            if not self._completed(self.step):
+                raise
+            warnings.warn(
+                f"interrupted after {self._completed(self.step)} of {self.draws} draws; these are returned.",
+                SamplingWarning,
+                stacklevel=3,
+            )
+
+    def positions(self) -> np.ndarray:
+        return np.concatenate([positions for positions, _ in self.chunks], axis=1)
+
+    def sample_stats(self) -> dict[str, np.ndarray]:
+        recorded = {name: np.concatenate([stats[name] for _, stats in self.chunks], axis=1) for name in self.chunks[0][1]}
+        n_chains, n_draws = len(self.start), sum(positions.shape[1] for positions, _ in self.chunks)
+        last_step = self.burn_in + self.thin * np.arange(1, n_draws + 1) - 1
+        step_size = np.asarray(self.kernel.schedule(jnp.asarray(last_step)))
+        stats = {"step_size": np.broadcast_to(step_size, (n_chains, n_draws))}
+        fixed = self.kernel.selection.rows_per_step
+        if fixed is not None:
+            stats["batch_size"] = np.full((n_chains, n_draws), fixed)
+            stats["n_row_evals"] = np.broadcast_to(self._rows_at_start() + fixed * (last_step + 1), (n_chains, n_draws))
+        return stats | recorded
+
+    def outcomes(self) -> tuple[Outcome, ...]:
+        return tuple(Outcome(int(code)) for code in self.state.outcome)
+
+    def last_positions(self) -> Float[Array, "chains d"]:
+        return self.state.chains.position
+
+    def failed_at(self) -> np.ndarray:
+        return np.asarray(self.state.failed_at)
+
+    def rows_touched(self) -> int:
+        return int(self.rows_before.sum())
+
+    def _rows_at_start(self) -> int:
+        return self.kernel.selection.most_rows if self.kernel.dynamics.evaluates_at_start else 0
+
+    def _completed(self, step: int) -> int:
+        return max(step - self.burn_in, 0) // self.thin
+
+    def _run_call(self, steps: int) -> int:
+        """One call of the compiled loop; at most `steps` steps, and no more draws than it has slots for."""
+        before = self._completed(self.step)
+        fitting = self.burn_in + (before + self.slots) * self.thin - self.step
+        countable = max(1, _MOST_ROWS_PER_CALL // self.kernel.selection.most_rows)
+        steps = min(steps, self.n_steps - self.step, fitting, countable)
+        state, recorded = self._advance(steps)
+        new = self._completed(self.step + steps) - before
+        self._keep(recorded, new)
+        fixed = self.kernel.selection.rows_per_step
+        self.rows_before = self.rows_before + (np.asarray(recorded.n_rows, np.int64) if fixed is None else fixed * steps)
+        self.state, self.step = state, self.step + steps
+        return steps
+
+    def _keep(self, recorded: Recorded, new: int) -> None:
+        # Copies: a view would keep the whole record alive.
+        stats = {name: np.array(np.asarray(values)[:new].T) for name, values in recorded.stats.items()}
+        if "n_row_evals" in stats:
+            stats["n_row_evals"] = stats["n_row_evals"] + self.rows_before[:, None]
+        if new or not self.chunks:
+            self.chunks.append((np.array(np.asarray(recorded.positions)[:new].transpose(1, 0, 2)), stats))
+
+    def _all_failed(self) -> bool:
+        return bool(np.all(np.asarray(self.state.outcome) != Outcome.OK))
+
+    def _fill_up(self) -> None:
+        """No chain goes on: NaN for the draws that are left, and no rows touched."""
+        n_chains, dim = self.start.shape
+        left = self.draws - self._completed(self.step)
+        stats = {
+            name: np.repeat(np.zeros((n_chains, 1), values.dtype), left, axis=1) for name, values in self.chunks[-1][1].items()
+        }
+        if "n_row_evals" in stats:
+            stats["n_row_evals"] += self.rows_before[:, None]
+        self.chunks.append((np.full((n_chains, left, dim), np.nan, self.start.dtype), stats))
+
+    def _advance(self, steps: int) -> tuple[RunState, Recorded]:
+        first, stop, burn_in, thin = (jnp.int32(v) for v in (self.step, self.step + steps, self.burn_in, self.thin))
+        return advance(self.kernel, self.keys, self.state, first, stop, burn_in, thin, self.slots)
