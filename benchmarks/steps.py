@@ -88,7 +88,7 @@ def print_adaptive(anchor: tallmc.Anchor) -> None:
     spread = float(np.trace(np.asarray(anchor.covariance)))
     for wanted in (64, 256, 1024, 4096):
         run = tallmc.asgld_cv_ps(STEP_SIZE, noise_threshold=per_distance * spread / wanted)
-        start = np.asarray(anchor.position) + np.sqrt(spread / posterior.dim)
+        start = np.asarray(anchor.position + anchor.factor @ np.random.default_rng(0).normal(size=posterior.dim))
         draws = tallmc.sample(posterior, run, chains=1, draws=STEPS, burn_in=0, start={"beta": start}, anchor=anchor)
         used, took = draws.n_row_evals_sampling, draws.timing.sampling
         rows.append((wanted, f"{used / STEPS:.0f}", f"{took / STEPS * 1e6:.0f}", f"{took / used * 1e9:.0f}"))

@@ -215,9 +215,10 @@ def test_fit_writes_files_that_say_what_they_hold(tmp_path, capsys, columns):
     assert (scaling["family"], scaling["noise_variance"], scaling["prior_variance"]) == ("gaussian", 2.0, 10.0)
     given = {"method": "sgld_cv_ps", "size": 10, "chains": 3, "draws": 60, "thin": 2, "burn_in": 5, "seed": 4}
     assert {name: scaling["settings"][name] for name in given} == given
-    largest = np.linalg.eigvalsh(tallmc.laplace(standardised_posterior(columns, "gaussian")).hessian)[-1]
-    gaussian_part = (largest - 0.1) / 2 + 0.1  # twice the noise variance, half the curvature of the rows
-    assert scaling["settings"]["step_size"] == pytest.approx(0.2 / gaussian_part, rel=1e-5)
+    posterior = standardised_posterior(columns, "gaussian")
+    noise = float(posterior.family.noise_variance)  # where this fit was told 2
+    largest = np.linalg.eigvalsh(tallmc.laplace(posterior).hessian)[-1]
+    assert scaling["settings"]["step_size"] == pytest.approx(0.2 / ((largest - 0.1) * noise / 2 + 0.1), rel=1e-5)
 
     for said in (
         "read: 400 rows, 2 columns",
