@@ -86,7 +86,7 @@ def print_adaptive(anchor: tallmc.Anchor) -> None:
     pilot = tallmc.asgld_cv_ps(STEP_SIZE, noise_threshold=1.0).prepare(posterior, anchor).kernel
     per_distance = float(pilot.selection.rows_per_squared_distance)
     spread = float(np.trace(np.asarray(anchor.covariance)))
-    for wanted in (64, 256, 1024, 4096):
+    for wanted in (256, 1024, 4096, 16384):
         run = tallmc.asgld_cv_ps(STEP_SIZE, noise_threshold=per_distance * spread / wanted)
         start = np.asarray(anchor.position + anchor.factor @ np.random.default_rng(0).normal(size=posterior.dim))
         draws = tallmc.sample(posterior, run, chains=1, draws=STEPS, burn_in=0, start={"beta": start}, anchor=anchor)
