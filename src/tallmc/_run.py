@@ -149,9 +149,7 @@ class Run:
         """No chain goes on: NaN for the draws that are left, and no rows touched."""
         n_chains, dim = self.start.shape
         left = self.draws - self._completed(self.step)
-        stats = {
-            name: np.repeat(np.zeros((n_chains, 1), values.dtype), left, axis=1) for name, values in self.chunks[-1][1].items()
-        }
+        stats = {name: np.zeros((n_chains, left), values.dtype) for name, values in self.chunks[-1][1].items()}
         if "n_row_evals" in stats:
             stats["n_row_evals"] += self.rows_before[:, None]
         self.chunks.append((np.full((n_chains, left, dim), np.nan, self.start.dtype), stats))

@@ -13,15 +13,11 @@ from .._posterior import AbstractPosterior
 from .._rows import Sum
 from ..gradient.base import AbstractGradient
 from .base import SizeChoice, SubsampleChoice
-from .selection import AbstractSelection, Estimate
+from .selection import AbstractDynamicSelection, Estimate
 
 
-class AllRowsSelection(AbstractSelection):
+class AllRowsSelection(AbstractDynamicSelection):
     n_rows: int = eqx.field(static=True)
-
-    @property
-    def rows_per_step(self) -> None:
-        return None
 
     @property
     def most_rows(self) -> int:

@@ -22,20 +22,16 @@ from .._random import random_words
 from .._rows import map_rows, take_rows
 from ..gradient.base import AbstractGradient, Batch
 from .base import SizeChoice, SubsampleChoice
-from .selection import AbstractSelection, Estimate, Picks
+from .selection import AbstractDynamicSelection, Estimate, Picks
 from .size import Fixed
 
 _TOTAL = 2.0**32
 _ROUNDING_SLACK = 2.0**-14  # float32 shares may sum to a little over one; what is left over goes to the largest
 
 
-class OptimalSelection(AbstractSelection):
+class OptimalSelection(AbstractDynamicSelection):
     size: int = eqx.field(static=True)
     n_rows: int = eqx.field(static=True)
-
-    @property
-    def rows_per_step(self) -> None:
-        return None
 
     @property
     def most_rows(self) -> int:

@@ -68,3 +68,11 @@ class AbstractStaticSelection(AbstractSelection):
 
     def estimate(self, gradient: AbstractGradient, position: Float[Array, " d"], supply: Batch) -> Estimate:
         return Estimate(gradient(position, supply), jnp.int32(self.size))
+
+
+class AbstractDynamicSelection(AbstractSelection):
+    """Rows chosen, or counted, by looking at the state."""
+
+    @property
+    def rows_per_step(self) -> None:
+        return None

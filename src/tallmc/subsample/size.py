@@ -30,7 +30,7 @@ from .._rows import take_rows
 from ..gradient.base import AbstractGradient
 from .base import SizeChoice
 from .law import AbstractLaw
-from .selection import AbstractSelection, AbstractStaticSelection, Estimate, Picks
+from .selection import AbstractDynamicSelection, AbstractStaticSelection, Estimate, Picks
 from .weights import lipschitz_weights
 
 _CHUNK = 64
@@ -50,17 +50,13 @@ class WithReplacement(AbstractStaticSelection):
         return Picks(indices, self.law.inverse_probability(indices) / self.size)
 
 
-class AdaptiveSelection(AbstractSelection):
+class AdaptiveSelection(AbstractDynamicSelection):
     """n(θ) independent draws from one law (eq. 19)."""
 
     law: AbstractLaw
     anchor: Float[Array, " d"]
     rows_per_squared_distance: Float[Array, ""]
     largest: int = eqx.field(static=True)
-
-    @property
-    def rows_per_step(self) -> None:
-        return None
 
     @property
     def most_rows(self) -> int:
