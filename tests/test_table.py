@@ -248,3 +248,10 @@ def test_pickles_are_never_loaded(tmp_path):
     path = tmp_path / "table.npz"
     path.write_bytes(buffer.getvalue())
     assert "Pickles can run code" in refusal(path)
+
+
+def test_the_entry_that_makes_a_column_text_is_shown(tmp_path):
+    path = tmp_path / "table.csv"
+    path.write_text("a,b,y\n1,2,0\n2,?,1\n3,1,1\n")
+    with pytest.raises(TableError, match=r"columns must be numbers or booleans; got b \(such as '\?'\)"):
+        make_design(read_table(path, "y"), "bernoulli", standardise=True, intercept=True)

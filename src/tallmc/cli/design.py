@@ -61,9 +61,19 @@ def _is_numeric(values: np.ndarray) -> bool:
 def _check_numeric(features: dict[str, np.ndarray]) -> None:
     wrong = {name: values for name, values in features.items() if not _is_numeric(values)}
     if wrong:
-        found = some(f"{name} (such as {str(values[0])!r})" for name, values in wrong.items())
+        found = some(f"{name} (such as {_first_not_a_number(values)!r})" for name, values in wrong.items())
         cure = "Drop them or encode them one-hot, a 0/1 column for each value: pandas.get_dummies(table, drop_first=True)."
         raise TableError("columns", "be numbers or booleans", found, cure)
+
+
+def _first_not_a_number(values: np.ndarray) -> str:
+    """The entry that made a column text: one "?" among numbers is what its owner must find."""
+    for value in map(str, values):
+        try:
+            float(value)
+        except ValueError:
+            return value
+    return str(values[0])
 
 
 def _check_complete(columns: dict[str, np.ndarray]) -> None:
