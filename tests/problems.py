@@ -5,8 +5,9 @@ import jax.scipy.stats as stats
 import numpy as np
 
 import tallmc
-from tallmc.dynamics import MALA, Langevin
-from tallmc.gradient import ControlVariate, Full, Simple
+from tallmc._rows import take_rows
+from tallmc.dynamics import MALA, Langevin, RandomWalk
+from tallmc.gradient import SAGA, SVRG, Batch, ControlVariate, Full, Simple
 from tallmc.subsample import Adaptive, AllRows, Fixed, Optimal, Preferential, Uniform
 
 SUBSAMPLES = {
@@ -14,14 +15,21 @@ SUBSAMPLES = {
     "without-replacement": Uniform(replace=False),
     "gradient-weights": Preferential("gradient"),
     "curvature-weights": Preferential("curvature"),
+    "frobenius-weights": Preferential("frobenius"),
     "lipschitz-weights": Preferential("lipschitz"),
     "own-weights": Preferential(np.array([1.0, 2.0, 0.0, 5.0, 0.5]), floor=0.1),
     "optimal": Optimal(),
     "all-rows": AllRows(),
 }
-GRADIENTS = {"simple": Simple(), "control-variate": ControlVariate(), "full": Full()}
+GRADIENTS = {
+    "simple": Simple(),
+    "control-variate": ControlVariate(),
+    "svrg": SVRG(every=10),
+    "saga": SAGA(),
+    "full": Full(),
+}
 SIZES = {"fixed": Fixed(3), "adaptive": Adaptive(noise_threshold=1.0)}
-DYNAMICS = {"langevin": Langevin(), "mala": MALA()}
+DYNAMICS = {"langevin": Langevin(), "mala": MALA(), "random-walk": RandomWalk()}
 
 
 def design(n_rows: int, dim: int, seed: int = 0) -> np.ndarray:
@@ -66,9 +74,18 @@ def exact_posterior(posterior) -> tuple[np.ndarray, np.ndarray]:
     return covariance @ x.T @ y / noise, covariance
 
 
-def residual_matrix(gradient, position) -> np.ndarray:
+def memory_of(gradient):
+    """The memory of an estimator that started elsewhere and has seen some rows at yet another position."""
+    elsewhere = jnp.linspace(-0.4, 0.9, gradient.posterior.dim)
+    memory = gradient.refresh(gradient.start(elsewhere), elsewhere, jnp.int32(0))
+    indices = jnp.array([3, 0, 3])
+    batch = Batch(take_rows(gradient.posterior.data, indices), jnp.ones(3), indices)
+    return gradient.learn(memory, batch, gradient.residuals(elsewhere + 0.3, batch.rows, indices, memory))
+
+
+def residual_matrix(gradient, position, memory=None) -> np.ndarray:
     """r_i(θ) of every row, one a line."""
     posterior = gradient.posterior
-    compact = gradient.residuals(position, posterior.data)
+    compact = gradient.residuals(position, posterior.data, jnp.arange(posterior.n_rows), memory)
     identity = np.eye(posterior.n_rows)
     return np.stack([posterior.combine(compact, posterior.data, jnp.asarray(row)) for row in identity])

@@ -16,9 +16,10 @@ from problems import linear, logistic, residual_matrix
 from stationary import exact_law, law_z
 from tallmc._rows import Sum
 from tallmc.dynamics import LangevinDynamics, MalaDynamics
+from tallmc.dynamics.base import Moved
 from tallmc.gradient import ControlVariateGradient
 from tallmc.subsample.law import AliasLaw
-from tallmc.subsample.selection import Estimate, Picks
+from tallmc.subsample.selection import Picks
 from tallmc.subsample.size import AdaptiveSelection, WithReplacement
 from test_mala import invariance_z
 from test_unbiased import moments_by_enumeration
@@ -39,7 +40,7 @@ class StepTooLarge(LangevinDynamics):
 
 class DriftOfWholeStep(LangevinDynamics):
     def step(self, state, evaluate, step_size, noise):
-        doubled = lambda at: dataclasses.replace(evaluate(at), gradient=2 * evaluate(at).gradient)
+        doubled = lambda at, to: dataclasses.replace(evaluate(at, to), gradient=2 * evaluate(at, to).gradient)
         return super().step(state, doubled, step_size, noise)
 
 
@@ -72,17 +73,17 @@ class ThresholdInverted(AliasLaw):
 
 
 class SignFlipped(ControlVariateGradient):
-    def residuals(self, position, rows):
+    def residuals(self, position, rows, indices=None, memory=None):
         return self.posterior.row_gradients(position, rows) + self.posterior.row_gradients(self.anchor, rows)
 
 
 class PriorForgotten(ControlVariateGradient):
-    def known(self, position):
+    def known(self, position, memory=None):
         return self.known_at_anchor + self.posterior.prior_gradient(self.anchor)
 
 
 class AnchorGradientForgotten(ControlVariateGradient):
-    def known(self, position):
+    def known(self, position, memory=None):
         return self.posterior.prior_gradient(position)
 
 
@@ -163,10 +164,10 @@ def test_enumeration_kills(kind):
 class AdaptiveMaskForgotten(AdaptiveSelection):
     """Weights 1/(n p_i) on the whole chunk instead of on n rows of it."""
 
-    def estimate(self, gradient, position, supply):
-        estimate = super().estimate(gradient, position, supply)
+    def estimate(self, gradient, position, memory, supply, transition):
+        estimate = super().estimate(gradient, position, memory, supply, transition)
         known = gradient.known(position)
-        return Estimate(known + (estimate.gradient - known) * 64 / estimate.n_rows, estimate.n_rows)
+        return dataclasses.replace(estimate, gradient=known + (estimate.gradient - known) * 64 / estimate.n_rows)
 
 
 def test_adaptive_mean_kills_a_forgotten_mask():
@@ -188,31 +189,31 @@ class ProposalRatioForgotten(MalaDynamics):
     def step(self, state, evaluate, step_size, noise):
         normal, log_uniform = noise
         proposal = state.position - step_size / 2 * state.gradient + jnp.sqrt(step_size) * normal
-        estimate = evaluate(proposal)
+        estimate = evaluate(proposal, None)
         accept = log_uniform < state.potential.rounded() - estimate.potential.rounded()
         new = dataclasses.replace(state, position=proposal, gradient=estimate.gradient, potential=estimate.potential)
-        return jax.tree.map(lambda a, b: jnp.where(accept, a, b), new, state), estimate, {}
+        return Moved(jax.tree.map(lambda a, b: jnp.where(accept, a, b), new, state), estimate, {})
 
 
 class StaleGradient(MalaDynamics):
     """The gradient of the proposal kept although it was refused."""
 
     def step(self, state, evaluate, step_size, noise):
-        new, estimate, stats = super().step(state, evaluate, step_size, noise)
-        return dataclasses.replace(new, gradient=estimate.gradient), estimate, stats
+        moved = super().step(state, evaluate, step_size, noise)
+        return moved._replace(state=dataclasses.replace(moved.state, gradient=moved.estimate.gradient))
 
 
 class AcceptsWhenWorse(MalaDynamics):
     def step(self, state, evaluate, step_size, noise):
         flipped = dataclasses.replace(state, potential=Sum(-state.potential.high, -state.potential.low))
 
-        def negated(at):
-            estimate = evaluate(at)
+        def negated(at, to):
+            estimate = evaluate(at, to)
             return dataclasses.replace(estimate, potential=Sum(-estimate.potential.high, -estimate.potential.low))
 
-        new, estimate, stats = super().step(flipped, negated, step_size, noise)
-        potential = Sum(-new.potential.high, -new.potential.low)
-        return dataclasses.replace(new, potential=potential), estimate, stats
+        moved = super().step(flipped, negated, step_size, noise)
+        potential = Sum(-moved.state.potential.high, -moved.state.potential.low)
+        return moved._replace(state=dataclasses.replace(moved.state, potential=potential))
 
 
 @pytest.mark.parametrize("kind", [ProposalRatioForgotten, StaleGradient, AcceptsWhenWorse])

@@ -4,7 +4,8 @@ Step t of a chain belongs to block t // K. A block's randomness comes from `fold
 call and an inner loop consumes it. A run may be cut at any step and continued from there: the numbers a step sees depend on the
 seed, the chain and t alone, so how the host cuts a run into calls changes nothing.
 
-Draws are recorded in place: step t writes slot (t − burn_in) // thin, so that the last step of each window is what remains.
+Draws are recorded in place: of the steps after the burn-in in which the schedule samples (mostly all), the k-th writes slot
+k // thin, so that the last step of each window is what remains.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, Key
 
-from ._kernel import Kernel, Supply
+from ._kernel import AbstractKernel, ChainState, Supply
 from ._outcome import Outcome, outcome_of
 
 _BLOCK_FLOATS = 2**20
@@ -29,7 +30,7 @@ _INIT_BLOCK = 2**32 - 1  # a block number that no step has
 class RunState(eqx.Module):
     """All that a run needs to go on: the state, outcome and step of failure (−1: none) of each chain."""
 
-    chains: Any
+    chains: ChainState
     outcome: Int[Array, " chains"]
     failed_at: Int[Array, " chains"]
 
@@ -42,27 +43,27 @@ class Recorded(eqx.Module):
     n_rows: Int[Array, " chains"]
 
 
-def block_steps(kernel: Kernel) -> int:
+def block_steps(kernel: AbstractKernel) -> int:
     """K: as many steps as keep a block's rows in cache. A power of two that depends on the shapes of one chain only."""
-    floats = kernel.gradient.posterior.width * (kernel.selection.rows_per_step or 1)
+    floats = kernel.posterior.width * (kernel.rows_per_step or 1)
     fitting = max(1, _BLOCK_FLOATS // floats)
     return min(_MOST_BLOCK_STEPS, 1 << (fitting.bit_length() - 1))
 
 
 @eqx.filter_jit
-def start_run(kernel: Kernel, keys: Key[Array, " chains"], positions: Float[Array, "chains d"]) -> RunState:
+def start_run(kernel: AbstractKernel, keys: Key[Array, " chains"], positions: Float[Array, "chains d"]) -> RunState:
     init_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, _INIT_BLOCK)
     chains = jax.vmap(kernel.init)(init_keys, positions)
     finite = jax.vmap(_all_finite)(chains)
     outcome = jnp.where(finite, jax.vmap(outcome_of)(positions), Outcome.NON_FINITE).astype(jnp.int32)
     failed_at = jnp.where(outcome == Outcome.OK, -1, 0).astype(jnp.int32)
     at_rest = jnp.where((outcome == Outcome.OK)[:, None], chains.position, kernel.rest)
-    return RunState(eqx.tree_at(lambda state: state.position, chains, at_rest), outcome, failed_at)
+    return RunState(eqx.tree_at(lambda state: state.motion.position, chains, at_rest), outcome, failed_at)
 
 
 @eqx.filter_jit
 def advance(
-    kernel: Kernel,
+    kernel: AbstractKernel,
     keys: Key[Array, " chains"],
     state: RunState,
     first: Int[Array, ""],
@@ -73,9 +74,9 @@ def advance(
 ) -> tuple[RunState, Recorded]:
     """Run steps `first` to `stop` (exclusive). The draws completed in them fill the first slots, in order."""
     n_chains, block = keys.shape[0], block_steps(kernel)
-    width = kernel.gradient.posterior.width
-    gather_ahead = n_chains * block * (kernel.selection.rows_per_step or 0) * width <= _GATHER_FLOATS
-    completed_before = jnp.maximum(first - burn_in, 0) // thin
+    gather_ahead = n_chains * block * (kernel.rows_per_step or 0) * kernel.posterior.width <= _GATHER_FLOATS
+    sampled, before_sampling = kernel.schedule.sampled, kernel.schedule.sampled(burn_in)
+    completed_before = jnp.maximum(sampled(first) - before_sampling, 0) // thin
     chain_step = jax.vmap(_chain_step, in_axes=(None, 0, 0, 0, 0, None))
 
     def run_block(number: Array, carry: tuple[RunState, Recorded]) -> tuple[RunState, Recorded]:
@@ -90,7 +91,7 @@ def advance(
             chains, outcome, failed_at, stats = chain_step(
                 kernel, state.chains, state.outcome, state.failed_at, step_supply, step
             )
-            slot = jnp.clip((step - burn_in) // thin - completed_before, 0, slots - 1)
+            slot = jnp.clip((sampled(step) - before_sampling) // thin - completed_before, 0, slots - 1)
             alive = (outcome == Outcome.OK)[:, None]
             n_rows = recorded.n_rows
             if "batch_size" in stats:
@@ -110,15 +111,17 @@ def advance(
 
 
 def _chain_step(
-    kernel: Kernel, chain: Any, outcome: Array, failed_at: Array, supply: Supply, step: Array
-) -> tuple[Any, Array, Array, dict[str, Array]]:
+    kernel: AbstractKernel, chain: ChainState, outcome: Array, failed_at: Array, supply: Supply, step: Array
+) -> tuple[ChainState, Array, Array, dict[str, Array]]:
     """A step of one chain. One that has failed, or fails now, is put to rest and stays there."""
-    moved, stats = kernel.step(chain, supply, step)
-    now = jnp.where(outcome == Outcome.OK, outcome_of(moved.position), outcome)
-    at_rest = eqx.tree_at(lambda state: state.position, chain, kernel.rest)
-    chain = jax.tree.map(lambda new, old: jnp.where(now == Outcome.OK, new, old), moved, at_rest)
+    moved, stats, ended = kernel.step(chain, supply, step)
+    found = jnp.where(ended == Outcome.OK, outcome_of(moved.position), ended)
+    now = jnp.where(outcome == Outcome.OK, found, outcome).astype(jnp.int32)
+    at_rest = eqx.tree_at(lambda motion: motion.position, chain.motion, kernel.rest)
+    motion = jax.tree.map(lambda new, old: jnp.where(now == Outcome.OK, new, old), moved.motion, at_rest)
     failed_at = jnp.where((now != Outcome.OK) & (outcome == Outcome.OK), step, failed_at)
-    return chain, now, failed_at, stats
+    # The memory of a chain at rest is of no consequence; to choose between two would be to copy it in every step.
+    return ChainState(motion, moved.memory), now, failed_at, stats
 
 
 def _all_finite(chain: Any) -> Array:
@@ -129,11 +132,11 @@ def _write(buffer: Array, value: Array, slot: Array) -> Array:
     return lax.dynamic_update_index_in_dim(buffer, value, slot, 0)
 
 
-def _empty_record(kernel: Kernel, keys: Array, state: RunState, slots: int) -> Recorded:
+def _empty_record(kernel: AbstractKernel, keys: Array, state: RunState, slots: int) -> Recorded:
     def first_stats() -> dict[str, Array]:
         supply = jax.tree.map(lambda leaf: leaf[0], kernel.supply(keys[0], 1))
         chain = jax.tree.map(lambda leaf: leaf[0], state.chains)
-        return kernel.step(chain, supply, jnp.int32(0))[1]
+        return kernel.step(chain, supply, jnp.int32(0)).stats
 
     n_chains = keys.shape[0]
     stats = {name: jnp.zeros((slots, n_chains), of.dtype) for name, of in eqx.filter_eval_shape(first_stats).items()}

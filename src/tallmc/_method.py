@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import functools
 from typing import NamedTuple
@@ -10,13 +11,17 @@ import jax
 import jax.numpy as jnp
 
 from ._anchor import Anchor, Needs, check_anchor, laplace
+from ._composition import check_composition
 from ._errors import InvalidInput
-from ._kernel import Kernel
+from ._kernel import AbstractKernel, Kernel
 from ._posterior import AbstractPosterior
+from .correction import NoiseCorrection
 from .dynamics import DynamicsChoice, Langevin
-from .gradient import ControlVariate, Full, GradientChoice, Simple
+from .dynamics.base import Surroundings
+from .geometry import GeometryChoice, Identity
+from .gradient import GradientChoice, Simple
 from .schedule import AbstractSchedule, as_schedule
-from .subsample import Adaptive, AllRows, SizeChoice, SubsampleChoice, Uniform
+from .subsample import Adaptive, Fixed, SizeChoice, SubsampleChoice, Uniform
 from .subsample.selection import AbstractSelection
 from .subsample.size import as_size
 from .tune.threshold import noise_threshold
@@ -25,15 +30,47 @@ from .tune.threshold import noise_threshold
 class Prepared(NamedTuple):
     """A method made ready for one posterior."""
 
-    kernel: Kernel
+    kernel: AbstractKernel
     anchor: Anchor | None
     n_row_evals: int
     """Rows touched by the preparation: anchor, weights, pilot runs."""
 
 
+class AbstractMethod(abc.ABC):
+    """What `sample` runs."""
+
+    @property
+    @abc.abstractmethod
+    def needs(self) -> Needs:
+        """What must be known about the posterior before the first step."""
+
+    @property
+    @abc.abstractmethod
+    def has_accept_step(self) -> bool:
+        """Whether potentials of the full data decide if a move is made, so that their rounding errors matter."""
+
+    @abc.abstractmethod
+    def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None = None, *, seed: int = 0) -> Prepared:
+        """All that comes before the first step."""
+
+
+def prepare_anchor(posterior: AbstractPosterior, anchor: Anchor | None, needs: Needs) -> tuple[Anchor | None, int]:
+    """The anchor, found or checked, and the rows that took."""
+    if not isinstance(posterior, AbstractPosterior):
+        raise InvalidInput("posterior", "be a tallmc posterior", type(posterior).__name__, "See tallmc.Posterior.")
+    if anchor is not None:
+        return anchor, check_anchor(anchor, posterior, needs) + anchor.n_row_evals
+    if needs > Needs.NOTHING:
+        anchor = laplace(posterior, hessian=needs >= Needs.HESSIAN)
+        return anchor, anchor.n_row_evals
+    return None, 0
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Method:
-    """Dynamics × gradient × subsample × size × step size. `size` is a number of rows or `Adaptive(...)`.
+class Method(AbstractMethod):
+    """Dynamics × gradient × subsample × size × step size × geometry, and a correction for gradient noise where wanted.
+
+    `size` is a number of rows or `Adaptive(...)`.
 
     >>> import tallmc
     >>> method = Method(
@@ -50,57 +87,53 @@ class Method:
     dynamics: DynamicsChoice = dataclasses.field(default_factory=Langevin)
     gradient: GradientChoice = dataclasses.field(default_factory=Simple)
     subsample: SubsampleChoice = dataclasses.field(default_factory=Uniform)
+    geometry: GeometryChoice = dataclasses.field(default_factory=Identity)
+    correction: NoiseCorrection | None = None
 
     def __post_init__(self) -> None:
-        for axis, kind in (("dynamics", DynamicsChoice), ("gradient", GradientChoice), ("subsample", SubsampleChoice)):
+        kinds = {
+            "dynamics": DynamicsChoice,
+            "gradient": GradientChoice,
+            "subsample": SubsampleChoice,
+            "geometry": GeometryChoice,
+            "correction": NoiseCorrection | None,
+        }
+        for axis, kind in kinds.items():
             value = getattr(self, axis)
             if not isinstance(value, kind):
+                name = getattr(kind, "__name__", "NoiseCorrection or None")
                 cure = f"See tallmc.{axis}." + (" It is an instance: write the brackets." if isinstance(value, type) else "")
-                raise InvalidInput(axis, f"be a {kind.__name__}", value, cure)
+                raise InvalidInput(axis, f"be a {name}", value, cure)
         as_schedule(self.step_size)
-        self._check_composition()
-
-    def _check_composition(self) -> None:
-        all_rows = isinstance(self.subsample, AllRows)
-        if isinstance(self.gradient, Full) and not all_rows:
-            rule = "be AllRows() with the full gradient, which looks at every row"
-            raise InvalidInput("subsample", rule, self.subsample, "For a subsample choose Simple() or ControlVariate().")
-        if self.dynamics.exact_only and not all_rows:
-            rule = f"be AllRows() with {type(self.dynamics).__name__}, whose accept step needs the exact gradient and potential"
-            raise InvalidInput("subsample", rule, self.subsample, "Use Langevin() with a subsample.")
-        if all_rows and self.size is not None:
-            raise InvalidInput("size", "be left out with AllRows()", self.size)
-        if not all_rows and self.size is None:
-            raise InvalidInput("size", "be given with a subsample", None, "Pass a number of rows or Adaptive().")
         as_size(self.size)
-        if isinstance(self.size, Adaptive) and not isinstance(self.gradient, ControlVariate):
-            rule = "be ControlVariate() with an adaptive size: the bound of eq. 19 is on its noise"
-            raise InvalidInput("gradient", rule, self.gradient)
+        check_composition(self)
 
     @property
     def needs(self) -> Needs:
-        """What must be known about the posterior before the first step."""
         size = as_size(self.size)
-        return max(self.dynamics.needs, self.gradient.needs, self.subsample.needs, size.needs if size else Needs.NOTHING)
+        parts = (self.dynamics, self.gradient, self.subsample, self.geometry, *((size,) if size else ()))
+        return max(part.needs for part in parts)
+
+    @property
+    def has_accept_step(self) -> bool:
+        return self.dynamics.exact_only
 
     def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None = None, *, seed: int = 0) -> Prepared:
         """All that comes before the first step: the anchor, the weights, the table and, for an adaptive size, the threshold."""
-        if not isinstance(posterior, AbstractPosterior):
-            raise InvalidInput("posterior", "be a tallmc posterior", type(posterior).__name__, "See tallmc.Posterior.")
-        rows = self.subsample.passes * posterior.n_rows
-        if anchor is not None:
-            rows += check_anchor(anchor, posterior, self.needs)
-        elif self.needs > Needs.NOTHING:
-            anchor = laplace(posterior, hessian=self.needs >= Needs.HESSIAN)
-        rows += 0 if anchor is None else anchor.n_row_evals
-        schedule = jax.tree.map(lambda value: jnp.asarray(value, posterior.dtype), as_schedule(self.step_size))
-        size = as_size(self.size)
+        anchor, rows = prepare_anchor(posterior, anchor, self.needs)
+        rows += self.subsample.passes * posterior.n_rows
+        geometry, size = self.geometry.prepare(posterior, anchor), as_size(self.size)
+        noise = None
+        if self.correction is not None:
+            assert isinstance(size, Fixed), "a correction is composed with a fixed size only"
+            noise = self.correction.prepare(posterior, geometry, size.size)
         make_kernel = functools.partial(
             Kernel,
             gradient=self.gradient.prepare(posterior, anchor),
-            dynamics=self.dynamics.prepare(posterior, anchor),
-            schedule=schedule,
+            dynamics=self.dynamics.prepare(Surroundings(posterior, anchor, geometry, self.correction)),
+            schedule=jax.tree.map(lambda value: jnp.asarray(value, posterior.dtype), as_schedule(self.step_size)),
             rest=posterior.init if anchor is None else anchor.position,
+            noise_estimate=noise,
         )
         if isinstance(size, Adaptive) and size.noise_threshold is None:
             assert anchor is not None, "an adaptive size needs the mode"

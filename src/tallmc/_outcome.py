@@ -14,6 +14,7 @@ class Outcome(enum.IntEnum):
     OK = 0
     NON_FINITE = 1
     DIVERGED = 2
+    TOO_NOISY = 3
 
     @property
     def message(self) -> str:
@@ -25,6 +26,8 @@ _MESSAGES = {
     Outcome.OK: "completed",
     Outcome.NON_FINITE: f"reached a NaN or infinite position. {_CURE} Standardise columns of very different scale.",
     Outcome.DIVERGED: f"ran away: a coordinate passed {DIVERGENCE_LIMIT:g}. {_CURE}",
+    Outcome.TOO_NOISY: "had more gradient noise than the step can take off the injected noise, so that it cannot be corrected. "
+    "Make the step size smaller or the subsample larger.",
 }
 
 

@@ -3,7 +3,8 @@
 Everything in the library sees a posterior through `AbstractPosterior`. A row's gradient appears there in a *compact* form,
 whatever is cheapest for the model: for a generalised linear model ∇f_i = c_i x_i and the compact form is the scalar c_i; for
 a general model it is the gradient itself. Compact gradients add and subtract like gradients, `combine` turns them into
-Σ w_i ∇f_i and `norms` into ‖∇f_i‖, so estimators, weights and tables of gradients are written once for all models.
+Σ w_i ∇f_i, `norms` into ‖∇f_i‖ and `expand` into ∇f_i, so estimators, weights and tables of gradients are written once for all
+models.
 """
 
 from __future__ import annotations
@@ -103,6 +104,10 @@ class AbstractPosterior(eqx.Module):
         """Σ w_i ∇f_i from compact gradients."""
 
     @abc.abstractmethod
+    def expand(self, compact: Float[Array, "n ..."], rows: PyTree[Array]) -> Float[Array, "n d"]:
+        """∇f_i from compact gradients."""
+
+    @abc.abstractmethod
     def norms(self, compact: Float[Array, "n ..."], rows: PyTree[Array]) -> Float[Array, " n"]:
         """‖∇f_i‖ from compact gradients."""
 
@@ -180,6 +185,9 @@ class Posterior(AbstractPosterior):
 
     def combine(self, compact: Float[Array, "n d"], rows: PyTree[Array], weights: Float[Array, " n"]) -> Float[Array, " d"]:
         return dot(weights, compact)
+
+    def expand(self, compact: Float[Array, "n d"], rows: PyTree[Array]) -> Float[Array, "n d"]:
+        return compact
 
     def norms(self, compact: Float[Array, "n d"], rows: PyTree[Array]) -> Float[Array, " n"]:
         return jnp.linalg.norm(compact, axis=1)

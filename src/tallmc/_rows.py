@@ -31,6 +31,11 @@ class Sum(eqx.Module):
     high: PyTree[Array]
     low: PyTree[Array]
 
+    def plus(self, term: PyTree[Array]) -> Sum:
+        high = jax.tree.map(jnp.add, self.high, term)
+        low = jax.tree.map(lambda e, old, new, added: e + _lost(old, new, added), self.low, self.high, high, term)
+        return Sum(high, low)
+
     def rounded(self) -> Any:
         return jax.tree.map(jnp.add, self.high, self.low)
 
@@ -87,14 +92,14 @@ def sum_rows(
 
     def add(i: Array, total: Sum) -> Sum:
         number = i if part is None else part.order[i]
-        return _add(total, block_sum(_slice(data, number * block, block)))
+        return total.plus(block_sum(_slice(data, number * block, block)))
 
     shape = jax.eval_shape(block_sum, _slice(data, 0, block))
     zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shape)
     total = lax.fori_loop(0, whole if part is None else part.count, add, Sum(zero, zero))
     if tail is None:
         return total
-    with_tail = _add(total, block_sum(tail))
+    with_tail = total.plus(block_sum(tail))
     if part is None:
         return with_tail
     return jax.tree.map(lambda with_, without: jnp.where(part.count == whole, with_, without), with_tail, total)
@@ -129,12 +134,6 @@ def _blocks(data: PyTree[Array], width: int) -> tuple[int, int, PyTree[Array] | 
 
 def _slice(data: PyTree[Array], start: Any, size: int) -> PyTree[Array]:
     return jax.tree.map(lambda column: lax.dynamic_slice_in_dim(column, start, size), data)
-
-
-def _add(total: Sum, term: PyTree[Array]) -> Sum:
-    high = jax.tree.map(jnp.add, total.high, term)
-    low = jax.tree.map(lambda e, old, new, added: e + _lost(old, new, added), total.low, total.high, high, term)
-    return Sum(high, low)
 
 
 def _lost(old: Array, new: Array, added: Array) -> Array:

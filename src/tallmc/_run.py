@@ -6,7 +6,7 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ._errors import SamplingWarning
-from ._kernel import Kernel
+from ._kernel import AbstractKernel
 from ._loop import Recorded, RunState, advance, start_run
 from ._outcome import Outcome
 from ._random import new_key
@@ -39,7 +39,7 @@ class Progress(NamedTuple):
 class Run:
     """Which steps are done, and what they left."""
 
-    kernel: Kernel
+    kernel: AbstractKernel
     seed: int
     start: Float[Array, "chains d"]
     burn_in: int
@@ -51,12 +51,13 @@ class Run:
         root = jax.random.fold_in(new_key(self.seed), 0)
         self.keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(root, jnp.arange(n_chains))
         self.state: RunState = start_run(self.kernel, self.keys, self.start)
-        self.n_steps = self.burn_in + self.draws * self.thin
+        self.sampled_in_burn_in = int(self.kernel.schedule.sampled(self.burn_in))
+        self.n_steps = int(self._steps_until(self.draws))
         # Independent of `draws`, so that another number of draws needs no other compilation.
         bytes_per_slot = n_chains * dim * self.start.dtype.itemsize
         self.slots = max(1, min(_MOST_SLOTS, _SLOT_BYTES // bytes_per_slot))
         self.step = 0
-        self.rows_before = np.full(n_chains, self._rows_at_start(), np.int64)
+        self.rows_before = np.full(n_chains, self.kernel.rows_at_start(), np.int64)
         self.chunks: list[tuple[np.ndarray, dict[str, np.ndarray]]] = []
 
     def compile(self) -> None:
@@ -93,14 +94,15 @@ class Run:
     def sample_stats(self) -> dict[str, np.ndarray]:
         recorded = {name: np.concatenate([stats[name] for _, stats in self.chunks], axis=1) for name in self.chunks[0][1]}
         n_chains, n_draws = len(self.start), sum(positions.shape[1] for positions, _ in self.chunks)
-        last_step = self.burn_in + self.thin * np.arange(1, n_draws + 1) - 1
-        step_size = np.asarray(self.kernel.schedule(jnp.asarray(last_step)))
-        stats = {"step_size": np.broadcast_to(step_size, (n_chains, n_draws))}
-        fixed = self.kernel.selection.rows_per_step
+        steps_taken = self._steps_until(np.arange(1, n_draws + 1))
+        step_size = np.asarray(self.kernel.schedule(jnp.asarray(steps_taken - 1)))
+        stats = {"step_size": np.broadcast_to(step_size, (n_chains, n_draws))} | recorded
+        fixed = self.kernel.rows_per_step
         if fixed is not None:
             stats["batch_size"] = np.full((n_chains, n_draws), fixed)
-            stats["n_row_evals"] = np.broadcast_to(self._rows_at_start() + fixed * (last_step + 1), (n_chains, n_draws))
-        return stats | recorded
+            stats["n_row_evals"] = np.broadcast_to(self.kernel.rows_at_start() + fixed * steps_taken, (n_chains, n_draws))
+        stats["n_row_evals"] = stats["n_row_evals"] + self._rows_of_passes(steps_taken)
+        return stats
 
     def outcomes(self) -> tuple[Outcome, ...]:
         return tuple(Outcome(int(code)) for code in self.state.outcome)
@@ -112,24 +114,29 @@ class Run:
         return np.asarray(self.state.failed_at)
 
     def rows_touched(self) -> int:
-        return int(self.rows_before.sum())
+        return int(self.rows_before.sum() + len(self.start) * self._rows_of_passes(np.asarray(self.step)))
 
-    def _rows_at_start(self) -> int:
-        return self.kernel.selection.most_rows if self.kernel.dynamics.evaluates_at_start else 0
+    def _rows_of_passes(self, step: np.ndarray) -> np.ndarray:
+        return self.kernel.posterior.n_rows * self.kernel.passes_before(step)
 
     def _completed(self, step: int) -> int:
-        return max(step - self.burn_in, 0) // self.thin
+        """Draws complete after so many steps."""
+        return max(int(self.kernel.schedule.sampled(step)) - self.sampled_in_burn_in, 0) // self.thin
+
+    def _steps_until(self, draws: Any) -> Any:
+        """Steps after which so many draws are complete."""
+        return self.kernel.schedule.steps_until(self.sampled_in_burn_in + draws * self.thin)
 
     def _run_call(self, steps: int) -> int:
         """One call of the compiled loop; at most `steps` steps, and no more draws than it has slots for."""
         before = self._completed(self.step)
-        fitting = self.burn_in + (before + self.slots) * self.thin - self.step
-        countable = max(1, _MOST_ROWS_PER_CALL // self.kernel.selection.most_rows)
+        fitting = int(self._steps_until(before + self.slots)) - self.step
+        countable = max(1, _MOST_ROWS_PER_CALL // self.kernel.most_rows)
         steps = min(steps, self.n_steps - self.step, fitting, countable)
         state, recorded = self._advance(steps)
         new = self._completed(self.step + steps) - before
         self._keep(recorded, new)
-        fixed = self.kernel.selection.rows_per_step
+        fixed = self.kernel.rows_per_step
         self.rows_before = self.rows_before + (np.asarray(recorded.n_rows, np.int64) if fixed is None else fixed * steps)
         self.state, self.step = state, self.step + steps
         return steps

@@ -14,7 +14,7 @@ from ._anchor import Anchor
 from ._doubts import warn_of_coarse_potential, warn_of_doubts, warn_of_failures
 from ._draws import Draws, Timing
 from ._errors import InvalidInput, check_int
-from ._method import Method, Prepared
+from ._method import AbstractMethod, Prepared
 from ._posterior import AbstractPosterior
 from ._run import Progress, Run
 from ._version import __version__
@@ -24,7 +24,7 @@ _MOST_STEPS = 2**31 - 1
 
 def sample(
     posterior: AbstractPosterior,
-    method: Method,
+    method: AbstractMethod,
     *,
     chains: int = 4,
     draws: int = 1000,
@@ -53,7 +53,7 @@ def sample(
     """
     if not isinstance(posterior, AbstractPosterior):
         raise InvalidInput("posterior", "be a tallmc posterior", type(posterior).__name__, "See tallmc.Posterior, tallmc.models.")
-    if not isinstance(method, Method):
+    if not isinstance(method, AbstractMethod):
         cure = (
             "Call it with its settings, as in tallmc.sgld(step_size=1e-4, size=32)." if callable(method) else "See tallmc.Method."
         )
@@ -103,7 +103,7 @@ def sample(
     )
     warn_of_failures(result, run.failed_at())
     warn_of_doubts(result, prepared.anchor)
-    if method.dynamics.exact_only:
+    if method.has_accept_step:
         warn_of_coarse_potential(posterior, run.last_positions()[0])
     return result
 

@@ -1,9 +1,9 @@
 """Overdamped Langevin dynamics, Euler–Maruyama: SGLD with a stochastic gradient, ULA with the exact one.
 
-    θ' = θ − (ε/2) ∇f̂(θ) + √ε η,   η ~ N(0, I)                                               putcha-2023, eqs. 2 and 4
+    θ' = θ − (ε/2) CCᵀ∇f̂(θ) + √ε Cη,   η ~ N(0, I)                              putcha-2023, eqs. 2 and 4 (there C = I)
 
-Biased at any fixed ε. On a Gaussian with variance σ² the variance comes out as σ²(1 + εv/4)/(1 − ε/4σ²), where v = Var ∇f̂: the
-denominator is discretisation, the numerator gradient noise. Stable for ε < 4σ² in the narrowest direction.
+Biased at any fixed ε, of order ε. On a Gaussian with variance σ² the variance comes out as σ²(1 + εv/4)/(1 − ε/4σ²), where
+v = Var ∇f̂: the denominator is discretisation, the numerator gradient noise. Stable for ε < 4σ² in the narrowest direction.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._anchor import Anchor, Needs
-from .._posterior import AbstractPosterior
+from .._anchor import Needs
 from .._random import standard_normal
-from ..subsample.selection import Estimate
-from .base import AbstractDynamics, AbstractDynamicsState, DynamicsChoice, Evaluate
+from ..correction import shrunk
+from ..geometry import AbstractGeometry
+from ..subsample.selection import Transition
+from .base import AbstractDynamics, AbstractDynamicsState, DynamicsChoice, Evaluate, Moved, Surroundings
 
 
 class LangevinState(AbstractDynamicsState):
@@ -25,20 +26,22 @@ class LangevinState(AbstractDynamicsState):
 
 
 class LangevinDynamics(AbstractDynamics):
+    geometry: AbstractGeometry
     evaluates_at_start = False
 
-    def init(self, position: Float[Array, " d"], evaluate: Evaluate) -> LangevinState:
+    def init(self, key: PRNGKeyArray, position: Float[Array, " d"], evaluate: Evaluate) -> LangevinState:
         return LangevinState(position)
 
     def noise(self, key: PRNGKeyArray, steps: int, like: Float[Array, " d"]) -> Float[Array, "steps d"]:
         return standard_normal(key, (steps, *like.shape), like.dtype)
 
-    def step(
-        self, state: LangevinState, evaluate: Evaluate, step_size: Float[Array, ""], noise: Float[Array, " d"]
-    ) -> tuple[LangevinState, Estimate, dict[str, Array]]:
-        estimate = evaluate(state.position)
-        position = state.position - step_size / 2 * estimate.gradient + jnp.sqrt(step_size) * noise
-        return LangevinState(position), estimate, {}
+    def step(self, state: LangevinState, evaluate: Evaluate, step_size: Float[Array, ""], noise: Float[Array, " d"]) -> Moved:
+        root = jnp.sqrt(step_size)
+        estimate = evaluate(state.position, Transition(jnp.zeros_like(noise), -state.position / root, root / 2, self.geometry))
+        injected = shrunk(noise, estimate.noise, step_size / 4)
+        move = root * injected.noise - step_size / 2 * self.geometry.pull(estimate.gradient)
+        moved = LangevinState(state.position + self.geometry.push(move))
+        return Moved(moved, estimate, injected.stats, injected.outcome)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +50,9 @@ class Langevin(DynamicsChoice):
 
     needs = Needs.NOTHING
     exact_only = False
+    takes_geometry = True
+    corrects_through = ("noise",)
+    has_transition = True
 
-    def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None) -> LangevinDynamics:
-        return LangevinDynamics()
+    def prepare(self, around: Surroundings) -> LangevinDynamics:
+        return LangevinDynamics(around.geometry)

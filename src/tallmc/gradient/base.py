@@ -6,48 +6,89 @@ Every estimator here is a part known without looking at the rows drawn, plus a w
 
 Unbiased whenever E Σ_{i∈S} w_i φ_i = Σ φ_i. With n draws from p and w_i = 1/(n p_i) its covariance is
 (1/n)(Σ r_i r_iᵀ/p_i − (Σ r_i)(Σ r_i)ᵀ), whose trace is least for p_i ∝ ‖r_i(θ)‖ (putcha-2023, Lemmas 3.1 and 3.2).
+
+An estimator may have a *memory*, one a chain: what it has learned from the rows seen so far. Everything above then holds at each
+step given the memory.
 """
 
 from __future__ import annotations
 
 import abc
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
-from jaxtyping import Array, Float, PyTree
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
 
 from .._anchor import Anchor, Needs
 from .._posterior import AbstractPosterior
 
 
 class Batch(eqx.Module):
-    """Rows a step looks at, and their weights."""
+    """Rows a step looks at, their weights and, where an estimator keeps something for each row, their numbers."""
 
     rows: PyTree[Array]
     weights: Float[Array, " n"]
+    indices: Int[Array, " n"] | None = None
 
 
 class AbstractGradient(eqx.Module):
     posterior: eqx.AbstractVar[AbstractPosterior]
 
     @abc.abstractmethod
-    def known(self, position: Float[Array, " d"]) -> Float[Array, " d"]:
+    def start(self, position: Float[Array, " d"]) -> Any:
+        """The memory of a chain that starts at `position`."""
+
+    @abc.abstractmethod
+    def refresh(self, memory: Any, position: Float[Array, " d"], step: Int[Array, ""]) -> Any:
+        """The memory after the pass over all rows that is due before this step, if one is."""
+
+    @abc.abstractmethod
+    def passes_before(self, step: np.ndarray) -> np.ndarray:
+        """Passes over all rows made for the first `step` steps, that of `start` included."""
+
+    @abc.abstractmethod
+    def known(self, position: Float[Array, " d"], memory: Any) -> Float[Array, " d"]:
         """The part of the estimate that no row is needed for."""
 
     @abc.abstractmethod
-    def residuals(self, position: Float[Array, " d"], rows: PyTree[Array]) -> Float[Array, "n ..."]:
+    def residuals(
+        self, position: Float[Array, " d"], rows: PyTree[Array], indices: Int[Array, " n"] | None, memory: Any
+    ) -> Float[Array, "n ..."]:
         """r_i(θ), in the posterior's compact form."""
 
-    def __call__(self, position: Float[Array, " d"], batch: Batch) -> Float[Array, " d"]:
+    @abc.abstractmethod
+    def learn(self, memory: Any, batch: Batch, residuals: Float[Array, "n ..."]) -> Any:
+        """The memory after these rows were seen with these residuals."""
+
+    def __call__(self, position: Float[Array, " d"], batch: Batch, memory: Any = None) -> Float[Array, " d"]:
         """The estimate from one batch."""
-        compact = self.residuals(position, batch.rows)
-        return self.known(position) + self.posterior.combine(compact, batch.rows, batch.weights)
+        compact = self.residuals(position, batch.rows, batch.indices, memory)
+        return self.known(position, memory) + self.posterior.combine(compact, batch.rows, batch.weights)
+
+
+class AbstractMemoryless(AbstractGradient):
+    """An estimator that is the same at every step."""
+
+    def start(self, position: Float[Array, " d"]) -> None:
+        return None
+
+    def refresh(self, memory: None, position: Float[Array, " d"], step: Int[Array, ""]) -> None:
+        return None
+
+    def passes_before(self, step: np.ndarray) -> np.ndarray:
+        return np.zeros_like(step)
+
+    def learn(self, memory: None, batch: Batch, residuals: Float[Array, "n ..."]) -> None:
+        return None
 
 
 class GradientChoice(abc.ABC):
     """What a method asks for; `prepare` makes it ready for one posterior."""
 
     needs: ClassVar[Needs]
+    has_memory: ClassVar[bool]
+    """Whether it learns from the rows seen."""
 
     @abc.abstractmethod
     def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None) -> AbstractGradient:

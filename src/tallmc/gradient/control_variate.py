@@ -11,23 +11,25 @@ from __future__ import annotations
 
 import dataclasses
 
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from .._anchor import Anchor, Needs
 from .._posterior import AbstractPosterior
-from .base import AbstractGradient, GradientChoice
+from .base import AbstractMemoryless, GradientChoice
 
 
-class ControlVariateGradient(AbstractGradient):
+class ControlVariateGradient(AbstractMemoryless):
     posterior: AbstractPosterior
     anchor: Float[Array, " d"]
     known_at_anchor: Float[Array, " d"]
     """∇f(θ̂) − ∇f₀(θ̂): the sum over all rows."""
 
-    def known(self, position: Float[Array, " d"]) -> Float[Array, " d"]:
+    def known(self, position: Float[Array, " d"], memory: None = None) -> Float[Array, " d"]:
         return self.known_at_anchor + self.posterior.prior_gradient(position)
 
-    def residuals(self, position: Float[Array, " d"], rows: PyTree[Array]) -> Float[Array, "n ..."]:
+    def residuals(
+        self, position: Float[Array, " d"], rows: PyTree[Array], indices: Int[Array, " n"] | None = None, memory: None = None
+    ) -> Float[Array, "n ..."]:
         return self.posterior.row_gradients(position, rows) - self.posterior.row_gradients(self.anchor, rows)
 
 
@@ -36,6 +38,7 @@ class ControlVariate(GradientChoice):
     """Choose control variates of order 1 around the anchor."""
 
     needs = Needs.MODE
+    has_memory = False
 
     def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None) -> ControlVariateGradient:
         assert anchor is not None, "a method that needs an anchor is prepared with one"

@@ -10,20 +10,22 @@ from __future__ import annotations
 
 import dataclasses
 
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from .._anchor import Anchor, Needs
 from .._posterior import AbstractPosterior
-from .base import AbstractGradient, GradientChoice
+from .base import AbstractMemoryless, GradientChoice
 
 
-class SimpleGradient(AbstractGradient):
+class SimpleGradient(AbstractMemoryless):
     posterior: AbstractPosterior
 
-    def known(self, position: Float[Array, " d"]) -> Float[Array, " d"]:
+    def known(self, position: Float[Array, " d"], memory: None = None) -> Float[Array, " d"]:
         return self.posterior.prior_gradient(position)
 
-    def residuals(self, position: Float[Array, " d"], rows: PyTree[Array]) -> Float[Array, "n ..."]:
+    def residuals(
+        self, position: Float[Array, " d"], rows: PyTree[Array], indices: Int[Array, " n"] | None = None, memory: None = None
+    ) -> Float[Array, "n ..."]:
         return self.posterior.row_gradients(position, rows)
 
 
@@ -32,6 +34,7 @@ class Simple(GradientChoice):
     """Choose the simple estimator."""
 
     needs = Needs.NOTHING
+    has_memory = False
 
     def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None) -> SimpleGradient:
         return SimpleGradient(posterior)

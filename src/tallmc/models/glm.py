@@ -49,6 +49,9 @@ class GeneralisedLinear(AbstractPosterior):
     def combine(self, compact: Float[Array, " n"], rows: Observations, weights: Float[Array, " n"]) -> Float[Array, " d"]:
         return dot(weights * compact, rows.x)
 
+    def expand(self, compact: Float[Array, " n"], rows: Observations) -> Float[Array, "n d"]:
+        return compact[:, None] * rows.x
+
     def norms(self, compact: Float[Array, " n"], rows: Observations) -> Float[Array, " n"]:
         return jnp.abs(compact) * jnp.linalg.norm(rows.x, axis=1)
 

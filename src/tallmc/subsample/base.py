@@ -34,6 +34,16 @@ class SubsampleChoice(abc.ABC):
     def passes(self) -> int:
         """Passes over the rows that `prepare` makes."""
 
+    @property
+    @abc.abstractmethod
+    def draws_uniformly(self) -> bool:
+        """Whether every row is as likely as any other, independently in each draw."""
+
+    @property
+    @abc.abstractmethod
+    def knows_its_spread(self) -> bool:
+        """Whether its batches tell how noisy they are."""
+
     @abc.abstractmethod
     def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None, size: SizeChoice | None) -> AbstractSelection:
         """The selection for this posterior."""

@@ -13,7 +13,7 @@ from .._posterior import AbstractPosterior
 from .._rows import Sum
 from ..gradient.base import AbstractGradient
 from .base import SizeChoice, SubsampleChoice
-from .selection import AbstractDynamicSelection, Estimate
+from .selection import AbstractDynamicSelection, Estimate, Memory, Transition
 
 
 class AllRowsSelection(AbstractDynamicSelection):
@@ -26,11 +26,18 @@ class AllRowsSelection(AbstractDynamicSelection):
     def supply(self, key: PRNGKeyArray, steps: int) -> None:
         return None
 
-    def estimate(self, gradient: AbstractGradient, position: Float[Array, " d"], supply: None) -> Estimate:
+    def estimate(
+        self,
+        gradient: AbstractGradient,
+        position: Float[Array, " d"],
+        memory: Memory,
+        supply: None,
+        transition: Transition | None,
+    ) -> Estimate:
         # Whatever the estimator, its residuals over all rows add up to the exact gradient.
         total = gradient.posterior.potential_and_gradient_sum(position)
         potential = Sum(total.high[0], total.low[0])
-        return Estimate(total.rounded()[1], jnp.int32(self.n_rows), potential)
+        return Estimate(total.rounded()[1], jnp.int32(self.n_rows), memory, potential=potential)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +46,8 @@ class AllRows(SubsampleChoice):
 
     needs = Needs.NOTHING
     passes = 0
+    draws_uniformly = False
+    knows_its_spread = False
 
     def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None, size: SizeChoice | None) -> AllRowsSelection:
         return AllRowsSelection(n_rows=posterior.n_rows)

@@ -10,6 +10,7 @@ The law is rounded to integers P_i ≥ 1 with Σ P_i = 2³² before drawing, and
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -22,7 +23,7 @@ from .._random import random_words
 from .._rows import map_rows, take_rows
 from ..gradient.base import AbstractGradient, Batch
 from .base import SizeChoice, SubsampleChoice
-from .selection import AbstractDynamicSelection, Estimate, Picks
+from .selection import AbstractDynamicSelection, Estimate, Memory, Picks, Transition, centred, estimate_from
 from .size import Fixed
 
 _TOTAL = 2.0**32
@@ -40,14 +41,15 @@ class OptimalSelection(AbstractDynamicSelection):
     def supply(self, key: PRNGKeyArray, steps: int) -> UInt32[Array, "steps n"]:
         return random_words(key, (steps, self.size))[..., 0]
 
-    def units(self, gradient: AbstractGradient, position: Float[Array, " d"]) -> UInt32[Array, " N"]:
+    def units(self, gradient: AbstractGradient, position: Float[Array, " d"], memory: Any = None) -> UInt32[Array, " N"]:
         """P_i, the law in units of 2⁻³²; they sum to 2³², which is 0 in 32 bits."""
         posterior = gradient.posterior
 
-        def block(rows):  # type: ignore[no-untyped-def]
-            return posterior.norms(gradient.residuals(position, rows), rows)
+        def block(numbered):  # type: ignore[no-untyped-def]
+            rows, indices = numbered
+            return posterior.norms(gradient.residuals(position, rows, indices, memory), rows)
 
-        norms = map_rows(block, posterior.data, posterior.width)
+        norms = map_rows(block, (posterior.data, jnp.arange(self.n_rows, dtype=jnp.int32)), posterior.width)
         total = jnp.sum(norms)
         share = jnp.where(total > 0, norms / total, 1 / self.n_rows)
         free = (_TOTAL - self.n_rows) * (1 - _ROUNDING_SLACK)
@@ -58,13 +60,21 @@ class OptimalSelection(AbstractDynamicSelection):
         """These rows with the weights they have when drawn from the law `units`."""
         return Picks(indices, _TOTAL / (self.size * units[indices].astype(dtype)))
 
-    def estimate(self, gradient: AbstractGradient, position: Float[Array, " d"], supply: UInt32[Array, " n"]) -> Estimate:
-        units = self.units(gradient, position)
+    def estimate(
+        self,
+        gradient: AbstractGradient,
+        position: Float[Array, " d"],
+        memory: Memory,
+        supply: UInt32[Array, " n"],
+        transition: Transition | None,
+    ) -> Estimate:
+        units = self.units(gradient, position, memory.gradient)
         start_of_row = jnp.cumsum(units, dtype=jnp.uint32) - units
         indices = jnp.searchsorted(start_of_row, supply, side="right").astype(jnp.int32) - 1
         picks = self.picks_at(units, indices, position.dtype)
-        batch = Batch(take_rows(gradient.posterior.data, indices), picks.weights)
-        return Estimate(gradient(position, batch), jnp.int32(self.n_rows))
+        batch = Batch(take_rows(gradient.posterior.data, indices), picks.weights, indices)
+        estimate = estimate_from(gradient, position, memory, batch, centred)
+        return dataclasses.replace(estimate, n_rows=jnp.int32(self.n_rows))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +83,8 @@ class Optimal(SubsampleChoice):
 
     needs = Needs.NOTHING
     passes = 0
+    draws_uniformly = False
+    knows_its_spread = True
 
     def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None, size: SizeChoice | None) -> OptimalSelection:
         if not isinstance(size, Fixed):

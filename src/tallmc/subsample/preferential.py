@@ -24,7 +24,8 @@ from .weights import WEIGHT_RULES, probabilities
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Preferential(SubsampleChoice):
-    """Choose rows by weight: "gradient" (eq. 11), "curvature" (eq. 16), "lipschitz", or your own, one non-negative number a row.
+    """Choose rows by weight: "gradient" (eq. 11), "curvature" (eq. 16), "frobenius", "lipschitz", or your own, one
+    non-negative number a row.
 
     `floor` mixes in uniform weights, p ← (1 − floor) p + floor/N, so that no row is forgotten and no weight exceeds 1/floor.
 
@@ -34,6 +35,8 @@ class Preferential(SubsampleChoice):
 
     weights: Any = "curvature"
     floor: float = 0.05
+    draws_uniformly = False
+    knows_its_spread = True
 
     def __post_init__(self) -> None:
         check_number("floor", self.floor, 0, 1)

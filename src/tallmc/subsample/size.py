@@ -30,7 +30,7 @@ from .._rows import take_rows
 from ..gradient.base import AbstractGradient
 from .base import SizeChoice
 from .law import AbstractLaw
-from .selection import AbstractDynamicSelection, AbstractStaticSelection, Estimate, Picks
+from .selection import AbstractDynamicSelection, AbstractStaticSelection, Estimate, Memory, Picks, Transition, centred
 from .weights import lipschitz_weights
 
 _CHUNK = 64
@@ -48,6 +48,9 @@ class WithReplacement(AbstractStaticSelection):
     def picks_at(self, indices: Int[Array, "*k n"]) -> Picks:
         """These rows with the weights they have when drawn."""
         return Picks(indices, self.law.inverse_probability(indices) / self.size)
+
+    def spread(self, terms: Float[Array, "n d"]) -> Float[Array, "n d"]:
+        return centred(terms)
 
 
 class AdaptiveSelection(AbstractDynamicSelection):
@@ -70,14 +73,21 @@ class AdaptiveSelection(AbstractDynamicSelection):
         wanted = self.rows_per_squared_distance * jnp.sum((position - self.anchor) ** 2)
         return jnp.clip(jnp.ceil(wanted), 1, self.largest).astype(jnp.int32)
 
-    def estimate(self, gradient: AbstractGradient, position: Float[Array, " d"], supply: Key[Array, ""]) -> Estimate:
+    def estimate(
+        self,
+        gradient: AbstractGradient,
+        position: Float[Array, " d"],
+        memory: Memory,
+        supply: Key[Array, ""],
+        transition: Transition | None,
+    ) -> Estimate:
         size = self.size_at(position)
-        arrays, static = eqx.partition((self.law, gradient), eqx.is_array)
+        arrays, static = eqx.partition((self.law, gradient, memory.gradient), eqx.is_array)
 
         # Under vmap the chains go one after the other, so that each costs its own n and not the largest.
         @sequential_vmap
         def residual_sum(arrays, position, size, key):  # type: ignore[no-untyped-def]
-            law, gradient = eqx.combine(arrays, static)
+            law, gradient, learned = eqx.combine(arrays, static)
             posterior = gradient.posterior
 
             def add_chunk(chunk: Array, total: Float[Array, " d"]) -> Float[Array, " d"]:
@@ -85,12 +95,12 @@ class AdaptiveSelection(AbstractDynamicSelection):
                 used = chunk * _CHUNK + jnp.arange(_CHUNK) < size
                 weights = jnp.where(used, law.inverse_probability(indices) / size, 0)
                 rows = take_rows(posterior.data, indices)
-                return total + posterior.combine(gradient.residuals(position, rows), rows, weights)
+                return total + posterior.combine(gradient.residuals(position, rows, indices, learned), rows, weights)
 
             return lax.fori_loop(0, (size + _CHUNK - 1) // _CHUNK, add_chunk, jnp.zeros_like(position))
 
         residual = residual_sum(arrays, position, size, supply)
-        return Estimate(gradient.known(position) + residual, size)
+        return Estimate(gradient.known(position, memory.gradient) + residual, size, memory)
 
 
 @dataclasses.dataclass(frozen=True)

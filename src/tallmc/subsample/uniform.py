@@ -16,7 +16,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .._anchor import Anchor, Needs
 from .._errors import InvalidInput
@@ -24,7 +24,7 @@ from .._posterior import AbstractPosterior
 from .._random import random_words
 from .base import SizeChoice, SubsampleChoice
 from .law import UniformLaw
-from .selection import AbstractSelection, AbstractStaticSelection, Picks
+from .selection import AbstractSelection, AbstractStaticSelection, Picks, centred
 from .size import Fixed
 
 
@@ -43,6 +43,9 @@ class WithoutReplacement(AbstractStaticSelection):
     def picks_at(self, indices: Int[Array, "*k n"]) -> Picks:
         """These rows with the weights they have when drawn."""
         return Picks(indices, self.law.inverse_probability(indices) / self.size)
+
+    def spread(self, terms: Float[Array, "n d"]) -> Float[Array, "n d"]:
+        return jnp.sqrt(1 - self.size / self.law.n_rows) * centred(terms)
 
     def _distinct(self, key: PRNGKeyArray, steps: int) -> Int[Array, "steps n"]:
         def fresh(round_: Array) -> Int[Array, "steps n"]:
@@ -68,6 +71,11 @@ class Uniform(SubsampleChoice):
     replace: bool = True
     needs = Needs.NOTHING
     passes = 0
+    knows_its_spread = True
+
+    @property
+    def draws_uniformly(self) -> bool:
+        return self.replace
 
     def __post_init__(self) -> None:
         if not isinstance(self.replace, bool):

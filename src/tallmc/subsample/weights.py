@@ -2,10 +2,11 @@
 
     gradient    ‖∇f_i(θ̂)‖                    for the simple estimator          putcha-2023, eq. 11
     curvature   √tr(∇²f_i(θ̂) Σ̂ ∇²f_i(θ̂)ᵀ)    for control variates              putcha-2023, eq. 16
+    frobenius   ‖∇²f_i(θ̂)‖_F                 for control variates around a recent position
     lipschitz   L_i                          for any estimator, without anchor  Zhao and Zhang (2015)
 
 The first two are the state-dependent optima (eqs. 10 and 14) with the state at the mode, and averaged over the Laplace
-approximation. Each is one pass over the rows, a block at a time.
+approximation; the third is the second for a centre that follows the chain. Each is one pass over the rows, a block at a time.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
@@ -38,6 +40,12 @@ def curvature_weights(posterior: AbstractPosterior, anchor: Anchor) -> Float[Arr
     return _curvature_norms(posterior, anchor.position, anchor.factor)
 
 
+def frobenius_weights(posterior: AbstractPosterior, anchor: Anchor) -> Float[Array, " N"]:
+    """‖∇²f_i(θ̂)‖_F: eq. 16 with Σ̂ ∝ I, for a centre from which the chain has walked alike in all directions."""
+    _check_anchor(anchor)
+    return _curvature_norms(posterior, anchor.position, jnp.eye(posterior.dim, dtype=posterior.dtype))
+
+
 def lipschitz_weights(posterior: AbstractPosterior, anchor: Anchor | None = None) -> Float[Array, " N"]:
     """L_i, the Lipschitz constants of the rows' gradients."""
     return _lipschitz(posterior)
@@ -57,6 +65,7 @@ class WeightRule(NamedTuple):
 WEIGHT_RULES = {
     "gradient": WeightRule(gradient_weights, Needs.MODE, "eq. 11"),
     "curvature": WeightRule(curvature_weights, Needs.HESSIAN, "eq. 16"),
+    "frobenius": WeightRule(frobenius_weights, Needs.MODE, "p_i ∝ ‖H_i‖"),
     "lipschitz": WeightRule(lipschitz_weights, Needs.NOTHING, "p_i ∝ L_i"),
 }
 
