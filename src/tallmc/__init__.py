@@ -1,6 +1,6 @@
 """Bayesian inference on tall data by stochastic-gradient MCMC with preferential subsampling."""
 
-from . import dynamics, gradient, models, schedule, subsample, tune
+from . import dynamics, geometry, gradient, models, schedule, subsample, tune
 from ._anchor import Anchor, laplace
 from ._draws import Draws
 from ._errors import InvalidInput, PreparationError, SamplingWarning
@@ -11,7 +11,38 @@ from ._posterior import AbstractPosterior, Posterior
 from ._run import Progress
 from ._sample import sample
 from ._version import __version__
-from .methods import METHODS, asgld_cv, asgld_cv_ps, mala, sgld, sgld_cv, sgld_cv_ps, sgld_ps, ula
+from .correction import NoiseCorrection
+from .methods import (
+    METHODS,
+    asgld_cv,
+    asgld_cv_ps,
+    cyclical_sgld,
+    ewsg,
+    ewsg_overdamped,
+    ewsg_vr,
+    mala,
+    psgld,
+    random_walk,
+    saga_ld,
+    saga_ld_ps,
+    sg_baoab,
+    sghmc,
+    sghmc_cv,
+    sghmc_cv_ps,
+    sghmc_trajectories,
+    sgld,
+    sgld_cv,
+    sgld_cv_ps,
+    sgld_lm,
+    sgld_ps,
+    sgnht,
+    sgnht_cv,
+    sgnht_cv_ps,
+    sgrhmc,
+    sgrld,
+    svrg_ld,
+    ula,
+)
 
 __all__ = [
     "LBFGS",
@@ -23,6 +54,7 @@ __all__ = [
     "InvalidInput",
     "Method",
     "Newton",
+    "NoiseCorrection",
     "Outcome",
     "Posterior",
     "PreparationError",
@@ -31,18 +63,39 @@ __all__ = [
     "__version__",
     "asgld_cv",
     "asgld_cv_ps",
+    "cyclical_sgld",
     "dynamics",
+    "ewsg",
+    "ewsg_overdamped",
+    "ewsg_vr",
+    "geometry",
     "gradient",
     "laplace",
     "mala",
     "models",
+    "psgld",
+    "random_walk",
+    "saga_ld",
+    "saga_ld_ps",
     "sample",
     "schedule",
+    "sg_baoab",
+    "sghmc",
+    "sghmc_cv",
+    "sghmc_cv_ps",
+    "sghmc_trajectories",
     "sgld",
     "sgld_cv",
     "sgld_cv_ps",
+    "sgld_lm",
     "sgld_ps",
+    "sgnht",
+    "sgnht_cv",
+    "sgnht_cv_ps",
+    "sgrhmc",
+    "sgrld",
     "subsample",
+    "svrg_ld",
     "tune",
     "ula",
 ]

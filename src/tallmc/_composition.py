@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ._errors import InvalidInput
 from .geometry import Identity
 from .gradient import ControlVariate, Full, Simple
-from .subsample import Adaptive, AllRows, Fixed
+from .subsample import Adaptive, AllRows, ExponentiallyWeighted, Fixed
 from .subsample.size import as_size
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ def check_composition(method: Method) -> None:
     """Raise, with the reason, unless the parts of this method go together."""
     _check_rows(method)
     _check_size(method)
+    _check_transition(method)
     _check_geometry(method)
     _check_correction(method)
 
@@ -45,6 +46,12 @@ def _check_size(method: Method) -> None:
     if isinstance(method.size, Adaptive) and not isinstance(method.gradient, ControlVariate):
         rule = "be ControlVariate() with an adaptive size: the bound of eq. 19 is on its noise"
         raise InvalidInput("gradient", rule, method.gradient)
+
+
+def _check_transition(method: Method) -> None:
+    if isinstance(method.subsample, ExponentiallyWeighted) and not method.dynamics.has_transition:
+        rule = f"be another with {type(method.dynamics).__name__}, which does not say where a gradient would move it"
+        raise InvalidInput("subsample", rule, method.subsample, "Use Underdamped(...) or Langevin().")
 
 
 def _check_geometry(method: Method) -> None:

@@ -49,6 +49,11 @@ class AbstractMethod(abc.ABC):
     def has_accept_step(self) -> bool:
         """Whether potentials of the full data decide if a move is made, so that their rounding errors matter."""
 
+    @property
+    @abc.abstractmethod
+    def axes(self) -> dict[str, str]:
+        """What it is composed of, to be read: dynamics, gradient, subsample, size."""
+
     @abc.abstractmethod
     def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None = None, *, seed: int = 0) -> Prepared:
         """All that comes before the first step."""
@@ -118,6 +123,11 @@ class Method(AbstractMethod):
     def has_accept_step(self) -> bool:
         return self.dynamics.exact_only
 
+    @property
+    def axes(self) -> dict[str, str]:
+        size = "all rows" if self.size is None else "adaptive" if isinstance(self.size, Adaptive) else "fixed"
+        return {axis: _label(getattr(self, axis)) for axis in ("dynamics", "gradient", "subsample")} | {"size": size}
+
     def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None = None, *, seed: int = 0) -> Prepared:
         """All that comes before the first step: the anchor, the weights, the table and, for an adaptive size, the threshold."""
         anchor, rows = prepare_anchor(posterior, anchor, self.needs)
@@ -147,3 +157,9 @@ class Method(AbstractMethod):
             selection = self.subsample.prepare(posterior, anchor, size)
         rows += posterior.n_rows if isinstance(size, Adaptive) else 0  # Lipschitz constants
         return Prepared(make_kernel(selection=selection), anchor, rows)
+
+
+def _label(part: object) -> str:
+    """The class, and the rules it was given by name."""
+    rules = [value for value in vars(part).values() if isinstance(value, str)]
+    return type(part).__name__ + (f" ({', '.join(rules)})" if rules else "")

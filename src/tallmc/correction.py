@@ -11,8 +11,8 @@ Z ~ N(0, I − (ε/4)V) in place of N(0, I) (nemeth-2021, section 3), or, where 
                        estimator. (Algorithm 2 of li-2021 never sets ω and lets its moments pile up; this is what it means.)
 
 What is left of the injected variance is positive by construction: directions in which V is too large for the step get no noise,
-and the share of tr V that was not taken off is recorded (`uncorrected_noise`). A chain in which V is too large over all directions
-together, (ε/4) tr V > d, ends with an outcome that says so.
+and the share of tr V that was not taken off is recorded (`uncorrected_noise`). A chain in which V is too large over all
+directions together, (ε/4) tr V > d, ends with an outcome that says so.
 """
 
 from __future__ import annotations

@@ -1,17 +1,46 @@
 """Dynamics: how a gradient estimate moves the state."""
 
+from . import table_1
 from .base import AbstractDynamics, DynamicsChoice
+from .hamiltonian import Hamiltonian, HamiltonianDynamics
 from .langevin import Langevin, LangevinDynamics
+from .leimkuhler_matthews import LeimkuhlerMatthews, LeimkuhlerMatthewsDynamics
 from .mala import MALA, MalaDynamics
+from .nose_hoover import NoseHoover, NoseHooverDynamics
 from .random_walk import RandomWalk, RandomWalkDynamics
+from .recipe import Recipe, RecipeDynamics
+from .riemannian_hamiltonian import RiemannianHamiltonian, RiemannianHamiltonianDynamics
+from .riemannian_langevin import RiemannianLangevin, RiemannianLangevinDynamics
+from .rmsprop import RMSprop, RMSpropDynamics
+from .splitting import Splitting, SplittingDynamics
+from .underdamped import Underdamped, UnderdampedDynamics
 
 __all__ = [
     "MALA",
     "AbstractDynamics",
     "DynamicsChoice",
+    "Hamiltonian",
+    "HamiltonianDynamics",
     "Langevin",
     "LangevinDynamics",
+    "LeimkuhlerMatthews",
+    "LeimkuhlerMatthewsDynamics",
     "MalaDynamics",
+    "NoseHoover",
+    "NoseHooverDynamics",
+    "RMSprop",
+    "RMSpropDynamics",
     "RandomWalk",
     "RandomWalkDynamics",
+    "Recipe",
+    "RecipeDynamics",
+    "RiemannianHamiltonian",
+    "RiemannianHamiltonianDynamics",
+    "RiemannianLangevin",
+    "RiemannianLangevinDynamics",
+    "Splitting",
+    "SplittingDynamics",
+    "Underdamped",
+    "UnderdampedDynamics",
+    "table_1",
 ]

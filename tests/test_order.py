@@ -1,0 +1,130 @@
+"""The order of the stationary bias in the step size, for each integrator, with exact gradients and without Monte Carlo."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+import tallmc
+from galerkin import gauss, stationary_law
+from problems import exact_posterior, linear
+from stationary import exact_law
+from tallmc.dynamics import (
+    Hamiltonian,
+    Langevin,
+    LeimkuhlerMatthews,
+    NoseHoover,
+    Recipe,
+    RiemannianHamiltonian,
+    RiemannianLangevin,
+    Splitting,
+    Underdamped,
+)
+from tallmc.gradient import Full
+from tallmc.subsample import AllRows
+
+QUARTIC = 0.2
+HALVINGS = 4
+
+
+def anharmonic() -> tallmc.Posterior:
+    """f(θ) = θ²/2 + 0.05 θ⁴."""
+    return tallmc.Posterior(
+        log_likelihood=lambda theta, row: -QUARTIC * row * theta**4 / 4,
+        log_prior=lambda theta: -(theta**2) / 2,
+        data=np.ones(1),
+        init=0.0,
+    )
+
+
+def true_second_moment() -> float:
+    grid = np.linspace(-9, 9, 4001)
+    density = np.exp(-(grid**2) / 2 - QUARTIC * grid**4 / 4)
+    return float(density @ grid**2 / density.sum())
+
+
+def all_rows(dynamics, step):
+    return tallmc.Method(dynamics=dynamics, gradient=Full(), subsample=AllRows(), step_size=step)
+
+
+def law_of(dynamics, step: float, degree: int):
+    """The law of the library's own step on the anharmonic target, all its state variables around their stationary means."""
+    kernel = all_rows(dynamics, step).prepare(anharmonic()).kernel
+    evaluate = lambda at, to: kernel.estimate(at, None)
+    start = kernel.dynamics.init(jax.random.key(0), jnp.zeros(1), evaluate)
+    flat, unravel = ravel_pytree(eqx.tree_at(lambda s: s.position, start, jnp.zeros(1)))
+    centre = np.zeros(len(flat))
+    if isinstance(dynamics, NoseHoover):
+        centre[2] = dynamics.friction
+    noise_length = kernel.dynamics.noise(jax.random.key(0), 1, jnp.zeros(1)).shape[1]
+
+    @jax.jit
+    @jax.vmap
+    def moved(state, noise):
+        return ravel_pytree(kernel.dynamics.step(unravel(state), evaluate, jnp.asarray(step), noise).state)[0]
+
+    def step_of(states, event):
+        noise = np.zeros((len(states), noise_length))
+        noise[:, -1] = event  # the recipes below have noise in their last coordinate only
+        return np.asarray(moved(states + centre, noise)) - centre
+
+    scales = [np.sqrt(true_second_moment())] + [1.0] * (len(flat) - 1)
+    return stationary_law(step_of, gauss(12), scales, degree)
+
+
+def metric(theta):
+    return jnp.reshape(1 / (1 + 0.2 * theta**2), (1, 1))
+
+
+WALK = Recipe(
+    diffusion=lambda zeta: jnp.diag(1 + 0.2 * zeta**2),
+    curl=lambda zeta: jnp.zeros((1, 1)),
+)
+CASES = {
+    "langevin": (Langevin(), 0.4, 1, 30),
+    "leimkuhler-matthews": (LeimkuhlerMatthews(), 0.4, 2, 22),
+    "underdamped": (Underdamped(2.0), 0.2, 1, 22),
+    "splitting": (Splitting(1.0), 0.8, 2, 22),
+    "nose-hoover": (NoseHoover(1.5), 0.2, 1, 10),
+    "riemannian-langevin": (RiemannianLangevin(metric), 0.2, 1, 30),
+    "riemannian-hamiltonian": (RiemannianHamiltonian(metric, friction=2.0), 0.2, 1, 22),
+    "recipe": (WALK, 0.2, 1, 30),
+}
+
+
+def slope(steps, biases) -> float:
+    return float(np.polyfit(np.log(steps), np.log(np.abs(biases)), 1)[0])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_order_of_the_stationary_bias(name):
+    dynamics, largest, order, degree = CASES[name]
+    steps = largest / 2.0 ** np.arange(HALVINGS + 1)
+    laws = [law_of(dynamics, step, degree) for step in steps]
+    biases = [law.second_moment(0) - true_second_moment() for law in laws]
+    coarser = law_of(dynamics, steps[-1], degree - 2).second_moment(0) - true_second_moment()
+    assert abs(coarser / biases[-1] - 1) < 0.02, "the law is not resolved"
+    assert abs(slope(steps, biases) - order) < 0.15, biases
+
+
+GAUSSIAN_CASES = {
+    "langevin": (Langevin(), 0.2, 1),
+    "underdamped": (Underdamped(6.0), 0.2, 1),
+    "trajectories": (Hamiltonian(length=3, friction=1.0), 0.4, 2),
+    "trajectories-of-one-step": (Hamiltonian(length=1), 0.4, 2),
+    "riemannian-langevin": (RiemannianLangevin(), 0.5, 1),
+    "riemannian-hamiltonian": (RiemannianHamiltonian(friction=20.0), 0.2, 1),
+}
+
+
+@pytest.mark.parametrize("name", GAUSSIAN_CASES)
+def test_order_of_the_bias_on_a_gaussian_by_the_lyapunov_solution(name):
+    dynamics, largest, order = GAUSSIAN_CASES[name]
+    steps = largest / 2.0 ** np.arange(HALVINGS + 1)
+    truth = exact_posterior(linear())[1]
+    biases = [
+        np.linalg.norm(exact_law(all_rows(dynamics, step).prepare(linear()).kernel, step).covariance - truth) for step in steps
+    ]
+    assert abs(slope(steps, biases) - order) < 0.15, biases

@@ -1,0 +1,156 @@
+"""The recipe: its diffusions leave exp(−H) invariant, and the rows of Table 1 take the same steps in their direct form."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tallmc
+from problems import logistic
+from tallmc.dynamics import (
+    Langevin,
+    NoseHoover,
+    Recipe,
+    RiemannianHamiltonian,
+    RiemannianLangevin,
+    Underdamped,
+    table_1,
+)
+from tallmc.dynamics.base import Surroundings
+from tallmc.dynamics.metric import prepare_metric
+from tallmc.geometry import IdentityGeometry
+
+STEP = 0.3
+FRICTION = 1.7
+
+
+def bent_metric(params):
+    """A dense metric that changes with every parameter."""
+    a, b = params["beta"]
+    return jnp.array([[2 + a**2, 0.5 * jnp.sin(b)], [0.5 * jnp.sin(b), 1 + b**2]])
+
+
+def prepared(choice, posterior):
+    return choice.prepare(Surroundings(posterior, None, IdentityGeometry(), None))
+
+
+def inverse_root(posterior):
+    return prepare_metric(bent_metric, posterior).inverse_root
+
+
+RECIPES = {
+    "sgld": lambda posterior: table_1.sgld_recipe(2),
+    "sgrld": lambda posterior: table_1.sgrld_recipe(2, inverse_root(posterior)),
+    "sghmc": lambda posterior: table_1.sghmc_recipe(2, FRICTION),
+    "sgrhmc": lambda posterior: table_1.sgrhmc_recipe(2, inverse_root(posterior), FRICTION),
+    "sgnht": lambda posterior: table_1.sgnht_recipe(2, FRICTION),
+    "own": lambda posterior: Recipe(
+        diffusion=lambda zeta: jnp.diag(jnp.array([1 + zeta[1] ** 2, 0.0, 2 + jnp.cos(zeta[0])])),
+        curl=lambda zeta: jnp.array([[0, zeta[2], 1.0], [-zeta[2], 0, jnp.sin(zeta[0])], [-1.0, -jnp.sin(zeta[0]), 0]]),
+        energy=lambda zeta: zeta[2] ** 2 / 2 + 0.1 * zeta[2] * zeta[0],
+        auxiliary=1,
+    ),
+}
+DIRECT = {
+    "sgld": Langevin(),
+    "sgrld": RiemannianLangevin(bent_metric),
+    "sghmc": Underdamped(FRICTION),
+    "sgrhmc": RiemannianHamiltonian(bent_metric, FRICTION),
+    "sgnht": NoseHoover(FRICTION),
+}
+
+
+@eqx.filter_jit
+def fokker_planck_residual(dynamics, posterior, zeta):
+    """½ [−∇·(bπ) + Σ ∂_i∂_j (D_ij π)]/π with π = exp(−H): zero where the diffusion leaves π invariant."""
+    f = lambda at: posterior.prior_potential(at) + jnp.sum(posterior.row_potentials(at, posterior.data))
+    H = lambda at: f(at[:2]) + dynamics.energy(at)
+
+    def drift(at):
+        return dynamics.gamma(at) - (dynamics.diffusion(at) + dynamics.curl(at)) @ jax.grad(H)(at)
+
+    weight = lambda at: jnp.exp(H(zeta) - H(at))
+    flow = jnp.trace(jax.jacfwd(lambda at: drift(at) * weight(at))(zeta))
+    spread = jnp.einsum("ijij->", jax.jacfwd(jax.jacfwd(lambda at: dynamics.diffusion(at) * weight(at)))(zeta))
+    return 0.5 * (spread - flow)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipe_leaves_its_law_invariant_by_the_fokker_planck_equation(name):
+    posterior = logistic()
+    dynamics = prepared(RECIPES[name](posterior), posterior)
+    for seed in range(5):
+        zeta = jnp.asarray(np.random.default_rng(seed).normal(size=2 + len(dynamics.auxiliary)))
+        assert abs(fokker_planck_residual(dynamics, posterior, zeta)) < 1e-10
+
+
+@pytest.mark.parametrize("name", DIRECT)
+def test_direct_form_takes_the_same_steps_as_the_recipe(name):
+    posterior = logistic()
+    kernel = tallmc.sgld(STEP, size=3).prepare(posterior).kernel
+    recipe, direct = prepared(RECIPES[name](posterior), posterior), prepared(DIRECT[name], posterior)
+    rng = np.random.default_rng(0)
+    state = direct.init(jax.random.key(0), jnp.array([0.4, -0.7]), None)
+    parts = jax.tree.leaves(state)
+    in_recipe = recipe.init(jax.random.key(0), state.position, None)
+    in_recipe = type(in_recipe)(state.position, jnp.concatenate([jnp.atleast_1d(part) for part in parts[1:] or [jnp.zeros(0)]]))
+    supplies = jax.tree.map(np.asarray, kernel.supply(jax.random.key(0), 20))
+
+    @jax.jit
+    def both(state, in_recipe, supply, noise, whole):
+        evaluate = lambda at, to: kernel.estimate(at, kernel.gather(supply).rows)
+        step = jnp.asarray(STEP / 10)
+        return direct.step(state, evaluate, step, noise).state, recipe.step(in_recipe, evaluate, step, whole).state
+
+    for t in range(20):
+        noise = rng.normal(size=2)
+        zeta = jnp.concatenate([in_recipe.position, in_recipe.auxiliary])
+        root = np.asarray(_direct_root(name, posterior, state.position))
+        # The recipe's square root of D is the symmetric one: turn the noise so that both inject the same.
+        first = 0 if name in ("sgld", "sgrld") else 2
+        values, axes = np.linalg.eigh(np.asarray(recipe.diffusion(zeta)))
+        inverse = axes @ np.diag([0 if v < 1e-12 else v**-0.5 for v in values]) @ axes.T
+        whole = inverse[:, first : first + 2] @ root @ noise
+        supply = jax.tree.map(lambda leaf, t=t: leaf[t], supplies)
+        state, in_recipe = both(state, in_recipe, supply, noise, whole)
+        flat = jnp.concatenate([jnp.atleast_1d(part) for part in jax.tree.leaves(state)])
+        np.testing.assert_allclose(jnp.concatenate([in_recipe.position, in_recipe.auxiliary]), flat, rtol=1e-10, atol=1e-12)
+    assert np.abs(np.asarray(state.position) - [0.4, -0.7]).min() > 0.01
+
+
+def _direct_root(name, posterior, position):
+    """The factor by which the direct form multiplies its noise, beside √ε."""
+    if name in ("sgrld", "sgrhmc"):
+        return inverse_root(posterior)(position) * (np.sqrt(FRICTION) if name == "sgrhmc" else 1)
+    return np.eye(2) * (1 if name == "sgld" else np.sqrt(FRICTION))
+
+
+def test_sign_of_gamma_as_printed_is_killed_by_the_fokker_planck_equation():
+    """nemeth-2021, eq. 11 has −Γ where eq. 10 has +Γ."""
+    posterior = logistic()
+
+    class Printed(type(prepared(RECIPES["sgrld"](posterior), posterior))):
+        def gamma(self, zeta):
+            return -super().gamma(zeta)
+
+    right = prepared(RECIPES["sgrld"](posterior), posterior)
+    wrong = Printed(right.diffusion, right.curl, right.energy, right.auxiliary)
+    zeta = jnp.array([0.4, -0.7])
+    assert (
+        abs(fokker_planck_residual(right, posterior, zeta)) < 1e-10 < 1e-3 < abs(fokker_planck_residual(wrong, posterior, zeta))
+    )
+
+
+def test_thermostat_gets_its_minus_one_from_gamma():
+    recipe = prepared(table_1.sgnht_recipe(2, FRICTION), logistic())
+    np.testing.assert_allclose(recipe.gamma(jnp.array([0.1, 0.2, 0.3, 0.4, 0.5])), [0, 0, 0, 0, -1], atol=1e-15)
+
+
+def test_recipe_goes_through_the_driver_like_any_dynamics():
+    """Langevin dynamics as a recipe: the same noise, so the same draws."""
+    settings = {"chains": 2, "draws": 100, "burn_in": 5, "seed": 3}
+    recipe = tallmc.Method(dynamics=table_1.sgld_recipe(2), size=3, step_size=0.05)
+    ours = tallmc.sample(logistic(), recipe, **settings)
+    direct = tallmc.sample(logistic(), tallmc.sgld(0.05, size=3), **settings)
+    np.testing.assert_allclose(ours.positions, direct.positions, rtol=1e-9)
