@@ -6,9 +6,32 @@ import numpy as np
 
 import tallmc
 from tallmc._rows import take_rows
-from tallmc.dynamics import MALA, Langevin, RandomWalk
+from tallmc.dynamics import (
+    MALA,
+    Hamiltonian,
+    Langevin,
+    LeimkuhlerMatthews,
+    NoseHoover,
+    RandomWalk,
+    RiemannianHamiltonian,
+    RiemannianLangevin,
+    RMSprop,
+    Splitting,
+    Underdamped,
+    table_1,
+)
 from tallmc.gradient import SAGA, SVRG, Batch, ControlVariate, Full, Simple
-from tallmc.subsample import Adaptive, AllRows, Fixed, Optimal, Preferential, Uniform
+from tallmc.subsample import (
+    Adaptive,
+    AllRows,
+    Bandit,
+    ExponentiallyWeighted,
+    Fixed,
+    Optimal,
+    Preferential,
+    Stratified,
+    Uniform,
+)
 
 SUBSAMPLES = {
     "uniform": Uniform(),
@@ -18,7 +41,10 @@ SUBSAMPLES = {
     "frobenius-weights": Preferential("frobenius"),
     "lipschitz-weights": Preferential("lipschitz"),
     "own-weights": Preferential(np.array([1.0, 2.0, 0.0, 5.0, 0.5]), floor=0.1),
+    "stratified": Stratified(np.array([7, -1, 7, -1, 7])),
+    "bandit": Bandit(),
     "optimal": Optimal(),
+    "exponential": ExponentiallyWeighted(),
     "all-rows": AllRows(),
 }
 GRADIENTS = {
@@ -29,7 +55,20 @@ GRADIENTS = {
     "full": Full(),
 }
 SIZES = {"fixed": Fixed(3), "adaptive": Adaptive(noise_threshold=1.0)}
-DYNAMICS = {"langevin": Langevin(), "mala": MALA(), "random-walk": RandomWalk()}
+DYNAMICS = {
+    "langevin": Langevin(),
+    "leimkuhler-matthews": LeimkuhlerMatthews(),
+    "rmsprop": RMSprop(),
+    "riemannian-langevin": RiemannianLangevin(),
+    "underdamped": Underdamped(friction=3.0),
+    "trajectories": Hamiltonian(length=3),
+    "splitting": Splitting(friction=3.0),
+    "nose-hoover": NoseHoover(friction=3.0),
+    "riemannian-hamiltonian": RiemannianHamiltonian(friction=10.0),
+    "recipe": table_1.sghmc_recipe(2, friction=3.0),
+    "mala": MALA(),
+    "random-walk": RandomWalk(),
+}
 
 
 def design(n_rows: int, dim: int, seed: int = 0) -> np.ndarray:

@@ -8,15 +8,18 @@ import pytest
 import tallmc
 from problems import linear, logistic
 from tallmc import InvalidInput, Method, Posterior, laplace, models, sample
+from tallmc.correction import NoiseCorrection
 from tallmc.dynamics import MALA, Langevin
 from tallmc.gradient import ControlVariate, Full, Simple
 from tallmc.schedule import Constant, Polynomial
 from tallmc.subsample import (
     Adaptive,
     AllRows,
+    Bandit,
     Fixed,
     Optimal,
     Preferential,
+    Stratified,
     Uniform,
     curvature_weights,
     gradient_weights,
@@ -235,7 +238,55 @@ CASES = {
         lambda: sample(linear(), tallmc.sgld_cv_ps(0.1, size=2), anchor=laplace(linear(), hessian=False)),
         r"anchor must have a Hessian for this method; got 'none'. Use laplace\(posterior, hessian=True\)",
     ),
+    # strata and bandits
+    "strata": (lambda: Stratified(0), "strata must be an int of at least 1; got 0"),
+    "strata text": (lambda: Stratified("kmeans"), "strata must be real numbers"),
+    "strata float": (lambda: Stratified(2.5), "strata must be an int of at least 1; got 2.5"),
+    "labels float": (lambda: Stratified(np.ones(12)), "strata must be a number of clusters, or integer labels, one a row"),
+    "labels length": (
+        lambda: strata(Stratified(np.arange(5))),
+        r"strata must be labels, one a row \(12\); got an array of shape \(5,\)",
+    ),
+    "too many strata": (lambda: strata(Stratified(13)), r"strata must be an int in \[1, n_rows = 12\]; got 13"),
+    "more strata than draws": (
+        lambda: strata(Stratified(np.arange(12) % 4)),
+        "size must be at least 4, 1 for each of the 4 strata; got 3. Ask for fewer strata, or more rows",
+    ),
+    "twice as many": (
+        lambda: strata(Stratified(np.arange(12) % 2, at_least=2)),
+        "size must be at least 4, 2 for each of the 2 strata; got 3",
+    ),
+    "stratified too large": (lambda: strata(Stratified(2), 13), r"size must be an int in \[1, n_rows = 12\]"),
+    "allocation": (lambda: Stratified(2, allocation="equal"), 'allocation must be "proportional" or "neyman"; got \'equal\''),
+    "at least": (lambda: Stratified(2, at_least=0), "at_least must be an int of at least 1; got 0"),
+    "missing columns": (
+        lambda: Stratified(2).prepare(Posterior(GAUSSIAN, FLAT, np.array([1.0, np.nan, 2.0]), 0.0), None, Fixed(2)),
+        r"data must be finite to be clustered; got NaN or infinity in row 1. Pass Stratified\(labels\)",
+    ),
+    "adaptive strata": (
+        lambda: Method(gradient=ControlVariate(), subsample=Stratified(2), size=Adaptive(1.0), step_size=0.1).prepare(linear()),
+        "size must be fixed with strata: the draws are shared out",
+    ),
+    "one draw has no spread": (
+        lambda: Method(subsample=Stratified(2), size=3, step_size=0.1, correction=NoiseCorrection()),
+        "subsample must know the spread of its batches",
+    ),
+    "bandit floor": (lambda: Bandit(floor=0), "floor must be a finite number and > 0 and < 1; got 0"),
+    "bandit rate": (lambda: Bandit(rate=1.5), "rate must be a finite number and > 0 and <= 1; got 1.5"),
+    "bandit too large": (lambda: strata(Bandit(), 13), r"size must be an int in \[1, n_rows = 12\]"),
+    "adaptive bandit": (
+        lambda: Method(gradient=ControlVariate(), subsample=Bandit(), size=Adaptive(1.0), step_size=0.1).prepare(linear()),
+        "size must be fixed with weights learned on the run",
+    ),
+    "coarse bandit": (
+        lambda: strata(Bandit(floor=0.999999), 3, linear(n_rows=40)),
+        "posterior must have at most about 33 rows: a weight would be fewer than 8 units.*got 40 rows. Use Preferential",
+    ),
 }
+
+
+def strata(subsample, size=3, posterior=None):
+    return Method(subsample=subsample, size=size, step_size=0.1).prepare(posterior or linear())
 
 
 def own(weights):

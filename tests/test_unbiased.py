@@ -14,13 +14,17 @@ from tallmc._rows import take_rows
 from tallmc.dynamics import DynamicsChoice
 from tallmc.gradient import Batch, GradientChoice
 from tallmc.subsample import SizeChoice, SubsampleChoice
+from tallmc.subsample.bandit import BanditSelection
 from tallmc.subsample.full import AllRowsSelection
 from tallmc.subsample.optimal import OptimalSelection
+from tallmc.subsample.selection import Memory
+from tallmc.subsample.stratified import StratifiedSelection
 from tallmc.subsample.uniform import WithoutReplacement
 
 SIZE = 3
 POSTERIORS = {"glm": logistic, "autodiff": logistic_by_autodiff}
-PAIRS = [(s, g) for s in SUBSAMPLES for g in GRADIENTS if (s == "all-rows") == (g == "full")]
+# Exponential weights are biased by design; test_exponential.py has their law.
+PAIRS = [(s, g) for s in SUBSAMPLES for g in GRADIENTS if (s == "all-rows") == (g == "full") and s != "exponential"]
 
 
 def test_every_part_is_registered_here():
@@ -39,6 +43,27 @@ def prepared(posterior, subsample, gradient):
     return method.prepare(posterior, tallmc.laplace(posterior)).kernel
 
 
+def learned_by(kernel, position, memory, steps=20):
+    """What a bandit knows after some steps at this position."""
+    words = kernel.selection.supply(jax.random.key(7), steps)
+    learned = kernel.selection.start(words[0])
+    for step in range(steps):
+        learned = kernel.estimate(position, words[step], Memory(memory, learned)).memory.selection
+    return learned
+
+
+def law_of(kernel, position, memory):
+    """p of every draw with replacement, and the picks that go with it."""
+    selection = kernel.selection
+    if isinstance(selection, OptimalSelection):
+        units = selection.units(kernel.gradient, position, memory)
+        return np.asarray(units, float) / 2**32, lambda indices: selection.picks_at(units, indices, position.dtype)
+    if isinstance(selection, BanditSelection):
+        learned = learned_by(kernel, position, memory)
+        return selection.probabilities(learned), lambda indices: selection.picks_at(learned, indices)
+    return selection.law.probabilities(), selection.picks_at
+
+
 def all_batches(kernel, position, memory):
     """Every batch that a step can see, with its probability."""
     selection, posterior = kernel.selection, kernel.gradient.posterior
@@ -48,12 +73,12 @@ def all_batches(kernel, position, memory):
         for indices in sets:
             yield selection.picks_at(jnp.array(indices)), 1 / len(sets)
         return
-    if isinstance(selection, OptimalSelection):
-        units = selection.units(kernel.gradient, position, memory)
-        probability = np.asarray(units, float) / 2**32
-        picks_at = lambda indices: selection.picks_at(units, indices, position.dtype)
-    else:
-        probability, picks_at = selection.law.probabilities(), selection.picks_at
+    if isinstance(selection, StratifiedSelection):
+        places = list(itertools.product(*(range(count) for count in selection.count)))
+        for place in places:
+            yield selection.picks_at(jnp.array(place)), 1 / len(places)
+        return
+    probability, picks_at = law_of(kernel, position, memory)
     for indices in itertools.product(rows, repeat=SIZE):
         yield picks_at(jnp.array(indices)), np.prod(probability[list(indices)])
 
@@ -89,11 +114,11 @@ def test_estimator_is_unbiased_with_the_stated_covariance_by_enumeration(model, 
     np.testing.assert_allclose(r.sum(0) + kernel.gradient.known(position, memory), exact, atol=1e-12 * np.abs(exact).max())
     if isinstance(kernel.selection, WithoutReplacement):
         expected = N**2 / SIZE * (1 - SIZE / N) * np.cov(r.T)
+    elif isinstance(kernel.selection, StratifiedSelection):
+        first, second = r[[1, 3]], r[[0, 2, 4]]  # one draw and two
+        expected = 2**2 * np.cov(first.T, ddof=0) + 3**2 / 2 * np.cov(second.T, ddof=0)
     else:
-        if isinstance(kernel.selection, OptimalSelection):
-            p = np.asarray(kernel.selection.units(kernel.gradient, position, memory), float) / 2**32
-        else:
-            p = kernel.selection.law.probabilities()
+        p, _ = law_of(kernel, position, memory)
         expected = ((r.T / p) @ r - np.outer(r.sum(0), r.sum(0))) / SIZE
     np.testing.assert_allclose(covariance, expected, atol=1e-12 * np.abs(expected).max())
 
@@ -109,7 +134,11 @@ def z_of_moments(estimates, exact, covariance) -> float:
     return max(np.abs(values).max() for values in z)
 
 
-WITH_REPLACEMENT = [name for name in SUBSAMPLES if name not in ("all-rows", "optimal", "without-replacement")]
+WITH_REPLACEMENT = [
+    name
+    for name in SUBSAMPLES
+    if name not in ("all-rows", "bandit", "exponential", "optimal", "stratified", "without-replacement")
+]
 
 
 @pytest.mark.parametrize("subsample", WITH_REPLACEMENT)
@@ -154,5 +183,19 @@ def test_optimal_weights_are_drawn_from_the_law_they_report(gradient):
     estimates = jax.jit(jax.vmap(lambda words: kernel.estimate(position, words).gradient))(supply)
     r = residual_matrix(kernel.gradient, position)
     p = np.asarray(kernel.selection.units(kernel.gradient, position), float) / 2**32
+    covariance = ((r.T / p) @ r - np.outer(r.sum(0), r.sum(0))) / SIZE
+    assert z_of_moments(estimates, posterior.gradient(position), covariance) < 4.6
+
+
+@pytest.mark.parametrize("gradient", ["simple", "control-variate"])
+def test_a_bandit_draws_from_the_law_it_reports(gradient):
+    posterior, position = logistic(), jnp.array([0.7, -1.3])
+    kernel = prepared(posterior, "bandit", gradient)
+    learned = learned_by(kernel, position, None)
+    p = kernel.selection.probabilities(learned)
+    assert p.max() > 1.5 * p.min()
+    supply = kernel.selection.supply(jax.random.key(0), 100_000)
+    estimates = jax.jit(jax.vmap(lambda words: kernel.estimate(position, words, Memory(None, learned)).gradient))(supply)
+    r = residual_matrix(kernel.gradient, position)
     covariance = ((r.T / p) @ r - np.outer(r.sum(0), r.sum(0))) / SIZE
     assert z_of_moments(estimates, posterior.gradient(position), covariance) < 4.6

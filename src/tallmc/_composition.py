@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ._errors import InvalidInput
 from .geometry import Identity
 from .gradient import ControlVariate, Full, Simple
-from .subsample import Adaptive, AllRows, ExponentiallyWeighted, Fixed
+from .subsample import Adaptive, AllRows, ExponentiallyWeighted, Fixed, Stratified
 from .subsample.size import as_size
 
 if TYPE_CHECKING:
@@ -76,13 +76,15 @@ def _check_correction(method: Method) -> None:
         raise InvalidInput("size", "be fixed with a noise correction", method.size)
     if correction.calibrate_every is not None:
         if not isinstance(method.gradient, Simple):
-            rule = "be Simple() with a calibrated correction, which estimates the noise of that one"
+            rule = (
+                "be Simple() with a calibrated correction, which knows the gradient to within the noise of control variates only"
+            )
             raise InvalidInput("gradient", rule, method.gradient, "Leave calibrate_every out.")
-        if not method.subsample.draws_uniformly:
-            rule = "draw uniformly with a calibrated correction, which estimates that noise"
-            raise InvalidInput("subsample", rule, method.subsample, "Leave calibrate_every out.")
     elif not method.subsample.knows_its_spread:
         rule = "know the spread of its batches for a correction from the batch"
-        raise InvalidInput("subsample", rule, method.subsample, "Pass calibrate_every to the correction.")
+        cure = "Pass calibrate_every to the correction." + (
+            " Or Stratified(at_least=2)." if isinstance(method.subsample, Stratified) else ""
+        )
+        raise InvalidInput("subsample", rule, method.subsample, cure)
     elif size.size < 2:
         raise InvalidInput("size", "be at least 2 with a correction from the batch, which looks at its spread", method.size)

@@ -161,7 +161,8 @@ class Kernel(AbstractKernel):
         estimate = self.selection.estimate(self.gradient, position, memory, rows, transition)
         if self.noise_estimate is None:
             return estimate
-        return dataclasses.replace(estimate, noise=self.noise_estimate.covariance(position, estimate, memory.noise))
+        noise, learned = self.noise_estimate.covariance(position, estimate, memory.noise)
+        return dataclasses.replace(estimate, noise=noise, memory=dataclasses.replace(estimate.memory, noise=learned))
 
     def step(self, state: ChainState, supply: Supply, step: Int[Array, ""]) -> Stepped:
         rows = self.gather(supply).rows

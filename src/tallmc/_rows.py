@@ -16,13 +16,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 # Some accelerators round float32 factors to eleven bits unless told not to.
 dot = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 
 _BLOCK_FLOATS = 2**19
 _BLOCK_ROWS = 2**13
+_COMPARED_PAIRWISE = 64  # beyond it a sort is faster
 
 
 class Sum(eqx.Module):
@@ -51,6 +52,18 @@ def count_rows(data: PyTree[Array]) -> int:
 def take_rows(data: PyTree[Array], indices: Int[Array, "*k"]) -> PyTree[Array]:
     """Rows by index; every index is known to be in range."""
     return jax.tree.map(lambda column: column.at[indices].get(mode="promise_in_bounds"), data)
+
+
+def first_of_each(indices: Int[Array, " n"]) -> Bool[Array, " n"]:
+    """False where a row number repeats an earlier one: what is kept for a row changes once, however often it was drawn."""
+    n = indices.shape[0]
+    if n <= _COMPARED_PAIRWISE:
+        earlier = jnp.arange(n)[None, :] < jnp.arange(n)[:, None]
+        return ~jnp.any((indices[:, None] == indices[None, :]) & earlier, axis=1)
+    order = jnp.argsort(indices, stable=True)
+    ordered = indices[order]
+    new = jnp.concatenate([jnp.ones(1, bool), ordered[1:] != ordered[:-1]])
+    return jnp.zeros(n, bool).at[order].set(new, unique_indices=True)
 
 
 def floats_per_row(data: PyTree[Array]) -> int:

@@ -1,18 +1,22 @@
 """Correcting for gradient noise: the noise that the subsample brings is taken off the noise that the dynamics injects.
 
 A step with gradient noise of covariance V has (ε²/4)V too much variance. It is put right by injecting that much less,
-Z ~ N(0, I − (ε/4)V) in place of N(0, I) (nemeth-2021, section 3), or, where there is friction, by more friction in proportion
+Z ~ N(0, I − (ε/4)V) in place of N(0, I) (nemeth-2021, section 3), or, where there is a momentum, by friction in proportion
 (li-2021, appendix F). V is not known; it is estimated in one of two ways:
 
     from the batch     the spread of the terms w_i r_i within each step's own batch: unbiased, so that the variance of a step is
                        right on average, and the stationary covariance on a Gaussian is that of exact gradients
-    calibrated         every m steps a pass over all rows gives the first two moments of the rows' gradients at ω = θ; between
-                       passes each batch corrects them, SVRG-fashion, by w_i [φ_i(θ) − φ_i(ω)]. For uniform draws and the simple
-                       estimator. (Algorithm 2 of li-2021 never sets ω and lets its moments pile up; this is what it means.)
+    calibrated         every m steps a pass over all rows gives Σ ∇f_i at ω = θ; from then on ∇f(θ) is known to within the small
+                       noise of SVRG, ∇f₀(θ) + Σ ∇f_i(ω) + Σ_{i∈S} w_i [∇f_i(θ) − ∇f_i(ω)], and V is the running average, over
+                       about m steps, of the squared errors of the estimates that were used. For the simple estimator.
+
+The second is Algorithm 2 of li-2021 put right: as printed it never sets ω, lets its moments pile up, and takes the covariance
+of rows drawn uniformly for that of rows drawn by exponential weights. Exponential weights bring a mean force along the
+momentum, which is a friction of its own: there the correction helps where noise is strong and overdoes it where it is weak.
 
 What is left of the injected variance is positive by construction: directions in which V is too large for the step get no noise,
 and the share of tr V that was not taken off is recorded (`uncorrected_noise`). A chain in which V is too large over all
-directions together, (ε/4) tr V > d, ends with an outcome that says so.
+directions together, tr (ε/4)V > d, or through friction tr (ε²/8)V > d, ends with an outcome that says so.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from ._errors import InvalidInput, check_int
 from ._outcome import Outcome
 from ._posterior import AbstractPosterior
-from ._rows import count_rows, dot, sum_rows
+from ._rows import dot, sum_rows
 from .geometry import AbstractGeometry
 from .subsample.selection import Estimate
 
@@ -54,8 +58,10 @@ class AbstractNoiseEstimate(eqx.Module):
         """Passes over all rows made for the first `step` steps."""
 
     @abc.abstractmethod
-    def covariance(self, position: Float[Array, " d"], estimate: Estimate, memory: PyTree[Array]) -> Covariance:
-        """The covariance of the estimate just made at `position`."""
+    def covariance(
+        self, position: Float[Array, " d"], estimate: Estimate, memory: PyTree[Array]
+    ) -> tuple[Covariance, PyTree[Array]]:
+        """The covariance of the estimate just made at `position`, and the memory after it."""
 
 
 class WithinBatch(AbstractNoiseEstimate):
@@ -71,18 +77,18 @@ class WithinBatch(AbstractNoiseEstimate):
     def passes_before(self, step: np.ndarray) -> np.ndarray:
         return np.zeros_like(step)
 
-    def covariance(self, position: Float[Array, " d"], estimate: Estimate, memory: None) -> Covariance:
+    def covariance(self, position: Float[Array, " d"], estimate: Estimate, memory: None) -> tuple[Covariance, None]:
         assert estimate.spread is not None, "a method with this correction has a subsample that knows its spread"
-        return _second_moment(self.geometry.pull(estimate.spread), self.shape)
+        return _second_moment(self.geometry.pull(estimate.spread), self.shape), None
 
 
-class Moments(eqx.Module):
+class Errors(eqx.Module):
     centre: Float[Array, " d"]
     """ω."""
-    first: Float[Array, " d"]
-    """m₁(ω) = Σ Cᵀ∇f_i(ω)."""
-    second: Covariance
-    """m₂(ω) = N Σ Cᵀ∇f_i(ω) ∇f_i(ω)ᵀC."""
+    row_sum: Float[Array, " d"]
+    """Σ ∇f_i(ω) over all rows."""
+    covariance: Covariance
+    """The running average of the estimates' squared errors."""
 
 
 class Calibrated(AbstractNoiseEstimate):
@@ -91,40 +97,38 @@ class Calibrated(AbstractNoiseEstimate):
     shape: Shape = eqx.field(static=True)
     every: int = eqx.field(static=True)
     size: int = eqx.field(static=True)
-    """Draws in one estimate, whose covariance is that of a single one divided by this."""
 
-    def start(self, position: Float[Array, " d"]) -> Moments:
-        d = position.shape[0]  # all of it is found before the first step
-        return Moments(position, position, jnp.zeros((d, d) if self.shape == "dense" else (d,), position.dtype))
+    def start(self, position: Float[Array, " d"]) -> Errors:
+        """Before any error was seen: the covariance of `size` rows drawn uniformly."""
 
-    def refresh(self, memory: Moments, position: Float[Array, " d"], step: Int[Array, ""]) -> Moments:
-        return lax.cond(step % self.every == 0, lambda: self._moments_at(position), lambda: memory)
+        def block(rows: PyTree[Array]) -> tuple[Array, Array]:
+            gradients = self.posterior.expand(self.posterior.row_gradients(position, rows), rows)
+            return jnp.sum(gradients, axis=0), _second_moment(self.geometry.pull(gradients), self.shape)
+
+        total, second = sum_rows(block, self.posterior.data, self.posterior.width).rounded()
+        first = _second_moment(self.geometry.pull(total)[None], self.shape)
+        return Errors(position, total, (self.posterior.n_rows * second - first) / self.size)
+
+    def refresh(self, memory: Errors, position: Float[Array, " d"], step: Int[Array, ""]) -> Errors:
+        def recentred() -> Errors:
+            gradient = self.posterior.potential_and_gradient_sum(position).rounded()[1]
+            return Errors(position, gradient - self.posterior.prior_gradient(position), memory.covariance)
+
+        return lax.cond(step % self.every == 0, recentred, lambda: memory)
 
     def passes_before(self, step: np.ndarray) -> np.ndarray:
-        return -(-step // self.every)
+        return 1 - (-step // self.every)
 
-    def covariance(self, position: Float[Array, " d"], estimate: Estimate, memory: Moments) -> Covariance:
+    def covariance(self, position: Float[Array, " d"], estimate: Estimate, memory: Errors) -> tuple[Covariance, Errors]:
         assert estimate.batch is not None, "a method with this correction has a subsample that gives its batch"
         rows, weights = estimate.batch.rows, estimate.batch.weights
-        first_now, second_now = self._batch_moments(position, rows, weights)
-        first_then, second_then = self._batch_moments(memory.centre, rows, weights)
-        first, second = memory.first + first_now - first_then, memory.second + second_now - second_then
-        return positive_part(second - _second_moment(first[None], self.shape)) / self.size
-
-    def _moments_at(self, position: Float[Array, " d"]) -> Moments:
-        def block(rows: PyTree[Array]) -> tuple[Array, Array]:
-            return self._batch_moments(position, rows, jnp.ones(count_rows(rows), position.dtype))
-
-        first, second = sum_rows(block, self.posterior.data, self.posterior.width).rounded()
-        return Moments(position, first, second)
-
-    def _batch_moments(
-        self, position: Float[Array, " d"], rows: PyTree[Array], weights: Float[Array, " n"]
-    ) -> tuple[Float[Array, " d"], Covariance]:
-        """Σ w_i φ_i, φ_i the first and second moments of row i's gradient."""
-        gradients = self.geometry.pull(self.posterior.expand(self.posterior.row_gradients(position, rows), rows))
-        second = _second_moment(jnp.sqrt(weights * self.posterior.n_rows)[:, None] * gradients, self.shape)
-        return dot(weights, gradients), second
+        moved = self.posterior.row_gradients(position, rows) - self.posterior.row_gradients(memory.centre, rows)
+        exact = self.posterior.prior_gradient(position) + memory.row_sum + self.posterior.combine(moved, rows, weights)
+        error = self.geometry.pull(estimate.gradient - exact)
+        newest = _second_moment(error[None], self.shape)
+        averaged = memory.covariance + (newest - memory.covariance) / self.every
+        # The average before this error: what a step corrects by is independent of the noise it corrects.
+        return memory.covariance, Errors(memory.centre, memory.row_sum, averaged)
 
 
 class Shrunk(NamedTuple):
@@ -146,21 +150,28 @@ def shrunk(normal: Float[Array, " d"], covariance: Covariance | None, share: Flo
         taken, axes = jnp.linalg.eigh(share * covariance)
         noise = dot(axes, jnp.sqrt(jnp.maximum(1 - taken, 0)) * dot(axes.T, normal))
     uncorrected = jnp.sum(jnp.maximum(taken - 1, 0)) / jnp.maximum(jnp.sum(taken), jnp.finfo(taken.dtype).tiny)
-    outcome = jnp.where(jnp.mean(taken) <= 1, Outcome.OK, Outcome.TOO_NOISY).astype(jnp.int32)
-    return Shrunk(noise, {"uncorrected_noise": uncorrected}, outcome)
+    return Shrunk(noise, {"uncorrected_noise": uncorrected}, _room(covariance, share))
 
 
-def applied(covariance: Covariance, vector: Float[Array, " d"]) -> Float[Array, " d"]:
-    """V v."""
-    return covariance * vector if covariance.ndim == 1 else dot(covariance, vector)
+class Drag(NamedTuple):
+    """What friction takes off a momentum in proportion to the noise of its kicks."""
+
+    force: Float[Array, " d"]
+    outcome: Int[Array, ""] | np.int32
 
 
-def positive_part(covariance: Covariance) -> Covariance:
-    """The nearest covariance: negative directions are set to zero."""
-    if covariance.ndim == 1:
-        return jnp.maximum(covariance, 0)
-    values, axes = jnp.linalg.eigh(covariance)
-    return dot(axes * jnp.maximum(values, 0), axes.T)
+def drag(momentum: Float[Array, " d"], covariance: Covariance | None, step: Float[Array, ""]) -> Drag:
+    """The friction (h/2)Vρ that balances kicks of covariance h²V. Where (h²/2)V > I it would turn the momentum round."""
+    if covariance is None:
+        return Drag(jnp.zeros_like(momentum), np.int32(Outcome.OK))
+    applied = covariance * momentum if covariance.ndim == 1 else dot(covariance, momentum)
+    return Drag(step / 2 * applied, _room(covariance, step**2 / 2))
+
+
+def _room(covariance: Covariance, share: Float[Array, ""]) -> Int[Array, ""]:
+    """Whether, over all directions, share·V is no more than the variance it is to be taken from."""
+    variances = covariance if covariance.ndim == 1 else jnp.diagonal(covariance)
+    return jnp.where(share * jnp.mean(variances) <= 1, Outcome.OK, Outcome.TOO_NOISY).astype(jnp.int32)
 
 
 def _second_moment(vectors: Float[Array, "n d"], shape: Shape) -> Covariance:
@@ -172,7 +183,7 @@ class NoiseCorrection:
     """Correct for gradient noise, coordinate by coordinate ("diagonal") or in all directions ("dense", O(d³) a step).
 
     `through="noise"` injects less noise; `through="friction"`, for dynamics with momentum, adds friction. The noise is estimated
-    from each batch, or, with `calibrate_every` so many steps, from a pass over all rows and what the batches since say.
+    from each batch, or, with a pass over all rows `calibrate_every` so many steps, from the errors of the estimates since.
     """
 
     shape: Shape = "diagonal"

@@ -169,7 +169,7 @@ def ewsg(step_size: StepSize, size: Size, friction: float, length: int = 1, carr
 
 
 def ewsg_vr(step_size: StepSize, size: Size, friction: float, every: int, length: int = 1) -> Method:
-    """EWSG with friction added for the gradient noise that is left, calibrated at intervals by a pass over the data."""
+    """EWSG with friction added for its gradient noise, calibrated at intervals by a pass over the data."""
     return Method(
         dynamics=Underdamped(friction),
         subsample=ExponentiallyWeighted(length),

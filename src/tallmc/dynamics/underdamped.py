@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from .._anchor import Needs
 from .._errors import check_number
 from .._random import standard_normal
-from ..correction import applied, shrunk
+from ..correction import drag, shrunk
 from ..geometry import AbstractGeometry
 from ..subsample.selection import Transition
 from .base import AbstractDynamics, DynamicsChoice, Evaluate, Moved, Surroundings
@@ -46,13 +46,12 @@ class UnderdampedDynamics(AbstractDynamics):
         sd = jnp.sqrt(2 * self.friction * h)
         at_rest = h * self.friction * momentum / sd
         estimate = evaluate(state.position, Transition(at_rest, at_rest - momentum / sd, h / sd, self.geometry))
-        drag = self.friction * momentum
-        if self.adds_friction and estimate.noise is not None:
-            drag = drag + h / 2 * applied(estimate.noise, momentum)
+        added = drag(momentum, estimate.noise if self.adds_friction else None, h)
         injected = shrunk(noise, None if self.adds_friction else estimate.noise, h / (2 * self.friction))
         position = state.position + self.geometry.push(h * momentum)
-        momentum = momentum - h * (self.geometry.pull(estimate.gradient) + drag) + sd * injected.noise
-        return Moved(MomentumState(position, momentum), estimate, injected.stats, injected.outcome)
+        force = self.geometry.pull(estimate.gradient) + self.friction * momentum + added.force
+        momentum = momentum - h * force + sd * injected.noise
+        return Moved(MomentumState(position, momentum), estimate, injected.stats, jnp.maximum(injected.outcome, added.outcome))
 
 
 @dataclasses.dataclass(frozen=True)

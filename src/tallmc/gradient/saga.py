@@ -16,13 +16,12 @@ from __future__ import annotations
 import dataclasses
 
 import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from .._anchor import Anchor, Needs
 from .._posterior import AbstractPosterior
-from .._rows import Sum, map_rows
+from .._rows import Sum, first_of_each, map_rows
 from .base import AbstractGradient, Batch, GradientChoice
 
 _WHICH_ROWS = "a table needs to know which rows were drawn"
@@ -60,20 +59,13 @@ class SagaGradient(AbstractGradient):
         assert batch.indices is not None, _WHICH_ROWS
         new = _entries(memory, batch.indices) + residuals
         compact = memory.compact.at[batch.indices].set(new, mode="promise_in_bounds")
-        change = self.posterior.combine(residuals, batch.rows, _first_of_each(batch.indices).astype(batch.weights.dtype))
+        change = self.posterior.combine(residuals, batch.rows, first_of_each(batch.indices).astype(batch.weights.dtype))
         return Table(compact, memory.row_sum.plus(change))
 
 
 def _entries(memory: Table, indices: Int[Array, " n"] | None) -> Float[Array, "n ..."]:
     assert indices is not None, _WHICH_ROWS
     return memory.compact.at[indices].get(mode="promise_in_bounds")
-
-
-def _first_of_each(indices: Int[Array, " n"]) -> Bool[Array, " n"]:
-    """False where a row number repeats an earlier one: its entry changes once."""
-    n = indices.shape[0]
-    earlier = jnp.arange(n)[None, :] < jnp.arange(n)[:, None]
-    return ~jnp.any((indices[:, None] == indices[None, :]) & earlier, axis=1)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,23 +1,30 @@
 """Subsampling: which rows a step sees, how many, and with what weight."""
 
+from .bandit import Bandit
 from .base import SizeChoice, SubsampleChoice
+from .exponential import ExponentiallyWeighted
 from .full import AllRows
 from .optimal import Optimal
 from .preferential import Preferential
 from .size import Adaptive, Fixed
+from .stratified import Stratified
 from .uniform import Uniform
-from .weights import curvature_weights, gradient_weights, lipschitz_weights, probabilities
+from .weights import curvature_weights, frobenius_weights, gradient_weights, lipschitz_weights, probabilities
 
 __all__ = [
     "Adaptive",
     "AllRows",
+    "Bandit",
+    "ExponentiallyWeighted",
     "Fixed",
     "Optimal",
     "Preferential",
     "SizeChoice",
+    "Stratified",
     "SubsampleChoice",
     "Uniform",
     "curvature_weights",
+    "frobenius_weights",
     "gradient_weights",
     "lipschitz_weights",
     "probabilities",

@@ -36,11 +36,6 @@ class SubsampleChoice(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def draws_uniformly(self) -> bool:
-        """Whether every row is as likely as any other, independently in each draw."""
-
-    @property
-    @abc.abstractmethod
     def knows_its_spread(self) -> bool:
         """Whether its batches tell how noisy they are."""
 

@@ -10,7 +10,9 @@ dynamics, the paper's recommendation), "to_zero" (it ends at zero), "zero" or "o
 over batches, each proposed from q and accepted with probability min(1, exp(‖x + aG_j‖²/2 − ‖x + aG_i‖²/2)) (eq. 6), stands for p
 without a pass over the rows. It begins at a fresh batch (Algorithm 1) or, with `carry`, at the last step's (section 4.4).
 
-Biased, unlike every other subsample here: it trades a bias of order ε for less variance. A step takes M + 1 batches of rows.
+Biased, unlike every other subsample here, of order ε. The paper's account is less variance for that bias; on its own Gaussian
+example the variance is a fifth larger than that of uniform draws, and the gain comes from the bias: a mean force (h/2)Vr along
+the momentum, which is the friction that balances gradient noise of covariance V. A step takes M + 1 batches of rows.
 """
 
 from __future__ import annotations
@@ -151,11 +153,6 @@ class ExponentiallyWeighted(SubsampleChoice):
     @property
     def passes(self) -> int:
         return self.base.passes
-
-    @property
-    def draws_uniformly(self) -> bool:
-        """Of its proposals."""
-        return self.base.draws_uniformly
 
     def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None, size: SizeChoice | None) -> IndexChain:
         base = self.base.prepare(posterior, anchor, size)

@@ -46,7 +46,6 @@ class AllRows(SubsampleChoice):
 
     needs = Needs.NOTHING
     passes = 0
-    draws_uniformly = False
     knows_its_spread = False
 
     def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None, size: SizeChoice | None) -> AllRowsSelection:

@@ -83,7 +83,6 @@ class Optimal(SubsampleChoice):
 
     needs = Needs.NOTHING
     passes = 0
-    draws_uniformly = False
     knows_its_spread = True
 
     def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None, size: SizeChoice | None) -> OptimalSelection:

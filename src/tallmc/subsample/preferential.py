@@ -35,7 +35,6 @@ class Preferential(SubsampleChoice):
 
     weights: Any = "curvature"
     floor: float = 0.05
-    draws_uniformly = False
     knows_its_spread = True
 
     def __post_init__(self) -> None:

@@ -73,10 +73,6 @@ class Uniform(SubsampleChoice):
     passes = 0
     knows_its_spread = True
 
-    @property
-    def draws_uniformly(self) -> bool:
-        return self.replace
-
     def __post_init__(self) -> None:
         if not isinstance(self.replace, bool):
             raise InvalidInput("replace", "be True or False", self.replace)

@@ -1,0 +1,233 @@
+"""EWSG: its index chain against eq. 4 of li-2021 by enumeration, and what it gains on the paper's Gaussian example (card C1)."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tallmc
+from problems import logistic
+from stationary import run_chains
+from tallmc.dynamics import Langevin, Underdamped
+from tallmc.geometry import Dense
+from tallmc.gradient import SAGA, SVRG, ControlVariate, Simple
+from tallmc.subsample import ExponentiallyWeighted, Preferential, Uniform
+from tallmc.subsample.selection import Memory
+
+STEP, FRICTION = 0.4, 1.3
+MOMENTUM, POSITION = np.array([0.8, -0.5]), np.array([0.7, -1.3])
+GUESSES = ("at_rest", "to_zero", "zero", "one")
+
+
+def x_of_the_paper(guess, h, gamma, momentum):
+    """Figure 1b's choices, with σ = √(2γ)."""
+    sigma = np.sqrt(2 * gamma)
+    return {
+        "at_rest": np.sqrt(h) * gamma * momentum / sigma,
+        "to_zero": (-1 + h * gamma) * momentum / (sigma * np.sqrt(h)),
+        "zero": np.zeros_like(momentum),
+        "one": np.ones_like(momentum),
+    }[guess]
+
+
+def kernel_of(posterior, length, guess="at_rest", size=1, carry=False, gradient=None, base=None):
+    method = tallmc.Method(
+        dynamics=Underdamped(FRICTION),
+        gradient=gradient or Simple(),
+        subsample=ExponentiallyWeighted(length, guess, carry, base or Uniform()),
+        size=size,
+        step_size=STEP,
+    )
+    return method.prepare(posterior).kernel
+
+
+def momentum_after(kernel, picked, log_uniform, memory=None):
+    """The momentum after one step of the library's own, without noise, when these batches are proposed."""
+    selection = kernel.selection
+    picks = [selection.base.picks_at(jnp.array(batch)) for batch in picked]
+    proposed = jax.tree.map(lambda *leaves: jnp.stack(leaves), *picks)
+    supply = tallmc._kernel.Supply(tallmc.subsample.exponential.ChainSupply(proposed, jnp.asarray(log_uniform)), jnp.zeros(2))
+    motion = tallmc.dynamics.momentum.MomentumState(jnp.asarray(POSITION), jnp.asarray(MOMENTUM))
+    state = tallmc._kernel.ChainState(motion, memory or Memory())
+    return np.asarray(kernel.step(state, supply, jnp.int32(0)).state.motion.momentum)
+
+
+def estimates_by_batch(kernel, size):
+    """G_S of every batch with its probability under the base, from the momentum that each alone would give."""
+    posterior = kernel.posterior
+    rows = list(itertools.product(range(posterior.n_rows), repeat=size))
+    p = kernel.selection.base.law.probabilities()
+    gradient = kernel.gradient
+    values = []
+    for batch in rows:
+        picks = kernel.selection.base.picks_at(jnp.array(batch))
+        taken = jax.tree.map(lambda column, batch=batch: column[jnp.array(batch)], posterior.data)
+        values.append(gradient(jnp.asarray(POSITION), tallmc.gradient.Batch(taken, picks.weights, picks.indices)))
+    return rows, np.array([np.prod(p[list(batch)]) for batch in rows]), np.stack(values)
+
+
+@pytest.mark.parametrize("guess", GUESSES)
+@pytest.mark.parametrize(("size", "base"), [(1, None), (2, None), (1, Preferential(np.array([1.0, 2.0, 0.5, 4.0]), floor=0.1))])
+def test_every_step_of_the_index_chain_is_the_papers(guess, size, base):
+    """All pairs of batches, at uniforms just below and just above the acceptance probability of eq. 6."""
+    posterior = logistic(n_rows=4)
+    kernel = kernel_of(posterior, 1, guess, size, base=base)
+    rows, _, G = estimates_by_batch(kernel, size)
+    h = STEP / 2
+    x, a = x_of_the_paper(guess, h, FRICTION, MOMENTUM), np.sqrt(h / (2 * FRICTION))
+    weight = np.sum((x + a * G) ** 2, axis=1) / 2
+    step = jax.jit(lambda picked, log_uniform: kernel.selection.last_of_chain(picked, log_uniform, transition))
+    transition = tallmc.subsample.selection.Transition(
+        jnp.asarray(x_of_the_paper("at_rest", h, FRICTION, MOMENTUM)),
+        jnp.asarray(x_of_the_paper("to_zero", h, FRICTION, MOMENTUM)),
+        jnp.asarray(a),
+        tallmc.geometry.IdentityGeometry(),
+    )
+    for i, j in itertools.product(range(len(rows)), repeat=2):
+        log_accept = min(0.0, weight[j] - weight[i])
+        candidates = jnp.asarray(G[[i, j]])
+        assert int(step(candidates, jnp.array([log_accept - 1e-9]))) == 1
+        if log_accept < 0:
+            assert int(step(candidates, jnp.array([log_accept + 1e-9]))) == 0
+
+
+@pytest.mark.parametrize("guess", GUESSES)
+def test_the_dynamics_ask_for_the_papers_x_and_scale(guess):
+    """The choice between two batches, through the whole kernel, turns where eq. 6 says."""
+    posterior = logistic(n_rows=4)
+    kernel = kernel_of(posterior, 1, guess)
+    _, _, G = estimates_by_batch(kernel, 1)
+    h = STEP / 2
+    x, a = x_of_the_paper(guess, h, FRICTION, MOMENTUM), np.sqrt(h / (2 * FRICTION))
+    weight = np.sum((x + a * G) ** 2, axis=1) / 2
+    after = lambda i: MOMENTUM - h * (G[i] + FRICTION * MOMENTUM)
+    i, j = int(np.argmax(weight)), int(np.argmin(weight))
+    for offset, chosen in ((-1e-6, j), (1e-6, i)):
+        moved = momentum_after(kernel, [(i,), (j,)], [weight[j] - weight[i] + offset])
+        np.testing.assert_allclose(moved, after(chosen), rtol=1e-12)
+
+
+def chain_law(kernel, length, size):
+    """The law of the batch after `length` Metropolis steps from a fresh one, and its limit, eq. 4."""
+    _, q, G = estimates_by_batch(kernel, size)
+    h = STEP / 2
+    x, a = x_of_the_paper("at_rest", h, FRICTION, MOMENTUM), np.sqrt(h / (2 * FRICTION))
+    weight = np.sum((x + a * G) ** 2, axis=1) / 2
+    accept = np.minimum(1, np.exp(weight[None, :] - weight[:, None]))
+    transition = q[None, :] * accept
+    transition += np.diag(1 - transition.sum(axis=1))
+    limit = q * np.exp(weight - weight.max())
+    return q @ np.linalg.matrix_power(transition, length), limit / limit.sum(), G
+
+
+@pytest.mark.parametrize("length", [0, 1, 3])
+def test_gradients_have_the_enumerated_law_of_the_index_chain(length):
+    posterior, size = logistic(n_rows=4), 2
+    kernel = kernel_of(posterior, length, size=size)
+    law, _, G = chain_law(kernel, length, size)
+    n = 200_000
+    supply = kernel.supply(jax.random.key(0), n)
+    state = tallmc._kernel.ChainState(
+        tallmc.dynamics.momentum.MomentumState(jnp.asarray(POSITION), jnp.asarray(MOMENTUM)), Memory()
+    )
+    quiet = tallmc._kernel.Supply(supply.rows, jnp.zeros_like(supply.noise))
+    after = jax.jit(jax.vmap(lambda s: kernel.step(state, s, jnp.int32(0)).state.motion.momentum))(quiet)
+    seen = (MOMENTUM - np.asarray(after)) / (STEP / 2) - FRICTION * MOMENTUM
+    mean = law @ G
+    second = np.einsum("s,si,sj->ij", law, G, G)
+    products = np.einsum("ni,nj->nij", seen, seen)
+    assert np.max(np.abs(seen.mean(0) - mean) / (seen.std(0) / np.sqrt(n))) < 4.6
+    assert np.max(np.abs(products.mean(0) - second) / (products.std(0) / np.sqrt(n))) < 4.6
+
+
+def test_long_index_chains_reach_equation_4():
+    kernel = kernel_of(logistic(n_rows=4), 1, size=2)
+    distance = [np.abs(np.subtract(*chain_law(kernel, length, 2)[:2])).sum() for length in (0, 1, 10, 200)]
+    assert distance[0] > distance[1] > distance[2]
+    assert distance[3] < 1e-9
+
+
+def test_carried_index_starts_at_the_last_batch():
+    posterior = logistic(n_rows=4)
+    kernel = kernel_of(posterior, 1, carry=True)
+    held = kernel.selection.base.picks_at(jnp.array([2]))
+    _, _, G = estimates_by_batch(kernel, 1)
+    refused = momentum_after(kernel, [(0,)], [50.0], Memory(selection=held))
+    np.testing.assert_allclose(refused, MOMENTUM - STEP / 2 * (G[2] + FRICTION * MOMENTUM), rtol=1e-12)
+    taken = momentum_after(kernel, [(0,)], [-50.0], Memory(selection=held))
+    np.testing.assert_allclose(taken, MOMENTUM - STEP / 2 * (G[0] + FRICTION * MOMENTUM), rtol=1e-12)
+
+
+@pytest.mark.parametrize("gradient", [ControlVariate(), SVRG(every=5), SAGA()], ids=["cv", "svrg", "saga"])
+@pytest.mark.parametrize("dynamics", [Langevin(), Underdamped(2.0)], ids=["overdamped", "underdamped"])
+def test_it_goes_with_other_gradients_and_dynamics(gradient, dynamics):
+    method = tallmc.Method(
+        dynamics=dynamics, gradient=gradient, subsample=ExponentiallyWeighted(2), size=2, step_size=0.02, geometry=Dense()
+    )
+    draws = tallmc.sample(logistic(n_rows=20), method, chains=2, draws=50)
+    assert draws.ok.all()
+    assert draws.sample_stats["batch_size"].max() == 6
+
+
+# li-2021, section 5.1: 50 points in the plane, target N(c̄, I/50).
+
+
+def example(seed=0):
+    centres = np.random.default_rng(seed).normal(size=(50, 2))
+    return tallmc.Posterior(
+        log_likelihood=lambda theta, c: -jnp.sum((theta - c) ** 2) / 2,
+        log_prior=lambda theta: jnp.zeros(()),
+        data=centres,
+        init=np.zeros(2),
+    )
+
+
+def divergence(method, rows_per_step, passes=30, chains=4000):
+    """KL(target ‖ Gaussian fit of the chains' ends) after so many passes over the data."""
+    posterior = example()
+    steps = passes * 50 // rows_per_step
+    ends = run_chains(method.prepare(posterior).kernel, chains=chains, steps=1, thin=steps, burn_in=0, start=np.zeros(2))[:, 0]
+    target_mean, target = np.asarray(posterior.data).mean(0), np.eye(2) / 50
+    mean, fit = ends.mean(0), np.cov(ends.T)
+    apart = mean - target_mean
+    inverse = np.linalg.inv(fit)
+    return 0.5 * (np.trace(inverse @ target) + apart @ inverse @ apart - 2 + np.log(np.linalg.det(fit) / np.linalg.det(target)))
+
+
+def of_the_example(h, subsample, correction=None):
+    return tallmc.Method(dynamics=Underdamped(10.0), subsample=subsample, size=1, step_size=2 * h, correction=correction)
+
+
+def test_ewsg_beats_sghmc():
+    sghmc = divergence(of_the_example(0.05, Uniform()), 1)
+    ewsg = divergence(of_the_example(0.05, ExponentiallyWeighted(1)), 2)
+    assert ewsg < 0.9 * sghmc
+
+
+def test_variance_reduction_beats_ewsg_where_noise_is_strong():
+    """At h = 0.02: at the paper's 0.05 the friction that its formula asks for, h·Γ = 3.6, is unstable in its own Euler steps."""
+    correction = tallmc.NoiseCorrection("diagonal", through="friction", calibrate_every=50)
+    ewsg = divergence(of_the_example(0.02, ExponentiallyWeighted(1)), 2)
+    reduced = divergence(of_the_example(0.02, ExponentiallyWeighted(1), correction), 3)
+    assert reduced < 0.9 * ewsg
+
+
+def test_calibrated_friction_makes_uniform_draws_better_than_exponential_weights():
+    correction = tallmc.NoiseCorrection("diagonal", through="friction", calibrate_every=50)
+    ewsg = divergence(of_the_example(0.01, ExponentiallyWeighted(1)), 2)
+    assert divergence(of_the_example(0.01, Uniform(), correction), 2) < 0.2 * ewsg
+
+
+def test_a_step_too_large_for_the_variance_reduction_ends_the_chain():
+    correction = tallmc.NoiseCorrection("dense", through="friction", calibrate_every=25)
+    method = of_the_example(0.05, ExponentiallyWeighted(1), correction)
+    with pytest.warns(tallmc.SamplingWarning, match="more gradient noise than the step can take"):
+        draws = tallmc.sample(example(), method, chains=2, draws=20)
+    assert set(draws.outcomes) == {tallmc.Outcome.TOO_NOISY}
+
+
+def test_the_recommended_guess_beats_the_other_three():
+    found = {guess: divergence(of_the_example(0.07, ExponentiallyWeighted(1, guess)), 2) for guess in GUESSES}
+    assert found["at_rest"] < 0.9 * min(found[guess] for guess in GUESSES if guess != "at_rest"), found

@@ -1,0 +1,81 @@
+"""pSGLD: the law of its discrete chain by quadrature, and what Γ is for."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tallmc
+from stationary import largest_z, run_chains
+from test_order import anharmonic, true_second_moment
+
+STEP = 0.05
+GRID = np.linspace(-6, 6, 1501)
+
+
+def prepared(gamma, step=STEP, decay=0.0):
+    method = tallmc.Method(
+        dynamics=tallmc.dynamics.RMSprop(decay=decay, regulariser=0.5, gamma=gamma),
+        gradient=tallmc.gradient.Full(),
+        subsample=tallmc.subsample.AllRows(),
+        step_size=step,
+    )
+    return method.prepare(anharmonic()).kernel
+
+
+def second_moment_by_quadrature(gamma: bool, step: float) -> float:
+    """E θ² of θ' = θ + (ε/2)(Γ − Gf') + √(εG)η with G = 1/(λ + |f'|), from the paper's formulas."""
+    slope, curvature = GRID + 0.2 * GRID**3, 1 + 0.6 * GRID**2
+    G = 1 / (0.5 + np.abs(slope))
+    Gamma = -(G**2) * np.sign(slope) * curvature if gamma else 0.0
+    mean, variance = GRID + step / 2 * (Gamma - G * slope), step * G
+    kernel = np.exp(-((GRID[None, :] - mean[:, None]) ** 2) / (2 * variance[:, None])) / np.sqrt(variance)[:, None]
+    kernel /= kernel.sum(axis=1, keepdims=True)
+    equations = kernel.T - np.eye(len(GRID))
+    equations[0] = 1.0
+    law = np.linalg.solve(equations, np.eye(len(GRID))[0])
+    return float(law @ GRID**2)
+
+
+@pytest.mark.parametrize("gamma", [True, False])
+def test_long_runs_have_the_law_of_the_papers_formulas(gamma):
+    u = run_chains(prepared(gamma), chains=1024, steps=400, thin=10, burn_in=1000, start=np.zeros(1))[..., 0]
+    truth = second_moment_by_quadrature(gamma, STEP)
+    other = second_moment_by_quadrature(not gamma, STEP)
+    assert largest_z((u**2).mean(1)[:, None], np.array([truth])) < 4.6
+    assert largest_z((u**2).mean(1)[:, None], np.array([other])) > 10
+
+
+def test_only_with_gamma_does_a_smaller_step_lead_to_the_posterior():
+    with_gamma = [second_moment_by_quadrature(True, step) - true_second_moment() for step in (0.04, 0.02)]
+    without = second_moment_by_quadrature(False, 0.02) - true_second_moment()
+    assert abs(with_gamma[1]) < 0.6 * abs(with_gamma[0])
+    assert abs(without) > 10 * abs(with_gamma[1])
+
+
+def test_gamma_is_the_derivative_of_the_preconditioner():
+    """The drift with Γ less the drift without, against a numerical derivative of G, in one dimension and with memory."""
+    for decay in (0.0, 0.7):
+        kernel = prepared(True, decay=decay)
+        evaluate = lambda at, to, kernel=kernel: kernel.estimate(at, None)
+        position, mean_square = jnp.array([0.8]), jnp.array([0.3])
+        state = tallmc.dynamics.rmsprop.RMSpropState(position, mean_square)
+        noise = jnp.zeros(1), jnp.array([-1.0])
+        moved = [
+            prepared(gamma, decay=decay).dynamics.step(state, evaluate, jnp.asarray(STEP), noise).state.position[0]
+            for gamma in (True, False)
+        ]
+
+        def scale(at, decay=decay):
+            gradient = at + 0.2 * at**3
+            return 1 / (0.5 + np.sqrt(decay * 0.3 + (1 - decay) * gradient**2))
+
+        derivative = (scale(0.8 + 1e-5) - scale(0.8 - 1e-5)) / 2e-5
+        np.testing.assert_allclose(float(moved[0] - moved[1]), STEP / 2 * derivative, rtol=1e-6)
+
+
+def test_signs_are_fair_and_fresh():
+    noise, signs = prepared(True).dynamics.noise(jax.random.key(0), 40_000, jnp.zeros(3))
+    assert set(np.unique(signs)) == {-1.0, 1.0}
+    assert np.abs(np.asarray(signs).mean(0)).max() < 4.6 / np.sqrt(40_000)
+    assert np.abs((np.asarray(signs) * np.asarray(noise)).mean(0)).max() < 4.6 / np.sqrt(40_000)

@@ -1,0 +1,156 @@
+"""Strata: how the draws are shared out, what noise is left, and that clusters are found."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tallmc
+from problems import design, linear, logistic, residual_matrix
+from tallmc.subsample import Fixed, Stratified
+from tallmc.subsample.stratified import StratifiedSelection, allocate
+
+POSITION = jnp.array([0.7, -1.3])
+
+
+def noise(residuals, labels, draws) -> np.ndarray:
+    """Σ_h (N_h²/n_h) C_h."""
+    parts = [residuals[labels == label] for label in np.unique(labels)]
+    return sum(len(part) ** 2 / n * np.cov(part.T, ddof=0) for part, n in zip(parts, draws, strict=True))
+
+
+def prepared(posterior, subsample, size):
+    return tallmc.Method(subsample=subsample, size=size, step_size=0.1).prepare(posterior).kernel
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_allocation_is_whole_complete_and_nearest_to_the_shares(seed):
+    rng = np.random.default_rng(seed)
+    shares, at_least = rng.lognormal(0, 1.5, rng.integers(1, 12)), int(rng.integers(1, 3))
+    size = at_least * len(shares) + int(rng.integers(0, 60))
+    draws = allocate(size, shares, at_least)
+    assert draws.sum() == size
+    assert draws.min() >= at_least
+    # Those above the least share what is left in proportion, to within one draw.
+    above = draws > at_least
+    if above.any():
+        ideal = shares * (draws[above].sum() / shares[above].sum())
+        assert np.abs(draws - ideal)[above].max() < 1 + above.sum() / size
+        assert (ideal[~above] < at_least + 1).all()
+
+
+def test_allocation_by_largest_remainders():
+    np.testing.assert_array_equal(allocate(10, np.array([46.0, 24.0, 30.0])), [5, 2, 3])
+    np.testing.assert_array_equal(allocate(7, np.array([3.0, 3.0, 1.0])), [3, 3, 1])
+    np.testing.assert_array_equal(allocate(3, np.array([1e6, 0.0, 0.0])), [1, 1, 1])
+    np.testing.assert_array_equal(allocate(6, np.array([0.1] * 3), 2), [2, 2, 2])
+
+
+def test_proportional_strata_never_have_more_noise_than_uniform_draws():
+    """With n_h = n N_h/N exactly: what is saved is the scatter of the strata's means."""
+    posterior, rng = logistic(n_rows=24), np.random.default_rng(0)
+    for _ in range(10):
+        labels = rng.permutation(np.repeat([0, 1, 2], [12, 8, 4]))
+        selection = prepared(posterior, Stratified(labels), 6).selection
+        np.testing.assert_array_equal(selection.draws, [3, 2, 1])
+        r = residual_matrix(tallmc.sgld(0.1, size=6).prepare(posterior).kernel.gradient, POSITION)
+        saved = 24**2 / 6 * np.cov(r.T, ddof=0) - noise(r, labels, [3, 2, 1])
+        means = np.stack([r[labels == label].mean(0) for label in range(3)]) - r.mean(0)
+        np.testing.assert_allclose(saved, 24 / 6 * (means.T * [12, 8, 4]) @ means, atol=1e-12 * np.abs(r).max() ** 2 * 24**2)
+        assert np.linalg.eigvalsh(saved).min() > -1e-9
+
+
+def test_neyman_is_the_allocation_with_the_least_noise_at_the_mode():
+    posterior = logistic(n_rows=40)
+    labels = np.repeat([0, 1, 2], [20, 12, 8])
+    anchor = tallmc.laplace(posterior)
+    choice = Stratified(labels, allocation="neyman")
+    draws = choice.prepare(posterior, anchor, Fixed(15)).draws
+    gradient = tallmc.sgld(0.1, size=6).prepare(posterior).kernel.gradient
+    r = residual_matrix(gradient, anchor.position)
+    trace = {(a, b): np.trace(noise(r, labels, [a, b, 15 - a - b])) for a in range(1, 14) for b in range(1, 15 - a)}
+    # Rounding to whole draws may miss the best by one draw.
+    best = min(trace, key=trace.get)
+    assert np.abs(np.array(draws[:2]) - best).max() <= 1
+    assert trace[tuple(int(n) for n in draws[:2])] < 1.02 * trace[best]
+    proportional = Stratified(labels).prepare(posterior, None, Fixed(15)).draws
+    assert np.abs(np.array(proportional[:2]) - best).max() > 1
+    assert choice.needs == tallmc._anchor.Needs.MODE
+
+
+def test_passes_over_the_rows_are_counted():
+    posterior = linear(n_rows=50)
+    anchor = tallmc.laplace(posterior)
+    labels = np.arange(50) % 3
+
+    def passes(subsample):
+        rows = tallmc.Method(subsample=subsample, size=10, step_size=0.1).prepare(posterior, anchor).n_row_evals
+        return (rows - tallmc.sgld(0.1, size=10).prepare(posterior, anchor).n_row_evals) / 50
+
+    assert [passes(Stratified(labels)), passes(Stratified(labels, "neyman")), passes(Stratified(3, "neyman"))] == [0, 1, 2]
+
+
+def test_every_draw_is_uniform_in_its_stratum():
+    labels = np.array([3, 9, 3, 3, 9, 3, 9, 4])
+    selection = StratifiedSelection.of(np.unique(labels, return_inverse=True)[1], np.array([2, 1, 2]), jnp.float64)
+    indices = np.asarray(selection.supply(jax.random.key(0), 50_000).indices)
+    for draw, label in enumerate([3, 3, 4, 9, 9]):
+        counts = np.bincount(indices[:, draw], minlength=8)
+        assert counts[labels != label].sum() == 0
+        p = 1 / (labels == label).sum()
+        z = (counts[labels == label] - 50_000 * p) / np.sqrt(50_000 * p * (1 - p) + 1e-300)
+        assert np.abs(z).max() < 4.6
+    np.testing.assert_allclose(selection.weights, [2, 2, 1, 1.5, 1.5])
+
+
+def test_a_batch_tells_its_own_covariance():
+    posterior, labels = logistic(n_rows=12), np.repeat([0, 1], [7, 5])
+    kernel = prepared(posterior, Stratified(labels, at_least=2), 5)
+    supply = kernel.gather(kernel.supply(jax.random.key(0), 100_000)).rows
+    spread = np.asarray(jax.jit(jax.vmap(lambda rows: kernel.estimate(POSITION, rows).spread))(supply))
+    products = np.einsum("kni,knj->kij", spread, spread)
+    expected = noise(residual_matrix(kernel.gradient, POSITION), labels, kernel.selection.draws)
+    z = (products.mean(0) - expected) / (products.std(0) / np.sqrt(len(products)))
+    assert np.abs(z).max() < 4.6
+    assert Stratified(labels, at_least=2).knows_its_spread
+
+
+def test_one_draw_in_a_stratum_cannot_be_judged():
+    selection = StratifiedSelection.of(np.array([0, 0, 1, 1]), np.array([1, 2]), jnp.float64)
+    spread = np.asarray(selection.spread(jnp.ones((3, 2))))
+    assert np.isnan(spread[0]).all() and (spread[1:] == 0).all()
+    assert not Stratified(2).knows_its_spread
+
+
+def test_clusters_are_found_whatever_the_scale_of_the_columns():
+    """Four groups, told apart by a column of small numbers and one of large ones together; many blocks of rows."""
+    rng = np.random.default_rng(0)
+    group = rng.integers(0, 4, 30_000)
+    centres = 10.0 * np.stack([group // 2, group % 2, np.zeros_like(group)], axis=1)
+    x = (centres + rng.normal(size=(30_000, 3)) * [1, 1, 0]) * [1e-3, 1e3, 1]
+    posterior = tallmc.Posterior(lambda p, row: -((p - row["x"][0]) ** 2), lambda p: 0.0 * p, {"x": x}, 0.0)
+    selection = Stratified(4).prepare(posterior, None, Fixed(30))
+    strata = np.split(np.asarray(selection.rows_by_stratum), np.unique(np.asarray(selection.first))[1:])
+    agreement = [np.bincount(group[rows], minlength=4).max() / len(rows) for rows in strata]
+    assert len(strata) == 4
+    assert min(agreement) > 0.99
+
+
+def test_empty_clusters_are_dropped():
+    x = np.repeat(design(3, 2), 4, axis=0)
+    posterior = tallmc.models.linear_regression(x, np.repeat([0.0, 1.0, 2.0], 4), prior_variance=1.0)
+    selection = prepared(posterior, Stratified(8), 6).selection
+    assert len(selection.draws) == 3
+    np.testing.assert_allclose(selection.weights, 2.0)
+
+
+def test_clusters_lower_the_noise():
+    """The reason for CP: rows that are alike have gradients that are alike."""
+    posterior = linear(n_rows=2000, dim=2)
+    kernel = prepared(posterior, Stratified(10), 200)
+    r = residual_matrix(kernel.gradient, POSITION)
+    rows, first = np.asarray(kernel.selection.rows_by_stratum), np.unique(np.asarray(kernel.selection.first))
+    labels = np.zeros(2000, int)
+    labels[rows] = np.searchsorted(first, np.arange(2000), side="right") - 1
+    stratified, uniform = np.trace(noise(r, labels, kernel.selection.draws)), 2000**2 / 200 * np.trace(np.cov(r.T, ddof=0))
+    assert stratified < 0.8 * uniform
