@@ -13,6 +13,7 @@ import numpy as np
 from jax import lax
 
 import tallmc
+from tallmc._kernel import AbstractKernel
 from tallmc._loop import advance, start_run
 
 from .problem import N_ROWS, covertype_shaped
@@ -22,10 +23,14 @@ STEP_SIZE, STEPS = 1e-7, 2048
 
 
 def ours(method: tallmc.Method, anchor: tallmc.Anchor, chains: int = 1) -> Callable[[], Any]:
-    posterior = covertype_shaped()
-    kernel = method.prepare(posterior, anchor if method.needs else None).kernel
+    kernel = method.prepare(covertype_shaped(), anchor if method.needs else None).kernel
+    return steps_of(kernel, anchor.position, chains)
+
+
+def steps_of(kernel: AbstractKernel, start: Any, chains: int = 1) -> Callable[[], Any]:
+    """So many steps of a prepared method, as the driver takes them. The state is not kept from call to call."""
     keys = jax.random.split(jax.random.key(0), chains)
-    state = start_run(kernel, keys, jnp.broadcast_to(anchor.position, (chains, posterior.dim)))
+    state = start_run(kernel, keys, jnp.broadcast_to(start, (chains, *start.shape)))
     zero, steps, one = jnp.int32(0), jnp.int32(STEPS), jnp.int32(1)
     return lambda: advance(kernel, keys, state, zero, steps, zero, one, STEPS)[1].positions
 

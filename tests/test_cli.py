@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import unicodedata
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from rich.console import Console
 
 import tallmc
 from tallmc.cli import main
+from tallmc.cli.plan import Settings, make_plan
 from tallmc.cli.report import print_coefficients
 
 N_ROWS = 400
@@ -110,6 +112,7 @@ def test_imports_are_lazy():
 import sys, tallmc
 assert not {{"typer", "rich"}} & set(sys.modules)
 from tallmc.cli import main
+from tallmc.cli.plan import Settings, make_plan
 from tallmc.cli.report import print_coefficients
 try:
     main(["--help"])
@@ -146,8 +149,8 @@ def test_methods_json_lists_exactly_the_methods(capsys):
     entries = json.loads(capsys.readouterr().out)
     assert [entry["method"] for entry in entries] == list(tallmc.METHODS)
     for entry, named in zip(entries, tallmc.METHODS.values(), strict=True):
-        for field in ("dynamics", "gradient", "subsample", "size", "equation"):
-            assert entry[field] == getattr(named, field)
+        assert entry == entry | named.axes
+        assert entry["equation"] == named.equation
         assert entry["description"] == named.make.__doc__.splitlines()[0]
 
 
@@ -155,12 +158,13 @@ def test_methods_table_fits_100_columns(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     assert call("methods") == 0
     out = capsys.readouterr().out
-    assert max(len(line.rstrip()) for line in out.splitlines()) <= 100
+    shown = lambda line: sum(not unicodedata.combining(letter) for letter in line.rstrip())
+    assert max(shown(line) for line in out.splitlines()) <= 100
     assert "…" not in out
+    words = " ".join(out.split())
     for name, named in tallmc.METHODS.items():
-        assert f" {name} " in out
-        assert named.subsample in out
-        assert named.make.__doc__.splitlines()[0] in out
+        assert f"{name} {' '.join(named.axes.values())} " in words  # no name is broken
+        assert f"{named.make.__doc__.splitlines()[0]} {named.equation}" in words
 
 
 @pytest.mark.parametrize("family", ["bernoulli", "gaussian", "poisson"])
@@ -232,7 +236,22 @@ def test_fit_writes_files_that_say_what_they_hold(tmp_path, capsys, columns):
 
 
 @pytest.mark.parametrize("method", list(tallmc.METHODS))
-def test_fit_runs_every_method(tmp_path, capsys, columns, method):
+def test_every_method_can_be_planned_from_the_command_line(columns, method):
+    posterior = standardised_posterior(columns, "bernoulli")
+    plan = make_plan(posterior, Settings(method=method))
+    assert 0 < plan.step_size < np.inf and plan.thin >= 1
+    assert plan.method.axes == tallmc.METHODS[method].axes
+
+
+# One for each kind of dynamics, and for each setting that only some methods have.
+RUN = [
+    *("mala", "random_walk", "sgld_ps", "asgld_cv_ps", "cyclical_sgld", "psgld", "sgrld"),
+    *("svrg_ld", "sghmc_trajectories", "sg_baoab", "sgnht", "sgrhmc", "ewsg_vr"),
+]
+
+
+@pytest.mark.parametrize("method", RUN)
+def test_fit_runs_methods_of_every_kind(tmp_path, capsys, columns, method):
     options = ["--method", method, "--chains", 1, "--draws", 4, "--thin", 1, "--burn-in", 0]
     assert fit(write_table(tmp_path, columns, "bernoulli"), "bernoulli", tmp_path / "out", *options) == 0
     attributes = xr.open_datatree(tmp_path / "out" / "draws.nc").attrs
@@ -336,7 +355,7 @@ def test_fit_refuses_a_file_as_folder(tmp_path, capsys, columns):
         ("bernoulli", ["--method", "ula", "--size", 5], "--size must be left out with --method ula, which looks at every row"),
         ("bernoulli", ["--method", "asgld_cv", "--size", 5], "left out with --method asgld_cv, which chooses its size"),
         ("bernoulli", ["--size", 401], "--size must be an int in [1, n_rows = 400]; got 401"),
-        ("bernoulli", ["--method", "nuts"], "--method must be one of ula, mala, sgld"),
+        ("bernoulli", ["--method", "nuts"], "--method must be one of ula, mala, random_walk"),
         ("bernoulli", ["--noise-variance", 2], "--noise-variance must be left out unless --family is gaussian; got 2.0"),
         ("bernoulli", ["--step-size", 0], "--step-size must be a finite number and > 0; got 0.0"),
         ("bernoulli", ["--prior-variance", -1], "prior_variance must be positive"),

@@ -12,13 +12,24 @@ import pytest
 import tallmc
 from problems import linear, logistic
 from tallmc import _loop, _run
+from tallmc.dynamics import Hamiltonian, NoseHoover
+from tallmc.gradient import SAGA, SVRG
 from tallmc.schedule import Polynomial
+from tallmc.subsample import Bandit
 
 RUNS = {
     "sgld-schedule": tallmc.sgld(Polynomial(0.05, 10.0, 0.55), size=3, replace=False),
     "sgld_cv_ps": tallmc.sgld_cv_ps(0.01, size=3),
     "asgld_cv": tallmc.asgld_cv(0.01, noise_threshold=10.0),
     "mala": tallmc.mala(0.05),
+    "svrg-trajectories": tallmc.Method(dynamics=Hamiltonian(5), gradient=SVRG(17), size=3, step_size=0.1),
+    "saga-bandit-thermostat": tallmc.Method(
+        dynamics=NoseHoover(2.0), gradient=SAGA(), subsample=Bandit(), size=3, step_size=0.02
+    ),
+    "ewsg_vr": tallmc.ewsg_vr(0.02, size=3, friction=4.0, every=13),
+    "carried-index": tallmc.ewsg(0.02, size=3, friction=4.0, carry=True),
+    "psgld": tallmc.psgld(0.01, size=3),
+    "leimkuhler-matthews": tallmc.sgld_lm(0.01, size=3),
 }
 
 

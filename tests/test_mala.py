@@ -1,4 +1,4 @@
-"""MALA is exact: started from the posterior it stays there, at any step size."""
+"""MALA and the random walk are exact: started from the posterior they stay there, at any step size."""
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +8,10 @@ import pytest
 import tallmc
 from problems import exact_posterior, linear, logistic
 from tallmc._loop import advance, start_run
+from tallmc.dynamics import MALA, RandomWalk
+from tallmc.geometry import Dense, Diagonal, Identity
+from tallmc.gradient import Full
+from tallmc.subsample import AllRows
 
 
 def invariance_z(kernel, chains: int = 40_000, steps: int = 6) -> float:
@@ -27,9 +31,20 @@ def invariance_z(kernel, chains: int = 40_000, steps: int = 6) -> float:
     return max(np.abs(values).max() for values in z)
 
 
-def test_mala_leaves_the_posterior_invariant():
-    kernel = tallmc.mala(0.5).prepare(linear()).kernel
-    assert invariance_z(kernel) < 4.6
+@pytest.mark.parametrize("dynamics", [MALA(), RandomWalk()], ids=["mala", "random-walk"])
+@pytest.mark.parametrize("geometry", [Identity(), Diagonal(), Dense()], ids=["identity", "diagonal", "dense"])
+def test_accept_steps_leave_the_posterior_invariant(dynamics, geometry):
+    step = 0.5 if isinstance(geometry, Identity) else 1.5
+    method = tallmc.Method(dynamics=dynamics, gradient=Full(), subsample=AllRows(), step_size=step, geometry=geometry)
+    assert invariance_z(method.prepare(linear()).kernel) < 4.6
+
+
+@pytest.mark.parametrize("name", ["mala", "random_walk"])
+def test_accept_steps_move_and_report_it(name):
+    draws = tallmc.sample(linear(), tallmc.METHODS[name].make(0.3), chains=4, draws=200)
+    rate = draws.sample_stats["acceptance_rate"]
+    assert np.isfinite(rate).all() and 0.2 < rate.mean() < 0.99
+    assert (np.ptp(draws.positions, axis=1) > 0).all()
 
 
 def test_mala_agrees_with_quadrature_on_a_logistic_regression():

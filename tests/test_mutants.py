@@ -15,7 +15,19 @@ import tallmc
 from problems import linear, logistic, residual_matrix
 from stationary import exact_law, law_z
 from tallmc._rows import Sum
-from tallmc.dynamics import LangevinDynamics, MalaDynamics
+from tallmc.dynamics import (
+    Hamiltonian,
+    HamiltonianDynamics,
+    LangevinDynamics,
+    LeimkuhlerMatthews,
+    LeimkuhlerMatthewsDynamics,
+    MalaDynamics,
+    RandomWalkDynamics,
+    Splitting,
+    SplittingDynamics,
+    Underdamped,
+    UnderdampedDynamics,
+)
 from tallmc.dynamics.base import Moved
 from tallmc.gradient import ControlVariateGradient
 from tallmc.subsample.law import AliasLaw
@@ -231,3 +243,116 @@ def test_optimal_weights_lose_to_a_mutant_only_if_the_lemma_is_wrong():
     g = np.linalg.norm(residual_matrix(simple.gradient, position), axis=1)
     noise = lambda p: np.sum(r**2 / p)
     assert noise(g / g.sum()) > 1.05 * noise(r / r.sum())
+
+
+# Dynamics with momentum. Each mistake has been published.
+
+
+class BatchHeldThroughATrajectory(WithReplacement):
+    """One batch for all inner steps of a trajectory of four."""
+
+    def supply(self, key, steps):
+        picks = super().supply(key, -(-steps // 4))
+        return jax.tree.map(lambda leaf: jnp.repeat(leaf, 4, axis=0)[:steps], picks)
+
+
+class MomentumWithHalfItsVariance(HamiltonianDynamics):
+    def noise(self, key, steps, like):
+        return super().noise(key, steps, like).at[:, 0].divide(jnp.sqrt(2))
+
+
+class PositionMovesFirst(HamiltonianDynamics):
+    """θ' = θ + hρ with the old momentum: with a fresh one in every step the gradient never reaches θ."""
+
+    def step(self, state, evaluate, step_size, noise):
+        fresh, _ = noise
+        momentum = jnp.where(state.inner == 0, fresh, state.momentum)
+        estimate = evaluate(state.position, None)
+        kicked = momentum - step_size / 2 * estimate.gradient
+        inner = (state.inner + 1) % self.length
+        return Moved(type(state)(state.position + step_size / 2 * momentum, kicked, inner), estimate, {})
+
+
+class WholeKickAfterARefresh(HamiltonianDynamics):
+    """ρ' = ρ − hg, θ' = θ + hρ': the first kick of a trajectory is a half too much."""
+
+    def step(self, state, evaluate, step_size, noise):
+        fresh, _ = noise
+        momentum = jnp.where(state.inner == 0, fresh, state.momentum)
+        estimate = evaluate(state.position, None)
+        kicked = momentum - step_size / 2 * estimate.gradient
+        inner = (state.inner + 1) % self.length
+        return Moved(type(state)(state.position + step_size / 2 * kicked, kicked, inner), estimate, {})
+
+
+class MomentumNeverRefreshed(HamiltonianDynamics):
+    def step(self, state, evaluate, step_size, noise):
+        return super().step(dataclasses.replace(state, inner=jnp.int32(1)), evaluate, step_size, noise)
+
+
+class FrictionForgotten(UnderdampedDynamics):
+    """The noise of friction without its drag."""
+
+    def step(self, state, evaluate, step_size, noise):
+        moved = super().step(state, evaluate, step_size, noise)
+        drag = step_size / 2 * self.friction * state.momentum
+        return moved._replace(state=dataclasses.replace(moved.state, momentum=moved.state.momentum + drag))
+
+
+class NoiseOfOneFriction(UnderdampedDynamics):
+    """√(γh) where √(2γh) belongs."""
+
+    def noise(self, key, steps, like):
+        return super().noise(key, steps, like) / jnp.sqrt(2)
+
+
+class OldNoiseForgotten(LeimkuhlerMatthewsDynamics):
+    """Two halves of the same noise: Langevin dynamics again."""
+
+    def step(self, state, evaluate, step_size, noise):
+        return super().step(dataclasses.replace(state, noise=noise), evaluate, step_size, noise)
+
+
+class KickOfAWholeStepTwice(SplittingDynamics):
+    def step(self, state, evaluate, step_size, noise):
+        doubled = lambda at, to: dataclasses.replace(evaluate(at, to), gradient=2 * evaluate(at, to).gradient)
+        return super().step(state, doubled, step_size, noise)
+
+
+MOMENTUM = {
+    "batch-held-through-a-trajectory": (Hamiltonian(4, 1.0), 0.3, lambda k: mutate(k, "selection", BatchHeldThroughATrajectory)),
+    "momentum-with-half-its-variance": (Hamiltonian(4, 1.0), 0.3, lambda k: mutate(k, "dynamics", MomentumWithHalfItsVariance)),
+    "position-moves-first": (Hamiltonian(1), 0.3, lambda k: mutate(k, "dynamics", PositionMovesFirst)),
+    "whole-kick-after-a-refresh": (Hamiltonian(1), 0.3, lambda k: mutate(k, "dynamics", WholeKickAfterARefresh)),
+    "momentum-never-refreshed": (Hamiltonian(4, 1.0), 0.3, lambda k: mutate(k, "dynamics", MomentumNeverRefreshed)),
+    "friction-forgotten": (Underdamped(6.0), 0.2, lambda k: mutate(k, "dynamics", FrictionForgotten)),
+    "noise-of-one-friction": (Underdamped(6.0), 0.2, lambda k: mutate(k, "dynamics", NoiseOfOneFriction)),
+    "old-noise-forgotten": (LeimkuhlerMatthews(), 0.15, lambda k: mutate(k, "dynamics", OldNoiseForgotten)),
+    "kick-of-a-whole-step-twice": (Splitting(3.0), 0.2, lambda k: mutate(k, "dynamics", KickOfAWholeStepTwice)),
+}
+
+
+@pytest.mark.parametrize("name", MOMENTUM)
+def test_joint_law_kills(name):
+    """Their unmutated controls are in test_stationary_law.py."""
+    dynamics, step, mutation = MOMENTUM[name]
+    kernel = tallmc.Method(dynamics=dynamics, size=4, step_size=step).prepare(linear()).kernel
+    z = law_z(mutation(kernel), exact_law(kernel, step), chains=512)
+    assert not max(z.values()) < KILLED, z
+
+
+class AcceptsEverything(RandomWalkDynamics):
+    def step(self, state, evaluate, step_size, noise):
+        return super().step(state, evaluate, step_size, (noise[0], jnp.asarray(-jnp.inf)))
+
+
+class PotentialOfTheProposalKept(RandomWalkDynamics):
+    def step(self, state, evaluate, step_size, noise):
+        moved = super().step(state, evaluate, step_size, noise)
+        return moved._replace(state=dataclasses.replace(moved.state, potential=moved.estimate.potential))
+
+
+@pytest.mark.parametrize("kind", [AcceptsEverything, PotentialOfTheProposalKept])
+def test_invariance_of_the_random_walk_kills(kind):
+    kernel = tallmc.random_walk(0.5).prepare(linear()).kernel
+    assert invariance_z(kernel) < KILLED < invariance_z(mutate(kernel, "dynamics", kind))

@@ -160,6 +160,6 @@ class Method(AbstractMethod):
 
 
 def _label(part: object) -> str:
-    """The class, and the rules it was given by name."""
-    rules = [value for value in vars(part).values() if isinstance(value, str)]
-    return type(part).__name__ + (f" ({', '.join(rules)})" if rules else "")
+    """The class and, where there is one, the rule for its weights."""
+    weights = getattr(part, "weights", None)
+    return type(part).__name__ + (f" ({weights})" if isinstance(weights, str) else "")

@@ -83,7 +83,7 @@ def fit(
         str, typer.Option(metavar="NAME", help="One that `tallmc methods` lists.", rich_help_panel=_SAMPLING)
     ] = "sgld_cv_ps",
     step_size: Annotated[
-        float | None, typer.Option(metavar="X", help="0.2 / largest curvature unless given.", rich_help_panel=_SAMPLING)
+        float | None, typer.Option(metavar="X", help="From the curvature unless given.", rich_help_panel=_SAMPLING)
     ] = None,
     size: Annotated[
         int | None,

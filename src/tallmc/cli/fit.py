@@ -67,7 +67,7 @@ def run_fit(path: Path, response: str, model: Model, settings: Settings, out: Pa
 def _check_method(family: Family, method: str) -> None:
     if method not in METHODS:
         raise InvalidInput("--method", f"be one of {', '.join(METHODS)}", method, "See `tallmc methods`.")
-    if family == "poisson" and METHODS[method].size == "adaptive":
+    if family == "poisson" and METHODS[method].axes["size"] == "adaptive":
         rule = "have a fixed size with --family poisson, whose curvature has no bound for a size to adapt to"
         raise InvalidInput("--method", rule, method, f"Use {method.removeprefix('a')}.")
 

@@ -21,13 +21,13 @@ def print_methods(*, as_json: bool) -> None:
         return
     # Two tables: axes and sentences side by side do not fit a terminal.
     axes = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in ("method", *_AXES, "equation"):
-        axes.add_column(name, style="bold" if name == "method" else None, overflow="fold", no_wrap=name == "subsample")
+    for name in ("method", *_AXES):
+        axes.add_column(name, style="bold" if name == "method" else None, overflow="fold")
     sentences = Table.grid(padding=(0, 2))
     sentences.add_column(style="bold", no_wrap=True)
     for entry in entries:
-        axes.add_row(*(Text(entry[name]) for name in ("method", *_AXES, "equation")))
-        sentences.add_row(entry["method"], Text(entry["description"]))
+        axes.add_row(*(Text(entry[name]) for name in ("method", *_AXES)))
+        sentences.add_row(entry["method"], Text(f"{entry['description']} {entry['equation']}"))
     console = Console(highlight=False)
     console.print(axes)
     console.print(sentences)
@@ -39,7 +39,7 @@ def method_entries() -> list[dict[str, str]]:
     return [
         {
             "method": name,
-            **{axis: getattr(named, axis) for axis in _AXES},
+            **named.axes,
             "equation": named.equation,
             "description": (named.make.__doc__ or "").strip().partition("\n")[0],
         }

@@ -1,9 +1,4 @@
-"""From the user's settings to a method with nothing left open.
-
-What is not given is read off the curvature H at the mode: a step size ε = 0.2/λ_max(H), a twentieth of where Langevin dynamics
-becomes unstable, so that discretisation widens no direction by more than 3 %; and a draw for every 1/(ε λ_min(H)) steps, half the
-time in which the slowest direction forgets where it was.
-"""
+"""From the user's settings to a method with nothing left open; `defaults.py` says what is chosen and why."""
 
 from __future__ import annotations
 
@@ -17,11 +12,11 @@ import numpy as np
 
 from .._anchor import Anchor, laplace
 from .._errors import InvalidInput, check_int, check_number
-from .._method import Method
+from .._method import AbstractMethod
 from .._posterior import AbstractPosterior
 from ..methods import METHODS
+from .defaults import defaults_for, other_settings
 
-_STABILITY = 0.2
 _MOST_THIN = 100
 
 
@@ -43,8 +38,10 @@ class Settings:
 class Plan:
     """What will be run."""
 
-    method: Method
+    method: AbstractMethod
     step_size: float
+    rule: str | None
+    """How the step size was chosen; None when it was given."""
     size: int | None
     """Rows a step sees; None for methods that take all or choose by themselves."""
     thin: int
@@ -55,22 +52,25 @@ class Plan:
 
 
 def make_plan(posterior: AbstractPosterior, settings: Settings) -> Plan:
-    size = _checked_size(settings, posterior.n_rows)
-    step_size, thin = settings.step_size, settings.thin
-    if step_size is not None:
-        check_number("--step-size", step_size, 0, low_open=True)
+    named, size = METHODS[settings.method], _checked_size(settings, posterior.n_rows)
+    parameters = set(inspect.signature(named.make).parameters)
+    if settings.step_size is not None:
+        check_number("--step-size", settings.step_size, 0, low_open=True)
 
     began = time.perf_counter()
-    anchor = None
-    if step_size is None or thin is None:
+    anchor, step_size, thin, rule = None, settings.step_size, settings.thin, None
+    arguments: dict[str, Any] = {} if size is None else {"size": size}
+    if step_size is None or thin is None or parameters & {"friction", "length"}:
         anchor = laplace(posterior)
-        curvatures = np.linalg.eigvalsh(np.asarray(anchor.hessian, np.float64))
-        step_size = float(_STABILITY / curvatures[-1]) if step_size is None else step_size
-        thin = min(_MOST_THIN, math.ceil(1 / (step_size * curvatures[0]))) if thin is None else thin
+        example = named.make(1.0, **named.example)
+        found = defaults_for(example, np.asarray(anchor.hessian, np.float64), posterior.n_rows, size)
+        arguments |= {name: value for name, value in found.others.items() if name in parameters}
+        if step_size is None:
+            step_size, rule = found.step_size, found.rule
+        thin = min(_MOST_THIN, math.ceil(found.steps_between)) if thin is None else thin
+    arguments |= other_settings(parameters, posterior.n_rows, size, thin)
     seconds = time.perf_counter() - began
-
-    arguments: dict[str, Any] = {"step_size": step_size} | ({} if size is None else {"size": size})
-    return Plan(METHODS[settings.method].make(**arguments), step_size, size, thin, anchor, seconds)
+    return Plan(named.make(step_size, **arguments), step_size, rule, size, thin, anchor, seconds)
 
 
 def _checked_size(settings: Settings, n_rows: int) -> int | None:
@@ -81,7 +81,7 @@ def _checked_size(settings: Settings, n_rows: int) -> int | None:
             return min(n_rows, max(32, n_rows // 1000))
         return check_int("--size", settings.size, 1, n_rows, high_name="n_rows")
     if settings.size is not None:
-        why = "looks at every row in every step" if named.size == "N" else "chooses its size from the state"
+        why = "looks at every row in every step" if named.axes["size"] == "all rows" else "chooses its size from the state"
         rule = f"be left out with --method {settings.method}, which {why}"
         raise InvalidInput("--size", rule, settings.size, "Methods of fixed size are listed by `tallmc methods`.")
     return None

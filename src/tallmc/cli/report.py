@@ -34,7 +34,7 @@ def say(console: Console, message: str | Text) -> None:
 
 
 def print_plan(console: Console, settings: Settings, plan: Plan) -> None:
-    chosen = "" if settings.step_size is not None else " (0.2 / largest curvature at the mode)"
+    chosen = "" if plan.rule is None else f" ({plan.rule} at the mode)"
     say(console, f"method: {settings.method}, step size {plan.step_size:.3g}{chosen}")
     size = "" if plan.size is None else f"{plan.size:,} row{'' if plan.size == 1 else 's'} a step, "
     every = "" if plan.thin == 1 else f", one for every {plan.thin} steps"

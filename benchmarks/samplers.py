@@ -1,0 +1,82 @@
+"""What a step of each dynamics and of each estimator costs, against the step of SGLD with as many rows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import tallmc
+from tallmc.gradient import SAGA, SVRG
+from tallmc.subsample import Bandit, Preferential, Stratified
+
+from .problem import DIM, N_ROWS, covertype_shaped
+from .steps import STEP_SIZE, STEPS, ours, steps_of
+from .timing import best_seconds, print_table
+
+SIZE, FRICTION = 32, 100.0
+MOMENTUM_STEP = 1e-4
+LARGE = 4
+
+
+def dynamics() -> dict[str, tuple[tallmc.Method, str]]:
+    """Each with the target it has."""
+    return {
+        "sgld": (tallmc.sgld(STEP_SIZE, SIZE), ""),
+        "sgld_lm": (tallmc.sgld_lm(STEP_SIZE, SIZE), "≤ 1.5"),
+        "psgld": (tallmc.psgld(STEP_SIZE, SIZE), "≤ 1.5"),
+        "psgld, no Γ": (tallmc.psgld(STEP_SIZE, SIZE, gamma=False), "≤ 1.5"),
+        "sghmc": (tallmc.sghmc(MOMENTUM_STEP, SIZE, FRICTION), "≤ 1.5"),
+        "sg_baoab": (tallmc.sg_baoab(MOMENTUM_STEP, SIZE, FRICTION), "≤ 1.5"),
+        "sghmc_trajectories": (tallmc.sghmc_trajectories(MOMENTUM_STEP, SIZE, length=10), ""),
+        "sgnht": (tallmc.sgnht(MOMENTUM_STEP, SIZE, FRICTION), "≤ 1.5"),
+        "sgld, dense geometry": (tallmc.Method(size=SIZE, step_size=0.01, geometry=tallmc.geometry.Dense()), ""),
+    }
+
+
+def estimators() -> dict[str, tuple[tallmc.Method, str]]:
+    def method(**parts: object) -> tallmc.Method:
+        return tallmc.Method(size=SIZE, step_size=STEP_SIZE, **parts)  # type: ignore[arg-type]
+
+    return {
+        "sgld": (tallmc.sgld(STEP_SIZE, SIZE), ""),
+        "saga_ld": (method(gradient=SAGA()), "≤ 2"),
+        "saga_ld_ps": (method(gradient=SAGA(), subsample=Preferential("curvature")), "≤ 2"),
+        "svrg_ld, no pass in the steps timed": (method(gradient=SVRG(2**30)), ""),
+        "ewsg, M = 1": (tallmc.ewsg(MOMENTUM_STEP, SIZE, FRICTION), "≤ 2.5"),
+        "ewsg_overdamped, M = 1": (tallmc.ewsg_overdamped(STEP_SIZE, SIZE), "≤ 2.5"),
+        "stratified": (method(subsample=Stratified(10)), ""),
+        "bandit": (method(subsample=Bandit()), ""),
+        "noise correction, diagonal": (method(correction=tallmc.NoiseCorrection()), ""),
+    }
+
+
+def main() -> None:
+    anchor = tallmc.laplace(covertype_shaped())
+    for title, methods in (("dynamics", dynamics()), ("estimator or subsample", estimators())):
+        seconds = best_seconds({name: ours(method, anchor) for name, (method, _) in methods.items()}, rounds=7)
+        rows = [
+            (name, f"{seconds[name] / STEPS * 1e6:.1f}", f"{seconds[name] / seconds['sgld']:.2f}", target)
+            for name, (_, target) in methods.items()
+        ]
+        print_table(f"A step, n = {SIZE}, d = {DIM}: each {title}", (title, "µs a step", "of sgld", "target"), rows)
+    print_growth()
+
+
+def print_growth() -> None:
+    """SAGA and the bandit keep something for each row; a step must not cost more because there are more of them."""
+    rng = np.random.default_rng(0)
+    calls = {}
+    methods = {"sgld": {}, "saga": {"gradient": SAGA()}, "bandit": {"subsample": Bandit()}}
+    for n_rows in (N_ROWS // LARGE, N_ROWS * LARGE):
+        x = rng.normal(size=(n_rows, 10)).astype(np.float32)
+        posterior = tallmc.models.logistic_regression(x, x[:, 0] > 0, prior_variance=10.0)
+        for name, parts in methods.items():
+            kernel = tallmc.Method(size=SIZE, step_size=1e-7, **parts).prepare(posterior).kernel  # type: ignore[arg-type]
+            calls[name, n_rows] = steps_of(kernel, posterior.init)
+    seconds = best_seconds(calls, rounds=7)
+    rows = [
+        (name, *(f"{seconds[name, n] / STEPS * 1e6:.1f}" for n in (N_ROWS // LARGE, N_ROWS * LARGE)), f"{ratio:.2f}")
+        for name in methods
+        for ratio in [seconds[name, N_ROWS * LARGE] / seconds[name, N_ROWS // LARGE]]
+    ]
+    columns = ("method", f"µs a step, N = {N_ROWS // LARGE:,}", f"µs a step, N = {N_ROWS * LARGE:,}", "ratio")
+    print_table("A step as N grows, d = 10", columns, rows)
