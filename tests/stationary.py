@@ -153,7 +153,7 @@ def run_chains(kernel, *, chains: int, steps: int, burn_in: int, start, seed: in
     return np.asarray(recorded.positions).transpose(1, 0, 2)
 
 
-def law_z(kernel, law: Law, *, chains: int = 1024, steps: int = 1000, seed: int = 0) -> dict[str, float]:
+def law_z(kernel, law: Law, *, chains: int = 1024, steps: int = 600, seed: int = 0) -> dict[str, float]:
     """Largest |z| of mean, covariance and lag-1 covariance of a long run against a law; errors from the spread between chains."""
     thin = getattr(kernel.dynamics, "length", 1)
     centred = run_chains(kernel, chains=chains, steps=steps, burn_in=200 * thin, start=law.mean, seed=seed, thin=thin) - law.mean

@@ -184,7 +184,7 @@ def example(seed=0):
     )
 
 
-def divergence(method, rows_per_step, passes=30, chains=4000):
+def divergence(method, rows_per_step, passes=30, chains=2000):
     """KL(target ‖ Gaussian fit of the chains' ends) after so many passes over the data."""
     posterior = example()
     steps = passes * 50 // rows_per_step
@@ -231,3 +231,22 @@ def test_a_step_too_large_for_the_variance_reduction_ends_the_chain():
 def test_the_recommended_guess_beats_the_other_three():
     found = {guess: divergence(of_the_example(0.07, ExponentiallyWeighted(1, guess)), 2) for guess in GUESSES}
     assert found["at_rest"] < 0.9 * min(found[guess] for guess in GUESSES if guess != "at_rest"), found
+
+
+def test_overdamped_choice_turns_where_appendix_e_says():
+    """a = √(h/2)·n∇V_I with h = ε/2: the estimate of the whole gradient, not the gradient of one row."""
+    posterior = logistic(n_rows=4)
+    method = tallmc.Method(dynamics=Langevin(), subsample=ExponentiallyWeighted(1), size=1, step_size=STEP)
+    kernel = method.prepare(posterior).kernel
+    _, _, G = estimates_by_batch(kernel, 1)
+    h = STEP / 2
+    weight = np.sum((np.sqrt(h / 2) * G) ** 2, axis=1) / 2
+    i, j = int(np.argmax(weight)), int(np.argmin(weight))
+    picks = [kernel.selection.base.picks_at(jnp.array([row])) for row in (i, j)]
+    proposed = jax.tree.map(lambda *leaves: jnp.stack(leaves), *picks)
+    state = tallmc._kernel.ChainState(tallmc.dynamics.langevin.LangevinState(jnp.asarray(POSITION)), Memory())
+    for offset, chosen in ((-1e-6, j), (1e-6, i)):
+        log_uniform = jnp.array([weight[j] - weight[i] + offset])
+        supply = tallmc._kernel.Supply(tallmc.subsample.exponential.ChainSupply(proposed, log_uniform), jnp.zeros(2))
+        moved = kernel.step(state, supply, jnp.int32(0)).state.position
+        np.testing.assert_allclose(moved, POSITION - h * G[chosen], rtol=1e-12)

@@ -31,8 +31,11 @@ def invariance_z(kernel, chains: int = 40_000, steps: int = 6) -> float:
     return max(np.abs(values).max() for values in z)
 
 
-@pytest.mark.parametrize("dynamics", [MALA(), RandomWalk()], ids=["mala", "random-walk"])
-@pytest.mark.parametrize("geometry", [Identity(), Diagonal(), Dense()], ids=["identity", "diagonal", "dense"])
+@pytest.mark.parametrize(
+    ("dynamics", "geometry"),
+    [(MALA(), Identity()), (MALA(), Dense()), (RandomWalk(), Identity()), (RandomWalk(), Diagonal())],
+    ids=["mala", "mala-dense", "random-walk", "random-walk-diagonal"],
+)
 def test_accept_steps_leave_the_posterior_invariant(dynamics, geometry):
     step = 0.5 if isinstance(geometry, Identity) else 1.5
     method = tallmc.Method(dynamics=dynamics, gradient=Full(), subsample=AllRows(), step_size=step, geometry=geometry)
@@ -82,7 +85,7 @@ def test_mala_is_exact_in_single_precision_with_large_counts():
     exact = tallmc.laplace(tallmc.models.poisson_regression(x.astype(float), y, prior_variance=10.0))
     sd = np.sqrt(np.diag(exact.covariance))
     draws = tallmc.sample(
-        posterior, tallmc.mala(1.2 * sd.min() ** 2), chains=16, draws=1500, start=np.asarray(exact.position), seed=0
+        posterior, tallmc.mala(1.2 * sd.min() ** 2), chains=16, draws=500, start=np.asarray(exact.position), seed=0
     )
     assert draws.positions.dtype == np.float32
     assert draws.sample_stats["acceptance_rate"].mean() > 0.5

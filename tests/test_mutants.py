@@ -337,7 +337,7 @@ def test_joint_law_kills(name):
     """Their unmutated controls are in test_stationary_law.py."""
     dynamics, step, mutation = MOMENTUM[name]
     kernel = tallmc.Method(dynamics=dynamics, size=4, step_size=step).prepare(linear()).kernel
-    z = law_z(mutation(kernel), exact_law(kernel, step), chains=512)
+    z = law_z(mutation(kernel), exact_law(kernel, step))
     assert not max(z.values()) < KILLED, z
 
 

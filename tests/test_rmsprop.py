@@ -1,13 +1,16 @@
 """pSGLD: the law of its discrete chain by quadrature, and what Γ is for."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import tallmc
-from stationary import largest_z, run_chains
-from test_order import anharmonic, true_second_moment
+from problems import linear
+from stationary import exact_law, largest_z, law_z, run_chains
+from test_order import anharmonic, slope, true_second_moment
 
 STEP = 0.05
 GRID = np.linspace(-6, 6, 1501)
@@ -79,3 +82,32 @@ def test_signs_are_fair_and_fresh():
     assert set(np.unique(signs)) == {-1.0, 1.0}
     assert np.abs(np.asarray(signs).mean(0)).max() < 4.6 / np.sqrt(40_000)
     assert np.abs((np.asarray(signs) * np.asarray(noise)).mean(0)).max() < 4.6 / np.sqrt(40_000)
+
+
+class FromThisMeanSquare(tallmc.dynamics.RMSpropDynamics):
+    """V given, not found from a noisy gradient: with decay 1 it stays, and the dynamics are affine."""
+
+    def init(self, key, position, evaluate):
+        return tallmc.dynamics.rmsprop.RMSpropState(position, jnp.array([0.04, 0.25]))
+
+
+@pytest.mark.parametrize("gradient", [tallmc.gradient.Simple(), tallmc.gradient.ControlVariate()], ids=["simple", "cv"])
+@pytest.mark.parametrize("subsample", ["uniform", "curvature"])
+def test_stationary_law_with_a_preconditioner_that_stays(gradient, subsample):
+    """Langevin dynamics with scale √G = (λ + √V)^(−1/2): the Lyapunov solution of that."""
+    step = 0.05
+    rows = tallmc.subsample.Uniform() if subsample == "uniform" else tallmc.subsample.Preferential(subsample)
+    parts = {"gradient": gradient, "subsample": rows, "size": 4, "step_size": step}
+    scale = np.sqrt(1 / (0.5 + np.array([0.2, 0.5])))
+    law = exact_law(tallmc.Method(**parts, geometry=tallmc.geometry.Diagonal(scale)).prepare(linear()).kernel, step)
+    dynamics = tallmc.dynamics.RMSprop(decay=1.0, regulariser=0.5)
+    kernel = tallmc.Method(**parts, dynamics=dynamics).prepare(linear()).kernel
+    fields = [getattr(kernel.dynamics, field.name) for field in dataclasses.fields(kernel.dynamics)]
+    z = law_z(dataclasses.replace(kernel, dynamics=FromThisMeanSquare(*fields)), law)
+    assert max(z.values()) < 4.6, z
+
+
+def test_order_of_the_bias_with_gamma():
+    steps = 0.16 / 2.0 ** np.arange(5)
+    biases = [second_moment_by_quadrature(True, step) - true_second_moment() for step in steps]
+    assert abs(slope(steps, biases) - 1) < 0.15, biases

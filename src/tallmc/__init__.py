@@ -1,6 +1,6 @@
 """Bayesian inference on tall data by stochastic-gradient MCMC with preferential subsampling."""
 
-from . import dynamics, geometry, gradient, models, schedule, subsample, tune
+from . import dynamics, geometry, gradient, models, reference, schedule, subsample, tune
 from ._anchor import Anchor, laplace
 from ._draws import Draws
 from ._errors import InvalidInput, PreparationError, SamplingWarning
@@ -12,14 +12,17 @@ from ._run import Progress
 from ._sample import sample
 from ._version import __version__
 from .correction import NoiseCorrection
+from .firefly import FlyMC
 from .methods import (
     METHODS,
     asgld_cv,
     asgld_cv_ps,
+    cp_sghmc,
     cyclical_sgld,
     ewsg,
     ewsg_overdamped,
     ewsg_vr,
+    flymc,
     mala,
     psgld,
     random_walk,
@@ -51,6 +54,7 @@ __all__ = [
     "Adam",
     "Anchor",
     "Draws",
+    "FlyMC",
     "InvalidInput",
     "Method",
     "Newton",
@@ -63,11 +67,13 @@ __all__ = [
     "__version__",
     "asgld_cv",
     "asgld_cv_ps",
+    "cp_sghmc",
     "cyclical_sgld",
     "dynamics",
     "ewsg",
     "ewsg_overdamped",
     "ewsg_vr",
+    "flymc",
     "geometry",
     "gradient",
     "laplace",
@@ -75,6 +81,7 @@ __all__ = [
     "models",
     "psgld",
     "random_walk",
+    "reference",
     "saga_ld",
     "saga_ld_ps",
     "sample",

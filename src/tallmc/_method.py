@@ -7,9 +7,6 @@ import dataclasses
 import functools
 from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
-
 from ._anchor import Anchor, Needs, check_anchor, laplace
 from ._composition import check_composition
 from ._errors import InvalidInput
@@ -20,7 +17,7 @@ from .dynamics import DynamicsChoice, Langevin
 from .dynamics.base import Surroundings
 from .geometry import GeometryChoice, Identity
 from .gradient import GradientChoice, Simple
-from .schedule import AbstractSchedule, as_schedule
+from .schedule import AbstractSchedule, as_schedule, in_precision
 from .subsample import Adaptive, Fixed, SizeChoice, SubsampleChoice, Uniform
 from .subsample.selection import AbstractSelection
 from .subsample.size import as_size
@@ -141,7 +138,7 @@ class Method(AbstractMethod):
             Kernel,
             gradient=self.gradient.prepare(posterior, anchor),
             dynamics=self.dynamics.prepare(Surroundings(posterior, anchor, geometry, self.correction)),
-            schedule=jax.tree.map(lambda value: jnp.asarray(value, posterior.dtype), as_schedule(self.step_size)),
+            schedule=in_precision(as_schedule(self.step_size), posterior.dtype),
             rest=posterior.init if anchor is None else anchor.position,
             noise_estimate=noise,
         )

@@ -20,9 +20,10 @@ from .dynamics import (
     Splitting,
     Underdamped,
 )
+from .firefly import FlyMC
 from .gradient import SAGA, SVRG, ControlVariate, Full, Simple
 from .schedule import AbstractSchedule, Cyclical
-from .subsample import Adaptive, AllRows, ExponentiallyWeighted, Preferential, SizeChoice, Uniform
+from .subsample import Adaptive, AllRows, ExponentiallyWeighted, Preferential, SizeChoice, Stratified, Uniform
 
 StepSize = float | AbstractSchedule
 Size = int | SizeChoice
@@ -168,6 +169,11 @@ def ewsg(step_size: StepSize, size: Size, friction: float, length: int = 1, carr
     return Method(dynamics=Underdamped(friction), subsample=subsample, size=size, step_size=step_size)
 
 
+def cp_sghmc(step_size: StepSize, size: Size, friction: float, strata: int = 10) -> Method:
+    """SGHMC with a share of each batch from every cluster of rows (clustering-based preprocessing)."""
+    return Method(dynamics=Underdamped(friction), subsample=Stratified(strata), size=size, step_size=step_size)
+
+
 def ewsg_vr(step_size: StepSize, size: Size, friction: float, every: int, length: int = 1) -> Method:
     """EWSG with friction added for its gradient noise, calibrated at intervals by a pass over the data."""
     return Method(
@@ -177,6 +183,11 @@ def ewsg_vr(step_size: StepSize, size: Size, friction: float, every: int, length
         size=size,
         step_size=step_size,
     )
+
+
+def flymc(step_size: StepSize, fraction: float = 0.1) -> FlyMC:
+    """Firefly Monte Carlo: exact, for logistic regression; a step looks at a share of the rows and at those that are bright."""
+    return FlyMC(step_size=step_size, fraction=fraction)
 
 
 class Named(NamedTuple):
@@ -196,6 +207,7 @@ METHODS = {
     "ula": Named(ula, "eq. 2", {}),
     "mala": Named(mala, "Roberts and Tweedie (1996)", {}),
     "random_walk": Named(random_walk, "Metropolis et al. (1953)", {}),
+    "flymc": Named(flymc, "Maclaurin and Adams (2014)", {}),
     "sgld": Named(sgld, "eqs. 3, 4", {"size": 2}),
     "sgld_cv": Named(sgld_cv, "eq. 5", {"size": 2}),
     "sgld_ps": Named(sgld_ps, "eqs. 8, 11", {"size": 2}),
@@ -219,6 +231,7 @@ METHODS = {
     "sgnht_cv": Named(sgnht_cv, "Nemeth (2021), section 6", {"size": 2, "friction": 1.0}),
     "sgnht_cv_ps": Named(sgnht_cv_ps, "eqs. 12, 16", {"size": 2, "friction": 1.0}),
     "sgrhmc": Named(sgrhmc, "Nemeth (2021), Table 1", {"size": 2}),
+    "cp_sghmc": Named(cp_sghmc, "Fu and Zhang (2017)", {"size": 20, "friction": 1.0}),
     "ewsg": Named(ewsg, "Li, Wang et al. (2021), eq. 4", {"size": 2, "friction": 1.0}),
     "ewsg_vr": Named(ewsg_vr, "Li, Wang et al. (2021), F", {"size": 2, "friction": 1.0, "every": 10}),
 }

@@ -6,6 +6,7 @@ import abc
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -70,8 +71,8 @@ class Cyclical(AbstractSchedule):
 
     >>> import jax.numpy as jnp
     >>> cycle = Cyclical(step_size=0.1, cycle=4, sampling=0.5)
-    >>> cycle(jnp.arange(5)).round(4)
-    Array([0.1   , 0.0854, 0.05  , 0.0146, 0.1   ], dtype=float32)
+    >>> [round(float(step), 4) for step in cycle(jnp.arange(5))]
+    [0.1, 0.0854, 0.05, 0.0146, 0.1]
     >>> [cycle.sampled(steps) for steps in range(9)]
     [0, 0, 0, 1, 2, 2, 2, 3, 4]
     """
@@ -106,3 +107,8 @@ class Cyclical(AbstractSchedule):
 
 def as_schedule(step_size: float | AbstractSchedule) -> AbstractSchedule:
     return step_size if isinstance(step_size, AbstractSchedule) else Constant(step_size)
+
+
+def in_precision(schedule: AbstractSchedule, dtype: Any) -> AbstractSchedule:
+    """The same schedule with its numbers on the device, so that others of its kind need no other compilation."""
+    return jax.tree.map(lambda value: jnp.asarray(value, dtype), schedule)

@@ -1,4 +1,4 @@
-"""The accept step of Metropolis and Hastings, shared by the exact dynamics."""
+"""What the exact dynamics share: the noise of a proposal and the accept step of Metropolis and Hastings."""
 
 from __future__ import annotations
 
@@ -6,11 +6,24 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PRNGKeyArray
 
+from .._random import standard_normal
 from .._rows import Sum
 from ..subsample.selection import Estimate
-from .base import Moved
+from .base import AbstractDynamics, Moved
+
+Noise = tuple[Float[Array, " d"], Float[Array, ""]]
+"""Of the proposal, and the logarithm of a uniform number for the accept step."""
+
+
+class AbstractAccepting(AbstractDynamics):
+    """Dynamics that propose a Gaussian move and then accept or stay."""
+
+    def noise(self, key: PRNGKeyArray, steps: int, like: Float[Array, " d"]) -> Noise:
+        proposal_key, accept_key = jax.random.split(key)
+        normal = standard_normal(proposal_key, (steps, *like.shape), like.dtype)
+        return normal, -jax.random.exponential(accept_key, (steps,), like.dtype)
 
 
 def potential_drop(before: Sum, after: Sum) -> Float[Array, ""]:

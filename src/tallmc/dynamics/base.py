@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 from .._anchor import Anchor, Needs
 from .._outcome import Outcome
 from .._posterior import AbstractPosterior
+from .._random import standard_normal
 from ..correction import NoiseCorrection
 from ..geometry import AbstractGeometry
 from ..subsample.selection import Estimate, Transition
@@ -54,6 +55,13 @@ class AbstractDynamics(eqx.Module):
     @abc.abstractmethod
     def step(self, state: Any, evaluate: Evaluate, step_size: Float[Array, ""], noise: PyTree[Array]) -> Moved:
         """One step."""
+
+
+class AbstractDiffusion(AbstractDynamics):
+    """Dynamics driven by one standard normal vector a step, of the length of the position."""
+
+    def noise(self, key: PRNGKeyArray, steps: int, like: Float[Array, " d"]) -> Float[Array, "steps d"]:
+        return standard_normal(key, (steps, *like.shape), like.dtype)
 
 
 class Surroundings(NamedTuple):

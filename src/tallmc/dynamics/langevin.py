@@ -14,26 +14,22 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._anchor import Needs
-from .._random import standard_normal
 from ..correction import shrunk
 from ..geometry import AbstractGeometry
 from ..subsample.selection import Transition
-from .base import AbstractDynamics, AbstractDynamicsState, DynamicsChoice, Evaluate, Moved, Surroundings
+from .base import AbstractDiffusion, AbstractDynamicsState, DynamicsChoice, Evaluate, Moved, Surroundings
 
 
 class LangevinState(AbstractDynamicsState):
     position: Float[Array, " d"]
 
 
-class LangevinDynamics(AbstractDynamics):
+class LangevinDynamics(AbstractDiffusion):
     geometry: AbstractGeometry
     evaluates_at_start = False
 
     def init(self, key: PRNGKeyArray, position: Float[Array, " d"], evaluate: Evaluate) -> LangevinState:
         return LangevinState(position)
-
-    def noise(self, key: PRNGKeyArray, steps: int, like: Float[Array, " d"]) -> Float[Array, "steps d"]:
-        return standard_normal(key, (steps, *like.shape), like.dtype)
 
     def step(self, state: LangevinState, evaluate: Evaluate, step_size: Float[Array, ""], noise: Float[Array, " d"]) -> Moved:
         root = jnp.sqrt(step_size)

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from .._anchor import Needs
 from .._random import standard_normal
 from ..geometry import AbstractGeometry
-from .base import AbstractDynamics, AbstractDynamicsState, DynamicsChoice, Evaluate, Moved, Surroundings
+from .base import AbstractDiffusion, AbstractDynamicsState, DynamicsChoice, Evaluate, Moved, Surroundings
 
 
 class LeimkuhlerMatthewsState(AbstractDynamicsState):
@@ -25,15 +25,12 @@ class LeimkuhlerMatthewsState(AbstractDynamicsState):
     """The noise of the step before."""
 
 
-class LeimkuhlerMatthewsDynamics(AbstractDynamics):
+class LeimkuhlerMatthewsDynamics(AbstractDiffusion):
     geometry: AbstractGeometry
     evaluates_at_start = False
 
     def init(self, key: PRNGKeyArray, position: Float[Array, " d"], evaluate: Evaluate) -> LeimkuhlerMatthewsState:
         return LeimkuhlerMatthewsState(position, standard_normal(key, position.shape, position.dtype))
-
-    def noise(self, key: PRNGKeyArray, steps: int, like: Float[Array, " d"]) -> Float[Array, "steps d"]:
-        return standard_normal(key, (steps, *like.shape), like.dtype)
 
     def step(
         self, state: LeimkuhlerMatthewsState, evaluate: Evaluate, step_size: Float[Array, ""], noise: Float[Array, " d"]

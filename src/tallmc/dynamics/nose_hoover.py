@@ -20,7 +20,7 @@ from .._anchor import Needs
 from .._errors import check_number
 from .._random import standard_normal
 from ..geometry import AbstractGeometry
-from .base import AbstractDynamics, AbstractDynamicsState, DynamicsChoice, Evaluate, Moved, Surroundings
+from .base import AbstractDiffusion, AbstractDynamicsState, DynamicsChoice, Evaluate, Moved, Surroundings
 
 
 class ThermostatState(AbstractDynamicsState):
@@ -29,16 +29,13 @@ class ThermostatState(AbstractDynamicsState):
     thermostat: Float[Array, ""]
 
 
-class NoseHooverDynamics(AbstractDynamics):
+class NoseHooverDynamics(AbstractDiffusion):
     geometry: AbstractGeometry
     friction: Float[Array, ""]
     evaluates_at_start = False
 
     def init(self, key: PRNGKeyArray, position: Float[Array, " d"], evaluate: Evaluate) -> ThermostatState:
         return ThermostatState(position, standard_normal(key, position.shape, position.dtype), self.friction)
-
-    def noise(self, key: PRNGKeyArray, steps: int, like: Float[Array, " d"]) -> Float[Array, "steps d"]:
-        return standard_normal(key, (steps, *like.shape), like.dtype)
 
     def step(self, state: ThermostatState, evaluate: Evaluate, step_size: Float[Array, ""], noise: Float[Array, " d"]) -> Moved:
         h, momentum = step_size / 2, state.momentum

@@ -10,18 +10,14 @@ from __future__ import annotations
 
 import dataclasses
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._anchor import Needs
-from .._random import standard_normal
 from .._rows import Sum
 from ..geometry import AbstractGeometry
-from .accept import metropolis, potential_drop
-from .base import AbstractDynamics, AbstractDynamicsState, DynamicsChoice, Evaluate, Moved, Surroundings
-
-Noise = tuple[Float[Array, " d"], Float[Array, ""]]
+from .accept import AbstractAccepting, Noise, metropolis, potential_drop
+from .base import AbstractDynamicsState, DynamicsChoice, Evaluate, Moved, Surroundings
 
 
 class RandomWalkState(AbstractDynamicsState):
@@ -29,17 +25,12 @@ class RandomWalkState(AbstractDynamicsState):
     potential: Sum | None
 
 
-class RandomWalkDynamics(AbstractDynamics):
+class RandomWalkDynamics(AbstractAccepting):
     geometry: AbstractGeometry
     evaluates_at_start = True
 
     def init(self, key: PRNGKeyArray, position: Float[Array, " d"], evaluate: Evaluate) -> RandomWalkState:
         return RandomWalkState(position, evaluate(position, None).potential)
-
-    def noise(self, key: PRNGKeyArray, steps: int, like: Float[Array, " d"]) -> Noise:
-        proposal_key, accept_key = jax.random.split(key)
-        normal = standard_normal(proposal_key, (steps, *like.shape), like.dtype)
-        return normal, -jax.random.exponential(accept_key, (steps,), like.dtype)
 
     def step(self, state: RandomWalkState, evaluate: Evaluate, step_size: Float[Array, ""], noise: Noise) -> Moved:
         normal, log_uniform = noise

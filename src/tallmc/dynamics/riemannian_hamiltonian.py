@@ -19,23 +19,19 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._anchor import Needs
 from .._errors import check_number
-from .._random import standard_normal
 from .._rows import dot
-from .base import AbstractDynamics, DynamicsChoice, Evaluate, Moved, Surroundings
+from .base import AbstractDiffusion, DynamicsChoice, Evaluate, Moved, Surroundings
 from .metric import AbstractMetric, check_metric, prepare_metric
 from .momentum import MomentumState, with_momentum
 
 
-class RiemannianHamiltonianDynamics(AbstractDynamics):
+class RiemannianHamiltonianDynamics(AbstractDiffusion):
     metric: AbstractMetric
     friction: Float[Array, ""]
     evaluates_at_start = False
 
     def init(self, key: PRNGKeyArray, position: Float[Array, " d"], evaluate: Evaluate) -> MomentumState:
         return with_momentum(key, position)
-
-    def noise(self, key: PRNGKeyArray, steps: int, like: Float[Array, " d"]) -> Float[Array, "steps d"]:
-        return standard_normal(key, (steps, *like.shape), like.dtype)
 
     def step(self, state: MomentumState, evaluate: Evaluate, step_size: Float[Array, ""], noise: Float[Array, " d"]) -> Moved:
         h, momentum = step_size / 2, state.momentum

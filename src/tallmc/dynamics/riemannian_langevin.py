@@ -16,22 +16,18 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._anchor import Needs
-from .._random import standard_normal
 from .._rows import dot
-from .base import AbstractDynamics, DynamicsChoice, Evaluate, Moved, Surroundings
+from .base import AbstractDiffusion, DynamicsChoice, Evaluate, Moved, Surroundings
 from .langevin import LangevinState
 from .metric import AbstractMetric, check_metric, prepare_metric
 
 
-class RiemannianLangevinDynamics(AbstractDynamics):
+class RiemannianLangevinDynamics(AbstractDiffusion):
     metric: AbstractMetric
     evaluates_at_start = False
 
     def init(self, key: PRNGKeyArray, position: Float[Array, " d"], evaluate: Evaluate) -> LangevinState:
         return LangevinState(position)
-
-    def noise(self, key: PRNGKeyArray, steps: int, like: Float[Array, " d"]) -> Float[Array, "steps d"]:
-        return standard_normal(key, (steps, *like.shape), like.dtype)
 
     def step(self, state: LangevinState, evaluate: Evaluate, step_size: Float[Array, ""], noise: Float[Array, " d"]) -> Moved:
         estimate = evaluate(state.position, None)

@@ -20,15 +20,14 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._anchor import Needs
 from .._errors import check_number
-from .._random import standard_normal
 from ..correction import drag, shrunk
 from ..geometry import AbstractGeometry
 from ..subsample.selection import Transition
-from .base import AbstractDynamics, DynamicsChoice, Evaluate, Moved, Surroundings
+from .base import AbstractDiffusion, DynamicsChoice, Evaluate, Moved, Surroundings
 from .momentum import MomentumState, with_momentum
 
 
-class UnderdampedDynamics(AbstractDynamics):
+class UnderdampedDynamics(AbstractDiffusion):
     geometry: AbstractGeometry
     friction: Float[Array, ""]
     adds_friction: bool = eqx.field(static=True)
@@ -37,9 +36,6 @@ class UnderdampedDynamics(AbstractDynamics):
 
     def init(self, key: PRNGKeyArray, position: Float[Array, " d"], evaluate: Evaluate) -> MomentumState:
         return with_momentum(key, position)
-
-    def noise(self, key: PRNGKeyArray, steps: int, like: Float[Array, " d"]) -> Float[Array, "steps d"]:
-        return standard_normal(key, (steps, *like.shape), like.dtype)
 
     def step(self, state: MomentumState, evaluate: Evaluate, step_size: Float[Array, ""], noise: Float[Array, " d"]) -> Moved:
         h, momentum = step_size / 2, state.momentum

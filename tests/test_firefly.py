@@ -1,0 +1,360 @@
+"""Firefly Monte Carlo is exact: whatever the fraction, the proposal and the anchor, its draws follow the posterior."""
+
+import dataclasses
+import functools
+import itertools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tallmc
+from problems import linear, logistic, logistic_by_autodiff
+from tallmc.firefly.bits import WORD, Bright, pack
+from tallmc.firefly.bound import Bound, gap
+from tallmc.firefly.method import FireflyKernel, FireflyState, FlyMC, Ring
+from tallmc.geometry import Dense
+from test_mutants import cast
+
+LIMIT = 4.6
+AWAY = {"beta": np.array([1.2, -0.8])}
+
+
+def three_points():
+    """Few rows and a wide prior: gaps are large and the posterior is far from Gaussian."""
+    x = [[1.0, 2.5], [2.0, -1.0], [-1.5, 1.5]]
+    return tallmc.models.logistic_regression(x, [1, 0, 1], prior_variance=4.0)
+
+
+def prepared(proposal="langevin", fraction=0.3, at=AWAY, step_size=2.0) -> FireflyKernel:
+    posterior = three_points()
+    return FlyMC(step_size=step_size, fraction=fraction, proposal=proposal).prepare(posterior, anchored(posterior, at)).kernel
+
+
+def anchored(posterior, at=None) -> tallmc.Anchor:
+    return tallmc.laplace(posterior, at=at)
+
+
+def quadrature(posterior, centre, scale, half_width: float, points: int) -> tuple[np.ndarray, np.ndarray]:
+    """Positions θ = centre + scale u on a square grid of u, and their posterior weights."""
+    axis = np.linspace(-half_width, half_width, points)
+    grid = centre + np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2) @ np.asarray(scale).T
+    potential = np.asarray(jax.lax.map(posterior.potential, jnp.asarray(grid), batch_size=256))
+    weight = np.exp(potential.min() - potential)
+    return grid, weight / weight.sum()
+
+
+@functools.cache
+def three_points_quadrature() -> tuple[np.ndarray, np.ndarray]:
+    return quadrature(three_points(), np.zeros(2), 2 * np.eye(2), 8, 241)
+
+
+def moments_of(positions: np.ndarray) -> np.ndarray:
+    """First and second moments of two parameters, one a last axis."""
+    a, b = positions[..., 0], positions[..., 1]
+    return np.stack([a, b, a * a, a * b, b * b], axis=-1)
+
+
+def run_z(draws, truth: np.ndarray, moments=moments_of) -> float:
+    """Largest |z| of the moments, by the spread of the chains' averages."""
+    per_chain = moments(np.asarray(draws.positions, float)).mean(axis=1)
+    return np.abs((per_chain.mean(0) - truth) / (per_chain.std(0, ddof=1) / len(per_chain) ** 0.5)).max()
+
+
+def posterior_draws(posterior, count: int) -> np.ndarray:
+    """Independent draws, by rejection from the prior with probability Π L_i."""
+    rng = np.random.default_rng(0)
+    x, y = np.asarray(posterior.data.x), np.asarray(posterior.data.y)
+    proposals = rng.normal(0, np.sqrt(float(posterior.prior_variance)), size=(40 * count, x.shape[1]))
+    likelihood = np.prod(1 / (1 + np.exp(-(2 * y - 1) * (proposals @ x.T))), axis=1)
+    kept = proposals[rng.uniform(size=len(proposals)) < likelihood]
+    assert len(kept) >= count
+    return kept[:count]
+
+
+def invariance_z(kernel, chains: int = 8000, steps: int = 5) -> float:
+    """Largest |z| after a few steps from exact draws of (θ, z): moments of θ, of the number bright, and their products."""
+    grid, weight = three_points_quadrature()
+    expected_bright = np.asarray(jax.jit(jax.vmap(lambda at: exact_chances(kernel.bound, at).sum()))(jnp.asarray(grid)))
+    state = after_steps(kernel, jnp.asarray(posterior_draws(kernel.posterior, chains)), jax.random.key(1), steps)
+    bright = np.bitwise_count(np.asarray(state.memory)).sum(axis=1)
+
+    def joint_moments(positions, bright):
+        return np.concatenate([moments_of(positions), bright[:, None], positions * bright[:, None]], axis=1)
+
+    truth = weight @ joint_moments(grid, expected_bright)
+    found = joint_moments(np.asarray(state.position), bright)
+    return np.abs((found.mean(0) - truth) / (found.std(0) / np.sqrt(chains))).max()
+
+
+@eqx.filter_jit
+def after_steps(kernel, starts, key, steps: int):
+    """The states of chains from these starts; without the loop, whose blocks of randomness are for long runs."""
+    init_keys, supply_keys = jax.random.split(key, (2, len(starts)))
+    state = jax.vmap(kernel.init)(init_keys, starts)
+    supply = jax.vmap(lambda key: kernel.supply(key, steps), out_axes=1)(supply_keys)
+    one_step = lambda state, supply: (jax.vmap(kernel.step, in_axes=(0, 0, None))(state, supply, jnp.int32(0)).state, None)
+    return jax.lax.scan(one_step, state, supply)[0]
+
+
+def exact_chances(bound: Bound, position):
+    """P(z_i = 1 | θ), from the textbook form of the bound."""
+    x, y = bound.posterior.data
+    log_likelihood = jax.nn.log_sigmoid((2 * y - 1) * (x @ position))
+    return 1 - jnp.exp(textbook_log_bound(x @ bound.anchor, (2 * y - 1) * (x @ position)) - log_likelihood)
+
+
+def textbook_log_bound(m, s):
+    """a s² + s/2 + c with ξ = |m|: Maclaurin and Adams (2014), section 3.1."""
+    xi = jnp.abs(m)
+    a = jnp.where(xi < 1e-8, -1 / 8, -jnp.tanh(xi / 2) / (4 * jnp.maximum(xi, 1e-8)))
+    return a * s**2 + s / 2 - a * xi**2 + xi / 2 - jnp.logaddexp(xi, 0)
+
+
+M, U = (jnp.asarray(values) for values in np.meshgrid([-30.0, -3.0, -0.1, 0.0, 1e-6, 0.5, 8.0], np.linspace(-60, 60, 241)))
+
+
+def test_the_gap_is_that_of_the_textbook_bound():
+    for response in (-1.0, 1.0):
+        s = response * (M + U)
+        np.testing.assert_allclose(gap(M, U)[0], jax.nn.log_sigmoid(s) - textbook_log_bound(M, s), rtol=1e-9, atol=1e-12)
+
+
+def test_the_bound_is_below_the_likelihood_and_tangent_at_both_points():
+    assert (gap(M, U)[0] > 0).all()
+    for u in (jnp.zeros_like(M), -2 * M):
+        value, slope = gap(M, u)
+        np.testing.assert_allclose(value, 0, atol=1e-13)
+        np.testing.assert_allclose(slope, 0, atol=1e-13)
+
+
+def test_the_slope_of_the_gap_is_its_derivative():
+    textbook = lambda m, u: jax.nn.log_sigmoid(m + u) - textbook_log_bound(m, m + u)
+    derivative = jax.vmap(jax.grad(textbook, argnums=1))(M.ravel(), U.ravel())
+    np.testing.assert_allclose(gap(M, U)[1].ravel(), derivative, rtol=1e-9, atol=1e-12)
+
+
+def test_the_gap_keeps_its_relative_accuracy_in_single_precision():
+    rng = np.random.default_rng(0)
+    m, u = 3 * rng.normal(size=10_000), rng.normal(size=10_000) * 10.0 ** rng.uniform(-5, 1, size=10_000)
+    m, u = np.float32(m), np.float32(u)
+    single, _ = gap(jnp.asarray(m), jnp.asarray(u))
+    double, _ = gap(jnp.asarray(m, float), jnp.asarray(u, float))
+    assert single.dtype == jnp.float32
+    assert (np.abs(np.float64(single) - double) <= 5e-7 * (np.abs(u) + u.astype(float) ** 2) + 2e-14).all()
+
+
+def test_no_position_makes_a_nan_in_single_precision():
+    values = jnp.asarray([0.0, 1e-30, 1e-7, 1e-3, 1.0, 50.0, 100.0, 1e4, 1e10], jnp.float32)
+    m, u = (part.ravel() for part in jnp.meshgrid(jnp.r_[values, -values], jnp.r_[values, -values]))
+    for part in gap(m, u):
+        assert np.isfinite(part).all()
+    posterior = tallmc.models.logistic_regression(np.ones((1, 1), np.float32), [1], prior_variance=1.0)
+    bound = Bound(posterior, jnp.zeros(1, jnp.float32), jnp.zeros(1, jnp.float32), jnp.eye(1, dtype=jnp.float32))
+    for position in values:
+        terms, slopes = bound.bright_terms(position[None], posterior.data)
+        assert np.isfinite(terms).all() and np.isfinite(slopes).all()
+
+
+@pytest.mark.parametrize("at", [None, AWAY])
+def test_the_joint_density_sums_to_the_posterior_over_all_brightnesses(at):
+    posterior = logistic(n_rows=5)
+    kernel = FlyMC(step_size=1.0).prepare(posterior, anchored(posterior, at)).kernel
+    brightnesses = jnp.pad(jnp.asarray(list(itertools.product([False, True], repeat=5))), ((0, 0), (0, WORD - 5)))
+
+    @jax.jit
+    def log_sum(position):
+        of_one = lambda bits: kernel.evaluate(position, Bright.of(pack(bits))).potential.rounded()
+        return jax.nn.logsumexp(-jax.lax.map(of_one, brightnesses))
+
+    constants = [log_sum(at) + posterior.potential(at) for at in jnp.asarray([[0.7, -1.3], [0.0, 0.0], [-4.0, 2.0], [9.0, 9.0]])]
+    np.testing.assert_allclose(constants, constants[0], atol=1e-12)
+
+
+def test_the_gradient_given_brightness_is_the_derivative_of_the_potential():
+    kernel = prepared()
+    bright = Bright.of(pack(jnp.pad(jnp.asarray([True, False, True]), (0, WORD - 3))))
+    position = jnp.array([0.4, -0.9])
+
+    def potential(at):
+        terms, _ = kernel.bound.bright_terms(at, kernel.posterior.data)
+        return kernel.bound.known(at)[0] + terms[0] + terms[2]
+
+    estimate = eqx.filter_jit(kernel.evaluate)(position, bright)
+    np.testing.assert_allclose(estimate.potential.rounded(), potential(position), rtol=1e-13)
+    np.testing.assert_allclose(estimate.gradient, jax.jit(jax.grad(potential))(position), rtol=1e-12)
+
+
+@jax.jit
+def find_all(bits):
+    bright = Bright.of(pack(bits))
+    return bright, bright.rows(jnp.arange(len(bits)))
+
+
+@pytest.mark.parametrize("share", [0.0, 0.003, 0.5, 1.0])
+def test_bright_rows_are_found_by_rank(share):
+    bits = np.random.default_rng(0).uniform(size=50 * WORD) < share
+    bright, rows = find_all(jnp.asarray(bits))
+    assert bright.count == bits.sum()
+    assert (np.asarray(rows)[: bits.sum()] == np.flatnonzero(bits)).all()
+
+
+class AlwaysBright(Bound):
+    def chance_bright(self, position, rows):
+        return jnp.full(rows.y.shape, 2.0)
+
+
+@pytest.mark.parametrize("n_rows", [33, 1300])
+def test_a_ring_has_its_rows_and_no_others(n_rows):
+    posterior = tallmc.models.logistic_regression(np.ones((n_rows, 1)), np.arange(n_rows) % 2, prior_variance=1.0)
+    kernel = FlyMC(step_size=1.0).prepare(posterior).kernel
+    kernel = dataclasses.replace(kernel, bound=cast(kernel.bound, AlwaysBright))
+    key, position = jax.random.key(0), jnp.zeros(1)
+    dark = jnp.zeros_like(kernel.init(key, position).memory)
+    resample = jax.jit(lambda start, size: Bright.of(kernel.resample(dark, position, Ring(start, key), size)))
+    for size, start in itertools.product({1, -(-n_rows // 3), n_rows}, {0, n_rows // 2, n_rows - 1}):
+        found = resample(jnp.int32(start), jnp.int32(size))
+        assert found.count == size
+        rows = np.asarray(found.rows(jnp.arange(n_rows))[:size])
+        assert (rows == np.sort((start + np.arange(size)) % n_rows)).all()
+
+
+def test_brightness_has_its_law_given_the_position():
+    posterior = logistic(n_rows=70)
+    kernel = FlyMC(step_size=1.0).prepare(posterior).kernel
+    position, draws = jnp.array([0.6, -0.4]), 10_000
+    words = jax.jit(jax.vmap(lambda key: kernel.init(key, position).memory))(jax.random.split(jax.random.key(0), draws))
+    bits = np.asarray(words[:, :, None] >> jnp.arange(WORD, dtype=jnp.uint32) & 1).reshape(draws, -1)
+    chance = np.asarray(exact_chances(kernel.bound, position))
+    assert not bits[:, 70:].any()
+    z = (bits[:, :70].mean(0) - chance) / np.sqrt(chance * (1 - chance) / draws)
+    assert np.abs(z[chance * draws > 10]).max() < LIMIT
+    assert (bits[:, :70].sum(0)[chance * draws <= 10] < 40).all()
+
+
+@pytest.mark.parametrize(
+    ("proposal", "fraction", "at"),
+    [("langevin", 0.3, AWAY), ("langevin", 1.0, None), ("random-walk", 0.3, None)],
+)
+def test_moments_agree_with_quadrature(proposal, fraction, at):
+    posterior = three_points()
+    grid, weight = three_points_quadrature()
+    method = FlyMC(step_size=2.0, fraction=fraction, proposal=proposal)
+    draws = tallmc.sample(posterior, method, chains=32, draws=1500, burn_in=100, anchor=anchored(posterior, at), seed=3)
+    assert 0.2 < draws.sample_stats["acceptance_rate"].mean() < 0.95
+    assert 0.05 < draws.sample_stats["bright_rows"].mean() < 2.9
+    assert run_z(draws, weight @ moments_of(grid)) < LIMIT
+
+
+@pytest.mark.parametrize(("proposal", "fraction", "at"), [("langevin", 0.3, AWAY), ("random-walk", 1.0, None)])
+def test_a_step_leaves_the_joint_law_invariant(proposal, fraction, at):
+    assert invariance_z(prepared(proposal, fraction, at)) < LIMIT
+
+
+class BrightTermsForgotten(FireflyKernel):
+    """The accept step sees the bound only."""
+
+    def evaluate(self, position, bright):
+        return super().evaluate(position, Bright.of(jnp.zeros_like(bright.words)))
+
+
+class RolesSwapped(Bound):
+    """P(z = 1 | θ) = B/L."""
+
+    def chance_bright(self, position, rows):
+        return 1 - super().chance_bright(position, rows)
+
+
+class StalePotential(FireflyKernel):
+    """The potential at θ is that of the brightness before the z-step, the proposal's that of the one after."""
+
+    def step_of_one(self, state, supply, step):
+        before, position = Bright.of(state.memory), state.position
+        bright = Bright.of(self.resample(state.memory, position, supply.rows, self.ring_size))
+        key, noise = supply.noise
+        motion = self.dynamics.init(key, position, lambda at, to: self.evaluate(at, before))
+        moved = self.dynamics.step(motion, lambda at, to: self.evaluate(at, bright), self.schedule(step), noise)
+        right = super().step_of_one(state, supply, step)
+        return right._replace(state=dataclasses.replace(right.state, motion=FireflyState(moved.state.position)))
+
+
+MUTANTS = {
+    "bright-terms-forgotten": lambda kernel: cast(kernel, BrightTermsForgotten),
+    "roles-of-likelihood-and-bound-swapped": lambda kernel: dataclasses.replace(kernel, bound=cast(kernel.bound, RolesSwapped)),
+    "prior-forgotten": lambda kernel: eqx.tree_at(lambda k: k.bound.precision, kernel, kernel.bound.precision - np.eye(2) / 4),
+    "gradient-at-the-anchor-forgotten": lambda kernel: eqx.tree_at(lambda k: k.bound.gradient, kernel, jnp.zeros(2)),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_invariance_kills(name):
+    assert invariance_z(MUTANTS[name](prepared())) > LIMIT
+
+
+@pytest.mark.slow
+def test_invariance_kills_a_stale_potential():
+    """Its effect is small: it takes a z-step that changes much, large moves, and more of both."""
+    assert invariance_z(cast(prepared(fraction=1.0, step_size=6.0), StalePotential), steps=12) > LIMIT
+
+
+def test_rows_are_counted():
+    posterior = three_points()
+    anchor = anchored(posterior, AWAY)
+    draws = tallmc.sample(posterior, FlyMC(step_size=2.0, fraction=0.3), chains=32, draws=40, burn_in=0, anchor=anchor)
+    stats = draws.sample_stats
+    assert set(np.unique(stats["bright_rows"])) == {0, 1, 2, 3}
+    assert (stats["batch_size"] == 1 + 2 * stats["bright_rows"]).all()
+    assert (stats["n_row_evals"] == 3 + stats["batch_size"].cumsum(axis=1)).all()
+    assert draws.n_row_evals_sampling == stats["n_row_evals"][:, -1].sum()
+    assert draws.n_row_evals_preparation == anchor.n_row_evals + 3 + 3  # its check, and the bound
+
+
+@pytest.mark.slow
+def test_draws_of_many_rows_in_single_precision_agree_with_quadrature():
+    rng = np.random.default_rng(0)
+    x = np.c_[np.ones(20_000), rng.normal(size=20_000)].astype(np.float32)
+    y = rng.uniform(size=20_000) < 1 / (1 + np.exp(2.5 - x[:, 1]))
+    double = tallmc.models.logistic_regression(x.astype(float), y, prior_variance=10.0)
+    anchor = tallmc.laplace(double)
+    grid, weight = quadrature(double, anchor.position, anchor.factor, 5, 17)
+    whitened = lambda positions: moments_of((positions - np.asarray(anchor.position)) @ np.linalg.inv(anchor.factor).T)
+    single = tallmc.models.logistic_regression(x, y, prior_variance=10.0)
+    method = FlyMC(step_size=0.8, fraction=0.05, geometry=Dense())
+    draws = tallmc.sample(single, method, chains=24, draws=500, burn_in=60, seed=1)
+    assert draws.positions.dtype == np.float32
+    assert draws.sample_stats["bright_rows"].mean() < 50
+    assert run_z(draws, weight @ whitened(grid), whitened) < LIMIT
+
+
+def test_a_start_where_every_row_is_bright_is_no_failure():
+    posterior = three_points()
+    method, start = FlyMC(step_size=2.0, fraction=0.3), np.array([1e4, -1e4])
+    draws = tallmc.sample(posterior, method, start=start, chains=32, draws=40, anchor=anchored(posterior, AWAY))
+    assert draws.ok.all()
+    assert np.isfinite(draws.positions).all()
+    assert np.abs(draws.positions[:, -1]).max() < 1e4
+
+
+@pytest.mark.parametrize(
+    ("posterior", "kind"), [(linear(), "the Gaussian family"), (logistic_by_autodiff(), "'Posterior'"), ("rows", "'str'")]
+)
+def test_other_models_are_refused(posterior, kind):
+    with pytest.raises(tallmc.InvalidInput, match=f"be a logistic regression for FlyMC.*tight lower bound.*{kind}"):
+        FlyMC(step_size=0.1).prepare(posterior)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"step_size": 0.0}, "step_size must be a finite number and > 0"),
+        ({"fraction": 0.0}, "fraction must be a finite number and > 0 and <= 1; got 0.0"),
+        ({"fraction": 1.5}, "fraction must be a finite number and > 0 and <= 1; got 1.5"),
+        ({"proposal": "slice"}, "proposal must be one of 'random-walk', 'langevin'; got 'slice'"),
+        ({"geometry": Dense}, "geometry must be a GeometryChoice"),
+    ],
+)
+def test_bad_settings_are_refused(settings, message):
+    with pytest.raises(tallmc.InvalidInput, match=message):
+        FlyMC(**{"step_size": 0.1, **settings})

@@ -1,0 +1,117 @@
+"""Full-data NUTS as a reference: exact moments, honest counts, and a clear word where BlackJAX is missing."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tallmc
+from problems import exact_posterior, linear, logistic
+from tallmc.reference import nuts
+
+LIMIT = 4.6
+SHAPE = {"chains": 32, "draws": 500, "warmup": 300}  # one for all: a run of another shape is another compilation
+
+
+def moment_z(x: np.ndarray, mean: float, variance: float) -> float:
+    """Largest |z| of mean and second central moment of one parameter, by the spread of the chains' averages."""
+    z = []
+    for values, truth in (x, mean), ((x - mean) ** 2, variance):
+        per_chain = values.mean(1)
+        z.append(abs(per_chain.mean() - truth) / (per_chain.std(ddof=1) / len(per_chain) ** 0.5))
+    return max(z)
+
+
+def test_moments_of_a_linear_regression_are_exact():
+    posterior = linear()
+    mean, covariance = exact_posterior(posterior)
+    draws = nuts(posterior, **SHAPE, anchor=tallmc.laplace(posterior))
+    for j in range(posterior.dim):
+        assert moment_z(draws.positions[..., j], mean[j], covariance[j, j]) < LIMIT
+    products = np.prod(draws.positions - mean, axis=2).mean(1)
+    assert abs(products.mean() - covariance[0, 1]) / (products.std(ddof=1) / len(products) ** 0.5) < LIMIT
+
+
+def test_rows_are_counted_from_integration_steps():
+    posterior = linear()
+    anchor = tallmc.laplace(posterior)
+    draws = nuts(posterior, **SHAPE, anchor=anchor)
+    steps, counted = draws.sample_stats["n_steps"], draws.sample_stats["n_row_evals"]
+    assert (np.diff(counted, axis=1) == posterior.n_rows * steps[:, 1:]).all()
+    assert (draws.sample_stats["batch_size"] == posterior.n_rows * steps).all()
+    assert (counted[:, 0] >= posterior.n_rows * (1 + SHAPE["warmup"] + steps[:, 0])).all()
+    assert draws.n_row_evals_sampling == counted[:, -1].sum()
+    assert draws.n_row_evals_preparation == anchor.n_row_evals + 2 * posterior.n_rows  # its check, and f at the start
+    assert draws.ok.all() and not draws.sample_stats["diverging"].any()
+    assert (2 ** draws.sample_stats["tree_depth"] > steps).all()
+    assert 0.7 < draws.sample_stats["acceptance_rate"].mean() < 0.95
+    assert draws.settings["method"].startswith("NUTS")
+    assert draws.summary().shape[0] == posterior.dim
+
+
+def test_the_same_seed_gives_the_same_draws_and_another_gives_others():
+    posterior = linear()
+    anchor = tallmc.laplace(posterior)
+    first, again, other = (nuts(posterior, **SHAPE, anchor=anchor, seed=seed).positions for seed in (3, 3, 4))
+    assert (first == again).all()
+    assert (first != other).any(axis=2).all()
+    assert (first[0] != first[1]).any()
+
+
+def test_draws_of_a_logistic_regression_agree_with_quadrature():
+    posterior = logistic(n_rows=8, dim=1)
+    grid = np.linspace(-10, 10, 4001)
+    log_density = -np.asarray(jax.vmap(lambda value: posterior.potential(value[None]))(jnp.asarray(grid)))
+    weight = np.exp(log_density - log_density.max())
+    weight /= weight.sum()
+    mean = weight @ grid
+    x = nuts(posterior, **SHAPE, seed=1).positions[..., 0]
+    assert moment_z(x, mean, weight @ (grid - mean) ** 2) < LIMIT
+
+
+def test_small_parts_of_a_large_potential_survive_single_precision():
+    """A potential of 8·10⁷ rounds to 8 in float32; measured from the start, its differences do not."""
+    rng = np.random.default_rng(0)
+    x = np.c_[np.ones(4000), rng.normal(size=4000)].astype(np.float32)
+    y = x @ [1.0, -0.5] + 200 * rng.normal(size=4000)
+    single = tallmc.models.linear_regression(x, y, prior_variance=10.0)
+    mean, covariance = exact_posterior(tallmc.models.linear_regression(x.astype(float), y, prior_variance=10.0))
+    draws = nuts(single, chains=16, draws=200, warmup=50, anchor=tallmc.laplace(single))
+    assert draws.positions.dtype == np.float32
+    assert draws.sample_stats["acceptance_rate"].mean() > 0.7
+    for j in range(2):
+        assert moment_z(draws.positions[..., j].astype(float), mean[j], covariance[j, j]) < LIMIT
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"chains": 0}, "chains must be an int of at least 1; got 0"),
+        ({"draws": 0}, "draws must be an int of at least 1; got 0"),
+        ({"warmup": 5}, "warmup must be an int of at least 20; got 5"),
+        ({"seed": -1}, "seed must be an int"),
+        ({"anchor": "mode"}, "anchor must come from laplace"),
+    ],
+)
+def test_bad_input_is_refused(arguments, message):
+    with pytest.raises(tallmc.InvalidInput, match=message):
+        nuts(linear(), **arguments)
+
+
+def test_a_missing_blackjax_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "blackjax", None)
+    with pytest.raises(ImportError, match=r"pip install tallmc\[reference\]"):
+        nuts(linear())
+
+
+def test_a_start_without_density_is_refused():
+    posterior = tallmc.Posterior(
+        log_likelihood=lambda params, row: jnp.log(params["scale"]) - params["scale"] * row,
+        log_prior=lambda params: -params["scale"],
+        data=np.ones(3),
+        init={"scale": -1.0},
+    )
+    with pytest.raises(tallmc.PreparationError, match="not finite at the start"):
+        nuts(posterior)
