@@ -116,7 +116,7 @@ def exact_posterior(posterior) -> tuple[np.ndarray, np.ndarray]:
 def memory_of(gradient):
     """The memory of an estimator that started elsewhere and has seen some rows at yet another position."""
     elsewhere = jnp.linspace(-0.4, 0.9, gradient.posterior.dim)
-    memory = gradient.refresh(gradient.start(elsewhere), elsewhere, jnp.int32(0))
+    memory = gradient.start(elsewhere)
     indices = jnp.array([3, 0, 3])
     batch = Batch(take_rows(gradient.posterior.data, indices), jnp.ones(3), indices)
     return gradient.learn(memory, batch, gradient.residuals(elsewhere + 0.3, batch.rows, indices, memory))

@@ -90,7 +90,7 @@ def test_passes_of_a_calibrated_correction_are_counted():
     correction = NoiseCorrection(calibrate_every=10)
     method = tallmc.Method(size=2, step_size=0.001, correction=correction)
     draws = tallmc.sample(linear(), method, chains=1, draws=25, burn_in=0)
-    assert draws.n_row_evals_sampling == 25 * 2 + (1 + 3) * 12
+    assert draws.n_row_evals_sampling == 25 * 2 + 3 * 12
 
 
 @pytest.mark.parametrize("covariance", [np.array([0.5, 3.0]), np.array([[0.5, 0.4], [0.4, 3.0]])], ids=["diagonal", "dense"])
@@ -123,6 +123,14 @@ def test_a_step_too_large_for_the_correction_is_an_outcome_not_a_wrong_answer():
         draws = tallmc.sample(linear(), method, chains=3, draws=50, burn_in=0)
     assert set(draws.outcomes) == {tallmc.Outcome.TOO_NOISY}
     assert np.isnan(draws.positions[:, -1]).all()
+
+
+def test_noise_left_uncorrected_is_reported():
+    """Rows of very different size: now and then a batch whose spread is more than a step in one direction."""
+    method = tallmc.Method(size=3, step_size=0.3, correction=NoiseCorrection())
+    with pytest.warns(tallmc.SamplingWarning, match="of the gradient noise was too much for its step"):
+        draws = tallmc.sample(linear(), method, chains=64, draws=8, burn_in=0, start=exact_posterior(linear())[0])
+    assert draws.ok.any()
 
 
 def test_strata_know_their_spread_when_each_is_drawn_from_twice():

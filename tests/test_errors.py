@@ -10,23 +10,14 @@ from problems import linear, logistic
 from tallmc import InvalidInput, Method, NoiseCorrection, Posterior, laplace, models, sample
 from tallmc.dynamics import (
     MALA,
-    Hamiltonian,
     Langevin,
-    Recipe,
-    RiemannianLangevin,
-    RMSprop,
-    Splitting,
-    Underdamped,
-    table_1,
 )
-from tallmc.geometry import Dense, Diagonal
-from tallmc.gradient import SAGA, SVRG, ControlVariate, Full, Simple
-from tallmc.schedule import Constant, Cyclical, Polynomial
+from tallmc.gradient import ControlVariate, Full, Simple
+from tallmc.schedule import Constant, Polynomial
 from tallmc.subsample import (
     Adaptive,
     AllRows,
     Bandit,
-    ExponentiallyWeighted,
     Fixed,
     Optimal,
     Preferential,
@@ -293,117 +284,6 @@ CASES = {
         lambda: strata(Bandit(floor=0.999999), 3, linear(n_rows=40)),
         "posterior must have at most about 33 rows: a weight would be fewer than 8 units.*got 40 rows. Use Preferential",
     ),
-    # dynamics
-    "friction": (lambda: Underdamped(0.0), "friction must be a finite number and > 0"),
-    "negative friction": (lambda: Hamiltonian(3, -1.0), "friction must be a finite number and >= 0"),
-    "trajectory": (lambda: Hamiltonian(0), "length must be an int of at least 1"),
-    "decay": (lambda: RMSprop(decay=1.5), "decay must be a finite number and >= 0 and <= 1"),
-    "gamma term": (lambda: RMSprop(gamma=1), "gamma must be True or False"),
-    "metric": (lambda: RiemannianLangevin("euclid"), 'metric must be "fisher" or a function'),
-    "metric matrix": (
-        lambda: tallmc.sgrld(0.1, 2, metric=lambda params: -jnp.eye(2)).prepare(logistic()),
-        "metric must return a symmetric positive definite 2×2",
-    ),
-    "fisher of no glm": (
-        lambda: tallmc.sgrld(0.1, 2).prepare(Posterior(GAUSSIAN, FLAT, np.ones(3), 0.0)),
-        "metric must be a function of the parameters for a model that is no generalised linear",
-    ),
-    "diffusion": (
-        lambda: Method(dynamics=Recipe(lambda z: -jnp.eye(2), lambda z: jnp.zeros((2, 2))), size=2, step_size=0.1).prepare(
-            logistic()
-        ),
-        "diffusion must be symmetric and positive semi-definite",
-    ),
-    "curl": (
-        lambda: Method(dynamics=Recipe(lambda z: jnp.eye(2), lambda z: jnp.ones((2, 2))), size=2, step_size=0.1).prepare(
-            logistic()
-        ),
-        "curl must be skew-symmetric",
-    ),
-    "curl away from the start": (
-        lambda: Method(dynamics=Recipe(lambda z: jnp.eye(2), lambda z: z[0] * jnp.ones((2, 2))), size=2, step_size=0.1).prepare(
-            logistic()
-        ),
-        "curl must be skew-symmetric",
-    ),
-    "recipe shape": (
-        lambda: Method(dynamics=Recipe(lambda z: jnp.eye(3), lambda z: jnp.zeros((2, 2))), size=2, step_size=0.1).prepare(
-            logistic()
-        ),
-        "diffusion must return a finite 2×2 matrix",
-    ),
-    "auxiliary start": (
-        lambda: Method(dynamics=table_1.sghmc_recipe(2, 1.0), size=2, step_size=0.1).prepare(logistic(dim=3)),
-        "diffusion must return a finite 5×5 matrix",
-    ),
-    # geometry
-    "scale": (
-        lambda: Method(size=2, step_size=0.1, geometry=Diagonal([1.0, -1.0])).prepare(logistic()),
-        "scale must be positive and finite, one a parameter",
-    ),
-    "dense": (
-        lambda: Method(size=2, step_size=0.1, geometry=Dense([[1.0, 2.0], [2.0, 1.0]])).prepare(logistic()),
-        "covariance must be a symmetric positive definite 2×2",
-    ),
-    "geometry of a metric": (
-        lambda: Method(dynamics=RiemannianLangevin(), size=2, step_size=0.1, geometry=Dense()),
-        r"geometry must be Identity\(\) with RiemannianLangevin, which has a metric of its own",
-    ),
-    "no geometry": (lambda: Method(size=2, step_size=0.1, geometry="dense"), "geometry must be a GeometryChoice"),
-    # estimators
-    "every": (lambda: SVRG(0), "every must be an int of at least 1"),
-    "memory of all rows": (
-        lambda: Method(gradient=SAGA(), subsample=AllRows(), step_size=0.1),
-        "gradient must have no memory with AllRows",
-    ),
-    "adaptive saga": (lambda: Method(gradient=SAGA(), size=Adaptive(1.0), step_size=0.1), "gradient must be ControlVariate"),
-    # exponential weights
-    "guess": (lambda: ExponentiallyWeighted(guess="best"), "guess must be one of at_rest, to_zero, zero, one"),
-    "carry": (lambda: ExponentiallyWeighted(0, carry=True), "length must be an int of at least 1"),
-    "base": (
-        lambda: Method(subsample=ExponentiallyWeighted(base=Optimal()), size=2, step_size=0.1).prepare(logistic()),
-        "base must draw a fixed number of rows without looking at the state",
-    ),
-    "transition": (
-        lambda: Method(dynamics=Splitting(1.0), subsample=ExponentiallyWeighted(), size=2, step_size=0.1),
-        "subsample must be another with Splitting, which does not say where a gradient would move it",
-    ),
-    # noise correction
-    "correction shape": (lambda: NoiseCorrection("full"), 'shape must be "diagonal" or "dense"'),
-    "correction way": (lambda: NoiseCorrection(through="step"), 'through must be "noise" or "friction"'),
-    "correction of langevin": (
-        lambda: Method(size=2, step_size=0.1, correction=NoiseCorrection(through="friction")),
-        'correction must go through "noise" with Langevin',
-    ),
-    "correction of a splitting": (
-        lambda: Method(dynamics=Splitting(1.0), size=2, step_size=0.1, correction=NoiseCorrection()),
-        "correction must be left out with Splitting, which has no such correction",
-    ),
-    "correction of nothing": (
-        lambda: Method(gradient=Full(), subsample=AllRows(), step_size=0.1, correction=NoiseCorrection()),
-        "correction must be left out with AllRows",
-    ),
-    "correction of one row": (
-        lambda: Method(size=1, step_size=0.1, correction=NoiseCorrection()),
-        "size must be at least 2 with a correction from the batch",
-    ),
-    "correction of an adaptive size": (
-        lambda: Method(gradient=ControlVariate(), size=Adaptive(1.0), step_size=0.1, correction=NoiseCorrection()),
-        "size must be fixed with a noise correction",
-    ),
-    "calibrated control variate": (
-        lambda: Method(gradient=ControlVariate(), size=2, step_size=0.1, correction=NoiseCorrection(calibrate_every=5)),
-        r"gradient must be Simple\(\) with a calibrated correction",
-    ),
-    "correction without spread": (
-        lambda: Method(
-            dynamics=Underdamped(1.0), subsample=ExponentiallyWeighted(), size=2, step_size=0.1, correction=NoiseCorrection()
-        ),
-        "subsample must know the spread of its batches",
-    ),
-    # schedules
-    "cycle": (lambda: Cyclical(0.1, 1), "cycle must be an int of at least 2"),
-    "sampling": (lambda: Cyclical(0.1, 4, 0.1), "sampling must leave at least one step of a cycle of 4"),
 }
 
 

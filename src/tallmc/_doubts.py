@@ -15,6 +15,7 @@ from ._posterior import AbstractPosterior
 
 _TOO_WIDE = 3.0
 _TOO_COARSE = 0.05
+_UNCORRECTED = 0.01
 _UNRESOLVED_NATS = 0.1
 _SHOWN = 5
 _DOUBLE = 'Use float64 (jax.config.update("jax_enable_x64", True) before making the posterior)'
@@ -30,7 +31,7 @@ def warn_of_failures(draws: Draws, failed_at: np.ndarray) -> None:
 
 
 def warn_of_doubts(draws: Draws, anchor: Anchor | None) -> None:
-    """Chains that never moved; draws far wider than the anchor's Gaussian; positions too coarse for their spread."""
+    """Chains that never moved; draws far wider than the anchor's Gaussian; noise left uncorrected; positions too coarse."""
     complete = draws.positions[draws.ok].astype(np.float64)
     if complete.shape[1] < 2 or not len(complete):
         return
@@ -48,6 +49,12 @@ def warn_of_doubts(draws: Draws, anchor: Anchor | None) -> None:
                 "Unless the posterior is far from Gaussian this is gradient noise or an unstable step: "
                 "make the step smaller or the size larger."
             )
+    uncorrected = draws.sample_stats.get("uncorrected_noise")
+    if uncorrected is not None and np.mean(uncorrected[draws.ok]) > _UNCORRECTED:
+        _warn(
+            f"{np.mean(uncorrected[draws.ok]):.0%} of the gradient noise was too much for its step to be corrected. "
+            "Make the step size smaller or the subsample larger."
+        )
     grain = np.finfo(draws.positions.dtype).eps * np.abs(mean) / np.maximum(sd, np.finfo(float).tiny)
     if grain.max() > _TOO_COARSE and (sd > 0).all():
         _warn(

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
@@ -133,7 +132,6 @@ class Kernel(AbstractKernel):
         supply = self.gather(jax.tree.map(lambda leaf: leaf[0], self.supply(supply_key, 1)))
         noise = None if self.noise_estimate is None else self.noise_estimate.start(position)
         memory = Memory(self.gradient.start(position), self.selection.start(supply.rows), noise)
-        memory = self._refreshed(memory, position, jnp.int32(0)) if self.dynamics.evaluates_at_start else memory
         motion = self.dynamics.init(dynamics_key, position, lambda at, to: self.estimate(at, supply.rows, memory, to))
         return ChainState(motion, memory)
 

@@ -114,10 +114,10 @@ class Calibrated(AbstractNoiseEstimate):
             gradient = self.posterior.potential_and_gradient_sum(position).rounded()[1]
             return Errors(position, gradient - self.posterior.prior_gradient(position), memory.covariance)
 
-        return lax.cond(step % self.every == 0, recentred, lambda: memory)
+        return lax.cond((step > 0) & (step % self.every == 0), recentred, lambda: memory)
 
     def passes_before(self, step: np.ndarray) -> np.ndarray:
-        return 1 - (-step // self.every)
+        return np.maximum(1, -(-step // self.every))
 
     def covariance(self, position: Float[Array, " d"], estimate: Estimate, memory: Errors) -> tuple[Covariance, Errors]:
         assert estimate.batch is not None, "a method with this correction has a subsample that gives its batch"

@@ -58,7 +58,7 @@ class OwnMetric(AbstractMetric):
 
 
 def check_metric(metric: Any) -> None:
-    if metric != "fisher" and not callable(metric):
+    if not callable(metric) and not (isinstance(metric, str) and metric == "fisher"):
         raise InvalidInput("metric", 'be "fisher" or a function of the parameters', metric)
 
 

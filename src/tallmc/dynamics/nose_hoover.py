@@ -5,8 +5,8 @@
     η' = η + (ε/2) (ρᵀρ/d − 1)                                   nemeth-2021, Table 1 (SGNHT) with a = 1/d, by eq. 11
 
 The thermostat η rises while the momenta are hotter than N(0, I), which is what gradient noise does, and falls while they are
-colder: noise alike in all directions is absorbed without being known, η settling A + (ε/4)v. Noise that differs by direction is
-absorbed on average only. Biased at any fixed ε, of order ε. ‖ρ‖², not ‖ρ‖; the −1 is Γ.
+colder: noise alike in all directions is absorbed without being known, η settling at A + (ε/4)v. Noise that differs by direction
+is absorbed on average only. Biased at any fixed ε, of order ε. ‖ρ‖², not ‖ρ‖; the −1 is Γ.
 """
 
 from __future__ import annotations

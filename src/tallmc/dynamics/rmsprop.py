@@ -4,10 +4,12 @@ size.
     V ← αV + (1 − α) (∇f̂/N)²,   G = 1/(λ + √V)
     θ' = θ + (ε/2) (Γ − G ∇f̂(θ)) + √(εG) η,   Γ_j = ∂G_j/∂θ_j
 
-Γ keeps the diffusion's target right while G moves with θ: leaving it out (`gamma=False`, as most code does) is a bias that no
-step size removes; it is small for α near 1. Γ takes the diagonal of the Hessian, estimated without bias from the same rows by
-one directional derivative along random signs. The past of V, too, depends on where the chain has been, which no Γ corrects: of
-order (1 − α). Biased besides at any fixed ε, of order ε, like Langevin dynamics.
+Γ keeps the diffusion's target right while G moves with θ; leaving it out (`gamma=False`, as most code does) is a bias that no
+step size removes. Γ takes the diagonal of the Hessian, estimated without bias from the same rows by one directional derivative
+along random signs. It knows of the newest term of V only: the past of V depends on where the chain has been, too. With α = 0
+the target is right as ε → 0; with α near 1 it is nearly right while the chain crosses the posterior in far fewer than 1/(1 − α)
+steps, so that V is all but constant, and off by as much as without Γ where the chain is slower than that. Biased besides of
+order ε, like Langevin dynamics.
 """
 
 from __future__ import annotations

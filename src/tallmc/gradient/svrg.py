@@ -37,14 +37,15 @@ class SvrgGradient(AbstractGradient):
     every: int = eqx.field(static=True)
 
     def start(self, position: Float[Array, " d"]) -> Centre:
-        return Centre(position, position)  # renewed before the first step
+        gradient = self.posterior.potential_and_gradient_sum(position).rounded()[1]
+        return Centre(position, gradient - self.posterior.prior_gradient(position))
 
     def refresh(self, memory: Centre, position: Float[Array, " d"], step: Int[Array, ""]) -> Centre:
         # The condition is the same for all chains, so that only the steps that need a pass pay for one.
-        return lax.cond(step % self.every == 0, lambda: self._centred_at(position), lambda: memory)
+        return lax.cond((step > 0) & (step % self.every == 0), lambda: self.start(position), lambda: memory)
 
     def passes_before(self, step: np.ndarray) -> np.ndarray:
-        return -(-step // self.every)
+        return np.maximum(1, -(-step // self.every))
 
     def known(self, position: Float[Array, " d"], memory: Centre) -> Float[Array, " d"]:
         return memory.row_sum + self.posterior.prior_gradient(position)
@@ -56,10 +57,6 @@ class SvrgGradient(AbstractGradient):
 
     def learn(self, memory: Centre, batch: Batch, residuals: Float[Array, "n ..."]) -> Centre:
         return memory
-
-    def _centred_at(self, position: Float[Array, " d"]) -> Centre:
-        gradient = self.posterior.potential_and_gradient_sum(position).rounded()[1]
-        return Centre(position, gradient - self.posterior.prior_gradient(position))
 
 
 @dataclasses.dataclass(frozen=True)
