@@ -71,9 +71,12 @@ def test_stationary_law_with_exact_gradients(dynamics):
 
 
 @pytest.mark.parametrize("dynamics", AFFINE)
-@pytest.mark.parametrize("geometry", [Diagonal([0.5, 0.2]), Dense([[0.3, 0.1], [0.1, 0.2]])], ids=["diagonal", "dense"])
-def test_stationary_law_in_other_coordinates(dynamics, geometry):
-    check(*composed(dynamics, size=4, geometry=geometry))
+def test_stationary_law_in_dense_coordinates(dynamics):
+    check(*composed(dynamics, size=4, geometry=Dense([[0.3, 0.1], [0.1, 0.2]])))
+
+
+def test_stationary_law_in_diagonal_coordinates():
+    check(*composed("underdamped", size=4, geometry=Diagonal([0.5, 0.2])))
 
 
 def test_control_variate_law_holds_with_an_anchor_away_from_the_mode():

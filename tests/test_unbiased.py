@@ -96,7 +96,7 @@ def moments_by_enumeration(kernel, position, memory=None):
 
 
 # A model by automatic differentiation differs in its compact gradients only, which subsamples of one kind use alike.
-ON_BOTH = ("uniform", "curvature-weights", "bandit", "optimal", "all-rows")
+ON_BOTH = ("uniform", "curvature-weights", "all-rows")
 CASES = [("glm", *pair) for pair in PAIRS] + [("autodiff", *pair) for pair in PAIRS if pair[0] in ON_BOTH]
 
 
