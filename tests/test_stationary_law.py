@@ -46,7 +46,7 @@ def composed(dynamics, **parts):
     return tallmc.Method(dynamics=choice, step_size=step, **parts), step
 
 
-def check(method, step, posterior=None, anchor=None):
+def check_law(method, step, posterior=None, anchor=None):
     kernel = method.prepare(posterior or linear(), anchor).kernel
     z = law_z(kernel, exact_law(kernel, step))
     assert max(z.values()) < 4.6, z
@@ -56,33 +56,33 @@ def check(method, step, posterior=None, anchor=None):
 @pytest.mark.parametrize("gradient", GRADIENTS)
 @pytest.mark.parametrize("subsample", ["uniform", "curvature-weights"])
 def test_stationary_law_is_the_lyapunov_solution(dynamics, gradient, subsample):
-    check(*composed(dynamics, gradient=GRADIENTS[gradient], subsample=SUBSAMPLES[subsample], size=4))
+    check_law(*composed(dynamics, gradient=GRADIENTS[gradient], subsample=SUBSAMPLES[subsample], size=4))
 
 
 @pytest.mark.parametrize("gradient", GRADIENTS)
 @pytest.mark.parametrize("subsample", ["without-replacement", "gradient-weights"])
 def test_langevin_law_with_other_subsamples(gradient, subsample):
-    check(*composed("langevin", gradient=GRADIENTS[gradient], subsample=SUBSAMPLES[subsample], size=4))
+    check_law(*composed("langevin", gradient=GRADIENTS[gradient], subsample=SUBSAMPLES[subsample], size=4))
 
 
 @pytest.mark.parametrize("dynamics", AFFINE)
 def test_stationary_law_with_exact_gradients(dynamics):
-    check(*composed(dynamics, gradient=Full(), subsample=AllRows()))
+    check_law(*composed(dynamics, gradient=Full(), subsample=AllRows()))
 
 
 @pytest.mark.parametrize("dynamics", AFFINE)
 def test_stationary_law_in_dense_coordinates(dynamics):
-    check(*composed(dynamics, size=4, geometry=Dense([[0.3, 0.1], [0.1, 0.2]])))
+    check_law(*composed(dynamics, size=4, geometry=Dense([[0.3, 0.1], [0.1, 0.2]])))
 
 
 def test_stationary_law_in_diagonal_coordinates():
-    check(*composed("underdamped", size=4, geometry=Diagonal([0.5, 0.2])))
+    check_law(*composed("underdamped", size=4, geometry=Diagonal([0.5, 0.2])))
 
 
 def test_control_variate_law_holds_with_an_anchor_away_from_the_mode():
     posterior = linear()
     away = tallmc.laplace(posterior, at={"beta": np.array([0.5, 2.5])})
-    check(*composed("langevin", gradient=ControlVariate(), size=4), posterior, away)
+    check_law(*composed("langevin", gradient=ControlVariate(), size=4), posterior, away)
 
 
 @pytest.mark.parametrize("dynamics", ["leimkuhler-matthews", "splitting"])
