@@ -32,7 +32,7 @@ def bent_metric(params):
 
 
 def prepared(choice, posterior):
-    return choice.prepare(Surroundings(posterior, None, IdentityGeometry(), None))
+    return choice.prepare(Surroundings(posterior, IdentityGeometry(), None))
 
 
 def inverse_root(posterior):

@@ -137,7 +137,7 @@ class Method(AbstractMethod):
         make_kernel = functools.partial(
             Kernel,
             gradient=self.gradient.prepare(posterior, anchor),
-            dynamics=self.dynamics.prepare(Surroundings(posterior, anchor, geometry, self.correction)),
+            dynamics=self.dynamics.prepare(Surroundings(posterior, geometry, self.correction)),
             schedule=in_precision(as_schedule(self.step_size), posterior.dtype),
             rest=posterior.init if anchor is None else anchor.position,
             noise_estimate=noise,

@@ -14,7 +14,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from .._anchor import Anchor, Needs
+from .._anchor import Needs
 from .._outcome import Outcome
 from .._posterior import AbstractPosterior
 from .._random import standard_normal
@@ -68,7 +68,6 @@ class Surroundings(NamedTuple):
     """What a dynamics is made ready for."""
 
     posterior: AbstractPosterior
-    anchor: Anchor | None
     geometry: AbstractGeometry
     correction: NoiseCorrection | None
 

@@ -248,7 +248,7 @@ class FlyMC(AbstractMethod):
         geometry = self.geometry.prepare(posterior, anchor)
         kernel = FireflyKernel(
             bound=tangent_bound(posterior, anchor),
-            dynamics=_PROPOSALS[self.proposal].prepare(Surroundings(posterior, anchor, geometry, None)),
+            dynamics=_PROPOSALS[self.proposal].prepare(Surroundings(posterior, geometry, None)),
             schedule=in_precision(as_schedule(self.step_size), posterior.dtype),
             rest=anchor.position,
             ring_size=math.ceil(self.fraction * posterior.n_rows),
