@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tallmc.subsample.law import AliasLaw, UniformLaw
-from tallmc.subsample.size import WithReplacement
+from tallmc.subsample.replacement import WithReplacement
 from tallmc.subsample.uniform import WithoutReplacement
 from tallmc.subsample.weights import probabilities
 

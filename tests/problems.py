@@ -27,6 +27,7 @@ from tallmc.subsample import (
     Bandit,
     ExponentiallyWeighted,
     Fixed,
+    Measured,
     Optimal,
     Preferential,
     Stratified,
@@ -40,6 +41,8 @@ SUBSAMPLES = {
     "curvature-weights": Preferential("curvature"),
     "frobenius-weights": Preferential("frobenius"),
     "lipschitz-weights": Preferential("lipschitz"),
+    "residual-weights": Preferential("residual"),
+    "take-all": Preferential(np.array([4.0, 2.0, 0.1, 0.1, 0.5]), take_all=True),
     "own-weights": Preferential(np.array([1.0, 2.0, 0.0, 5.0, 0.5]), floor=0.1),
     "stratified": Stratified(np.array([7, -1, 7, -1, 7])),
     "bandit": Bandit(),
@@ -50,11 +53,12 @@ SUBSAMPLES = {
 GRADIENTS = {
     "simple": Simple(),
     "control-variate": ControlVariate(),
+    "second-order": ControlVariate(order=2),
     "svrg": SVRG(every=10),
     "saga": SAGA(),
     "full": Full(),
 }
-SIZES = {"fixed": Fixed(3), "adaptive": Adaptive(noise_threshold=1.0)}
+SIZES = {"fixed": Fixed(3), "adaptive": Adaptive(noise_threshold=1.0), "measured": Measured(3, noise=1.0)}
 DYNAMICS = {
     "langevin": Langevin(),
     "leimkuhler-matthews": LeimkuhlerMatthews(),

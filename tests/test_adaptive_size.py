@@ -46,7 +46,7 @@ def test_threshold_is_that_of_section_5_3_3():
     posterior = linear(n_rows=2000, dim=2)
     anchor = tallmc.laplace(posterior)
     pilot = tallmc.sgld_cv_ps(1e-4, size=2).prepare(posterior, anchor).kernel
-    found = tallmc.tune.noise_threshold(pilot, anchor, chains=5, steps=400, seed=3)
+    found = tallmc.tuning.noise_threshold(pilot, anchor, chains=5, steps=400, seed=3)
     root = jax.random.fold_in(new_key(3), 1)
     keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(root, jnp.arange(5))
     state = start_run(pilot, keys, jnp.broadcast_to(anchor.position, (5, 2)))

@@ -67,8 +67,9 @@ def write_table(folder, columns, family, kind="csv"):
     return path
 
 
-def fit(path, family, out, *options) -> int:
-    return call("fit", path, "--response", family, "--family", family, "-o", out, *options)
+def fit(path, family, out, *options, method="sgld_cv_ps") -> int:
+    chosen = [] if method is None or "--method" in options else ["--method", method]
+    return call("fit", path, "--response", family, "--family", family, "-o", out, *chosen, *options)
 
 
 def standardised_posterior(columns, family):
@@ -258,6 +259,31 @@ def test_fit_runs_methods_of_every_kind(tmp_path, capsys, columns, method):
     assert f"method: {method}, step size" in capsys.readouterr().out
 
 
+def test_fit_without_a_method_chooses_one_and_says_how_wrong_it_may_be(tmp_path, capsys, columns):
+    path = write_table(tmp_path, columns, "bernoulli")
+    assert fit(path, "bernoulli", tmp_path / "out", method=None) == 0
+    out = capsys.readouterr().out
+    assert "method: chosen by pilot runs; give --method for another" in out
+    assert "chosen: 400 rows are few: every step looks at all of them" in out
+    assert "verdict: nothing speaks against these draws" in out
+    summary = pd.read_csv(tmp_path / "out" / "summary.csv", index_col="coefficient")
+    assert summary["ess_bulk"].min() >= 1000
+    mean, sd, error = exact_moments(standardised_posterior(columns, "bernoulli"))
+    assert np.abs((summary["mean"] - mean) / np.hypot(summary["mcse_mean"], error)).max() < 4.6
+    assert np.abs((summary["sd"] - sd) / np.hypot(summary["mcse_sd"], error)).max() < 4.6
+    settings = json.loads((tmp_path / "out" / "scaling.json").read_text())["settings"]
+    assert settings["method"] is None and settings["chains"] == 8 and settings["step_size"] > 0
+
+
+def test_fit_ends_with_status_3_when_the_draws_should_not_be_trusted(tmp_path, capsys, columns):
+    path = write_table(tmp_path, columns, "bernoulli")
+    assert fit(path, "bernoulli", tmp_path / "out", "--draws", 10, method=None) == 3
+    out = capsys.readouterr().out
+    assert "effective draws of a parameter. Run longer." in out
+    assert "verdict: do not trust these draws" in out
+    assert (tmp_path / "out" / "draws.nc").exists()
+
+
 def test_fit_leaves_the_columns_as_they_are_when_asked(tmp_path, capsys, columns):
     options = ["--no-standardise", "--no-intercept", "--draws", 4, "--chains", 2]
     assert fit(write_table(tmp_path, columns, "gaussian"), "gaussian", tmp_path / "out", *options) == 0
@@ -354,7 +380,12 @@ def test_fit_refuses_a_file_as_folder(tmp_path, capsys, columns):
         ("bernoulli", ["--size", 401], "--size must be an int in [1, n_rows = 400]; got 401"),
         ("bernoulli", ["--method", "nuts"], "--method must be one of ula, mala, random_walk"),
         ("bernoulli", ["--noise-variance", 2], "--noise-variance must be left out unless --family is gaussian; got 2.0"),
-        ("bernoulli", ["--step-size", 0], "--step-size must be a finite number and > 0; got 0.0"),
+        (
+            "bernoulli",
+            ["--step-size", 0.1],
+            "--step-size must come with --method; got 0.1. Without one",
+        ),
+        ("bernoulli", ["--method", "sgld", "--step-size", 0], "--step-size must be a finite number and > 0; got 0.0"),
         ("bernoulli", ["--prior-variance", -1], "prior_variance must be positive"),
         ("gaussian", ["--noise-variance", 0], "noise_variance must be a finite number and > 0"),
         ("poisson", ["--method", "asgld_cv_ps"], "fixed size with --family poisson"),
@@ -379,7 +410,7 @@ def test_fit_turns_a_missing_mode_into_a_message(tmp_path, capsys, monkeypatch, 
 
     monkeypatch.setattr("tallmc.cli.plan.laplace", lost)
     path = write_table(tmp_path, columns, "gaussian")
-    arguments = ["fit", path, "--family", "gaussian", "--response", "gaussian", "-o", tmp_path / "out"]
+    arguments = ["fit", path, "--family", "gaussian", "--response", "gaussian", "--method", "sgld", "-o", tmp_path / "out"]
     assert refused(capsys, *arguments) == "tallmc: no mode in sight\n"
 
 
@@ -387,7 +418,7 @@ def test_help_documents_the_exit_statuses(capsys):
     for command in ("fit", "demo"):
         assert call(command, "--help") == 0
         said = " ".join(capsys.readouterr().out.split())
-        assert "Exit status: 0 fine; 1 some chain failed (the draws are written all the same); 2 bad input." in said
+        assert "Exit status: 0 fine; 1 some chain failed; 2 bad input; 3 the draws should not be trusted" in said
 
 
 def test_demo_finds_the_truth_and_writes_its_files(tmp_path):
@@ -399,12 +430,13 @@ def test_demo_finds_the_truth_and_writes_its_files(tmp_path):
     assert {path.name for path in out.iterdir()} == {"draws.nc", "summary.csv", "posterior.png"}
     assert (out / "posterior.png").read_bytes().startswith(b"\x89PNG")
     beta = xr.open_datatree(out / "draws.nc").posterior["beta"]
-    assert beta.shape == (4, 2000, 20)
+    assert beta.dims == ("chain", "draw", "beta_dim") and beta.shape[0] == 8
     assert beta.dtype == np.float32
 
     summary = pd.read_csv(out / "summary.csv", index_col="coefficient")
     assert summary["rhat"].max() <= 1.01
-    assert summary["ess_bulk"].min() > 1000
+    assert summary["ess_bulk"].min() >= 1000
+    assert "verdict: nothing speaks against these draws" in done.stdout
     rows = [line.split() for line in done.stdout.splitlines() if line.startswith(("  intercept ", "  x"))]
     assert [row[0] for row in rows] == list(summary.index)
     true, mean, sd, z = np.array([row[1:5] for row in rows], float).T

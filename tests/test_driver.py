@@ -182,7 +182,7 @@ def test_the_last_steps_before_the_counter_ends_are_recorded():
 
 def test_kept_draws_do_not_hold_on_to_the_record():
     run = _run.Run(tallmc.ula(0.01).prepare(linear()).kernel, 0, jnp.zeros((2, 2)), burn_in=5, thin=3, draws=10)
-    run.run_to_end(None)
+    run.run_to(run.draws)
     assert all(positions.base is None for positions, _ in run.chunks)
     assert sum(positions.nbytes for positions, _ in run.chunks) == 2 * 10 * 2 * 8
 

@@ -27,6 +27,7 @@ from tallmc.subsample import (
     gradient_weights,
     probabilities,
 )
+from tallmc.subsample.base import Setting
 
 X, Y = np.eye(3), np.array([0, 1, 1])
 GAUSSIAN = lambda p, row: -0.5 * (p - row) ** 2
@@ -184,7 +185,7 @@ CASES = {
     "no anchor": (lambda: gradient_weights(linear(), None), r"anchor must come from laplace\(posterior\); got 'NoneType'"),
     "replace": (lambda: Uniform(replace="no"), "replace must be True or False; got 'no'"),
     "pilot kernel": (
-        lambda: tallmc.tune.noise_threshold(SGLD, laplace(linear())),
+        lambda: tallmc.tuning.noise_threshold(SGLD, laplace(linear())),
         "kernel must be a prepared method of fixed size",
     ),
     # compositions
@@ -262,7 +263,7 @@ CASES = {
     "allocation": (lambda: Stratified(2, allocation="equal"), 'allocation must be "proportional" or "neyman"; got \'equal\''),
     "at least": (lambda: Stratified(2, at_least=0), "at_least must be an int of at least 1; got 0"),
     "missing columns": (
-        lambda: Stratified(2).prepare(Posterior(GAUSSIAN, FLAT, np.array([1.0, np.nan, 2.0]), 0.0), None, Fixed(2)),
+        lambda: Stratified(2).prepare(Setting(Posterior(GAUSSIAN, FLAT, np.array([1.0, np.nan, 2.0]), 0.0)), Fixed(2)),
         r"data must be finite to be clustered; got NaN or infinity in row 1. Pass Stratified\(labels\)",
     ),
     "adaptive strata": (

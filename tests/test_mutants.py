@@ -31,8 +31,9 @@ from tallmc.dynamics import (
 from tallmc.dynamics.base import Moved
 from tallmc.gradient import ControlVariateGradient
 from tallmc.subsample.law import AliasLaw
+from tallmc.subsample.replacement import WithReplacement
 from tallmc.subsample.selection import Picks
-from tallmc.subsample.size import AdaptiveSelection, WithReplacement
+from tallmc.subsample.size import AdaptiveSelection
 from test_mala import invariance_z
 from test_unbiased import moments_by_enumeration
 

@@ -9,6 +9,8 @@ NAMES = [
     "AbstractPosterior",
     "Adam",
     "Anchor",
+    "Automatic",
+    "Budget",
     "Draws",
     "FlyMC",
     "InvalidInput",
@@ -27,6 +29,7 @@ NAMES = [
     "asgld_cv_ps",
     "cp_sghmc",
     "cyclical_sgld",
+    "diagnose",
     "dynamics",
     "ewsg",
     "ewsg_overdamped",
@@ -62,6 +65,7 @@ NAMES = [
     "subsample",
     "svrg_ld",
     "tune",
+    "tuning",
     "ula",
 ]
 

@@ -8,6 +8,7 @@ import pytest
 import tallmc
 from problems import design, linear, logistic, residual_matrix
 from tallmc.subsample import Fixed, Stratified
+from tallmc.subsample.base import Setting
 from tallmc.subsample.stratified import StratifiedSelection, allocate
 
 POSITION = jnp.array([0.7, -1.3])
@@ -65,7 +66,7 @@ def test_neyman_is_the_allocation_with_the_least_noise_at_the_mode():
     labels = np.repeat([0, 1, 2], [20, 12, 8])
     anchor = tallmc.laplace(posterior)
     choice = Stratified(labels, allocation="neyman")
-    draws = choice.prepare(posterior, anchor, Fixed(15)).draws
+    draws = choice.prepare(Setting(posterior, anchor), Fixed(15)).draws
     gradient = tallmc.sgld(0.1, size=6).prepare(posterior).kernel.gradient
     r = residual_matrix(gradient, anchor.position)
     trace = {(a, b): np.trace(noise(r, labels, [a, b, 15 - a - b])) for a in range(1, 14) for b in range(1, 15 - a)}
@@ -73,7 +74,7 @@ def test_neyman_is_the_allocation_with_the_least_noise_at_the_mode():
     best = min(trace, key=trace.get)
     assert np.abs(np.array(draws[:2]) - best).max() <= 1
     assert trace[tuple(int(n) for n in draws[:2])] < 1.02 * trace[best]
-    proportional = Stratified(labels).prepare(posterior, None, Fixed(15)).draws
+    proportional = Stratified(labels).prepare(Setting(posterior), Fixed(15)).draws
     assert np.abs(np.array(proportional[:2]) - best).max() > 1
     assert choice.needs == tallmc._anchor.Needs.MODE
 
@@ -129,7 +130,7 @@ def test_clusters_are_found_whatever_the_scale_of_the_columns():
     centres = 10.0 * np.stack([group // 2, group % 2, np.zeros_like(group)], axis=1)
     x = (centres + rng.normal(size=(30_000, 3)) * [1, 1, 0]) * [1e-3, 1e3, 1]
     posterior = tallmc.Posterior(lambda p, row: -((p - row["x"][0]) ** 2), lambda p: 0.0 * p, {"x": x}, 0.0)
-    selection = Stratified(4).prepare(posterior, None, Fixed(30))
+    selection = Stratified(4).prepare(Setting(posterior), Fixed(30))
     strata = np.split(np.asarray(selection.rows_by_stratum), np.unique(np.asarray(selection.first))[1:])
     agreement = [np.bincount(group[rows], minlength=4).max() / len(rows) for rows in strata]
     assert len(strata) == 4

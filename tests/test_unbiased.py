@@ -17,6 +17,7 @@ from tallmc.subsample import SizeChoice, SubsampleChoice
 from tallmc.subsample.bandit import BanditSelection
 from tallmc.subsample.full import AllRowsSelection
 from tallmc.subsample.optimal import OptimalSelection
+from tallmc.subsample.replacement import WithReplacement
 from tallmc.subsample.selection import Memory
 from tallmc.subsample.stratified import StratifiedSelection
 from tallmc.subsample.uniform import WithoutReplacement
@@ -24,7 +25,14 @@ from tallmc.subsample.uniform import WithoutReplacement
 SIZE = 3
 POSTERIORS = {"glm": logistic, "autodiff": logistic_by_autodiff}
 # Exponential weights are biased by design; test_exponential.py has their law.
-PAIRS = [(s, g) for s in SUBSAMPLES for g in GRADIENTS if (s == "all-rows") == (g == "full") and s != "exponential"]
+# Rules for weights differ in their numbers only: one of them is shown with every gradient, the others with control variates.
+OTHER_RULES = ("gradient-weights", "frobenius-weights", "lipschitz-weights", "residual-weights", "own-weights")
+PAIRS = [
+    (s, g)
+    for s in SUBSAMPLES
+    for g in GRADIENTS
+    if (s == "all-rows") == (g == "full") and s != "exponential" and (s not in OTHER_RULES or g == "control-variate")
+]
 
 
 def test_every_part_is_registered_here():
@@ -80,7 +88,8 @@ def all_batches(kernel, position, memory):
             yield selection.picks_at(jnp.array(place)), 1 / len(places)
         return
     probability, picks_at = law_of(kernel, position, memory)
-    for indices in itertools.product(rows, repeat=SIZE):
+    draws = selection.draws if isinstance(selection, WithReplacement) else SIZE
+    for indices in itertools.product(np.flatnonzero(probability), repeat=draws):
         yield picks_at(jnp.array(indices)), np.prod(probability[list(indices)])
 
 
@@ -124,7 +133,8 @@ def test_estimator_is_unbiased_with_the_stated_covariance_by_enumeration(model, 
         expected = 2**2 * np.cov(first.T, ddof=0) + 3**2 / 2 * np.cov(second.T, ddof=0)
     else:
         p, _ = law_of(kernel, position, memory)
-        expected = ((r.T / p) @ r - np.outer(r.sum(0), r.sum(0))) / SIZE
+        drawn, draws = r[p > 0], SIZE - np.count_nonzero(p == 0)
+        expected = ((drawn.T / p[p > 0]) @ drawn - np.outer(drawn.sum(0), drawn.sum(0))) / draws
     np.testing.assert_allclose(covariance, expected, atol=1e-12 * np.abs(expected).max())
 
 
@@ -142,7 +152,7 @@ def z_of_moments(estimates, exact, covariance) -> float:
 WITH_REPLACEMENT = [
     name
     for name in SUBSAMPLES
-    if name not in ("all-rows", "bandit", "exponential", "optimal", "stratified", "without-replacement")
+    if name not in ("all-rows", "bandit", "exponential", "optimal", "stratified", "take-all", "without-replacement")
 ]
 
 

@@ -1,6 +1,6 @@
 """Bayesian inference on tall data by stochastic-gradient MCMC with preferential subsampling."""
 
-from . import dynamics, geometry, gradient, models, reference, schedule, subsample, tune
+from . import diagnose, dynamics, geometry, gradient, models, reference, schedule, subsample, tuning
 from ._anchor import Anchor, laplace
 from ._draws import Draws
 from ._errors import InvalidInput, PreparationError, SamplingWarning
@@ -11,6 +11,7 @@ from ._posterior import AbstractPosterior, Posterior
 from ._run import Progress
 from ._sample import sample
 from ._version import __version__
+from .automatic import Automatic
 from .correction import NoiseCorrection
 from .firefly import FlyMC
 from .methods import (
@@ -46,6 +47,7 @@ from .methods import (
     svrg_ld,
     ula,
 )
+from .tuning import Budget, tune
 
 __all__ = [
     "LBFGS",
@@ -53,6 +55,8 @@ __all__ = [
     "AbstractPosterior",
     "Adam",
     "Anchor",
+    "Automatic",
+    "Budget",
     "Draws",
     "FlyMC",
     "InvalidInput",
@@ -69,6 +73,7 @@ __all__ = [
     "asgld_cv_ps",
     "cp_sghmc",
     "cyclical_sgld",
+    "diagnose",
     "dynamics",
     "ewsg",
     "ewsg_overdamped",
@@ -104,5 +109,6 @@ __all__ = [
     "subsample",
     "svrg_ld",
     "tune",
+    "tuning",
     "ula",
 ]

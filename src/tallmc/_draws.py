@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float, PyTree
 
+from ._account import Account
 from ._errors import InvalidInput
 from ._layout import Layout
 from ._outcome import Outcome
@@ -16,6 +18,8 @@ from ._outcome import Outcome
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
+
+    from .diagnose.health import Health
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +48,15 @@ class Draws:
     layout: Layout
     settings: dict[str, Any]
     """What was run: method, seed, burn-in, thinning, sizes, versions."""
+    account: Account | None = None
+    """What an automatic choice says of itself."""
+
+    @functools.cached_property
+    def health(self) -> Health:
+        """What was chosen, why, and how wrong the draws may be."""
+        from .diagnose.health import assess
+
+        return assess(self)
 
     @property
     def n_row_evals(self) -> int:

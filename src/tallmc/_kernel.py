@@ -70,6 +70,11 @@ class AbstractKernel(eqx.Module):
 
     @property
     @abc.abstractmethod
+    def rows_ahead(self) -> int:
+        """Rows of each step that are known ahead, and so can be gathered with those of other steps."""
+
+    @property
+    @abc.abstractmethod
     def most_rows(self) -> int:
         """Most rows that one step may touch."""
 
@@ -115,6 +120,10 @@ class Kernel(AbstractKernel):
     @property
     def rows_per_step(self) -> int | None:
         return self.selection.rows_per_step
+
+    @property
+    def rows_ahead(self) -> int:
+        return self.selection.rows_ahead
 
     @property
     def most_rows(self) -> int:
@@ -167,7 +176,9 @@ class Kernel(AbstractKernel):
         memory = self._refreshed(state.memory, state.position, step)
         step_size = self.schedule(step).astype(state.position.dtype)
         moved = self.dynamics.step(state.motion, lambda at, to: self.estimate(at, rows, memory, to), step_size, supply.noise)
-        stats = moved.stats if self.rows_per_step is not None else {"batch_size": moved.estimate.n_rows, **moved.stats}
+        stats = {**moved.estimate.stats, **moved.stats}
+        if self.rows_per_step is None:
+            stats["batch_size"] = moved.estimate.n_rows
         return Stepped(ChainState(moved.state, moved.estimate.memory), stats, moved.outcome)
 
     def _refreshed(self, memory: Memory, position: Float[Array, " d"], step: Int[Array, ""]) -> Memory:

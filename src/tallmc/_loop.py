@@ -45,7 +45,7 @@ class Recorded(eqx.Module):
 
 def block_steps(kernel: AbstractKernel) -> int:
     """K: as many steps as keep a block's rows in cache. A power of two that depends on the shapes of one chain only."""
-    floats = kernel.posterior.width * (kernel.rows_per_step or 1)
+    floats = kernel.posterior.width * max(1, kernel.rows_ahead)
     fitting = max(1, _BLOCK_FLOATS // floats)
     return min(_MOST_BLOCK_STEPS, 1 << (fitting.bit_length() - 1))
 
@@ -74,7 +74,7 @@ def advance(
 ) -> tuple[RunState, Recorded]:
     """Run steps `first` to `stop` (exclusive). The draws completed in them fill the first slots, in order."""
     n_chains, block = keys.shape[0], block_steps(kernel)
-    gather_ahead = n_chains * block * (kernel.rows_per_step or 0) * kernel.posterior.width <= _GATHER_FLOATS
+    gather_ahead = n_chains * block * kernel.rows_ahead * kernel.posterior.width <= _GATHER_FLOATS
     sampled, before_sampling = kernel.schedule.sampled, kernel.schedule.sampled(burn_in)
     completed_before = jnp.maximum(sampled(first) - before_sampling, 0) // thin
     chain_step = jax.vmap(_chain_step, in_axes=(None, 0, 0, 0, 0, None))

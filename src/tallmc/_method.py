@@ -7,6 +7,9 @@ import dataclasses
 import functools
 from typing import NamedTuple
 
+from jaxtyping import Array, Float
+
+from ._account import Account
 from ._anchor import Anchor, Needs, check_anchor, laplace
 from ._composition import check_composition
 from ._errors import InvalidInput
@@ -19,9 +22,11 @@ from .geometry import GeometryChoice, Identity
 from .gradient import GradientChoice, Simple
 from .schedule import AbstractSchedule, as_schedule, in_precision
 from .subsample import Adaptive, Fixed, SizeChoice, SubsampleChoice, Uniform
+from .subsample.base import Setting
+from .subsample.replacement import NO_ROWS
 from .subsample.selection import AbstractSelection
 from .subsample.size import as_size
-from .tune.threshold import noise_threshold
+from .tuning.threshold import noise_threshold
 
 
 class Prepared(NamedTuple):
@@ -31,6 +36,12 @@ class Prepared(NamedTuple):
     anchor: Anchor | None
     n_row_evals: int
     """Rows touched by the preparation: anchor, weights, pilot runs."""
+    account: Account | None = None
+    """Of an automatic choice."""
+    start: Float[Array, "chains d"] | None = None
+    """Where chains should start, if not at the anchor."""
+    burn_in: int | None = None
+    thin: int = 1
 
 
 class AbstractMethod(abc.ABC):
@@ -130,6 +141,7 @@ class Method(AbstractMethod):
         anchor, rows = prepare_anchor(posterior, anchor, self.needs)
         rows += self.subsample.passes * posterior.n_rows
         geometry, size = self.geometry.prepare(posterior, anchor), as_size(self.size)
+        setting = Setting(posterior, anchor, self.gradient.order, geometry)
         noise = None
         if self.correction is not None:
             assert isinstance(size, Fixed), "a correction is composed with a fixed size only"
@@ -144,14 +156,14 @@ class Method(AbstractMethod):
         )
         if isinstance(size, Adaptive) and size.noise_threshold is None:
             assert anchor is not None, "an adaptive size needs the mode"
-            pilot = make_kernel(selection=self.subsample.prepare(posterior, anchor, size.pilot(posterior)))
+            pilot = make_kernel(selection=self.subsample.prepare(setting, size.pilot(posterior)))
             found = noise_threshold(pilot, anchor, chains=size.pilot_chains, steps=size.pilot_steps, seed=seed)
             rows += found.n_row_evals
             law = pilot.selection.law  # type: ignore[attr-defined]
             tuned = dataclasses.replace(size, noise_threshold=found.threshold)
-            selection: AbstractSelection = tuned.select(law, posterior, anchor)
+            selection: AbstractSelection = tuned.select(law, setting, NO_ROWS)
         else:
-            selection = self.subsample.prepare(posterior, anchor, size)
+            selection = self.subsample.prepare(setting, size)
         rows += posterior.n_rows if isinstance(size, Adaptive) else 0  # Lipschitz constants
         return Prepared(make_kernel(selection=selection), anchor, rows)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -23,7 +23,14 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 from ._arrays import check_numeric, to_device
 from ._errors import InvalidInput
 from ._layout import Layout, layout_of
+from ._random import new_key, standard_normal
 from ._rows import Part, Sum, count_rows, dot, floats_per_row, split_sum, sum_rows
+
+if TYPE_CHECKING:
+    from .geometry import AbstractGeometry
+
+_PROBED_POSITIONS = 16
+_PROBED_DIRECTIONS = 4
 
 
 class AbstractPosterior(eqx.Module):
@@ -72,6 +79,17 @@ class AbstractPosterior(eqx.Module):
         total = sum_rows(lambda rows: self.block_hessian(position, rows), self.data, self.width, part)
         return Sum(total.high, total.low + jax.hessian(self.prior_potential)(position))
 
+    def remainders(
+        self, order: int, position: Float[Array, " d"], centre: Float[Array, " d"], rows: PyTree[Array]
+    ) -> Float[Array, "n ..."]:
+        """∇f_i(θ) less the first `order` (0, 1 or 2) terms of its Taylor series around `centre`, compact."""
+        gradients = self.row_gradients(position, rows)
+        if order == 0:
+            return gradients
+        if order == 1:
+            return gradients - self.row_gradients(centre, rows)
+        return gradients - self.linear_row_gradients(centre, position - centre, rows)
+
     @eqx.filter_jit
     def potential(self, position: Float[Array, " d"]) -> Float[Array, ""]:
         """f(θ), minus the log posterior density up to a constant."""
@@ -98,6 +116,35 @@ class AbstractPosterior(eqx.Module):
     @abc.abstractmethod
     def row_gradients(self, position: Float[Array, " d"], rows: PyTree[Array]) -> Float[Array, "n ..."]:
         """∇f_i(θ), compact."""
+
+    @abc.abstractmethod
+    def linear_row_gradients(
+        self, centre: Float[Array, " d"], move: Float[Array, " d"], rows: PyTree[Array]
+    ) -> Float[Array, "n ..."]:
+        """∇f_i(c) + ∇²f_i(c) v, compact: the gradient at c + v to first order in v."""
+
+    @abc.abstractmethod
+    def mean_square_remainders(
+        self,
+        order: int,
+        centre: Float[Array, " d"],
+        positions: Float[Array, "k d"],
+        metric: AbstractGeometry,
+        rows: PyTree[Array],
+    ) -> Float[Array, " n"]:
+        """The mean of ‖Cᵀr_i(θ)‖² over these positions, r_i the `remainders` and C the `metric`."""
+
+    @abc.abstractmethod
+    def gaussian_mean_square_remainders(
+        self,
+        order: int,
+        centre: Float[Array, " d"],
+        spread: AbstractGeometry,
+        width: Float[Array, ""],
+        metric: AbstractGeometry,
+        rows: PyTree[Array],
+    ) -> Float[Array, " n"]:
+        """The same over θ = centre + width · Fξ, ξ standard normal, F the `spread`."""
 
     @abc.abstractmethod
     def combine(self, compact: Float[Array, "n ..."], rows: PyTree[Array], weights: Float[Array, " n"]) -> Float[Array, " d"]:
@@ -182,6 +229,43 @@ class Posterior(AbstractPosterior):
 
     def row_gradients(self, position: Float[Array, " d"], rows: PyTree[Array]) -> Float[Array, "n d"]:
         return jax.vmap(jax.grad(self._row_potential), in_axes=(None, 0))(position, rows)
+
+    def linear_row_gradients(
+        self, centre: Float[Array, " d"], move: Float[Array, " d"], rows: PyTree[Array]
+    ) -> Float[Array, "n d"]:
+        gradients, change = jax.jvp(lambda at: self.row_gradients(at, rows), (centre,), (move,))
+        return gradients + change
+
+    def mean_square_remainders(
+        self,
+        order: int,
+        centre: Float[Array, " d"],
+        positions: Float[Array, "k d"],
+        metric: AbstractGeometry,
+        rows: PyTree[Array],
+    ) -> Float[Array, " n"]:
+        # ‖Cᵀr‖² = E (ζᵀCᵀr)² for a standard normal ζ: a few of them at each position, and no d×d work for any row.
+        def add_position(total: Float[Array, " n"], probe: tuple[Array, Array]) -> tuple[Float[Array, " n"], None]:
+            position, key = probe
+            directions = metric.push(standard_normal(key, (_PROBED_DIRECTIONS, *centre.shape), centre.dtype))
+            projected = dot(self.remainders(order, position, centre, rows), directions.T)
+            return total + jnp.mean(projected**2, axis=1), None
+
+        keys = jax.random.split(new_key(0), len(positions))
+        total, _ = lax.scan(add_position, jnp.zeros(count_rows(rows), self.dtype), (positions, keys))
+        return total / len(positions)
+
+    def gaussian_mean_square_remainders(
+        self,
+        order: int,
+        centre: Float[Array, " d"],
+        spread: AbstractGeometry,
+        width: Float[Array, ""],
+        metric: AbstractGeometry,
+        rows: PyTree[Array],
+    ) -> Float[Array, " n"]:
+        normal = standard_normal(new_key(1), (_PROBED_POSITIONS, *centre.shape), centre.dtype)
+        return self.mean_square_remainders(order, centre, centre + width * spread.push(normal), metric, rows)
 
     def combine(self, compact: Float[Array, "n d"], rows: PyTree[Array], weights: Float[Array, " n"]) -> Float[Array, " d"]:
         return dot(weights, compact)

@@ -24,9 +24,14 @@ def new_key(seed: int) -> PRNGKeyArray:
     return jax.random.key(seed, impl="threefry2x32")
 
 
-def random_words(key: PRNGKeyArray, shape: tuple[int, ...]) -> UInt32[Array, "*shape 2"]:
-    """Two random words for each entry of `shape`."""
-    counter = lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)
+def key_of(words: UInt32[Array, " 2"]) -> PRNGKeyArray:
+    """Two random words as a key."""
+    return jax.random.wrap_key_data(words, impl="threefry2x32")
+
+
+def random_words(key: PRNGKeyArray, shape: tuple[int, ...], first: Any = 0) -> UInt32[Array, "*shape 2"]:
+    """Two random words for each entry of `shape`; those from number `first` on of the key's sequence."""
+    counter = lax.iota(jnp.uint32, math.prod(shape)).reshape(shape) + jnp.asarray(first, jnp.uint32)
     words = jnp.stack(_threefry(jax.random.key_data(key), jnp.zeros_like(counter), counter), axis=-1)
     return lax.optimization_barrier(words)  # else each of its users computes the words again
 

@@ -57,6 +57,7 @@ class Run:
         bytes_per_slot = n_chains * dim * self.start.dtype.itemsize
         self.slots = max(1, min(_MOST_SLOTS, _SLOT_BYTES // bytes_per_slot))
         self.step = 0
+        self.interrupted = False
         self.rows_before = np.full(n_chains, self.kernel.rows_at_start(), np.int64)
         self.chunks: list[tuple[np.ndarray, dict[str, np.ndarray]]] = []
 
@@ -64,11 +65,18 @@ class Run:
         """Compile the loop, by running no step of it."""
         jax.block_until_ready(self._advance(0)[1].positions)
 
-    def run_to_end(self, callback: Callable[[Progress], None] | None) -> None:
+    def run_to(
+        self,
+        draws: int,
+        callback: Callable[[Progress], None] | None = None,
+        enough: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Go on until so many draws are complete, or until it is `enough`, which is asked after each call."""
+        self.draws, self.n_steps = draws, int(self._steps_until(draws))
         began = time.perf_counter()
         steps = 64
         try:
-            while self.step < self.n_steps:
+            while self.step < self.n_steps and not enough():
                 call_began = time.perf_counter()
                 done = self._run_call(steps)
                 took = time.perf_counter() - call_began
@@ -87,6 +95,12 @@ class Run:
                 SamplingWarning,
                 stacklevel=3,
             )
+            self.interrupted = True
+
+    @property
+    def completed(self) -> int:
+        """Draws of each chain that are complete."""
+        return self._completed(self.step)
 
     def positions(self) -> np.ndarray:
         return np.concatenate([positions for positions, _ in self.chunks], axis=1)

@@ -14,33 +14,47 @@ from ._anchor import Anchor
 from ._doubts import warn_of_coarse_potential, warn_of_doubts, warn_of_failures
 from ._draws import Draws, Timing
 from ._errors import InvalidInput, check_int
+from ._goal import Goal, run_until
 from ._method import AbstractMethod, Prepared
 from ._posterior import AbstractPosterior
 from ._run import Progress, Run
 from ._version import __version__
+from .automatic import Automatic
+from .automatic.anchored import account_after
 
 _MOST_STEPS = 2**31 - 1
+_DEFAULT_CHAINS, _DEFAULT_DRAWS = 4, 1000
+_AUTOMATIC_CHAINS, _DEFAULT_ESS = 8, 1000.0
 
 
 def sample(
     posterior: AbstractPosterior,
-    method: AbstractMethod,
+    method: AbstractMethod | None = None,
     *,
-    chains: int = 4,
-    draws: int = 1000,
+    chains: int | None = None,
+    draws: int | None = None,
+    ess: float | None = None,
+    max_seconds: float | None = None,
+    max_rows: int | None = None,
     burn_in: int | None = None,
-    thin: int = 1,
+    thin: int | None = None,
     seed: int = 0,
     start: PyTree | None = None,
     anchor: Anchor | None = None,
     callback: Callable[[Progress], None] | None = None,
 ) -> Draws:
-    """Run `method` on `posterior` and return `draws` draws from each of `chains` chains.
+    """Draw from `posterior`: by itself, or by a `method` of your choice.
 
-    A chain takes `burn_in` steps that are thrown away and then keeps every `thin`-th. It starts at the anchor where the method
-    has one, else at the posterior's `init`; `start` overrides both (parameters, a vector (d,), or one a chain, (chains, d)).
-    From an anchor the burn-in is a tenth of the steps that follow unless given, from anywhere else it is as long. `anchor`
-    reuses `laplace(posterior)`; `callback` hears a `Progress` every half second or so.
+    Without a method everything is chosen for you (`tallmc.Automatic`): 8 chains run until every parameter has 1,000 effective
+    draws, and `draws.health` says what was chosen, why, and how wrong the draws may be.
+
+    A chain takes `burn_in` steps that are thrown away and then keeps every `thin`-th, until it has `draws` of them or, where
+    `ess` is given in their place, until every parameter has so many effective draws over all chains. `max_seconds` of sampling or
+    `max_rows` touched by it end a run early. With a method the defaults are 4 chains of 1,000 draws.
+
+    A chain starts at the anchor where the method has one, else at the posterior's `init`; `start` overrides both (parameters, a
+    vector (d,), or one a chain, (chains, d)). From an anchor the burn-in is a tenth of the steps that follow unless given, from
+    anywhere else it is as long. `anchor` reuses `laplace(posterior)`; `callback` hears a `Progress` every half second or so.
 
     The same seed gives the same draws, chain by chain, whatever the number of chains or draws. Ctrl-C returns the draws so far.
 
@@ -53,14 +67,20 @@ def sample(
     """
     if not isinstance(posterior, AbstractPosterior):
         raise InvalidInput("posterior", "be a tallmc posterior", type(posterior).__name__, "See tallmc.Posterior, tallmc.models.")
+    automatic = method is None
+    method = Automatic() if method is None else method
     if not isinstance(method, AbstractMethod):
         cure = (
             "Call it with its settings, as in tallmc.sgld(step_size=1e-4, size=32)." if callable(method) else "See tallmc.Method."
         )
         raise InvalidInput("method", "be a Method", method, cure)
-    chains = check_int("chains", chains, 1)
-    draws = check_int("draws", draws, 1)
-    thin = check_int("thin", thin, 1)
+    automatic = automatic or isinstance(method, Automatic)
+    if draws is None and ess is None:
+        draws, ess = (None, _DEFAULT_ESS) if automatic else (_DEFAULT_DRAWS, None)
+    goal = Goal.of(draws, ess, max_seconds, max_rows)
+    chains = check_int("chains", (_AUTOMATIC_CHAINS if automatic else _DEFAULT_CHAINS) if chains is None else chains, 1)
+    if thin is not None:
+        thin = check_int("thin", thin, 1)
     seed = check_int("seed", seed, 0, 2**32 - 1)
     if burn_in is not None:
         burn_in = check_int("burn_in", burn_in, 0)
@@ -69,20 +89,25 @@ def sample(
 
     began = time.perf_counter()
     prepared = method.prepare(posterior, anchor, seed=seed)
+    thin = prepared.thin if thin is None else thin
     positions, anchored = _starts(posterior, prepared, start, chains)
+    steps = goal.first_draws * thin
+    if burn_in is None and start is None:
+        burn_in = prepared.burn_in
     if burn_in is None:
-        burn_in = draws * thin // 10 if anchored else draws * thin
-    check_int("burn_in + draws · thin", burn_in + draws * thin, 1, _MOST_STEPS)
-    run = Run(prepared.kernel, seed, positions, burn_in, thin, draws)
+        burn_in = steps // 10 if anchored else steps
+    check_int("burn_in + draws · thin", burn_in + steps, 1, _MOST_STEPS)
+    run = Run(prepared.kernel, seed, positions, burn_in, thin, goal.first_draws)
     jax.block_until_ready(jax.tree.leaves(run.state))
     preparation = time.perf_counter() - began
     run.compile()
     compilation = time.perf_counter() - began - preparation
-    run.run_to_end(callback)
+    stopped_by = run_until(run, goal, callback)
     sampling = time.perf_counter() - began - preparation - compilation
 
+    chosen = method if prepared.account is None else prepared.account.method
     settings = {
-        "method": method,
+        "method": chosen,
         "seed": seed,
         "burn_in": burn_in,
         "thin": thin,
@@ -100,10 +125,11 @@ def sample(
         timing=Timing(preparation, compilation, sampling),
         layout=posterior.layout,
         settings=settings,
+        account=account_after(run, prepared.account, stopped_by),
     )
     warn_of_failures(result, run.failed_at())
     warn_of_doubts(result, prepared.anchor)
-    if method.has_accept_step:
+    if chosen.has_accept_step:
         warn_of_coarse_potential(posterior, run.last_positions()[0])
     return result
 
@@ -113,6 +139,8 @@ def _starts(
 ) -> tuple[Float[Array, "chains d"], bool]:
     """A starting position for each chain, and whether it is the anchor."""
     shape = (chains, posterior.dim)
+    if start is None and prepared.start is not None:
+        return jnp.resize(prepared.start, shape), True
     if start is None:
         anchor = prepared.anchor
         position = posterior.init if anchor is None else anchor.position

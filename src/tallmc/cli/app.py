@@ -17,13 +17,30 @@ app = typer.Typer(
     help="Bayesian inference on tall data by stochastic-gradient MCMC with preferential subsampling.",
 )
 
-_STATUSES = "Exit status: 0 fine; 1 some chain failed (the draws are written all the same); 2 bad input."
+_STATUSES = (
+    "Exit status: 0 fine; 1 some chain failed; 2 bad input; 3 the draws should not be trusted, for the reasons printed. "
+    "With 1 and 3 they are written all the same."
+)
 
 _MODEL = "Model"
 _SAMPLING = "Sampling"
 
-Chains = Annotated[int, typer.Option(min=1, metavar="N", help="Independent chains.", rich_help_panel=_SAMPLING)]
-Draws = Annotated[int, typer.Option(min=4, metavar="N", help="Draws kept from each chain.", rich_help_panel=_SAMPLING)]
+Chains = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Independent chains; 8, or 4 with --method.", rich_help_panel=_SAMPLING),
+]
+Draws = Annotated[
+    int | None,
+    typer.Option(
+        min=4, metavar="N", help="Draws kept from each chain, in place of --ess; 2000 with --method.", rich_help_panel=_SAMPLING
+    ),
+]
+Ess = Annotated[
+    float | None,
+    typer.Option(
+        min=1, metavar="N", help="Go on until every coefficient has so many effective draws; 1000.", rich_help_panel=_SAMPLING
+    ),
+]
 Seed = Annotated[
     int,
     typer.Option(min=0, max=2**32 - 1, metavar="N", help="The same seed gives the same draws.", rich_help_panel=_SAMPLING),
@@ -80,19 +97,27 @@ def fit(
         bool, typer.Option("--no-intercept", help="Do not put a column of ones first.", rich_help_panel=_MODEL)
     ] = False,
     method: Annotated[
-        str, typer.Option(metavar="NAME", help="One that `tallmc methods` lists.", rich_help_panel=_SAMPLING)
-    ] = "sgld_cv_ps",
+        str | None,
+        typer.Option(
+            metavar="NAME", help="One that `tallmc methods` lists. Chosen for the data unless given.", rich_help_panel=_SAMPLING
+        ),
+    ] = None,
     step_size: Annotated[
-        float | None, typer.Option(metavar="X", help="From the curvature unless given.", rich_help_panel=_SAMPLING)
+        float | None,
+        typer.Option(metavar="X", help="With --method; from the curvature unless given.", rich_help_panel=_SAMPLING),
     ] = None,
     size: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="N", help="Rows a step sees; a thousandth, at least 32, unless given.", rich_help_panel=_SAMPLING
+            min=1,
+            metavar="N",
+            help="Rows a step sees, with --method; a thousandth, at least 32, unless given.",
+            rich_help_panel=_SAMPLING,
         ),
     ] = None,
-    chains: Chains = 4,
-    draws: Draws = 2000,
+    chains: Chains = None,
+    draws: Draws = None,
+    ess: Ess = None,
     thin: Annotated[
         int | None,
         typer.Option(
@@ -117,7 +142,8 @@ def fit(
     A CSV or Parquet file has a column of numbers or booleans for each variable.
     An .npz file has a 1-D array for each, or a matrix X, the response y and, if you like, feature_names.
 
-    Step size and thinning, where not given, are chosen from the curvature at the mode, and printed.
+    Without --method everything is chosen by pilot runs, and what was chosen, why, and how wrong the draws may be is printed.
+    With it, step size and thinning are chosen from the curvature at the mode unless given.
     """
     from .fit import Model, run_fit
     from .plan import Settings
@@ -135,6 +161,7 @@ def fit(
         size=size,
         chains=chains,
         draws=draws,
+        ess=ess,
         burn_in=burn_in,
         thin=thin,
         seed=seed,
@@ -147,13 +174,16 @@ def demo(
     rows: Annotated[int, typer.Option(min=100, metavar="N", help="Rows to simulate.")] = 1_000_000,
     columns: Annotated[int, typer.Option(min=2, metavar="N", help="Coefficients, the intercept among them.")] = 20,
     seed: Seed = 0,
-    chains: Chains = 4,
-    draws: Draws = 2000,
+    chains: Chains = None,
+    draws: Draws = None,
+    ess: Ess = None,
     out: Annotated[
         Path, typer.Option("--out", "-o", metavar="OUT", help="Folder for the results; its files are replaced.")
     ] = Path("tallmc-demo"),
 ) -> None:
     """Simulate a logistic regression, fit it, and compare with the truth: a million rows in well under a minute."""
     from .demo import run_demo
+    from .plan import Settings
 
-    raise typer.Exit(run_demo(rows=rows, columns=columns, seed=seed, chains=chains, draws=draws, out=out))
+    settings = Settings(chains=chains, draws=draws, ess=ess, seed=seed)
+    raise typer.Exit(run_demo(rows=rows, columns=columns, settings=settings, out=out))

@@ -13,12 +13,10 @@ from ..models import logistic_regression
 from .design import INTERCEPT
 from .plan import Settings
 from .plot import plot_posterior
-from .report import DIAGNOSTICS, print_coefficients, print_cost, print_plan, print_warnings, say, summarise
+from .report import DIAGNOSTICS, print_coefficients, print_cost, print_health, print_plan, print_warnings, say, summarise
 from .run import run
 from .save import check_out, make_folder, save_draws
 
-# Near the anchor the noise of a control variate hardly depends on the number of rows, so a hundred do for a million.
-_SIZE = 100
 _COLUMNS = {"true": "true", "mean": "mean", "sd": "sd", "z": "z", **DIAGNOSTICS}
 
 
@@ -28,16 +26,15 @@ class Simulated(NamedTuple):
     truth: pd.Series
 
 
-def run_demo(*, rows: int, columns: int, seed: int, chains: int, draws: int, out: Path) -> int:
+def run_demo(*, rows: int, columns: int, settings: Settings, out: Path) -> int:
     """Simulate, fit, print, save; returns the exit status."""
     console = Console(highlight=False, markup=False)
     check_out(out, overwrite=True)
     make_folder(out)
-    data = simulate(rows, columns, seed)
+    data = simulate(rows, columns, settings.seed)
     names = list(data.truth.index)
-    say(console, f"simulated: a logistic regression with {rows:,} rows and {columns} coefficients (seed {seed})")
+    say(console, f"simulated: a logistic regression with {rows:,} rows and {columns} coefficients (seed {settings.seed})")
     posterior = logistic_regression(data.x, data.y, prior_variance=10.0)
-    settings = Settings(size=min(_SIZE, rows), chains=chains, draws=draws, seed=seed)
     finished = run(posterior, settings, console, lambda plan: print_plan(console, settings, plan))
 
     summary = summarise(finished.draws, names)
@@ -50,8 +47,9 @@ def run_demo(*, rows: int, columns: int, seed: int, chains: int, draws: int, out
         files.append(plot_posterior(out / "posterior.png", finished.draws, data.truth))
     print_cost(console, finished.draws)
     print_warnings(console, finished, summary)
+    status = print_health(console, finished)
     say(console, f"saved: {', '.join(files)} in {out}")
-    return 0 if finished.draws.ok.all() else 1
+    return status
 
 
 def simulate(rows: int, columns: int, seed: int) -> Simulated:

@@ -10,12 +10,14 @@ import numpy as np
 from rich.console import Console
 
 from .._errors import InvalidInput
+from .._method import Method
 from .._posterior import AbstractPosterior
 from ..methods import METHODS
 from ..models import linear_regression, logistic_regression, poisson_regression
+from ..subsample import SizeChoice
 from .design import Design, Family, make_design
 from .plan import Settings
-from .report import DIAGNOSTICS, print_coefficients, print_cost, print_plan, print_warnings, say, summarise
+from .report import DIAGNOSTICS, print_coefficients, print_cost, print_health, print_plan, print_warnings, say, summarise
 from .run import Finished, run
 from .save import check_out, make_folder, save_draws, save_json
 from .table import read_table
@@ -60,11 +62,14 @@ def run_fit(path: Path, response: str, model: Model, settings: Settings, out: Pa
             say(console, f"Coefficients are {unit}per standard deviation of their column; scaling.json has both.")
     print_cost(console, finished.draws)
     print_warnings(console, finished, summary)
+    status = print_health(console, finished)
     say(console, f"saved: {', '.join(files)} in {out}")
-    return 0 if finished.draws.ok.all() else 1
+    return status
 
 
-def _check_method(family: Family, method: str) -> None:
+def _check_method(family: Family, method: str | None) -> None:
+    if method is None:
+        return
     if method not in METHODS:
         raise InvalidInput("--method", f"be one of {', '.join(METHODS)}", method, "See `tallmc methods`.")
     if family == "poisson" and METHODS[method].axes["size"] == "adaptive":
@@ -101,6 +106,7 @@ def _with_noise(model: Model, design: Design) -> Model:
 def _scaling(path: Path, response: str, design: Design, model: Model, settings: Settings, finished: Finished) -> dict[str, Any]:
     """How to read the draws, and how to make them again."""
     ran = finished.draws.settings
+    size = ran["method"].size if isinstance(ran["method"], Method) else finished.plan.size
     return {
         "table": str(path),
         "response": response,
@@ -110,11 +116,12 @@ def _scaling(path: Path, response: str, design: Design, model: Model, settings: 
         **dataclasses.asdict(model),
         "settings": {
             **dataclasses.asdict(settings),
-            "step_size": finished.plan.step_size,
-            "size": finished.plan.size,
+            "chains": finished.draws.positions.shape[0],
+            "step_size": finished.plan.step_size if finished.plan.step_size else ran["method"].step_size,
+            "size": size.size if isinstance(size, SizeChoice) else size,
             "draws": finished.draws.positions.shape[1],  # fewer than asked for after Ctrl-C
             "burn_in": ran["burn_in"],
-            "thin": finished.plan.thin,
+            "thin": ran["thin"],
         },
         "tallmc_version": ran["tallmc_version"],
         "jax_version": ran["jax_version"],

@@ -34,11 +34,27 @@ def say(console: Console, message: str | Text) -> None:
 
 
 def print_plan(console: Console, settings: Settings, plan: Plan) -> None:
+    if plan.step_size is None:
+        say(console, "method: chosen by pilot runs; give --method for another")
+        return
     chosen = "" if plan.rule is None else f" ({plan.rule} at the mode)"
     say(console, f"method: {settings.method}, step size {plan.step_size:.3g}{chosen}")
     size = "" if plan.size is None else f"{plan.size:,} row{'' if plan.size == 1 else 's'} a step, "
     every = "" if plan.thin == 1 else f", one for every {plan.thin} steps"
-    say(console, f"run: {size}{settings.chains} chains of {settings.draws:,} draws{every}")
+    number = f"{settings.chains} chains" if settings.chains else "chains"
+    long = f"{plan.draws:,} draws" if plan.draws else f"{settings.ess:,.0f} effective draws of every coefficient"
+    say(console, f"run: {size}{number} {'of' if plan.draws else 'until there are'} {long}{every}")
+
+
+def print_health(console: Console, finished: Finished) -> int:
+    """What was chosen and how wrong it may be; returns the exit status that this asks for."""
+    if not finished.draws.ok.all():
+        return 1
+    if finished.draws.account is None:
+        return 0
+    for line in str(finished.draws.health).splitlines():
+        say(console, line)
+    return 0 if finished.draws.health.trusted else 3
 
 
 def summarise(draws: Draws, names: Sequence[str]) -> pd.DataFrame | None:
@@ -95,7 +111,8 @@ def _doubts(finished: Finished, summary: pd.DataFrame | None) -> list[str]:
         return ["no chain completed, so there is no summary."]
     chains, draws, _ = finished.draws.positions.shape
     enough = math.ceil(_ENOUGH_DRAWS / chains)
-    longer = "Run longer, e.g. with " + (f"--draws {enough}." if draws < enough else f"--thin {4 * finished.plan.thin}.")
+    thin = finished.draws.settings["thin"]
+    longer = "Run longer, e.g. with " + (f"--draws {enough}." if draws < enough else f"--thin {4 * thin}.")
     found = []
     rhat, ess = summary["rhat"].dropna(), summary["ess_bulk"].fillna(0)
     if (rhat > _LARGEST_RHAT).any():

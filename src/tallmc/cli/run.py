@@ -44,14 +44,15 @@ def run(posterior: AbstractPosterior, settings: Settings, console: Console, anno
         bar.update(task, description="preparing")
 
         def show(progress: RunProgress) -> None:
-            done = f"{progress.draws:,} of {settings.draws:,} draws"
+            done = f"{progress.draws:,}{'' if plan.draws is None else f' of {plan.draws:,}'} draws"
             bar.update(task, description="sampling", total=progress.n_steps, completed=progress.step, done=done)
 
         draws = sample(
             posterior,
             plan.method,
             chains=settings.chains,
-            draws=settings.draws,
+            draws=plan.draws,
+            ess=settings.ess,
             burn_in=settings.burn_in,
             thin=plan.thin,
             seed=settings.seed,

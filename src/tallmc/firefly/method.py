@@ -86,6 +86,10 @@ class FireflyKernel(AbstractKernel):
         return None
 
     @property
+    def rows_ahead(self) -> int:
+        return 0
+
+    @property
     def most_rows(self) -> int:
         return self.ring_size + 2 * self.posterior.n_rows
 

@@ -1,7 +1,7 @@
 """Gradient estimators: what is done with the rows drawn."""
 
 from .base import AbstractGradient, AbstractMemoryless, Batch, GradientChoice
-from .control_variate import ControlVariate, ControlVariateGradient
+from .control_variate import ControlVariate, ControlVariateGradient, SecondOrderGradient
 from .full import Full
 from .saga import SAGA, SagaGradient
 from .simple import Simple, SimpleGradient
@@ -18,6 +18,7 @@ __all__ = [
     "Full",
     "GradientChoice",
     "SagaGradient",
+    "SecondOrderGradient",
     "Simple",
     "SimpleGradient",
     "SvrgGradient",

@@ -86,9 +86,18 @@ class AbstractMemoryless(AbstractGradient):
 class GradientChoice(abc.ABC):
     """What a method asks for; `prepare` makes it ready for one posterior."""
 
-    needs: ClassVar[Needs]
     has_memory: ClassVar[bool]
     """Whether it learns from the rows seen."""
+
+    @property
+    @abc.abstractmethod
+    def needs(self) -> Needs:
+        """What must be known about the posterior before the first step."""
+
+    @property
+    @abc.abstractmethod
+    def order(self) -> int | None:
+        """How many terms of a row's Taylor series around the anchor its residual leaves out; None where it is no such series."""
 
     @abc.abstractmethod
     def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None) -> AbstractGradient:

@@ -18,6 +18,7 @@ class Full(GradientChoice):
     """Choose the exact gradient; it goes with `subsample.AllRows` only."""
 
     needs = Needs.NOTHING
+    order = 0
     has_memory = False
 
     def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None) -> SimpleGradient:

@@ -73,6 +73,7 @@ class SAGA(GradientChoice):
     """Choose control variates from a table of the gradients last seen. Memory a chain: N floats for a GLM, N·d else."""
 
     needs = Needs.NOTHING
+    order = None
     has_memory = True
 
     def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None) -> SagaGradient:

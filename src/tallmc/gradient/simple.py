@@ -34,6 +34,7 @@ class Simple(GradientChoice):
     """Choose the simple estimator."""
 
     needs = Needs.NOTHING
+    order = 0
     has_memory = False
 
     def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None) -> SimpleGradient:

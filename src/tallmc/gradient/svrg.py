@@ -65,6 +65,7 @@ class SVRG(GradientChoice):
 
     every: int
     needs = Needs.NOTHING
+    order = None
     has_memory = True
 
     def __post_init__(self) -> None:

@@ -3,16 +3,20 @@
     f_i(θ) = f(x_iᵀθ; y_i),   ∇f_i = f'(z_i) x_i,   ∇²f_i = f''(z_i) x_i x_iᵀ,   f₀(θ) = Σ θ_j²/2v_j
 
 The compact gradient of a row is the scalar f'(z_i). In closed form: ‖∇f_i‖ = |f'|‖x_i‖, tr(H_i Σ H_iᵀ) = f''² ‖x_i‖² x_iᵀΣx_i,
-L_i = sup f'' · ‖x_i‖² (putcha-2023, appendix C).
+L_i = sup f'' · ‖x_i‖² (putcha-2023, appendix C). For Gaussian θ the predictor z_i is Gaussian, so that means over θ of what a row
+does are one-dimensional integrals, by Gauss–Hermite quadrature.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, ArrayLike, Float
 
 from .._arrays import check_numeric, to_floats
@@ -21,6 +25,11 @@ from .._layout import Layout, layout_of
 from .._posterior import AbstractPosterior
 from .._rows import dot
 from .families import AbstractFamily, Bernoulli, Gaussian, Poisson
+
+if TYPE_CHECKING:
+    from ..geometry import AbstractGeometry
+
+_QUADRATURE_NODES = 24
 
 
 class Observations(NamedTuple):
@@ -45,6 +54,52 @@ class GeneralisedLinear(AbstractPosterior):
 
     def row_gradients(self, position: Float[Array, " d"], rows: Observations) -> Float[Array, " n"]:
         return self.family.slope(dot(rows.x, position), rows.y)
+
+    def linear_row_gradients(
+        self, centre: Float[Array, " d"], move: Float[Array, " d"], rows: Observations
+    ) -> Float[Array, " n"]:
+        z = dot(rows.x, centre)
+        return self.family.slope(z, rows.y) + self.family.curvature(z, rows.y) * dot(rows.x, move)
+
+    def mean_square_remainders(
+        self,
+        order: int,
+        centre: Float[Array, " d"],
+        positions: Float[Array, "k d"],
+        metric: AbstractGeometry,
+        rows: Observations,
+    ) -> Float[Array, " n"]:
+        z = dot(rows.x, centre)
+        moves = dot(rows.x, (positions - centre).T)
+        mean_square = jnp.mean(jax.vmap(self._remainders(order, z, rows.y), 1, 1)(moves) ** 2, axis=1)
+        return mean_square * jnp.sum(metric.pull(rows.x) ** 2, axis=1)
+
+    def gaussian_mean_square_remainders(
+        self,
+        order: int,
+        centre: Float[Array, " d"],
+        spread: AbstractGeometry,
+        width: Float[Array, ""],
+        metric: AbstractGeometry,
+        rows: Observations,
+    ) -> Float[Array, " n"]:
+        z, sd = dot(rows.x, centre), width * jnp.linalg.norm(spread.pull(rows.x), axis=1)
+        remainders = self._remainders(order, z, rows.y)
+        nodes, weights = np.polynomial.hermite_e.hermegauss(_QUADRATURE_NODES)
+
+        def add_node(total: Float[Array, " n"], node: tuple[Array, Array]) -> tuple[Float[Array, " n"], None]:
+            at, weight = node
+            return total + weight * remainders(at * sd) ** 2, None
+
+        quadrature = jnp.asarray(nodes, self.dtype), jnp.asarray(weights / weights.sum(), self.dtype)
+        mean_square, _ = lax.scan(add_node, jnp.zeros_like(z), quadrature)
+        return mean_square * jnp.sum(metric.pull(rows.x) ** 2, axis=1)
+
+    def _remainders(self, order: int, z: Float[Array, " n"], y: Float[Array, " n"]) -> Callable[[Array], Float[Array, " n"]]:
+        """f'(z + v) less the first `order` terms of its Taylor series, as a function of v."""
+        slope = self.family.slope(z, y) if order >= 1 else 0.0
+        curvature = self.family.curvature(z, y) if order >= 2 else 0.0
+        return lambda move: self.family.slope(z + move, y) - slope - curvature * move
 
     def combine(self, compact: Float[Array, " n"], rows: Observations, weights: Float[Array, " n"]) -> Float[Array, " d"]:
         return dot(weights * compact, rows.x)

@@ -4,12 +4,13 @@ from .bandit import Bandit
 from .base import SizeChoice, SubsampleChoice
 from .exponential import ExponentiallyWeighted
 from .full import AllRows
+from .measured import Measured
 from .optimal import Optimal
 from .preferential import Preferential
 from .size import Adaptive, Fixed
 from .stratified import Stratified
 from .uniform import Uniform
-from .weights import curvature_weights, frobenius_weights, gradient_weights, lipschitz_weights, probabilities
+from .weights import curvature_weights, frobenius_weights, gradient_weights, lipschitz_weights, probabilities, residual_weights
 
 __all__ = [
     "Adaptive",
@@ -17,6 +18,7 @@ __all__ = [
     "Bandit",
     "ExponentiallyWeighted",
     "Fixed",
+    "Measured",
     "Optimal",
     "Preferential",
     "SizeChoice",
@@ -28,4 +30,5 @@ __all__ = [
     "gradient_weights",
     "lipschitz_weights",
     "probabilities",
+    "residual_weights",
 ]

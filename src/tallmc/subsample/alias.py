@@ -3,7 +3,7 @@
 Probabilities are rounded once to integers P_i with Σ P_i = M 2³², M = 2^k ≥ N cells of 2³² units each. A cell c holds
 `threshold[c]` units of row c and the rest of row `alias[c]`. A draw takes k bits for the cell and 32 for the place in it, so
 the realised law is *exactly* p_i = P_i / (M 2³²), and it is these p_i that the importance weights use: no row with P_i ≥ 1 is
-unreachable and nothing is biased by rounding.
+unreachable and nothing is biased by rounding. A row of probability zero has P_i = 0 and is never drawn.
 
 The table is filled by one sweep in which the current heavy row (P ≥ 2³²) fills the light ones and, once it is light itself, is
 filled by the next heavy row. With D the running sum of deficits and E that of excesses, light row j + 1 is filled by the first
@@ -26,7 +26,7 @@ class AliasTable(NamedTuple):
 
 
 def alias_table(probability: np.ndarray) -> AliasTable:
-    """The table of a probability vector, every entry of which is positive."""
+    """The table of a probability vector."""
     units = _integer_probabilities(probability)
     n_cells = len(units)
     threshold = np.full(n_cells, CELL - 1, np.uint32)
@@ -48,17 +48,18 @@ def alias_table(probability: np.ndarray) -> AliasTable:
 
 
 def _integer_probabilities(probability: np.ndarray) -> np.ndarray:
-    """P_i ≥ 1 with Σ P_i = M 2³² exactly, padded with empty cells to a power of two."""
+    """P_i ≥ 1 where p_i > 0, else 0, with Σ P_i = M 2³² exactly, padded with empty cells to a power of two."""
     n_rows = len(probability)
+    possible = np.flatnonzero(probability > 0)
     n_cells = 1 << (n_rows - 1).bit_length() if n_rows > 1 else 2
     total = n_cells * CELL
     units = np.zeros(n_cells, np.int64)
-    units[:n_rows] = np.maximum(probability / probability.sum() * total, 1)
+    units[possible] = np.maximum(probability[possible] / probability.sum() * total, 1)
     missing = total - int(units.sum())
     if missing >= 0:
-        each, rest = divmod(missing, n_rows)
-        units[:n_rows] += each
-        units[:rest] += 1
+        each, rest = divmod(missing, len(possible))
+        units[possible] += each
+        units[possible[:rest]] += 1
     else:
         units[np.argmax(units)] += missing
     return units

@@ -25,13 +25,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
 
-from .._anchor import Anchor, Needs
+from .._anchor import Needs
 from .._errors import InvalidInput, check_number
-from .._posterior import AbstractPosterior
 from .._random import random_words
 from .._rows import first_of_each, take_rows
 from ..gradient.base import AbstractGradient, Batch
-from .base import SizeChoice, SubsampleChoice
+from .base import Setting, SizeChoice, SubsampleChoice
 from .bits import uniform_index
 from .selection import AbstractSelection, Estimate, Memory, Picks, Transition, centred, estimate_from
 from .size import Fixed
@@ -103,6 +102,10 @@ class BanditSelection(AbstractSelection):
     @property
     def rows_per_step(self) -> int:
         return self.size
+
+    @property
+    def rows_ahead(self) -> int:
+        return 0
 
     @property
     def most_rows(self) -> int:
@@ -202,7 +205,7 @@ class Bandit(SubsampleChoice):
         check_number("floor", self.floor, 0, 1, low_open=True, high_open=True)
         check_number("rate", self.rate, 0, 1, low_open=True)
 
-    def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None, size: SizeChoice | None) -> BanditSelection:
+    def prepare(self, setting: Setting, size: SizeChoice | None) -> BanditSelection:
         if not isinstance(size, Fixed):
             raise InvalidInput(
                 "size",
@@ -210,6 +213,7 @@ class Bandit(SubsampleChoice):
                 size,
                 "Use Preferential(...) with Adaptive(...).",
             )
+        posterior = setting.posterior
         selection = BanditSelection(
             size=size.checked(posterior),
             n_rows=posterior.n_rows,

@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 import abc
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
+
+import numpy as np
 
 from .._anchor import Anchor, Needs
 from .._posterior import AbstractPosterior
+from ..geometry import AbstractGeometry, IdentityGeometry
 from .law import AbstractLaw
 from .selection import AbstractSelection
+
+
+class Setting(NamedTuple):
+    """What rows are chosen for."""
+
+    posterior: AbstractPosterior
+    anchor: Anchor | None = None
+    """There when the method needs one."""
+    order: int | None = None
+    """The order of the gradient estimator, where it has one."""
+    geometry: AbstractGeometry = IdentityGeometry()
+    """The metric in which noise matters."""
 
 
 class SizeChoice(abc.ABC):
     """How many rows a step sees."""
 
     needs: ClassVar[Needs]
+    size: int | None
+    """Rows in every step at least; None when that depends on the state."""
 
     @abc.abstractmethod
-    def select(self, law: AbstractLaw, posterior: AbstractPosterior, anchor: Anchor | None) -> AbstractSelection:
-        """So many draws, with replacement, from `law`."""
+    def select(self, law: AbstractLaw, setting: Setting, certain: np.ndarray) -> AbstractSelection:
+        """So many rows: those that are `certain` (none, where the size is None) and draws, with replacement, from `law`."""
 
 
 class SubsampleChoice(abc.ABC):
@@ -40,5 +57,5 @@ class SubsampleChoice(abc.ABC):
         """Whether its batches tell how noisy they are."""
 
     @abc.abstractmethod
-    def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None, size: SizeChoice | None) -> AbstractSelection:
-        """The selection for this posterior."""
+    def prepare(self, setting: Setting, size: SizeChoice | None) -> AbstractSelection:
+        """The selection for this posterior, estimator and metric."""

@@ -25,12 +25,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._anchor import Anchor, Needs
+from .._anchor import Needs
 from .._errors import InvalidInput, check_int
-from .._posterior import AbstractPosterior
 from .._rows import take_rows
 from ..gradient.base import AbstractGradient, Batch
-from .base import SizeChoice, SubsampleChoice
+from .base import Setting, SizeChoice, SubsampleChoice
 from .selection import AbstractSelection, AbstractStaticSelection, Estimate, Memory, Picks, Transition
 from .uniform import Uniform
 
@@ -53,6 +52,10 @@ class IndexChain(AbstractSelection):
     @property
     def rows_per_step(self) -> int:
         return (self.length + 1) * self.base.size
+
+    @property
+    def rows_ahead(self) -> int:
+        return self.rows_per_step
 
     @property
     def most_rows(self) -> int:
@@ -154,8 +157,8 @@ class ExponentiallyWeighted(SubsampleChoice):
     def passes(self) -> int:
         return self.base.passes
 
-    def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None, size: SizeChoice | None) -> IndexChain:
-        base = self.base.prepare(posterior, anchor, size)
+    def prepare(self, setting: Setting, size: SizeChoice | None) -> IndexChain:
+        base = self.base.prepare(setting, size)
         if not isinstance(base, AbstractStaticSelection):
             rule = "draw a fixed number of rows without looking at the state: the index chain does that"
             raise InvalidInput("base", rule, self.base, "As Uniform() or Preferential(...), with a fixed size.")

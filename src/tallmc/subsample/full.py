@@ -8,11 +8,10 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._anchor import Anchor, Needs
-from .._posterior import AbstractPosterior
+from .._anchor import Needs
 from .._rows import Sum
 from ..gradient.base import AbstractGradient
-from .base import SizeChoice, SubsampleChoice
+from .base import Setting, SizeChoice, SubsampleChoice
 from .selection import AbstractDynamicSelection, Estimate, Memory, Transition
 
 
@@ -48,5 +47,5 @@ class AllRows(SubsampleChoice):
     passes = 0
     knows_its_spread = False
 
-    def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None, size: SizeChoice | None) -> AllRowsSelection:
-        return AllRowsSelection(n_rows=posterior.n_rows)
+    def prepare(self, setting: Setting, size: SizeChoice | None) -> AllRowsSelection:
+        return AllRowsSelection(n_rows=setting.posterior.n_rows)

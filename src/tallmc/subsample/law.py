@@ -23,7 +23,7 @@ class AbstractLaw(eqx.Module):
 
     @abc.abstractmethod
     def inverse_probability(self, indices: Int[Array, "*k"]) -> Float[Array, "*k"]:
-        """1/p_i."""
+        """1/p_i of rows that can be drawn."""
 
     @abc.abstractmethod
     def probabilities(self) -> np.ndarray:
@@ -56,7 +56,9 @@ class AliasLaw(AbstractLaw):
     @classmethod
     def of(cls, probability: np.ndarray, dtype: Any) -> AliasLaw:
         table = alias_table(probability)
-        return cls(jnp.asarray(table.threshold), jnp.asarray(table.alias), jnp.asarray(1 / table.probability, dtype))
+        with np.errstate(divide="ignore"):  # of a row that is never drawn nobody asks the weight
+            inverse = 1 / table.probability
+        return cls(jnp.asarray(table.threshold), jnp.asarray(table.alias), jnp.asarray(inverse, dtype))
 
     def draw(self, words: UInt32[Array, "*k 2"]) -> Int[Array, "*k"]:
         cell_bits = self.threshold.shape[0].bit_length() - 1

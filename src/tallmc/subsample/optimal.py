@@ -16,13 +16,12 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
 
-from .._anchor import Anchor, Needs
+from .._anchor import Needs
 from .._errors import InvalidInput
-from .._posterior import AbstractPosterior
 from .._random import random_words
 from .._rows import map_rows, take_rows
 from ..gradient.base import AbstractGradient, Batch
-from .base import SizeChoice, SubsampleChoice
+from .base import Setting, SizeChoice, SubsampleChoice
 from .selection import AbstractDynamicSelection, Estimate, Memory, Picks, Transition, centred, estimate_from
 from .size import Fixed
 
@@ -85,7 +84,7 @@ class Optimal(SubsampleChoice):
     passes = 0
     knows_its_spread = True
 
-    def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None, size: SizeChoice | None) -> OptimalSelection:
+    def prepare(self, setting: Setting, size: SizeChoice | None) -> OptimalSelection:
         if not isinstance(size, Fixed):
             raise InvalidInput(
                 "size",
@@ -93,4 +92,4 @@ class Optimal(SubsampleChoice):
                 size,
                 "Use Preferential(...) with Adaptive(...).",
             )
-        return OptimalSelection(size=size.checked(posterior), n_rows=posterior.n_rows)
+        return OptimalSelection(size=size.checked(setting.posterior), n_rows=setting.posterior.n_rows)

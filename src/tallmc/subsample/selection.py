@@ -63,6 +63,8 @@ class Estimate(eqx.Module):
     """Vectors s_i with E Σ s_i s_iᵀ = Cov(gradient), from the rows of this batch alone."""
     potential: Sum | None = None
     """The potential itself, where all rows were seen."""
+    stats: dict[str, Array] = eqx.field(default_factory=dict)
+    """What is worth keeping with the draws."""
     noise: Float[Array, " d"] | Float[Array, "d d"] | None = None
     """An estimate of Cov(Cᵀ gradient), its diagonal or all of it, where the method corrects for it."""
 
@@ -72,6 +74,11 @@ class AbstractSelection(eqx.Module):
     @abc.abstractmethod
     def rows_per_step(self) -> int | None:
         """Rows that each step touches; None when that is not known ahead."""
+
+    @property
+    @abc.abstractmethod
+    def rows_ahead(self) -> int:
+        """Rows of each step that are known ahead, and so can be gathered with those of other steps."""
 
     @property
     @abc.abstractmethod
@@ -124,6 +131,10 @@ class AbstractStaticSelection(AbstractSelection):
         return self.size
 
     @property
+    def rows_ahead(self) -> int:
+        return self.size
+
+    @property
     def most_rows(self) -> int:
         return self.size
 
@@ -151,6 +162,10 @@ class AbstractDynamicSelection(AbstractSelection):
     @property
     def rows_per_step(self) -> None:
         return None
+
+    @property
+    def rows_ahead(self) -> int:
+        return 0
 
     def start(self, supply: PyTree[Array]) -> None:
         return None

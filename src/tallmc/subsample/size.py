@@ -6,8 +6,7 @@ a threshold V₀ takes
     n(θ) = ⌈ ‖θ − θ̂‖² Σ_i L_i²/p_i / V₀ ⌉,   at least 1 and at most N                                     (eq. 19)
 
 rows: few near the anchor, many in the tails. The draws are with replacement and unbiased at any n, since n is a function of
-the state before the draw. The rows are taken a chunk of 64 at a time in a loop that stops after n of them: one compilation, and a
-cost in proportion to n once it is a few chunks.
+the state before the draw. One compilation, and a cost in proportion to n once it is a few chunks of 64.
 """
 
 from __future__ import annotations
@@ -15,42 +14,21 @@ from __future__ import annotations
 import dataclasses
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.custom_batching import sequential_vmap
-from jaxtyping import Array, Float, Int, Key, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
 
-from .._anchor import Anchor, Needs
+from .._anchor import Needs
 from .._errors import check_int, check_number
 from .._posterior import AbstractPosterior
-from .._random import random_words
-from .._rows import take_rows
+from .._random import key_of, random_words
 from ..gradient.base import AbstractGradient
-from .base import SizeChoice
+from .base import Setting, SizeChoice
 from .law import AbstractLaw
-from .selection import AbstractDynamicSelection, AbstractStaticSelection, Estimate, Memory, Picks, Transition, centred
+from .replacement import WithReplacement, sum_of_draws
+from .selection import AbstractDynamicSelection, Estimate, Memory, Transition
 from .weights import lipschitz_weights
-
-_CHUNK = 64
-
-
-class WithReplacement(AbstractStaticSelection):
-    """n independent draws from one law: w_i = 1/(n p_i)."""
-
-    law: AbstractLaw
-    size: int = eqx.field(static=True)
-
-    def supply(self, key: PRNGKeyArray, steps: int) -> Picks:
-        return self.picks_at(self.law.draw(random_words(key, (steps, self.size))))
-
-    def picks_at(self, indices: Int[Array, "*k n"]) -> Picks:
-        """These rows with the weights they have when drawn."""
-        return Picks(indices, self.law.inverse_probability(indices) / self.size)
-
-    def spread(self, terms: Float[Array, "n d"]) -> Float[Array, "n d"]:
-        return centred(terms)
 
 
 class AdaptiveSelection(AbstractDynamicSelection):
@@ -65,8 +43,8 @@ class AdaptiveSelection(AbstractDynamicSelection):
     def most_rows(self) -> int:
         return self.largest
 
-    def supply(self, key: PRNGKeyArray, steps: int) -> Key[Array, " steps"]:
-        return jax.random.split(key, steps)
+    def supply(self, key: PRNGKeyArray, steps: int) -> UInt32[Array, "steps 2"]:
+        return random_words(key, (steps,))
 
     def size_at(self, position: Float[Array, " d"]) -> Int[Array, ""]:
         """n(θ), eq. 19."""
@@ -78,7 +56,7 @@ class AdaptiveSelection(AbstractDynamicSelection):
         gradient: AbstractGradient,
         position: Float[Array, " d"],
         memory: Memory,
-        supply: Key[Array, ""],
+        supply: UInt32[Array, " 2"],
         transition: Transition | None,
     ) -> Estimate:
         size = self.size_at(position)
@@ -86,18 +64,9 @@ class AdaptiveSelection(AbstractDynamicSelection):
 
         # Under vmap the chains go one after the other, so that each costs its own n and not the largest.
         @sequential_vmap
-        def residual_sum(arrays, position, size, key):  # type: ignore[no-untyped-def]
+        def residual_sum(arrays, position, size, words):  # type: ignore[no-untyped-def]
             law, gradient, learned = eqx.combine(arrays, static)
-            posterior = gradient.posterior
-
-            def add_chunk(chunk: Array, total: Float[Array, " d"]) -> Float[Array, " d"]:
-                indices = law.draw(random_words(jax.random.fold_in(key, chunk), (_CHUNK,)))
-                used = chunk * _CHUNK + jnp.arange(_CHUNK) < size
-                weights = jnp.where(used, law.inverse_probability(indices) / size, 0)
-                rows = take_rows(posterior.data, indices)
-                return total + posterior.combine(gradient.residuals(position, rows, indices, learned), rows, weights)
-
-            return lax.fori_loop(0, (size + _CHUNK - 1) // _CHUNK, add_chunk, jnp.zeros_like(position))
+            return sum_of_draws(law, gradient, learned, position, size, size, key_of(words))
 
         residual = residual_sum(arrays, position, size, supply)
         return Estimate(gradient.known(position, memory.gradient) + residual, size, memory)
@@ -113,8 +82,8 @@ class Fixed(SizeChoice):
     def __post_init__(self) -> None:
         check_int("size", self.size, 1)
 
-    def select(self, law: AbstractLaw, posterior: AbstractPosterior, anchor: Anchor | None) -> WithReplacement:
-        return WithReplacement(law=law, size=self.checked(posterior))
+    def select(self, law: AbstractLaw, setting: Setting, certain: np.ndarray) -> WithReplacement:
+        return WithReplacement(law=law, size=self.checked(setting.posterior), certain=jnp.asarray(certain, jnp.int32))
 
     def checked(self, posterior: AbstractPosterior) -> int:
         return check_int("size", self.size, 1, posterior.n_rows, high_name="n_rows")
@@ -125,7 +94,7 @@ class Adaptive(SizeChoice):
     """As many rows as keep the bound on the pseudo-variance under `noise_threshold` (V₀ in eq. 19), at most `max_size`.
 
     Without a threshold it is found as in section 5.3.3 of putcha-2023, by `pilot_chains` pilot runs of `pilot_steps` steps with
-    `pilot_size` rows each (0.1 % of the rows by default); see `tallmc.tune.noise_threshold`.
+    `pilot_size` rows each (0.1 % of the rows by default); see `tallmc.tuning.noise_threshold`.
     """
 
     noise_threshold: float | None = None
@@ -134,6 +103,7 @@ class Adaptive(SizeChoice):
     pilot_steps: int = 10_000
     pilot_chains: int = 10
     needs = Needs.MODE
+    size = None
 
     def __post_init__(self) -> None:
         if self.noise_threshold is not None:
@@ -141,7 +111,8 @@ class Adaptive(SizeChoice):
         check_int("pilot_steps", self.pilot_steps, 20)
         check_int("pilot_chains", self.pilot_chains, 1)
 
-    def select(self, law: AbstractLaw, posterior: AbstractPosterior, anchor: Anchor | None) -> AdaptiveSelection:
+    def select(self, law: AbstractLaw, setting: Setting, certain: np.ndarray) -> AdaptiveSelection:
+        posterior, anchor = setting.posterior, setting.anchor
         assert anchor is not None and self.noise_threshold is not None, "prepared after the anchor and the threshold are known"
         largest = posterior.n_rows
         if self.max_size is not None:

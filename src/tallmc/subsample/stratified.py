@@ -25,13 +25,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt32
 
-from .._anchor import Anchor, Needs
+from .._anchor import Needs
 from .._arrays import check_numeric
 from .._errors import InvalidInput, check_int
 from .._posterior import AbstractPosterior
 from .._random import random_words
 from .._rows import block_rows, sum_rows, take_rows
-from .base import SizeChoice, SubsampleChoice
+from .base import Setting, SizeChoice, SubsampleChoice
 from .bits import uniform_index
 from .selection import AbstractStaticSelection, Picks
 from .size import Fixed
@@ -124,7 +124,7 @@ class Stratified(SubsampleChoice):
     def _clusters(self) -> bool:
         return np.ndim(self.strata) == 0
 
-    def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None, size: SizeChoice | None) -> StratifiedSelection:
+    def prepare(self, setting: Setting, size: SizeChoice | None) -> StratifiedSelection:
         if not isinstance(size, Fixed):
             raise InvalidInput(
                 "size",
@@ -132,6 +132,7 @@ class Stratified(SubsampleChoice):
                 size,
                 "Use Uniform() or Preferential(...) with Adaptive(...).",
             )
+        posterior, anchor = setting.posterior, setting.anchor
         stratum_of_row = self._strata(posterior)
         rows = np.bincount(stratum_of_row)
         least = self.at_least * len(rows)

@@ -18,12 +18,12 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .._anchor import Anchor, Needs
+from .._anchor import Needs
 from .._errors import InvalidInput
-from .._posterior import AbstractPosterior
 from .._random import random_words
-from .base import SizeChoice, SubsampleChoice
+from .base import Setting, SizeChoice, SubsampleChoice
 from .law import UniformLaw
+from .replacement import NO_ROWS
 from .selection import AbstractSelection, AbstractStaticSelection, Picks, centred
 from .size import Fixed
 
@@ -77,11 +77,11 @@ class Uniform(SubsampleChoice):
         if not isinstance(self.replace, bool):
             raise InvalidInput("replace", "be True or False", self.replace)
 
-    def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None, size: SizeChoice | None) -> AbstractSelection:
+    def prepare(self, setting: Setting, size: SizeChoice | None) -> AbstractSelection:
         assert size is not None, "a method with a uniform subsample has a size"
-        law = UniformLaw(posterior.n_rows, posterior.dtype)
+        law = UniformLaw(setting.posterior.n_rows, setting.posterior.dtype)
         if self.replace:
-            return size.select(law, posterior, anchor)
+            return size.select(law, setting, NO_ROWS)
         if not isinstance(size, Fixed):
             raise InvalidInput(
                 "size",
@@ -89,4 +89,4 @@ class Uniform(SubsampleChoice):
                 size,
                 "Use Uniform(replace=True).",
             )
-        return WithoutReplacement(law=law, size=size.checked(posterior))
+        return WithoutReplacement(law=law, size=size.checked(setting.posterior))

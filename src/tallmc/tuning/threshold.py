@@ -19,7 +19,8 @@ from .._kernel import Kernel
 from .._loop import advance, start_run
 from .._outcome import Outcome
 from .._random import new_key
-from ..subsample.size import WithReplacement, noise_bound
+from ..subsample.replacement import WithReplacement
+from ..subsample.size import noise_bound
 
 _STEPS_PER_CALL = 1000
 

@@ -1,0 +1,29 @@
+"""What tuning may cost."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from .._errors import InvalidInput, check_int, check_number
+
+
+@dataclasses.dataclass(frozen=True)
+class Budget:
+    """Rows, touched by the chains and by the gradients that score them, or seconds, in which the chains run.
+
+    What comes once, before the first step, is not part of it: the anchor, the weights, compilation.
+
+    >>> Budget(rows=1_000_000)
+    Budget(rows=1000000, seconds=None)
+    """
+
+    rows: int | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.rows is None) == (self.seconds is None):
+            raise InvalidInput("budget", "be in rows or in seconds", f"rows={self.rows}, seconds={self.seconds}")
+        if self.rows is not None:
+            check_int("rows", self.rows, 1)
+        else:
+            check_number("seconds", self.seconds, 0, low_open=True)

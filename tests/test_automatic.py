@@ -1,0 +1,187 @@
+"""sample(posterior) with nothing to tune: right against references, honest about its error, and never wrong in silence."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tallmc
+import tallmc.automatic.method as automatic
+from problems import exact_posterior, linear, logistic
+from tallmc import Automatic, InvalidInput
+from tallmc.diagnose.health import assess
+
+
+def regression(n_rows=20_000, dim=5, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n_rows, dim))
+    y = rng.random(n_rows) < 1 / (1 + np.exp(-x @ rng.normal(size=dim)))
+    return tallmc.models.logistic_regression(x, y, prior_variance=10.0)
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    return tallmc.sample(regression(), seed=1)
+
+
+def nearly_exact(posterior, n_draws=40_000):
+    """Mean and sd by importance sampling from the Laplace approximation, which is close with many rows."""
+    anchor = tallmc.laplace(posterior)
+    noise = np.random.default_rng(0).normal(size=(n_draws, posterior.dim))
+    draws = np.asarray(anchor.position) + noise @ np.asarray(anchor.factor).T
+    potentials = np.asarray(jax.lax.map(posterior.potential, jnp.asarray(draws), batch_size=200))
+    log_weights = -potentials + 0.5 * (noise**2).sum(axis=1)
+    weights = np.exp(log_weights - log_weights.max())
+    weights /= weights.sum()
+    mean = weights @ draws
+    return mean, np.sqrt(weights @ (draws - mean) ** 2)
+
+
+def test_the_default_is_right_within_the_error_it_reports(drawn):
+    mean, sd = nearly_exact(regression(), n_draws=4000)
+    found = drawn.positions[drawn.ok]
+    mean_error = np.abs(found.mean(axis=(0, 1)) - mean) / sd
+    sd_error = np.abs(found.std(axis=(0, 1)) / sd - 1)
+    health = drawn.health
+    assert health.ess >= 1000 and health.trusted, str(health)
+    assert mean_error.max() < health.mean_error + 4.6 / np.sqrt(4000)
+    assert sd_error.max() < health.sd_error + 4.6 / np.sqrt(2 * 4000)
+    assert health.mean_error < 0.2 and health.sd_error < 0.15
+
+
+def test_it_says_what_it_chose_and_why(drawn):
+    method = drawn.settings["method"]
+    assert isinstance(method, tallmc.Method)
+    assert method.gradient == tallmc.gradient.ControlVariate(2)
+    said = str(drawn.health)
+    assert "control variates of order 2" in said
+    assert f"{method.size.size} rows a step" in said
+    assert "Leimkuhler–Matthews steps" in said
+    assert said.endswith("verdict: nothing speaks against these draws")
+    assert drawn.health.inflation < 0.01
+
+
+def test_far_fewer_rows_than_there_are_make_a_step(drawn):
+    assert np.mean(drawn.sample_stats["batch_size"]) < 0.05 * 20_000
+    assert drawn.n_row_evals_preparation > 64 * 20_000  # pilot runs and weights are counted
+
+
+def test_the_same_seed_gives_the_same_draws():
+    posterior = regression(n_rows=6000, dim=2)
+    first, second = (tallmc.sample(posterior, draws=20, seed=4) for _ in range(2))
+    np.testing.assert_array_equal(first.positions, second.positions)
+
+
+def test_few_rows_are_all_looked_at_by_an_exact_sampler():
+    posterior = linear(n_rows=50)
+    draws = tallmc.sample(posterior, ess=4000)
+    assert draws.health.reasons[0] == "50 rows are few: every step looks at all of them"
+    assert draws.settings["method"].dynamics == tallmc.dynamics.MALA()
+    mean, covariance = exact_posterior(posterior)
+    sd = np.sqrt(np.diag(covariance))
+    found = draws.positions
+    assert (np.abs(found.mean(axis=(0, 1)) - mean) / sd).max() < draws.health.mean_error < 0.08
+    assert np.abs(found.std(axis=(0, 1)) / sd - 1).max() < draws.health.sd_error
+    acceptance = draws.sample_stats["acceptance_rate"].mean()
+    assert 0.4 < acceptance < 0.8
+
+
+def test_noise_that_asks_for_most_rows_gets_all_of_them(monkeypatch):
+    monkeypatch.setattr(automatic, "_FEW_ROWS", 10)
+    posterior = logistic(n_rows=150, dim=2)
+    draws = tallmc.sample(posterior, Automatic(inflation=1e-6), draws=50)
+    assert "gradient noise asks for so many rows" in draws.health.reasons[0]
+    assert draws.settings["method"].dynamics == tallmc.dynamics.MALA()
+
+
+def test_with_too_many_parameters_each_has_its_own_scale(monkeypatch):
+    monkeypatch.setattr(automatic, "_MOST_DENSE", 3)
+    posterior = regression(n_rows=6000, dim=4)
+    draws = tallmc.sample(posterior, ess=1000)
+    method = draws.settings["method"]
+    assert method.gradient == tallmc.gradient.ControlVariate(1)
+    assert isinstance(method.geometry, tallmc.geometry.Diagonal)
+    assert "parameters are too many for their covariance" in draws.health.reasons[0]
+    mean, sd = nearly_exact(posterior, n_draws=4000)
+    assert (np.abs(draws.positions.mean(axis=(0, 1)) - mean) / sd).max() < draws.health.mean_error + 4.6 / np.sqrt(4000)
+    assert np.abs(draws.positions.std(axis=(0, 1)) / sd - 1).max() < draws.health.sd_error + 4.6 / np.sqrt(2 * 4000)
+
+
+def double_well(n_rows):
+    """Two modes and a ridge between them: at the start, a saddle, the Hessian is not positive definite."""
+    data = np.random.default_rng(0).normal(size=n_rows)
+    return tallmc.Posterior(
+        log_likelihood=lambda params, row: -((params["x"] ** 2 - 1) ** 2) / n_rows - 0.0 * row,
+        log_prior=lambda params: 0.0 * params["x"],
+        data=data,
+        init={"x": 0.0},
+    )
+
+
+def test_a_mode_that_is_none_is_told_to_the_user():
+    draws = tallmc.sample(double_well(6000), draws=100)
+    assert draws.ok.all() and np.ptp(draws.positions) > 1
+    assert not draws.health.trusted
+    assert "no Gaussian around the mode" in draws.health.reasons[0]
+    assert draws.settings["method"].dynamics == tallmc.dynamics.NoseHoover(friction=2.0)
+    assert any("neither the noise nor the step has been checked" in doubt for doubt in draws.health.doubts)
+
+
+def test_scales_and_the_largest_curvature_are_those_of_the_model():
+    posterior = linear(n_rows=500, dim=3)
+    anchor = tallmc.laplace(posterior)
+    x, y = np.asarray(posterior.data.x), np.asarray(posterior.data.y)
+    gradients = x * ((x @ np.asarray(anchor.position) - y) / 1.5)[:, None]
+    scale = automatic.fisher_scales(posterior, anchor.position)
+    np.testing.assert_allclose(scale, 1 / np.sqrt((gradients**2).sum(axis=0) + 1 / 4.0), rtol=1e-10)
+    matrix = np.asarray(anchor.hessian) * np.outer(scale, scale)
+    found = automatic.largest_curvature(posterior, anchor.position, scale)
+    largest = np.linalg.eigvalsh(matrix)[-1]
+    assert 0.9 * largest < found <= largest * (1 + 1e-9)  # twenty iterations, from below
+
+
+def test_a_run_goes_on_until_every_parameter_has_its_effective_draws():
+    posterior = linear(n_rows=50)
+    draws = tallmc.sample(posterior, tallmc.ula(0.01), ess=300, chains=2, burn_in=100)
+    assert draws.health.ess >= 300
+    assert draws.positions.shape[1] > 200  # what a first look takes
+
+
+@pytest.mark.parametrize(("limit", "said"), [({"max_rows": 20_000}, "20,000 rows"), ({"max_seconds": 1e-3}, "0.001 seconds")])
+def test_a_limit_ends_a_run_and_is_a_reason_for_doubt(limit, said):
+    draws = tallmc.sample(linear(n_rows=50), ess=1e6, burn_in=0, **limit)
+    assert 0 < draws.positions.shape[1] < 10_000
+    assert any(f"the limit of {said} ended the run" in doubt for doubt in draws.health.doubts)
+    assert not draws.health.trusted
+
+
+def test_the_health_of_a_method_of_your_own_knows_no_bias():
+    draws = tallmc.sample(linear(n_rows=50), tallmc.ula(0.02), draws=2000)
+    assert draws.health.mean_error is None and draws.health.reasons == ()
+    assert "the bias is not known" in str(draws.health)
+
+
+def test_health_doubts_what_the_run_itself_has_shown(drawn):
+    def doubts(**changes):
+        return " ".join(assess(dataclasses.replace(drawn, account=dataclasses.replace(drawn.account, **changes))).doubts)
+
+    d = drawn.positions.shape[2]
+    assert doubts() == ""
+    assert "inflated a variance by 50.0%" in doubts(inflation=np.full(d, 0.5))
+    biased = drawn.account.bias._replace(mean=np.full(d, 0.3), mean_error=np.full(d, 0.01))
+    assert "shift means by 0.28 standard deviations" in doubts(bias=biased)
+    noise = np.random.default_rng(0).pareto(0.8, size=drawn.sample_stats["grad_noise"].shape)
+    heavy = dataclasses.replace(drawn, sample_stats={**drawn.sample_stats, "grad_noise": noise})
+    assert "heavy tail" in " ".join(assess(heavy).doubts)
+
+
+def test_bad_requests_are_refused():
+    posterior = linear()
+    with pytest.raises(InvalidInput, match=r"ess must be left out when draws are given; got 100\. Give one of the two\."):
+        tallmc.sample(posterior, draws=10, ess=100)
+    with pytest.raises(InvalidInput, match="inflation must be a finite number"):
+        Automatic(inflation=0)
+    with pytest.raises(InvalidInput, match="max_rows must be an int of at least 1"):
+        tallmc.sample(posterior, max_rows=0)
