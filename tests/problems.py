@@ -3,6 +3,7 @@
 import jax.numpy as jnp
 import jax.scipy.stats as stats
 import numpy as np
+import pytest
 
 import tallmc
 from tallmc._rows import take_rows
@@ -73,6 +74,13 @@ DYNAMICS = {
     "mala": MALA(),
     "random-walk": RandomWalk(),
 }
+
+
+def slow_after(number: int, cases) -> list:
+    """The first so many cases in the suite that runs every time; the others, which show the same, in the slow one."""
+    cases = list(cases)
+    rest = (pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow) for case in cases[number:])
+    return [*cases[:number], *rest]
 
 
 def design(n_rows: int, dim: int, seed: int = 0) -> np.ndarray:

@@ -76,7 +76,7 @@ def test_rows_read_follow_the_size_and_nothing_is_compiled_again():
     sizes = []
     for scale in (0.01, 0.1, 1.0):
         position = kernel.selection.anchor + scale
-        estimate = compiled(kernel, position, jax.random.key(0))
+        estimate = compiled(kernel, position, kernel.selection.supply(jax.random.key(0), 1)[0])
         sizes.append(int(estimate.n_rows))
     assert sizes[0] < sizes[1] < sizes[2]
     assert compiled._cached._cache_size() == 1

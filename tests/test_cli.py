@@ -14,6 +14,7 @@ from pyarrow import csv, parquet
 from rich.console import Console
 
 import tallmc
+from problems import slow_after
 from tallmc.cli import main
 from tallmc.cli.plan import Settings, make_plan
 from tallmc.cli.report import print_coefficients
@@ -245,10 +246,10 @@ def test_every_method_can_be_planned_from_the_command_line(columns, method):
 
 
 # One for each kind of dynamics, and for each setting that only some methods have.
-RUN = ["random_walk", "asgld_cv_ps", "cyclical_sgld", "psgld", "sgrld", "sghmc_trajectories", "ewsg_vr", "flymc"]
+RUN = ["asgld_cv_ps", "cyclical_sgld", "ewsg_vr", "flymc", "random_walk", "psgld", "sgrld", "sghmc_trajectories"]
 
 
-@pytest.mark.parametrize("method", RUN)
+@pytest.mark.parametrize("method", slow_after(4, RUN))
 def test_fit_runs_methods_of_every_kind(tmp_path, capsys, columns, method):
     options = ["--method", method, "--chains", 1, "--draws", 4, "--thin", 1, "--burn-in", 0]
     assert fit(write_table(tmp_path, columns, "bernoulli"), "bernoulli", tmp_path / "out", *options) == 0
@@ -337,7 +338,7 @@ def test_fit_does_not_replace_results_unasked(tmp_path, capsys, columns):
     path, out = write_table(tmp_path, columns, "gaussian"), tmp_path / "out"
     out.mkdir()
     (out / "draws.nc").write_text("precious")
-    arguments = ["fit", path, "--family", "gaussian", "--response", "gaussian", "-o", out, "--draws", 4]
+    arguments = ["fit", path, "--family", "gaussian", "--response", "gaussian", "-o", out, "--draws", 4, "--method", "sgld"]
     assert "which has one. Pass --overwrite or another folder" in refused(capsys, *arguments)
     assert (out / "draws.nc").read_text() == "precious"
     assert call(*arguments, "--overwrite") == 0
@@ -377,7 +378,7 @@ def test_fit_refuses_a_file_as_folder(tmp_path, capsys, columns):
     [
         ("bernoulli", ["--method", "ula", "--size", 5], "--size must be left out with --method ula, which looks at every row"),
         ("bernoulli", ["--method", "asgld_cv", "--size", 5], "left out with --method asgld_cv, which chooses its size"),
-        ("bernoulli", ["--size", 401], "--size must be an int in [1, n_rows = 400]; got 401"),
+        ("bernoulli", ["--method", "sgld", "--size", 401], "--size must be an int in [1, n_rows = 400]; got 401"),
         ("bernoulli", ["--method", "nuts"], "--method must be one of ula, mala, random_walk"),
         ("bernoulli", ["--noise-variance", 2], "--noise-variance must be left out unless --family is gaussian; got 2.0"),
         (

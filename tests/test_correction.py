@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tallmc
-from problems import SUBSAMPLES, exact_posterior, linear, logistic
+from problems import SUBSAMPLES, exact_posterior, linear, logistic, slow_after
 from stationary import exact_law, gradient_covariance, law_z, run_chains
 from tallmc import NoiseCorrection
 from tallmc.correction import drag, shrunk
@@ -38,13 +38,16 @@ def share_of_noise(method, posterior):
 
 @pytest.mark.parametrize(
     ("dynamics", "geometry", "shape"),
-    [
-        (Langevin(), Identity(), "dense"),
-        (Langevin(), Dense(), "diagonal"),
-        (Underdamped(FRICTION), Identity(), "diagonal"),
-        (Underdamped(2.0), Dense(), "dense"),
-    ],
-    ids=["langevin", "langevin-dense", "underdamped", "underdamped-dense"],
+    slow_after(
+        2,
+        [
+            (Langevin(), Identity(), "dense"),
+            (Underdamped(2.0), Dense(), "dense"),
+            (Langevin(), Dense(), "diagonal"),
+            (Underdamped(FRICTION), Identity(), "diagonal"),
+        ],
+    ),
+    ids=["langevin", "underdamped-dense", "langevin-dense", "underdamped"],
 )
 def test_corrected_law_is_that_of_exact_gradients(dynamics, geometry, shape):
     """Unbiased from each batch, so exact in second moments; the diagonal form where there is no other part, in one dimension."""
@@ -74,7 +77,7 @@ def test_spread_estimates_the_covariance_without_bias_by_enumeration(name):
     np.testing.assert_allclose(np.tensordot(p, spreads, 1), exact, atol=1e-12 * np.abs(exact).max())
 
 
-@pytest.mark.parametrize("shape", ["diagonal", "dense"])
+@pytest.mark.parametrize("shape", slow_after(1, ["dense", "diagonal"]))
 def test_calibrated_friction_brings_the_variance_back(shape):
     """Of the variance that noise and discretisation add, at least two thirds go."""
     posterior = even(dim=2)

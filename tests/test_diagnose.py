@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tallmc
-from problems import exact_posterior, linear, logistic, logistic_by_autodiff, residual_matrix
+from problems import exact_posterior, linear, logistic, logistic_by_autodiff, residual_matrix, slow_after
 from stationary import exact_law, gradient_covariance
 from tallmc.diagnose import (
     ess,
@@ -73,7 +73,7 @@ def every_batch(kernel, name):
 CASES = [("glm", s, g) for s in SUBSAMPLES for g in GRADIENTS] + [("autodiff", "own-weights", "control-variate")]
 
 
-@pytest.mark.parametrize(("model", "subsample", "gradient"), CASES)
+@pytest.mark.parametrize(("model", "subsample", "gradient"), slow_after(8, CASES))
 def test_pseudo_variance_is_the_trace_by_enumeration(model, subsample, gradient):
     kernel = prepared(SUBSAMPLES[subsample], GRADIENTS[gradient], model)
     r = residual_matrix(kernel.gradient, jnp.asarray(POSITION), kernel.gradient.start(kernel.rest))
@@ -112,7 +112,7 @@ def test_pseudo_variance_of_many_rows_keeps_its_digits_in_single_precision():
     assert found == pytest.approx(exact, rel=1e-5)  # a row's residual has an error of 1e-7 times a few
 
 
-@pytest.mark.parametrize("subsample", [*SUBSAMPLES, "stratified", "bandit"])
+@pytest.mark.parametrize("subsample", slow_after(4, ["stratified", "bandit", *SUBSAMPLES]))
 def test_estimated_pseudo_variance_is_unbiased(subsample):
     strata = np.array([0, 1, 0, 1, 0])
     choice = {"stratified": Stratified(strata, at_least=2), "bandit": Bandit()} | SUBSAMPLES

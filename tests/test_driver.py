@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tallmc
-from problems import linear, logistic
+from problems import linear, logistic, slow_after
 from tallmc import _loop, _run
 from tallmc.dynamics import Hamiltonian, NoseHoover
 from tallmc.gradient import SAGA, SVRG
@@ -37,7 +37,7 @@ def run(method, **settings):
     return tallmc.sample(linear(), method, **{"chains": 3, "draws": 700, "burn_in": 13, "seed": 7} | settings)
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", slow_after(4, RUNS))
 def test_draws_do_not_depend_on_how_the_host_cuts_the_run(name, monkeypatch):
     method = RUNS[name]
     whole = run(method)

@@ -156,7 +156,7 @@ CASES = {
         "max_size must be an int in .* got 99",
     ),
     # weights
-    "weights name": (lambda: Preferential("norm"), "be one of gradient, curvature, frobenius, lipschitz, or an array"),
+    "weights name": (lambda: Preferential("norm"), "be one of gradient, curvature, frobenius, lipschitz, residual, or an array"),
     "floor": (lambda: Preferential("gradient", floor=-0.1), "floor must be a finite number and >= 0 and <= 1"),
     "weights length": (
         lambda: sample(linear(), own([1.0, 2.0])),

@@ -209,6 +209,7 @@ def test_ewsg_beats_sghmc():
     assert ewsg < 0.9 * sghmc
 
 
+@pytest.mark.slow
 def test_variance_reduction_beats_ewsg_where_noise_is_strong():
     """At h = 0.02: at the paper's 0.05 the friction that its formula asks for, h·Γ = 3.6, is unstable in its own Euler steps."""
     correction = tallmc.NoiseCorrection("diagonal", through="friction", calibrate_every=50)
@@ -217,6 +218,7 @@ def test_variance_reduction_beats_ewsg_where_noise_is_strong():
     assert reduced < 0.9 * ewsg
 
 
+@pytest.mark.slow
 def test_calibrated_friction_makes_uniform_draws_better_than_exponential_weights():
     correction = tallmc.NoiseCorrection("diagonal", through="friction", calibrate_every=50)
     ewsg = divergence(of_the_example(0.01, ExponentiallyWeighted(1)), 2)
@@ -231,6 +233,7 @@ def test_a_step_too_large_for_the_variance_reduction_ends_the_chain():
     assert set(draws.outcomes) == {tallmc.Outcome.TOO_NOISY}
 
 
+@pytest.mark.slow
 def test_the_recommended_guess_beats_the_other_three():
     found = {guess: divergence(of_the_example(0.07, ExponentiallyWeighted(1, guess)), 2) for guess in GUESSES}
     assert found["at_rest"] < 0.9 * min(found[guess] for guess in GUESSES if guess != "at_rest"), found

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tallmc
-from problems import linear, logistic, logistic_by_autodiff
+from problems import linear, logistic, logistic_by_autodiff, slow_after
 from tallmc.firefly.bits import WORD, Bright, pack
 from tallmc.firefly.bound import Bound, gap
 from tallmc.firefly.method import FireflyKernel, FireflyState, FlyMC, Ring
@@ -236,7 +236,7 @@ def test_brightness_has_its_law_given_the_position():
 
 @pytest.mark.parametrize(
     ("proposal", "fraction", "at"),
-    [("langevin", 0.3, AWAY), pytest.param("langevin", 1.0, None, marks=pytest.mark.slow), ("random-walk", 0.3, None)],
+    slow_after(1, [("langevin", 0.3, AWAY), ("langevin", 1.0, None), ("random-walk", 0.3, None)]),
 )
 def test_moments_agree_with_quadrature(proposal, fraction, at):
     posterior = three_points()
@@ -248,7 +248,7 @@ def test_moments_agree_with_quadrature(proposal, fraction, at):
     assert run_z(draws, weight @ moments_of(grid)) < LIMIT
 
 
-@pytest.mark.parametrize(("proposal", "fraction", "at"), [("langevin", 0.3, AWAY), ("random-walk", 1.0, None)])
+@pytest.mark.parametrize(("proposal", "fraction", "at"), slow_after(1, [("langevin", 0.3, AWAY), ("random-walk", 1.0, None)]))
 def test_a_step_leaves_the_joint_law_invariant(proposal, fraction, at):
     assert invariance_z(prepared(proposal, fraction, at)) < LIMIT
 
@@ -288,7 +288,7 @@ MUTANTS = {
 }
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+@pytest.mark.parametrize("name", slow_after(1, MUTANTS))
 def test_invariance_kills(name):
     assert invariance_z(MUTANTS[name](prepared())) > LIMIT
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tallmc
-from problems import DYNAMICS, exact_posterior, linear, logistic, logistic_by_autodiff
+from problems import DYNAMICS, exact_posterior, linear, logistic, logistic_by_autodiff, slow_after
 from stationary import Law, largest_z, law_z, run_chains
 from tallmc.gradient import SAGA, SVRG, Batch, SagaGradient, SvrgGradient
 from tallmc.subsample import Bandit, Preferential, Uniform
@@ -199,7 +199,7 @@ def test_sum_of_the_table_stays_what_the_table_says_in_single_precision():
 
 @pytest.mark.parametrize(
     ("gradient", "dynamics"),
-    [(SVRG(7), "nose-hoover"), (SAGA(), "rmsprop"), (SAGA(), "recipe")],
+    slow_after(1, [(SVRG(7), "nose-hoover"), (SAGA(), "rmsprop"), (SAGA(), "recipe")]),
     ids=["svrg-nose-hoover", "saga-rmsprop", "saga-recipe"],
 )
 def test_memories_go_with_other_dynamics(gradient, dynamics):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import tallmc
-from problems import linear, logistic, residual_matrix
+from problems import linear, logistic, residual_matrix, slow_after
 from stationary import exact_law, law_z
 from tallmc._rows import Sum
 from tallmc.dynamics import (
@@ -140,7 +140,7 @@ STATIONARY = {
 }
 
 
-@pytest.mark.parametrize("name", STATIONARY)
+@pytest.mark.parametrize("name", slow_after(6, STATIONARY))
 def test_stationary_law_kills(name):
     method, mutation = STATIONARY[name]
     posterior = linear()
@@ -186,7 +186,7 @@ class AdaptiveMaskForgotten(AdaptiveSelection):
 def test_adaptive_mean_kills_a_forgotten_mask():
     posterior, position = logistic(), jnp.array([0.7, -1.3])
     kernel = tallmc.asgld_cv(0.1, noise_threshold=0.5).prepare(posterior).kernel
-    keys = jax.random.split(jax.random.key(0), 20_000)
+    keys = kernel.selection.supply(jax.random.key(0), 20_000)
     exact = np.asarray(posterior.gradient(position))
 
     def z(kernel):
@@ -229,7 +229,7 @@ class AcceptsWhenWorse(MalaDynamics):
         return moved._replace(state=dataclasses.replace(moved.state, potential=potential))
 
 
-@pytest.mark.parametrize("kind", [ProposalRatioForgotten, StaleGradient, AcceptsWhenWorse])
+@pytest.mark.parametrize("kind", slow_after(1, [ProposalRatioForgotten, StaleGradient, AcceptsWhenWorse]))
 def test_invariance_kills(kind):
     kernel = tallmc.mala(0.5).prepare(linear()).kernel
     assert invariance_z(kernel) < KILLED < invariance_z(mutate(kernel, "dynamics", kind))
@@ -333,7 +333,7 @@ MOMENTUM = {
 }
 
 
-@pytest.mark.parametrize("name", MOMENTUM)
+@pytest.mark.parametrize("name", slow_after(5, MOMENTUM))
 def test_joint_law_kills(name):
     """Their unmutated controls are in test_stationary_law.py."""
     dynamics, step, mutation = MOMENTUM[name]
@@ -353,7 +353,7 @@ class PotentialOfTheProposalKept(RandomWalkDynamics):
         return moved._replace(state=dataclasses.replace(moved.state, potential=moved.estimate.potential))
 
 
-@pytest.mark.parametrize("kind", [AcceptsEverything, PotentialOfTheProposalKept])
+@pytest.mark.parametrize("kind", slow_after(1, [AcceptsEverything, PotentialOfTheProposalKept]))
 def test_invariance_of_the_random_walk_kills(kind):
     kernel = tallmc.random_walk(0.5).prepare(linear()).kernel
     assert invariance_z(kernel) < KILLED < invariance_z(mutate(kernel, "dynamics", kind))

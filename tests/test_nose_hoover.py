@@ -9,7 +9,7 @@ import pytest
 
 import tallmc
 from galerkin import gauss, stationary_law
-from problems import exact_posterior, linear
+from problems import exact_posterior, linear, slow_after
 from stationary import exact_law, largest_z, run_chains
 from tallmc._rows import take_rows
 from tallmc.dynamics import NoseHoover, NoseHooverDynamics
@@ -77,7 +77,7 @@ def moments_z(kernel, law, mean, sd, seed=0):
     )
 
 
-@pytest.mark.parametrize("name", COMPOSITIONS)
+@pytest.mark.parametrize("name", slow_after(2, COMPOSITIONS))
 def test_long_runs_have_the_law_of_the_papers_formulas(name):
     kernel = prepared(name)
     law, mean, sd = law_by_the_papers_formulas(kernel, STEP)
@@ -127,7 +127,7 @@ class HalfTheNoise(NoseHooverDynamics):
         return super().noise(key, steps, like) / jnp.sqrt(2)
 
 
-@pytest.mark.parametrize("kind", [NormForItsSquare, MinusOneForgotten, HalfTheNoise])
+@pytest.mark.parametrize("kind", slow_after(1, [NormForItsSquare, MinusOneForgotten, HalfTheNoise]))
 def test_law_kills(kind):
     kernel = prepared("control-variate-uniform")
     law, mean, sd = law_by_the_papers_formulas(kernel, STEP)

@@ -71,6 +71,7 @@ def test_draws_of_a_logistic_regression_agree_with_quadrature():
     assert moment_z(x, mean, weight @ (grid - mean) ** 2) < LIMIT
 
 
+@pytest.mark.slow
 def test_small_parts_of_a_large_potential_survive_single_precision():
     """A potential of 8·10⁷ rounds to 8 in float32; measured from the start, its differences do not."""
     rng = np.random.default_rng(0)

@@ -3,8 +3,8 @@
     error of a mean   its bias, as measured by pairs of chains, and its Monte-Carlo error, in standard deviations
     error of a sd     the same, relative
 
-Each is that of the worst parameter, and the Monte-Carlo error is what the worst of so many parameters exceeds once in a hundred. R-hat
-and ESS see the chains only; the bias of step size and gradient noise, which they cannot see, comes from the account of an
+Each is that of the worst parameter, and the Monte-Carlo error is what the worst of so many parameters exceeds once in a hundred.
+R-hat and ESS see the chains only; the bias of step size and gradient noise, which they cannot see, comes from the account of an
 automatic choice. For a method of your own it is not known, and `None`.
 """
 

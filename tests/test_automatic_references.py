@@ -1,0 +1,68 @@
+"""One default call on real data, against full-data NUTS: right within the targets, and no more wrong than it says."""
+
+import numpy as np
+import pytest
+from benchmarks import problems
+
+import tallmc
+
+EFFECTIVE = 4000
+SMALL = {"pima": lambda: problems.small("pima"), "parkinsons": lambda: problems.small("parkinsons")}
+LARGE = {
+    "covertype": problems.covertype,
+    "review10": lambda: problems.review(10),
+    "review50": lambda: problems.review(50),
+    "review100": lambda: problems.review(100),
+}
+
+
+def check(draws, mean, sd):
+    found, health = draws.positions[draws.ok].astype(float), draws.health
+    mean_error = (np.abs(found.mean(axis=(0, 1)) - mean) / sd).max()
+    ratio = found.std(axis=(0, 1)) / sd
+    assert health.ess >= EFFECTIVE and health.trusted, str(health)
+    assert mean_error <= 0.1 and ratio.min() >= 0.95 and ratio.max() <= 1.05
+    assert health.mean_error >= mean_error / 2
+    assert health.sd_error >= np.abs(ratio - 1).max() / 2
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("name", SMALL)
+def test_small_data(shared, name, seed):
+    reference = np.load(shared / "reference" / f"{name}.npz", allow_pickle=False)
+    check(tallmc.sample(SMALL[name](), ess=EFFECTIVE, seed=seed), reference["mean"], reference["sd"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("name", LARGE)
+def test_tall_data(shared, name, seed):
+    reference = np.load(shared / "reference" / f"{name}.npz", allow_pickle=False)
+    check(tallmc.sample(LARGE[name](), ess=EFFECTIVE, seed=seed), reference["mean"], reference["sd"])
+
+
+HARD = {
+    "Student-t": problems.student_t,
+    "softmax": lambda: problems.softmax(5_500),
+    "class 5, 1.6 % of the rows": lambda: problems.covertype(5),
+    "class 4, 0.47 % of the rows": lambda: problems.covertype(4),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", HARD)
+def test_hard_cases_are_right_or_refused(shared, name):
+    """With full-data NUTS, run here, as the referee; its own Monte-Carlo error is allowed for."""
+    posterior = HARD[name]()
+    anchor = tallmc.laplace(posterior)
+    draws = tallmc.sample(posterior, anchor=anchor, ess=EFFECTIVE)
+    if not draws.health.trusted:
+        assert draws.health.doubts
+        return
+    referee = tallmc.reference.nuts(posterior, chains=4, draws=500, warmup=300, anchor=anchor)
+    table = referee.summary()
+    sd, found = table["sd"].to_numpy(), draws.positions[draws.ok].astype(float)
+    mean_error = np.abs(found.mean(axis=(0, 1)) - table["mean"].to_numpy()) / sd
+    ratio_error = np.abs(found.std(axis=(0, 1)) / sd - 1)
+    assert (mean_error - 4.6 * table["mcse_mean"].to_numpy() / sd).max() <= 0.1
+    assert (ratio_error - 4.6 * table["mcse_sd"].to_numpy() / sd).max() <= 0.05
