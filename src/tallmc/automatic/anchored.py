@@ -27,6 +27,7 @@ from .._kernel import Kernel
 from .._method import Method, Prepared
 from .._posterior import AbstractPosterior
 from .._run import Run
+from ..diagnose.convergence import HEAVY_TAIL, pareto_k
 from ..dynamics import LeimkuhlerMatthews
 from ..geometry import GeometryChoice
 from ..gradient import ControlVariate
@@ -81,6 +82,9 @@ class Anchored:
             return None
         step, checked, doubts = settled
         size = self._rows_for(checked, step)
+        if (tail := _noise_tail(checked)) > HEAVY_TAIL:
+            size *= 2
+            self.reasons.append(f"the gradient noise has a heavy tail (k = {tail:.2f}): twice the rows it would take otherwise")
         method = self._method(weights, size, checked.noise_of_one_draw / size, step, take_all=True)
         kernel = self._kernel(method)
         self._explain(kernel, size, step, checked)
@@ -190,6 +194,16 @@ class Anchored:
         self.n_row_evals += prepared.n_row_evals - self.anchor.n_row_evals
         assert isinstance(prepared.kernel, Kernel), "a composition is a Kernel"
         return prepared.kernel
+
+
+def _noise_tail(pilot: Pilot) -> float:
+    """Pareto's k of the squared noise; zero where there is no noise, or no ArviZ to tell."""
+    if not pilot.squared_noise.any():
+        return 0.0
+    try:
+        return pareto_k(pilot.squared_noise)
+    except ImportError:
+        return 0.0
 
 
 def account_after(run: Run, account: Account | None, stopped_by: str | None) -> Account | None:

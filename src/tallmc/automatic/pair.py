@@ -122,6 +122,8 @@ class Pilot(NamedTuple):
     """Per coordinate of the geometry, with one row a step."""
     noise_per_coordinate: float
     """The same with the rows that the steps had."""
+    squared_noise: Float[np.ndarray, " steps"]
+    """‖Cᵀ noise‖² of single steps."""
     n_row_evals: int
     failed: bool
     """Whether a chain did not get to the end."""
@@ -130,7 +132,7 @@ class Pilot(NamedTuple):
     def at(cls, positions: Float[np.ndarray, "chains draws d"], noise_of_one_draw: float) -> Pilot:
         """What is taken for granted before the first run."""
         nothing = np.zeros(positions.shape[2])
-        return cls(Bias(nothing, nothing, nothing, nothing), positions, nothing, noise_of_one_draw, 0.0, 0, False)
+        return cls(Bias(nothing, nothing, nothing, nothing), positions, nothing, noise_of_one_draw, 0.0, nothing, 0, False)
 
 
 def run_pairs(kernel: Kernel, start: Float[Array, "chains d"], *, steps: int, burn_in: int, seed: int) -> Pilot:
@@ -143,12 +145,14 @@ def run_pairs(kernel: Kernel, start: Float[Array, "chains d"], *, steps: int, bu
     mean, mean_error = _mean_with_error(x - y)
     spread, spread_error = _mean_with_error((x**2 - y**2) / 2)
     measure = jax.tree.map(lambda leaf: np.asarray(leaf[:, 1], np.float64).sum(axis=0), run.state.chains.memory.selection)
+    squared_noise = run.sample_stats()["grad_noise"].ravel().astype(np.float64)
     return Pilot(
         bias=Bias(2 * mean, 2 * mean_error, 2 * spread, 2 * spread_error),
         positions=fine,
         noise=measure.sum_by_parameter / measure.steps / sd**2,
         noise_of_one_draw=float(measure.sum_of_one_draw / measure.steps),
-        noise_per_coordinate=float(np.mean(run.sample_stats()["grad_noise"]) / len(sd)),
+        noise_per_coordinate=float(np.mean(squared_noise) / len(sd)),
+        squared_noise=squared_noise,
         n_row_evals=run.rows_touched(),
         failed=any(outcome is not Outcome.OK for outcome in run.outcomes()),
     )

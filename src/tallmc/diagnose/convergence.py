@@ -14,6 +14,8 @@ from jaxtyping import ArrayLike, Float
 from .._arrays import check_numeric
 from .._errors import InvalidInput
 
+HEAVY_TAIL = 0.7  # Pareto's k above which a mean is not to be relied on (Vehtari et al., 2024)
+
 
 def ess(positions: ArrayLike) -> Float[np.ndarray, " d"]:
     """Bulk effective sample size (Vehtari et al., 2021) of each coordinate of `positions`, (chains, draws, d).

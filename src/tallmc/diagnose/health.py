@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from .convergence import ess, pareto_k, rhat
+from .convergence import HEAVY_TAIL, ess, pareto_k, rhat
 
 if TYPE_CHECKING:
     from .._draws import Draws
@@ -25,7 +25,6 @@ _LARGEST_RHAT = 1.01
 _LARGEST_MEAN_ERROR = 0.1
 _LARGEST_SD_ERROR = 0.05
 _BIAS_SHARE = 2.0  # a bias of so many times its budget is a reason for doubt
-_HEAVY_TAIL = 0.7
 _FEW_EFFECTIVE = 400
 
 
@@ -93,8 +92,9 @@ def assess(draws: Draws) -> Health:
             cure = "Allow less: Automatic(inflation=...)."
             doubts.append(f"gradient noise inflated a variance by {inflation:.1%} along the run, not as pilot runs said. {cure}")
     tail = _noise_tail(draws)
-    if tail is not None and tail > _HEAVY_TAIL:
-        doubts.append(f"the gradient noise has a heavy tail (k = {tail:.2f}): rows that matter are seldom seen. Give more rows.")
+    if tail is not None and tail > HEAVY_TAIL:
+        cure = "Allow less noise, as with Automatic(inflation=0.002)."
+        doubts.append(f"the gradient noise has a heavy tail (k = {tail:.2f}): rows that matter are seldom seen. {cure}")
     reasons = account.reasons if account else ()
     return Health(reasons, tuple(doubts), float(effective.min()), agreement, mean_error, sd_error, inflation, tail)
 
