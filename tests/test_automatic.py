@@ -74,6 +74,20 @@ def test_the_same_seed_gives_the_same_draws():
     np.testing.assert_array_equal(first.positions, second.positions)
 
 
+@pytest.mark.parametrize("double", [True, False])
+def test_a_posterior_without_noise_is_no_trouble(double):
+    """On a linear regression control variates of order 2 leave rounding errors, or nothing at all."""
+    with jax.enable_x64(double):
+        posterior = linear(n_rows=6000)
+        draws = tallmc.sample(posterior)
+    mean, covariance = exact_posterior(posterior)
+    sd = np.sqrt(np.diag(covariance))
+    assert draws.health.trusted, str(draws.health)
+    assert draws.settings["method"].size.size == 32
+    assert (np.abs(draws.positions.mean(axis=(0, 1)) - mean) / sd).max() < draws.health.mean_error
+    assert np.abs(draws.positions.std(axis=(0, 1)) / sd - 1).max() < draws.health.sd_error
+
+
 def test_few_rows_are_all_looked_at_by_an_exact_sampler():
     posterior = linear(n_rows=50)
     draws = tallmc.sample(posterior, ess=4000)

@@ -51,6 +51,7 @@ _MOST_CHECKS = 12
 _POSITIONS = 64  # of the pilot, for the weights
 _KEPT = 0.2  # of the first weights
 _LEAST_ROWS = 32
+_NO_NOISE = 1e-12  # per coordinate: rounding is more
 _MOST_OF_ALL_ROWS = 0.25
 _BURN_IN = 20  # in units of the step
 _SLACK = 1.5  # noise above its mean by so much is met with more rows,
@@ -119,6 +120,8 @@ class Anchored:
 
     def _rows_for(self, pilot: Pilot, step: float) -> int:
         """Rows a step with which gradient noise inflates the worst parameter's variance by no more than the budget."""
+        if pilot.noise_per_coordinate <= _NO_NOISE:  # the second order is all there is, as in a linear regression
+            return _LEAST_ROWS
         worst = max(pilot.noise.max(), pilot.noise_per_coordinate)
         inflation = step / self.stiffness / (4 - step) * worst
         rows = pilot.noise_of_one_draw / pilot.noise_per_coordinate * inflation / self.budget.inflation
@@ -177,14 +180,14 @@ class Anchored:
         chosen = visited[np.linspace(0, len(visited) - 1, _POSITIONS).astype(int)]
         positions = jnp.asarray(chosen, self.posterior.dtype)
         found = np.asarray(residual_weights(self.posterior, self.anchor, self.order, metric, positions=positions), np.float64)
-        return (1 - _KEPT) * found / found.sum() + _KEPT * first / first.sum()
+        return (1 - _KEPT) * _shares(found) + _KEPT * _shares(first)
 
     def _method(self, weights: np.ndarray, size: int, noise: float, step: float, *, take_all: bool) -> Method:
         return Method(
             dynamics=LeimkuhlerMatthews(),
             gradient=ControlVariate(self.order),
             subsample=Preferential(weights, take_all=take_all),
-            size=Measured(size, _SLACK * noise, max_size=min(_MOST_TIMES * size, self.posterior.n_rows)),
+            size=Measured(size, max(_SLACK * noise, _NO_NOISE), max_size=min(_MOST_TIMES * size, self.posterior.n_rows)),
             geometry=self.geometry,
             step_size=step / self.stiffness,
         )
@@ -194,6 +197,12 @@ class Anchored:
         self.n_row_evals += prepared.n_row_evals - self.anchor.n_row_evals
         assert isinstance(prepared.kernel, Kernel), "a composition is a Kernel"
         return prepared.kernel
+
+
+def _shares(weights: np.ndarray) -> np.ndarray:
+    """The same in proportion, with sum 1; all alike where none of them counts."""
+    total = weights.sum()
+    return weights / total if total > 0 else np.full(len(weights), 1 / len(weights))
 
 
 def _noise_tail(pilot: Pilot) -> float:
