@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tallmc
-from problems import linear, logistic, residual_matrix
+from problems import linear, logistic, residual_matrix, slow_after
 from tallmc._loop import advance, start_run
 from tallmc._random import new_key
 from tallmc.subsample import Adaptive, Preferential
@@ -16,7 +16,7 @@ METHODS = {"asgld_cv": tallmc.asgld_cv, "asgld_cv_ps": tallmc.asgld_cv_ps}
 
 
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("model", [linear, logistic])
+@pytest.mark.parametrize("model", slow_after(1, [logistic, linear]))
 def test_size_is_eq_19_and_keeps_the_noise_under_the_threshold(name, model):
     posterior = model(n_rows=2000, dim=3)
     anchor = tallmc.laplace(posterior)

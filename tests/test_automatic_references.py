@@ -5,6 +5,7 @@ import pytest
 from benchmarks import problems
 
 import tallmc
+from problems import slow_after
 
 EFFECTIVE = 4000
 SMALL = {"pima": lambda: problems.small("pima"), "parkinsons": lambda: problems.small("parkinsons")}
@@ -26,7 +27,7 @@ def check(draws, mean, sd):
     assert health.sd_error >= np.abs(ratio - 1).max() / 2
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", slow_after(1, [0, 1]))
 @pytest.mark.parametrize("name", SMALL)
 def test_small_data(shared, name, seed):
     reference = np.load(shared / "reference" / f"{name}.npz", allow_pickle=False)

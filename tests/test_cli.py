@@ -169,7 +169,7 @@ def test_methods_table_fits_100_columns(capsys, monkeypatch):
         assert f"{named.make.__doc__.splitlines()[0]} {named.equation}" in words
 
 
-@pytest.mark.parametrize("family", ["bernoulli", "gaussian", "poisson"])
+@pytest.mark.parametrize("family", slow_after(2, ["gaussian", "poisson", "bernoulli"]))
 def test_fit_recovers_the_posterior(tmp_path, capsys, columns, family):
     status = fit(write_table(tmp_path, columns, family), family, tmp_path / "out", "--draws", 1000)
     out = capsys.readouterr().out

@@ -206,7 +206,7 @@ class AlwaysBright(Bound):
         return jnp.full(rows.y.shape, 2.0)
 
 
-@pytest.mark.parametrize("n_rows", [33, 1300])
+@pytest.mark.parametrize("n_rows", slow_after(1, [1300, 33]))
 def test_a_ring_has_its_rows_and_no_others(n_rows):
     posterior = tallmc.models.logistic_regression(np.ones((n_rows, 1)), np.arange(n_rows) % 2, prior_variance=1.0)
     kernel = FlyMC(step_size=1.0).prepare(posterior).kernel

@@ -60,6 +60,7 @@ def test_the_same_seed_gives_the_same_draws_and_another_gives_others():
     assert (first[0] != first[1]).any()
 
 
+@pytest.mark.slow
 def test_draws_of_a_logistic_regression_agree_with_quadrature():
     posterior = logistic(n_rows=8, dim=1)
     grid = np.linspace(-10, 10, 4001)

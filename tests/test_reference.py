@@ -37,6 +37,7 @@ def errors(draws, reference):
     return mean, mean_error, spread, sd_error
 
 
+@pytest.mark.slow
 def test_mala_agrees_with_nuts_on_pima(shared):
     X, y = pima(shared)
     posterior = tallmc.models.logistic_regression(X, y, prior_variance=10.0)

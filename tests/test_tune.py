@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tallmc
-from problems import exact_posterior, linear, logistic
+from problems import exact_posterior, linear, logistic, slow_after
 from tallmc._loop import advance
 from tallmc._run import Run
 from tallmc.diagnose import exact_gradients, gaussian_kl, ksd
@@ -84,7 +84,7 @@ CANDIDATES = {
 }
 
 
-@pytest.mark.parametrize("name", CANDIDATES)
+@pytest.mark.parametrize("name", slow_after(3, CANDIDATES))
 def test_the_budget_is_spent_and_kept(name):
     found = tune(POSTERIOR, CANDIDATES[name], budget=BUDGET)
     a_step = 4 * N_ROWS  # of all chains, when it is a pass
