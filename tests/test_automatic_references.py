@@ -17,7 +17,7 @@ LARGE = {
 }
 
 
-def check(draws, mean, sd):
+def check_errors(draws, mean, sd):
     found, health = draws.positions[draws.ok].astype(float), draws.health
     mean_error = (np.abs(found.mean(axis=(0, 1)) - mean) / sd).max()
     ratio = found.std(axis=(0, 1)) / sd
@@ -31,7 +31,7 @@ def check(draws, mean, sd):
 @pytest.mark.parametrize("name", SMALL)
 def test_small_data(shared, name, seed):
     reference = np.load(shared / "reference" / f"{name}.npz", allow_pickle=False)
-    check(tallmc.sample(SMALL[name](), ess=EFFECTIVE, seed=seed), reference["mean"], reference["sd"])
+    check_errors(tallmc.sample(SMALL[name](), ess=EFFECTIVE, seed=seed), reference["mean"], reference["sd"])
 
 
 @pytest.mark.slow
@@ -39,7 +39,7 @@ def test_small_data(shared, name, seed):
 @pytest.mark.parametrize("name", LARGE)
 def test_tall_data(shared, name, seed):
     reference = np.load(shared / "reference" / f"{name}.npz", allow_pickle=False)
-    check(tallmc.sample(LARGE[name](), ess=EFFECTIVE, seed=seed), reference["mean"], reference["sd"])
+    check_errors(tallmc.sample(LARGE[name](), ess=EFFECTIVE, seed=seed), reference["mean"], reference["sd"])
 
 
 HARD = {

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from .._draws import Draws
 
 _LARGEST_RHAT = 1.01
-_LARGEST_MEAN_ERROR = 0.1
-_LARGEST_SD_ERROR = 0.05
 _BIAS_SHARE = 2.0  # a bias of so many times its budget is a reason for doubt
 _FEW_EFFECTIVE = 400
 
