@@ -263,7 +263,7 @@ def _adam(posterior: AbstractPosterior, step_size: Array, steps: int, size: int,
         position, state = carry
         rows = take_rows(posterior.data, jax.random.randint(key, (size,), 0, posterior.n_rows))
         weights = jnp.full(size, posterior.n_rows / size, posterior.dtype)
-        gradient = posterior.combine(posterior.row_gradients(position, rows), rows, weights)
+        gradient = posterior.sum_remainders(0, position, position, rows, weights)
         updates, state = solver.update(gradient + posterior.prior_gradient(position), state)
         return (optax.apply_updates(position, updates), state), None
 

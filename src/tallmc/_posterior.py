@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, ArrayLike, Float, PyTree
+from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from ._arrays import check_numeric, to_device
 from ._errors import InvalidInput
@@ -66,7 +66,7 @@ class AbstractPosterior(eqx.Module):
 
         def block_sum(rows: PyTree[Array]) -> tuple[Float[Array, ""], Float[Array, ""], Float[Array, " d"]]:
             ones = jnp.ones(count_rows(rows), self.dtype)
-            gradient = self.combine(self.row_gradients(position, rows), rows, ones)
+            gradient = self.sum_remainders(0, position, position, rows, ones)
             return *split_sum(self.row_potentials(position, rows)), gradient
 
         total = sum_rows(block_sum, self.data, self.width, part)
@@ -89,6 +89,18 @@ class AbstractPosterior(eqx.Module):
         if order == 1:
             return gradients - self.row_gradients(centre, rows)
         return gradients - self.linear_row_gradients(centre, position - centre, rows)
+
+    def sum_remainders(
+        self,
+        order: int,
+        position: Float[Array, " d"],
+        centre: Float[Array, " d"],
+        rows: PyTree[Array],
+        weights: Float[Array, " n"],
+        indices: Int[Array, " n"] | None = None,
+    ) -> Float[Array, " d"]:
+        """Σ w_i r_i, r_i the `remainders`. `indices` are the rows' numbers, for those who would rather read them themselves."""
+        return self.combine(self.remainders(order, position, centre, rows), rows, weights)
 
     @eqx.filter_jit
     def potential(self, position: Float[Array, " d"]) -> Float[Array, ""]:
@@ -235,6 +247,24 @@ class Posterior(AbstractPosterior):
     ) -> Float[Array, "n d"]:
         gradients, change = jax.jvp(lambda at: self.row_gradients(at, rows), (centre,), (move,))
         return gradients + change
+
+    def sum_remainders(
+        self,
+        order: int,
+        position: Float[Array, " d"],
+        centre: Float[Array, " d"],
+        rows: PyTree[Array],
+        weights: Float[Array, " n"],
+        indices: Int[Array, " n"] | None = None,
+    ) -> Float[Array, " d"]:
+        # The derivative of a sum takes several times less than a sum of derivatives, which would be n×d numbers.
+        gradient = jax.grad(lambda at: dot(weights, self.row_potentials(at, rows)))
+        if order == 0:
+            return gradient(position)
+        if order == 1:
+            return gradient(position) - gradient(centre)
+        at_centre, change = jax.jvp(gradient, (centre,), (position - centre,))
+        return gradient(position) - at_centre - change
 
     def mean_square_remainders(
         self,

@@ -39,11 +39,10 @@ from .pair import Pilot, run_pairs
 _PAIRS = 16
 _PILOT_ROWS = 64
 _PILOT_STEP = 0.5
-_PILOT_STEPS = 64
 _PILOT_NOISE = 0.1
-_MEASURE_STEPS = 32
+_PILOT, _MEASURE, _CHECK = 64, 32, 400  # steps of the pairs, and more of those that are smaller than the pilot's
 _SIZE_FACTOR = 4  # each size is another compilation, and a short run overrates the noise of the worst parameter
-_CHECK_STEPS = 400
+_ENOUGH_ROWS = 256  # with so many, what a step costs is its rows: smaller steps serve as well as more rows
 _FIRST_STEP = 1.0
 _STEP_LEFT = 0.3  # of the bias allowed: with no more at the pilot's step, twice that step is worth a check
 _SMALLEST_STEP = 1e-3
@@ -98,20 +97,25 @@ class Anchored:
     def _settle(self, weights: np.ndarray, pilot: Pilot) -> tuple[float, Pilot, tuple[str, ...]] | None:
         """Noise and step brought down until both are within the budget; the step, its check, and what is left to doubt."""
         step = _FIRST_STEP if self._excess_bias(pilot) < _STEP_LEFT else _PILOT_STEP
-        measured, size, steps = pilot, _PILOT_ROWS, _MEASURE_STEPS
+        measured, size, short = pilot, _PILOT_ROWS, True
         for _ in range(_MOST_CHECKS):
-            found = self._pairs(weights, measured, size, step, steps)
+            found = self._pairs(weights, measured, size, step, _MEASURE if short else _CHECK)
             if found.failed:
                 step /= 2
                 continue
             measured, excess = found, self._excess_bias(found)
-            short = steps < _CHECK_STEPS
-            if self._rows_for(measured, step) > (_SIZE_FACTOR if short else _SLACK) * size:
-                size, steps = _SIZE_FACTOR * size, _MEASURE_STEPS
-                if size > self.posterior.n_rows * _MOST_OF_ALL_ROWS:
-                    return None
+            too_noisy = self._rows_for(measured, step) / size / (_SIZE_FACTOR if short else _SLACK)
+            if too_noisy > 1 and size < min(_ENOUGH_ROWS, self.posterior.n_rows / _SIZE_FACTOR):
+                size, short = _SIZE_FACTOR * size, True
+                continue
+            # Noise that is still too much spreads the chains, and they then see more of it than there is.
+            of_all_rows = self._rows_for(measured, _PILOT_STEP) / self.posterior.n_rows
+            if of_all_rows > (1 if too_noisy > 1 else _MOST_OF_ALL_ROWS):
+                return None
+            if too_noisy > 1:
+                step, short = step * max(0.25, 0.9 / too_noisy), True
             elif short:
-                steps = _CHECK_STEPS
+                short = False
             elif excess > 1:
                 step *= max(0.25, 0.9 * excess**-0.5)
             else:
@@ -150,16 +154,17 @@ class Anchored:
         at_mode = np.broadcast_to(np.asarray(self.anchor.position), (_PAIRS, 1, self.posterior.dim))
         step, before = _PILOT_STEP, Pilot.at(at_mode, _PILOT_NOISE * _PILOT_ROWS)
         while step > _SMALLEST_STEP:
-            pilot = self._pairs(weights, before, _PILOT_ROWS, step, _PILOT_STEPS)
+            pilot = self._pairs(weights, before, _PILOT_ROWS, step, _PILOT)
             if not pilot.failed:
                 return pilot
             step /= 4
         raise PreparationError("pilot runs from the mode failed at every step size. Check the model: is its posterior proper?")
 
-    def _pairs(self, weights: np.ndarray, before: Pilot, size: int, step: float, steps: int) -> Pilot:
+    def _pairs(self, weights: np.ndarray, before: Pilot, size: int, step: float, length: int) -> Pilot:
         """Pairs that start where those `before` ended, with so many rows, and more where the noise is above its mean."""
         method = self._method(weights, size, before.noise_of_one_draw / size, step, take_all=False)
         start = jnp.asarray(before.positions[:, -1], self.posterior.dtype)
+        steps = math.ceil(length * max(1.0, _PILOT_STEP / step))
         ran = run_pairs(self._kernel(method), start, steps=steps, burn_in=math.ceil(_BURN_IN / step), seed=self.seed)
         self.n_row_evals += ran.n_row_evals
         return ran

@@ -61,10 +61,14 @@ class AbstractGradient(eqx.Module):
     def learn(self, memory: Any, batch: Batch, residuals: Float[Array, "n ..."]) -> Any:
         """The memory after these rows were seen with these residuals."""
 
+    def residual_sum(self, position: Float[Array, " d"], batch: Batch, memory: Any) -> Float[Array, " d"]:
+        """Σ w_i r_i(θ) over a batch."""
+        residuals = self.residuals(position, batch.rows, batch.indices, memory)
+        return self.posterior.combine(residuals, batch.rows, batch.weights)
+
     def __call__(self, position: Float[Array, " d"], batch: Batch, memory: Any = None) -> Float[Array, " d"]:
         """The estimate from one batch."""
-        compact = self.residuals(position, batch.rows, batch.indices, memory)
-        return self.known(position, memory) + self.posterior.combine(compact, batch.rows, batch.weights)
+        return self.known(position, memory) + self.residual_sum(position, batch, memory)
 
 
 class AbstractMemoryless(AbstractGradient):

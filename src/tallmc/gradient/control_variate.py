@@ -22,7 +22,7 @@ from .._anchor import Anchor, Needs
 from .._errors import InvalidInput
 from .._posterior import AbstractPosterior
 from .._rows import dot
-from .base import AbstractMemoryless, GradientChoice
+from .base import AbstractMemoryless, Batch, GradientChoice
 
 
 class AbstractControlVariate(AbstractMemoryless):
@@ -33,6 +33,9 @@ class AbstractControlVariate(AbstractMemoryless):
         self, position: Float[Array, " d"], rows: PyTree[Array], indices: Int[Array, " n"] | None = None, memory: None = None
     ) -> Float[Array, "n ..."]:
         return self.posterior.remainders(self.order, position, self.anchor, rows)
+
+    def residual_sum(self, position: Float[Array, " d"], batch: Batch, memory: None = None) -> Float[Array, " d"]:
+        return self.posterior.sum_remainders(self.order, position, self.anchor, batch.rows, batch.weights, batch.indices)
 
 
 class ControlVariateGradient(AbstractControlVariate):

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from .._anchor import Anchor, Needs
 from .._posterior import AbstractPosterior
-from .base import AbstractMemoryless, GradientChoice
+from .base import AbstractMemoryless, Batch, GradientChoice
 
 
 class SimpleGradient(AbstractMemoryless):
@@ -27,6 +27,9 @@ class SimpleGradient(AbstractMemoryless):
         self, position: Float[Array, " d"], rows: PyTree[Array], indices: Int[Array, " n"] | None = None, memory: None = None
     ) -> Float[Array, "n ..."]:
         return self.posterior.row_gradients(position, rows)
+
+    def residual_sum(self, position: Float[Array, " d"], batch: Batch, memory: None = None) -> Float[Array, " d"]:
+        return self.posterior.sum_remainders(0, position, position, batch.rows, batch.weights, batch.indices)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -86,7 +86,7 @@ class MeasuredSelection(AbstractSelection):
         transition: Transition | None,
     ) -> Estimate:
         batch, words = supply
-        measure, posterior, draws = memory.selection, gradient.posterior, self.base.draws
+        measure, draws = memory.selection, self.base.draws
         certain = self.base.certain.shape[0]
         wanted = jnp.ceil(measure.of_one_draw / self.noise)
         total = jnp.clip(wanted, draws, self.largest - certain).astype(jnp.int32)
@@ -96,11 +96,15 @@ class MeasuredSelection(AbstractSelection):
             """The batch's weights, those of its draws times `factor`."""
             return jnp.concatenate([of_certain * batch.weights[:certain], factor * batch.weights[certain:]])
 
-        residuals = gradient.residuals(position, batch.rows, batch.indices, memory.gradient)
-        value = gradient.known(position, memory.gradient) + posterior.combine(residuals, batch.rows, of_draws(share, 1.0))
-        value = value + sum_of_draws(self.base.law, gradient, memory.gradient, position, total - draws, total, key_of(words))
+        def residual_sum(weights: Float[Array, " n"]) -> Float[Array, " d"]:
+            return gradient.residual_sum(position, dataclasses.replace(batch, weights=weights), memory.gradient)
+
         signs = _signs(draws, position.dtype)
-        contrast = self.geometry.pull(posterior.combine(residuals, batch.rows, of_draws(signs, 0.0)))
+        known_rows, contrast = jax.vmap(residual_sum)(jnp.stack([of_draws(share, 1.0), of_draws(signs, 0.0)]))
+        further = sum_of_draws(self.base.law, gradient, memory.gradient, position, total - draws, total, key_of(words))
+        value = gradient.known(position, memory.gradient) + known_rows + further
+        contrast = self.geometry.pull(contrast)
+        residuals = gradient.residuals(position, batch.rows, batch.indices, memory.gradient)
         learned = Memory(gradient.learn(memory.gradient, batch, residuals), self._learn(measure, contrast, share), memory.noise)
         stats = {"grad_noise": share * jnp.sum(contrast**2)}
         return Estimate(value, certain + total, learned, batch, stats=stats)

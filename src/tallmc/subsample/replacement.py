@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._random import random_words
 from .._rows import take_rows
-from ..gradient.base import AbstractGradient
+from ..gradient.base import AbstractGradient, Batch
 from .law import AbstractLaw
 from .selection import AbstractStaticSelection, Picks, centred
 
@@ -99,6 +99,6 @@ def sum_of_draws(
         used = chunk * _CHUNK + jnp.arange(_CHUNK) < count
         weights = jnp.where(used, law.inverse_probability(indices) / total, 0)
         rows = take_rows(posterior.data, indices)
-        return so_far + posterior.combine(gradient.residuals(position, rows, indices, learned), rows, weights)
+        return so_far + gradient.residual_sum(position, Batch(rows, weights, indices), learned)
 
     return lax.fori_loop(0, (count + _CHUNK - 1) // _CHUNK, add_chunk, jnp.zeros_like(position))

@@ -115,7 +115,7 @@ def estimate_from(
     """The estimate that one batch gives; `spread` turns its terms w_i r_i into the estimate's spread."""
     posterior = gradient.posterior
     residuals = gradient.residuals(position, batch.rows, batch.indices, memory.gradient)
-    value = gradient.known(position, memory.gradient) + posterior.combine(residuals, batch.rows, batch.weights)
+    value = gradient(position, batch, memory.gradient)
     learned = Memory(gradient.learn(memory.gradient, batch, residuals), memory.selection, memory.noise)
     terms = posterior.expand(residuals, batch.rows) * batch.weights[:, None]
     return Estimate(value, jnp.int32(batch.weights.shape[0]), learned, batch, spread(terms))
