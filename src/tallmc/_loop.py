@@ -10,7 +10,8 @@ k // thin, so that the last step of each window is what remains.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -24,7 +25,10 @@ from ._outcome import Outcome, outcome_of
 _BLOCK_FLOATS = 2**20
 _GATHER_FLOATS = 2**23
 _MOST_BLOCK_STEPS = 512
+_TURNS_TOGETHER = 4
 _INIT_BLOCK = 2**32 - 1  # a block number that no step has
+
+Carry = TypeVar("Carry")
 
 
 class RunState(eqx.Module):
@@ -104,10 +108,25 @@ def advance(
             )
             return RunState(chains, outcome, failed_at), recorded
 
-        return lax.fori_loop(jnp.maximum(first - number * block, 0), jnp.minimum(stop - number * block, block), run_step, carry)
+        return _unrolled(jnp.maximum(first - number * block, 0), jnp.minimum(stop - number * block, block), run_step, carry)
 
     empty = _empty_record(kernel, keys, state, slots)
     return lax.fori_loop(first // block, (stop - 1) // block + 1, run_block, (state, empty))
+
+
+def _unrolled(start: Array, stop: Array, body: Callable[[Array, Carry], Carry], carry: Carry) -> Carry:
+    """`fori_loop`; on a GPU several turns at a time, since it waits for the host at each to hear whether there is another."""
+    together = _TURNS_TOGETHER if jax.default_backend() == "gpu" else 1
+    if together > 1:
+        rounds = (stop - start) // together
+
+        def turns(number: Array, carry: Carry) -> Carry:
+            for turn in range(together):
+                carry = body(start + number * together + turn, carry)
+            return carry
+
+        carry, start = lax.fori_loop(0, rounds, turns, carry), start + rounds * together
+    return lax.fori_loop(start, stop, body, carry)
 
 
 def _chain_step(

@@ -9,7 +9,7 @@ does are one-dimensional integrals, by Gauss–Hermite quadrature.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import equinox as eqx
@@ -17,13 +17,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Float, Int
 
 from .._arrays import check_numeric, to_floats
 from .._errors import InvalidInput, check_number
 from .._layout import Layout, layout_of
 from .._posterior import AbstractPosterior
 from .._rows import dot
+from . import fused
 from .families import AbstractFamily, Bernoulli, Gaussian, Poisson
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class GeneralisedLinear(AbstractPosterior):
     layout: Layout = eqx.field(static=True)
     family: AbstractFamily
     prior_variance: Float[Array, ""] | Float[Array, " d"]
+    packed: Float[Array, "N c"] | None = None
+    """The data once more, as the GPU likes to read them."""
 
     def prior_potential(self, position: Float[Array, " d"]) -> Float[Array, ""]:
         return 0.5 * jnp.sum(position**2 / self.prior_variance)
@@ -100,6 +103,24 @@ class GeneralisedLinear(AbstractPosterior):
         slope = self.family.slope(z, y) if order >= 1 else 0.0
         curvature = self.family.curvature(z, y) if order >= 2 else 0.0
         return lambda move: self.family.slope(z + move, y) - slope - curvature * move
+
+    def sum_remainders(
+        self,
+        order: int,
+        position: Float[Array, " d"],
+        centre: Float[Array, " d"],
+        rows: Observations,
+        weights: Float[Array, " n"],
+        indices: Int[Array, " n"] | None = None,
+    ) -> Float[Array, " d"]:
+        if indices is None or self.packed is None:
+            return super().sum_remainders(order, position, centre, rows, weights)
+
+        def compact(z: Sequence[Float[Array, " n"]], y: Float[Array, " n"]) -> Float[Array, " n"]:
+            return self._remainders(order, z[0], y)(z[1])
+
+        about = jnp.stack([centre, position - centre])
+        return fused.weighted_row_sum(compact, self.packed, indices, weights, about)
 
     def combine(self, compact: Float[Array, " n"], rows: Observations, weights: Float[Array, " n"]) -> Float[Array, " d"]:
         return dot(weights * compact, rows.x)
@@ -189,7 +210,8 @@ def _regression(x: Float[Array, "n d"], y: np.ndarray, prior_variance: ArrayLike
         raise InvalidInput("prior_variance", f"be positive and finite, a number or one a column ({d})", prior_variance)
     layout, init = layout_of({"beta": jnp.zeros(d, x.dtype)})
     rows = Observations(x, to_floats("y", y, x.dtype))
-    return GeneralisedLinear(rows, init, layout, family, variance)
+    packed = None if jax.tree.leaves(family) else fused.pack(*rows)  # a compiled kernel knows no numbers but its arguments
+    return GeneralisedLinear(rows, init, layout, family, variance, packed)
 
 
 def _first_bad(values: np.ndarray, bad: np.ndarray) -> str:

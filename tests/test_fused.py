@@ -1,0 +1,56 @@
+"""The GPU's fused sum gives the numbers of the plain one; here its kernel runs in Pallas' interpreter."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tallmc
+from tallmc.models import fused
+
+
+@pytest.fixture
+def regression(monkeypatch):
+    monkeypatch.setattr(fused, "interpret", True)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 6))
+    return tallmc.models.logistic_regression(x, rng.random(300) < 0.5, prior_variance=1.0)
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+@pytest.mark.parametrize("n", [1, 16, 37])
+def test_fused_sums_are_those_of_gathered_rows(regression, order, n):
+    assert regression.packed.shape == (300, 8)
+    rng = np.random.default_rng(1)
+    indices = jnp.asarray(rng.integers(0, 300, (4, n)), jnp.int32)
+    weights = jnp.asarray(rng.uniform(0.5, 2, (4, n)), regression.init.dtype)
+    positions = jnp.asarray(rng.normal(size=(4, 6)), regression.init.dtype)
+    centre = jnp.asarray(rng.normal(size=6), regression.init.dtype)
+
+    def sums(posterior):
+        def of_chain(position, weights, indices):
+            rows = jax.tree.map(lambda column: column[indices], posterior.data)
+            return posterior.sum_remainders(order, position, centre, rows, weights, indices)
+
+        return np.asarray(jax.vmap(of_chain)(positions, weights, indices))
+
+    plain = sums(eqx.tree_at(lambda posterior: posterior.packed, regression, None))
+    np.testing.assert_allclose(sums(regression), plain, rtol=1e-4, atol=1e-4)
+    assert np.abs(plain).min() > 0
+
+
+def test_a_chain_by_fused_sums_is_a_chain_by_gathered_rows(regression):
+    plain = eqx.tree_at(lambda posterior: posterior.packed, regression, None)
+    method = tallmc.methods.sgld(step_size=1e-3, size=20)
+    found, expected = (
+        tallmc.sample(posterior, method, draws=20, chains=2, burn_in=0, thin=1).positions
+        for posterior in (regression, plain)
+    )
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_no_copy_of_the_data_is_made_where_there_is_no_gpu():
+    if jax.default_backend() == "gpu":
+        pytest.skip("there is a GPU")
+    assert tallmc.models.logistic_regression(np.ones((3, 2)), [0, 1, 0], prior_variance=1.0).packed is None
