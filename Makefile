@@ -2,8 +2,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+BENCH  := $(VENV)/.bench
 
-.PHONY: demo test test-slow lint bench clean
+.PHONY: demo test test-slow lint bench bench-quick clean
 
 demo: $(STAMP)            ## fit a simulated logistic regression with a million rows
 	$(BIN)/tallmc demo
@@ -19,14 +20,20 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(STAMP)           ## speed, as ratios measured in one run
-	$(BIN)/pip install --quiet -c constraints.txt -e ".[bench]"
+bench: $(BENCH)           ## speed against the peers, as ratios measured in one run; writes docs/performance.md
 	$(BIN)/python -m benchmarks
 
+bench-quick: $(BENCH)     ## the most important of it, in minutes
+	$(BIN)/python -m benchmarks --quick
+
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) .bench
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[dev]"
+	touch $@
+
+$(BENCH): $(STAMP)
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[bench]"
 	touch $@

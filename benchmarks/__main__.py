@@ -1,15 +1,24 @@
-"""Run all: `python -m benchmarks`, or some: `python -m benchmarks draws steps preparation`."""
+"""Run all: `python -m benchmarks`; some: `python -m benchmarks steps draws`; in minutes: `python -m benchmarks --quick`."""
 
 from __future__ import annotations
 
+import argparse
 import importlib
-import sys
+from pathlib import Path
 
-import jax
+from . import report
 
-ALL = ("preparation", "draws", "steps", "samplers", "automatic")
+ALL = ("steps", "samplers", "draws", "preparation", "compilation", "stein", "imports", "automatic")
+QUICK = ("steps", "draws", "preparation", "stein", "imports")
 
 if __name__ == "__main__":
-    print(f"jax {jax.__version__} on {jax.devices()[0].platform}, best of several interleaved calls")
-    for name in sys.argv[1:] or ALL:
-        importlib.import_module(f"benchmarks.{name}").main()
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"of {', '.join((*ALL, 'accelerator'))}")
+    parser.add_argument("--quick", action="store_true", help="no peers that need an environment of their own")
+    parser.add_argument("--output", type=Path, default=Path(".bench"), help="folder for results.md and results.json")
+    options = parser.parse_args()
+    print(*(f"{name}: {value}" for name, value in report.facts().items()), sep="\n")
+    for name in options.names or (QUICK if options.quick else ALL):
+        module = importlib.import_module(f"benchmarks.{name}")
+        module.main(quick=options.quick) if name == "steps" else module.main()
+        report.save(options.output, page=not options.names and not options.quick)

@@ -18,7 +18,7 @@ import tallmc
 from tallmc.diagnose import ess
 
 from . import problems
-from .timing import print_table
+from .report import print_table
 
 REFERENCES = problems.DATA.parent / "reference"
 POSTERIORS = {

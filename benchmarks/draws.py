@@ -12,7 +12,8 @@ from tallmc.subsample.replacement import WithReplacement
 from tallmc.subsample.uniform import WithoutReplacement
 from tallmc.subsample.weights import probabilities
 
-from .timing import best_seconds, print_table
+from .report import print_table
+from .timing import best_seconds
 
 SMALL, LARGE, SIZE, STEPS = 10**5, 10**7, 32, 512
 

@@ -16,7 +16,8 @@ import tallmc
 from tallmc.subsample.law import AliasLaw
 
 from .problem import covertype_shaped
-from .timing import best_seconds, print_table
+from .report import print_table
+from .timing import best_seconds
 
 
 class PeakMemory:

@@ -9,8 +9,9 @@ from tallmc.gradient import SAGA, SVRG
 from tallmc.subsample import Bandit, Preferential, Stratified
 
 from .problem import DIM, N_ROWS, covertype_shaped
+from .report import print_table
 from .steps import STEP_SIZE, STEPS, ours, steps_of
-from .timing import best_seconds, print_table
+from .timing import best_seconds
 
 SIZE, FRICTION = 32, 100.0
 MOMENTUM_STEP = 1e-4

@@ -1,25 +1,35 @@
-"""What a step costs, against the same step written with BlackJAX inside `lax.scan`, and against each other."""
+"""What a step costs: against the peers and a loop in C, with many chains, with other methods, and with an adaptive size."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-import blackjax
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 import tallmc
 from tallmc._kernel import AbstractKernel
 from tallmc._loop import advance, start_run
 
-from .problem import N_ROWS, covertype_shaped
-from .timing import best_seconds, print_table
+from .problem import covertype_shaped
+from .report import print_table
+from .timing import Seconds, best_seconds
 
 STEP_SIZE, STEPS = 1e-7, 2048
+SIZES, MANY_CHAINS = (32, 436), 64
+DOCUMENTED_STEPS = 256  # of a loop in Python, which takes long
+TARGETS = {
+    (32, "BlackJAX in a scan"): 0.3,
+    (436, "BlackJAX in a scan"): 0.7,
+    (32, "SGMCMCJax 0.2.13 (jax 0.4.23)"): 1.0,
+    (436, "SGMCMCJax 0.2.13 (jax 0.4.23)"): 1.1,
+    (32, "the floor, uniform"): 2.5,
+    (436, "the floor, uniform"): 2.5,
+}
 
 
 def ours(method: tallmc.Method, anchor: tallmc.Anchor, chains: int = 1) -> Callable[[], Any]:
@@ -27,62 +37,86 @@ def ours(method: tallmc.Method, anchor: tallmc.Anchor, chains: int = 1) -> Calla
     return steps_of(kernel, anchor.position, chains)
 
 
-def steps_of(kernel: AbstractKernel, start: Any, chains: int = 1) -> Callable[[], Any]:
+def steps_of(kernel: AbstractKernel, start: Any, chains: int = 1, draws: int = STEPS) -> Callable[[], Any]:
     """So many steps of a prepared method, as the driver takes them. The state is not kept from call to call."""
     keys = jax.random.split(jax.random.key(0), chains)
     state = start_run(kernel, keys, jnp.broadcast_to(start, (chains, *start.shape)))
-    zero, steps, one = jnp.int32(0), jnp.int32(STEPS), jnp.int32(1)
-    return lambda: advance(kernel, keys, state, zero, steps, zero, one, STEPS)[1].positions
+    zero, steps, thin = jnp.int32(0), jnp.int32(STEPS), jnp.int32(STEPS // draws)
+    return lambda: advance(kernel, keys, state, zero, steps, zero, thin, draws)[1].positions
 
 
-def blackjax_sgld(size: int, anchor: tallmc.Anchor) -> Callable[[], Any]:
-    """As its documentation does: a gradient of the minibatch log density, a key a step."""
-    posterior = covertype_shaped()
-
-    def log_prior(theta: Any) -> Any:
-        return -0.5 * jnp.sum(theta**2) / 10.0
-
-    def log_likelihood(theta: Any, row: Any) -> Any:
-        z = row.x @ theta
-        return row.y * z - jnp.logaddexp(0.0, z)
-
-    def run(data: Any, start: Any, key: Any) -> Any:
-        gradient = blackjax.sgmcmc.gradients.grad_estimator(log_prior, log_likelihood, N_ROWS)
-        sgld = blackjax.sgld(gradient)
-
-        def step(theta: Any, key: Any) -> Any:
-            index_key, step_key = jax.random.split(key)
-            indices = jax.random.randint(index_key, (size,), 0, N_ROWS)
-            batch = jax.tree.map(lambda column: column[indices], data)
-            theta = sgld.step(step_key, theta, batch, STEP_SIZE / 2)
-            return theta, theta
-
-        return lax.scan(step, start, jax.random.split(key, STEPS))[1]
-
-    compiled = eqx.filter_jit(run)
-    return lambda: compiled(posterior.data, anchor.position, jax.random.key(0))
-
-
-def main() -> None:
+def main(quick: bool = False) -> None:
     anchor = tallmc.laplace(covertype_shaped())
+    print_peers(anchor, quick)
+    print_methods(anchor)
+    if not quick:
+        print_chains(anchor)
+        print_adaptive(anchor)
+
+
+def print_peers(anchor: tallmc.Anchor, quick: bool) -> None:
+    from .peers import blackjax_sgld
+    from .peers.environment import PEERS, worker
+    from .peers.floor import floor
+
+    posterior, rows = covertype_shaped(), []
+    x, y = (np.asarray(column, np.float32) for column in posterior.data)
+    weights = np.asarray(tallmc.subsample.gradient_weights(posterior, anchor), np.float64)
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / "data.npz"
+        np.savez(data, x=x, y=y)
+        for size in SIZES[:1] if quick else SIZES:
+            calls = {
+                "tallmc": ours(tallmc.sgld(STEP_SIZE, size), anchor),
+                "tallmc, preferential": ours(tallmc.sgld_ps(STEP_SIZE, size), anchor),
+                "BlackJAX in a scan": blackjax_sgld.in_a_scan(posterior, size, STEPS, STEP_SIZE),
+                "BlackJAX as documented": blackjax_sgld.as_documented(posterior, size, DOCUMENTED_STEPS, STEP_SIZE),
+                "the floor, uniform": floor(x, y, size, STEPS, STEP_SIZE),
+                "the floor, alias table": floor(x, y, size, STEPS, STEP_SIZE, weights),
+                **({} if quick else {peer.name: worker(peer, data, size, STEPS, STEP_SIZE) for peer in PEERS}),
+            }
+            seconds = best_seconds({name: call for name, call in calls.items() if call is not None})
+            for name, took in seconds.items():
+                steps = DOCUMENTED_STEPS if name == "BlackJAX as documented" else STEPS
+                mine = seconds["tallmc, preferential" if "alias" in name else "tallmc"] / STEPS
+                target = TARGETS.get((size, name))
+                shown = f"≤ {target}" if target else ""
+                rows.append((size, name, took.each(steps), f"{mine / (took / steps):.2f}", shown))
+    print_table("A step of SGLD, one chain", ("size", "library", "µs a step", "tallmc's of this one's", "target"), rows)
+
+
+def print_methods(anchor: tallmc.Anchor) -> None:
+    """Control variates and preferential weights, and a step of the default, against SGLD with as many rows."""
     rows = []
-    for size in (32, 436):
-        calls = {
-            "blackjax": blackjax_sgld(size, anchor),
-            "sgld": ours(tallmc.sgld(STEP_SIZE, size), anchor),
-            "sgld_wor": ours(tallmc.sgld(STEP_SIZE, size, replace=False), anchor),
-            "sgld_cv": ours(tallmc.sgld_cv(STEP_SIZE, size), anchor),
-            "sgld_ps": ours(tallmc.sgld_ps(STEP_SIZE, size), anchor),
-            "sgld_cv_ps": ours(tallmc.sgld_cv_ps(STEP_SIZE, size), anchor),
-        }
-        seconds = best_seconds(calls)
+    default = tallmc.Method(
+        dynamics=tallmc.dynamics.LeimkuhlerMatthews(),
+        gradient=tallmc.gradient.ControlVariate(order=2),
+        subsample=tallmc.subsample.Preferential("residual"),
+        size=tallmc.subsample.Measured(64, noise=1.0),
+        geometry=tallmc.geometry.Dense(),
+        step_size=0.5,
+    )
+    for size, methods in {
+        32: {"sgld_cv_ps": (tallmc.sgld_cv_ps(STEP_SIZE, 32), "≤ 1.5")},
+        64: {"sgld_cv_ps": (tallmc.sgld_cv_ps(STEP_SIZE, 64), "≤ 1.5"), "the default's": (default, "≤ 1.5")},
+        436: {"sgld_cv_ps": (tallmc.sgld_cv_ps(STEP_SIZE, 436), "≤ 1.5")},
+    }.items():
+        calls = {"sgld": ours(tallmc.sgld(STEP_SIZE, size), anchor)}
+        seconds = best_seconds(calls | {name: ours(method, anchor) for name, (method, _) in methods.items()})
         for name, took in seconds.items():
-            against_blackjax, against_sgld = took / seconds["blackjax"], took / seconds["sgld"]
-            target = {("sgld", 32): "≤ 0.5 of BlackJAX", ("sgld_cv_ps", 32): "≤ 2 of sgld"}.get((name, size), "")
-            rows.append((size, name, f"{took / STEPS * 1e6:.1f}", f"{against_blackjax:.2f}", f"{against_sgld:.2f}", target))
-    columns = ("size", "method", "µs a step", "of BlackJAX in a scan", "of sgld", "target")
-    print_table("A step, one chain, covertype's shape", columns, rows)
-    print_adaptive(anchor)
+            target = methods[name][1] if name in methods else ""
+            rows.append((size, name, took.each(STEPS), f"{took / seconds['sgld']:.2f}", target))
+    print_table("A step of other methods, one chain", ("size", "method", "µs a step", "of sgld", "target"), rows)
+
+
+def print_chains(anchor: tallmc.Anchor) -> None:
+    method = tallmc.sgld(STEP_SIZE, 32)
+    seconds = best_seconds({chains: ours(method, anchor, chains) for chains in (1, 8, MANY_CHAINS)})
+    rows = []
+    for chains, took in seconds.items():
+        ratio = took / chains / seconds[1]
+        rows.append((chains, Seconds.each(took, STEPS * chains), f"{ratio:.2f}", "≤ 0.35" if chains == MANY_CHAINS else ""))
+    print_table("A chain-step of SGLD, n = 32", ("chains", "µs a chain-step", "of one chain", "target"), rows)
 
 
 def print_adaptive(anchor: tallmc.Anchor) -> None:
@@ -97,4 +131,5 @@ def print_adaptive(anchor: tallmc.Anchor) -> None:
         draws = tallmc.sample(posterior, run, chains=1, draws=STEPS, burn_in=0, start={"beta": start}, anchor=anchor)
         used, took = draws.n_row_evals_sampling, draws.timing.sampling
         rows.append((wanted, f"{used / STEPS:.0f}", f"{took / STEPS * 1e6:.0f}", f"{took / used * 1e9:.0f}"))
-    print_table("Adaptive size, one chain", ("rows wanted", "rows used a step", "µs a step", "ns a row"), rows)
+    columns = ("rows wanted", "rows used a step", "µs a step", "ns a row (target: the same within 30 %)")
+    print_table("Adaptive size, one chain", columns, rows)

@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
+Name = TypeVar("Name")
 
-def best_seconds(calls: Mapping[str, Callable[[], Any]], rounds: int = 5) -> dict[str, float]:
+
+class Seconds(float):
+    """The fastest of several calls; `spread` is by how much, relative to it, the median was slower."""
+
+    spread: float
+
+    @classmethod
+    def of(cls, taken: list[float]) -> Seconds:
+        best = cls(min(taken))
+        best.spread = statistics.median(taken) / best - 1
+        return best
+
+    def each(self, count: int) -> str:
+        """Microseconds of one of `count` steps."""
+        return f"{self / count * 1e6:.1f} (+{self.spread:.0%})"
+
+
+def best_seconds(calls: Mapping[Name, Callable[[], Any]], rounds: int = 5) -> dict[Name, Seconds]:
     """The fastest of several calls of each, taken in turns so that a slow moment of the machine hits all alike."""
-    best = dict.fromkeys(calls, float("inf"))
+    taken: dict[Name, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         jax.block_until_ready(call())
     for _ in range(rounds):
         for name, call in calls.items():
             began = time.perf_counter()
             jax.block_until_ready(call())
-            best[name] = min(best[name], time.perf_counter() - began)
-    return best
-
-
-def print_table(title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
-    print(f"\n## {title}\n\n| {' | '.join(columns)} |\n|{' --- |' * len(columns)}")
-    for row in rows:
-        print(f"| {' | '.join(str(value) for value in row)} |", flush=True)
+            taken[name].append(time.perf_counter() - began)
+    return {name: Seconds.of(of_name) for name, of_name in taken.items()}

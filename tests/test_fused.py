@@ -44,8 +44,7 @@ def test_a_chain_by_fused_sums_is_a_chain_by_gathered_rows(regression):
     plain = eqx.tree_at(lambda posterior: posterior.packed, regression, None)
     method = tallmc.methods.sgld(step_size=1e-3, size=20)
     found, expected = (
-        tallmc.sample(posterior, method, draws=20, chains=2, burn_in=0, thin=1).positions
-        for posterior in (regression, plain)
+        tallmc.sample(posterior, method, draws=20, chains=2, burn_in=0, thin=1).positions for posterior in (regression, plain)
     )
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
 

@@ -1,0 +1,19 @@
+"""Runs in a peer's environment: `worker.py MODULE DATA SIZE STEPS STEP_SIZE`. It takes the steps for each line on its input."""
+
+import importlib
+import os
+import sys
+
+import numpy as np
+
+if __name__ == "__main__":
+    module, path, size, steps, step_size = sys.argv[1:]
+    answers = os.fdopen(os.dup(1), "w")  # whatever a library prints goes elsewhere
+    os.dup2(2, 1)
+    with np.load(path) as data:
+        take_steps = importlib.import_module(module).make(data["x"], data["y"], int(size), int(steps), float(step_size))
+    take_steps()
+    print("ready", file=answers, flush=True)
+    for _ in sys.stdin:
+        take_steps()
+        print("done", file=answers, flush=True)
