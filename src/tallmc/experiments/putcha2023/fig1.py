@@ -34,6 +34,7 @@ from ..._random import new_key
 from ...gradient import ControlVariate, Simple
 from ...models import gaussian, logistic_regression
 from ...subsample import Optimal, Preferential, Uniform
+from ...subsample.optimal import OptimalSelection
 from .. import synthetic
 from ..chains import kernel_of
 from ..published import published, published_curves
@@ -115,11 +116,11 @@ _METHODS: dict[str, tuple[Any, Any]] = {
 
 def as_run(key: str, setting: Setting) -> Result:
     with jax.enable_x64(key == "a"):  # as theirs
-        problem = _problem_as_run(key)
-        exact = _exact(problem)
+        problem = problem_as_run(key)
+        exact = exact_at_10(problem)
         sizes = SIMULATED_QUICK if setting.quick else SIMULATED
-        simulated = {label: _simulated(problem, label, sizes, setting) for label in problem.labels}
-        errors = {label: _standard_errors(problem, label, exact[label], sizes) for label in problem.labels}
+        simulated = {label: simulated_at(problem, label, sizes, setting) for label in problem.labels}
+        errors = {label: standard_errors(problem, label, exact[label], sizes) for label in problem.labels}
     claims = [_equals(label, exact[label], value) for label, value in EXACT_AT_10[key].items()]
     claims += [_agrees("closed form", label, simulated[label], _at(exact[label], label, sizes), errors[label]) for label in exact]
     found = published(setting.folder, FILES[key])
@@ -138,53 +139,54 @@ def as_run(key: str, setting: Setting) -> Result:
 
 def as_meant(key: str, setting: Setting) -> Result:
     with jax.enable_x64(key == "a"):
-        problem = _problem_as_meant(key)
-        exact = _exact(problem)
+        problem = problem_as_meant(key)
+        exact = exact_at_10(problem)
     pairs = [("SGLD-PS", "SGLD WR"), ("SGLD-CV-PS", "SGLD-CV WR"), ("SGLD-CV2-PS", "SGLD-CV-PS")]
     claims = [_reduces(exact, *pair) for pair in pairs if pair[0] in exact]
     return Result([_panel(key)], _exact_curves(key, exact), claims, [_table(exact)])
 
 
-def _problem_as_run(key: str) -> Problem:
+def problem_as_run(key: str) -> Problem:
     if key == "a":
         x = synthetic.bivariate(SEED, N_ROWS)
         target: AbstractPosterior = gaussian(x, MODEL_COVARIANCE, np.zeros(2), MODEL_PRIOR * np.eye(2))
         mean, covariance = synthetic.conjugate_posterior(x, CANDIDATE_COVARIANCE, STATED_PRIOR)
         anchor = laplace(target, at=target.layout.unravel(jnp.asarray(mean)))
-        return Problem(key, target, anchor, _candidates(mean, covariance))
+        return Problem(key, target, anchor, _candidates(key, mean, covariance))
     target = _logistic(key)
     anchor = laplace(target, at=target.layout.unravel(jnp.asarray(PRINTED_MODES[key], target.dtype)))
-    return Problem(key, target, anchor, _candidates(anchor.position, anchor.covariance))
+    return Problem(key, target, anchor, _candidates(key, anchor.position, anchor.covariance))
 
 
-def _problem_as_meant(key: str) -> Problem:
+def problem_as_meant(key: str) -> Problem:
     if key == "a":
         x = synthetic.bivariate(SEED, N_ROWS)
         target: AbstractPosterior = gaussian(x, synthetic.COVARIANCE, np.zeros(2), STATED_PRIOR * np.eye(2))
     else:
         target = _logistic(key)
     anchor = laplace(target)
-    return Problem(key, target, anchor, _candidates(anchor.position, anchor.covariance))
+    return Problem(key, target, anchor, _candidates(key, anchor.position, anchor.covariance))
 
 
 def _logistic(key: str) -> AbstractPosterior:
     return logistic_regression(*synthetic.classification(SEED, 3 * N_ROWS // 2, **CLASSES[key]), prior_variance=10.0)
 
 
-def _candidates(mean: Any, covariance: Any) -> Float[np.ndarray, "c d"]:
-    """The ten draws of the notebooks, which JAX made with its generator of the time."""
+def _candidates(key: str, mean: Any, covariance: Any) -> Float[np.ndarray, "c d"]:
+    """The ten draws of the notebooks, which JAX made with its generator of the time, in the precision that they had."""
+    dtype = np.float64 if key == "a" else np.float32
     with jax.threefry_partitionable(False):
         draws = jax.random.multivariate_normal(
-            jax.random.PRNGKey(0), jnp.asarray(mean), jnp.asarray(covariance), (CANDIDATES,), method="cholesky"
+            jax.random.PRNGKey(0), jnp.asarray(mean, dtype), jnp.asarray(covariance, dtype), (CANDIDATES,), method="cholesky"
         )
     return np.asarray(draws)
 
 
-def _exact(problem: Problem) -> dict[str, Float[np.ndarray, " c"]]:
+def exact_at_10(problem: Problem) -> dict[str, Float[np.ndarray, " c"]]:
     """V(10) at each candidate."""
+    prepared = {label: problem.kernel(label) for label in problem.labels}
     return {
-        label: np.array([diagnose.pseudo_variance(problem.kernel(label), at) for at in problem.candidates])
-        for label in problem.labels
+        label: np.array([diagnose.pseudo_variance(kernel, at) for at in problem.candidates]) for label, kernel in prepared.items()
     }
 
 
@@ -195,7 +197,7 @@ def _at(exact: Float[np.ndarray, " c"], label: str, sizes: Any) -> Float[np.ndar
     return exact.mean() * SIZE / n * without
 
 
-def _simulated(problem: Problem, label: str, sizes: tuple[int, ...], setting: Setting) -> Float[np.ndarray, " k"]:
+def simulated_at(problem: Problem, label: str, sizes: tuple[int, ...], setting: Setting) -> Float[np.ndarray, " k"]:
     values = []
     for done, size in enumerate(sizes):
         of_candidates = _variances(problem.kernel(label, size), jnp.asarray(problem.candidates), new_key(done))
@@ -220,7 +222,7 @@ def _variances(kernel: Kernel, candidates: Float[Array, "c d"], key: PRNGKeyArra
     return lax.map(at_candidate, (candidates, jax.random.split(key, len(candidates))))
 
 
-def _standard_errors(
+def standard_errors(
     problem: Problem, label: str, exact: Float[np.ndarray, " c"], sizes: tuple[int, ...]
 ) -> Float[np.ndarray, " k"]:
     """Of the mean over candidates of simulated variances.
@@ -228,9 +230,9 @@ def _standard_errors(
     Without replacement the kurtosis is taken to be that of independent draws, of the rows drawn or of those left out,
     whichever are fewer: the two deviate alike.
     """
-    variances = np.zeros(len(sizes))
+    kernel, variances = problem.kernel(label), np.zeros(len(sizes))
     for position, exact_here in zip(problem.candidates, exact, strict=True):
-        terms, p = _terms(problem, label, position)
+        terms, p = _terms(kernel, position)
         centred = terms - p @ terms
         square = np.sum(centred**2, axis=1)
         trace, fourth, C = p @ square, p @ square**2, (p[:, None] * centred).T @ centred
@@ -241,13 +243,14 @@ def _standard_errors(
     return np.sqrt(variances) / len(exact)
 
 
-def _terms(problem: Problem, label: str, position: np.ndarray) -> tuple[Float[np.ndarray, "N d"], Float[np.ndarray, " N"]]:
+def _terms(kernel: Kernel, position: np.ndarray) -> tuple[Float[np.ndarray, "N d"], Float[np.ndarray, " N"]]:
     """r_i/p_i of every row, and p_i."""
-    kernel, target = problem.kernel(label), problem.posterior
+    target, selection = kernel.posterior, kernel.selection
     compact = kernel.gradient.residuals(jnp.asarray(position, target.dtype), target.data, None, None)
     residuals = np.asarray(target.expand(compact, target.data), np.float64)
     norms = np.linalg.norm(residuals, axis=1)
-    p = norms / norms.sum() if label.endswith("exact") else kernel.selection.law.probabilities()  # type: ignore[attr-defined]
+    best = norms / norms.sum()
+    p = best if isinstance(selection, OptimalSelection) else selection.law.probabilities()  # type: ignore[attr-defined]
     return residuals / p[:, None], p
 
 

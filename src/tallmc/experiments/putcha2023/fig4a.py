@@ -46,10 +46,10 @@ def as_run(setting: Setting) -> Result:
     with jax.enable_x64(True):  # as theirs
         target = gaussian(x, MODEL_COVARIANCE, np.zeros(2), MODEL_PRIOR * np.eye(2))
         starts = np.sqrt(STATED_PRIOR) * np.random.default_rng(SEED).standard_normal((chains, 2))
-        paths = {}
+        paths: dict[tuple[str, int], np.ndarray] = {}
         for per_cent in PER_CENT:
             traces = burnt_in(setting, target, starts, per_cent=per_cent, passes=PASSES, step_size=STEP_SIZE, seed=SEED)
-            paths |= {(label, per_cent): _kl_paths(of.positions, x, 100 // per_cent) for label, of in traces.items()}
+            paths |= {(label, per_cent): kl_paths(of.positions, x, 100 // per_cent) for label, of in traces.items()}
     claims = [
         close(f"final KL of {label}, {per_cent} %", float(paths[label, per_cent][:, -1].mean()), value, 0.03)
         for (label, per_cent), value in TARGETS.items()
@@ -85,11 +85,11 @@ def _stated_paths(
             share = setting.part(f"{label}, {per_cent} %, ε = {step_size:g}")
             steps = PASSES * per_pass
             draws = quietly_sampled(target, method, anchor, chains=chains, draws=steps, thin=1, seed=SEED, share=share)
-            paths[label, per_cent] = _kl_paths(draws.positions, x, per_pass)
+            paths[label, per_cent] = kl_paths(draws.positions, x, per_pass)
     return paths
 
 
-def _kl_paths(
+def kl_paths(
     positions: Float[np.ndarray, "chains steps 2"], x: Float[np.ndarray, "N 2"], per_pass: int
 ) -> Float[np.ndarray, "chains passes"]:
     mean, covariance = synthetic.conjugate_posterior(x, synthetic.COVARIANCE, STATED_PRIOR)
