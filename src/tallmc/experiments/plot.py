@@ -51,4 +51,4 @@ def _draw(axes: Axes, panel: Panel, curves: Sequence[Curve], colours: dict[str, 
     axes.grid(color="0.92")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(framealpha=0.85, edgecolor="none", fontsize=8)

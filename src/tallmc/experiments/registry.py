@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 from collections.abc import Callable
 from typing import NamedTuple
@@ -24,15 +23,19 @@ class Experiment(NamedTuple):
     def run(self, variant: Variant, setting: Setting) -> Result:
         module = importlib.import_module(f".{self.module}", __package__)
         fn: Callable[..., Result] = getattr(module, f"as_{variant}")
-        return fn(setting) if self.argument is None else functools.partial(fn, self.argument)(setting)
+        return fn(setting) if self.argument is None else fn(self.argument, setting)
 
 
 EXPERIMENTS = {
     "putcha2023-fig1a": Experiment(
         "pseudo-variance against size, bivariate Gaussian", "putcha2023.fig1", argument="a", minutes=2
     ),
-    "putcha2023-fig1b": Experiment("the same, balanced logistic regression", "putcha2023.fig1", argument="b", minutes=3),
-    "putcha2023-fig1c": Experiment("the same, imbalanced logistic regression", "putcha2023.fig1", argument="c", minutes=3),
+    "putcha2023-fig1b": Experiment(
+        "pseudo-variance against size, balanced logistic regression", "putcha2023.fig1", argument="b", minutes=3
+    ),
+    "putcha2023-fig1c": Experiment(
+        "pseudo-variance against size, imbalanced logistic regression", "putcha2023.fig1", argument="c", minutes=3
+    ),
     "putcha2023-fig2a": Experiment("KSD on CASP, 0.1 %", "putcha2023.fig2a", data=("casp",)),
     "putcha2023-fig2b": Experiment(
         "KSD and log-loss on covertype, 0.1 %", "putcha2023.fig2b", ("-i", "-ii"), data=("covertype",), minutes=12
