@@ -16,7 +16,7 @@ _DPI = 110
 
 
 def plot(path: Path, result: Result, title: str) -> None:
-    figure = Figure(figsize=(5.4 * len(result.panels), 4.6), layout="constrained")
+    figure = Figure(figsize=(5.4 * len(result.panels), 5.2), layout="constrained")
     axes = figure.subplots(1, len(result.panels), squeeze=False)[0]
     colours = _colours(result.curves)
     for panel, of_panel in zip(result.panels, axes, strict=True):
@@ -51,4 +51,4 @@ def _draw(axes: Axes, panel: Panel, curves: Sequence[Curve], colours: dict[str, 
     axes.grid(color="0.92")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(framealpha=0.85, edgecolor="none", fontsize=8)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, frameon=False, fontsize=8)
