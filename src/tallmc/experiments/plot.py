@@ -21,7 +21,7 @@ def plot(path: Path, result: Result, title: str) -> None:
     colours = _colours(result.curves)
     for panel, of_panel in zip(result.panels, axes, strict=True):
         _draw(of_panel, panel, [curve for curve in result.curves if curve.panel == panel.key], colours)
-    figure.suptitle(title)
+    figure.suptitle(title, fontsize=10)
     figure.savefig(path, dpi=_DPI)
 
 

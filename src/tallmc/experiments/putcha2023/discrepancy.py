@@ -15,6 +15,7 @@ from ..chains import Share, Trace
 from ..results import Claim, Curve, Table, lower, over_chains
 
 _LEVELS = 4
+THOUSANDS = "iterations / 1000"
 
 
 class Path(NamedTuple):
@@ -62,14 +63,16 @@ def lower_end(paths: Mapping[str, Path], better: str, worse: str, *, required: b
 
 
 def rows_to_reach(paths: Mapping[str, Path]) -> Table:
-    """Rows of one chain until its mean log₁₀ KSD is down to a level for good; levels lie between the worst end and
-    a little above the best."""
-    ends = [path.end for path in paths.values() if np.isfinite(path.end)]
-    levels = np.round(np.linspace(max(ends), min(ends) + 0.1, _LEVELS) + 0.005, 2)
+    """Rows of one chain until its mean log₁₀ KSD is down to a level for good.
+
+    Levels go down from where all ended, or the best began, to a little above where the best ended.
+    """
+    means = {label: np.nanmean(path.log_ksd, axis=0) for label, path in paths.items()}
+    first, last = (np.array([mean[at] for mean in means.values()]) for at in (0, -1))
+    levels = np.round(np.linspace(max(last.max(), first.min()), last.min() + 0.1, _LEVELS) + 0.005, 2)
     rows = []
     for label, path in paths.items():
-        mean = np.nanmean(path.log_ksd, axis=0)
-        below = [_first_for_good(mean <= level) for level in levels]
+        below = [_first_for_good(means[label] <= level) for level in levels]
         reached = ["never" if first is None else f"{path.rows[first]:.3g}" for first in below]
         rows.append([label, f"{path.preparation:.3g}", *reached])
     return Table(

@@ -20,7 +20,7 @@ from .. import data
 from ..chains import kernel_of
 from ..published import published_curves
 from ..results import Claim, Panel, Result, Setting, Table, close
-from .discrepancy import curves, lower_end, rows_to_reach
+from .discrepancy import THOUSANDS, curves, lower_end, rows_to_reach
 from .methods import AsRun, fixed, ours, paths_as_meant
 
 STEP_SIZE, SIZE, PRIOR_VARIANCE = 1e-5, 45, 10.0
@@ -51,7 +51,8 @@ def as_meant(setting: Setting) -> Result:
     of = fixed(STEP_SIZE, SIZE) | ours(target, anchor, STEP_SIZE, SIZE)
     paths, _ = paths_as_meant(setting, target, anchor, of, chains=setting.pick(10, 3), thin=5)
     claims = [lower_end(paths, "SGLD-PS", "SGLD"), lower_end(paths, "SGLD-CV-PS", "SGLD-CV")]
-    return Result([PANEL], curves("a", paths, scale=1e-3), claims, [rows_to_reach(paths)])
+    panel = PANEL._replace(x=THOUSANDS)  # ours have sizes of their own
+    return Result([panel], curves("a", paths, scale=1e-3), claims, [rows_to_reach(paths)])
 
 
 def second_moment_radii(target: AbstractPosterior) -> dict[str, float]:

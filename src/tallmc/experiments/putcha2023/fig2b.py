@@ -18,7 +18,7 @@ from ..data import Split
 from ..published import published_curves
 from ..results import Claim, Curve, Panel, Result, Setting, close, lower, over_chains
 from .covertype import STEP_SIZE, load
-from .discrepancy import curves, lower_end, rows_to_reach
+from .discrepancy import THOUSANDS, curves, lower_end, rows_to_reach
 from .methods import STEPS, AsRun, fixed, ours, paths_as_meant
 
 SIZE = 435
@@ -69,7 +69,8 @@ def as_meant(setting: Setting) -> Result:
         _lower_loss(losses, "SGLD-CV-PS", "SGLD-CV"),
     ]
     drawn = [*curves("i", paths, 1e-3), *_loss_curves(losses, thin * every)]
-    return Result(PANELS, drawn, claims, [rows_to_reach(paths)], REMARKS)
+    panels = [panel._replace(x=THOUSANDS) for panel in PANELS]  # ours have sizes of their own
+    return Result(panels, drawn, claims, [rows_to_reach(paths)], REMARKS)
 
 
 def _losses(positions: Float[np.ndarray, "chains k d"], target: AbstractPosterior, split: Split) -> Float[np.ndarray, "chains k"]:
