@@ -98,7 +98,8 @@ def lower(
     """
     gains = (worse - better)[np.isfinite(worse - better)]
     gain, error = gains.mean(), gains.std(ddof=1) / np.sqrt(len(gains)) if len(gains) > 1 else np.nan
-    found = f"{np.nanmean(better):.{digits}g} against {np.nanmean(worse):.{digits}g}, difference {gain:.2g} ± {error:.1g}"
+    found = f"{np.nanmean(better):.{digits}g} against {np.nanmean(worse):.{digits}g}, difference {gain:.2g}"
+    found += f" ± {error:.1g}" if len(gains) > 1 else " (one chain)"
     holds = bool(gain > 0) if required else bool(gain > 2 * error)
     return Claim(statement, "lower in mean" if required else "lower by two standard errors", found, holds, required)
 

@@ -44,7 +44,8 @@ def as_run(setting: Setting) -> Result:
     paths: dict[str, Path] = {}
     for per_cent in PER_CENT:
         paths |= _paths_as_run(setting, target, per_cent, passes, chains)
-    claims = [lower_end(paths, f"SGLD-PS, {per_cent} %", f"SGLD, {per_cent} %", required=True) for per_cent in PER_CENT]
+    met = (1,) if setting.quick else PER_CENT  # the sizes with steps enough for Adam to get near the mode
+    claims = [lower_end(paths, f"SGLD-PS, {per_cent} %", f"SGLD, {per_cent} %", required=True) for per_cent in met]
     claims += [lower_end(paths, f"{label}, 1 %", f"{label}, 10 %", required=True) for label in ("SGLD", "SGLD-PS")]
     if not setting.quick:
         claims += [close(f"final log₁₀ KSD of {label}", paths[label].end, value, 0.15) for label, value in TARGETS.items()]
