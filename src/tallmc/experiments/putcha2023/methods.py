@@ -140,6 +140,7 @@ def paths_as_meant(
         kept[label] = quietly_sampled(
             posterior, method, anchor, chains=chains, draws=steps // thin, thin=thin, seed=11, share=setting.part(label)
         )
-        lengths = prefixes(steps // thin, max(1, 200 // thin)) + 1
+        every = max(1, min(200, steps // 10) // thin)
+        lengths = prefixes(steps // thin, every) + 1
         paths[label] = as_meant_path(posterior, kept[label], lengths, setting.part(f"KSD of {label}"))
     return paths, kept
