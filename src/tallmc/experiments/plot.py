@@ -1,4 +1,4 @@
-"""The figure of a result: a panel a set of axes, bands of two sd over chains, published curves dotted in the same colour."""
+"""The figure of a result: a panel a set of axes, bands of two sd over chains (not on log axes), published curves dotted."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _draw(axes: Axes, panel: Panel, curves: Sequence[Curve], colours: dict[str, 
             axes.plot(curve.x, curve.y, ":", linewidth=1.6, color=colour, zorder=2.5)
         else:
             axes.plot(curve.x, curve.y, "-", linewidth=1.5, color=colour, label=curve.label, zorder=2)
-            if curve.sd is not None:
+            if curve.sd is not None and not panel.log_y:
                 axes.fill_between(curve.x, curve.y - 2 * curve.sd, curve.y + 2 * curve.sd, color=colour, alpha=0.12, linewidth=0)
     kinds = {curve.kind for curve in curves}
     notes = [text for kind, text in (("points", "dots: simulated"), ("published", "dotted: published")) if kind in kinds]
