@@ -1,4 +1,4 @@
-"""The command line: `tallmc fit`, `tallmc demo`, `tallmc methods`."""
+"""The command line: `tallmc fit`, `tallmc demo`, `tallmc methods`, `tallmc reproduce`, `tallmc data`."""
 
 from __future__ import annotations
 

@@ -187,3 +187,46 @@ def demo(
 
     settings = Settings(chains=chains, draws=draws, ess=ess, seed=seed)
     raise typer.Exit(run_demo(rows=rows, columns=columns, settings=settings, out=out))
+
+
+DataFolder = Annotated[
+    Path | None,
+    typer.Option("--data", metavar="DIR", help="Folder of datasets; else TALLMC_DATA, else ../shared/data.", show_default=False),
+]
+
+
+@app.command(epilog="Exit status: 0 fine; 1 with --check, a claim that should hold does not; 2 bad input.")
+def reproduce(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="An experiment that --list names.", show_default=False)
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the experiments and exit.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="OUT", help="Folder for the results; reproduction/NAME.", show_default=False),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer chains or passes: about a minute.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Fail when a claim that should hold does not.")] = False,
+    data: DataFolder = None,
+    as_: Annotated[
+        Literal["run", "meant", "both"],
+        typer.Option("--as", metavar="HOW", help="run (what the authors' code does), meant (what the paper says) or both."),
+    ] = "both",
+) -> None:
+    """Run an experiment of a paper; write its numbers, its figure and a verdict."""
+    from .reproduce import print_experiments, run_reproduction
+
+    if list_:
+        print_experiments()
+        return
+    if name is None:
+        raise typer.BadParameter("give the NAME of an experiment, or --list", param_hint="NAME")
+    raise typer.Exit(run_reproduction(name, out=out, quick=quick, check=check, data=data, variants=as_))
+
+
+@app.command()
+def data(folder: DataFolder = None) -> None:
+    """List the datasets of the experiments, where they were found, and where to get the others."""
+    from .reproduce import print_data
+
+    print_data(folder)
