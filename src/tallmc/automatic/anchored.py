@@ -80,11 +80,14 @@ class Anchored:
         settled = self._settle(weights, pilot)
         if settled is None:
             return None
-        step, checked, doubts = settled
+        step, rows_checked, checked, doubts = settled
         size = self._rows_for(checked, step)
         if (tail := _noise_tail(checked)) > HEAVY_TAIL:
-            size *= 2
-            self.reasons.append(f"the gradient noise has a heavy tail (k = {tail:.2f}): twice the rows it would take otherwise")
+            more = max(2 * size, rows_checked)
+            self.reasons.append(
+                f"the gradient noise has a heavy tail (k = {tail:.2f}): {more} rows where {size} would do otherwise"
+            )
+            size = more
         method = self._method(weights, size, checked.noise_of_one_draw / size, step, take_all=True)
         kernel = self._kernel(method)
         self._explain(kernel, size, step, checked)
@@ -94,8 +97,9 @@ class Anchored:
         rows_so_far = self.anchor.n_row_evals + self.n_row_evals
         return Prepared(kernel, self.anchor, rows_so_far, account, start, burn_in, thin)
 
-    def _settle(self, weights: np.ndarray, pilot: Pilot) -> tuple[float, Pilot, tuple[str, ...]] | None:
-        """Noise and step brought down until both are within the budget; the step, its check, and what is left to doubt."""
+    def _settle(self, weights: np.ndarray, pilot: Pilot) -> tuple[float, int, Pilot, tuple[str, ...]] | None:
+        """Noise and step brought down until both are within the budget; the step, the rows and the run of its check, and what is left to
+        doubt."""
         step = _FIRST_STEP if self._excess_bias(pilot) < _STEP_LEFT else _PILOT_STEP
         measured, size, short = pilot, _PILOT_ROWS, True
         for _ in range(_MOST_CHECKS):
@@ -119,8 +123,8 @@ class Anchored:
             elif excess > 1:
                 step *= max(0.25, 0.9 * excess**-0.5)
             else:
-                return step, measured, ()
-        return step, measured, ("no step size and no size were found that keep the bias within its budget.",)
+                return step, size, measured, ()
+        return step, size, measured, ("no step size and no size were found that keep the bias within its budget.",)
 
     def _rows_for(self, pilot: Pilot, step: float) -> int:
         """Rows a step with which gradient noise inflates the worst parameter's variance by no more than the budget."""
