@@ -226,7 +226,7 @@ def account_after(run: Run, account: Account | None, stopped_by: str | None) -> 
     if not isinstance(kernel, Kernel) or not isinstance(kernel.selection, MeasuredSelection) or not run.completed:
         return dataclasses.replace(account, doubts=doubts)
     measure = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64).sum(axis=0), run.state.chains.memory.selection)
-    variance = run.positions().astype(np.float64).var(axis=(0, 1))
+    variance = run.variances()
     step = float(run.kernel.schedule(jnp.int32(0)))
     inflation = step / (4 - step) * measure.sum_by_parameter / measure.steps / variance
     return dataclasses.replace(account, doubts=doubts, inflation=inflation)

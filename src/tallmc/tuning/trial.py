@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Array, Float
 
+from .._kept import InMemory
 from .._kernel import AbstractKernel
 from .._outcome import Outcome
 from .._run import Run
@@ -43,7 +44,8 @@ class Trial:
 
     def __init__(self, method: Method, kernel: AbstractKernel, start: Float[Array, "chains d"], seed: int, most: int):
         self.method = method
-        self.run = Run(kernel, seed, start, burn_in=0, thin=1, draws=0)
+        self.kept = InMemory()
+        self.run = Run(kernel, seed, start, burn_in=0, thin=1, draws=0, kept=self.kept)
         self.run.compile()
         self.trail = Trail(most, *start.shape)
         self.rounds, self.ksd = 0, np.inf
@@ -108,7 +110,7 @@ class Trial:
         if self.run.interrupted:
             raise KeyboardInterrupt
         self.trail.add(self.run.positions())
-        self.run.chunks.clear()
+        self.kept.forget()
 
 
 def power_of_two(most: int) -> int:

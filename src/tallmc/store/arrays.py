@@ -1,0 +1,74 @@
+"""Arrays in .npz files: uncompressed, without pickles, and refused before they are read where they are not what was announced."""
+
+from __future__ import annotations
+
+import math
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from .files import StoreError, Written, open_inside, write_file
+
+_MOST_ARRAYS = 10_000
+_KINDS = "biuf"
+
+
+def write_arrays(folder: Path, name: str, arrays: Mapping[str, np.ndarray]) -> Written:
+    """The arrays under their names, which may be any text."""
+    numbered = {f"{number}": np.asarray(values) for number, values in enumerate(arrays.values())}
+    names = np.frombuffer("\n".join(arrays).encode(), np.uint8)
+    return write_file(folder, name, lambda file: np.savez(file, allow_pickle=False, names=names, **numbered))
+
+
+def read_arrays(folder: Path, name: str) -> dict[str, np.ndarray]:
+    """What `write_arrays` wrote."""
+    try:
+        with open_inside(folder, name) as file, zipfile.ZipFile(file) as archive:
+            sizes = _checked_entries(folder, name, archive, os.fstat(file.fileno()).st_size)
+            found = {}
+            for entry, size in sizes.items():
+                with archive.open(entry) as member:
+                    found[entry] = _read_array(folder, f"{name}, {entry}", member, size)  # type: ignore[arg-type]
+    except (OSError, zipfile.BadZipFile, EOFError) as error:
+        raise StoreError(folder, "hold readable files", f"{name}: {error}") from None
+    names = found.pop("names.npy", np.zeros(0, np.uint8))
+    try:
+        text = names.astype(np.uint8).tobytes().decode()
+    except UnicodeDecodeError:
+        raise StoreError(folder, "name its arrays", name) from None
+    labels = text.split("\n") if found else []
+    if len(set(labels)) != len(found) or set(found) != {f"{number}.npy" for number in range(len(labels))}:
+        raise StoreError(folder, "name its arrays", f"{len(labels)} names for {len(found)} arrays in {name}")
+    return {label: found[f"{number}.npy"] for number, label in enumerate(labels)}
+
+
+def _checked_entries(folder: Path, name: str, archive: zipfile.ZipFile, file_size: int) -> dict[str, int]:
+    entries = archive.infolist()
+    stored = all(entry.compress_type == zipfile.ZIP_STORED and entry.file_size == entry.compress_size for entry in entries)
+    total = sum(entry.file_size for entry in entries)
+    if len(entries) > _MOST_ARRAYS or not stored or total > file_size:
+        raise StoreError(folder, "hold arrays that are not compressed", f"{name}: {len(entries)} entries, {total} bytes")
+    return {entry.filename: entry.file_size for entry in entries}
+
+
+def _read_array(folder: Path, name: str, file: BinaryIO, size: int) -> np.ndarray:
+    """One array, its header read first: its shape and type must account for every byte that is there."""
+    try:
+        version = np.lib.format.read_magic(file)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read_header(file)
+    except ValueError as error:
+        raise StoreError(folder, "hold NumPy arrays", f"{name}: {error}") from None
+    if dtype.kind not in _KINDS or dtype.hasobject or not dtype.isnative or any(length < 0 for length in shape):
+        raise StoreError(folder, "hold numbers", f"{name}: {dtype} {shape}")
+    announced = math.prod(shape) * dtype.itemsize
+    if announced != size - file.tell():
+        raise StoreError(folder, "hold arrays of the size they announce", f"{name}: {announced} bytes in {size}")
+    values = np.frombuffer(bytearray(file.read(announced)), dtype)
+    if values.nbytes != announced:
+        raise StoreError(folder, "hold whole arrays", name)
+    return values.reshape(shape, order="F" if fortran else "C")
