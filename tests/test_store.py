@@ -43,6 +43,7 @@ SETTINGS = {"chains": 3, "draws": 700, "burn_in": 13, "thin": 2, "seed": 7}
 def _many_blocks(monkeypatch):
     """Blocks as they come, of a few draws each: what takes hours shall show in a moment."""
     monkeypatch.setattr(writer, "_SECONDS_PER_BLOCK", 0.0)
+    monkeypatch.setattr(writer, "_SHARE_PER_BLOCK", 0.0)
     monkeypatch.setattr(_run, "_MOST_SLOTS", 60)
 
 
@@ -219,7 +220,7 @@ def test_other_versions_are_said(tmp_path):
     setup = open_store(tmp_path / "run").setup
     setup.content["environment"]["jax"] = "0.0.1"
     written = writer.write_setup(tmp_path / "run", setup)
-    manifest = dataclasses.replace(read_manifest(tmp_path / "run"), setup=written)
+    manifest = dataclasses.replace(read_manifest(tmp_path / "run")[0], setup=written)
     writer.write_manifest(tmp_path / "run", manifest)
     with pytest.warns(tallmc.SamplingWarning, match=r"jax 0\.0\.1 then.*last bits"):
         tallmc.resume(tmp_path / "run", posterior)

@@ -75,10 +75,11 @@ def _goal(opened: Opened, given: Goal) -> Goal:
 
 
 def _warn_of_differences(opened: Opened) -> None:
-    if opened.lost:
+    if opened.damaged:
+        more = f" and {len(opened.damaged) - 1} more" if len(opened.damaged) > 1 else ""
+        lost = f"{opened.lost} of {opened.lost + len(opened.blocks)} blocks are lost"
         message = (
-            f"{opened.lost} of {opened.lost + len(opened.blocks)} blocks of {opened.path} are damaged or follow one that is; "
-            f"the run goes on after draw {opened.manifest.n_draws}."
+            f"{opened.damaged[0]}{more} in {opened.path} damaged: {lost}; the run goes on after draw {opened.manifest.n_draws}."
         )
         warnings.warn(message, SamplingWarning, stacklevel=3)
     here, there = environment(), opened.setup.content["environment"]

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,30 +63,44 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     sync_folder(folder)
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """The newest manifest that is whole."""
-    candidates = (MANIFEST, NEXT, PREVIOUS)  # the next one is alone for a moment between two renames
-    if not any((folder / name).exists() for name in candidates):
+def read_manifest(folder: Path) -> tuple[Manifest, list[str]]:
+    """The newest manifest that is whole, and the names of those that are not."""
+    # The next one is alone for a moment, between two renames.
+    present = [name for name in (MANIFEST, NEXT, PREVIOUS) if os.path.lexists(folder / name)]
+    if not present:
         raise StoreError(folder, "be the folder of a run", "a folder without manifest" if folder.is_dir() else "no folder")
-    problem: Exception | None = None
-    for name in candidates:
+    found, damaged = [], [] if MANIFEST in present or NEXT in present else [MANIFEST]
+    for name in present:
         try:
             with open_inside(folder, name) as file:
                 if os.fstat(file.fileno()).st_size > _MOST_BYTES:
                     raise StoreError(folder, "have a manifest of reasonable size", name)
-                return _parsed(folder, file.read())
+                found.append(_parsed(folder, file.read()))
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-            problem = problem or error
-    raise StoreError(folder, "have an intact manifest", str(problem), "Restore the folder from a copy.")
+            damaged.append(name)
+            problem = error
+    if not found:
+        raise StoreError(folder, "have an intact manifest", str(problem), "Restore the folder from a copy.")
+    return found[0], damaged
 
 
-def intact_blocks(folder: Path, manifest: Manifest) -> tuple[BlockEntry, ...]:
-    """The longest part of the run, from its start, of which every file is there as it was written, up to a state."""
+def damaged_files(folder: Path, manifest: Manifest) -> list[str]:
+    """Files of the setup and the blocks that are missing, or not as they were written."""
+    named = dict(manifest.setup)
+    for block in manifest.blocks:
+        named[block.draws_name] = block.draws
+        if block.state is not None:
+            named[block.state_name] = block.state
+    return [name for name, written in named.items() if not is_intact(folder, name, written)]
+
+
+def intact_blocks(manifest: Manifest, damaged: Collection[str]) -> tuple[BlockEntry, ...]:
+    """The longest part of the run, from its start, of which all draws are intact, up to a block whose state is too."""
     good = 0
     for count, block in enumerate(manifest.blocks, start=1):
-        if not is_intact(folder, block.draws_name, block.draws):
+        if block.draws_name in damaged:
             break
-        if block.state is not None and is_intact(folder, block.state_name, block.state):
+        if block.state is not None and block.state_name not in damaged:
             good = count
     return manifest.blocks[:good]
 

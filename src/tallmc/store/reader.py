@@ -21,7 +21,7 @@ from .._outcome import Outcome
 from .arrays import read_arrays
 from .files import StoreError
 from .folder import as_folder
-from .manifest import BlockEntry, Manifest, intact_blocks, read_manifest
+from .manifest import BlockEntry, Manifest, damaged_files, intact_blocks, read_manifest
 from .methods import decode_method
 from .setup import Setup, read_setup
 
@@ -37,8 +37,10 @@ class Opened:
     manifest: Manifest
     """Of what is intact."""
     setup: Setup
+    damaged: tuple[str, ...]
+    """Files that are missing, or not as they were written."""
     lost: int
-    """Blocks that the manifest on the disk names and that are damaged, or come after one that is."""
+    """Blocks that cannot be used for that: those with damaged draws or states, and all that come after."""
 
     @property
     def blocks(self) -> tuple[BlockEntry, ...]:
@@ -52,12 +54,13 @@ class Opened:
 def open_store(store: Any) -> Opened:
     """Raises unless there is a run whose setup is intact; damaged blocks are left out, and all that come after them."""
     path = Path(as_folder(store).path)
-    manifest = read_manifest(path)
-    good = intact_blocks(path, manifest)
+    manifest, damaged = read_manifest(path)
+    damaged += damaged_files(path, manifest)
+    good = intact_blocks(manifest, damaged)
     lost = len(manifest.blocks) - len(good)
     whole = manifest if not lost else dataclasses.replace(manifest, blocks=good, finished=False, progress={}, exported={})
     try:
-        return Opened(path, whole, read_setup(path, manifest.setup), lost)
+        return Opened(path, whole, read_setup(path, manifest.setup), tuple(damaged), lost)
     except (KeyError, TypeError, ValueError) as error:
         raise error if isinstance(error, StoreError) else StoreError(path, "have a readable setup", str(error)) from None
 
