@@ -1,4 +1,4 @@
-"""What happens to a run when its process or its disk fails: nothing that is said to be complete is lost, and resuming is exact."""
+"""What happens to a run when its process or its disk fails: nothing that is complete is lost, and resuming is exact."""
 
 import contextlib
 import os
@@ -35,7 +35,7 @@ CHILD = textwrap.dedent("""
     from problems import linear
     from tallmc import _run
     from tallmc.store import writer
-    from test_faults import METHOD, SETTINGS
+    from test_faults import METHOD, SETTINGS, has_run
 
     writer._SECONDS_PER_BLOCK = writer._SHARE_PER_BLOCK = 0.0  # every call of the loop is a block
     _run._MOST_SLOTS = 60
@@ -45,7 +45,7 @@ CHILD = textwrap.dedent("""
         print(progress.draws, flush=True)
 
     posterior, store = linear(), sys.argv[1]
-    if os.path.exists(store + "/manifest.json"):
+    if has_run(store):
         tallmc.resume(store, posterior, callback=callback)
     else:
         tallmc.sample(posterior, METHOD, store=store, callback=callback, **SETTINGS)
@@ -80,6 +80,10 @@ def start_child(store, cache):
     return subprocess.Popen(arguments, stdout=subprocess.PIPE, env=environment, text=True)
 
 
+def has_run(store):
+    return any(Path(store).glob("manifest*.json"))
+
+
 def check_intact(store, whole, reported):
     """The store is readable, its draws are those of the run that was not cut, and at most one block that was done is missing."""
     opened = open_store(store)
@@ -110,9 +114,9 @@ def test_a_run_killed_at_random_moments_is_bitwise_the_run_that_was_not(kills, t
             rest, _ = child.communicate()
             reported += [int(line) for line in rest.split("\n")[:-1]]
             finished, left = child.returncode == 0, left - 1
-            if (store / "manifest.json").exists():
+            if has_run(store):
                 check_intact(store, whole, reported)
-        if (store / "manifest.json").exists():
+        if has_run(store):
             again = tallmc.resume(store, linear())
             np.testing.assert_array_equal(again.positions, whole.positions)
             for name, values in whole.sample_stats.items():

@@ -78,9 +78,7 @@ def _warn_of_differences(opened: Opened) -> None:
     if opened.damaged:
         more = f" and {len(opened.damaged) - 1} more" if len(opened.damaged) > 1 else ""
         lost = f"{opened.lost} of {opened.lost + len(opened.blocks)} blocks are lost"
-        message = (
-            f"{opened.damaged[0]}{more} in {opened.path} damaged: {lost}; the run goes on after draw {opened.manifest.n_draws}."
-        )
+        message = f"{opened.damaged[0]}{more} damaged: {lost}; the run goes on after draw {opened.manifest.n_draws}."
         warnings.warn(message, SamplingWarning, stacklevel=3)
     here, there = environment(), opened.setup.content["environment"]
     differences = [f"{name} {there.get(name)} then, {here[name]} now" for name in here if here[name] != there.get(name)]
