@@ -9,7 +9,6 @@ from ._modes import LBFGS, Adam, Newton
 from ._outcome import Outcome
 from ._posterior import AbstractPosterior, Posterior
 from ._resume import resume
-from ._run import Progress
 from ._sample import sample
 from ._version import __version__
 from .automatic import Automatic
@@ -48,6 +47,7 @@ from .methods import (
     svrg_ld,
     ula,
 )
+from .progress import Progress
 from .store import load
 from .tuning import Budget, tune
 

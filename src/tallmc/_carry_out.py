@@ -14,9 +14,9 @@ from ._errors import SamplingWarning
 from ._goal import run_until
 from ._kept import AbstractKept, Snapshot
 from ._posterior import AbstractPosterior
-from ._run import Progress
 from ._started import Started
 from .automatic.anchored import account_after
+from .progress import Progress, showing
 from .store.writer import StorageFailed, Stored
 
 
@@ -24,6 +24,7 @@ def carry_out(
     posterior: AbstractPosterior,
     started: Started,
     kept: AbstractKept,
+    progress: bool | None,
     callback: Callable[[Progress], None] | None,
     snapshot: Snapshot | None = None,
 ) -> Draws:
@@ -38,7 +39,8 @@ def carry_out(
     compilation = time.perf_counter() - began
     failed: StorageFailed | None = None
     try:
-        stopped_by = run_until(run, started.goal, callback)
+        with showing(progress) as show:
+            stopped_by = run_until(run, started.goal, [hear for hear in (show, callback) if hear is not None])
         kept.settle(run.snapshot, last=True)
     except StorageFailed as error:
         failed, stopped_by = error, f"the store ({error.strerror})"

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from ._errors import InvalidInput, check_int, check_number
 from ._kept import by_parameter
-from ._run import Progress, Run
+from ._run import Run
+from .progress.facts import Progress, Watch
 
 _FIRST_DRAWS = 200
 _LARGEST_STRIDE = 8
@@ -43,7 +44,7 @@ class Goal(NamedTuple):
         return _FIRST_DRAWS if self.draws is None else self.draws
 
 
-def run_until(run: Run, goal: Goal, callback: Callable[[Progress], None] | None) -> str | None:
+def run_until(run: Run, goal: Goal, listeners: Sequence[Callable[[Progress], None]] = ()) -> str | None:
     """Run to the goal; returns what stopped it short of that, if something did.
 
     How far to go is decided from the draws alone: a run that was cut and goes on from there decides the same.
@@ -56,9 +57,16 @@ def run_until(run: Run, goal: Goal, callback: Callable[[Progress], None] | None)
             return f"the limit of {goal.max_rows:,} rows"
         return None
 
+    watch = Watch(run, goal.draws, goal.ess)
+
+    def tell() -> None:
+        progress = watch.look(run)
+        for hear in listeners:
+            hear(progress)
+
     draws = goal.first_draws
     while True:
-        run.run_to(draws, callback, lambda: limit() is not None)
+        run.run_to(draws, tell if listeners else None, lambda: limit() is not None)
         if run.interrupted is not None or run.completed < draws:
             return limit() if run.interrupted is None else _SIGNALS.get(run.interrupted, "a signal")
         if goal.ess is None:

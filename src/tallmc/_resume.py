@@ -13,7 +13,7 @@ from ._errors import InvalidInput, SamplingWarning
 from ._goal import Goal
 from ._method import AbstractMethod
 from ._posterior import AbstractPosterior
-from ._run import Progress
+from .progress import Progress
 from .store.files import StoreError
 from .store.fingerprint import environment, fingerprint, same_posterior
 from .store.reader import Opened, open_store
@@ -30,6 +30,7 @@ def resume(
     ess: float | None = None,
     max_seconds: float | None = None,
     max_rows: int | None = None,
+    progress: bool | None = None,
     callback: Callable[[Progress], None] | None = None,
 ) -> Draws:
     """Continue the run in the folder `store` to its end, and return all of its draws.
@@ -38,6 +39,7 @@ def resume(
     says what differs. Another posterior is refused. A damaged block is found out by its sum, and the run goes on from the one
     before it. `draws` or `ess` extend a run, finished or not; `max_seconds` and `max_rows` count what is done already. `method`
     is needed only where the store could not hold it: a method made of functions of your own.
+    `progress` and `callback` are those of `sample`.
 
     >>> import tempfile, numpy as np, tallmc
     >>> posterior = tallmc.models.linear_regression(np.ones((100, 1)), np.arange(100.0), prior_variance=1e6)
@@ -59,7 +61,7 @@ def resume(
     snapshot = opened.snapshot()
     started = dataclasses.replace(restored(opened.setup, posterior, method), goal=goal)
     with continuing(opened) as kept:
-        return carry_out(posterior, started, kept, callback, snapshot)
+        return carry_out(posterior, started, kept, progress, callback, snapshot)
 
 
 def _goal(opened: Opened, given: Goal) -> Goal:

@@ -7,7 +7,7 @@ import signal
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,16 +27,6 @@ _SLOT_BYTES = 2**24
 _MOST_SLOTS = 2**14
 _SECONDS_PER_CALL = 0.5
 _MOST_ROWS_PER_CALL = 2**30
-
-
-class Progress(NamedTuple):
-    """What a callback hears after each host block."""
-
-    step: int
-    n_steps: int
-    draws: int
-    n_row_evals: int
-    seconds: float
 
 
 @dataclasses.dataclass
@@ -75,21 +65,23 @@ class Run:
     def run_to(
         self,
         draws: int,
-        callback: Callable[[Progress], None] | None = None,
+        after_call: Callable[[], None] | None = None,
         enough: Callable[[], bool] = lambda: False,
     ) -> None:
         """Go on until so many draws are complete, or until it is `enough`, which is asked after each call."""
         self.draws, self.n_steps = draws, int(self._steps_until(draws))
         try:
             with held_back() as heard:
-                self._run_on(callback, lambda: heard.number is not None or enough())
+                self._run_on(after_call, lambda: heard.number is not None or enough())
             self.interrupted = heard.number
         except KeyboardInterrupt:  # of a callback, or where signals cannot be held back
             self.interrupted = signal.SIGINT
+            if not self.completed:
+                raise
         if self.interrupted is None:
             return
         if not self.completed:
-            raise KeyboardInterrupt
+            signal.raise_signal(self.interrupted)
         message = f"interrupted after {self.completed} of {self.draws} draws; these are returned."
         warnings.warn(message, SamplingWarning, stacklevel=3)
 
@@ -140,7 +132,7 @@ class Run:
         """Steps after which so many draws are complete."""
         return self.kernel.schedule.steps_until(self.sampled_in_burn_in + draws * self.thin)
 
-    def _run_on(self, callback: Callable[[Progress], None] | None, enough: Callable[[], bool]) -> None:
+    def _run_on(self, after_call: Callable[[], None] | None, enough: Callable[[], bool]) -> None:
         steps = 64
         while self.step < self.n_steps and not enough():
             call_began = time.perf_counter()
@@ -152,9 +144,8 @@ class Run:
             if self._all_failed():
                 self._fill_up()
                 return
-            if callback is not None:
-                rows = self.rows_touched()
-                callback(Progress(self.step, self.n_steps, self._completed(self.step), rows, self.seconds))
+            if after_call is not None:
+                after_call()
 
     def _run_call(self, steps: int) -> int:
         """One call of the compiled loop; at most `steps` steps, and no more draws than it has slots for."""
@@ -189,7 +180,8 @@ class Run:
             stats["batch_size"] = np.broadcast_to(np.int64(fixed), shape)
             stats["n_row_evals"] = np.broadcast_to(self.kernel.rows_at_start() + fixed * steps_taken, shape)
         stats["n_row_evals"] = stats["n_row_evals"] + self._rows_of_passes(steps_taken)
-        self.kept.add(Block(positions, stats))
+        self.last_block = Block(positions, stats)
+        self.kept.add(self.last_block)
 
     def _all_failed(self) -> bool:
         return bool(np.all(np.asarray(self.state.outcome) != Outcome.OK))

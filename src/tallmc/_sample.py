@@ -18,9 +18,9 @@ from ._goal import Goal
 from ._kept import InMemory
 from ._method import AbstractMethod, Prepared
 from ._posterior import AbstractPosterior
-from ._run import Progress
 from ._started import Started
 from .automatic import Automatic
+from .progress import Progress
 from .store.folder import Folder, as_folder
 from .store.writer import check_new, recording
 
@@ -44,6 +44,7 @@ def sample(
     start: PyTree | None = None,
     anchor: Anchor | None = None,
     store: str | os.PathLike[str] | Folder | None = None,
+    progress: bool | None = None,
     callback: Callable[[Progress], None] | None = None,
 ) -> Draws:
     """Draw from `posterior`: by itself, or by a `method` of your choice.
@@ -58,6 +59,9 @@ def sample(
     A chain starts at the anchor where the method has one, else at the posterior's `init`; `start` overrides both (parameters, a
     vector (d,), or one a chain, (chains, d)). From an anchor the burn-in is a tenth of the steps that follow unless given, from
     anywhere else it is as long. `anchor` reuses `laplace(posterior)`; `callback` hears a `Progress` every half second or so.
+
+    `progress` shows these facts: in a live table on terminals, in a line that is redrawn in notebooks and, if True, in a line now
+    and then elsewhere; False shows nothing.
 
     `store` names a new folder that draws and state are written to as the run goes on: memory does not grow with the draws, and
     `tallmc.resume` continues the run, or a longer one, bit for bit should this process end.
@@ -121,9 +125,9 @@ def sample(
         seconds=time.perf_counter() - began,
     )
     if folder is None:
-        return carry_out(posterior, started, InMemory(), callback)
+        return carry_out(posterior, started, InMemory(), progress, callback)
     with recording(folder, posterior, started) as kept:
-        return carry_out(posterior, started, kept, callback)
+        return carry_out(posterior, started, kept, progress, callback)
 
 
 def _starts(

@@ -13,6 +13,7 @@ from .._kept import InMemory
 from .._kernel import AbstractKernel
 from .._outcome import Outcome
 from .._run import Run
+from .._trail import Trail
 from ..diagnose.draws_ksd import thinned
 from .score import Score
 
@@ -22,21 +23,6 @@ if TYPE_CHECKING:
 _BURN_IN = 1 / 11  # of all draws: a tenth of those that follow, as `sample` has it from an anchor
 _SEGMENT_FLOATS = 2**22
 _MANY_DRAWS = 10_000
-
-
-class Trail:
-    """Draws evenly spaced along a run of any length: as many as `most` of each chain, and fewer than twice that."""
-
-    def __init__(self, most: int, n_chains: int, dim: int):
-        self.most, self.every, self.seen = most, 1, 0
-        self.kept = np.zeros((n_chains, 0, dim))
-
-    def add(self, positions: Float[np.ndarray, "chains k d"]) -> None:
-        number = self.seen + 1 + np.arange(positions.shape[1])
-        self.kept = np.concatenate([self.kept, positions[:, number % self.every == 0]], axis=1)
-        self.seen += positions.shape[1]
-        while self.kept.shape[1] >= 2 * self.most:
-            self.kept, self.every = self.kept[:, 1::2], 2 * self.every
 
 
 class Trial:
