@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from .. import report
 from ..diagnose.stored import findings
 from ..store.files import StoreError
 from ..store.reader import Opened, draws_of, open_store
+from .problem import Problem
 
 
 def print_findings(store: Path, *, as_json: bool) -> int:
@@ -42,3 +44,14 @@ def _opened(store: Path) -> Opened:
     if not opened.manifest.n_draws:
         raise StoreError(opened.path, "have at least one draw", "none yet", "Go on with `tallmc resume`.")
     return opened
+
+
+def write_report(store: Path, out: Path, parameters: list[str] | None, table: Path | None) -> int:
+    """Write the page; returns the exit status. Where the table is gone the page goes without what needs it, and says so."""
+    posterior = None
+    about = _opened(store).setup.content["about"]
+    if table is not None or Path(str(about.get("table", ""))).is_file():
+        posterior = Problem.of_run(about, table).posterior
+    report.write_report(store, out, posterior=posterior, parameters=parameters)
+    print(f"written: {out}")
+    return 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -101,6 +102,7 @@ def make_setup(posterior: AbstractPosterior, started: Started, folder: Folder) -
         "about": dict(folder.about),
         "weights": weight_curve(started.kernel),
         "environment": environment(),
+        "started": time.strftime("%Y-%m-%d %H:%M:%S %z"),
     }
     return Setup(content, arrays | {"start": np.asarray(started.start)})
 
