@@ -7,7 +7,7 @@ import sys
 
 import jax
 
-ALL = ("preparation", "draws", "steps", "samplers", "automatic")
+ALL = ("preparation", "draws", "steps", "samplers", "automatic", "store")
 
 if __name__ == "__main__":
     print(f"jax {jax.__version__} on {jax.devices()[0].platform}, best of several interleaved calls")

@@ -14,7 +14,7 @@ from ._goal import Goal
 from ._method import AbstractMethod
 from ._posterior import AbstractPosterior
 from .progress import Progress
-from .store.files import StoreError
+from .store.files import StoreError, blaming
 from .store.fingerprint import environment, fingerprint, same_posterior
 from .store.reader import Opened, open_store
 from .store.setup import restored
@@ -56,10 +56,14 @@ def resume(
     if not same_posterior(fingerprint(posterior), stored["posterior"]):
         cure = "Make the posterior as it was made for the run: the same rows in the same order and precision, the same prior."
         raise StoreError(opened.path, "be resumed with the posterior it was started with", "another", cure)
+    layout = posterior.layout
+    if stored["parameters"] != {name: list(shape) for name, shape in zip(layout.names, layout.shapes, strict=True)}:
+        raise StoreError(opened.path, f"have the parameters {', '.join(layout.names)}", stored["parameters"])
     _warn_of_differences(opened)
     goal = _goal(opened, Goal.of(draws, ess, max_seconds, max_rows))
     snapshot = opened.snapshot()
-    started = dataclasses.replace(restored(opened.setup, posterior, method), goal=goal)
+    with blaming(opened.path, "say what was run"):
+        started = dataclasses.replace(restored(opened.setup, posterior, method), goal=goal)
     with continuing(opened) as kept:
         return carry_out(posterior, started, kept, progress, callback, snapshot)
 

@@ -63,7 +63,7 @@ def what_was_run(content: Content) -> dict[str, Any]:
         **about,
         "fingerprint of the data": setup["posterior"]["sha256"][:16],
         "seed": setup["seed"],
-        "started": setup.get("started", "not known"),
+        "started": setup["started"],
         **setup["environment"],
         "rows touched": f"{draws.n_row_evals:,} = {draws.n_row_evals / setup['n_rows']:.3g} passes, "
         f"of which preparation {draws.n_row_evals_preparation / setup['n_rows']:.3g}",

@@ -9,7 +9,7 @@ from typing import Any
 
 from .._errors import InvalidInput
 from .._posterior import AbstractPosterior
-from ..store.files import StoreError
+from ..store.files import StoreError, blaming
 from ..store.fingerprint import fingerprint, same_posterior
 from ..store.reader import open_store
 from .content import make_content
@@ -39,10 +39,8 @@ def write_report(
         raise StoreError(opened.path, "have at least one draw", "none yet", "Go on with `tallmc resume`.")
     if posterior is not None and not same_posterior(fingerprint(posterior), opened.setup.content["posterior"]):
         raise StoreError(opened.path, "be reported with the posterior it was started with", "another")
-    try:
+    with blaming(opened.path, "say what was run"):
         page = render(make_content(opened, posterior, parameters))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise StoreError(opened.path, "say what was run", f"{type(error).__name__}: {error}") from error
     try:
         Path(out).write_text(page, encoding="utf-8")
     except OSError as error:

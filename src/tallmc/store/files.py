@@ -25,6 +25,17 @@ class StoreError(InvalidInput):
         super().__init__(f"store {folder}", rule, found, cure)
 
 
+@contextlib.contextmanager
+def blaming(folder: Path, rule: str) -> Iterator[None]:
+    """Whatever goes wrong with what was read from a store is a fault of the store."""
+    try:
+        yield
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        raise StoreError(folder, rule, f"{type(error).__name__}: {error}") from error
+
+
 class Written(NamedTuple):
     """A file as it was written, by which it is known again."""
 

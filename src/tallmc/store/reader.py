@@ -19,7 +19,7 @@ from .._kept import Block, Snapshot
 from .._layout import Layout
 from .._outcome import Outcome
 from .arrays import read_arrays
-from .files import StoreError
+from .files import StoreError, blaming
 from .folder import as_folder
 from .manifest import BlockEntry, Manifest, damaged_files, intact_blocks, read_manifest
 from .methods import decode_method
@@ -59,10 +59,8 @@ def open_store(store: Any) -> Opened:
     good = intact_blocks(manifest, damaged)
     lost = len(manifest.blocks) - len(good)
     whole = manifest if not lost else dataclasses.replace(manifest, blocks=good, finished=False, progress={}, exported={})
-    try:
+    with blaming(path, "have a readable setup"):
         return Opened(path, whole, read_setup(path, manifest.setup), tuple(damaged), lost)
-    except (KeyError, TypeError, ValueError) as error:
-        raise error if isinstance(error, StoreError) else StoreError(path, "have a readable setup", str(error)) from None
 
 
 def load(store: Any) -> Draws:
@@ -83,12 +81,8 @@ def load(store: Any) -> Draws:
 
 def draws_of(opened: Opened) -> Draws:
     """What the store says of the run; parameters are named as in `init`, in a dict in place of its structure."""
-    try:
+    with blaming(opened.path, "say what was run"):
         return _draws_of(opened)
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, StoreError):
-            raise
-        raise StoreError(opened.path, "say what was run", f"{type(error).__name__}: {error}") from None
 
 
 def _draws_of(opened: Opened) -> Draws:
@@ -152,11 +146,9 @@ def snapshot_arrays(snapshot: Snapshot) -> dict[str, np.ndarray]:
 def read_snapshot(folder: Path, entry: BlockEntry) -> Snapshot:
     arrays = read_arrays(folder, entry.state_name)
     leaves = {name.removeprefix(_LEAF): values for name, values in arrays.items() if name.startswith(_LEAF)}
-    try:
+    with blaming(folder, "hold the state of a run"):
         step, rows, seconds = int(arrays["step"]), int(arrays["rows_touched"]), float(arrays["seconds"])
         return Snapshot(step, arrays["rows_before"], rows, seconds, leaves)
-    except (KeyError, TypeError, ValueError) as error:
-        raise StoreError(folder, "hold the state of a run", f"{entry.state_name}: {error}") from None
 
 
 def read_blocks(folder: Path, entries: Iterable[BlockEntry]) -> Iterator[Block]:

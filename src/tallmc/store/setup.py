@@ -37,6 +37,17 @@ from .weights import weight_curve
 
 _COPIES = ("setup", "setup-copy")
 _MOST_BYTES = 2**26
+_NONE = type(None)
+_KINDS: dict[str, Any] = {
+    **dict.fromkeys(("goal", "posterior", "parameters", "labels", "about", "environment"), dict),
+    **dict.fromkeys(("method", "account", "anchor", "weights"), (dict, _NONE)),
+    **dict.fromkeys(("seed", "burn_in", "thin", "n_row_evals", "n_rows"), int),
+    **dict.fromkeys(("method_shown", "dtype", "started"), str),
+    "has_accept_step": bool,
+    "not_data": (str, _NONE),
+    "seconds": (int, float),
+}
+"""What a setup says, and how."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,6 +140,9 @@ def read_setup(folder: Path, files: dict[str, Written]) -> Setup:
             arrays = read_arrays(folder, f"{name}.npz")
     if not isinstance(content, dict) or arrays is None:
         raise StoreError(folder, "have one intact copy of its setup", "none", "Restore the folder from a copy.")
+    for key, kinds in _KINDS.items():
+        if not isinstance(content.get(key), kinds) or (isinstance(content[key], bool) and kinds is int):
+            raise StoreError(folder, f"say its {key} as {kinds}", content.get(key))
     return Setup(content, arrays)
 
 
