@@ -50,4 +50,7 @@ def rendered(now: Progress) -> Group:
         f"{now.n_row_evals:,} rows = {now.passes:.3g} passes · {seconds_shown(now.seconds)} gone, "
         f"{seconds_shown(now.seconds_left)} left"
     )
-    return Group(table, ProgressBar(total=1.0, completed=share_done(now), width=60), Text(below))
+    foot = Table.grid()
+    foot.add_row(ProgressBar(total=1.0, completed=share_done(now), width=60))
+    foot.add_row(Text(below))
+    return Group(table, foot)

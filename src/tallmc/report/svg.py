@@ -105,7 +105,7 @@ class Chart:
         if self.y_label:
             at = (_TOP + bottom) / 2
             turned = f'transform="rotate(-90 11 {at})"'
-            parts.append(f'<text class="label" x="11" y="{at}" text-anchor="middle" {turned}>{_short(self.y_label)}</text>')
+            parts.append(f'<text class="label" x="11" y="{at}" text-anchor="middle" {turned}>{_short(self.y_label, 24)}</text>')
         return parts
 
     def _ticks(self, limits: tuple[float, float], log: bool) -> list[tuple[float, str]]:
