@@ -96,7 +96,7 @@ def check_intact(store, whole, reported):
     return n
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [3, pytest.param(200, marks=pytest.mark.slow)])
 def test_a_run_killed_at_random_moments_is_bitwise_the_run_that_was_not(kills, tmp_path, whole, cache):
     chance, run, left = random.Random(0), 0, kills
     while left:

@@ -44,6 +44,7 @@ NAMES = [
     "psgld",
     "random_walk",
     "reference",
+    "report",
     "resume",
     "saga_ld",
     "saga_ld_ps",

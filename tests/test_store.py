@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import re
 import warnings
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -358,3 +360,15 @@ def test_a_failed_chain_is_nan_in_the_export(tmp_path):
     theta = xr.open_datatree(tmp_path / "run" / "draws.zarr", engine="zarr")["posterior/theta"].values
     assert np.isnan(theta[1]).all()
     np.testing.assert_array_equal(theta[0], draws.positions[0, :, 0])
+
+
+def test_the_examples_of_the_documentation_run(tmp_path, monkeypatch, capsys):
+    text = (Path(__file__).resolve().parents[1] / "docs" / "runs.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) == 2
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    for block in blocks:
+        exec(compile(block, "runs.md", "exec"), names)
+    assert names["draws"].positions.shape == (4, 2000, 3)
+    assert "effective" in capsys.readouterr().out

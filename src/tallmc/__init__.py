@@ -1,6 +1,6 @@
 """Bayesian inference on tall data by stochastic-gradient MCMC with preferential subsampling."""
 
-from . import diagnose, dynamics, geometry, gradient, models, reference, schedule, store, subsample, tuning
+from . import diagnose, dynamics, geometry, gradient, models, reference, report, schedule, store, subsample, tuning
 from ._anchor import Anchor, laplace
 from ._draws import Draws
 from ._errors import InvalidInput, PreparationError, SamplingWarning
@@ -90,6 +90,7 @@ __all__ = [
     "psgld",
     "random_walk",
     "reference",
+    "report",
     "resume",
     "saga_ld",
     "saga_ld_ps",
