@@ -60,7 +60,7 @@ def density(values: np.ndarray, at: np.ndarray) -> np.ndarray:
 
     >>> at = np.linspace(-4, 4, 9)
     >>> density(np.random.default_rng(0).normal(size=100_000), at).round(2)
-    array([0.  , 0.01, 0.06, 0.24, 0.39, 0.24, 0.06, 0.01, 0.  ])
+    array([0.  , 0.01, 0.05, 0.24, 0.39, 0.24, 0.05, 0.  , 0.  ])
     """
     spread = min(values.std(), float(np.subtract(*np.quantile(values, [0.75, 0.25]))) / 1.34) or values.std() or 1.0
     width = 0.9 * spread * len(values) ** -0.2

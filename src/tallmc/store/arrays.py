@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import struct
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ from .files import StoreError, Written, open_inside, write_file
 
 _MOST_ARRAYS = 10_000
 _KINDS = "biuf"
+_LOCAL_HEADER = 30  # bytes of a ZIP entry before its name
 
 
 def write_arrays(folder: Path, name: str, arrays: Mapping[str, np.ndarray]) -> Written:
@@ -28,12 +30,9 @@ def read_arrays(folder: Path, name: str) -> dict[str, np.ndarray]:
     """What `write_arrays` wrote."""
     try:
         with open_inside(folder, name) as file, zipfile.ZipFile(file) as archive:
-            sizes = _checked_entries(folder, name, archive, os.fstat(file.fileno()).st_size)
-            found = {}
-            for entry, size in sizes.items():
-                with archive.open(entry) as member:
-                    found[entry] = _read_array(folder, f"{name}, {entry}", member, size)  # type: ignore[arg-type]
-    except (OSError, zipfile.BadZipFile, EOFError) as error:
+            entries = _checked_entries(folder, name, archive, os.fstat(file.fileno()).st_size)
+            found = {entry.filename: _read_array(folder, f"{name}, {entry.filename}", file, entry) for entry in entries}
+    except (OSError, zipfile.BadZipFile, EOFError, struct.error) as error:
         raise StoreError(folder, "hold readable files", f"{name}: {error}") from None
     names = found.pop("names.npy", np.zeros(0, np.uint8))
     try:
@@ -46,17 +45,24 @@ def read_arrays(folder: Path, name: str) -> dict[str, np.ndarray]:
     return {label: found[f"{number}.npy"] for number, label in enumerate(labels)}
 
 
-def _checked_entries(folder: Path, name: str, archive: zipfile.ZipFile, file_size: int) -> dict[str, int]:
+def _checked_entries(folder: Path, name: str, archive: zipfile.ZipFile, file_size: int) -> list[zipfile.ZipInfo]:
     entries = archive.infolist()
     stored = all(entry.compress_type == zipfile.ZIP_STORED and entry.file_size == entry.compress_size for entry in entries)
     total = sum(entry.file_size for entry in entries)
     if len(entries) > _MOST_ARRAYS or not stored or total > file_size:
         raise StoreError(folder, "hold arrays that are not compressed", f"{name}: {len(entries)} entries, {total} bytes")
-    return {entry.filename: entry.file_size for entry in entries}
+    return entries
 
 
-def _read_array(folder: Path, name: str, file: BinaryIO, size: int) -> np.ndarray:
-    """One array, its header read first: its shape and type must account for every byte that is there."""
+def _read_array(folder: Path, name: str, file: BinaryIO, entry: zipfile.ZipInfo) -> np.ndarray:
+    """One array, its header read first: its shape and type must account for every byte that is there.
+
+    Straight from the file, into which it was put as it is: the archive's own reader copies and sums every byte once more.
+    """
+    file.seek(entry.header_offset)
+    name_length, extra_length = struct.unpack("<26xHH", file.read(_LOCAL_HEADER))
+    start = entry.header_offset + _LOCAL_HEADER + name_length + extra_length
+    file.seek(start)
     try:
         version = np.lib.format.read_magic(file)
         read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -65,10 +71,11 @@ def _read_array(folder: Path, name: str, file: BinaryIO, size: int) -> np.ndarra
         raise StoreError(folder, "hold NumPy arrays", f"{name}: {error}") from None
     if dtype.kind not in _KINDS or dtype.hasobject or not dtype.isnative or any(length < 0 for length in shape):
         raise StoreError(folder, "hold numbers", f"{name}: {dtype} {shape}")
-    announced = math.prod(shape) * dtype.itemsize
-    if announced != size - file.tell():
-        raise StoreError(folder, "hold arrays of the size they announce", f"{name}: {announced} bytes in {size}")
-    values = np.frombuffer(bytearray(file.read(announced)), dtype)
-    if values.nbytes != announced:
+    count = math.prod(shape)
+    if count * dtype.itemsize != start + entry.file_size - file.tell():
+        announced = f"{count * dtype.itemsize} bytes in {entry.file_size}"
+        raise StoreError(folder, "hold arrays of the size they announce", f"{name}: {announced}")
+    values = np.fromfile(file, dtype, count)
+    if len(values) != count:
         raise StoreError(folder, "hold whole arrays", name)
     return values.reshape(shape, order="F" if fortran else "C")

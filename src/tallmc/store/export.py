@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import re
 import shutil
 import struct
@@ -81,8 +82,8 @@ class Export:
 
     def _write_chunk(self, block: Block, length: int) -> None:
         for name, values in self._arrays(block).items():
-            chunk = np.full((len(values), length, *values.shape[2:]), _fill(values.dtype), values.dtype)
-            chunk[:, : block.n_draws] = values
+            missing = [(0, length - block.n_draws if axis == 1 else 0) for axis in range(values.ndim)]
+            chunk = np.pad(values, missing, constant_values=_fill(values.dtype)) if block.n_draws < length else values
             zeros = "/".join("0" * (values.ndim - 2))
             self._write(f"{name}/c/0/{self.chunks}" + (f"/{zeros}" if zeros else ""), _little(chunk))
         self.chunks += 1
@@ -126,7 +127,8 @@ class Export:
         """A coordinate: one chunk."""
         if isinstance(values, list):
             texts = [str(value).encode() for value in values]
-            content = struct.pack("<I", len(texts)) + b"".join(struct.pack("<I", len(text)) + text for text in texts)
+            lengths = [struct.pack("<I", len(text)) for text in texts]
+            content: bytes | memoryview = struct.pack("<I", len(texts)) + b"".join(map(operator.add, lengths, texts))
             metadata = _array_json((len(texts),), (len(texts),), None, dimensions)
         else:
             content, metadata = _little(values), _array_json(values.shape, values.shape, values.dtype, dimensions)
@@ -137,7 +139,7 @@ class Export:
         self.metadata[name] = content
         self._write(f"{name}/zarr.json" if name else "zarr.json", json.dumps(content, ensure_ascii=False).encode())
 
-    def _write(self, name: str, content: bytes) -> None:
+    def _write(self, name: str, content: bytes | memoryview) -> None:
         (self.path / name).parent.mkdir(parents=True, exist_ok=True)
         self.files[name] = write_file(self.path, name, lambda file: file.write(content))
 
@@ -156,8 +158,8 @@ def _fill(dtype: Any) -> Any:
     return np.array(np.nan if np.issubdtype(dtype, np.floating) else 0).astype(dtype)
 
 
-def _little(values: np.ndarray) -> bytes:
-    return np.ascontiguousarray(values, values.dtype.newbyteorder("<")).tobytes()
+def _little(values: np.ndarray) -> memoryview:
+    return np.ascontiguousarray(values, values.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data
 
 
 def _group_json(attributes: dict[str, Any], members: dict[str, Any]) -> dict[str, Any]:
