@@ -269,8 +269,15 @@ def test_a_run_that_ended_in_a_read_only_folder_can_be_read(tmp_path, stopped, w
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         found = tallmc.load(disk / "run").positions
         np.testing.assert_array_equal(found, whole.positions[:, : found.shape[1]])
-        with pytest.raises((StoreError, OSError)):
+        with pytest.raises(StoreError, match="be a folder that can be written"):
             tallmc.resume(disk / "run", linear())
+
+
+def test_a_disk_that_is_full_from_the_start_is_refused(tmp_path):
+    with small_disk(tmp_path / "disk", "100k") as disk:
+        (disk / "ballast").write_bytes(bytes(90_000))
+        with pytest.raises(StoreError, match="be a folder that can be written; got No space left on device"):
+            tallmc.sample(linear(), METHOD, store=disk / "run", **SETTINGS)
 
 
 def test_ctrl_c_is_heard_between_blocks_and_a_second_one_at_once(tmp_path, whole, monkeypatch):

@@ -6,6 +6,7 @@ import re
 import warnings
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -88,7 +89,7 @@ def test_a_run_cut_twice_is_bitwise_the_run_that_was_not(name, tmp_path):
 
 
 def test_a_stored_run_is_bitwise_the_one_in_memory_and_is_read_without_its_posterior(tmp_path):
-    posterior, method = logistic(n_rows=40), RUNS["preferential"]
+    posterior, method = linear(), RUNS["preferential"]
     stored = tallmc.sample(posterior, method, store=tmp_path / "run", **SETTINGS)
     assert_same(stored, tallmc.sample(posterior, method, **SETTINGS))
     loaded = tallmc.load(str(tmp_path / "run"))
@@ -178,10 +179,11 @@ def test_other_data_another_model_and_another_precision_are_refused(tmp_path):
     tallmc.sample(model(), tallmc.sgld(1e-4, size=3), draws=20, chains=2, store=tmp_path / "run")
     changed = y.copy()
     changed[17] += 1e-9
-    for other in (model(y=changed), model(scale=1.1), linear()):
+    with jax.enable_x64(False):
+        single = model()
+    for other in (model(y=changed), model(scale=1.1), single, linear()):
         with pytest.raises(StoreError, match="with the posterior it was started with"):
             tallmc.resume(tmp_path / "run", other)
-    assert tallmc.resume(tmp_path / "run", model(), draws=30).positions.shape == (2, 30, 2)
 
 
 def test_finished_foreign_and_unwritable_folders_are_refused_before_anything_is_computed(tmp_path):
@@ -228,14 +230,14 @@ def test_other_versions_are_said(tmp_path):
         tallmc.resume(tmp_path / "run", posterior)
 
 
-def test_a_failed_chain_is_stored_as_it_is_and_exported_as_nothing(tmp_path):
-    start = np.zeros((8, 2))
-    start[3] = 1e11
+def test_a_failed_chain_is_stored_as_it_is_and_leaves_the_others_unchanged(tmp_path):
+    start = np.zeros((3, 2))
+    start[1] = 1e11
     posterior, method = linear(), tallmc.sgld(0.01, size=3)
-    fine = tallmc.sample(posterior, method, **SETTINGS | {"chains": 8}, start=np.zeros((8, 2)))
-    with pytest.warns(tallmc.SamplingWarning, match="chain 3 at step 0"):
-        spoilt = tallmc.sample(posterior, method, store=tmp_path / "run", **SETTINGS | {"chains": 8}, start=start)
-    others = np.arange(8) != 3
+    fine = tallmc.sample(posterior, method, **SETTINGS, start=np.zeros((3, 2)))
+    with pytest.warns(tallmc.SamplingWarning, match="chain 1 at step 0"):
+        spoilt = tallmc.sample(posterior, method, store=tmp_path / "run", **SETTINGS, start=start)
+    others = np.arange(3) != 1
     np.testing.assert_array_equal(spoilt.positions[others], fine.positions[others])
     loaded = tallmc.load(tmp_path / "run")
     np.testing.assert_array_equal(loaded.ok, others)
@@ -252,6 +254,7 @@ def test_a_run_of_which_every_chain_failed_is_complete(tmp_path):
     np.testing.assert_array_equal(again.positions[:, :700], ended.positions)
 
 
+@pytest.mark.slow
 def test_a_method_with_functions_is_given_again(tmp_path):
     posterior = linear()
     method = tallmc.Method(dynamics=table_1.sghmc_recipe(2, friction=3.0), size=3, step_size=0.01)
@@ -308,7 +311,7 @@ def test_moments_and_parameters_in_pieces_are_those_of_the_whole(monkeypatch):
     np.testing.assert_array_equal(by_parameter(lambda part: part.max(axis=(0, 1)), draws), exact.max(axis=(0, 1)))
 
 
-@pytest.mark.parametrize("chunk", [2**23, 2048])
+@pytest.mark.parametrize("chunk", [2048, pytest.param(2**23, marks=pytest.mark.slow)])
 def test_the_finished_run_opens_in_xarray_and_arviz(tmp_path, chunk, monkeypatch):
     pytest.importorskip("zarr", reason="zarr is not installed")
     import arviz_stats
@@ -362,6 +365,7 @@ def test_a_failed_chain_is_nan_in_the_export(tmp_path):
     np.testing.assert_array_equal(theta[0], draws.positions[0, :, 0])
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_documentation_run(tmp_path, monkeypatch, capsys):
     text = (Path(__file__).resolve().parents[1] / "docs" / "runs.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

@@ -36,6 +36,15 @@ def blaming(folder: Path, rule: str) -> Iterator[None]:
         raise StoreError(folder, rule, f"{type(error).__name__}: {error}") from error
 
 
+@contextlib.contextmanager
+def writable(folder: Path) -> Iterator[None]:
+    """A disk that refuses before the run has begun is a fault of the choice of folder."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(folder, "be a folder that can be written", error.strerror or str(error)) from None
+
+
 class Written(NamedTuple):
     """A file as it was written, by which it is known again."""
 
@@ -63,7 +72,9 @@ def write_file(folder: Path, name: str, write: Callable[[BinaryIO], object]) -> 
 
 
 def sync_folder(folder: Path) -> None:
-    """Renames in a folder are on the disk when the folder is."""
+    """Renames in a folder are on the disk when the folder is. Windows cannot be asked for that."""
+    if os.name == "nt":
+        return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -114,7 +125,9 @@ def exclusive(folder: Path) -> Iterator[None]:
     except ImportError:  # no such locks on this system
         yield
         return
-    with open(folder / "lock", "wb") as file:
+    with writable(folder):
+        file = open(folder / "lock", "wb")  # noqa: SIM115  (it is closed below, and with it the lock)
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

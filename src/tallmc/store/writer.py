@@ -20,7 +20,7 @@ from .._posterior import AbstractPosterior
 from .._started import Started
 from .arrays import write_arrays
 from .export import Export
-from .files import TEMPORARY, StoreError, Written, exclusive, sync_folder
+from .files import TEMPORARY, StoreError, Written, exclusive, sync_folder, writable
 from .folder import Folder
 from .manifest import MANIFEST, PREVIOUS, BlockEntry, Manifest, write_manifest
 from .reader import Opened, block_arrays, read_blocks, read_whole, snapshot_arrays
@@ -121,7 +121,7 @@ class Stored(AbstractKept):
 def check_new(folder: Folder) -> None:
     """Find out before anything is computed whether a run can be stored there; a folder with anything in it is left alone."""
     path = Path(folder.path)
-    try:
+    with writable(path):
         path.mkdir(parents=True, exist_ok=True)
         found = {entry.name for entry in path.iterdir()}
         if {MANIFEST, PREVIOUS} & found:
@@ -132,8 +132,6 @@ def check_new(folder: Folder) -> None:
         (path / "blocks").mkdir(exist_ok=True)
         with tempfile.TemporaryFile(dir=path / "blocks"):
             sync_folder(path)
-    except OSError as error:
-        raise StoreError(path, "be a folder that can be written", error.strerror or str(error)) from None
 
 
 @contextlib.contextmanager
@@ -141,9 +139,10 @@ def recording(folder: Folder, posterior: AbstractPosterior, started: Started) ->
     """A new store for a run that is about to take its first step."""
     path = Path(folder.path)
     with exclusive(path):
-        setup = make_setup(posterior, started, folder)
-        manifest = Manifest(setup=write_setup(path, setup))
-        write_manifest(path, manifest)
+        with writable(path):
+            setup = make_setup(posterior, started, folder)
+            manifest = Manifest(setup=write_setup(path, setup))
+            write_manifest(path, manifest)
         yield from _writing(Stored(path, manifest, Export.of(path, setup)))
 
 
@@ -152,16 +151,17 @@ def continuing(opened: Opened) -> Iterator[Stored]:
     """A store to which more is added: what its manifest does not name is removed, and the export begins anew."""
     path = opened.path
     with exclusive(path):
-        manifest = dataclasses.replace(opened.manifest, finished=False, exported={})
-        write_manifest(path, manifest)
-        named = {name for block in manifest.blocks for name in (block.draws_name, block.state_name)}
-        for file in (path / "blocks").iterdir():
-            if f"blocks/{file.name}" not in named:
-                file.unlink()
-        export = Export.of(path, opened.setup)
-        export.clear()
-        for block in read_blocks(path, manifest.blocks):
-            export.add(block)
+        with writable(path):
+            manifest = dataclasses.replace(opened.manifest, finished=False, exported={})
+            write_manifest(path, manifest)
+            named = {name for block in manifest.blocks for name in (block.draws_name, block.state_name)}
+            for file in (path / "blocks").iterdir():
+                if f"blocks/{file.name}" not in named:
+                    file.unlink()
+            export = Export.of(path, opened.setup)
+            export.clear()
+            for block in read_blocks(path, manifest.blocks):
+                export.add(block)
         yield from _writing(Stored(path, manifest, export))
 
 
