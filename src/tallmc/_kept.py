@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-_BYTES_AT_ONCE = 2**26
+_BYTES_AT_ONCE = 2**23
 
 
 class Block(NamedTuple):
@@ -106,7 +106,7 @@ def by_parameter(
 ) -> Float[np.ndarray, " d"]:
     """`of` all draws of some parameters at a time, in float64."""
     chains, draws, dim = positions.shape
-    at_once = max(1, 4 * _BYTES_AT_ONCE // max(8 * chains * draws, 1))
+    at_once = max(1, 16 * _BYTES_AT_ONCE // max(8 * chains * draws, 1))
     found = [of(positions[:, :, first : first + at_once].astype(np.float64)) for first in range(0, dim, at_once)]
     return np.concatenate(found)
 

@@ -21,16 +21,17 @@ _SAME_POTENTIAL = 1e-4
 
 
 def fingerprint(posterior: AbstractPosterior) -> dict[str, Any]:
-    """The rows, the start and the settings of a model by their sha256, and its potential at the start."""
-    digest = hashlib.sha256(f"{type(posterior).__name__} {posterior.layout.names} {posterior.layout.shapes}".encode())
+    """The rows, the start and the settings of a model by their sha256; of one with functions, the potential at the start too."""
+    kinds = [f"{name} {type(value).__name__}" for name, value in vars(posterior).items()]
+    digest = hashlib.sha256(f"{type(posterior).__name__} {kinds} {posterior.layout.names} {posterior.layout.shapes}".encode())
     for path, leaf in named_leaves(posterior).items():
         values = np.ascontiguousarray(leaf)
         digest.update(f"{path} {values.dtype} {values.shape}".encode())
         digest.update(values.data if values.size else b"")
-    plain = [leaf for leaf in jax.tree.leaves(posterior) if not eqx.is_array(leaf) and not callable(leaf)]
-    digest.update(repr(plain).encode())
-    potential = float(posterior.potential(posterior.init))
-    return {"sha256": digest.hexdigest(), "potential": potential if np.isfinite(potential) else None}
+    others = [leaf for leaf in jax.tree.leaves(posterior) if not eqx.is_array(leaf)]
+    digest.update(repr([leaf for leaf in others if not callable(leaf)]).encode())
+    potential = float(posterior.potential(posterior.init)) if any(map(callable, others)) else None
+    return {"sha256": digest.hexdigest(), "potential": potential if potential is not None and np.isfinite(potential) else None}
 
 
 def same_posterior(found: dict[str, Any], stored: dict[str, Any]) -> bool:

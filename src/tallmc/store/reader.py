@@ -212,7 +212,7 @@ def _unnamed_file(folder: Path) -> Any:
     """On the disk of the store rather than in the system's folder for temporary files, which may be memory."""
     for place in (folder, None):
         try:
-            return tempfile.TemporaryFile(dir=place, buffering=0)
+            return tempfile.TemporaryFile(dir=place)
         except OSError:
             continue
     return None

@@ -28,7 +28,7 @@ from .setup import make_setup, write_setup
 
 _SECONDS_PER_BLOCK = 0.5
 _SHARE_PER_BLOCK = 0.01  # of the run so far: the number of blocks grows with the logarithm of its length
-_MOST_BYTES = 2**25
+_MOST_BYTES = 2**23
 _STATES_KEPT = 2
 
 
