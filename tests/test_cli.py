@@ -296,8 +296,9 @@ def test_fit_leaves_the_columns_as_they_are_when_asked(tmp_path, capsys, columns
 
 def test_fit_shows_progress_on_a_terminal(tmp_path, capsys, monkeypatch, columns):
     monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert fit(write_table(tmp_path, columns, "gaussian"), "gaussian", tmp_path / "out", "--draws", 50) == 0
-    assert "50 of 50 draws" in capsys.readouterr().out
+    assert "50 of 50 draws" in capsys.readouterr().err
 
 
 def test_fit_warns_of_too_few_draws_and_of_gradient_noise(tmp_path, capsys, columns):

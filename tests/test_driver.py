@@ -183,8 +183,8 @@ def test_the_last_steps_before_the_counter_ends_are_recorded():
 def test_kept_draws_do_not_hold_on_to_the_record():
     run = _run.Run(tallmc.ula(0.01).prepare(linear()).kernel, 0, jnp.zeros((2, 2)), burn_in=5, thin=3, draws=10)
     run.run_to(run.draws)
-    assert all(positions.base is None for positions, _ in run.chunks)
-    assert sum(positions.nbytes for positions, _ in run.chunks) == 2 * 10 * 2 * 8
+    assert all(block.positions.base is None for block in run.kept.blocks)
+    assert sum(block.positions.nbytes for block in run.kept.blocks) == 2 * 10 * 2 * 8
 
 
 def test_a_failed_chain_costs_next_to_nothing_and_a_failed_run_ends():

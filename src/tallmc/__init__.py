@@ -1,6 +1,6 @@
 """Bayesian inference on tall data by stochastic-gradient MCMC with preferential subsampling."""
 
-from . import diagnose, dynamics, geometry, gradient, models, reference, schedule, subsample, tuning
+from . import diagnose, dynamics, geometry, gradient, models, reference, report, schedule, store, subsample, tuning
 from ._anchor import Anchor, laplace
 from ._draws import Draws
 from ._errors import InvalidInput, PreparationError, SamplingWarning
@@ -8,7 +8,7 @@ from ._method import Method
 from ._modes import LBFGS, Adam, Newton
 from ._outcome import Outcome
 from ._posterior import AbstractPosterior, Posterior
-from ._run import Progress
+from ._resume import resume
 from ._sample import sample
 from ._version import __version__
 from .automatic import Automatic
@@ -47,6 +47,8 @@ from .methods import (
     svrg_ld,
     ula,
 )
+from .progress import Progress
+from .store import load
 from .tuning import Budget, tune
 
 __all__ = [
@@ -82,11 +84,14 @@ __all__ = [
     "geometry",
     "gradient",
     "laplace",
+    "load",
     "mala",
     "models",
     "psgld",
     "random_walk",
     "reference",
+    "report",
+    "resume",
     "saga_ld",
     "saga_ld_ps",
     "sample",
@@ -106,6 +111,7 @@ __all__ = [
     "sgnht_cv_ps",
     "sgrhmc",
     "sgrld",
+    "store",
     "subsample",
     "svrg_ld",
     "tune",

@@ -50,6 +50,8 @@ class Draws:
     """What was run: method, seed, burn-in, thinning, sizes, versions."""
     account: Account | None = None
     """What an automatic choice says of itself."""
+    stopped_by: str | None = None
+    """What ended the run before its goal: "Ctrl-C", "SIGTERM", a limit, the store; None when nothing did."""
 
     @functools.cached_property
     def health(self) -> Health:

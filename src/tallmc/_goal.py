@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from ._errors import InvalidInput, check_int, check_number
-from ._outcome import Outcome
-from ._run import Progress, Run
+from ._kept import by_parameter
+from ._run import Run
+from .progress.facts import Progress, Watch
 
 _FIRST_DRAWS = 200
 _LARGEST_STRIDE = 8
+_SIGNALS: dict[int, str] = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 
 class Goal(NamedTuple):
@@ -42,25 +44,39 @@ class Goal(NamedTuple):
         return _FIRST_DRAWS if self.draws is None else self.draws
 
 
-def run_until(run: Run, goal: Goal, callback: Callable[[Progress], None] | None) -> str | None:
-    """Run to the goal; returns what stopped it short of that, if something did."""
-    began = time.perf_counter()
+def run_until(run: Run, goal: Goal, listeners: Sequence[Callable[[Progress], None]] = ()) -> str | None:
+    """Run to the goal; returns what stopped it short of that, if something did.
+
+    How far to go is decided from the draws alone: a run that was cut and goes on from there decides the same.
+    """
 
     def limit() -> str | None:
-        if goal.max_seconds is not None and time.perf_counter() - began >= goal.max_seconds:
+        if goal.max_seconds is not None and run.seconds >= goal.max_seconds:
             return f"the limit of {goal.max_seconds:g} seconds"
         if goal.max_rows is not None and run.rows_touched() >= goal.max_rows:
             return f"the limit of {goal.max_rows:,} rows"
         return None
 
+    watch = Watch(run, goal.draws, goal.ess)
+
+    def tell() -> None:
+        progress = watch.look(run)
+        for hear in listeners:
+            hear(progress)
+
     draws = goal.first_draws
     while True:
-        run.run_to(draws, callback, lambda: limit() is not None)
-        if run.interrupted or run.completed < draws:
-            return "Ctrl-C" if run.interrupted else limit()
-        if goal.ess is None or not (ok := _completed(run)).any():
+        run.run_to(draws, tell if listeners else None, lambda: limit() is not None)
+        if run.interrupted is not None or run.completed < draws:
+            return limit() if run.interrupted is None else _SIGNALS.get(run.interrupted, "a signal")
+        if goal.ess is None:
             return None
-        reached = effective_draws(run.positions()[ok])
+        try:
+            reached = _reached(run.positions()[:, :draws])
+        except KeyboardInterrupt:
+            return _SIGNALS[signal.SIGINT]
+        if reached is None:
+            return None
         if reached >= goal.ess:
             return None
         wanted = goal.ess / max(reached, 1.0)
@@ -71,8 +87,10 @@ def effective_draws(positions: np.ndarray) -> float:
     """The smallest effective sample size of a parameter."""
     from .diagnose.convergence import ess
 
-    return float(np.min(ess(positions)))
+    return float(np.min(by_parameter(ess, positions)))
 
 
-def _completed(run: Run) -> np.ndarray:
-    return np.array([outcome is Outcome.OK for outcome in run.outcomes()])
+def _reached(positions: np.ndarray) -> float | None:
+    """Effective draws by the chains that got so far; None when none did."""
+    going = np.isfinite(positions[:, -1]).all(axis=1)
+    return effective_draws(positions if going.all() else positions[going]) if going.any() else None

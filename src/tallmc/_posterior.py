@@ -57,6 +57,10 @@ class AbstractPosterior(eqx.Module):
     def dtype(self) -> Any:
         return self.init.dtype
 
+    def without_copies(self) -> AbstractPosterior:
+        """The same posterior with nothing that is there for speed alone: its data once, as they were given."""
+        return self
+
     def prior_gradient(self, position: Float[Array, " d"]) -> Float[Array, " d"]:
         """∇f₀(θ)."""
         return jax.grad(self.prior_potential)(position)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ._errors import SamplingWarning
+from ._interrupts import held_back
+from ._kept import AbstractKept, Block, InMemory, Snapshot, moments
 from ._kernel import AbstractKernel
+from ._leaves import named_leaves, with_leaves
 from ._loop import Recorded, RunState, advance, start_run
 from ._outcome import Outcome
 from ._random import new_key
@@ -23,16 +27,6 @@ _SLOT_BYTES = 2**24
 _MOST_SLOTS = 2**14
 _SECONDS_PER_CALL = 0.5
 _MOST_ROWS_PER_CALL = 2**30
-
-
-class Progress(NamedTuple):
-    """What a callback hears after each host block."""
-
-    step: int
-    n_steps: int
-    draws: int
-    n_row_evals: int
-    seconds: float
 
 
 @dataclasses.dataclass
@@ -45,6 +39,7 @@ class Run:
     burn_in: int
     thin: int
     draws: int
+    kept: AbstractKept = dataclasses.field(default_factory=InMemory)
 
     def __post_init__(self) -> None:
         n_chains, dim = self.start.shape
@@ -57,9 +52,11 @@ class Run:
         bytes_per_slot = n_chains * dim * self.start.dtype.itemsize
         self.slots = max(1, min(_MOST_SLOTS, _SLOT_BYTES // bytes_per_slot))
         self.step = 0
-        self.interrupted = False
+        self.seconds = 0.0
+        """Spent in steps, by earlier processes too."""
+        self.interrupted: int | None = None
+        """The signal that ended it, if one did."""
         self.rows_before = np.full(n_chains, self.kernel.rows_at_start(), np.int64)
-        self.chunks: list[tuple[np.ndarray, dict[str, np.ndarray]]] = []
 
     def compile(self) -> None:
         """Compile the loop, by running no step of it."""
@@ -68,34 +65,34 @@ class Run:
     def run_to(
         self,
         draws: int,
-        callback: Callable[[Progress], None] | None = None,
+        after_call: Callable[[], None] | None = None,
         enough: Callable[[], bool] = lambda: False,
     ) -> None:
         """Go on until so many draws are complete, or until it is `enough`, which is asked after each call."""
         self.draws, self.n_steps = draws, int(self._steps_until(draws))
-        began = time.perf_counter()
-        steps = 64
         try:
-            while self.step < self.n_steps and not enough():
-                call_began = time.perf_counter()
-                done = self._run_call(steps)
-                took = time.perf_counter() - call_began
-                steps = max(1, int(done * min(4.0, _SECONDS_PER_CALL / max(took, 1e-6))))
-                if self._all_failed():
-                    self._fill_up()
-                    return
-                if callback is not None:
-                    rows = self.rows_touched()
-                    callback(Progress(self.step, self.n_steps, self._completed(self.step), rows, time.perf_counter() - began))
-        except KeyboardInterrupt:
-            if not self._completed(self.step):
+            with held_back() as heard:
+                self._run_on(after_call, lambda: heard.number is not None or enough())
+            self.interrupted = heard.number
+        except KeyboardInterrupt:  # of a callback, or where signals cannot be held back
+            self.interrupted = signal.SIGINT
+            if not self.completed:
                 raise
-            warnings.warn(
-                f"interrupted after {self._completed(self.step)} of {self.draws} draws; these are returned.",
-                SamplingWarning,
-                stacklevel=3,
-            )
-            self.interrupted = True
+        if self.interrupted is None:
+            return
+        if not self.completed:
+            signal.raise_signal(self.interrupted)
+        message = f"interrupted after {self.completed} of {self.draws} draws; these are returned."
+        warnings.warn(message, SamplingWarning, stacklevel=3)
+
+    def snapshot(self) -> Snapshot:
+        leaves = {name: np.asarray(leaf) for name, leaf in named_leaves(self.state).items()}
+        return Snapshot(self.step, self.rows_before, self.rows_touched(), self.seconds, leaves)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back, or forward, to where this snapshot was taken."""
+        self.state = with_leaves(self.state, snapshot.leaves)
+        self.step, self.rows_before, self.seconds = snapshot.step, snapshot.rows_before, snapshot.seconds
 
     @property
     def completed(self) -> int:
@@ -103,20 +100,14 @@ class Run:
         return self._completed(self.step)
 
     def positions(self) -> np.ndarray:
-        return np.concatenate([positions for positions, _ in self.chunks], axis=1)
+        return self.kept.whole().positions
 
     def sample_stats(self) -> dict[str, np.ndarray]:
-        recorded = {name: np.concatenate([stats[name] for _, stats in self.chunks], axis=1) for name in self.chunks[0][1]}
-        n_chains, n_draws = len(self.start), sum(positions.shape[1] for positions, _ in self.chunks)
-        steps_taken = self._steps_until(np.arange(1, n_draws + 1))
-        step_size = np.asarray(self.kernel.schedule(jnp.asarray(steps_taken - 1)))
-        stats = {"step_size": np.broadcast_to(step_size, (n_chains, n_draws))} | recorded
-        fixed = self.kernel.rows_per_step
-        if fixed is not None:
-            stats["batch_size"] = np.full((n_chains, n_draws), fixed)
-            stats["n_row_evals"] = np.broadcast_to(self.kernel.rows_at_start() + fixed * steps_taken, (n_chains, n_draws))
-        stats["n_row_evals"] = stats["n_row_evals"] + self._rows_of_passes(steps_taken)
-        return stats
+        return self.kept.whole().stats
+
+    def variances(self) -> np.ndarray:
+        """Of all draws kept."""
+        return moments(self.positions()).sd ** 2
 
     def outcomes(self) -> tuple[Outcome, ...]:
         return tuple(Outcome(int(code)) for code in self.state.outcome)
@@ -141,6 +132,21 @@ class Run:
         """Steps after which so many draws are complete."""
         return self.kernel.schedule.steps_until(self.sampled_in_burn_in + draws * self.thin)
 
+    def _run_on(self, after_call: Callable[[], None] | None, enough: Callable[[], bool]) -> None:
+        steps = 64
+        while self.step < self.n_steps and not enough():
+            call_began = time.perf_counter()
+            done = self._run_call(steps)
+            took = time.perf_counter() - call_began
+            self.kept.settle(self.snapshot)
+            self.seconds += time.perf_counter() - call_began
+            steps = max(1, int(done * min(4.0, _SECONDS_PER_CALL / max(took, 1e-6))))
+            if self._all_failed():
+                self._fill_up()
+                return
+            if after_call is not None:
+                after_call()
+
     def _run_call(self, steps: int) -> int:
         """One call of the compiled loop; at most `steps` steps, and no more draws than it has slots for."""
         before = self._completed(self.step)
@@ -149,6 +155,7 @@ class Run:
         steps = min(steps, self.n_steps - self.step, fitting, countable)
         state, recorded = self._advance(steps)
         new = self._completed(self.step + steps) - before
+        self._recorded = {name: values.dtype for name, values in recorded.stats.items()}
         self._keep(recorded, new)
         fixed = self.kernel.rows_per_step
         self.rows_before = self.rows_before + (np.asarray(recorded.n_rows, np.int64) if fixed is None else fixed * steps)
@@ -160,8 +167,21 @@ class Run:
         stats = {name: np.array(np.asarray(values)[:new].T) for name, values in recorded.stats.items()}
         if "n_row_evals" in stats:
             stats["n_row_evals"] = stats["n_row_evals"] + self.rows_before[:, None]
-        if new or not self.chunks:
-            self.chunks.append((np.array(np.asarray(recorded.positions)[:new].transpose(1, 0, 2)), stats))
+        self._add(np.array(np.asarray(recorded.positions)[:new].transpose(1, 0, 2)), stats)
+
+    def _add(self, positions: np.ndarray, recorded: dict[str, np.ndarray]) -> None:
+        """Keep draws with their statistics, those among them that need no recording."""
+        shape, first = positions.shape[:2], self.kept.n_draws + 1
+        steps_taken = self._steps_until(np.arange(first, first + shape[1]))
+        step_size = np.asarray(self.kernel.schedule(jnp.asarray(steps_taken - 1)))
+        stats = {"step_size": np.broadcast_to(step_size, shape)} | recorded
+        fixed = self.kernel.rows_per_step
+        if fixed is not None:
+            stats["batch_size"] = np.broadcast_to(np.int64(fixed), shape)
+            stats["n_row_evals"] = np.broadcast_to(self.kernel.rows_at_start() + fixed * steps_taken, shape)
+        stats["n_row_evals"] = stats["n_row_evals"] + self._rows_of_passes(steps_taken)
+        self.last_block = Block(positions, stats)
+        self.kept.add(self.last_block)
 
     def _all_failed(self) -> bool:
         return bool(np.all(np.asarray(self.state.outcome) != Outcome.OK))
@@ -169,11 +189,13 @@ class Run:
     def _fill_up(self) -> None:
         """No chain goes on: NaN for the draws that are left, and no rows touched."""
         n_chains, dim = self.start.shape
-        left = self.draws - self._completed(self.step)
-        stats = {name: np.zeros((n_chains, left), values.dtype) for name, values in self.chunks[-1][1].items()}
-        if "n_row_evals" in stats:
-            stats["n_row_evals"] += self.rows_before[:, None]
-        self.chunks.append((np.full((n_chains, left, dim), np.nan, self.start.dtype), stats))
+        while left := self.draws - self.kept.n_draws:
+            new = min(left, self.slots)
+            stats = {name: np.zeros((n_chains, new), dtype) for name, dtype in self._recorded.items()}
+            if "n_row_evals" in stats:
+                stats["n_row_evals"] = stats["n_row_evals"] + self.rows_before[:, None]
+            self._add(np.full((n_chains, new, dim), np.nan, self.start.dtype), stats)
+            self.kept.settle(self.snapshot)
 
     def _advance(self, steps: int) -> tuple[RunState, Recorded]:
         first, stop, burn_in, thin = (jnp.int32(v) for v in (self.step, self.step + steps, self.burn_in, self.thin))

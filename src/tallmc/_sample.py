@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from ._anchor import Anchor
-from ._doubts import warn_of_coarse_potential, warn_of_doubts, warn_of_failures
-from ._draws import Draws, Timing
+from ._carry_out import carry_out
+from ._draws import Draws
 from ._errors import InvalidInput, check_int
-from ._goal import Goal, run_until
+from ._goal import Goal
+from ._kept import InMemory
 from ._method import AbstractMethod, Prepared
 from ._posterior import AbstractPosterior
-from ._run import Progress, Run
-from ._version import __version__
+from ._started import Started
 from .automatic import Automatic
-from .automatic.anchored import account_after
+from .progress import Progress
+from .store.folder import Folder, as_folder
+from .store.writer import check_new, recording
 
 _MOST_STEPS = 2**31 - 1
 _DEFAULT_CHAINS, _DEFAULT_DRAWS = 4, 1000
@@ -41,6 +43,8 @@ def sample(
     seed: int = 0,
     start: PyTree | None = None,
     anchor: Anchor | None = None,
+    store: str | os.PathLike[str] | Folder | None = None,
+    progress: bool | None = None,
     callback: Callable[[Progress], None] | None = None,
 ) -> Draws:
     """Draw from `posterior`: by itself, or by a `method` of your choice.
@@ -55,6 +59,12 @@ def sample(
     A chain starts at the anchor where the method has one, else at the posterior's `init`; `start` overrides both (parameters, a
     vector (d,), or one a chain, (chains, d)). From an anchor the burn-in is a tenth of the steps that follow unless given, from
     anywhere else it is as long. `anchor` reuses `laplace(posterior)`; `callback` hears a `Progress` every half second or so.
+
+    `progress` shows these facts: in a live table on terminals, in a line that is redrawn in notebooks and, if True, in a line now
+    and then elsewhere; False shows nothing.
+
+    `store` names a new folder that draws and state are written to as the run goes on: memory does not grow with the draws, and
+    `tallmc.resume` continues the run, or a longer one, bit for bit should this process end.
 
     The same seed gives the same draws, chain by chain, whatever the number of chains or draws. Ctrl-C returns the draws so far.
 
@@ -87,6 +97,10 @@ def sample(
     if callback is not None and not callable(callback):
         raise InvalidInput("callback", "be callable with a Progress", callback)
 
+    folder = None if store is None else as_folder(store)
+    if folder is not None:
+        check_new(folder)
+
     began = time.perf_counter()
     prepared = method.prepare(posterior, anchor, seed=seed)
     thin = prepared.thin if thin is None else thin
@@ -97,41 +111,23 @@ def sample(
     if burn_in is None:
         burn_in = steps // 10 if anchored else steps
     check_int("burn_in + draws · thin", burn_in + steps, 1, _MOST_STEPS)
-    run = Run(prepared.kernel, seed, positions, burn_in, thin, goal.first_draws)
-    jax.block_until_ready(jax.tree.leaves(run.state))
-    preparation = time.perf_counter() - began
-    run.compile()
-    compilation = time.perf_counter() - began - preparation
-    stopped_by = run_until(run, goal, callback)
-    sampling = time.perf_counter() - began - preparation - compilation
-
-    chosen = method if prepared.account is None else prepared.account.method
-    settings = {
-        "method": chosen,
-        "seed": seed,
-        "burn_in": burn_in,
-        "thin": thin,
-        "n_rows": posterior.n_rows,
-        "dtype": jnp.dtype(posterior.dtype).name,
-        "tallmc_version": __version__,
-        "jax_version": jax.__version__,
-    }
-    result = Draws(
-        positions=run.positions(),
-        sample_stats=run.sample_stats(),
-        outcomes=run.outcomes(),
-        n_row_evals_sampling=run.rows_touched(),
-        n_row_evals_preparation=prepared.n_row_evals,
-        timing=Timing(preparation, compilation, sampling),
-        layout=posterior.layout,
-        settings=settings,
-        account=account_after(run, prepared.account, stopped_by),
+    started = Started(
+        method=method if prepared.account is None else prepared.account.method,
+        kernel=prepared.kernel,
+        anchor=prepared.anchor,
+        account=prepared.account,
+        start=positions,
+        burn_in=burn_in,
+        thin=thin,
+        seed=seed,
+        goal=goal,
+        n_row_evals=prepared.n_row_evals,
+        seconds=time.perf_counter() - began,
     )
-    warn_of_failures(result, run.failed_at())
-    warn_of_doubts(result, prepared.anchor)
-    if chosen.has_accept_step:
-        warn_of_coarse_potential(posterior, run.last_positions()[0])
-    return result
+    if folder is None:
+        return carry_out(posterior, started, InMemory(), progress, callback)
+    with recording(folder, posterior, started) as kept:
+        return carry_out(posterior, started, kept, progress, callback)
 
 
 def _starts(

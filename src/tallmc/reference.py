@@ -21,7 +21,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int, Key
 
 from ._anchor import Anchor, Needs
-from ._doubts import warn_of_doubts, warn_of_failures
+from ._doubts import doubts, failures
 from ._draws import Draws, Timing
 from ._errors import PreparationError, SamplingWarning, check_int
 from ._method import prepare_anchor
@@ -91,8 +91,9 @@ def nuts(
             "jax_version": jax.__version__,
         },
     )
-    warn_of_failures(result, np.full(chains, warmup + draws))
-    warn_of_doubts(result, anchor)
+    covariance = None if anchor is None else anchor.covariance
+    for message in failures(result, np.full(chains, warmup + draws)) + doubts(result, covariance):
+        warnings.warn(message, SamplingWarning, stacklevel=2)
     diverged = int(stats["diverging"].sum())
     if diverged:
         text = f"{diverged} of {chains * draws} draws end a trajectory that diverged: parts of the posterior may be out of reach."

@@ -98,8 +98,7 @@ class Anchored:
         return Prepared(kernel, self.anchor, rows_so_far, account, start, burn_in, thin)
 
     def _settle(self, weights: np.ndarray, pilot: Pilot) -> tuple[float, int, Pilot, tuple[str, ...]] | None:
-        """Noise and step brought down until both are within the budget; the step, the rows and the run of its check, and what is left to
-        doubt."""
+        """Noise and step brought down until both are within the budget: the step, the rows and run of its check, any doubt."""
         step = _FIRST_STEP if self._excess_bias(pilot) < _STEP_LEFT else _PILOT_STEP
         measured, size, short = pilot, _PILOT_ROWS, True
         for _ in range(_MOST_CHECKS):
@@ -235,7 +234,7 @@ def account_after(run: Run, account: Account | None, stopped_by: str | None) -> 
     if not isinstance(kernel, Kernel) or not isinstance(kernel.selection, MeasuredSelection) or not run.completed:
         return dataclasses.replace(account, doubts=doubts)
     measure = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64).sum(axis=0), run.state.chains.memory.selection)
-    variance = run.positions().astype(np.float64).var(axis=(0, 1))
+    variance = run.variances()
     step = float(run.kernel.schedule(jnp.int32(0)))
     inflation = step / (4 - step) * measure.sum_by_parameter / measure.steps / variance
     return dataclasses.replace(account, doubts=doubts, inflation=inflation)

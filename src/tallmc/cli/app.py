@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NoReturn
 
 import typer
 
@@ -18,8 +21,9 @@ app = typer.Typer(
 )
 
 _STATUSES = (
-    "Exit status: 0 fine; 1 some chain failed; 2 bad input; 3 the draws should not be trusted, for the reasons printed. "
-    "With 1 and 3 they are written all the same."
+    "Exit status: 0 fine; 1 some chain failed; 2 bad input; 3 the draws should not be trusted, for the reasons printed; "
+    "4 the store could not be written, as on a full disk; 130 Ctrl-C; 143 SIGTERM. "
+    "With all but 2 the draws so far are written all the same."
 )
 
 _MODEL = "Model"
@@ -41,10 +45,36 @@ Ess = Annotated[
         min=1, metavar="N", help="Go on until every coefficient has so many effective draws; 1000.", rich_help_panel=_SAMPLING
     ),
 ]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace results that are in OUT already.")]
 Seed = Annotated[
     int,
     typer.Option(min=0, max=2**32 - 1, metavar="N", help="The same seed gives the same draws.", rich_help_panel=_SAMPLING),
 ]
+
+
+NoProgress = Annotated[bool, typer.Option("--no-progress", help="Do not show progress.", rich_help_panel=_SAMPLING)]
+Store = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a stored run.", show_default=False)]
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: stop as for Ctrl-C."""
+
+
+def _terminate(number: int, frame: object) -> NoReturn:
+    raise Terminated
+
+
+@contextlib.contextmanager
+def _heeding_signals() -> Iterator[None]:
+    """SIGTERM ends a run as Ctrl-C does; where there is no draw yet to show, only the status tells."""
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        typer.echo("tallmc: stopped before the first draw", err=True)
+        raise typer.Exit(143 if isinstance(error, Terminated) else 130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _print_version(wanted: bool) -> None:
@@ -135,7 +165,12 @@ def fit(
     ] = None,
     seed: Seed = 0,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="OUT", help="Folder for the results.", show_default=False)],
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace results that are in OUT already.")] = False,
+    overwrite: Overwrite = False,
+    store: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="New folder for the run itself, which `tallmc resume` and `tallmc report` take."),
+    ] = None,
+    no_progress: NoProgress = False,
 ) -> None:
     """Fit a regression to a table; write draws.nc, summary.csv and scaling.json into a folder.
 
@@ -145,8 +180,9 @@ def fit(
     Without --method everything is chosen by pilot runs, and what was chosen, why, and how wrong the draws may be is printed.
     With it, step size and thinning are chosen from the curvature at the mode unless given.
     """
-    from .fit import Model, run_fit
+    from .fit import run_fit
     from .plan import Settings
+    from .problem import Model
 
     model = Model(
         family=family,
@@ -166,7 +202,59 @@ def fit(
         thin=thin,
         seed=seed,
     )
-    raise typer.Exit(run_fit(table, response, model, settings, out, overwrite=overwrite))
+    with _heeding_signals():
+        status = run_fit(table, response, model, settings, out, overwrite=overwrite, store=store, progress=not no_progress)
+    raise typer.Exit(status)
+
+
+@app.command(epilog=_STATUSES)
+def resume(
+    run: Store,
+    *,
+    table: Annotated[
+        Path | None, typer.Option(metavar="TABLE", help="The table, where it is no longer at its place.", show_default=False)
+    ] = None,
+    draws: Draws = None,
+    ess: Ess = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="OUT", help="Folder for the results.", show_default=False)
+    ] = None,
+    overwrite: Overwrite = False,
+    no_progress: NoProgress = False,
+) -> None:
+    """Go on with a run that `tallmc fit --store` began, or extend it: the draws are those of a run that was never cut."""
+    from .fit import run_resume
+
+    with _heeding_signals():
+        status = run_resume(run, table=table, draws=draws, ess=ess, out=out, overwrite=overwrite, progress=not no_progress)
+    raise typer.Exit(status)
+
+
+@app.command(epilog="Exit status: 0 nothing speaks against the draws; 1 something does; 2 no such run.")
+def diagnose(run: Store, json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False) -> None:
+    """Say what speaks against the draws of a stored run, with what can be done about it."""
+    from .stored import print_findings
+
+    raise typer.Exit(print_findings(run, as_json=json))
+
+
+@app.command(epilog="Exit status: 0 written; 2 no such run.")
+def report(
+    run: Store,
+    *,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page to write.")] = Path("report.html"),
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option("--parameter", "-p", metavar="NAME", help="Draw this one; may be repeated. The first six unless given."),
+    ] = None,
+    table: Annotated[
+        Path | None, typer.Option(metavar="TABLE", help="The table, where it is no longer at its place.", show_default=False)
+    ] = None,
+) -> None:
+    """Write one self-contained HTML page about a stored run: what was run, the posterior, and how far to trust it."""
+    from .stored import write_report
+
+    raise typer.Exit(write_report(run, out, parameter, table))
 
 
 @app.command(epilog=_STATUSES)
@@ -186,7 +274,9 @@ def demo(
     from .plan import Settings
 
     settings = Settings(chains=chains, draws=draws, ess=ess, seed=seed)
-    raise typer.Exit(run_demo(rows=rows, columns=columns, settings=settings, out=out))
+    with _heeding_signals():
+        status = run_demo(rows=rows, columns=columns, settings=settings, out=out)
+    raise typer.Exit(status)
 
 
 DataFolder = Annotated[

@@ -13,7 +13,7 @@ from ..models import logistic_regression
 from .design import INTERCEPT
 from .plan import Settings
 from .plot import plot_posterior
-from .report import DIAGNOSTICS, print_coefficients, print_cost, print_health, print_plan, print_warnings, say, summarise
+from .report import DIAGNOSTICS, exit_status, print_coefficients, print_cost, print_plan, print_warnings, say, summarise
 from .run import run
 from .save import check_out, make_folder, save_draws
 
@@ -47,7 +47,7 @@ def run_demo(*, rows: int, columns: int, settings: Settings, out: Path) -> int:
         files.append(plot_posterior(out / "posterior.png", finished.draws, data.truth))
     print_cost(console, finished.draws)
     print_warnings(console, finished, summary)
-    status = print_health(console, finished)
+    status = exit_status(console, finished)
     say(console, f"saved: {', '.join(files)} in {out}")
     return status
 

@@ -25,6 +25,7 @@ _SMALLEST_ESS = 400
 _ENOUGH_DRAWS = 4000
 _ENOUGH_FOR_SD = 100
 _WIDEST = 1.2
+_STOPPED = {"Ctrl-C": 130, "SIGTERM": 143, "the store": 4}
 DIAGNOSTICS = {"ess_bulk": "ESS", "rhat": "R-hat"}
 
 
@@ -46,8 +47,13 @@ def print_plan(console: Console, settings: Settings, plan: Plan) -> None:
     say(console, f"run: {size}{number} {'of' if plan.draws else 'until there are'} {long}{every}")
 
 
-def print_health(console: Console, finished: Finished) -> int:
-    """What was chosen and how wrong it may be; returns the exit status that this asks for."""
+def exit_status(console: Console, finished: Finished) -> int:
+    """Print what was chosen and how wrong it may be; returns the exit status that all of it asks for."""
+    stopped = finished.draws.stopped_by or ""
+    for reason, status in _STOPPED.items():
+        if stopped.startswith(reason):
+            say(console, f"stopped by {stopped}" + (f"; `tallmc resume {finished.store}` goes on" if finished.store else ""))
+            return status
     if not finished.draws.ok.all():
         return 1
     if finished.draws.account is None:

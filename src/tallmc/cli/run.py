@@ -1,18 +1,21 @@
-"""Running a plan: progress while it lasts, the costs of planning added to those of sampling."""
+"""Running a plan, or going on with a stored run: the costs of planning are added to those of sampling."""
 
 from __future__ import annotations
 
 import dataclasses
 import warnings
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from .._draws import Draws
 from .._posterior import AbstractPosterior
-from .._run import Progress as RunProgress
+from .._resume import resume
 from .._sample import sample
+from ..store import Folder
+from ..store.reader import open_store
 from .plan import Plan, Settings, make_plan
 
 
@@ -22,31 +25,25 @@ class Finished:
     plan: Plan
     warnings: list[str]
     """What the library warned of, to be shown after the results."""
+    store: Path | None = None
 
 
-def run(posterior: AbstractPosterior, settings: Settings, console: Console, announce: Callable[[Plan], None]) -> Finished:
-    """Plan, `announce` the plan, sample. The bar is shown on terminals only."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[done]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with (
-        warnings.catch_warnings(record=True) as caught,
-        Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar,
-    ):
+def run(
+    posterior: AbstractPosterior,
+    settings: Settings,
+    console: Console,
+    announce: Callable[[Plan], None],
+    *,
+    store: Folder | None = None,
+    progress: bool = True,
+) -> Finished:
+    """Plan, `announce` the plan, sample."""
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        task = bar.add_task("finding the mode", total=None, done="")
-        plan = make_plan(posterior, settings)
+        with console.status("finding the mode"):
+            plan = make_plan(posterior, settings)
         announce(plan)
-        bar.update(task, description="preparing")
-
-        def show(progress: RunProgress) -> None:
-            done = f"{progress.draws:,}{'' if plan.draws is None else f' of {plan.draws:,}'} draws"
-            bar.update(task, description="sampling", total=progress.n_steps, completed=progress.step, done=done)
-
+        planning = {"seconds": plan.seconds, "rows": _unseen_rows(plan)}
         draws = sample(
             posterior,
             plan.method,
@@ -57,13 +54,28 @@ def run(posterior: AbstractPosterior, settings: Settings, console: Console, anno
             thin=plan.thin,
             seed=settings.seed,
             anchor=plan.anchor if plan.method.needs > 0 else None,
-            callback=show,
+            store=None if store is None else dataclasses.replace(store, about={**store.about, "planning": planning}),
+            progress=progress,
         )
-    return Finished(_with_planning(draws, plan), plan, [str(warning.message) for warning in caught])
+    messages = [str(warning.message) for warning in caught]
+    return Finished(_with_planning(draws, planning), plan, messages, None if store is None else Path(store.path))
 
 
-def _with_planning(draws: Draws, plan: Plan) -> Draws:
-    """The rows and seconds that `sample` does not know of: it was given the anchor, or had no use for it."""
-    unseen = plan.anchor.n_row_evals if plan.anchor is not None and plan.method.needs == 0 else 0
-    timing = dataclasses.replace(draws.timing, preparation=draws.timing.preparation + plan.seconds)
-    return dataclasses.replace(draws, timing=timing, n_row_evals_preparation=draws.n_row_evals_preparation + unseen)
+def go_on(posterior: AbstractPosterior, store: Path, *, draws: int | None, ess: float | None, progress: bool = True) -> Finished:
+    """Resume a stored run."""
+    planning = open_store(store).setup.content["about"]["planning"]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = resume(store, posterior, draws=draws, ess=ess, progress=progress)
+    plan = Plan(found.settings["method"], None, None, None, found.settings["thin"], draws, None, planning["seconds"])
+    return Finished(_with_planning(found, planning), plan, [str(warning.message) for warning in caught], store)
+
+
+def _unseen_rows(plan: Plan) -> int:
+    """Rows touched for the plan that `sample` does not know of: it had no use for the anchor."""
+    return plan.anchor.n_row_evals if plan.anchor is not None and plan.method.needs == 0 else 0
+
+
+def _with_planning(draws: Draws, planning: dict[str, Any]) -> Draws:
+    timing = dataclasses.replace(draws.timing, preparation=draws.timing.preparation + planning["seconds"])
+    return dataclasses.replace(draws, timing=timing, n_row_evals_preparation=draws.n_row_evals_preparation + planning["rows"])

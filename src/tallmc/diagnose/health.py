@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
+from .._kept import by_parameter
 from .convergence import HEAVY_TAIL, ess, pareto_k, rhat
 
 if TYPE_CHECKING:
@@ -70,12 +71,12 @@ def assess(draws: Draws) -> Health:
     failed = int((~draws.ok).sum())
     if failed:
         doubts.append(f"{failed} of {len(draws.ok)} chains failed; see draws.outcomes.")
-    complete = draws.positions[draws.ok]
+    complete = draws.positions if draws.ok.all() else draws.positions[draws.ok]
     if not len(complete) or complete.shape[1] < 4:
         doubts.append("too few draws to say more.")
         return Health(account.reasons if account else (), tuple(doubts), 0.0, np.inf, None, None, None, None)
-    effective = ess(complete)
-    agreement = float(np.max(rhat(complete))) if len(complete) > 1 else np.nan
+    effective = by_parameter(ess, complete)
+    agreement = float(np.max(by_parameter(rhat, complete))) if len(complete) > 1 else np.nan
     if agreement > _LARGEST_RHAT:
         doubts.append(f"R-hat is {agreement:.3f}: the chains do not agree yet. Run longer.")
     if effective.min() < _FEW_EFFECTIVE:

@@ -27,8 +27,8 @@ from .._method import AbstractMethod, Method
 from .._modes import Adam
 from .._posterior import AbstractPosterior
 from .._random import new_key
-from .._run import Progress
 from .._sample import sample
+from ..progress import Progress
 
 _STEPS_PER_CALL = 512
 

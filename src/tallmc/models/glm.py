@@ -9,6 +9,7 @@ does are one-dimensional integrals, by Gauss–Hermite quadrature.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -48,6 +49,9 @@ class GeneralisedLinear(AbstractPosterior):
     prior_variance: Float[Array, ""] | Float[Array, " d"]
     packed: Float[Array, "N c"] | None = None
     """The data once more, as the GPU likes to read them."""
+
+    def without_copies(self) -> GeneralisedLinear:
+        return dataclasses.replace(self, packed=None)
 
     def prior_potential(self, position: Float[Array, " d"]) -> Float[Array, ""]:
         return 0.5 * jnp.sum(position**2 / self.prior_variance)

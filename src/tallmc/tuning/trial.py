@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Array, Float
 
+from .._kept import InMemory
 from .._kernel import AbstractKernel
 from .._outcome import Outcome
 from .._run import Run
+from .._trail import Trail
 from ..diagnose.draws_ksd import thinned
 from .score import Score
 
@@ -23,27 +25,13 @@ _SEGMENT_FLOATS = 2**22
 _MANY_DRAWS = 10_000
 
 
-class Trail:
-    """Draws evenly spaced along a run of any length: as many as `most` of each chain, and fewer than twice that."""
-
-    def __init__(self, most: int, n_chains: int, dim: int):
-        self.most, self.every, self.seen = most, 1, 0
-        self.kept = np.zeros((n_chains, 0, dim))
-
-    def add(self, positions: Float[np.ndarray, "chains k d"]) -> None:
-        number = self.seen + 1 + np.arange(positions.shape[1])
-        self.kept = np.concatenate([self.kept, positions[:, number % self.every == 0]], axis=1)
-        self.seen += positions.shape[1]
-        while self.kept.shape[1] >= 2 * self.most:
-            self.kept, self.every = self.kept[:, 1::2], 2 * self.every
-
-
 class Trial:
     """A candidate on its way through the rounds."""
 
     def __init__(self, method: Method, kernel: AbstractKernel, start: Float[Array, "chains d"], seed: int, most: int):
         self.method = method
-        self.run = Run(kernel, seed, start, burn_in=0, thin=1, draws=0)
+        self.kept = InMemory()
+        self.run = Run(kernel, seed, start, burn_in=0, thin=1, draws=0, kept=self.kept)
         self.run.compile()
         self.trail = Trail(most, *start.shape)
         self.rounds, self.ksd = 0, np.inf
@@ -108,7 +96,7 @@ class Trial:
         if self.run.interrupted:
             raise KeyboardInterrupt
         self.trail.add(self.run.positions())
-        self.run.chunks.clear()
+        self.kept.forget()
 
 
 def power_of_two(most: int) -> int:

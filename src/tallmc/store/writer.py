@@ -1,0 +1,177 @@
+"""Writing a store while its run goes on: a thread writes one block while the next is sampled, so that the disk costs no time.
+
+After each block come its state and a new manifest. Should the process end at any moment, the manifest names the last block whose
+files are all on the disk: at most one complete block is lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from .._kept import AbstractKept, Block, Snapshot, joined
+from .._posterior import AbstractPosterior
+from .._started import Started
+from .arrays import write_arrays
+from .export import Export
+from .files import TEMPORARY, StoreError, Written, exclusive, sync_folder, writable
+from .folder import Folder
+from .manifest import MANIFEST, PREVIOUS, BlockEntry, Manifest, write_manifest
+from .reader import Opened, block_arrays, read_blocks, read_whole, snapshot_arrays
+from .setup import make_setup, write_setup
+
+_SECONDS_PER_BLOCK = 0.5
+_SHARE_PER_BLOCK = 0.01  # of the run so far: the number of blocks grows with the logarithm of its length
+_MOST_BYTES = 2**23
+_STATES_KEPT = 2
+
+
+class StorageFailed(OSError):
+    """The disk refused a block: full, taken away, or no longer writable."""
+
+
+class Stored(AbstractKept):
+    """Draws on their way to a folder."""
+
+    def __init__(self, path: Path, manifest: Manifest, export: Export):
+        self.path, self.manifest, self.export = path, manifest, export
+        self.pending: list[Block] = []
+        self.in_flight: list[Block] = []
+        """What the thread writes, and the manifest does not have yet."""
+        self._n_draws = manifest.n_draws
+        self._began = self._last = time.perf_counter()
+        self._thread = ThreadPoolExecutor(1, "tallmc-store")
+        self._writing: Future[None] | None = None
+        self._whole: Block | None = None
+
+    @property
+    def n_draws(self) -> int:
+        return self._n_draws
+
+    def add(self, block: Block) -> None:
+        self.pending.append(block)  # an empty one too: its state has come further
+        self._n_draws += block.n_draws
+
+    def settle(self, snapshot: Callable[[], Snapshot], *, last: bool = False) -> None:
+        if last or self._is_time():
+            self._wait()
+            if self.pending:
+                self._last = time.perf_counter()
+                self.in_flight, self.pending = self.pending, []
+                self._writing = self._thread.submit(self._write, self.in_flight, snapshot())
+        if last:
+            self._wait()
+
+    def whole(self) -> Block:
+        if self._whole is None or self._whole.n_draws != self.n_draws:
+            with contextlib.suppress(StorageFailed):
+                self._wait()
+            self._whole = read_whole(self.path, self.manifest.blocks, [*self.in_flight, *self.pending])
+        return self._whole
+
+    def conclude(self, progress: dict[str, Any], outcomes: list[bool], *, finished: bool) -> None:
+        """The last manifest and, of a finished run, the export."""
+        exported = {}
+        if finished:
+            exported = self.export.finish(outcomes, lambda: read_blocks(self.path, self.manifest.blocks))
+        self.manifest = dataclasses.replace(self.manifest, progress=progress, finished=finished, exported=exported)
+        write_manifest(self.path, self.manifest)
+
+    def close(self) -> None:
+        self._thread.shutdown()
+
+    def _is_time(self) -> bool:
+        now = time.perf_counter()
+        enough = max(_SECONDS_PER_BLOCK, _SHARE_PER_BLOCK * (now - self._began))
+        return now - self._last >= enough or sum(block.n_bytes for block in self.pending) >= _MOST_BYTES
+
+    def _wait(self) -> None:
+        if self._writing is None:
+            return
+        try:
+            self._writing.result()
+        except OSError as error:
+            raise StorageFailed(error.errno, f"{error.strerror or error} in {self.path}") from error
+        self._writing = None
+
+    def _write(self, blocks: list[Block], snapshot: Snapshot) -> None:
+        """In the thread: the draws, the state, and the manifest that makes them true."""
+        block = joined(blocks) if len(blocks) > 1 else blocks[0]
+        old, given_up = self.manifest.blocks, None
+        entry = BlockEntry(old[-1].number + 1 if old else 0, block.n_draws, snapshot.step, Written(0, ""), None)
+        draws = write_arrays(self.path, entry.draws_name, block_arrays(block))
+        state = write_arrays(self.path, entry.state_name, snapshot_arrays(snapshot))
+        if state.bytes > draws.bytes and len(old) >= _STATES_KEPT:
+            given_up = old[-_STATES_KEPT]
+            old = (*old[:-_STATES_KEPT], given_up._replace(state=None), *old[len(old) - _STATES_KEPT + 1 :])
+        manifest = dataclasses.replace(self.manifest, blocks=(*old, entry._replace(draws=draws, state=state)))
+        write_manifest(self.path, manifest)
+        self.manifest, self.in_flight = manifest, []
+        if given_up is not None:
+            (self.path / given_up.state_name).unlink(missing_ok=True)
+        self.export.add(block)
+
+
+def check_new(folder: Folder) -> None:
+    """Find out before anything is computed whether a run can be stored there; a folder with anything in it is left alone."""
+    path = Path(folder.path)
+    with writable(path):
+        path.mkdir(parents=True, exist_ok=True)
+        found = {entry.name for entry in path.iterdir()}
+        if {MANIFEST, PREVIOUS} & found:
+            cure = "Go on with tallmc.resume(store, posterior), read it with tallmc.load(store), or choose another folder."
+            raise StoreError(path, "be a new folder", "one that holds a run", cure)
+        if not all(_is_ours(name) for name in found):
+            raise StoreError(path, "be a new or empty folder", f"one that holds {sorted(found)[0]}")
+        (path / "blocks").mkdir(exist_ok=True)
+        with tempfile.TemporaryFile(dir=path / "blocks"):
+            sync_folder(path)
+
+
+@contextlib.contextmanager
+def recording(folder: Folder, posterior: AbstractPosterior, started: Started) -> Iterator[Stored]:
+    """A new store for a run that is about to take its first step."""
+    path = Path(folder.path)
+    with exclusive(path):
+        with writable(path):
+            setup = make_setup(posterior, started, folder)
+            manifest = Manifest(setup=write_setup(path, setup))
+            write_manifest(path, manifest)
+        yield from _writing(Stored(path, manifest, Export.of(path, setup)))
+
+
+@contextlib.contextmanager
+def continuing(opened: Opened) -> Iterator[Stored]:
+    """A store to which more is added: what its manifest does not name is removed, and the export begins anew."""
+    path = opened.path
+    with exclusive(path):
+        with writable(path):
+            manifest = dataclasses.replace(opened.manifest, finished=False, exported={})
+            write_manifest(path, manifest)
+            named = {name for block in manifest.blocks for name in (block.draws_name, block.state_name)}
+            for file in (path / "blocks").iterdir():
+                if f"blocks/{file.name}" not in named:
+                    file.unlink()
+            export = Export.of(path, opened.setup)
+            export.clear()
+            for block in read_blocks(path, manifest.blocks):
+                export.add(block)
+        yield from _writing(Stored(path, manifest, export))
+
+
+def _writing(stored: Stored) -> Iterator[Stored]:
+    try:
+        yield stored
+    finally:
+        stored.close()
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a run that ended before its first manifest may have left this behind."""
+    return name in ("lock", "blocks") or name.startswith(("setup", "manifest.next")) or name.endswith(TEMPORARY)

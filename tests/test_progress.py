@@ -1,0 +1,209 @@
+"""Progress: the facts are those of the run, each place gets what suits it, and no display ever stops a run."""
+
+import io
+import itertools
+import os
+import pty
+import subprocess
+import sys
+import textwrap
+import types
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import tallmc
+from problems import linear
+from tallmc import _run
+from tallmc.progress import facts, live, show
+from tallmc.progress.text import bar, line
+from tallmc.subsample import Measured
+
+SETTINGS = {"chains": 3, "draws": 800, "burn_in": 13, "seed": 7}
+METHOD = tallmc.Method(size=Measured(4, 0.5), step_size=0.01)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _short_blocks():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_run, "_MOST_SLOTS", 60)
+        yield
+
+
+def run(**settings):
+    return tallmc.sample(linear(), METHOD, **SETTINGS | settings)
+
+
+@pytest.fixture(scope="module")
+def heard(_short_blocks):
+    found = []
+    draws = run(callback=found.append)
+    return draws, found
+
+
+def test_facts_are_those_of_the_run(heard):
+    draws, found = heard
+    last = found[-1]
+    assert len(found) > 10
+    assert (last.draws, last.step, last.n_steps) == (800, 813, 813)
+    assert last.n_row_evals == draws.n_row_evals_sampling
+    assert last.passes == pytest.approx(last.n_row_evals / 12)
+    assert last.steps_per_second == pytest.approx(813 / last.seconds, rel=1e-6)
+    assert last.seconds_left == 0
+    assert all(before.n_row_evals < after.n_row_evals for before, after in itertools.pairwise(found))
+    middle = found[len(found) // 2]
+    assert middle.seconds_left == pytest.approx((813 - middle.step) / middle.steps_per_second)
+    for chain, now in enumerate(last.chains):
+        assert now.outcome is tallmc.Outcome.OK
+        assert now.step_size == 0.01
+        length = last.draws - found[-2].draws
+        assert now.batch_size == pytest.approx(draws.sample_stats["batch_size"][chain, -length:].mean())
+        assert now.grad_noise == pytest.approx(draws.sample_stats["grad_noise"][chain, -length:].mean())
+
+
+def test_effective_draws_so_far_are_those_of_all_draws(monkeypatch):
+    monkeypatch.setattr(facts, "_SHARE", np.inf)
+    found = []
+    draws = run(callback=lambda now: found.append(now.ess))
+    assert found[-1] == pytest.approx(tallmc.diagnose.ess(draws.positions).min())
+    assert found[0] is None or found[0] < found[-1]
+
+
+def test_a_goal_in_effective_draws_says_how_far_it_is():
+    found = []
+    run(draws=None, ess=20, callback=lambda now: found.append((now.wanted_draws, now.wanted_ess, now.seconds_left)))
+    assert {(wanted_draws, ess) for wanted_draws, ess, _ in found} == {(None, 20)}
+    assert any(left is not None for *_, left in found)
+
+
+def test_lines_say_everything(heard):
+    _, found = heard
+    said = line(found[-1])
+    for words in (
+        "800 of 800 draws",
+        "ESS ",
+        "steps/s",
+        "rows (",
+        "passes)",
+        "step 0.01",
+        "rows a step",
+        "noise ",
+        "gone",
+        "left",
+    ):
+        assert words in said
+    assert "\n" not in said
+    assert bar(found[-1]).startswith("100%|████████████████████| 800 of 800 draws")
+    assert 4 <= bar(found[3]).index("|") <= 5
+
+
+def test_the_live_table_has_a_row_a_chain(heard):
+    _, found = heard
+    console = Console(file=io.StringIO(), width=120)
+    console.print(live.rendered(found[-1]))
+    said = console.file.getvalue()
+    rows = [row.split() for row in said.splitlines() if row.strip()[:1].isdigit()]
+    assert [row[0] for row in rows[:3]] == ["0", "1", "2"]
+    assert all(row[1] == "800" and row[2] == "0.01" for row in rows[:3])
+    for words in ("chain", "step size", "rows a step", "noise", "steps/s", "passes", "ESS", "left"):
+        assert words in said
+
+
+def test_failed_chains_are_named_in_the_table(monkeypatch):
+    found = []
+    start = np.zeros((3, 2))
+    start[1] = 1e11
+    with pytest.warns(tallmc.SamplingWarning, match="chain 1"):
+        run(start=start, callback=found.append)
+    console = Console(file=io.StringIO(), width=120)
+    console.print(live.rendered(found[-1]))
+    assert "diverged" in console.file.getvalue()
+    assert "1 of 3 chains failed" in line(found[-1])
+
+
+def test_plain_lines_when_it_is_no_terminal_and_only_if_asked(monkeypatch, capsys):
+    monkeypatch.setattr(show, "_FIRST_LINE", 0.0)
+    monkeypatch.setattr(show, "_BETWEEN_LINES", 0.0)
+    for progress, lines in ((True, True), (None, False), (False, False)):
+        run(progress=progress)
+        said = capsys.readouterr().err
+        assert ("tallmc: " in said and "\x1b" not in said) == lines
+
+
+def test_a_live_table_on_a_real_terminal():
+    """In a process of its own with a terminal of its own."""
+    program = textwrap.dedent("""
+        import sys
+        sys.path.insert(0, sys.argv[1])
+        import tallmc
+        from problems import linear
+        tallmc.sample(linear(), tallmc.sgld(0.01, size=3), chains=3, draws=300)
+    """)
+    main, terminal = pty.openpty()
+    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "120"}
+    arguments = [sys.executable, "-c", program, str(Path(__file__).parent)]
+    child = subprocess.Popen(arguments, stderr=terminal, stdout=subprocess.PIPE, env=environment)
+    os.close(terminal)
+    said = b""
+    while True:
+        try:
+            piece = os.read(main, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not piece:
+            break
+        said += piece
+    assert child.wait() == 0
+    assert b"rows a step" in said and b"300 of 300 draws" in said and b"\x1b[" in said
+    assert child.stdout.read() == b""
+
+
+@pytest.mark.parametrize("where", ["opened", "shown", "closed"])
+def test_a_failing_display_never_stops_a_run(where, monkeypatch):
+    class Broken:
+        def __call__(self, now):
+            if where == "shown":
+                raise RuntimeError("no such screen")
+
+        def close(self):
+            if where == "closed":
+                raise RuntimeError("no such screen")
+
+    def broken(stack, lines_too):
+        if where == "opened":
+            raise RuntimeError("no such screen")
+        display = Broken()
+        stack.callback(display.close)
+        return display
+
+    whole = run()
+    monkeypatch.setattr(show, "_open", broken)
+    with pytest.warns(
+        UserWarning, match=r"progress is no longer shown \(RuntimeError: no such screen\); the run goes on"
+    ) as caught:
+        found = run(progress=True)
+    assert len(caught) == 1
+    np.testing.assert_array_equal(found.positions, whole.positions)
+
+
+def test_notebooks_get_one_line_that_is_redrawn(monkeypatch):
+    """A stand-in for IPython, which is not installed here: what it is asked to display is what is looked at."""
+    updates = []
+
+    class Handle:
+        def update(self, data, raw):
+            updates.append(data["text/plain"])
+
+    ipython, display = types.ModuleType("IPython"), types.ModuleType("IPython.display")
+    ipython.get_ipython = lambda: type("ZMQInteractiveShell", (), {})()
+    display.display = lambda data, raw, display_id: Handle()
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run()
+    assert updates and updates[-1].startswith("100%|█")
+    assert all("\n" not in update for update in updates)

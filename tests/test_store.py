@@ -1,0 +1,378 @@
+"""A stored run: the same draws as in memory, and the same again however often it is cut, moved on or damaged."""
+
+import dataclasses
+import json
+import re
+import warnings
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tallmc
+from problems import linear, logistic, slow_after
+from tallmc import _run
+from tallmc._kept import by_parameter, moments
+from tallmc.dynamics import Hamiltonian, NoseHoover, table_1
+from tallmc.gradient import SAGA, SVRG
+from tallmc.schedule import Cyclical, Polynomial
+from tallmc.store import StoreError, reader, writer
+from tallmc.store.manifest import read_manifest
+from tallmc.store.methods import NotData, decode_method, encode_method
+from tallmc.store.reader import open_store
+from tallmc.subsample import Bandit
+
+STRATA = np.arange(12) % 3
+RUNS = {
+    "preferential": tallmc.sgld_cv_ps(0.01, size=3),
+    "memories": tallmc.Method(dynamics=NoseHoover(2.0), gradient=SAGA(), subsample=Bandit(), size=3, step_size=0.02),
+    "adaptive": tallmc.asgld_cv(0.01),
+    "mala": tallmc.mala(0.05),
+    "schedule": tallmc.sgld(Polynomial(0.05, 10.0, 0.55), size=3, replace=False),
+    "cyclical": tallmc.sgld(Cyclical(0.05, 20, 0.5), size=3),
+    "svrg-trajectories": tallmc.Method(dynamics=Hamiltonian(5), gradient=SVRG(17), size=3, step_size=0.1),
+    "carried-index": tallmc.ewsg(0.02, size=3, friction=4.0, carry=True),
+    "corrected": tallmc.cp_sghmc(0.02, size=6, friction=4.0, strata=STRATA),
+    "psgld": tallmc.psgld(0.01, size=3),
+    "sgrld": tallmc.sgrld(0.01, size=3),
+    "order-2": tallmc.Method(gradient=tallmc.gradient.ControlVariate(2), size=3, step_size=0.01),
+}
+SETTINGS = {"chains": 3, "draws": 700, "burn_in": 13, "thin": 2, "seed": 7}
+
+
+@pytest.fixture(autouse=True)
+def _many_blocks(monkeypatch):
+    """Blocks as they come, of a few draws each: what takes hours shall show in a moment."""
+    monkeypatch.setattr(writer, "_SECONDS_PER_BLOCK", 0.0)
+    monkeypatch.setattr(writer, "_SHARE_PER_BLOCK", 0.0)
+    monkeypatch.setattr(_run, "_MOST_SLOTS", 60)
+
+
+def stop_after(draws):
+    def callback(progress):
+        if progress.draws >= draws:
+            raise KeyboardInterrupt
+
+    return callback
+
+
+def cut(posterior, method, store, after, **settings):
+    with pytest.warns(tallmc.SamplingWarning, match="interrupted after"):
+        return tallmc.sample(posterior, method, store=store, callback=stop_after(after), **SETTINGS | settings)
+
+
+def assert_same(found, wanted):
+    np.testing.assert_array_equal(found.positions, wanted.positions)
+    assert set(found.sample_stats) == set(wanted.sample_stats)
+    for name, values in wanted.sample_stats.items():
+        np.testing.assert_array_equal(found.sample_stats[name], values)
+    assert found.outcomes == wanted.outcomes
+    assert found.n_row_evals == wanted.n_row_evals
+
+
+@pytest.mark.parametrize("name", slow_after(2, RUNS))
+def test_a_run_cut_twice_is_bitwise_the_run_that_was_not(name, tmp_path):
+    posterior, method = linear(), RUNS[name]
+    whole = tallmc.sample(posterior, method, **SETTINGS)
+    part = cut(posterior, method, tmp_path / "run", 100)
+    assert 100 <= part.positions.shape[1] < 700
+    assert part.stopped_by == "Ctrl-C"
+    with pytest.warns(tallmc.SamplingWarning, match="interrupted after"):
+        tallmc.resume(tmp_path / "run", posterior, callback=stop_after(300))
+    again = tallmc.resume(tmp_path / "run", posterior)
+    assert_same(again, whole)
+    assert_same(tallmc.load(tmp_path / "run"), whole)
+    assert again.stopped_by is None
+    assert open_store(tmp_path / "run").manifest.finished
+
+
+def test_a_stored_run_is_bitwise_the_one_in_memory_and_is_read_without_its_posterior(tmp_path):
+    posterior, method = linear(), RUNS["preferential"]
+    stored = tallmc.sample(posterior, method, store=tmp_path / "run", **SETTINGS)
+    assert_same(stored, tallmc.sample(posterior, method, **SETTINGS))
+    loaded = tallmc.load(str(tmp_path / "run"))
+    assert_same(loaded, stored)
+    assert repr(loaded.settings["method"]) == repr(method)
+    assert loaded.settings == {**stored.settings, "method": loaded.settings["method"]}
+    assert loaded.summary().equals(stored.summary())
+    np.testing.assert_array_equal(loaded.params["beta"], stored.params["beta"])
+
+
+def test_extending_a_finished_run_is_bitwise_the_longer_run(tmp_path):
+    posterior, method = linear(), RUNS["memories"]
+    tallmc.sample(posterior, method, store=tmp_path / "run", **SETTINGS)
+    extended = tallmc.resume(tmp_path / "run", posterior, draws=900)
+    assert_same(extended, tallmc.sample(posterior, method, **SETTINGS | {"draws": 900}))
+    assert_same(tallmc.resume(tmp_path / "run", posterior, draws=900), extended)
+    with pytest.raises(tallmc.InvalidInput, match="at least those that are stored"):
+        tallmc.resume(tmp_path / "run", posterior, draws=100)
+
+
+def test_a_run_until_enough_effective_draws_decides_alike_when_cut(tmp_path):
+    posterior, method = linear(), tallmc.mala(0.5)
+    settings = {"chains": 3, "burn_in": 5, "ess": 900, "seed": 3}
+    whole = tallmc.sample(posterior, method, **settings)
+    assert whole.positions.shape[1] > 200
+    with pytest.warns(tallmc.SamplingWarning, match="interrupted"):
+        tallmc.sample(posterior, method, store=tmp_path / "run", callback=stop_after(250), **settings)
+    assert_same(tallmc.resume(tmp_path / "run", posterior), whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_rows", [200, 6000])
+def test_the_automatic_choice_is_resumed_with_its_account(n_rows, tmp_path):
+    posterior = logistic(n_rows=n_rows, dim=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        whole = tallmc.sample(posterior, chains=4, draws=400, seed=1)
+        tallmc.sample(posterior, chains=4, draws=400, seed=1, store=tmp_path / "run", callback=stop_after(100))
+        found = tallmc.resume(tmp_path / "run", posterior)
+    assert_same(found, whole)
+    loaded = tallmc.load(tmp_path / "run")
+    for account in (found.account, loaded.account):
+        assert account.reasons == whole.account.reasons
+        assert account.exact == whole.account.exact == (n_rows == 200)
+        if not account.exact:
+            np.testing.assert_allclose(account.inflation, whole.account.inflation, rtol=1e-12)
+            np.testing.assert_array_equal(account.bias.mean, whole.account.bias.mean)
+    assert str(loaded.health) == str(whole.health)
+
+
+def test_a_limit_ends_a_run_that_can_be_resumed_without_it(tmp_path):
+    posterior, method = linear(), tallmc.sgld(0.01, size=3)
+    part = tallmc.sample(posterior, method, store=tmp_path / "run", max_rows=2000, **SETTINGS)
+    assert "rows" in part.stopped_by and part.positions.shape[1] < 700
+    assert_same(tallmc.resume(tmp_path / "run", posterior), tallmc.sample(posterior, method, **SETTINGS))
+
+
+def test_a_run_ended_before_its_first_draw_goes_on_from_its_burn_in(tmp_path):
+    posterior, method = linear(), tallmc.sgld(0.01, size=3)
+    settings = SETTINGS | {"burn_in": 5000, "draws": 20}
+
+    def stop(progress):
+        if progress.step > 300:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tallmc.sample(posterior, method, store=tmp_path / "run", callback=stop, **settings)
+    opened = open_store(tmp_path / "run")
+    assert opened.manifest.n_draws == 0
+    assert opened.snapshot().step > 0
+    with pytest.raises(StoreError, match="have at least one draw"):
+        tallmc.load(tmp_path / "run")
+    assert_same(tallmc.resume(tmp_path / "run", posterior), tallmc.sample(posterior, method, **settings))
+
+
+def test_other_data_another_model_and_another_precision_are_refused(tmp_path):
+    x, y = np.random.default_rng(0).normal(size=(30, 2)), np.arange(30.0)
+
+    def model(scale=1.0, y=y):
+        return tallmc.Posterior(
+            log_likelihood=lambda theta, row: -0.5 * scale * (row["y"] - row["x"] @ theta) ** 2,
+            log_prior=lambda theta: -0.5 * jnp.sum(theta**2),
+            data={"x": x, "y": y},
+            init=np.zeros(2),
+        )
+
+    tallmc.sample(model(), tallmc.sgld(1e-4, size=3), draws=20, chains=2, store=tmp_path / "run")
+    changed = y.copy()
+    changed[17] += 1e-9
+    with jax.enable_x64(False):
+        single = model()
+    for other in (model(y=changed), model(scale=1.1), single, linear()):
+        with pytest.raises(StoreError, match="with the posterior it was started with"):
+            tallmc.resume(tmp_path / "run", other)
+
+
+def test_finished_foreign_and_unwritable_folders_are_refused_before_anything_is_computed(tmp_path):
+    posterior, method = linear(), tallmc.sgld(0.01, size=3)
+    tallmc.sample(posterior, method, draws=20, store=tmp_path / "run")
+    before = {file: file.read_bytes() for file in (tmp_path / "run").rglob("*") if file.is_file()}
+    with pytest.raises(StoreError, match=r"be a new folder; got one that holds a run.*tallmc\.resume"):
+        tallmc.sample(posterior, method, draws=20, store=tmp_path / "run")
+    assert before == {file: file.read_bytes() for file in (tmp_path / "run").rglob("*") if file.is_file()}
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").write_bytes(b"cat")
+    with pytest.raises(StoreError, match=r"be a new or empty folder; got one that holds cat\.jpg"):
+        tallmc.sample(posterior, method, draws=20, store=tmp_path / "photos")
+    with pytest.raises(StoreError, match="be a folder that can be written"):
+        tallmc.sample(posterior, method, draws=20, store=tmp_path / "photos" / "cat.jpg")
+    with pytest.raises(tallmc.InvalidInput, match="be the name of a folder"):
+        tallmc.sample(posterior, method, draws=20, store=3)
+    for folder in (tmp_path / "photos", tmp_path / "nowhere"):
+        with pytest.raises(StoreError, match="be the folder of a run"):
+            tallmc.resume(folder, posterior)
+
+
+def test_one_writer_at_a_time(tmp_path):
+    posterior, refused = linear(), []
+
+    def interfere(progress):
+        with pytest.raises(StoreError, match="have one writer"):
+            tallmc.resume(tmp_path / "run", posterior)
+        refused.append(progress)
+
+    tallmc.sample(posterior, tallmc.sgld(0.01, size=3), draws=100, store=tmp_path / "run", callback=interfere)
+    assert refused
+
+
+def test_other_versions_are_said(tmp_path):
+    posterior = linear()
+    cut(posterior, RUNS["mala"], tmp_path / "run", 100)
+    setup = open_store(tmp_path / "run").setup
+    setup.content["environment"]["jax"] = "0.0.1"
+    written = writer.write_setup(tmp_path / "run", setup)
+    manifest = dataclasses.replace(read_manifest(tmp_path / "run")[0], setup=written)
+    writer.write_manifest(tmp_path / "run", manifest)
+    with pytest.warns(tallmc.SamplingWarning, match=r"jax 0\.0\.1 then.*last bits"):
+        tallmc.resume(tmp_path / "run", posterior)
+
+
+def test_a_failed_chain_is_stored_as_it_is_and_leaves_the_others_unchanged(tmp_path):
+    start = np.zeros((3, 2))
+    start[1] = 1e11
+    posterior, method = linear(), tallmc.sgld(0.01, size=3)
+    fine = tallmc.sample(posterior, method, **SETTINGS, start=np.zeros((3, 2)))
+    with pytest.warns(tallmc.SamplingWarning, match="chain 1 at step 0"):
+        spoilt = tallmc.sample(posterior, method, store=tmp_path / "run", **SETTINGS, start=start)
+    others = np.arange(3) != 1
+    np.testing.assert_array_equal(spoilt.positions[others], fine.positions[others])
+    loaded = tallmc.load(tmp_path / "run")
+    np.testing.assert_array_equal(loaded.ok, others)
+    np.testing.assert_array_equal(loaded.positions[others], fine.positions[others])
+
+
+def test_a_run_of_which_every_chain_failed_is_complete(tmp_path):
+    with pytest.warns(tallmc.SamplingWarning, match="3 of 3 chains ran away"):
+        ended = tallmc.sample(linear(), tallmc.ula(5.0), store=tmp_path / "run", **SETTINGS)
+    assert ended.positions.shape == (3, 700, 2)
+    with pytest.warns(tallmc.SamplingWarning, match="3 of 3 chains ran away"):
+        again = tallmc.resume(tmp_path / "run", linear(), draws=800)
+    assert again.positions.shape == (3, 800, 2)
+    np.testing.assert_array_equal(again.positions[:, :700], ended.positions)
+
+
+@pytest.mark.slow
+def test_a_method_with_functions_is_given_again(tmp_path):
+    posterior = linear()
+    method = tallmc.Method(dynamics=table_1.sghmc_recipe(2, friction=3.0), size=3, step_size=0.01)
+    whole = tallmc.sample(posterior, method, **SETTINGS)
+    cut(posterior, method, tmp_path / "run", 100)
+    with pytest.raises(tallmc.InvalidInput, match="method must be given again: the store cannot hold the function"):
+        tallmc.resume(tmp_path / "run", posterior)
+    assert_same(tallmc.resume(tmp_path / "run", posterior, method=method), whole)
+    with pytest.raises(NotData):
+        encode_method(method)
+
+
+@pytest.mark.parametrize("name", [*tallmc.METHODS, *RUNS])
+def test_every_named_method_is_data(name):
+    method = RUNS[name] if name in RUNS else tallmc.METHODS[name].make(0.1, **tallmc.METHODS[name].example)
+    content, arrays = encode_method(method)
+    again = decode_method(json.loads(json.dumps(content)), arrays)
+    assert repr(again) == repr(method)
+    assert type(again) is type(method)
+
+
+def test_large_draws_are_mapped_and_small_ones_are_not(tmp_path, monkeypatch):
+    stored = tallmc.sample(linear(), RUNS["preferential"], store=tmp_path / "run", **SETTINGS)
+    monkeypatch.setattr(reader, "_IN_MEMORY", 0)
+    mapped = tallmc.load(tmp_path / "run")
+    assert isinstance(mapped.positions, np.memmap)
+    assert_same(mapped, stored)
+    assert str(mapped.health) == str(stored.health)
+
+
+@pytest.mark.slow
+def test_a_large_state_is_kept_for_the_last_blocks_only(tmp_path):
+    posterior = linear(n_rows=20_000)
+    method = tallmc.saga_ld(1e-6, size=3)
+    whole = tallmc.sample(posterior, method, **SETTINGS)
+    cut(posterior, method, tmp_path / "run", 300)
+    blocks = open_store(tmp_path / "run").blocks
+    assert len(blocks) > 4
+    states = sorted(file.name for file in (tmp_path / "run" / "blocks").glob("state-*"))
+    assert states == sorted(f"state-{block.number:07}.npz" for block in blocks[-2:])
+    assert_same(tallmc.resume(tmp_path / "run", posterior), whole)
+
+
+def test_moments_and_parameters_in_pieces_are_those_of_the_whole(monkeypatch):
+    from tallmc import _kept
+
+    draws = np.random.default_rng(0).normal(3.0, 2.0, size=(3, 1000, 5)).astype(np.float32)
+    monkeypatch.setattr(_kept, "_BYTES_AT_ONCE", 3000)
+    found = moments(draws)
+    exact = draws.astype(np.float64)
+    np.testing.assert_allclose(found.mean, exact.mean(axis=(0, 1)), rtol=1e-12)
+    np.testing.assert_allclose(found.sd, exact.std(axis=(0, 1)), rtol=1e-12)
+    np.testing.assert_array_equal(found.extent, np.ptp(exact, axis=1))
+    np.testing.assert_array_equal(by_parameter(lambda part: part.max(axis=(0, 1)), draws), exact.max(axis=(0, 1)))
+
+
+@pytest.mark.parametrize("chunk", [2048, pytest.param(2**23, marks=pytest.mark.slow)])
+def test_the_finished_run_opens_in_xarray_and_arviz(tmp_path, chunk, monkeypatch):
+    pytest.importorskip("zarr", reason="zarr is not installed")
+    import arviz_stats
+    import xarray as xr
+
+    from tallmc.store import export
+
+    monkeypatch.setattr(export, "_CHUNK_BYTES", chunk)
+    posterior = tallmc.Posterior(
+        log_likelihood=lambda p, row: -0.5 * (row["y"] - p["slope"] @ row["x"] - p["../intercept"]) ** 2,
+        log_prior=lambda p: -0.5 * (p["../intercept"] ** 2 + jnp.sum(p["slope"] ** 2)),
+        data={"x": np.random.default_rng(0).normal(size=(50, 2)), "y": np.ones(50)},
+        init={"../intercept": 0.0, "slope": np.zeros(2)},
+    )
+    store = tallmc.store.Folder(tmp_path / "run", labels={"slope": ["age", "größe"]})
+    draws = tallmc.sample(posterior, tallmc.mala(0.01), chains=2, draws=300, store=store)
+    for length in (300, 450):
+        if length > 300:
+            draws = tallmc.resume(tmp_path / "run", posterior, draws=length)
+        tree = xr.open_datatree(tmp_path / "run" / "draws.zarr", engine="zarr")
+        np.testing.assert_array_equal(tree["posterior/slope"].values, draws.params["slope"])
+        np.testing.assert_array_equal(tree["posterior/p_.._intercept"].values, draws.params["../intercept"])
+        assert tree["posterior/slope"].dims == ("chain", "draw", "slope_dim")
+        assert list(tree["posterior/slope_dim"].values) == ["age", "größe"]
+        for name, values in draws.sample_stats.items():
+            np.testing.assert_array_equal(tree[f"sample_stats/{name}"].values, values)
+        assert tree.attrs["completed"] == [True, True]
+        assert len(arviz_stats.summary(tree)) == 3
+    names = {str(file.relative_to(tmp_path / "run")) for file in (tmp_path / "run" / "draws.zarr").rglob("*") if file.is_file()}
+    assert names == set(open_store(tmp_path / "run").manifest.exported)
+    assert not list(tmp_path.rglob("*.tmp"))
+    assert {file.name for file in tmp_path.iterdir()} == {"run"}  # a hostile parameter name leads nowhere
+
+
+def test_a_failed_chain_is_nan_in_the_export(tmp_path):
+    pytest.importorskip("zarr", reason="zarr is not installed")
+    import xarray as xr
+
+    posterior = tallmc.Posterior(  # a hill that a chain beyond 5 runs down for ever
+        log_likelihood=lambda theta, row: jnp.where(theta < 5, -0.5 * (theta - row) ** 2, 0.5 * theta**2),
+        log_prior=lambda theta: 0.0,
+        data=np.linspace(0, 1, 10),
+        init=0.5,
+    )
+    start = np.array([[0.5], [6.0]])
+    with pytest.warns(tallmc.SamplingWarning, match="ran away"):
+        draws = tallmc.sample(posterior, tallmc.ula(0.1), chains=2, draws=300, burn_in=0, start=start, store=tmp_path / "run")
+    assert np.isfinite(draws.positions[1, :20]).all()
+    theta = xr.open_datatree(tmp_path / "run" / "draws.zarr", engine="zarr")["posterior/theta"].values
+    assert np.isnan(theta[1]).all()
+    np.testing.assert_array_equal(theta[0], draws.positions[0, :, 0])
+
+
+@pytest.mark.slow
+def test_the_examples_of_the_documentation_run(tmp_path, monkeypatch, capsys):
+    text = (Path(__file__).resolve().parents[1] / "docs" / "runs.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) == 2
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    for block in blocks:
+        exec(compile(block, "runs.md", "exec"), names)
+    assert names["draws"].positions.shape == (4, 2000, 3)
+    assert "effective" in capsys.readouterr().out
