@@ -21,7 +21,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 bench: $(BENCH)           ## speed against the peers, as ratios measured in one run; writes docs/performance.md
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks --page
 
 bench-quick: $(BENCH)     ## the most important of it, in minutes
 	$(BIN)/python -m benchmarks --quick

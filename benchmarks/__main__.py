@@ -16,9 +16,10 @@ if __name__ == "__main__":
     parser.add_argument("names", nargs="*", help=f"of {', '.join((*ALL, 'accelerator'))}")
     parser.add_argument("--quick", action="store_true", help="no peers that need an environment of their own")
     parser.add_argument("--output", type=Path, default=Path(".bench"), help="folder for results.md and results.json")
+    parser.add_argument("--page", action="store_true", help="write docs/performance.md")
     options = parser.parse_args()
     print(*(f"{name}: {value}" for name, value in report.facts().items()), sep="\n")
     for name in options.names or (QUICK if options.quick else ALL):
         module = importlib.import_module(f"benchmarks.{name}")
         module.main(quick=options.quick) if name == "steps" else module.main()
-        report.save(options.output, page=not options.names and not options.quick)
+        report.save(options.output, page=options.page)

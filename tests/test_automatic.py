@@ -74,7 +74,7 @@ def test_the_same_seed_gives_the_same_draws():
     np.testing.assert_array_equal(first.positions, second.positions)
 
 
-@pytest.mark.parametrize("double", [True, False])
+@pytest.mark.parametrize("double", slow_after(1, [True, False]))
 def test_a_posterior_without_noise_is_no_trouble(double):
     """On a linear regression control variates of order 2 leave rounding errors, or nothing at all."""
     with jax.enable_x64(double):

@@ -31,7 +31,7 @@ def test_counting_sampled_steps_and_finding_them_are_inverse(schedule):
         assert schedule.sampled(needed - 1) == count - 1
 
 
-@pytest.mark.parametrize(("burn_in", "thin"), [(0, 1), (13, 1), (25, 2), (4, 5)])
+@pytest.mark.parametrize(("burn_in", "thin"), slow_after(2, [(0, 1), (25, 2), (13, 1), (4, 5)]))
 def test_draws_come_from_the_sampling_phase_only(burn_in, thin):
     settings = {"chains": 2, "seed": 3}
     every = tallmc.sample(linear(), tallmc.sgld(Cyclical(0.05, 10, 1.0), size=3), draws=600, burn_in=0, **settings).positions

@@ -22,9 +22,9 @@ _SAME_POTENTIAL = 1e-4
 
 def fingerprint(posterior: AbstractPosterior) -> dict[str, Any]:
     """The rows, the start and the settings of a model by their sha256; of one with functions, the potential at the start too."""
+    posterior = posterior.without_copies()  # another device may have others
     kinds = [f"{name} {type(value).__name__}" for name, value in vars(posterior).items()]
     digest = hashlib.sha256(f"{type(posterior).__name__} {kinds} {posterior.layout.names} {posterior.layout.shapes}".encode())
-    posterior = posterior.without_copies()  # another device may have others
     for path, leaf in named_leaves(posterior).items():
         values = np.ascontiguousarray(leaf)
         digest.update(f"{path} {values.dtype} {values.shape}".encode())
