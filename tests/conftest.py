@@ -26,6 +26,7 @@ def pytest_unconfigure(config):
     if hasattr(config, "compiled"):
         shutil.rmtree(config.compiled, ignore_errors=True)
 
+
 SHARED = Path(os.environ.get("TALLMC_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import tallmc
 import tallmc.automatic.method as automatic
-from problems import exact_posterior, linear, logistic
+from problems import exact_posterior, linear, logistic, slow_after
 from tallmc import Automatic, InvalidInput
 from tallmc.diagnose.health import assess
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tallmc
-from problems import linear, logistic
+from problems import linear, logistic, slow_after
 from tallmc.cli import main
 from tallmc.experiments import EXPERIMENTS, Setting, experiment_named, synthetic
 from tallmc.experiments.chains import kernel_of, kernels, trace

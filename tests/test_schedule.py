@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import tallmc
-from problems import linear
+from problems import linear, slow_after
 from tallmc.schedule import Constant, Cyclical, Polynomial
 
 CYCLE = Cyclical(0.05, cycle=10, sampling=0.3)

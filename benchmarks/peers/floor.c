@@ -17,6 +17,15 @@ static inline int64_t draw(uint64_t *s, int64_t n_rows, const uint32_t *keep, co
     return !keep || (uint32_t)word <= keep[row] ? row : other[row];
 }
 
+/* More rows asked for at a time than the processor keeps track of would be forgotten. */
+#define AHEAD 32
+
+static inline void fetch(const float *x, const float *y, const float *inverse_p, int64_t d, int64_t row) {
+    for (int64_t j = 0; j < d; j += 16) __builtin_prefetch(x + row * d + j);
+    __builtin_prefetch(y + row);
+    if (inverse_p) __builtin_prefetch(inverse_p + row);
+}
+
 void sgld(const float *restrict x, const float *restrict y, const float *restrict inverse_p, const uint32_t *keep,
           const int32_t *other, int64_t n_rows, int64_t d, int64_t size, int64_t steps, float step_size, float *restrict theta,
           float *restrict draws, uint64_t seed) {
@@ -25,9 +34,7 @@ void sgld(const float *restrict x, const float *restrict y, const float *restric
     for (int64_t t = 0; t < steps; t++) {
         for (int64_t i = 0; i < size; i++) {
             rows[i] = draw(&seed, n_rows, keep, other);
-            for (int64_t j = 0; j < d; j += 16) __builtin_prefetch(x + rows[i] * d + j);
-            __builtin_prefetch(y + rows[i]);
-            if (inverse_p) __builtin_prefetch(inverse_p + rows[i]);
+            if (i < AHEAD) fetch(x, y, inverse_p, d, rows[i]);
         }
         for (int64_t j = 0; j < d; j += 2) { /* Box and Muller */
             uint64_t word = next(&seed);
@@ -38,6 +45,7 @@ void sgld(const float *restrict x, const float *restrict y, const float *restric
         for (int64_t i = 0; i < size; i++) {
             const float *row = x + rows[i] * d;
             float z = 0;
+            if (i + AHEAD < size) fetch(x, y, inverse_p, d, rows[i + AHEAD]);
             for (int64_t j = 0; j < d; j++) z += row[j] * theta[j];
             float weight = (inverse_p ? inverse_p[rows[i]] : (float)n_rows) / size;
             float slope = weight * (1 / (1 + expf(-z)) - y[rows[i]]);

@@ -11,7 +11,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import lax
 from jaxtyping import Array, Float
 
@@ -230,6 +229,8 @@ def _lbfgs(posterior: AbstractPosterior, tolerance: Array, max_steps: int) -> tu
         lambda gradient, cotangent: (cotangent * gradient,),
     )
 
+    import optax  # here and below, since it takes long to import and Newton does without
+
     solver = optax.lbfgs()
     value_and_grad = optax.value_and_grad_from_state(potential)
     first_norm = jnp.linalg.norm(posterior.gradient(posterior.init))
@@ -257,6 +258,8 @@ def _lbfgs(posterior: AbstractPosterior, tolerance: Array, max_steps: int) -> tu
 
 @eqx.filter_jit
 def _adam(posterior: AbstractPosterior, step_size: Array, steps: int, size: int, key: Array) -> Float[Array, " d"]:
+    import optax
+
     solver = optax.adam(step_size)
 
     def advance(carry: Any, key: Array) -> Any:

@@ -12,12 +12,11 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.experimental import pallas as pl
-from jax.experimental.pallas import triton
 from jaxtyping import Array, Float, Int
 
 _ROWS_AT_ONCE = 16  # of 8, 16 and 32, with one, two and four warps: the fastest on an H200
 _WARPS = 1
+_MOST_ROWS = 1024  # of a chain, which one program takes one after the other
 _MOST_COLUMNS = 1024  # of which a few rows fit into a program's registers
 
 interpret = False
@@ -33,6 +32,11 @@ def pack(x: Float[Array, "N d"], y: Float[Array, " N"]) -> Float[Array, "N c"] |
     return jnp.pad(jnp.concatenate([x, y[:, None]], axis=1), ((0, 0), (0, columns - x.shape[1] - 1)))
 
 
+def is_worth_it(n: int) -> bool:
+    """Whether so many rows of one chain are better summed here."""
+    return n <= _MOST_ROWS
+
+
 def weighted_row_sum(
     compact: Callable[[Sequence[Float[Array, " n"]], Float[Array, " n"]], Float[Array, " n"]],
     packed: Float[Array, "N c"],
@@ -41,6 +45,9 @@ def weighted_row_sum(
     positions: Float[Array, "k d"],
 ) -> Float[Array, " d"]:
     """Σ w_i c_i x_i over these rows, where `compact(z, y)` gives the c_i from the z_k = (x_iᵀ positions_k)_i."""
+    from jax.experimental import pallas as pl  # here, since it takes as long to import as half the library
+    from jax.experimental.pallas import triton
+
     (n,), (n_positions, d), columns = indices.shape, positions.shape, packed.shape[1]
     chunks = -(-n // _ROWS_AT_ONCE)
     missing = (0, chunks * _ROWS_AT_ONCE - n)

@@ -117,7 +117,7 @@ class GeneralisedLinear(AbstractPosterior):
         weights: Float[Array, " n"],
         indices: Int[Array, " n"] | None = None,
     ) -> Float[Array, " d"]:
-        if indices is None or self.packed is None:
+        if indices is None or self.packed is None or not fused.is_worth_it(len(indices)):
             return super().sum_remainders(order, position, centre, rows, weights)
 
         def compact(z: Sequence[Float[Array, " n"]], y: Float[Array, " n"]) -> Float[Array, " n"]:
