@@ -28,7 +28,7 @@ def check_errors(draws, mean, sd):
 
 
 @pytest.mark.parametrize("seed", slow_after(1, [0, 1]))
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", slow_after(1, SMALL))
 def test_small_data(shared, name, seed):
     reference = np.load(shared / "reference" / f"{name}.npz", allow_pickle=False)
     check_errors(tallmc.sample(SMALL[name](), ess=EFFECTIVE, seed=seed), reference["mean"], reference["sd"])

@@ -203,6 +203,7 @@ def of_the_example(h, subsample, correction=None):
     return tallmc.Method(dynamics=Underdamped(10.0), subsample=subsample, size=1, step_size=2 * h, correction=correction)
 
 
+@pytest.mark.slow
 def test_ewsg_beats_sghmc():
     sghmc = divergence(of_the_example(0.05, Uniform()), 1)
     ewsg = divergence(of_the_example(0.05, ExponentiallyWeighted(1)), 2)

@@ -33,7 +33,7 @@ def invariance_z(kernel, chains: int = 40_000, steps: int = 6) -> float:
 
 @pytest.mark.parametrize(
     ("dynamics", "geometry"),
-    slow_after(2, [(MALA(), Dense()), (RandomWalk(), Diagonal()), (MALA(), Identity()), (RandomWalk(), Identity())]),
+    slow_after(1, [(MALA(), Dense()), (RandomWalk(), Diagonal()), (MALA(), Identity()), (RandomWalk(), Identity())]),
     ids=["mala-dense", "random-walk-diagonal", "mala", "random-walk"],
 )
 def test_accept_steps_leave_the_posterior_invariant(dynamics, geometry):

@@ -134,7 +134,7 @@ class LBFGS(AbstractOptimiser):
 
     def find(self, passes: Passes) -> Float[Array, " d"]:
         posterior = passes.posterior
-        position, steps, evaluations = _lbfgs(posterior, jnp.asarray(self.tolerance, posterior.dtype), self.max_steps)
+        position, steps, evaluations = _lbfgs(posterior, jnp.asarray(self.tolerance, posterior.dtype), jnp.int32(self.max_steps))
         passes.n_row_evals += int(evaluations) * posterior.n_rows
         if int(steps) == self.max_steps:
             warnings.warn(f"L-BFGS stopped after {self.max_steps} steps, before the mode. Raise max_steps.", stacklevel=3)
@@ -218,7 +218,7 @@ def _hessian(posterior: AbstractPosterior, position: Float[Array, " d"], part: P
 
 
 @eqx.filter_jit
-def _lbfgs(posterior: AbstractPosterior, tolerance: Array, max_steps: int) -> tuple[Float[Array, " d"], Array, Array]:
+def _lbfgs(posterior: AbstractPosterior, tolerance: Array, max_steps: Array) -> tuple[Float[Array, " d"], Array, Array]:
     @jax.custom_vjp
     def potential(position: Float[Array, " d"]) -> Float[Array, ""]:
         return posterior.potential(position)
