@@ -67,7 +67,7 @@ def plant(store, name, content):
     write_manifest(store, dataclasses.replace(manifest, blocks=tuple(blocks), setup=setup))
 
 
-def refused(store):
+def check_refused(store):
     for use in (tallmc.load, lambda path: tallmc.resume(path, linear()), lambda path: write_report(path, store / "page.html")):
         with pytest.raises(StoreError):
             use(store)
@@ -120,14 +120,14 @@ HOSTILE = {
 @pytest.mark.parametrize("what", HOSTILE)
 def test_hostile_arrays_are_refused(what, store):
     plant(store, last_draws(store), HOSTILE[what])
-    refused(store)
+    check_refused(store)
 
 
 @pytest.mark.parametrize("what", ["object arrays", "a zip bomb", "an absurd shape", "no archive"])
 def test_a_hostile_setup_and_a_hostile_state_are_refused(what, store):
     for name in (open_store(store).blocks[-1].state_name, "setup.npz"):
         plant(store, name, HOSTILE[what])
-        refused(store)
+        check_refused(store)
 
 
 def test_a_zip_bomb_is_not_unpacked(store, monkeypatch):
@@ -151,7 +151,7 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(store):
     manifest, _ = read_manifest(store)
     secret = sums((store.parent / "secret.npz").read_bytes())
     write_manifest(store, dataclasses.replace(manifest, setup={**manifest.setup, "../secret.npz": secret}))
-    refused(store)
+    check_refused(store)
 
 
 @pytest.mark.parametrize("link", ["file", "folder", "manifest"])
@@ -167,7 +167,7 @@ def test_links_out_of_the_store_are_refused(link, store):
         for manifest in ("manifest.json", "manifest.previous.json"):
             shutil.move(store / manifest, store / f"elsewhere-{manifest}")
             (store / manifest).symlink_to(store / f"elsewhere-{manifest}")
-    refused(store)
+    check_refused(store)
 
 
 def test_a_pipe_in_place_of_a_file_does_not_hang(store):
@@ -204,7 +204,7 @@ def test_links_in_an_export_are_not_followed_when_it_is_replaced(store, tmp_path
 def test_manifests_that_are_none_are_refused(content, store):
     for name in ("manifest.json", "manifest.previous.json"):
         (store / name).write_bytes(content)
-    refused(store)
+    check_refused(store)
 
 
 HOSTILE_SETUPS = {
