@@ -54,7 +54,7 @@ def laplace(
 ) -> Anchor:
     """Find the mode and the curvature there.
 
-    `optimiser` is `tallmc.Newton()` in up to 200 dimensions and `tallmc.LBFGS()` above unless given; `tallmc.Adam(...)` is what
+    `optimiser` is `tallmc.Newton()` in up to 500 dimensions and `tallmc.LBFGS()` above unless given; `tallmc.Adam(...)` is what
     the papers used. `at` skips the search and anchors at these parameters. `hessian=False` leaves out what takes d² memory.
 
     >>> import jax.numpy as jnp, tallmc

@@ -70,7 +70,9 @@ def prepare_metric(metric: Any, posterior: AbstractPosterior) -> AbstractMetric:
             raise InvalidInput("metric", rule, metric, "It returns a positive definite d×d matrix.")
         count = min(_FISHER_ROWS, posterior.n_rows)
         chosen = np.random.default_rng(0).choice(posterior.n_rows, count, replace=False)
-        few = eqx.tree_at(lambda of: of.data, posterior, Observations(*take_rows(posterior.data, jnp.asarray(chosen))))
+        few = eqx.tree_at(
+            lambda of: of.data, posterior.without_copies(), Observations(*take_rows(posterior.data, jnp.asarray(chosen)))
+        )
         return FisherMetric(few, jnp.asarray(posterior.n_rows / count, posterior.dtype))
     own, d = OwnMetric(metric, posterior.layout), posterior.dim
     matrix = np.asarray(own(posterior.init), np.float64)

@@ -71,5 +71,5 @@ def weighted_row_sum(
         in_specs=[pl.BlockSpec(), pl.BlockSpec(), pl.BlockSpec(), pl.BlockSpec(memory_space=pl.ANY)],
         compiler_params=triton.CompilerParams(num_warps=_WARPS),
         interpret=interpret,
-    )(jnp.pad(indices, missing), jnp.pad(weights, missing), jnp.pad(positions, ((0, 0), (0, columns - d))), packed)
+    )(jnp.pad(indices, missing, mode="edge"), jnp.pad(weights, missing), jnp.pad(positions, ((0, 0), (0, columns - d))), packed)
     return total[:d]

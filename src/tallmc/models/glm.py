@@ -48,7 +48,7 @@ class GeneralisedLinear(AbstractPosterior):
     family: AbstractFamily
     prior_variance: Float[Array, ""] | Float[Array, " d"]
     packed: Float[Array, "N c"] | None = None
-    """The data once more, as the GPU likes to read them."""
+    """The data once more, as the GPU likes to read them; whoever replaces the data begins with `without_copies`."""
 
     def without_copies(self) -> GeneralisedLinear:
         return dataclasses.replace(self, packed=None)

@@ -163,7 +163,7 @@ class BanditSelection(AbstractSelection):
         picks = self.picks_at(learned, self.draw(learned, supply))
         batch = Batch(take_rows(posterior.data, picks.indices), picks.weights, picks.indices)
         estimate = estimate_from(gradient, position, memory, batch, centred)
-        # The same residuals as in the estimate: compiled, they are computed once.
+        # For a GLM the same residuals as in the estimate: compiled, they are computed once.
         residuals = gradient.residuals(position, batch.rows, batch.indices, memory.gradient)
         selection = self.learn(learned, picks, posterior.norms(residuals, batch.rows))
         return dataclasses.replace(estimate, memory=dataclasses.replace(estimate.memory, selection=selection))
