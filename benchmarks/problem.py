@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 
-import jax.numpy as jnp
 import numpy as np
 
 import tallmc
@@ -21,4 +20,4 @@ def covertype_shaped() -> tallmc.AbstractPosterior:
     dummies[np.arange(N_ROWS), 4 + rng.choice(40, N_ROWS, p=rng.dirichlet(np.full(40, 0.3)))] = 1
     x = np.concatenate([np.ones((N_ROWS, 1)), rng.normal(size=(N_ROWS, 10)), dummies], axis=1).astype(np.float32)
     y = rng.random(N_ROWS) < 1 / (1 + np.exp(-x @ rng.normal(0, 0.5, DIM)))
-    return tallmc.models.logistic_regression(jnp.asarray(x), y, prior_variance=10.0)
+    return tallmc.models.logistic_regression(x, y, prior_variance=10.0)

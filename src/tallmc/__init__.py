@@ -2,6 +2,7 @@
 
 from . import diagnose, dynamics, geometry, gradient, models, reference, report, schedule, store, subsample, tuning
 from ._anchor import Anchor, laplace
+from ._compiler import ask_for_whole_loops
 from ._draws import Draws
 from ._errors import InvalidInput, PreparationError, SamplingWarning
 from ._method import Method
@@ -50,6 +51,8 @@ from .methods import (
 from .progress import Progress
 from .store import load
 from .tuning import Budget, tune
+
+ask_for_whole_loops()
 
 __all__ = [
     "LBFGS",

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from ._posterior import AbstractPosterior
-from ._rows import take_rows
+from ._rows import in_memory, take_rows
 from .correction import AbstractNoiseEstimate
 from .dynamics.base import AbstractDynamics
 from .gradient.base import AbstractGradient, Batch
@@ -153,7 +153,8 @@ class Kernel(AbstractKernel):
         def gathered(node: Any) -> Any:
             if not isinstance(node, Picks):
                 return node
-            return Batch(take_rows(self.posterior.data, node.indices), node.weights, node.indices)
+            indices = in_memory(node.indices) if node.indices.ndim > 1 else node.indices
+            return Batch(take_rows(self.posterior.data, indices), node.weights, indices)
 
         return Supply(jax.tree.map(gathered, supply.rows, is_leaf=lambda node: isinstance(node, Picks)), supply.noise)
 

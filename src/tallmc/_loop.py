@@ -10,6 +10,7 @@ k // thin, so that the last step of each window is what remains.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -87,15 +88,19 @@ def advance(
         block_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, number)
         supply = jax.vmap(lambda key: kernel.supply(key, block), out_axes=1)(block_keys)
         supply = kernel.gather(supply) if gather_ahead else supply
+        # An axis of length one, that of a single chain, would have XLA copy all rows once more, and in one thread.
+        folded = jax.tree.map(lambda leaf: leaf.reshape(block, math.prod(leaf.shape[1:3]), *leaf.shape[3:]), supply)
 
         def run_step(k: Array, carry: tuple[RunState, Recorded]) -> tuple[RunState, Recorded]:
             state, recorded = carry
             step = number * block + k
-            step_supply = jax.tree.map(lambda leaf: lax.dynamic_index_in_dim(leaf, k, keepdims=False), supply)
+            step_supply = jax.tree.map(
+                lambda leaf, whole: lax.dynamic_index_in_dim(leaf, k, keepdims=False).reshape(whole.shape[1:]), folded, supply
+            )
             chains, outcome, failed_at, stats = chain_step(
                 kernel, state.chains, state.outcome, state.failed_at, step_supply, step
             )
-            slot = jnp.clip((sampled(step) - before_sampling) // thin - completed_before, 0, slots - 1)
+            slot = jnp.clip(lax.div(sampled(step) - before_sampling, thin) - completed_before, 0, slots - 1)
             alive = (outcome == Outcome.OK)[:, None]
             n_rows = recorded.n_rows
             if "batch_size" in stats:

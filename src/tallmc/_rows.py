@@ -18,6 +18,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from ._compiler import loops_are_whole
+
 # Some accelerators round float32 factors to eleven bits unless told not to.
 dot = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 
@@ -51,7 +53,43 @@ def count_rows(data: PyTree[Array]) -> int:
 
 def take_rows(data: PyTree[Array], indices: Int[Array, "*k"]) -> PyTree[Array]:
     """Rows by index; every index is known to be in range."""
+    return _take_one_by_one(data, indices) if indices.ndim == 1 and loops_are_whole() else _gather(data, indices)
+
+
+def in_memory(indices: Int[Array, "*k"]) -> Int[Array, "*k"]:
+    """The same numbers. XLA would compute each anew for every number of its row; what a loop starts from it writes down."""
+    if not loops_are_whole():
+        return indices
+    no_turns = jnp.minimum(indices.ravel()[0], 0)
+    return lax.fori_loop(0, no_turns, lambda _, numbers: jnp.maximum(numbers, 0), indices)
+
+
+def _gather(data: PyTree[Array], indices: Int[Array, "*k"]) -> PyTree[Array]:
     return jax.tree.map(lambda column: column.at[indices].get(mode="promise_in_bounds"), data)
+
+
+@jax.custom_batching.custom_vmap
+def _take_one_by_one(data: PyTree[Array], indices: Int[Array, " n"]) -> PyTree[Array]:
+    """A loop of copies. XLA takes a gather for a reading of all the data, and would not compile the loop around it whole."""
+
+    def take(column: Array) -> Array:
+        def copy(i: Array, rows: Array) -> Array:
+            row = lax.dynamic_index_in_dim(column, indices[i], keepdims=False)
+            return lax.dynamic_update_index_in_dim(rows, row, i, 0)
+
+        return lax.fori_loop(0, indices.shape[0], copy, jnp.zeros((*indices.shape, *column.shape[1:]), column.dtype))
+
+    return jax.tree.map(take, data)
+
+
+@_take_one_by_one.def_vmap
+def _take_for_chains(chains: int, batched: Any, data: PyTree[Array], indices: Int[Array, "c n"]) -> tuple[PyTree[Array], Any]:
+    """The rows of several chains at once; for a single one nothing changes."""
+    if chains == 1:
+        rows = jax.tree.map(lambda column: column[None], _take_one_by_one(data, indices[0]))
+    else:
+        rows = _gather(data, indices)
+    return rows, jax.tree.map(lambda _: True, data)
 
 
 def first_of_each(indices: Int[Array, " n"]) -> Bool[Array, " n"]:

@@ -68,6 +68,13 @@ class GeneralisedLinear(AbstractPosterior):
         z = dot(rows.x, centre)
         return self.family.slope(z, rows.y) + self.family.curvature(z, rows.y) * dot(rows.x, move)
 
+    def remainders(
+        self, order: int, position: Float[Array, " d"], centre: Float[Array, " d"], rows: Observations
+    ) -> Float[Array, " n"]:
+        if order == 0:
+            return self.row_gradients(position, rows)
+        return self._remainders(order, dot(rows.x, centre), rows.y)(dot(rows.x, position - centre))
+
     def mean_square_remainders(
         self,
         order: int,

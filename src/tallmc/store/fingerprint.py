@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import jaxlib
 import numpy as np
 
+from .._compiler import loops_are_whole
 from .._leaves import named_leaves
 from .._posterior import AbstractPosterior
 from .._version import __version__
@@ -56,4 +57,5 @@ def environment() -> dict[str, str]:
         "processors": str(os.cpu_count()),
         "device": f"{device.platform} {device.device_kind}",
         "precision": str(jnp.zeros(0, float).dtype),
+        "loops": "whole" if loops_are_whole() else "by kernel",
     }

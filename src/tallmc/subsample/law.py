@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
 
+from .._rows import take_rows
 from .alias import alias_table
 from .bits import uniform_index
 
@@ -63,11 +64,11 @@ class AliasLaw(AbstractLaw):
     def draw(self, words: UInt32[Array, "*k 2"]) -> Int[Array, "*k"]:
         cell_bits = self.threshold.shape[0].bit_length() - 1
         cell = (words[..., 0] >> (32 - cell_bits)).astype(jnp.int32)
-        own = words[..., 1] < self.threshold[cell]
-        return jnp.where(own, cell, self.alias[cell])
+        threshold, alias = take_rows((self.threshold, self.alias), cell)
+        return jnp.where(words[..., 1] < threshold, cell, alias)
 
     def inverse_probability(self, indices: Int[Array, "*k"]) -> Float[Array, "*k"]:
-        return self.inverse[indices]
+        return take_rows(self.inverse, indices)
 
     def probabilities(self) -> np.ndarray:
         return 1 / np.asarray(self.inverse, np.float64)

@@ -100,7 +100,7 @@ class MeasuredSelection(AbstractSelection):
             return gradient.residual_sum(position, dataclasses.replace(batch, weights=weights), memory.gradient)
 
         signs = _signs(draws, position.dtype)
-        known_rows, contrast = jax.vmap(residual_sum)(jnp.stack([of_draws(share, 1.0), of_draws(signs, 0.0)]))
+        known_rows, contrast = residual_sum(of_draws(share, 1.0)), residual_sum(of_draws(signs, 0.0))
         further = sum_of_draws(self.base.law, gradient, memory.gradient, position, total - draws, total, key_of(words))
         value = gradient.known(position, memory.gradient) + known_rows + further
         contrast = self.geometry.pull(contrast)

@@ -18,6 +18,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from .._compiler import loops_are_whole
 from .._random import random_words
 from .._rows import take_rows
 from ..gradient.base import AbstractGradient, Batch
@@ -25,7 +26,7 @@ from .law import AbstractLaw
 from .selection import AbstractStaticSelection, Picks, centred
 
 NO_ROWS = np.zeros(0, np.int32)
-_CHUNK = 64
+_CHUNK, _CHUNK_OF_WHOLE_LOOP = 64, 16  # rows at a time: a turn of a loop costs much, or next to nothing
 _LEAST_DRAWN = 0.25  # of a step's rows: what is certain leaves so much to chance, and rows that nobody expected still turn up
 
 
@@ -92,13 +93,13 @@ def sum_of_draws(
 
     `learned` is the gradient's memory.
     """
-    posterior = gradient.posterior
+    posterior, size = gradient.posterior, _CHUNK_OF_WHOLE_LOOP if loops_are_whole() else _CHUNK
 
     def add_chunk(chunk: Array, so_far: Float[Array, " d"]) -> Float[Array, " d"]:
-        indices = law.draw(random_words(key, (_CHUNK,), chunk * _CHUNK))
-        used = chunk * _CHUNK + jnp.arange(_CHUNK) < count
+        indices = law.draw(random_words(key, (size,), chunk * size))
+        used = chunk * size + jnp.arange(size) < count
         weights = jnp.where(used, law.inverse_probability(indices) / total, 0)
         rows = take_rows(posterior.data, indices)
         return so_far + gradient.residual_sum(position, Batch(rows, weights, indices), learned)
 
-    return lax.fori_loop(0, (count + _CHUNK - 1) // _CHUNK, add_chunk, jnp.zeros_like(position))
+    return lax.fori_loop(0, (count + size - 1) // size, add_chunk, jnp.zeros_like(position))

@@ -1,0 +1,70 @@
+"""What is asked of XLA: heard when it can be, harmless when it is too late, and no other rows are taken for it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tallmc
+from tallmc import _rows
+
+_REPORT = """
+import json, os
+from tallmc._compiler import loops_are_whole
+from tallmc.models import logistic_regression
+
+x = np.random.default_rng(0).normal(size=(500, 3))
+posterior = logistic_regression(x, x[:, 0] > 0, prior_variance=1.0)
+draws = tallmc.sample(posterior, tallmc.sgld_ps(1e-3, size=8), chains=2, draws=50, seed=1, progress=False)
+print(json.dumps({"whole": loops_are_whole(), "flags": os.environ["XLA_FLAGS"], "draws": draws.positions.tolist()}))
+"""
+
+
+def report_of(imports, **environment):
+    kept = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    ran = subprocess.run(
+        [sys.executable, "-c", imports + _REPORT], env={**kept, **environment}, capture_output=True, text=True, check=True
+    )
+    return json.loads(ran.stdout)
+
+
+def test_loops_are_whole_unless_it_is_too_late_and_the_draws_are_the_same():
+    asked = report_of("import jax, numpy as np, tallmc")
+    too_late = report_of("import jax, numpy as np; jax.numpy.ones(3) + 1; import tallmc")
+    assert asked["whole"] and not too_late["whole"]
+    np.testing.assert_allclose(asked["draws"], too_late["draws"], rtol=1e-3, atol=1e-4)
+
+
+def test_the_users_flags_stay():
+    theirs = "--xla_cpu_enable_fast_math=false"
+    with_theirs = report_of("import numpy as np, tallmc", XLA_FLAGS=theirs)
+    assert with_theirs["whole"] and with_theirs["flags"].split()[0] == theirs
+    options = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=0"
+    opted_out = report_of("import numpy as np, tallmc", XLA_FLAGS=options)
+    assert not opted_out["whole"] and opted_out["flags"] == options
+
+
+@pytest.mark.parametrize("chains", [None, 1, 3])
+def test_rows_taken_one_by_one_are_those_of_a_gather(chains, monkeypatch):
+    data = {"x": jnp.arange(60.0).reshape(20, 3), "y": jnp.arange(20)}
+    indices = jax.random.randint(jax.random.key(0), (7,) if chains is None else (chains, 7), 0, 20)
+    monkeypatch.setattr(_rows, "loops_are_whole", lambda: True)
+    take = jax.jit(_rows.take_rows if chains is None else jax.vmap(_rows.take_rows, in_axes=(None, 0)))
+    taken = take(data, indices)
+    assert ("gather" in str(jax.make_jaxpr(take)(data, indices))) == (chains == 3)
+    for name, column in data.items():
+        np.testing.assert_array_equal(taken[name], np.asarray(column)[np.asarray(indices)])
+
+
+def test_large_data_are_kept_as_they_were_given_and_are_the_librarys_own():
+    values = np.random.default_rng(0).normal(size=(2**18, 3))
+    given = np.asfortranarray(values)
+    posterior = tallmc.models.linear_regression(given, given[:, 0], prior_variance=1.0)
+    given[:] = 0
+    np.testing.assert_array_equal(posterior.data.x, values)
+    assert posterior.data.x.unsafe_buffer_pointer() % 64 == 0
