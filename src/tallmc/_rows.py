@@ -53,7 +53,8 @@ def count_rows(data: PyTree[Array]) -> int:
 
 def take_rows(data: PyTree[Array], indices: Int[Array, "*k"]) -> PyTree[Array]:
     """Rows by index; every index is known to be in range."""
-    return _take_one_by_one(data, indices) if indices.ndim == 1 and loops_are_whole() else _gather(data, indices)
+    in_a_step = indices.ndim == 1 and isinstance(indices, jax.core.Tracer)
+    return _take_one_by_one(data, indices) if in_a_step and loops_are_whole() else _gather(data, indices)
 
 
 def in_memory(indices: Int[Array, "*k"]) -> Int[Array, "*k"]:
