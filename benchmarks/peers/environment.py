@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import subprocess
 import sys
 import venv
@@ -48,8 +49,9 @@ def worker(peer: Peer, data: Path, size: int, steps: int, step_size: float) -> C
     except (subprocess.CalledProcessError, OSError) as error:
         print(f"{peer.name} is left out, it could not be installed: {_last_line(getattr(error, 'stderr', '') or str(error))}")
         return None
-    pipe = subprocess.PIPE
-    process = subprocess.Popen([str(argument) for argument in arguments], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    pipe, command = subprocess.PIPE, [str(argument) for argument in arguments]
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}  # what tallmc asked for itself
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
     assert process.stdin is not None and process.stdout is not None and process.stderr is not None
     to, back = process.stdin, process.stdout
     if back.readline() != "ready\n":
