@@ -129,7 +129,8 @@ class Stored(AbstractKept):
             self.chunks = Chunks(self.path / FINISHED, self.series)
         draws = self.chunks.add(blocks)
         state = write_arrays(self.path, entry.state_name, snapshot_arrays(snapshot))
-        if state.bytes > draws.bytes and len(old) >= _STATES_KEPT:
+        states = state.bytes + sum(block.state.bytes for block in old if block.state is not None)
+        if states > draws.bytes + sum(block.draws.bytes for block in old) and len(old) >= _STATES_KEPT:
             given_up = old[-_STATES_KEPT]
             old = (*old[:-_STATES_KEPT], given_up._replace(state=None), *old[len(old) - _STATES_KEPT + 1 :])
         known = (*old, entry._replace(draws=draws, state=state))
