@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import sys
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -49,11 +48,6 @@ class AbstractKept(abc.ABC):
     def n_draws(self) -> int:
         """Draws of each chain that were added."""
 
-    @property
-    @abc.abstractmethod
-    def room(self) -> int:
-        """Draws after which it is a good moment to settle."""
-
     @abc.abstractmethod
     def add(self, block: Block) -> None:
         """Keep a block."""
@@ -75,10 +69,6 @@ class InMemory(AbstractKept):
     @property
     def n_draws(self) -> int:
         return self._n_draws
-
-    @property
-    def room(self) -> int:
-        return sys.maxsize
 
     def add(self, block: Block) -> None:
         if block.n_draws or not self.blocks:

@@ -148,9 +148,9 @@ class Run:
                 after_call()
 
     def _run_call(self, steps: int) -> int:
-        """One call of the compiled loop; at most `steps` steps, and no more draws than it has slots or `kept` has room for."""
+        """One call of the compiled loop; at most `steps` steps, and no more draws than it has slots for."""
         before = self._completed(self.step)
-        fitting = int(self._steps_until(before + min(self.slots, self.kept.room))) - self.step
+        fitting = int(self._steps_until(before + self.slots)) - self.step
         countable = max(1, _MOST_ROWS_PER_CALL // self.kernel.most_rows)
         steps = min(steps, self.n_steps - self.step, fitting, countable)
         state, recorded = self._advance(steps)

@@ -2,7 +2,7 @@
 
 A chunk is a file of the numbers of some draws, draw after draw: as the sampler records them, and so that a chunk that is not full
 grows at its end. To add draws is to replace the last chunk by a longer one that begins with the same bytes. So what an earlier
-manifest says of these stays true at every moment, and a run whose blocks end with chunks writes its draws once. What makes a Zarr
+manifest says of these stays true at every moment, and only draws of a chunk that is not full are written again. What makes a Zarr
 of the chunks is written at its end (`export.py`); until then the manifest says what their arrays are.
 """
 

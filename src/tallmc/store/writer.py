@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import os
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -32,7 +31,6 @@ from .setup import make_setup, write_setup
 
 _SECONDS_PER_BLOCK = 0.5
 _SHARE_PER_BLOCK = 0.01  # of the run so far: the number of blocks grows with the logarithm of its length
-_TIMES_WITHIN_CHUNK = 3  # as long: a chunk that is not full is written again with the next block
 _MOST_BYTES = 2**23
 _STATES_KEPT = 2
 _PARTS = ("blocks", FINISHED, AS_SAMPLED)
@@ -61,11 +59,6 @@ class Stored(AbstractKept):
     @property
     def n_draws(self) -> int:
         return self._n_draws
-
-    @property
-    def room(self) -> int:
-        chunk = sys.maxsize if self.series is None else self.series.chunk
-        return chunk - self.n_draws % chunk
 
     def add(self, block: Block) -> None:
         found = self.export.series(block)
@@ -106,8 +99,6 @@ class Stored(AbstractKept):
     def _is_time(self) -> bool:
         now = time.perf_counter()
         enough = max(_SECONDS_PER_BLOCK, _SHARE_PER_BLOCK * (now - self._began))
-        if self.series is not None and self.n_draws % self.series.chunk:
-            enough *= _TIMES_WITHIN_CHUNK
         return now - self._last >= enough or sum(block.n_bytes for block in self.pending) >= _MOST_BYTES
 
     def _wait(self) -> None:
