@@ -19,7 +19,7 @@ import pytest
 import tallmc
 from problems import linear
 from tallmc import _run
-from tallmc.store import StoreError, writer
+from tallmc.store import StoreError, chunks, writer
 from tallmc.store.reader import open_store
 
 DRAWS = 6000
@@ -34,11 +34,12 @@ CHILD = textwrap.dedent("""
     import tallmc
     from problems import linear
     from tallmc import _run
-    from tallmc.store import writer
+    from tallmc.store import chunks, writer
     from test_faults import METHOD, SETTINGS, has_run
 
     writer._SECONDS_PER_BLOCK = writer._SHARE_PER_BLOCK = 0.0  # every call of the loop is a block
     _run._MOST_SLOTS = 60
+    chunks._CHUNK_BYTES = 2**15
     warnings.simplefilter("ignore")
 
     def callback(progress):
@@ -57,6 +58,7 @@ def short_blocks(patch):
     patch.setattr(writer, "_SECONDS_PER_BLOCK", 0.0)
     patch.setattr(writer, "_SHARE_PER_BLOCK", 0.0)
     patch.setattr(_run, "_MOST_SLOTS", 60)
+    patch.setattr(chunks, "_CHUNK_BYTES", 2**15)
 
 
 @pytest.fixture(scope="module")
@@ -141,15 +143,27 @@ def stopped(tmp_path_factory):
 
 
 def damage(file, how, chance):
+    """The first byte of the file that is not what it was."""
     content = bytearray(file.read_bytes())
+    at = chance.randrange(len(content))
     match how:
         case "flipped":
-            content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
+            content[at] ^= 1 << chance.randrange(8)
             file.write_bytes(content)
         case "truncated":
-            file.write_bytes(content[: chance.randrange(len(content))])
+            file.write_bytes(content[:at])
         case "missing":
             file.unlink()
+            at = 0
+    return at
+
+
+def blocks_before(manifest, name, at):
+    """How many blocks are complete before that byte of a chunk."""
+    array, chunk = name.removeprefix("draws.zarr/").rsplit("/", 1)
+    draw = int(chunk.split(".")[2]) * manifest.series.chunk + at // (3 * manifest.series.arrays[array].bytes)
+    ends = np.cumsum([block.n_draws for block in manifest.blocks])
+    return int(np.searchsorted(ends, draw, side="right"))
 
 
 CASES = [("flipped", 17), ("truncated", 9), ("missing", 8)]
@@ -161,35 +175,40 @@ def test_damage_is_always_found_and_the_run_falls_back_to_the_block_before(how, 
     chance = random.Random(f"{how}{cases}")
     names = sorted(str(file.relative_to(stopped)) for file in stopped.rglob("*") if file.is_file() and file.stat().st_size)
     complete = open_store(stopped).manifest
-    assert len(complete.blocks) > 10
+    assert len(complete.blocks) > 10 and complete.n_draws > 2 * complete.series.chunk
+    chance.shuffle(names)
     for case in range(cases):
         copy = tmp_path / f"{case}"
         shutil.copytree(stopped, copy)
         name = names[case % len(names)] if case < len(names) else chance.choice(names)
-        damage(copy / name, how, chance)
+        at = damage(copy / name, how, chance)
         opened = open_store(copy)
         last = len(complete.blocks) - 1
-        if name != "manifest.previous.json" or how != "missing":  # there need not be a previous one
+        is_draws = name.startswith("draws.zarr/")
+        if not is_draws and (name != "manifest.previous.json" or how != "missing"):  # there need not be a previous one
             assert name in opened.damaged
-        if name.startswith("blocks/draws"):
-            assert [block.number for block in opened.blocks] == list(range(int(name[-11:-4])))
+        if is_draws:
+            good = blocks_before(complete, name, at)
+            assert opened.damaged[0] == complete.blocks[good].draws_name
+            assert opened.blocks == complete.blocks[:good]
         elif name.startswith("blocks/state"):  # that of the last block is needed to go on
             assert len(opened.blocks) == (last if name == complete.blocks[-1].state_name else last + 1)
         else:  # the setup has a copy, the manifest a predecessor that is one block behind
             assert len(opened.blocks) >= last
-        assert opened.lost == 0 or name.startswith("blocks/")
+        assert opened.lost == 0 or is_draws or name.startswith("blocks/")
         if opened.manifest.n_draws:
             found = tallmc.load(copy).positions
             np.testing.assert_array_equal(found, whole.positions[:, : found.shape[1]])
         shutil.rmtree(copy)
 
 
-@pytest.mark.parametrize("name", ["blocks/draws-0000004.npz", "blocks/state-0000000.npz", "manifest.json", "setup.npz"])
+@pytest.mark.parametrize("name", ["draws.zarr/posterior/beta/c.0.1.0", "blocks/state-0000000.npz", "manifest.json", "setup.npz"])
 def test_a_damaged_run_is_resumed_bitwise(name, stopped, whole, tmp_path):
     copy = tmp_path / "run"
     shutil.copytree(stopped, copy)
     damage(copy / name, "flipped", random.Random(1))
-    with pytest.warns(tallmc.SamplingWarning, match=f"{name}.* damaged"):
+    said = "draws of block" if name.startswith("draws.zarr") else name
+    with pytest.warns(tallmc.SamplingWarning, match=f"{said}.* damaged"):
         again = tallmc.resume(copy, linear())
     np.testing.assert_array_equal(again.positions, whole.positions)
     assert open_store(copy).manifest.finished

@@ -18,11 +18,13 @@ import tallmc
 from problems import linear
 from tallmc.report import write_report
 from tallmc.store import StoreError, arrays, files
-from tallmc.store.files import Written, write_file
+from tallmc.store.chunks import Kind, Series
+from tallmc.store.files import Written
 from tallmc.store.manifest import read_manifest, write_manifest
 from tallmc.store.reader import open_store
 
 SOURCE = Path(tallmc.__file__).parent
+DRAWS = "draws.zarr/posterior/beta/c.0.0.0"
 
 
 class Bomb:
@@ -59,9 +61,7 @@ def plant(store, name, content):
     (store / name).write_bytes(content)
     manifest, _ = read_manifest(store)
     blocks = list(manifest.blocks)
-    if name == blocks[-1].draws_name:
-        blocks[-1] = blocks[-1]._replace(draws=sums(content))
-    elif name == blocks[-1].state_name:
+    if name == blocks[-1].state_name:
         blocks[-1] = blocks[-1]._replace(state=sums(content))
     setup = {**manifest.setup, **({name: sums(content)} if name in manifest.setup else {})}
     write_manifest(store, dataclasses.replace(manifest, blocks=tuple(blocks), setup=setup))
@@ -74,8 +74,8 @@ def check_refused(store):
     assert not (store / "page.html").exists()
 
 
-def last_draws(store):
-    return open_store(store).blocks[-1].draws_name
+def last_state(store):
+    return open_store(store).blocks[-1].state_name
 
 
 def npz(members, compression=zipfile.ZIP_STORED):
@@ -119,19 +119,70 @@ HOSTILE = {
 
 @pytest.mark.parametrize("what", HOSTILE)
 def test_hostile_arrays_are_refused(what, store):
-    plant(store, last_draws(store), HOSTILE[what])
+    plant(store, last_state(store), HOSTILE[what])
     check_refused(store)
 
 
 @pytest.mark.parametrize("what", ["object arrays", "a zip bomb", "an absurd shape", "no archive"])
-def test_a_hostile_setup_and_a_hostile_state_are_refused(what, store):
-    for name in (open_store(store).blocks[-1].state_name, "setup.npz"):
-        plant(store, name, HOSTILE[what])
-        check_refused(store)
+def test_a_hostile_setup_is_refused(what, store):
+    plant(store, "setup.npz", HOSTILE[what])
+    check_refused(store)
+
+
+BETA, STEP = "posterior/beta", "sample_stats/step_size"
+HOSTILE_SERIES = {
+    "objects": [2, 64, {BETA: ["object", [2]]}],
+    "records": [2, 64, {BETA: [[["a", "|O"]], [2]]}],
+    "text": [2, 64, {BETA: ["<U8", [2]]}],
+    "whole numbers for positions": [2, 64, {BETA: ["int64", [2]]}],
+    "a negative shape": [2, 64, {BETA: ["float64", [-2]]}],
+    "no chains": [0, 64, {BETA: ["float64", [2]]}],
+    "chunks without length": [2, 0, {BETA: ["float64", [2]]}],
+    "a name that leads out": [2, 64, {"posterior/../../secret": ["float64", [2]]}],
+    "a name of nothing": [2, 64, {"secret": ["float64", [2]]}],
+    "a list": [1, 2, 3],
+    "a number": 7,
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE_SERIES)
+def test_arrays_that_are_none_of_a_run_are_refused(what, store):
+    manifest, _ = read_manifest(store)
+    for _ in range(2):  # the one before must not come to its help
+        write_manifest(store, dataclasses.replace(manifest, series=HOSTILE_SERIES[what]))
+    check_refused(store)
+
+
+@pytest.mark.parametrize(
+    ("series", "draws"),
+    [
+        (Series(2, 64, {BETA: Kind("float64", (2**40, 2**20))}), 50),  # more than there is
+        (Series(2**62, 1, {BETA: Kind("float64", (2**62,))}), 50),
+        (Series(2, 1, {BETA: Kind("float64", (0,)), STEP: Kind("bool", (0,))}), 2**60),  # draws of nothing
+        (Series(2, 1, {BETA: Kind("float64", (2,))}), 2**60),
+    ],
+)
+def test_draws_that_are_not_there_are_not_read(series, draws, store):
+    manifest, _ = read_manifest(store)
+    empty = hashlib.sha256(b"").hexdigest()
+    block = manifest.blocks[0]._replace(n_draws=draws, draws=Written(draws * series.bytes, empty))
+    write_manifest(store, dataclasses.replace(manifest, series=series, blocks=(block,)))
+    with pytest.raises(StoreError, match="have at least one draw"):
+        tallmc.load(store)
+
+
+def test_draws_of_another_shape_are_refused(store):
+    manifest, _ = read_manifest(store)
+    arrays = manifest.series.arrays | {BETA: Kind("float32", (4,))}
+    write_manifest(store, dataclasses.replace(manifest, series=manifest.series._replace(arrays=arrays)))
+    with pytest.raises(StoreError, match="name the parameters of its draws"):
+        tallmc.load(store)
+    with pytest.raises(StoreError, match="have the arrays of its run"):
+        tallmc.resume(store, linear(), draws=60)
 
 
 def test_a_zip_bomb_is_not_unpacked(store, monkeypatch):
-    name = last_draws(store)
+    name = last_state(store)
     plant(store, name, HOSTILE["a zip bomb"])
     monkeypatch.setattr(arrays, "_read_array", lambda *_: pytest.fail("an entry was read"))
     with pytest.raises(StoreError, match="not compressed"):
@@ -156,7 +207,7 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(store):
 
 @pytest.mark.parametrize("link", ["file", "folder", "manifest"])
 def test_links_out_of_the_store_are_refused(link, store):
-    name = last_draws(store)
+    name = DRAWS
     if link == "file":
         shutil.move(store / name, store.parent / "run" / "elsewhere")
         (store / name).symlink_to(store / "elsewhere")
@@ -171,21 +222,25 @@ def test_links_out_of_the_store_are_refused(link, store):
 
 
 def test_a_pipe_in_place_of_a_file_does_not_hang(store):
-    name = last_draws(store)
-    (store / name).unlink()
-    os.mkfifo(store / name)
+    (store / DRAWS).unlink()
+    os.mkfifo(store / DRAWS)
     with pytest.raises(StoreError):
         tallmc.load(store)
 
 
-def test_links_in_an_export_are_not_followed_when_it_is_replaced(store, tmp_path):
+@pytest.mark.parametrize("blocks", [0, 1])
+@pytest.mark.parametrize("folder", ["draws.zarr", "draws.zarr/posterior", "sampled.zarr", "blocks"])
+def test_links_in_place_of_folders_are_not_followed(folder, blocks, store, tmp_path):
+    manifest, _ = read_manifest(store)
+    write_manifest(store, dataclasses.replace(manifest, blocks=manifest.blocks[:blocks]))
     target = tmp_path / "run" / "precious"
     target.mkdir()
     (target / "file").write_text("precious")
-    shutil.rmtree(store / "draws.zarr")
-    (store / "draws.zarr").symlink_to(target)
-    tallmc.resume(store, linear(), draws=60)
-    assert (target / "file").read_text() == "precious"
+    shutil.rmtree(store / folder, ignore_errors=True)
+    (store / folder).symlink_to(target)
+    with pytest.raises(StoreError, match="not links"):
+        tallmc.resume(store, linear(), draws=60)
+    assert [(file.name, file.read_text()) for file in target.iterdir()] == [("file", "precious")]
 
 
 @pytest.mark.parametrize(
@@ -276,11 +331,12 @@ def test_the_ban_finds_what_it_bans(line):
 
 
 def test_a_file_that_could_not_be_written_leaves_nothing(tmp_path):
-    def fail(file):
-        file.write(b"half")
-        raise OSError(28, "No space left on device")
+    def fail():
+        with files.replaced(tmp_path, "kept") as file:
+            file.write(b"half")
+            raise OSError(28, "No space left on device")
 
     (tmp_path / "kept").write_bytes(b"before")
     with pytest.raises(OSError, match="No space"):
-        write_file(tmp_path, "kept", fail)
+        fail()
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"kept": b"before"}

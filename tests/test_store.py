@@ -18,7 +18,7 @@ from tallmc._kept import by_parameter, moments
 from tallmc.dynamics import Hamiltonian, NoseHoover, table_1
 from tallmc.gradient import SAGA, SVRG
 from tallmc.schedule import Cyclical, Polynomial
-from tallmc.store import StoreError, reader, writer
+from tallmc.store import StoreError, chunks, reader, writer
 from tallmc.store.manifest import read_manifest
 from tallmc.store.methods import NotData, decode_method, encode_method
 from tallmc.store.reader import open_store
@@ -317,9 +317,7 @@ def test_the_finished_run_opens_in_xarray_and_arviz(tmp_path, chunk, monkeypatch
     import arviz_stats
     import xarray as xr
 
-    from tallmc.store import export
-
-    monkeypatch.setattr(export, "_CHUNK_BYTES", chunk)
+    monkeypatch.setattr(chunks, "_CHUNK_BYTES", chunk)
     posterior = tallmc.Posterior(
         log_likelihood=lambda p, row: -0.5 * (row["y"] - p["slope"] @ row["x"] - p["../intercept"]) ** 2,
         log_prior=lambda p: -0.5 * (p["../intercept"] ** 2 + jnp.sum(p["slope"] ** 2)),
@@ -341,7 +339,8 @@ def test_the_finished_run_opens_in_xarray_and_arviz(tmp_path, chunk, monkeypatch
         assert tree.attrs["completed"] == [True, True]
         assert len(arviz_stats.summary(tree)) == 3
     names = {str(file.relative_to(tmp_path / "run")) for file in (tmp_path / "run" / "draws.zarr").rglob("*") if file.is_file()}
-    assert names == set(open_store(tmp_path / "run").manifest.exported)
+    manifest = open_store(tmp_path / "run").manifest
+    assert names == set(manifest.exported) | {f"draws.zarr/{name}" for name in manifest.series.chunk_names(450)}
     assert not list(tmp_path.rglob("*.tmp"))
     assert {file.name for file in tmp_path.iterdir()} == {"run"}  # a hostile parameter name leads nowhere
 
@@ -360,9 +359,34 @@ def test_a_failed_chain_is_nan_in_the_export(tmp_path):
     with pytest.warns(tallmc.SamplingWarning, match="ran away"):
         draws = tallmc.sample(posterior, tallmc.ula(0.1), chains=2, draws=300, burn_in=0, start=start, store=tmp_path / "run")
     assert np.isfinite(draws.positions[1, :20]).all()
-    theta = xr.open_datatree(tmp_path / "run" / "draws.zarr", engine="zarr")["posterior/theta"].values
-    assert np.isnan(theta[1]).all()
-    np.testing.assert_array_equal(theta[0], draws.positions[0, :, 0])
+    for length in (300, 400):
+        if length > 300:
+            with pytest.warns(tallmc.SamplingWarning, match="ran away"):
+                draws = tallmc.resume(tmp_path / "run", posterior, draws=length)
+        theta = xr.open_datatree(tmp_path / "run" / "draws.zarr", engine="zarr")["posterior/theta"].values
+        assert theta.shape == (2, length) and np.isnan(theta[1]).all()
+        np.testing.assert_array_equal(theta[0], draws.positions[0, :, 0])
+        assert_same(tallmc.load(tmp_path / "run"), draws)  # which has the draws before it failed
+
+
+@pytest.mark.parametrize("chunk", [2**15, 2**23])
+def test_draws_that_the_manifest_does_not_name_do_not_exist(tmp_path, chunk, monkeypatch):
+    monkeypatch.setattr(chunks, "_CHUNK_BYTES", chunk)
+    posterior, method, run = linear(), RUNS["preferential"], tmp_path / "run"
+    draws = tallmc.sample(posterior, method, store=run, **SETTINGS)
+    before = (run / "manifest.json").read_bytes()
+    tallmc.resume(run, posterior, draws=900)
+    for name in ("manifest.json", "manifest.previous.json"):  # as if the process had ended before it wrote one
+        (run / name).write_bytes(before)
+    assert_same(tallmc.load(run), draws)
+    assert_same(tallmc.resume(run, posterior), draws)
+    manifest = open_store(run).manifest
+    for name, kind in manifest.series.arrays.items():
+        files = [run / "draws.zarr" / found for found in manifest.series.chunk_names(700) if found.startswith(f"{name}/")]
+        assert sorted((run / "draws.zarr" / name).glob("c.*")) == sorted(files)
+        length = min(manifest.series.chunk, 700)
+        assert {file.stat().st_size for file in files} == {length * 3 * kind.bytes}
+    assert_same(tallmc.resume(run, posterior, draws=900), tallmc.sample(posterior, method, **SETTINGS | {"draws": 900}))
 
 
 @pytest.mark.slow

@@ -173,7 +173,9 @@ class Run:
         """Keep draws with their statistics, those among them that need no recording."""
         shape, first = positions.shape[:2], self.kept.n_draws + 1
         steps_taken = self._steps_until(np.arange(first, first + shape[1]))
-        step_size = np.asarray(self.kernel.schedule(jnp.asarray(steps_taken - 1)))
+        # At as many steps as there are slots: to ask at any other number of them is to compile anew.
+        asked = np.resize(steps_taken - 1, self.slots)
+        step_size = np.asarray(self.kernel.schedule(jnp.asarray(asked)))[: shape[1]]
         stats = {"step_size": np.broadcast_to(step_size, shape)} | recorded
         fixed = self.kernel.rows_per_step
         if fixed is not None:

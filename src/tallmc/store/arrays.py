@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from .files import StoreError, Written, open_inside, write_file
+from .files import StoreError, Written, open_inside, replaced, sum_of
 
 _MOST_ARRAYS = 10_000
 _KINDS = "biuf"
@@ -23,7 +23,10 @@ def write_arrays(folder: Path, name: str, arrays: Mapping[str, np.ndarray]) -> W
     """The arrays under their names, which may be any text."""
     numbered = {f"{number}": np.asarray(values) for number, values in enumerate(arrays.values())}
     names = np.frombuffer("\n".join(arrays).encode(), np.uint8)
-    return write_file(folder, name, lambda file: np.savez(file, allow_pickle=False, names=names, **numbered))
+    with replaced(folder, name) as file:
+        np.savez(file, allow_pickle=False, names=names, **numbered)
+        file.seek(0)  # an archive is not written from its beginning to its end
+        return sum_of(file)
 
 
 def read_arrays(folder: Path, name: str) -> dict[str, np.ndarray]:

@@ -3,16 +3,15 @@
     xarray.open_datatree("run/draws.zarr", engine="zarr")
 
 Zarr v3 (https://zarr-specs.readthedocs.io) is a folder for each group and array, with a zarr.json and, for every chunk, a file
-of the numbers themselves. Chunks are written as the run goes on, the metadata at its end: an unfinished export is no Zarr.
+of the numbers themselves. The chunks are those that the run was stored in (`chunks.py`); its end adds coordinates and metadata.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import operator
+import os
 import re
-import shutil
 import struct
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -20,19 +19,21 @@ from typing import Any
 
 import numpy as np
 
-from .._kept import Block, joined
-from .files import Written, write_file
+from .._kept import Block
+from .chunks import AS_SAMPLED, FINISHED, Chunks, Kind, Series, fill_value
+from .files import Written, sync_folder, write_file
 from .setup import Setup
 
-FOLDER = "draws.zarr"
-_CHUNK_BYTES = 2**23
+_LONGEST_NAME = 100
 
 
 class Export:
-    def __init__(self, path: Path, parameters: dict[str, tuple[int, ...]], labels: dict[str, list[str]], about: dict[str, Any]):
-        self.path, self.parameters, self.labels, self.about = path / FOLDER, parameters, labels, about
+    def __init__(self, run: Path, parameters: dict[str, tuple[int, ...]], labels: dict[str, list[str]], about: dict[str, Any]):
+        self.run, self.path, self.parameters, self.about = run, run / FINISHED, parameters, about
         self.folders = _folder_names(parameters)
-        self._start()
+        self.labels = {self.folders[name]: entries for name, entries in labels.items() if name in parameters}
+        self.files: dict[str, Written] = {}
+        self.metadata: dict[str, Any] = {}
 
     @classmethod
     def of(cls, path: Path, setup: Setup) -> Export:
@@ -41,87 +42,45 @@ class Export:
         about |= {"method": content["method_shown"], "tallmc_version": content["environment"]["tallmc"]}
         return cls(path, {name: tuple(shape) for name, shape in content["parameters"].items()}, content["labels"], about)
 
-    def _start(self) -> None:
-        self.buffer: list[Block] = []
-        self.chunks = 0
-        self.n_draws = 0
-        self.files: dict[str, Written] = {}
-        self.metadata: dict[str, Any] = {}
+    def series(self, block: Block) -> Series:
+        """The arrays that a run of such blocks has."""
+        return Series.of(block, {self.folders[name]: shape for name, shape in self.parameters.items()})
 
-    def clear(self) -> None:
-        """Begin anew."""
-        if self.path.is_symlink():
-            self.path.unlink()
-        shutil.rmtree(self.path, ignore_errors=True)
-        self._start()
-
-    def add(self, block: Block) -> None:
-        """Write the chunks that are complete with this block."""
-        self.buffer.append(block)
-        length = _chunk_length(block)
-        if sum(waiting.n_draws for waiting in self.buffer) < length:
-            return
-        waiting = joined(self.buffer)
-        while waiting.n_draws >= length:
-            self._write_chunk(_part(waiting, 0, length), length)
-            waiting = _part(waiting, length, waiting.n_draws)
-        self.buffer = [waiting]
-
-    def finish(self, ok: list[bool], blocks: Callable[[], Iterable[Block]]) -> dict[str, Written]:
-        """The last chunk and the metadata. Where a chain failed all is written again: nothing of it shall pass for a draw."""
+    def finish(self, chunks: Chunks, ok: list[bool], blocks: Callable[[], Iterable[Block]]) -> dict[str, Written]:
+        """Make a Zarr of the chunks. Where a chain failed, of others: nothing of it shall pass for a draw."""
         if not all(ok):
-            self.clear()
+            os.rename(self.path, self.run / AS_SAMPLED)
+            sync_folder(self.run)
+            chunks = Chunks(self.path, chunks.series)
             for block in blocks():
-                self.add(Block(np.where(np.array(ok)[:, None, None], block.positions, np.nan), block.stats))
-        last = joined(self.buffer)
-        length = _chunk_length(last) if self.chunks else max(last.n_draws, 1)
-        if last.n_draws:
-            self._write_chunk(last, length)
-        self._write_metadata(last, length, ok)
-        return {f"{FOLDER}/{name}": written for name, written in self.files.items()}
+                chunks.add([Block(np.where(np.array(ok)[:, None, None], block.positions, np.nan), block.stats)])
+        self._write_metadata(chunks.series, chunks.draws, chunks.fill_up(), ok)
+        return {f"{FINISHED}/{name}": written for name, written in self.files.items()}
 
-    def _write_chunk(self, block: Block, length: int) -> None:
-        for name, values in self._arrays(block).items():
-            missing = [(0, length - block.n_draws if axis == 1 else 0) for axis in range(values.ndim)]
-            chunk = np.pad(values, missing, constant_values=_fill(values.dtype)) if block.n_draws < length else values
-            zeros = "/".join("0" * (values.ndim - 2))
-            self._write(f"{name}/c/0/{self.chunks}" + (f"/{zeros}" if zeros else ""), _little(chunk))
-        self.chunks += 1
-        self.n_draws += block.n_draws
-
-    def _arrays(self, block: Block) -> dict[str, np.ndarray]:
-        """By the path of their array."""
-        found, at, batch = {}, 0, block.positions.shape[:2]
-        for name, shape in self.parameters.items():
-            size = math.prod(shape)
-            found[f"posterior/{self.folders[name]}"] = block.positions[..., at : at + size].reshape(batch + shape)
-            at += size
-        return found | {f"sample_stats/{name}": values for name, values in block.stats.items()}
-
-    def _write_metadata(self, example: Block, length: int, ok: list[bool]) -> None:
-        chains = len(example.positions)
-        coordinates: dict[str, Any] = {"chain": np.arange(chains), "draw": np.arange(self.n_draws)}
+    def _write_metadata(self, series: Series, draws: int, length: int, ok: list[bool]) -> None:
+        coordinates: dict[str, Any] = {"chain": np.arange(series.chains), "draw": np.arange(draws)}
         for group in ("posterior", "sample_stats"):
             for name, values in coordinates.items():
                 self._write_array(f"{group}/{name}", values, [name])
-        for name, values in self._arrays(example).items():
-            parameter = next((p for p, folder in self.folders.items() if name == f"posterior/{folder}"), None)
-            shape, extra = values.shape[2:], self._dimensions(parameter, values.ndim - 2)
-            for dimension, size in zip(extra, shape, strict=True):
-                entries = self.labels.get(parameter or "", ())
-                labelled = list(entries) if len(entries) == size and len(shape) == 1 else np.arange(size)
-                self._write_array(f"posterior/{dimension}", labelled, [dimension])
-            chunk = (chains, length, *shape)
-            self._write_json(name, _array_json((chains, self.n_draws, *shape), chunk, values.dtype, ["chain", "draw", *extra]))
+        for name, kind in series.arrays.items():
+            extra = self._dimensions(name, kind)
+            shape = (series.chains, draws, *kind.shape)
+            metadata = _array_json(shape, (series.chains, length, *kind.shape), kind.dtype, ["chain", "draw", *extra])
+            metadata["codecs"].insert(0, {"name": "transpose", "configuration": {"order": [1, 0, *range(2, len(shape))]}})
+            self._write_json(name, metadata)
         for group in ("posterior", "sample_stats"):
             self._write_json(group, _group_json({}, {}))
         self._write_json("", _group_json(self.about | {"completed": ok}, dict(sorted(self.metadata.items()))))
 
-    def _dimensions(self, parameter: str | None, count: int) -> list[str]:
-        if parameter is None:
-            return []
-        folder = self.folders[parameter]
-        return [f"{folder}_dim"] if count == 1 and parameter in self.labels else [f"{folder}_dim_{axis}" for axis in range(count)]
+    def _dimensions(self, name: str, kind: Kind) -> list[str]:
+        """Names of an array's dimensions beyond chain and draw; their coordinates are written."""
+        group, _, folder = name.partition("/")
+        labels = self.labels.get(folder) if len(kind.shape) == 1 else None
+        found = [f"{folder}_dim_{axis}" for axis in range(len(kind.shape))] if labels is None else [f"{folder}_dim"]
+        for dimension, size in zip(found, kind.shape, strict=True):
+            entries = list(labels) if labels is not None and len(labels) == size else np.arange(size)
+            self._write_array(f"{group}/{dimension}", entries, [dimension])
+        return found
 
     def _write_array(self, name: str, values: Any, dimensions: list[str]) -> None:
         """A coordinate: one chunk."""
@@ -132,7 +91,7 @@ class Export:
             metadata = _array_json((len(texts),), (len(texts),), None, dimensions)
         else:
             content, metadata = _little(values), _array_json(values.shape, values.shape, values.dtype, dimensions)
-        self._write(f"{name}/c/0", content)
+        self._write(f"{name}/c.0", content)
         self._write_json(name, metadata)
 
     def _write_json(self, name: str, content: dict[str, Any]) -> None:
@@ -141,21 +100,7 @@ class Export:
 
     def _write(self, name: str, content: bytes | memoryview) -> None:
         (self.path / name).parent.mkdir(parents=True, exist_ok=True)
-        self.files[name] = write_file(self.path, name, lambda file: file.write(content))
-
-
-def _part(block: Block, first: int, stop: int) -> Block:
-    return Block(block.positions[:, first:stop], {name: values[:, first:stop] for name, values in block.stats.items()})
-
-
-def _chunk_length(block: Block) -> int:
-    """Draws in a chunk: a power of two that depends on the shape of one draw only."""
-    chains, _, dim = block.positions.shape
-    return 1 << max(0, (_CHUNK_BYTES // (chains * dim * block.positions.dtype.itemsize)).bit_length() - 1)
-
-
-def _fill(dtype: Any) -> Any:
-    return np.array(np.nan if np.issubdtype(dtype, np.floating) else 0).astype(dtype)
+        self.files[name] = write_file(self.path, name, content)
 
 
 def _little(values: np.ndarray) -> memoryview:
@@ -171,14 +116,14 @@ def _group_json(attributes: dict[str, Any], members: dict[str, Any]) -> dict[str
 def _array_json(shape: tuple[int, ...], chunk: tuple[int, ...], dtype: Any, dimensions: list[str]) -> dict[str, Any]:
     """Metadata of an array of numbers or, without a dtype, of texts."""
     codec = {"name": "vlen-utf8"} if dtype is None else {"name": "bytes", "configuration": {"endian": "little"}}
-    fill: Any = "" if dtype is None else "NaN" if np.issubdtype(dtype, np.floating) else _fill(np.dtype(dtype)).item()
+    fill: Any = "" if dtype is None else "NaN" if np.issubdtype(dtype, np.floating) else fill_value(dtype).item()
     return {
         "zarr_format": 3,
         "node_type": "array",
         "shape": list(shape),
         "data_type": "string" if dtype is None else np.dtype(dtype).name,
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [max(length, 1) for length in chunk]}},
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
         "fill_value": fill,
         "codecs": [codec],
         "attributes": {},
@@ -189,14 +134,14 @@ def _array_json(shape: tuple[int, ...], chunk: tuple[int, ...], dtype: Any, dime
 def _folder_names(parameters: dict[str, tuple[int, ...]]) -> dict[str, str]:
     """A folder for each parameter, whatever it is called: names may hold what paths must not.
 
-    >>> _folder_names({"beta": (2,), "../x": (), "a/x": ()})
-    {'beta': 'beta', '../x': 'p_.._x', 'a/x': 'a_x'}
+    >>> _folder_names({"beta": (2,), "Beta": (), "../x": (), "a/x": ()})
+    {'beta': 'beta', 'Beta': 'Beta_', '../x': 'p_.._x', 'a/x': 'a_x'}
     """
     found: dict[str, str] = {}
     for name in parameters:
-        plain = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
+        plain = re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:_LONGEST_NAME]
         plain = plain if re.match(r"[A-Za-z0-9_]", plain) and plain not in ("chain", "draw") else f"p_{plain}"
-        while plain in found.values():
+        while plain.lower() in map(str.lower, found.values()):  # not every disk tells a from A
             plain += "_"
         found[name] = plain
     return found

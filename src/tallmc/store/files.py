@@ -7,7 +7,8 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -52,23 +53,27 @@ class Written(NamedTuple):
     sha256: str
 
 
-def write_file(folder: Path, name: str, write: Callable[[BinaryIO], object]) -> Written:
-    """The file `name` in `folder`, all of it on the disk, or none."""
+@contextlib.contextmanager
+def replaced(folder: Path, name: str) -> Iterator[BinaryIO]:
+    """The file `name` in `folder`, to be written: then all of it is on the disk, or what was there before is."""
     path = folder / name
     temporary = path.with_name(path.name + TEMPORARY)
     try:
         with open(temporary, "wb+") as file:
-            write(file)
+            yield file
             file.flush()
             os.fsync(file.fileno())
-            file.seek(0)
-            written = _sum_of(file)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
-    return written
+
+
+def write_file(folder: Path, name: str, content: bytes | memoryview) -> Written:
+    with replaced(folder, name) as file:
+        file.write(content)
+    return Written(len(content), hashlib.sha256(content).hexdigest())
 
 
 def sync_folder(folder: Path) -> None:
@@ -83,7 +88,7 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def open_inside(folder: Path, name: str) -> Iterator[BinaryIO]:
+def open_inside(folder: Path, name: str) -> Iterator[BufferedReader]:
     """A plain file inside `folder`. A name or a link that leads out of it is refused, as are pipes and devices."""
     if not isinstance(name, str) or not _NAME.fullmatch(name) or ".." in name.split("/"):
         raise StoreError(folder, "name files inside itself", name)
@@ -104,12 +109,13 @@ def is_intact(folder: Path, name: str, written: Written) -> bool:
     """Whether the file is there, and the one that was written."""
     try:
         with open_inside(folder, name) as file:
-            return os.fstat(file.fileno()).st_size == written.bytes and _sum_of(file) == written
+            return os.fstat(file.fileno()).st_size == written.bytes and sum_of(file) == written
     except OSError:
         return False
 
 
-def _sum_of(file: BinaryIO) -> Written:
+def sum_of(file: BinaryIO) -> Written:
+    """Of what is left to read."""
     digest, size = hashlib.sha256(), 0
     while piece := file.read(_PIECE):
         digest.update(piece)

@@ -10,10 +10,11 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .chunks import Series, is_intact_block
 from .files import StoreError, Written, is_intact, open_inside, sync_folder, write_file
 
 MANIFEST, NEXT, PREVIOUS = "manifest.json", "manifest.next.json", "manifest.previous.json"
-_FORMAT, _VERSION = "tallmc-run", 1
+_FORMAT, _VERSION = "tallmc-run", 2
 _MOST_BYTES = 2**28
 
 
@@ -29,7 +30,8 @@ class BlockEntry(NamedTuple):
 
     @property
     def draws_name(self) -> str:
-        return f"blocks/draws-{self.number:07}.npz"
+        """What they are called where they are damaged; they are in chunks with those of other blocks."""
+        return f"draws of block {self.number}"
 
     @property
     def state_name(self) -> str:
@@ -40,12 +42,14 @@ class BlockEntry(NamedTuple):
 class Manifest:
     setup: dict[str, Written]
     """Files of the setup, by name."""
+    series: Series | None = None
+    """What the draws are; None before the first block."""
     blocks: tuple[BlockEntry, ...] = ()
     progress: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Seconds spent so far, outcomes, and the goal as it stands."""
     finished: bool = False
     exported: dict[str, Written] = dataclasses.field(default_factory=dict)
-    """Files of draws.zarr, by name."""
+    """Files that make draws.zarr a Zarr, by name."""
 
     @property
     def n_draws(self) -> int:
@@ -56,7 +60,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Replace the manifest; the one before it stays, for the case that this one is damaged later."""
     content = {"format": _FORMAT, "version": _VERSION, **dataclasses.asdict(manifest)}
     text = json.dumps({"sha256": _sum_of(content), **content}, allow_nan=False)
-    write_file(folder, NEXT, lambda file: file.write(text.encode()))
+    write_file(folder, NEXT, text.encode())
     if (folder / MANIFEST).exists():
         os.replace(folder / MANIFEST, folder / PREVIOUS)
     os.replace(folder / NEXT, folder / MANIFEST)
@@ -76,7 +80,7 @@ def read_manifest(folder: Path) -> tuple[Manifest, list[str]]:
                 if os.fstat(file.fileno()).st_size > _MOST_BYTES:
                     raise StoreError(folder, "have a manifest of reasonable size", name)
                 found.append(_parsed(folder, file.read()))
-        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             damaged.append(name)
             problem = error
     if not found:
@@ -85,13 +89,16 @@ def read_manifest(folder: Path) -> tuple[Manifest, list[str]]:
 
 
 def damaged_files(folder: Path, manifest: Manifest) -> list[str]:
-    """Files of the setup and the blocks that are missing, or not as they were written."""
+    """Files of the setup, states and draws of blocks that are missing, or not as they were written."""
     named = dict(manifest.setup)
+    damaged, first = [], 0
     for block in manifest.blocks:
-        named[block.draws_name] = block.draws
+        if manifest.series is None or not is_intact_block(folder, manifest.series, first, block.n_draws, block.draws):
+            damaged.append(block.draws_name)
         if block.state is not None:
             named[block.state_name] = block.state
-    return [name for name, written in named.items() if not is_intact(folder, name, written)]
+        first += block.n_draws
+    return damaged + [name for name, written in named.items() if not is_intact(folder, name, written)]
 
 
 def intact_blocks(manifest: Manifest, damaged: Collection[str]) -> tuple[BlockEntry, ...]:
@@ -119,6 +126,7 @@ def _parsed(folder: Path, text: bytes) -> Manifest:
         raise StoreError(folder, "have an intact manifest", "one whose sum is another")
     return Manifest(
         setup=_files(content["setup"]),
+        series=None if content["series"] is None else Series.parsed(content["series"]),
         blocks=tuple(_block(entry) for entry in content["blocks"]),
         progress=dict(content["progress"]),
         finished=bool(content["finished"]),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import math
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from .._kept import Block, Snapshot
 from .._layout import Layout
 from .._outcome import Outcome
 from .arrays import read_arrays
+from .chunks import read_block
 from .files import StoreError, blaming
 from .folder import as_folder
 from .manifest import BlockEntry, Manifest, damaged_files, intact_blocks, read_manifest
@@ -26,7 +28,7 @@ from .methods import decode_method
 from .setup import Setup, read_setup
 
 _IN_MEMORY = 2**27
-_POSITIONS, _STAT, _LEAF = "positions", "stat/", "leaf/"
+_LEAF = "leaf/"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Opened:
     """Of what is intact."""
     setup: Setup
     damaged: tuple[str, ...]
-    """Files that are missing, or not as they were written."""
+    """Files and draws that are missing, or not as they were written."""
     lost: int
     """Blocks that cannot be used for that: those with damaged draws or states, and all that come after."""
 
@@ -58,7 +60,8 @@ def open_store(store: Any) -> Opened:
     damaged += damaged_files(path, manifest)
     good = intact_blocks(manifest, damaged)
     lost = len(manifest.blocks) - len(good)
-    whole = manifest if not lost else dataclasses.replace(manifest, blocks=good, finished=False, progress={}, exported={})
+    series = manifest.series if good else None
+    whole = manifest if not lost else Manifest(setup=manifest.setup, series=series, blocks=good)
     with blaming(path, "have a readable setup"):
         return Opened(path, whole, read_setup(path, manifest.setup), tuple(damaged), lost)
 
@@ -90,7 +93,7 @@ def _draws_of(opened: Opened) -> Draws:
     assert state is not None, "asked for only where there are blocks"
     names = {str(name): tuple(map(int, shape)) for name, shape in content["parameters"].items()}
     treedef = jax.tree.structure(collections.OrderedDict.fromkeys(names, 0))
-    whole = read_whole(opened.path, opened.blocks)
+    whole = read_whole(opened.path, opened.manifest)
     if whole.positions.shape[2] != sum(math.prod(shape) for shape in names.values()):
         raise StoreError(opened.path, "name the parameters of its draws", list(names))
     seconds = progress.get("seconds", {})
@@ -122,21 +125,6 @@ def _with_run(account: Account, method: Any, progress: dict[str, Any]) -> Accoun
     )
 
 
-def block_arrays(block: Block) -> dict[str, np.ndarray]:
-    """A block as it is stored."""
-    return {_POSITIONS: block.positions} | {f"{_STAT}{name}": values for name, values in block.stats.items()}
-
-
-def read_block(folder: Path, entry: BlockEntry) -> Block:
-    arrays = read_arrays(folder, entry.draws_name)
-    positions = arrays.pop(_POSITIONS, np.zeros(0))
-    stats = {name.removeprefix(_STAT): values for name, values in arrays.items()}
-    fits = positions.ndim == 3 and positions.shape[1] == entry.n_draws and positions.dtype.kind == "f"
-    if not fits or any(values.shape != positions.shape[:2] for values in stats.values()):
-        raise StoreError(folder, "hold draws of the shape it announces", entry.draws_name)
-    return Block(positions, stats)
-
-
 def snapshot_arrays(snapshot: Snapshot) -> dict[str, np.ndarray]:
     """A snapshot as it is stored."""
     numbers = {name: np.asarray(getattr(snapshot, name)) for name in ("step", "rows_before", "rows_touched", "seconds")}
@@ -151,27 +139,26 @@ def read_snapshot(folder: Path, entry: BlockEntry) -> Snapshot:
         return Snapshot(step, arrays["rows_before"], rows, seconds, leaves)
 
 
-def read_blocks(folder: Path, entries: Iterable[BlockEntry]) -> Iterator[Block]:
-    return (read_block(folder, entry) for entry in entries)
+def read_blocks(folder: Path, manifest: Manifest) -> Iterator[Block]:
+    """The draws, so few at a time that memory does not grow with their number."""
+    series, draws = manifest.series, manifest.n_draws
+    if series is None:
+        return
+    for first in range(0, max(draws, 1), series.chunk):
+        yield read_block(folder, series, first, min(series.chunk, draws - first))
 
 
-def read_whole(folder: Path, entries: Sequence[BlockEntry], unsaved: Sequence[Block] = ()) -> Block:
+def read_whole(folder: Path, manifest: Manifest, unsaved: Sequence[Block] = ()) -> Block:
     """Blocks end to end, with those that are in memory still. What is large is a file without a name, mapped into memory."""
-    sinks: dict[str, _Sink] = {}
-    expected = sum(entry.draws.bytes for entry in entries) + sum(block.n_bytes for block in unsaved)
-
-    def all_blocks() -> Iterator[Block]:
-        yield from read_blocks(folder, entries)
-        yield from unsaved
-
-    for block in all_blocks():
-        for name, values in block_arrays(block).items():
-            sink = sinks.setdefault(name, _Sink(folder if expected > _IN_MEMORY else None))
-            sink.add(np.moveaxis(values, 1, 0))
-    arrays = {name: np.moveaxis(sink.whole(), 0, 1) for name, sink in sinks.items()}
-    if len({values.shape[:2] for values in arrays.values()}) != 1:
-        raise StoreError(folder, "have the same statistics in every block", sorted(arrays))
-    return Block(arrays.pop(_POSITIONS), {name.removeprefix(_STAT): values for name, values in arrays.items()})
+    expected = sum(entry.draws.bytes for entry in manifest.blocks) + sum(block.n_bytes for block in unsaved)
+    place = folder if expected > _IN_MEMORY else None
+    positions, stats = _Sink(place), collections.defaultdict[str, _Sink](lambda: _Sink(place))
+    for block in itertools.chain(read_blocks(folder, manifest), unsaved):
+        positions.add(np.moveaxis(block.positions, 1, 0))
+        for name, values in block.stats.items():
+            stats[name].add(np.moveaxis(values, 1, 0))
+    found = {name: np.moveaxis(sink.whole(), 0, 1) for name, sink in stats.items()}
+    return Block(np.moveaxis(positions.whole(), 0, 1), found)
 
 
 class _Sink:

@@ -123,7 +123,7 @@ def write_setup(folder: Path, setup: Setup) -> dict[str, Written]:
     text = json.dumps(setup.content, indent=1, ensure_ascii=False, allow_nan=False).encode()
     written = {}
     for name in _COPIES:
-        written[f"{name}.json"] = write_file(folder, f"{name}.json", lambda file: file.write(text))
+        written[f"{name}.json"] = write_file(folder, f"{name}.json", text)
         written[f"{name}.npz"] = write_arrays(folder, f"{name}.npz", setup.arrays)
     return written
 

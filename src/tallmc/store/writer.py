@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -15,21 +17,23 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from .._kept import AbstractKept, Block, Snapshot, joined
+from .._kept import AbstractKept, Block, Snapshot
 from .._posterior import AbstractPosterior
 from .._started import Started
 from .arrays import write_arrays
+from .chunks import AS_SAMPLED, FINISHED, Chunks
 from .export import Export
 from .files import TEMPORARY, StoreError, Written, exclusive, sync_folder, writable
 from .folder import Folder
 from .manifest import MANIFEST, PREVIOUS, BlockEntry, Manifest, write_manifest
-from .reader import Opened, block_arrays, read_blocks, read_whole, snapshot_arrays
+from .reader import Opened, read_blocks, read_whole, snapshot_arrays
 from .setup import make_setup, write_setup
 
 _SECONDS_PER_BLOCK = 0.5
 _SHARE_PER_BLOCK = 0.01  # of the run so far: the number of blocks grows with the logarithm of its length
 _MOST_BYTES = 2**23
 _STATES_KEPT = 2
+_PARTS = ("blocks", FINISHED, AS_SAMPLED)
 
 
 class StorageFailed(OSError):
@@ -41,6 +45,8 @@ class Stored(AbstractKept):
 
     def __init__(self, path: Path, manifest: Manifest, export: Export):
         self.path, self.manifest, self.export = path, manifest, export
+        self.series = manifest.series
+        self.chunks = None if self.series is None else Chunks.after(path, self.series, manifest.n_draws)
         self.pending: list[Block] = []
         self.in_flight: list[Block] = []
         """What the thread writes, and the manifest does not have yet."""
@@ -55,6 +61,10 @@ class Stored(AbstractKept):
         return self._n_draws
 
     def add(self, block: Block) -> None:
+        found = self.export.series(block)
+        self.series = self.series or found
+        if not found.is_like(self.series):
+            raise StoreError(self.path, "have the arrays of its run", sorted(self.series.arrays))
         self.pending.append(block)  # an empty one too: its state has come further
         self._n_draws += block.n_draws
 
@@ -72,14 +82,14 @@ class Stored(AbstractKept):
         if self._whole is None or self._whole.n_draws != self.n_draws:
             with contextlib.suppress(StorageFailed):
                 self._wait()
-            self._whole = read_whole(self.path, self.manifest.blocks, [*self.in_flight, *self.pending])
+            self._whole = read_whole(self.path, self.manifest, [*self.in_flight, *self.pending])
         return self._whole
 
     def conclude(self, progress: dict[str, Any], outcomes: list[bool], *, finished: bool) -> None:
         """The last manifest and, of a finished run, the export."""
         exported = {}
-        if finished:
-            exported = self.export.finish(outcomes, lambda: read_blocks(self.path, self.manifest.blocks))
+        if finished and self.chunks is not None:
+            exported = self.export.finish(self.chunks, outcomes, lambda: read_blocks(self.path, self.manifest))
         self.manifest = dataclasses.replace(self.manifest, progress=progress, finished=finished, exported=exported)
         write_manifest(self.path, self.manifest)
 
@@ -102,20 +112,24 @@ class Stored(AbstractKept):
 
     def _write(self, blocks: list[Block], snapshot: Snapshot) -> None:
         """In the thread: the draws, the state, and the manifest that makes them true."""
-        block = joined(blocks) if len(blocks) > 1 else blocks[0]
         old, given_up = self.manifest.blocks, None
-        entry = BlockEntry(old[-1].number + 1 if old else 0, block.n_draws, snapshot.step, Written(0, ""), None)
-        draws = write_arrays(self.path, entry.draws_name, block_arrays(block))
+        n_draws = sum(block.n_draws for block in blocks)
+        entry = BlockEntry(old[-1].number + 1 if old else 0, n_draws, snapshot.step, Written(0, ""), None)
+        if self.chunks is None:
+            assert self.series is not None, "known from the first block on"
+            self.chunks = Chunks(self.path / FINISHED, self.series)
+        draws = self.chunks.add(blocks)
         state = write_arrays(self.path, entry.state_name, snapshot_arrays(snapshot))
-        if state.bytes > draws.bytes and len(old) >= _STATES_KEPT:
+        states = state.bytes + sum(block.state.bytes for block in old if block.state is not None)
+        if states > draws.bytes + sum(block.draws.bytes for block in old) and len(old) >= _STATES_KEPT:
             given_up = old[-_STATES_KEPT]
             old = (*old[:-_STATES_KEPT], given_up._replace(state=None), *old[len(old) - _STATES_KEPT + 1 :])
-        manifest = dataclasses.replace(self.manifest, blocks=(*old, entry._replace(draws=draws, state=state)))
+        known = (*old, entry._replace(draws=draws, state=state))
+        manifest = dataclasses.replace(self.manifest, series=self.chunks.series, blocks=known)
         write_manifest(self.path, manifest)
         self.manifest, self.in_flight = manifest, []
         if given_up is not None:
             (self.path / given_up.state_name).unlink(missing_ok=True)
-        self.export.add(block)
 
 
 def check_new(folder: Folder) -> None:
@@ -148,21 +162,38 @@ def recording(folder: Folder, posterior: AbstractPosterior, started: Started) ->
 
 @contextlib.contextmanager
 def continuing(opened: Opened) -> Iterator[Stored]:
-    """A store to which more is added: what its manifest does not name is removed, and the export begins anew."""
+    """A store to which more is added: what its manifest does not name is removed."""
     path = opened.path
     with exclusive(path):
         with writable(path):
+            _refuse_links(path)
             manifest = dataclasses.replace(opened.manifest, finished=False, exported={})
             write_manifest(path, manifest)
-            named = {name for block in manifest.blocks for name in (block.draws_name, block.state_name)}
-            for file in (path / "blocks").iterdir():
-                if f"blocks/{file.name}" not in named:
+            if (path / AS_SAMPLED).is_dir():
+                shutil.rmtree(path / FINISHED, ignore_errors=True)
+                os.rename(path / AS_SAMPLED, path / FINISHED)
+                sync_folder(path)
+            named = {block.state_name for block in manifest.blocks}
+            chunks = set() if manifest.series is None else manifest.series.chunk_names(manifest.n_draws)
+            named |= {f"{FINISHED}/{name}" for name in chunks}
+            for file in _files(path):
+                if file.relative_to(path).as_posix() not in named:
                     file.unlink()
-            export = Export.of(path, opened.setup)
-            export.clear()
-            for block in read_blocks(path, manifest.blocks):
-                export.add(block)
-        yield from _writing(Stored(path, manifest, export))
+            stored = Stored(path, manifest, Export.of(path, opened.setup))
+        yield from _writing(stored)
+
+
+def _files(path: Path) -> list[Path]:
+    """Of the folders in a store."""
+    return [Path(folder, name) for part in _PARTS for folder, _, names in os.walk(path / part) for name in names]
+
+
+def _refuse_links(path: Path) -> None:
+    """Nothing is written, or removed, outside the store."""
+    inside = [Path(folder, name) for part in _PARTS for folder, folders, _ in os.walk(path / part) for name in folders]
+    for folder in [path / part for part in _PARTS] + inside:
+        if folder.is_symlink():
+            raise StoreError(path, "hold folders, not links", folder.name)
 
 
 def _writing(stored: Stored) -> Iterator[Stored]:
