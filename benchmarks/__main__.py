@@ -8,7 +8,7 @@ from pathlib import Path
 
 from . import report
 
-ALL = ("steps", "profile", "samplers", "draws", "preparation", "compilation", "stein", "imports", "store", "automatic")
+ALL = ("steps", "profile", "samplers", "draws", "preparation", "compilation", "stein", "imports", "store", "race", "automatic")
 QUICK = ("steps", "draws", "preparation", "stein", "imports")
 
 if __name__ == "__main__":
