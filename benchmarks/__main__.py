@@ -6,6 +6,8 @@ import argparse
 import importlib
 from pathlib import Path
 
+import tallmc  # noqa: F401  (before anything looks at JAX's devices: what it asks of XLA is heard once)
+
 from . import report
 
 ALL = ("steps", "profile", "samplers", "draws", "preparation", "compilation", "stein", "imports", "store", "race", "automatic")

@@ -13,39 +13,39 @@ import pytest
 import tallmc
 from tallmc import _rows
 
+_SAMPLE = """
+from tallmc.models import logistic_regression
+x = np.random.default_rng(0).normal(size=(500, 3))
+posterior = logistic_regression(x, x[:, 0] > 0, prior_variance=1.0)
+draws = tallmc.sample(posterior, tallmc.sgld_ps(1e-3, size=8), chains=2, draws=50, seed=1, progress=False).positions.tolist()
+"""
 _REPORT = """
 import json, os
 from tallmc._compiler import loops_are_whole
-from tallmc.models import logistic_regression
-
-x = np.random.default_rng(0).normal(size=(500, 3))
-posterior = logistic_regression(x, x[:, 0] > 0, prior_variance=1.0)
-draws = tallmc.sample(posterior, tallmc.sgld_ps(1e-3, size=8), chains=2, draws=50, seed=1, progress=False)
-print(json.dumps({"whole": loops_are_whole(), "flags": os.environ["XLA_FLAGS"], "draws": draws.positions.tolist()}))
+print(json.dumps({"whole": loops_are_whole(), "flags": os.environ["XLA_FLAGS"], "draws": draws}))
 """
 
 
-def report_of(imports, **environment):
+def report_of(imports, sample="draws = None", **environment):
     kept = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
-    ran = subprocess.run(
-        [sys.executable, "-c", imports + _REPORT], env={**kept, **environment}, capture_output=True, text=True, check=True
-    )
+    program = [sys.executable, "-c", f"import numpy as np\n{imports}\n{sample}\n{_REPORT}"]
+    ran = subprocess.run(program, env={**kept, **environment}, capture_output=True, text=True, check=True)
     return json.loads(ran.stdout)
 
 
 def test_loops_are_whole_unless_it_is_too_late_and_the_draws_are_the_same():
-    asked = report_of("import jax, numpy as np, tallmc")
-    too_late = report_of("import jax, numpy as np; jax.numpy.ones(3) + 1; import tallmc")
+    asked = report_of("import jax, tallmc", _SAMPLE)
+    too_late = report_of("import jax; jax.numpy.ones(3) + 1; import tallmc", _SAMPLE)
     assert asked["whole"] and not too_late["whole"]
     np.testing.assert_allclose(asked["draws"], too_late["draws"], rtol=1e-3, atol=1e-4)
 
 
 def test_the_users_flags_stay():
     theirs = "--xla_cpu_enable_fast_math=false"
-    with_theirs = report_of("import numpy as np, tallmc", XLA_FLAGS=theirs)
+    with_theirs = report_of("import tallmc", XLA_FLAGS=theirs)
     assert with_theirs["whole"] and with_theirs["flags"].split()[0] == theirs
     options = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=0"
-    opted_out = report_of("import numpy as np, tallmc", XLA_FLAGS=options)
+    opted_out = report_of("import tallmc", XLA_FLAGS=options)
     assert not opted_out["whole"] and opted_out["flags"] == options
 
 

@@ -299,6 +299,15 @@ def test_a_disk_that_is_full_from_the_start_is_refused(tmp_path):
             tallmc.sample(linear(), METHOD, store=disk / "run", **SETTINGS)
 
 
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C as at a terminal: a shell has what it starts in the background ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_is_heard_between_blocks_and_a_second_one_at_once(tmp_path, whole, monkeypatch):
     short_blocks(monkeypatch)
 

@@ -2,8 +2,8 @@
 
 XLA runs the body of a loop as a list of kernels, each of which costs a fifth of a microsecond to start; a step of a few dozen
 rows spends more on that than on its rows. Loops that touch little memory it can compile whole, if told what little is. It hears
-that from the environment only, and only before it first compiles anything; so `import tallmc` says it, unless `XLA_FLAGS` already
-has options of this kind. Nothing else changes but the last bits of results.
+that from the environment only, and only before JAX first looks for devices; so `import tallmc` says it, unless `XLA_FLAGS` has
+options of this kind already. Nothing else changes but the last bits of results.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SMALL_LOOP_BYTES = 10**6
 
 
 def ask_for_whole_loops() -> None:
-    """Before XLA first compiles anything; later it is in vain."""
+    """Before JAX first looks for devices; later it is in vain."""
     flags = os.environ.get("XLA_FLAGS", "")
     if _OPTION not in flags:
         asked = f"--{_OPTION}=xla_cpu_small_while_loop_byte_threshold={_SMALL_LOOP_BYTES}"
@@ -29,7 +29,7 @@ def ask_for_whole_loops() -> None:
 
 @functools.cache
 def loops_are_whole() -> bool:
-    """Whether XLA does as asked: not on a GPU, nor where something was compiled before tallmc was imported."""
+    """Whether XLA does as asked: not on a GPU, nor where JAX was at work before tallmc was imported."""
     if jax.default_backend() != "cpu":
         return False
     loop = jax.jit(lambda turns, x: jax.lax.fori_loop(0, turns, lambda _, x: jnp.sin(x), x))
