@@ -1,6 +1,9 @@
 """Bayesian inference on tall data by stochastic-gradient MCMC with preferential subsampling."""
 
-from . import diagnose, dynamics, geometry, gradient, models, reference, report, schedule, store, subsample, tuning
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from . import diagnose, dynamics, geometry, gradient, models, schedule, store, subsample
 from ._anchor import Anchor, laplace
 from ._compiler import ask_for_whole_loops
 from ._draws import Draws
@@ -50,9 +53,23 @@ from .methods import (
 )
 from .progress import Progress
 from .store import load
-from .tuning import Budget, tune
+
+if TYPE_CHECKING:
+    from . import reference, report, tuning
+    from .tuning import Budget, tune
 
 ask_for_whole_loops()
+
+_LATER = {"reference": "", "report": "", "tuning": "", "Budget": "tuning", "tune": "tuning"}
+"""What a first run does without: imported when it is asked for, from its module or as one."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f".{_LATER[name] or name}", __name__)
+    return getattr(module, name) if _LATER[name] else module
+
 
 __all__ = [
     "LBFGS",

@@ -26,7 +26,6 @@ from .subsample.base import Setting
 from .subsample.replacement import NO_ROWS
 from .subsample.selection import AbstractSelection
 from .subsample.size import as_size
-from .tuning.threshold import noise_threshold
 
 
 class Prepared(NamedTuple):
@@ -155,6 +154,8 @@ class Method(AbstractMethod):
             noise_estimate=noise,
         )
         if isinstance(size, Adaptive) and size.noise_threshold is None:
+            from .tuning.threshold import noise_threshold
+
             assert anchor is not None, "an adaptive size needs the mode"
             pilot = make_kernel(selection=self.subsample.prepare(setting, size.pilot(posterior)))
             found = noise_threshold(pilot, anchor, chains=size.pilot_chains, steps=size.pilot_steps, seed=seed)

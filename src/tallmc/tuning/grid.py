@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from .. import _method  # whose names are looked up when used, since it imports this package
 from .._errors import InvalidInput, check_number
-
-if TYPE_CHECKING:
-    from .._method import Method
+from .._method import Method
 
 FACTORS = tuple(4.0**power for power in range(-3, 3))
 
@@ -22,7 +18,7 @@ def grid(method: Method, factors: Sequence[float] = FACTORS, sizes: Sequence[int
     >>> [(of.step_size, of.size) for of in grid(tallmc.sgld(step_size=0.25, size=10), factors=[1.0, 4.0], sizes=[10, 20])]
     [(0.25, 10), (1.0, 10), (0.25, 20), (1.0, 20)]
     """
-    if not isinstance(method, _method.Method):
+    if not isinstance(method, Method):
         raise InvalidInput("method", "be a Method", method, "See tallmc.Method.")
     step_size = method.step_size
     if not isinstance(step_size, int | float):

@@ -13,14 +13,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from .. import _method  # whose names are looked up when used, since it imports this package
 from .._anchor import Anchor, Needs
 from .._errors import InvalidInput, PreparationError, check_int
 from .._kernel import AbstractKernel
+from .._method import Method, prepare_anchor
 from .._posterior import AbstractPosterior
 from ..schedule import as_schedule, in_precision
 from ..subsample.size import Adaptive
@@ -28,9 +28,6 @@ from .budget import Budget
 from .grid import FACTORS, grid
 from .score import Score
 from .trial import Trial, power_of_two
-
-if TYPE_CHECKING:
-    from .._method import Method
 
 _MOST_DIM_WITH_HESSIAN = 200
 _MOST_SCORED = 1024
@@ -146,9 +143,9 @@ def tune(
 def _candidates(
     method: Method | Sequence[Method], factors: Sequence[float] | None, sizes: Sequence[int] | None
 ) -> Sequence[Method]:
-    if isinstance(method, _method.Method):
+    if isinstance(method, Method):
         methods: Sequence[Method] = grid(method, FACTORS if factors is None else factors, sizes)
-    elif isinstance(method, Sequence) and all(isinstance(one, _method.Method) for one in method):
+    elif isinstance(method, Sequence) and all(isinstance(one, Method) for one in method):
         methods = method
         if factors is not None or sizes is not None:
             raise InvalidInput("factors and sizes", "be left out with a list of methods", (factors, sizes))
@@ -164,7 +161,7 @@ def _shared_anchor(posterior: AbstractPosterior, methods: Sequence[Method], anch
     needs = max(Needs.MODE, *(method.needs for method in methods))
     if anchor is None and posterior.dim <= _MOST_DIM_WITH_HESSIAN:
         needs = Needs.HESSIAN
-    found, rows = _method.prepare_anchor(posterior, anchor, needs)
+    found, rows = prepare_anchor(posterior, anchor, needs)
     assert found is not None, "a mode was asked for"
     return found, rows
 

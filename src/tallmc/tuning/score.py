@@ -16,9 +16,9 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-from .. import _method  # whose names are looked up when used, since it imports this package
 from .._anchor import Anchor
 from .._kernel import Kernel
+from .._method import Method
 from .._posterior import AbstractPosterior
 from ..diagnose.draws_ksd import in_units
 from ..diagnose.gradients import exact_gradients, stochastic_gradients
@@ -49,7 +49,7 @@ class Score:
         units = None if anchor.factor is None else np.asarray(anchor.factor, np.float64)
         if rows == posterior.n_rows:
             return cls(posterior, None, rows, units, 0)
-        method = _method.Method(gradient=ControlVariate(), size=rows, step_size=1.0)
+        method = Method(gradient=ControlVariate(), size=rows, step_size=1.0)
         if anchor.hessian is not None:
             weights = Preferential("residual", take_all=True)
             method = dataclasses.replace(method, gradient=ControlVariate(order=2), subsample=weights, geometry=Dense())

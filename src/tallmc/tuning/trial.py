@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Array, Float
 
 from .._kept import InMemory
 from .._kernel import AbstractKernel
+from .._method import Method
 from .._outcome import Outcome
 from .._run import Run
 from .._trail import Trail
 from ..diagnose.draws_ksd import thinned
 from .score import Score
-
-if TYPE_CHECKING:
-    from .._method import Method
 
 _BURN_IN = 1 / 11  # of all draws: a tenth of those that follow, as `sample` has it from an anchor
 _SEGMENT_FLOATS = 2**22
