@@ -91,6 +91,7 @@ def test_no_anchor_where_the_potential_is_not_finite():
         tallmc.laplace(nowhere)
 
 
+@pytest.mark.slow
 def test_lbfgs_stops_when_rounding_does_and_says_when_it_did_not_arrive():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(5000, 30)).astype(np.float32)

@@ -74,7 +74,7 @@ def test_the_same_seed_gives_the_same_draws():
     np.testing.assert_array_equal(first.positions, second.positions)
 
 
-@pytest.mark.parametrize("double", slow_after(1, [True, False]))
+@pytest.mark.parametrize("double", slow_after(0, [True, False]))
 def test_a_posterior_without_noise_is_no_trouble(double):
     """On a linear regression control variates of order 2 leave rounding errors, or nothing at all."""
     with jax.enable_x64(double):
@@ -102,6 +102,7 @@ def test_few_rows_are_all_looked_at_by_an_exact_sampler():
     assert 0.4 < acceptance < 0.8
 
 
+@pytest.mark.slow
 def test_noise_that_asks_for_most_rows_gets_all_of_them(monkeypatch):
     monkeypatch.setattr(automatic, "_FEW_ROWS", 10)
     posterior = logistic(n_rows=150, dim=2)

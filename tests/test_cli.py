@@ -249,7 +249,7 @@ def test_every_method_can_be_planned_from_the_command_line(columns, method):
 RUN = ["asgld_cv_ps", "cyclical_sgld", "ewsg_vr", "flymc", "random_walk", "psgld", "sgrld", "sghmc_trajectories"]
 
 
-@pytest.mark.parametrize("method", slow_after(4, RUN))
+@pytest.mark.parametrize("method", slow_after(2, RUN))
 def test_fit_runs_methods_of_every_kind(tmp_path, capsys, columns, method):
     options = ["--method", method, "--chains", 1, "--draws", 4, "--thin", 1, "--burn-in", 0]
     assert fit(write_table(tmp_path, columns, "bernoulli"), "bernoulli", tmp_path / "out", *options) == 0

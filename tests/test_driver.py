@@ -37,7 +37,7 @@ def run(method, **settings):
     return tallmc.sample(linear(), method, **{"chains": 3, "draws": 700, "burn_in": 13, "seed": 7} | settings)
 
 
-@pytest.mark.parametrize("name", slow_after(4, RUNS))
+@pytest.mark.parametrize("name", slow_after(2, RUNS))
 def test_draws_do_not_depend_on_how_the_host_cuts_the_run(name, monkeypatch):
     method = RUNS[name]
     whole = run(method)

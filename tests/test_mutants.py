@@ -229,7 +229,7 @@ class AcceptsWhenWorse(MalaDynamics):
         return moved._replace(state=dataclasses.replace(moved.state, potential=potential))
 
 
-@pytest.mark.parametrize("kind", slow_after(1, [ProposalRatioForgotten, StaleGradient, AcceptsWhenWorse]))
+@pytest.mark.parametrize("kind", slow_after(1, [StaleGradient, ProposalRatioForgotten, AcceptsWhenWorse]))
 def test_invariance_kills(kind):
     kernel = tallmc.mala(0.5).prepare(linear()).kernel
     assert invariance_z(kernel) < KILLED < invariance_z(mutate(kernel, "dynamics", kind))

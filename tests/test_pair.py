@@ -57,6 +57,7 @@ def test_pairs_share_their_noise():
     assert np.all(found.bias.mean_error / 2 < independent / 4)
 
 
+@pytest.mark.slow
 def test_without_noise_on_a_gaussian_there_is_no_bias():
     """Order 2 leaves no noise on a quadratic, and the scheme is exact there at any step."""
     found = pairs(order=2)
@@ -78,6 +79,7 @@ def test_the_noise_by_parameter_is_that_of_the_exact_law():
     np.testing.assert_allclose(found.noise, noise, rtol=0.05)
 
 
+@pytest.mark.slow
 def test_a_step_too_large_is_a_failure():
     start = jnp.broadcast_to(tallmc.laplace(linear()).position, (4, 2))
     assert run_pairs(kernel_with(Measured(6, noise=1e9), 9.0), start, steps=200, burn_in=0, seed=0).failed
