@@ -26,7 +26,6 @@ dot = functools.partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 _BLOCK_FLOATS = 2**19
 _BLOCK_ROWS = 2**13
 _COMPARED_PAIRWISE = 64  # beyond it a sort is faster
-_ADDED_IN_TURN = 2048  # each halving of more is a kernel of its own, and takes time to compile
 
 
 class Sum(eqx.Module):
@@ -170,18 +169,11 @@ def split_sum(values: Float[Array, " n"]) -> tuple[Float[Array, ""], Float[Array
     """Σ values as high + low: the rounded sum, and what rounding lost on the way."""
     width = 1 << max(values.shape[0] - 1, 0).bit_length()
     high, low = jnp.pad(values, (0, width - values.shape[0])), jnp.zeros((), values.dtype)
-    while high.shape[0] > _ADDED_IN_TURN:
+    while high.shape[0] > 1:
         first, second = jnp.split(high, 2)
         high = first + second
         low = low + jnp.sum(_lost(first, high, second))
-
-    def add(one: tuple[Array, Array], other: tuple[Array, Array]) -> tuple[Array, Array]:
-        total = one[0] + other[0]
-        return total, one[1] + other[1] + _lost(one[0], total, other[0])
-
-    zero = jnp.zeros((), values.dtype)
-    total, lost = lax.reduce((high, jnp.zeros_like(high)), (zero, zero), add, (0,))
-    return total, low + lost
+    return high[0], low
 
 
 def _blocks(data: PyTree[Array], width: int) -> tuple[int, int, PyTree[Array] | None]:
