@@ -25,8 +25,8 @@ The problem, unless a table says otherwise, has covertype's shape: 435,759 rows,
 Peers run in environments of their own, with the JAX they need; *the floor* is the same loop in C (`benchmarks/peers/floor.c`).
 
 Two things make steps on a CPU cheaper. Import tallmc before JAX does anything: it asks XLA, through `XLA_FLAGS`, to compile small
-loops whole, and XLA listens once; that saves a quarter of a small step. And hand over data as NumPy arrays: they are then put where
-random rows are found faster, which saves a tenth to a sixth of it, while JAX arrays stay where they are.
+loops whole, and XLA listens once; that saves a quarter of a small step. And hand over data as NumPy arrays: they are then put
+where random rows are found faster, which saves a tenth to a sixth of it, while JAX arrays stay where they are.
 """
 
 
