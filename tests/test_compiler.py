@@ -61,10 +61,16 @@ def test_rows_taken_one_by_one_are_those_of_a_gather(chains, monkeypatch):
         np.testing.assert_array_equal(taken[name], np.asarray(column)[np.asarray(indices)])
 
 
-def test_large_data_are_kept_as_they_were_given_and_are_the_librarys_own():
-    values = np.random.default_rng(0).normal(size=(2**18, 3))
-    given = np.asfortranarray(values)
+@pytest.mark.parametrize("n_rows", [64, 2**18])
+def test_data_are_kept_as_they_were_given_and_are_the_librarys_own(n_rows):
+    values = np.random.default_rng(0).normal(size=(n_rows, 4))
+    room = np.empty(values.nbytes + 64, np.uint8)
+    first = -room.ctypes.data % 64  # where JAX would rather share than copy
+    given = room[first : first + values.nbytes].view(float).reshape(values.shape)
+    given[:] = values
     posterior = tallmc.models.linear_regression(given, given[:, 0], prior_variance=1.0)
+    general = tallmc.Posterior(lambda params, row: -jnp.sum(row * params), lambda params: 0.0, given, jnp.zeros(4))
     given[:] = 0
     np.testing.assert_array_equal(posterior.data.x, values)
-    assert posterior.data.x.unsafe_buffer_pointer() % 64 == 0
+    np.testing.assert_array_equal(general.data, values)
+    assert n_rows == 64 or posterior.data.x.unsafe_buffer_pointer() % 64 == 0
