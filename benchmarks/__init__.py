@@ -1,1 +1,1 @@
-"""Speed, as ratios measured in one run. Never asserted in a test: machines differ and are noisy."""
+"""Speed, as ratios measured in one run. No test asserts speed: machines differ and are noisy."""

@@ -1,4 +1,7 @@
-"""The default on real posteriors: is it right, and honest about its error? References: full-data NUTS in `shared/reference`."""
+"""The error of the default method on real posteriors, and the error that it reports.
+
+The references are full-data NUTS runs, in `shared/reference`.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ EFFECTIVE = 4000
 
 
 def main() -> None:
-    """Largest errors over the parameters, real and reported, of one default call for each seed."""
+    """The largest real and reported errors over the parameters, for one default call per seed."""
     rows = []
     for name, make in POSTERIORS.items():
         posterior, reference = make(), np.load(REFERENCES / f"{name}.npz")
@@ -35,7 +38,26 @@ def main() -> None:
             passes = draws.n_row_evals / posterior.n_rows
             real = (f"{mean.max():.3f}", f"{ratio.min():.3f}–{ratio.max():.3f}")
             reported = (f"{health.mean_error:.3f}", f"{health.sd_error:.3f}")
-            rows.append((name, seed, f"{health.ess:,.0f}", *real, *reported, f"{passes:,.0f}", health.trusted))
+            rows.append(
+                (
+                    name,
+                    seed,
+                    f"{health.ess:,.0f}",
+                    *real,
+                    *reported,
+                    f"{passes:,.0f}",
+                    health.trusted,
+                )
+            )
     real_columns = ("mean error (≤ 0.1)", "sd ratio (0.95–1.05)")
-    columns = ("posterior", "seed", "ESS", *real_columns, "mean, reported", "sd, reported", "passes", "trusted")
+    columns = (
+        "posterior",
+        "seed",
+        "ESS",
+        *real_columns,
+        "mean, reported",
+        "sd, reported",
+        "passes",
+        "trusted",
+    )
     print_table("The default against full-data NUTS", columns, rows)

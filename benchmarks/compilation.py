@@ -1,16 +1,18 @@
-"""The first call of every named method, compilation included; and what is compiled anew when it is called with other numbers."""
+"""Seconds of the first call of every named method, with compilation, and of a second call.
+
+The second call has another seed, step size, length and data set. It should compile nothing.
+"""
 
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import tallmc
-from tallmc._method import AbstractMethod
+from tallmc.methods.method import AbstractMethod
 from tallmc.models import logistic_regression
 
 from .problem import covertype_shaped
@@ -21,36 +23,52 @@ _COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
 class Compilations:
-    """Counts what XLA compiles in this process."""
+    """Counts the programs that XLA compiles in this process."""
 
     def __init__(self) -> None:
         self.count = 0
-        jax.monitoring.register_event_duration_secs_listener(self._heard)
+        jax.monitoring.register_event_duration_secs_listener(self._on_event)
 
-    def _heard(self, event: str, _: float, **__: Any) -> None:
+    def _on_event(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
         self.count += event == _COMPILED
 
 
 def main() -> None:
     posterior, compilations = covertype_shaped(), Compilations()
-    other = logistic_regression(jnp.flip(posterior.data.x, 0), np.asarray(posterior.data.y)[::-1].copy(), prior_variance=10.0)
+    other = logistic_regression(
+        jnp.flip(posterior.data.x, 0),
+        np.asarray(posterior.data.y)[::-1].copy(),
+        prior_variance=10.0,
+    )
     anchor, other_anchor = tallmc.laplace(posterior), tallmc.laplace(other)
     rows = []
     for name, named in tallmc.METHODS.items():
         settings = {**named.example, **({"size": SIZE} if "size" in named.example else {})}
         if name.startswith("asgld"):
-            settings["noise_threshold"] = 1e9  # given, since to look for it takes pilot runs
+            settings["noise_threshold"] = 1e9  # otherwise pilot runs would search for it
         first = seconds_of(posterior, anchor, named.make(1e-9, **settings), DRAWS, seed=0)
         before = compilations.count
         again = seconds_of(other, other_anchor, named.make(2e-9, **settings), DRAWS + 1, seed=1)
         rows.append((name, f"{first:.1f}", "≤ 5", f"{again:.2f}", compilations.count - before))
-    columns = ("method", "first call, s", "target", "another seed, step, length and data, s", "compiled anew")
+    columns = (
+        "method",
+        "first call, s",
+        "target",
+        "another seed, step, length and data, s",
+        "compiled anew",
+    )
     print_table(f"Compilation: {DRAWS} draws of one chain, the mode given", columns, rows)
 
 
 def seconds_of(
-    posterior: tallmc.AbstractPosterior, anchor: tallmc.Anchor, method: AbstractMethod, draws: int, seed: int
+    posterior: tallmc.AbstractPosterior,
+    anchor: tallmc.Anchor,
+    method: AbstractMethod,
+    draws: int,
+    seed: int,
 ) -> float:
     began = time.perf_counter()
-    tallmc.sample(posterior, method, chains=1, draws=draws, seed=seed, anchor=anchor if method.needs else None)
+    tallmc.sample(
+        posterior, method, chains=1, draws=draws, seed=seed, anchor=anchor if method.needs else None
+    )
     return time.perf_counter() - began

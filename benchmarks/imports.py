@@ -1,4 +1,7 @@
-"""How long `import tallmc` takes, against `import jax`, each in a fresh process and from bytecode, as installed packages are."""
+"""The time of `import tallmc` relative to `import jax`.
+
+Each import runs in a fresh process and reads bytecode, as for installed packages.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +22,16 @@ def main() -> None:
         def load(package: str) -> None:
             subprocess.run([sys.executable, "-c", f"import {package}"], check=True, env=environment)
 
-        seconds = best_seconds({"jax": lambda: load("jax"), "tallmc": lambda: load("tallmc")}, rounds=7)
+        seconds = best_seconds(
+            {"jax": lambda: load("jax"), "tallmc": lambda: load("tallmc")}, rounds=7
+        )
     rows = [
-        (name, f"{took:.2f} (+{took.spread:.0%})", f"{took / seconds['jax']:.2f}", "≤ 1.6" if name == "tallmc" else "")
+        (
+            name,
+            f"{took:.2f} (+{took.spread:.0%})",
+            f"{took / seconds['jax']:.2f}",
+            "≤ 1.6" if name == "tallmc" else "",
+        )
         for name, took in seconds.items()
     ]
     print_table("Import, each in a fresh process", ("package", "seconds", "of jax", "target"), rows)

@@ -1,4 +1,4 @@
-"""What comes before the first step, in full-gradient evaluations, and the memory it takes above the data."""
+"""The cost of preparation in full-gradient evaluations, and its memory in addition to the data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import tallmc
-from tallmc.subsample.law import AliasLaw
+from tallmc.rows.law import AliasLaw
 
 from .problem import covertype_shaped
 from .report import print_table
@@ -21,7 +21,7 @@ from .timing import best_seconds
 
 
 class PeakMemory:
-    """The most resident memory while the block runs, above what there was at its start, in megabytes."""
+    """Peak resident memory of a `with` block, minus the resident memory at its start, in MB."""
 
     def __enter__(self) -> PeakMemory:
         self.start = self.peak = self._resident()
@@ -51,12 +51,19 @@ class PeakMemory:
 def main() -> None:
     posterior = covertype_shaped()
     gradient = eqx.filter_jit(lambda posterior, at: posterior.gradient(at))
-    one = best_seconds({"gradient": lambda: gradient(posterior, posterior.init)}, rounds=10)["gradient"]
+    one = best_seconds({"gradient": lambda: gradient(posterior, posterior.init)}, rounds=10)[
+        "gradient"
+    ]
 
     def prepare() -> list[tuple[str, float]]:
         marks = [("", time.perf_counter())]
         anchor = tallmc.laplace(posterior)
-        marks.append((f"mode and Hessian ({anchor.n_row_evals / posterior.n_rows:.1f} passes)", time.perf_counter()))
+        marks.append(
+            (
+                f"mode and Hessian ({anchor.n_row_evals / posterior.n_rows:.1f} passes)",
+                time.perf_counter(),
+            )
+        )
         weights = np.asarray(tallmc.subsample.curvature_weights(posterior, anchor))
         marks.append(("weights, eq. 16", time.perf_counter()))
         AliasLaw.of(tallmc.subsample.probabilities(weights, 0.05), jnp.float32)
@@ -70,6 +77,13 @@ def main() -> None:
     total = sum(took for _, took in best)
     rows = [(name, f"{took * 1e3:.0f}", f"{took / one:.1f}", "") for name, took in best]
     rows.append(("all", f"{total * 1e3:.0f}", f"{total / one:.1f}", "≤ 40"))
-    rows.append(("all, first time, with compilation", f"{first * 1e3:.0f}", f"{first / one:.1f}", ""))
-    print_table(f"Preparation; one full gradient takes {one * 1e3:.0f} ms", ("part", "ms", "full gradients", "target"), rows)
-    print(f"\nPeak memory of the first preparation, above the data: {memory.megabytes:.0f} MB (target ≤ 1000 MB)")
+    rows.append(
+        ("all, first time, with compilation", f"{first * 1e3:.0f}", f"{first / one:.1f}", "")
+    )
+    print_table(
+        f"Preparation; one full gradient takes {one * 1e3:.0f} ms",
+        ("part", "ms", "full gradients", "target"),
+        rows,
+    )
+    peak = f"{memory.megabytes:.0f} MB (target ≤ 1000 MB)"
+    print(f"\nPeak memory of the first preparation, in addition to the data: {peak}")

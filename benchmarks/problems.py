@@ -1,9 +1,10 @@
-"""Real posteriors, from the data that the papers use: easy ones with a reference, and hard ones."""
+"""Posteriors of the data sets in the papers: easy ones with a reference, and hard ones."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ _PRIOR_VARIANCE = 10.0
 
 
 def covertype_rows() -> tuple[np.ndarray, np.ndarray]:
-    """The design matrix, intercept first, and the class 1 to 7 of each of the training rows."""
+    """The design matrix, intercept first, and the class (1 to 7) of each training row."""
     with np.load(DATA / "covertype.npz") as file:
         x, y = file["X"].astype(float), file["y"]
     low, middle, high = np.percentile(x[:, :10], [25, 50, 75], axis=0)
@@ -27,13 +28,16 @@ def covertype_rows() -> tuple[np.ndarray, np.ndarray]:
 
 
 def covertype(cover: int = 2) -> tallmc.AbstractPosterior:
-    """Is it this class? Class 4 is 0.47 % and class 5 1.6 % of the rows; some dummies then nearly separate."""
+    """Logistic regression of one class against the others.
+
+    Class 4 has 0.47 % and class 5 has 1.6 % of the rows; some dummies then nearly separate.
+    """
     x, y = covertype_rows()
     return tallmc.models.logistic_regression(x, y == cover, _PRIOR_VARIANCE)
 
 
 def small(name: str) -> tallmc.AbstractPosterior:
-    """`pima` or `parkinsons`, columns standardised, intercept first."""
+    """`pima` or `parkinsons`, with an intercept and standardised columns."""
     with np.load(DATA / f"{name}.npz") as file:
         x, y = file["X"].astype(float), file["y"]
     x = (x - x.mean(axis=0)) / x.std(axis=0)
@@ -55,33 +59,42 @@ def review(dim: int) -> tallmc.AbstractPosterior:
 
 
 def softmax(n_rows: int = 20_000) -> tallmc.Posterior:
-    """Softmax regression over covertype's seven classes, the second the base: 330 coefficients, by automatic differentiation."""
+    """Softmax regression of covertype's seven classes by automatic differentiation.
+
+    Class 2 is the base; there are 330 coefficients.
+    """
     x, y = (values[:n_rows] for values in covertype_rows())
-    labels = np.where(y == 2, 0, np.where(y == 1, 1, y - 1)).astype(np.int32)  # class 2, the most common, comes first
-
-    def log_likelihood(params, row):  # type: ignore[no-untyped-def]
-        features, label = row
-        scores = jnp.concatenate([jnp.zeros(1, features.dtype), params["beta"] @ features])
-        return scores[label] - jax.nn.logsumexp(scores)
-
+    # Class 2, the most common, comes first.
+    labels = np.where(y == 2, 0, np.where(y == 1, 1, y - 1)).astype(np.int32)
     init = {"beta": np.zeros((6, x.shape[1]))}
-    return tallmc.Posterior(log_likelihood, _normal_prior, (x, labels), init)
+    return tallmc.Posterior(_softmax_log_likelihood, _normal_prior, (x, labels), init)
 
 
 def student_t() -> tallmc.Posterior:
-    """Regression of CASP's residue size with Student-t errors of four degrees of freedom and an unknown scale."""
+    """Regression of CASP's residue size with Student-t errors.
+
+    The errors have four degrees of freedom and an unknown scale.
+    """
     with np.load(DATA / "casp.npz") as file:
         x, y = file["X"].astype(float), file["y"].astype(float)
     x, y = (x - x.mean(axis=0)) / x.std(axis=0), (y - y.mean()) / y.std()
-
-    def log_likelihood(params, row):  # type: ignore[no-untyped-def]
-        features, response = row
-        z = (response - features @ params["beta"]) * jnp.exp(-params["log_scale"])
-        return -2.5 * jnp.log1p(z**2 / 4) - params["log_scale"]
-
+    data = (np.c_[np.ones(len(y)), x], y)
     init = {"beta": np.zeros(x.shape[1] + 1), "log_scale": 0.0}
-    return tallmc.Posterior(log_likelihood, _normal_prior, (np.c_[np.ones(len(y)), x], y), init)
+    return tallmc.Posterior(_student_t_log_likelihood, _normal_prior, data, init)
 
 
-def _normal_prior(params) -> jax.Array:  # type: ignore[no-untyped-def]
-    return -sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(params)) / (2 * _PRIOR_VARIANCE)
+def _softmax_log_likelihood(params: Any, row: Any) -> jax.Array:
+    features, label = row
+    scores = jnp.concatenate([jnp.zeros(1, features.dtype), params["beta"] @ features])
+    return scores[label] - jax.nn.logsumexp(scores)
+
+
+def _student_t_log_likelihood(params: Any, row: Any) -> jax.Array:
+    features, response = row
+    z = (response - features @ params["beta"]) * jnp.exp(-params["log_scale"])
+    return -2.5 * jnp.log1p(z**2 / 4) - params["log_scale"]
+
+
+def _normal_prior(params: Any) -> jax.Array:
+    squares = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(params))
+    return -jnp.asarray(squares) / (2 * _PRIOR_VARIANCE)

@@ -1,4 +1,7 @@
-"""Where a step's time goes, and how far all cores together could go: what stands in the way of targets that are not met."""
+"""The time of each part of a step, and the limit of all cores together.
+
+These explain why some targets are not met.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import tallmc
-from tallmc._kernel import AbstractKernel, Supply
-from tallmc._loop import block_steps
+from tallmc.engine.kernel import AbstractKernel, Gathered
+from tallmc.engine.loop import block_steps
+from tallmc.rows import AbstractRows
 
 from .peers.floor import floor
 from .problem import covertype_shaped
@@ -23,7 +27,7 @@ from .report import print_table
 from .steps import MANY_CHAINS, STEP_SIZE, STEPS, steps_of
 from .timing import best_seconds
 
-_MOST_GATHERED = 2**18  # rows at once
+_MOST_GATHERED = 2**18  # rows gathered at once
 
 
 def main() -> None:
@@ -34,29 +38,37 @@ def main() -> None:
 def print_parts() -> None:
     posterior, rows = covertype_shaped(), []
     for size, chains in ((32, 1), (436, 1), (32, MANY_CHAINS)):
-        kernel = tallmc.sgld(STEP_SIZE, size).prepare(posterior, None).kernel
-        block = min(block_steps(kernel), _MOST_GATHERED // (size * chains))
+        bound = tallmc.sgld(STEP_SIZE, size).prepare(posterior, None).kernel
+        block = min(block_steps(bound.kernel, bound.rows), _MOST_GATHERED // (size * chains))
         keys = jax.random.split(jax.random.key(0), chains)
         seconds = best_seconds(
             {
-                "supply": functools.partial(_supplied, kernel, keys, jnp.int32(STEPS // block), block),
-                "whole": steps_of(kernel, posterior.init, chains),
+                "supply": functools.partial(
+                    _supplied, bound.kernel, bound.rows, keys, jnp.int32(STEPS // block), block
+                ),
+                "whole": steps_of(bound, posterior.init, chains),
             }
         )
         supply, whole = (seconds[part] / (STEPS * chains) * 1e6 for part in ("supply", "whole"))
         rows.append((size, chains, f"{supply:.1f}", f"{whole - supply:.1f}", f"{whole:.1f}"))
-    columns = ("size", "chains", "random numbers, and rows from memory", "arithmetic, recording, the loop", "in all")
+    columns = (
+        "size",
+        "chains",
+        "random numbers, and rows from memory",
+        "arithmetic, recording, the loop",
+        "in all",
+    )
     print_table("Where the microseconds of a chain-step of SGLD go", columns, rows)
 
 
 def print_all_cores() -> None:
-    """The loop in C on one core, and a copy of it on every core at once: many chains cannot be cheaper than that."""
+    """The loop in C on one core, and on every core at once: a lower bound for many chains."""
     posterior, cores = covertype_shaped(), len(os.sched_getaffinity(0))
     x, y = (np.asarray(column, np.float32) for column in posterior.data)
     loops = [floor(x, y, 32, STEPS, STEP_SIZE) for _ in range(cores)]
     if None in loops:
         return
-    kernel = tallmc.sgld(STEP_SIZE, 32).prepare(posterior, None).kernel
+    bound = tallmc.sgld(STEP_SIZE, 32).prepare(posterior, None).kernel
     with ThreadPoolExecutor(cores) as pool:
 
         def on_every_core() -> None:
@@ -64,25 +76,40 @@ def print_all_cores() -> None:
                 done.result()
 
         calls: dict[str, tuple[Callable[[], Any], int]] = {
-            "tallmc, one chain": (steps_of(kernel, posterior.init), 1),
-            f"tallmc, {MANY_CHAINS} chains": (steps_of(kernel, posterior.init, MANY_CHAINS), MANY_CHAINS),
+            "tallmc, one chain": (steps_of(bound, posterior.init), 1),
+            f"tallmc, {MANY_CHAINS} chains": (
+                steps_of(bound, posterior.init, MANY_CHAINS),
+                MANY_CHAINS,
+            ),
             "the floor, one core": (loops[0] or on_every_core, 1),
             f"the floor, {cores} cores": (on_every_core, cores),
         }
         seconds = best_seconds({name: call for name, (call, _) in calls.items()})
     one = seconds["tallmc, one chain"]
-    rows = [(name, took.each(STEPS * calls[name][1]), f"{took / calls[name][1] / one:.2f}") for name, took in seconds.items()]
-    print_table("A chain-step on all cores, n = 32", ("loop", "µs a chain-step", "of tallmc's single chain"), rows)
+    rows = [
+        (name, took.each(STEPS * calls[name][1]), f"{took / calls[name][1] / one:.2f}")
+        for name, took in seconds.items()
+    ]
+    print_table(
+        "A chain-step on all cores, n = 32",
+        ("loop", "µs a chain-step", "of tallmc's single chain"),
+        rows,
+    )
 
 
 @eqx.filter_jit
-def _supplied(kernel: AbstractKernel, keys: jax.Array, blocks: jax.Array, steps: int) -> Supply:
-    """What the steps of so many blocks need, and no step: as the loop of the library makes it."""
+def _supplied(
+    kernel: AbstractKernel, source: AbstractRows, keys: jax.Array, blocks: jax.Array, steps: int
+) -> Gathered:
+    """Draw and gather for these blocks, as the library's loop does, without taking the steps."""
 
-    def supplied(number: Any, _: Any) -> Supply:
+    def supplied(number: Any, _: Any) -> Gathered:
         block_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, number)
-        supply = jax.vmap(lambda key: kernel.supply(key, steps), out_axes=1)(block_keys)
-        return kernel.gather(jax.tree.map(lambda leaf: leaf.reshape(steps, -1, *leaf.shape[3:]), supply))
+        drawn = jax.vmap(lambda key: kernel.draw(key, steps), out_axes=1)(block_keys)
+        folded = jax.tree.map(lambda leaf: leaf.reshape(steps, -1, *leaf.shape[3:]), drawn)
+        return kernel.gather(folded, source)
 
     shapes = jax.eval_shape(supplied, 0, None)
-    return jax.lax.fori_loop(0, blocks, supplied, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes))
+    return jax.lax.fori_loop(
+        0, blocks, supplied, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    )

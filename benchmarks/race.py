@@ -1,6 +1,7 @@
-"""The default against NumPyro's NUTS and HMCECS on covertype, all included, until every parameter has 1,000 effective draws.
+"""The default method against NumPyro's NUTS and HMCECS on covertype.
 
-The peers are whitened by the same anchor. Needs numpyro (the extra `bench`).
+Each sampler runs until every parameter has 1,000 effective draws. Times include everything. The
+peers are whitened with the same anchor. Needs numpyro (the extra `bench`).
 """
 
 from __future__ import annotations
@@ -27,37 +28,56 @@ MOST_SECONDS = 120.0  # of sampling
 
 
 def main() -> None:
-    """1,000 effective draws on covertype: seconds from nothing, and effective draws a second of sampling alone."""
+    """Seconds in total to 1,000 effective draws; effective draws per second of sampling alone."""
     posterior = problems.covertype()
     began = time.perf_counter()
     draws = tallmc.sample(posterior, ess=EFFECTIVE, seed=0)
     ours = time.perf_counter() - began
     reached = float(ess(draws.positions).min())
-    longer = tallmc.sample(posterior, draws.settings["method"], chains=8, draws=20_000, burn_in=100, seed=1)
+    longer = tallmc.sample(
+        posterior, draws.settings["method"], chains=8, draws=20_000, burn_in=100, seed=1
+    )
     rate = float(ess(longer.positions).min()) / longer.timing.sampling
-    rows: list[tuple[Any, ...]] = [("sample(posterior)", f"{ours:.1f}", f"{rate:,.0f}", f"{reached:,.0f}", "", "")]
+    rows: list[tuple[Any, ...]] = [
+        ("sample(posterior)", f"{ours:.1f}", f"{rate:,.0f}", f"{reached:,.0f}", "", "")
+    ]
     for name, peer in {"NumPyro NUTS, whitened": nuts, "NumPyro HMCECS, whitened": hmcecs}.items():
         run = run_of(peer, posterior)
-        ratios = (f"{run.seconds / ours:.1f}" if run.reached >= EFFECTIVE else "–", f"{rate / run.rate:,.0f}")
-        rows.append((name, f"{run.seconds:.1f}", f"{run.rate:,.1f}", f"{run.reached:,.0f}", *ratios))
-    columns = ("sampler", "seconds in all", "effective draws a second", "reached", "ours sooner (≥ 5)", "ours faster (≥ 300)")
+        ratios = (
+            f"{run.seconds / ours:.1f}" if run.reached >= EFFECTIVE else "–",
+            f"{rate / run.rate:,.0f}",
+        )
+        rows.append(
+            (name, f"{run.seconds:.1f}", f"{run.rate:,.1f}", f"{run.reached:,.0f}", *ratios)
+        )
+    columns = (
+        "sampler",
+        "seconds in all",
+        "effective draws a second",
+        "reached",
+        "ours sooner (≥ 5)",
+        "ours faster (≥ 300)",
+    )
     print_table("Covertype: 1,000 effective draws of every parameter", columns, rows)
 
 
 class Run(NamedTuple):
-    """Seconds with anchor, compilation and warm-up; effective draws a second after these, and how many were reached."""
+    """The result of one peer."""
 
     seconds: float
+    """In total, with anchor, compilation and warm-up."""
     rate: float
+    """Effective draws per second of sampling, after warm-up."""
     reached: float
+    """Effective draws at the end."""
 
 
 Peer = Callable[[tallmc.AbstractPosterior, tallmc.Anchor], tuple[Any, tuple[Any, ...], Any]]
-"""To a kernel, the arguments of its model, and where it starts."""
+"""Returns a kernel, the arguments of its model, and its starting point."""
 
 
 def run_of(peer: Peer, posterior: tallmc.AbstractPosterior) -> Run:
-    """NumPyro until the effective draws are there, or the time is up."""
+    """Run NumPyro until there are enough effective draws or `MOST_SECONDS` have passed."""
     from numpyro.infer import MCMC
 
     began = time.perf_counter()
@@ -77,7 +97,9 @@ def run_of(peer: Peer, posterior: tallmc.AbstractPosterior) -> Run:
     return Run(time.perf_counter() - began, reached / sampling, reached)
 
 
-def nuts(posterior: tallmc.AbstractPosterior, anchor: tallmc.Anchor) -> tuple[Any, tuple[Any, ...], Any]:
+def nuts(
+    posterior: tallmc.AbstractPosterior, anchor: tallmc.Anchor
+) -> tuple[Any, tuple[Any, ...], Any]:
     from numpyro.infer import NUTS
 
     class Whitened(eqx.Module):
@@ -87,27 +109,37 @@ def nuts(posterior: tallmc.AbstractPosterior, anchor: tallmc.Anchor) -> tuple[An
 
         def __call__(self, u: jax.Array) -> jax.Array:
             position = self.anchor.position + self.anchor.factor @ u
-            potentials = self.posterior.family.potential(position @ self.transposed, self.posterior.data.y)
-            return jnp.sum(potentials) + self.posterior.prior_potential(position) - self.anchor.potential
+            model, y = self.posterior.model, self.posterior.data.y
+            potentials = model.family.potential(position @ self.transposed, y)
+            return jnp.sum(potentials) + model.prior_potential(position) - self.anchor.potential
 
     transposed = jnp.asarray(posterior.data.x.T)  # XLA is several times faster on a transposed copy
     kernel = NUTS(potential_fn=Whitened(posterior, transposed, anchor), dense_mass=False)
     return kernel, (), jnp.zeros(posterior.dim)
 
 
-def hmcecs(posterior: tallmc.AbstractPosterior, anchor: tallmc.Anchor) -> tuple[Any, tuple[Any, ...], Any]:
-    """Subsamples of `ECS_ROWS` rows, a tenth of them renewed at a time, with Taylor control variates at the mode."""
+def hmcecs(
+    posterior: tallmc.AbstractPosterior, anchor: tallmc.Anchor
+) -> tuple[Any, tuple[Any, ...], Any]:
+    """HMCECS with Taylor control variates at the mode.
+
+    A subsample has `ECS_ROWS` rows, a tenth of which are renewed at a time.
+    """
     import numpyro
     from numpyro import distributions as dist
     from numpyro.infer import HMCECS, NUTS
 
     def model(x: jax.Array, y: jax.Array) -> None:
-        whitened = numpyro.sample("whitened", dist.ImproperUniform(dist.constraints.real_vector, (), (posterior.dim,)))
+        whitened = numpyro.sample(
+            "whitened", dist.ImproperUniform(dist.constraints.real_vector, (), (posterior.dim,))
+        )
         beta = anchor.position + anchor.factor @ whitened
-        numpyro.factor("prior", -posterior.prior_potential(beta))
+        numpyro.factor("prior", -posterior.model.prior_potential(beta))
         with numpyro.plate("rows", posterior.n_rows, subsample_size=ECS_ROWS):
             logits = numpyro.subsample(x, event_dim=1) @ beta
-            numpyro.sample("y", dist.Bernoulli(logits=logits), obs=numpyro.subsample(y, event_dim=0))
+            numpyro.sample(
+                "y", dist.Bernoulli(logits=logits), obs=numpyro.subsample(y, event_dim=0)
+            )
 
     mode = {"whitened": jnp.zeros(posterior.dim)}
     kernel = HMCECS(NUTS(model, dense_mass=False), num_blocks=10, proxy=HMCECS.taylor_proxy(mode))

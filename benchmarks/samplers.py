@@ -1,4 +1,4 @@
-"""What a step of each dynamics and of each estimator costs, against the step of SGLD with as many rows."""
+"""The cost per step of each dynamics and each estimator, relative to SGLD with as many rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LARGE = 4
 
 
 def dynamics() -> dict[str, tuple[tallmc.Method, str]]:
-    """Each with the target it has."""
+    """Each method with its target."""
     return {
         "sgld": (tallmc.sgld(STEP_SIZE, SIZE), ""),
         "sgld_lm": (tallmc.sgld_lm(STEP_SIZE, SIZE), "≤ 1.5"),
@@ -29,7 +29,10 @@ def dynamics() -> dict[str, tuple[tallmc.Method, str]]:
         "sg_baoab": (tallmc.sg_baoab(MOMENTUM_STEP, SIZE, FRICTION), "≤ 1.5"),
         "sghmc_trajectories": (tallmc.sghmc_trajectories(MOMENTUM_STEP, SIZE, length=10), ""),
         "sgnht": (tallmc.sgnht(MOMENTUM_STEP, SIZE, FRICTION), "≤ 1.5"),
-        "sgld, dense geometry": (tallmc.Method(size=SIZE, step_size=0.01, geometry=tallmc.geometry.Dense()), ""),
+        "sgld, dense geometry": (
+            tallmc.Method(size=SIZE, step_size=0.01, geometry=tallmc.geometry.Dense()),
+            "",
+        ),
     }
 
 
@@ -53,17 +56,28 @@ def estimators() -> dict[str, tuple[tallmc.Method, str]]:
 def main() -> None:
     anchor = tallmc.laplace(covertype_shaped())
     for title, methods in (("dynamics", dynamics()), ("estimator or subsample", estimators())):
-        seconds = best_seconds({name: ours(method, anchor) for name, (method, _) in methods.items()}, rounds=7)
+        seconds = best_seconds(
+            {name: ours(method, anchor) for name, (method, _) in methods.items()}, rounds=7
+        )
         rows = [
-            (name, f"{seconds[name] / STEPS * 1e6:.1f}", f"{seconds[name] / seconds['sgld']:.2f}", target)
+            (
+                name,
+                f"{seconds[name] / STEPS * 1e6:.1f}",
+                f"{seconds[name] / seconds['sgld']:.2f}",
+                target,
+            )
             for name, (_, target) in methods.items()
         ]
-        print_table(f"A step, n = {SIZE}, d = {DIM}: each {title}", (title, "µs a step", "of sgld", "target"), rows)
+        print_table(
+            f"A step, n = {SIZE}, d = {DIM}: each {title}",
+            (title, "µs a step", "of sgld", "target"),
+            rows,
+        )
     print_growth()
 
 
 def print_growth() -> None:
-    """SAGA and the bandit keep something for each row; a step must not cost more because there are more of them."""
+    """SAGA and the bandit store a value per row; the cost per step must not grow with N."""
     rng = np.random.default_rng(0)
     calls = {}
     methods = {"sgld": {}, "saga": {"gradient": SAGA()}, "bandit": {"subsample": Bandit()}}
@@ -75,9 +89,18 @@ def print_growth() -> None:
             calls[name, n_rows] = steps_of(kernel, posterior.init)
     seconds = best_seconds(calls, rounds=7)
     rows = [
-        (name, *(f"{seconds[name, n] / STEPS * 1e6:.1f}" for n in (N_ROWS // LARGE, N_ROWS * LARGE)), f"{ratio:.2f}")
+        (
+            name,
+            *(f"{seconds[name, n] / STEPS * 1e6:.1f}" for n in (N_ROWS // LARGE, N_ROWS * LARGE)),
+            f"{ratio:.2f}",
+        )
         for name in methods
         for ratio in [seconds[name, N_ROWS * LARGE] / seconds[name, N_ROWS // LARGE]]
     ]
-    columns = ("method", f"µs a step, N = {N_ROWS // LARGE:,}", f"µs a step, N = {N_ROWS * LARGE:,}", "ratio")
+    columns = (
+        "method",
+        f"µs a step, N = {N_ROWS // LARGE:,}",
+        f"µs a step, N = {N_ROWS * LARGE:,}",
+        "ratio",
+    )
     print_table("A step as N grows, d = 10", columns, rows)

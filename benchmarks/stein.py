@@ -1,4 +1,4 @@
-"""The kernel Stein discrepancy of many draws: seconds, and the memory it takes."""
+"""The kernel Stein discrepancy of many draws: seconds and peak memory."""
 
 from __future__ import annotations
 
@@ -17,5 +17,13 @@ def main() -> None:
     positions = np.random.default_rng(0).normal(size=(DRAWS, DIM))
     with PeakMemory() as memory:
         took = best_seconds({"ksd": lambda: ksd(positions, positions)}, rounds=3)["ksd"]
-    rows = [(f"{DRAWS:,} draws, d = {DIM}", f"{took:.1f} (+{took.spread:.0%})", "≤ 10", f"{memory.megabytes:.0f}", "≤ 1000")]
+    rows = [
+        (
+            f"{DRAWS:,} draws, d = {DIM}",
+            f"{took:.1f} (+{took.spread:.0%})",
+            "≤ 10",
+            f"{memory.megabytes:.0f}",
+            "≤ 1000",
+        )
+    ]
     print_table("KSD, gradients given", ("problem", "seconds", "target", "peak MB", "target"), rows)

@@ -1,4 +1,7 @@
-"""What a step costs: against the peers and a loop in C, with many chains, with other methods, and with an adaptive size."""
+"""The cost per step of SGLD, relative to the peers and to a loop in C.
+
+Also the cost per step of other methods, of many chains and of an adaptive size.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import tallmc
-from tallmc._kernel import AbstractKernel
-from tallmc._loop import Recorded, advance, start_run
+from tallmc.engine.kernel import BoundKernel
+from tallmc.engine.loop import RecordedSteps, Window, advance, start_run
+from tallmc.subsample.size import AdaptiveSelection
 
 from .problem import covertype_shaped
 from .report import print_table
@@ -21,7 +25,7 @@ from .timing import Seconds, best_seconds
 
 STEP_SIZE, STEPS = 1e-7, 2048
 SIZES, MANY_CHAINS = (32, 436), 64
-DOCUMENTED_STEPS = 256  # of a loop in Python, which takes long
+DOCUMENTED_STEPS = 256  # the documented loop is in Python, which is slow
 TARGETS = {
     (32, "BlackJAX in a scan"): 0.3,
     (436, "BlackJAX in a scan"): 0.7,
@@ -33,21 +37,27 @@ TARGETS = {
 
 
 def ours(method: tallmc.Method, anchor: tallmc.Anchor, chains: int = 1) -> Callable[[], Any]:
-    kernel = method.prepare(covertype_shaped(), anchor if method.needs else None).kernel
-    return steps_of(kernel, anchor.position, chains)
+    bound = method.prepare(covertype_shaped(), anchor if method.needs else None).kernel
+    return steps_of(bound, anchor.position, chains)
 
 
-def steps_of(kernel: AbstractKernel, start: Any, chains: int = 1, draws: int = STEPS) -> Callable[[], Any]:
-    call = recorded_steps(kernel, start, chains, draws)
+def steps_of(
+    bound: BoundKernel, start: Any, chains: int = 1, draws: int = STEPS
+) -> Callable[[], Any]:
+    call = recorded_steps(bound, start, chains, draws)
     return lambda: call().positions
 
 
-def recorded_steps(kernel: AbstractKernel, start: Any, chains: int = 1, draws: int = STEPS) -> Callable[[], Recorded]:
-    """So many steps of a prepared method, as the driver takes them. The state is not kept from call to call."""
+def recorded_steps(
+    bound: BoundKernel, start: Any, chains: int = 1, draws: int = STEPS
+) -> Callable[[], RecordedSteps]:
+    """A call that runs `STEPS` steps as the driver does. No state is kept between calls."""
     keys = jax.random.split(jax.random.key(0), chains)
-    state = start_run(kernel, keys, jnp.broadcast_to(start, (chains, *start.shape)))
-    zero, steps, thin = jnp.int32(0), jnp.int32(STEPS), jnp.int32(STEPS // draws)
-    return lambda: advance(kernel, keys, state, zero, steps, zero, thin, draws)[1]
+    kernel, rows = bound.kernel, bound.rows
+    positions = jnp.broadcast_to(start, (chains, *start.shape))
+    state = start_run(kernel, rows, keys, positions, kernel.start_memory(positions, rows))
+    window = Window.of(0, STEPS, 0, STEPS // draws, draws)
+    return lambda: advance(kernel, rows, keys, state, window)[1]
 
 
 def main(quick: bool = False) -> None:
@@ -75,10 +85,16 @@ def print_peers(anchor: tallmc.Anchor, quick: bool) -> None:
                 "tallmc": ours(tallmc.sgld(STEP_SIZE, size), anchor),
                 "tallmc, preferential": ours(tallmc.sgld_ps(STEP_SIZE, size), anchor),
                 "BlackJAX in a scan": blackjax_sgld.in_a_scan(posterior, size, STEPS, STEP_SIZE),
-                "BlackJAX as documented": blackjax_sgld.as_documented(posterior, size, DOCUMENTED_STEPS, STEP_SIZE),
+                "BlackJAX as documented": blackjax_sgld.as_documented(
+                    posterior, size, DOCUMENTED_STEPS, STEP_SIZE
+                ),
                 "the floor, uniform": floor(x, y, size, STEPS, STEP_SIZE),
                 "the floor, alias table": floor(x, y, size, STEPS, STEP_SIZE, weights),
-                **({} if quick else {peer.name: worker(peer, data, size, STEPS, STEP_SIZE) for peer in PEERS}),
+                **(
+                    {}
+                    if quick
+                    else {peer.name: worker(peer, data, size, STEPS, STEP_SIZE) for peer in PEERS}
+                ),
             }
             seconds = best_seconds({name: call for name, call in calls.items() if call is not None})
             for name, took in seconds.items():
@@ -87,11 +103,15 @@ def print_peers(anchor: tallmc.Anchor, quick: bool) -> None:
                 target = TARGETS.get((size, name))
                 shown = f"≤ {target}" if target else ""
                 rows.append((size, name, took.each(steps), f"{mine / (took / steps):.2f}", shown))
-    print_table("A step of SGLD, one chain", ("size", "library", "µs a step", "tallmc's of this one's", "target"), rows)
+    print_table(
+        "A step of SGLD, one chain",
+        ("size", "library", "µs a step", "tallmc's of this one's", "target"),
+        rows,
+    )
 
 
 def print_methods(anchor: tallmc.Anchor) -> None:
-    """Control variates and preferential weights, and a step of the default, against SGLD with as many rows."""
+    """SGLD-CV-PS and the default method, relative to SGLD with as many rows."""
     rows = []
     default = tallmc.Method(
         dynamics=tallmc.dynamics.LeimkuhlerMatthews(),
@@ -103,15 +123,24 @@ def print_methods(anchor: tallmc.Anchor) -> None:
     )
     for size, methods in {
         32: {"sgld_cv_ps": (tallmc.sgld_cv_ps(STEP_SIZE, 32), "≤ 1.5")},
-        64: {"sgld_cv_ps": (tallmc.sgld_cv_ps(STEP_SIZE, 64), "≤ 1.5"), "the default's": (default, "≤ 1.5")},
+        64: {
+            "sgld_cv_ps": (tallmc.sgld_cv_ps(STEP_SIZE, 64), "≤ 1.5"),
+            "the default's": (default, "≤ 1.5"),
+        },
         436: {"sgld_cv_ps": (tallmc.sgld_cv_ps(STEP_SIZE, 436), "≤ 1.5")},
     }.items():
         calls = {"sgld": ours(tallmc.sgld(STEP_SIZE, size), anchor)}
-        seconds = best_seconds(calls | {name: ours(method, anchor) for name, (method, _) in methods.items()})
+        seconds = best_seconds(
+            calls | {name: ours(method, anchor) for name, (method, _) in methods.items()}
+        )
         for name, took in seconds.items():
             target = methods[name][1] if name in methods else ""
             rows.append((size, name, took.each(STEPS), f"{took / seconds['sgld']:.2f}", target))
-    print_table("A step of other methods, one chain", ("size", "method", "µs a step", "of sgld", "target"), rows)
+    print_table(
+        "A step of other methods, one chain",
+        ("size", "method", "µs a step", "of sgld", "target"),
+        rows,
+    )
 
 
 def print_chains(anchor: tallmc.Anchor) -> None:
@@ -120,17 +149,31 @@ def print_chains(anchor: tallmc.Anchor) -> None:
     rows = []
     for chains, took in seconds.items():
         ratio = took / chains / seconds[1]
-        rows.append((chains, Seconds.each(took, STEPS * chains), f"{ratio:.2f}", "≤ 0.35" if chains == MANY_CHAINS else ""))
-    print_table("A chain-step of SGLD, n = 32", ("chains", "µs a chain-step", "of one chain", "target"), rows)
+        rows.append(
+            (
+                chains,
+                Seconds.each(took, STEPS * chains),
+                f"{ratio:.2f}",
+                "≤ 0.35" if chains == MANY_CHAINS else "",
+            )
+        )
+    print_table(
+        "A chain-step of SGLD, n = 32",
+        ("chains", "µs a chain-step", "of one chain", "target"),
+        rows,
+    )
 
 
 def print_adaptive(anchor: tallmc.Anchor) -> None:
-    """Adaptive size: seconds against rows, with thresholds that differ by factors of four."""
+    """Adaptive size: time per row, for thresholds that differ by factors of four."""
     posterior, rows = covertype_shaped(), []
     pilot = tallmc.asgld_cv_ps(STEP_SIZE, noise_threshold=1.0).prepare(posterior, anchor).kernel
-    per_distance = float(pilot.selection.rows_per_squared_distance)
+    selection = pilot.composition.selection
+    assert isinstance(selection, AdaptiveSelection) and anchor.factor is not None
+    per_distance = float(selection.rows_per_squared_distance)
     spread = float(np.trace(np.asarray(anchor.covariance)))
-    start = anchor.position + anchor.factor @ np.random.default_rng(0).normal(size=posterior.dim).astype(np.float32)
+    normal = np.random.default_rng(0).normal(size=posterior.dim).astype(np.float32)
+    start = anchor.position + anchor.factor @ normal
     calls = {}
     for wanted in (256, 1024, 4096, 16384):
         method = tallmc.asgld_cv_ps(STEP_SIZE, noise_threshold=per_distance * spread / wanted)
@@ -138,5 +181,10 @@ def print_adaptive(anchor: tallmc.Anchor) -> None:
     for wanted, took in best_seconds(calls).items():
         used = int(calls[wanted]().n_rows[0])
         rows.append((wanted, f"{used / STEPS:.0f}", took.each(STEPS), f"{took / used * 1e9:.0f}"))
-    columns = ("rows wanted", "rows used a step", "µs a step", "ns a row (target: the same within 30 %)")
+    columns = (
+        "rows wanted",
+        "rows used a step",
+        "µs a step",
+        "ns a row (target: the same within 30 %)",
+    )
     print_table("Adaptive size, one chain", columns, rows)

@@ -1,4 +1,7 @@
-"""What storing a run costs: time against `store=None`, interleaved in one process, and peak memory of processes of their own."""
+"""The cost of storing a run: time and peak memory, relative to `store=None`.
+
+Timed runs alternate in one process. Peak memory is measured in a separate process per run.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,10 @@ METHOD = tallmc.Method(
 
 
 class Peak(threading.Thread):
-    """The most memory that is not backed by a file, as Linux counts it; pages of mapped files can be given back at any time."""
+    """Peak memory that is not backed by a file (`RssAnon` of Linux), in MB.
+
+    Pages of mapped files do not count: the system can reclaim them at any time.
+    """
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -48,36 +54,45 @@ class Peak(threading.Thread):
         return int(status.partition("RssAnon:")[2].split()[0]) / 1024
 
 
-class Took(NamedTuple):
-    """Seconds of a run, without preparing and compiling, by the clock and of all processors together."""
+class RunSeconds(NamedTuple):
+    """Seconds of a run, without preparation and compilation."""
 
     clock: float
     processors: float
+    """The sum over all processors."""
 
 
-def run(draws: int, store: Path | None, anchor: tallmc.Anchor) -> Took:
+def run(draws: int, store: Path | None, anchor: tallmc.Anchor) -> RunSeconds:
     began = time.perf_counter(), time.process_time()
     timing = tallmc.sample(
-        covertype_shaped(), METHOD, chains=CHAINS, draws=draws, burn_in=0, anchor=anchor, store=store, progress=False
+        covertype_shaped(),
+        METHOD,
+        chains=CHAINS,
+        draws=draws,
+        burn_in=0,
+        anchor=anchor,
+        store=store,
+        progress=False,
     ).timing
     before = timing.preparation + timing.compilation
-    return Took(time.perf_counter() - began[0] - before, time.process_time() - began[1] - before)
+    clock, processors = time.perf_counter() - began[0], time.process_time() - began[1]
+    return RunSeconds(clock - before, processors - before)
 
 
-def compare(draws: int, rounds: int) -> dict[str, Took]:
-    """The fastest of several runs of each kind, taken in turns."""
+def compare(draws: int, rounds: int) -> dict[str, RunSeconds]:
+    """The fastest of several runs of each kind; the two kinds alternate."""
     anchor = tallmc.laplace(covertype_shaped())
     run(100, None, anchor)
-    found: dict[str, list[Took]] = {"memory": [], "store": []}
+    found: dict[str, list[RunSeconds]] = {"memory": [], "store": []}
     for _ in range(rounds):
         for name, runs in found.items():
             with tempfile.TemporaryDirectory(dir=".") as folder:
                 runs.append(run(draws, Path(folder) / "run" if name == "store" else None, anchor))
-    return {name: Took(*map(min, zip(*runs, strict=True))) for name, runs in found.items()}
+    return {name: RunSeconds(*map(min, zip(*runs, strict=True))) for name, runs in found.items()}
 
 
 def child(name: str, draws: int) -> dict[str, Any]:
-    """Peak memory of a run beyond what it had before, in MB."""
+    """Peak memory of a run, minus the memory before the run, in MB."""
     anchor = tallmc.laplace(covertype_shaped())
     run(100, None, anchor)
     peak = Peak()
@@ -89,22 +104,35 @@ def child(name: str, draws: int) -> dict[str, Any]:
 
 def peak_of(name: str, draws: int) -> float:
     command = [sys.executable, "-m", "benchmarks.store", name, str(draws)]
-    return float(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)["peak"])
+    finished = subprocess.run(command, check=True, capture_output=True, text=True)
+    return float(json.loads(finished.stdout)["peak"])
 
 
 def main() -> None:
     memory, stored = compare(DRAWS, ROUNDS).values()
     rows: list[tuple[str, ...]] = [
         (unit, f"{a:.1f}", f"{b:.1f}", f"{b / a - 1:+.1%}", target)
-        for unit, a, b, target in zip(("clock", "processors"), memory, stored, ("≤ 5 %", ""), strict=True)
+        for unit, a, b, target in zip(
+            ("clock", "processors"), memory, stored, ("≤ 5 %", ""), strict=True
+        )
     ]
     title = f"Storing {CHAINS * DRAWS:,} draws of {DIM} parameters over {CHAINS} chains"
     print_table(title, ("seconds by", "in memory", "stored", "cost", "target"), rows)
     rows = []
     for draws in (DRAWS // 4, DRAWS):
         peaks = [peak_of(name, draws) for name in ("none", "store")]
-        rows.append((f"{CHAINS * draws:,}", f"{CHAINS * draws * DIM * 4 / 2**20:.0f}", *(f"{peak:.0f}" for peak in peaks)))
-    print_table("Memory beyond that before the run", ("draws", "MB of draws", "peak MB in memory", "peak MB stored (flat)"), rows)
+        rows.append(
+            (
+                f"{CHAINS * draws:,}",
+                f"{CHAINS * draws * DIM * 4 / 2**20:.0f}",
+                *(f"{peak:.0f}" for peak in peaks),
+            )
+        )
+    print_table(
+        "Memory beyond that before the run",
+        ("draws", "MB of draws", "peak MB in memory", "peak MB stored (flat)"),
+        rows,
+    )
 
 
 if __name__ == "__main__":

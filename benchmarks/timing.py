@@ -1,4 +1,4 @@
-"""Timing things against each other: interleaved, best of several, compiled beforehand."""
+"""Compare the times of several calls: compiled beforehand, interleaved, best of several rounds."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ Name = TypeVar("Name")
 
 
 class Seconds(float):
-    """The fastest of several calls; `spread` is by how much, relative to it, the median was slower."""
+    """Seconds of the fastest of several calls."""
 
     spread: float
+    """How much slower the median call was, as a fraction of the fastest."""
 
     @classmethod
     def of(cls, taken: list[float]) -> Seconds:
@@ -24,12 +25,15 @@ class Seconds(float):
         return best
 
     def each(self, count: int) -> str:
-        """Microseconds of one of `count` steps."""
+        """Microseconds per step, for a call that took `count` steps."""
         return f"{self / count * 1e6:.1f} (+{self.spread:.0%})"
 
 
 def best_seconds(calls: Mapping[Name, Callable[[], Any]], rounds: int = 5) -> dict[Name, Seconds]:
-    """The fastest of several calls of each, taken in turns so that a slow moment of the machine hits all alike."""
+    """The fastest of `rounds` calls of each.
+
+    Calls alternate, so that a slow period of the machine affects all of them.
+    """
     taken: dict[Name, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         jax.block_until_ready(call())

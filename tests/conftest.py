@@ -1,37 +1,83 @@
-"""Double precision for all tests: exact identities are checked to 1e-12. Single precision has tests of its own."""
+"""Run all tests in double precision, because exact identities are checked to 1e-12.
 
+Single precision has its own tests.
+
+Compilation takes most of the test time. Compiled programs are cached on disk and reused between
+runs and between clones. The name of the cache folder is a hash of the pinned packages and of the
+processor, so a program is never loaded on a machine for which it was not compiled.
+`TALLMC_TEST_CACHE=off` disables the cache. A cache of more than 4 GiB is deleted.
+
+The shapes in jaxtyping annotations are checked (`shape_checks.py`).
+"""
+
+import hashlib
 import os
+import platform
 import shutil
-import tempfile
 from pathlib import Path
 
 import jax
 import pytest
 
-jax.config.update("jax_enable_x64", True)
+import shape_checks
 
-_COMPILED = "JAX_COMPILATION_CACHE_DIR"
+jax.config.update("jax_enable_x64", True)
+shape_checks.install()
+
+_CACHE = "JAX_COMPILATION_CACHE_DIR"
+_MOST_BYTES = 4 * 2**30
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    known = ("model name", "flags", "Features", "CPU part", "CPU implementer")
+    return "\n".join(sorted({line for line in lines if line.startswith(known)}))
+
+
+def _cache_folder() -> Path:
+    constraints = Path(__file__).resolve().parents[1] / "constraints.txt"
+    key = hashlib.sha256(constraints.read_bytes() + _processor().encode()).hexdigest()[:16]
+    home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    return home / "tallmc-tests" / key
+
+
+def _bytes_in(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.glob("*")) if folder.is_dir() else 0
 
 
 def pytest_configure(config):
-    """What one test or process has compiled, the others of this run need not: a fifth less time."""
-    if not hasattr(config, "workerinput") and _COMPILED not in os.environ:
-        config.compiled = os.environ[_COMPILED] = tempfile.mkdtemp()
+    """Configure the cache, also in the environment, for processes that tests start."""
+    if os.environ.get("TALLMC_TEST_CACHE") == "off":
+        return
+    folder = _cache_folder()
+    if not hasattr(config, "workerinput") and _bytes_in(folder) > _MOST_BYTES:
+        shutil.rmtree(folder, ignore_errors=True)
+    os.environ.setdefault(_CACHE, str(folder))
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
-    jax.config.update("jax_compilation_cache_dir", os.environ[_COMPILED])
+    jax.config.update("jax_compilation_cache_dir", os.environ[_CACHE])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 
-def pytest_unconfigure(config):
-    if hasattr(config, "compiled"):
-        shutil.rmtree(config.compiled, ignore_errors=True)
-
-
 SHARED = Path(os.environ.get("TALLMC_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+_NO_SHARED = f"the reference data are not there: no folder {SHARED.name} beside the checkout"
 
 
 @pytest.fixture
 def shared():
     if not SHARED.is_dir():
-        pytest.skip(f"the reference data are not there: no folder {SHARED.name} beside the checkout")
+        pytest.skip(_NO_SHARED)
     return SHARED
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Print one line for all tests that were skipped because the reference data are missing."""
+    skipped = [
+        report
+        for report in terminalreporter.stats.get("skipped", [])
+        if _NO_SHARED in str(report.longrepr)
+    ]
+    if skipped:
+        terminalreporter.write_line(f"{len(skipped)} tests skipped: {_NO_SHARED}")

@@ -1,14 +1,16 @@
 """The stationary law of a chain with few dimensions, without Monte Carlo.
 
-A chain s' = φ(s, ω), ω one of a list of events with probabilities, sends a function f to Pf(s) = E f(φ(s, ω)). On polynomials,
-written in normalised Hermite polynomials of s around a guess of its law, P is a matrix (Gauss quadrature gives its entries),
-and the stationary expectations E f of the basis are its left fixed point. The error falls faster than any power of the degree
-as long as the law is not far from Gaussian; it is checked by comparing two degrees.
+A chain s' = φ(s, ω), where ω is one of finitely many events with known probabilities, maps a
+function f to Pf(s) = E f(φ(s, ω)). The basis consists of normalised Hermite polynomials of s,
+scaled by a guess of the standard deviations. On this basis P is a matrix, whose entries come from
+Gauss quadrature. The stationary expectations of the basis functions are its left fixed point. If
+the law is close to Gaussian, the error falls faster than any power of the degree. Tests compare two
+degrees to check the error.
 """
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.polynomial.hermite_e import hermegauss
@@ -27,35 +29,53 @@ class Law(NamedTuple):
         return float(self.scales[i] * self._expectation(i, 1))
 
     def _expectation(self, i: int, degree: int) -> float:
-        return self.expectations[self.powers.index(tuple(degree * (j == i) for j in range(len(self.scales))))]
+        return self.expectations[
+            self.powers.index(tuple(degree * (j == i) for j in range(len(self.scales))))
+        ]
 
 
 def gauss(nodes: int) -> list[tuple[float, float]]:
-    """Standard normal noise as events: (probability, value)."""
+    """Gauss quadrature of a standard normal as events: (probability, value)."""
     values, weights = hermegauss(nodes)
     return list(zip(weights / weights.sum(), values, strict=True))
 
 
 def stationary_law(
-    step: Callable[[np.ndarray, float], np.ndarray], events: Sequence[tuple[float, object]], scales: Sequence[float], degree: int
+    step: Callable[[np.ndarray, Any], np.ndarray],
+    events: Sequence[tuple[float, Any]],
+    scales: Sequence[float],
+    degree: int,
 ) -> Law:
-    """The law of the chain `step(states, event)`, states (n, k), around N(0, diag(scales²))."""
-    scales, k = np.asarray(scales, float), len(scales)
+    """The law of the chain `step(states, event)`, expanded around N(0, diag(scales²)).
+
+    `states` has the shape (n, k).
+    """
+    deviations, k = np.asarray(scales, float), len(scales)
     values, weights = hermegauss(degree + 8)
     grid = np.stack(np.meshgrid(*[values] * k, indexing="ij"), axis=-1).reshape(-1, k)
-    weight = np.stack(np.meshgrid(*[weights / weights.sum()] * k, indexing="ij"), axis=-1).reshape(-1, k).prod(axis=1)
-    powers = [power for power in itertools.product(range(degree + 1), repeat=k) if sum(power) <= degree]
+    weight = (
+        np.stack(np.meshgrid(*[weights / weights.sum()] * k, indexing="ij"), axis=-1)
+        .reshape(-1, k)
+        .prod(axis=1)
+    )
+    powers = [
+        power for power in itertools.product(range(degree + 1), repeat=k) if sum(power) <= degree
+    ]
 
     def basis(states: np.ndarray) -> np.ndarray:
-        hermite = [_hermite(states[:, i] / scales[i], degree) for i in range(k)]
-        return np.stack([np.prod([hermite[i][power[i]] for i in range(k)], axis=0) for power in powers], axis=1)
+        hermite = [_hermite(states[:, i] / deviations[i], degree) for i in range(k)]
+        return np.stack(
+            [np.prod([hermite[i][power[i]] for i in range(k)], axis=0) for power in powers], axis=1
+        )
 
-    states = grid * scales
-    after = sum(probability * basis(np.asarray(step(states, event))) for probability, event in events)
+    states = grid * deviations
+    after = sum(
+        probability * basis(np.asarray(step(states, event))) for probability, event in events
+    )
     operator = (basis(states).T * weight) @ after
     equations = operator.T - np.eye(len(powers))
-    equations[0] = np.eye(len(powers))[0]  # the constant has expectation one
-    return Law(powers, np.linalg.solve(equations, np.eye(len(powers))[0]), scales)
+    equations[0] = np.eye(len(powers))[0]  # the constant function has expectation 1
+    return Law(powers, np.linalg.solve(equations, np.eye(len(powers))[0]), deviations)
 
 
 def _hermite(x: np.ndarray, degree: int) -> list[np.ndarray]:

@@ -1,12 +1,15 @@
-"""Small problems whose answers are known exactly, and every part of the library on each axis."""
+"""Small problems with known exact answers, and registries of all parts of the library by axis."""
 
+from typing import Any
+
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.scipy.stats as stats
 import numpy as np
 import pytest
 
 import tallmc
-from tallmc._rows import take_rows
 from tallmc.dynamics import (
     MALA,
     Hamiltonian,
@@ -59,7 +62,11 @@ GRADIENTS = {
     "saga": SAGA(),
     "full": Full(),
 }
-SIZES = {"fixed": Fixed(3), "adaptive": Adaptive(noise_threshold=1.0), "measured": Measured(3, noise=1.0)}
+SIZES = {
+    "fixed": Fixed(3),
+    "adaptive": Adaptive(noise_threshold=1.0),
+    "measured": Measured(3, noise=1.0),
+}
 DYNAMICS = {
     "langevin": Langevin(),
     "leimkuhler-matthews": LeimkuhlerMatthews(),
@@ -77,14 +84,20 @@ DYNAMICS = {
 
 
 def slow_after(number: int, cases) -> list:
-    """The first so many cases in the suite that runs every time; the others, which show the same, in the slow one."""
+    """Mark all cases after the first `number` as slow.
+
+    The slow cases check the same property as the others.
+    """
     cases = list(cases)
-    rest = (pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow) for case in cases[number:])
+    rest = (
+        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow)
+        for case in cases[number:]
+    )
     return [*cases[:number], *rest]
 
 
 def design(n_rows: int, dim: int, seed: int = 0) -> np.ndarray:
-    """Rows of very different size, so that it matters which of them are seen."""
+    """Design matrix whose rows differ widely in norm, so that row selection affects results."""
     rng = np.random.default_rng(seed)
     return rng.normal(size=(n_rows, dim)) * rng.lognormal(0, 0.8, size=(n_rows, 1))
 
@@ -100,12 +113,30 @@ def linear(n_rows: int = 12, dim: int = 2, seed: int = 0) -> tallmc.AbstractPost
     return tallmc.models.linear_regression(x, y, prior_variance=4.0, noise_variance=1.5)
 
 
-def by_autodiff(glm: tallmc.AbstractPosterior, log_density) -> tallmc.Posterior:
-    """The same regression written by a user as two log densities."""
-    prior_sd = jnp.sqrt(glm.prior_variance)
+class NormalPrior(eqx.Module):
+    """Independent N(0, sd²) on `beta`."""
+
+    sd: jax.Array
+
+    def __call__(self, params):
+        return jnp.sum(stats.norm.logpdf(params["beta"], 0, self.sd))
+
+
+def logistic_log_likelihood(params, row):
+    z = row.x @ params["beta"]
+    return stats.bernoulli.logpmf(row.y, jnp.reciprocal(1 + jnp.exp(-z)))
+
+
+def by_autodiff(glm: tallmc.AbstractPosterior, log_likelihood) -> tallmc.Posterior:
+    """The same regression written by a user as two log densities.
+
+    Pass a log-likelihood that is defined at module level, so that it is compiled once for all
+    tests.
+    """
+    model: Any = glm.model
     return tallmc.Posterior(
-        log_likelihood=lambda params, row: log_density(row.x @ params["beta"], row.y),
-        log_prior=lambda params: jnp.sum(stats.norm.logpdf(params["beta"], 0, prior_sd)),
+        log_likelihood=log_likelihood,
+        log_prior=NormalPrior(jnp.sqrt(model.prior_variance)),
         data=glm.data,
         init={"beta": glm.init},
         lipschitz=glm.lipschitz(),
@@ -113,30 +144,39 @@ def by_autodiff(glm: tallmc.AbstractPosterior, log_density) -> tallmc.Posterior:
 
 
 def logistic_by_autodiff(n_rows: int = 5, dim: int = 2) -> tallmc.Posterior:
-    return by_autodiff(logistic(n_rows, dim), lambda z, y: stats.bernoulli.logpmf(y, jnp.reciprocal(1 + jnp.exp(-z))))
+    return by_autodiff(logistic(n_rows, dim), logistic_log_likelihood)
 
 
 def exact_posterior(posterior) -> tuple[np.ndarray, np.ndarray]:
     """Mean and covariance of a linear regression's posterior, in closed form."""
     x, y = np.asarray(posterior.data.x, float), np.asarray(posterior.data.y, float)
-    noise = float(posterior.family.noise_variance)
-    precision = np.eye(x.shape[1]) / float(posterior.prior_variance) + x.T @ x / noise
+    noise = float(posterior.model.family.noise_variance)
+    precision = np.eye(x.shape[1]) / float(posterior.model.prior_variance) + x.T @ x / noise
     covariance = np.linalg.inv(precision)
     return covariance @ x.T @ y / noise, covariance
 
 
-def memory_of(gradient):
-    """The memory of an estimator that started elsewhere and has seen some rows at yet another position."""
-    elsewhere = jnp.linspace(-0.4, 0.9, gradient.posterior.dim)
-    memory = gradient.start(elsewhere)
+def start_of(gradient, rows, position):
+    """The memory of one chain that starts at `position`."""
+    stacked = gradient.start(jnp.asarray(position)[None], rows)
+    return jax.tree.map(lambda leaf: leaf[0], stacked)
+
+
+def memory_of(gradient, rows):
+    """The memory of an estimator that started at one position and read rows at another."""
+    elsewhere = jnp.linspace(-0.4, 0.9, gradient.model.dim)
+    memory = start_of(gradient, rows, elsewhere)
     indices = jnp.array([3, 0, 3])
-    batch = Batch(take_rows(gradient.posterior.data, indices), jnp.ones(3), indices)
-    return gradient.learn(memory, batch, gradient.residuals(elsewhere + 0.3, batch.rows, indices, memory))
+    batch = Batch(rows.take(indices), jnp.ones(3), indices)
+    residuals = gradient.residuals(elsewhere + 0.3, batch.rows, indices, memory)
+    return gradient.learn(memory, batch, residuals)
 
 
-def residual_matrix(gradient, position, memory=None) -> np.ndarray:
-    """r_i(θ) of every row, one a line."""
-    posterior = gradient.posterior
-    compact = gradient.residuals(position, posterior.data, jnp.arange(posterior.n_rows), memory)
-    identity = np.eye(posterior.n_rows)
-    return np.stack([posterior.combine(compact, posterior.data, jnp.asarray(row)) for row in identity])
+def residual_matrix(gradient, rows, position, memory=None) -> np.ndarray:
+    """The residuals r_i(θ), one matrix row per data row."""
+    everything = rows.columns
+    compact = gradient.residuals(position, everything, jnp.arange(rows.n_rows), memory)
+    identity = np.eye(rows.n_rows)
+    return np.stack(
+        [gradient.model.combine(compact, everything, jnp.asarray(row)) for row in identity]
+    )

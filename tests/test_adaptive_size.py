@@ -8,8 +8,9 @@ import pytest
 
 import tallmc
 from problems import linear, logistic, residual_matrix, slow_after
-from tallmc._loop import advance, start_run
-from tallmc._random import new_key
+from tallmc.engine.loop import Window, advance, start_run
+from tallmc.engine.run import chain_keys
+from tallmc.gradient import ControlVariate
 from tallmc.subsample import Adaptive, Preferential
 
 METHODS = {"asgld_cv": tallmc.asgld_cv, "asgld_cv_ps": tallmc.asgld_cv_ps}
@@ -22,8 +23,9 @@ def test_size_is_eq_19_and_keeps_the_noise_under_the_threshold(name, model):
     anchor = tallmc.laplace(posterior)
     lipschitz, position_rng = np.asarray(posterior.lipschitz()), np.random.default_rng(0)
     threshold = 1e5
-    kernel = METHODS[name](1e-4, threshold).prepare(posterior, anchor).kernel
-    p = kernel.selection.law.probabilities()
+    bound_kernel = METHODS[name](1e-4, threshold).prepare(posterior, anchor).kernel
+    kernel, rows = bound_kernel.kernel, bound_kernel.rows
+    p = kernel.selection.stream.probabilities()
     sizes = []
     for scale in (0.0, 0.01, 0.03, 0.1, 0.3):
         position = anchor.position + scale * position_rng.normal(size=3)
@@ -31,7 +33,7 @@ def test_size_is_eq_19_and_keeps_the_noise_under_the_threshold(name, model):
         bound = squared_distance * np.sum(lipschitz**2 / p)
         n = int(kernel.selection.size_at(position))
         assert n == min(max(int(np.ceil(bound / threshold)), 1), 2000)
-        r = residual_matrix(kernel.gradient, position)
+        r = residual_matrix(kernel.gradient, rows, position)
         noise = (np.sum(r**2 / p[:, None]) - np.sum(r.sum(0) ** 2)) / n
         assert noise <= bound / n * (1 + 1e-9)  # eq. 18
         if n < 2000:
@@ -47,36 +49,40 @@ def test_threshold_is_that_of_section_5_3_3():
     anchor = tallmc.laplace(posterior)
     pilot = tallmc.sgld_cv_ps(1e-4, size=2).prepare(posterior, anchor).kernel
     found = tallmc.tuning.noise_threshold(pilot, anchor, chains=5, steps=400, seed=3)
-    root = jax.random.fold_in(new_key(3), 1)
-    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(root, jnp.arange(5))
-    state = start_run(pilot, keys, jnp.broadcast_to(anchor.position, (5, 2)))
-    zero, one = jnp.int32(0), jnp.int32(1)
-    _, recorded = advance(pilot, keys, state, zero, jnp.int32(400), zero, one, 400)
+    kernel, rows = pilot.kernel, pilot.rows
+    keys, start = chain_keys(3, 5, purpose=1), jnp.broadcast_to(anchor.position, (5, 2))
+    state = start_run(kernel, rows, keys, start, kernel.start_memory(start, rows))
+    _, recorded = advance(kernel, rows, keys, state, Window.of(0, 400, 0, 1, 400))
     squared = np.sum((np.asarray(recorded.positions) - np.asarray(anchor.position)) ** 2, axis=2)
     expected_percentiles = [np.sort(chain)[379:381].mean() for chain in squared.T]
     np.testing.assert_allclose(found.squared_distances, expected_percentiles, rtol=0.05)
-    p, L = pilot.selection.law.probabilities(), np.asarray(posterior.lipschitz())
+    p, L = kernel.selection.stream.probabilities(), np.asarray(posterior.lipschitz())
     bound = np.sum(L**2 / p)
     assert found.threshold == pytest.approx(found.squared_distances.max() * bound / 2, rel=1e-12)
     assert found.n_row_evals == 5 * 400 * 2 + 2000
 
     size = Adaptive(pilot_steps=400, pilot_chains=5)
-    method = tallmc.Method(gradient=tallmc.gradient.ControlVariate(), subsample=Preferential(), size=size, step_size=1e-4)
+    method = tallmc.Method(
+        gradient=ControlVariate(), subsample=Preferential(), size=size, step_size=1e-4
+    )
     prepared = method.prepare(posterior, anchor, seed=3)
-    expected = bound / found.threshold
-    assert float(prepared.kernel.selection.rows_per_squared_distance) == pytest.approx(expected, rel=1e-9)
-    # is it the right anchor? the weights, the Lipschitz constants, and the pilot
+    per_distance = float(prepared.kernel.composition.selection.rows_per_squared_distance)
+    assert per_distance == pytest.approx(bound / found.threshold, rel=1e-9)
+    # Three passes: the check of the anchor, the weights and the Lipschitz constants.
     assert prepared.n_row_evals == anchor.n_row_evals + 3 * 2000 + found.n_row_evals
 
 
 def test_rows_read_follow_the_size_and_nothing_is_compiled_again():
     posterior = linear(n_rows=20_000, dim=2)
-    kernel = tallmc.asgld_cv(1e-4, noise_threshold=1e6).prepare(posterior).kernel
-    compiled = eqx.filter_jit(lambda kernel, position, key: kernel.estimate(position, key))
+    bound = tallmc.asgld_cv(1e-4, noise_threshold=1e6).prepare(posterior).kernel
+    selection = bound.kernel.selection
+    compiled = eqx.filter_jit(
+        lambda bound, position, words: bound.kernel.estimate(position, words, bound.rows)
+    )
     sizes = []
     for scale in (0.01, 0.1, 1.0):
-        position = kernel.selection.anchor + scale
-        estimate = compiled(kernel, position, kernel.selection.supply(jax.random.key(0), 1)[0])
+        words = selection.draw(jax.random.key(0), 1)[0]
+        estimate = compiled(bound, selection.anchor + scale, words)
         sizes.append(int(estimate.n_rows))
     assert sizes[0] < sizes[1] < sizes[2]
     assert compiled._cached._cache_size() == 1
@@ -84,7 +90,8 @@ def test_rows_read_follow_the_size_and_nothing_is_compiled_again():
 
 def test_recorded_sizes_and_row_counts_agree():
     posterior = linear(n_rows=2000, dim=2)
-    draws = tallmc.sample(posterior, tallmc.asgld_cv(1e-4, noise_threshold=3e6), chains=3, draws=200, burn_in=0, seed=0)
+    method = tallmc.asgld_cv(1e-4, noise_threshold=3e6)
+    draws = tallmc.sample(posterior, method, chains=3, draws=200, burn_in=0, seed=0)
     sizes, rows = draws.sample_stats["batch_size"], draws.sample_stats["n_row_evals"]
     assert sizes.min() >= 1
     assert sizes.max() > sizes.min()

@@ -1,4 +1,4 @@
-"""The anchor: mode, gradient, Hessian and covariance, by every optimiser and in single precision."""
+"""The anchor's mode, gradient, Hessian and covariance, by every optimiser and in float32."""
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +14,14 @@ def test_optimisers_find_the_mode(optimiser):
     posterior = logistic(n_rows=3000, dim=4)
     anchor = tallmc.laplace(posterior, optimiser=optimiser)
     assert anchor.decrement < 1e-2
-    np.testing.assert_allclose(anchor.gradient, posterior.gradient(anchor.position), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(
+        anchor.gradient, posterior.gradient(anchor.position), rtol=1e-9, atol=1e-9
+    )
     np.testing.assert_allclose(anchor.hessian, posterior.hessian(anchor.position), rtol=1e-9)
     np.testing.assert_allclose(anchor.covariance @ anchor.hessian, np.eye(4), atol=1e-9)
-    np.testing.assert_allclose(anchor.factor @ anchor.factor.T, anchor.covariance, rtol=1e-9, atol=1e-15)
+    np.testing.assert_allclose(
+        anchor.factor @ anchor.factor.T, anchor.covariance, rtol=1e-9, atol=1e-15
+    )
 
 
 def test_newton_is_exact_on_a_gaussian_posterior():
@@ -30,12 +34,14 @@ def test_newton_is_exact_on_a_gaussian_posterior():
 
 def test_newton_survives_a_start_where_full_steps_overshoot():
     x = design(400, 3) * 10
-    posterior = tallmc.models.poisson_regression(x / 30, np.random.default_rng(0).poisson(2.0, 400), prior_variance=10.0)
+    posterior = tallmc.models.poisson_regression(
+        x / 30, np.random.default_rng(0).poisson(2.0, 400), prior_variance=10.0
+    )
     assert tallmc.laplace(posterior).decrement < 1e-3
 
 
 def test_newton_leaves_a_saddle():
-    """A symmetric double well: the Hessian is negative at the start, and the mode is to its side."""
+    """In a double well whose Hessian is negative at the start, Newton finds the mode."""
     posterior = tallmc.Posterior(
         log_likelihood=lambda theta, row: row * (theta**2 / 2 - theta**4 / 4),
         log_prior=lambda theta: 0.01 * theta,
@@ -47,9 +53,11 @@ def test_newton_leaves_a_saddle():
 
 
 def test_adam_is_the_papers_optimiser():
-    """Same numbers as a plain transcription of Kingma and Ba with the papers' settings."""
+    """Adam equals a plain transcription of Kingma and Ba with the papers' settings."""
     posterior = logistic(n_rows=300, dim=2)
-    found = tallmc.laplace(posterior, optimiser=tallmc.Adam(step_size=1e-3, steps=200, size=10, seed=4), hessian=False)
+    found = tallmc.laplace(
+        posterior, optimiser=tallmc.Adam(step_size=1e-3, steps=200, size=10, seed=4), hessian=False
+    )
     keys = jax.random.split(jax.random.key(4), 200)
     theta, m, v = np.zeros(2), np.zeros(2), np.zeros(2)
     x, y = np.asarray(posterior.data.x), np.asarray(posterior.data.y)
@@ -72,10 +80,12 @@ def test_an_anchor_anywhere_and_a_warning_when_it_is_far_from_the_mode():
 
 
 def test_a_part_of_the_rows_leads_to_the_mode_of_all():
-    """Enough rows for the search to begin on parts of them, the last block ragged."""
+    """With this many rows the search starts on a part of them. The last block is not full."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(200_001, 2)).astype(np.float32)
-    posterior = tallmc.models.logistic_regression(x, rng.random(200_001) < 1 / (1 + np.exp(-x[:, 0])), prior_variance=10.0)
+    posterior = tallmc.models.logistic_regression(
+        x, rng.random(200_001) < 1 / (1 + np.exp(-x[:, 0])), prior_variance=10.0
+    )
     anchor = tallmc.laplace(posterior)
     assert anchor.decrement < 1e-2
     np.testing.assert_allclose(anchor.gradient, posterior.gradient(anchor.position), atol=1e-2)
@@ -95,7 +105,9 @@ def test_no_anchor_where_the_potential_is_not_finite():
 def test_lbfgs_stops_when_rounding_does_and_says_when_it_did_not_arrive():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(5000, 30)).astype(np.float32)
-    posterior = tallmc.models.logistic_regression(x, rng.random(5000) < 1 / (1 + np.exp(-x[:, 0])), prior_variance=10.0)
+    posterior = tallmc.models.logistic_regression(
+        x, rng.random(5000) < 1 / (1 + np.exp(-x[:, 0])), prior_variance=10.0
+    )
     anchor = tallmc.laplace(posterior, optimiser=tallmc.LBFGS())
     assert anchor.decrement < 0.05
     assert anchor.n_row_evals < 100 * 5000
@@ -104,7 +116,12 @@ def test_lbfgs_stops_when_rounding_does_and_says_when_it_did_not_arrive():
 
 
 def test_an_improper_posterior_has_no_anchor():
-    posterior = tallmc.Posterior(lambda t, row: row * t[0], lambda t: -0.5 * t[0] ** 2 + 0.0 * t[1], jnp.ones(5), jnp.zeros(2))
+    posterior = tallmc.Posterior(
+        lambda t, row: row * t[0],
+        lambda t: -0.5 * t[0] ** 2 + 0.0 * t[1],
+        jnp.ones(5),
+        jnp.zeros(2),
+    )
     with pytest.raises(tallmc.PreparationError, match="positive definite"):
         tallmc.laplace(posterior)
 
@@ -116,12 +133,16 @@ def test_a_failed_search_says_so():
 
 
 def test_single_precision_anchor_of_an_ill_conditioned_posterior():
-    """Condition number 10⁵: the mode to a hundredth of a standard deviation, standard deviations to one percent."""
+    """At condition number 10⁵, the mode is within 0.01 sd and the sds are within 1 %."""
     rng = np.random.default_rng(0)
-    x = np.c_[np.ones(100_000), rng.normal(size=(100_000, 3)), rng.random(100_000) < 1e-4].astype(np.float32)
+    x = np.c_[np.ones(100_000), rng.normal(size=(100_000, 3)), rng.random(100_000) < 1e-4].astype(
+        np.float32
+    )
     y = rng.random(100_000) < 1 / (1 + np.exp(-x @ [0.5, 1.0, -1.0, 0.2, 1.0]))
     single = tallmc.laplace(tallmc.models.logistic_regression(x, y, prior_variance=10.0))
-    double = tallmc.laplace(tallmc.models.logistic_regression(x.astype(float), y, prior_variance=10.0))
+    double = tallmc.laplace(
+        tallmc.models.logistic_regression(x.astype(float), y, prior_variance=10.0)
+    )
     sd = np.sqrt(np.diag(double.covariance))
     assert single.position.dtype == jnp.float32
     assert np.abs((np.asarray(single.position, float) - double.position) / sd).max() < 0.01

@@ -1,4 +1,4 @@
-"""sample(posterior) with nothing to tune: right against references, honest about its error, and never wrong in silence."""
+"""`sample(posterior)` without settings agrees with references and reports its error and doubts."""
 
 import dataclasses
 
@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 import tallmc
-import tallmc.automatic.method as automatic
+import tallmc.methods.automatic.method as automatic
 from problems import exact_posterior, linear, logistic, slow_after
 from tallmc import Automatic, InvalidInput
-from tallmc.diagnose.health import assess
 
 
 def regression(n_rows=20_000, dim=5, seed=0):
@@ -27,7 +26,10 @@ def drawn():
 
 
 def nearly_exact(posterior, n_draws=40_000):
-    """Mean and sd by importance sampling from the Laplace approximation, which is close with many rows."""
+    """Mean and sd by importance sampling from the Laplace approximation.
+
+    The approximation is close because there are many rows.
+    """
     anchor = tallmc.laplace(posterior)
     noise = np.random.default_rng(0).normal(size=(n_draws, posterior.dim))
     draws = np.asarray(anchor.position) + noise @ np.asarray(anchor.factor).T
@@ -57,7 +59,7 @@ def test_it_says_what_it_chose_and_why(drawn):
     assert method.gradient == tallmc.gradient.ControlVariate(2)
     said = str(drawn.health)
     assert "control variates of order 2" in said
-    assert f"{method.size.size} rows a step" in said
+    assert f"{method.size.size} rows per step" in said
     assert "Leimkuhler–Matthews steps" in said
     assert said.endswith("verdict: nothing speaks against these draws")
     assert drawn.health.inflation < 0.01
@@ -69,14 +71,14 @@ def test_far_fewer_rows_than_there_are_make_a_step(drawn):
 
 
 def test_the_same_seed_gives_the_same_draws():
-    """Those of an anchored plan too: test_pair.py."""
+    """test_pair.py checks the same property for an anchored plan."""
     first, second = (tallmc.sample(linear(n_rows=50), draws=20, seed=4) for _ in range(2))
     np.testing.assert_array_equal(first.positions, second.positions)
 
 
 @pytest.mark.parametrize("double", slow_after(0, [True, False]))
 def test_a_posterior_without_noise_is_no_trouble(double):
-    """On a linear regression control variates of order 2 leave rounding errors, or nothing at all."""
+    """On a linear regression, order-2 control variates leave a noise of rounding errors or zero."""
     with jax.enable_x64(double):
         posterior = linear(n_rows=6000)
         draws = tallmc.sample(posterior)
@@ -91,7 +93,7 @@ def test_a_posterior_without_noise_is_no_trouble(double):
 def test_few_rows_are_all_looked_at_by_an_exact_sampler():
     posterior = linear(n_rows=50)
     draws = tallmc.sample(posterior, ess=4000)
-    assert draws.health.reasons[0] == "50 rows are few: every step looks at all of them"
+    assert draws.health.reasons[0] == "50 rows are few: every step uses all of them"
     assert draws.settings["method"].dynamics == tallmc.dynamics.MALA()
     mean, covariance = exact_posterior(posterior)
     sd = np.sqrt(np.diag(covariance))
@@ -107,7 +109,7 @@ def test_noise_that_asks_for_most_rows_gets_all_of_them(monkeypatch):
     monkeypatch.setattr(automatic, "_FEW_ROWS", 10)
     posterior = logistic(n_rows=150, dim=2)
     draws = tallmc.sample(posterior, Automatic(inflation=1e-6), draws=50)
-    assert "gradient noise asks for so many rows" in draws.health.reasons[0]
+    assert "gradient noise requires most of the rows" in draws.health.reasons[0]
     assert draws.settings["method"].dynamics == tallmc.dynamics.MALA()
 
 
@@ -121,12 +123,16 @@ def test_with_too_many_parameters_each_has_its_own_scale(monkeypatch):
     assert isinstance(method.geometry, tallmc.geometry.Diagonal)
     assert "parameters are too many for their covariance" in draws.health.reasons[0]
     mean, sd = nearly_exact(posterior, n_draws=4000)
-    assert (np.abs(draws.positions.mean(axis=(0, 1)) - mean) / sd).max() < draws.health.mean_error + 4.6 / np.sqrt(4000)
-    assert np.abs(draws.positions.std(axis=(0, 1)) / sd - 1).max() < draws.health.sd_error + 4.6 / np.sqrt(2 * 4000)
+    assert (
+        np.abs(draws.positions.mean(axis=(0, 1)) - mean) / sd
+    ).max() < draws.health.mean_error + 4.6 / np.sqrt(4000)
+    assert np.abs(
+        draws.positions.std(axis=(0, 1)) / sd - 1
+    ).max() < draws.health.sd_error + 4.6 / np.sqrt(2 * 4000)
 
 
 def double_well(n_rows):
-    """Two modes and a ridge between them: at the start, a saddle, the Hessian is not positive definite."""
+    """Two modes. The start is between them, where the Hessian is not positive definite."""
     data = np.random.default_rng(0).normal(size=n_rows)
     return tallmc.Posterior(
         log_likelihood=lambda params, row: -((params["x"] ** 2 - 1) ** 2) / n_rows - 0.0 * row,
@@ -142,7 +148,9 @@ def test_a_mode_that_is_none_is_told_to_the_user():
     assert not draws.health.trusted
     assert "no Gaussian around the mode" in draws.health.reasons[0]
     assert draws.settings["method"].dynamics == tallmc.dynamics.NoseHoover(friction=2.0)
-    assert any("neither the noise nor the step has been checked" in doubt for doubt in draws.health.doubts)
+    assert any(
+        "neither the noise nor the step has been checked" in doubt for doubt in draws.health.doubts
+    )
 
 
 def test_scales_and_the_largest_curvature_are_those_of_the_model():
@@ -155,17 +163,20 @@ def test_scales_and_the_largest_curvature_are_those_of_the_model():
     matrix = np.asarray(anchor.hessian) * np.outer(scale, scale)
     found = automatic.largest_curvature(posterior, anchor.position, scale)
     largest = np.linalg.eigvalsh(matrix)[-1]
-    assert 0.9 * largest < found <= largest * (1 + 1e-9)  # twenty iterations, from below
+    assert 0.9 * largest < found <= largest * (1 + 1e-9)  # power iteration converges from below
 
 
 def test_a_run_goes_on_until_every_parameter_has_its_effective_draws():
     posterior = linear(n_rows=50)
     draws = tallmc.sample(posterior, tallmc.ula(0.01), ess=300, chains=2, burn_in=100)
     assert draws.health.ess >= 300
-    assert draws.positions.shape[1] > 200  # what a first look takes
+    assert draws.positions.shape[1] > 200  # more draws than the first check of the goal
 
 
-@pytest.mark.parametrize(("limit", "said"), [({"max_rows": 20_000}, "20,000 rows"), ({"max_seconds": 1e-3}, "0.001 seconds")])
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [({"max_rows": 20_000}, "20,000 rows"), ({"max_seconds": 1e-3}, "0.001 seconds")],
+)
 def test_a_limit_ends_a_run_and_is_a_reason_for_doubt(limit, said):
     draws = tallmc.sample(linear(n_rows=50), ess=1e6, burn_in=0, **limit)
     assert 0 < draws.positions.shape[1] < 10_000
@@ -181,21 +192,28 @@ def test_the_health_of_a_method_of_your_own_knows_no_bias():
 
 def test_health_doubts_what_the_run_itself_has_shown(drawn):
     def doubts(**changes):
-        return " ".join(assess(dataclasses.replace(drawn, account=dataclasses.replace(drawn.account, **changes))).doubts)
+        return " ".join(
+            dataclasses.replace(
+                drawn, account=dataclasses.replace(drawn.account, **changes)
+            ).health.doubts
+        )
 
     d = drawn.positions.shape[2]
     assert doubts() == ""
     assert "inflated a variance by 50.0%" in doubts(inflation=np.full(d, 0.5))
     biased = drawn.account.bias._replace(mean=np.full(d, 0.3), mean_error=np.full(d, 0.01))
-    assert "shift means by 0.28 standard deviations" in doubts(bias=biased)
+    assert "shift posterior means by 0.28 sd" in doubts(bias=biased)
     noise = np.random.default_rng(0).pareto(0.8, size=drawn.sample_stats["grad_noise"].shape)
     heavy = dataclasses.replace(drawn, sample_stats={**drawn.sample_stats, "grad_noise": noise})
-    assert "heavy tail" in " ".join(assess(heavy).doubts)
+    assert "heavy tail" in " ".join(heavy.health.doubts)
 
 
 def test_bad_requests_are_refused():
     posterior = linear()
-    with pytest.raises(InvalidInput, match=r"ess must be left out when draws are given; got 100\. Give one of the two\."):
+    with pytest.raises(
+        InvalidInput,
+        match=r"ess must be left out when draws are given; got 100\. Give one of the two\.",
+    ):
         tallmc.sample(posterior, draws=10, ess=100)
     with pytest.raises(InvalidInput, match="inflation must be a finite number"):
         Automatic(inflation=0)

@@ -1,4 +1,4 @@
-"""One default call on real data, against full-data NUTS: right within the targets, and no more wrong than it says."""
+"""Default calls on real data agree with full-data NUTS, within the targets and reported errors."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,9 @@ def check_errors(draws, mean, sd):
 @pytest.mark.parametrize("name", slow_after(1, SMALL))
 def test_small_data(shared, name, seed):
     reference = np.load(shared / "reference" / f"{name}.npz", allow_pickle=False)
-    check_errors(tallmc.sample(SMALL[name](), ess=EFFECTIVE, seed=seed), reference["mean"], reference["sd"])
+    check_errors(
+        tallmc.sample(SMALL[name](), ess=EFFECTIVE, seed=seed), reference["mean"], reference["sd"]
+    )
 
 
 @pytest.mark.slow
@@ -39,7 +41,9 @@ def test_small_data(shared, name, seed):
 @pytest.mark.parametrize("name", LARGE)
 def test_tall_data(shared, name, seed):
     reference = np.load(shared / "reference" / f"{name}.npz", allow_pickle=False)
-    check_errors(tallmc.sample(LARGE[name](), ess=EFFECTIVE, seed=seed), reference["mean"], reference["sd"])
+    check_errors(
+        tallmc.sample(LARGE[name](), ess=EFFECTIVE, seed=seed), reference["mean"], reference["sd"]
+    )
 
 
 HARD = {
@@ -53,7 +57,7 @@ HARD = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HARD)
 def test_hard_cases_are_right_or_refused(shared, name):
-    """With full-data NUTS, run here, as the referee; its own Monte-Carlo error is allowed for."""
+    """The reference is full-data NUTS, run here. The limits include its Monte-Carlo error."""
     posterior = HARD[name]()
     anchor = tallmc.laplace(posterior)
     draws = tallmc.sample(posterior, anchor=anchor, ess=EFFECTIVE)

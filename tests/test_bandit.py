@@ -1,4 +1,7 @@
-"""Weights learned on the run: the tree they live in, the law they make, and that they go where the noise is least."""
+"""Weights learned on the run: the tree that holds them and the law that they make.
+
+They converge to the weights with the least noise.
+"""
 
 import dataclasses
 import itertools
@@ -11,10 +14,12 @@ from jax import lax
 
 import tallmc
 from problems import GRADIENTS, logistic, residual_matrix
-from tallmc._rows import first_of_each
+from tallmc.engine.run import Run
+from tallmc.rows import RowDraws
+from tallmc.rows.gather import first_of_each
 from tallmc.subsample import Bandit, bandit
-from tallmc.subsample.bandit import BanditSelection, Learned, SumTree
-from tallmc.subsample.selection import Memory, Picks
+from tallmc.subsample.bandit import BanditSelection, LearnedWeights, SumTree
+from tallmc.subsample.selection import Memory
 from test_mutants import mutate
 from test_preferential import pseudo_variance
 from test_unbiased import learned_by, moments_by_enumeration
@@ -23,7 +28,9 @@ POSITION = jnp.array([0.7, -1.3])
 
 
 def prepared(posterior, size=4, gradient="simple", **settings):
-    method = tallmc.Method(subsample=Bandit(**settings), gradient=GRADIENTS[gradient], size=size, step_size=1e-3)
+    method = tallmc.Method(
+        subsample=Bandit(**settings), gradient=GRADIENTS[gradient], size=size, step_size=1e-3
+    )
     return method.prepare(posterior).kernel
 
 
@@ -36,7 +43,7 @@ def units_of(learned, n_rows) -> np.ndarray:
 
 
 def check_tree(tree: SumTree, n_rows: int) -> None:
-    """Every node is the sum of its children, and there is nothing beyond the last row."""
+    """Every node is the sum of its children, and entries beyond the last row are zero."""
     levels = [np.asarray(level, np.int64) for level in tree.levels]
     assert levels[0][n_rows:].sum() == 0
     for below, above in itertools.pairwise(levels):
@@ -59,26 +66,35 @@ def test_each_row_holds_as_many_places_as_it_has_units(n_rows):
 def test_rows_are_drawn_by_the_law_that_the_weights_assume(n_rows):
     selection, rng = selection_of(n_rows, size=400_000), np.random.default_rng(0)
     tree = SumTree.of(jnp.asarray(np.ceil(100 * rng.lognormal(0, 1.5, n_rows)), jnp.uint32))
-    learned = Learned(tree, jnp.ones(()))
-    picks = selection.picks_at(learned, selection.draw(learned, selection.supply(jax.random.key(0), 1)[0]))
+    learned = LearnedWeights(tree, jnp.ones(()))
+    words = selection.draw(jax.random.key(0), 1)[0]
+    drawn = selection.draws_at(learned, selection.draw_rows(learned, words))
     p = selection.probabilities(learned)
     expected = selection.size * p
-    chi2 = np.sum((np.bincount(picks.indices, minlength=n_rows) - expected) ** 2 / expected)
-    degrees = n_rows - 1
+    counts = np.bincount(drawn.indices, minlength=n_rows)
+    chi2 = np.sum((counts - expected) ** 2 / expected)
     # Wilson and Hilferty: the cube root of chi-square is nearly normal.
-    assert abs(((chi2 / degrees) ** (1 / 3) - 1 + 2 / (9 * degrees)) / np.sqrt(2 / (9 * degrees))) < 4.6
-    np.testing.assert_allclose(picks.weights, 1 / (selection.size * p[np.asarray(picks.indices)]), rtol=1e-12)
+    degrees, variance = n_rows - 1, 2 / (9 * (n_rows - 1))
+    assert abs(((chi2 / degrees) ** (1 / 3) - 1 + variance) / np.sqrt(variance)) < 4.6
+    weights = 1 / (selection.size * p[np.asarray(drawn.indices)])
+    np.testing.assert_allclose(drawn.weights, weights, rtol=1e-12)
     assert (1 / (n_rows * p)).max() <= 1 / 0.1
+
+
+def after_steps(bound, start, steps):
+    """The states of chains after so many steps."""
+    keys = jax.random.split(jax.random.key(0), len(start))
+    run = Run(bound, keys, start, steps - 1, 1, 1)
+    run.run_to(1)
+    assert run.step == steps
+    return run.state
 
 
 @pytest.mark.parametrize("gradient", ["simple", "control-variate", "svrg", "saga"])
 @pytest.mark.parametrize("n_rows", [3, 70])
 def test_the_tree_stays_a_tree_of_sums(gradient, n_rows):
-    kernel = prepared(logistic(n_rows=n_rows), size=3, gradient=gradient)
-    keys = jax.random.split(jax.random.key(0), 3)
-    state = tallmc._loop.start_run(kernel, keys, jnp.tile(POSITION, (3, 1)))
-    stop, one, zero = jnp.int32(3000), jnp.int32(1), jnp.int32(0)
-    state, _ = tallmc._loop.advance(kernel, keys, state, zero, stop, zero, one, 1)
+    bound = prepared(logistic(n_rows=n_rows), size=3, gradient=gradient)
+    state = after_steps(bound, jnp.tile(POSITION, (3, 1)), 3000)
     assert (state.outcome == 0).all()
     for chain in range(3):
         learned = jax.tree.map(lambda leaf, chain=chain: leaf[chain], state.chains.memory.selection)
@@ -89,21 +105,22 @@ def test_the_tree_stays_a_tree_of_sums(gradient, n_rows):
 
 
 def test_a_row_seen_twice_moves_once(monkeypatch):
-    """s ← s^(1−ρ) (‖r‖/r̄)^ρ for the rows drawn, and for no other."""
+    """s ← s^(1−ρ) (‖r‖/r̄)^ρ for the rows that were drawn, and for no others."""
     selection = selection_of(20)
     learned = dataclasses.replace(selection.start(None), mean_norm=jnp.asarray(2.0))
-    picks = selection.picks_at(learned, jnp.array([4, 11, 4, 4]))
+    drawn = selection.draws_at(learned, jnp.array([4, 11, 4, 4]))
     norms = jnp.array([1.0, 9.0, 1.0, 1.0])
-    new = selection.learn(learned, picks, norms)
-    mean = 2 * (1 - 4 / 128) + 4 / 128 * np.sum(np.asarray(picks.weights * norms)) / 20
+    new = selection.learn(learned, drawn, norms)
+    mean = 2 * (1 - 4 / 128) + 4 / 128 * np.sum(np.asarray(drawn.weights * norms)) / 20
     assert float(new.mean_norm) == pytest.approx(mean, rel=1e-12)
     expected = np.full(20, 4096)
-    expected[4], expected[11] = np.floor(4096 * (1 / mean) ** 0.5), np.ceil(4096 * (9 / mean) ** 0.5)
+    expected[4] = np.floor(4096 * (1 / mean) ** 0.5)
+    expected[11] = np.ceil(4096 * (9 / mean) ** 0.5)
     np.testing.assert_array_equal(units_of(new, 20), expected)
     check_tree(new.units, 20)
 
     monkeypatch.setattr(bandit, "first_of_each", lambda indices: jnp.ones(indices.shape, bool))
-    mutant = selection.learn(learned, picks, norms)
+    mutant = selection.learn(learned, drawn, norms)
     assert units_of(mutant, 20)[4] != expected[4]
 
 
@@ -115,48 +132,58 @@ def test_first_of_each_is_the_first(n):
 
 
 def test_units_never_outgrow_their_budget():
-    """Norms that grow faster than their running mean ask for more and more units; dtype float32, as users have it."""
+    """Norms that grow faster than their running mean ask for more and more units.
+
+    In float32, the default of users.
+    """
     n_rows, size = 600_000, 1000
     selection = selection_of(n_rows, size=size, rate=1.0, dtype=jnp.float32)
 
     def step(t, learned):
-        picks = selection.picks_at(learned, (t * size + jnp.arange(size)) % n_rows)
-        inflated = dataclasses.replace(picks, weights=picks.weights * 1e-4)
+        drawn = selection.draws_at(learned, (t * size + jnp.arange(size)) % n_rows)
+        inflated = dataclasses.replace(drawn, weights=drawn.weights * 1e-4)
         return selection.learn(learned, inflated, jnp.ones(size, jnp.float32))
 
-    learned = jax.jit(lambda learned: lax.fori_loop(0, 600, step, learned))(selection.start(None))
+    many = jax.jit(lambda learned: lax.fori_loop(0, 600, step, learned))
+    learned = many(selection.start(None))
     total = int(units_of(learned, n_rows).sum())
     assert 0.99 * selection.most_units < total <= selection.most_units + 1000
     assert int(learned.units.total()) == total
     assert total + n_rows * int(selection.floor_units(learned)) < 2**31
-    drawn = np.asarray(selection.draw(learned, selection.supply(jax.random.key(0), 1)[0]))
-    assert drawn.min() >= 0 and drawn.max() < n_rows
+    words = selection.draw(jax.random.key(0), 1)[0]
+    indices = np.asarray(selection.draw_rows(learned, words))
+    assert indices.min() >= 0 and indices.max() < n_rows
 
 
 @pytest.mark.parametrize("norm", [0.0, np.nan, np.inf])
 def test_a_batch_that_tells_nothing_changes_no_weight(norm):
     selection = selection_of(20)
     learned = dataclasses.replace(selection.start(None), mean_norm=jnp.asarray(2.0))
-    new = selection.learn(learned, selection.picks_at(learned, jnp.arange(4)), jnp.full(4, norm))
+    drawn = selection.draws_at(learned, jnp.arange(4))
+    new = selection.learn(learned, drawn, jnp.full(4, norm))
     np.testing.assert_array_equal(units_of(new, 20), 4096)
 
 
 @pytest.mark.parametrize("gradient", ["simple", "control-variate"])
 @pytest.mark.parametrize("size", [1, 32])
 def test_learned_weights_go_to_the_norms_of_the_residuals(gradient, size):
-    """At one position: nearly the floored optimum of Lemmas 3.1 and 3.2, whose noise is a fraction of uniform's."""
+    """At one position, nearly to the optimum of Lemmas 3.1 and 3.2, with the floor.
+
+    The noise of the optimum is much below that of uniform weights.
+    """
     n_rows = 100
-    kernel = prepared(logistic(n_rows=n_rows), size=size, gradient=gradient)
-    r = residual_matrix(kernel.gradient, POSITION)
+    bound = prepared(logistic(n_rows=n_rows), size=size, gradient=gradient)
+    kernel, rows = bound.kernel, bound.rows
+    r = residual_matrix(kernel.gradient, rows, POSITION)
     norms = np.linalg.norm(r, axis=1)
     optimum = 0.9 * norms / norms.sum() + 0.1 / n_rows
     steps = 20_000 // size
-    words = kernel.selection.supply(jax.random.key(0), steps)
-    run = jax.jit(
-        lambda memory: lax.fori_loop(0, steps, lambda t, memory: kernel.estimate(POSITION, words[t], memory).memory, memory)
-    )
-    p = kernel.selection.probabilities(run(Memory(None, kernel.selection.start(None))).selection)
-    uniform, learned, best = (pseudo_variance(r, law) for law in (np.full(n_rows, 1 / n_rows), p, optimum))
+    words = kernel.selection.draw(jax.random.key(0), steps)
+    see = lambda t, memory: kernel.estimate(POSITION, words[t], rows, memory).memory
+    many = jax.jit(lambda memory: lax.fori_loop(0, steps, see, memory))
+    p = kernel.selection.probabilities(many(Memory(None, kernel.selection.start(None))).selection)
+    laws = (np.full(n_rows, 1 / n_rows), p, optimum)
+    uniform, learned, best = (pseudo_variance(r, law) for law in laws)
     assert best < 0.6 * uniform
     assert learned - best < 0.05 * (uniform - best)
     matters = norms > 0.2 * norms.mean()
@@ -164,50 +191,58 @@ def test_learned_weights_go_to_the_norms_of_the_residuals(gradient, size):
 
 
 def test_learned_weights_lower_the_noise_on_a_run():
-    posterior = logistic(n_rows=300, dim=3)
-    kernel = prepared(posterior, size=8)
-    keys = jax.random.split(jax.random.key(0), 2)
-    state = tallmc._loop.start_run(kernel, keys, jnp.zeros((2, 3)))
-    state, _ = tallmc._loop.advance(kernel, keys, state, *map(jnp.int32, (0, 2000, 0, 1)), 1)
+    bound = prepared(logistic(n_rows=300, dim=3), size=8)
+    state = after_steps(bound, jnp.zeros((2, 3)), 2000)
     for chain in range(2):
         learned = jax.tree.map(lambda leaf, chain=chain: leaf[chain], state.chains.memory.selection)
-        r = residual_matrix(kernel.gradient, state.chains.position[chain])
-        noise = pseudo_variance(r, kernel.selection.probabilities(learned))
+        r = residual_matrix(bound.kernel.gradient, bound.rows, state.chains.position[chain])
+        noise = pseudo_variance(r, bound.kernel.selection.probabilities(learned))
         assert noise < 0.7 * pseudo_variance(r, np.full(300, 1 / 300))
 
 
 class WeightsOfTheStart(BanditSelection):
-    """Draws by what was learned, weighs as if nothing had been."""
+    """Draws by the learned weights, with the importance weights of the start."""
 
-    def picks_at(self, learned, indices):
-        return Picks(indices, jnp.full(indices.shape, self.n_rows / self.size))
+    def draws_at(self, learned, indices):
+        return RowDraws(indices, jnp.full(indices.shape, self.n_rows / self.size))
 
 
 class FloorForgotten(BanditSelection):
-    def picks_at(self, learned, indices):
+    def draws_at(self, learned, indices):
         units = learned.units.at(indices).astype(self.dtype)
-        return Picks(indices, learned.units.total().astype(self.dtype) / (self.size * units))
+        return RowDraws(indices, learned.units.total().astype(self.dtype) / (self.size * units))
 
 
 @pytest.mark.parametrize("kind", [WeightsOfTheStart, FloorForgotten])
 def test_enumeration_kills(kind):
     posterior = logistic()
-    kernel = prepared(posterior, size=3)
-    p = kernel.selection.probabilities(learned_by(kernel, POSITION, None))
-    mutant = mutate(kernel, "selection", kind)
+    bound = prepared(posterior, size=3)
+    p = bound.kernel.selection.probabilities(learned_by(bound, POSITION, None))
+    mutant = mutate(bound, "selection", kind)
     exact = np.asarray(posterior.gradient(POSITION))
     assert p.max() > 1.5 * p.min()
     assert np.abs(moments_by_enumeration(mutant, POSITION)[1] - exact).max() > 1e-3
-    np.testing.assert_allclose(moments_by_enumeration(kernel, POSITION)[1], exact, atol=1e-12 * np.abs(exact).max())
+    mean = moments_by_enumeration(bound, POSITION)[1]
+    np.testing.assert_allclose(mean, exact, atol=1e-12 * np.abs(exact).max())
 
 
 def test_a_step_copies_no_tree():
-    """Of the arrays that are as long as the rows, the compiled loop over steps copies none."""
+    """The compiled loop over steps copies no array that has one entry per row."""
     n_rows = 5000
-    kernel = prepared(logistic(n_rows=n_rows), size=4)
-    words = kernel.selection.supply(jax.random.key(0), 8)
-    run = jax.jit(lambda k, w, m: lax.fori_loop(0, 8, lambda t, m: k.estimate(POSITION, w[t], m).memory, m), donate_argnums=2)
-    text = run.lower(kernel, words, Memory(None, kernel.selection.start(None))).compile().as_text()
+    bound = prepared(logistic(n_rows=n_rows), size=4)
+    selection = bound.kernel.selection
+    words = selection.draw(jax.random.key(0), 8)
+
+    def many(bound, words, memory):
+        def see(t, memory):
+            return bound.kernel.estimate(POSITION, words[t], bound.rows, memory).memory
+
+        return lax.fori_loop(0, 8, see, memory)
+
+    lowered = jax.jit(many, donate_argnums=2).lower(
+        bound, words, Memory(None, selection.start(None))
+    )
+    text = lowered.compile().as_text()
     assert f"u32[{n_rows}]" in text
     assert not [line for line in text.splitlines() if f"u32[{n_rows}]" in line and " copy(" in line]
 
@@ -215,6 +250,7 @@ def test_a_step_copies_no_tree():
 def test_single_precision_stays_single():
     x = np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32)
     posterior = tallmc.models.logistic_regression(x, np.arange(50) % 2, prior_variance=1.0)
-    draws = tallmc.sample(posterior, tallmc.Method(subsample=Bandit(), size=4, step_size=1e-3), chains=2, draws=50)
+    method = tallmc.Method(subsample=Bandit(), size=4, step_size=1e-3)
+    draws = tallmc.sample(posterior, method, chains=2, draws=50)
     assert draws.positions.dtype == np.float32
     assert np.isfinite(draws.positions).all()

@@ -1,4 +1,4 @@
-"""The command line does what a user is told it does: recovers posteriors, writes its files, refuses with a message."""
+"""The command line recovers posteriors, writes its files and refuses bad input with a message."""
 
 import json
 import subprocess
@@ -23,14 +23,15 @@ N_ROWS = 400
 NAMES = ["intercept", "age", "dose [mg]"]
 
 
-def call(*arguments) -> int:
+def call(*arguments) -> str | int | None:
+    """Run the command line and return its exit status."""
     with pytest.raises(SystemExit) as caught:
         main([str(argument) for argument in arguments])
     return caught.value.code
 
 
 def refused(capsys, *arguments) -> str:
-    """What is said on stderr when the input is bad: one message, no traceback."""
+    """Check that the command refuses its input with one line on stderr; return that line."""
     assert call(*arguments) == 2
     message = capsys.readouterr().err
     assert message.startswith("tallmc: ")
@@ -68,32 +69,46 @@ def write_table(folder, columns, family, kind="csv"):
     return path
 
 
-def fit(path, family, out, *options, method="sgld_cv_ps") -> int:
+def fit(path, family, out, *options, method="sgld_cv_ps") -> str | int | None:
     chosen = [] if method is None or "--method" in options else ["--method", method]
     return call("fit", path, "--response", family, "--family", family, "-o", out, *chosen, *options)
 
 
 def standardised_posterior(columns, family):
-    x = np.stack([np.ones(N_ROWS), *((columns[name] - columns[name].mean()) / columns[name].std() for name in NAMES[1:])], axis=1)
+    x = np.stack(
+        [
+            np.ones(N_ROWS),
+            *((columns[name] - columns[name].mean()) / columns[name].std() for name in NAMES[1:]),
+        ],
+        axis=1,
+    )
     if family == "gaussian":
         y = (columns[family] - columns[family].mean()) / columns[family].std()
         _, squares, _, _ = np.linalg.lstsq(x, y, rcond=None)
-        return tallmc.models.linear_regression(x, y, 10.0, noise_variance=squares[0] / (N_ROWS - x.shape[1]))
-    build = {"bernoulli": tallmc.models.logistic_regression, "poisson": tallmc.models.poisson_regression}
+        return tallmc.models.linear_regression(
+            x, y, 10.0, noise_variance=squares[0] / (N_ROWS - x.shape[1])
+        )
+    build = {
+        "bernoulli": tallmc.models.logistic_regression,
+        "poisson": tallmc.models.poisson_regression,
+    }
     return build[family](x, columns[family], prior_variance=10.0)
 
 
 def exact_moments(posterior, n_draws=20_000):
-    """Posterior mean and sd by importance sampling from a widened Laplace approximation, with the mean's standard error.
+    """Posterior mean, posterior sd and the standard error of the mean, by importance sampling.
 
-    The mode itself will not do as a reference: at a few hundred rows it is several Monte-Carlo errors away from the mean.
+    The proposal is a widened Laplace approximation. The mode is not a good enough reference: with a
+    few hundred rows it differs from the mean by several Monte-Carlo errors.
     """
     import jax
 
     anchor = tallmc.laplace(posterior)
     noise = np.random.default_rng(0).normal(size=(n_draws, posterior.dim))
     draws = np.asarray(anchor.position) + 1.1 * noise @ np.asarray(anchor.factor).T
-    potentials = np.asarray(jax.lax.map(posterior.potential, jax.numpy.asarray(draws), batch_size=500))
+    potentials = np.asarray(
+        jax.lax.map(posterior.potential, jax.numpy.asarray(draws), batch_size=500)
+    )
     log_weights = -potentials + 0.5 * (noise**2).sum(1)
     weights = np.exp(log_weights - log_weights.max())
     weights /= weights.sum()
@@ -130,10 +145,22 @@ except SystemExit:
 def test_missing_extras_name_the_install(tmp_path, columns, package):
     path = write_table(tmp_path, columns, "bernoulli")
     code = f"import sys; sys.modules[{package!r}] = None; from tallmc.cli import main; main()"
-    arguments = ["fit", str(path), "--family", "bernoulli", "--response", "bernoulli", "-o", str(tmp_path / "out")]
+    arguments = [
+        "fit",
+        str(path),
+        "--family",
+        "bernoulli",
+        "--response",
+        "bernoulli",
+        "-o",
+        str(tmp_path / "out"),
+    ]
     done = in_new_process("-c", code, *arguments)
     assert done.returncode == 2
-    expected = f'tallmc: the command line needs {package}, which is not installed. Run: pip install "tallmc[cli]"\n'
+    expected = (
+        f"tallmc: the command line needs {package}, which is not installed. "
+        'Run: pip install "tallmc[cli]"\n'
+    )
     assert done.stderr == expected
 
 
@@ -165,7 +192,7 @@ def test_methods_table_fits_100_columns(capsys, monkeypatch):
     assert "…" not in out
     words = " ".join(out.split())
     for name, named in tallmc.METHODS.items():
-        assert f"{name} {' '.join(named.axes.values())} " in words  # no name is broken
+        assert f"{name} {' '.join(named.axes.values())} " in words  # no name is broken across lines
         assert f"{named.make.__doc__.splitlines()[0]} {named.equation}" in words
 
 
@@ -179,7 +206,8 @@ def test_fit_recovers_the_posterior(tmp_path, capsys, columns, family):
     mean, sd, error = exact_moments(standardised_posterior(columns, family))
     z = (summary["mean"] - mean) / np.hypot(summary["mcse_mean"], error)
     assert np.abs(z).max() < 4.6, z
-    # The step size of the plan widens a direction by 2.6 % at most, and 32 of 400 rows by less than 1 %.
+    # The planned step size inflates the sd of a direction by at most 2.6 %. Using 32 of 400 rows
+    # inflates the sd by less than 1 %.
     assert (summary["sd"] > sd - 4.6 * summary["mcse_sd"]).all()
     assert (summary["sd"] < 1.04 * sd + 4.6 * summary["mcse_sd"]).all()
     assert summary["ess_bulk"].min() > 400
@@ -189,14 +217,40 @@ def test_fit_recovers_the_posterior(tmp_path, capsys, columns, family):
 @pytest.mark.parametrize("kind", ["parquet", "npz"])
 def test_every_format_gives_the_same_draws(tmp_path, columns, kind):
     for name in ("csv", kind):
-        assert fit(write_table(tmp_path, columns, "poisson", name), "poisson", tmp_path / name, "--draws", 50) == 0
-    first, second = (xr.open_datatree(tmp_path / name / "draws.nc").posterior["beta"] for name in ("csv", kind))
+        assert (
+            fit(
+                write_table(tmp_path, columns, "poisson", name),
+                "poisson",
+                tmp_path / name,
+                "--draws",
+                50,
+            )
+            == 0
+        )
+    first, second = (
+        xr.open_datatree(tmp_path / name / "draws.nc").posterior["beta"] for name in ("csv", kind)
+    )
     xr.testing.assert_identical(first.drop_attrs(), second.drop_attrs())
 
 
 def test_fit_writes_files_that_say_what_they_hold(tmp_path, capsys, columns):
     out = tmp_path / "new" / "folder"
-    options = ["--draws", 60, "--chains", 3, "--thin", 2, "--burn-in", 5, "--size", 10, "--seed", 4, "--noise-variance", 2]
+    options = [
+        "--draws",
+        60,
+        "--chains",
+        3,
+        "--thin",
+        2,
+        "--burn-in",
+        5,
+        "--size",
+        10,
+        "--seed",
+        4,
+        "--noise-variance",
+        2,
+    ]
     assert fit(write_table(tmp_path, columns, "gaussian"), "gaussian", out, *options) == 0
     assert {path.name for path in out.iterdir()} == {"draws.nc", "summary.csv", "scaling.json"}
     printed = capsys.readouterr().out
@@ -209,32 +263,57 @@ def test_fit_writes_files_that_say_what_they_hold(tmp_path, capsys, columns):
     assert np.isfinite(beta).all()
     assert tree.attrs["outcomes"] == ["ok"] * 3
     assert (tree.sample_stats["batch_size"] == 10).all()
-    assert tree.attrs["n_row_evals"] == tree.attrs["n_row_evals_preparation"] + 3 * (5 + 60 * 2) * 10
-    passes, preparation = (tree.attrs[name] / N_ROWS for name in ("n_row_evals", "n_row_evals_preparation"))
+    assert (
+        tree.attrs["n_row_evals"] == tree.attrs["n_row_evals_preparation"] + 3 * (5 + 60 * 2) * 10
+    )
+    passes, preparation = (
+        tree.attrs[name] / N_ROWS for name in ("n_row_evals", "n_row_evals_preparation")
+    )
     total = tree.attrs["n_row_evals"]
-    assert f"rows touched: {total:,} = {passes:.1f} passes over the data, of which preparation {preparation:.1f}" in printed
+    assert (
+        f"rows touched: {total:,} = {passes:.1f} passes over the data, "
+        f"including {preparation:.1f} for preparation" in printed
+    )
 
     scaling = json.loads((out / "scaling.json").read_text())
     assert scaling["coefficients"] == NAMES
-    assert scaling["means"] == pytest.approx({name: columns[name].mean() for name in [*NAMES[1:], "gaussian"]}, rel=1e-12)
-    assert scaling["sds"] == pytest.approx({name: columns[name].std() for name in [*NAMES[1:], "gaussian"]}, rel=1e-12)
-    assert (scaling["family"], scaling["noise_variance"], scaling["prior_variance"]) == ("gaussian", 2.0, 10.0)
-    given = {"method": "sgld_cv_ps", "size": 10, "chains": 3, "draws": 60, "thin": 2, "burn_in": 5, "seed": 4}
+    assert scaling["means"] == pytest.approx(
+        {name: columns[name].mean() for name in [*NAMES[1:], "gaussian"]}, rel=1e-12
+    )
+    assert scaling["sds"] == pytest.approx(
+        {name: columns[name].std() for name in [*NAMES[1:], "gaussian"]}, rel=1e-12
+    )
+    assert (scaling["family"], scaling["noise_variance"], scaling["prior_variance"]) == (
+        "gaussian",
+        2.0,
+        10.0,
+    )
+    given = {
+        "method": "sgld_cv_ps",
+        "size": 10,
+        "chains": 3,
+        "draws": 60,
+        "thin": 2,
+        "burn_in": 5,
+        "seed": 4,
+    }
     assert {name: scaling["settings"][name] for name in given} == given
     posterior = standardised_posterior(columns, "gaussian")
-    noise = float(posterior.family.noise_variance)  # where this fit was told 2
+    noise = float(posterior.model.family.noise_variance)  # this fit was given 2 instead
     largest = np.linalg.eigvalsh(tallmc.laplace(posterior).hessian)[-1]
-    assert scaling["settings"]["step_size"] == pytest.approx(0.2 / ((largest - 0.1) * noise / 2 + 0.1), rel=1e-5)
+    assert scaling["settings"]["step_size"] == pytest.approx(
+        0.2 / ((largest - 0.1) * noise / 2 + 0.1), rel=1e-5
+    )
 
     for said in (
         "read: 400 rows, 2 columns",
         "method: sgld_cv_ps, step size",
-        "10 rows a step, 3 chains of 60 draws",
+        "10 rows per step, 3 chains of 60 draws",
         "dose [mg]",
     ):
         assert said in printed
     assert "per standard deviation of their column" in printed
-    assert "\x1b" not in printed  # no bar and no colours in a file
+    assert "\x1b" not in printed  # no progress bar and no colours without a terminal
 
 
 @pytest.mark.parametrize("method", list(tallmc.METHODS))
@@ -245,16 +324,28 @@ def test_every_method_can_be_planned_from_the_command_line(columns, method):
     assert plan.method.axes == tallmc.METHODS[method].axes
 
 
-# One for each kind of dynamics, and for each setting that only some methods have.
-RUN = ["asgld_cv_ps", "cyclical_sgld", "ewsg_vr", "flymc", "random_walk", "psgld", "sgrld", "sghmc_trajectories"]
+# At least one method per kind of dynamics, and per setting that only some methods have.
+RUN = [
+    "asgld_cv_ps",
+    "cyclical_sgld",
+    "ewsg_vr",
+    "flymc",
+    "random_walk",
+    "psgld",
+    "sgrld",
+    "sghmc_trajectories",
+]
 
 
 @pytest.mark.parametrize("method", slow_after(2, RUN))
 def test_fit_runs_methods_of_every_kind(tmp_path, capsys, columns, method):
     options = ["--method", method, "--chains", 1, "--draws", 4, "--thin", 1, "--burn-in", 0]
-    assert fit(write_table(tmp_path, columns, "bernoulli"), "bernoulli", tmp_path / "out", *options) == 0
+    assert (
+        fit(write_table(tmp_path, columns, "bernoulli"), "bernoulli", tmp_path / "out", *options)
+        == 0
+    )
     attributes = xr.open_datatree(tmp_path / "out" / "draws.nc").attrs
-    # The rows looked at for the step size are counted for methods that have no other use for the anchor, too.
+    # The count includes the rows read for the step size, even if the method needs no anchor.
     looked_at = tallmc.laplace(standardised_posterior(columns, "bernoulli")).n_row_evals
     assert attributes["n_row_evals_preparation"] >= looked_at
     assert f"method: {method}, step size" in capsys.readouterr().out
@@ -264,8 +355,8 @@ def test_fit_without_a_method_chooses_one_and_says_how_wrong_it_may_be(tmp_path,
     path = write_table(tmp_path, columns, "bernoulli")
     assert fit(path, "bernoulli", tmp_path / "out", method=None) == 0
     out = capsys.readouterr().out
-    assert "method: chosen by pilot runs; give --method for another" in out
-    assert "chosen: 400 rows are few: every step looks at all of them" in out
+    assert "method: chosen by pilot runs; pass --method to choose another" in out
+    assert "chosen: 400 rows are few: every step uses all of them" in out
     assert "verdict: nothing speaks against these draws" in out
     summary = pd.read_csv(tmp_path / "out" / "summary.csv", index_col="coefficient")
     assert summary["ess_bulk"].min() >= 1000
@@ -280,14 +371,16 @@ def test_fit_ends_with_status_3_when_the_draws_should_not_be_trusted(tmp_path, c
     path = write_table(tmp_path, columns, "bernoulli")
     assert fit(path, "bernoulli", tmp_path / "out", "--draws", 10, method=None) == 3
     out = capsys.readouterr().out
-    assert "effective draws of a parameter. Run longer." in out
+    assert "effective draws for the worst parameter. Run longer." in out
     assert "verdict: do not trust these draws" in out
     assert (tmp_path / "out" / "draws.nc").exists()
 
 
 def test_fit_leaves_the_columns_as_they_are_when_asked(tmp_path, capsys, columns):
     options = ["--no-standardise", "--no-intercept", "--draws", 4, "--chains", 2]
-    assert fit(write_table(tmp_path, columns, "gaussian"), "gaussian", tmp_path / "out", *options) == 0
+    assert (
+        fit(write_table(tmp_path, columns, "gaussian"), "gaussian", tmp_path / "out", *options) == 0
+    )
     assert "per standard deviation" not in capsys.readouterr().out
     scaling = json.loads((tmp_path / "out" / "scaling.json").read_text())
     assert scaling["coefficients"] == NAMES[1:]
@@ -297,7 +390,10 @@ def test_fit_leaves_the_columns_as_they_are_when_asked(tmp_path, capsys, columns
 def test_fit_shows_progress_on_a_terminal(tmp_path, capsys, monkeypatch, columns):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    assert fit(write_table(tmp_path, columns, "gaussian"), "gaussian", tmp_path / "out", "--draws", 50) == 0
+    assert (
+        fit(write_table(tmp_path, columns, "gaussian"), "gaussian", tmp_path / "out", "--draws", 50)
+        == 0
+    )
     assert "50 of 50 draws" in capsys.readouterr().err
 
 
@@ -310,8 +406,8 @@ def test_fit_warns_of_too_few_draws_and_of_gradient_noise(tmp_path, capsys, colu
     assert "--draws 2000" in out
     assert fit(path, "gaussian", tmp_path / "noisy", "--method", "sgld", "--size", 2) == 0
     out = capsys.readouterr().out
-    assert "times those that the curvature at the mode gives" in out
-    assert "this is gradient noise" in out
+    assert "times those implied by the curvature at the mode" in out
+    assert "the cause is gradient noise" in out
 
 
 def test_fit_with_failed_chains_still_writes_the_draws(tmp_path, capsys, columns):
@@ -339,7 +435,20 @@ def test_fit_does_not_replace_results_unasked(tmp_path, capsys, columns):
     path, out = write_table(tmp_path, columns, "gaussian"), tmp_path / "out"
     out.mkdir()
     (out / "draws.nc").write_text("precious")
-    arguments = ["fit", path, "--family", "gaussian", "--response", "gaussian", "-o", out, "--draws", 4, "--method", "sgld"]
+    arguments = [
+        "fit",
+        path,
+        "--family",
+        "gaussian",
+        "--response",
+        "gaussian",
+        "-o",
+        out,
+        "--draws",
+        4,
+        "--method",
+        "sgld",
+    ]
     assert "which has one. Pass --overwrite or another folder" in refused(capsys, *arguments)
     assert (out / "draws.nc").read_text() == "precious"
     assert call(*arguments, "--overwrite") == 0
@@ -347,10 +456,25 @@ def test_fit_does_not_replace_results_unasked(tmp_path, capsys, columns):
 
 
 def test_the_unit_of_a_gaussian_response_does_not_matter(tmp_path, capsys, columns):
-    """Prices in the hundred thousands: coefficients and deviations are those of any other unit, and right."""
+    """Prices of several hundred thousand give the right coefficients and standard deviations."""
     prices = columns | {"gaussian": 2e5 + 3e4 * columns["gaussian"]}
     path = write_table(tmp_path, prices, "gaussian")
-    assert fit(path, "gaussian", tmp_path / "out", "--draws", 1000, "--method", "mala", "--step-size", 0.002, "--thin", 4) == 0
+    assert (
+        fit(
+            path,
+            "gaussian",
+            tmp_path / "out",
+            "--draws",
+            1000,
+            "--method",
+            "mala",
+            "--step-size",
+            0.002,
+            "--thin",
+            4,
+        )
+        == 0
+    )
     assert "noise variance of the standardised response" in capsys.readouterr().out
     scaling = json.loads((tmp_path / "out" / "scaling.json").read_text())
     table = pd.read_csv(tmp_path / "out" / "summary.csv", index_col=0)
@@ -358,36 +482,71 @@ def test_the_unit_of_a_gaussian_response_does_not_matter(tmp_path, capsys, colum
     slope, squares, _, _ = np.linalg.lstsq(x, prices["gaussian"], rcond=None)
     errors = np.sqrt(squares[0] / (N_ROWS - 3) * np.diag(np.linalg.inv(x.T @ x)))
     unit = scaling["sds"]["gaussian"] / scaling["sds"]["age"]
-    assert abs(table.loc["age", "mean"] * unit - slope[1]) < 4.6 * table.loc["age", "mcse_mean"] * unit + 0.01 * errors[1]
+    assert (
+        abs(table.loc["age", "mean"] * unit - slope[1])
+        < 4.6 * table.loc["age", "mcse_mean"] * unit + 0.01 * errors[1]
+    )
     assert abs(table.loc["age", "sd"] * unit / errors[1] - 1) < 0.1
 
 
 def test_fit_refuses_to_guess_the_noise_of_a_perfect_fit(tmp_path, capsys, columns):
     path = write_table(tmp_path, columns | {"gaussian": 2 * columns["age"]}, "gaussian")
-    message = refused(capsys, "fit", path, "--family", "gaussian", "--response", "gaussian", "-o", tmp_path / "out")
+    message = refused(
+        capsys,
+        "fit",
+        path,
+        "--family",
+        "gaussian",
+        "--response",
+        "gaussian",
+        "-o",
+        tmp_path / "out",
+    )
     assert "the least-squares residuals must leave some noise" in message
 
 
 def test_fit_refuses_a_file_as_folder(tmp_path, capsys, columns):
     path = write_table(tmp_path, columns, "gaussian")
-    message = refused(capsys, "fit", path, "--family", "gaussian", "--response", "gaussian", "-o", path)
-    assert "--out must be a folder that exists or can be made" in message
+    message = refused(
+        capsys, "fit", path, "--family", "gaussian", "--response", "gaussian", "-o", path
+    )
+    assert "--out must be a folder that exists or can be created" in message
 
 
 @pytest.mark.parametrize(
     ("family", "options", "said"),
     [
-        ("bernoulli", ["--method", "ula", "--size", 5], "--size must be left out with --method ula, which looks at every row"),
-        ("bernoulli", ["--method", "asgld_cv", "--size", 5], "left out with --method asgld_cv, which chooses its size"),
-        ("bernoulli", ["--method", "sgld", "--size", 401], "--size must be an int in [1, n_rows = 400]; got 401"),
+        (
+            "bernoulli",
+            ["--method", "ula", "--size", 5],
+            "--size must be left out with --method ula, which uses every row",
+        ),
+        (
+            "bernoulli",
+            ["--method", "asgld_cv", "--size", 5],
+            "left out with --method asgld_cv, which chooses its size",
+        ),
+        (
+            "bernoulli",
+            ["--method", "sgld", "--size", 401],
+            "--size must be an int in [1, n_rows = 400]; got 401",
+        ),
         ("bernoulli", ["--method", "nuts"], "--method must be one of ula, mala, random_walk"),
-        ("bernoulli", ["--noise-variance", 2], "--noise-variance must be left out unless --family is gaussian; got 2.0"),
+        (
+            "bernoulli",
+            ["--noise-variance", 2],
+            "--noise-variance must be left out unless --family is gaussian; got 2.0",
+        ),
         (
             "bernoulli",
             ["--step-size", 0.1],
-            "--step-size must come with --method; got 0.1. Without one",
+            "--step-size must come with --method; got 0.1. Without --method",
         ),
-        ("bernoulli", ["--method", "sgld", "--step-size", 0], "--step-size must be a finite number and > 0; got 0.0"),
+        (
+            "bernoulli",
+            ["--method", "sgld", "--step-size", 0],
+            "--step-size must be a finite number and > 0; got 0.0",
+        ),
         ("bernoulli", ["--prior-variance", -1], "prior_variance must be positive"),
         ("gaussian", ["--noise-variance", 0], "noise_variance must be a finite number and > 0"),
         ("poisson", ["--method", "asgld_cv_ps"], "fixed size with --family poisson"),
@@ -395,14 +554,29 @@ def test_fit_refuses_a_file_as_folder(tmp_path, capsys, columns):
 )
 def test_fit_refuses_settings_that_do_not_fit(tmp_path, capsys, columns, family, options, said):
     path = write_table(tmp_path, columns, family)
-    assert said in refused(capsys, "fit", path, "--response", family, "--family", family, "-o", tmp_path / "out", *options)
+    assert said in refused(
+        capsys,
+        "fit",
+        path,
+        "--response",
+        family,
+        "--family",
+        family,
+        "-o",
+        tmp_path / "out",
+        *options,
+    )
 
 
 def test_fit_refuses_bad_tables_with_status_2(tmp_path, capsys, columns):
     path = write_table(tmp_path, columns, "bernoulli")
     out = ["-o", tmp_path / "out"]
-    assert "does not exist" in refused(capsys, "fit", tmp_path / "no.csv", "--family", "bernoulli", *out)
-    assert "The columns are: age, dose [mg], bernoulli." in refused(capsys, "fit", path, "--family", "bernoulli", *out)
+    assert "does not exist" in refused(
+        capsys, "fit", tmp_path / "no.csv", "--family", "bernoulli", *out
+    )
+    assert "The columns are: age, dose [mg], bernoulli." in refused(
+        capsys, "fit", path, "--family", "bernoulli", *out
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -412,7 +586,18 @@ def test_fit_turns_a_missing_mode_into_a_message(tmp_path, capsys, monkeypatch, 
 
     monkeypatch.setattr("tallmc.cli.plan.laplace", lost)
     path = write_table(tmp_path, columns, "gaussian")
-    arguments = ["fit", path, "--family", "gaussian", "--response", "gaussian", "--method", "sgld", "-o", tmp_path / "out"]
+    arguments = [
+        "fit",
+        path,
+        "--family",
+        "gaussian",
+        "--response",
+        "gaussian",
+        "--method",
+        "sgld",
+        "-o",
+        tmp_path / "out",
+    ]
     assert refused(capsys, *arguments) == "tallmc: no mode in sight\n"
 
 
@@ -420,11 +605,14 @@ def test_help_documents_the_exit_statuses(capsys):
     for command in ("fit", "demo"):
         assert call(command, "--help") == 0
         said = " ".join(capsys.readouterr().out.split())
-        assert "Exit status: 0 fine; 1 some chain failed; 2 bad input; 3 the draws should not be trusted" in said
+        assert (
+            "Exit status: 0 fine; 1 some chain failed; 2 bad input; "
+            "3 the draws should not be trusted" in said
+        )
 
 
 def test_demo_finds_the_truth_and_writes_its_files(tmp_path):
-    """In a process of its own: this is what users see, in their precision."""
+    """Run in a new process, which has the default precision, as users have."""
     code = "from tallmc.cli import main; main()"
     done = in_new_process("-c", code, "demo", "--rows", "20000", "-o", "here", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -439,7 +627,11 @@ def test_demo_finds_the_truth_and_writes_its_files(tmp_path):
     assert summary["rhat"].max() <= 1.01
     assert summary["ess_bulk"].min() >= 1000
     assert "verdict: nothing speaks against these draws" in done.stdout
-    rows = [line.split() for line in done.stdout.splitlines() if line.startswith(("  intercept ", "  x"))]
+    rows = [
+        line.split()
+        for line in done.stdout.splitlines()
+        if line.startswith(("  intercept ", "  x"))
+    ]
     assert [row[0] for row in rows] == list(summary.index)
     true, mean, sd, z = np.array([row[1:5] for row in rows], float).T
     np.testing.assert_allclose(z, (mean - true) / sd, atol=0.02)

@@ -1,4 +1,4 @@
-"""Stored runs from the command line: begun, stopped, resumed, judged and reported, with the exit statuses that are documented."""
+"""Start, stop, resume, diagnose and report stored runs by command line; check exit statuses."""
 
 import json
 import os
@@ -19,7 +19,19 @@ from tallmc.store.reader import open_store
 from test_cli import call, refused
 from test_faults import small_disk
 
-OPTIONS = ["--family", "bernoulli", "--method", "sgld_cv_ps", "--thin", 2, "--burn-in", 10, "--chains", 2, "--no-progress"]
+OPTIONS = [
+    "--family",
+    "bernoulli",
+    "--method",
+    "sgld_cv_ps",
+    "--thin",
+    2,
+    "--burn-in",
+    10,
+    "--chains",
+    2,
+    "--no-progress",
+]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +48,10 @@ def table(tmp_path_factory):
 def run(table, tmp_path_factory):
     """A short stored run."""
     folder = tmp_path_factory.mktemp("run")
-    assert call("fit", table, *OPTIONS, "--draws", 60, "-o", folder / "out", "--store", folder / "run") == 0
+    assert (
+        call("fit", table, *OPTIONS, "--draws", 60, "-o", folder / "out", "--store", folder / "run")
+        == 0
+    )
     return folder / "run"
 
 
@@ -47,13 +62,22 @@ def beta(out):
 
 def test_resume_extends_a_run_as_if_it_had_never_ended(run, table, tmp_path, capsys):
     shutil.copytree(run, tmp_path / "run")
-    assert call("resume", tmp_path / "run", "--draws", 140, "-o", tmp_path / "resumed", "--no-progress") == 0
+    assert (
+        call(
+            "resume", tmp_path / "run", "--draws", 140, "-o", tmp_path / "resumed", "--no-progress"
+        )
+        == 0
+    )
     said = capsys.readouterr().out
     assert "400 rows, 2 columns and the response y" in said and "intercept" in said
     assert call("fit", table, *OPTIONS, "--draws", 140, "-o", tmp_path / "whole") == 0
     np.testing.assert_array_equal(beta(tmp_path / "resumed"), beta(tmp_path / "whole"))
-    scaling = [json.loads((tmp_path / out / "scaling.json").read_text()) for out in ("resumed", "whole")]
-    assert scaling[0]["coefficients"] == scaling[1]["coefficients"] == ["intercept", "age", "<b>dose"]
+    scaling = [
+        json.loads((tmp_path / out / "scaling.json").read_text()) for out in ("resumed", "whole")
+    ]
+    assert (
+        scaling[0]["coefficients"] == scaling[1]["coefficients"] == ["intercept", "age", "<b>dose"]
+    )
     assert scaling[0]["means"] == scaling[1]["means"]
 
 
@@ -75,19 +99,25 @@ def test_a_table_that_has_moved_is_named_and_another_is_refused(run, table, tmp_
 
 
 def test_diagnose_says_what_speaks_against_a_run_and_exits_with_1(run, capsys):
-    assert call("diagnose", run) == 1  # sixty draws are few
+    assert call("diagnose", run) == 1  # 60 draws are too few
     said = capsys.readouterr().out
     assert said.startswith("warning: ")
-    assert "effective draws of a parameter. Run longer." in said
+    assert "effective draws for the worst parameter. Run longer." in said
     assert call("diagnose", run, "--json") == 1
     found = json.loads(capsys.readouterr().out)
-    assert found["finished"] and (found["chains"], found["draws"], found["parameters"]) == (2, 60, 3)
+    assert found["finished"] and (found["chains"], found["draws"], found["parameters"]) == (
+        2,
+        60,
+        3,
+    )
     assert any("Run longer" in message for message in found["warnings"])
     assert "be the folder of a run" in refused(capsys, "diagnose", run.parent)
 
 
 def test_a_run_of_python_is_judged_and_reported_and_resumed_from_python(tmp_path, capsys):
-    posterior = tallmc.models.linear_regression(np.ones((20, 1)), np.arange(20.0), prior_variance=1e6)
+    posterior = tallmc.models.linear_regression(
+        np.ones((20, 1)), np.arange(20.0), prior_variance=1e6
+    )
     tallmc.sample(posterior, tallmc.mala(0.05), chains=4, draws=2000, store=tmp_path / "run")
     assert call("diagnose", tmp_path / "run") == 0
     assert capsys.readouterr().out == "nothing speaks against these draws\n"
@@ -103,31 +133,57 @@ def test_diagnose_finds_damage(run, tmp_path, capsys):
     assert "1 files are damaged or missing (setup.npz)" in capsys.readouterr().out
 
 
-def test_report_is_written_with_the_names_of_the_table_and_what_needs_the_data(run, tmp_path, capsys):
+def test_report_is_written_with_the_names_of_the_table_and_what_needs_the_data(
+    run, tmp_path, capsys
+):
     assert call("report", run, "-o", tmp_path / "page.html", "-p", "age", "-p", "<b>dose") == 0
     page = (tmp_path / "page.html").read_text()
     assert "&lt;b&gt;dose" in page and "<b>dose" not in page
     assert "patients.csv" in page
-    assert "How far the draws up to there are from the posterior" in page
-    assert "--parameter must be one of intercept, age, <b>dose" in refused(capsys, "report", run, "-p", "weight")
+    assert "Distance between the draws so far and the posterior" in page
+    assert "--parameter must be one of intercept, age, <b>dose" in refused(
+        capsys, "report", run, "-p", "weight"
+    )
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)])
-def test_signals_end_a_run_with_its_draws_and_a_status_of_their_own(number, status, table, tmp_path):
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
+)
+def test_signals_end_a_run_with_its_draws_and_a_status_of_their_own(
+    number, status, table, tmp_path
+):
     environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(Path(tallmc.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+        "PYTHONPATH": os.pathsep.join(
+            [str(Path(tallmc.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+        )
     }
-    arguments = ["fit", table, *OPTIONS, "--draws", 10**8, "-o", tmp_path / "out", "--store", tmp_path / "run"]
+    arguments = [
+        "fit",
+        table,
+        *OPTIONS,
+        "--draws",
+        10**8,
+        "-o",
+        tmp_path / "out",
+        "--store",
+        tmp_path / "run",
+    ]
     command = [sys.executable, "-c", "from tallmc.cli import main; main()", *map(str, arguments)]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    child = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
     until = time.monotonic() + 120
-    while not list((tmp_path / "run" / "blocks").glob("state-0000001.npz")) and time.monotonic() < until:
+    while (
+        not list((tmp_path / "run" / "blocks").glob("state-0000001.npz"))
+        and time.monotonic() < until
+    ):
         time.sleep(0.1)
     child.send_signal(number)
     said, errors = child.communicate(timeout=120)
     assert child.returncode == status, errors
     name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
-    assert f"stopped by {name}; `tallmc resume {tmp_path / 'run'}` goes on" in said
+    assert f"stopped by {name}; `tallmc resume {tmp_path / 'run'}` continues" in said
     opened = open_store(tmp_path / "run")
     assert opened.lost == 0 and not opened.manifest.finished
     assert opened.manifest.progress["stopped_by"] == name
@@ -136,7 +192,17 @@ def test_signals_end_a_run_with_its_draws_and_a_status_of_their_own(number, stat
 
 def test_a_full_disk_has_a_status_of_its_own(table, tmp_path, capsys):
     with small_disk(tmp_path / "disk", "1m") as disk:
-        arguments = ["fit", table, *OPTIONS, "--draws", 30_000, "-o", tmp_path / "out", "--store", disk / "run"]
+        arguments = [
+            "fit",
+            table,
+            *OPTIONS,
+            "--draws",
+            30_000,
+            "-o",
+            tmp_path / "out",
+            "--store",
+            disk / "run",
+        ]
         assert call(*arguments) == 4
         said = capsys.readouterr().out
         assert "No space left on device" in said and "stopped by the store" in said
@@ -145,7 +211,11 @@ def test_a_full_disk_has_a_status_of_its_own(table, tmp_path, capsys):
 
 
 def test_help_documents_the_exit_statuses(capsys):
-    words = {"resume": "4 the store could not be written", "diagnose": "1 something does", "report": "2 no such run"}
+    words = {
+        "resume": "4 the store could not be written",
+        "diagnose": "1 warnings printed",
+        "report": "2 no such run",
+    }
     for command, documented in words.items():
         assert call(command, "--help") == 0
         assert documented in " ".join(capsys.readouterr().out.split())

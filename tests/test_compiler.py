@@ -1,4 +1,4 @@
-"""What is asked of XLA: heard when it can be, harmless when it is too late, and no other rows are taken for it."""
+"""XLA options take effect if set in time, are harmless otherwise, and do not change results."""
 
 import json
 import os
@@ -11,17 +11,19 @@ import numpy as np
 import pytest
 
 import tallmc
-from tallmc import _rows
+from tallmc.rows import gather
 
 _SAMPLE = """
 from tallmc.models import logistic_regression
 x = np.random.default_rng(0).normal(size=(500, 3))
 posterior = logistic_regression(x, x[:, 0] > 0, prior_variance=1.0)
-draws = tallmc.sample(posterior, tallmc.sgld_ps(1e-3, size=8), chains=2, draws=50, seed=1, progress=False).positions.tolist()
+method = tallmc.sgld_ps(1e-3, size=8)
+sampled = tallmc.sample(posterior, method, chains=2, draws=50, seed=1, progress=False)
+draws = sampled.positions.tolist()
 """
 _REPORT = """
 import json, os
-from tallmc._compiler import loops_are_whole
+from tallmc.core.compiler import loops_are_whole
 print(json.dumps({"whole": loops_are_whole(), "flags": os.environ["XLA_FLAGS"], "draws": draws}))
 """
 
@@ -29,7 +31,9 @@ print(json.dumps({"whole": loops_are_whole(), "flags": os.environ["XLA_FLAGS"], 
 def report_of(imports, sample="draws = None", **environment):
     kept = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     program = [sys.executable, "-c", f"import numpy as np\n{imports}\n{sample}\n{_REPORT}"]
-    ran = subprocess.run(program, env={**kept, **environment}, capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        program, env={**kept, **environment}, capture_output=True, text=True, check=True
+    )
     return json.loads(ran.stdout)
 
 
@@ -53,8 +57,10 @@ def test_the_users_flags_stay():
 def test_rows_taken_one_by_one_are_those_of_a_gather(chains, monkeypatch):
     data = {"x": jnp.arange(60.0).reshape(20, 3), "y": jnp.arange(20)}
     indices = jax.random.randint(jax.random.key(0), (7,) if chains is None else (chains, 7), 0, 20)
-    monkeypatch.setattr(_rows, "loops_are_whole", lambda: True)
-    take = jax.jit(_rows.take_rows if chains is None else jax.vmap(_rows.take_rows, in_axes=(None, 0)))
+    monkeypatch.setattr(gather, "loops_are_whole", lambda: True)
+    take = jax.jit(
+        gather.take_rows if chains is None else jax.vmap(gather.take_rows, in_axes=(None, 0))
+    )
     taken = take(data, indices)
     assert ("gather" in str(jax.make_jaxpr(take)(data, indices))) == (chains == 3)
     for name, column in data.items():
@@ -65,11 +71,13 @@ def test_rows_taken_one_by_one_are_those_of_a_gather(chains, monkeypatch):
 def test_data_are_kept_as_they_were_given_and_are_the_librarys_own(n_rows):
     values = np.random.default_rng(0).normal(size=(n_rows, 4))
     room = np.empty(values.nbytes + 64, np.uint8)
-    first = -room.ctypes.data % 64  # where JAX would rather share than copy
+    first = -room.ctypes.data % 64  # JAX shares aligned memory instead of copying it
     given = room[first : first + values.nbytes].view(float).reshape(values.shape)
     given[:] = values
     posterior = tallmc.models.linear_regression(given, given[:, 0], prior_variance=1.0)
-    general = tallmc.Posterior(lambda params, row: -jnp.sum(row * params), lambda params: 0.0, given, jnp.zeros(4))
+    general = tallmc.Posterior(
+        lambda params, row: -jnp.sum(row * params), lambda params: 0.0, given, jnp.zeros(4)
+    )
     given[:] = 0
     np.testing.assert_array_equal(posterior.data.x, values)
     np.testing.assert_array_equal(general.data, values)

@@ -1,4 +1,5 @@
-"""Parts that are badly set, and compositions that make no sense, get an error that says why."""
+# mypy: disable-error-code="arg-type"
+"""Parts with invalid settings and invalid compositions raise an error that gives the reason."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -27,7 +28,10 @@ FLAT = lambda p: 0.0 * p
 CASES = {
     # dynamics
     "friction": (lambda: Underdamped(0.0), "friction must be a finite number and > 0"),
-    "negative friction": (lambda: Hamiltonian(3, -1.0), "friction must be a finite number and >= 0"),
+    "negative friction": (
+        lambda: Hamiltonian(3, -1.0),
+        "friction must be a finite number and >= 0",
+    ),
     "trajectory": (lambda: Hamiltonian(0), "length must be an int of at least 1"),
     "decay": (lambda: RMSprop(decay=1.5), "decay must be a finite number and >= 0 and <= 1"),
     "gamma term": (lambda: RMSprop(gamma=1), "gamma must be True or False"),
@@ -38,110 +42,162 @@ CASES = {
     ),
     "fisher of no glm": (
         lambda: tallmc.sgrld(0.1, 2).prepare(Posterior(GAUSSIAN, FLAT, np.ones(3), 0.0)),
-        "metric must be a function of the parameters for a model that is no generalised linear",
+        "metric must be a function of the parameters unless the model is a generalised linear",
     ),
     "diffusion": (
-        lambda: Method(dynamics=Recipe(lambda z: -jnp.eye(2), lambda z: jnp.zeros((2, 2))), size=2, step_size=0.1).prepare(
-            logistic()
-        ),
+        lambda: Method(
+            dynamics=Recipe(lambda z: -jnp.eye(2), lambda z: jnp.zeros((2, 2))),
+            size=2,
+            step_size=0.1,
+        ).prepare(logistic()),
         "diffusion must be symmetric and positive semi-definite",
     ),
     "curl": (
-        lambda: Method(dynamics=Recipe(lambda z: jnp.eye(2), lambda z: jnp.ones((2, 2))), size=2, step_size=0.1).prepare(
-            logistic()
-        ),
+        lambda: Method(
+            dynamics=Recipe(lambda z: jnp.eye(2), lambda z: jnp.ones((2, 2))), size=2, step_size=0.1
+        ).prepare(logistic()),
         "curl must be skew-symmetric",
     ),
     "curl away from the start": (
-        lambda: Method(dynamics=Recipe(lambda z: jnp.eye(2), lambda z: z[0] * jnp.ones((2, 2))), size=2, step_size=0.1).prepare(
-            logistic()
-        ),
+        lambda: Method(
+            dynamics=Recipe(lambda z: jnp.eye(2), lambda z: z[0] * jnp.ones((2, 2))),
+            size=2,
+            step_size=0.1,
+        ).prepare(logistic()),
         "curl must be skew-symmetric",
     ),
     "recipe shape": (
-        lambda: Method(dynamics=Recipe(lambda z: jnp.eye(3), lambda z: jnp.zeros((2, 2))), size=2, step_size=0.1).prepare(
-            logistic()
-        ),
+        lambda: Method(
+            dynamics=Recipe(lambda z: jnp.eye(3), lambda z: jnp.zeros((2, 2))),
+            size=2,
+            step_size=0.1,
+        ).prepare(logistic()),
         "diffusion must return a finite 2×2 matrix",
     ),
     "auxiliary start": (
-        lambda: Method(dynamics=table_1.sghmc_recipe(2, 1.0), size=2, step_size=0.1).prepare(logistic(dim=3)),
+        lambda: Method(dynamics=table_1.sghmc_recipe(2, 1.0), size=2, step_size=0.1).prepare(
+            logistic(dim=3)
+        ),
         "diffusion must return a finite 5×5 matrix",
     ),
     # geometry
     "scale": (
         lambda: Method(size=2, step_size=0.1, geometry=Diagonal([1.0, -1.0])).prepare(logistic()),
-        "scale must be positive and finite, one a parameter",
+        "scale must be positive and finite, one per parameter",
     ),
     "dense": (
-        lambda: Method(size=2, step_size=0.1, geometry=Dense([[1.0, 2.0], [2.0, 1.0]])).prepare(logistic()),
+        lambda: Method(size=2, step_size=0.1, geometry=Dense([[1.0, 2.0], [2.0, 1.0]])).prepare(
+            logistic()
+        ),
         "covariance must be a symmetric positive definite 2×2",
     ),
     "geometry of a metric": (
         lambda: Method(dynamics=RiemannianLangevin(), size=2, step_size=0.1, geometry=Dense()),
-        r"geometry must be Identity\(\) with RiemannianLangevin, which has a metric of its own",
+        r"geometry must be Identity\(\) with RiemannianLangevin, which has its own metric",
     ),
-    "no geometry": (lambda: Method(size=2, step_size=0.1, geometry="dense"), "geometry must be a GeometryChoice"),
+    "no geometry": (
+        lambda: Method(size=2, step_size=0.1, geometry="dense"),
+        "geometry must be a GeometryChoice",
+    ),
     # estimators
     "every": (lambda: SVRG(0), "every must be an int of at least 1"),
     "memory of all rows": (
         lambda: Method(gradient=SAGA(), subsample=AllRows(), step_size=0.1),
         "gradient must have no memory with AllRows",
     ),
-    "adaptive saga": (lambda: Method(gradient=SAGA(), size=Adaptive(1.0), step_size=0.1), "gradient must be ControlVariate"),
+    "adaptive saga": (
+        lambda: Method(gradient=SAGA(), size=Adaptive(1.0), step_size=0.1),
+        "gradient must be ControlVariate",
+    ),
     # exponential weights
-    "guess": (lambda: ExponentiallyWeighted(guess="best"), "guess must be one of at_rest, to_zero, zero, one"),
+    "guess": (
+        lambda: ExponentiallyWeighted(guess="best"),
+        "guess must be one of at_rest, to_zero, zero, one",
+    ),
     "carry": (lambda: ExponentiallyWeighted(0, carry=True), "length must be an int of at least 1"),
     "base": (
-        lambda: Method(subsample=ExponentiallyWeighted(base=Optimal()), size=2, step_size=0.1).prepare(logistic()),
-        "base must draw a fixed number of rows without looking at the state",
+        lambda: Method(
+            subsample=ExponentiallyWeighted(base=Optimal()), size=2, step_size=0.1
+        ).prepare(logistic()),
+        "base must draw a fixed number of rows, chosen independently of the state",
     ),
     "transition": (
-        lambda: Method(dynamics=Splitting(1.0), subsample=ExponentiallyWeighted(), size=2, step_size=0.1),
-        "subsample must be another with Splitting, which does not say where a gradient would move it",
+        lambda: Method(
+            dynamics=Splitting(1.0), subsample=ExponentiallyWeighted(), size=2, step_size=0.1
+        ),
+        "subsample must not be exponentially weighted with Splitting",
     ),
     # noise correction
     "correction shape": (lambda: NoiseCorrection("full"), 'shape must be "diagonal" or "dense"'),
-    "correction way": (lambda: NoiseCorrection(through="step"), 'through must be "noise" or "friction"'),
+    "correction way": (
+        lambda: NoiseCorrection(through="step"),
+        'through must be "noise" or "friction"',
+    ),
     "correction of langevin": (
         lambda: Method(size=2, step_size=0.1, correction=NoiseCorrection(through="friction")),
         'correction must go through "noise" with Langevin',
     ),
     "correction of a splitting": (
-        lambda: Method(dynamics=Splitting(1.0), size=2, step_size=0.1, correction=NoiseCorrection()),
+        lambda: Method(
+            dynamics=Splitting(1.0), size=2, step_size=0.1, correction=NoiseCorrection()
+        ),
         "correction must be left out with Splitting, which has no such correction",
     ),
     "correction of nothing": (
-        lambda: Method(gradient=Full(), subsample=AllRows(), step_size=0.1, correction=NoiseCorrection()),
+        lambda: Method(
+            gradient=Full(), subsample=AllRows(), step_size=0.1, correction=NoiseCorrection()
+        ),
         "correction must be left out with AllRows",
     ),
     "correction of one row": (
         lambda: Method(size=1, step_size=0.1, correction=NoiseCorrection()),
-        "size must be at least 2 with a correction from the batch",
+        "size must be at least 2 with a correction estimated from the spread of the batch",
     ),
     "correction of an adaptive size": (
-        lambda: Method(gradient=ControlVariate(), size=Adaptive(1.0), step_size=0.1, correction=NoiseCorrection()),
+        lambda: Method(
+            gradient=ControlVariate(),
+            size=Adaptive(1.0),
+            step_size=0.1,
+            correction=NoiseCorrection(),
+        ),
         "size must be fixed with a noise correction",
     ),
     "calibrated control variate": (
-        lambda: Method(gradient=ControlVariate(), size=2, step_size=0.1, correction=NoiseCorrection(calibrate_every=5)),
+        lambda: Method(
+            gradient=ControlVariate(),
+            size=2,
+            step_size=0.1,
+            correction=NoiseCorrection(calibrate_every=5),
+        ),
         r"gradient must be Simple\(\) with a calibrated correction",
     ),
     "correction without spread": (
         lambda: Method(
-            dynamics=Underdamped(1.0), subsample=ExponentiallyWeighted(), size=2, step_size=0.1, correction=NoiseCorrection()
+            dynamics=Underdamped(1.0),
+            subsample=ExponentiallyWeighted(),
+            size=2,
+            step_size=0.1,
+            correction=NoiseCorrection(),
         ),
         "subsample must know the spread of its batches",
     ),
     # schedules
     "cycle": (lambda: Cyclical(0.1, 1), "cycle must be an int of at least 2"),
-    "sampling": (lambda: Cyclical(0.1, 4, 0.1), "sampling must leave at least one step of a cycle of 4"),
-    # methods that are no composition
+    "sampling": (
+        lambda: Cyclical(0.1, 4, 0.1),
+        "sampling must leave at least one step of a cycle of 4",
+    ),
+    # methods that are not compositions of parts
     "firefly of counts": (
-        lambda: tallmc.flymc(0.1).prepare(tallmc.models.poisson_regression(np.ones((3, 1)), [0, 1, 2], 1.0)),
+        lambda: tallmc.flymc(0.1).prepare(
+            tallmc.models.poisson_regression(np.ones((3, 1)), [0, 1, 2], 1.0)
+        ),
         "posterior must be a logistic regression for FlyMC",
     ),
-    "firefly share": (lambda: tallmc.flymc(0.1, fraction=0.0), "fraction must be a finite number and > 0"),
+    "firefly share": (
+        lambda: tallmc.flymc(0.1, fraction=0.0),
+        "fraction must be a finite number and > 0",
+    ),
 }
 
 

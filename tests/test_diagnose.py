@@ -1,4 +1,7 @@
-"""Diagnostics are what they are defined to be: by enumeration, in closed form, and as the fixed point of a recursion."""
+"""Diagnostics are what they are defined to be.
+
+Checked by enumeration, in closed form, and as the fixed point of a recursion.
+"""
 
 import functools
 import itertools
@@ -10,8 +13,17 @@ import numpy as np
 import pytest
 
 import tallmc
-from problems import exact_posterior, linear, logistic, logistic_by_autodiff, residual_matrix, slow_after
+from problems import (
+    exact_posterior,
+    linear,
+    logistic,
+    logistic_by_autodiff,
+    residual_matrix,
+    slow_after,
+    start_of,
+)
 from stationary import exact_law, gradient_covariance
+from tallmc.core.linear_maps import DenseMap
 from tallmc.diagnose import (
     ess,
     estimated_pseudo_variance,
@@ -25,9 +37,18 @@ from tallmc.diagnose import (
     rhat,
 )
 from tallmc.dynamics import Langevin, LeimkuhlerMatthews
-from tallmc.geometry import Dense, DenseGeometry, Diagonal, Identity
+from tallmc.geometry import Dense, Diagonal, Identity
 from tallmc.gradient import SVRG, ControlVariate, Full, Simple
-from tallmc.subsample import Adaptive, AllRows, Bandit, ExponentiallyWeighted, Optimal, Preferential, Stratified, Uniform
+from tallmc.subsample import (
+    Adaptive,
+    AllRows,
+    Bandit,
+    ExponentiallyWeighted,
+    Optimal,
+    Preferential,
+    Stratified,
+    Uniform,
+)
 
 POSITION = np.array([0.7, -1.3])
 FACTOR = np.array([[0.5, 0.0], [-0.3, 2.0]])
@@ -52,50 +73,64 @@ def prepared(subsample, gradient, model="glm", size=3):
     return method.prepare(MODELS[model], anchor_of(model)).kernel
 
 
-def every_batch(kernel, name):
-    """Rows, weights and probability of every batch that a step can see."""
-    selection, N = kernel.selection, kernel.posterior.n_rows
+def memory_at_rest(bound):
+    """What the gradient of a chain that starts at the anchor knows before its first step."""
+    return start_of(bound.kernel.gradient, bound.rows, bound.kernel.rest)
+
+
+def every_batch(bound, name):
+    """Row numbers, weights and probability of every batch that a step can see."""
+    selection, N = bound.kernel.selection, bound.rows.n_rows
     if name == "without-replacement":
         sets = list(itertools.combinations(range(N), selection.size))
-        yield from ((list(rows), np.full(selection.size, N / selection.size), 1 / len(sets)) for rows in sets)
+        weights = np.full(selection.size, N / selection.size)
+        yield from ((list(rows), weights, 1 / len(sets)) for rows in sets)
         return
     certain = list(np.asarray(selection.certain)) if name != "optimal" else []
     if name == "optimal":
-        p = np.asarray(selection.units(kernel.gradient, jnp.asarray(POSITION), kernel.gradient.start(kernel.rest)), float) / 2**32
+        position, memory = jnp.asarray(POSITION), memory_at_rest(bound)
+        units = selection.units(bound.kernel.gradient, position, bound.rows, memory)
+        p = np.asarray(units, float) / 2**32
     else:
-        p = selection.law.probabilities()
+        p = selection.stream.probabilities()
     draws = selection.size - len(certain)
     for rows in itertools.product(np.flatnonzero(p), repeat=draws):
         weights = np.concatenate([np.ones(len(certain)), 1 / (draws * p[list(rows)])])
         yield certain + list(rows), weights, np.prod(p[list(rows)])
 
 
-CASES = [("glm", s, g) for s in SUBSAMPLES for g in GRADIENTS] + [("autodiff", "own-weights", "control-variate")]
+CASES = [("glm", s, g) for s in SUBSAMPLES for g in GRADIENTS]
+CASES += [("autodiff", "own-weights", "control-variate")]
 
 
 @pytest.mark.parametrize(("model", "subsample", "gradient"), slow_after(8, CASES))
 def test_pseudo_variance_is_the_trace_by_enumeration(model, subsample, gradient):
-    kernel = prepared(SUBSAMPLES[subsample], GRADIENTS[gradient], model)
-    r = residual_matrix(kernel.gradient, jnp.asarray(POSITION), kernel.gradient.start(kernel.rest))
-    rows, weights, probability = zip(*every_batch(kernel, subsample), strict=True)
+    bound = prepared(SUBSAMPLES[subsample], GRADIENTS[gradient], model)
+    position, memory = jnp.asarray(POSITION), memory_at_rest(bound)
+    r = residual_matrix(bound.kernel.gradient, bound.rows, position, memory)
+    rows, weights, probability = zip(*every_batch(bound, subsample), strict=True)
     assert sum(probability) == pytest.approx(1, abs=1e-12)
-    for geometry, factor in [(None, np.eye(2)), (DenseGeometry(jnp.asarray(FACTOR)), FACTOR)]:
-        sums = np.stack([w @ r[list(of_batch)] @ factor for of_batch, w in zip(rows, weights, strict=True)])
+    for geometry, factor in [(None, np.eye(2)), (DenseMap(jnp.asarray(FACTOR)), FACTOR)]:
+        sums = np.stack(
+            [w @ r[of_batch] @ factor for of_batch, w in zip(rows, weights, strict=True)]
+        )
         trace = probability @ np.sum((sums - r.sum(0) @ factor) ** 2, axis=1)
-        assert pseudo_variance(kernel, POSITION, geometry=geometry) == pytest.approx(trace, rel=1e-11)
+        found = pseudo_variance(bound, POSITION, geometry=geometry)
+        assert found == pytest.approx(trace, rel=1e-11)
 
 
 def test_certain_rows_are_tested():
-    kernel = prepared(SUBSAMPLES["certain-rows"], Simple())
-    assert len(kernel.selection.certain) == 1
+    bound = prepared(SUBSAMPLES["certain-rows"], Simple())
+    assert len(bound.kernel.selection.certain) == 1
 
 
 def test_pseudo_variance_of_an_adaptive_size_is_that_of_its_rows_at_the_position():
     adaptive = prepared(Uniform(), ControlVariate(), size=Adaptive(noise_threshold=3.0))
-    size = int(adaptive.selection.size_at(jnp.asarray(POSITION)))
+    size = int(adaptive.kernel.selection.size_at(jnp.asarray(POSITION)))
     assert 1 < size < 5
     fixed = prepared(Uniform(), ControlVariate(), size=size)
-    assert pseudo_variance(adaptive, POSITION) == pytest.approx(pseudo_variance(fixed, POSITION), rel=1e-12)
+    expected = pseudo_variance(fixed, POSITION)
+    assert pseudo_variance(adaptive, POSITION) == pytest.approx(expected, rel=1e-12)
 
 
 def test_all_rows_make_no_noise():
@@ -108,23 +143,28 @@ def test_pseudo_variance_of_many_rows_keeps_its_digits_in_single_precision():
     single = tallmc.models.linear_regression(x, y, prior_variance=4.0, noise_variance=1.5)
     assert single.dtype == np.float32
     position = np.array([0.5, 1.0, 2.0])
-    exact, found = (pseudo_variance(tallmc.sgld(1e-4, 10).prepare(p).kernel, position) for p in (double, single))
-    assert found == pytest.approx(exact, rel=1e-5)  # a row's residual has an error of 1e-7 times a few
+    method = tallmc.sgld(1e-4, 10)
+    exact, found = (
+        pseudo_variance(method.prepare(posterior).kernel, position)
+        for posterior in (double, single)
+    )
+    assert found == pytest.approx(exact, rel=1e-5)  # a row's residual has an error of a few 1e-7
 
 
 @pytest.mark.parametrize("subsample", slow_after(4, ["stratified", "bandit", *SUBSAMPLES]))
 def test_estimated_pseudo_variance_is_unbiased(subsample):
     strata = np.array([0, 1, 0, 1, 0])
     choice = {"stratified": Stratified(strata, at_least=2), "bandit": Bandit()} | SUBSAMPLES
-    kernel = prepared(choice[subsample], Simple(), size=4)
+    bound, geometry = prepared(choice[subsample], Simple(), size=4), DenseMap(jnp.asarray(FACTOR))
     if subsample == "stratified":
-        r = residual_matrix(kernel.gradient, jnp.asarray(POSITION)) @ FACTOR
-        exact = sum(np.sum(r[strata == h].var(axis=0)) * np.sum(strata == h) ** 2 / 2 for h in (0, 1))
+        r = residual_matrix(bound.kernel.gradient, bound.rows, jnp.asarray(POSITION)) @ FACTOR
+        of_strata = [r[strata == h] for h in (0, 1)]
+        exact = sum(np.sum(of.var(axis=0)) * len(of) ** 2 / 2 for of in of_strata)
     else:
-        # What a bandit knows before its first step is that all rows are alike.
-        known = kernel if subsample != "bandit" else prepared(Uniform(), Simple(), size=4)
-        exact = pseudo_variance(known, POSITION, geometry=DenseGeometry(jnp.asarray(FACTOR)))
-    found = estimated_pseudo_variance(kernel, POSITION, batches=20_000, geometry=DenseGeometry(jnp.asarray(FACTOR)))
+        # Before its first step a bandit has the same weight for all rows.
+        known = bound if subsample != "bandit" else prepared(Uniform(), Simple(), size=4)
+        exact = pseudo_variance(known, POSITION, geometry=geometry)
+    found = estimated_pseudo_variance(bound, POSITION, batches=20_000, geometry=geometry)
     assert abs(found.value - exact) < 4.6 * found.standard_error
     assert found.standard_error < 0.05 * exact
 
@@ -132,15 +172,27 @@ def test_estimated_pseudo_variance_is_unbiased(subsample):
 def test_pseudo_variance_refuses_what_it_does_not_know():
     uniform = prepared(Uniform(), Simple())
     exponential = prepared(ExponentiallyWeighted(), Simple())
+    stratified = prepared(Stratified(np.array([0, 1, 0, 1, 0])), Simple())
+    unknown = (
+        "kernel must draw rows with known probabilities, .*; got 'StratifiedSelection'. Try est"
+    )
     for message, call in {
-        "kernel must draw from a law that is known, .*; got 'StratifiedSelection'. Try estimated": lambda: pseudo_variance(
-            prepared(Stratified(np.array([0, 1, 0, 1, 0])), Simple()), POSITION
+        unknown: lambda: pseudo_variance(stratified, POSITION),
+        "kernel must come from a prepared method": lambda: pseudo_variance(
+            tallmc.sgld(0.1, 2), POSITION
         ),
-        "kernel must be that of a prepared method": lambda: pseudo_variance(tallmc.sgld(0.1, 2), POSITION),
-        "position must be finite, with one value a coordinate \\(2\\)": lambda: pseudo_variance(uniform, [1.0]),
-        "kernel must have a subsample that knows its spread": lambda: estimated_pseudo_variance(exponential, POSITION),
-        "batches must be an int of at least 2": lambda: estimated_pseudo_variance(uniform, POSITION, batches=1),
-        "kernel must draw two rows or more": lambda: estimated_pseudo_variance(prepared(Uniform(), Simple(), size=1), POSITION),
+        "position must be finite, with one value per coordinate \\(2\\)": lambda: pseudo_variance(
+            uniform, [1.0]
+        ),
+        "kernel must have a subsample that provides the spread": lambda: estimated_pseudo_variance(
+            exponential, POSITION
+        ),
+        "batches must be an int of at least 2": lambda: estimated_pseudo_variance(
+            uniform, POSITION, batches=1
+        ),
+        "kernel must draw at least two rows": lambda: estimated_pseudo_variance(
+            prepared(Uniform(), Simple(), size=1), POSITION
+        ),
     }.items():
         with pytest.raises(tallmc.InvalidInput, match=message):
             call()
@@ -149,12 +201,16 @@ def test_pseudo_variance_refuses_what_it_does_not_know():
 def test_gaussian_kl_is_the_expected_log_ratio():
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(2, 3, 3))
-    mean, covariance, other_mean, other = rng.normal(size=3), a @ a.T + np.eye(3), rng.normal(size=3), b @ b.T + np.eye(3)
+    mean, covariance = rng.normal(size=3), a @ a.T + np.eye(3)
+    other_mean, other = rng.normal(size=3), b @ b.T + np.eye(3)
 
     def quadratic(x, m, S):
-        return np.einsum("ki,ij,kj->k", x - m, np.linalg.inv(S), x - m) / 2 + np.log(np.linalg.det(S)) / 2
+        return (
+            np.einsum("ki,ij,kj->k", x - m, np.linalg.inv(S), x - m) / 2
+            + np.log(np.linalg.det(S)) / 2
+        )
 
-    # The log ratio is quadratic, so that its mean over these points, which have the mean and covariance, is exact.
+    # The log ratio is quadratic: its mean over points with this mean and covariance is exact.
     root = np.linalg.cholesky(covariance)
     points = mean + np.sqrt(3) * np.concatenate([root.T, -root.T])
     expected = np.mean(quadratic(points, other_mean, other) - quadratic(points, mean, covariance))
@@ -166,42 +222,50 @@ def test_inflation_of_section_2_5_is_the_lyapunov_solution_with_four_times_its_n
     variance, step, V = 0.8, 0.6, 0.7
     printed = variance * (1 + step * V) / (1 - step / (4 * variance))
     assert variance * langevin_inflation(variance, step, 4 * V) == pytest.approx(printed, rel=1e-14)
-    assert langevin_covariance([[1 / variance]], step, [[4 * V]]) == pytest.approx(printed, rel=1e-14)
+    assert langevin_covariance([[1 / variance]], step, [[4 * V]]) == pytest.approx(
+        printed, rel=1e-14
+    )
 
 
 def test_whitened_leimkuhler_matthews_is_inflated_by_hv_over_4_minus_h():
     h, v = 0.9, np.array([0.2, 3.0])
     covariance = np.array([[2.0, 0.5], [0.5, 1.0]])
     C = np.linalg.cholesky(covariance)
-    noise = np.linalg.inv(C.T) @ np.diag(v) @ np.linalg.inv(C)  # of variance v in the whitened coordinates
+    noise = np.linalg.inv(C.T) @ np.diag(v) @ np.linalg.inv(C)  # variance v after whitening
     found = leimkuhler_matthews_covariance(np.linalg.inv(covariance), h, noise, factor=C)
     np.testing.assert_allclose(found, C @ np.diag(1 + h * v / (4 - h)) @ C.T, rtol=1e-12)
 
 
 @pytest.mark.parametrize("geometry", [Identity(), Diagonal([0.5, 2.0]), Dense()])
 @pytest.mark.parametrize(
-    ("dynamics", "predicted"), [(Langevin(), langevin_covariance), (LeimkuhlerMatthews(), leimkuhler_matthews_covariance)]
+    ("dynamics", "predicted"),
+    [(Langevin(), langevin_covariance), (LeimkuhlerMatthews(), leimkuhler_matthews_covariance)],
 )
 def test_predicted_covariance_is_the_exact_stationary_law(dynamics, predicted, geometry):
-    # Rows with the same x and different y: their gradients differ by a constant, so that the noise is the same everywhere.
+    # Rows with the same x and different y: their gradients differ by a constant, so that the noise
+    # is the same everywhere.
     x, y = np.tile([1.0, -0.6], (6, 1)), np.array([0.3, -1.0, 2.0, 0.1, 0.9, -2.2])
     posterior = tallmc.models.linear_regression(x, y, prior_variance=0.5, noise_variance=2.0)
     method = tallmc.Method(dynamics=dynamics, size=2, step_size=0.3, geometry=geometry)
-    kernel = method.prepare(posterior, tallmc.laplace(posterior)).kernel
-    noise_at = gradient_covariance(kernel)
+    bound = method.prepare(posterior, tallmc.laplace(posterior)).kernel
+    noise_at = gradient_covariance(bound)
     noise = noise_at(np.zeros((2, 2)))
     np.testing.assert_allclose(noise_at(np.eye(2)), noise, atol=1e-10)
     _, covariance = exact_posterior(posterior)
-    factor = np.asarray(kernel.dynamics.geometry.push(jnp.eye(2))).T
+    factor = np.asarray(bound.kernel.dynamics.geometry.push(jnp.eye(2))).T
     found = predicted(np.linalg.inv(covariance), 0.3, noise, factor=factor)
-    np.testing.assert_allclose(found, exact_law(kernel, 0.3).covariance, rtol=1e-10)
+    np.testing.assert_allclose(found, exact_law(bound, 0.3).covariance, rtol=1e-10)
 
 
 def test_gaussian_predictions_refuse_what_makes_no_sense():
     one = [[1.0]]
     for message, call in {
-        "step_size must be a finite number and > 0 and < 4; got 5.0. Beyond": lambda: langevin_covariance(one, 5.0, one),
-        "hessian must be a symmetric positive definite 1×1": lambda: langevin_covariance([[-1.0]], 0.1, one),
+        "step_size must be a finite number and > 0 and < 4; got 5.0. Beyond": lambda: (
+            langevin_covariance(one, 5.0, one)
+        ),
+        "hessian must be a symmetric positive definite 1×1": lambda: langevin_covariance(
+            [[-1.0]], 0.1, one
+        ),
         "noise must have shape \\(1, 1\\)": lambda: leimkuhler_matthews_covariance(one, 0.1, 0.3),
         "factor must be invertible": lambda: langevin_covariance(one, 0.1, one, factor=[[0.0]]),
         "variance must be positive": lambda: langevin_inflation(0.0, 0.1, 0.1),
@@ -209,7 +273,9 @@ def test_gaussian_predictions_refuse_what_makes_no_sense():
         "step_size must be": lambda: langevin_inflation([1.0, 0.1], 0.4, 0.1),
         "mean must be a vector": lambda: gaussian_kl(1.0, one, 1.0, one),
         "reference_mean must have shape \\(1,\\)": lambda: gaussian_kl([1.0], one, [1.0, 2.0], one),
-        "covariance must be a symmetric positive definite 2×2": lambda: gaussian_kl([0, 0], [[1, 2], [2, 1]], [0, 0], np.eye(2)),
+        "covariance must be a symmetric positive definite 2×2": lambda: gaussian_kl(
+            [0, 0], [[1, 2], [2, 1]], [0, 0], np.eye(2)
+        ),
         "reference_covariance must be finite": lambda: gaussian_kl([1.0], one, [1.0], [[np.nan]]),
     }.items():
         with pytest.raises(tallmc.InvalidInput, match=message):
@@ -225,7 +291,8 @@ def test_log_losses_are_those_of_the_probabilities(model, n_draws):
     rows = type(posterior.data)(x, y)
     ones = 1 / (1 + np.exp(-np.einsum("nd,ckd->nck", x, positions)))
     probability = np.where(y[:, None, None] == 1, ones, 1 - ones)
-    np.testing.assert_allclose(log_losses(positions, posterior, rows), -np.log(probability).mean(0), rtol=1e-12)
+    found = log_losses(positions, posterior, rows)
+    np.testing.assert_allclose(found, -np.log(probability).mean(0), rtol=1e-12)
     mixture = -np.log(probability.mean((1, 2))).mean()
     assert log_loss(positions, posterior, rows) == pytest.approx(mixture, rel=1e-12)
 
@@ -233,16 +300,19 @@ def test_log_losses_are_those_of_the_probabilities(model, n_draws):
 def test_log_losses_do_not_overflow():
     posterior = MODELS["glm"]
     rows = (np.array([[1e4, 0.0]]), np.array([0]))
-    assert log_loss([[1.0, 0.0], [2.0, 0.0]], posterior, rows) == pytest.approx(1e4 + np.log(2), rel=1e-12)
+    mixture = log_loss([[1.0, 0.0], [2.0, 0.0]], posterior, rows)
+    assert mixture == pytest.approx(1e4 + np.log(2), rel=1e-12)
     np.testing.assert_allclose(log_losses([[1.0, 0.0], [-1.0, 0.0]], posterior, rows), [1e4, 0.0])
 
 
 def test_log_losses_of_more_rows_than_a_block_are_added_up():
     posterior, rng = MODELS["glm"], np.random.default_rng(0)
-    x, y, positions = rng.normal(size=(20_001, 2)), rng.integers(0, 2, 20_001), rng.normal(size=(3, 2))
+    x, y = rng.normal(size=(20_001, 2)), rng.integers(0, 2, 20_001)
+    positions = rng.normal(size=(3, 2))
     halves = [(x[:7000], y[:7000]), (x[7000:], y[7000:])]
     for loss in (log_loss, log_losses):
-        by_halves = sum(len(rows[1]) * loss(positions, posterior, rows) for rows in halves) / 20_001
+        sums = [len(rows[1]) * loss(positions, posterior, rows) for rows in halves]
+        by_halves = sum(sums) / 20_001
         np.testing.assert_allclose(loss(positions, posterior, (x, y)), by_halves, rtol=1e-12)
 
 
@@ -250,12 +320,18 @@ def test_log_losses_refuse_what_makes_no_sense():
     posterior, position = MODELS["glm"], [[0.0, 0.0]]
     x, y = np.ones((3, 2)), np.zeros(3)
     for message, call in {
-        "positions must have 2 coordinates along the last axis": lambda: log_loss([0.0], posterior, (x, y)),
+        "positions must have 2 coordinates along the last axis": lambda: log_loss(
+            [0.0], posterior, (x, y)
+        ),
         "positions must be finite": lambda: log_loss([[np.nan, 0.0]], posterior, (x, y)),
-        "rows must have the structure of the posterior's data": lambda: log_loss(position, posterior, (x,)),
+        "rows must have the structure of the posterior's data": lambda: log_loss(
+            position, posterior, (x,)
+        ),
         "rows must be real numbers": lambda: log_loss(position, posterior, (x, ["a", "b", "c"])),
         "rows must be arrays of one length": lambda: log_losses(position, posterior, (x, y[:2])),
-        "whose rows have shapes \\[\\(2,\\), \\(\\)\\]": lambda: log_losses(position, posterior, (x[:, :1], y)),
+        "whose rows have shapes \\[\\(2,\\), \\(\\)\\]": lambda: log_losses(
+            position, posterior, (x[:, :1], y)
+        ),
         "rows must be arrays": lambda: log_losses(position, posterior, (x[:0], y[:0])),
     }.items():
         with pytest.raises(tallmc.InvalidInput, match=message):
@@ -270,8 +346,11 @@ def test_ess_and_rhat_are_those_of_arviz_for_each_coordinate():
     steps = rng.normal(size=(4, 200, 3)) * np.array([1.0, 0.3, 3.0])
     positions = np.cumsum(steps, axis=1) * 0.1 + rng.normal(size=steps.shape)
     tree = arviz_base.from_dict({"posterior": {"x": positions}})
-    np.testing.assert_allclose(ess(positions), arviz_stats.ess(tree, method="bulk").x.values, rtol=1e-12)
-    np.testing.assert_allclose(rhat(positions), arviz_stats.rhat(tree, method="rank").x.values, rtol=1e-12)
+    for found, expected in [
+        (ess(positions), arviz_stats.ess(tree, method="bulk")),
+        (rhat(positions), arviz_stats.rhat(tree, method="rank")),
+    ]:
+        np.testing.assert_allclose(found, expected.x.values, rtol=1e-12)
     assert np.ptp(ess(positions)) > 10
 
 
@@ -279,8 +358,9 @@ def test_ess_and_rhat_refuse_what_makes_no_sense():
     positions = np.random.default_rng(0).normal(size=(3, 10, 2))
     bad = positions.copy()
     bad[1, 2, 0] = np.inf
+    shape = "positions must have shape \\(chains, draws, d\\) with chains >= 1 and draws >= 4"
     for message, call in {
-        "positions must have shape \\(chains, draws, d\\) with chains >= 1 and draws >= 4": lambda: ess(positions[0]),
+        shape: lambda: ess(positions[0]),
         "draws >= 4; got shape \\(3, 3, 2\\)": lambda: ess(positions[:, :3]),
         "chains >= 2": lambda: rhat(positions[:1]),
         "positions must be finite; got NaN or infinity in chain 1": lambda: rhat(bad),
@@ -300,5 +380,6 @@ try:
 except ImportError as error:
     print(error)
 """
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", program]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "pip install tallmc[arviz]" in result.stdout

@@ -39,13 +39,26 @@ def test_datatree_survives_a_file(draws, tmp_path):
 def test_summary_is_that_of_the_posterior(draws):
     table = draws.summary(labels={"beta": ["intercept", "slope"]})
     assert list(table.index) == ["beta[intercept]", "beta[slope]"]
-    assert {"mean", "sd", "median", "q05", "q95", "ess_bulk", "ess_tail", "rhat", "mcse_mean", "mcse_sd"} == set(table.columns)
+    assert {
+        "mean",
+        "sd",
+        "median",
+        "q05",
+        "q95",
+        "ess_bulk",
+        "ess_tail",
+        "rhat",
+        "mcse_mean",
+        "mcse_sd",
+    } == set(table.columns)
     mean, covariance = exact_posterior(linear())
     sd = np.sqrt(np.diag(covariance))
     assert (np.abs(table["mean"] - mean) / table["mcse_mean"]).max() < 4.6
     assert (np.abs(table["sd"] - sd) / table["mcse_sd"]).max() < 4.6
     np.testing.assert_allclose(table["q95"], mean + 1.6449 * sd, atol=0.1 * sd.max())
-    np.testing.assert_allclose(table["q05"], np.quantile(draws.positions, 0.05, axis=(0, 1)), rtol=0.01)
+    np.testing.assert_allclose(
+        table["q05"], np.quantile(draws.positions, 0.05, axis=(0, 1)), rtol=0.01
+    )
     assert table["rhat"].max() < 1.01
 
 

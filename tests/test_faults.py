@@ -1,4 +1,4 @@
-"""What happens to a run when its process or its disk fails: nothing that is complete is lost, and resuming is exact."""
+"""If the process or the disk fails, no complete block is lost, and resuming a run is exact."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ import pytest
 
 import tallmc
 from problems import linear
-from tallmc import _run
+from tallmc.engine import run as _run
 from tallmc.store import StoreError, chunks, writer
 from tallmc.store.reader import open_store
 
@@ -33,7 +33,7 @@ CHILD = textwrap.dedent("""
     sys.path.insert(0, sys.argv[2])
     import tallmc
     from problems import linear
-    from tallmc import _run
+    from tallmc.engine import run as _run
     from tallmc.store import chunks, writer
     from test_faults import METHOD, SETTINGS, has_run
 
@@ -54,7 +54,7 @@ CHILD = textwrap.dedent("""
 
 
 def short_blocks(patch):
-    """Every call of the loop is a block, and of a few draws: what takes hours shall show in a moment."""
+    """Write a block after every call of the loop, so that a short run has many blocks."""
     patch.setattr(writer, "_SECONDS_PER_BLOCK", 0.0)
     patch.setattr(writer, "_SHARE_PER_BLOCK", 0.0)
     patch.setattr(_run, "_MOST_SLOTS", 60)
@@ -68,7 +68,7 @@ def whole():
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
-    """What children compile, so that each is quick to start."""
+    """Compilation cache of the child processes, so that they start quickly."""
     return str(tmp_path_factory.mktemp("compiled"))
 
 
@@ -76,7 +76,9 @@ def start_child(store, cache):
     environment = os.environ | {
         "JAX_COMPILATION_CACHE_DIR": cache,
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-        "PYTHONPATH": os.pathsep.join([str(Path(tallmc.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]),
+        "PYTHONPATH": os.pathsep.join(
+            [str(Path(tallmc.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+        ),
     }
     arguments = [sys.executable, "-c", CHILD, str(store), str(Path(__file__).parent)]
     return subprocess.Popen(arguments, stdout=subprocess.PIPE, env=environment, text=True)
@@ -87,7 +89,10 @@ def has_run(store):
 
 
 def check_intact(store, whole, reported):
-    """The store is readable, its draws are those of the run that was not cut, and at most one block that was done is missing."""
+    """Check that the store is readable and return the number of its draws.
+
+    The draws equal those of the uninterrupted run, and at most one reported block is missing.
+    """
     opened = open_store(store)
     assert opened.lost == 0
     n = opened.manifest.n_draws
@@ -99,7 +104,9 @@ def check_intact(store, whole, reported):
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(200, marks=pytest.mark.slow)])
-def test_a_run_killed_at_random_moments_is_bitwise_the_run_that_was_not(kills, tmp_path, whole, cache):
+def test_a_run_killed_at_random_moments_is_bitwise_the_run_that_was_not(
+    kills, tmp_path, whole, cache
+):
     chance, run, left = random.Random(0), 0, kills
     while left:
         store, run = tmp_path / f"run{run}", run + 1
@@ -108,7 +115,8 @@ def test_a_run_killed_at_random_moments_is_bitwise_the_run_that_was_not(kills, t
             child = start_child(store, cache)
             reported = []
             if chance.random() < 0.2:
-                time.sleep(chance.uniform(0.0, 3.0))  # in its imports, its preparation, or its first blocks
+                # The child is in its imports, its preparation, or its first blocks.
+                time.sleep(chance.uniform(0.0, 3.0))
             else:
                 reported.append(int(child.stdout.readline() or 0))
                 time.sleep(chance.uniform(0.0, 0.5))
@@ -128,7 +136,7 @@ def test_a_run_killed_at_random_moments_is_bitwise_the_run_that_was_not(kills, t
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
-    """A run that was interrupted, in some twenty blocks."""
+    """An interrupted run of about 20 blocks."""
     store = tmp_path_factory.mktemp("stopped") / "run"
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -143,7 +151,7 @@ def stopped(tmp_path_factory):
 
 
 def damage(file, how, chance):
-    """The first byte of the file that is not what it was."""
+    """Damage a file; return the offset of the first byte that may have changed."""
     content = bytearray(file.read_bytes())
     at = chance.randrange(len(content))
     match how:
@@ -159,9 +167,11 @@ def damage(file, how, chance):
 
 
 def blocks_before(manifest, name, at):
-    """How many blocks are complete before that byte of a chunk."""
+    """The number of blocks that end before byte `at` of a chunk."""
     array, chunk = name.removeprefix("draws.zarr/").rsplit("/", 1)
-    draw = int(chunk.split(".")[2]) * manifest.series.chunk + at // (3 * manifest.series.arrays[array].bytes)
+    draw = int(chunk.split(".")[2]) * manifest.series.chunk + at // (
+        3 * manifest.series.arrays[array].bytes
+    )
     ends = np.cumsum([block.n_draws for block in manifest.blocks])
     return int(np.searchsorted(ends, draw, side="right"))
 
@@ -171,9 +181,15 @@ MANY = [pytest.param(how, 100, marks=pytest.mark.slow) for how, _ in CASES]
 
 
 @pytest.mark.parametrize(("how", "cases"), [*CASES, *MANY])
-def test_damage_is_always_found_and_the_run_falls_back_to_the_block_before(how, cases, stopped, whole, tmp_path):
+def test_damage_is_always_found_and_the_run_falls_back_to_the_block_before(
+    how, cases, stopped, whole, tmp_path
+):
     chance = random.Random(f"{how}{cases}")
-    names = sorted(str(file.relative_to(stopped)) for file in stopped.rglob("*") if file.is_file() and file.stat().st_size)
+    names = sorted(
+        str(file.relative_to(stopped))
+        for file in stopped.rglob("*")
+        if file.is_file() and file.stat().st_size
+    )
     complete = open_store(stopped).manifest
     assert len(complete.blocks) > 10 and complete.n_draws > 2 * complete.series.chunk
     chance.shuffle(names)
@@ -185,15 +201,18 @@ def test_damage_is_always_found_and_the_run_falls_back_to_the_block_before(how, 
         opened = open_store(copy)
         last = len(complete.blocks) - 1
         is_draws = name.startswith("draws.zarr/")
-        if not is_draws and (name != "manifest.previous.json" or how != "missing"):  # there need not be a previous one
+        optional = name == "manifest.previous.json" and how == "missing"
+        if not is_draws and not optional:
             assert name in opened.damaged
         if is_draws:
             good = blocks_before(complete, name, at)
             assert opened.damaged[0] == complete.blocks[good].draws_name
             assert opened.blocks == complete.blocks[:good]
-        elif name.startswith("blocks/state"):  # that of the last block is needed to go on
-            assert len(opened.blocks) == (last if name == complete.blocks[-1].state_name else last + 1)
-        else:  # the setup has a copy, the manifest a predecessor that is one block behind
+        elif name.startswith("blocks/state"):  # the last block's is needed to resume
+            assert len(opened.blocks) == (
+                last if name == complete.blocks[-1].state_name else last + 1
+            )
+        else:  # the setup has a copy; the previous manifest is one block behind
             assert len(opened.blocks) >= last
         assert opened.lost == 0 or is_draws or name.startswith("blocks/")
         if opened.manifest.n_draws:
@@ -202,7 +221,10 @@ def test_damage_is_always_found_and_the_run_falls_back_to_the_block_before(how, 
         shutil.rmtree(copy)
 
 
-@pytest.mark.parametrize("name", ["draws.zarr/posterior/beta/c.0.1.0", "blocks/state-0000000.npz", "manifest.json", "setup.npz"])
+@pytest.mark.parametrize(
+    "name",
+    ["draws.zarr/posterior/beta/c.0.1.0", "blocks/state-0000000.npz", "manifest.json", "setup.npz"],
+)
 def test_a_damaged_run_is_resumed_bitwise(name, stopped, whole, tmp_path):
     copy = tmp_path / "run"
     shutil.copytree(stopped, copy)
@@ -230,9 +252,14 @@ def test_a_store_without_any_intact_manifest_or_setup_is_refused(stopped, tmp_pa
 
 @contextlib.contextmanager
 def small_disk(folder, size="3m"):
-    """A file system of that size; skips where none can be mounted."""
+    """Mount a file system of the given size; skip the test if that is not possible."""
     folder.mkdir()
-    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]).returncode:
+    if (
+        os.geteuid()
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+        ).returncode
+    ):
         pytest.skip("a small file system cannot be mounted here")
     try:
         yield folder
@@ -241,7 +268,9 @@ def small_disk(folder, size="3m"):
 
 
 def check_full_disk(store, posterior, whole, make_room):
-    with pytest.warns(tallmc.SamplingWarning, match=r"the run stopped there. Its draws so far are returned"):
+    with pytest.warns(
+        tallmc.SamplingWarning, match=r"the run stopped. The draws so far are returned"
+    ):
         part = tallmc.sample(posterior, METHOD, store=store, **SETTINGS)
     n = part.positions.shape[1]
     np.testing.assert_array_equal(part.positions, whole.positions[:, :n])
@@ -249,7 +278,9 @@ def check_full_disk(store, posterior, whole, make_room):
     stored = open_store(store)
     assert stored.lost == 0
     assert 0 < stored.manifest.n_draws <= n < DRAWS
-    np.testing.assert_array_equal(tallmc.load(store).positions, whole.positions[:, : stored.manifest.n_draws])
+    np.testing.assert_array_equal(
+        tallmc.load(store).positions, whole.positions[:, : stored.manifest.n_draws]
+    )
     make_room()
     np.testing.assert_array_equal(tallmc.resume(store, posterior).positions, whole.positions)
 
@@ -263,13 +294,18 @@ def test_a_full_disk_leaves_the_blocks_before_and_returns_the_draws(tmp_path, wh
 
 
 def test_a_limit_on_file_sizes_is_met_like_a_full_disk(tmp_path, whole, monkeypatch):
-    """Works where nothing can be mounted: the manifest, which grows, is the first to be too large."""
+    """This test needs no mount. The manifest grows and is the first file to exceed the limit."""
     short_blocks(monkeypatch)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (9_000, before[1]))
     try:
-        check_full_disk(tmp_path / "run", linear(), whole, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, before))
+        check_full_disk(
+            tmp_path / "run",
+            linear(),
+            whole,
+            lambda: resource.setrlimit(resource.RLIMIT_FSIZE, before),
+        )
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, handler)
@@ -278,7 +314,9 @@ def test_a_limit_on_file_sizes_is_met_like_a_full_disk(tmp_path, whole, monkeypa
 def test_a_read_only_folder_is_refused_before_anything_is_computed(tmp_path):
     with small_disk(tmp_path / "disk") as disk:
         subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-        with pytest.raises(StoreError, match="be a folder that can be written; got Read-only file system"):
+        with pytest.raises(
+            StoreError, match="be a folder that can be written; got Read-only file system"
+        ):
             tallmc.sample(linear(), METHOD, store=disk / "run", **SETTINGS)
 
 
@@ -295,13 +333,15 @@ def test_a_run_that_ended_in_a_read_only_folder_can_be_read(tmp_path, stopped, w
 def test_a_disk_that_is_full_from_the_start_is_refused(tmp_path):
     with small_disk(tmp_path / "disk", "100k") as disk:
         (disk / "ballast").write_bytes(bytes(90_000))
-        with pytest.raises(StoreError, match="be a folder that can be written; got No space left on device"):
+        with pytest.raises(
+            StoreError, match="be a folder that can be written; got No space left on device"
+        ):
             tallmc.sample(linear(), METHOD, store=disk / "run", **SETTINGS)
 
 
 @pytest.fixture
 def ctrl_c():
-    """Ctrl-C as at a terminal: a shell has what it starts in the background ignore it."""
+    """Handle SIGINT as at a terminal; a shell makes background processes ignore SIGINT."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -316,10 +356,12 @@ def test_ctrl_c_is_heard_between_blocks_and_a_second_one_at_once(tmp_path, whole
             os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.warns(tallmc.SamplingWarning, match="interrupted after"):
-        part = tallmc.sample(linear(), METHOD, store=tmp_path / "run", callback=interrupt, **SETTINGS)
+        part = tallmc.sample(
+            linear(), METHOD, store=tmp_path / "run", callback=interrupt, **SETTINGS
+        )
     n = part.positions.shape[1]
     assert 500 < n < DRAWS
-    assert open_store(tmp_path / "run").manifest.n_draws == n  # nothing that was sampled is lost
+    assert open_store(tmp_path / "run").manifest.n_draws == n  # no draw is lost
     np.testing.assert_array_equal(part.positions, whole.positions[:, :n])
 
     def insist(progress):

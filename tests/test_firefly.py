@@ -1,4 +1,4 @@
-"""Firefly Monte Carlo is exact: whatever the fraction, the proposal and the anchor, its draws follow the posterior."""
+"""Firefly Monte Carlo is exact for any fraction, proposal and anchor."""
 
 import dataclasses
 import functools
@@ -12,10 +12,11 @@ import pytest
 
 import tallmc
 from problems import linear, logistic, logistic_by_autodiff, slow_after
-from tallmc.firefly.bits import WORD, Bright, pack
-from tallmc.firefly.bound import Bound, gap
-from tallmc.firefly.method import FireflyKernel, FireflyState, FlyMC, Ring
+from tallmc.engine.kernel import BoundKernel
 from tallmc.geometry import Dense
+from tallmc.methods.firefly.bits import WORD, BrightRows, pack
+from tallmc.methods.firefly.bound import Bound, gap
+from tallmc.methods.firefly.method import FireflyKernel, FireflyState, FlyMC, Ring
 from test_mutants import cast
 
 LIMIT = 4.6
@@ -23,21 +24,24 @@ AWAY = {"beta": np.array([1.2, -0.8])}
 
 
 def three_points():
-    """Few rows and a wide prior: gaps are large and the posterior is far from Gaussian."""
+    """With few rows and a wide prior, gaps are large and the posterior is far from Gaussian."""
     x = [[1.0, 2.5], [2.0, -1.0], [-1.5, 1.5]]
     return tallmc.models.logistic_regression(x, [1, 0, 1], prior_variance=4.0)
 
 
-def prepared(proposal="langevin", fraction=0.3, at=AWAY, step_size=2.0) -> FireflyKernel:
+def prepared(proposal="langevin", fraction=0.3, at=AWAY, step_size=2.0) -> BoundKernel:
     posterior = three_points()
-    return FlyMC(step_size=step_size, fraction=fraction, proposal=proposal).prepare(posterior, anchored(posterior, at)).kernel
+    method = FlyMC(step_size=step_size, fraction=fraction, proposal=proposal)
+    return method.prepare(posterior, anchored(posterior, at)).kernel
 
 
 def anchored(posterior, at=None) -> tallmc.Anchor:
     return tallmc.laplace(posterior, at=at)
 
 
-def quadrature(posterior, centre, scale, half_width: float, points: int) -> tuple[np.ndarray, np.ndarray]:
+def quadrature(
+    posterior, centre, scale, half_width: float, points: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Positions θ = centre + scale u on a square grid of u, and their posterior weights."""
     axis = np.linspace(-half_width, half_width, points)
     grid = centre + np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2) @ np.asarray(scale).T
@@ -52,37 +56,42 @@ def three_points_quadrature() -> tuple[np.ndarray, np.ndarray]:
 
 
 def moments_of(positions: np.ndarray) -> np.ndarray:
-    """First and second moments of two parameters, one a last axis."""
+    """First and second moments of two parameters, along the last axis."""
     a, b = positions[..., 0], positions[..., 1]
     return np.stack([a, b, a * a, a * b, b * b], axis=-1)
 
 
 def run_z(draws, truth: np.ndarray, moments=moments_of) -> float:
-    """Largest |z| of the moments, by the spread of the chains' averages."""
+    """Largest |z| of the moments, with errors from the spread between chains."""
     per_chain = moments(np.asarray(draws.positions, float)).mean(axis=1)
-    return np.abs((per_chain.mean(0) - truth) / (per_chain.std(0, ddof=1) / len(per_chain) ** 0.5)).max()
+    error = per_chain.std(0, ddof=1) / len(per_chain) ** 0.5
+    return np.abs((per_chain.mean(0) - truth) / error).max()
 
 
 def posterior_draws(posterior, count: int) -> np.ndarray:
     """Independent draws, by rejection from the prior with probability Π L_i."""
     rng = np.random.default_rng(0)
     x, y = np.asarray(posterior.data.x), np.asarray(posterior.data.y)
-    proposals = rng.normal(0, np.sqrt(float(posterior.prior_variance)), size=(40 * count, x.shape[1]))
+    prior_sd = np.sqrt(float(posterior.model.prior_variance))
+    proposals = rng.normal(0, prior_sd, size=(40 * count, x.shape[1]))
     likelihood = np.prod(1 / (1 + np.exp(-(2 * y - 1) * (proposals @ x.T))), axis=1)
     kept = proposals[rng.uniform(size=len(proposals)) < likelihood]
     assert len(kept) >= count
     return kept[:count]
 
 
-def invariance_z(kernel, chains: int = 8000, steps: int = 5) -> float:
-    """Largest |z| after a few steps from exact draws of (θ, z): moments of θ, of the number bright, and their products."""
+def invariance_z(bound: BoundKernel, chains: int = 8000, steps: int = 5) -> float:
+    """Largest |z| of joint moments of θ and the number bright, a few steps from exact draws."""
     grid, weight = three_points_quadrature()
-    expected_bright = np.asarray(jax.jit(jax.vmap(lambda at: exact_chances(kernel.bound, at).sum()))(jnp.asarray(grid)))
-    state = after_steps(kernel, jnp.asarray(posterior_draws(kernel.posterior, chains)), jax.random.key(1), steps)
+    expected = jax.jit(jax.vmap(lambda at: exact_chances(bound, at).sum()))
+    expected_bright = np.asarray(expected(jnp.asarray(grid)))
+    starts = jnp.asarray(posterior_draws(bound.posterior, chains))
+    state = after_steps(bound, starts, jax.random.key(1), steps)
     bright = np.bitwise_count(np.asarray(state.memory)).sum(axis=1)
 
     def joint_moments(positions, bright):
-        return np.concatenate([moments_of(positions), bright[:, None], positions * bright[:, None]], axis=1)
+        products = positions * bright[:, None]
+        return np.concatenate([moments_of(positions), bright[:, None], products], axis=1)
 
     truth = weight @ joint_moments(grid, expected_bright)
     found = joint_moments(np.asarray(state.position), bright)
@@ -90,20 +99,28 @@ def invariance_z(kernel, chains: int = 8000, steps: int = 5) -> float:
 
 
 @eqx.filter_jit
-def after_steps(kernel, starts, key, steps: int):
-    """The states of chains from these starts; without the loop, whose blocks of randomness are for long runs."""
-    init_keys, supply_keys = jax.random.split(key, (2, len(starts)))
-    state = jax.vmap(kernel.init)(init_keys, starts)
-    supply = jax.vmap(lambda key: kernel.supply(key, steps), out_axes=1)(supply_keys)
-    one_step = lambda state, supply: (jax.vmap(kernel.step, in_axes=(0, 0, None))(state, supply, jnp.int32(0)).state, None)
-    return jax.lax.scan(one_step, state, supply)[0]
+def after_steps(bound: BoundKernel, starts, key, steps: int):
+    """The states of chains from these starts.
+
+    Without the loop, which draws whole blocks of randomness for long runs.
+    """
+    kernel, rows = bound.kernel, bound.rows
+    init_keys, draw_keys = jax.random.split(key, (2, len(starts)))
+    state = jax.vmap(lambda key, start: kernel.init(key, start, None, rows))(init_keys, starts)
+    drawn = jax.vmap(lambda key: kernel.draw(key, steps), out_axes=1)(draw_keys)
+    step_of = jax.vmap(lambda state, gathered: kernel.step(state, gathered, jnp.int32(0), rows))
+
+    def one_step(state, drawn):
+        return step_of(state, kernel.gather(drawn, rows)).state, None
+
+    return jax.lax.scan(one_step, state, drawn)[0]
 
 
-def exact_chances(bound: Bound, position):
+def exact_chances(bound: BoundKernel, position):
     """P(z_i = 1 | θ), from the textbook form of the bound."""
     x, y = bound.posterior.data
-    log_likelihood = jax.nn.log_sigmoid((2 * y - 1) * (x @ position))
-    return 1 - jnp.exp(textbook_log_bound(x @ bound.anchor, (2 * y - 1) * (x @ position)) - log_likelihood)
+    s = (2 * y - 1) * (x @ position)
+    return 1 - jnp.exp(textbook_log_bound(x @ bound.kernel.bound.anchor, s) - jax.nn.log_sigmoid(s))
 
 
 def textbook_log_bound(m, s):
@@ -113,13 +130,15 @@ def textbook_log_bound(m, s):
     return a * s**2 + s / 2 - a * xi**2 + xi / 2 - jnp.logaddexp(xi, 0)
 
 
-M, U = (jnp.asarray(values) for values in np.meshgrid([-30.0, -3.0, -0.1, 0.0, 1e-6, 0.5, 8.0], np.linspace(-60, 60, 241)))
+AT_ANCHOR, MOVES = [-30.0, -3.0, -0.1, 0.0, 1e-6, 0.5, 8.0], np.linspace(-60, 60, 241)
+M, U = (jnp.asarray(values) for values in np.meshgrid(AT_ANCHOR, MOVES))
 
 
 def test_the_gap_is_that_of_the_textbook_bound():
     for response in (-1.0, 1.0):
         s = response * (M + U)
-        np.testing.assert_allclose(gap(M, U)[0], jax.nn.log_sigmoid(s) - textbook_log_bound(M, s), rtol=1e-9, atol=1e-12)
+        exact = jax.nn.log_sigmoid(s) - textbook_log_bound(M, s)
+        np.testing.assert_allclose(gap(M, U)[0], exact, rtol=1e-9, atol=1e-12)
 
 
 def test_the_bound_is_below_the_likelihood_and_tangent_at_both_points():
@@ -138,21 +157,25 @@ def test_the_slope_of_the_gap_is_its_derivative():
 
 def test_the_gap_keeps_its_relative_accuracy_in_single_precision():
     rng = np.random.default_rng(0)
-    m, u = 3 * rng.normal(size=10_000), rng.normal(size=10_000) * 10.0 ** rng.uniform(-5, 1, size=10_000)
-    m, u = np.float32(m), np.float32(u)
+    m = np.float32(3 * rng.normal(size=10_000))
+    u = np.float32(rng.normal(size=10_000) * 10.0 ** rng.uniform(-5, 1, size=10_000))
     single, _ = gap(jnp.asarray(m), jnp.asarray(u))
     double, _ = gap(jnp.asarray(m, float), jnp.asarray(u, float))
     assert single.dtype == jnp.float32
-    assert (np.abs(np.float64(single) - double) <= 5e-7 * (np.abs(u) + u.astype(float) ** 2) + 2e-14).all()
+    allowed = 5e-7 * (np.abs(u) + u.astype(float) ** 2) + 2e-14
+    assert (np.abs(np.float64(single) - double) <= allowed).all()
 
 
 def test_no_position_makes_a_nan_in_single_precision():
     values = jnp.asarray([0.0, 1e-30, 1e-7, 1e-3, 1.0, 50.0, 100.0, 1e4, 1e10], jnp.float32)
-    m, u = (part.ravel() for part in jnp.meshgrid(jnp.r_[values, -values], jnp.r_[values, -values]))
+    signed = jnp.r_[values, -values]
+    m, u = (part.ravel() for part in jnp.meshgrid(signed, signed))
     for part in gap(m, u):
         assert np.isfinite(part).all()
-    posterior = tallmc.models.logistic_regression(np.ones((1, 1), np.float32), [1], prior_variance=1.0)
-    bound = Bound(posterior, jnp.zeros(1, jnp.float32), jnp.zeros(1, jnp.float32), jnp.eye(1, dtype=jnp.float32))
+    x = np.ones((1, 1), np.float32)
+    posterior = tallmc.models.logistic_regression(x, [1], prior_variance=1.0)
+    zero = jnp.zeros(1, jnp.float32)
+    bound = Bound(posterior.model, zero, zero, jnp.eye(1, dtype=jnp.float32))
     for position in values:
         terms, slopes = bound.bright_terms(position[None], posterior.data)
         assert np.isfinite(terms).all() and np.isfinite(slopes).all()
@@ -161,35 +184,43 @@ def test_no_position_makes_a_nan_in_single_precision():
 @pytest.mark.parametrize("at", [None, AWAY])
 def test_the_joint_density_sums_to_the_posterior_over_all_brightnesses(at):
     posterior = logistic(n_rows=5)
-    kernel = FlyMC(step_size=1.0).prepare(posterior, anchored(posterior, at)).kernel
-    brightnesses = jnp.pad(jnp.asarray(list(itertools.product([False, True], repeat=5))), ((0, 0), (0, WORD - 5)))
+    bound = FlyMC(step_size=1.0).prepare(posterior, anchored(posterior, at)).kernel
+    every = jnp.asarray(list(itertools.product([False, True], repeat=5)))
+    brightnesses = jnp.pad(every, ((0, 0), (0, WORD - 5)))
 
     @jax.jit
     def log_sum(position):
-        of_one = lambda bits: kernel.evaluate(position, Bright.of(pack(bits))).potential.rounded()
-        return jax.nn.logsumexp(-jax.lax.map(of_one, brightnesses))
+        def potential(bits):
+            bright = BrightRows.of(pack(bits))
+            return bound.kernel.evaluate(position, bright, bound.rows).potential.rounded()
 
-    constants = [log_sum(at) + posterior.potential(at) for at in jnp.asarray([[0.7, -1.3], [0.0, 0.0], [-4.0, 2.0], [9.0, 9.0]])]
+        return jax.nn.logsumexp(-jax.lax.map(potential, brightnesses))
+
+    positions = jnp.asarray([[0.7, -1.3], [0.0, 0.0], [-4.0, 2.0], [9.0, 9.0]])
+    constants = [log_sum(at) + posterior.potential(at) for at in positions]
     np.testing.assert_allclose(constants, constants[0], atol=1e-12)
 
 
 def test_the_gradient_given_brightness_is_the_derivative_of_the_potential():
-    kernel = prepared()
-    bright = Bright.of(pack(jnp.pad(jnp.asarray([True, False, True]), (0, WORD - 3))))
+    bound = prepared()
+    kernel = bound.kernel
+    bright = BrightRows.of(pack(jnp.pad(jnp.asarray([True, False, True]), (0, WORD - 3))))
     position = jnp.array([0.4, -0.9])
 
     def potential(at):
-        terms, _ = kernel.bound.bright_terms(at, kernel.posterior.data)
+        terms, _ = kernel.bound.bright_terms(at, bound.posterior.data)
         return kernel.bound.known(at)[0] + terms[0] + terms[2]
 
-    estimate = eqx.filter_jit(kernel.evaluate)(position, bright)
+    estimate = eqx.filter_jit(kernel.evaluate)(position, bright, bound.rows)
     np.testing.assert_allclose(estimate.potential.rounded(), potential(position), rtol=1e-13)
-    np.testing.assert_allclose(estimate.gradient, jax.jit(jax.grad(potential))(position), rtol=1e-12)
+    np.testing.assert_allclose(
+        estimate.gradient, jax.jit(jax.grad(potential))(position), rtol=1e-12
+    )
 
 
 @jax.jit
 def find_all(bits):
-    bright = Bright.of(pack(bits))
+    bright = BrightRows.of(pack(bits))
     return bright, bright.rows(jnp.arange(len(bits)))
 
 
@@ -208,13 +239,21 @@ class AlwaysBright(Bound):
 
 @pytest.mark.parametrize("n_rows", slow_after(1, [1300, 33]))
 def test_a_ring_has_its_rows_and_no_others(n_rows):
-    posterior = tallmc.models.logistic_regression(np.ones((n_rows, 1)), np.arange(n_rows) % 2, prior_variance=1.0)
-    kernel = FlyMC(step_size=1.0).prepare(posterior).kernel
+    posterior = tallmc.models.logistic_regression(
+        np.ones((n_rows, 1)), np.arange(n_rows) % 2, prior_variance=1.0
+    )
+    bound = FlyMC(step_size=1.0).prepare(posterior).kernel
+    kernel, source = bound.kernel, bound.rows
     kernel = dataclasses.replace(kernel, bound=cast(kernel.bound, AlwaysBright))
     key, position = jax.random.key(0), jnp.zeros(1)
-    dark = jnp.zeros_like(kernel.init(key, position).memory)
-    resample = jax.jit(lambda start, size: Bright.of(kernel.resample(dark, position, Ring(start, key), size)))
-    for size, start in itertools.product({1, -(-n_rows // 3), n_rows}, {0, n_rows // 2, n_rows - 1}):
+    dark = jnp.zeros_like(kernel.init(key, position, None, source).memory)
+
+    @jax.jit
+    def resample(start, size):
+        return BrightRows.of(kernel.resample(source, dark, position, Ring(start, key), size))
+
+    sizes, starts = {1, -(-n_rows // 3), n_rows}, {0, n_rows // 2, n_rows - 1}
+    for size, start in itertools.product(sizes, starts):
         found = resample(jnp.int32(start), jnp.int32(size))
         assert found.count == size
         rows = np.asarray(found.rows(jnp.arange(n_rows))[:size])
@@ -222,12 +261,13 @@ def test_a_ring_has_its_rows_and_no_others(n_rows):
 
 
 def test_brightness_has_its_law_given_the_position():
-    posterior = logistic(n_rows=70)
-    kernel = FlyMC(step_size=1.0).prepare(posterior).kernel
+    bound = FlyMC(step_size=1.0).prepare(logistic(n_rows=70)).kernel
     position, draws = jnp.array([0.6, -0.4]), 10_000
-    words = jax.jit(jax.vmap(lambda key: kernel.init(key, position).memory))(jax.random.split(jax.random.key(0), draws))
-    bits = np.asarray(words[:, :, None] >> jnp.arange(WORD, dtype=jnp.uint32) & 1).reshape(draws, -1)
-    chance = np.asarray(exact_chances(kernel.bound, position))
+    brightness = lambda key: bound.kernel.init(key, position, None, bound.rows).memory
+    words = jax.jit(jax.vmap(brightness))(jax.random.split(jax.random.key(0), draws))
+    places = jnp.arange(WORD, dtype=jnp.uint32)
+    bits = np.asarray(words[:, :, None] >> places & 1).reshape(draws, -1)
+    chance = np.asarray(exact_chances(bound, position))
     assert not bits[:, 70:].any()
     z = (bits[:, :70].mean(0) - chance) / np.sqrt(chance * (1 - chance) / draws)
     assert np.abs(z[chance * draws > 10]).max() < LIMIT
@@ -242,13 +282,17 @@ def test_moments_agree_with_quadrature(proposal, fraction, at):
     posterior = three_points()
     grid, weight = three_points_quadrature()
     method = FlyMC(step_size=2.0, fraction=fraction, proposal=proposal)
-    draws = tallmc.sample(posterior, method, chains=32, draws=1500, burn_in=100, anchor=anchored(posterior, at), seed=3)
+    settings = {"chains": 32, "draws": 1500, "burn_in": 100, "seed": 3}
+    draws = tallmc.sample(posterior, method, anchor=anchored(posterior, at), **settings)
     assert 0.2 < draws.sample_stats["acceptance_rate"].mean() < 0.95
     assert 0.05 < draws.sample_stats["bright_rows"].mean() < 2.9
     assert run_z(draws, weight @ moments_of(grid)) < LIMIT
 
 
-@pytest.mark.parametrize(("proposal", "fraction", "at"), slow_after(1, [("langevin", 0.3, AWAY), ("random-walk", 1.0, None)]))
+@pytest.mark.parametrize(
+    ("proposal", "fraction", "at"),
+    slow_after(1, [("langevin", 0.3, AWAY), ("random-walk", 1.0, None)]),
+)
 def test_a_step_leaves_the_joint_law_invariant(proposal, fraction, at):
     assert invariance_z(prepared(proposal, fraction, at)) < LIMIT
 
@@ -256,8 +300,8 @@ def test_a_step_leaves_the_joint_law_invariant(proposal, fraction, at):
 class BrightTermsForgotten(FireflyKernel):
     """The accept step sees the bound only."""
 
-    def evaluate(self, position, bright):
-        return super().evaluate(position, Bright.of(jnp.zeros_like(bright.words)))
+    def evaluate(self, position, bright, source):
+        return super().evaluate(position, BrightRows.of(jnp.zeros_like(bright.words)), source)
 
 
 class RolesSwapped(Bound):
@@ -268,47 +312,73 @@ class RolesSwapped(Bound):
 
 
 class StalePotential(FireflyKernel):
-    """The potential at θ is that of the brightness before the z-step, the proposal's that of the one after."""
+    """The potential at θ has the old brightness, that at the proposal the new one."""
 
-    def step_of_one(self, state, supply, step):
-        before, position = Bright.of(state.memory), state.position
-        bright = Bright.of(self.resample(state.memory, position, supply.rows, self.ring_size))
-        key, noise = supply.noise
-        motion = self.dynamics.init(key, position, lambda at, to: self.evaluate(at, before))
-        moved = self.dynamics.step(motion, lambda at, to: self.evaluate(at, bright), self.schedule(step), noise)
-        right = super().step_of_one(state, supply, step)
-        return right._replace(state=dataclasses.replace(right.state, motion=FireflyState(moved.state.position)))
+    def step(self, state, gathered, step, source):
+        position = state.position
+        ring, (key, noise) = gathered.selection, gathered.noise
+        words = self.resample(source, state.memory, position, ring, self.ring_size)
+        before, bright = BrightRows.of(state.memory), BrightRows.of(words)
+        with_old = lambda at, to: self.evaluate(at, before, source)
+        with_new = lambda at, to: self.evaluate(at, bright, source)
+        motion = self.dynamics.init(key, position, with_old)
+        moved = self.dynamics.step(motion, with_new, self.schedule(step), noise)
+        right = super().step(state, gathered, step, source)
+        motion = FireflyState(moved.state.position)
+        return right._replace(state=dataclasses.replace(right.state, motion=motion))
+
+
+def roles_swapped(kernel):
+    return dataclasses.replace(kernel, bound=cast(kernel.bound, RolesSwapped))
+
+
+def prior_forgotten(kernel):
+    bare = kernel.bound.precision - np.eye(2) / 4
+    return eqx.tree_at(lambda k: k.bound.precision, kernel, bare)
+
+
+def gradient_at_the_anchor_forgotten(kernel):
+    return eqx.tree_at(lambda k: k.bound.gradient, kernel, jnp.zeros(2))
 
 
 MUTANTS = {
     "bright-terms-forgotten": lambda kernel: cast(kernel, BrightTermsForgotten),
-    "roles-of-likelihood-and-bound-swapped": lambda kernel: dataclasses.replace(kernel, bound=cast(kernel.bound, RolesSwapped)),
-    "prior-forgotten": lambda kernel: eqx.tree_at(lambda k: k.bound.precision, kernel, kernel.bound.precision - np.eye(2) / 4),
-    "gradient-at-the-anchor-forgotten": lambda kernel: eqx.tree_at(lambda k: k.bound.gradient, kernel, jnp.zeros(2)),
+    "roles-of-likelihood-and-bound-swapped": roles_swapped,
+    "prior-forgotten": prior_forgotten,
+    "gradient-at-the-anchor-forgotten": gradient_at_the_anchor_forgotten,
 }
+
+
+def mutated(bound: BoundKernel, mutation) -> BoundKernel:
+    return dataclasses.replace(bound, kernel=mutation(bound.kernel))
 
 
 @pytest.mark.parametrize("name", slow_after(1, MUTANTS))
 def test_invariance_kills(name):
-    assert invariance_z(MUTANTS[name](prepared())) > LIMIT
+    assert invariance_z(mutated(prepared(), MUTANTS[name])) > LIMIT
 
 
 @pytest.mark.slow
 def test_invariance_kills_a_stale_potential():
-    """Its effect is small: it takes a z-step that changes much, large moves, and more of both."""
-    assert invariance_z(cast(prepared(fraction=1.0, step_size=6.0), StalePotential), steps=12) > LIMIT
+    """The effect is small: z-steps of all rows, large moves and more steps make it visible."""
+    bound = prepared(fraction=1.0, step_size=6.0)
+    mutant = mutated(bound, lambda kernel: cast(kernel, StalePotential))
+    assert invariance_z(mutant, steps=12) > LIMIT
 
 
 def test_rows_are_counted():
     posterior = three_points()
     anchor = anchored(posterior, AWAY)
-    draws = tallmc.sample(posterior, FlyMC(step_size=2.0, fraction=0.3), chains=32, draws=40, burn_in=0, anchor=anchor)
+    method = FlyMC(step_size=2.0, fraction=0.3)
+    draws = tallmc.sample(posterior, method, chains=32, draws=40, burn_in=0, anchor=anchor)
     stats = draws.sample_stats
     assert set(np.unique(stats["bright_rows"])) == {0, 1, 2, 3}
     assert (stats["batch_size"] == 1 + 2 * stats["bright_rows"]).all()
     assert (stats["n_row_evals"] == 3 + stats["batch_size"].cumsum(axis=1)).all()
     assert draws.n_row_evals_sampling == stats["n_row_evals"][:, -1].sum()
-    assert draws.n_row_evals_preparation == anchor.n_row_evals + 3 + 3  # its check, and the bound
+    assert (
+        draws.n_row_evals_preparation == anchor.n_row_evals + 3 + 3
+    )  # the anchor's check, the bound
 
 
 @pytest.mark.slow
@@ -319,7 +389,8 @@ def test_draws_of_many_rows_in_single_precision_agree_with_quadrature():
     double = tallmc.models.logistic_regression(x.astype(float), y, prior_variance=10.0)
     anchor = tallmc.laplace(double)
     grid, weight = quadrature(double, anchor.position, anchor.factor, 5, 17)
-    whitened = lambda positions: moments_of((positions - np.asarray(anchor.position)) @ np.linalg.inv(anchor.factor).T)
+    mode, whitening = np.asarray(anchor.position), np.linalg.inv(anchor.factor).T
+    whitened = lambda positions: moments_of((positions - mode) @ whitening)
     single = tallmc.models.logistic_regression(x, y, prior_variance=10.0)
     method = FlyMC(step_size=0.8, fraction=0.05, geometry=Dense())
     draws = tallmc.sample(single, method, chains=24, draws=500, burn_in=60, seed=1)
@@ -331,18 +402,28 @@ def test_draws_of_many_rows_in_single_precision_agree_with_quadrature():
 def test_a_start_where_every_row_is_bright_is_no_failure():
     posterior = three_points()
     method, start = FlyMC(step_size=2.0, fraction=0.3), np.array([1e4, -1e4])
-    draws = tallmc.sample(posterior, method, start=start, chains=32, draws=40, anchor=anchored(posterior, AWAY))
+    anchor = anchored(posterior, AWAY)
+    draws = tallmc.sample(posterior, method, start=start, chains=32, draws=40, anchor=anchor)
     assert draws.ok.all()
     assert np.isfinite(draws.positions).all()
     assert np.abs(draws.positions[:, -1]).max() < 1e4
 
 
 @pytest.mark.parametrize(
-    ("posterior", "kind"), [(linear(), "the Gaussian family"), (logistic_by_autodiff(), "'Posterior'"), ("rows", "'str'")]
+    ("posterior", "kind"),
+    [(linear(), "the Gaussian family"), (logistic_by_autodiff(), "'Posterior'")],
 )
 def test_other_models_are_refused(posterior, kind):
-    with pytest.raises(tallmc.InvalidInput, match=f"be a logistic regression for FlyMC.*tight lower bound.*{kind}"):
+    message = f"be a logistic regression for FlyMC.*tight lower bound.*{kind}"
+    with pytest.raises(tallmc.InvalidInput, match=message):
         FlyMC(step_size=0.1).prepare(posterior)
+
+
+def test_what_is_no_posterior_is_refused():
+    with pytest.raises(
+        tallmc.InvalidInput, match="posterior must be a tallmc posterior; got 'str'"
+    ):
+        FlyMC(step_size=0.1).prepare("rows")
 
 
 @pytest.mark.parametrize(

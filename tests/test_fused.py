@@ -1,4 +1,6 @@
-"""The GPU's fused sum gives the numbers of the plain one; here its kernel runs in Pallas' interpreter."""
+"""The fused GPU kernel, run in the Pallas interpreter, equals the plain sum over rows."""
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -7,6 +9,7 @@ import pytest
 
 import tallmc
 from tallmc.models import fused
+from tallmc.rows import ResidentRows, RowDraws
 from tallmc.store.fingerprint import fingerprint
 
 
@@ -18,10 +21,15 @@ def regression(monkeypatch):
     return tallmc.models.logistic_regression(x, rng.random(300) < 0.5, prior_variance=1.0)
 
 
+def unpacked(posterior):
+    """The same posterior without the packed copy of its rows that the GPU kernel reads."""
+    return dataclasses.replace(posterior, rows=ResidentRows(posterior.data))
+
+
 @pytest.mark.parametrize("order", [0, 1, 2])
 @pytest.mark.parametrize("n", [1, 16, 37])
 def test_fused_sums_are_those_of_gathered_rows(regression, order, n):
-    assert regression.packed.shape == (300, 8)
+    assert regression.rows.packed.shape == (300, 8)
     rng = np.random.default_rng(1)
     indices = jnp.asarray(rng.integers(0, 300, (4, n)), jnp.int32)
     weights = jnp.asarray(rng.uniform(0.5, 2, (4, n)), regression.init.dtype)
@@ -30,30 +38,36 @@ def test_fused_sums_are_those_of_gathered_rows(regression, order, n):
 
     def sums(posterior):
         def of_chain(position, weights, indices):
-            rows = jax.tree.map(lambda column: column[indices], posterior.data)
-            return posterior.sum_remainders(order, position, centre, rows, weights, indices)
+            batch = posterior.rows.complete(posterior.rows.gather(RowDraws(indices, weights)))
+            return posterior.model.sum_remainders(order, position, centre, batch)
 
         return np.asarray(jax.vmap(of_chain)(positions, weights, indices))
 
-    plain = sums(regression.without_copies())
+    plain = sums(unpacked(regression))
     np.testing.assert_allclose(sums(regression), plain, rtol=1e-4, atol=1e-4)
     assert np.abs(plain).min() > 0
 
 
 def test_a_chain_by_fused_sums_is_a_chain_by_gathered_rows(regression):
-    plain = regression.without_copies()
-    method = tallmc.methods.sgld(step_size=1e-3, size=20)
+    plain = unpacked(regression)
+    method = tallmc.sgld(step_size=1e-3, size=20)
     found, expected = (
-        tallmc.sample(posterior, method, draws=20, chains=2, burn_in=0, thin=1).positions for posterior in (regression, plain)
+        tallmc.sample(posterior, method, draws=20, chains=2, burn_in=0, thin=1).positions
+        for posterior in (regression, plain)
     )
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)
 
 
 def test_a_posterior_is_known_again_where_there_is_no_gpu(regression):
-    assert fingerprint(regression) == fingerprint(regression.without_copies())
+    assert fingerprint(regression) == fingerprint(unpacked(regression))
 
 
 def test_no_copy_of_the_data_is_made_where_there_is_no_gpu():
     if jax.default_backend() == "gpu":
         pytest.skip("there is a GPU")
-    assert tallmc.models.logistic_regression(np.ones((3, 2)), [0, 1, 0], prior_variance=1.0).packed is None
+    assert (
+        tallmc.models.logistic_regression(
+            np.ones((3, 2)), [0, 1, 0], prior_variance=1.0
+        ).rows.packed
+        is None
+    )

@@ -1,4 +1,4 @@
-"""A store from a stranger: refused with an error, whatever it holds, and nothing outside it is read, written or run."""
+"""Hostile stores are refused with an error; nothing outside a store is read, written or run."""
 
 import ast
 import dataclasses
@@ -19,7 +19,7 @@ from problems import linear
 from tallmc.report import write_report
 from tallmc.store import StoreError, arrays, files
 from tallmc.store.chunks import Kind, Series
-from tallmc.store.files import Written
+from tallmc.store.files import FileDigest
 from tallmc.store.manifest import read_manifest, write_manifest
 from tallmc.store.reader import open_store
 
@@ -28,7 +28,7 @@ DRAWS = "draws.zarr/posterior/beta/c.0.0.0"
 
 
 class Bomb:
-    """Unpickled, it leaves a file behind."""
+    """Unpickling this object creates a file."""
 
     def __reduce__(self):
         return (open, ("exploded", "w"))
@@ -43,7 +43,10 @@ def honest(tmp_path_factory):
 
 @pytest.fixture
 def store(honest, tmp_path, monkeypatch):
-    """A copy to be made hostile, beside a secret, in a folder where any side effect would show."""
+    """A copy for a test to make hostile, next to a secret file.
+
+    After the test, the fixture checks that the folder holds no new files.
+    """
     shutil.copytree(honest, tmp_path / "run")
     (tmp_path / "secret.npz").write_bytes((honest / "setup.npz").read_bytes())
     monkeypatch.chdir(tmp_path)
@@ -52,12 +55,12 @@ def store(honest, tmp_path, monkeypatch):
     assert {path.name for path in tmp_path.iterdir()} <= {"run", "secret.npz"}
 
 
-def sums(content: bytes) -> Written:
-    return Written(len(content), hashlib.sha256(content).hexdigest())
+def sums(content: bytes) -> FileDigest:
+    return FileDigest(len(content), hashlib.sha256(content).hexdigest())
 
 
 def plant(store, name, content):
-    """Put these bytes in the place of a file, and make the manifest vouch for them."""
+    """Replace a file by these bytes and update its digest in the manifest."""
     (store / name).write_bytes(content)
     manifest, _ = read_manifest(store)
     blocks = list(manifest.blocks)
@@ -68,7 +71,11 @@ def plant(store, name, content):
 
 
 def check_refused(store):
-    for use in (tallmc.load, lambda path: tallmc.resume(path, linear()), lambda path: write_report(path, store / "page.html")):
+    for use in (
+        tallmc.load,
+        lambda path: tallmc.resume(path, linear()),
+        lambda path: write_report(path, store / "page.html"),
+    ):
         with pytest.raises(StoreError):
             use(store)
     assert not (store / "page.html").exists()
@@ -94,21 +101,32 @@ def npy(array, pickled=False):
 
 def header(shape, dtype="<f8"):
     buffer = io.BytesIO()
-    np.lib.format.write_array_header_1_0(buffer, {"descr": dtype, "fortran_order": False, "shape": shape})
+    np.lib.format.write_array_header_1_0(
+        buffer, {"descr": dtype, "fortran_order": False, "shape": shape}
+    )
     return buffer.getvalue()
 
 
 NAMES = npy(np.frombuffer(b"positions", np.uint8))
 PROGRAM = b"\x93NUMPY\x01\x00\x46\x00" + b"__import__('os').system('touch exploded')".ljust(70)
 HOSTILE = {
-    "object arrays": npz({"names.npy": NAMES, "0.npy": npy(np.array([Bomb()], object), pickled=True)}),
+    "object arrays": npz(
+        {"names.npy": NAMES, "0.npy": npy(np.array([Bomb()], object), pickled=True)}
+    ),
     "records with objects": npz({"names.npy": NAMES, "0.npy": header((1,), [("a", "|O")])}),
     "an absurd shape": npz({"names.npy": NAMES, "0.npy": header((2**40, 2**20, 3))}),
     "a negative shape": npz({"names.npy": NAMES, "0.npy": header((-5, 2, 3))}),
-    "a shape that overflows": npz({"names.npy": NAMES, "0.npy": header((2**32, 2**32, 1)) + bytes(64)}),
-    "a zip bomb": npz({"names.npy": NAMES, "0.npy": header((1000, 1000, 10)) + bytes(80_000_000)}, zipfile.ZIP_DEFLATED),
+    "a shape that overflows": npz(
+        {"names.npy": NAMES, "0.npy": header((2**32, 2**32, 1)) + bytes(64)}
+    ),
+    "a zip bomb": npz(
+        {"names.npy": NAMES, "0.npy": header((1000, 1000, 10)) + bytes(80_000_000)},
+        zipfile.ZIP_DEFLATED,
+    ),
     "paths in an archive": npz({"names.npy": NAMES, "../../exploded": b"boo"}),
-    "names that are no text": npz({"names.npy": npy(np.array([255, 254], np.uint8)), "0.npy": npy(np.zeros((2, 50, 2)))}),
+    "names that are no text": npz(
+        {"names.npy": npy(np.array([255, 254], np.uint8)), "0.npy": npy(np.zeros((2, 50, 2)))}
+    ),
     "a header that is a program": npz({"names.npy": NAMES, "0.npy": PROGRAM}),
     "text for draws": npz({"names.npy": NAMES, "0.npy": npy(np.array(["a", "b"]))}),
     "no archive": b"not a zip at all",
@@ -148,7 +166,7 @@ HOSTILE_SERIES = {
 @pytest.mark.parametrize("what", HOSTILE_SERIES)
 def test_arrays_that_are_none_of_a_run_are_refused(what, store):
     manifest, _ = read_manifest(store)
-    for _ in range(2):  # the one before must not come to its help
+    for _ in range(2):  # replaces the previous manifest too
         write_manifest(store, dataclasses.replace(manifest, series=HOSTILE_SERIES[what]))
     check_refused(store)
 
@@ -156,16 +174,19 @@ def test_arrays_that_are_none_of_a_run_are_refused(what, store):
 @pytest.mark.parametrize(
     ("series", "draws"),
     [
-        (Series(2, 64, {BETA: Kind("float64", (2**40, 2**20))}), 50),  # more than there is
+        (Series(2, 64, {BETA: Kind("float64", (2**40, 2**20))}), 50),  # more than is stored
         (Series(2**62, 1, {BETA: Kind("float64", (2**62,))}), 50),
-        (Series(2, 1, {BETA: Kind("float64", (0,)), STEP: Kind("bool", (0,))}), 2**60),  # draws of nothing
+        # Draws without entries.
+        (Series(2, 1, {BETA: Kind("float64", (0,)), STEP: Kind("bool", (0,))}), 2**60),
         (Series(2, 1, {BETA: Kind("float64", (2,))}), 2**60),
     ],
 )
 def test_draws_that_are_not_there_are_not_read(series, draws, store):
     manifest, _ = read_manifest(store)
     empty = hashlib.sha256(b"").hexdigest()
-    block = manifest.blocks[0]._replace(n_draws=draws, draws=Written(draws * series.bytes, empty))
+    block = manifest.blocks[0]._replace(
+        n_draws=draws, draws=FileDigest(draws * series.bytes, empty)
+    )
     write_manifest(store, dataclasses.replace(manifest, series=series, blocks=(block,)))
     with pytest.raises(StoreError, match="have at least one draw"):
         tallmc.load(store)
@@ -174,7 +195,9 @@ def test_draws_that_are_not_there_are_not_read(series, draws, store):
 def test_draws_of_another_shape_are_refused(store):
     manifest, _ = read_manifest(store)
     arrays = manifest.series.arrays | {BETA: Kind("float32", (4,))}
-    write_manifest(store, dataclasses.replace(manifest, series=manifest.series._replace(arrays=arrays)))
+    write_manifest(
+        store, dataclasses.replace(manifest, series=manifest.series._replace(arrays=arrays))
+    )
     with pytest.raises(StoreError, match="name the parameters of its draws"):
         tallmc.load(store)
     with pytest.raises(StoreError, match="have the arrays of its run"):
@@ -189,19 +212,35 @@ def test_a_zip_bomb_is_not_unpacked(store, monkeypatch):
         arrays.read_arrays(store, name)
 
 
-OUTSIDE = ["../secret.npz", "/etc/passwd", "blocks/../../secret.npz", "a\\..\\b", "", ".", "..", "x\0y", "a//b", 7]
+OUTSIDE = [
+    "../secret.npz",
+    "/etc/passwd",
+    "blocks/../../secret.npz",
+    "a\\..\\b",
+    "",
+    ".",
+    "..",
+    "x\0y",
+    "a//b",
+    7,
+]
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_names_that_lead_out_of_the_store_are_refused(name, store):
-    with pytest.raises(StoreError, match="name files inside itself"), files.open_inside(store, name):
+    with (
+        pytest.raises(StoreError, match="name files inside itself"),
+        files.open_inside(store, name),
+    ):
         pytest.fail("opened")
 
 
 def test_a_manifest_that_names_files_elsewhere_is_refused(store):
     manifest, _ = read_manifest(store)
     secret = sums((store.parent / "secret.npz").read_bytes())
-    write_manifest(store, dataclasses.replace(manifest, setup={**manifest.setup, "../secret.npz": secret}))
+    write_manifest(
+        store, dataclasses.replace(manifest, setup={**manifest.setup, "../secret.npz": secret})
+    )
     check_refused(store)
 
 
@@ -290,8 +329,8 @@ def test_names_and_metadata_are_escaped_in_the_page(tmp_path):
     tallmc.sample(linear(), tallmc.sgld_cv_ps(0.01, size=3), chains=2, draws=60, store=store)
     write_report(tmp_path / "<i>run", tmp_path / "page.html", posterior=linear())
     page = (tmp_path / "page.html").read_text()
-    assert "alert(1)" in page  # it is shown, as text
-    assert len(re.findall(r"<script\b", page)) == 2  # the data and ours
+    assert "alert(1)" in page  # shown as text
+    assert len(re.findall(r"<script\b", page)) == 2  # the data and the page's own script
     assert not re.search(r"<(img|i|a|link|iframe)\b", page)
     assert not re.search(r"(src|href)\s*=\s*[\"']?(https?:|//)", page)
     assert "http" not in re.sub(r"http-equiv|http://www\.w3\.org/2000/svg", "", page)
@@ -302,7 +341,7 @@ CALLS = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "yaml
 
 
 def banned_in(source: str) -> list[str]:
-    """What of a program can run, or unpickle, what it has read."""
+    """Names in a program that can execute or unpickle data."""
     found = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -312,19 +351,30 @@ def banned_in(source: str) -> list[str]:
             found += [name for name in [ast.unparse(node.func)] if name in CALLS]
             for keyword in node.keywords:
                 safe = isinstance(keyword.value, ast.Constant) and keyword.value.value is False
-                found += [keyword.arg] if keyword.arg in ("allow_pickle", "shell") and not safe else []
+                found += (
+                    [keyword.arg] if keyword.arg in ("allow_pickle", "shell") and not safe else []
+                )
     return found
 
 
 def test_nothing_that_runs_what_it_reads_is_in_the_source():
     paths = sorted(SOURCE.rglob("*.py"))
     assert len(paths) > 100
-    assert not {path.name: found for path in paths if (found := banned_in(path.read_text(encoding="utf-8")))}
+    assert not {
+        path.name: found for path in paths if (found := banned_in(path.read_text(encoding="utf-8")))
+    }
 
 
 @pytest.mark.parametrize(
     "line",
-    ["import pickle", "from pickle import loads", "eval('1')", "exec(code)", "yaml.load(f)", "np.load(f, allow_pickle=True)"],
+    [
+        "import pickle",
+        "from pickle import loads",
+        "eval('1')",
+        "exec(code)",
+        "yaml.load(f)",
+        "np.load(f, allow_pickle=True)",
+    ],
 )
 def test_the_ban_finds_what_it_bans(line):
     assert banned_in(line)

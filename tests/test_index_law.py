@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tallmc._random import random_words
-from tallmc.subsample.alias import CELL, alias_table
-from tallmc.subsample.bits import high_product, uniform_index
-from tallmc.subsample.law import AliasLaw, UniformLaw
+from tallmc.core.random import random_words
+from tallmc.rows.alias import CELL, alias_table
+from tallmc.rows.bits import high_product, uniform_index
+from tallmc.rows.law import AliasLaw, UniformLaw
 from tallmc.subsample.uniform import WithoutReplacement
 from tallmc.subsample.weights import probabilities
 
@@ -27,7 +27,7 @@ def realised(table) -> np.ndarray:
     """q_i: the units that each row holds in all cells, as a share of all units."""
     threshold, alias = table.threshold.astype(np.int64), table.alias
     own = np.arange(len(alias))
-    threshold = np.where(alias == own, CELL, threshold)  # a cell with one row is all that row's
+    threshold = np.where(alias == own, CELL, threshold)  # such a cell belongs to one row
     units = np.zeros(len(alias))
     np.add.at(units, own, threshold.astype(float))
     np.add.at(units, alias, (CELL - threshold).astype(float))
@@ -62,7 +62,10 @@ def test_weights_far_below_one_unit_stay_reachable():
 
 
 def test_a_draw_takes_the_row_of_its_cell_and_place():
-    """Every cell at the places where an off-by-one would show: its first unit, the last of its own row, the next, its last."""
+    """Checked in every cell at the places where an off-by-one error would show.
+
+    These are its first unit, the last of its own row, the one after, and its last.
+    """
     p = probabilities(LAWS["lognormal"](np.random.default_rng(3), 13), floor=0.05)
     table, law = alias_table(p), AliasLaw.of(p, jnp.float64)
     n_cells = len(table.alias)
@@ -84,12 +87,16 @@ def test_high_product_is_the_upper_half_of_the_product():
     rng = np.random.default_rng(0)
     a, b = rng.integers(0, 2**32, (2, 1000), dtype=np.uint64)
     a[:4], b[:4] = [0, 2**32 - 1, 2**32 - 1, 1], [5, 2**32 - 1, 1, 2**32 - 1]
-    np.testing.assert_array_equal(high_product(jnp.asarray(a, jnp.uint32), jnp.asarray(b, jnp.uint32)), a * b >> 32)
+    found = high_product(jnp.asarray(a, jnp.uint32), jnp.asarray(b, jnp.uint32))
+    np.testing.assert_array_equal(found, a * b >> 32)
 
 
 @pytest.mark.parametrize("n_rows", [1, 2, 3, 1000, 10_000_000, 2**31 - 1])
 def test_uniform_index_is_the_floor_of_a_64_bit_product(n_rows):
-    """⌊wN/2⁶⁴⌋ hits each row for ⌊2⁶⁴/N⌋ or ⌈2⁶⁴/N⌉ words w: within N/2⁶⁴ of uniform, and no row unreachable."""
+    """⌊wN/2⁶⁴⌋ hits each row for ⌊2⁶⁴/N⌋ or ⌈2⁶⁴/N⌉ words w.
+
+    The law is then within N/2⁶⁴ of uniform, and every row is reachable.
+    """
     rng = np.random.default_rng(0)
     words = rng.integers(0, 2**32, (2000, 2), dtype=np.uint32)
     edges = [-(-row * 2**64 // n_rows) for row in (0, 1, n_rows // 2, n_rows - 1) if row < n_rows]
@@ -102,8 +109,9 @@ def test_uniform_index_is_the_floor_of_a_64_bit_product(n_rows):
 @pytest.mark.parametrize(("n_rows", "size"), [(6, 2), (6, 3), (6, 5), (5, 1), (4, 4)])
 def test_every_set_is_equally_likely_without_replacement(n_rows, size):
     selection = WithoutReplacement(law=UniformLaw(n_rows, jnp.float64), size=size)
-    drawn = np.sort(np.asarray(selection.supply(jax.random.key(1), 60_000).indices), axis=1)
-    sets = {chosen: number for number, chosen in enumerate(itertools.combinations(range(n_rows), size))}
+    drawn = np.sort(np.asarray(selection.draw(jax.random.key(1), 60_000).indices), axis=1)
+    combinations = itertools.combinations(range(n_rows), size)
+    sets = {chosen: number for number, chosen in enumerate(combinations)}
     counts = np.bincount([sets[tuple(row)] for row in drawn], minlength=len(sets))
     if len(sets) > 1:
         assert stats.chisquare(counts).pvalue > 1e-5
@@ -113,9 +121,9 @@ def test_every_set_is_equally_likely_without_replacement(n_rows, size):
 @pytest.mark.parametrize(("n_rows", "size"), [(1000, 400), (1000, 501), (10**7, 1000)])
 def test_no_row_repeats_without_replacement(n_rows, size):
     selection = WithoutReplacement(law=UniformLaw(n_rows, jnp.float64), size=size)
-    picks = selection.supply(jax.random.key(0), 20)
-    drawn = np.sort(np.asarray(picks.indices), axis=1)
+    draws = selection.draw(jax.random.key(0), 20)
+    drawn = np.sort(np.asarray(draws.indices), axis=1)
     assert (np.diff(drawn, axis=1) > 0).all()
     assert drawn.min() >= 0
     assert drawn.max() < n_rows
-    np.testing.assert_allclose(picks.weights, n_rows / size)
+    np.testing.assert_allclose(draws.weights, n_rows / size)

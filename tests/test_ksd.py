@@ -1,4 +1,4 @@
-"""The kernel Stein discrepancy is that of its definition, vanishes for exact draws and for no others."""
+"""The kernel Stein discrepancy is that of its definition. It vanishes for exact draws only."""
 
 import dataclasses
 import sys
@@ -29,9 +29,13 @@ def draws_and_gradients(K=9, d=3, seed=0):
 
 @jax.jit
 def stein_kernel(x, scale, exponent, sign):
-    """Eq. 21 of putcha-2023 for all pairs, by automatic differentiation: ∂/∂x_j ∂/∂y_j (π(x) k(x, y) π(y)) / (π(x) π(y))."""
+    """Eq. 21 of putcha-2023 for all pairs, by automatic differentiation.
+
+    ∂/∂x_j ∂/∂y_j (π(x) k(x, y) π(y)) / (π(x) π(y))
+    """
     density = lambda at: jnp.exp(-sign * potential(at))
-    product = lambda x, y: density(x) * (scale**2 + jnp.sum((x - y) ** 2)) ** exponent * density(y)
+    kernel = lambda x, y: (scale**2 + jnp.sum((x - y) ** 2)) ** exponent
+    product = lambda x, y: density(x) * kernel(x, y) * density(y)
     mixed = jax.jacfwd(jax.grad(product, argnums=0), argnums=1)
     pair = lambda x, y: jnp.diag(mixed(x, y)) / (density(x) * density(y))
     return jax.vmap(jax.vmap(pair, (None, 0)), (0, None))(x, x)
@@ -83,7 +87,8 @@ def squared_ksds(K, repetitions, noise_sd=0.0, d=3):
     """Of independent draws of a standard normal."""
     rng = np.random.default_rng(1)
     x = rng.normal(size=(repetitions, K, d))
-    return np.array([ksd(draws, draws + noise_sd * rng.normal(size=draws.shape)) ** 2 for draws in x])
+    noise = lambda: noise_sd * rng.normal(size=(K, d))
+    return np.array([ksd(draws, draws + noise()) ** 2 for draws in x])
 
 
 @pytest.mark.parametrize("K", [50, 200])
@@ -107,7 +112,8 @@ WRONG = {
 def test_ksd_of_wrong_draws_stays_away_from_zero(form, name):
     z = np.random.default_rng(2).normal(size=(4000, 3))
     wrong = WRONG[name](z)
-    # Four times the draws: K · ksd² stays as it is if the discrepancy goes to zero, and grows four-fold if it does not.
+    # With four times the draws, K · ksd² stays as it is if the discrepancy goes to zero, and grows
+    # four-fold if it does not.
     at = np.array([1000, 4000])
     of_exact, of_wrong = (at * ksd_path(draws, draws, at, form=form) ** 2 for draws in (z, wrong))
     assert of_exact[1] < 2 * of_exact[0]
@@ -129,8 +135,9 @@ def test_ksd_does_not_change_with_origin_order_or_axes():
     assert ksd(x[order], gradients[order]) == pytest.approx(value, rel=1e-11)
     rotation, _ = np.linalg.qr(np.random.default_rng(1).normal(size=(3, 3)))
     assert ksd(x @ rotation, gradients @ rotation) == pytest.approx(value, rel=1e-11)
-    # In other units, the kernel's scale too, all terms of the Stein kernel change by the same factor.
-    assert ksd(5 * x, gradients / 5, scale=5.0, exponent=-0.3) == pytest.approx(5**-1.3 * ksd(x, gradients, exponent=-0.3))
+    # In other units, of the kernel's scale too, all terms of the Stein kernel change by one factor.
+    in_other_units = ksd(5 * x, gradients / 5, scale=5.0, exponent=-0.3)
+    assert in_other_units == pytest.approx(5**-1.3 * ksd(x, gradients, exponent=-0.3))
 
 
 def test_single_precision_is_taken_for_exact_numbers():
@@ -143,15 +150,27 @@ def test_ksd_refuses_what_makes_no_sense():
     bad = x.copy()
     bad[4, 1] = np.nan
     for message, call in {
-        "positions must be a matrix, one draw a row; got shape \\(9,\\)": lambda: ksd(x[:, 0], gradients),
-        "positions must be a matrix, one draw a row; got shape \\(0, 3\\)": lambda: ksd(x[:0], gradients[:0]),
+        "positions must be a matrix with one draw per row; got shape \\(9,\\)": lambda: ksd(
+            x[:, 0], gradients
+        ),
+        "positions must be a matrix with one draw per row; got shape \\(0, 3\\)": lambda: ksd(
+            x[:0], gradients[:0]
+        ),
         "gradients must have the shape of positions, \\(9, 3\\)": lambda: ksd(x, gradients[:8]),
-        "positions must be finite; got NaN or infinity in draw 4. Leave out": lambda: ksd(bad, gradients),
+        "positions must be finite; got NaN or infinity in draw 4. Leave out": lambda: ksd(
+            bad, gradients
+        ),
         "gradients must be finite; got NaN or infinity in draw 4": lambda: ksd(x, bad),
-        "form must be one of 'one_root', 'sum_of_roots'; got 'root'": lambda: ksd(x, gradients, form="root"),
+        "form must be one of 'one_root', 'sum_of_roots'; got 'root'": lambda: ksd(
+            x, gradients, form="root"
+        ),
         "scale must be a finite number and > 0": lambda: ksd(x, gradients, scale=0.0),
-        "exponent must be a finite number and > -1 and < 0": lambda: ksd(x, gradients, exponent=0.5),
-        "at must be an int in \\[1, number of draws = 9\\]; got 10": lambda: ksd_path(x, gradients, [3, 10]),
+        "exponent must be a finite number and > -1 and < 0": lambda: ksd(
+            x, gradients, exponent=0.5
+        ),
+        "at must be an int in \\[1, number of draws = 9\\]; got 10": lambda: ksd_path(
+            x, gradients, [3, 10]
+        ),
         "at must hold the length of at least one prefix": lambda: ksd_path(x, gradients, []),
     }.items():
         with pytest.raises(tallmc.InvalidInput, match=message):
@@ -167,20 +186,26 @@ def test_exact_gradients_are_those_of_the_posterior(model, count):
     posterior = POSTERIORS[model](n_rows=30)
     positions = np.random.default_rng(0).normal(size=(count, 2))
     one_by_one = np.stack([posterior.gradient(jnp.asarray(position)) for position in positions])
-    np.testing.assert_allclose(exact_gradients(posterior, positions), one_by_one, rtol=1e-12, atol=1e-12)
+    found = exact_gradients(posterior, positions)
+    np.testing.assert_allclose(found, one_by_one, rtol=1e-12, atol=1e-12)
 
 
 def test_stochastic_gradients_are_independent_draws_of_the_estimator():
     posterior, size = logistic(n_rows=6), 3
     position = np.array([0.7, -1.3])
-    kernel = tallmc.sgld(step_size=0.1, size=size).prepare(posterior).kernel
-    gradient = kernel.gradient
-    estimates = stochastic_gradients(gradient, kernel.selection, np.tile(position, (40_000, 1)))
-    r, N = residual_matrix(gradient, jnp.asarray(position)), 6
+    kernel, rows = (
+        tallmc.sgld(step_size=0.1, size=size).prepare(posterior).kernel.composition,
+        posterior.rows,
+    )
+    positions = np.tile(position, (40_000, 1))
+    estimates = stochastic_gradients(kernel.gradient, kernel.selection, rows, positions)
+    r, N = residual_matrix(kernel.gradient, rows, jnp.asarray(position)), 6
     covariance = (N * r.T @ r - np.outer(r.sum(0), r.sum(0))) / size
     centred = estimates - np.asarray(posterior.gradient(jnp.asarray(position)))
     products = np.einsum("ki,kj->kij", centred, centred)
-    for sample, truth in [(centred, np.zeros(2)), (products, covariance), (centred[1:] * centred[:-1], np.zeros(2))]:
+    neighbours = centred[1:] * centred[:-1]
+    zero = np.zeros(2)
+    for sample, truth in [(centred, zero), (products, covariance), (neighbours, zero)]:
         z = (sample.mean(0) - truth) / (sample.std(0) / np.sqrt(len(sample)))
         assert np.abs(z).max() < 4.6
 
@@ -188,7 +213,8 @@ def test_stochastic_gradients_are_independent_draws_of_the_estimator():
 @pytest.fixture(scope="module")
 def run():
     posterior = linear(n_rows=40)
-    return posterior, tallmc.sample(posterior, tallmc.sgld(step_size=1e-3, size=10), chains=3, draws=50)
+    method = tallmc.sgld(step_size=1e-3, size=10)
+    return posterior, tallmc.sample(posterior, method, chains=3, draws=50)
 
 
 def test_ksd_of_a_run_is_that_of_its_thinned_draws(run):
@@ -197,7 +223,8 @@ def test_ksd_of_a_run_is_that_of_its_thinned_draws(run):
     found = draws_ksd(draws, posterior, most=30, units=units, form="sum_of_roots")
     kept = draws.positions[:, 4::5].reshape(-1, 2)
     gradients = np.stack([posterior.gradient(position) for position in kept])
-    assert found.ksd == pytest.approx(ksd(kept / units, gradients * units, form="sum_of_roots"), rel=1e-9)
+    expected = ksd(kept / units, gradients * units, form="sum_of_roots")
+    assert found.ksd == pytest.approx(expected, rel=1e-9)
     assert found.n_draws == 30
     assert found.n_row_evals == 30 * 40
     assert draws_ksd(draws, posterior).n_draws == 150
@@ -208,18 +235,19 @@ def test_ksd_of_a_run_in_units_of_a_matrix_is_that_of_other_parameters(run):
     C = np.array([[0.2, 0.0], [-0.1, 0.3]])
     positions = draws.positions.reshape(-1, 2)
     other = positions @ np.linalg.inv(C).T
-    gradients = np.stack([jax.grad(lambda u: posterior.potential(C @ u))(jnp.asarray(u)) for u in other])
-    assert draws_ksd(draws, posterior, units=C).ksd == pytest.approx(ksd(other, gradients), rel=1e-9)
+    gradient = jax.grad(lambda u: posterior.potential(C @ u))
+    gradients = np.stack([gradient(jnp.asarray(u)) for u in other])
+    found = draws_ksd(draws, posterior, units=C).ksd
+    assert found == pytest.approx(ksd(other, gradients), rel=1e-9)
 
 
 def test_ksd_of_a_run_leaves_failed_chains_out(run):
     posterior, draws = run
     positions = draws.positions.copy()
     positions[1, 20:] = np.nan
-    failed = dataclasses.replace(
-        draws, positions=positions, outcomes=(tallmc.Outcome.OK, tallmc.Outcome.NON_FINITE, tallmc.Outcome.OK)
-    )
-    rest = dataclasses.replace(draws, positions=draws.positions[[0, 2]], outcomes=(tallmc.Outcome.OK,) * 2)
+    ok, non_finite = tallmc.Outcome.OK, tallmc.Outcome.NON_FINITE
+    failed = dataclasses.replace(draws, positions=positions, outcomes=(ok, non_finite, ok))
+    rest = dataclasses.replace(draws, positions=draws.positions[[0, 2]], outcomes=(ok, ok))
     assert draws_ksd(failed, posterior) == draws_ksd(rest, posterior)
     none = dataclasses.replace(draws, outcomes=(tallmc.Outcome.DIVERGED,) * 3)
     with pytest.raises(tallmc.InvalidInput, match="draws must have a chain that completed"):
@@ -229,12 +257,14 @@ def test_ksd_of_a_run_leaves_failed_chains_out(run):
 def test_ksd_of_a_run_with_few_rows_adds_their_noise_and_counts_them(run):
     posterior, draws = run
     exact = draws_ksd(draws, posterior)
-    found = np.array([draws_ksd(draws, posterior, size=4, seed=seed).ksd ** 2 for seed in range(100)])
+    found = np.array(
+        [draws_ksd(draws, posterior, size=4, seed=seed).ksd ** 2 for seed in range(100)]
+    )
     assert draws_ksd(draws, posterior, size=4).n_row_evals == 150 * 4
     gradient = Simple().prepare(posterior, None)
     traces = []
     for position in draws.positions.reshape(-1, 2):
-        r = residual_matrix(gradient, jnp.asarray(position))
+        r = residual_matrix(gradient, posterior.rows, jnp.asarray(position))
         traces.append((40 * np.sum(r**2) - np.sum(r.sum(0) ** 2)) / 4)
     error = found.std(ddof=1) / np.sqrt(len(found))
     assert abs(found.mean() - (exact.ksd**2 + np.mean(traces) / 150)) < 4.6 * error
@@ -243,13 +273,25 @@ def test_ksd_of_a_run_with_few_rows_adds_their_noise_and_counts_them(run):
 def test_ksd_of_a_run_refuses_what_makes_no_sense(run):
     posterior, draws = run
     for message, call in {
-        "draws must be the Draws of tallmc.sample; got 'ndarray'": lambda: draws_ksd(draws.positions, posterior),
-        "posterior must be the one that was sampled": lambda: draws_ksd(draws, linear(n_rows=40, dim=3)),
+        "draws must be the Draws of tallmc.sample; got 'ndarray'": lambda: draws_ksd(
+            draws.positions, posterior
+        ),
+        "posterior must be the one that was sampled": lambda: draws_ksd(
+            draws, linear(n_rows=40, dim=3)
+        ),
         "most must be an int of at least 1": lambda: draws_ksd(draws, posterior, most=0),
-        "size must be an int in \\[1, n_rows = 40\\]; got 41": lambda: draws_ksd(draws, posterior, size=41),
-        "units must be positive, or an invertible": lambda: draws_ksd(draws, posterior, units=[1.0, 0.0]),
-        "units must be positive, or an invertible matrix": lambda: draws_ksd(draws, posterior, units=np.ones((2, 2))),
-        "units must be finite, a number, one a coordinate": lambda: draws_ksd(draws, posterior, units=np.ones(3)),
+        "size must be an int in \\[1, n_rows = 40\\]; got 41": lambda: draws_ksd(
+            draws, posterior, size=41
+        ),
+        "units must be positive, or an invertible": lambda: draws_ksd(
+            draws, posterior, units=[1.0, 0.0]
+        ),
+        "units must be positive, or an invertible matrix": lambda: draws_ksd(
+            draws, posterior, units=np.ones((2, 2))
+        ),
+        "units must be a finite number, one number per coordinate": lambda: draws_ksd(
+            draws, posterior, units=np.ones(3)
+        ),
     }.items():
         with pytest.raises(tallmc.InvalidInput, match=message):
             call()

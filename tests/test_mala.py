@@ -1,28 +1,47 @@
-"""MALA and the random walk are exact: started from the posterior they stay there, at any step size."""
+"""MALA and the random walk are exact: they leave the posterior invariant at any step size."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 import tallmc
 from problems import exact_posterior, linear, logistic, slow_after
-from tallmc._loop import advance, start_run
 from tallmc.dynamics import MALA, RandomWalk
 from tallmc.geometry import Dense, Diagonal, Identity
 from tallmc.gradient import Full
 from tallmc.subsample import AllRows
 
 
-def invariance_z(kernel, chains: int = 40_000, steps: int = 6) -> float:
-    """Largest |z| of the first two moments after a few steps from exact draws of a linear regression's posterior."""
-    mean, covariance = exact_posterior(kernel.gradient.posterior)
+@eqx.filter_jit
+def positions_after(bound, keys, start, steps: int):
+    """The positions of all chains after so many steps.
+
+    `advance` would draw the randomness of a whole block of steps for every chain.
+    """
+    kernel, rows = bound.kernel, bound.rows
+
+    def of_chain(key, position, memory):
+        init_key, draw_key = jax.random.split(key)
+        gathered = kernel.gather(kernel.draw(draw_key, steps), rows)
+        step = lambda state, at: (kernel.step(state, *at, rows).state, None)
+        first = kernel.init(init_key, position, memory, rows)
+        return lax.scan(step, first, (gathered, jnp.arange(steps)))[0].position
+
+    return jax.vmap(of_chain)(keys, start, kernel.start_memory(start, rows))
+
+
+def invariance_z(bound, chains: int = 40_000, steps: int = 6) -> float:
+    """Largest |z| of the first two moments after a few steps from exact draws of the posterior.
+
+    The posterior is that of a linear regression. NaN if a position is not finite.
+    """
+    mean, covariance = exact_posterior(bound.posterior)
     start = np.random.default_rng(0).multivariate_normal(mean, covariance, size=chains)
     keys = jax.random.split(jax.random.key(1), chains)
-    state = start_run(kernel, keys, jnp.asarray(start))
-    zero, one = jnp.int32(0), jnp.int32(1)
-    state, _ = advance(kernel, keys, state, zero, jnp.int32(steps), zero, one, 1)
-    centred = np.asarray(state.chains.position) - mean
+    centred = np.asarray(positions_after(bound, keys, jnp.asarray(start), steps)) - mean
     products = np.einsum("ci,cj->cij", centred, centred)
     z = [
         (sample.mean(0) - truth) / (sample.std(0) / np.sqrt(chains))
@@ -33,12 +52,22 @@ def invariance_z(kernel, chains: int = 40_000, steps: int = 6) -> float:
 
 @pytest.mark.parametrize(
     ("dynamics", "geometry"),
-    slow_after(1, [(MALA(), Dense()), (RandomWalk(), Diagonal()), (MALA(), Identity()), (RandomWalk(), Identity())]),
+    slow_after(
+        1,
+        [
+            (MALA(), Dense()),
+            (RandomWalk(), Diagonal()),
+            (MALA(), Identity()),
+            (RandomWalk(), Identity()),
+        ],
+    ),
     ids=["mala-dense", "random-walk-diagonal", "mala", "random-walk"],
 )
 def test_accept_steps_leave_the_posterior_invariant(dynamics, geometry):
     step = 0.5 if isinstance(geometry, Identity) else 1.5
-    method = tallmc.Method(dynamics=dynamics, gradient=Full(), subsample=AllRows(), step_size=step, geometry=geometry)
+    method = tallmc.Method(
+        dynamics=dynamics, gradient=Full(), subsample=AllRows(), step_size=step, geometry=geometry
+    )
     assert invariance_z(method.prepare(linear()).kernel) < 4.6
 
 
@@ -53,7 +82,7 @@ def test_accept_steps_move_and_report_it(name):
 def test_mala_agrees_with_quadrature_on_a_logistic_regression():
     posterior = logistic(n_rows=8, dim=1)
     grid = np.linspace(-8, 8, 4001)
-    log_density = -np.asarray(jax.vmap(lambda value: posterior.potential(value[None]))(jnp.asarray(grid)))
+    log_density = -np.asarray(jax.vmap(posterior.potential)(jnp.asarray(grid)[:, None]))
     weight = np.exp(log_density - log_density.max())
     weight /= weight.sum()
     moments = weight @ grid, weight @ grid**2
@@ -66,7 +95,10 @@ def test_mala_agrees_with_quadrature_on_a_logistic_regression():
 
 
 def test_a_proposal_without_density_is_refused():
-    """Far from the mode a huge step overshoots to where Poisson rates overflow: the chain stays, it does not fail."""
+    """Far from the mode a huge step overshoots to where Poisson rates overflow.
+
+    The chain stays where it is and does not fail.
+    """
     x = np.ones((3, 1))
     posterior = tallmc.models.poisson_regression(x, [1, 2, 3], prior_variance=1e6)
     with pytest.warns(tallmc.SamplingWarning, match="never moved"):
@@ -78,16 +110,19 @@ def test_a_proposal_without_density_is_refused():
 
 @pytest.mark.slow
 def test_mala_is_exact_in_single_precision_with_large_counts():
-    """20,000 counts near 3000: a potential summed plainly in float32 would be off by more than the posterior is wide."""
+    """20,000 counts near 3000.
+
+    The error of a potential summed plainly in float32 would be larger than the posterior's width.
+    """
     rng = np.random.default_rng(0)
     x = np.c_[np.ones(20_000), rng.normal(size=20_000)].astype(np.float32)
     y = rng.poisson(np.exp(x @ [8.0, 0.01]))
     posterior = tallmc.models.poisson_regression(x, y, prior_variance=10.0)
-    exact = tallmc.laplace(tallmc.models.poisson_regression(x.astype(float), y, prior_variance=10.0))
+    double = tallmc.models.poisson_regression(x.astype(float), y, prior_variance=10.0)
+    exact = tallmc.laplace(double)
     sd = np.sqrt(np.diag(exact.covariance))
-    draws = tallmc.sample(
-        posterior, tallmc.mala(1.2 * sd.min() ** 2), chains=16, draws=500, start=np.asarray(exact.position), seed=0
-    )
+    method, start = tallmc.mala(1.2 * sd.min() ** 2), np.asarray(exact.position)
+    draws = tallmc.sample(posterior, method, chains=16, draws=500, start=start, seed=0)
     assert draws.positions.dtype == np.float32
     assert draws.sample_stats["acceptance_rate"].mean() > 0.5
     table = draws.summary()

@@ -1,4 +1,7 @@
-"""Estimators with a memory: their exact stationary law as random affine recursions, the rows they count, what they keep."""
+"""Estimators with a memory: their stationary law, the rows they count, and what they keep.
+
+The exact stationary law on a linear regression comes from random affine recursions.
+"""
 
 import itertools
 
@@ -9,22 +12,37 @@ import numpy as np
 import pytest
 
 import tallmc
-from problems import DYNAMICS, exact_posterior, linear, logistic, logistic_by_autodiff, slow_after
+from problems import (
+    DYNAMICS,
+    exact_posterior,
+    linear,
+    logistic,
+    logistic_by_autodiff,
+    slow_after,
+    start_of,
+)
 from stationary import Law, largest_z, law_z, run_chains
+from tallmc.core.pytrees import named_leaves
+from tallmc.engine.loop import block_steps
+from tallmc.engine.run import Run, chain_keys
 from tallmc.gradient import SAGA, SVRG, Batch, SagaGradient, SvrgGradient
 from tallmc.subsample import Bandit, Preferential, Uniform
 
 STEP = 0.1
 
 
-def affine_maps(kernel, size):
-    """(probability, A, b) of the map (θ, table) → (θ, table) without noise, for every batch: SAGA on a linear regression."""
-    posterior, gradient = kernel.posterior, kernel.gradient
+def affine_maps(bound, size):
+    """(probability, A, b) of the noiseless map (θ, table) → (θ, table), for every batch.
+
+    This is SAGA on a linear regression.
+    """
+    posterior, kernel = bound.posterior, bound.kernel
     N, d = posterior.n_rows, posterior.dim
     x, y = np.asarray(posterior.data.x), np.asarray(posterior.data.y)
-    noise, prior = float(posterior.family.noise_variance), float(posterior.prior_variance)
-    p = kernel.selection.law.probabilities()
-    assert isinstance(gradient, SagaGradient)
+    model = posterior.model
+    noise, prior = float(model.family.noise_variance), float(model.prior_variance)
+    p = kernel.selection.stream.probabilities()
+    assert isinstance(kernel.gradient, SagaGradient)
     for batch in itertools.product(range(N), repeat=size):
         A, b = np.eye(d + N), np.zeros(d + N)
         # ∇f̂ = θ/prior + Σ_i t_i x_i + Σ_{i∈S} w_i (c_i(θ) − t_i) x_i,  c_i(θ) = (x_iᵀθ − y_i)/noise
@@ -44,10 +62,10 @@ def affine_maps(kernel, size):
         yield np.prod(p[list(batch)]), A, b
 
 
-def saga_law(kernel, size) -> Law:
+def saga_law(bound, size) -> Law:
     """Stationary mean and covariance of θ' = A_S s + b_S + noise, averaged over every batch S."""
-    d = kernel.posterior.dim
-    probability, A, b = (np.array(part) for part in zip(*affine_maps(kernel, size), strict=True))
+    d = bound.posterior.dim
+    probability, A, b = (np.array(part) for part in zip(*affine_maps(bound, size), strict=True))
     k = A.shape[1]
     mean_A, mean_b = np.tensordot(probability, A, 1), probability @ b
     mean = np.linalg.solve(np.eye(k) - mean_A, mean_b)
@@ -60,21 +78,24 @@ def saga_law(kernel, size) -> Law:
     return Law(mean[:d], S[:d, :d], (mean_A @ S)[:d, :d])
 
 
-@pytest.mark.parametrize("subsample", [Uniform(), Preferential("curvature")], ids=["uniform", "preferential"])
+@pytest.mark.parametrize(
+    "subsample", [Uniform(), Preferential("curvature")], ids=["uniform", "preferential"]
+)
 def test_saga_has_its_exact_stationary_law(subsample):
-    """Two draws a step, so that a row may be drawn twice."""
+    """With two draws per step, a row may be drawn twice."""
     posterior = linear(n_rows=7)
-    kernel = tallmc.Method(gradient=SAGA(), subsample=subsample, size=2, step_size=STEP).prepare(posterior).kernel
-    law = saga_law(kernel, 2)
+    method = tallmc.Method(gradient=SAGA(), subsample=subsample, size=2, step_size=STEP)
+    bound = method.prepare(posterior).kernel
+    law = saga_law(bound, 2)
     np.testing.assert_allclose(law.mean, exact_posterior(posterior)[0], rtol=1e-10)
-    z = law_z(kernel, law)
+    z = law_z(bound, law)
     assert max(z.values()) < 4.6, z
 
 
 class DuplicatesCountedTwice(SagaGradient):
     def learn(self, memory, batch, residuals):
         learned = super().learn(memory, batch, residuals)
-        change = self.posterior.combine(residuals, batch.rows, jnp.ones_like(batch.weights))
+        change = self.model.combine(residuals, batch.rows, jnp.ones_like(batch.weights))
         return type(memory)(learned.compact, memory.row_sum.plus(change))
 
 
@@ -90,18 +111,22 @@ class SumForgotten(SagaGradient):
 
 @pytest.mark.parametrize("kind", [DuplicatesCountedTwice, TableNeverChanges, SumForgotten])
 def test_law_kills(kind):
-    kernel = tallmc.saga_ld(STEP, size=2).prepare(linear(n_rows=7)).kernel
-    mutant = eqx.tree_at(lambda k: k.gradient, kernel, kind(kernel.posterior))
-    z = law_z(mutant, saga_law(kernel, 2), chains=512)
+    bound = tallmc.saga_ld(STEP, size=2).prepare(linear(n_rows=7)).kernel
+    mutant = eqx.tree_at(lambda b: b.kernel.gradient, bound, kind(bound.kernel.model))
+    z = law_z(mutant, saga_law(bound, 2), chains=512)
     assert not max(z.values()) < 4.6
 
 
-def svrg_law(kernel, size, every) -> Law:
-    """At the ends of periods: the law of θ after `every` steps around a centre that is θ at their start."""
-    posterior = kernel.posterior
+def svrg_law(bound, size, every) -> Law:
+    """The law of θ at the ends of periods of `every` steps.
+
+    The centre of a period is θ at its start.
+    """
+    posterior = bound.posterior
     mean, covariance = exact_posterior(posterior)
     x, d, H = np.asarray(posterior.data.x), posterior.dim, np.linalg.inv(covariance)
-    p, noise = kernel.selection.law.probabilities(), float(posterior.family.noise_variance)
+    p = bound.kernel.selection.stream.probabilities()
+    noise = float(posterior.model.family.noise_variance)
     B = np.einsum("ij,ik->ijk", x, x) / noise
     M = np.block([[np.eye(d) - STEP / 2 * H, np.zeros((d, d))], [np.zeros((d, d)), np.eye(d)]])
     apart = np.block([np.eye(d), -np.eye(d)])
@@ -110,49 +135,123 @@ def svrg_law(kernel, size, every) -> Law:
         S = np.block([[S, S], [S, S]])
         for _ in range(every):
             distance = apart @ S @ apart.T
-            gradient = (np.einsum("ijk,kl,iml->jm", B / p[:, None, None], distance, B) - B.sum(0) @ distance @ B.sum(0)) / size
+            second = np.einsum("ijk,kl,iml->jm", B / p[:, None, None], distance, B)
+            gradient = (second - B.sum(0) @ distance @ B.sum(0)) / size
             S = M @ S @ M.T
             S[:d, :d] += STEP * np.eye(d) + STEP**2 / 4 * gradient
         return S[:d, :d]
 
     constant = period(np.zeros((d, d)))
-    operator = np.stack([(period(unit) - constant).ravel() for unit in np.eye(d * d).reshape(-1, d, d)], axis=1)
+    basis = np.eye(d * d).reshape(-1, d, d)
+    operator = np.stack([(period(unit) - constant).ravel() for unit in basis], axis=1)
     S = np.linalg.solve(np.eye(d * d) - operator, constant.ravel()).reshape(d, d)
     return Law(mean, S, np.linalg.matrix_power(M[:d, :d], every) @ S)
 
 
-def svrg_z(kernel, law, every):
-    """From a start away from the mode, so that a centre left behind is a bad one."""
-    centred = run_chains(kernel, chains=1024, steps=400, burn_in=40 * every, start=law.mean + 1.5, thin=every) - law.mean
+def svrg_z(bound, law, every):
+    """Largest |z| of long runs against the law.
+
+    The start is away from the mode, so that a centre that is never renewed is a bad one.
+    """
+    settings = {"chains": 1024, "steps": 400, "burn_in": 40 * every, "thin": every}
+    centred = run_chains(bound, start=law.mean + 1.5, **settings) - law.mean
+    second = np.einsum("cti,ctj->cij", centred, centred) / centred.shape[1]
+    lag1 = np.einsum("cti,ctj->cij", centred[:, 1:], centred[:, :-1]) / (centred.shape[1] - 1)
     return max(
         largest_z(centred.mean(1), np.zeros(2)),
-        largest_z(np.einsum("cti,ctj->cij", centred, centred) / centred.shape[1], law.covariance),
-        largest_z(np.einsum("cti,ctj->cij", centred[:, 1:], centred[:, :-1]) / (centred.shape[1] - 1), law.lag1),
+        largest_z(second, law.covariance),
+        largest_z(lag1, law.lag1),
     )
 
 
-@pytest.mark.parametrize("subsample", [Uniform(), Preferential("frobenius")], ids=["uniform", "preferential"])
+@pytest.mark.parametrize(
+    "subsample", [Uniform(), Preferential("frobenius")], ids=["uniform", "preferential"]
+)
 def test_svrg_has_its_exact_stationary_law(subsample):
-    kernel = tallmc.Method(gradient=SVRG(5), subsample=subsample, size=2, step_size=STEP).prepare(linear()).kernel
-    assert svrg_z(kernel, svrg_law(kernel, 2, 5), 5) < 4.6
+    method = tallmc.Method(gradient=SVRG(5), subsample=subsample, size=2, step_size=STEP)
+    bound = method.prepare(linear()).kernel
+    assert svrg_z(bound, svrg_law(bound, 2, 5), 5) < 4.6
 
 
 class CentreNeverMoves(SvrgGradient):
-    def refresh(self, memory, position, step):
+    def renew(self, memory, positions, row_sums):
         return memory
 
 
 class CentreMovesWithoutItsSum(SvrgGradient):
-    def refresh(self, memory, position, step):
-        renewed = super().refresh(memory, position, step)
+    def renew(self, memory, positions, row_sums):
+        renewed = super().renew(memory, positions, row_sums)
         return type(memory)(renewed.position, memory.row_sum)
 
 
 @pytest.mark.parametrize("kind", [CentreNeverMoves, CentreMovesWithoutItsSum])
 def test_svrg_law_kills(kind):
-    kernel = tallmc.svrg_ld(STEP, size=2, every=5).prepare(linear()).kernel
-    mutant = eqx.tree_at(lambda k: k.gradient, kernel, kind(posterior=kernel.posterior, every=5))
-    assert not svrg_z(mutant, svrg_law(kernel, 2, 5), 5) < 4.6
+    bound = tallmc.svrg_ld(STEP, size=2, every=5).prepare(linear()).kernel
+    mutant = eqx.tree_at(
+        lambda b: b.kernel.gradient, bound, kind(model=bound.kernel.model, every=5)
+    )
+    assert not svrg_z(mutant, svrg_law(bound, 2, 5), 5) < 4.6
+
+
+def centre_of(stepped):
+    """What SVRG keeps, to be recorded with every step."""
+    centre = stepped.state.memory.gradient
+    return {"centre": centre.position, "centre_row_sum": centre.row_sum}
+
+
+def svrg_run(every, draws, record=None):
+    """A run of three chains from different starts, one draw per step; not a step of it is done."""
+    bound = tallmc.svrg_ld(STEP, size=2, every=every).prepare(linear()).kernel
+    start = jnp.asarray([[0.5, 2.5], [-1.0, 0.0], [3.0, 1.0]])
+    return Run(bound, chain_keys(0, 3), start, 0, 1, draws, record=record)
+
+
+def test_the_centre_of_svrg_is_the_position_at_the_last_step_that_was_due():
+    """At every step, in three blocks of randomness whose length is no multiple of `every`."""
+    every, model, rows = 7, linear().model, linear().rows
+    run = svrg_run(every, 1200, record=centre_of)
+    block = block_steps(run.kernel, run.rows)
+    assert block % every and 2 * block < 1200
+    run.run_to(1200)
+    before_step = np.concatenate([np.asarray(run.start)[:, None], run.positions()], axis=1)[:, :-1]
+    last_due = np.arange(1200) // every * every
+    stats = run.sample_stats()
+    np.testing.assert_array_equal(stats["centre"], before_step[:, last_due])
+    for chain, step in itertools.product(range(3), (0, 6, 7, 500, block, 1199)):
+        centre = jnp.asarray(stats["centre"][chain, step])
+        total = model.potential_and_gradient(centre, rows).rounded()[1]
+        exact = np.asarray(total - model.prior_gradient(centre))
+        np.testing.assert_allclose(stats["centre_row_sum"][chain, step], exact, rtol=1e-12)
+
+
+@pytest.mark.parametrize("every", slow_after(2, [7, 300, 1]))
+def test_an_svrg_run_does_not_depend_on_where_its_calls_are_cut(every):
+    """Cuts before, at and after a renewal and a block's end; some resume from a snapshot."""
+    whole = svrg_run(every, 600, record=centre_of)
+    whole.run_to(600)
+    block = block_steps(whole.kernel, whole.rows)
+    cuts = [1, 6, 7, 8, 299, 300, 301, block - 1, block, block + 1, 600]
+    assert cuts == sorted(cuts)
+    cut = svrg_run(every, 600, record=centre_of)
+    for draws in cuts:
+        cut.run_to(draws)
+    np.testing.assert_array_equal(cut.positions(), whole.positions())
+    for name, values in whole.sample_stats().items():
+        np.testing.assert_array_equal(cut.sample_stats()[name], values)
+
+    resumed, parts = svrg_run(every, 600), []
+    for draws in cuts:
+        snapshot = resumed.snapshot()
+        resumed = svrg_run(every, 600)
+        resumed.restore(snapshot)
+        resumed.run_to(draws)
+        parts.append(resumed.positions())
+    np.testing.assert_array_equal(np.concatenate(parts, axis=1), whole.positions())
+    assert resumed.rows_touched() == whole.rows_touched()
+    last, expected = named_leaves(resumed.state), named_leaves(whole.state)
+    assert last.keys() == expected.keys()
+    for name, leaf in expected.items():
+        np.testing.assert_array_equal(last[name], leaf)
 
 
 def test_passes_of_svrg_and_the_table_of_saga_are_counted():
@@ -167,34 +266,39 @@ def test_passes_of_svrg_and_the_table_of_saga_are_counted():
 
 
 @pytest.mark.parametrize("model", [logistic, logistic_by_autodiff])
-def test_the_table_of_a_glm_is_one_number_a_row(model):
+def test_the_table_of_a_glm_is_one_number_per_row(model):
     posterior = model(n_rows=9)
-    memory = SAGA().prepare(posterior, None).start(jnp.array([0.3, -0.2]))
+    gradient = SAGA().prepare(posterior, None)
+    memory = start_of(gradient, posterior.rows, jnp.array([0.3, -0.2]))
     assert memory.compact.shape == ((9,) if model is logistic else (9, 2))
 
 
 def test_sum_of_the_table_stays_what_the_table_says_in_single_precision():
-    """After many steps, with rounding errors that would add up."""
+    """Over many steps, rounding errors would add up without compensation."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(200, 3)).astype(np.float32) * 30
-    posterior = tallmc.models.linear_regression(x, 1e4 + x @ np.float32([1, 2, 3]), prior_variance=np.float32(10))
-    kernel = tallmc.saga_ld(1e-6, size=8).prepare(posterior).kernel
+    y = 1e4 + x @ np.float32([1, 2, 3])
+    posterior = tallmc.models.linear_regression(x, y, prior_variance=np.float32(10))
+    kernel = tallmc.saga_ld(1e-6, size=8).prepare(posterior).kernel.kernel
     gradient, position = kernel.gradient, jnp.zeros(3, jnp.float32)
 
     @jax.jit
-    def many(memory, picks):
-        def one(memory, picks):
-            rows = jax.tree.map(lambda column: column[picks.indices], posterior.data)
-            at = position + jnp.sin(jnp.sum(picks.indices)).astype(jnp.float32)
-            batch = Batch(rows, picks.weights, picks.indices)
-            return gradient.learn(memory, batch, gradient.residuals(at, rows, picks.indices, memory)), None
+    def many(memory, drawn):
+        def one(memory, drawn):
+            rows = jax.tree.map(lambda column: column[drawn.indices], posterior.data)
+            at = position + jnp.sin(jnp.sum(drawn.indices)).astype(jnp.float32)
+            batch = Batch(rows, drawn.weights, drawn.indices)
+            residuals = gradient.residuals(at, rows, drawn.indices, memory)
+            return gradient.learn(memory, batch, residuals), None
 
-        return jax.lax.scan(one, memory, picks)[0]
+        return jax.lax.scan(one, memory, drawn)[0]
 
-    memory = many(gradient.start(position), kernel.selection.supply(jax.random.key(0), 50_000))
+    start = start_of(gradient, posterior.rows, position)
+    memory = many(start, kernel.selection.draw(jax.random.key(0), 50_000))
     exact = np.asarray(memory.compact, np.float64) @ np.asarray(x, np.float64)
     assert memory.compact.dtype == jnp.float32
-    np.testing.assert_allclose(memory.row_sum.rounded(), exact, atol=2e-6 * np.abs(memory.compact).max() * np.abs(x).sum(0).max())
+    atol = 2e-6 * np.abs(memory.compact).max() * np.abs(x).sum(0).max()
+    np.testing.assert_allclose(memory.row_sum.rounded(), exact, atol=atol)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +307,9 @@ def test_sum_of_the_table_stays_what_the_table_says_in_single_precision():
     ids=["svrg-nose-hoover", "saga-rmsprop", "saga-recipe"],
 )
 def test_memories_go_with_other_dynamics(gradient, dynamics):
-    method = tallmc.Method(dynamics=DYNAMICS[dynamics], gradient=gradient, subsample=Bandit(), size=3, step_size=0.02)
+    method = tallmc.Method(
+        dynamics=DYNAMICS[dynamics], gradient=gradient, subsample=Bandit(), size=3, step_size=0.02
+    )
     draws = tallmc.sample(linear(), method, chains=2, draws=40, burn_in=3)
     assert draws.ok.all()
     assert np.isfinite(draws.positions).all()

@@ -1,4 +1,4 @@
-"""The thermostat: its law with gradient noise, without Monte Carlo, and long runs against it."""
+"""The thermostat: long runs against its law with gradient noise, found without Monte Carlo."""
 
 import dataclasses
 
@@ -11,11 +11,12 @@ import tallmc
 from galerkin import gauss, stationary_law
 from problems import exact_posterior, linear, slow_after
 from stationary import exact_law, largest_z, run_chains
-from tallmc._rows import take_rows
+from tallmc.core.linear_maps import IdentityMap
 from tallmc.dynamics import NoseHoover, NoseHooverDynamics
 from tallmc.dynamics.nose_hoover import ThermostatState
 from tallmc.geometry import Dense
 from tallmc.gradient import Batch, ControlVariate, Simple
+from tallmc.rows.gather import take_rows
 from tallmc.subsample import Preferential, Uniform
 from tallmc.subsample.selection import Estimate, Memory
 
@@ -29,31 +30,43 @@ COMPOSITIONS = {
 
 
 def one_dimensional():
-    """Six rows that differ enough to matter and not so much that a law of single rows has heavy tails."""
+    """Six rows that differ, but not so much that the law with one row per step has heavy tails."""
     x = np.array([0.7, 1.4, 1.0, -0.9, -1.2, 1.1])
     noise = np.array([0.5, -0.4, 0.3, 0.6, -0.2, -0.6])
-    return tallmc.models.linear_regression(x[:, None], 0.8 * x + noise, prior_variance=4.0, noise_variance=0.5)
+    return tallmc.models.linear_regression(
+        x[:, None], 0.8 * x + noise, prior_variance=4.0, noise_variance=0.5
+    )
 
 
 def prepared(name, step=STEP):
     gradient, subsample = COMPOSITIONS[name]
     method = tallmc.Method(
-        dynamics=NoseHoover(FRICTION), gradient=gradient, subsample=subsample, size=1, step_size=step, geometry=Dense()
+        dynamics=NoseHoover(FRICTION),
+        gradient=gradient,
+        subsample=subsample,
+        size=1,
+        step_size=step,
+        geometry=Dense(),
     )
     return method.prepare(one_dimensional()).kernel
 
 
-def law_by_the_papers_formulas(kernel, step, degree=10):
-    """The law of (u, ρ, η − A), u the whitened position, from Table 1 and every row that a step may draw."""
-    posterior, selection, h = kernel.posterior, kernel.selection, step / 2
+def law_by_the_papers_formulas(bound, step, degree=10):
+    """The law of (u, ρ, η − A), u the whitened position, from Table 1.
+
+    The events of a step are all rows that it may draw.
+    """
+    posterior, kernel, h = bound.posterior, bound.kernel, step / 2
+    selection = kernel.selection
     mean, covariance = exact_posterior(posterior)
     sd = np.sqrt(covariance[0, 0])
 
     @jax.jit
     def gradients(row, u):
-        picks = selection.picks_at(jnp.array([row]))
-        batch = Batch(take_rows(posterior.data, picks.indices), picks.weights)
-        return sd * jax.vmap(lambda v: kernel.gradient(jnp.asarray(mean) + sd * v[None], batch)[0])(u)
+        drawn = selection.completed(selection.stream.at(jnp.array([row])))
+        batch = Batch(take_rows(posterior.data, drawn.indices), drawn.weights)
+        at = lambda v: kernel.gradient(jnp.asarray(mean) + sd * v[None], batch)[0]
+        return sd * jax.vmap(at)(u)
 
     def step_of(states, event):
         row, xi = event
@@ -63,14 +76,17 @@ def law_by_the_papers_formulas(kernel, step, degree=10):
         kicked = momentum - h * (force + friction * momentum) + np.sqrt(2 * FRICTION * h) * xi
         return np.stack([u + h * momentum, kicked, excess + h * (momentum**2 - 1)], axis=1)
 
-    p = selection.law.probabilities()
-    events = [(p[row] * weight, (row, xi)) for row in range(posterior.n_rows) for weight, xi in gauss(6)]
+    p = selection.stream.probabilities()
+    events = [
+        (p[row] * weight, (row, xi)) for row in range(posterior.n_rows) for weight, xi in gauss(6)
+    ]
     return stationary_law(step_of, events, [1.0, 1.0, 1.0], degree), mean, sd
 
 
-def moments_z(kernel, law, mean, sd, seed=0):
-    """|z| of the mean and second moment of the position, whitened, over many chains."""
-    u = (run_chains(kernel, chains=1024, steps=300, thin=10, burn_in=1000, start=mean, seed=seed)[..., 0] - mean[0]) / sd
+def moments_z(bound, law, mean, sd, seed=0):
+    """|z| of the mean and second moment of the whitened position, over many chains."""
+    settings = {"chains": 1024, "steps": 300, "thin": 10, "burn_in": 1000}
+    u = (run_chains(bound, start=mean, seed=seed, **settings)[..., 0] - mean[0]) / sd
     return max(
         largest_z(u.mean(1)[:, None], np.array([law.mean(0)])),
         largest_z((u**2).mean(1)[:, None], np.array([law.second_moment(0)])),
@@ -79,47 +95,54 @@ def moments_z(kernel, law, mean, sd, seed=0):
 
 @pytest.mark.parametrize("name", slow_after(2, COMPOSITIONS))
 def test_long_runs_have_the_law_of_the_papers_formulas(name):
-    kernel = prepared(name)
-    law, mean, sd = law_by_the_papers_formulas(kernel, STEP)
-    assert law.second_moment(1) == pytest.approx(1, abs=1e-9)  # equipartition: the thermostat allows nothing else
-    assert moments_z(kernel, law, mean, sd) < 4.6
+    bound = prepared(name)
+    law, mean, sd = law_by_the_papers_formulas(bound, STEP)
+    assert law.second_moment(1) == pytest.approx(1, abs=1e-9)  # equipartition, by the thermostat
+    assert moments_z(bound, law, mean, sd) < 4.6
 
 
 def test_momenta_are_as_hot_as_they_should_be_whatever_the_noise():
-    """E ‖ρ‖² = d at any step size and any gradient noise, since the thermostat is at rest on average."""
+    """E ‖ρ‖² = d at any step size and any gradient noise: the thermostat is stationary."""
     method = tallmc.sgnht(0.02, size=2, friction=2.0)
-    draws = tallmc.sample(linear(), method, chains=256, draws=500, thin=10, burn_in=2000, seed=0)
-    temperature, thermostat = (draws.sample_stats[name].mean(1) for name in ("temperature", "thermostat"))
+    settings = {"chains": 256, "draws": 500, "thin": 10, "burn_in": 2000, "seed": 0}
+    stats = tallmc.sample(linear(), method, **settings).sample_stats
+    temperature, thermostat = (stats[name].mean(1) for name in ("temperature", "thermostat"))
     assert largest_z(temperature[:, None], np.array([1.0])) < 4.6
     above = (thermostat.mean() - 2.0) / (thermostat.std() / np.sqrt(len(thermostat)))
-    assert above > 4.6  # it has risen above A to absorb the noise
+    assert above > 4.6  # the thermostat rises above A to absorb the noise
 
 
 def test_thermostat_absorbs_noise_that_underdamped_dynamics_does_not():
-    """Whitened variances: the thermostat's by its law, the other's by the Lyapunov solution."""
+    """Whitened variances of both.
+
+    That of the thermostat comes from its law, the other from the Lyapunov solution.
+    """
     posterior, step = one_dimensional(), 0.02
     law, _, sd = law_by_the_papers_formulas(prepared("simple-uniform", step), step)
-    method = tallmc.Method(dynamics=tallmc.dynamics.Underdamped(FRICTION), size=1, step_size=step, geometry=Dense())
+    underdamped = tallmc.dynamics.Underdamped(FRICTION)
+    method = tallmc.Method(dynamics=underdamped, size=1, step_size=step, geometry=Dense())
     widened = exact_law(method.prepare(posterior).kernel, step).covariance[0, 0] / sd**2
     assert widened > 1.02
     assert abs(law.second_moment(0) - 1) < 0.5 * (widened - 1)
 
 
 class NormForItsSquare(NoseHooverDynamics):
-    """‖ρ‖ where ‖ρ‖² belongs."""
+    """‖ρ‖ in place of ‖ρ‖²."""
 
     def step(self, state, evaluate, step_size, noise):
         moved = super().step(state, evaluate, step_size, noise)
         norm = jnp.linalg.norm(state.momentum) / state.momentum.shape[0]
-        return moved._replace(state=dataclasses.replace(moved.state, thermostat=state.thermostat + step_size / 2 * (norm - 1)))
+        thermostat = state.thermostat + step_size / 2 * (norm - 1)
+        return moved._replace(state=dataclasses.replace(moved.state, thermostat=thermostat))
 
 
 class MinusOneForgotten(NoseHooverDynamics):
-    """No Γ: the thermostat only ever rises."""
+    """Without Γ the thermostat never falls."""
 
     def step(self, state, evaluate, step_size, noise):
         moved = super().step(state, evaluate, step_size, noise)
-        return moved._replace(state=dataclasses.replace(moved.state, thermostat=moved.state.thermostat + step_size / 2))
+        thermostat = moved.state.thermostat + step_size / 2
+        return moved._replace(state=dataclasses.replace(moved.state, thermostat=thermostat))
 
 
 class HalfTheNoise(NoseHooverDynamics):
@@ -129,17 +152,23 @@ class HalfTheNoise(NoseHooverDynamics):
 
 @pytest.mark.parametrize("kind", slow_after(1, [NormForItsSquare, MinusOneForgotten, HalfTheNoise]))
 def test_law_kills(kind):
-    kernel = prepared("control-variate-uniform")
-    law, mean, sd = law_by_the_papers_formulas(kernel, STEP)
-    mutant = dataclasses.replace(kernel, dynamics=kind(kernel.dynamics.geometry, kernel.dynamics.friction))
-    assert not moments_z(mutant, law, mean, sd) < 4.6  # NaN where the chains ran away
+    bound = prepared("control-variate-uniform")
+    law, mean, sd = law_by_the_papers_formulas(bound, STEP)
+    dynamics = bound.kernel.dynamics
+    mutated = dataclasses.replace(bound.kernel, dynamics=kind(dynamics.geometry, dynamics.friction))
+    mutant = dataclasses.replace(bound, kernel=mutated)
+    assert not moments_z(mutant, law, mean, sd) < 4.6  # NaN if the chains diverge
 
 
 def test_one_step_by_hand():
-    dynamics = NoseHooverDynamics(tallmc.geometry.IdentityGeometry(), jnp.asarray(2.0))
+    dynamics = NoseHooverDynamics(IdentityMap(), jnp.asarray(2.0))
     state = ThermostatState(jnp.array([1.0, 2.0]), jnp.array([3.0, -1.0]), jnp.asarray(1.5))
     gradient = lambda at, to: Estimate(jnp.array([10.0, 20.0]), jnp.int32(1), Memory())
     new = dynamics.step(state, gradient, jnp.asarray(0.2), jnp.array([0.5, 1.0])).state
     np.testing.assert_allclose(new.position, [1.3, 1.9])
-    np.testing.assert_allclose(new.momentum, [3 - 0.1 * (10 + 4.5) + np.sqrt(0.4) * 0.5, -1 - 0.1 * (20 - 1.5) + np.sqrt(0.4)])
+    kicked = [
+        3 - 0.1 * (10 + 4.5) + np.sqrt(0.4) * 0.5,
+        -1 - 0.1 * (20 - 1.5) + np.sqrt(0.4),
+    ]
+    np.testing.assert_allclose(new.momentum, kicked)
     np.testing.assert_allclose(new.thermostat, 1.5 + 0.1 * (10 / 2 - 1))

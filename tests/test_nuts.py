@@ -1,4 +1,4 @@
-"""Full-data NUTS as a reference: exact moments, honest counts, and a clear word where BlackJAX is missing."""
+"""Full-data NUTS has exact moments, counts its rows and reports a missing BlackJAX."""
 
 import sys
 
@@ -12,11 +12,15 @@ from problems import exact_posterior, linear, logistic
 from tallmc.reference import nuts
 
 LIMIT = 4.6
-SHAPE = {"chains": 32, "draws": 500, "warmup": 300}  # one for all: a run of another shape is another compilation
+# Shared by all tests, because every other shape is compiled again.
+SHAPE = {"chains": 32, "draws": 500, "warmup": 300}
 
 
 def moment_z(x: np.ndarray, mean: float, variance: float) -> float:
-    """Largest |z| of mean and second central moment of one parameter, by the spread of the chains' averages."""
+    """Largest |z| of the mean and the second central moment of one parameter.
+
+    Standard errors come from the spread of the averages of the chains.
+    """
     z = []
     for values, truth in (x, mean), ((x - mean) ** 2, variance):
         per_chain = values.mean(1)
@@ -31,7 +35,10 @@ def test_moments_of_a_linear_regression_are_exact():
     for j in range(posterior.dim):
         assert moment_z(draws.positions[..., j], mean[j], covariance[j, j]) < LIMIT
     products = np.prod(draws.positions - mean, axis=2).mean(1)
-    assert abs(products.mean() - covariance[0, 1]) / (products.std(ddof=1) / len(products) ** 0.5) < LIMIT
+    assert (
+        abs(products.mean() - covariance[0, 1]) / (products.std(ddof=1) / len(products) ** 0.5)
+        < LIMIT
+    )
 
 
 def test_rows_are_counted_from_integration_steps():
@@ -43,7 +50,8 @@ def test_rows_are_counted_from_integration_steps():
     assert (draws.sample_stats["batch_size"] == posterior.n_rows * steps).all()
     assert (counted[:, 0] >= posterior.n_rows * (1 + SHAPE["warmup"] + steps[:, 0])).all()
     assert draws.n_row_evals_sampling == counted[:, -1].sum()
-    assert draws.n_row_evals_preparation == anchor.n_row_evals + 2 * posterior.n_rows  # its check, and f at the start
+    # One pass checks the anchor, another evaluates f at the start.
+    assert draws.n_row_evals_preparation == anchor.n_row_evals + 2 * posterior.n_rows
     assert draws.ok.all() and not draws.sample_stats["diverging"].any()
     assert (2 ** draws.sample_stats["tree_depth"] > steps).all()
     assert 0.7 < draws.sample_stats["acceptance_rate"].mean() < 0.95
@@ -54,7 +62,9 @@ def test_rows_are_counted_from_integration_steps():
 def test_the_same_seed_gives_the_same_draws_and_another_gives_others():
     posterior = linear()
     anchor = tallmc.laplace(posterior)
-    first, again, other = (nuts(posterior, **SHAPE, anchor=anchor, seed=seed).positions for seed in (3, 3, 4))
+    first, again, other = (
+        nuts(posterior, **SHAPE, anchor=anchor, seed=seed).positions for seed in (3, 3, 4)
+    )
     assert (first == again).all()
     assert (first != other).any(axis=2).all()
     assert (first[0] != first[1]).any()
@@ -64,7 +74,9 @@ def test_the_same_seed_gives_the_same_draws_and_another_gives_others():
 def test_draws_of_a_logistic_regression_agree_with_quadrature():
     posterior = logistic(n_rows=8, dim=1)
     grid = np.linspace(-10, 10, 4001)
-    log_density = -np.asarray(jax.vmap(lambda value: posterior.potential(value[None]))(jnp.asarray(grid)))
+    log_density = -np.asarray(
+        jax.vmap(lambda value: posterior.potential(value[None]))(jnp.asarray(grid))
+    )
     weight = np.exp(log_density - log_density.max())
     weight /= weight.sum()
     mean = weight @ grid
@@ -74,12 +86,14 @@ def test_draws_of_a_logistic_regression_agree_with_quadrature():
 
 @pytest.mark.slow
 def test_small_parts_of_a_large_potential_survive_single_precision():
-    """A potential of 8·10⁷ rounds to 8 in float32; measured from the start, its differences do not."""
+    """float32 resolves a potential of 8·10⁷ only to 8, but its difference from the start well."""
     rng = np.random.default_rng(0)
     x = np.c_[np.ones(4000), rng.normal(size=4000)].astype(np.float32)
     y = x @ [1.0, -0.5] + 200 * rng.normal(size=4000)
     single = tallmc.models.linear_regression(x, y, prior_variance=10.0)
-    mean, covariance = exact_posterior(tallmc.models.linear_regression(x.astype(float), y, prior_variance=10.0))
+    mean, covariance = exact_posterior(
+        tallmc.models.linear_regression(x.astype(float), y, prior_variance=10.0)
+    )
     draws = nuts(single, chains=16, draws=200, warmup=50, anchor=tallmc.laplace(single))
     assert draws.positions.dtype == np.float32
     assert draws.sample_stats["acceptance_rate"].mean() > 0.7

@@ -1,4 +1,7 @@
-"""The order of the stationary bias in the step size, for each integrator, with exact gradients and without Monte Carlo."""
+"""The order of the stationary bias in the step size, for each integrator.
+
+Gradients are exact, and the stationary laws are computed without Monte Carlo.
+"""
 
 import equinox as eqx
 import jax
@@ -29,13 +32,18 @@ QUARTIC = 0.2
 HALVINGS = 4
 
 
+def quartic_log_likelihood(theta, row):
+    return -QUARTIC * row * theta**4 / 4
+
+
+def standard_normal_log_prior(theta):
+    return -(theta**2) / 2
+
+
 def anharmonic() -> tallmc.Posterior:
     """f(θ) = θ²/2 + 0.05 θ⁴."""
     return tallmc.Posterior(
-        log_likelihood=lambda theta, row: -QUARTIC * row * theta**4 / 4,
-        log_prior=lambda theta: -(theta**2) / 2,
-        data=np.ones(1),
-        init=0.0,
+        quartic_log_likelihood, standard_normal_log_prior, data=np.ones(1), init=0.0
     )
 
 
@@ -49,28 +57,43 @@ def all_rows(dynamics, step):
     return tallmc.Method(dynamics=dynamics, gradient=Full(), subsample=AllRows(), step_size=step)
 
 
+def evaluate_with(bound):
+    """What a dynamics calls for its exact gradient."""
+    return lambda at, transition: bound.kernel.estimate(at, None, bound.rows)
+
+
+@eqx.filter_jit
+def moved(bound, like, states, step, noise):
+    """One step from each of these flat states; `like` is a state with their structure."""
+    _, unravel = ravel_pytree(like)
+
+    def of_one(state, noise):
+        dynamics, evaluate = bound.kernel.dynamics, evaluate_with(bound)
+        return ravel_pytree(dynamics.step(unravel(state), evaluate, step, noise).state)[0]
+
+    return jax.vmap(of_one)(states, noise)
+
+
 def law_of(dynamics, step: float, degree: int):
-    """The law of the library's own step on the anharmonic target, all its state variables around their stationary means."""
-    kernel = all_rows(dynamics, step).prepare(anharmonic()).kernel
-    evaluate = lambda at, to: kernel.estimate(at, None)
-    start = kernel.dynamics.init(jax.random.key(0), jnp.zeros(1), evaluate)
-    flat, unravel = ravel_pytree(eqx.tree_at(lambda s: s.position, start, jnp.zeros(1)))
-    centre = np.zeros(len(flat))
+    """The law of the library's own step on the anharmonic target.
+
+    All state variables are centred at their stationary means.
+    """
+    bound = all_rows(dynamics, step).prepare(anharmonic()).kernel
+    prepared = bound.kernel.dynamics
+    like = prepared.init(jax.random.key(0), jnp.zeros(1), evaluate_with(bound))
+    size = len(ravel_pytree(like)[0])
+    centre = np.zeros(size)
     if isinstance(dynamics, NoseHoover):
         centre[2] = dynamics.friction
-    noise_length = kernel.dynamics.noise(jax.random.key(0), 1, jnp.zeros(1)).shape[1]
-
-    @jax.jit
-    @jax.vmap
-    def moved(state, noise):
-        return ravel_pytree(kernel.dynamics.step(unravel(state), evaluate, jnp.asarray(step), noise).state)[0]
+    noise_length = prepared.noise(jax.random.key(0), 1, jnp.zeros(1)).shape[1]
 
     def step_of(states, event):
         noise = np.zeros((len(states), noise_length))
-        noise[:, -1] = event  # the recipes below have noise in their last coordinate only
-        return np.asarray(moved(states + centre, noise)) - centre
+        noise[:, -1] = event  # the dynamics below have noise in their last coordinate only
+        return np.asarray(moved(bound, like, states + centre, jnp.asarray(step), noise)) - centre
 
-    scales = [np.sqrt(true_second_moment())] + [1.0] * (len(flat) - 1)
+    scales = [np.sqrt(true_second_moment())] + [1.0] * (size - 1)
     return stationary_law(step_of, gauss(12), scales, degree)
 
 
@@ -124,7 +147,6 @@ def test_order_of_the_bias_on_a_gaussian_by_the_lyapunov_solution(name):
     dynamics, largest, order = GAUSSIAN_CASES[name]
     steps = largest / 2.0 ** np.arange(HALVINGS + 1)
     truth = exact_posterior(linear())[1]
-    biases = [
-        np.linalg.norm(exact_law(all_rows(dynamics, step).prepare(linear()).kernel, step).covariance - truth) for step in steps
-    ]
+    laws = [exact_law(all_rows(dynamics, step).prepare(linear()).kernel, step) for step in steps]
+    biases = [np.linalg.norm(law.covariance - truth) for law in laws]
     assert abs(slope(steps, biases) - order) < 0.15, biases

@@ -1,4 +1,7 @@
-"""Pairs of chains at a step and at half of it: each has its own exact law, and their difference tells the bias."""
+"""Pairs of chains, one at a step size and one at half of it.
+
+Each chain has its own exact law, and their difference measures the bias.
+"""
 
 import functools
 
@@ -8,15 +11,15 @@ import pytest
 
 import tallmc
 from problems import linear
-from stationary import exact_law
-from tallmc.automatic.pair import run_pairs
+from stationary import exact_law, gradient_covariance
 from tallmc.gradient import ControlVariate
+from tallmc.methods.automatic.pair import run_pairs
 from tallmc.subsample import Measured, Preferential
 
 STEP = 0.8
 
 
-def kernel_with(size, step, order=1):
+def bound_kernel_with(size, step, order=1):
     method = tallmc.Method(
         dynamics=tallmc.dynamics.LeimkuhlerMatthews(),
         gradient=ControlVariate(order),
@@ -31,27 +34,30 @@ def kernel_with(size, step, order=1):
 @functools.cache
 def pairs(order, *, chains=256, steps=400, seed=0):
     start = jnp.broadcast_to(tallmc.laplace(linear()).position, (chains, 2))
-    return run_pairs(kernel_with(Measured(6, noise=1e9), STEP, order), start, steps=steps, burn_in=60, seed=seed)
+    bound = bound_kernel_with(Measured(6, noise=1e9), STEP, order)
+    return run_pairs(bound, start, steps=steps, burn_in=60, seed=seed)
 
 
 def test_the_bias_of_gradient_noise_is_that_of_the_exact_laws():
     found = pairs(order=1)
-    coarse, fine = (exact_law(kernel_with(6, step), step) for step in (STEP, STEP / 2))
-    # Twice the difference of the variances, in units of the fine one's, halved: relative for the standard deviation.
+    coarse, fine = (exact_law(bound_kernel_with(6, step), step) for step in (STEP, STEP / 2))
+    # Twice the difference of the standard deviations, to first order, in units of the fine one.
     exact = np.diag(coarse.covariance) / np.diag(fine.covariance) - 1
     assert exact.min() > 0.01
     z = (found.bias.sd - exact) / found.bias.sd_error
     assert np.abs(z).max() < 4.6
     assert np.abs(found.bias.mean / found.bias.mean_error).max() < 4.6
-    assert np.all(found.bias.sd > 5 * found.bias.sd_error), "the pairs must be close enough to see it"
+    assert np.all(found.bias.sd > 5 * found.bias.sd_error), (
+        "the pairs must be close enough to show the bias"
+    )
 
-    truth = exact_law(kernel_with(6, 1e-4), 1e-4).covariance
+    truth = exact_law(bound_kernel_with(6, 1e-4), 1e-4).covariance
     whole = np.sqrt(np.diag(coarse.covariance) / np.diag(truth)) - 1
-    assert np.all(found.bias.sd > 0.8 * whole), "what is reported covers the whole bias"
+    assert np.all(found.bias.sd > 0.8 * whole), "the reported bias must cover the whole bias"
 
 
 def test_pairs_share_their_noise():
-    """Their difference is known far better than either: by a factor that two independent chains could not have."""
+    """The error of their difference is a quarter or less of that of independent chains."""
     found = pairs(order=2, chains=64)
     independent = np.sqrt(2 * (4 - STEP) / STEP / (64 * 400))
     assert np.all(found.bias.mean_error / 2 < independent / 4)
@@ -59,7 +65,7 @@ def test_pairs_share_their_noise():
 
 @pytest.mark.slow
 def test_without_noise_on_a_gaussian_there_is_no_bias():
-    """Order 2 leaves no noise on a quadratic, and the scheme is exact there at any step."""
+    """Order 2 has no noise on a quadratic potential, and the scheme is exact there at any step."""
     found = pairs(order=2)
     assert not found.failed
     assert np.abs(found.bias.mean / found.bias.mean_error).max() < 4.6
@@ -68,21 +74,24 @@ def test_without_noise_on_a_gaussian_there_is_no_bias():
 
 
 def test_the_noise_by_parameter_is_that_of_the_exact_law():
-    """noise_j = (CCᵀ Cov(∇f̂) CCᵀ)_jj in units of the variance, averaged over the fine chain's own law."""
-    from stationary import gradient_covariance
+    """noise_j = (CCᵀ Cov(∇f̂) CCᵀ)_jj in units of the variance.
 
+    It is averaged over the law of the fine chain.
+    """
     found = pairs(order=1)
-    kernel = kernel_with(6, STEP / 2)
-    law = exact_law(kernel, STEP / 2)
+    bound = bound_kernel_with(6, STEP / 2)
+    law = exact_law(bound, STEP / 2)
     shape = np.asarray(tallmc.laplace(linear()).covariance)
-    noise = np.diag(shape @ gradient_covariance(kernel)(law.covariance) @ shape) / np.diag(law.covariance)
+    of_gradient = gradient_covariance(bound)(law.covariance)
+    noise = np.diag(shape @ of_gradient @ shape) / np.diag(law.covariance)
     np.testing.assert_allclose(found.noise, noise, rtol=0.05)
 
 
 @pytest.mark.slow
 def test_a_step_too_large_is_a_failure():
     start = jnp.broadcast_to(tallmc.laplace(linear()).position, (4, 2))
-    assert run_pairs(kernel_with(Measured(6, noise=1e9), 9.0), start, steps=200, burn_in=0, seed=0).failed
+    bound = bound_kernel_with(Measured(6, noise=1e9), 9.0)
+    assert run_pairs(bound, start, steps=200, burn_in=0, seed=0).failed
 
 
 def test_rows_are_counted_for_both_chains():

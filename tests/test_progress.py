@@ -1,4 +1,4 @@
-"""Progress: the facts are those of the run, each place gets what suits it, and no display ever stops a run."""
+"""Progress reports match the run, displays fit their output, and no display stops a run."""
 
 import io
 import itertools
@@ -17,9 +17,10 @@ from rich.console import Console
 
 import tallmc
 from problems import linear
-from tallmc import _run
-from tallmc.progress import facts, live, show
-from tallmc.progress.text import bar, line
+from tallmc.engine import progress as facts
+from tallmc.engine import run as _run
+from tallmc.results.display import live, show
+from tallmc.results.display.text import bar, line
 from tallmc.subsample import Measured
 
 SETTINGS = {"chains": 3, "draws": 800, "burn_in": 13, "seed": 7}
@@ -53,15 +54,21 @@ def test_facts_are_those_of_the_run(heard):
     assert last.passes == pytest.approx(last.n_row_evals / 12)
     assert last.steps_per_second == pytest.approx(813 / last.seconds, rel=1e-6)
     assert last.seconds_left == 0
-    assert all(before.n_row_evals < after.n_row_evals for before, after in itertools.pairwise(found))
+    assert all(
+        before.n_row_evals < after.n_row_evals for before, after in itertools.pairwise(found)
+    )
     middle = found[len(found) // 2]
     assert middle.seconds_left == pytest.approx((813 - middle.step) / middle.steps_per_second)
     for chain, now in enumerate(last.chains):
         assert now.outcome is tallmc.Outcome.OK
         assert now.step_size == 0.01
         length = last.draws - found[-2].draws
-        assert now.batch_size == pytest.approx(draws.sample_stats["batch_size"][chain, -length:].mean())
-        assert now.grad_noise == pytest.approx(draws.sample_stats["grad_noise"][chain, -length:].mean())
+        assert now.batch_size == pytest.approx(
+            draws.sample_stats["batch_size"][chain, -length:].mean()
+        )
+        assert now.grad_noise == pytest.approx(
+            draws.sample_stats["grad_noise"][chain, -length:].mean()
+        )
 
 
 def test_effective_draws_so_far_are_those_of_all_draws(monkeypatch):
@@ -74,7 +81,11 @@ def test_effective_draws_so_far_are_those_of_all_draws(monkeypatch):
 
 def test_a_goal_in_effective_draws_says_how_far_it_is():
     found = []
-    run(draws=None, ess=20, callback=lambda now: found.append((now.wanted_draws, now.wanted_ess, now.seconds_left)))
+    run(
+        draws=None,
+        ess=20,
+        callback=lambda now: found.append((now.wanted_draws, now.wanted_ess, now.seconds_left)),
+    )
     assert {(wanted_draws, ess) for wanted_draws, ess, _ in found} == {(None, 20)}
     assert any(left is not None for *_, left in found)
 
@@ -89,7 +100,7 @@ def test_lines_say_everything(heard):
         "rows (",
         "passes)",
         "step 0.01",
-        "rows a step",
+        "rows per step",
         "noise ",
         "gone",
         "left",
@@ -108,7 +119,16 @@ def test_the_live_table_has_a_row_a_chain(heard):
     rows = [row.split() for row in said.splitlines() if row.strip()[:1].isdigit()]
     assert [row[0] for row in rows[:3]] == ["0", "1", "2"]
     assert all(row[1] == "800" and row[2] == "0.01" for row in rows[:3])
-    for words in ("chain", "step size", "rows a step", "noise", "steps/s", "passes", "ESS", "left"):
+    for words in (
+        "chain",
+        "step size",
+        "rows per step",
+        "noise",
+        "steps/s",
+        "passes",
+        "ESS",
+        "left",
+    ):
         assert words in said
 
 
@@ -134,7 +154,7 @@ def test_plain_lines_when_it_is_no_terminal_and_only_if_asked(monkeypatch, capsy
 
 
 def test_a_live_table_on_a_real_terminal():
-    """In a process of its own with a terminal of its own."""
+    """Run in a new process with a pseudo-terminal."""
     program = textwrap.dedent("""
         import sys
         sys.path.insert(0, sys.argv[1])
@@ -151,13 +171,13 @@ def test_a_live_table_on_a_real_terminal():
     while True:
         try:
             piece = os.read(main, 65536)
-        except OSError:  # the other end is closed
+        except OSError:  # the child has closed the terminal
             break
         if not piece:
             break
         said += piece
     assert child.wait() == 0
-    assert b"rows a step" in said and b"300 of 300 draws" in said and b"\x1b[" in said
+    assert b"rows per step" in said and b"300 of 300 draws" in said and b"\x1b[" in said
     assert child.stdout.read() == b""
 
 
@@ -182,7 +202,8 @@ def test_a_failing_display_never_stops_a_run(where, monkeypatch):
     whole = run()
     monkeypatch.setattr(show, "_open", broken)
     with pytest.warns(
-        UserWarning, match=r"progress is no longer shown \(RuntimeError: no such screen\); the run goes on"
+        UserWarning,
+        match=r"progress is no longer shown \(RuntimeError: no such screen\); the run continues",
     ) as caught:
         found = run(progress=True)
     assert len(caught) == 1
@@ -190,7 +211,7 @@ def test_a_failing_display_never_stops_a_run(where, monkeypatch):
 
 
 def test_notebooks_get_one_line_that_is_redrawn(monkeypatch):
-    """A stand-in for IPython, which is not installed here: what it is asked to display is what is looked at."""
+    """IPython is not installed, so a stand-in records what it is asked to display."""
     updates = []
 
     class Handle:

@@ -1,4 +1,4 @@
-"""What users import: the names are frozen, and importing them is light."""
+"""Public names are frozen, and importing the package loads no heavy dependency."""
 
 import subprocess
 import sys
@@ -46,6 +46,7 @@ NAMES = [
     "reference",
     "report",
     "resume",
+    "rows",
     "saga_ld",
     "saga_ld_ps",
     "sample",
@@ -80,9 +81,13 @@ def test_public_names_are_frozen():
 
 
 def test_importing_the_core_needs_nothing_heavy():
-    heavy = "blackjax xarray arviz_base arviz_stats typer rich pyarrow matplotlib pandas zarr netCDF4"
+    heavy = (
+        "blackjax xarray arviz_base arviz_stats typer rich pyarrow matplotlib pandas zarr netCDF4"
+    )
     program = f"import sys, tallmc; print(*(set('{heavy}'.split()) & set(sys.modules)))"
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert result.stdout.strip() == ""
 
 

@@ -1,4 +1,4 @@
-"""Random words are Threefry's, and normals are normal down to their tails."""
+"""Random words equal those of Threefry, and normals have the right moments and tails."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ import pytest
 from jax.extend.random import threefry_2x32
 from scipy import stats
 
-from tallmc._random import new_key, random_words, standard_normal
+from tallmc.core.random import new_key, random_words, standard_normal
 
 
 @pytest.mark.parametrize("seed", [0, 1, 12345])
@@ -36,5 +36,7 @@ def test_normals_are_normal(dtype):
 
 def test_keys_give_different_streams():
     root = new_key(0)
-    first, second = (standard_normal(jax.random.fold_in(root, k), (100_000,), np.float64) for k in (0, 1))
+    first, second = (
+        standard_normal(jax.random.fold_in(root, k), (100_000,), np.float64) for k in (0, 1)
+    )
     assert abs(np.corrcoef(first, second)[0, 1]) < 4.6 / np.sqrt(100_000)

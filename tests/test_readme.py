@@ -1,27 +1,46 @@
-"""The README's examples run, in the order in which they stand."""
+"""The examples of the README and of the docs run in order."""
 
 import re
 from pathlib import Path
 
 import jax
 
-README = Path(__file__).resolve().parents[1] / "README.md"
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
 
 
-def test_readme_examples_run(capsys):
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 6
+def run_blocks(page: Path) -> dict:
+    """Run the Python blocks of a page in one namespace, which is returned."""
     names: dict = {}
     with jax.enable_x64(False):
-        for block in blocks:
-            exec(compile(block, README.name, "exec"), names)
+        for block in re.findall(
+            r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL
+        ):
+            exec(compile(block, page.name, "exec"), names)
+    return names
+
+
+def test_readme_example_runs(capsys):
+    assert run_blocks(README)["draws"].health.trusted
+    assert "verdict: " in capsys.readouterr().out
+
+
+def test_guide_examples_run(capsys):
+    names = run_blocks(ROOT / "docs" / "guide.md")
     assert names["draws"].ok.all()
-    slope = names["draws"].params["slope"]
+    slope = names["cauchy_draws"].params["slope"]
     assert abs(slope.mean() - 2.0) < 4.6 * slope.std()
     assert "rhat" in capsys.readouterr().out
 
 
+def test_examples_of_stored_runs_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run_blocks(ROOT / "docs" / "runs.md")["draws"].positions.shape[1] == 2_000
+
+
 def test_readme_begins_with_the_two_commands():
-    lines = [line.strip() for line in README.read_text(encoding="utf-8").splitlines() if line.strip()]
+    lines = [
+        line.strip() for line in README.read_text(encoding="utf-8").splitlines() if line.strip()
+    ]
     assert lines[1].startswith("make demo")
     assert lines[2].startswith("make test")

@@ -1,4 +1,7 @@
-"""Agreement with full-data NUTS on real and simulated data (reference/README.md says how those were made)."""
+"""Agreement with full-data NUTS on real and simulated data.
+
+reference/README.md describes how the reference results were made.
+"""
 
 import numpy as np
 import pytest
@@ -42,7 +45,9 @@ def test_mala_agrees_with_nuts_on_pima(shared):
     X, y = pima(shared)
     posterior = tallmc.models.logistic_regression(X, y, prior_variance=10.0)
     reference = np.load(shared / "reference" / "pima.npz", allow_pickle=False)
-    draws = tallmc.sample(posterior, tallmc.mala(0.012), chains=8, draws=10_000, burn_in=1000, seed=0)
+    draws = tallmc.sample(
+        posterior, tallmc.mala(0.012), chains=8, draws=10_000, burn_in=1000, seed=0
+    )
     mean, mean_error, spread, sd_error = errors(draws, reference)
     assert draws.summary()["rhat"].max() < 1.01
     assert (np.abs(mean) / mean_error).max() < 4.6
@@ -56,12 +61,14 @@ def test_laplace_agrees_with_the_reference_anchor(name, shared):
     anchor = tallmc.laplace(tallmc.models.logistic_regression(X, y, prior_variance=10.0))
     sd = np.sqrt(np.diag(reference["laplace_cov"]))
     assert (np.abs(np.asarray(anchor.position) - reference["mode"]) / sd).max() < 1e-3
-    np.testing.assert_allclose(anchor.covariance, reference["laplace_cov"], atol=1e-3 * (sd**2).max())
+    np.testing.assert_allclose(
+        anchor.covariance, reference["laplace_cov"], atol=1e-3 * (sd**2).max()
+    )
 
 
 @pytest.mark.parametrize("method", slow_after(0, ["sgld_cv_ps", "sgld_cv", "asgld_cv_ps"]))
 def test_control_variates_agree_with_nuts_on_review10(method, shared):
-    """Step and size are such that discretisation and noise inflate the variance by less than 2 %, in theory and here."""
+    """With this step size and these sizes, the variance is inflated by less than 2 %."""
     X, y = review10(shared)
     posterior = tallmc.models.logistic_regression(X.astype(np.float32), y, prior_variance=10.0)
     reference = np.load(shared / "reference" / "review10.npz", allow_pickle=False)
@@ -69,7 +76,9 @@ def test_control_variates_agree_with_nuts_on_review10(method, shared):
     step_size = 0.05 / float(np.linalg.eigvalsh(np.asarray(anchor.hessian, float))[-1])
     make = tallmc.METHODS[method].make
     chosen = make(step_size) if method.startswith("a") else make(step_size, size=200)
-    draws = tallmc.sample(posterior, chosen, chains=32, draws=4000, burn_in=400, seed=1, anchor=anchor)
+    draws = tallmc.sample(
+        posterior, chosen, chains=32, draws=4000, burn_in=400, seed=1, anchor=anchor
+    )
     mean, mean_error, spread, sd_error = errors(draws, reference)
     assert (np.abs(mean) / mean_error).max() < 4.6
     inflation = 0.05 / 4 if method != "asgld_cv_ps" else 0.05 / 4 + 0.01

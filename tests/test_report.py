@@ -1,4 +1,4 @@
-"""The page about a run: everything that is asked for is on it, it fits every screen, and it needs nothing from elsewhere."""
+"""The report on a run is complete, fits wide and narrow screens, and is self-contained."""
 
 import html
 import json
@@ -28,10 +28,13 @@ def posterior():
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory, posterior):
-    """A run with all there is to show: weights, a size that varies, noise, a chain that failed, warnings."""
+    """A run with weights, a varying size, recorded noise, a failed chain and warnings."""
     path = tmp_path_factory.mktemp("report") / "run"
     method = tallmc.Method(
-        gradient=tallmc.gradient.ControlVariate(), subsample=Preferential("residual"), size=Measured(8, 0.5), step_size=0.01
+        gradient=tallmc.gradient.ControlVariate(),
+        subsample=Preferential("residual"),
+        size=Measured(8, 0.5),
+        step_size=0.01,
     )
     anchor = tallmc.laplace(posterior)
     start = np.broadcast_to(np.asarray(anchor.position), (4, 4)).copy()
@@ -39,7 +42,16 @@ def store(tmp_path_factory, posterior):
     folder = Folder(path, labels={"beta": NAMES}, about={"table": "patients.csv"})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        tallmc.sample(posterior, method, chains=4, draws=900, burn_in=20, start=start, anchor=anchor, store=folder)
+        tallmc.sample(
+            posterior,
+            method,
+            chains=4,
+            draws=900,
+            burn_in=20,
+            start=start,
+            anchor=anchor,
+            store=folder,
+        )
     return path
 
 
@@ -54,7 +66,12 @@ def test_everything_that_is_asked_for_is_on_the_page(page):
     text = page.read_text()
     for title in ("Posterior", "Traces", "Marginals", "Pairs", "Time", "What was run"):
         assert f"<h2>{title}</h2>" in text
-    for title in ("Subsample size", "Gradient noise", "Kernel Stein discrepancy", "Draws by rows, most drawn first"):
+    for title in (
+        "Subsample size",
+        "Gradient noise",
+        "Kernel Stein discrepancy",
+        "Share of draws, most drawn rows first",
+    ):
         assert f"<figcaption>{title}</figcaption>" in text
     for name in NAMES:
         assert html.escape(name) in text
@@ -80,7 +97,12 @@ def test_everything_that_is_asked_for_is_on_the_page(page):
 def test_the_table_has_the_numbers_of_the_draws(page, store):
     draws = tallmc.load(store)
     rows = re.findall(r"<tr><td[^>]*>[^<]*</td>(.*?)</tr>", page.read_text())
-    found = np.array([[float(cell.replace(",", "")) for cell in re.findall(r">([^<>]+)</td>", row)] for row in rows])
+    found = np.array(
+        [
+            [float(cell.replace(",", "")) for cell in re.findall(r">([^<>]+)</td>", row)]
+            for row in rows
+        ]
+    )
     summary = draws.summary()
     for column, name in enumerate(["mean", "sd", "q05", "median", "q95"]):
         np.testing.assert_allclose(found[:, column], summary[name], rtol=1e-3)
@@ -93,7 +115,7 @@ def test_parameters_are_chosen_by_name(store, tmp_path):
     text = (tmp_path / "page.html").read_text()
     assert re.findall(r'data-chart="([^"]*)"', text) == ["trace-3", "trace-1"]
     assert text.count(" against ") > 0
-    assert "Not computed: it needs the data" in text  # there is no posterior
+    assert "Not computed: it needs the data" in text  # no posterior was passed
     with pytest.raises(tallmc.InvalidInput, match="--parameter must be one of intercept, age"):
         write_report(store, tmp_path / "page.html", parameters=["weight"])
 
@@ -107,7 +129,9 @@ def test_another_posterior_and_a_place_that_cannot_be_written_are_refused(store,
 
 def test_the_noise_of_langevin_dynamics_is_computed_and_its_inflation_predicted(tmp_path):
     posterior = linear(n_rows=50)
-    draws = tallmc.sample(posterior, tallmc.sgld(1e-3, size=5), chains=2, draws=50, store=tmp_path / "run")
+    draws = tallmc.sample(
+        posterior, tallmc.sgld(1e-3, size=5), chains=2, draws=50, store=tmp_path / "run"
+    )
     write_report(tmp_path / "run", tmp_path / "page.html", posterior=posterior)
     text = (tmp_path / "page.html").read_text()
     trace = float(re.search(r"gradient estimate is ([\d.e+-]+)\.", text).group(1))
@@ -117,7 +141,7 @@ def test_the_noise_of_langevin_dynamics_is_computed_and_its_inflation_predicted(
     assert trace == pytest.approx(exact, rel=0.01)
     inflation = float(re.search(r"variances ([\d.]+)% too large", text).group(1)) / 100
     assert inflation == pytest.approx(1e-3 * exact / 2 / 4, abs=1e-4)
-    assert "every row is as likely" in text and "Fixed: 5 rows" in text
+    assert "every row is equally likely" in text and "Fixed: 5 rows" in text
 
 
 def test_a_density_integrates_to_one():
@@ -133,18 +157,25 @@ addEventListener("load", () => {
   const inside = (e) => e.closest(".scroll") !== null;
   for (const e of document.querySelectorAll("body *")) {
     const box = e.getBoundingClientRect();
-    if (!inside(e) && box.width && (box.right > innerWidth + 0.5 || box.left < -0.5)) out.push(e.tagName + "." + e.className);
+    const beyond = box.right > innerWidth + 0.5 || box.left < -0.5;
+    if (!inside(e) && box.width && beyond) out.push(e.tagName + "." + e.className);
   }
   for (const e of document.querySelectorAll("svg text")) {
     const [box, all] = [e.getBoundingClientRect(), e.closest("svg").getBoundingClientRect()];
-    if (box.right > all.right + 1 || box.left < all.left - 1 || box.bottom > all.bottom + 1) out.push("text " + e.textContent);
+    const sideways = box.right > all.right + 1 || box.left < all.left - 1;
+    if (sideways || box.bottom > all.bottom + 1) out.push("text " + e.textContent);
   }
   const svg = document.querySelector("[data-chart] svg"), at = svg.getBoundingClientRect();
-  svg.dispatchEvent(new PointerEvent("pointermove", {clientX: at.left + at.width * 0.9, clientY: at.top + 20}));
+  const pointer = {clientX: at.left + at.width * 0.9, clientY: at.top + 20};
+  svg.dispatchEvent(new PointerEvent("pointermove", pointer));
   const tip = document.querySelector(".tip"), place = tip.getBoundingClientRect();
-  const found = {width: innerWidth, scroll: document.documentElement.scrollWidth, out, tip: tip.textContent,
+  const heights = [...document.querySelectorAll("svg text")].map(
+    (e) => e.getBoundingClientRect().height
+  );
+  const found = {width: innerWidth, scroll: document.documentElement.scrollWidth, out,
+                 tip: tip.textContent,
                  tip_inside: place.left >= 0 && place.right <= innerWidth,
-                 font: Math.min(...[...document.querySelectorAll("svg text")].map((e) => e.getBoundingClientRect().height))};
+                 font: Math.min(...heights)};
   parent.postMessage(JSON.stringify(found), "*");
 });
 </script>
@@ -152,18 +183,35 @@ addEventListener("load", () => {
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_nothing_overflows_in_a_browser_and_pointing_at_a_trace_shows_its_values(page, width, tmp_path):
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+def test_nothing_overflows_in_a_browser_and_pointing_at_a_trace_shows_its_values(
+    page, width, tmp_path
+):
+    browser = (
+        shutil.which("chromium")
+        or shutil.which("chromium-browser")
+        or shutil.which("google-chrome")
+    )
     if browser is None:
         pytest.skip("no Chromium to look at the page with")
     (tmp_path / "page.html").write_text(page.read_text().replace("</body>", f"{LOOK}</body>"))
-    # In a frame: a window of a browser is never narrower than 500 pixels.
+    # The page is in a frame because a browser window is never narrower than 500 pixels.
     frame = f'<iframe src="page.html" style="border:0" width="{width}" height="900"></iframe>'
     heard = '<script>addEventListener("message", (event) => (document.title = event.data))</script>'
     looked = tmp_path / "frame.html"
     looked.write_text(f"<!doctype html><title></title>{heard}{frame}")
-    arguments = [browser, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
-    arguments += ["--window-size=1400,1000", "--virtual-time-budget=5000", "--dump-dom", looked.as_uri()]
+    arguments = [
+        browser,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        f"--user-data-dir={tmp_path / 'profile'}",
+    ]
+    arguments += [
+        "--window-size=1400,1000",
+        "--virtual-time-budget=5000",
+        "--dump-dom",
+        looked.as_uri(),
+    ]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=120)
     found = json.loads(html.unescape(re.search(r"<title>(.*?)</title>", done.stdout).group(1)))
     assert found["width"] == width
@@ -171,4 +219,4 @@ def test_nothing_overflows_in_a_browser_and_pointing_at_a_trace_shows_its_values
     assert found["out"] == []
     assert found["tip"].startswith("draw ") and "chain 3" in found["tip"]
     assert found["tip_inside"]
-    assert found["font"] >= 9  # pixels: it can be read on a telephone
+    assert found["font"] >= 9  # pixels, legible on a telephone

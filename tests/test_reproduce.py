@@ -1,4 +1,4 @@
-"""The experiments reproduce what was published: data bit for bit, closed forms, and the figures' numbers in a reduced form."""
+"""The experiments reproduce published data, closed forms and, in reduced form, figures."""
 
 import json
 
@@ -9,23 +9,24 @@ import pytest
 import tallmc
 from problems import linear, logistic, slow_after
 from tallmc.cli import main
-from tallmc.experiments import EXPERIMENTS, Setting, experiment_named, synthetic
+from tallmc.experiments import EXPERIMENTS, ExperimentSetting, experiment_named, synthetic
 from tallmc.experiments.chains import kernel_of, kernels, trace
 from tallmc.experiments.data import casp, data_folder, load
 from tallmc.experiments.output import verdict_text
 from tallmc.experiments.putcha2023 import fig1, fig2a, fig4a
-from tallmc.experiments.putcha2023.discrepancy import Path, as_run_path, prefixes, rows_to_reach
+from tallmc.experiments.putcha2023.discrepancy import KsdPath, as_run_path, prefixes, rows_to_reach
 from tallmc.experiments.putcha2023.methods import AsRun, burnt_in
 from tallmc.experiments.results import Claim, Curve, Panel, Result, close, lower
 
-QUIET = Setting(None)
+QUIET = ExperimentSetting(None)
 
 
 def ignore(share):
-    """Nobody hears of progress."""
+    """Progress callback that does nothing."""
 
 
-def call(*arguments) -> int:
+def call(*arguments) -> str | int | None:
+    """Run the command line and return its exit status."""
     with pytest.raises(SystemExit) as caught:
         main([str(argument) for argument in arguments])
     return caught.value.code
@@ -33,13 +34,16 @@ def call(*arguments) -> int:
 
 @pytest.fixture
 def on_data(shared):
-    return Setting(shared / "data")
+    return ExperimentSetting(shared / "data")
 
 
 class TestData:
     def test_the_gaussian_rows_are_those_of_the_authors(self):
-        mean, covariance = synthetic.conjugate_posterior(synthetic.bivariate(105, 10_000), synthetic.COVARIANCE, 1000.0)
-        np.testing.assert_allclose(mean, [0.50156513, 5.19179439], rtol=0, atol=5e-9)  # as their notebook prints it
+        mean, covariance = synthetic.conjugate_posterior(
+            synthetic.bivariate(105, 10_000), synthetic.COVARIANCE, 1000.0
+        )
+        # The values are printed in the notebook of the authors.
+        np.testing.assert_allclose(mean, [0.50156513, 5.19179439], rtol=0, atol=5e-9)
         np.testing.assert_allclose(covariance, [[9.866, 5.824], [5.824, 19.574]], rtol=0, atol=5e-4)
 
     def test_the_labels_are_those_of_the_authors(self):
@@ -61,7 +65,9 @@ class TestData:
         np.testing.assert_allclose([*x[:, 1:].std(axis=0), y.std()], 1)
 
     def test_missing_data_are_refused_with_source_and_cure(self, tmp_path):
-        with pytest.raises(tallmc.InvalidInput, match=r"include casp.npz.*UCI.*savez_compressed.*--data"):
+        with pytest.raises(
+            tallmc.InvalidInput, match=r"include casp.npz.*UCI.*savez_compressed.*--data"
+        ):
             load("casp", tmp_path)
 
     def test_a_file_without_its_arrays_is_refused(self, tmp_path):
@@ -81,7 +87,14 @@ class TestChains:
     def test_recorded_gradients_are_those_one_step_behind(self):
         posterior = linear(n_rows=8)
         start = np.array([[0.3, -0.2], [1.0, 1.0]])
-        found = trace([kernel_of(tallmc.ula(step_size=0.01), posterior)] * 2, start, 20, burn_in=3, seed=0, share=ignore)
+        found = trace(
+            [kernel_of(tallmc.ula(step_size=0.01), posterior)] * 2,
+            start,
+            20,
+            burn_in=3,
+            seed=0,
+            share=ignore,
+        )
         assert found.positions.shape == found.gradients.shape == (2, 20, 2)
         for positions, gradients in zip(found.positions, found.gradients, strict=True):
             exact = [posterior.gradient(jnp.asarray(position)) for position in positions[:-1]]
@@ -89,13 +102,19 @@ class TestChains:
 
     def test_a_chain_is_the_same_beside_others_with_other_anchors(self):
         posterior = logistic(n_rows=40)
-        anchors = [tallmc.laplace(posterior, at={"beta": jnp.asarray(at)}) for at in ([0.0, 0.1], [0.5, -0.3])]
+        anchors = [
+            tallmc.laplace(posterior, at={"beta": jnp.asarray(at)})
+            for at in ([0.0, 0.1], [0.5, -0.3])
+        ]
         starts = np.array([anchor.position for anchor in anchors])
         method = tallmc.sgld_cv_ps(step_size=1e-2, size=4)
         together = trace(kernels(method, posterior, anchors), starts, 30, seed=5, share=ignore)
-        alone = trace(kernels(method, posterior, [anchors[0]] * 2), starts, 30, seed=5, share=ignore)
+        alone = trace(
+            kernels(method, posterior, [anchors[0]] * 2), starts, 30, seed=5, share=ignore
+        )
         np.testing.assert_allclose(together.positions[0], alone.positions[0], rtol=1e-12)
-        assert np.abs(together.positions[1] - alone.positions[1]).max() > 1e-6  # it matters which anchor
+        # The anchor affects the chain.
+        assert np.abs(together.positions[1] - alone.positions[1]).max() > 1e-6
 
     def test_the_adaptive_size_as_run_has_no_lipschitz_constant_in_it(self):
         posterior = logistic(n_rows=2000)
@@ -108,13 +127,22 @@ class TestChains:
         before = np.sum((found.positions[:, :-1] - mode) ** 2, axis=2)
         np.testing.assert_array_equal(found.sizes[:, 0], 1)
         expected = np.clip(np.ceil(20 / largest * before), 1, 2000)
-        assert np.mean(found.sizes[:, 1:] == expected) > 0.999  # rounding just below or above a whole number
+        # Rounding errors next to a whole number can change the size by one.
+        assert np.mean(found.sizes[:, 1:] == expected) > 0.999
 
     def test_the_ksd_as_run_is_that_of_the_library_with_the_sign_flipped(self):
         posterior = linear(n_rows=8)
-        found = trace([kernel_of(tallmc.ula(step_size=0.01), posterior)], np.zeros((1, 2)), 60, seed=0, share=ignore)
+        found = trace(
+            [kernel_of(tallmc.ula(step_size=0.01), posterior)],
+            np.zeros((1, 2)),
+            60,
+            seed=0,
+            share=ignore,
+        )
         path = as_run_path(found, prefixes(60, every=20), ignore)
-        direct = tallmc.diagnose.ksd(found.positions[0, :19], found.gradients[0, :19], flipped_sign=True)
+        direct = tallmc.diagnose.ksd(
+            found.positions[0, :19], found.gradients[0, :19], flipped_sign=True
+        )
         assert path.log_ksd[0, 0] == pytest.approx(np.log10(direct), rel=1e-10)
 
 
@@ -127,7 +155,8 @@ class TestFigure1:
 
     @pytest.mark.parametrize("label", ["SGLD-CV WR", "SGLD-CV WOR", "SGLD-CV-PS Frobenius"])
     def test_simulated_curves_pass_through_the_published_table(self, label):
-        published = {"SGLD-CV WR": 806.2, "SGLD-CV WOR": 793.2, "SGLD-CV-PS Frobenius": 541.7}  # n/N = 0.01
+        # Published for n/N = 0.01.
+        published = {"SGLD-CV WR": 806.2, "SGLD-CV WOR": 793.2, "SGLD-CV-PS Frobenius": 541.7}
         problem = fig1.problem_as_run("b")
         exact = fig1.exact_at_10(problem)[label]
         error = fig1.standard_errors(problem, label, exact, (10,))
@@ -157,9 +186,13 @@ class TestFigure2a:
 class TestFigure4a:
     def test_divergences_as_run_are_those_published(self):
         x = synthetic.bivariate(105, fig4a.N_ROWS)
-        target = tallmc.models.gaussian(x, fig4a.MODEL_COVARIANCE, np.zeros(2), fig4a.MODEL_PRIOR * np.eye(2))
+        target = tallmc.models.gaussian(
+            x, fig4a.MODEL_COVARIANCE, np.zeros(2), fig4a.MODEL_PRIOR * np.eye(2)
+        )
         starts = np.sqrt(fig4a.STATED_PRIOR) * np.random.default_rng(0).standard_normal((2, 2))
-        traces = burnt_in(QUIET, target, starts, per_cent=10, passes=500, step_size=fig4a.STEP_SIZE, seed=1)
+        traces = burnt_in(
+            QUIET, target, starts, per_cent=10, passes=500, step_size=fig4a.STEP_SIZE, seed=1
+        )
         for label, found in traces.items():
             divergence = fig4a.kl_paths(found.positions, x, per_pass=10)[:, -1].mean()
             assert divergence == pytest.approx(fig4a.TARGETS[label, 10], abs=0.03)
@@ -168,7 +201,7 @@ class TestFigure4a:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_holds_in_its_reduced_form(name, shared):
-    result = EXPERIMENTS[name].run("run", Setting(shared / "data", quick=True))
+    result = EXPERIMENTS[name].run("run", ExperimentSetting(shared / "data", quick=True))
     failed = [claim for claim in result.claims if claim.required and not claim.holds]
     assert not failed
 
@@ -186,9 +219,12 @@ class TestVerdict:
     def test_rows_to_reach_a_level_are_counted_from_where_it_is_kept(self):
         steps, rows = np.arange(1, 5), np.array([10.0, 20.0, 30.0, 40.0])
         table = rows_to_reach(
-            {"a": Path(steps, np.array([[3.0, 1.0, 2.0, 0.5]]), rows), "b": Path(steps, np.full((1, 4), 2.0), rows)}
+            {
+                "a": KsdPath(steps, np.array([[3.0, 1.0, 2.0, 0.5]]), rows),
+                "b": KsdPath(steps, np.full((1, 4), 2.0), rows),
+            }
         )
-        assert table.rows[0][2] == "20"  # down to 2 and back up, but not above it
+        assert table.rows[0][2] == "20"  # returns to the level 2, but does not exceed it
         assert table.rows[1][-1] == "never"
 
     def test_a_failed_claim_is_marked(self):
@@ -203,7 +239,9 @@ class TestCommand:
         """An experiment with one claim that does not hold."""
         x = np.linspace(0, 1, 5)
         result = Result(
-            [Panel("a", "t", "x", "y")], [Curve("a", "line", x, x**2, sd=x)], [Claim("it rains", "yes", "no", holds=False)]
+            [Panel("a", "t", "x", "y")],
+            [Curve("a", "line", x, x**2, sd=x)],
+            [Claim("it rains", "yes", "no", holds=False)],
         )
         experiment = type(EXPERIMENTS["putcha2023-fig3"])
         monkeypatch.setattr(experiment, "run", lambda self, variant, setting: result)
@@ -212,7 +250,9 @@ class TestCommand:
         assert call("reproduce", "putcha2023-fig3", "--as", "run", "-o", tmp_path) == 0
         assert call("reproduce", "putcha2023-fig3", "--as", "run", "-o", tmp_path, "--check") == 1
         stem = "putcha2023-fig3-as-run"
-        assert {path.name for path in tmp_path.iterdir()} == {f"{stem}.{end}" for end in ("csv", "png", "md", "json")}
+        assert {path.name for path in tmp_path.iterdir()} == {
+            f"{stem}.{end}" for end in ("csv", "png", "md", "json")
+        }
         assert json.loads((tmp_path / f"{stem}.json").read_text())["holds"] is False
         assert (tmp_path / f"{stem}.csv").read_text().splitlines()[1] == "a,line,line,0,0,0"
 
@@ -234,5 +274,7 @@ class TestCommand:
         shown = capsys.readouterr().out
         assert shown.count("not found") == 2
         assert "UCI" in shown and "savez_compressed" in shown
-        assert call("reproduce", "putcha2023-fig2a", "--data", tmp_path, "-o", tmp_path / "out") == 2
+        assert (
+            call("reproduce", "putcha2023-fig2a", "--data", tmp_path, "-o", tmp_path / "out") == 2
+        )
         assert "casp.npz" in capsys.readouterr().err

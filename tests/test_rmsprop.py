@@ -10,6 +10,8 @@ import pytest
 import tallmc
 from problems import linear
 from stationary import exact_law, largest_z, law_z, run_chains
+from tallmc.gradient import ControlVariate, Simple
+from tallmc.subsample import Preferential, Uniform
 from test_order import anharmonic, slope, true_second_moment
 
 STEP = 0.05
@@ -32,9 +34,10 @@ def second_moment_by_quadrature(gamma: bool, step: float) -> float:
     G = 1 / (0.5 + np.abs(slope))
     Gamma = -(G**2) * np.sign(slope) * curvature if gamma else 0.0
     mean, variance = GRID + step / 2 * (Gamma - G * slope), step * G
-    kernel = np.exp(-((GRID[None, :] - mean[:, None]) ** 2) / (2 * variance[:, None])) / np.sqrt(variance)[:, None]
-    kernel /= kernel.sum(axis=1, keepdims=True)
-    equations = kernel.T - np.eye(len(GRID))
+    squares = (GRID[None, :] - mean[:, None]) ** 2
+    transition = np.exp(-squares / (2 * variance[:, None]))
+    transition /= transition.sum(axis=1, keepdims=True)
+    equations = transition.T - np.eye(len(GRID))
     equations[0] = 1.0
     law = np.linalg.solve(equations, np.eye(len(GRID))[0])
     return float(law @ GRID**2)
@@ -42,7 +45,8 @@ def second_moment_by_quadrature(gamma: bool, step: float) -> float:
 
 @pytest.mark.parametrize("gamma", [True, False])
 def test_long_runs_have_the_law_of_the_papers_formulas(gamma):
-    u = run_chains(prepared(gamma), chains=1024, steps=400, thin=10, burn_in=1000, start=np.zeros(1))[..., 0]
+    options = {"chains": 1024, "steps": 400, "thin": 10, "burn_in": 1000}
+    u = run_chains(prepared(gamma), start=np.zeros(1), **options)[..., 0]
     truth = second_moment_by_quadrature(gamma, STEP)
     other = second_moment_by_quadrature(not gamma, STEP)
     assert largest_z((u**2).mean(1)[:, None], np.array([truth])) < 4.6
@@ -50,23 +54,28 @@ def test_long_runs_have_the_law_of_the_papers_formulas(gamma):
 
 
 def test_only_with_gamma_does_a_smaller_step_lead_to_the_posterior():
-    with_gamma = [second_moment_by_quadrature(True, step) - true_second_moment() for step in (0.04, 0.02)]
-    without = second_moment_by_quadrature(False, 0.02) - true_second_moment()
+    truth = true_second_moment()
+    with_gamma = [second_moment_by_quadrature(True, step) - truth for step in (0.04, 0.02)]
+    without = second_moment_by_quadrature(False, 0.02) - truth
     assert abs(with_gamma[1]) < 0.6 * abs(with_gamma[0])
     assert abs(without) > 10 * abs(with_gamma[1])
 
 
+def position_after(bound, state, noise):
+    """The position after one step from this state with this noise."""
+    kernel, rows = bound.kernel, bound.rows
+    evaluate = lambda at, transition: kernel.estimate(at, None, rows)
+    return kernel.dynamics.step(state, evaluate, jnp.asarray(STEP), noise).state.position[0]
+
+
 def test_gamma_is_the_derivative_of_the_preconditioner():
-    """The drift with Γ less the drift without, against a numerical derivative of G, in one dimension and with memory."""
+    """The drift with Γ less the drift without is a numerical derivative of G, with memory too."""
     for decay in (0.0, 0.7):
-        kernel = prepared(True, decay=decay)
-        evaluate = lambda at, to, kernel=kernel: kernel.estimate(at, None)
         position, mean_square = jnp.array([0.8]), jnp.array([0.3])
         state = tallmc.dynamics.rmsprop.RMSpropState(position, mean_square)
         noise = jnp.zeros(1), jnp.array([-1.0])
         moved = [
-            prepared(gamma, decay=decay).dynamics.step(state, evaluate, jnp.asarray(STEP), noise).state.position[0]
-            for gamma in (True, False)
+            position_after(prepared(gamma, decay=decay), state, noise) for gamma in (True, False)
         ]
 
         def scale(at, decay=decay):
@@ -78,32 +87,38 @@ def test_gamma_is_the_derivative_of_the_preconditioner():
 
 
 def test_signs_are_fair_and_fresh():
-    noise, signs = prepared(True).dynamics.noise(jax.random.key(0), 40_000, jnp.zeros(3))
+    noise, signs = prepared(True).kernel.dynamics.noise(jax.random.key(0), 40_000, jnp.zeros(3))
     assert set(np.unique(signs)) == {-1.0, 1.0}
     assert np.abs(np.asarray(signs).mean(0)).max() < 4.6 / np.sqrt(40_000)
     assert np.abs((np.asarray(signs) * np.asarray(noise)).mean(0)).max() < 4.6 / np.sqrt(40_000)
 
 
 class FromThisMeanSquare(tallmc.dynamics.RMSpropDynamics):
-    """V given, not found from a noisy gradient: with decay 1 it stays, and the dynamics are affine."""
+    """V is given, not found from a noisy gradient.
+
+    With decay 1 it stays constant, and the dynamics are affine.
+    """
 
     def init(self, key, position, evaluate):
         return tallmc.dynamics.rmsprop.RMSpropState(position, jnp.array([0.04, 0.25]))
 
 
-@pytest.mark.parametrize("gradient", [tallmc.gradient.Simple(), tallmc.gradient.ControlVariate()], ids=["simple", "cv"])
+@pytest.mark.parametrize("gradient", [Simple(), ControlVariate()], ids=["simple", "cv"])
 @pytest.mark.parametrize("subsample", ["uniform", "curvature"])
 def test_stationary_law_with_a_preconditioner_that_stays(gradient, subsample):
     """Langevin dynamics with scale √G = (λ + √V)^(−1/2): the Lyapunov solution of that."""
     step = 0.05
-    rows = tallmc.subsample.Uniform() if subsample == "uniform" else tallmc.subsample.Preferential(subsample)
-    parts = {"gradient": gradient, "subsample": rows, "size": 4, "step_size": step}
+    choice = Uniform() if subsample == "uniform" else Preferential(subsample)
+    parts = {"gradient": gradient, "subsample": choice, "size": 4, "step_size": step}
     scale = np.sqrt(1 / (0.5 + np.array([0.2, 0.5])))
-    law = exact_law(tallmc.Method(**parts, geometry=tallmc.geometry.Diagonal(scale)).prepare(linear()).kernel, step)
+    whitened = tallmc.Method(**parts, geometry=tallmc.geometry.Diagonal(scale))
+    law = exact_law(whitened.prepare(linear()).kernel, step)
     dynamics = tallmc.dynamics.RMSprop(decay=1.0, regulariser=0.5)
-    kernel = tallmc.Method(**parts, dynamics=dynamics).prepare(linear()).kernel
-    fields = [getattr(kernel.dynamics, field.name) for field in dataclasses.fields(kernel.dynamics)]
-    z = law_z(dataclasses.replace(kernel, dynamics=FromThisMeanSquare(*fields)), law)
+    bound = tallmc.Method(**parts, dynamics=dynamics).prepare(linear()).kernel
+    rmsprop = bound.kernel.dynamics
+    fields = [getattr(rmsprop, field.name) for field in dataclasses.fields(rmsprop)]
+    kernel = dataclasses.replace(bound.kernel, dynamics=FromThisMeanSquare(*fields))
+    z = law_z(dataclasses.replace(bound, kernel=kernel), law)
     assert max(z.values()) < 4.6, z
 
 

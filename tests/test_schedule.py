@@ -1,4 +1,4 @@
-"""Step sizes over time: which steps give draws, and that no schedule divides by zero."""
+"""Schedules select the steps that give draws, and no schedule divides by zero."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,13 +13,16 @@ CYCLE = Cyclical(0.05, cycle=10, sampling=0.3)
 
 def test_cyclical_steps_are_a_cosine_that_starts_anew():
     steps = np.asarray(CYCLE(jnp.arange(30)))
-    np.testing.assert_allclose(steps[:10], 0.025 * (1 + np.cos(np.pi * np.arange(10) / 10)), rtol=1e-12)
+    np.testing.assert_allclose(
+        steps[:10], 0.025 * (1 + np.cos(np.pi * np.arange(10) / 10)), rtol=1e-12
+    )
     np.testing.assert_allclose(steps[10:20], steps[:10])
     assert (steps > 0).all()
 
 
 @pytest.mark.parametrize(
-    "schedule", [CYCLE, Cyclical(0.1, 7, 1.0), Cyclical(0.1, 3, 0.4), Constant(0.1), Polynomial(1.0, 1.0, 0.5)]
+    "schedule",
+    [CYCLE, Cyclical(0.1, 7, 1.0), Cyclical(0.1, 3, 0.4), Constant(0.1), Polynomial(1.0, 1.0, 0.5)],
 )
 def test_counting_sampled_steps_and_finding_them_are_inverse(schedule):
     steps = np.arange(200)
@@ -34,12 +37,18 @@ def test_counting_sampled_steps_and_finding_them_are_inverse(schedule):
 @pytest.mark.parametrize(("burn_in", "thin"), slow_after(2, [(0, 1), (25, 2), (13, 1), (4, 5)]))
 def test_draws_come_from_the_sampling_phase_only(burn_in, thin):
     settings = {"chains": 2, "seed": 3}
-    every = tallmc.sample(linear(), tallmc.sgld(Cyclical(0.05, 10, 1.0), size=3), draws=600, burn_in=0, **settings).positions
-    draws = tallmc.sample(linear(), tallmc.sgld(CYCLE, size=3), draws=30, burn_in=burn_in, thin=thin, **settings)
+    every = tallmc.sample(
+        linear(), tallmc.sgld(Cyclical(0.05, 10, 1.0), size=3), draws=600, burn_in=0, **settings
+    ).positions
+    draws = tallmc.sample(
+        linear(), tallmc.sgld(CYCLE, size=3), draws=30, burn_in=burn_in, thin=thin, **settings
+    )
     phase = [t for t in range(burn_in, 600) if t % 10 >= 7]
     kept = phase[thin - 1 :: thin][:30]
     np.testing.assert_array_equal(draws.positions, every[:, kept])
-    np.testing.assert_allclose(draws.sample_stats["step_size"][0], np.asarray(CYCLE(jnp.array(kept))))
+    np.testing.assert_allclose(
+        draws.sample_stats["step_size"][0], np.asarray(CYCLE(jnp.array(kept)))
+    )
     np.testing.assert_array_equal(draws.sample_stats["n_row_evals"][0], 3 * (np.array(kept) + 1))
 
 

@@ -1,11 +1,17 @@
-"""Long runs against the exact stationary law: mean, covariance, and the lag-1 covariance that sees the step size."""
+"""Long runs against the exact stationary law.
 
+Mean, covariance, and the lag-1 covariance, which is sensitive to the step size.
+"""
+
+import itertools
+
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import tallmc
 from problems import exact_posterior, linear, slow_after
-from stationary import exact_law, law_z
+from stationary import Law, exact_law, fixed_point, gradient_covariance, largest_z, law_z
 from tallmc.dynamics import (
     Hamiltonian,
     Langevin,
@@ -15,12 +21,13 @@ from tallmc.dynamics import (
     Splitting,
     Underdamped,
 )
+from tallmc.engine.run import Run, chain_keys
 from tallmc.geometry import Dense, Diagonal, Identity
 from tallmc.gradient import ControlVariate, Full, Simple
 from tallmc.subsample import AllRows, Preferential, Uniform
 
 STEP = 0.15
-# Each with a step at which it is visibly biased, on a posterior with curvatures from 3 to 19.
+# Each with a step at which it is visibly biased, on a posterior with curvatures from 3 to 6.
 AFFINE = {
     "langevin": (Langevin(), 0.15),
     "leimkuhler-matthews": (LeimkuhlerMatthews(), 0.15),
@@ -47,8 +54,8 @@ def composed(dynamics, **parts):
 
 
 def check_law(method, step, posterior=None, anchor=None):
-    kernel = method.prepare(posterior or linear(), anchor).kernel
-    z = law_z(kernel, exact_law(kernel, step))
+    bound = method.prepare(posterior or linear(), anchor).kernel
+    z = law_z(bound, exact_law(bound, step))
     assert max(z.values()) < 4.6, z
 
 
@@ -66,13 +73,15 @@ def check_law(method, step, posterior=None, anchor=None):
     ),
 )
 def test_stationary_law_is_the_lyapunov_solution(dynamics, gradient, subsample):
-    check_law(*composed(dynamics, gradient=GRADIENTS[gradient], subsample=SUBSAMPLES[subsample], size=4))
+    parts = {"gradient": GRADIENTS[gradient], "subsample": SUBSAMPLES[subsample]}
+    check_law(*composed(dynamics, **parts, size=4))
 
 
 @pytest.mark.parametrize("gradient", GRADIENTS)
 @pytest.mark.parametrize("subsample", ["without-replacement", "gradient-weights"])
 def test_langevin_law_with_other_subsamples(gradient, subsample):
-    check_law(*composed("langevin", gradient=GRADIENTS[gradient], subsample=SUBSAMPLES[subsample], size=4))
+    parts = {"gradient": GRADIENTS[gradient], "subsample": SUBSAMPLES[subsample]}
+    check_law(*composed("langevin", **parts, size=4))
 
 
 @pytest.mark.parametrize("dynamics", AFFINE)
@@ -106,8 +115,135 @@ def test_second_order_positions_have_no_bias_on_a_gaussian(dynamics, geometry):
 def test_preferential_weights_bring_the_variance_nearer_to_the_posterior():
     excess = {}
     for name in ("sgld", "sgld_ps", "sgld_cv", "sgld_cv_ps"):
-        kernel = tallmc.METHODS[name].make(STEP, size=4).prepare(linear()).kernel
-        excess[name] = np.trace(exact_law(kernel, STEP).covariance)
+        bound = tallmc.METHODS[name].make(STEP, size=4).prepare(linear()).kernel
+        excess[name] = np.trace(exact_law(bound, STEP).covariance)
     exact = np.trace(exact_law(tallmc.ula(STEP).prepare(linear()).kernel, STEP).covariance)
     assert exact < excess["sgld_cv_ps"] < excess["sgld_cv"] < excess["sgld"]
     assert excess["sgld_ps"] < excess["sgld"]
+
+
+# Named methods that are not made of the parts above.
+
+
+def test_stationary_law_of_cp_sghmc_is_the_lyapunov_solution():
+    """Strata are clusters of rows; the noise is Σ_h (N_h²/n_h) C_h."""
+    step, settings = 0.2, {"size": 4, "friction": 2.0}
+    bound = tallmc.cp_sghmc(step, strata=3, **settings).prepare(linear()).kernel
+    law = exact_law(bound, step)
+    z = law_z(bound, law)
+    assert max(z.values()) < 4.6, z
+    # The law is not that of uniform draws.
+    uniform = exact_law(tallmc.sghmc(step, **settings).prepare(linear()).kernel, step)
+    assert max(law_z(bound, uniform).values()) > 10
+
+
+CYCLE, KEPT = 8, 3
+
+
+def test_cyclical_sgld_has_the_law_of_its_periodic_recursion_at_every_step_that_gives_draws():
+    """S' = M_t S M_tᵀ + ε_t I + (ε_t²/4) Cov(g | θ), M_t = I − (ε_t/2) H, over one cycle."""
+    largest, posterior = 0.3, linear()
+    steps = largest / 2 * (1 + np.cos(np.pi * np.arange(CYCLE) / CYCLE))
+    method = tallmc.cyclical_sgld(largest, size=4, cycle=CYCLE, sampling=KEPT / CYCLE)
+    bound = method.prepare(posterior).kernel
+    mean, covariance = exact_posterior(posterior)
+    noise = gradient_covariance(bound)
+    contractions = [np.eye(2) - step / 2 * np.linalg.inv(covariance) for step in steps]
+
+    def through_cycle(S):
+        """The covariance after each step of a cycle that begins with covariance S."""
+        after = []
+        for step, M in zip(steps, contractions, strict=True):
+            S = M @ S @ M.T + step * np.eye(2) + step**2 / 4 * noise(S)
+            after.append(S)
+        return after
+
+    laws = np.stack(through_cycle(fixed_point(lambda S: through_cycle(S)[-1], 2)))
+    chains, cycles = 1024, 200
+    start = jnp.broadcast_to(jnp.asarray(mean), (chains, 2))
+    draws = cycles * KEPT
+    run = Run(bound, chain_keys(0, chains), start, burn_in=25 * CYCLE, thin=1, draws=draws)
+    run.run_to(draws)
+    centred = run.positions().reshape(chains, cycles, KEPT, 2) - mean
+    assert largest_z(centred.mean(1), np.zeros((KEPT, 2))) < 4.6
+    covariances = np.einsum("ctki,ctkj->ckij", centred, centred) / cycles
+    assert largest_z(covariances, laws[-KEPT:]) < 4.6
+    assert largest_z(covariances, laws[-KEPT - 1 : -1]) > 10  # draws taken a step too early
+    within = np.einsum("ctki,ctkj->ckij", centred[:, :, 1:], centred[:, :, :-1]) / cycles
+    assert largest_z(within, np.stack(contractions[1 - KEPT :]) @ laws[-KEPT:-1]) < 4.6
+    across = np.einsum("cti,ctj->cij", centred[:, 1:, 0], centred[:, :-1, -1]) / (cycles - 1)
+    to_next = np.linalg.multi_dot(contractions[CYCLE - KEPT :: -1])
+    assert largest_z(across, to_next @ laws[-1]) < 4.6
+
+
+def one_dimensional():
+    """Six rows that differ enough for the choice of rows to matter."""
+    x = np.array([0.7, 1.4, 1.0, -0.9, -1.2, 1.1])
+    noise = np.array([0.5, -0.4, 0.3, 0.6, -0.2, -0.6])
+    return tallmc.models.linear_regression(
+        x[:, None], 0.8 * x + noise, prior_variance=4.0, noise_variance=0.5
+    )
+
+
+def ewsg_law(posterior, step: float, size: int, length: int, points: int = 501) -> Law:
+    """The law of the overdamped EWSG of li-2021 (appendix E) in one dimension, by quadrature.
+
+    Given θ, the index chain begins at a fresh batch S, proposes fresh batches and accepts them with
+    probability min(1, exp(‖aG_j‖²/2 − ‖aG_i‖²/2)), a = √ε/2. The law of its last batch is found by
+    enumeration of all batches. The move is then a mixture of Gaussians N(θ − (ε/2) G_S(θ), ε), and
+    its density on a grid is the transition matrix of a chain with finitely many states.
+    """
+    x, y = np.asarray(posterior.data.x)[:, 0], np.asarray(posterior.data.y)
+    mean, covariance = exact_posterior(posterior)
+    grid = mean[0] + np.sqrt(covariance[0, 0]) * np.linspace(-10, 10, points)
+    variance = float(posterior.model.family.noise_variance)
+    by_row = x * (np.outer(grid, x) - y) / variance
+    batches = list(itertools.product(range(len(x)), repeat=size))
+    prior = grid / float(posterior.model.prior_variance)
+    G = prior[:, None] + len(x) / size * by_row[:, batches].sum(axis=2)
+    weight = step / 8 * G**2
+
+    proposed = 1 / len(batches)
+    accept = np.minimum(1, np.exp(weight[:, None, :] - weight[:, :, None]))
+    move = proposed * accept
+    move += (1 - move.sum(axis=2))[:, :, None] * np.eye(len(batches))
+    p = np.full((points, 1, len(batches)), proposed)
+    for _ in range(length):
+        p = p @ move
+
+    transition = np.zeros((points, points))
+    for probability, gradient in zip(p[:, 0].T, G.T, strict=True):
+        squares = (grid - (grid - step / 2 * gradient)[:, None]) ** 2
+        transition += probability[:, None] * np.exp(-squares / (2 * step))
+    transition /= transition.sum(axis=1, keepdims=True)
+    equations = transition.T - np.eye(points)
+    equations[0] = 1.0
+    law = np.linalg.solve(equations, np.eye(points)[0])
+    centre = law @ grid
+    centred = grid - centre
+    second = lambda values: np.array([[law @ (centred * values)]])
+    return Law(np.array([centre]), second(centred), second(transition @ centred))
+
+
+EWSG_STEP = 0.04
+
+
+@pytest.mark.parametrize(("size", "length"), [(1, 1), (2, 2)])
+def test_ewsg_overdamped_has_the_law_of_the_papers_formulas(size, length):
+    posterior = one_dimensional()
+    bound = tallmc.ewsg_overdamped(EWSG_STEP, size=size, length=length).prepare(posterior).kernel
+    z = law_z(bound, ewsg_law(posterior, EWSG_STEP, size, length))
+    assert max(z.values()) < 4.6, z
+    # The law is not that of uniform draws.
+    assert max(law_z(bound, ewsg_law(posterior, EWSG_STEP, size, 0)).values()) > 10
+
+
+def test_ewsg_law_without_an_index_chain_is_the_lyapunov_solution():
+    """This checks the quadrature: without Metropolis steps the method is SGLD."""
+    posterior = one_dimensional()
+    found = ewsg_law(posterior, EWSG_STEP, size=2, length=0)
+    bound = tallmc.sgld(EWSG_STEP, size=2).prepare(posterior).kernel
+    for value, expected in zip(found, exact_law(bound, EWSG_STEP), strict=True):
+        np.testing.assert_allclose(value, expected, rtol=1e-9)
+    fewer, more = (ewsg_law(posterior, EWSG_STEP, 1, 1, points) for points in (501, 1001))
+    np.testing.assert_allclose(fewer.covariance, more.covariance, rtol=1e-6)

@@ -1,10 +1,11 @@
-"""A stored run: the same draws as in memory, and the same again however often it is cut, moved on or damaged."""
+"""A stored run has the draws of a run in memory, even if it is interrupted or extended."""
 
 import dataclasses
 import json
 import re
 import warnings
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,26 +14,30 @@ import pytest
 
 import tallmc
 from problems import linear, logistic, slow_after
-from tallmc import _run
-from tallmc._kept import by_parameter, moments
 from tallmc.dynamics import Hamiltonian, NoseHoover, table_1
+from tallmc.engine import run as _run
 from tallmc.gradient import SAGA, SVRG
 from tallmc.schedule import Cyclical, Polynomial
+from tallmc.statistics.moments import by_parameter, moments
 from tallmc.store import StoreError, chunks, reader, writer
 from tallmc.store.manifest import read_manifest
-from tallmc.store.methods import NotData, decode_method, encode_method
+from tallmc.store.methods import NotSerialisable, decode_method, encode_method
 from tallmc.store.reader import open_store
 from tallmc.subsample import Bandit
 
-STRATA = np.arange(12) % 3
+STRATA: Any = np.arange(12) % 3  # labels, to store a method that holds an array
 RUNS = {
     "preferential": tallmc.sgld_cv_ps(0.01, size=3),
-    "memories": tallmc.Method(dynamics=NoseHoover(2.0), gradient=SAGA(), subsample=Bandit(), size=3, step_size=0.02),
+    "memories": tallmc.Method(
+        dynamics=NoseHoover(2.0), gradient=SAGA(), subsample=Bandit(), size=3, step_size=0.02
+    ),
     "adaptive": tallmc.asgld_cv(0.01),
     "mala": tallmc.mala(0.05),
     "schedule": tallmc.sgld(Polynomial(0.05, 10.0, 0.55), size=3, replace=False),
     "cyclical": tallmc.sgld(Cyclical(0.05, 20, 0.5), size=3),
-    "svrg-trajectories": tallmc.Method(dynamics=Hamiltonian(5), gradient=SVRG(17), size=3, step_size=0.1),
+    "svrg-trajectories": tallmc.Method(
+        dynamics=Hamiltonian(5), gradient=SVRG(17), size=3, step_size=0.1
+    ),
     "carried-index": tallmc.ewsg(0.02, size=3, friction=4.0, carry=True),
     "corrected": tallmc.cp_sghmc(0.02, size=6, friction=4.0, strata=STRATA),
     "psgld": tallmc.psgld(0.01, size=3),
@@ -44,7 +49,7 @@ SETTINGS = {"chains": 3, "draws": 700, "burn_in": 13, "thin": 2, "seed": 7}
 
 @pytest.fixture(autouse=True)
 def _many_blocks(monkeypatch):
-    """Blocks as they come, of a few draws each: what takes hours shall show in a moment."""
+    """Write a block after every call of the loop, so that a short run has many blocks."""
     monkeypatch.setattr(writer, "_SECONDS_PER_BLOCK", 0.0)
     monkeypatch.setattr(writer, "_SHARE_PER_BLOCK", 0.0)
     monkeypatch.setattr(_run, "_MOST_SLOTS", 60)
@@ -60,7 +65,9 @@ def stop_after(draws):
 
 def cut(posterior, method, store, after, **settings):
     with pytest.warns(tallmc.SamplingWarning, match="interrupted after"):
-        return tallmc.sample(posterior, method, store=store, callback=stop_after(after), **SETTINGS | settings)
+        return tallmc.sample(
+            posterior, method, store=store, callback=stop_after(after), **SETTINGS | settings
+        )
 
 
 def assert_same(found, wanted):
@@ -106,7 +113,7 @@ def test_extending_a_finished_run_is_bitwise_the_longer_run(tmp_path):
     extended = tallmc.resume(tmp_path / "run", posterior, draws=900)
     assert_same(extended, tallmc.sample(posterior, method, **SETTINGS | {"draws": 900}))
     assert_same(tallmc.resume(tmp_path / "run", posterior, draws=900), extended)
-    with pytest.raises(tallmc.InvalidInput, match="at least those that are stored"):
+    with pytest.raises(tallmc.InvalidInput, match="be at least the number stored"):
         tallmc.resume(tmp_path / "run", posterior, draws=100)
 
 
@@ -116,7 +123,9 @@ def test_a_run_until_enough_effective_draws_decides_alike_when_cut(tmp_path):
     whole = tallmc.sample(posterior, method, **settings)
     assert whole.positions.shape[1] > 200
     with pytest.warns(tallmc.SamplingWarning, match="interrupted"):
-        tallmc.sample(posterior, method, store=tmp_path / "run", callback=stop_after(250), **settings)
+        tallmc.sample(
+            posterior, method, store=tmp_path / "run", callback=stop_after(250), **settings
+        )
     assert_same(tallmc.resume(tmp_path / "run", posterior), whole)
 
 
@@ -127,7 +136,9 @@ def test_the_automatic_choice_is_resumed_with_its_account(n_rows, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         whole = tallmc.sample(posterior, chains=4, draws=400, seed=1)
-        tallmc.sample(posterior, chains=4, draws=400, seed=1, store=tmp_path / "run", callback=stop_after(100))
+        tallmc.sample(
+            posterior, chains=4, draws=400, seed=1, store=tmp_path / "run", callback=stop_after(100)
+        )
         found = tallmc.resume(tmp_path / "run", posterior)
     assert_same(found, whole)
     loaded = tallmc.load(tmp_path / "run")
@@ -144,7 +155,9 @@ def test_a_limit_ends_a_run_that_can_be_resumed_without_it(tmp_path):
     posterior, method = linear(), tallmc.sgld(0.01, size=3)
     part = tallmc.sample(posterior, method, store=tmp_path / "run", max_rows=2000, **SETTINGS)
     assert "rows" in part.stopped_by and part.positions.shape[1] < 700
-    assert_same(tallmc.resume(tmp_path / "run", posterior), tallmc.sample(posterior, method, **SETTINGS))
+    assert_same(
+        tallmc.resume(tmp_path / "run", posterior), tallmc.sample(posterior, method, **SETTINGS)
+    )
 
 
 def test_a_run_ended_before_its_first_draw_goes_on_from_its_burn_in(tmp_path):
@@ -162,7 +175,9 @@ def test_a_run_ended_before_its_first_draw_goes_on_from_its_burn_in(tmp_path):
     assert opened.snapshot().step > 0
     with pytest.raises(StoreError, match="have at least one draw"):
         tallmc.load(tmp_path / "run")
-    assert_same(tallmc.resume(tmp_path / "run", posterior), tallmc.sample(posterior, method, **settings))
+    assert_same(
+        tallmc.resume(tmp_path / "run", posterior), tallmc.sample(posterior, method, **settings)
+    )
 
 
 def test_other_data_another_model_and_another_precision_are_refused(tmp_path):
@@ -190,9 +205,13 @@ def test_finished_foreign_and_unwritable_folders_are_refused_before_anything_is_
     posterior, method = linear(), tallmc.sgld(0.01, size=3)
     tallmc.sample(posterior, method, draws=20, store=tmp_path / "run")
     before = {file: file.read_bytes() for file in (tmp_path / "run").rglob("*") if file.is_file()}
-    with pytest.raises(StoreError, match=r"be a new folder; got one that holds a run.*tallmc\.resume"):
+    with pytest.raises(
+        StoreError, match=r"be a new folder; got one that holds a run.*tallmc\.resume"
+    ):
         tallmc.sample(posterior, method, draws=20, store=tmp_path / "run")
-    assert before == {file: file.read_bytes() for file in (tmp_path / "run").rglob("*") if file.is_file()}
+    assert before == {
+        file: file.read_bytes() for file in (tmp_path / "run").rglob("*") if file.is_file()
+    }
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.jpg").write_bytes(b"cat")
     with pytest.raises(StoreError, match=r"be a new or empty folder; got one that holds cat\.jpg"):
@@ -214,7 +233,9 @@ def test_one_writer_at_a_time(tmp_path):
             tallmc.resume(tmp_path / "run", posterior)
         refused.append(progress)
 
-    tallmc.sample(posterior, tallmc.sgld(0.01, size=3), draws=100, store=tmp_path / "run", callback=interfere)
+    tallmc.sample(
+        posterior, tallmc.sgld(0.01, size=3), draws=100, store=tmp_path / "run", callback=interfere
+    )
     assert refused
 
 
@@ -260,16 +281,22 @@ def test_a_method_with_functions_is_given_again(tmp_path):
     method = tallmc.Method(dynamics=table_1.sghmc_recipe(2, friction=3.0), size=3, step_size=0.01)
     whole = tallmc.sample(posterior, method, **SETTINGS)
     cut(posterior, method, tmp_path / "run", 100)
-    with pytest.raises(tallmc.InvalidInput, match="method must be given again: the store cannot hold the function"):
+    with pytest.raises(
+        tallmc.InvalidInput, match="method must be given again: the store cannot hold the function"
+    ):
         tallmc.resume(tmp_path / "run", posterior)
     assert_same(tallmc.resume(tmp_path / "run", posterior, method=method), whole)
-    with pytest.raises(NotData):
+    with pytest.raises(NotSerialisable):
         encode_method(method)
 
 
 @pytest.mark.parametrize("name", [*tallmc.METHODS, *RUNS])
 def test_every_named_method_is_data(name):
-    method = RUNS[name] if name in RUNS else tallmc.METHODS[name].make(0.1, **tallmc.METHODS[name].example)
+    method = (
+        RUNS[name]
+        if name in RUNS
+        else tallmc.METHODS[name].make(0.1, **tallmc.METHODS[name].example)
+    )
     content, arrays = encode_method(method)
     again = decode_method(json.loads(json.dumps(content)), arrays)
     assert repr(again) == repr(method)
@@ -299,16 +326,18 @@ def test_a_large_state_is_kept_for_the_last_blocks_only(tmp_path):
 
 
 def test_moments_and_parameters_in_pieces_are_those_of_the_whole(monkeypatch):
-    from tallmc import _kept
+    from tallmc.statistics import moments as pieces
 
     draws = np.random.default_rng(0).normal(3.0, 2.0, size=(3, 1000, 5)).astype(np.float32)
-    monkeypatch.setattr(_kept, "_BYTES_AT_ONCE", 3000)
+    monkeypatch.setattr(pieces, "_BYTES_AT_ONCE", 3000)
     found = moments(draws)
     exact = draws.astype(np.float64)
     np.testing.assert_allclose(found.mean, exact.mean(axis=(0, 1)), rtol=1e-12)
     np.testing.assert_allclose(found.sd, exact.std(axis=(0, 1)), rtol=1e-12)
     np.testing.assert_array_equal(found.extent, np.ptp(exact, axis=1))
-    np.testing.assert_array_equal(by_parameter(lambda part: part.max(axis=(0, 1)), draws), exact.max(axis=(0, 1)))
+    np.testing.assert_array_equal(
+        by_parameter(lambda part: part.max(axis=(0, 1)), draws), exact.max(axis=(0, 1))
+    )
 
 
 @pytest.mark.parametrize("chunk", [2048, pytest.param(2**23, marks=pytest.mark.slow)])
@@ -319,7 +348,9 @@ def test_the_finished_run_opens_in_xarray_and_arviz(tmp_path, chunk, monkeypatch
 
     monkeypatch.setattr(chunks, "_CHUNK_BYTES", chunk)
     posterior = tallmc.Posterior(
-        log_likelihood=lambda p, row: -0.5 * (row["y"] - p["slope"] @ row["x"] - p["../intercept"]) ** 2,
+        log_likelihood=lambda p, row: (
+            -0.5 * (row["y"] - p["slope"] @ row["x"] - p["../intercept"]) ** 2
+        ),
         log_prior=lambda p: -0.5 * (p["../intercept"] ** 2 + jnp.sum(p["slope"] ** 2)),
         data={"x": np.random.default_rng(0).normal(size=(50, 2)), "y": np.ones(50)},
         init={"../intercept": 0.0, "slope": np.zeros(2)},
@@ -331,42 +362,65 @@ def test_the_finished_run_opens_in_xarray_and_arviz(tmp_path, chunk, monkeypatch
             draws = tallmc.resume(tmp_path / "run", posterior, draws=length)
         tree = xr.open_datatree(tmp_path / "run" / "draws.zarr", engine="zarr")
         np.testing.assert_array_equal(tree["posterior/slope"].values, draws.params["slope"])
-        np.testing.assert_array_equal(tree["posterior/p_.._intercept"].values, draws.params["../intercept"])
+        np.testing.assert_array_equal(
+            tree["posterior/p_.._intercept"].values, draws.params["../intercept"]
+        )
         assert tree["posterior/slope"].dims == ("chain", "draw", "slope_dim")
         assert list(tree["posterior/slope_dim"].values) == ["age", "größe"]
         for name, values in draws.sample_stats.items():
             np.testing.assert_array_equal(tree[f"sample_stats/{name}"].values, values)
         assert tree.attrs["completed"] == [True, True]
         assert len(arviz_stats.summary(tree)) == 3
-    names = {str(file.relative_to(tmp_path / "run")) for file in (tmp_path / "run" / "draws.zarr").rglob("*") if file.is_file()}
+    names = {
+        str(file.relative_to(tmp_path / "run"))
+        for file in (tmp_path / "run" / "draws.zarr").rglob("*")
+        if file.is_file()
+    }
     manifest = open_store(tmp_path / "run").manifest
-    assert names == set(manifest.exported) | {f"draws.zarr/{name}" for name in manifest.series.chunk_names(450)}
+    assert names == set(manifest.exported) | {
+        f"draws.zarr/{name}" for name in manifest.series.chunk_names(450)
+    }
     assert not list(tmp_path.rglob("*.tmp"))
-    assert {file.name for file in tmp_path.iterdir()} == {"run"}  # a hostile parameter name leads nowhere
+    # The name "../intercept" creates no file outside the store.
+    assert {file.name for file in tmp_path.iterdir()} == {"run"}
 
 
 def test_a_failed_chain_is_nan_in_the_export(tmp_path):
     pytest.importorskip("zarr", reason="zarr is not installed")
     import xarray as xr
 
-    posterior = tallmc.Posterior(  # a hill that a chain beyond 5 runs down for ever
-        log_likelihood=lambda theta, row: jnp.where(theta < 5, -0.5 * (theta - row) ** 2, 0.5 * theta**2),
+    # Beyond 5 the log density grows without bound, so a chain that starts there diverges.
+    posterior = tallmc.Posterior(
+        log_likelihood=lambda theta, row: jnp.where(
+            theta < 5, -0.5 * (theta - row) ** 2, 0.5 * theta**2
+        ),
         log_prior=lambda theta: 0.0,
         data=np.linspace(0, 1, 10),
         init=0.5,
     )
     start = np.array([[0.5], [6.0]])
     with pytest.warns(tallmc.SamplingWarning, match="ran away"):
-        draws = tallmc.sample(posterior, tallmc.ula(0.1), chains=2, draws=300, burn_in=0, start=start, store=tmp_path / "run")
+        draws = tallmc.sample(
+            posterior,
+            tallmc.ula(0.1),
+            chains=2,
+            draws=300,
+            burn_in=0,
+            start=start,
+            store=tmp_path / "run",
+        )
     assert np.isfinite(draws.positions[1, :20]).all()
     for length in (300, 400):
         if length > 300:
             with pytest.warns(tallmc.SamplingWarning, match="ran away"):
                 draws = tallmc.resume(tmp_path / "run", posterior, draws=length)
-        theta = xr.open_datatree(tmp_path / "run" / "draws.zarr", engine="zarr")["posterior/theta"].values
+        theta = xr.open_datatree(tmp_path / "run" / "draws.zarr", engine="zarr")[
+            "posterior/theta"
+        ].values
         assert theta.shape == (2, length) and np.isnan(theta[1]).all()
         np.testing.assert_array_equal(theta[0], draws.positions[0, :, 0])
-        assert_same(tallmc.load(tmp_path / "run"), draws)  # which has the draws before it failed
+        # The draws before the failure are kept.
+        assert_same(tallmc.load(tmp_path / "run"), draws)
 
 
 @pytest.mark.parametrize("chunk", [2**15, 2**23])
@@ -376,17 +430,25 @@ def test_draws_that_the_manifest_does_not_name_do_not_exist(tmp_path, chunk, mon
     draws = tallmc.sample(posterior, method, store=run, **SETTINGS)
     before = (run / "manifest.json").read_bytes()
     tallmc.resume(run, posterior, draws=900)
-    for name in ("manifest.json", "manifest.previous.json"):  # as if the process had ended before it wrote one
+    # As if the process had ended before it wrote the manifest.
+    for name in ("manifest.json", "manifest.previous.json"):
         (run / name).write_bytes(before)
     assert_same(tallmc.load(run), draws)
     assert_same(tallmc.resume(run, posterior), draws)
     manifest = open_store(run).manifest
     for name, kind in manifest.series.arrays.items():
-        files = [run / "draws.zarr" / found for found in manifest.series.chunk_names(700) if found.startswith(f"{name}/")]
+        files = [
+            run / "draws.zarr" / found
+            for found in manifest.series.chunk_names(700)
+            if found.startswith(f"{name}/")
+        ]
         assert sorted((run / "draws.zarr" / name).glob("c.*")) == sorted(files)
         length = min(manifest.series.chunk, 700)
         assert {file.stat().st_size for file in files} == {length * 3 * kind.bytes}
-    assert_same(tallmc.resume(run, posterior, draws=900), tallmc.sample(posterior, method, **SETTINGS | {"draws": 900}))
+    assert_same(
+        tallmc.resume(run, posterior, draws=900),
+        tallmc.sample(posterior, method, **SETTINGS | {"draws": 900}),
+    )
 
 
 @pytest.mark.slow

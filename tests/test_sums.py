@@ -1,4 +1,4 @@
-"""Sums in single precision keep what rounding loses."""
+"""Compensated sums in single precision keep the rounding errors."""
 
 import math
 
@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from tallmc._rows import split_sum
+from tallmc.rows.sums import split_sum
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 2048, 2049, 5000, 8192])
@@ -18,4 +18,4 @@ def test_a_split_sum_is_as_good_as_one_in_double_precision(n):
     assert high == np.float32(high) and low == np.float32(low)
     assert abs(high + low - exact) <= 1e-12 * size
     if n >= 2048:
-        assert abs(float(values.sum()) - exact) > 1e-10 * size  # a plain sum is not
+        assert abs(float(values.sum()) - exact) > 1e-10 * size  # a plain sum is less accurate

@@ -1,4 +1,4 @@
-"""Tables become designs exactly, or are refused with a message that names the column and the cure."""
+"""Tables become exact designs, or are refused with a message that names column and cure."""
 
 import io
 
@@ -26,7 +26,9 @@ def write(folder, columns, kind="csv"):
 
 
 def design_of(path, family="bernoulli", response="y", standardise=True, intercept=True):
-    return make_design(read_table(path, response), family, standardise=standardise, intercept=intercept)
+    return make_design(
+        read_table(path, response), family, standardise=standardise, intercept=intercept
+    )
 
 
 def refusal(path, **options):
@@ -56,7 +58,10 @@ def test_design_can_be_left_as_it_is(tmp_path):
     assert design.means == design.sds == {}
 
 
-@pytest.mark.parametrize(("named", "expected"), [({}, ("x1", "x2")), ({"feature_names": np.array(["a", "b"])}, ("a", "b"))])
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [({}, ("x1", "x2")), ({"feature_names": np.array(["a", "b"])}, ("a", "b"))],
+)
 def test_npz_matrix_gives_its_columns_names(tmp_path, named, expected):
     matrix = np.array([[1.0, 5.0], [2.0, 5.5], [4.0, 7.0]])
     path = write(tmp_path, {"X": matrix, "target": np.array([1.5, 2.5, 0.0]), **named}, "npz")
@@ -67,7 +72,10 @@ def test_npz_matrix_gives_its_columns_names(tmp_path, named, expected):
 
 
 def test_csv_decimals_far_below_whole_numbers_are_read(tmp_path):
-    """Types must come from the whole file: this one has its first decimal, and one column's first value, after two megabytes."""
+    """Column types are inferred from the whole file, not from its first block.
+
+    The first decimal, and the first value of one column, follow two megabytes of other rows.
+    """
     n_rows = 300_000
     path = tmp_path / "table.csv"
     with path.open("w") as file:
@@ -87,7 +95,9 @@ def test_parquet_categories_and_decimals_count_by_what_they_hold(tmp_path):
         "grade": pa.array([5.0, 5.0, 7.0]).dictionary_encode(),
         "y": [0.1, 0.2, 0.4],
     }
-    design = design_of(write(tmp_path, columns, "parquet"), "gaussian", standardise=False, intercept=False)
+    design = design_of(
+        write(tmp_path, columns, "parquet"), "gaussian", standardise=False, intercept=False
+    )
     np.testing.assert_array_equal(design.x, [[1, 5], [2, 5], [3, 7]])
 
 
@@ -115,7 +125,10 @@ def test_unknown_extension_is_refused(tmp_path):
 def test_file_that_is_not_what_its_name_says_is_refused(tmp_path, kind):
     path = tmp_path / f"table.{kind}"
     path.write_bytes(b"")
-    assert f"TABLE must be a readable {'.npz' if kind == 'npz' else kind}".lower() in refusal(path).lower()
+    assert (
+        f"TABLE must be a readable {'.npz' if kind == 'npz' else kind}".lower()
+        in refusal(path).lower()
+    )
     path.write_bytes(b"a,y\n1,2,3\n" if kind == "csv" else b"neither zip nor parquet")
     assert f"table.{kind}: " in refusal(path)
 
@@ -133,10 +146,18 @@ def test_unknown_response_lists_only_some_of_many_columns(tmp_path):
 
 
 def test_missing_values_are_counted_by_column(tmp_path):
-    columns = {**GOOD, "age": [None, 30.0, None, 70.0], "smoker": [True, None, False, True], "y": [0, 1, 1, None]}
+    columns = {
+        **GOOD,
+        "age": [None, 30.0, None, 70.0],
+        "smoker": [True, None, False, True],
+        "y": [0, 1, 1, None],
+    }
     for kind in ("csv", "parquet"):
         message = refusal(write(tmp_path, columns, kind))
-        assert "no missing or infinite values; got age: 2 missing, smoker: 1 missing, y: 1 missing. Drop" in message
+        assert (
+            "no missing or infinite values; got age: 2 missing, smoker: 1 missing, "
+            "y: 1 missing. Drop" in message
+        )
 
 
 def test_columns_that_are_all_missing_nan_and_infinity_are_counted(tmp_path):
@@ -147,18 +168,34 @@ def test_columns_that_are_all_missing_nan_and_infinity_are_counted(tmp_path):
 
 @pytest.mark.parametrize("kind", ["csv", "parquet", "npz"])
 def test_text_columns_are_named_with_the_cure(tmp_path, kind):
-    columns = {**GOOD, "city": ["Oslo", "Rome", "Oslo", "Kyiv"], "day": np.array(["2020-01-01"] * 4, "datetime64[D]")}
+    columns = {
+        **GOOD,
+        "city": ["Oslo", "Rome", "Oslo", "Kyiv"],
+        "day": np.array(["2020-01-01"] * 4, "datetime64[D]"),
+    }
     message = refusal(write(tmp_path, columns, kind))
-    assert "columns must be numbers or booleans; got city (such as 'Oslo'), day (such as '2020-01-01')" in message
+    assert (
+        "columns must be numbers or booleans; got city (such as 'Oslo'), day (such as '2020-01-01')"
+        in message
+    )
     assert "one-hot" in message
 
 
 def test_constant_column_is_named_unless_not_standardised(tmp_path):
     path = write(tmp_path, {**GOOD, "one": [0.1] * 4, "never": [False] * 4})
     message = refusal(path)
-    assert "columns must vary, to be standardised; got one (0.1 in every row), never (0 in every row)" in message
+    assert (
+        "columns must vary to be standardised; got one (0.1 in every row), never (0 in every row)"
+        in message
+    )
     assert "--no-standardise" in message
-    assert design_of(path, standardise=False).names == ("intercept", "age", "smoker", "one", "never")
+    assert design_of(path, standardise=False).names == (
+        "intercept",
+        "age",
+        "smoker",
+        "one",
+        "never",
+    )
 
 
 @pytest.mark.parametrize("family", ["bernoulli", "gaussian", "poisson"])
@@ -179,7 +216,10 @@ def test_constant_response_is_refused(tmp_path, family):
 )
 def test_two_values_other_than_0_and_1_come_with_a_mapping(tmp_path, values, found, mapping):
     message = refusal(write(tmp_path, {**GOOD, "y": values}, "parquet"))
-    assert f"response 'y' must hold 0 and 1, or booleans, for --family bernoulli; got {found}." in message
+    assert (
+        f"response 'y' must hold 0 and 1, or booleans, for --family bernoulli; got {found}."
+        in message
+    )
     assert mapping in message
 
 
@@ -191,7 +231,10 @@ def test_many_values_are_no_bernoulli_response(tmp_path):
 @pytest.mark.parametrize(("values", "found"), [([0.5, 1, 2, 3], "0.5"), ([1, 2, -3, 4], "-3")])
 def test_poisson_wants_counts(tmp_path, values, found):
     message = refusal(write(tmp_path, {**GOOD, "y": values}), family="poisson")
-    assert f"hold counts (0, 1, 2, …) for --family poisson; got '{found}'. Use --family gaussian" in message
+    assert (
+        f"hold counts (0, 1, 2, …) for --family poisson; got '{found}'. Use --family gaussian"
+        in message
+    )
 
 
 def test_text_is_no_gaussian_response(tmp_path):
@@ -210,12 +253,16 @@ def test_duplicate_and_empty_names_are_refused(tmp_path):
     path.write_text("age,age,y\n1,2,0\n2,3,1\n")
     assert "column names must be different in table.csv; got more than one age" in refusal(path)
     path.write_text(",age,y\n0,2,0\n1,3,1\n")
-    assert "column 1 without a name. pandas writes its row numbers so" in refusal(path)
-    twice = pa.table([pa.array([1, 2]), pa.array([3, 4]), pa.array([0, 1])], names=["age", "age", "y"])
+    assert "column 1 without a name. pandas writes row numbers this way" in refusal(path)
+    twice = pa.table(
+        [pa.array([1, 2]), pa.array([3, 4]), pa.array([0, 1])], names=["age", "age", "y"]
+    )
     parquet.write_table(twice, tmp_path / "table.parquet")
     assert "more than one age" in refusal(tmp_path / "table.parquet")
     names = np.array(["a", "a"])
-    assert "more than one a" in refusal(write(tmp_path, {"X": np.eye(2), "y": np.arange(2), "feature_names": names}, "npz"))
+    assert "more than one a" in refusal(
+        write(tmp_path, {"X": np.eye(2), "y": np.arange(2), "feature_names": names}, "npz")
+    )
 
 
 def test_name_of_the_intercept_is_taken(tmp_path):
@@ -226,20 +273,28 @@ def test_name_of_the_intercept_is_taken(tmp_path):
 
 def test_nothing_to_explain_with_is_refused(tmp_path):
     path = write(tmp_path, {"y": [0, 1]})
-    assert "have a column besides the response when there is no intercept; got only y" in refusal(path, intercept=False)
+    assert "have a column besides the response when there is no intercept; got only y" in refusal(
+        path, intercept=False
+    )
     assert design_of(path).names == ("intercept",)
 
 
 def test_npz_shapes_are_checked(tmp_path):
     x, y = np.eye(3), np.arange(3)
-    assert "columns of one length; got lengths a: 2, y: 3" in refusal(write(tmp_path, {"a": np.ones(2), "y": y}, "npz"))
-    assert "1-D array for each column, or a 2-D X with y; got Z of shape (3, 3)" in refusal(
+    assert "columns of equal length; got lengths a: 2, y: 3" in refusal(
+        write(tmp_path, {"a": np.ones(2), "y": y}, "npz")
+    )
+    assert "one 1-D array per column, or a 2-D X with y; got Z of shape (3, 3)" in refusal(
         write(tmp_path, {"Z": x, "y": y}, "npz")
     )
     assert "also weights" in refusal(write(tmp_path, {"X": x, "y": y, "weights": y}, "npz"))
     few = {"X": x, "y": y, "feature_names": np.array(["a"])}
-    assert "feature_names must name each of the 3 columns of X; got 1 names" in refusal(write(tmp_path, few, "npz"))
-    assert "got 'ill'. Its columns are: y." in refusal(write(tmp_path, {"X": x, "y": y}, "npz"), response="ill")
+    assert "feature_names must name each of the 3 columns of X; got 1 names" in refusal(
+        write(tmp_path, few, "npz")
+    )
+    assert "got 'ill'. The 1-D arrays are: y." in refusal(
+        write(tmp_path, {"X": x, "y": y}, "npz"), response="ill"
+    )
 
 
 def test_pickles_are_never_loaded(tmp_path):
@@ -253,5 +308,7 @@ def test_pickles_are_never_loaded(tmp_path):
 def test_the_entry_that_makes_a_column_text_is_shown(tmp_path):
     path = tmp_path / "table.csv"
     path.write_text("a,b,y\n1,2,0\n2,?,1\n3,1,1\n")
-    with pytest.raises(TableError, match=r"columns must be numbers or booleans; got b \(such as '\?'\)"):
+    with pytest.raises(
+        TableError, match=r"columns must be numbers or booleans; got b \(such as '\?'\)"
+    ):
         make_design(read_table(path, "y"), "bernoulli", standardise=True, intercept=True)

@@ -8,12 +8,13 @@ import pytest
 
 import tallmc
 from problems import exact_posterior, linear, logistic, slow_after
-from tallmc._loop import advance
-from tallmc._run import Run
 from tallmc.diagnose import exact_gradients, gaussian_kl, ksd
+from tallmc.engine.loop import advance
+from tallmc.engine.run import Run, chain_keys
+from tallmc.statistics.thinned_history import ThinnedHistory
 from tallmc.tuning import Budget, grid, tune
 from tallmc.tuning.score import Score
-from tallmc.tuning.trial import Trail, Trial
+from tallmc.tuning.trial import Trial
 
 N_ROWS = 500
 POSTERIOR = linear(n_rows=N_ROWS)
@@ -51,15 +52,20 @@ def test_the_record_tells_what_became_of_every_candidate(tuned):
     first, *others = tuned.candidates
     assert (tuned.method, tuned.ksd) == (first.method, first.ksd)
     assert [candidate.rounds for candidate in tuned.candidates] == [2, 2, 1, 1, 1, 1]
-    assert sorted(of.method.step_size / CENTRE.step_size for of in tuned.candidates) == [4.0**k for k in range(-3, 3)]
-    assert all(dataclasses.replace(of.method, step_size=CENTRE.step_size) == CENTRE for of in tuned.candidates)
+    methods = [candidate.method for candidate in tuned.candidates]
+    factors = sorted(method.step_size / CENTRE.step_size for method in methods)
+    assert factors == [4.0**k for k in range(-3, 3)]
+    for method in methods:
+        assert dataclasses.replace(method, step_size=CENTRE.step_size) == CENTRE
     assert all(candidate.ksd > first.ksd for candidate in others)
     assert others[-1].ksd == np.inf
     assert sum(candidate.n_row_evals for candidate in tuned.candidates) == tuned.n_row_evals_tuning
 
 
 def test_survivors_get_more_by_the_factor_that_was_kept():
-    candidates = tune(POSTERIOR, CENTRE, factors=np.geomspace(0.01, 1, 9), keep_one_in=3, budget=BUDGET).candidates
+    factors = np.geomspace(0.01, 1, 9)
+    found = tune(POSTERIOR, CENTRE, factors=factors, keep_one_in=3, budget=BUDGET)
+    candidates = found.candidates
     assert [candidate.rounds for candidate in candidates] == [2] * 3 + [1] * 6
     once, twice = candidates[-1].n_row_evals, candidates[0].n_row_evals
     assert twice == pytest.approx((1 + 3) * once, rel=0.02)  # a share is spent in whole steps
@@ -67,7 +73,8 @@ def test_survivors_get_more_by_the_factor_that_was_kept():
 
 def test_one_round_for_all_is_a_plain_grid():
     heard = []
-    found = tune(POSTERIOR, CENTRE, factors=[0.01, 0.1, 1.0], keep_one_in=3, budget=BUDGET, callback=heard.append)
+    options = {"factors": [0.01, 0.1, 1.0], "keep_one_in": 3, "callback": heard.append}
+    found = tune(POSTERIOR, CENTRE, budget=BUDGET, **options)
     assert [(of.number, of.of) for of in heard] == [(1, 1)]
     assert heard[0].candidates == found.candidates
     assert len({candidate.n_row_evals for candidate in found.candidates}) == 1
@@ -89,10 +96,12 @@ def test_the_budget_is_spent_and_kept(name):
     found = tune(POSTERIOR, CANDIDATES[name], budget=BUDGET)
     a_step = 4 * N_ROWS  # of all chains, when it is a pass
     assert found.n_row_evals_tuning <= BUDGET.rows + a_step * len(found.candidates)
-    assert found.n_row_evals_tuning >= 0.6 * BUDGET.rows  # what is set aside for scores is left where there are few draws
+    # With few draws, a part of what is set aside for scores is not spent.
+    assert found.n_row_evals_tuning >= 0.6 * BUDGET.rows
     if name in ("fixed", "two-sizes"):
         assert 0.95 * BUDGET.rows <= found.n_row_evals_tuning <= BUDGET.rows
-    assert {id(candidate.method) for candidate in found.candidates} == {id(method) for method in CANDIDATES[name]}
+    tuned_methods = {id(candidate.method) for candidate in found.candidates}
+    assert tuned_methods == {id(method) for method in CANDIDATES[name]}
 
 
 def test_the_same_seed_gives_the_same_answer(tuned):
@@ -113,27 +122,31 @@ def test_step_sizes_share_preparation_and_compilation():
     found = tune(POSTERIOR, method, factors=[0.1, 0.5, 1.0], budget=BUDGET)
     assert advance._cached._cache_size() == before + 1
     once = method.prepare(POSTERIOR, found.anchor).n_row_evals
-    assert found.n_row_evals_preparation == once + 2 * N_ROWS  # and the score's: is it the right anchor? and its weights
+    # Two passes more for the score: the check of the anchor, and the weights.
+    assert found.n_row_evals_preparation == once + 2 * N_ROWS
 
 
 def test_a_round_continues_the_run_of_the_one_before():
-    kernel = CENTRE.prepare(POSTERIOR).kernel
-    start = jnp.broadcast_to(kernel.rest, (4, 2))
-    trial = Trial(CENTRE, kernel, start, seed=3, most=1000)
+    bound = CENTRE.prepare(POSTERIOR).kernel
+    start = jnp.broadcast_to(bound.kernel.rest, (4, 2))
+    trial = Trial(CENTRE, bound, start, seed=3, most=1000)
     for rows in (4000, 12_000):
         trial.run_for_rows(rows)
-    whole = Run(kernel, 3, start, burn_in=0, thin=1, draws=200)
+    whole = Run(bound, chain_keys(3, 4), start, burn_in=0, thin=1, draws=200)
     whole.run_to(whole.draws)
-    np.testing.assert_array_equal(trial.trail.kept, whole.positions())
+    np.testing.assert_array_equal(trial.history.kept, whole.positions())
     assert trial.n_row_evals == 16_000
 
 
 @pytest.mark.parametrize("pieces", [[1000], [1] * 9 + [500, 0, 200, 291]])
-def test_a_trail_is_evenly_spaced_however_it_was_walked(pieces):
-    positions, trail = np.random.default_rng(0).normal(size=(2, 1000, 3)), Trail(60, 2, 3)
+def test_a_thinned_history_is_evenly_spaced_whatever_pieces_it_is_given(pieces):
+    positions, history = (
+        np.random.default_rng(0).normal(size=(2, 1000, 3)),
+        ThinnedHistory(60, 2, 3),
+    )
     for piece in np.split(positions, np.cumsum(pieces)[:-1], axis=1):
-        trail.add(piece)
-    np.testing.assert_array_equal(trail.kept, positions[:, 15::16])
+        history.add(piece)
+    np.testing.assert_array_equal(history.kept, positions[:, 15::16])
 
 
 def test_candidates_that_fail_are_out_and_the_rest_is_tuned():
@@ -144,7 +157,8 @@ def test_candidates_that_fail_are_out_and_the_rest_is_tuned():
 
 
 def test_when_all_fail_the_error_says_what_to_do():
-    with pytest.raises(tallmc.PreparationError, match=r"every candidate failed in round 1.*Give smaller step sizes"):
+    message = r"every candidate failed in round 1.*Give smaller step sizes"
+    with pytest.raises(tallmc.PreparationError, match=message):
         tune(POSTERIOR, CENTRE, factors=[1e3, 1e4], budget=BUDGET)
 
 
@@ -157,7 +171,8 @@ def test_the_answer_does_not_depend_on_the_units_of_the_parameters(hessian):
     scores = []
     for posterior, step in ((POSTERIOR, WIDEST), (scaled, 1e-4 * WIDEST)):
         anchor = tallmc.laplace(posterior, hessian=hessian)
-        found = tune(posterior, tallmc.sgld_cv(step, size=20), factors=factors, budget=BUDGET, anchor=anchor)
+        method = tallmc.sgld_cv(step, size=20)
+        found = tune(posterior, method, factors=factors, budget=BUDGET, anchor=anchor)
         scores.append([candidate.ksd for candidate in found.candidates])
     np.testing.assert_allclose(*scores, rtol=1e-6)
 
@@ -181,11 +196,14 @@ def test_noise_of_the_score_is_small_beside_what_exact_draws_leave(hessian):
     C = np.asarray(anchor.factor)
     normal = np.asarray(anchor.position) + np.random.default_rng(0).normal(size=(20, 64, 3)) @ C.T
     noisy = np.mean([score(draws) ** 2 for draws in normal])
-    exact = np.mean([ksd(draws @ np.linalg.inv(C).T, exact_gradients(posterior, draws) @ C) ** 2 for draws in normal])
+    whitened = [
+        (draws @ np.linalg.inv(C).T, exact_gradients(posterior, draws) @ C) for draws in normal
+    ]
+    exact = np.mean([ksd(positions, gradients) ** 2 for positions, gradients in whitened])
     if hessian:
         assert noisy == pytest.approx(exact, rel=0.001)
     else:
-        assert noisy < 1.5 * exact  # simple gradients from as many rows: 40 times it
+        assert noisy < 1.5 * exact  # 40 times with simple gradients from as many rows
 
 
 def test_a_score_of_what_is_not_finite_is_infinite():
@@ -197,21 +215,33 @@ def test_tuning_refuses_what_makes_no_sense():
     sgld = tallmc.sgld(tallmc.schedule.Polynomial(1e-3, 10.0, 0.5), size=5)
     for message, call in {
         "budget must be in rows or in seconds; got rows=None, seconds=None": Budget,
-        "budget must be in rows or in seconds; got rows=1, seconds=1": lambda: Budget(rows=1, seconds=1),
+        "budget must be in rows or in seconds; got rows=1, seconds=1": lambda: Budget(
+            rows=1, seconds=1
+        ),
         "rows must be an int of at least 1": lambda: Budget(rows=0),
         "seconds must be a finite number and > 0": lambda: Budget(seconds=-1.0),
         "budget must be a Budget": lambda: tune(POSTERIOR, CENTRE, budget=1000),
         "budget must be at least 24576 rows for 6 candidates in 2 rounds; got 100": lambda: tune(
             POSTERIOR, CENTRE, budget=Budget(rows=100)
         ),
-        "method must be a Method, or a list of them": lambda: tune(POSTERIOR, tallmc.sgld, budget=BUDGET),
+        "method must be a Method, or a list of them": lambda: tune(
+            POSTERIOR, tallmc.sgld, budget=BUDGET
+        ),
         "method must have a number for its step size": lambda: grid(sgld),
         "method must be a Method;": lambda: grid([CENTRE]),
         "factors must be a finite number and > 0": lambda: grid(CENTRE, factors=[1.0, -1.0]),
-        "factors and sizes must be left out with a list": lambda: tune(POSTERIOR, [CENTRE] * 2, sizes=[1], budget=BUDGET),
-        "give at least two candidates; got 1": lambda: tune(POSTERIOR, CENTRE, factors=[1.0], budget=BUDGET),
-        "keep_one_in must be an int of at least 2": lambda: tune(POSTERIOR, CENTRE, keep_one_in=1, budget=BUDGET),
-        "chains must be an int of at least 1": lambda: tune(POSTERIOR, CENTRE, chains=0, budget=BUDGET),
+        "factors and sizes must be left out with a list": lambda: tune(
+            POSTERIOR, [CENTRE] * 2, sizes=[1], budget=BUDGET
+        ),
+        "give at least two candidates; got 1": lambda: tune(
+            POSTERIOR, CENTRE, factors=[1.0], budget=BUDGET
+        ),
+        "keep_one_in must be an int of at least 2": lambda: tune(
+            POSTERIOR, CENTRE, keep_one_in=1, budget=BUDGET
+        ),
+        "chains must be an int of at least 1": lambda: tune(
+            POSTERIOR, CENTRE, chains=0, budget=BUDGET
+        ),
         "callback must be callable": lambda: tune(POSTERIOR, CENTRE, callback=3, budget=BUDGET),
         "posterior must be a tallmc posterior": lambda: tune(None, CENTRE, budget=BUDGET),
     }.items():

@@ -1,4 +1,4 @@
-"""The estimator's mean and covariance by enumeration of every draw, for every Subsample × Gradient."""
+"""Mean and covariance of every Subsample × Gradient, by enumeration of every draw."""
 
 import itertools
 
@@ -20,9 +20,8 @@ from problems import (
     residual_matrix,
     slow_after,
 )
-from tallmc._rows import take_rows
 from tallmc.dynamics import DynamicsChoice
-from tallmc.gradient import Batch, GradientChoice
+from tallmc.gradient import GradientChoice
 from tallmc.subsample import SizeChoice, SubsampleChoice
 from tallmc.subsample.bandit import BanditSelection
 from tallmc.subsample.full import AllRowsSelection
@@ -35,13 +34,22 @@ from tallmc.subsample.uniform import WithoutReplacement
 SIZE = 3
 POSTERIORS = {"glm": logistic, "autodiff": logistic_by_autodiff}
 # Exponential weights are biased by design; test_exponential.py has their law.
-# Rules for weights differ in their numbers only: one of them is shown with every gradient, the others with control variates.
-OTHER_RULES = ("gradient-weights", "frobenius-weights", "lipschitz-weights", "residual-weights", "own-weights")
+# Rules for weights differ in their numbers only: one of them is tested with every gradient, the
+# others with control variates.
+OTHER_RULES = (
+    "gradient-weights",
+    "frobenius-weights",
+    "lipschitz-weights",
+    "residual-weights",
+    "own-weights",
+)
 PAIRS = [
     (s, g)
     for s in SUBSAMPLES
     for g in GRADIENTS
-    if (s == "all-rows") == (g == "full") and s != "exponential" and (s not in OTHER_RULES or g == "control-variate")
+    if (s == "all-rows") == (g == "full")
+    and s != "exponential"
+    and (s not in OTHER_RULES or g == "control-variate")
 ]
 
 
@@ -57,95 +65,141 @@ def test_every_part_is_registered_here():
 
 def prepared(posterior, subsample, gradient):
     size = None if subsample == "all-rows" else SIZE
-    method = tallmc.Method(subsample=SUBSAMPLES[subsample], gradient=GRADIENTS[gradient], size=size, step_size=0.1)
+    method = tallmc.Method(
+        subsample=SUBSAMPLES[subsample], gradient=GRADIENTS[gradient], size=size, step_size=0.1
+    )
     return method.prepare(posterior, tallmc.laplace(posterior)).kernel
 
 
-def learned_by(kernel, position, memory, steps=20):
-    """What a bandit knows after some steps at this position."""
-    words = kernel.selection.supply(jax.random.key(7), steps)
-    see = eqx.filter_jit(lambda learned, word: kernel.estimate(position, word, Memory(memory, learned)).memory.selection)
-    learned = kernel.selection.start(words[0])
+@eqx.filter_jit
+def estimates(bound, position, drawn, memory=Memory()):  # noqa: B008  (it is frozen)
+    """The gradient estimate of every entry of `drawn`, what the selection draws for one step."""
+    kernel, rows = bound.kernel, bound.rows
+
+    def estimate(drawn):
+        gathered = kernel.selection.gather(drawn, rows)
+        return kernel.estimate(position, gathered, rows, memory).gradient
+
+    return jax.vmap(estimate)(drawn)
+
+
+@eqx.filter_jit
+def learned_after(bound, position, words, memory):
+    """The bandit's memory after one step at this position."""
+    return bound.kernel.estimate(position, words, bound.rows, memory).memory.selection
+
+
+def learned_by(bound, position, memory, steps=20):
+    """The bandit's memory after some steps at this position."""
+    selection = bound.kernel.selection
+    words = selection.draw(jax.random.key(7), steps)
+    learned = selection.start(words[0])
     for word in words:
-        learned = see(learned, word)
+        learned = learned_after(bound, position, word, Memory(memory, learned))
     return learned
 
 
-def law_of(kernel, position, memory):
-    """p of every draw with replacement, and the picks that go with it."""
-    selection = kernel.selection
+def law_of(bound, position, memory):
+    """p of every draw with replacement, and the function from row numbers to row draws."""
+    kernel, selection = bound.kernel, bound.kernel.selection
     if isinstance(selection, OptimalSelection):
-        units = selection.units(kernel.gradient, position, memory)
-        return np.asarray(units, float) / 2**32, lambda indices: selection.picks_at(units, indices, position.dtype)
+        units = selection.units(kernel.gradient, position, bound.rows, memory)
+        p = np.asarray(units, float) / 2**32
+        return p, lambda indices: selection.draws_at(units, indices, position.dtype)
     if isinstance(selection, BanditSelection):
-        learned = learned_by(kernel, position, memory)
-        return selection.probabilities(learned), lambda indices: selection.picks_at(learned, indices)
-    return selection.law.probabilities(), selection.picks_at
+        learned = learned_by(bound, position, memory)
+        p = selection.probabilities(learned)
+        return p, lambda indices: selection.draws_at(learned, indices)
+    stream = selection.stream
+    return stream.probabilities(), lambda indices: selection.completed(stream.at(indices))
 
 
-def all_batches(kernel, position, memory):
-    """Every batch that a step can see, with its probability."""
-    selection, posterior = kernel.selection, kernel.gradient.posterior
-    rows = range(posterior.n_rows)
+def all_batches(bound, position, memory):
+    """The row draws of every batch that a step can see, with their probability."""
+    selection = bound.kernel.selection
     if isinstance(selection, WithoutReplacement):
-        sets = list(itertools.combinations(rows, SIZE))
+        sets = list(itertools.combinations(range(bound.rows.n_rows), SIZE))
         for indices in sets:
-            yield selection.picks_at(jnp.array(indices)), 1 / len(sets)
+            yield selection.draws_at(jnp.array(indices)), 1 / len(sets)
         return
     if isinstance(selection, StratifiedSelection):
         places = list(itertools.product(*(range(count) for count in selection.count)))
         for place in places:
-            yield selection.picks_at(jnp.array(place)), 1 / len(places)
+            yield selection.draws_at(jnp.array(place)), 1 / len(places)
         return
-    probability, picks_at = law_of(kernel, position, memory)
+    probability, draws_at = law_of(bound, position, memory)
     draws = selection.draws if isinstance(selection, WithReplacement) else SIZE
     for indices in itertools.product(np.flatnonzero(probability), repeat=draws):
-        yield picks_at(jnp.array(indices)), np.prod(probability[list(indices)])
+        yield draws_at(jnp.array(indices)), np.prod(probability[list(indices)])
 
 
-def moments_by_enumeration(kernel, position, memory=None):
-    posterior = kernel.gradient.posterior
-    batch_of = lambda picks: Batch(take_rows(posterior.data, picks.indices), picks.weights, picks.indices)
-    estimate = eqx.filter_jit(lambda k, picks: k.gradient(position, batch_of(picks), memory))
-    batches = list(all_batches(kernel, position, memory))
+@eqx.filter_jit
+def estimates_from(gradient, rows, position, drawn, memory):
+    """The gradient estimate of every batch in `drawn`."""
+
+    def estimate(drawn):
+        return gradient(position, rows.complete(rows.gather(drawn)), memory)
+
+    return jax.vmap(estimate)(drawn)
+
+
+def moments_by_enumeration(bound, position, memory=None):
+    """Total probability, mean and covariance of the estimate over every batch."""
+    batches = list(all_batches(bound, position, memory))
     probability = np.array([p for _, p in batches])
-    values = np.stack([estimate(kernel, picks) for picks, _ in batches])
+    drawn = jax.tree.map(lambda *leaves: np.stack(leaves), *(drawn for drawn, _ in batches))
+    gradient = bound.kernel.gradient
+    values = np.asarray(estimates_from(gradient, bound.rows, position, drawn, memory))
     mean = probability @ values
     return probability.sum(), mean, (values - mean).T * probability @ (values - mean)
 
 
-# A model by automatic differentiation differs in its compact gradients only, which subsamples of one kind use alike.
+# A model by automatic differentiation differs in its compact gradients only, and all subsamples
+# use these in the same way.
 ON_BOTH = ("uniform", "all-rows")
-CASES = [("glm", *pair) for pair in PAIRS] + [("autodiff", *pair) for pair in PAIRS if pair[0] in ON_BOTH]
+CASES = [("glm", *pair) for pair in PAIRS]
+CASES += [("autodiff", *pair) for pair in PAIRS if pair[0] in ON_BOTH]
 
 
 @pytest.mark.parametrize(("model", "subsample", "gradient"), CASES)
-def test_estimator_is_unbiased_with_the_stated_covariance_by_enumeration(model, subsample, gradient):
+def test_estimator_is_unbiased_with_the_stated_covariance_by_enumeration(
+    model, subsample, gradient
+):
     posterior = POSTERIORS[model]()
-    kernel = prepared(posterior, subsample, gradient)
+    bound = prepared(posterior, subsample, gradient)
+    kernel, rows = bound.kernel, bound.rows
     position = jnp.array([0.7, -1.3])
     exact = np.asarray(posterior.gradient(position))
     if isinstance(kernel.selection, AllRowsSelection):
-        by_row = kernel.gradient.known(position) + residual_matrix(kernel.gradient, position).sum(0)
-        np.testing.assert_allclose(kernel.estimate(position, None).gradient, by_row, rtol=1e-12, atol=1e-12)
+        residuals = residual_matrix(kernel.gradient, rows, position)
+        by_row = kernel.gradient.known(position) + residuals.sum(0)
+        estimate = kernel.estimate(position, None, rows).gradient
+        np.testing.assert_allclose(estimate, by_row, rtol=1e-12, atol=1e-12)
         return
-    memory = memory_of(kernel.gradient)
-    total, mean, covariance = moments_by_enumeration(kernel, position, memory)
+    memory = memory_of(kernel.gradient, rows)
+    total, mean, covariance = moments_by_enumeration(bound, position, memory)
     assert total == pytest.approx(1, abs=1e-12)
-    np.testing.assert_allclose(mean, exact, atol=1e-12 * np.abs(exact).max())
+    rounding = 1e-12 * np.abs(exact).max()
+    np.testing.assert_allclose(mean, exact, atol=rounding)
 
-    r, N = residual_matrix(kernel.gradient, position, memory), posterior.n_rows
-    np.testing.assert_allclose(r.sum(0) + kernel.gradient.known(position, memory), exact, atol=1e-12 * np.abs(exact).max())
+    r, N = residual_matrix(kernel.gradient, rows, position, memory), rows.n_rows
+    by_row = kernel.gradient.known(position, memory) + r.sum(0)
+    np.testing.assert_allclose(by_row, exact, atol=rounding)
     if isinstance(kernel.selection, WithoutReplacement):
         expected = N**2 / SIZE * (1 - SIZE / N) * np.cov(r.T)
     elif isinstance(kernel.selection, StratifiedSelection):
         first, second = r[[1, 3]], r[[0, 2, 4]]  # one draw and two
         expected = 2**2 * np.cov(first.T, ddof=0) + 3**2 / 2 * np.cov(second.T, ddof=0)
     else:
-        p, _ = law_of(kernel, position, memory)
-        drawn, draws = r[p > 0], SIZE - np.count_nonzero(p == 0)
-        expected = ((drawn.T / p[p > 0]) @ drawn - np.outer(drawn.sum(0), drawn.sum(0))) / draws
+        p, _ = law_of(bound, position, memory)
+        draws = SIZE - np.count_nonzero(p == 0)
+        expected = covariance_of_draws(r[p > 0], p[p > 0], draws)
     np.testing.assert_allclose(covariance, expected, atol=1e-12 * np.abs(expected).max())
+
+
+def covariance_of_draws(r, p, draws) -> np.ndarray:
+    """(1/n)(Σ r_i r_iᵀ/p_i − (Σ r_i)(Σ r_i)ᵀ), the covariance of n draws with replacement."""
+    return ((r.T / p) @ r - np.outer(r.sum(0), r.sum(0))) / draws
 
 
 def z_of_moments(estimates, exact, covariance) -> float:
@@ -159,11 +213,16 @@ def z_of_moments(estimates, exact, covariance) -> float:
     return max(np.abs(values).max() for values in z)
 
 
-WITH_REPLACEMENT = [
-    name
-    for name in SUBSAMPLES
-    if name not in ("all-rows", "bandit", "exponential", "optimal", "stratified", "take-all", "without-replacement")
-]
+OTHER_DRAWS = (
+    "all-rows",
+    "bandit",
+    "exponential",
+    "optimal",
+    "stratified",
+    "take-all",
+    "without-replacement",
+)
+WITH_REPLACEMENT = [name for name in SUBSAMPLES if name not in OTHER_DRAWS]
 
 
 @pytest.mark.parametrize("subsample", slow_after(2, WITH_REPLACEMENT))
@@ -175,52 +234,58 @@ def test_adaptive_estimator_has_the_mean_and_covariance_of_its_size(subsample):
         size=tallmc.subsample.Adaptive(noise_threshold=0.5, max_size=5),
         step_size=0.1,
     )
-    kernel = method.prepare(posterior).kernel
-    n = int(kernel.selection.size_at(position))
+    bound = method.prepare(posterior).kernel
+    n = int(bound.kernel.selection.size_at(position))
     assert n > 1
-    keys = kernel.selection.supply(jax.random.key(0), 200_000)
-    estimates = jax.jit(jax.vmap(lambda key: kernel.estimate(position, key).gradient))(keys)
-    r, p = residual_matrix(kernel.gradient, position), kernel.selection.law.probabilities()
-    covariance = ((r.T / p) @ r - np.outer(r.sum(0), r.sum(0))) / n
-    assert z_of_moments(estimates, posterior.gradient(position), covariance) < 4.6
+    assert z_of_adaptive(bound, position, n, steps=200_000) < 4.6
 
 
 @pytest.mark.parametrize("wanted", [64, 65, 150])
 def test_adaptive_estimator_is_right_beyond_one_chunk(wanted):
     posterior, position = logistic(n_rows=200), jnp.array([0.7, -1.3])
     anchor = tallmc.laplace(posterior)
-    bound = tallmc.asgld_cv(0.1, noise_threshold=1.0).prepare(posterior, anchor).kernel.selection.rows_per_squared_distance
-    threshold = float(bound * jnp.sum((position - anchor.position) ** 2)) / (wanted - 0.5)
-    kernel = tallmc.asgld_cv(0.1, noise_threshold=threshold).prepare(posterior, anchor).kernel
-    assert int(kernel.selection.size_at(position)) == wanted
-    keys = kernel.selection.supply(jax.random.key(0), 20_000)
-    estimates = jax.jit(jax.vmap(lambda key: kernel.estimate(position, key).gradient))(keys)
-    r, p = residual_matrix(kernel.gradient, position), kernel.selection.law.probabilities()
-    covariance = ((r.T / p) @ r - np.outer(r.sum(0), r.sum(0))) / wanted
-    assert z_of_moments(estimates, posterior.gradient(position), covariance) < 4.6
+
+    def with_threshold(threshold):
+        return tallmc.asgld_cv(0.1, noise_threshold=threshold).prepare(posterior, anchor).kernel
+
+    per_distance = with_threshold(1.0).kernel.selection.rows_per_squared_distance
+    squared_distance = jnp.sum((position - anchor.position) ** 2)
+    bound = with_threshold(float(per_distance * squared_distance) / (wanted - 0.5))
+    assert int(bound.kernel.selection.size_at(position)) == wanted
+    assert z_of_adaptive(bound, position, wanted, steps=20_000) < 4.6
+
+
+def z_of_adaptive(bound, position, size, steps) -> float:
+    """Largest |z| of the mean and covariance of an adaptive estimator against those of its size."""
+    selection = bound.kernel.selection
+    found = estimates(bound, position, selection.draw(jax.random.key(0), steps))
+    r = residual_matrix(bound.kernel.gradient, bound.rows, position)
+    covariance = covariance_of_draws(r, selection.stream.probabilities(), size)
+    return z_of_moments(found, bound.posterior.gradient(position), covariance)
 
 
 @pytest.mark.parametrize("gradient", ["simple", "control-variate"])
 def test_optimal_weights_are_drawn_from_the_law_they_report(gradient):
     posterior, position = logistic(), jnp.array([0.7, -1.3])
-    kernel = prepared(posterior, "optimal", gradient)
-    supply = kernel.selection.supply(jax.random.key(0), 100_000)
-    estimates = jax.jit(jax.vmap(lambda words: kernel.estimate(position, words).gradient))(supply)
-    r = residual_matrix(kernel.gradient, position)
-    p = np.asarray(kernel.selection.units(kernel.gradient, position), float) / 2**32
-    covariance = ((r.T / p) @ r - np.outer(r.sum(0), r.sum(0))) / SIZE
-    assert z_of_moments(estimates, posterior.gradient(position), covariance) < 4.6
+    bound = prepared(posterior, "optimal", gradient)
+    kernel, rows = bound.kernel, bound.rows
+    found = estimates(bound, position, kernel.selection.draw(jax.random.key(0), 100_000))
+    r = residual_matrix(kernel.gradient, rows, position)
+    p = np.asarray(kernel.selection.units(kernel.gradient, position, rows), float) / 2**32
+    covariance = covariance_of_draws(r, p, SIZE)
+    assert z_of_moments(found, posterior.gradient(position), covariance) < 4.6
 
 
 @pytest.mark.parametrize("gradient", ["simple", "control-variate"])
 def test_a_bandit_draws_from_the_law_it_reports(gradient):
     posterior, position = logistic(), jnp.array([0.7, -1.3])
-    kernel = prepared(posterior, "bandit", gradient)
-    learned = learned_by(kernel, position, None)
-    p = kernel.selection.probabilities(learned)
+    bound = prepared(posterior, "bandit", gradient)
+    selection = bound.kernel.selection
+    learned = learned_by(bound, position, None)
+    p = selection.probabilities(learned)
     assert p.max() > 1.5 * p.min()
-    supply = kernel.selection.supply(jax.random.key(0), 100_000)
-    estimates = jax.jit(jax.vmap(lambda words: kernel.estimate(position, words, Memory(None, learned)).gradient))(supply)
-    r = residual_matrix(kernel.gradient, position)
-    covariance = ((r.T / p) @ r - np.outer(r.sum(0), r.sum(0))) / SIZE
-    assert z_of_moments(estimates, posterior.gradient(position), covariance) < 4.6
+    words = selection.draw(jax.random.key(0), 100_000)
+    found = estimates(bound, position, words, Memory(None, learned))
+    r = residual_matrix(bound.kernel.gradient, bound.rows, position)
+    covariance = covariance_of_draws(r, p, SIZE)
+    assert z_of_moments(found, posterior.gradient(position), covariance) < 4.6

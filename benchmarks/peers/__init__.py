@@ -1,1 +1,1 @@
-"""The other libraries of the field, each in an environment of its own, on one problem."""
+"""Other libraries, each in its own environment, on the same problem."""

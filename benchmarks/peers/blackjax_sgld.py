@@ -1,4 +1,8 @@
-"""BlackJAX's SGLD: as its documentation does, a loop in Python over compiled steps, and by hand inside `lax.scan`."""
+"""SGLD of BlackJAX in two forms.
+
+The documented form is a Python loop over compiled steps. The other one is written by hand with
+`lax.scan`.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +26,14 @@ def _sgld(n_rows: int) -> Any:
         z = row.x @ theta
         return row.y * z - jnp.logaddexp(0.0, z)
 
-    return blackjax.sgld(blackjax.sgmcmc.gradients.grad_estimator(log_prior, log_likelihood, n_rows))
+    return blackjax.sgld(
+        blackjax.sgmcmc.gradients.grad_estimator(log_prior, log_likelihood, n_rows)
+    )
 
 
-def in_a_scan(posterior: tallmc.AbstractPosterior, size: int, steps: int, step_size: float) -> Callable[[], Any]:
+def in_a_scan(
+    posterior: tallmc.AbstractPosterior, size: int, steps: int, step_size: float
+) -> Callable[[], Any]:
     def run(data: Any, start: Any, key: Any) -> Any:
         sgld = _sgld(posterior.n_rows)
 
@@ -42,7 +50,9 @@ def in_a_scan(posterior: tallmc.AbstractPosterior, size: int, steps: int, step_s
     return lambda: compiled(posterior.data, posterior.init, jax.random.key(0))
 
 
-def as_documented(posterior: tallmc.AbstractPosterior, size: int, steps: int, step_size: float) -> Callable[[], Any]:
+def as_documented(
+    posterior: tallmc.AbstractPosterior, size: int, steps: int, step_size: float
+) -> Callable[[], Any]:
     compiled = jax.jit(_sgld(posterior.n_rows).step)
 
     def take_steps() -> Any:

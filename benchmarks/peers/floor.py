@@ -1,4 +1,4 @@
-"""The floor, compiled on the spot: what a step costs when there is nothing in the way (`floor.c`)."""
+"""The floor: the cost per step of a plain loop in C (`floor.c`), compiled when it is needed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,20 @@ _SOURCE = Path(__file__).with_name("floor.c")
 
 
 def floor(
-    x: np.ndarray, y: np.ndarray, size: int, steps: int, step_size: float, weights: np.ndarray | None = None
+    x: np.ndarray,
+    y: np.ndarray,
+    size: int,
+    steps: int,
+    step_size: float,
+    weights: np.ndarray | None = None,
 ) -> Callable[[], np.ndarray] | None:
-    """A call that takes `steps` steps, with rows drawn uniformly or by `weights`; None where there is no C compiler."""
+    """A call that takes `steps` steps, with rows drawn uniformly or by `weights`.
+
+    Returns None if there is no C compiler.
+    """
     compiler = shutil.which("cc")
     if compiler is None:
-        print("the floor is left out: there is no C compiler")
+        print("the floor is skipped: there is no C compiler")
         return None
     FOLDER.mkdir(exist_ok=True)
     library = FOLDER / "floor.so"
@@ -34,7 +42,9 @@ def floor(
     def take_steps() -> np.ndarray:
         theta, draws = np.zeros(d, np.float32), np.empty((steps, d), np.float32)
         arrays = [x, y, inverse_p, keep, other]
-        pointers = [None if array is None else array.ctypes.data_as(ctypes.c_void_p) for array in arrays]
+        pointers = [
+            None if array is None else array.ctypes.data_as(ctypes.c_void_p) for array in arrays
+        ]
         counts = [ctypes.c_int64(count) for count in (n_rows, d, size, steps)]
         into = [array.ctypes.data_as(ctypes.c_void_p) for array in (theta, draws)]
         sgld(*pointers, *counts, ctypes.c_float(step_size), *into, ctypes.c_uint64(1))
@@ -44,7 +54,7 @@ def floor(
 
 
 def _alias(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """1/p, and the alias table of p (Vose): keep row i with probability keep/2³², else take the other."""
+    """1/p and Vose's alias table of p: keep row i with probability keep/2³², else take `other`."""
     p = weights / weights.sum()
     share, other = p * len(p), np.arange(len(p), dtype=np.int32)
     small, large = list(np.flatnonzero(share < 1)), list(np.flatnonzero(share >= 1))

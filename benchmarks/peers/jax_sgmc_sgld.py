@@ -1,16 +1,16 @@
-"""jax-sgmc, by its alias for SGLD. Minibatches come from the host, 512 at a time."""
+"""jax-sgmc, by its alias for SGLD. The host sends minibatches, 512 at a time."""
 
 import jax.numpy as jnp
 from jax_sgmc import alias, potential
 from jax_sgmc.data.numpy_loader import NumpyDataLoader
 
 
-def make(x, y, size, steps, step_size):  # type: ignore[no-untyped-def]
-    def log_likelihood(theta, row):  # type: ignore[no-untyped-def]
+def make(x, y, size, steps, step_size):
+    def log_likelihood(theta, row):
         z = row["x"] @ theta["beta"]
         return row["y"] * z - jnp.logaddexp(0.0, z)
 
-    def log_prior(theta):  # type: ignore[no-untyped-def]
+    def log_prior(theta):
         return -0.5 * jnp.sum(theta["beta"] ** 2) / 10.0
 
     run = alias.sgld(

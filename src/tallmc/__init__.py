@@ -3,23 +3,20 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import diagnose, dynamics, geometry, gradient, models, schedule, store, subsample
-from ._anchor import Anchor, laplace
-from ._compiler import ask_for_whole_loops
-from ._draws import Draws
-from ._errors import InvalidInput, PreparationError, SamplingWarning
-from ._method import Method
-from ._modes import LBFGS, Adam, Newton
-from ._outcome import Outcome
-from ._posterior import AbstractPosterior, Posterior
-from ._resume import resume
-from ._sample import sample
+from . import diagnose, dynamics, geometry, gradient, models, rows, schedule, store, subsample
 from ._version import __version__
-from .automatic import Automatic
+from .anchor import LBFGS, Adam, Anchor, Newton, laplace
+from .api import resume, sample
+from .core.compiler import ask_for_whole_loops
+from .core.errors import InvalidInput, PreparationError, SamplingWarning
+from .core.outcome import Outcome
 from .correction import NoiseCorrection
-from .firefly import FlyMC
+from .engine.progress import Progress
 from .methods import (
     METHODS,
+    Automatic,
+    FlyMC,
+    Method,
     asgld_cv,
     asgld_cv_ps,
     cp_sghmc,
@@ -51,7 +48,8 @@ from .methods import (
     svrg_ld,
     ula,
 )
-from .progress import Progress
+from .models.posterior import AbstractPosterior, Posterior
+from .results import Draws
 from .store import load
 
 if TYPE_CHECKING:
@@ -60,15 +58,15 @@ if TYPE_CHECKING:
 
 ask_for_whole_loops()
 
-_LATER = {"reference": "", "report": "", "tuning": "", "Budget": "tuning", "tune": "tuning"}
-"""What a first run does without: imported when it is asked for, from its module or as one."""
+_LAZY = {"reference": "", "report": "", "tuning": "", "Budget": "tuning", "tune": "tuning"}
+"""Names imported on first access. The value is the defining module; "" if the name is a module."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LATER:
+    if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(f".{_LATER[name] or name}", __name__)
-    return getattr(module, name) if _LATER[name] else module
+    module = importlib.import_module(f".{_LAZY[name] or name}", __name__)
+    return getattr(module, name) if _LAZY[name] else module
 
 
 __all__ = [
@@ -112,6 +110,7 @@ __all__ = [
     "reference",
     "report",
     "resume",
+    "rows",
     "saga_ld",
     "saga_ld_ps",
     "sample",

@@ -1,4 +1,4 @@
-"""The command line: `tallmc fit`, `tallmc demo`, `tallmc methods`, `tallmc reproduce`, `tallmc data`."""
+"""The command line. `tallmc --help` lists the commands."""
 
 from __future__ import annotations
 
@@ -6,15 +6,26 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from .._errors import InvalidInput, PreparationError
+from ..core.errors import InvalidInput, PreparationError
 
-_EXTRAS = {"typer", "rich", "pyarrow", "matplotlib", "arviz_base", "arviz_stats", "xarray", "netCDF4", "pandas"}
+_OPTIONAL_PACKAGES = {
+    "typer",
+    "rich",
+    "pyarrow",
+    "matplotlib",
+    "arviz_base",
+    "arviz_stats",
+    "xarray",
+    "netCDF4",
+    "pandas",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line on `arguments` (the process's own by default) and exit with its status.
+    """Run the command line on `arguments`, by default `sys.argv[1:]`, and exit with its status.
 
-    Errors of ours are messages to the user and end in status 2; anything else is a bug and keeps its traceback.
+    `InvalidInput`, `PreparationError` and missing optional packages become messages with exit
+    status 2. Any other exception is a bug and keeps its traceback.
     """
     try:
         from .app import app
@@ -24,9 +35,12 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _fail(f"tallmc: {error}")
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package not in _EXTRAS:
+        if package not in _OPTIONAL_PACKAGES:
             raise
-        _fail(f'tallmc: the command line needs {package}, which is not installed. Run: pip install "tallmc[cli]"')
+        _fail(
+            f"tallmc: the command line needs {package}, which is not installed. "
+            'Run: pip install "tallmc[cli]"'
+        )
     sys.exit(0)
 
 

@@ -1,4 +1,4 @@
-"""From a table to the design matrix and the response a model takes: checked, standardised, with an intercept."""
+"""Turn a table into a checked design matrix and response, standardised, with an intercept."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from .table import Table, TableError, some
+from .table import InputTable, TableError, some
 
 Family = Literal["bernoulli", "gaussian", "poisson"]
 INTERCEPT = "intercept"
@@ -15,17 +15,23 @@ INTERCEPT = "intercept"
 
 @dataclasses.dataclass(frozen=True)
 class Design:
+    """The design matrix and response of a regression, with the scaling that was applied."""
+
     x: np.ndarray
     y: np.ndarray
     names: tuple[str, ...]
-    """Of the columns of x."""
+    """Names of the columns of x."""
     means: dict[str, float]
-    """Subtracted from each column, and from a gaussian response; empty when not standardised."""
+    """Mean subtracted from each column and from a gaussian response. Empty if not standardised."""
     sds: dict[str, float]
+    """Standard deviations that divided the same columns."""
 
 
-def make_design(table: Table, family: Family, *, standardise: bool, intercept: bool) -> Design:
-    """The design in float32, the intercept first. A gaussian response is standardised with the columns."""
+def make_design(table: InputTable, family: Family, *, standardise: bool, intercept: bool) -> Design:
+    """Build the design in float32, with the intercept as the first column.
+
+    `standardise` applies to the columns and to a gaussian response.
+    """
     features = table.features
     _check_numeric(features)
     _check_complete(table.columns)
@@ -34,10 +40,17 @@ def make_design(table: Table, family: Family, *, standardise: bool, intercept: b
         _check_varying(features)
     if intercept and INTERCEPT in features:
         raise TableError(
-            "column names", f"differ from {INTERCEPT!r}, which is put first", INTERCEPT, "Drop it or pass --no-intercept."
+            "column names",
+            f"differ from {INTERCEPT!r}, the name of the column of ones",
+            INTERCEPT,
+            "Drop it or pass --no-intercept.",
         )
     if not features and not intercept:
-        raise TableError("TABLE", "have a column besides the response when there is no intercept", f"only {table.response}")
+        raise TableError(
+            "TABLE",
+            "have a column besides the response when there is no intercept",
+            f"only {table.response}",
+        )
 
     names = ((INTERCEPT,) if intercept else ()) + tuple(features)
     x = np.ones((table.n_rows, len(names)), np.float32)
@@ -59,15 +72,21 @@ def _is_numeric(values: np.ndarray) -> bool:
 
 
 def _check_numeric(features: dict[str, np.ndarray]) -> None:
-    wrong = {name: values for name, values in features.items() if not _is_numeric(values)}
-    if wrong:
-        found = some(f"{name} (such as {_first_not_a_number(values)!r})" for name, values in wrong.items())
-        cure = "Drop them or encode them one-hot, a 0/1 column for each value: pandas.get_dummies(table, drop_first=True)."
+    non_numeric = {name: values for name, values in features.items() if not _is_numeric(values)}
+    if non_numeric:
+        found = some(
+            f"{name} (such as {_first_not_a_number(values)!r})"
+            for name, values in non_numeric.items()
+        )
+        cure = (
+            "Drop them or encode them one-hot, with one 0/1 column per value: "
+            "pandas.get_dummies(table, drop_first=True)."
+        )
         raise TableError("columns", "be numbers or booleans", found, cure)
 
 
 def _first_not_a_number(values: np.ndarray) -> str:
-    """The entry that made a column text: one "?" among numbers is what its owner must find."""
+    """Return the entry that made the column text, e.g. a single "?" among numbers."""
     for value in map(str, values):
         try:
             float(value)
@@ -79,39 +98,60 @@ def _first_not_a_number(values: np.ndarray) -> str:
 def _check_complete(columns: dict[str, np.ndarray]) -> None:
     found = []
     for name, values in columns.items():
-        gaps = np.array([value is None for value in values]) if values.dtype == object else np.zeros(len(values), bool)
-        gaps = np.isnan(values) if values.dtype.kind == "f" else gaps
+        missing = (
+            np.array([value is None for value in values])
+            if values.dtype == object
+            else np.zeros(len(values), bool)
+        )
+        missing = np.isnan(values) if values.dtype.kind == "f" else missing
         infinite = np.isinf(values) if values.dtype.kind == "f" else np.zeros(0, bool)
-        found += [f"{name}: {gaps.sum()} missing"] if gaps.any() else []
+        found += [f"{name}: {missing.sum()} missing"] if missing.any() else []
         found += [f"{name}: {infinite.sum()} infinite"] if infinite.any() else []
     if found:
-        raise TableError("columns", "have no missing or infinite values", some(found), "Drop such rows or fill the gaps first.")
+        raise TableError(
+            "columns",
+            "have no missing or infinite values",
+            some(found),
+            "Drop these rows or fill in the values first.",
+        )
 
 
 def _check_varying(features: dict[str, np.ndarray]) -> None:
     constant = [
-        f"{name} ({float(values[0]):g} in every row)" for name, values in features.items() if values.min() == values.max()
+        f"{name} ({float(values[0]):g} in every row)"
+        for name, values in features.items()
+        if values.min() == values.max()
     ]
     if constant:
-        cure = "Drop it (an intercept is put in anyway) or pass --no-standardise."
-        raise TableError("columns", "vary, to be standardised", some(constant), cure)
+        cure = "Drop them (the intercept is added automatically) or pass --no-standardise."
+        raise TableError("columns", "vary to be standardised", some(constant), cure)
 
 
 def _checked_response(name: str, values: np.ndarray, family: Family) -> np.ndarray:
     parameter = f"response {name!r}"
     distinct = np.unique(values.astype(str) if values.dtype == object else values)
     if len(distinct) == 1:
-        raise TableError(parameter, "vary", f"{distinct[0]} in every row", "Is it the column you meant? See --response.")
+        raise TableError(
+            parameter,
+            "vary",
+            f"{distinct[0]} in every row",
+            "Check that --response names the right column.",
+        )
     if family == "bernoulli":
         _check_binary(parameter, name, values, distinct)
     elif not _is_numeric(values):
-        raise TableError(parameter, f"hold numbers for --family {family}", f"values such as {str(values[0])!r}")
+        raise TableError(
+            parameter, f"hold numbers for --family {family}", f"values such as {str(values[0])!r}"
+        )
     elif family == "poisson":
         bad = (distinct < 0) | (distinct != np.floor(distinct))
         if bad.any():
             rule = "hold counts (0, 1, 2, …) for --family poisson"
             raise TableError(
-                parameter, rule, f"{distinct[bad][0]:g}", "Use --family gaussian for a quantity that is not a count."
+                parameter,
+                rule,
+                f"{distinct[bad][0]:g}",
+                "Use --family gaussian if the response is not a count.",
             )
     return values.astype(np.float64)
 
@@ -122,7 +162,15 @@ def _check_binary(parameter: str, name: str, values: np.ndarray, distinct: np.nd
     rule = "hold 0 and 1, or booleans, for --family bernoulli"
     if len(distinct) > 2:
         cure = "Choose which values count as 1, or use --family gaussian or poisson."
-        raise TableError(parameter, rule, f"{len(distinct)} different values, {distinct[0]} to {distinct[-1]}", cure)
+        raise TableError(
+            parameter,
+            rule,
+            f"{len(distinct)} different values, {distinct[0]} to {distinct[-1]}",
+            cure,
+        )
     low, high = distinct.tolist()
-    cure = f"Say which value counts as 1, e.g. with pandas: table[{name!r}] = table[{name!r}] == {high!r}."
+    cure = (
+        "Choose the value that counts as 1, e.g. with pandas: "
+        f"table[{name!r}] = table[{name!r}] == {high!r}."
+    )
     raise TableError(parameter, rule, f"{low!r} and {high!r}", cure)

@@ -1,4 +1,4 @@
-"""`tallmc methods`: the named methods on their axes."""
+"""`tallmc methods`: list the named methods with their choice on each axis."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..methods import METHODS
+from ..methods.named import METHODS
 
 _AXES = ("dynamics", "gradient", "subsample", "size")
 
@@ -19,23 +19,25 @@ def print_methods(*, as_json: bool) -> None:
     if as_json:
         print(json.dumps(entries, indent=2, ensure_ascii=False))
         return
-    # Two tables: axes and sentences side by side do not fit a terminal.
+    # Two tables, because axes and descriptions side by side do not fit a terminal.
     axes = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in ("method", *_AXES):
         axes.add_column(name, style="bold" if name == "method" else None, overflow="fold")
-    sentences = Table.grid(padding=(0, 2))
-    sentences.add_column(style="bold", no_wrap=True)
+    descriptions = Table.grid(padding=(0, 2))
+    descriptions.add_column(style="bold", no_wrap=True)
     for entry in entries:
         axes.add_row(*(Text(entry[name]) for name in ("method", *_AXES)))
-        sentences.add_row(entry["method"], Text(f"{entry['description']} {entry['equation']}"))
+        descriptions.add_row(entry["method"], Text(f"{entry['description']} {entry['equation']}"))
     console = Console(highlight=False)
     console.print(axes)
-    console.print(sentences)
-    console.print("\nEquations are those of Putcha, Nemeth and Fearnhead (2023) unless named otherwise.")
+    console.print(descriptions)
+    console.print(
+        "\nEquation numbers refer to Putcha, Nemeth and Fearnhead (2023) unless stated otherwise."
+    )
 
 
 def method_entries() -> list[dict[str, str]]:
-    """An entry for each of `tallmc.METHODS`, all strings."""
+    """Return one entry per method in `tallmc.METHODS`; all values are strings."""
     return [
         {
             "method": name,

@@ -1,4 +1,4 @@
-"""The demo's picture: where the coefficients are, and how far the posterior is from the truth."""
+"""The figure of `tallmc demo`: the coefficients, and the posterior relative to the true values."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from .._draws import Draws
+from ..results.draws import Draws
 
 _BLUE, _RED = "#2a6f97", "#c1121f"
 
 
 def plot_posterior(path: Path, draws: Draws, truth: pd.Series) -> str:
-    """50 % and 90 % intervals beside the true values; returns the file's name.
+    """Plot 50 % and 90 % intervals and the true values. Returns the file name.
 
-    With many rows the intervals are far narrower than the coefficients are spread, so they are drawn relative to the truth.
+    The intervals are drawn relative to the true values, because with many rows they are much
+    narrower than the spread of the coefficients.
     """
     positions = np.asarray(draws.positions[draws.ok], np.float64).reshape(-1, len(truth))
     q05, q25, q50, q75, q95 = np.quantile(positions, [0.05, 0.25, 0.5, 0.75, 0.95], axis=0)
@@ -30,8 +31,12 @@ def plot_posterior(path: Path, draws: Draws, truth: pd.Series) -> str:
     values.invert_yaxis()
 
     errors.axvline(0, color=_RED, linewidth=1.5, label="true value", zorder=1)
-    errors.hlines(at, q05 - true, q95 - true, color=_BLUE, linewidth=1.5, label="90 % interval", zorder=2)
-    errors.hlines(at, q25 - true, q75 - true, color=_BLUE, linewidth=5, label="50 % interval", zorder=2)
+    errors.hlines(
+        at, q05 - true, q95 - true, color=_BLUE, linewidth=1.5, label="90 % interval", zorder=2
+    )
+    errors.hlines(
+        at, q25 - true, q75 - true, color=_BLUE, linewidth=5, label="50 % interval", zorder=2
+    )
     errors.scatter(q50 - true, at, s=14, color="white", edgecolor=_BLUE, zorder=3)
     errors.set(xlabel="coefficient − true value")
 
@@ -40,7 +45,9 @@ def plot_posterior(path: Path, draws: Draws, truth: pd.Series) -> str:
         axes.set_axisbelow(True)
         axes.spines[["top", "right", "left"]].set_visible(False)
         axes.tick_params(axis="y", length=0)
-        axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False, fontsize=9)
+        axes.legend(
+            loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False, fontsize=9
+        )
     n_rows = draws.settings["n_rows"]
     figure.suptitle(f"Logistic regression, {n_rows:,} rows: posterior and truth")
     figure.savefig(path, dpi=150)

@@ -1,4 +1,4 @@
-"""Running a plan, or going on with a stored run: the costs of planning are added to those of sampling."""
+"""Run a plan or continue a stored run. Costs include those of planning."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 from rich.console import Console
 
-from .._draws import Draws
-from .._posterior import AbstractPosterior
-from .._resume import resume
-from .._sample import sample
+from ..api.resume import resume
+from ..api.sample import sample
+from ..models.posterior import AbstractPosterior
+from ..results.draws import Draws
 from ..store import Folder
 from ..store.reader import open_store
 from .plan import Plan, Settings, make_plan
@@ -21,10 +21,12 @@ from .plan import Plan, Settings, make_plan
 
 @dataclasses.dataclass(frozen=True)
 class Finished:
+    """The draws of a run, with the plan and the warnings."""
+
     draws: Draws
     plan: Plan
     warnings: list[str]
-    """What the library warned of, to be shown after the results."""
+    """Warnings issued by the library, shown after the results."""
     store: Path | None = None
 
 
@@ -37,13 +39,13 @@ def run(
     store: Folder | None = None,
     progress: bool = True,
 ) -> Finished:
-    """Plan, `announce` the plan, sample."""
+    """Make a plan, pass it to `announce`, and sample."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with console.status("finding the mode"):
             plan = make_plan(posterior, settings)
         announce(plan)
-        planning = {"seconds": plan.seconds, "rows": _unseen_rows(plan)}
+        planning = {"seconds": plan.seconds, "rows": _uncounted_rows(plan)}
         draws = sample(
             posterior,
             plan.method,
@@ -54,28 +56,56 @@ def run(
             thin=plan.thin,
             seed=settings.seed,
             anchor=plan.anchor if plan.method.needs > 0 else None,
-            store=None if store is None else dataclasses.replace(store, about={**store.about, "planning": planning}),
+            store=None
+            if store is None
+            else dataclasses.replace(store, about={**store.about, "planning": planning}),
             progress=progress,
         )
     messages = [str(warning.message) for warning in caught]
-    return Finished(_with_planning(draws, planning), plan, messages, None if store is None else Path(store.path))
+    return Finished(
+        _with_planning(draws, planning), plan, messages, None if store is None else Path(store.path)
+    )
 
 
-def go_on(posterior: AbstractPosterior, store: Path, *, draws: int | None, ess: float | None, progress: bool = True) -> Finished:
+def go_on(
+    posterior: AbstractPosterior,
+    store: Path,
+    *,
+    draws: int | None,
+    ess: float | None,
+    progress: bool = True,
+) -> Finished:
     """Resume a stored run."""
     planning = open_store(store).setup.content["about"]["planning"]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = resume(store, posterior, draws=draws, ess=ess, progress=progress)
-    plan = Plan(found.settings["method"], None, None, None, found.settings["thin"], draws, None, planning["seconds"])
-    return Finished(_with_planning(found, planning), plan, [str(warning.message) for warning in caught], store)
+        resumed = resume(store, posterior, draws=draws, ess=ess, progress=progress)
+    plan = Plan(
+        resumed.settings["method"],
+        None,
+        None,
+        None,
+        resumed.settings["thin"],
+        draws,
+        None,
+        planning["seconds"],
+    )
+    return Finished(
+        _with_planning(resumed, planning), plan, [str(warning.message) for warning in caught], store
+    )
 
 
-def _unseen_rows(plan: Plan) -> int:
-    """Rows touched for the plan that `sample` does not know of: it had no use for the anchor."""
+def _uncounted_rows(plan: Plan) -> int:
+    """Return the rows touched for an anchor that `sample` does not get and so does not count."""
     return plan.anchor.n_row_evals if plan.anchor is not None and plan.method.needs == 0 else 0
 
 
 def _with_planning(draws: Draws, planning: dict[str, Any]) -> Draws:
-    timing = dataclasses.replace(draws.timing, preparation=draws.timing.preparation + planning["seconds"])
-    return dataclasses.replace(draws, timing=timing, n_row_evals_preparation=draws.n_row_evals_preparation + planning["rows"])
+    timing = dataclasses.replace(
+        draws.timing, preparation=draws.timing.preparation + planning["seconds"]
+    )
+    return dataclasses.replace(
+        draws,
+        timing=timing,
+        n_row_evals_preparation=draws.n_row_evals_preparation + planning["rows"],
+    )

@@ -1,4 +1,4 @@
-"""What a run leaves behind: NetCDF, CSV and JSON, no pickles."""
+"""Write the results of a run as NetCDF, CSV and JSON, without pickles."""
 
 from __future__ import annotations
 
@@ -8,21 +8,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._draws import Draws
-from .._errors import InvalidInput
+from ..core.errors import InvalidInput
+from ..results.draws import Draws
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 def check_out(out: Path, *, overwrite: bool) -> None:
-    """Find out before the run whether its results can be written."""
+    """Check before a run that its results can be written."""
     for package in ("arviz_base", "arviz_stats", "netCDF4"):
         if importlib.util.find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)
     if (out / "draws.nc").exists() and not overwrite:
         raise InvalidInput(
-            "--out", "be a folder without draws.nc", f"{out}, which has one", "Pass --overwrite or another folder."
+            "--out",
+            "be a folder without draws.nc",
+            f"{out}, which has one",
+            "Pass --overwrite or another folder.",
         )
 
 
@@ -30,13 +33,17 @@ def make_folder(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidInput("--out", "be a folder that exists or can be made", f"{out}: {error.strerror}") from None
+        raise InvalidInput(
+            "--out", "be a folder that exists or can be created", f"{out}: {error.strerror}"
+        ) from None
 
 
-def save_draws(out: Path, draws: Draws, summary: pd.DataFrame | None, names: Sequence[str]) -> list[str]:
-    """Write draws.nc and, where there is one, summary.csv; returns the files' names."""
+def save_draws(
+    out: Path, draws: Draws, summary: pd.DataFrame | None, names: Sequence[str]
+) -> list[str]:
+    """Write draws.nc and, if there is a summary, summary.csv. Returns the file names."""
     draws.to_datatree(labels={"beta": list(names)}).to_netcdf(out / "draws.nc", engine="netcdf4")
-    if summary is None:  # an old summary must not pass for one of these draws
+    if summary is None:  # otherwise an old summary.csv would seem to describe these draws
         (out / "summary.csv").unlink(missing_ok=True)
         return ["draws.nc"]
     summary.to_csv(out / "summary.csv")

@@ -1,4 +1,4 @@
-"""`tallmc diagnose` and `tallmc report`: what a stored run says of itself."""
+"""`tallmc diagnose` and `tallmc report`: check a stored run and write a report about it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 from .. import report
 from ..diagnose.stored import findings
 from ..store.files import StoreError
-from ..store.reader import Opened, draws_of, open_store
-from .problem import Problem
+from ..store.reader import OpenStore, draws_of, open_store
+from .problem import FitProblem
 
 
 def print_findings(store: Path, *, as_json: bool) -> int:
-    """Print what speaks against the draws; returns 1 when something does."""
-    opened = _opened(store)
+    """Print the warnings about the draws. Returns 1 if there are any, otherwise 0."""
+    opened = _open_with_draws(store)
     draws = draws_of(opened)
     found = findings(opened, draws)
     if as_json:
@@ -27,7 +27,9 @@ def print_findings(store: Path, *, as_json: bool) -> int:
             "draws": n_draws,
             "parameters": d,
             "ess": health.ess,
-            "rhat": health.rhat if health.rhat == health.rhat and health.rhat < float("inf") else None,
+            "rhat": health.rhat
+            if health.rhat == health.rhat and health.rhat < float("inf")
+            else None,
             "warnings": found,
         }
         print(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False))
@@ -39,19 +41,24 @@ def print_findings(store: Path, *, as_json: bool) -> int:
     return 1 if found else 0
 
 
-def _opened(store: Path) -> Opened:
+def _open_with_draws(store: Path) -> OpenStore:
     opened = open_store(store)
     if not opened.manifest.n_draws:
-        raise StoreError(opened.path, "have at least one draw", "none yet", "Go on with `tallmc resume`.")
+        raise StoreError(
+            opened.path, "have at least one draw", "none yet", "Continue it with `tallmc resume`."
+        )
     return opened
 
 
 def write_report(store: Path, out: Path, parameters: list[str] | None, table: Path | None) -> int:
-    """Write the page; returns the exit status. Where the table is gone the page goes without what needs it, and says so."""
+    """Write the page and return the exit status.
+
+    If the table no longer exists, the page omits the parts that need it and says so.
+    """
     posterior = None
-    about = _opened(store).setup.content["about"]
+    about = _open_with_draws(store).setup.content["about"]
     if table is not None or Path(str(about.get("table", ""))).is_file():
-        posterior = Problem.of_run(about, table).posterior
+        posterior = FitProblem.of_run(about, table).posterior
     report.write_report(store, out, posterior=posterior, parameters=parameters)
     print(f"written: {out}")
     return 0

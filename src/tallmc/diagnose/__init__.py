@@ -1,8 +1,13 @@
-"""How wrong the draws are."""
+"""Diagnostics: convergence, bias, gradient noise and predictive accuracy of draws."""
 
-from .convergence import ess, rhat
+from ..statistics.convergence import ess, rhat
 from .draws_ksd import Discrepancy, draws_ksd
-from .gaussian import gaussian_kl, langevin_covariance, langevin_inflation, leimkuhler_matthews_covariance
+from .gaussian import (
+    gaussian_kl,
+    langevin_covariance,
+    langevin_inflation,
+    leimkuhler_matthews_covariance,
+)
 from .gradients import exact_gradients
 from .ksd import ksd, ksd_path
 from .predictive import log_loss, log_losses

@@ -1,4 +1,7 @@
-"""∇f at many positions: exact, in passes over the rows that many positions share, or from a few rows drawn for each."""
+"""∇f at many positions: exact, or estimated from rows drawn for each position.
+
+Exact gradients of many positions share a pass over the rows.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,26 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
-from .._posterior import AbstractPosterior
-from .._random import new_key
-from .._rows import Sum, take_rows
-from ..gradient.base import AbstractGradient, Batch
-from ..subsample.selection import AbstractStaticSelection, Picks
+from ..core.random import new_key
+from ..gradient.base import AbstractGradient
+from ..models.posterior import AbstractPosterior
+from ..rows.base import AbstractRows
+from ..rows.batch import RowDraws
+from ..rows.sums import Sum
+from ..subsample.selection import AbstractStaticSelection
 
-_AT_ONCE = 64  # positions that share a pass
+_POSITIONS_PER_PASS = 64
 
 
 def exact_gradients(posterior: AbstractPosterior, positions: ArrayLike) -> Float[np.ndarray, "K d"]:
-    """∇f from all rows at each of `positions` (K, d).
+    """∇f from all rows at each of `positions`.
+
+    **Arguments:**
+
+    - `posterior`: the posterior with potential f.
+    - `positions`: an array of shape (K, d).
+
+    **Returns:** the gradients in float64, of shape (K, d).
 
     >>> import tallmc
     >>> posterior = tallmc.models.linear_regression([[1.0], [1.0]], [1.0, 3.0], prior_variance=1e6)
@@ -30,25 +42,37 @@ def exact_gradients(posterior: AbstractPosterior, positions: ArrayLike) -> Float
 
 
 def stochastic_gradients(
-    gradient: AbstractGradient, selection: AbstractStaticSelection, positions: ArrayLike, seed: int = 0
+    gradient: AbstractGradient,
+    selection: AbstractStaticSelection,
+    source: AbstractRows,
+    positions: ArrayLike,
+    seed: int = 0,
 ) -> Float[np.ndarray, "K d"]:
-    """The estimate of `gradient` at each of `positions` (K, d), from rows that `selection` draws for it alone."""
-    at = jnp.asarray(positions, gradient.posterior.dtype)
-    return np.asarray(_stochastic(gradient, selection, at, new_key(seed)), np.float64)
+    """Estimates of ∇f at each of `positions` (K, d); each uses its own rows from `selection`."""
+    thetas = jnp.asarray(positions, gradient.model.dtype)
+    return np.asarray(_stochastic(gradient, selection, source, thetas, new_key(seed)), np.float64)
 
 
 @eqx.filter_jit
 def _exact(posterior: AbstractPosterior, positions: Float[Array, "K d"]) -> Sum:
-    total = lax.map(posterior.potential_and_gradient_sum, positions, batch_size=_AT_ONCE)
+    def at_position(position: Float[Array, " d"]) -> Sum:
+        return posterior.model.potential_and_gradient(position, posterior.rows)
+
+    total = lax.map(at_position, positions, batch_size=_POSITIONS_PER_PASS)
     return Sum(total.high[1], total.low[1])
 
 
 @eqx.filter_jit
 def _stochastic(
-    gradient: AbstractGradient, selection: AbstractStaticSelection, positions: Float[Array, "K d"], key: PRNGKeyArray
+    gradient: AbstractGradient,
+    selection: AbstractStaticSelection,
+    source: AbstractRows,
+    positions: Float[Array, "K d"],
+    key: PRNGKeyArray,
 ) -> Float[Array, "K d"]:
-    def estimate(pair: tuple[Float[Array, " d"], Picks]) -> Float[Array, " d"]:
-        position, picks = pair
-        return gradient(position, Batch(take_rows(gradient.posterior.data, picks.indices), picks.weights, picks.indices))
+    def estimate(pair: tuple[Float[Array, " d"], RowDraws]) -> Float[Array, " d"]:
+        position, drawn = pair
+        return gradient(position, source.complete(source.gather(drawn)))
 
-    return lax.map(estimate, (positions, selection.supply(key, positions.shape[0])), batch_size=_AT_ONCE)
+    row_draws = selection.draw(key, positions.shape[0])
+    return lax.map(estimate, (positions, row_draws), batch_size=_POSITIONS_PER_PASS)

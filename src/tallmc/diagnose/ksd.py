@@ -1,25 +1,31 @@
-"""Kernel Stein discrepancy: how far draws are from a target of which only the gradient is known.
+"""Kernel Stein discrepancy: how far draws are from a target known only through its gradient.
 
-With the score s = −∇f and the inverse multiquadric k(x, y) = (c² + ‖x − y‖²)^β, the Stein kernel of coordinate j
+With the score s = −∇f and the inverse multiquadric k(x, y) = (c² + ‖x − y‖²)^β, the Stein kernel of
+coordinate j
 
     k₀ⱼ(x, y) = sⱼ(x) sⱼ(y) k + sⱼ(x) ∂k/∂yⱼ + sⱼ(y) ∂k/∂xⱼ + ∂²k/∂xⱼ∂yⱼ
 
-has mean zero under the target in either argument. Two roots of its mean over all pairs of K draws are in use:
+has mean zero under the target in either argument. Two forms of the discrepancy are in use, both
+roots of the mean of k₀ⱼ over all pairs of K draws:
 
-    one_root        √( Σⱼ Σ_{a,b} k₀ⱼ(x_a, x_b) ) / K       Gorham and Mackey (2017); the code of putcha-2023
-    sum_of_roots    Σⱼ √( Σ_{a,b} k₀ⱼ(x_a, x_b) ) / K       as printed: nemeth-2021, eq. 13; putcha-2023, eq. 20
+    one_root        √( Σⱼ Σ_{a,b} k₀ⱼ(x_a, x_b) ) / K       Gorham and Mackey (2017);
+                                                            the code of putcha-2023
+    sum_of_roots    Σⱼ √( Σ_{a,b} k₀ⱼ(x_a, x_b) ) / K       as printed: nemeth-2021, eq. 13;
+                                                            putcha-2023, eq. 20
 
-For exact draws both fall to zero, as K^(−1/2) if these are independent; for c > 0 and −1 < β < 0 they do so for no others.
-Unbiased estimates may stand for the gradients: their noise adds c^(2β) E‖noise‖²/K to the square of the first. The kernel
-presumes coordinates of scale c: divide positions by a standard deviation, and multiply gradients by it, beforehand. The first
-does not depend on the choice of axes, the second does.
+Both converge to zero for exact draws, at rate K^(−1/2) if the draws are independent. For c > 0 and
+−1 < β < 0 they converge to zero for no other draws. Unbiased estimates may replace the gradients;
+their noise adds c^(2β) E‖noise‖²/K to the square of `one_root`. The kernel assumes coordinates of
+scale c: divide positions by a standard deviation and multiply gradients by it beforehand.
+`one_root` does not depend on the choice of axes; `sum_of_roots` does.
 
-nemeth-2021 prints the two middle terms with +∇f in place of the score, and the code of putcha-2023 computes that: the discrepancy
-from exp(+f), which exact draws of exp(−f) do not bring to zero. `flipped_sign=True` gives it, to reproduce figures and for
-nothing else.
+nemeth-2021 prints the two middle terms with +∇f in place of the score, and the code of putcha-2023
+computes this version. It is the discrepancy from exp(+f), which does not converge to zero for exact
+draws of exp(−f). `flipped_sign=True` computes it, only to reproduce published figures.
 
-Draw a adds r_a = k₀(x_a, x_a) + 2 Σ_{b<a} k₀(x_a, x_b) to the sum over pairs of the draws up to it, so that one computation, of
-O(K²d), gives the discrepancy of every prefix. It is matrix products on blocks of pairs, in float64 on the host.
+Draw a adds r_a = k₀(x_a, x_a) + 2 Σ_{b<a} k₀(x_a, x_b) to the sum over all pairs of draws up to a.
+One computation of cost O(K²d) therefore gives the discrepancy of every prefix. It consists of
+matrix products on blocks of pairs, in float64 on the host.
 """
 
 from __future__ import annotations
@@ -30,8 +36,8 @@ from typing import Literal
 import numpy as np
 from jaxtyping import ArrayLike, Float
 
-from .._arrays import check_numeric
-from .._errors import InvalidInput, check_int, check_number
+from ..core.arrays import check_numeric
+from ..core.errors import InvalidInput, check_int, check_number
 
 Form = Literal["one_root", "sum_of_roots"]
 
@@ -51,18 +57,39 @@ def ksd(
     exponent: float = -0.5,
     flipped_sign: bool = False,
 ) -> float:
-    """The kernel Stein discrepancy of draws (K, d) with the gradients ∇f (K, d) at each of them, exact or unbiased.
+    """Kernel Stein discrepancy of draws from the target with potential f.
 
-    `scale` is c and `exponent` β of the kernel. `flipped_sign` is a published mistake; see above.
+    **Arguments:**
+
+    - `positions`: the draws, of shape (K, d).
+    - `gradients`: ∇f at each draw, exact or unbiased, of shape (K, d).
+    - `form`: `"one_root"` or `"sum_of_roots"`.
+    - `scale`: c of the kernel.
+    - `exponent`: β of the kernel.
+    - `flipped_sign`: reproduce a published sign error; see the module docstring.
+
+    **Returns:** the discrepancy.
+
+    **Raises:** `InvalidInput` if an argument has a wrong shape or range, or is not finite.
 
     >>> import numpy as np
     >>> draws = np.random.default_rng(0).normal(size=(1000, 3))
     >>> round(ksd(draws, draws), 2)                     # ∇f(x) = x for a standard normal
     0.1
-    >>> round(ksd(1.2 * draws, 1.2 * draws), 2)         # draws that are too wide
+    >>> round(ksd(1.2 * draws, 1.2 * draws), 2)         # the draws are too wide
     0.18
     """
-    return float(ksd_path(positions, gradients, None, form=form, scale=scale, exponent=exponent, flipped_sign=flipped_sign)[-1])
+    return float(
+        ksd_path(
+            positions,
+            gradients,
+            None,
+            form=form,
+            scale=scale,
+            exponent=exponent,
+            flipped_sign=flipped_sign,
+        )[-1]
+    )
 
 
 def ksd_path(
@@ -75,7 +102,16 @@ def ksd_path(
     exponent: float = -0.5,
     flipped_sign: bool = False,
 ) -> Float[np.ndarray, " prefixes"]:
-    """`ksd` of the first `at[0]` draws, the first `at[1]`, and so on, at the cost of the longest; of every prefix unless given.
+    """`ksd` of several prefixes of the draws, at the cost of the longest prefix.
+
+    **Arguments:**
+
+    - `positions`, `gradients`, `form`, `scale`, `exponent`, `flipped_sign`: as in `ksd`.
+    - `at`: the lengths of the prefixes. None means every prefix.
+
+    **Returns:** one discrepancy per prefix.
+
+    **Raises:** `InvalidInput` as `ksd`, or if a length is not between 1 and the number of draws.
 
     >>> import numpy as np
     >>> draws = np.random.default_rng(0).normal(size=(1000, 3))
@@ -90,7 +126,9 @@ def ksd_path(
     if at is None:
         lengths = np.arange(1, len(x) + 1)
     else:
-        lengths = np.array([check_int("at", length, 1, len(x), high_name="number of draws") for length in at], int)
+        lengths = np.array(
+            [check_int("at", length, 1, len(x), high_name="number of draws") for length in at], int
+        )
         if not len(lengths):
             raise InvalidInput("at", "hold the length of at least one prefix", at)
     longest = lengths.max()
@@ -103,26 +141,38 @@ def _checked_draws(positions: ArrayLike, gradients: ArrayLike) -> tuple[np.ndarr
     x = np.asarray(check_numeric("positions", positions), np.float64)
     gradient = np.asarray(check_numeric("gradients", gradients), np.float64)
     if x.ndim != 2 or 0 in x.shape:
-        raise InvalidInput("positions", "be a matrix, one draw a row", f"shape {x.shape}")
+        raise InvalidInput("positions", "be a matrix with one draw per row", f"shape {x.shape}")
     if gradient.shape != x.shape:
-        raise InvalidInput("gradients", f"have the shape of positions, {x.shape}", f"shape {gradient.shape}")
+        raise InvalidInput(
+            "gradients", f"have the shape of positions, {x.shape}", f"shape {gradient.shape}"
+        )
     for name, values in (("positions", x), ("gradients", gradient)):
         finite = np.isfinite(values).all(axis=1)
         if not finite.all():
             cure = "Leave out chains that failed: draws.positions[draws.ok]."
-            raise InvalidInput(name, "be finite", f"NaN or infinity in draw {np.argmin(finite)}", cure)
+            raise InvalidInput(
+                name, "be finite", f"NaN or infinity in draw {np.argmin(finite)}", cure
+            )
     return x, gradient
 
 
 def _contributions(
-    positions: Float[np.ndarray, "K d"], score: Float[np.ndarray, "K d"], scale: float, exponent: float
+    positions: Float[np.ndarray, "K d"],
+    score: Float[np.ndarray, "K d"],
+    scale: float,
+    exponent: float,
 ) -> Float[np.ndarray, "K d"]:
     """r_a of every draw, by coordinate.
 
-    With b = c² + ‖x − y‖² and t = x − y, k₀ⱼ = b^β sⱼ(x) sⱼ(y) − 2β b^(β−1) [1 + tⱼ (sⱼ(x) − sⱼ(y))] − 4β(β − 1) b^(β−2) tⱼ².
-    Multiplied out, each term is a factor of the first draw times one of the second, and a sum over the second a matrix product.
+    With b = c² + ‖x − y‖² and t = x − y,
+
+        k₀ⱼ = b^β sⱼ(x) sⱼ(y) − 2β b^(β−1) [1 + tⱼ (sⱼ(x) − sⱼ(y))] − 4β(β − 1) b^(β−2) tⱼ².
+
+    Expanded, each term is b^(…) times a factor of x times a factor of y, so the sum over y is a
+    matrix product.
     """
-    x = positions - positions.mean(axis=0)  # distances come from products of positions, whose common part would cost digits
+    # Distances are computed from inner products; a common offset would lose digits.
+    x = positions - positions.mean(axis=0)
     ones = np.ones((len(x), 1))
     factors = score, np.hstack([score, x, score * x, ones]), np.hstack([x, x**2, ones])
     result = np.empty_like(x)
@@ -142,14 +192,23 @@ def _contributions(
     return result
 
 
-def _squared_distances(x: Float[np.ndarray, "n d"], y: Float[np.ndarray, "m d"]) -> Float[np.ndarray, "n m"]:
+def _squared_distances(
+    x: Float[np.ndarray, "n d"], y: Float[np.ndarray, "m d"]
+) -> Float[np.ndarray, "n m"]:
     return np.maximum(np.sum(x**2, axis=1)[:, None] + np.sum(y**2, axis=1) - (2 * x) @ y.T, 0)
 
 
 def _assembled(
-    x: Float[np.ndarray, "n d"], score: Float[np.ndarray, "n d"], sums: list[np.ndarray], scale: float, exponent: float
+    x: Float[np.ndarray, "n d"],
+    score: Float[np.ndarray, "n d"],
+    sums: list[np.ndarray],
+    scale: float,
+    exponent: float,
 ) -> Float[np.ndarray, "n d"]:
-    """r_a from sums over earlier draws: of b^β with their s, of b^(β−1) with s, x, sx and 1, of b^(β−2) with x, x² and 1."""
+    """r_a from the sums over earlier draws.
+
+    The sums are of b^β times s, of b^(β−1) times (s, x, sx, 1) and of b^(β−2) times (x, x², 1).
+    """
     d = x.shape[1]
     along_s = sums[0]
     slope_s, slope_x, slope_sx, slope_1 = np.split(sums[1], [d, 2 * d, 3 * d], axis=1)

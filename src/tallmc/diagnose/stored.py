@@ -1,28 +1,31 @@
-"""What speaks against a stored run, each in a sentence with its cure: of its files, its chains, its noise, and how far it got."""
+"""Problems of a stored run: damaged files, failed chains, gradient noise, an unfinished run.
+
+Each problem is one message with its cure.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from .._doubts import doubts, failures
-from .._draws import Draws
-from ..store.reader import Opened
+from ..results.draws import Draws
+from ..results.run_warnings import doubts, failures
+from ..store.reader import OpenStore
 
 
-def findings(opened: Opened, draws: Draws) -> list[str]:
-    """Empty when nothing does. `draws` are those of the store."""
+def findings(opened: OpenStore, draws: Draws) -> list[str]:
+    """The problems of the stored run, or an empty list. `draws` must be the draws of the store."""
     found = []
     if opened.damaged:
         listed = ", ".join(opened.damaged[:3])
-        cure = "Resume the run: it falls back to the block before."
+        cure = "Resume the run: it falls back to the last block before the damage."
         found.append(f"{len(opened.damaged)} files are damaged or missing ({listed}). {cure}")
     if not opened.manifest.finished:
         why = opened.manifest.progress.get("stopped_by")
         ended = f": {why} ended it" if why else ""
-        so_far = f"it has {opened.manifest.n_draws:,} draws a chain"
-        found.append(f"the run is not finished{ended}; {so_far}. Go on with `tallmc resume`.")
+        so_far = f"it has {opened.manifest.n_draws:,} draws per chain"
+        found.append(f"the run is not finished{ended}; {so_far}. Continue with `tallmc resume`.")
     state = opened.snapshot()
-    assert state is not None, "there are draws"
+    assert state is not None, "a store with draws has a snapshot"
     found += failures(draws, np.asarray(state.leaves[".failed_at"]))
     found += doubts(draws, opened.setup.arrays.get("anchor/covariance"))
     found += [str(message) for message in opened.manifest.progress.get("warnings", [])]

@@ -1,4 +1,4 @@
-"""Dynamics: how a gradient estimate moves the state."""
+"""Dynamics: how a gradient estimate moves the state of a chain."""
 
 from . import table_1
 from .base import AbstractDynamics, DynamicsChoice

@@ -1,4 +1,4 @@
-"""What the exact dynamics share: the noise of a proposal and the accept step of Metropolis and Hastings."""
+"""Noise and Metropolis–Hastings accept step of the exact dynamics."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._random import standard_normal
-from .._rows import Sum
+from ..core.random import standard_normal
+from ..rows.sums import Sum
 from ..subsample.selection import Estimate
-from .base import AbstractDynamics, Moved
+from .base import AbstractDynamics, DynamicsStep
 
-Noise = tuple[Float[Array, " d"], Float[Array, ""]]
-"""Of the proposal, and the logarithm of a uniform number for the accept step."""
+Noise = tuple[Float[Array, "*steps d"], Float[Array, "*steps"]]
+"""Normal vector of the proposal, and the logarithm of a uniform number for the accept step."""
 
 
 class AbstractAccepting(AbstractDynamics):
-    """Dynamics that propose a Gaussian move and then accept or stay."""
+    """Dynamics that propose a Gaussian move and then accept or reject it."""
 
     def noise(self, key: PRNGKeyArray, steps: int, like: Float[Array, " d"]) -> Noise:
         proposal_key, accept_key = jax.random.split(key)
@@ -27,13 +27,22 @@ class AbstractAccepting(AbstractDynamics):
 
 
 def potential_drop(before: Sum, after: Sum) -> Float[Array, ""]:
-    """f(θ) − f(θ') of two large potentials, without losing the small parts."""
+    """f(θ) − f(θ') of two large potentials, without cancelling their low-order parts."""
     return (before.high - after.high) + (before.low - after.low)
 
 
-def metropolis(state: Any, candidate: Any, log_ratio: Float[Array, ""], log_uniform: Float[Array, ""], used: Estimate) -> Moved:
-    """The candidate with probability min(1, exp(log_ratio)), else the state as it was; refused where the ratio is NaN."""
+def metropolis(
+    state: Any,
+    candidate: Any,
+    log_ratio: Float[Array, ""],
+    log_uniform: Float[Array, ""],
+    used: Estimate,
+) -> DynamicsStep:
+    """Accept the candidate with probability min(1, exp(log_ratio)), otherwise keep the state.
+
+    A NaN ratio rejects the candidate.
+    """
     accept = log_uniform < log_ratio
-    kept = jax.tree.map(lambda new, old: jnp.where(accept, new, old), candidate, state)
+    next_state = jax.tree.map(lambda new, old: jnp.where(accept, new, old), candidate, state)
     rate = jnp.exp(jnp.minimum(jnp.nan_to_num(log_ratio, nan=-jnp.inf), 0))
-    return Moved(kept, used, {"acceptance_rate": rate})
+    return DynamicsStep(next_state, used, {"acceptance_rate": rate})

@@ -1,90 +1,181 @@
 """Dynamics turn a gradient estimate and fresh noise into the next state.
 
-The step-size convention is everywhere that of θ' = θ − (ε/2) ∇f̂ + √ε η (putcha-2023, eq. 4): a step of size ε is the time ε of
-dζ = ½ b dt + √D dB (nemeth-2021, eq. 9). Papers that write h for the step of dθ = −∇f dt + √2 dB have ε = 2h.
+Every dynamics uses the step-size convention of θ' = θ − (ε/2) ∇f̂ + √ε η (putcha-2023, eq. 4):
+a step of size ε advances dζ = ½ b dt + √D dB (nemeth-2021, eq. 9) by the time ε. Papers that write
+h for the step size of dθ = −∇f dt + √2 dB have ε = 2h.
 """
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from .._anchor import Needs
-from .._outcome import Outcome
-from .._posterior import AbstractPosterior
-from .._random import standard_normal
+from ..anchor.anchor import AnchorLevel
+from ..core.linear_maps import AbstractLinearMap
+from ..core.outcome import Outcome
+from ..core.random import standard_normal
 from ..correction import NoiseCorrection
-from ..geometry import AbstractGeometry
+from ..models.posterior import AbstractPosterior
 from ..subsample.selection import Estimate, Transition
 
 Evaluate = Callable[[Float[Array, " d"], Transition | None], Estimate]
-"""The gradient estimate at a position, for a transition where the dynamics can say what the gradient will do."""
+"""Returns the gradient estimate at a position.
+
+The transition is None for dynamics that cannot state how the gradient enters the move.
+"""
 
 
 class AbstractDynamicsState(eqx.Module):
+    """State of the dynamics of one chain."""
+
     position: eqx.AbstractVar[Float[Array, " d"]]
 
 
-class Moved(NamedTuple):
-    """What a step leaves: the next state, the estimate it used, statistics worth keeping, and whether the chain may go on."""
+class DynamicsStep(NamedTuple):
+    """Result of one step."""
 
     state: Any
+    """State after the step."""
     estimate: Estimate
+    """Gradient estimate that the step used."""
     stats: dict[str, Array]
+    """Statistics to keep with the draw."""
     outcome: Int[Array, ""] | np.int32 = np.int32(Outcome.OK)
+    """`Outcome.OK` if the chain can continue."""
 
 
 class AbstractDynamics(eqx.Module):
-    """`step` calls `evaluate` once; everything random comes in through `noise`, drawn for many steps at a time."""
+    """Dynamics prepared for one posterior.
+
+    `step` calls `evaluate` exactly once. `step` draws no random numbers: `noise` draws the
+    randomness of many steps in one call.
+
+    >>> import tallmc
+    >>> issubclass(tallmc.dynamics.LangevinDynamics, tallmc.dynamics.AbstractDynamics)
+    True
+    """
 
     evaluates_at_start: ClassVar[bool]
+    """Whether `init` calls `evaluate`."""
 
     @abc.abstractmethod
     def init(self, key: PRNGKeyArray, position: Float[Array, " d"], evaluate: Evaluate) -> Any:
-        """The state before the first step."""
+        """Return the state before the first step."""
 
     @abc.abstractmethod
     def noise(self, key: PRNGKeyArray, steps: int, like: Float[Array, " d"]) -> PyTree[Array]:
-        """The noise of `steps` steps; the leading axis is the step."""
+        """Draw the noise of `steps` steps; the leading axis is the step."""
 
     @abc.abstractmethod
-    def step(self, state: Any, evaluate: Evaluate, step_size: Float[Array, ""], noise: PyTree[Array]) -> Moved:
-        """One step."""
+    def step(
+        self, state: Any, evaluate: Evaluate, step_size: Float[Array, ""], noise: PyTree[Array]
+    ) -> DynamicsStep:
+        """Take one step with the noise of that step."""
 
 
 class AbstractDiffusion(AbstractDynamics):
-    """Dynamics driven by one standard normal vector a step, of the length of the position."""
+    """Dynamics driven by one standard normal vector per step, as long as the position."""
 
-    def noise(self, key: PRNGKeyArray, steps: int, like: Float[Array, " d"]) -> Float[Array, "steps d"]:
+    def noise(
+        self, key: PRNGKeyArray, steps: int, like: Float[Array, " d"]
+    ) -> Float[Array, "steps d"]:
         return standard_normal(key, (steps, *like.shape), like.dtype)
 
 
-class Surroundings(NamedTuple):
-    """What a dynamics is made ready for."""
+class DynamicsContext(NamedTuple):
+    """Posterior, geometry and noise correction that a dynamics is prepared for."""
 
     posterior: AbstractPosterior
-    geometry: AbstractGeometry
+    geometry: AbstractLinearMap
     correction: NoiseCorrection | None
 
 
-class DynamicsChoice(abc.ABC):
-    """What a method asks for; `prepare` makes it ready for one posterior."""
+class Curvature(NamedTuple):
+    """Curvature at the mode, from the Hessian H, and the number of rows per step."""
 
-    needs: ClassVar[Needs]
+    smallest: float
+    """Smallest eigenvalue of H."""
+    largest: float
+    """Largest eigenvalue of H."""
+    largest_entry: float
+    """Largest H_jj."""
+    dim: int
+    n_rows: int
+    size: int
+    """Rows per step."""
+
+    @classmethod
+    def of(cls, hessian: np.ndarray, n_rows: int, size: int | None) -> Curvature:
+        """Return the curvature of `hessian`; `size` is None for a method that uses all rows."""
+        eigenvalues = np.linalg.eigvalsh(hessian)
+        largest_entry = float(np.diag(hessian).max())
+        return cls(
+            float(eigenvalues[0]),
+            float(eigenvalues[-1]),
+            largest_entry,
+            len(hessian),
+            n_rows,
+            size or n_rows,
+        )
+
+    @property
+    def condition(self) -> float:
+        """Condition number of H."""
+        return self.largest / self.smallest
+
+
+class Suggestion(NamedTuple):
+    """Settings derived from the curvature.
+
+    The step size is far below the stability limit of the dynamics, so discretisation widens no
+    direction by more than a few per cent. About two draws are kept per relaxation time of the
+    slowest direction.
+    """
+
+    step_size: float
+    rule: str
+    """Rule for the step size, as shown to the user."""
+    steps_between: float
+    """Steps between draws."""
+    others: Mapping[str, Any] = MappingProxyType({})
+    """Further settings of the dynamics, by name."""
+
+
+def overdamped_suggestion(curvature: Curvature) -> Suggestion:
+    """Suggest settings for dynamics that are stable for step sizes up to 4/λ."""
+    return Suggestion(0.2 / curvature.largest, "0.2 / largest curvature", 5 * curvature.condition)
+
+
+class DynamicsChoice(abc.ABC):
+    """Settings of the dynamics of a method; `prepare` makes them ready for one posterior.
+
+    >>> import tallmc
+    >>> issubclass(tallmc.dynamics.Langevin, tallmc.dynamics.DynamicsChoice)
+    True
+    """
+
+    needs: ClassVar[AnchorLevel]
+    """What the dynamics must know about the posterior before the first step."""
     exact_only: ClassVar[bool]
-    """Whether it is right with exact gradients only."""
+    """Whether the dynamics is correct with exact gradients only."""
     takes_geometry: ClassVar[bool]
-    """Whether it can move in other coordinates; those with a metric of their own cannot."""
+    """Whether the dynamics can use other coordinates; False if it has its own metric."""
     corrects_through: ClassVar[tuple[str, ...]]
-    """The ways in which it can correct for gradient noise."""
+    """Values of `NoiseCorrection.through` that the dynamics supports."""
     has_transition: ClassVar[bool]
-    """Whether it can say what a gradient will do, which exponential weighting asks for."""
+    """Whether the dynamics passes a `Transition` to `evaluate`; exponential weighting needs one."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def suggest(curvature: Curvature) -> Suggestion:
+        """Suggest a step size and other settings for a posterior with this curvature."""
 
     @abc.abstractmethod
-    def prepare(self, around: Surroundings) -> AbstractDynamics:
-        """The dynamics for this posterior."""
+    def prepare(self, context: DynamicsContext) -> AbstractDynamics:
+        """Return the dynamics for the posterior in `context`."""

@@ -1,9 +1,11 @@
-"""Overdamped Langevin dynamics, Euler–Maruyama: SGLD with a stochastic gradient, ULA with the exact one.
+"""Overdamped Langevin dynamics by Euler–Maruyama: SGLD, or ULA with the exact gradient.
 
-    θ' = θ − (ε/2) CCᵀ∇f̂(θ) + √ε Cη,   η ~ N(0, I)                              putcha-2023, eqs. 2 and 4 (there C = I)
+    θ' = θ − (ε/2) CCᵀ∇f̂(θ) + √ε Cη,   η ~ N(0, I)
 
-Biased at any fixed ε, of order ε. On a Gaussian with variance σ² the variance comes out as σ²(1 + εv/4)/(1 − ε/4σ²), where
-v = Var ∇f̂: the denominator is discretisation, the numerator gradient noise. Stable for ε < 4σ² in the narrowest direction.
+This is putcha-2023, eqs. 2 and 4 (there C = I). The bias at fixed ε is of order ε. On a Gaussian
+with variance σ² the stationary variance is σ²(1 + εv/4)/(1 − ε/4σ²), where v = Var ∇f̂: the
+denominator is discretisation error, the numerator gradient noise. The chain is stable for ε < 4σ²
+in the narrowest direction.
 """
 
 from __future__ import annotations
@@ -13,42 +15,86 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._anchor import Needs
-from ..correction import shrunk
-from ..geometry import AbstractGeometry
+from ..anchor.anchor import AnchorLevel
+from ..core.linear_maps import AbstractLinearMap
+from ..correction import reduced_noise
 from ..subsample.selection import Transition
-from .base import AbstractDiffusion, AbstractDynamicsState, DynamicsChoice, Evaluate, Moved, Surroundings
+from .base import (
+    AbstractDiffusion,
+    AbstractDynamicsState,
+    Curvature,
+    DynamicsChoice,
+    DynamicsContext,
+    DynamicsStep,
+    Evaluate,
+    Suggestion,
+    overdamped_suggestion,
+)
 
 
 class LangevinState(AbstractDynamicsState):
+    """Position θ."""
+
     position: Float[Array, " d"]
 
 
 class LangevinDynamics(AbstractDiffusion):
-    geometry: AbstractGeometry
+    """Overdamped Langevin dynamics prepared for one posterior.
+
+    **Arguments:**
+
+    - `geometry`: the linear map C of the coordinates.
+
+    >>> import tallmc
+    >>> from tallmc.core.linear_maps import IdentityMap
+    >>> tallmc.dynamics.LangevinDynamics(IdentityMap()).evaluates_at_start
+    False
+    """
+
+    geometry: AbstractLinearMap
     evaluates_at_start = False
 
-    def init(self, key: PRNGKeyArray, position: Float[Array, " d"], evaluate: Evaluate) -> LangevinState:
+    def init(
+        self, key: PRNGKeyArray, position: Float[Array, " d"], evaluate: Evaluate
+    ) -> LangevinState:
         return LangevinState(position)
 
-    def step(self, state: LangevinState, evaluate: Evaluate, step_size: Float[Array, ""], noise: Float[Array, " d"]) -> Moved:
+    def step(
+        self,
+        state: LangevinState,
+        evaluate: Evaluate,
+        step_size: Float[Array, ""],
+        noise: Float[Array, " d"],
+    ) -> DynamicsStep:
         root = jnp.sqrt(step_size)
-        estimate = evaluate(state.position, Transition(jnp.zeros_like(noise), -state.position / root, root / 2, self.geometry))
-        injected = shrunk(noise, estimate.noise, step_size / 4)
+        estimate = evaluate(
+            state.position,
+            Transition(jnp.zeros_like(noise), -state.position / root, root / 2, self.geometry),
+        )
+        injected = reduced_noise(noise, estimate.noise, step_size / 4)
         move = root * injected.noise - step_size / 2 * self.geometry.pull(estimate.gradient)
         moved = LangevinState(state.position + self.geometry.push(move))
-        return Moved(moved, estimate, injected.stats, injected.outcome)
+        return DynamicsStep(moved, estimate, injected.stats, injected.outcome)
 
 
 @dataclasses.dataclass(frozen=True)
 class Langevin(DynamicsChoice):
-    """Choose overdamped Langevin dynamics."""
+    """Overdamped Langevin dynamics.
 
-    needs = Needs.NOTHING
+    >>> import tallmc
+    >>> tallmc.sgld(step_size=1e-4, size=10).dynamics
+    Langevin()
+    """
+
+    needs = AnchorLevel.NOTHING
     exact_only = False
     takes_geometry = True
     corrects_through = ("noise",)
     has_transition = True
 
-    def prepare(self, around: Surroundings) -> LangevinDynamics:
-        return LangevinDynamics(around.geometry)
+    @staticmethod
+    def suggest(curvature: Curvature) -> Suggestion:
+        return overdamped_suggestion(curvature)
+
+    def prepare(self, context: DynamicsContext) -> LangevinDynamics:
+        return LangevinDynamics(context.geometry)

@@ -1,9 +1,10 @@
-"""Langevin dynamics with averaged noise (Leimkuhler and Matthews, 2013): one gradient a step, one order better.
+"""Langevin dynamics with averaged noise (Leimkuhler and Matthews, 2013), one gradient per step.
 
-    θ' = θ − (ε/2) CCᵀ∇f̂(θ) + (√ε/2) C(η + η'),   η' fresh, η the one of the step before
+    θ' = θ − (ε/2) CCᵀ∇f̂(θ) + (√ε/2) C(η + η'),   η' new, η the noise of the previous step
 
-The bias of its stationary law is of order ε², and on a Gaussian with exact gradients there is none at any stable ε. Gradient
-noise of variance v still widens: on a Gaussian by a factor of about 1 + εv/4.
+The bias of the stationary law is of order ε², one order better than Euler–Maruyama. On a Gaussian
+with exact gradients there is no bias at any stable ε. Gradient noise of variance v still widens the
+law: on a Gaussian by a factor of about 1 + εv/4.
 """
 
 from __future__ import annotations
@@ -13,43 +14,86 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._anchor import Needs
-from .._random import standard_normal
-from ..geometry import AbstractGeometry
-from .base import AbstractDiffusion, AbstractDynamicsState, DynamicsChoice, Evaluate, Moved, Surroundings
+from ..anchor.anchor import AnchorLevel
+from ..core.linear_maps import AbstractLinearMap
+from ..core.random import standard_normal
+from .base import (
+    AbstractDiffusion,
+    AbstractDynamicsState,
+    Curvature,
+    DynamicsChoice,
+    DynamicsContext,
+    DynamicsStep,
+    Evaluate,
+    Suggestion,
+    overdamped_suggestion,
+)
 
 
 class LeimkuhlerMatthewsState(AbstractDynamicsState):
+    """Position θ and the noise of the previous step."""
+
     position: Float[Array, " d"]
     noise: Float[Array, " d"]
-    """The noise of the step before."""
+    """η."""
 
 
 class LeimkuhlerMatthewsDynamics(AbstractDiffusion):
-    geometry: AbstractGeometry
+    """Langevin dynamics with averaged noise, prepared for one posterior.
+
+    **Arguments:**
+
+    - `geometry`: the linear map C of the coordinates.
+
+    >>> import tallmc
+    >>> from tallmc.core.linear_maps import IdentityMap
+    >>> tallmc.dynamics.LeimkuhlerMatthewsDynamics(IdentityMap()).evaluates_at_start
+    False
+    """
+
+    geometry: AbstractLinearMap
     evaluates_at_start = False
 
-    def init(self, key: PRNGKeyArray, position: Float[Array, " d"], evaluate: Evaluate) -> LeimkuhlerMatthewsState:
-        return LeimkuhlerMatthewsState(position, standard_normal(key, position.shape, position.dtype))
+    def init(
+        self, key: PRNGKeyArray, position: Float[Array, " d"], evaluate: Evaluate
+    ) -> LeimkuhlerMatthewsState:
+        return LeimkuhlerMatthewsState(
+            position, standard_normal(key, position.shape, position.dtype)
+        )
 
     def step(
-        self, state: LeimkuhlerMatthewsState, evaluate: Evaluate, step_size: Float[Array, ""], noise: Float[Array, " d"]
-    ) -> Moved:
+        self,
+        state: LeimkuhlerMatthewsState,
+        evaluate: Evaluate,
+        step_size: Float[Array, ""],
+        noise: Float[Array, " d"],
+    ) -> DynamicsStep:
         estimate = evaluate(state.position, None)
         drift = -step_size / 2 * self.geometry.pull(estimate.gradient)
         move = drift + jnp.sqrt(step_size) / 2 * (state.noise + noise)
-        return Moved(LeimkuhlerMatthewsState(state.position + self.geometry.push(move), noise), estimate, {})
+        return DynamicsStep(
+            LeimkuhlerMatthewsState(state.position + self.geometry.push(move), noise), estimate, {}
+        )
 
 
 @dataclasses.dataclass(frozen=True)
 class LeimkuhlerMatthews(DynamicsChoice):
-    """Choose Langevin dynamics with averaged noise."""
+    """Langevin dynamics with averaged noise.
 
-    needs = Needs.NOTHING
+    >>> import tallmc
+    >>> tallmc.sgld_lm(step_size=1e-4, size=10).dynamics
+    LeimkuhlerMatthews()
+    """
+
+    needs = AnchorLevel.NOTHING
     exact_only = False
     takes_geometry = True
     corrects_through = ()
     has_transition = False
 
-    def prepare(self, around: Surroundings) -> LeimkuhlerMatthewsDynamics:
-        return LeimkuhlerMatthewsDynamics(around.geometry)
+    @staticmethod
+    def suggest(curvature: Curvature) -> Suggestion:
+        return overdamped_suggestion(curvature)
+
+    def prepare(self, context: DynamicsContext) -> LeimkuhlerMatthewsDynamics:
+        return LeimkuhlerMatthewsDynamics(context.geometry)

@@ -1,7 +1,8 @@
-"""Metrics G(θ) for Riemannian dynamics: the Fisher information of a generalised linear model, or a function of your own.
+"""Metrics G(θ) for Riemannian dynamics: the Fisher information, or a function given by the user.
 
-Any smooth positive definite G leaves the target right; one near the posterior's curvature makes it easy to walk. The Fisher
-metric here is that of a fixed few rows, scaled up: a smooth function of θ whose cost does not grow with N.
+Any smooth positive definite G leaves the target unchanged; a G close to the posterior's curvature
+makes the chain mix well. `FisherMetric` is the Fisher information of a generalised linear model on
+a small fixed set of rows, scaled up: a smooth function of θ whose cost does not grow with N.
 """
 
 from __future__ import annotations
@@ -17,39 +18,51 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, PyTree
 
-from .._errors import InvalidInput
-from .._layout import Layout
-from .._posterior import AbstractPosterior
-from .._rows import take_rows
-from ..models.glm import GeneralisedLinear, Observations
+from ..core.errors import InvalidInput
+from ..core.layout import Layout
+from ..models.design import Observations
+from ..models.generalised_linear import GeneralisedLinear
+from ..models.posterior import AbstractPosterior
+from ..rows.base import RowAccess
 
 _FISHER_ROWS = 1000
 
 
 class AbstractMetric(eqx.Module):
+    """A metric G(θ), as a function of the flat position."""
+
     @abc.abstractmethod
     def __call__(self, position: Float[Array, " d"]) -> Float[Array, "d d"]:
         """G(θ)."""
 
     def inverse_root(self, position: Float[Array, " d"]) -> Float[Array, "d d"]:
-        """R(θ) with RRᵀ = G⁻¹: upper triangular, smooth in θ; NaN where G is not positive definite."""
+        """Return R(θ) with RRᵀ = G⁻¹, upper triangular and smooth in θ.
+
+        R is NaN where G is not positive definite.
+        """
         lower = jnp.linalg.cholesky(self(position), symmetrize_input=False)
-        return solve_triangular(lower, jnp.eye(position.shape[0], dtype=position.dtype), lower=True).T
+        return solve_triangular(
+            lower, jnp.eye(position.shape[0], dtype=position.dtype), lower=True
+        ).T
 
 
 class FisherMetric(AbstractMetric):
-    """∇²f₀ + (N/K) Σ f''(x_iᵀθ) x_i x_iᵀ over K rows chosen once."""
+    """∇²f₀ + (N/K) Σ f''(x_iᵀθ) x_i x_iᵀ over K rows that are chosen once."""
 
-    posterior: GeneralisedLinear
-    """Of the chosen rows only."""
+    model: GeneralisedLinear
+    rows: Observations
+    """The K chosen rows."""
     scale: Float[Array, ""]
+    """N/K."""
 
     def __call__(self, position: Float[Array, " d"]) -> Float[Array, "d d"]:
-        rows = self.posterior.block_hessian(position, self.posterior.data)
-        return self.scale * rows + jax.hessian(self.posterior.prior_potential)(position)
+        curvature = self.model.block_hessian(position, self.rows)
+        return self.scale * curvature + jax.hessian(self.model.prior_potential)(position)
 
 
 class OwnMetric(AbstractMetric):
+    """Metric given by a function of the user's parameters."""
+
     function: Callable[[PyTree], Float[Array, "d d"]]
     layout: Layout = eqx.field(static=True)
 
@@ -58,24 +71,35 @@ class OwnMetric(AbstractMetric):
 
 
 def check_metric(metric: Any) -> None:
+    """Raise `InvalidInput` unless `metric` is "fisher" or a function."""
     if not callable(metric) and not (isinstance(metric, str) and metric == "fisher"):
         raise InvalidInput("metric", 'be "fisher" or a function of the parameters', metric)
 
 
 def prepare_metric(metric: Any, posterior: AbstractPosterior) -> AbstractMetric:
-    """The metric for this posterior, found to be a metric where chains begin."""
+    """Return the metric for this posterior; a user's metric is checked at `init`."""
     if metric == "fisher":
-        if not isinstance(posterior, GeneralisedLinear):
-            rule = "be a function of the parameters for a model that is no generalised linear model"
-            raise InvalidInput("metric", rule, metric, "It returns a positive definite d×d matrix.")
+        if not isinstance(posterior.model, GeneralisedLinear):
+            rule = "be a function of the parameters unless the model is a generalised linear model"
+            cure = "Pass a function that returns a positive definite d×d matrix."
+            raise InvalidInput("metric", rule, metric, cure)
+        if posterior.rows.access < RowAccess.TAKE:
+            rule = "be a function of the parameters if the rows are not in memory"
+            raise InvalidInput("metric", rule, metric)
         count = min(_FISHER_ROWS, posterior.n_rows)
         chosen = np.random.default_rng(0).choice(posterior.n_rows, count, replace=False)
-        few = eqx.tree_at(
-            lambda of: of.data, posterior.without_copies(), Observations(*take_rows(posterior.data, jnp.asarray(chosen)))
+        rows = posterior.rows.take(jnp.asarray(chosen))
+        return FisherMetric(
+            posterior.model, rows, jnp.asarray(posterior.n_rows / count, posterior.dtype)
         )
-        return FisherMetric(few, jnp.asarray(posterior.n_rows / count, posterior.dtype))
     own, d = OwnMetric(metric, posterior.layout), posterior.dim
     matrix = np.asarray(own(posterior.init), np.float64)
-    if matrix.shape != (d, d) or not np.allclose(matrix, matrix.T, rtol=1e-4) or not np.linalg.eigvalsh(matrix)[0] > 0:
-        raise InvalidInput("metric", f"return a symmetric positive definite {d}×{d} matrix at init", matrix)
+    if (
+        matrix.shape != (d, d)
+        or not np.allclose(matrix, matrix.T, rtol=1e-4)
+        or not np.linalg.eigvalsh(matrix)[0] > 0
+    ):
+        raise InvalidInput(
+            "metric", f"return a symmetric positive definite {d}×{d} matrix at init", matrix
+        )
     return own

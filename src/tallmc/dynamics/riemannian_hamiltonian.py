@@ -1,11 +1,12 @@
-"""Riemannian SGHMC, SGRHMC (Ma, Chen and Fox, 2015): underdamped dynamics that follows a metric G(θ).
+"""Riemannian SGHMC, SGRHMC (Ma, Chen and Fox, 2015): underdamped dynamics in a metric G(θ).
 
     θ' = θ + (ε/2) Rρ
-    ρ' = ρ + (ε/2) (Γ(θ) − Rᵀ∇f̂(θ) − γG⁻¹ρ) + √(εγ) Rξ,   RRᵀ = G⁻¹,   Γ_i = Σ_j ∂R_ji/∂θ_j    nemeth-2021, Table 1, by eq. 11
+    ρ' = ρ + (ε/2) (Γ(θ) − Rᵀ∇f̂(θ) − γG⁻¹ρ) + √(εγ) Rξ,   RRᵀ = G⁻¹,   Γ_i = Σ_j ∂R_ji/∂θ_j
 
-Table 1's G^(−1/2) is any R with RRᵀ = G⁻¹: the curl [[0, −R], [Rᵀ, 0]] is skew-symmetric for each; it has γ = 1, which is no
-friction to speak of where G is large. Biased at any fixed ε, of order ε. O(d³) a step and d derivatives of the metric: for few
-dimensions.
+This is nemeth-2021, Table 1, by eq. 11. The G^(−1/2) of Table 1 can be any R with RRᵀ = G⁻¹, since
+the curl [[0, −R], [Rᵀ, 0]] is skew-symmetric for each. Table 1 has γ = 1, which is negligible
+friction where G is large. The bias at fixed ε is of order ε. A step costs O(d³) and d derivatives
+of the metric: for few dimensions.
 """
 
 from __future__ import annotations
@@ -17,23 +18,51 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._anchor import Needs
-from .._errors import check_number
-from .._rows import dot
-from .base import AbstractDiffusion, DynamicsChoice, Evaluate, Moved, Surroundings
+from ..anchor.anchor import AnchorLevel
+from ..core.errors import check_number
+from ..core.linear_maps import dot
+from .base import (
+    AbstractDiffusion,
+    Curvature,
+    DynamicsChoice,
+    DynamicsContext,
+    DynamicsStep,
+    Evaluate,
+    Suggestion,
+)
 from .metric import AbstractMetric, check_metric, prepare_metric
 from .momentum import MomentumState, with_momentum
 
 
 class RiemannianHamiltonianDynamics(AbstractDiffusion):
+    """Riemannian SGHMC prepared for one posterior.
+
+    **Arguments:**
+
+    - `metric`: the metric G(θ) as a function of the flat position.
+    - `friction`: the friction γ, which multiplies G⁻¹.
+
+    >>> import tallmc
+    >>> tallmc.dynamics.RiemannianHamiltonianDynamics.evaluates_at_start
+    False
+    """
+
     metric: AbstractMetric
     friction: Float[Array, ""]
     evaluates_at_start = False
 
-    def init(self, key: PRNGKeyArray, position: Float[Array, " d"], evaluate: Evaluate) -> MomentumState:
+    def init(
+        self, key: PRNGKeyArray, position: Float[Array, " d"], evaluate: Evaluate
+    ) -> MomentumState:
         return with_momentum(key, position)
 
-    def step(self, state: MomentumState, evaluate: Evaluate, step_size: Float[Array, ""], noise: Float[Array, " d"]) -> Moved:
+    def step(
+        self,
+        state: MomentumState,
+        evaluate: Evaluate,
+        step_size: Float[Array, ""],
+        noise: Float[Array, " d"],
+    ) -> DynamicsStep:
         h, momentum = step_size / 2, state.momentum
         estimate = evaluate(state.position, None)
         root = self.metric.inverse_root(state.position)
@@ -41,7 +70,7 @@ class RiemannianHamiltonianDynamics(AbstractDiffusion):
         drag = self.friction * dot(root, dot(root.T, momentum))
         drift = self.gamma(state.position) - dot(root.T, estimate.gradient) - drag
         momentum = momentum + h * drift + jnp.sqrt(step_size * self.friction) * dot(root, noise)
-        return Moved(MomentumState(position, momentum), estimate, {})
+        return DynamicsStep(MomentumState(position, momentum), estimate, {})
 
     def gamma(self, position: Float[Array, " d"]) -> Float[Array, " d"]:
         """Γ_i = Σ_j ∂R_ji/∂θ_j."""
@@ -50,14 +79,25 @@ class RiemannianHamiltonianDynamics(AbstractDiffusion):
 
 @dataclasses.dataclass(frozen=True)
 class RiemannianHamiltonian(DynamicsChoice):
-    """Choose SGRHMC with this metric: "fisher" (generalised linear models) or a function from parameters to a d×d matrix.
+    """Riemannian SGHMC.
 
-    `friction` multiplies G⁻¹; Table 1 has 1.
+    **Arguments:**
+
+    - `metric`: "fisher" (generalised linear models), or a function from the parameters to a
+      positive definite d×d matrix.
+    - `friction`: the friction γ, which multiplies G⁻¹; 1 in Table 1.
+
+    **Raises:** `InvalidInput` if `metric` is neither "fisher" nor a function, or if `friction` is
+    not positive.
+
+    >>> import tallmc
+    >>> tallmc.dynamics.RiemannianHamiltonian(friction=2.0)
+    RiemannianHamiltonian(metric='fisher', friction=2.0)
     """
 
     metric: Any = "fisher"
     friction: float = 1.0
-    needs = Needs.NOTHING
+    needs = AnchorLevel.NOTHING
     exact_only = False
     takes_geometry = False
     corrects_through = ()
@@ -67,6 +107,14 @@ class RiemannianHamiltonian(DynamicsChoice):
         check_metric(self.metric)
         check_number("friction", self.friction, 0, low_open=True)
 
-    def prepare(self, around: Surroundings) -> RiemannianHamiltonianDynamics:
-        metric = prepare_metric(self.metric, around.posterior)
-        return RiemannianHamiltonianDynamics(metric, jnp.asarray(self.friction, around.posterior.dtype))
+    @staticmethod
+    def suggest(curvature: Curvature) -> Suggestion:
+        rule, condition = "0.4 · smallest / largest curvature", curvature.condition
+        others = {"friction": 2 * curvature.smallest}
+        return Suggestion(0.4 / condition, rule, 5 * condition, others)
+
+    def prepare(self, context: DynamicsContext) -> RiemannianHamiltonianDynamics:
+        metric = prepare_metric(self.metric, context.posterior)
+        return RiemannianHamiltonianDynamics(
+            metric, jnp.asarray(self.friction, context.posterior.dtype)
+        )

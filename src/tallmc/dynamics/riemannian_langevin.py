@@ -1,9 +1,10 @@
-"""Riemannian Langevin dynamics, SGRLD (Patterson and Teh, 2013): Langevin dynamics that follows a metric G(θ).
+"""Riemannian Langevin dynamics, SGRLD (Patterson and Teh, 2013): Langevin in a metric G(θ).
 
-    θ' = θ + (ε/2) (Γ(θ) − G⁻¹∇f̂(θ)) + √ε Rη,   RRᵀ = G⁻¹,   Γ_i = Σ_j ∂(G⁻¹)_ij/∂θ_j        nemeth-2021, Table 1, by eq. 11
+    θ' = θ + (ε/2) (Γ(θ) − G⁻¹∇f̂(θ)) + √ε Rη,   RRᵀ = G⁻¹,   Γ_i = Σ_j ∂(G⁻¹)_ij/∂θ_j
 
-(eq. 11 as printed has the sign of Γ wrong; eq. 10 is right.) Biased at any fixed ε, of order ε. O(d³) a step and d derivatives of
-the metric: for few dimensions.
+This is nemeth-2021, Table 1, by eq. 11 (as printed, eq. 11 has the wrong sign of Γ; eq. 10 is
+right). The bias at fixed ε is of order ε. A step costs O(d³) and d derivatives of the metric: for
+few dimensions.
 """
 
 from __future__ import annotations
@@ -15,26 +16,53 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._anchor import Needs
-from .._rows import dot
-from .base import AbstractDiffusion, DynamicsChoice, Evaluate, Moved, Surroundings
+from ..anchor.anchor import AnchorLevel
+from ..core.linear_maps import dot
+from .base import (
+    AbstractDiffusion,
+    Curvature,
+    DynamicsChoice,
+    DynamicsContext,
+    DynamicsStep,
+    Evaluate,
+    Suggestion,
+)
 from .langevin import LangevinState
 from .metric import AbstractMetric, check_metric, prepare_metric
 
 
 class RiemannianLangevinDynamics(AbstractDiffusion):
+    """Riemannian Langevin dynamics prepared for one posterior.
+
+    **Arguments:**
+
+    - `metric`: the metric G(θ) as a function of the flat position.
+
+    >>> import tallmc
+    >>> tallmc.dynamics.RiemannianLangevinDynamics.evaluates_at_start
+    False
+    """
+
     metric: AbstractMetric
     evaluates_at_start = False
 
-    def init(self, key: PRNGKeyArray, position: Float[Array, " d"], evaluate: Evaluate) -> LangevinState:
+    def init(
+        self, key: PRNGKeyArray, position: Float[Array, " d"], evaluate: Evaluate
+    ) -> LangevinState:
         return LangevinState(position)
 
-    def step(self, state: LangevinState, evaluate: Evaluate, step_size: Float[Array, ""], noise: Float[Array, " d"]) -> Moved:
+    def step(
+        self,
+        state: LangevinState,
+        evaluate: Evaluate,
+        step_size: Float[Array, ""],
+        noise: Float[Array, " d"],
+    ) -> DynamicsStep:
         estimate = evaluate(state.position, None)
         root = self.metric.inverse_root(state.position)
         drift = self.gamma(state.position) - dot(root, dot(root.T, estimate.gradient))
         position = state.position + step_size / 2 * drift + jnp.sqrt(step_size) * dot(root, noise)
-        return Moved(LangevinState(position), estimate, {})
+        return DynamicsStep(LangevinState(position), estimate, {})
 
     def gamma(self, position: Float[Array, " d"]) -> Float[Array, " d"]:
         """Γ_i = Σ_j ∂(G⁻¹)_ij/∂θ_j."""
@@ -48,10 +76,22 @@ class RiemannianLangevinDynamics(AbstractDiffusion):
 
 @dataclasses.dataclass(frozen=True)
 class RiemannianLangevin(DynamicsChoice):
-    """Choose SGRLD with this metric: "fisher" (generalised linear models) or a function from parameters to a d×d matrix."""
+    """Riemannian Langevin dynamics.
+
+    **Arguments:**
+
+    - `metric`: "fisher" (generalised linear models), or a function from the parameters to a
+      positive definite d×d matrix.
+
+    **Raises:** `InvalidInput` if `metric` is neither "fisher" nor a function.
+
+    >>> import tallmc
+    >>> tallmc.dynamics.RiemannianLangevin("fisher").takes_geometry
+    False
+    """
 
     metric: Any = "fisher"
-    needs = Needs.NOTHING
+    needs = AnchorLevel.NOTHING
     exact_only = False
     takes_geometry = False
     corrects_through = ()
@@ -60,5 +100,9 @@ class RiemannianLangevin(DynamicsChoice):
     def __post_init__(self) -> None:
         check_metric(self.metric)
 
-    def prepare(self, around: Surroundings) -> RiemannianLangevinDynamics:
-        return RiemannianLangevinDynamics(prepare_metric(self.metric, around.posterior))
+    @staticmethod
+    def suggest(curvature: Curvature) -> Suggestion:
+        return Suggestion(0.2, "in units of the metric", 5)
+
+    def prepare(self, context: DynamicsContext) -> RiemannianLangevinDynamics:
+        return RiemannianLangevinDynamics(prepare_metric(self.metric, context.posterior))

@@ -1,15 +1,17 @@
-"""Preconditioned Langevin dynamics, pSGLD (Li, Chen, Carlson and Carin, 2016): a step a parameter, by the size of its gradients.
-size.
+"""Preconditioned Langevin dynamics, pSGLD (Li, Chen, Carlson and Carin, 2016).
 
     V ← αV + (1 − α) (∇f̂/N)²,   G = 1/(λ + √V)
     θ' = θ + (ε/2) (Γ − G ∇f̂(θ)) + √(εG) η,   Γ_j = ∂G_j/∂θ_j
 
-Γ keeps the diffusion's target right while G moves with θ; leaving it out (`gamma=False`, as most code does) is a bias that no
-step size removes. Γ takes the diagonal of the Hessian, estimated without bias from the same rows by one directional derivative
-along random signs. It knows of the newest term of V only: the past of V depends on where the chain has been, too. With α = 0
-the target is right as ε → 0; with α near 1 it is nearly right while the chain crosses the posterior in far fewer than 1/(1 − α)
-steps, so that V is all but constant, and off by as much as without Γ where the chain is slower than that. Biased besides of
-order ε, like Langevin dynamics.
+Each parameter has its own step size, set by the size of its gradients. Γ keeps the target of the
+diffusion right while G changes with θ. Without Γ (`gamma=False`, as in most code) there is a bias
+that no step size removes. Γ needs the diagonal of the Hessian, which is estimated without bias from
+the same rows by one directional derivative along random signs.
+
+Γ covers the newest term of V only, although the older terms depend on the path of the chain too.
+With α = 0 the target is right as ε → 0. With α near 1 the target is nearly right if the chain
+crosses the posterior in far fewer than 1/(1 − α) steps, so that V is almost constant; for a slower
+chain the error is as large as without Γ. There is also a bias of order ε, as in Langevin dynamics.
 """
 
 from __future__ import annotations
@@ -22,37 +24,72 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._anchor import Needs
-from .._errors import InvalidInput, check_number
-from .._random import random_words, standard_normal
+from ..anchor.anchor import AnchorLevel
+from ..core.errors import InvalidInput, check_number
+from ..core.random import random_words, standard_normal
 from ..subsample.selection import Estimate
-from .base import AbstractDynamics, AbstractDynamicsState, DynamicsChoice, Evaluate, Moved, Surroundings
+from .base import (
+    AbstractDynamics,
+    AbstractDynamicsState,
+    Curvature,
+    DynamicsChoice,
+    DynamicsContext,
+    DynamicsStep,
+    Evaluate,
+    Suggestion,
+)
 
 
 class RMSpropState(AbstractDynamicsState):
+    """Position θ and running mean V of the squared gradients."""
+
     position: Float[Array, " d"]
     mean_square: Float[Array, " d"]
     """V."""
 
 
 class RMSpropDynamics(AbstractDynamics):
+    """pSGLD prepared for one posterior.
+
+    **Arguments:**
+
+    - `n_rows`: N.
+    - `decay`: α.
+    - `regulariser`: λ.
+    - `gamma`: whether the drift includes Γ.
+
+    >>> import tallmc
+    >>> tallmc.dynamics.RMSpropDynamics.evaluates_at_start
+    True
+    """
+
     n_rows: Float[Array, ""]
     decay: Float[Array, ""]
     regulariser: Float[Array, ""]
     gamma: bool = eqx.field(static=True)
     evaluates_at_start = True
 
-    def init(self, key: PRNGKeyArray, position: Float[Array, " d"], evaluate: Evaluate) -> RMSpropState:
-        # From zero the first steps would be ten times too large.
+    def init(
+        self, key: PRNGKeyArray, position: Float[Array, " d"], evaluate: Evaluate
+    ) -> RMSpropState:
+        # A start at V = 0 would make the first steps ten times too large.
         return RMSpropState(position, (evaluate(position, None).gradient / self.n_rows) ** 2)
 
     def noise(self, key: PRNGKeyArray, steps: int, like: Float[Array, " d"]) -> tuple[Array, Array]:
         normal_key, sign_key = jax.random.split(key)
         normal = standard_normal(normal_key, (steps, *like.shape), like.dtype)
-        signs = 1 - 2 * (random_words(sign_key, (steps, *like.shape))[..., 0] >> 31).astype(like.dtype)
+        signs = 1 - 2 * (random_words(sign_key, (steps, *like.shape))[..., 0] >> 31).astype(
+            like.dtype
+        )
         return normal, signs
 
-    def step(self, state: RMSpropState, evaluate: Evaluate, step_size: Float[Array, ""], noise: tuple[Array, Array]) -> Moved:
+    def step(
+        self,
+        state: RMSpropState,
+        evaluate: Evaluate,
+        step_size: Float[Array, ""],
+        noise: tuple[Array, Array],
+    ) -> DynamicsStep:
         normal, signs = noise
 
         def gradient_at(position: Float[Array, " d"]) -> tuple[Float[Array, " d"], Estimate]:
@@ -60,27 +97,48 @@ class RMSpropDynamics(AbstractDynamics):
             return estimate.gradient, estimate
 
         if self.gamma:
-            gradient, along, estimate = jax.jvp(gradient_at, (state.position,), (signs,), has_aux=True)
+            gradient, derivative, estimate = jax.jvp(
+                gradient_at, (state.position,), (signs,), has_aux=True
+            )
         else:
-            (gradient, estimate), along = gradient_at(state.position), jnp.zeros_like(normal)
+            (gradient, estimate), derivative = gradient_at(state.position), jnp.zeros_like(normal)
         mean = gradient / self.n_rows
         mean_square = self.decay * state.mean_square + (1 - self.decay) * mean**2
         root = jnp.sqrt(mean_square)
         scale = 1 / (self.regulariser + root)
-        slope = (1 - self.decay) * mean * (signs * along / self.n_rows) / jnp.maximum(root, jnp.finfo(root.dtype).tiny)
+        slope = (
+            (1 - self.decay)
+            * mean
+            * (signs * derivative / self.n_rows)
+            / jnp.maximum(root, jnp.finfo(root.dtype).tiny)
+        )
         drift = step_size / 2 * (-(scale**2) * slope - scale * gradient)
         position = state.position + drift + jnp.sqrt(step_size * scale) * normal
-        return Moved(RMSpropState(position, mean_square), estimate, {})
+        return DynamicsStep(RMSpropState(position, mean_square), estimate, {})
 
 
 @dataclasses.dataclass(frozen=True)
 class RMSprop(DynamicsChoice):
-    """Choose pSGLD: `decay` is α, `regulariser` λ; `gamma=False` leaves Γ out."""
+    """Preconditioned Langevin dynamics, pSGLD.
+
+    **Arguments:**
+
+    - `decay`: α, the decay of the running mean of squared gradients.
+    - `regulariser`: λ.
+    - `gamma`: whether the drift includes Γ.
+
+    **Raises:** `InvalidInput` if `decay` is not in [0, 1], `regulariser` is not positive, or
+    `gamma` is not a bool.
+
+    >>> import tallmc
+    >>> tallmc.dynamics.RMSprop(decay=0.9)
+    RMSprop(decay=0.9, regulariser=1e-05, gamma=True)
+    """
 
     decay: float = 0.99
     regulariser: float = 1e-5
     gamma: bool = True
-    needs = Needs.NOTHING
+    needs = AnchorLevel.NOTHING
     exact_only = False
     takes_geometry = False
     corrects_through = ()
@@ -92,8 +150,20 @@ class RMSprop(DynamicsChoice):
         if not isinstance(self.gamma, bool):
             raise InvalidInput("gamma", "be True or False", self.gamma)
 
-    def prepare(self, around: Surroundings) -> RMSpropDynamics:
-        def device(value: Any) -> Array:
-            return jnp.asarray(value, around.posterior.dtype)
+    @staticmethod
+    def suggest(curvature: Curvature) -> Suggestion:
+        # With squared gradients of H_jj/N per row the preconditioner is √(N n/H_jj).
+        step = 0.2 / (curvature.n_rows * curvature.size * curvature.largest_entry) ** 0.5
+        rule = "0.2 / preconditioned largest curvature"
+        return Suggestion(step, rule, 5 * curvature.condition)
 
-        return RMSpropDynamics(device(around.posterior.n_rows), device(self.decay), device(self.regulariser), self.gamma)
+    def prepare(self, context: DynamicsContext) -> RMSpropDynamics:
+        def in_dtype(value: Any) -> Array:
+            return jnp.asarray(value, context.posterior.dtype)
+
+        return RMSpropDynamics(
+            in_dtype(context.posterior.n_rows),
+            in_dtype(self.decay),
+            in_dtype(self.regulariser),
+            self.gamma,
+        )

@@ -1,13 +1,15 @@
-"""Underdamped Langevin dynamics by splitting (Leimkuhler and Matthews, 2013): BAOAB with one gradient a step.
+"""Underdamped Langevin dynamics by splitting (Leimkuhler and Matthews, 2013): BAOAB.
 
     B   ρ ← ρ − (ε/2) Cᵀ∇f̂(θ)
     A   θ ← θ + (ε/4) Cρ
     O   ρ ← cρ + √(1 − c²) ξ,   c = exp(−γε/2),   ξ ~ N(0, I)
     A   θ ← θ + (ε/4) Cρ
 
-The two half kicks B that BAOAB puts around a step are here one whole kick at its start: the positions are the same, and so is
-their law. Its bias is of order ε², and on a Gaussian with exact gradients the positions have none at any stable ε < 4/√λ.
-Friction is solved exactly: any γ is stable, and γ → ∞ gives Leimkuhler–Matthews dynamics with step ε²/4.
+BAOAB has a half kick B at each end of a step. Here both are one full kick at the start, which takes
+one gradient per step and gives the same positions and the same law of the positions. The bias is of
+order ε². On a Gaussian with exact gradients the positions have no bias at any stable ε < 4/√λ.
+Friction is solved exactly: any γ is stable, and γ → ∞ gives Leimkuhler–Matthews dynamics with step
+size ε²/4.
 """
 
 from __future__ import annotations
@@ -17,36 +19,79 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._anchor import Needs
-from .._errors import check_number
-from ..geometry import AbstractGeometry
-from .base import AbstractDiffusion, DynamicsChoice, Evaluate, Moved, Surroundings
+from ..anchor.anchor import AnchorLevel
+from ..core.errors import check_number
+from ..core.linear_maps import AbstractLinearMap
+from .base import (
+    AbstractDiffusion,
+    Curvature,
+    DynamicsChoice,
+    DynamicsContext,
+    DynamicsStep,
+    Evaluate,
+    Suggestion,
+)
 from .momentum import MomentumState, with_momentum
 
 
 class SplittingDynamics(AbstractDiffusion):
-    geometry: AbstractGeometry
+    """BAOAB dynamics prepared for one posterior.
+
+    **Arguments:**
+
+    - `geometry`: the linear map C of the coordinates.
+    - `friction`: the friction γ.
+
+    >>> import jax.numpy as jnp, tallmc
+    >>> from tallmc.core.linear_maps import IdentityMap
+    >>> tallmc.dynamics.SplittingDynamics(IdentityMap(), jnp.ones(())).evaluates_at_start
+    False
+    """
+
+    geometry: AbstractLinearMap
     friction: Float[Array, ""]
     evaluates_at_start = False
 
-    def init(self, key: PRNGKeyArray, position: Float[Array, " d"], evaluate: Evaluate) -> MomentumState:
+    def init(
+        self, key: PRNGKeyArray, position: Float[Array, " d"], evaluate: Evaluate
+    ) -> MomentumState:
         return with_momentum(key, position)
 
-    def step(self, state: MomentumState, evaluate: Evaluate, step_size: Float[Array, ""], noise: Float[Array, " d"]) -> Moved:
+    def step(
+        self,
+        state: MomentumState,
+        evaluate: Evaluate,
+        step_size: Float[Array, ""],
+        noise: Float[Array, " d"],
+    ) -> DynamicsStep:
         h = step_size / 2
         estimate = evaluate(state.position, None)
         kicked = state.momentum - h * self.geometry.pull(estimate.gradient)
-        damped = jnp.exp(-self.friction * h) * kicked + jnp.sqrt(-jnp.expm1(-2 * self.friction * h)) * noise
+        damped = (
+            jnp.exp(-self.friction * h) * kicked
+            + jnp.sqrt(-jnp.expm1(-2 * self.friction * h)) * noise
+        )
         position = state.position + self.geometry.push(h / 2 * (kicked + damped))
-        return Moved(MomentumState(position, damped), estimate, {})
+        return DynamicsStep(MomentumState(position, damped), estimate, {})
 
 
 @dataclasses.dataclass(frozen=True)
 class Splitting(DynamicsChoice):
-    """Choose underdamped Langevin dynamics by splitting, with this friction (γ)."""
+    """Underdamped Langevin dynamics by the BAOAB splitting.
+
+    **Arguments:**
+
+    - `friction`: the friction γ.
+
+    **Raises:** `InvalidInput` if `friction` is not positive.
+
+    >>> import tallmc
+    >>> tallmc.dynamics.Splitting(friction=2.0)
+    Splitting(friction=2.0)
+    """
 
     friction: float
-    needs = Needs.NOTHING
+    needs = AnchorLevel.NOTHING
     exact_only = False
     takes_geometry = True
     corrects_through = ()
@@ -55,5 +100,13 @@ class Splitting(DynamicsChoice):
     def __post_init__(self) -> None:
         check_number("friction", self.friction, 0, low_open=True)
 
-    def prepare(self, around: Surroundings) -> SplittingDynamics:
-        return SplittingDynamics(around.geometry, jnp.asarray(self.friction, around.posterior.dtype))
+    @staticmethod
+    def suggest(curvature: Curvature) -> Suggestion:
+        rule = "1 / root of the largest curvature"
+        others = {"friction": 2 * curvature.smallest**0.5}
+        return Suggestion(curvature.largest**-0.5, rule, 2 * curvature.condition**0.5, others)
+
+    def prepare(self, context: DynamicsContext) -> SplittingDynamics:
+        return SplittingDynamics(
+            context.geometry, jnp.asarray(self.friction, context.posterior.dtype)
+        )

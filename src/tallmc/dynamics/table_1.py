@@ -1,7 +1,9 @@
-"""The rows of Table 1 of nemeth-2021 as recipes: H, D and Q as the paper writes them, d the number of parameters.
+"""The rows of Table 1 of nemeth-2021 as recipes, with H, D and Q as in the paper.
 
-They are here to be read and to be compared with: each has a fast, direct form (`Langevin`, `RiemannianLangevin`, `Underdamped`,
-`RiemannianHamiltonian`, `NoseHoover`), which takes the same steps.
+In each function `d` is the number of parameters, `friction` is γ and `inverse_root` is R(θ). The
+recipes serve as definitions and as references for tests. Each has a fast, direct form that takes
+the same steps: `Langevin`, `RiemannianLangevin`, `Underdamped`, `RiemannianHamiltonian`,
+`NoseHoover`.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .._rows import dot
+from ..core.linear_maps import dot
 from .recipe import Recipe
 
 InverseRoot = Callable[[Float[Array, " d"]], Float[Array, "d d"]]
@@ -19,17 +21,31 @@ InverseRoot = Callable[[Float[Array, " d"]], Float[Array, "d d"]]
 
 
 def sgld_recipe(d: int) -> Recipe:
-    """H = f, D = I, Q = 0."""
+    """Return SGLD: H = f, D = I, Q = 0.
+
+    >>> sgld_recipe(2).auxiliary
+    0
+    """
     return Recipe(diffusion=lambda zeta: jnp.eye(d), curl=lambda zeta: jnp.zeros((d, d)))
 
 
 def sgrld_recipe(d: int, inverse_root: InverseRoot) -> Recipe:
-    """H = f, D = G⁻¹, Q = 0."""
-    return Recipe(diffusion=lambda zeta: _inverse(inverse_root(zeta)), curl=lambda zeta: jnp.zeros((d, d)))
+    """Return SGRLD: H = f, D = G⁻¹, Q = 0.
+
+    >>> sgrld_recipe(2, lambda position: jnp.eye(2)).auxiliary
+    0
+    """
+    return Recipe(
+        diffusion=lambda zeta: _inverse(inverse_root(zeta)), curl=lambda zeta: jnp.zeros((d, d))
+    )
 
 
 def sghmc_recipe(d: int, friction: float) -> Recipe:
-    """H = f + ρᵀρ/2, D = diag(0, γI), Q = [[0, −I], [I, 0]]."""
+    """Return SGHMC: H = f + ρᵀρ/2, D = diag(0, γI), Q = [[0, −I], [I, 0]].
+
+    >>> sghmc_recipe(2, friction=1.0).auxiliary
+    2
+    """
     zero, one = jnp.zeros((d, d)), jnp.eye(d)
     return Recipe(
         diffusion=lambda zeta: jnp.block([[zero, zero], [zero, friction * one]]),
@@ -40,7 +56,13 @@ def sghmc_recipe(d: int, friction: float) -> Recipe:
 
 
 def sgrhmc_recipe(d: int, inverse_root: InverseRoot, friction: float = 1.0) -> Recipe:
-    """H = f + ρᵀρ/2, D = diag(0, γG⁻¹), Q = [[0, −R], [Rᵀ, 0]]; the paper has γ = 1."""
+    """Return SGRHMC: H = f + ρᵀρ/2, D = diag(0, γG⁻¹), Q = [[0, −R], [Rᵀ, 0]].
+
+    The paper has γ = 1.
+
+    >>> sgrhmc_recipe(2, lambda position: jnp.eye(2)).auxiliary
+    2
+    """
     zero = jnp.zeros((d, d))
 
     def curl(zeta: Float[Array, " k"]) -> Float[Array, "k k"]:
@@ -48,7 +70,9 @@ def sgrhmc_recipe(d: int, inverse_root: InverseRoot, friction: float = 1.0) -> R
         return jnp.block([[zero, -root], [root.T, zero]])
 
     return Recipe(
-        diffusion=lambda zeta: jnp.block([[zero, zero], [zero, friction * _inverse(inverse_root(zeta[:d]))]]),
+        diffusion=lambda zeta: jnp.block(
+            [[zero, zero], [zero, friction * _inverse(inverse_root(zeta[:d]))]]
+        ),
         curl=curl,
         energy=lambda zeta: jnp.sum(zeta[d:] ** 2) / 2,
         auxiliary=d,
@@ -56,17 +80,33 @@ def sgrhmc_recipe(d: int, inverse_root: InverseRoot, friction: float = 1.0) -> R
 
 
 def sgnht_recipe(d: int, friction: float) -> Recipe:
-    """H = f + ρᵀρ/2 + (η − A)²/2a with a = 1/d, D = diag(0, AI, 0), Q = [[0, −I, 0], [I, 0, ρ/d], [0, −ρᵀ/d, 0]]."""
+    """Return SGNHT: H = f + ρᵀρ/2 + (η − A)²/2a with a = 1/d, and `friction` A.
+
+    D = diag(0, AI, 0), Q = [[0, −I, 0], [I, 0, ρ/d], [0, −ρᵀ/d, 0]].
+
+    >>> sgnht_recipe(2, friction=1.0).auxiliary
+    3
+    """
     zero, one, column = jnp.zeros((d, d)), jnp.eye(d), jnp.zeros((d, 1))
 
     def curl(zeta: Float[Array, " k"]) -> Float[Array, "k k"]:
         momentum = zeta[d : 2 * d, None] / d
-        return jnp.block([[zero, -one, column], [one, zero, momentum], [column.T, -momentum.T, jnp.zeros((1, 1))]])
+        return jnp.block(
+            [
+                [zero, -one, column],
+                [one, zero, momentum],
+                [column.T, -momentum.T, jnp.zeros((1, 1))],
+            ]
+        )
 
     return Recipe(
-        diffusion=lambda zeta: jnp.zeros((2 * d + 1, 2 * d + 1)).at[d : 2 * d, d : 2 * d].set(friction * one),
+        diffusion=lambda zeta: (
+            jnp.zeros((2 * d + 1, 2 * d + 1)).at[d : 2 * d, d : 2 * d].set(friction * one)
+        ),
         curl=curl,
-        energy=lambda zeta: jnp.sum(zeta[d : 2 * d] ** 2) / 2 + d * (zeta[2 * d] - friction) ** 2 / 2,
+        energy=lambda zeta: (
+            jnp.sum(zeta[d : 2 * d] ** 2) / 2 + d * (zeta[2 * d] - friction) ** 2 / 2
+        ),
         auxiliary=d + 1,
         start=[0.0] * d + [friction],
     )

@@ -1,13 +1,16 @@
-"""Underdamped Langevin dynamics, Euler–Maruyama: the papers' SGHMC, called SGULD in li-2021 (eq. 3).
+"""Underdamped Langevin dynamics by Euler–Maruyama: SGHMC in the papers, SGULD in li-2021 (eq. 3).
 
     θ' = θ + (ε/2) Cρ
-    ρ' = ρ − (ε/2) (Cᵀ∇f̂(θ) + γρ) + √(εγ) ξ,   ξ ~ N(0, I)                          nemeth-2021, Table 1 (SGHMC), by eq. 11
+    ρ' = ρ − (ε/2) (Cᵀ∇f̂(θ) + γρ) + √(εγ) ξ,   ξ ~ N(0, I)
 
-γ is the friction, CCᵀ the inverse mass matrix; li-2021's h is ε/2. Biased at any fixed ε, of order ε; both lines use the old
-state, which makes it unstable unless ε/2 < γ/λ in every direction of curvature λ. With γ ≫ √λ it is Langevin dynamics with step
-ε/γ. Critical damping, γ = 2√λ, mixes fastest in a direction of curvature λ.
+This is nemeth-2021, Table 1 (SGHMC), by eq. 11. γ is the friction, CCᵀ the inverse mass matrix;
+li-2021 writes h for ε/2. The bias at fixed ε is of order ε. Both lines use the old state, so the
+chain is stable only if ε/2 < γ/λ in every direction of curvature λ. With γ ≫ √λ the dynamics is
+Langevin dynamics with step size ε/γ. Critical damping, γ = 2√λ, mixes fastest in a direction of
+curvature λ.
 
-Gradient noise can be corrected by injecting less noise, ξ ~ N(0, I − (ε/4γ)V), or by more friction, γ + (ε/4)V (li-2021, app. F).
+Gradient noise can be corrected by injecting less noise, ξ ~ N(0, I − (ε/4γ)V), or by more friction,
+γ + (ε/4)V (li-2021, app. F).
 """
 
 from __future__ import annotations
@@ -18,44 +21,93 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._anchor import Needs
-from .._errors import check_number
-from ..correction import drag, shrunk
-from ..geometry import AbstractGeometry
+from ..anchor.anchor import AnchorLevel
+from ..core.errors import check_number
+from ..core.linear_maps import AbstractLinearMap
+from ..correction import drag, reduced_noise
 from ..subsample.selection import Transition
-from .base import AbstractDiffusion, DynamicsChoice, Evaluate, Moved, Surroundings
-from .momentum import MomentumState, with_momentum
+from .base import (
+    AbstractDiffusion,
+    Curvature,
+    DynamicsChoice,
+    DynamicsContext,
+    DynamicsStep,
+    Evaluate,
+    Suggestion,
+)
+from .momentum import MomentumState, kicked_suggestion, with_momentum
 
 
 class UnderdampedDynamics(AbstractDiffusion):
-    geometry: AbstractGeometry
+    """Underdamped Langevin dynamics in Euler form, prepared for one posterior.
+
+    **Arguments:**
+
+    - `geometry`: the linear map C of the coordinates.
+    - `friction`: the friction γ.
+    - `adds_friction`: True corrects gradient noise by more friction, False by less injected noise.
+
+    >>> import jax.numpy as jnp, tallmc
+    >>> from tallmc.core.linear_maps import IdentityMap
+    >>> tallmc.dynamics.UnderdampedDynamics(IdentityMap(), jnp.ones(()), False).adds_friction
+    False
+    """
+
+    geometry: AbstractLinearMap
     friction: Float[Array, ""]
     adds_friction: bool = eqx.field(static=True)
-    """Whether gradient noise is corrected by friction, not by less noise."""
     evaluates_at_start = False
 
-    def init(self, key: PRNGKeyArray, position: Float[Array, " d"], evaluate: Evaluate) -> MomentumState:
+    def init(
+        self, key: PRNGKeyArray, position: Float[Array, " d"], evaluate: Evaluate
+    ) -> MomentumState:
         return with_momentum(key, position)
 
-    def step(self, state: MomentumState, evaluate: Evaluate, step_size: Float[Array, ""], noise: Float[Array, " d"]) -> Moved:
+    def step(
+        self,
+        state: MomentumState,
+        evaluate: Evaluate,
+        step_size: Float[Array, ""],
+        noise: Float[Array, " d"],
+    ) -> DynamicsStep:
         h, momentum = step_size / 2, state.momentum
         sd = jnp.sqrt(2 * self.friction * h)
         at_rest = h * self.friction * momentum / sd
-        estimate = evaluate(state.position, Transition(at_rest, at_rest - momentum / sd, h / sd, self.geometry))
+        estimate = evaluate(
+            state.position, Transition(at_rest, at_rest - momentum / sd, h / sd, self.geometry)
+        )
         added = drag(momentum, estimate.noise if self.adds_friction else None, h)
-        injected = shrunk(noise, None if self.adds_friction else estimate.noise, h / (2 * self.friction))
+        injected = reduced_noise(
+            noise, None if self.adds_friction else estimate.noise, h / (2 * self.friction)
+        )
         position = state.position + self.geometry.push(h * momentum)
         force = self.geometry.pull(estimate.gradient) + self.friction * momentum + added.force
         momentum = momentum - h * force + sd * injected.noise
-        return Moved(MomentumState(position, momentum), estimate, injected.stats, jnp.maximum(injected.outcome, added.outcome))
+        return DynamicsStep(
+            MomentumState(position, momentum),
+            estimate,
+            injected.stats,
+            jnp.maximum(injected.outcome, added.outcome),
+        )
 
 
 @dataclasses.dataclass(frozen=True)
 class Underdamped(DynamicsChoice):
-    """Choose underdamped Langevin dynamics in the papers' Euler form, with this friction (γ)."""
+    """Underdamped Langevin dynamics in the Euler form of the papers.
+
+    **Arguments:**
+
+    - `friction`: the friction γ.
+
+    **Raises:** `InvalidInput` if `friction` is not positive.
+
+    >>> import tallmc
+    >>> tallmc.dynamics.Underdamped(friction=2.0).corrects_through
+    ('noise', 'friction')
+    """
 
     friction: float
-    needs = Needs.NOTHING
+    needs = AnchorLevel.NOTHING
     exact_only = False
     takes_geometry = True
     corrects_through = ("noise", "friction")
@@ -64,6 +116,12 @@ class Underdamped(DynamicsChoice):
     def __post_init__(self) -> None:
         check_number("friction", self.friction, 0, low_open=True)
 
-    def prepare(self, around: Surroundings) -> UnderdampedDynamics:
-        adds_friction = around.correction is not None and around.correction.through == "friction"
-        return UnderdampedDynamics(around.geometry, jnp.asarray(self.friction, around.posterior.dtype), adds_friction)
+    @staticmethod
+    def suggest(curvature: Curvature) -> Suggestion:
+        return kicked_suggestion(curvature)
+
+    def prepare(self, context: DynamicsContext) -> UnderdampedDynamics:
+        adds_friction = context.correction is not None and context.correction.through == "friction"
+        return UnderdampedDynamics(
+            context.geometry, jnp.asarray(self.friction, context.posterior.dtype), adds_friction
+        )

@@ -1,12 +1,19 @@
-"""The papers' experiments, to be run by `tallmc reproduce`: one file a figure, and what they share.
+"""The experiments of the papers, run by `tallmc reproduce`: one file per figure, shared modules.
 
-results      what an experiment leaves                     chains      chains side by side, with their gradients
-registry     the experiments by name                       synthetic   simulated data, bit for bit
-output       CSV, PNG and verdict                          data        real data, where they are found
-plot         the figure                                    published   curves as published, where they are found
+results     curves, claims and tables      chains      chains with their gradients
+registry    the experiments by name        synthetic   simulated data, bit for bit
+output      CSV, PNG and verdict           data        real data, if found
+plot        the figure                     published   published curves, if found
 """
 
 from .registry import EXPERIMENTS, Experiment, experiment_named
-from .results import Result, Setting, Variant
+from .results import ExperimentSetting, Result, Variant
 
-__all__ = ["EXPERIMENTS", "Experiment", "Result", "Setting", "Variant", "experiment_named"]
+__all__ = [
+    "EXPERIMENTS",
+    "Experiment",
+    "ExperimentSetting",
+    "Result",
+    "Variant",
+    "experiment_named",
+]

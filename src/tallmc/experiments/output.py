@@ -1,4 +1,4 @@
-"""What a run leaves in its folder: the numbers (CSV), the figure (PNG), and the verdict (Markdown and JSON)."""
+"""Write the results of an experiment: numbers (CSV), figure (PNG), verdict (Markdown, JSON)."""
 
 from __future__ import annotations
 
@@ -7,49 +7,67 @@ import json
 from pathlib import Path
 from typing import Any
 
-from .results import Claim, Result, Table
+from .results import Claim, Result, ResultTable
 
-_WORDS = {"run": "as run by the authors' code", "meant": "as the paper means it"}
+_VARIANT_TITLES = {"run": "as run by the authors' code", "meant": "as stated in the paper"}
 
 
 def write_result(out: Path, name: str, title: str, variant: str, result: Result) -> list[str]:
-    """Write the four files of a variant; returns their names."""
+    """Write the four files of a variant. Returns their names."""
     from .plot import plot
 
     stem = f"{name}-as-{variant}"
     _write_numbers(out / f"{stem}.csv", result)
     plot(out / f"{stem}.png", result, f"{title}, as {variant}")
     (out / f"{stem}.md").write_text(verdict_text(name, title, variant, result), encoding="utf-8")
-    content = json.dumps(_verdict(name, variant, result), indent=2, ensure_ascii=False)
+    content = json.dumps(_verdict_content(name, variant, result), indent=2, ensure_ascii=False)
     (out / f"{stem}.json").write_text(content + "\n", encoding="utf-8")
     return [f"{stem}.{ending}" for ending in ("csv", "png", "md", "json")]
 
 
 def verdict_text(name: str, title: str, variant: str, result: Result) -> str:
-    parts = [f"# {name}, {_WORDS[variant]}", f"{title}."]
+    parts = [f"# {name}, {_VARIANT_TITLES[variant]}", f"{title}."]
     if result.claims:
-        parts.append(_table(Table("", ["claim", "expected", "found", "holds"], [_row(claim) for claim in result.claims])))
-    parts += [f"{table.title}:\n\n{_table(table)}" for table in result.tables]
+        parts.append(
+            _markdown_table(
+                ResultTable(
+                    "",
+                    ["claim", "expected", "found", "holds"],
+                    [_claim_row(claim) for claim in result.claims],
+                )
+            )
+        )
+    parts += [f"{table.title}:\n\n{_markdown_table(table)}" for table in result.tables]
     parts += list(result.remarks)
     return "\n\n".join(parts) + "\n"
 
 
-def _row(claim: Claim) -> list[str]:
-    return [claim.statement, claim.expected, claim.found, "yes" if claim.holds else "**no**" if claim.required else "no"]
+def _claim_row(claim: Claim) -> list[str]:
+    return [
+        claim.statement,
+        claim.expected,
+        claim.found,
+        "yes" if claim.holds else "**no**" if claim.required else "no",
+    ]
 
 
-def _table(table: Table) -> str:
+def _markdown_table(table: ResultTable) -> str:
     lines = [table.columns, ["---"] * len(table.columns), *table.rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join(
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
+    )
 
 
-def _verdict(name: str, variant: str, result: Result) -> dict[str, Any]:
+def _verdict_content(name: str, variant: str, result: Result) -> dict[str, Any]:
     return {
         "experiment": name,
         "as": variant,
         "holds": result.holds,
         "claims": [claim._asdict() for claim in result.claims],
-        "tables": [{"title": table.title, "columns": list(table.columns), "rows": table.rows} for table in result.tables],
+        "tables": [
+            {"title": table.title, "columns": list(table.columns), "rows": table.rows}
+            for table in result.tables
+        ],
         "remarks": list(result.remarks),
     }
 

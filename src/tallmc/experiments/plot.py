@@ -1,4 +1,7 @@
-"""The figure of a result: a panel a set of axes, bands of two sd over chains (not on log axes), published curves dotted."""
+"""Plot a result, with one set of axes per panel.
+
+Bands are ±2 sd over chains (not on log axes). Published curves are dotted.
+"""
 
 from __future__ import annotations
 
@@ -11,38 +14,76 @@ from matplotlib.figure import Figure
 
 from .results import Curve, Panel, Result
 
-_COLOURS = ("#1b6ca8", "#d1495b", "#2e933c", "#8e44ad", "#e08e0b", "#00798c", "#6b705c", "#c06c84", "#343a40", "#7f5539")
+_COLOURS = (
+    "#1b6ca8",
+    "#d1495b",
+    "#2e933c",
+    "#8e44ad",
+    "#e08e0b",
+    "#00798c",
+    "#6b705c",
+    "#c06c84",
+    "#343a40",
+    "#7f5539",
+)
 _DPI = 110
 
 
 def plot(path: Path, result: Result, title: str) -> None:
     figure = Figure(figsize=(5.4 * len(result.panels), 5.2), layout="constrained")
     axes = figure.subplots(1, len(result.panels), squeeze=False)[0]
-    colours = _colours(result.curves)
-    for panel, of_panel in zip(result.panels, axes, strict=True):
-        _draw(of_panel, panel, [curve for curve in result.curves if curve.panel == panel.key], colours)
+    colours = _colour_by_label(result.curves)
+    for panel, panel_axes in zip(result.panels, axes, strict=True):
+        _draw(
+            panel_axes,
+            panel,
+            [curve for curve in result.curves if curve.panel == panel.key],
+            colours,
+        )
     figure.suptitle(title, fontsize=10)
     figure.savefig(path, dpi=_DPI)
 
 
-def _colours(curves: Sequence[Curve]) -> dict[str, str]:
+def _colour_by_label(curves: Sequence[Curve]) -> dict[str, str]:
     labels = list(dict.fromkeys(curve.label for curve in curves))
-    return {label: _COLOURS[at % len(_COLOURS)] for at, label in enumerate(labels)}
+    return {label: _COLOURS[index % len(_COLOURS)] for index, label in enumerate(labels)}
 
 
 def _draw(axes: Axes, panel: Panel, curves: Sequence[Curve], colours: dict[str, str]) -> None:
     for curve in curves:
         colour = colours[curve.label]
         if curve.kind == "points":
-            axes.plot(curve.x, curve.y, "o", markersize=4, color=colour, markeredgecolor="white", markeredgewidth=0.5, zorder=3)
+            axes.plot(
+                curve.x,
+                curve.y,
+                "o",
+                markersize=4,
+                color=colour,
+                markeredgecolor="white",
+                markeredgewidth=0.5,
+                zorder=3,
+            )
         elif curve.kind == "published":
             axes.plot(curve.x, curve.y, ":", linewidth=1.6, color=colour, zorder=2.5)
         else:
-            axes.plot(curve.x, curve.y, "-", linewidth=1.5, color=colour, label=curve.label, zorder=2)
+            axes.plot(
+                curve.x, curve.y, "-", linewidth=1.5, color=colour, label=curve.label, zorder=2
+            )
             if curve.sd is not None and not panel.log_y:
-                axes.fill_between(curve.x, curve.y - 2 * curve.sd, curve.y + 2 * curve.sd, color=colour, alpha=0.12, linewidth=0)
+                axes.fill_between(
+                    curve.x,
+                    curve.y - 2 * curve.sd,
+                    curve.y + 2 * curve.sd,
+                    color=colour,
+                    alpha=0.12,
+                    linewidth=0,
+                )
     kinds = {curve.kind for curve in curves}
-    notes = [text for kind, text in (("points", "dots: simulated"), ("published", "dotted: published")) if kind in kinds]
+    notes = [
+        text
+        for kind, text in (("points", "dots: simulated"), ("published", "dotted line: published"))
+        if kind in kinds
+    ]
     for note in notes:
         axes.plot(np.nan, np.nan, " ", label=note)
     axes.set(xlabel=panel.x, ylabel=panel.y, title=panel.title)

@@ -1,4 +1,7 @@
-"""Curves as published, where a folder `curves` lies beside the data: CSV files with a column x and a column y for each curve."""
+"""Read published curves from the folder `curves` beside the data folder.
+
+Its CSV files have one column NAME_x and one column NAME_y per curve.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +15,34 @@ from jaxtyping import Float
 from .results import Curve
 
 
-def published(folder: Path | None, file: str) -> dict[str, tuple[Float[np.ndarray, " k"], Float[np.ndarray, " k"]]]:
-    """x and y of each curve of a file; empty where it is not found."""
+def published(
+    folder: Path | None, file: str
+) -> dict[str, tuple[Float[np.ndarray, " k"], Float[np.ndarray, " k"]]]:
+    """Return x and y of each curve in a file; empty if there is no such file."""
     path = None if folder is None else folder.parent / "curves" / f"{file}.csv"
     if path is None or not path.is_file():
         return {}
     with path.open(encoding="utf-8", newline="") as text:
         header, *lines = csv.reader(text)
     columns = {
-        name: np.array([float(line[at]) for line in lines if line[at]])
-        for at, name in enumerate(header)
+        name: np.array([float(line[index]) for line in lines if line[index]])
+        for index, name in enumerate(header)
         if name[-2:] in ("_x", "_y")
     }
-    return {name[:-2]: (columns[name], columns[f"{name[:-2]}_y"]) for name in columns if name.endswith("_x")}
+    return {
+        name[:-2]: (columns[name], columns[f"{name[:-2]}_y"])
+        for name in columns
+        if name.endswith("_x")
+    }
 
 
-def published_curves(folder: Path | None, file: str, panel: str, labels: Mapping[str, str]) -> list[Curve]:
-    """Those of them that `labels` gives a name in the figure."""
+def published_curves(
+    folder: Path | None, file: str, panel: str, labels: Mapping[str, str]
+) -> list[Curve]:
+    """Return the curves named in `labels`, which maps them to their labels in the figure."""
     found = published(folder, file)
-    return [Curve(panel, label, *found[name], kind="published") for name, label in labels.items() if name in found]
+    return [
+        Curve(panel, label, *found[name], kind="published")
+        for name, label in labels.items()
+        if name in found
+    ]

@@ -1,4 +1,4 @@
-"""What an experiment leaves: curves in panels, claims that hold or do not, tables, and remarks."""
+"""The result of an experiment: curves in panels, claims, tables and remarks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ class Panel(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """A line of a panel, with the sd over chains where there are several. Points are drawn as marks, published lines dotted."""
+    """A line of a panel, with the sd over chains if there are several.
+
+    Points are drawn as marks, published curves as dotted lines.
+    """
 
     panel: str
     label: str
@@ -35,7 +38,7 @@ class Curve(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A statement, what was expected and found. One that is not required is reported, and may turn out false."""
+    """A statement with its expected and found values. Only required claims must hold."""
 
     statement: str
     expected: str
@@ -44,17 +47,21 @@ class Claim(NamedTuple):
     required: bool = True
 
 
-class Table(NamedTuple):
+class ResultTable(NamedTuple):
+    """A table of strings with a title."""
+
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
 
 
 class Result(NamedTuple):
+    """Everything that an experiment produces."""
+
     panels: Sequence[Panel]
     curves: Sequence[Curve]
     claims: Sequence[Claim]
-    tables: Sequence[Table] = ()
+    tables: Sequence[ResultTable] = ()
     remarks: Sequence[str] = ()
 
     @property
@@ -62,24 +69,26 @@ class Result(NamedTuple):
         return all(claim.holds for claim in self.claims if claim.required)
 
 
-class Setting(NamedTuple):
-    """How an experiment is to be run: where data are, whether in its reduced form, and who hears of progress."""
+class ExperimentSetting(NamedTuple):
+    """How to run an experiment: the data folder, whether reduced, and a progress callback."""
 
     folder: Path | None
     quick: bool = False
     tell: Callable[[str, float], None] = lambda doing, share: None
-    """Takes what is being done and the share of it that is done."""
+    """Receives the current activity and the share of it that is done."""
 
     def pick(self, full: int, quick: int) -> int:
         return quick if self.quick else full
 
     def part(self, doing: str) -> Callable[[float], None]:
-        """Takes the share of this part of the work that is done."""
+        """Return a callback that receives the share done of this activity."""
         return lambda share: self.tell(doing, share)
 
 
-def close(statement: str, found: float, target: float, tolerance: float, *, required: bool = True) -> Claim:
-    """A number that should be within `tolerance` of a target."""
+def close(
+    statement: str, found: float, target: float, tolerance: float, *, required: bool = True
+) -> Claim:
+    """Claim that a number is within `tolerance` of a target."""
     decimals = max(0, 2 - math.floor(math.log10(tolerance)))
     holds = bool(abs(found - target) <= tolerance)
     return Claim(statement, f"{target:g} ± {tolerance:g}", f"{found:.{decimals}f}", holds, required)
@@ -93,20 +102,35 @@ def lower(
     digits: int = 3,
     required: bool = False,
 ) -> Claim:
-    """That one method's numbers are lower than another's: in mean where it is required, else by two standard errors as well.
+    """Claim that the values of one method are lower than those of another.
 
-    Chains with the same number have the same noise, so that differences are taken chain by chain.
+    A required claim compares means. Any other claim needs a difference of two standard errors.
+    Chains with the same index share their noise, so differences are taken per chain.
     """
     gains = (worse - better)[np.isfinite(worse - better)]
-    gain, error = gains.mean(), gains.std(ddof=1) / np.sqrt(len(gains)) if len(gains) > 1 else np.nan
-    found = f"{np.nanmean(better):.{digits}g} against {np.nanmean(worse):.{digits}g}, difference {gain:.2g}"
+    gain, error = (
+        gains.mean(),
+        gains.std(ddof=1) / np.sqrt(len(gains)) if len(gains) > 1 else np.nan,
+    )
+    found = (
+        f"{np.nanmean(better):.{digits}g} against {np.nanmean(worse):.{digits}g}, "
+        f"difference {gain:.2g}"
+    )
     found += f" ± {error:.1g}" if len(gains) > 1 else " (one chain)"
     holds = bool(gain > 0) if required else bool(gain > 2 * error)
-    return Claim(statement, "lower in mean" if required else "lower by two standard errors", found, holds, required)
+    return Claim(
+        statement,
+        "lower in mean" if required else "lower by two standard errors",
+        found,
+        holds,
+        required,
+    )
 
 
-def over_chains(panel: str, label: str, x: Float[np.ndarray, " k"], values: Float[np.ndarray, "chains k"]) -> Curve:
-    """The mean over chains and their sd; chains that failed (NaN) are left out."""
+def over_chains(
+    panel: str, label: str, x: Float[np.ndarray, " k"], values: Float[np.ndarray, "chains k"]
+) -> Curve:
+    """Return the mean and sd over chains, without failed chains (NaN)."""
     finite = values[np.isfinite(values).all(axis=1)]
     if not len(finite):
         return Curve(panel, label, x, np.full(len(x), np.nan))

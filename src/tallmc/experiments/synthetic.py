@@ -1,12 +1,15 @@
-"""The simulated data of putcha-2023, bit for bit: NumPy's legacy generator, consumed in the order in which the authors' tools do.
+"""The simulated data of putcha-2023, bit for bit.
+
+NumPy's legacy generator is consumed in the same order as by the authors' tools.
 
     bivariate          x_i ~ N((0, 1), S), S = [[1e5, 6e4], [6e4, 2e5]], from `np.random.seed(seed)`
-    classification     two Gaussian clusters of random shape at corners of a cube, labels partly flipped; a third held out
-    shuffle_split      the rows that a permutation by `np.random.RandomState(seed)` puts last, after those held out
-    stratified_split   the same within each class, the parts then shuffled
+    classification     two Gaussian clusters of random shape at corners of a cube, some labels
+                       flipped; a third of the rows is held out
+    shuffle_split      a permutation by `np.random.RandomState(seed)`, held-out rows first
+    stratified_split   a split within each class, then a shuffle of each part
 
-The second is scikit-learn's `make_classification` with four informative columns and nothing else, the others are its
-`train_test_split` and `StratifiedShuffleSplit`.
+`classification` is scikit-learn's `make_classification` with four informative columns and no
+others. The splits are its `train_test_split` and `StratifiedShuffleSplit`.
 """
 
 from __future__ import annotations
@@ -28,22 +31,27 @@ def bivariate(seed: int, n_rows: int) -> Float[np.ndarray, "N 2"]:
 def conjugate_posterior(
     x: Float[np.ndarray, "N d"], covariance: Float[np.ndarray, "d d"], prior_variance: float
 ) -> tuple[Float[np.ndarray, " d"], Float[np.ndarray, "d d"]]:
-    """Mean and covariance of the posterior of a Gaussian's mean, the rows' covariance known."""
+    """Return the posterior mean and covariance of a Gaussian's mean, given the rows' covariance."""
     precision = np.linalg.inv(covariance)
-    spread = np.linalg.inv(np.eye(x.shape[1]) / prior_variance + len(x) * precision)
-    return spread @ precision @ x.sum(axis=0), spread
+    posterior_covariance = np.linalg.inv(np.eye(x.shape[1]) / prior_variance + len(x) * precision)
+    return posterior_covariance @ precision @ x.sum(axis=0), posterior_covariance
 
 
 def classification(
     seed: int, n_rows: int, *, shares: Sequence[float] = (0.5, 0.5), flipped: float = 0.01
 ) -> tuple[Float[np.ndarray, "N 5"], Int[np.ndarray, " N"]]:
-    """Intercept and four columns, and labels 0 or 1, of the two thirds of `n_rows` simulated rows that are not held out."""
+    """Simulate `n_rows` rows and return the two thirds that are not held out.
+
+    The rows have an intercept and four columns. The labels are 0 or 1.
+    """
     x, y = _clusters(np.random.RandomState(seed), n_rows, shares, flipped)
     kept, _ = shuffle_split(n_rows, -(-n_rows // 3), seed=42)
     return np.column_stack([np.ones(len(kept)), x[kept]]), y[kept]
 
 
-def shuffle_split(n_rows: int, n_held_out: int, seed: int) -> tuple[Int[np.ndarray, " kept"], Int[np.ndarray, " held_out"]]:
+def shuffle_split(
+    n_rows: int, n_held_out: int, seed: int
+) -> tuple[Int[np.ndarray, " kept"], Int[np.ndarray, " held_out"]]:
     order = np.random.RandomState(seed).permutation(n_rows)
     return order[n_held_out:], order[:n_held_out]
 
@@ -52,8 +60,8 @@ def stratified_split(
     labels: Int[np.ndarray, " N"], n_held_out: int, seed: int
 ) -> tuple[Int[np.ndarray, " kept"], Int[np.ndarray, " held_out"]]:
     random, counts = np.random.RandomState(seed), np.bincount(labels)
-    kept_of = _shared_out(counts, len(labels) - n_held_out, random)
-    held_out_of = _shared_out(counts - kept_of, n_held_out, random)
+    kept_of = _proportional_counts(counts, len(labels) - n_held_out, random)
+    held_out_of = _proportional_counts(counts - kept_of, n_held_out, random)
     kept, held_out = [], []
     for label, (count, first, second) in enumerate(zip(counts, kept_of, held_out_of, strict=True)):
         members = np.flatnonzero(labels == label)[random.permutation(count)]
@@ -66,8 +74,8 @@ def _clusters(
     random: np.random.RandomState, n_rows: int, shares: Sequence[float], flipped: float
 ) -> tuple[Float[np.ndarray, "N 4"], Int[np.ndarray, " N"]]:
     sizes = [int(n_rows * share) for share in shares]
-    for spare in range(n_rows - sum(sizes)):
-        sizes[spare % 2] += 1
+    for extra_row in range(n_rows - sum(sizes)):
+        sizes[extra_row % 2] += 1
     corners = random.permutation(2**_COLUMNS)[:2]
     centres = 2.0 * ((corners[:, None] >> np.arange(_COLUMNS)[::-1]) & 1) - 1
     x, y = random.standard_normal((n_rows, _COLUMNS)), np.repeat([0, 1], sizes)
@@ -82,8 +90,13 @@ def _clusters(
     return x[rows][:, columns], y[rows]
 
 
-def _shared_out(counts: Int[np.ndarray, " k"], n: int, random: np.random.RandomState) -> Int[np.ndarray, " k"]:
-    """n in proportion to `counts`, in whole numbers: the largest remainders are rounded up, ties by lot."""
+def _proportional_counts(
+    counts: Int[np.ndarray, " k"], n: int, random: np.random.RandomState
+) -> Int[np.ndarray, " k"]:
+    """Split n into whole numbers in proportion to `counts`.
+
+    The largest remainders are rounded up. Ties are broken at random.
+    """
     exact = counts / counts.sum() * n
     shares = np.floor(exact)
     remainders, missing = exact - shares, int(n - shares.sum())

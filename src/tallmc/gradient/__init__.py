@@ -1,6 +1,7 @@
-"""Gradient estimators: what is done with the rows drawn."""
+"""Gradient estimators: how the drawn rows become an estimate of ∇f(θ)."""
 
-from .base import AbstractGradient, AbstractMemoryless, Batch, GradientChoice
+from ..rows.batch import Batch
+from .base import AbstractGradient, AbstractMemoryless, GradientChoice
 from .control_variate import ControlVariate, ControlVariateGradient, SecondOrderGradient
 from .full import Full
 from .saga import SAGA, SagaGradient

@@ -1,14 +1,17 @@
-"""Estimates of ∇f(θ) from a few rows.
+"""Estimators of ∇f(θ) from a few rows.
 
-Every estimator here is a part known without looking at the rows drawn, plus a weighted sum of *residuals*, one a row:
+Every estimator is a known part, which needs no rows, plus a weighted sum of *residuals*, one per
+row:
 
     ∇f̂(θ) = known(θ) + Σ_{i∈S} w_i r_i(θ),        Σ_{all i} r_i(θ) = ∇f(θ) − known(θ)
 
-Unbiased whenever E Σ_{i∈S} w_i φ_i = Σ φ_i. With n draws from p and w_i = 1/(n p_i) its covariance is
-(1/n)(Σ r_i r_iᵀ/p_i − (Σ r_i)(Σ r_i)ᵀ), whose trace is least for p_i ∝ ‖r_i(θ)‖ (putcha-2023, Lemmas 3.1 and 3.2).
+The estimate is unbiased whenever E Σ_{i∈S} w_i φ_i = Σ φ_i. With n draws from p and
+w_i = 1/(n p_i) its covariance is (1/n)(Σ r_i r_iᵀ/p_i − (Σ r_i)(Σ r_i)ᵀ). The trace of this
+covariance is least for p_i ∝ ‖r_i(θ)‖ (putcha-2023, Lemmas 3.1 and 3.2).
 
-An estimator may have a *memory*, one a chain: what it has learned from the rows seen so far. Everything above then holds at each
-step given the memory.
+An estimator may keep one *memory* per chain: what it has learned from the rows seen so far. The
+statements above then hold at each step, given the memory. Some memories are renewed by a pass over
+all rows (`renewal.py`).
 """
 
 from __future__ import annotations
@@ -17,92 +20,112 @@ import abc
 from typing import Any, ClassVar
 
 import equinox as eqx
-import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int
 
-from .._anchor import Anchor, Needs
-from .._posterior import AbstractPosterior
-
-
-class Batch(eqx.Module):
-    """Rows a step looks at, their weights and, where an estimator keeps something for each row, their numbers."""
-
-    rows: PyTree[Array]
-    weights: Float[Array, " n"]
-    indices: Int[Array, " n"] | None = None
+from ..anchor.anchor import Anchor, AnchorLevel
+from ..models.base import AbstractModel
+from ..models.posterior import AbstractPosterior
+from ..rows.base import RowAccess, RowBlock
+from ..rows.batch import Batch
+from .renewal import AbstractRenewable, AbstractUnrenewed
 
 
-class AbstractGradient(eqx.Module):
-    posterior: eqx.AbstractVar[AbstractPosterior]
+class AbstractGradient(AbstractRenewable):
+    """An estimator that is prepared for one model.
 
-    @abc.abstractmethod
-    def start(self, position: Float[Array, " d"]) -> Any:
-        """The memory of a chain that starts at `position`."""
+    **Arguments:**
 
-    @abc.abstractmethod
-    def refresh(self, memory: Any, position: Float[Array, " d"], step: Int[Array, ""]) -> Any:
-        """The memory after the pass over all rows that is due before this step, if one is."""
+    - `model`: the model whose gradient is estimated.
 
-    @abc.abstractmethod
-    def passes_before(self, step: np.ndarray) -> np.ndarray:
-        """Passes over all rows made for the first `step` steps, that of `start` included."""
+    >>> import tallmc
+    >>> posterior = tallmc.models.linear_regression([[1.0], [1.0]], [1.0, 2.0], prior_variance=1.0)
+    >>> isinstance(tallmc.gradient.Simple().prepare(posterior, None), AbstractGradient)
+    True
+    """
+
+    model: eqx.AbstractVar[AbstractModel]
 
     @abc.abstractmethod
     def known(self, position: Float[Array, " d"], memory: Any) -> Float[Array, " d"]:
-        """The part of the estimate that no row is needed for."""
+        """The part of the estimate that needs no rows."""
 
     @abc.abstractmethod
     def residuals(
-        self, position: Float[Array, " d"], rows: PyTree[Array], indices: Int[Array, " n"] | None, memory: Any
+        self,
+        position: Float[Array, " d"],
+        rows: RowBlock,
+        indices: Int[Array, " n"] | None,
+        memory: Any,
     ) -> Float[Array, "n ..."]:
-        """r_i(θ), in the posterior's compact form."""
+        """r_i(θ), in the model's compact form."""
+
+    @abc.abstractmethod
+    def residual_sum(
+        self, position: Float[Array, " d"], batch: Batch, memory: Any
+    ) -> Float[Array, " d"]:
+        """Σ w_i r_i(θ) over a batch."""
 
     @abc.abstractmethod
     def learn(self, memory: Any, batch: Batch, residuals: Float[Array, "n ..."]) -> Any:
-        """The memory after these rows were seen with these residuals."""
+        """The memory after a batch whose rows had these residuals."""
 
-    def residual_sum(self, position: Float[Array, " d"], batch: Batch, memory: Any) -> Float[Array, " d"]:
-        """Σ w_i r_i(θ) over a batch."""
-        residuals = self.residuals(position, batch.rows, batch.indices, memory)
-        return self.posterior.combine(residuals, batch.rows, batch.weights)
-
-    def __call__(self, position: Float[Array, " d"], batch: Batch, memory: Any = None) -> Float[Array, " d"]:
+    def __call__(
+        self, position: Float[Array, " d"], batch: Batch, memory: Any = None
+    ) -> Float[Array, " d"]:
         """The estimate from one batch."""
         return self.known(position, memory) + self.residual_sum(position, batch, memory)
 
 
-class AbstractMemoryless(AbstractGradient):
-    """An estimator that is the same at every step."""
+class AbstractMemoryless(AbstractGradient, AbstractUnrenewed):
+    """An estimator without memory: it is the same at every step.
 
-    def start(self, position: Float[Array, " d"]) -> None:
-        return None
+    **Arguments:**
 
-    def refresh(self, memory: None, position: Float[Array, " d"], step: Int[Array, ""]) -> None:
-        return None
+    - `model`: the model whose gradient is estimated.
 
-    def passes_before(self, step: np.ndarray) -> np.ndarray:
-        return np.zeros_like(step)
+    >>> import tallmc
+    >>> issubclass(tallmc.gradient.SimpleGradient, AbstractMemoryless)
+    True
+    """
 
     def learn(self, memory: None, batch: Batch, residuals: Float[Array, "n ..."]) -> None:
         return None
 
 
+def combined_residuals(
+    gradient: AbstractGradient, position: Float[Array, " d"], batch: Batch, memory: Any
+) -> Float[Array, " d"]:
+    """`residual_sum` computed from the residuals, for estimators without a cheaper form."""
+    residuals = gradient.residuals(position, batch.rows, batch.indices, memory)
+    return gradient.model.combine(residuals, batch.rows, batch.weights)
+
+
 class GradientChoice(abc.ABC):
-    """What a method asks for; `prepare` makes it ready for one posterior."""
+    """The choice of an estimator in a method. `prepare` builds the estimator for one posterior.
+
+    >>> import tallmc
+    >>> isinstance(tallmc.gradient.Simple(), GradientChoice)
+    True
+    """
 
     has_memory: ClassVar[bool]
-    """Whether it learns from the rows seen."""
+    """Whether the estimator learns from the rows seen."""
+    row_access: ClassVar[RowAccess]
+    """How the estimator reads rows while chains run."""
 
     @property
     @abc.abstractmethod
-    def needs(self) -> Needs:
+    def needs(self) -> AnchorLevel:
         """What must be known about the posterior before the first step."""
 
     @property
     @abc.abstractmethod
     def order(self) -> int | None:
-        """How many terms of a row's Taylor series around the anchor its residual leaves out; None where it is no such series."""
+        """Number of Taylor terms around the anchor that are subtracted from a row's gradient.
+
+        None if the residual is not such a remainder.
+        """
 
     @abc.abstractmethod
     def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None) -> AbstractGradient:
-        """The estimator for this posterior. `anchor` is there when `needs` says so."""
+        """Build the estimator for this posterior. `anchor` is given if `needs` asks for it."""

@@ -1,14 +1,18 @@
-"""SAGA: control variates from a table that remembers each row's gradient at the time it was last drawn.
+"""SAGA: control variates from a table that holds each row's gradient when it was last drawn.
 
-    ∇f̂(θ) = Σ_i t_i + ∇f₀(θ) + Σ_{i∈S} w_i [∇f_i(θ) − t_i],   then   t_i ← ∇f_i(θ) for the rows drawn
+    ∇f̂(θ) = Σ_i t_i + ∇f₀(θ) + Σ_{i∈S} w_i [∇f_i(θ) − t_i],
+    then t_i ← ∇f_i(θ) for the rows drawn
 
-Unbiased given the past. No mode is needed; one pass over the rows at the start fills the table, and no step costs more because N
-grew. Memory: for each chain one compact gradient a row, so N floats for a generalised linear model and N·d for a general one.
-Defazio et al. (2014); for Langevin dynamics, Dubey et al. (2016).
+Unbiased given the past. SAGA needs no mode. One pass over the rows at the start fills the table.
+The cost per step does not depend on N. Memory per chain: one compact gradient per row, so N floats
+for a generalised linear model and N·d for a general model. Defazio et al. (2014); for Langevin
+dynamics, Dubey et al. (2016).
 
-Preferential weights: the argument of putcha-2023, Lemma 3.2, holds with t_i for ∇f_i(θ̂), so the best weights are
-p_i ∝ ‖∇f_i(θ) − t_i‖. A row's entry is N/n steps old on average; where that is longer than the chain's memory, the difference of
-two independent positions has covariance 2Σ̂ and the weights of eq. 16 ("curvature") follow as they do for a fixed anchor.
+Preferential weights: the argument of putcha-2023, Lemma 3.2, holds with t_i in place of ∇f_i(θ̂),
+so the best weights are p_i ∝ ‖∇f_i(θ) − t_i‖. The age of a table entry is N/n steps on average. If
+that is longer than the chain's memory, θ and the position at which t_i was computed are
+independent. Their difference has covariance 2Σ̂, and the weights of eq. 16 ("curvature") follow as
+for a fixed anchor.
 """
 
 from __future__ import annotations
@@ -16,65 +20,131 @@ from __future__ import annotations
 import dataclasses
 
 import equinox as eqx
+import jax
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int
 
-from .._anchor import Anchor, Needs
-from .._posterior import AbstractPosterior
-from .._rows import Sum, first_of_each, map_rows
-from .base import AbstractGradient, Batch, GradientChoice
+from ..anchor.anchor import Anchor, AnchorLevel
+from ..models.base import AbstractModel
+from ..models.posterior import AbstractPosterior
+from ..rows.base import AbstractRows, RowAccess, RowBlock
+from ..rows.batch import Batch
+from ..rows.gather import first_of_each
+from ..rows.sums import Sum
+from .base import AbstractGradient, GradientChoice, combined_residuals
 
-_WHICH_ROWS = "a table needs to know which rows were drawn"
+_NEEDS_INDICES = "SAGA needs the row numbers of a batch"
 
 
-class Table(eqx.Module):
+class GradientTable(eqx.Module):
+    """The gradient t_i of each row when it was last drawn."""
+
     compact: Float[Array, "N ..."]
     row_sum: Sum
-    """Σ t_i over all rows, with its rounding errors carried along: it is only ever added to."""
+    """Σ t_i over all rows. A compensated sum, because every step adds to it."""
 
 
 class SagaGradient(AbstractGradient):
-    posterior: AbstractPosterior
+    """Control variates from a table of gradients, one table per chain.
 
-    def start(self, position: Float[Array, " d"]) -> Table:
-        compact = map_rows(lambda rows: self.posterior.row_gradients(position, rows), self.posterior.data, self.posterior.width)
-        total = self.posterior.potential_and_gradient_sum(position)
-        return Table(compact, Sum(total.high[1], total.low[1] - self.posterior.prior_gradient(position)))
+    **Arguments:**
 
-    def refresh(self, memory: Table, position: Float[Array, " d"], step: Int[Array, ""]) -> Table:
+    - `model`: the model whose gradient is estimated.
+
+    >>> import numpy as np, tallmc
+    >>> posterior = tallmc.models.linear_regression([[1.0], [1.0]], [1.0, 2.0], prior_variance=1.0)
+    >>> SagaGradient(posterior.model).passes_before(np.array([0, 100]))
+    array([1, 1])
+    """
+
+    model: AbstractModel
+
+    @property
+    def renewed_every(self) -> None:
+        return None
+
+    def start(self, positions: Float[Array, "chains d"], source: AbstractRows) -> GradientTable:
+        return _tables_at(self.model, positions, source)
+
+    def renew(
+        self,
+        memory: GradientTable,
+        positions: Float[Array, "chains d"],
+        row_sums: Float[Array, "chains d"],
+    ) -> GradientTable:
         return memory
 
     def passes_before(self, step: np.ndarray) -> np.ndarray:
         return np.ones_like(step)
 
-    def known(self, position: Float[Array, " d"], memory: Table) -> Float[Array, " d"]:
-        return memory.row_sum.rounded() + self.posterior.prior_gradient(position)
+    def known(self, position: Float[Array, " d"], memory: GradientTable) -> Float[Array, " d"]:
+        return memory.row_sum.rounded() + self.model.prior_gradient(position)
 
     def residuals(
-        self, position: Float[Array, " d"], rows: PyTree[Array], indices: Int[Array, " n"] | None, memory: Table
+        self,
+        position: Float[Array, " d"],
+        rows: RowBlock,
+        indices: Int[Array, " n"] | None,
+        memory: GradientTable,
     ) -> Float[Array, "n ..."]:
-        return self.posterior.row_gradients(position, rows) - _entries(memory, indices)
+        return self.model.row_gradients(position, rows) - _entries(memory, indices)
 
-    def learn(self, memory: Table, batch: Batch, residuals: Float[Array, "n ..."]) -> Table:
-        assert batch.indices is not None, _WHICH_ROWS
-        new = _entries(memory, batch.indices) + residuals
-        compact = memory.compact.at[batch.indices].set(new, mode="promise_in_bounds")
-        change = self.posterior.combine(residuals, batch.rows, first_of_each(batch.indices).astype(batch.weights.dtype))
-        return Table(compact, memory.row_sum.plus(change))
+    def residual_sum(
+        self, position: Float[Array, " d"], batch: Batch, memory: GradientTable
+    ) -> Float[Array, " d"]:
+        return combined_residuals(self, position, batch, memory)
+
+    def learn(
+        self, memory: GradientTable, batch: Batch, residuals: Float[Array, "n ..."]
+    ) -> GradientTable:
+        assert batch.indices is not None, _NEEDS_INDICES
+        new_entries = _entries(memory, batch.indices) + residuals
+        compact = memory.compact.at[batch.indices].set(new_entries, mode="promise_in_bounds")
+        # The table changes once per distinct row, so repeated draws must not count twice.
+        once_per_row = first_of_each(batch.indices).astype(batch.weights.dtype)
+        change = self.model.combine(residuals, batch.rows, once_per_row)
+        return GradientTable(compact, memory.row_sum.plus(change))
 
 
-def _entries(memory: Table, indices: Int[Array, " n"] | None) -> Float[Array, "n ..."]:
-    assert indices is not None, _WHICH_ROWS
+@eqx.filter_jit
+def _tables_at(
+    model: AbstractModel, positions: Float[Array, "chains d"], source: AbstractRows
+) -> GradientTable:
+    def table_at(position: Float[Array, " d"]) -> GradientTable:
+        compact = source.map(_row_gradients, model, position, width=model.width(source))
+        total = model.potential_and_gradient(position, source)
+        return GradientTable(
+            compact, Sum(total.high[1], total.low[1] - model.prior_gradient(position))
+        )
+
+    return jax.vmap(table_at)(positions)
+
+
+def _row_gradients(
+    rows: RowBlock, model: AbstractModel, position: Float[Array, " d"]
+) -> Float[Array, "n ..."]:
+    return model.row_gradients(position, rows)
+
+
+def _entries(memory: GradientTable, indices: Int[Array, " n"] | None) -> Float[Array, "n ..."]:
+    assert indices is not None, _NEEDS_INDICES
     return memory.compact.at[indices].get(mode="promise_in_bounds")
 
 
 @dataclasses.dataclass(frozen=True)
 class SAGA(GradientChoice):
-    """Choose control variates from a table of the gradients last seen. Memory a chain: N floats for a GLM, N·d else."""
+    """Control variates from a table of the gradients last seen.
 
-    needs = Needs.NOTHING
+    Memory per chain: N floats for a GLM, N·d floats for other models.
+
+    >>> SAGA().has_memory
+    True
+    """
+
+    needs = AnchorLevel.NOTHING
     order = None
     has_memory = True
+    row_access = RowAccess.TAKE
 
     def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None) -> SagaGradient:
-        return SagaGradient(posterior=posterior)
+        return SagaGradient(model=posterior.model)

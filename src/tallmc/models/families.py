@@ -1,7 +1,8 @@
 """Exponential families of a generalised linear model, as functions of the linear predictor z = xᵀθ.
 
-A row's potential is f(z; y) up to a constant in θ; `slope` is ∂f/∂z and `curvature` ∂²f/∂z², so that ∇f_i = slope · x_i and
-∇²f_i = curvature · x_i x_iᵀ. All are written so that nothing overflows or cancels while the model itself is finite.
+A row's potential is f(z; y) up to a constant in θ. `slope` is ∂f/∂z and `curvature` is ∂²f/∂z², so
+∇f_i = slope · x_i and ∇²f_i = curvature · x_i x_iᵀ. As long as the model is finite, no formula
+overflows or cancels.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from jaxtyping import Array, Float
 
 
 class AbstractFamily(eqx.Module):
+    """The potential of one row and its derivatives by z."""
+
     @abc.abstractmethod
     def potential(self, z: Float[Array, " n"], y: Float[Array, " n"]) -> Float[Array, " n"]:
         """f(z; y)."""
@@ -29,7 +32,7 @@ class AbstractFamily(eqx.Module):
 
     @abc.abstractmethod
     def largest_curvature(self) -> Float[Array, ""] | None:
-        """sup over z of the curvature; None when there is no bound."""
+        """The supremum of the curvature over z; None if it is infinite."""
 
 
 class Bernoulli(AbstractFamily):
@@ -39,7 +42,7 @@ class Bernoulli(AbstractFamily):
         return jax.nn.softplus((1 - 2 * y) * z)
 
     def slope(self, z: Float[Array, " n"], y: Float[Array, " n"]) -> Float[Array, " n"]:
-        # σ(z) − y without its cancellation where the row is already well classified.
+        # Equals σ(z) − y, without the cancellation for a well classified row.
         sign = 1 - 2 * y
         return sign * jax.nn.sigmoid(sign * z)
 
@@ -69,10 +72,10 @@ class Gaussian(AbstractFamily):
 
 
 class Poisson(AbstractFamily):
-    """y ~ Poisson(e^z): f = e^z − yz, less its least value. Its curvature has no bound, so it has no Lipschitz constant."""
+    """y ~ Poisson(e^z): f = e^z − yz minus its minimum. The curvature has no bound."""
 
     def potential(self, z: Float[Array, " n"], y: Float[Array, " n"]) -> Float[Array, " n"]:
-        # With t = z − log y this is y(e^t − 1 − t): as small as the row's misfit, however large the count.
+        # f = y(e^t − 1 − t) with t = z − log y: as small as the row's misfit, even for large y.
         positive = y > 0
         t = z - jnp.log(jnp.where(positive, y, 1))
         return jnp.where(positive, y * (jnp.expm1(t) - t), jnp.exp(z))

@@ -1,8 +1,9 @@
-"""Sums over rows that are known by number, on a GPU: each row is read from memory once, and nothing is written but the sum.
+"""A fused sum over rows by number on a GPU: it reads each row once and writes only the sum.
 
-XLA gathers the rows into an array and reads that twice, for x_iᵀθ and for Σ c_i x_i. Here one Triton program a chain does it all,
-a few rows at a time, from a copy of the data in which a row and its response fill whole cache lines. Elsewhere there is no such
-copy, and rows are gathered as usual; the numbers are the same but for rounding.
+XLA gathers the rows into an array and reads the array twice, for x_iᵀθ and for Σ c_i x_i. Here one
+Triton program per chain does both, a few rows at a time. It reads a copy of the data in which a
+row and its response fill whole cache lines. Other devices have no such copy, and rows are gathered
+as usual. The results agree up to rounding.
 """
 
 from __future__ import annotations
@@ -14,27 +15,32 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-_ROWS_AT_ONCE = 16  # of 8, 16 and 32, with one, two and four warps: the fastest on an H200
+_ROWS_AT_ONCE = 16  # the fastest of 8, 16, 32 with 1, 2, 4 warps on an H200
 _WARPS = 1
-_MOST_ROWS = 1024  # of a chain, which one program takes one after the other
-_MOST_COLUMNS = 1024  # of which a few rows fit into a program's registers
+_MAX_ROWS = 1024  # per chain: one program reads them one after another
+_MAX_COLUMNS = 1024  # so that a few rows fit into the registers of a program
 
 interpret = False
-"""Run the kernel step by step on any machine: for tests."""
+"""Interpret the kernel, so that tests run on any machine."""
 
 
 def pack(x: Float[Array, "N d"], y: Float[Array, " N"]) -> Float[Array, "N c"] | None:
-    """Rows and responses side by side, filled up with zeros to a power of two; None where the fused sum is not to be had."""
+    """Rows and responses side by side, padded with zeros to a power of two columns.
+
+    None if the fused sum is not available: not on a GPU, or too many columns.
+    """
     columns = 1 << x.shape[1].bit_length()
     on_gpu = interpret or jax.default_backend() == "gpu"
-    if not on_gpu or columns > _MOST_COLUMNS:
+    if not on_gpu or columns > _MAX_COLUMNS:
         return None
-    return jnp.pad(jnp.concatenate([x, y[:, None]], axis=1), ((0, 0), (0, columns - x.shape[1] - 1)))
+    return jnp.pad(
+        jnp.concatenate([x, y[:, None]], axis=1), ((0, 0), (0, columns - x.shape[1] - 1))
+    )
 
 
 def is_worth_it(n: int) -> bool:
-    """Whether so many rows of one chain are better summed here."""
-    return n <= _MOST_ROWS
+    """Whether the fused sum is faster for `n` rows per chain."""
+    return n <= _MAX_ROWS
 
 
 def weighted_row_sum(
@@ -44,32 +50,43 @@ def weighted_row_sum(
     weights: Float[Array, " n"],
     positions: Float[Array, "k d"],
 ) -> Float[Array, " d"]:
-    """Σ w_i c_i x_i over these rows, where `compact(z, y)` gives the c_i from the z_k = (x_iᵀ positions_k)_i."""
-    from jax.experimental import pallas as pl  # here, since it takes as long to import as half the library
+    """Σ w_i c_i x_i. `compact(z, y)` returns the c_i of rows with z_k = x_iᵀ positions_k."""
+    # Imported here: Pallas takes as long to import as half the library.
+    from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
 
     (n,), (n_positions, d), columns = indices.shape, positions.shape, packed.shape[1]
     chunks = -(-n // _ROWS_AT_ONCE)
-    missing = (0, chunks * _ROWS_AT_ONCE - n)
+    padding = (0, chunks * _ROWS_AT_ONCE - n)
 
     def kernel(index_ref, weight_ref, position_ref, packed_ref, sum_ref):  # type: ignore[no-untyped-def]
         column = jnp.arange(columns)
-        at = [position_ref[k] for k in range(n_positions)]
+        vectors = [position_ref[k] for k in range(n_positions)]
 
         def add_chunk(chunk: Array, total: Float[Array, " c"]) -> Float[Array, " c"]:
-            now = pl.ds(chunk * _ROWS_AT_ONCE, _ROWS_AT_ONCE)
-            rows = triton.load(packed_ref.at[index_ref[now][:, None], column[None, :]])
+            in_chunk = pl.ds(chunk * _ROWS_AT_ONCE, _ROWS_AT_ONCE)
+            rows = triton.load(packed_ref.at[index_ref[in_chunk][:, None], column[None, :]])
             responses = jnp.sum(jnp.where(column[None, :] == d, rows, 0), axis=1)
-            slopes = compact([jnp.sum(rows * of[None, :], axis=1) for of in at], responses)
-            return total + jnp.sum((weight_ref[now] * slopes)[:, None] * rows, axis=0)
+            slopes = compact([jnp.sum(rows * v[None, :], axis=1) for v in vectors], responses)
+            return total + jnp.sum((weight_ref[in_chunk] * slopes)[:, None] * rows, axis=0)
 
         sum_ref[...] = lax.fori_loop(0, chunks, add_chunk, jnp.zeros(columns, packed.dtype))
 
     total = pl.pallas_call(
         kernel,
         out_shape=jax.ShapeDtypeStruct((columns,), packed.dtype),
-        in_specs=[pl.BlockSpec(), pl.BlockSpec(), pl.BlockSpec(), pl.BlockSpec(memory_space=pl.ANY)],
+        in_specs=[
+            pl.BlockSpec(),
+            pl.BlockSpec(),
+            pl.BlockSpec(),
+            pl.BlockSpec(memory_space=pl.ANY),
+        ],
         compiler_params=triton.CompilerParams(num_warps=_WARPS),
         interpret=interpret,
-    )(jnp.pad(indices, missing, mode="edge"), jnp.pad(weights, missing), jnp.pad(positions, ((0, 0), (0, columns - d))), packed)
+    )(
+        jnp.pad(indices, padding, mode="edge"),
+        jnp.pad(weights, padding),
+        jnp.pad(positions, ((0, 0), (0, columns - d))),
+        packed,
+    )
     return total[:d]

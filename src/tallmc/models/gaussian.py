@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from .._arrays import check_numeric, to_floats
-from .._errors import InvalidInput
-from .._posterior import Posterior
+from ..core.arrays import check_numeric, to_floats
+from ..core.errors import InvalidInput
+from .posterior import Posterior
 
 
 class _Quadratic(eqx.Module):
@@ -27,6 +27,8 @@ class _Quadratic(eqx.Module):
 
 
 class _GaussianPrior(eqx.Module):
+    """The log density of N(mean, precision⁻¹), up to a constant."""
+
     mean: Float[Array, " d"]
     log_density: _Quadratic
 
@@ -34,16 +36,33 @@ class _GaussianPrior(eqx.Module):
         return self.log_density(self.mean, position)
 
 
-def gaussian(X: ArrayLike, covariance: ArrayLike, prior_mean: ArrayLike, prior_covariance: ArrayLike) -> Posterior:
-    """The unknown mean of rows x_i ~ N(θ, covariance), in any dimension, with prior N(prior_mean, prior_covariance).
+def gaussian(
+    X: ArrayLike, covariance: ArrayLike, prior_mean: ArrayLike, prior_covariance: ArrayLike
+) -> Posterior:
+    """The unknown mean of x_i ~ N(θ, covariance), with θ ~ N(prior_mean, prior_covariance).
 
-    >>> posterior = gaussian([[0.0, 1.0], [2.0, 3.0]], [[1.0, 0.5], [0.5, 2.0]], [0.0, 0.0], [[10.0, 0.0], [0.0, 10.0]])
+    **Arguments:**
+
+    - `X`: the rows x_i, a matrix.
+    - `covariance`: the known covariance S.
+    - `prior_mean`: μ₀.
+    - `prior_covariance`: Λ₀.
+
+    **Returns:** a posterior with the parameter `theta`.
+
+    **Raises:** `InvalidInput` if X is not a finite matrix, or a covariance is not symmetric
+    positive definite.
+
+    >>> covariance, prior_covariance = [[1.0, 0.5], [0.5, 2.0]], [[10.0, 0.0], [0.0, 10.0]]
+    >>> posterior = gaussian([[0.0, 1.0], [2.0, 3.0]], covariance, [0.0, 0.0], prior_covariance)
     >>> posterior.dim
     2
     """
     x = to_floats("X", X)
     if x.ndim != 2 or 0 in x.shape:
-        raise InvalidInput("X", "be a matrix with at least one row and one column", f"shape {x.shape}")
+        raise InvalidInput(
+            "X", "be a matrix with at least one row and one column", f"shape {x.shape}"
+        )
     if not bool(jnp.all(jnp.isfinite(x))):
         raise InvalidInput("X", "be finite", "NaN or infinity", "Drop or impute such rows.")
     mean = np.asarray(check_numeric("prior_mean", prior_mean), np.float64)
@@ -51,7 +70,9 @@ def gaussian(X: ArrayLike, covariance: ArrayLike, prior_mean: ArrayLike, prior_c
         raise InvalidInput("prior_mean", f"be a finite vector of length {x.shape[1]}", prior_mean)
     precision = _inverse("covariance", covariance, x.shape[1])
     prior_precision = _inverse("prior_covariance", prior_covariance, x.shape[1])
-    prior = _GaussianPrior(jnp.asarray(mean, x.dtype), _Quadratic(jnp.asarray(prior_precision, x.dtype)))
+    prior = _GaussianPrior(
+        jnp.asarray(mean, x.dtype), _Quadratic(jnp.asarray(prior_precision, x.dtype))
+    )
     return Posterior(
         log_likelihood=_Quadratic(jnp.asarray(precision, x.dtype)),
         log_prior=prior,
@@ -62,9 +83,14 @@ def gaussian(X: ArrayLike, covariance: ArrayLike, prior_mean: ArrayLike, prior_c
 
 
 def _inverse(parameter: str, matrix: ArrayLike, d: int) -> np.ndarray:
+    """The inverse; raises unless `matrix` is symmetric positive definite of size d."""
     values = np.asarray(check_numeric(parameter, matrix), np.float64)
-    proper = values.shape == (d, d) and np.isfinite(values).all() and np.allclose(values, values.T, rtol=1e-6)
-    if not proper or np.linalg.eigvalsh(values)[0] <= 0:
+    well_formed = (
+        values.shape == (d, d)
+        and np.isfinite(values).all()
+        and np.allclose(values, values.T, rtol=1e-6)
+    )
+    if not well_formed or np.linalg.eigvalsh(values)[0] <= 0:
         raise InvalidInput(parameter, f"be a symmetric positive definite {d}×{d} matrix", matrix)
     inverse = np.linalg.inv(values)
     return (inverse + inverse.T) / 2

@@ -1,4 +1,4 @@
-"""A stored run as one HTML page that needs nothing else: no network, no other file."""
+"""A report on a stored run: one self-contained HTML page."""
 
 from .write import write_report
 

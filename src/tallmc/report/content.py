@@ -1,4 +1,7 @@
-"""What the page is about: the run, its draws, and what can be computed from them and the posterior, where it is there."""
+"""The content of the report: the run, its draws, and diagnostics computed from them.
+
+Some diagnostics need the posterior and are left out without it.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-from .._draws import Draws
-from .._errors import InvalidInput
-from .._kernel import Kernel
-from .._posterior import AbstractPosterior
+from ..core.errors import InvalidInput
 from ..diagnose.draws_ksd import in_units
 from ..diagnose.gaussian import langevin_inflation
 from ..diagnose.gradients import exact_gradients
@@ -19,11 +19,14 @@ from ..diagnose.ksd import ksd_path
 from ..diagnose.pseudo_variance import pseudo_variance
 from ..diagnose.stored import findings
 from ..dynamics.langevin import LangevinDynamics
+from ..engine.kernel import Kernel
+from ..models.posterior import AbstractPosterior
+from ..results.draws import Draws
 from ..schedule import Constant
-from ..store.reader import Opened, draws_of
+from ..store.reader import OpenStore, draws_of
 from ..store.setup import restored
 
-_DRAWN = 6
+_DEFAULT_PARAMETERS = 6
 _TRACE_POINTS = 400
 _KSD_DRAWS = 400
 _KSD_ROWS = 4 * 10**8
@@ -32,15 +35,18 @@ _NOISE_DRAWS = 5
 
 @dataclasses.dataclass(frozen=True)
 class Discrepancies:
-    """KSD of longer and longer parts of the run, in the order in which rows were touched."""
+    """KSD of prefixes of the run, by the number of rows touched."""
 
     rows: np.ndarray
     ksd: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
-class Noise:
-    """Gradient noise, computed exactly at a few draws; predicted inflation where there is a formula for the dynamics."""
+class NoiseSummary:
+    """Exact gradient noise, averaged over a few draws.
+
+    `inflation` is predicted from it if the dynamics have a formula, and None otherwise.
+    """
 
     trace: float
     inflation: float | None
@@ -48,45 +54,52 @@ class Noise:
 
 @dataclasses.dataclass(frozen=True)
 class Content:
-    opened: Opened
+    """Everything that the report shows."""
+
+    opened: OpenStore
     draws: Draws
     names: tuple[str, ...]
-    """Of all parameters, entry by entry."""
+    """One name per entry of the parameters."""
     chosen: tuple[int, ...]
-    """Those that are drawn."""
+    """Indices of the entries that are plotted."""
     warnings: tuple[str, ...]
     discrepancies: Discrepancies | None
-    noise: Noise | None
+    noise: NoiseSummary | None
 
     @property
     def complete(self) -> Float[np.ndarray, "chains draws d"]:
-        """Chains that completed."""
+        """The draws of the chains that completed."""
         return self.draws.positions if self.draws.ok.all() else self.draws.positions[self.draws.ok]
 
     def trace(self, parameter: int) -> tuple[np.ndarray, Float[np.ndarray, "chains n"]]:
-        """Numbers of some draws, evenly spaced, and a parameter's values there."""
-        at = evenly(self.draws.positions.shape[1], _TRACE_POINTS)
-        return at + 1, np.asarray(self.draws.positions[:, at, parameter], np.float64)
+        """Numbers of evenly spaced draws, and the values of a parameter at these draws."""
+        kept = evenly(self.draws.positions.shape[1], _TRACE_POINTS)
+        return kept + 1, np.asarray(self.draws.positions[:, kept, parameter], np.float64)
 
 
 def evenly(count: int, most: int) -> np.ndarray:
-    """At most so many numbers of `count`, evenly spaced, the last among them."""
+    """At most `most` evenly spaced indices below `count`; the last index is one of them."""
     kept = min(count, most)
     return np.arange(1, kept + 1) * count // max(kept, 1) - 1
 
 
-def make_content(opened: Opened, posterior: AbstractPosterior | None, parameters: Sequence[str] | None) -> Content:
+def make_content(
+    opened: OpenStore, posterior: AbstractPosterior | None, parameters: Sequence[str] | None
+) -> Content:
+    """Collect the content of the report."""
     draws = draws_of(opened)
     names = parameter_names(opened)
     ksd = noise = None
     if posterior is not None and draws.ok.any() and draws.positions.shape[1] >= 4:
         ksd = _discrepancies(draws, posterior, opened.setup.arrays.get("anchor/factor"))
         noise = _noise(opened, draws, posterior)
-    return Content(opened, draws, names, _chosen(names, parameters), tuple(findings(opened, draws)), ksd, noise)
+    return Content(
+        opened, draws, names, _chosen(names, parameters), tuple(findings(opened, draws)), ksd, noise
+    )
 
 
-def parameter_names(opened: Opened) -> tuple[str, ...]:
-    """A name for each entry: its label where it has one."""
+def parameter_names(opened: OpenStore) -> tuple[str, ...]:
+    """One name per entry: its label if it has one."""
     found = []
     labels = opened.setup.content["labels"]
     for name, shape in opened.setup.content["parameters"].items():
@@ -102,47 +115,66 @@ def parameter_names(opened: Opened) -> tuple[str, ...]:
 
 def _chosen(names: tuple[str, ...], wanted: Sequence[str] | None) -> tuple[int, ...]:
     if not wanted:
-        return tuple(range(min(_DRAWN, len(names))))
+        return tuple(range(min(_DEFAULT_PARAMETERS, len(names))))
     for name in wanted:
         if name not in names:
-            some = ", ".join(names[:10])
-            raise InvalidInput("--parameter", f"be one of {some}{', …' if len(names) > 10 else ''}", name)
+            known = ", ".join(names[:10])
+            raise InvalidInput(
+                "--parameter", f"be one of {known}{', …' if len(names) > 10 else ''}", name
+            )
     return tuple(names.index(name) for name in dict.fromkeys(wanted))
 
 
-def _discrepancies(draws: Draws, posterior: AbstractPosterior, factor: np.ndarray | None) -> Discrepancies:
-    """In the units of the anchor, or of the draws' own standard deviations."""
+def _discrepancies(
+    draws: Draws, posterior: AbstractPosterior, factor: np.ndarray | None
+) -> Discrepancies:
+    """KSD in the units of the anchor, or of the standard deviations of the draws."""
     chains = np.flatnonzero(draws.ok)
     most = max(8, min(_KSD_DRAWS, _KSD_ROWS // posterior.n_rows) // len(chains))
-    at = evenly(draws.positions.shape[1], most)
-    in_time = np.asarray(draws.positions[np.ix_(chains, at)]).transpose(1, 0, 2).reshape(-1, draws.positions.shape[2])
-    units = np.asarray(factor, np.float64) if factor is not None else np.maximum(in_time.std(axis=0, dtype=float), 1e-12)
-    lengths = np.unique(np.geomspace(1, len(at), min(12, len(at))).round().astype(int))
+    kept = evenly(draws.positions.shape[1], most)
+    in_time = (
+        np.asarray(draws.positions[np.ix_(chains, kept)])
+        .transpose(1, 0, 2)
+        .reshape(-1, draws.positions.shape[2])
+    )
+    units = (
+        np.asarray(factor, np.float64)
+        if factor is not None
+        else np.maximum(in_time.std(axis=0, dtype=float), 1e-12)
+    )
+    lengths = np.unique(np.geomspace(1, len(kept), min(12, len(kept))).round().astype(int))
     x, gradients = in_units(units, in_time.astype(np.float64), exact_gradients(posterior, in_time))
-    touched = draws.sample_stats["n_row_evals"][:, at].sum(axis=0)
-    return Discrepancies(touched[lengths - 1], ksd_path(x, gradients, at=[int(k) * len(chains) for k in lengths]))
+    touched = draws.sample_stats["n_row_evals"][:, kept].sum(axis=0)
+    return Discrepancies(
+        touched[lengths - 1], ksd_path(x, gradients, at=[int(k) * len(chains) for k in lengths])
+    )
 
 
-def _noise(opened: Opened, draws: Draws, posterior: AbstractPosterior) -> Noise | None:
-    """None where it is measured on the run anyway, or where it cannot be computed from one pass over the rows."""
+def _noise(opened: OpenStore, draws: Draws, posterior: AbstractPosterior) -> NoiseSummary | None:
+    """None if the run measured its noise, or if one pass over the rows cannot give it."""
     if "grad_noise" in draws.sample_stats or opened.setup.content["method"] is None:
         return None
-    kernel = restored(opened.setup, posterior, None).kernel
+    bound = restored(opened.setup, posterior, None).bound
+    kernel = bound.kernel
     if not isinstance(kernel, Kernel):
         return None
     chain = int(np.flatnonzero(draws.ok)[0])
-    at = evenly(draws.positions.shape[1], _NOISE_DRAWS)
+    kept = evenly(draws.positions.shape[1], _NOISE_DRAWS)
     try:
-        trace = float(np.mean([pseudo_variance(kernel, draws.positions[chain, draw]) for draw in at]))
-    except InvalidInput:  # of this subsample it is not known
+        trace = float(
+            np.mean([pseudo_variance(bound, draws.positions[chain, draw]) for draw in kept])
+        )
+    except InvalidInput:  # the subsample has no exact pseudo-variance
         return None
     step = float(draws.sample_stats["step_size"][chain, -1])
-    if not isinstance(kernel.dynamics, LangevinDynamics) or not isinstance(kernel.schedule, Constant):
-        return Noise(trace, None)
-    return Noise(trace, _langevin_inflation(trace, step, posterior.dim))
+    if not isinstance(kernel.dynamics, LangevinDynamics) or not isinstance(
+        kernel.schedule, Constant
+    ):
+        return NoiseSummary(trace, None)
+    return NoiseSummary(trace, _langevin_inflation(trace, step, posterior.dim))
 
 
 def _langevin_inflation(trace: float, step: float, dim: int) -> float:
-    """By noise alone, εv/4, with v the mean over coordinates."""
+    """Inflation by noise alone, εv/4, with v averaged over coordinates."""
     far_from_unstable = 1e9 * step
     return float(langevin_inflation(far_from_unstable, step, trace / dim)) - 1

@@ -1,4 +1,4 @@
-"""The charts of the page, each from what the run has stored."""
+"""The charts of the report."""
 
 from __future__ import annotations
 
@@ -18,25 +18,36 @@ _COLOURS = 8
 
 
 def traces(content: Content) -> tuple[list[str], dict[str, Any]]:
-    """A chart for each parameter that is drawn, and the numbers that show when it is pointed at."""
+    """One trace chart per chosen parameter, and the values shown when the pointer is on it."""
     charts, hover = [], {}
     for parameter in content.chosen:
         at, values = content.trace(parameter)
         last = content.draws.positions.shape[1]
-        chart = Chart(content.names[parameter], (1, last), limits(values), x_label="draw", name=f"trace-{parameter}")
+        chart = Chart(
+            content.names[parameter],
+            (1, last),
+            limits(values),
+            x_label="draw",
+            name=f"trace-{parameter}",
+        )
         for chain, of_chain in enumerate(values):
             chart.line(at, of_chain, f"c{chain % _COLOURS}")
         charts.append(chart.rendered())
-        rounded = [[None if not np.isfinite(v) else float(f"{v:.5g}") for v in of_chain] for of_chain in values]
+        rounded = [
+            [None if not np.isfinite(v) else float(f"{v:.5g}") for v in of_chain]
+            for of_chain in values
+        ]
         hover[chart.name] = {"x": at.tolist(), "y": rounded}
     return charts, hover
 
 
 def marginals(content: Content) -> list[str]:
-    """Densities of all chains together, the middle 90 % shaded, and of each chain."""
+    """Densities of all chains combined, with the central 90 % shaded, and of each chain."""
     charts = []
     for parameter in content.chosen:
-        values = np.asarray(content.complete[:, evenly(content.complete.shape[1], 4000), parameter], np.float64)
+        values = np.asarray(
+            content.complete[:, evenly(content.complete.shape[1], 4000), parameter], np.float64
+        )
         if not values.size or not np.ptp(values):
             continue
         low, high = limits(values)
@@ -56,13 +67,17 @@ def marginals(content: Content) -> list[str]:
 
 
 def density(values: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """A Gaussian kernel estimate with Silverman's bandwidth, from binned values.
+    """Gaussian kernel density estimate with Silverman's bandwidth, from binned values.
 
     >>> at = np.linspace(-4, 4, 9)
     >>> density(np.random.default_rng(0).normal(size=100_000), at).round(2)
     array([0.  , 0.01, 0.05, 0.24, 0.39, 0.24, 0.05, 0.  , 0.  ])
     """
-    spread = min(values.std(), float(np.subtract(*np.quantile(values, [0.75, 0.25]))) / 1.34) or values.std() or 1.0
+    spread = (
+        min(values.std(), float(np.subtract(*np.quantile(values, [0.75, 0.25]))) / 1.34)
+        or values.std()
+        or 1.0
+    )
     width = 0.9 * spread * len(values) ** -0.2
     counts, edges = np.histogram(values, bins=512)
     centres = (edges[:-1] + edges[1:]) / 2
@@ -80,7 +95,13 @@ def pairs(content: Content) -> list[str]:
     for first, second in itertools.combinations(content.chosen[:_PAIRS_OF], 2):
         x, y = (np.asarray(complete[:, at, parameter], np.float64) for parameter in (first, second))
         names = content.names[first], content.names[second]
-        chart = Chart(f"{names[1]} against {names[0]}", limits(x), limits(y), x_label=names[0], y_label=names[1])
+        chart = Chart(
+            f"{names[1]} against {names[0]}",
+            limits(x),
+            limits(y),
+            x_label=names[0],
+            y_label=names[1],
+        )
         for chain in range(len(x)):
             chart.dots(x[chain], y[chain], f"c{chain % _COLOURS}")
         charts.append(chart.rendered())
@@ -88,21 +109,26 @@ def pairs(content: Content) -> list[str]:
 
 
 def along_the_chain(content: Content, stat: str, title: str, label: str) -> Chart | None:
-    """A statistic along the run: its mean over chains, and its range, in windows."""
+    """A statistic along the run, in windows: its mean over chains, and its range."""
     values = content.draws.sample_stats.get(stat)
     if values is None or not values.shape[1]:
         return None
     edges = np.linspace(0, values.shape[1], min(_WINDOWS, values.shape[1]) + 1).astype(int)
     windows = [np.asarray(values[:, a:b], np.float64) for a, b in itertools.pairwise(edges)]
     at = [(a + b + 1) / 2 for a, b in itertools.pairwise(edges)]
-    mean, low, high = ([float(of(window)) for window in windows] for of in (np.mean, np.min, np.max))
-    chart = Chart(title, (1, values.shape[1]), limits(np.array([*low, *high])), x_label="draw", y_label=label)
+    mean, low, high = (
+        [float(reduce(window)) for window in windows] for reduce in (np.mean, np.min, np.max)
+    )
+    chart = Chart(
+        title, (1, values.shape[1]), limits(np.array([*low, *high])), x_label="draw", y_label=label
+    )
     chart.band(at, low, high, "shade")
     chart.line(at, mean, "strong")
     return chart
 
 
 def discrepancies(content: Content) -> Chart | None:
+    """KSD against rows touched, on logarithmic axes."""
     found = content.discrepancies
     if found is None:
         return None
@@ -119,12 +145,18 @@ def discrepancies(content: Content) -> Chart | None:
 
 
 def weights(content: Content) -> Chart | None:
-    """Which share of the draws goes to which share of the rows."""
+    """Cumulative share of the draws against the share of the rows, most drawn rows first."""
     found = content.opened.setup.content["weights"]
     if not found or found["uniform"] or not found["curve"]:
         return None
     at = np.linspace(0, 100, len(found["curve"]))
-    chart = Chart("Draws by rows, most drawn first", (0, 100), (0, 100), x_label="% of the rows", y_label="% of the draws")
+    chart = Chart(
+        "Share of draws, most drawn rows first",
+        (0, 100),
+        (0, 100),
+        x_label="% of the rows",
+        y_label="% of the draws",
+    )
     chart.line([0, 100], [0, 100], "faint")
     chart.band(at, at, 100 * np.asarray(found["curve"], float), "shade")
     chart.line(at, 100 * np.asarray(found["curve"], float), "strong")
@@ -132,15 +164,17 @@ def weights(content: Content) -> Chart | None:
 
 
 def time_split(content: Content) -> str:
-    """A bar of three parts, in HTML."""
+    """Seconds per phase as an HTML bar with a legend."""
     parts = vars(content.draws.timing)
     total = sum(parts.values()) or 1.0
     bars = "".join(
-        f'<span class="part {name}" style="flex-grow:{max(seconds / total, 0.004):.4f}" title="{name}"></span>'
+        f'<span class="part {name}" style="flex-grow:{max(seconds / total, 0.004):.4f}"'
+        f' title="{name}"></span>'
         for name, seconds in parts.items()
     )
-    words = "".join(
-        f'<li><span class="key {name}"></span>{name} <b>{shown(seconds)} s</b> ({seconds / total:.0%})</li>'
+    legend = "".join(
+        f'<li><span class="key {name}"></span>{name} <b>{shown(seconds)} s</b>'
+        f" ({seconds / total:.0%})</li>"
         for name, seconds in parts.items()
     )
-    return f'<div class="split">{bars}</div><ul class="legend">{words}</ul>'
+    return f'<div class="split">{bars}</div><ul class="legend">{legend}</ul>'

@@ -1,4 +1,7 @@
-"""Small charts as SVG: axes with round ticks, lines, bands, points and bars. Colours come from the page's style sheet."""
+"""Small SVG charts: axes with round ticks, lines, bands and points.
+
+Colours come from the style sheet of the page.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 50, 10, 10, 38
 
 
 def nice_ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers between the two.
+    """Round numbers between `low` and `high`.
 
     >>> nice_ticks(0.0, 1.0), nice_ticks(-3.2, 11.0)
     ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [0.0, 5.0, 10.0])
@@ -29,7 +32,8 @@ def nice_ticks(low: float, high: float, most: int = 5) -> list[float]:
 
 
 def shown(value: float) -> str:
-    """
+    """A number in short form, with a suffix for large values.
+
     >>> shown(1500000), shown(0.25), shown(-0.00002)
     ('1.5M', '0.25', '-2e-05')
     """
@@ -41,7 +45,7 @@ def shown(value: float) -> str:
 
 
 class Chart:
-    """One pair of axes. `log_x` and `log_y` are for data that are positive."""
+    """One pair of axes. `log_x` and `log_y` need positive data."""
 
     def __init__(
         self,
@@ -61,31 +65,41 @@ class Chart:
         self.x_range, self.y_range = self._transformed(x, log_x), self._transformed(y, log_y)
         self.parts: list[str] = []
 
-    def line(self, x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray, css: str) -> None:
-        """A line through the points that are finite."""
+    def line(
+        self, x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray, css: str
+    ) -> None:
+        """Draw a line through the finite points."""
         self.parts.append(f'<path class="line {css}" d="{self._path(x, y)}"/>')
 
     def band(
-        self, x: Sequence[float] | np.ndarray, low: Sequence[float] | np.ndarray, high: Sequence[float] | np.ndarray, css: str
+        self,
+        x: Sequence[float] | np.ndarray,
+        low: Sequence[float] | np.ndarray,
+        high: Sequence[float] | np.ndarray,
+        css: str,
     ) -> None:
+        """Fill the area between `low` and `high`."""
         there, back = self._points(x, high), self._points(list(x)[::-1], list(low)[::-1])
         corners = " ".join(f"{a:.1f},{b:.1f}" for a, b in [*there, *back])
         self.parts.append(f'<polygon class="band {css}" points="{corners}"/>')
 
-    def dots(self, x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray, css: str) -> None:
-        """Points, as one path of round caps: thousands of circles would be megabytes."""
+    def dots(
+        self, x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray, css: str
+    ) -> None:
+        """Draw points as one path with round caps; thousands of circles would take megabytes."""
         moves = "".join(f"M{a:.1f} {b:.1f}h0" for a, b in self._points(x, y))
         self.parts.append(f'<path class="dots {css}" d="{moves}"/>')
 
     def rendered(self, words: str = "") -> str:
-        """The chart as a card, with words below it."""
+        """The chart as an HTML card with `words` below it."""
         label = html.escape(self.title)
         name = f' data-chart="{html.escape(self.name)}"' if self.name else ""
         note = f'<p class="note">{html.escape(words)}</p>' if words else ""
         body = "".join([*self._axes(), *self.parts])
         return (
             f'<figure class="card"{name}><figcaption>{label}</figcaption>'
-            f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{body}</svg>{note}</figure>'
+            f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{body}</svg>'
+            f"{note}</figure>"
         )
 
     def _axes(self) -> list[str]:
@@ -93,19 +107,35 @@ class Chart:
         parts = []
         for value, text in self._ticks(self.x_range, self.log_x):
             at = self._x(value)
-            parts.append(f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP}" y2="{bottom}"/>')
-            parts.append(f'<text class="tick" x="{at:.1f}" y="{bottom + 14}" text-anchor="middle">{text}</text>')
+            parts.append(
+                f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP}" y2="{bottom}"/>'
+            )
+            parts.append(
+                f'<text class="tick" x="{at:.1f}" y="{bottom + 14}" text-anchor="middle">'
+                f"{text}</text>"
+            )
         for value, text in self._ticks(self.y_range, self.log_y):
             at = self._y(value)
-            parts.append(f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{at:.1f}" y2="{at:.1f}"/>')
-            parts.append(f'<text class="tick" x="{_LEFT - 5}" y="{at + 4:.1f}" text-anchor="end">{text}</text>')
+            parts.append(
+                f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{at:.1f}" y2="{at:.1f}"/>'
+            )
+            parts.append(
+                f'<text class="tick" x="{_LEFT - 5}" y="{at + 4:.1f}" text-anchor="end">'
+                f"{text}</text>"
+            )
         middle = (_LEFT + right) / 2
         if self.x_label:
-            parts.append(f'<text class="label" x="{middle}" y="{HEIGHT - 5}" text-anchor="middle">{_short(self.x_label)}</text>')
+            parts.append(
+                f'<text class="label" x="{middle}" y="{HEIGHT - 5}" text-anchor="middle">'
+                f"{_short(self.x_label)}</text>"
+            )
         if self.y_label:
             at = (_TOP + bottom) / 2
             turned = f'transform="rotate(-90 11 {at})"'
-            parts.append(f'<text class="label" x="11" y="{at}" text-anchor="middle" {turned}>{_short(self.y_label, 24)}</text>')
+            parts.append(
+                f'<text class="label" x="11" y="{at}" text-anchor="middle" {turned}>'
+                f"{_short(self.y_label, 24)}</text>"
+            )
         return parts
 
     def _ticks(self, limits: tuple[float, float], log: bool) -> list[tuple[float, str]]:
@@ -132,15 +162,20 @@ class Chart:
         low, high = self.y_range
         return HEIGHT - _BOTTOM - (value - low) / (high - low) * (HEIGHT - _TOP - _BOTTOM)
 
-    def _points(self, x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> list[tuple[float, float]]:
+    def _points(
+        self, x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray
+    ) -> list[tuple[float, float]]:
         with np.errstate(divide="ignore", invalid="ignore"):
             a = np.log10(np.asarray(x, float)) if self.log_x else np.asarray(x, float)
             b = np.log10(np.asarray(y, float)) if self.log_y else np.asarray(y, float)
-        fine = np.isfinite(a) & np.isfinite(b)
-        return [(self._x(p), self._y(q)) for p, q in zip(a[fine], b[fine], strict=True)]
+        finite = np.isfinite(a) & np.isfinite(b)
+        return [(self._x(p), self._y(q)) for p, q in zip(a[finite], b[finite], strict=True)]
 
     def _path(self, x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray) -> str:
-        return "".join(f"{'L' if number else 'M'}{a:.1f} {b:.1f}" for number, (a, b) in enumerate(self._points(x, y)))
+        return "".join(
+            f"{'L' if number else 'M'}{a:.1f} {b:.1f}"
+            for number, (a, b) in enumerate(self._points(x, y))
+        )
 
 
 def _short(text: str, most: int = 40) -> str:
@@ -148,7 +183,7 @@ def _short(text: str, most: int = 40) -> str:
 
 
 def limits(values: np.ndarray, room: float = 0.05) -> tuple[float, float]:
-    """The extent of what is finite, with some room."""
+    """The range of the finite values, widened by the share `room` on each side."""
     finite = np.asarray(values, float)
     finite = finite[np.isfinite(finite)]
     if not len(finite):

@@ -1,9 +1,12 @@
-"""The finished run as Zarr v3 in ArviZ's schema: groups `posterior` and `sample_stats`, dimensions chain and draw.
+"""Export a finished run as Zarr v3 in ArviZ's schema.
+
+The groups are `posterior` and `sample_stats`; the dimensions are chain and draw.
 
     xarray.open_datatree("run/draws.zarr", engine="zarr")
 
-Zarr v3 (https://zarr-specs.readthedocs.io) is a folder for each group and array, with a zarr.json and, for every chunk, a file
-of the numbers themselves. The chunks are those that the run was stored in (`chunks.py`); its end adds coordinates and metadata.
+Zarr v3 (https://zarr-specs.readthedocs.io) has one folder per group and array. A folder holds a
+zarr.json and one file of raw values per chunk. The chunks are written during the run (`chunks.py`).
+The export adds coordinates and metadata.
 """
 
 from __future__ import annotations
@@ -19,41 +22,78 @@ from typing import Any
 
 import numpy as np
 
-from .._kept import Block
+from ..engine.sinks import DrawBlock
 from .chunks import AS_SAMPLED, FINISHED, Chunks, Kind, Series, fill_value
-from .files import Written, sync_folder, write_file
+from .files import FileDigest, sync_folder, write_file
 from .setup import Setup
 
 _LONGEST_NAME = 100
 
 
 class Export:
-    def __init__(self, run: Path, parameters: dict[str, tuple[int, ...]], labels: dict[str, list[str]], about: dict[str, Any]):
+    """Writes the coordinates and the metadata of draws.zarr."""
+
+    def __init__(
+        self,
+        run: Path,
+        parameters: dict[str, tuple[int, ...]],
+        labels: dict[str, list[str]],
+        about: dict[str, Any],
+    ):
         self.run, self.path, self.parameters, self.about = run, run / FINISHED, parameters, about
         self.folders = _folder_names(parameters)
-        self.labels = {self.folders[name]: entries for name, entries in labels.items() if name in parameters}
-        self.files: dict[str, Written] = {}
+        self.labels = {
+            self.folders[name]: entries for name, entries in labels.items() if name in parameters
+        }
+        self.files: dict[str, FileDigest] = {}
         self.metadata: dict[str, Any] = {}
 
     @classmethod
     def of(cls, path: Path, setup: Setup) -> Export:
+        """The export of the run in the folder `path`."""
         content = setup.content
-        about = {name: content[name] for name in ("seed", "burn_in", "thin", "n_rows", "dtype", "n_row_evals")}
-        about |= {"method": content["method_shown"], "tallmc_version": content["environment"]["tallmc"]}
-        return cls(path, {name: tuple(shape) for name, shape in content["parameters"].items()}, content["labels"], about)
+        about = {
+            name: content[name]
+            for name in ("seed", "burn_in", "thin", "n_rows", "dtype", "n_row_evals")
+        }
+        about |= {
+            "method": content["method_shown"],
+            "tallmc_version": content["environment"]["tallmc"],
+        }
+        return cls(
+            path,
+            {name: tuple(shape) for name, shape in content["parameters"].items()},
+            content["labels"],
+            about,
+        )
 
-    def series(self, block: Block) -> Series:
-        """The arrays that a run of such blocks has."""
-        return Series.of(block, {self.folders[name]: shape for name, shape in self.parameters.items()})
+    def series(self, block: DrawBlock) -> Series:
+        """Describe the arrays of a run that consists of such blocks."""
+        return Series.of(
+            block, {self.folders[name]: shape for name, shape in self.parameters.items()}
+        )
 
-    def finish(self, chunks: Chunks, ok: list[bool], blocks: Callable[[], Iterable[Block]]) -> dict[str, Written]:
-        """Make a Zarr of the chunks. Where a chain failed, of others: nothing of it shall pass for a draw."""
+    def finish(
+        self, chunks: Chunks, ok: list[bool], blocks: Callable[[], Iterable[DrawBlock]]
+    ) -> dict[str, FileDigest]:
+        """Make the chunks a Zarr.
+
+        If a chain failed, new chunks with NaN for all its draws are written, because none of them
+        is valid.
+        """
         if not all(ok):
             os.rename(self.path, self.run / AS_SAMPLED)
             sync_folder(self.run)
             chunks = Chunks(self.path, chunks.series)
             for block in blocks():
-                chunks.add([Block(np.where(np.array(ok)[:, None, None], block.positions, np.nan), block.stats)])
+                chunks.add(
+                    [
+                        DrawBlock(
+                            np.where(np.array(ok)[:, None, None], block.positions, np.nan),
+                            block.stats,
+                        )
+                    ]
+                )
         self._write_metadata(chunks.series, chunks.draws, chunks.fill_up(), ok)
         return {f"{FINISHED}/{name}": written for name, written in self.files.items()}
 
@@ -65,64 +105,106 @@ class Export:
         for name, kind in series.arrays.items():
             extra = self._dimensions(name, kind)
             shape = (series.chains, draws, *kind.shape)
-            metadata = _array_json(shape, (series.chains, length, *kind.shape), kind.dtype, ["chain", "draw", *extra])
-            metadata["codecs"].insert(0, {"name": "transpose", "configuration": {"order": [1, 0, *range(2, len(shape))]}})
+            metadata = _array_json(
+                shape, (series.chains, length, *kind.shape), kind.dtype, ["chain", "draw", *extra]
+            )
+            metadata["codecs"].insert(
+                0, {"name": "transpose", "configuration": {"order": [1, 0, *range(2, len(shape))]}}
+            )
             self._write_json(name, metadata)
         for group in ("posterior", "sample_stats"):
             self._write_json(group, _group_json({}, {}))
-        self._write_json("", _group_json(self.about | {"completed": ok}, dict(sorted(self.metadata.items()))))
+        self._write_json(
+            "", _group_json(self.about | {"completed": ok}, dict(sorted(self.metadata.items())))
+        )
 
     def _dimensions(self, name: str, kind: Kind) -> list[str]:
-        """Names of an array's dimensions beyond chain and draw; their coordinates are written."""
+        """Name an array's dimensions beyond chain and draw, and write their coordinates."""
         group, _, folder = name.partition("/")
         labels = self.labels.get(folder) if len(kind.shape) == 1 else None
-        found = [f"{folder}_dim_{axis}" for axis in range(len(kind.shape))] if labels is None else [f"{folder}_dim"]
+        found = (
+            [f"{folder}_dim_{axis}" for axis in range(len(kind.shape))]
+            if labels is None
+            else [f"{folder}_dim"]
+        )
         for dimension, size in zip(found, kind.shape, strict=True):
-            entries = list(labels) if labels is not None and len(labels) == size else np.arange(size)
+            entries = (
+                list(labels) if labels is not None and len(labels) == size else np.arange(size)
+            )
             self._write_array(f"{group}/{dimension}", entries, [dimension])
         return found
 
     def _write_array(self, name: str, values: Any, dimensions: list[str]) -> None:
-        """A coordinate: one chunk."""
+        """Write a coordinate as one chunk."""
         if isinstance(values, list):
             texts = [str(value).encode() for value in values]
             lengths = [struct.pack("<I", len(text)) for text in texts]
-            content: bytes | memoryview = struct.pack("<I", len(texts)) + b"".join(map(operator.add, lengths, texts))
+            content: bytes | memoryview = struct.pack("<I", len(texts)) + b"".join(
+                map(operator.add, lengths, texts)
+            )
             metadata = _array_json((len(texts),), (len(texts),), None, dimensions)
         else:
-            content, metadata = _little(values), _array_json(values.shape, values.shape, values.dtype, dimensions)
+            content, metadata = (
+                _little_endian_bytes(values),
+                _array_json(values.shape, values.shape, values.dtype, dimensions),
+            )
         self._write(f"{name}/c.0", content)
         self._write_json(name, metadata)
 
     def _write_json(self, name: str, content: dict[str, Any]) -> None:
         self.metadata[name] = content
-        self._write(f"{name}/zarr.json" if name else "zarr.json", json.dumps(content, ensure_ascii=False).encode())
+        self._write(
+            f"{name}/zarr.json" if name else "zarr.json",
+            json.dumps(content, ensure_ascii=False).encode(),
+        )
 
     def _write(self, name: str, content: bytes | memoryview) -> None:
         (self.path / name).parent.mkdir(parents=True, exist_ok=True)
         self.files[name] = write_file(self.path, name, content)
 
 
-def _little(values: np.ndarray) -> memoryview:
-    return np.ascontiguousarray(values, values.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data
+def _little_endian_bytes(values: np.ndarray) -> memoryview:
+    return (
+        np.ascontiguousarray(values, values.dtype.newbyteorder("<")).reshape(-1).view(np.uint8).data
+    )
 
 
 def _group_json(attributes: dict[str, Any], members: dict[str, Any]) -> dict[str, Any]:
-    """With the metadata of all that is in it, so that opening a run takes one file."""
+    """Metadata of a group and its members, so that opening a run reads one file."""
     consolidated = {"kind": "inline", "must_understand": False, "metadata": members}
-    return {"zarr_format": 3, "node_type": "group", "attributes": attributes, "consolidated_metadata": consolidated}
+    return {
+        "zarr_format": 3,
+        "node_type": "group",
+        "attributes": attributes,
+        "consolidated_metadata": consolidated,
+    }
 
 
-def _array_json(shape: tuple[int, ...], chunk: tuple[int, ...], dtype: Any, dimensions: list[str]) -> dict[str, Any]:
-    """Metadata of an array of numbers or, without a dtype, of texts."""
-    codec = {"name": "vlen-utf8"} if dtype is None else {"name": "bytes", "configuration": {"endian": "little"}}
-    fill: Any = "" if dtype is None else "NaN" if np.issubdtype(dtype, np.floating) else fill_value(dtype).item()
+def _array_json(
+    shape: tuple[int, ...], chunk: tuple[int, ...], dtype: Any, dimensions: list[str]
+) -> dict[str, Any]:
+    """Metadata of an array of numbers, or of strings if `dtype` is None."""
+    codec = (
+        {"name": "vlen-utf8"}
+        if dtype is None
+        else {"name": "bytes", "configuration": {"endian": "little"}}
+    )
+    fill: Any = (
+        ""
+        if dtype is None
+        else "NaN"
+        if np.issubdtype(dtype, np.floating)
+        else fill_value(dtype).item()
+    )
     return {
         "zarr_format": 3,
         "node_type": "array",
         "shape": list(shape),
         "data_type": "string" if dtype is None else np.dtype(dtype).name,
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [max(length, 1) for length in chunk]}},
+        "chunk_grid": {
+            "name": "regular",
+            "configuration": {"chunk_shape": [max(length, 1) for length in chunk]},
+        },
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
         "fill_value": fill,
         "codecs": [codec],
@@ -132,16 +214,20 @@ def _array_json(shape: tuple[int, ...], chunk: tuple[int, ...], dtype: Any, dime
 
 
 def _folder_names(parameters: dict[str, tuple[int, ...]]) -> dict[str, str]:
-    """A folder for each parameter, whatever it is called: names may hold what paths must not.
+    """One folder name per parameter. Parameter names may hold characters that paths must not.
 
     >>> _folder_names({"beta": (2,), "Beta": (), "../x": (), "a/x": ()})
     {'beta': 'beta', 'Beta': 'Beta_', '../x': 'p_.._x', 'a/x': 'a_x'}
     """
     found: dict[str, str] = {}
     for name in parameters:
-        plain = re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:_LONGEST_NAME]
-        plain = plain if re.match(r"[A-Za-z0-9_]", plain) and plain not in ("chain", "draw") else f"p_{plain}"
-        while plain.lower() in map(str.lower, found.values()):  # not every disk tells a from A
-            plain += "_"
-        found[name] = plain
+        safe_name = re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:_LONGEST_NAME]
+        safe_name = (
+            safe_name
+            if re.match(r"[A-Za-z0-9_]", safe_name) and safe_name not in ("chain", "draw")
+            else f"p_{safe_name}"
+        )
+        while safe_name.lower() in map(str.lower, found.values()):  # some file systems ignore case
+            safe_name += "_"
+        found[name] = safe_name
     return found

@@ -1,4 +1,8 @@
-"""Files that are whole or not there: written under a temporary name, synced, renamed. Names from a store stay inside it."""
+"""Atomic writes and safe reads.
+
+Files are written under a temporary name, synced and renamed. Names read from a store cannot lead
+outside its folder.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +16,26 @@ from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from .._errors import InvalidInput
+from ..core.errors import InvalidInput
 
 TEMPORARY = ".tmp"
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
-_PIECE = 2**22
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
+_BYTES_PER_READ = 2**22
 
 
 class StoreError(InvalidInput):
-    """A store that cannot be used: damaged, foreign, of other data, or not to be trusted."""
+    """A store cannot be used: it is damaged, unsafe, not a run, or belongs to other data.
+
+    **Arguments:**
+
+    - `folder`: the folder of the store.
+    - `rule`: what the store must be or have.
+    - `found`: what was found instead.
+    - `cure`: what the user can do.
+
+    >>> print(StoreError(Path("run"), "have one writer", "two writers"))
+    store run must have one writer; got two writers
+    """
 
     def __init__(self, folder: Path, rule: str, found: object, cure: str = ""):
         super().__init__(f"store {folder}", rule, found, cure)
@@ -28,7 +43,7 @@ class StoreError(InvalidInput):
 
 @contextlib.contextmanager
 def blaming(folder: Path, rule: str) -> Iterator[None]:
-    """Whatever goes wrong with what was read from a store is a fault of the store."""
+    """Turn errors in the handling of stored content into a `StoreError`."""
     try:
         yield
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
@@ -39,15 +54,17 @@ def blaming(folder: Path, rule: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def writable(folder: Path) -> Iterator[None]:
-    """A disk that refuses before the run has begun is a fault of the choice of folder."""
+    """Turn an `OSError` before the start of a run into a `StoreError`."""
     try:
         yield
     except OSError as error:
-        raise StoreError(folder, "be a folder that can be written", error.strerror or str(error)) from None
+        raise StoreError(
+            folder, "be a folder that can be written", error.strerror or str(error)
+        ) from None
 
 
-class Written(NamedTuple):
-    """A file as it was written, by which it is known again."""
+class FileDigest(NamedTuple):
+    """Size and checksum of a file as written."""
 
     bytes: int
     sha256: str
@@ -55,7 +72,10 @@ class Written(NamedTuple):
 
 @contextlib.contextmanager
 def replaced(folder: Path, name: str) -> Iterator[BinaryIO]:
-    """The file `name` in `folder`, to be written: then all of it is on the disk, or what was there before is."""
+    """Open the file `name` in `folder` for an atomic write.
+
+    Afterwards the disk holds either the complete new file or the old one.
+    """
     path = folder / name
     temporary = path.with_name(path.name + TEMPORARY)
     try:
@@ -70,14 +90,15 @@ def replaced(folder: Path, name: str) -> Iterator[BinaryIO]:
     sync_folder(path.parent)
 
 
-def write_file(folder: Path, name: str, content: bytes | memoryview) -> Written:
+def write_file(folder: Path, name: str, content: bytes | memoryview) -> FileDigest:
+    """Write a file atomically."""
     with replaced(folder, name) as file:
         file.write(content)
-    return Written(len(content), hashlib.sha256(content).hexdigest())
+    return FileDigest(len(content), hashlib.sha256(content).hexdigest())
 
 
 def sync_folder(folder: Path) -> None:
-    """Renames in a folder are on the disk when the folder is. Windows cannot be asked for that."""
+    """Flush renames in a folder to the disk. Windows does not support this."""
     if os.name == "nt":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -89,8 +110,11 @@ def sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def open_inside(folder: Path, name: str) -> Iterator[BufferedReader]:
-    """A plain file inside `folder`. A name or a link that leads out of it is refused, as are pipes and devices."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or ".." in name.split("/"):
+    """Open a plain file inside `folder` for reading.
+
+    Names and links that lead outside the folder, pipes and devices are refused.
+    """
+    if not isinstance(name, str) or not _SAFE_NAME.fullmatch(name) or ".." in name.split("/"):
         raise StoreError(folder, "name files inside itself", name)
     path = folder / name
     for part in (path, *path.parents):
@@ -98,15 +122,17 @@ def open_inside(folder: Path, name: str) -> Iterator[BufferedReader]:
             break
         if part.is_symlink():
             raise StoreError(folder, "hold files, not links", str(part.name))
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    descriptor = os.open(
+        path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    )
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise StoreError(folder, "hold plain files", name)
         yield file
 
 
-def is_intact(folder: Path, name: str, written: Written) -> bool:
-    """Whether the file is there, and the one that was written."""
+def is_intact(folder: Path, name: str, written: FileDigest) -> bool:
+    """Whether the file exists and matches its digest."""
     try:
         with open_inside(folder, name) as file:
             return os.fstat(file.fileno()).st_size == written.bytes and sum_of(file) == written
@@ -114,28 +140,31 @@ def is_intact(folder: Path, name: str, written: Written) -> bool:
         return False
 
 
-def sum_of(file: BinaryIO) -> Written:
-    """Of what is left to read."""
+def sum_of(file: BinaryIO) -> FileDigest:
+    """Digest the rest of an open file."""
     digest, size = hashlib.sha256(), 0
-    while piece := file.read(_PIECE):
+    while piece := file.read(_BYTES_PER_READ):
         digest.update(piece)
         size += len(piece)
-    return Written(size, digest.hexdigest())
+    return FileDigest(size, digest.hexdigest())
 
 
 @contextlib.contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
-    """One writer at a time; a second is refused. The lock goes with the process, however that ends."""
+    """Lock the folder for one writer; refuse a second writer.
+
+    The lock ends with the process, however the process ends.
+    """
     try:
         import fcntl
-    except ImportError:  # no such locks on this system
+    except ImportError:  # the system has no such locks
         yield
         return
     with writable(folder):
-        file = open(folder / "lock", "wb")  # noqa: SIM115  (it is closed below, and with it the lock)
+        file = open(folder / "lock", "wb")  # noqa: SIM115  (closed below, which releases the lock)
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise StoreError(folder, "have one writer", "a process that writes to it now") from None
+            raise StoreError(folder, "have one writer", "a second writing process") from None
         yield

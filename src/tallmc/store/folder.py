@@ -1,4 +1,4 @@
-"""Where a run is to be stored, and what shall be said about it there."""
+"""The folder of a stored run, and the notes stored with it."""
 
 from __future__ import annotations
 
@@ -8,24 +8,31 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .._errors import InvalidInput
+from ..core.errors import InvalidInput
 
 
 @dataclasses.dataclass(frozen=True)
 class Folder:
-    """`sample(..., store=Folder("run", labels={"beta": ["intercept", "age"]}))`; `store="run"` is `Folder("run")`.
+    """A folder for `sample(..., store=...)`, with notes; `store="run"` means `Folder("run")`.
 
-    `about` is any JSON that should travel with the run: where the data came from, say.
+    **Arguments:**
+
+    - `path`: a new or empty folder.
+    - `labels`: names for the entries of vector parameters.
+    - `about`: any JSON to store with the run, such as the origin of the data.
+
+    >>> Folder("run", labels={"beta": ["intercept", "age"]}).labels["beta"][1]
+    'age'
     """
 
     path: Path | str
     labels: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
-    """Names for the entries of a vector parameter."""
     about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def as_folder(store: str | os.PathLike[str] | Folder) -> Folder:
-    """
+    """Convert a path to a `Folder`.
+
     >>> as_folder("run").path.name
     'run'
     """

@@ -1,4 +1,7 @@
-"""The manifest: the only truth about what is complete. It knows every file by its sha256, and itself as well."""
+"""The manifest: the list of complete blocks and files.
+
+The manifest holds the sha256 of every file, and of itself.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .chunks import Series, is_intact_block
-from .files import StoreError, Written, is_intact, open_inside, sync_folder, write_file
+from .files import FileDigest, StoreError, is_intact, open_inside, sync_folder, write_file
 
 MANIFEST, NEXT, PREVIOUS = "manifest.json", "manifest.next.json", "manifest.previous.json"
-_FORMAT, _VERSION = "tallmc-run", 2
+_FORMAT, _VERSION = "tallmc-run", 3
 _MOST_BYTES = 2**28
 
 
@@ -24,13 +27,13 @@ class BlockEntry(NamedTuple):
     number: int
     n_draws: int
     step: int
-    draws: Written
-    state: Written | None
-    """None once it was given up: a large state is kept for the last blocks only."""
+    draws: FileDigest
+    state: FileDigest | None
+    """None if the state was deleted: large states are kept for the last blocks only."""
 
     @property
     def draws_name(self) -> str:
-        """What they are called where they are damaged; they are in chunks with those of other blocks."""
+        """A name for messages; the draws share chunk files with other blocks."""
         return f"draws of block {self.number}"
 
     @property
@@ -40,16 +43,18 @@ class BlockEntry(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    setup: dict[str, Written]
-    """Files of the setup, by name."""
+    """The complete part of a stored run."""
+
+    setup: dict[str, FileDigest]
+    """Digests of the setup files, by name."""
     series: Series | None = None
-    """What the draws are; None before the first block."""
+    """The arrays of the draws; None before the first block."""
     blocks: tuple[BlockEntry, ...] = ()
     progress: dict[str, Any] = dataclasses.field(default_factory=dict)
-    """Seconds spent so far, outcomes, and the goal as it stands."""
+    """Facts about the end of the run: seconds, warnings, what stopped it."""
     finished: bool = False
-    exported: dict[str, Written] = dataclasses.field(default_factory=dict)
-    """Files that make draws.zarr a Zarr, by name."""
+    exported: dict[str, FileDigest] = dataclasses.field(default_factory=dict)
+    """Digests of the metadata files of draws.zarr, by name."""
 
     @property
     def n_draws(self) -> int:
@@ -57,9 +62,9 @@ class Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Replace the manifest; the one before it stays, for the case that this one is damaged later."""
+    """Replace the manifest; the previous manifest is kept as a fallback."""
     content = {"format": _FORMAT, "version": _VERSION, **dataclasses.asdict(manifest)}
-    text = json.dumps({"sha256": _sum_of(content), **content}, allow_nan=False)
+    text = json.dumps({"sha256": _checksum(content), **content}, allow_nan=False)
     write_file(folder, NEXT, text.encode())
     if (folder / MANIFEST).exists():
         os.replace(folder / MANIFEST, folder / PREVIOUS)
@@ -68,85 +73,102 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path) -> tuple[Manifest, list[str]]:
-    """The newest manifest that is whole, and the names of those that are not."""
-    # The next one is alone for a moment, between two renames.
+    """The newest intact manifest, and the names of damaged ones."""
+    # Between the two renames of `write_manifest`, only NEXT and PREVIOUS exist.
     present = [name for name in (MANIFEST, NEXT, PREVIOUS) if os.path.lexists(folder / name)]
     if not present:
-        raise StoreError(folder, "be the folder of a run", "a folder without manifest" if folder.is_dir() else "no folder")
+        raise StoreError(
+            folder,
+            "be the folder of a run",
+            "a folder without a manifest" if folder.is_dir() else "no folder",
+        )
     found, damaged = [], [] if MANIFEST in present or NEXT in present else [MANIFEST]
     for name in present:
         try:
             with open_inside(folder, name) as file:
                 if os.fstat(file.fileno()).st_size > _MOST_BYTES:
                     raise StoreError(folder, "have a manifest of reasonable size", name)
-                found.append(_parsed(folder, file.read()))
+                found.append(_parse(folder, file.read()))
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             damaged.append(name)
-            problem = error
+            last_error = error
     if not found:
-        raise StoreError(folder, "have an intact manifest", str(problem), "Restore the folder from a copy.")
+        raise StoreError(
+            folder, "have an intact manifest", str(last_error), "Restore the folder from a copy."
+        )
     return found[0], damaged
 
 
 def damaged_files(folder: Path, manifest: Manifest) -> list[str]:
-    """Files of the setup, states and draws of blocks that are missing, or not as they were written."""
+    """Setup files, states and draws that are missing or do not match their digests."""
     named = dict(manifest.setup)
     damaged, first = [], 0
     for block in manifest.blocks:
-        if manifest.series is None or not is_intact_block(folder, manifest.series, first, block.n_draws, block.draws):
+        if manifest.series is None or not is_intact_block(
+            folder, manifest.series, first, block.n_draws, block.draws
+        ):
             damaged.append(block.draws_name)
         if block.state is not None:
             named[block.state_name] = block.state
         first += block.n_draws
-    return damaged + [name for name, written in named.items() if not is_intact(folder, name, written)]
+    return damaged + [
+        name for name, written in named.items() if not is_intact(folder, name, written)
+    ]
 
 
 def intact_blocks(manifest: Manifest, damaged: Collection[str]) -> tuple[BlockEntry, ...]:
-    """The longest part of the run, from its start, of which all draws are intact, up to a block whose state is too."""
-    good = 0
+    """The longest initial part of the run with intact draws that ends with an intact state."""
+    n_intact = 0
     for count, block in enumerate(manifest.blocks, start=1):
         if block.draws_name in damaged:
             break
         if block.state is not None and block.state_name not in damaged:
-            good = count
-    return manifest.blocks[:good]
+            n_intact = count
+    return manifest.blocks[:n_intact]
 
 
-def _sum_of(content: dict[str, Any]) -> str:
+def _checksum(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
-def _parsed(folder: Path, text: bytes) -> Manifest:
+def _parse(folder: Path, text: bytes) -> Manifest:
     content = json.loads(text.decode())
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
-        raise StoreError(folder, "be the folder of a run", "a manifest of something else")
+        raise StoreError(folder, "be the folder of a run", "the manifest of another format")
     if content.get("version") != _VERSION:
-        raise StoreError(folder, f"be of version {_VERSION}", content.get("version"), "Use the tallmc that wrote it.")
-    if content.pop("sha256", None) != _sum_of(content):
-        raise StoreError(folder, "have an intact manifest", "one whose sum is another")
+        raise StoreError(
+            folder,
+            f"be of version {_VERSION}",
+            content.get("version"),
+            "Use the version of tallmc that wrote it.",
+        )
+    if content.pop("sha256", None) != _checksum(content):
+        raise StoreError(folder, "have an intact manifest", "a manifest with a wrong checksum")
     return Manifest(
-        setup=_files(content["setup"]),
+        setup=_parse_files(content["setup"]),
         series=None if content["series"] is None else Series.parsed(content["series"]),
-        blocks=tuple(_block(entry) for entry in content["blocks"]),
+        blocks=tuple(_parse_block(entry) for entry in content["blocks"]),
         progress=dict(content["progress"]),
         finished=bool(content["finished"]),
-        exported=_files(content["exported"]),
+        exported=_parse_files(content["exported"]),
     )
 
 
-def _block(entry: list[Any]) -> BlockEntry:
+def _parse_block(entry: list[Any]) -> BlockEntry:
     number, n_draws, step, draws, state = entry
     if not all(isinstance(value, int) and value >= 0 for value in (number, n_draws, step)):
-        raise ValueError("a block that is not numbered")
-    return BlockEntry(number, n_draws, step, _written(draws), None if state is None else _written(state))
+        raise ValueError("a block entry needs three non-negative integers")
+    return BlockEntry(
+        number, n_draws, step, _parse_digest(draws), None if state is None else _parse_digest(state)
+    )
 
 
-def _files(entries: dict[str, Any]) -> dict[str, Written]:
-    return {str(name): _written(entry) for name, entry in entries.items()}
+def _parse_files(entries: dict[str, Any]) -> dict[str, FileDigest]:
+    return {str(name): _parse_digest(entry) for name, entry in entries.items()}
 
 
-def _written(entry: list[Any]) -> Written:
+def _parse_digest(entry: list[Any]) -> FileDigest:
     size, sha256 = entry
     if not isinstance(size, int) or not isinstance(sha256, str):
-        raise TypeError("a file without size or sum")
-    return Written(size, sha256)
+        raise TypeError("a file entry needs a size and a sha256")
+    return FileDigest(size, sha256)

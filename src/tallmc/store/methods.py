@@ -1,7 +1,7 @@
-"""Methods as data: the class and the settings of every part, its arrays apart. Only the library's own parts are read back.
+"""Methods as JSON: the class and the settings of every part. Arrays are stored separately.
 
-A part that holds a function, as `Recipe` does, or that is of a class of your own, cannot be written down; such a method is given
-to `resume` again.
+Only the library's own parts are read back. A part that holds a function, such as `Recipe`, or that
+has a class of your own cannot be stored; pass such a method to `resume`.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ from typing import Any
 import numpy as np
 
 from .. import dynamics, geometry, gradient, schedule, subsample
-from .._method import AbstractMethod, Method
-from ..automatic import Automatic
 from ..correction import NoiseCorrection
-from ..firefly import FlyMC
+from ..methods.automatic import Automatic
+from ..methods.base import AbstractMethod
+from ..methods.firefly import FlyMC
+from ..methods.method import Method
 
-_PLAIN = (bool, int, float, str, type(None))
+_SCALARS = (bool, int, float, str, type(None))
 
 
-class NotData(Exception):
-    """A method that cannot be written down; says which part of it."""
+class NotSerialisable(Exception):
+    """A method cannot be stored; the message names the part."""
 
 
 def encode_method(method: AbstractMethod) -> tuple[Any, dict[str, np.ndarray]]:
-    """The method as JSON, and the arrays that it refers to by name.
+    """Encode a method as JSON, and the arrays that the JSON refers to by name.
 
     >>> encode_method(FlyMC(step_size=0.02))[0]["fields"]["geometry"]
     {'part': 'Identity', 'fields': {}}
@@ -37,16 +38,20 @@ def encode_method(method: AbstractMethod) -> tuple[Any, dict[str, np.ndarray]]:
     def encode(value: Any) -> Any:
         if isinstance(value, np.generic):
             value = value.item()
-        if isinstance(value, _PLAIN):
+        if isinstance(value, _SCALARS):
             return value
-        if _parts().get(type(value).__name__) is type(value):
-            fields = {field.name: encode(getattr(value, field.name)) for field in dataclasses.fields(value) if field.init}
+        if _library_parts().get(type(value).__name__) is type(value):
+            fields = {
+                field.name: encode(getattr(value, field.name))
+                for field in dataclasses.fields(value)
+                if field.init
+            }
             return {"part": type(value).__name__, "fields": fields}
         if callable(value):
-            raise NotData(f"the function {getattr(value, '__name__', value)!r}")
+            raise NotSerialisable(f"the function {getattr(value, '__name__', value)!r}")
         numbers = np.asarray(value)
         if numbers.dtype.kind not in "biuf":
-            raise NotData(f"a {type(value).__name__}")
+            raise NotSerialisable(f"a {type(value).__name__}")
         name = f"{len(arrays)}"
         arrays[name] = numbers
         return {"array": name}
@@ -55,29 +60,29 @@ def encode_method(method: AbstractMethod) -> tuple[Any, dict[str, np.ndarray]]:
 
 
 def decode_method(content: Any, arrays: Mapping[str, np.ndarray]) -> AbstractMethod:
-    """What `encode_method` wrote down; raises ValueError where it is something else."""
+    """Decode the result of `encode_method`; raises ValueError for other content."""
 
     def decode(content: Any) -> Any:
-        if isinstance(content, _PLAIN):
+        if isinstance(content, _SCALARS):
             return content
         if not isinstance(content, dict):
-            raise ValueError("a setting that is no part, array, number or text")
+            raise ValueError("a setting is not a part, array, number or text")
         if set(content) == {"array"}:
             return arrays[content["array"]]
-        part = _parts().get(str(content.get("part")))
+        part = _library_parts().get(str(content.get("part")))
         if part is None or not isinstance(content.get("fields"), dict):
-            raise ValueError(f"{content.get('part')!r}, which is no part of tallmc")
+            raise ValueError(f"{content.get('part')!r} is not a part of tallmc")
         return part(**{str(name): decode(value) for name, value in content["fields"].items()})
 
     method = decode(content)
     if not isinstance(method, AbstractMethod):
-        raise ValueError("a part in place of a method")
+        raise ValueError("the content is a part, not a method")
     return method
 
 
 @functools.cache
-def _parts() -> dict[str, Any]:
-    """The classes that methods are made of."""
+def _library_parts() -> dict[str, Any]:
+    """The library's classes that methods consist of, by name."""
     kinds = (
         dynamics.DynamicsChoice,
         gradient.GradientChoice,

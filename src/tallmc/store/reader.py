@@ -1,4 +1,7 @@
-"""Reading a store: the draws of its intact blocks as one array, on disk where they are too many for memory."""
+"""Read a store: the draws of its intact blocks as one array.
+
+Draws that are too large for memory are mapped from disk.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._account import Account
-from .._draws import Draws, Timing
-from .._kept import Block, Snapshot
-from .._layout import Layout
-from .._outcome import Outcome
+from ..core.layout import Layout
+from ..core.outcome import Outcome
+from ..engine.sinks import DrawBlock, Snapshot
+from ..methods.account import Account
+from ..results.draws import Draws, Timing
 from .arrays import read_arrays
 from .chunks import read_block
 from .files import StoreError, blaming
@@ -28,33 +31,36 @@ from .methods import decode_method
 from .setup import Setup, read_setup
 
 _IN_MEMORY = 2**27
-_LEAF = "leaf/"
+_LEAF_PREFIX = "leaf/"
 
 
 @dataclasses.dataclass(frozen=True)
-class Opened:
-    """A store, checked."""
+class OpenStore:
+    """A store whose files have been checked."""
 
     path: Path
     manifest: Manifest
-    """Of what is intact."""
+    """The intact part of the manifest."""
     setup: Setup
     damaged: tuple[str, ...]
-    """Files and draws that are missing, or not as they were written."""
+    """Files and draws that are missing or do not match their digests."""
     lost: int
-    """Blocks that cannot be used for that: those with damaged draws or states, and all that come after."""
+    """Number of unusable blocks: damaged blocks and all blocks after them."""
 
     @property
     def blocks(self) -> tuple[BlockEntry, ...]:
         return self.manifest.blocks
 
     def snapshot(self) -> Snapshot | None:
-        """Where the run stands; None before its first block."""
+        """The state after the last block; None before the first block."""
         return read_snapshot(self.path, self.blocks[-1]) if self.blocks else None
 
 
-def open_store(store: Any) -> Opened:
-    """Raises unless there is a run whose setup is intact; damaged blocks are left out, and all that come after them."""
+def open_store(store: Any) -> OpenStore:
+    """Open and check a store. A damaged block and all later blocks are left out.
+
+    Raises `StoreError` if the folder has no run with an intact setup.
+    """
     path = Path(as_folder(store).path)
     manifest, damaged = read_manifest(path)
     damaged += damaged_files(path, manifest)
@@ -63,16 +69,26 @@ def open_store(store: Any) -> Opened:
     series = manifest.series if good else None
     whole = manifest if not lost else Manifest(setup=manifest.setup, series=series, blocks=good)
     with blaming(path, "have a readable setup"):
-        return Opened(path, whole, read_setup(path, manifest.setup), tuple(damaged), lost)
+        return OpenStore(path, whole, read_setup(path, manifest.setup), tuple(damaged), lost)
 
 
 def load(store: Any) -> Draws:
-    """The draws of a stored run so far, without its posterior. Large arrays are mapped from disk, not read into memory.
+    """Load the draws of a stored run, finished or not. The posterior is not needed.
+
+    Large arrays are mapped from disk, not read into memory.
+
+    **Arguments:**
+
+    - `store`: the folder of the run.
+
+    **Returns:** the draws, as `Draws`. `params` is a dict by parameter name.
+
+    **Raises:** `StoreError` if the folder is not a usable run or has no draws yet.
 
     >>> import tempfile, numpy as np, tallmc
-    >>> posterior = tallmc.models.linear_regression(np.ones((100, 1)), np.arange(100.0), prior_variance=1e6)
+    >>> posterior = tallmc.models.linear_regression(np.ones((9, 1)), np.ones(9), prior_variance=1.0)
     >>> run = tempfile.mkdtemp() + "/run"
-    >>> draws = tallmc.sample(posterior, tallmc.mala(0.01), draws=50, store=run)
+    >>> draws = tallmc.sample(posterior, tallmc.mala(0.1), draws=50, store=run)
     >>> bool((tallmc.load(run).positions == draws.positions).all())
     True
     """
@@ -82,15 +98,15 @@ def load(store: Any) -> Draws:
     return draws_of(opened)
 
 
-def draws_of(opened: Opened) -> Draws:
-    """What the store says of the run; parameters are named as in `init`, in a dict in place of its structure."""
+def draws_of(opened: OpenStore) -> Draws:
+    """The draws in a store; `params` is a dict by parameter name."""
     with blaming(opened.path, "say what was run"):
         return _draws_of(opened)
 
 
-def _draws_of(opened: Opened) -> Draws:
+def _draws_of(opened: OpenStore) -> Draws:
     content, progress, state = opened.setup.content, opened.manifest.progress, opened.snapshot()
-    assert state is not None, "asked for only where there are blocks"
+    assert state is not None, "callers check that there are blocks"
     names = {str(name): tuple(map(int, shape)) for name, shape in content["parameters"].items()}
     treedef = jax.tree.structure(collections.OrderedDict.fromkeys(names, 0))
     whole = read_whole(opened.path, opened.manifest)
@@ -105,7 +121,9 @@ def _draws_of(opened: Opened) -> Draws:
         outcomes=tuple(Outcome(int(code)) for code in state.leaves[".outcome"]),
         n_row_evals_sampling=state.rows_touched,
         n_row_evals_preparation=int(content["n_row_evals"]),
-        timing=Timing(float(content["seconds"]), float(seconds.get("compilation", 0.0)), state.seconds),
+        timing=Timing(
+            float(content["seconds"]), float(seconds.get("compilation", 0.0)), state.seconds
+        ),
         layout=Layout(treedef, tuple(names), tuple(names.values())),
         settings={
             "method": method or content["method_shown"],
@@ -113,34 +131,50 @@ def _draws_of(opened: Opened) -> Draws:
             "tallmc_version": content["environment"]["tallmc"],
             "jax_version": content["environment"]["jax"],
         },
-        account=None if account is None else _with_run(account, method, progress),
+        account=None if account is None else _account_after_run(account, method, progress),
+        stopped_by=progress.get("stopped_by"),
     )
 
 
-def _with_run(account: Account, method: Any, progress: dict[str, Any]) -> Account:
+def _account_after_run(account: Account, method: Any, progress: dict[str, Any]) -> Account:
     inflation = progress.get("inflation")
     doubts = tuple(map(str, progress.get("doubts", account.doubts)))
     return dataclasses.replace(
-        account, method=method, doubts=doubts, inflation=None if inflation is None else np.asarray(inflation, float)
+        account,
+        method=method,
+        doubts=doubts,
+        inflation=None if inflation is None else np.asarray(inflation, float),
     )
 
 
 def snapshot_arrays(snapshot: Snapshot) -> dict[str, np.ndarray]:
-    """A snapshot as it is stored."""
-    numbers = {name: np.asarray(getattr(snapshot, name)) for name in ("step", "rows_before", "rows_touched", "seconds")}
-    return numbers | {f"{_LEAF}{name}": values for name, values in snapshot.leaves.items()}
+    """Encode a snapshot as arrays."""
+    numbers = {
+        name: np.asarray(getattr(snapshot, name))
+        for name in ("step", "rows_before", "rows_touched", "seconds")
+    }
+    return numbers | {f"{_LEAF_PREFIX}{name}": values for name, values in snapshot.leaves.items()}
 
 
 def read_snapshot(folder: Path, entry: BlockEntry) -> Snapshot:
+    """Read the state after a block."""
     arrays = read_arrays(folder, entry.state_name)
-    leaves = {name.removeprefix(_LEAF): values for name, values in arrays.items() if name.startswith(_LEAF)}
+    leaves = {
+        name.removeprefix(_LEAF_PREFIX): values
+        for name, values in arrays.items()
+        if name.startswith(_LEAF_PREFIX)
+    }
     with blaming(folder, "hold the state of a run"):
-        step, rows, seconds = int(arrays["step"]), int(arrays["rows_touched"]), float(arrays["seconds"])
+        step, rows, seconds = (
+            int(arrays["step"]),
+            int(arrays["rows_touched"]),
+            float(arrays["seconds"]),
+        )
         return Snapshot(step, arrays["rows_before"], rows, seconds, leaves)
 
 
-def read_blocks(folder: Path, manifest: Manifest) -> Iterator[Block]:
-    """The draws, so few at a time that memory does not grow with their number."""
+def read_blocks(folder: Path, manifest: Manifest) -> Iterator[DrawBlock]:
+    """Yield the draws chunk by chunk, so memory does not grow with their number."""
     series, draws = manifest.series, manifest.n_draws
     if series is None:
         return
@@ -148,21 +182,27 @@ def read_blocks(folder: Path, manifest: Manifest) -> Iterator[Block]:
         yield read_block(folder, series, first, min(series.chunk, draws - first))
 
 
-def read_whole(folder: Path, manifest: Manifest, unsaved: Sequence[Block] = ()) -> Block:
-    """Blocks end to end, with those that are in memory still. What is large is a file without a name, mapped into memory."""
-    expected = sum(entry.draws.bytes for entry in manifest.blocks) + sum(block.n_bytes for block in unsaved)
-    place = folder if expected > _IN_MEMORY else None
-    positions, stats = _Sink(place), collections.defaultdict[str, _Sink](lambda: _Sink(place))
+def read_whole(folder: Path, manifest: Manifest, unsaved: Sequence[DrawBlock] = ()) -> DrawBlock:
+    """Join the stored blocks and the unsaved ones.
+
+    Large arrays are unnamed temporary files, mapped into memory.
+    """
+    expected = sum(entry.draws.bytes for entry in manifest.blocks) + sum(
+        block.n_bytes for block in unsaved
+    )
+    file_folder = folder if expected > _IN_MEMORY else None
+    positions = _GrowingArray(file_folder)
+    stats = collections.defaultdict[str, _GrowingArray](lambda: _GrowingArray(file_folder))
     for block in itertools.chain(read_blocks(folder, manifest), unsaved):
         positions.add(np.moveaxis(block.positions, 1, 0))
         for name, values in block.stats.items():
             stats[name].add(np.moveaxis(values, 1, 0))
-    found = {name: np.moveaxis(sink.whole(), 0, 1) for name, sink in stats.items()}
-    return Block(np.moveaxis(positions.whole(), 0, 1), found)
+    found = {name: np.moveaxis(grown.whole(), 0, 1) for name, grown in stats.items()}
+    return DrawBlock(np.moveaxis(positions.whole(), 0, 1), found)
 
 
-class _Sink:
-    """An array that grows along its first axis: in memory, or in a file of that folder that goes when it is let go of."""
+class _GrowingArray:
+    """An array that grows along its first axis, in memory or in a temporary file in `folder`."""
 
     def __init__(self, folder: Path | None):
         self.parts: list[np.ndarray] = []
@@ -177,8 +217,8 @@ class _Sink:
             try:
                 self.file.write(np.ascontiguousarray(part).data)
                 return
-            except OSError:  # no room on the disk: what is written is read back, and memory takes the rest
-                self._give_up_file(len(part))
+            except OSError:  # the disk is full: continue in memory
+                self._move_to_memory(len(part))
         self.parts.append(part)
 
     def whole(self) -> np.ndarray:
@@ -187,19 +227,27 @@ class _Sink:
         self.file.flush()
         return np.memmap(self.file, self.dtype, "r", shape=self.shape)
 
-    def _give_up_file(self, last: int) -> None:
+    def _move_to_memory(self, last: int) -> None:
+        """Read the file back, without the last, incomplete part."""
         assert self.file is not None
         before = (self.shape[0] - last, *self.shape[1:])
         self.file.seek(0)
-        self.parts.append(np.frombuffer(self.file.read(math.prod(before) * self.dtype.itemsize), self.dtype).reshape(before))
+        self.parts.append(
+            np.frombuffer(
+                self.file.read(math.prod(before) * self.dtype.itemsize), self.dtype
+            ).reshape(before)
+        )
         self.file = None
 
 
 def _unnamed_file(folder: Path) -> Any:
-    """On the disk of the store rather than in the system's folder for temporary files, which may be memory."""
-    for place in (folder, None):
+    """A temporary file on the disk of the store, if possible.
+
+    The system's folder for temporary files may be in memory.
+    """
+    for file_folder in (folder, None):
         try:
-            return tempfile.TemporaryFile(dir=place)
+            return tempfile.TemporaryFile(dir=file_folder)
         except OSError:
             continue
     return None

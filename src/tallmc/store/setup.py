@@ -1,8 +1,7 @@
-"""What a run was asked for and what preparation made of it, as JSON and arrays; and back, given the posterior.
+"""Store a run plan as JSON and arrays, and restore it for a given posterior.
 
-The kernel's arrays (weights, tables, the anchor's gradient and curvature) are stored, its structure is not: the method, which is
-stored as data, is prepared again with the stored anchor, and the stored arrays are put in the places of those that this gives.
-The rows themselves are the posterior's, and are not stored.
+The structure and the arrays of the kernel are stored, except for its model. The model comes with
+the posterior, whose rows are not stored either. Resuming a run does not prepare the method again.
 """
 
 from __future__ import annotations
@@ -16,48 +15,55 @@ from pathlib import Path
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._account import Account, Bias, Budget
-from .._anchor import Anchor
-from .._errors import InvalidInput
-from .._goal import Goal
-from .._leaves import named_leaves, with_leaves
-from .._method import AbstractMethod
-from .._posterior import AbstractPosterior
-from .._started import Started
+from ..anchor.anchor import Anchor
+from ..core.errors import InvalidInput
+from ..engine.goal import Goal
+from ..methods.account import Account, Bias, ErrorBudget
+from ..methods.base import AbstractMethod
+from ..methods.run_plan import RunPlan
+from ..models.posterior import AbstractPosterior
 from .arrays import read_arrays, write_arrays
-from .files import StoreError, Written, is_intact, open_inside, write_file
+from .files import FileDigest, StoreError, is_intact, open_inside, write_file
 from .fingerprint import environment, fingerprint
 from .folder import Folder
-from .methods import NotData, decode_method, encode_method
+from .kernels import decode_kernel, encode_kernel
+from .methods import NotSerialisable, decode_method, encode_method
 from .weights import weight_curve
 
-_COPIES = ("setup", "setup-copy")
+_COPY_NAMES = ("setup", "setup-copy")
 _MOST_BYTES = 2**26
-_NONE = type(None)
-_KINDS: dict[str, Any] = {
-    **dict.fromkeys(("goal", "posterior", "parameters", "labels", "about", "environment"), dict),
-    **dict.fromkeys(("method", "account", "anchor", "weights"), (dict, _NONE)),
+_NONE_TYPE = type(None)
+_CONTENT_TYPES: dict[str, Any] = {
+    **dict.fromkeys(
+        ("goal", "posterior", "parameters", "labels", "about", "environment", "kernel"), dict
+    ),
+    **dict.fromkeys(("method", "account", "anchor", "weights"), (dict, _NONE_TYPE)),
     **dict.fromkeys(("seed", "burn_in", "thin", "n_row_evals", "n_rows"), int),
     **dict.fromkeys(("method_shown", "dtype", "started"), str),
     "has_accept_step": bool,
-    "not_data": (str, _NONE),
+    "not_data": (str, _NONE_TYPE),
     "seconds": (int, float),
 }
-"""What a setup says, and how."""
+"""The keys of a setup, and their types."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
+    """A run plan as JSON content and named arrays."""
+
     content: dict[str, Any]
     arrays: dict[str, np.ndarray]
 
     def group(self, name: str) -> dict[str, np.ndarray]:
-        """The arrays under `name/`, without that."""
-        return {key.removeprefix(f"{name}/"): values for key, values in self.arrays.items() if key.startswith(f"{name}/")}
+        """The arrays whose names begin with `name/`, without this prefix."""
+        return {
+            key.removeprefix(f"{name}/"): values
+            for key, values in self.arrays.items()
+            if key.startswith(f"{name}/")
+        }
 
     @property
     def goal(self) -> Goal:
@@ -65,13 +71,13 @@ class Setup:
 
     @property
     def account(self) -> Account | None:
-        """What the automatic choice said before the run; its method is for `restored` to know."""
+        """The account of the automatic choice before the run, without its method."""
         stored, bias = self.content["account"], self.group("bias")
         if stored is None:
             return None
         return Account(
             method=None,
-            budget=Budget(**stored["budget"]),
+            budget=ErrorBudget(**stored["budget"]),
             reasons=tuple(map(str, stored["reasons"])),
             doubts=tuple(map(str, stored["doubts"])),
             bias=Bias(**bias) if bias else None,
@@ -79,58 +85,68 @@ class Setup:
         )
 
 
-def make_setup(posterior: AbstractPosterior, started: Started, folder: Folder) -> Setup:
-    own = {id(leaf) for leaf in jax.tree.leaves(posterior) if eqx.is_array(leaf)}
-    kernel = {path: leaf for path, leaf in named_leaves(started.kernel).items() if id(leaf) not in own}
-    groups: dict[str, Mapping[str, Any]] = {"kernel": kernel, "anchor": _anchor_arrays(started.anchor)}
+def make_setup(plan: RunPlan, folder: Folder) -> Setup:
+    """Encode a plan."""
+    posterior = plan.posterior
+    structure, kernel = encode_kernel(plan.kernel, plan.method)
+    groups: dict[str, Mapping[str, Any]] = {"kernel": kernel, "anchor": _anchor_arrays(plan.anchor)}
     try:
-        method, groups["method"] = encode_method(started.method)
+        method, groups["method"] = encode_method(plan.method)
         not_data = None
-    except NotData as error:
+    except NotSerialisable as error:
         method, not_data = None, str(error)
-    account = started.account
+    account = plan.account
     if account is not None and account.bias is not None:
         groups["bias"] = account.bias._asdict()
-    arrays = {f"{group}/{name}": np.asarray(values) for group, found in groups.items() for name, values in found.items()}
+    arrays = {
+        f"{group}/{name}": np.asarray(values)
+        for group, found in groups.items()
+        for name, values in found.items()
+    }
     content = {
         "method": method,
-        "method_shown": " · ".join(started.method.axes.values()),
-        "has_accept_step": started.method.has_accept_step,
+        "method_shown": " · ".join(plan.method.axes.values()),
+        "has_accept_step": plan.method.has_accept_step,
         "not_data": not_data,
-        "seed": started.seed,
-        "burn_in": started.burn_in,
-        "thin": started.thin,
-        "goal": started.goal._asdict(),
-        "n_row_evals": started.n_row_evals,
-        "seconds": started.seconds,
+        "seed": plan.seed,
+        "burn_in": plan.burn_in,
+        "thin": plan.thin,
+        "goal": plan.goal._asdict(),
+        "n_row_evals": plan.n_row_evals,
+        "seconds": plan.seconds,
         "account": None if account is None else _account_content(account),
-        "anchor": None if started.anchor is None else _anchor_numbers(started.anchor),
+        "anchor": None if plan.anchor is None else _anchor_numbers(plan.anchor),
         "posterior": fingerprint(posterior),
         "n_rows": posterior.n_rows,
         "dtype": jnp.dtype(posterior.dtype).name,
-        "parameters": {name: list(shape) for name, shape in zip(posterior.layout.names, posterior.layout.shapes, strict=True)},
+        "parameters": {
+            name: list(shape)
+            for name, shape in zip(posterior.layout.names, posterior.layout.shapes, strict=True)
+        },
         "labels": {name: list(entries) for name, entries in folder.labels.items()},
         "about": dict(folder.about),
-        "weights": weight_curve(started.kernel),
+        "kernel": structure,
+        "weights": weight_curve(plan.kernel),
         "environment": environment(),
         "started": time.strftime("%Y-%m-%d %H:%M:%S %z"),
     }
-    return Setup(content, arrays | {"start": np.asarray(started.start)})
+    return Setup(content, arrays | {"start": np.asarray(plan.start)})
 
 
-def write_setup(folder: Path, setup: Setup) -> dict[str, Written]:
-    """Twice: it is written once, and without it no block is of any use."""
+def write_setup(folder: Path, setup: Setup) -> dict[str, FileDigest]:
+    """Write two copies, because the blocks are useless without the setup."""
     text = json.dumps(setup.content, indent=1, ensure_ascii=False, allow_nan=False).encode()
     written = {}
-    for name in _COPIES:
+    for name in _COPY_NAMES:
         written[f"{name}.json"] = write_file(folder, f"{name}.json", text)
         written[f"{name}.npz"] = write_arrays(folder, f"{name}.npz", setup.arrays)
     return written
 
 
-def read_setup(folder: Path, files: dict[str, Written]) -> Setup:
+def read_setup(folder: Path, files: dict[str, FileDigest]) -> Setup:
+    """Read the setup from intact copies."""
     content = arrays = None
-    for name in _COPIES:
+    for name in _COPY_NAMES:
         if content is None and _is_whole(folder, f"{name}.json", files):
             with open_inside(folder, f"{name}.json") as file:
                 if os.fstat(file.fileno()).st_size > _MOST_BYTES:
@@ -139,28 +155,35 @@ def read_setup(folder: Path, files: dict[str, Written]) -> Setup:
         if arrays is None and _is_whole(folder, f"{name}.npz", files):
             arrays = read_arrays(folder, f"{name}.npz")
     if not isinstance(content, dict) or arrays is None:
-        raise StoreError(folder, "have one intact copy of its setup", "none", "Restore the folder from a copy.")
-    for key, kinds in _KINDS.items():
-        if not isinstance(content.get(key), kinds) or (isinstance(content[key], bool) and kinds is int):
-            raise StoreError(folder, f"say its {key} as {kinds}", content.get(key))
+        raise StoreError(
+            folder, "have one intact copy of its setup", "none", "Restore the folder from a copy."
+        )
+    for key, types in _CONTENT_TYPES.items():
+        if not isinstance(content.get(key), types) or (
+            isinstance(content[key], bool) and types is int
+        ):
+            raise StoreError(folder, f"give its {key} as {types}", content.get(key))
     return Setup(content, arrays)
 
 
-def restored(setup: Setup, posterior: AbstractPosterior, method: AbstractMethod | None) -> Started:
-    """The run as it was started; `method` is asked for where the stored one is not data."""
+def restored(setup: Setup, posterior: AbstractPosterior, method: AbstractMethod | None) -> RunPlan:
+    """Restore the stored plan; `method` is required if the store could not hold the method."""
     content = setup.content
     if content["method"] is not None and method is not None:
-        raise InvalidInput("method", "be left out: it is in the store", method)
+        raise InvalidInput("method", "be left out, because the store holds it", method)
     if content["method"] is None and method is None:
         rule = f"be given again: the store cannot hold {content['not_data']}"
-        raise InvalidInput("method", rule, None, "Pass the very method that the run was started with.")
+        raise InvalidInput("method", rule, None, "Pass the method that the run was started with.")
     chosen = decode_method(content["method"], setup.group("method")) if method is None else method
-    anchor = _anchor(posterior, content["anchor"], setup.group("anchor"))
-    prepared = chosen.prepare(posterior, anchor, seed=content["seed"])
     account = setup.account
-    return Started(
+    anchor = _decode_anchor(posterior, content["anchor"], setup.group("anchor"))
+    kernel = decode_kernel(
+        content["kernel"], setup.group("kernel"), posterior, chosen, anchor, content["seed"]
+    )
+    return RunPlan(
+        posterior=posterior,
         method=chosen,
-        kernel=with_leaves(prepared.kernel, setup.group("kernel")),
+        kernel=kernel,
         anchor=anchor,
         account=None if account is None else dataclasses.replace(account, method=chosen),
         start=jnp.asarray(setup.arrays["start"]),
@@ -173,7 +196,7 @@ def restored(setup: Setup, posterior: AbstractPosterior, method: AbstractMethod 
     )
 
 
-def _is_whole(folder: Path, name: str, files: dict[str, Written]) -> bool:
+def _is_whole(folder: Path, name: str, files: dict[str, FileDigest]) -> bool:
     return name in files and is_intact(folder, name, files[name])
 
 
@@ -186,20 +209,31 @@ def _account_content(account: Account) -> dict[str, Any]:
     }
 
 
-_NUMBERS = ("potential", "decrement", "n_row_evals")
+_ANCHOR_NUMBERS = ("potential", "decrement", "n_row_evals")
 
 
 def _anchor_numbers(anchor: Anchor) -> dict[str, Any]:
-    return {name: getattr(anchor, name) for name in _NUMBERS}
+    return {name: getattr(anchor, name) for name in _ANCHOR_NUMBERS}
 
 
 def _anchor_arrays(anchor: Anchor | None) -> dict[str, Any]:
-    return {} if anchor is None else {name: values for name, values in vars(anchor).items() if eqx.is_array(values)}
+    return (
+        {}
+        if anchor is None
+        else {name: values for name, values in vars(anchor).items() if eqx.is_array(values)}
+    )
 
 
-def _anchor(posterior: AbstractPosterior, numbers: dict[str, Any] | None, arrays: dict[str, np.ndarray]) -> Anchor | None:
+def _decode_anchor(
+    posterior: AbstractPosterior, numbers: dict[str, Any] | None, arrays: dict[str, np.ndarray]
+) -> Anchor | None:
     if numbers is None:
         return None
-    fields = [field.name for field in dataclasses.fields(Anchor) if field.name not in _NUMBERS]
-    found: dict[str, Any] = {name: jnp.asarray(arrays[name], posterior.dtype) if name in arrays else None for name in fields}
-    return Anchor(**found, **{name: numbers[name] for name in _NUMBERS})
+    fields = [
+        field.name for field in dataclasses.fields(Anchor) if field.name not in _ANCHOR_NUMBERS
+    ]
+    found: dict[str, Any] = {
+        name: jnp.asarray(arrays[name], posterior.dtype) if name in arrays else None
+        for name in fields
+    }
+    return Anchor(**found, **{name: numbers[name] for name in _ANCHOR_NUMBERS})

@@ -1,4 +1,4 @@
-"""How preferential was it? The law that rows are drawn from, in a hundred numbers."""
+"""Summarise the row weights of a run in about a hundred numbers."""
 
 from __future__ import annotations
 
@@ -6,25 +6,34 @@ from typing import Any
 
 import numpy as np
 
-from .._kernel import AbstractKernel, Kernel
-from ..subsample.law import UniformLaw
+from ..engine.kernel import AbstractKernel, Kernel
+from ..rows.law import UniformLaw
 
-_POINTS = 101
+_CURVE_POINTS = 101
 
 
 def weight_curve(kernel: AbstractKernel) -> dict[str, Any] | None:
-    """Shares of the draws that go to the most drawn 0 %, 1 %, …, 100 % of the rows; None where no fixed law is drawn from."""
+    """The share of draws that goes to the most-drawn 0 %, 1 %, …, 100 % of the rows.
+
+    None if rows are not drawn from a fixed law.
+    """
     selection = kernel.selection if isinstance(kernel, Kernel) else None
     selection = getattr(selection, "base", selection)
-    law = getattr(selection, "law", None)
+    stream = getattr(selection, "stream", None)
+    law = getattr(stream, "law", None) or getattr(selection, "law", None)
     if law is None:
         return None
     certain = len(getattr(selection, "certain", ()))
     if isinstance(law, UniformLaw):
-        return {"uniform": True, "certain": certain, "effective_rows": float(law.n_rows), "curve": []}
+        return {
+            "uniform": True,
+            "certain": certain,
+            "effective_rows": float(law.n_rows),
+            "curve": [],
+        }
     p = np.sort(law.probabilities())[::-1]
     share = np.concatenate([[0.0], np.cumsum(p)]) / p.sum()
-    at = np.linspace(0, len(p), _POINTS).round().astype(int)
+    at = np.linspace(0, len(p), _CURVE_POINTS).round().astype(int)
     return {
         "uniform": False,
         "certain": certain,

@@ -1,13 +1,15 @@
-"""Writing a store while its run goes on: a thread writes one block while the next is sampled, so that the disk costs no time.
+"""Write a store during its run.
 
-After each block come its state and a new manifest. Should the process end at any moment, the manifest names the last block whose
-files are all on the disk: at most one complete block is lost.
+A thread writes one block while the next block is sampled, so sampling does not wait for the disk.
+The state and a new manifest follow each block. If the process ends at any moment, the manifest
+names the last block whose files are all on disk, so at most one complete block is lost.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import shutil
 import tempfile
@@ -15,57 +17,58 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
-from .._kept import AbstractKept, Block, Snapshot
-from .._posterior import AbstractPosterior
-from .._started import Started
+from ..engine.sinks import AbstractDrawSink, Conclusion, DrawBlock, Snapshot
+from ..methods.run_plan import RunPlan
 from .arrays import write_arrays
 from .chunks import AS_SAMPLED, FINISHED, Chunks
 from .export import Export
-from .files import TEMPORARY, StoreError, Written, exclusive, sync_folder, writable
+from .files import TEMPORARY, FileDigest, StoreError, exclusive, sync_folder, writable
 from .folder import Folder
 from .manifest import MANIFEST, PREVIOUS, BlockEntry, Manifest, write_manifest
-from .reader import Opened, read_blocks, read_whole, snapshot_arrays
+from .reader import OpenStore, read_blocks, read_whole, snapshot_arrays
 from .setup import make_setup, write_setup
 
 _SECONDS_PER_BLOCK = 0.5
-_SHARE_PER_BLOCK = 0.01  # of the run so far: the number of blocks grows with the logarithm of its length
+# Share of the time so far; the number of blocks grows with the logarithm of the run's length.
+_SHARE_PER_BLOCK = 0.01
 _MOST_BYTES = 2**23
 _STATES_KEPT = 2
-_PARTS = ("blocks", FINISHED, AS_SAMPLED)
+_FOLDERS = ("blocks", FINISHED, AS_SAMPLED)
 
 
 class StorageFailed(OSError):
-    """The disk refused a block: full, taken away, or no longer writable."""
+    """A block could not be written: the disk is full, removed or no longer writable."""
 
 
-class Stored(AbstractKept):
-    """Draws on their way to a folder."""
+class StoreSink(AbstractDrawSink):
+    """Writes draws to a folder."""
 
     def __init__(self, path: Path, manifest: Manifest, export: Export):
         self.path, self.manifest, self.export = path, manifest, export
         self.series = manifest.series
-        self.chunks = None if self.series is None else Chunks.after(path, self.series, manifest.n_draws)
-        self.pending: list[Block] = []
-        self.in_flight: list[Block] = []
-        """What the thread writes, and the manifest does not have yet."""
+        self.chunks = (
+            None if self.series is None else Chunks.after(path, self.series, manifest.n_draws)
+        )
+        self.pending: list[DrawBlock] = []
+        self.in_flight: list[DrawBlock] = []
+        """Blocks that the thread is writing and the manifest does not name yet."""
         self._n_draws = manifest.n_draws
         self._began = self._last = time.perf_counter()
         self._thread = ThreadPoolExecutor(1, "tallmc-store")
         self._writing: Future[None] | None = None
-        self._whole: Block | None = None
+        self._whole: DrawBlock | None = None
 
     @property
     def n_draws(self) -> int:
         return self._n_draws
 
-    def add(self, block: Block) -> None:
+    def add(self, block: DrawBlock) -> None:
         found = self.export.series(block)
         self.series = self.series or found
         if not found.is_like(self.series):
             raise StoreError(self.path, "have the arrays of its run", sorted(self.series.arrays))
-        self.pending.append(block)  # an empty one too: its state has come further
+        self.pending.append(block)  # an empty block too, because its state is newer
         self._n_draws += block.n_draws
 
     def settle(self, snapshot: Callable[[], Snapshot], *, last: bool = False) -> None:
@@ -78,28 +81,43 @@ class Stored(AbstractKept):
         if last:
             self._wait()
 
-    def whole(self) -> Block:
+    def whole(self) -> DrawBlock:
         if self._whole is None or self._whole.n_draws != self.n_draws:
             with contextlib.suppress(StorageFailed):
                 self._wait()
             self._whole = read_whole(self.path, self.manifest, [*self.in_flight, *self.pending])
         return self._whole
 
-    def conclude(self, progress: dict[str, Any], outcomes: list[bool], *, finished: bool) -> None:
-        """The last manifest and, of a finished run, the export."""
-        exported = {}
-        if finished and self.chunks is not None:
-            exported = self.export.finish(self.chunks, outcomes, lambda: read_blocks(self.path, self.manifest))
-        self.manifest = dataclasses.replace(self.manifest, progress=progress, finished=finished, exported=exported)
-        write_manifest(self.path, self.manifest)
+    def conclude(self, conclusion: Conclusion) -> list[str]:
+        """Write the last manifest and, for a finished run, the export."""
+        try:
+            exported = {}
+            if conclusion.finished and self.chunks is not None:
+                blocks = functools.partial(read_blocks, self.path, self.manifest)
+                exported = self.export.finish(self.chunks, conclusion.completed, blocks)
+            self.manifest = dataclasses.replace(
+                self.manifest,
+                progress=conclusion.facts,
+                finished=conclusion.finished,
+                exported=exported,
+            )
+            write_manifest(self.path, self.manifest)
+        except OSError as error:
+            cure = "The blocks are intact; resume the run once there is room."
+            return [f"the store could not be completed: {error.strerror}. {cure}"]
+        return []
 
     def close(self) -> None:
+        """Stop the thread."""
         self._thread.shutdown()
 
     def _is_time(self) -> bool:
         now = time.perf_counter()
         enough = max(_SECONDS_PER_BLOCK, _SHARE_PER_BLOCK * (now - self._began))
-        return now - self._last >= enough or sum(block.n_bytes for block in self.pending) >= _MOST_BYTES
+        return (
+            now - self._last >= enough
+            or sum(block.n_bytes for block in self.pending) >= _MOST_BYTES
+        )
 
     def _wait(self) -> None:
         if self._writing is None:
@@ -110,38 +128,53 @@ class Stored(AbstractKept):
             raise StorageFailed(error.errno, f"{error.strerror or error} in {self.path}") from error
         self._writing = None
 
-    def _write(self, blocks: list[Block], snapshot: Snapshot) -> None:
-        """In the thread: the draws, the state, and the manifest that makes them true."""
-        old, given_up = self.manifest.blocks, None
+    def _write(self, blocks: list[DrawBlock], snapshot: Snapshot) -> None:
+        """Write the draws, the state and the manifest that names them. Runs in the thread."""
+        old, expired = self.manifest.blocks, None
         n_draws = sum(block.n_draws for block in blocks)
-        entry = BlockEntry(old[-1].number + 1 if old else 0, n_draws, snapshot.step, Written(0, ""), None)
+        entry = BlockEntry(
+            old[-1].number + 1 if old else 0, n_draws, snapshot.step, FileDigest(0, ""), None
+        )
         if self.chunks is None:
-            assert self.series is not None, "known from the first block on"
+            assert self.series is not None, "`add` sets it with the first block"
             self.chunks = Chunks(self.path / FINISHED, self.series)
         draws = self.chunks.add(blocks)
         state = write_arrays(self.path, entry.state_name, snapshot_arrays(snapshot))
         states = state.bytes + sum(block.state.bytes for block in old if block.state is not None)
-        if states > draws.bytes + sum(block.draws.bytes for block in old) and len(old) >= _STATES_KEPT:
-            given_up = old[-_STATES_KEPT]
-            old = (*old[:-_STATES_KEPT], given_up._replace(state=None), *old[len(old) - _STATES_KEPT + 1 :])
+        if (
+            states > draws.bytes + sum(block.draws.bytes for block in old)
+            and len(old) >= _STATES_KEPT
+        ):
+            expired = old[-_STATES_KEPT]
+            old = (
+                *old[:-_STATES_KEPT],
+                expired._replace(state=None),
+                *old[len(old) - _STATES_KEPT + 1 :],
+            )
         known = (*old, entry._replace(draws=draws, state=state))
         manifest = dataclasses.replace(self.manifest, series=self.chunks.series, blocks=known)
         write_manifest(self.path, manifest)
         self.manifest, self.in_flight = manifest, []
-        if given_up is not None:
-            (self.path / given_up.state_name).unlink(missing_ok=True)
+        if expired is not None:
+            (self.path / expired.state_name).unlink(missing_ok=True)
 
 
 def check_new(folder: Folder) -> None:
-    """Find out before anything is computed whether a run can be stored there; a folder with anything in it is left alone."""
+    """Check before any computation that a run can be stored in the folder.
+
+    A folder with other content is refused and not changed.
+    """
     path = Path(folder.path)
     with writable(path):
         path.mkdir(parents=True, exist_ok=True)
         found = {entry.name for entry in path.iterdir()}
         if {MANIFEST, PREVIOUS} & found:
-            cure = "Go on with tallmc.resume(store, posterior), read it with tallmc.load(store), or choose another folder."
+            cure = (
+                "Continue the run with tallmc.resume(store, posterior), "
+                "read it with tallmc.load(store), or choose another folder."
+            )
             raise StoreError(path, "be a new folder", "one that holds a run", cure)
-        if not all(_is_ours(name) for name in found):
+        if not all(_is_leftover(name) for name in found):
             raise StoreError(path, "be a new or empty folder", f"one that holds {sorted(found)[0]}")
         (path / "blocks").mkdir(exist_ok=True)
         with tempfile.TemporaryFile(dir=path / "blocks"):
@@ -149,20 +182,20 @@ def check_new(folder: Folder) -> None:
 
 
 @contextlib.contextmanager
-def recording(folder: Folder, posterior: AbstractPosterior, started: Started) -> Iterator[Stored]:
-    """A new store for a run that is about to take its first step."""
+def recording(folder: Folder, plan: RunPlan) -> Iterator[StoreSink]:
+    """Make a new store for a run before its first step."""
     path = Path(folder.path)
     with exclusive(path):
         with writable(path):
-            setup = make_setup(posterior, started, folder)
+            setup = make_setup(plan, folder)
             manifest = Manifest(setup=write_setup(path, setup))
             write_manifest(path, manifest)
-        yield from _writing(Stored(path, manifest, Export.of(path, setup)))
+        yield from _writing(StoreSink(path, manifest, Export.of(path, setup)))
 
 
 @contextlib.contextmanager
-def continuing(opened: Opened) -> Iterator[Stored]:
-    """A store to which more is added: what its manifest does not name is removed."""
+def continuing(opened: OpenStore) -> Iterator[StoreSink]:
+    """Open a store to append to it. Files that its manifest does not name are removed."""
     path = opened.path
     with exclusive(path):
         with writable(path):
@@ -174,35 +207,51 @@ def continuing(opened: Opened) -> Iterator[Stored]:
                 os.rename(path / AS_SAMPLED, path / FINISHED)
                 sync_folder(path)
             named = {block.state_name for block in manifest.blocks}
-            chunks = set() if manifest.series is None else manifest.series.chunk_names(manifest.n_draws)
+            chunks = (
+                set() if manifest.series is None else manifest.series.chunk_names(manifest.n_draws)
+            )
             named |= {f"{FINISHED}/{name}" for name in chunks}
-            for file in _files(path):
+            for file in _stored_files(path):
                 if file.relative_to(path).as_posix() not in named:
                     file.unlink()
-            stored = Stored(path, manifest, Export.of(path, opened.setup))
+            stored = StoreSink(path, manifest, Export.of(path, opened.setup))
         yield from _writing(stored)
 
 
-def _files(path: Path) -> list[Path]:
-    """Of the folders in a store."""
-    return [Path(folder, name) for part in _PARTS for folder, _, names in os.walk(path / part) for name in names]
+def _stored_files(path: Path) -> list[Path]:
+    """All files in the folders of a store."""
+    return [
+        Path(folder, name)
+        for part in _FOLDERS
+        for folder, _, names in os.walk(path / part)
+        for name in names
+    ]
 
 
 def _refuse_links(path: Path) -> None:
-    """Nothing is written, or removed, outside the store."""
-    inside = [Path(folder, name) for part in _PARTS for folder, folders, _ in os.walk(path / part) for name in folders]
-    for folder in [path / part for part in _PARTS] + inside:
+    """Refuse links, so that nothing outside the store is written or removed."""
+    inside = [
+        Path(folder, name)
+        for part in _FOLDERS
+        for folder, folders, _ in os.walk(path / part)
+        for name in folders
+    ]
+    for folder in [path / part for part in _FOLDERS] + inside:
         if folder.is_symlink():
             raise StoreError(path, "hold folders, not links", folder.name)
 
 
-def _writing(stored: Stored) -> Iterator[Stored]:
+def _writing(stored: StoreSink) -> Iterator[StoreSink]:
     try:
         yield stored
     finally:
         stored.close()
 
 
-def _is_ours(name: str) -> bool:
-    """Whether a run that ended before its first manifest may have left this behind."""
-    return name in ("lock", "blocks") or name.startswith(("setup", "manifest.next")) or name.endswith(TEMPORARY)
+def _is_leftover(name: str) -> bool:
+    """Whether the name may be left over from a run that ended before its first manifest."""
+    return (
+        name in ("lock", "blocks")
+        or name.startswith(("setup", "manifest.next"))
+        or name.endswith(TEMPORARY)
+    )

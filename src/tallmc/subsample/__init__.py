@@ -1,4 +1,4 @@
-"""Subsampling: which rows a step sees, how many, and with what weight."""
+"""Subsampling: which rows a step sees, how many rows, and their weights."""
 
 from .bandit import Bandit
 from .base import SizeChoice, SubsampleChoice
@@ -10,7 +10,14 @@ from .preferential import Preferential
 from .size import Adaptive, Fixed
 from .stratified import Stratified
 from .uniform import Uniform
-from .weights import curvature_weights, frobenius_weights, gradient_weights, lipschitz_weights, probabilities, residual_weights
+from .weights import (
+    curvature_weights,
+    frobenius_weights,
+    gradient_weights,
+    lipschitz_weights,
+    probabilities,
+    residual_weights,
+)
 
 __all__ = [
     "Adaptive",

@@ -1,4 +1,7 @@
-"""What a method asks of its subsampling: a scheme and a size, made ready for one posterior by `prepare`."""
+"""The two choices of subsampling in a method: which rows a step sees, and how many.
+
+`SubsampleChoice.prepare` turns both choices into a selection for one posterior.
+"""
 
 from __future__ import annotations
 
@@ -7,55 +10,79 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from .._anchor import Anchor, Needs
-from .._posterior import AbstractPosterior
-from ..geometry import AbstractGeometry, IdentityGeometry
-from .law import AbstractLaw
+from ..anchor.anchor import Anchor, AnchorLevel
+from ..core.linear_maps import AbstractLinearMap, IdentityMap
+from ..models.posterior import AbstractPosterior
+from ..rows.base import RowAccess
+from ..rows.stream import AbstractStream
 from .selection import AbstractSelection
 
 
-class Setting(NamedTuple):
-    """What rows are chosen for."""
+class SubsampleContext(NamedTuple):
+    """What a subsample is prepared for: the posterior, the estimator and the metric."""
 
     posterior: AbstractPosterior
     anchor: Anchor | None = None
-    """There when the method needs one."""
+    """The anchor, if the method needs one."""
     order: int | None = None
-    """The order of the gradient estimator, where it has one."""
-    geometry: AbstractGeometry = IdentityGeometry()
-    """The metric in which noise matters."""
+    """The order of the gradient estimator, if it has one."""
+    geometry: AbstractLinearMap = IdentityMap()
+    """The metric in which gradient noise is measured."""
 
 
 class SizeChoice(abc.ABC):
-    """How many rows a step sees."""
+    """How many rows a step sees.
 
-    needs: ClassVar[Needs]
+    >>> import tallmc
+    >>> isinstance(tallmc.subsample.Fixed(100), SizeChoice)
+    True
+    """
+
+    needs: ClassVar[AnchorLevel]
+    """What must be known about the posterior before the first step."""
+    row_access: ClassVar[RowAccess]
+    """How rows are read while chains run."""
     size: int | None
-    """Rows in every step at least; None when that depends on the state."""
+    """The least number of rows per step; None if it depends on the state."""
 
     @abc.abstractmethod
-    def select(self, law: AbstractLaw, setting: Setting, certain: np.ndarray) -> AbstractSelection:
-        """So many rows: those that are `certain` (none, where the size is None) and draws, with replacement, from `law`."""
+    def select(
+        self, stream: AbstractStream, context: SubsampleContext, certain: np.ndarray
+    ) -> AbstractSelection:
+        """The selection of this size: the `certain` rows and draws from the stream.
+
+        `certain` is empty if `size` is None.
+        """
 
 
 class SubsampleChoice(abc.ABC):
-    """Which rows a step sees."""
+    """Which rows a step sees.
+
+    >>> import tallmc
+    >>> isinstance(tallmc.subsample.Uniform(), SubsampleChoice)
+    True
+    """
 
     @property
     @abc.abstractmethod
-    def needs(self) -> Needs:
+    def needs(self) -> AnchorLevel:
         """What must be known about the posterior before the first step."""
 
     @property
     @abc.abstractmethod
+    def row_access(self) -> RowAccess:
+        """How rows are read while chains run."""
+
+    @property
+    @abc.abstractmethod
     def passes(self) -> int:
-        """Passes over the rows that `prepare` makes."""
+        """Number of passes over the rows that `prepare` makes."""
 
     @property
     @abc.abstractmethod
     def knows_its_spread(self) -> bool:
-        """Whether its batches tell how noisy they are."""
+        """Whether the noise of an estimate can be estimated from its own batch."""
 
     @abc.abstractmethod
-    def prepare(self, setting: Setting, size: SizeChoice | None) -> AbstractSelection:
-        """The selection for this posterior, estimator and metric."""
+    def prepare(self, context: SubsampleContext, size: SizeChoice | None) -> AbstractSelection:
+        """Build the selection for this posterior, estimator and metric."""

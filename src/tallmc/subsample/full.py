@@ -1,4 +1,4 @@
-"""All rows in every step, each with weight one: no subsampling, no noise."""
+"""All rows in every step, each with weight one: no subsampling and no noise."""
 
 from __future__ import annotations
 
@@ -8,21 +8,24 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from .._anchor import Needs
-from .._rows import Sum
+from ..anchor.anchor import AnchorLevel
 from ..gradient.base import AbstractGradient
-from .base import Setting, SizeChoice, SubsampleChoice
+from ..rows.base import AbstractRows, RowAccess
+from ..rows.sums import Sum
+from .base import SizeChoice, SubsampleChoice, SubsampleContext
 from .selection import AbstractDynamicSelection, Estimate, Memory, Transition
 
 
 class AllRowsSelection(AbstractDynamicSelection):
+    """Every row, with weight one."""
+
     n_rows: int = eqx.field(static=True)
 
     @property
     def most_rows(self) -> int:
         return self.n_rows
 
-    def supply(self, key: PRNGKeyArray, steps: int) -> None:
+    def draw(self, key: PRNGKeyArray, steps: int) -> None:
         return None
 
     def estimate(
@@ -30,22 +33,28 @@ class AllRowsSelection(AbstractDynamicSelection):
         gradient: AbstractGradient,
         position: Float[Array, " d"],
         memory: Memory,
-        supply: None,
+        gathered: None,
+        source: AbstractRows,
         transition: Transition | None,
     ) -> Estimate:
-        # Whatever the estimator, its residuals over all rows add up to the exact gradient.
-        total = gradient.posterior.potential_and_gradient_sum(position)
+        # For every estimator, known part plus residuals over all rows is the exact gradient.
+        total = gradient.model.potential_and_gradient(position, source)
         potential = Sum(total.high[0], total.low[0])
         return Estimate(total.rounded()[1], jnp.int32(self.n_rows), memory, potential=potential)
 
 
 @dataclasses.dataclass(frozen=True)
 class AllRows(SubsampleChoice):
-    """Choose every row in every step."""
+    """Every row in every step.
 
-    needs = Needs.NOTHING
+    >>> AllRows().knows_its_spread
+    False
+    """
+
+    needs = AnchorLevel.NOTHING
+    row_access = RowAccess.TAKE
     passes = 0
     knows_its_spread = False
 
-    def prepare(self, setting: Setting, size: SizeChoice | None) -> AllRowsSelection:
-        return AllRowsSelection(n_rows=setting.posterior.n_rows)
+    def prepare(self, context: SubsampleContext, size: SizeChoice | None) -> AllRowsSelection:
+        return AllRowsSelection(n_rows=context.posterior.n_rows)

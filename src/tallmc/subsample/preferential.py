@@ -1,10 +1,11 @@
-"""Preferential subsampling with fixed weights: rows that matter more are drawn more often, and count for less when drawn.
+"""Preferential subsampling with fixed weights: important rows are drawn more often.
 
-    i ~ p,   w_i = 1/(n p_i)                                                            putcha-2023, eqs. 8 and 12
+    i ~ p,   w_i = 1/(n p_i)                                     putcha-2023, eqs. 8 and 12
 
-Unbiased for any p > 0; the noise is least for p_i ∝ ‖r_i(θ)‖, r_i the estimator's residual. `weights.py` has the weights that
-come close without looking at the state. Draws are O(1) through an alias table. Rows that are expected at least once a step may be
-taken in every step instead (`replacement.py`).
+Unbiased for any p > 0. The noise is least for p_i ∝ ‖r_i(θ)‖, r_i the estimator's residual.
+`weights.py` has weights that approximate this law and do not depend on the state. A draw from rows
+in memory is O(1), through an alias table. Rows with an expected count of at least one per step can
+be put into every step instead (`replacement.py`).
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from .._anchor import Needs
-from .._errors import InvalidInput, check_number
-from .base import Setting, SizeChoice, SubsampleChoice
-from .law import AliasLaw
+from ..anchor.anchor import AnchorLevel
+from ..core.errors import InvalidInput, check_number
+from ..rows.base import RowAccess
+from .base import SizeChoice, SubsampleChoice, SubsampleContext
 from .replacement import NO_ROWS, certain_rows
 from .selection import AbstractSelection
 from .weights import WEIGHT_RULES, probabilities
@@ -25,11 +26,19 @@ from .weights import WEIGHT_RULES, probabilities
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Preferential(SubsampleChoice):
-    """Choose rows by weight: "residual" (for any estimator, in the metric of the geometry), "gradient" (eq. 11), "curvature"
-    (eq. 16), "frobenius", "lipschitz", or your own, one non-negative number a row.
+    """Fixed weights: rows are drawn with replacement in proportion to their weights.
 
-    `floor` mixes in uniform weights, p ← (1 − floor) p + floor/N, so that no row is forgotten and no weight exceeds 1/floor.
-    `take_all` puts rows that are expected at least once a step into every step.
+    **Arguments:**
+
+    - `weights`: "residual" (for any estimator, in the metric of the geometry), "gradient"
+      (eq. 11), "curvature" (eq. 16), "frobenius", "lipschitz", or an array with one non-negative
+      number per row.
+    - `floor`: the share of uniform weights, p ← (1 − floor) p + floor/N. Every row stays possible,
+      and no importance weight exceeds 1/floor.
+    - `take_all`: whether rows with an expected count of at least one per step are in every step.
+
+    **Raises:** `InvalidInput` if `weights` is an unknown name, `floor` is not in [0, 1] or
+    `take_all` is not a bool.
 
     >>> Preferential("curvature").needs.name
     'HESSIAN'
@@ -39,6 +48,7 @@ class Preferential(SubsampleChoice):
     floor: float = 0.05
     take_all: bool = False
     knows_its_spread = True
+    row_access = RowAccess.STREAM
 
     def __post_init__(self) -> None:
         check_number("floor", self.floor, 0, 1)
@@ -46,31 +56,43 @@ class Preferential(SubsampleChoice):
             raise InvalidInput("take_all", "be True or False", self.take_all)
         if isinstance(self.weights, str) and self.weights not in WEIGHT_RULES:
             names = ", ".join(WEIGHT_RULES)
-            raise InvalidInput("weights", f"be one of {names}, or an array with one weight a row", self.weights)
+            raise InvalidInput(
+                "weights", f"be one of {names}, or an array with one weight per row", self.weights
+            )
 
     @property
-    def needs(self) -> Needs:
-        return WEIGHT_RULES[self.weights].needs if isinstance(self.weights, str) else Needs.NOTHING
+    def needs(self) -> AnchorLevel:
+        return (
+            WEIGHT_RULES[self.weights].needs
+            if isinstance(self.weights, str)
+            else AnchorLevel.NOTHING
+        )
 
     @property
     def passes(self) -> int:
         return 1 if isinstance(self.weights, str) else 0
 
-    def prepare(self, setting: Setting, size: SizeChoice | None) -> AbstractSelection:
-        assert size is not None, "a method with a preferential subsample has a size"
-        law, certain = probabilities(self._raw_weights(setting), self.floor), NO_ROWS
+    def prepare(self, context: SubsampleContext, size: SizeChoice | None) -> AbstractSelection:
+        assert size is not None, "a preferential subsample requires a size"
+        p, certain = probabilities(self._raw_weights(context), self.floor), NO_ROWS
         if self.take_all:
             if size.size is None:
-                rule = "be known ahead with take_all, which puts rows expected at least once into every step"
+                rule = (
+                    "be known ahead with take_all, "
+                    "which puts rows expected at least once per step into every step"
+                )
                 raise InvalidInput("size", rule, size, "Pass a number of rows or Measured(...).")
-            certain, law = certain_rows(law, size.size)
-        return size.select(AliasLaw.of(law, setting.posterior.dtype), setting, certain)
+            certain, p = certain_rows(p, size.size)
+        posterior = context.posterior
+        return size.select(posterior.rows.stream(p, posterior.dtype), context, certain)
 
-    def _raw_weights(self, setting: Setting) -> Any:
+    def _raw_weights(self, context: SubsampleContext) -> Any:
         if isinstance(self.weights, str):
-            return WEIGHT_RULES[self.weights].weigh(setting)
-        given, n_rows = np.asarray(self.weights), setting.posterior.n_rows
+            return WEIGHT_RULES[self.weights].weigh(context)
+        given, n_rows = np.asarray(self.weights), context.posterior.n_rows
         if given.shape != (n_rows,) or not np.issubdtype(given.dtype, np.number):
-            rule = f"be numbers, one a row ({n_rows})"
-            raise InvalidInput("weights", rule, f"an array of shape {given.shape} and dtype {given.dtype}")
+            rule = f"be numbers, one per row ({n_rows})"
+            raise InvalidInput(
+                "weights", rule, f"an array of shape {given.shape} and dtype {given.dtype}"
+            )
         return given

@@ -1,11 +1,11 @@
 """Draws with replacement, and the take-all stratum.
 
     n draws from p:   w_i = 1/(n p_i)
-    with certainty:   rows that are in every step, w_i = 1
+    take-all:         certain rows, which are in every step, w_i = 1
 
-A row whose expected count n p_i reaches one might as well be in every step with weight one: it then makes no noise, and the draws
-go to the rest (classical survey sampling). Taking it out raises the expected counts of the others, so this is repeated until no
-row is left that qualifies.
+A row with expected count n p_i ≥ 1 can be in every step with weight one. It then adds no noise, and
+the draws go to the other rows (classical survey sampling). Taking a row out raises the expected
+counts of the other rows, so this is repeated until no further row qualifies.
 """
 
 from __future__ import annotations
@@ -18,56 +18,61 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._compiler import loops_are_whole
-from .._random import random_words
-from .._rows import take_rows
-from ..gradient.base import AbstractGradient, Batch
-from .law import AbstractLaw
-from .selection import AbstractStaticSelection, Picks, centred
+from ..core.compiler import loops_are_whole
+from ..gradient.base import AbstractGradient
+from ..rows.base import AbstractRows
+from ..rows.batch import RowDraws
+from ..rows.stream import AbstractStream
+from .selection import AbstractStaticSelection, centred
 
 NO_ROWS = np.zeros(0, np.int32)
-_CHUNK, _CHUNK_OF_WHOLE_LOOP = 64, 16  # rows at a time: a turn of a loop costs much, or next to nothing
-_LEAST_DRAWN = 0.25  # of a step's rows: what is certain leaves so much to chance, and rows that nobody expected still turn up
+# Draws per loop iteration. An iteration costs almost nothing if XLA compiles the loop whole, and
+# much otherwise.
+_CHUNK, _CHUNK_OF_WHOLE_LOOP = 64, 16
+# Least share of a step's rows that are random draws, so that rows with low weight still occur.
+_LEAST_RANDOM_SHARE = 0.25
 
 
 class WithReplacement(AbstractStaticSelection):
-    """The rows that every step sees and, to make up the size, independent draws from one law."""
+    """The certain rows and, up to the size, independent draws from a stream."""
 
-    law: AbstractLaw
+    stream: AbstractStream
     size: int = eqx.field(static=True)
     certain: Int[Array, " a"] = eqx.field(default_factory=lambda: jnp.asarray(NO_ROWS))
-    """Rows that every step sees; the law does not draw them."""
+    """Rows that are in every step. The stream does not draw them."""
 
     @property
     def draws(self) -> int:
+        """Number of random draws per step."""
         return self.size - self.certain.shape[0]
 
-    def supply(self, key: PRNGKeyArray, steps: int) -> Picks:
-        return self.picks_at(self.law.draw(random_words(key, (steps, self.draws))))
+    def draw(self, key: PRNGKeyArray, steps: int) -> RowDraws:
+        return self.completed(self.stream.draw(key, (steps, self.draws)))
 
-    def picks_at(self, indices: Int[Array, "*k n"]) -> Picks:
-        """The certain rows, and these with the weights they have when drawn."""
-        certain = jnp.broadcast_to(self.certain, (*indices.shape[:-1], *self.certain.shape))
-        weights = self.law.inverse_probability(indices) / self.draws
-        return Picks(
-            jnp.concatenate([certain, indices], axis=-1),
+    def completed(self, drawn: RowDraws) -> RowDraws:
+        """The certain rows with weight 1, and draws from the stream with weight 1/(n p_i)."""
+        certain = jnp.broadcast_to(self.certain, (*drawn.indices.shape[:-1], *self.certain.shape))
+        weights = drawn.weights / self.draws
+        return RowDraws(
+            jnp.concatenate([certain, drawn.indices], axis=-1),
             jnp.concatenate([jnp.ones(certain.shape, weights.dtype), weights], axis=-1),
         )
 
     def spread(self, terms: Float[Array, "n d"]) -> Float[Array, "n d"]:
-        fixed = self.certain.shape[0]
-        return jnp.concatenate([jnp.zeros_like(terms[:fixed]), centred(terms[fixed:])])
+        n_certain = self.certain.shape[0]
+        return jnp.concatenate([jnp.zeros_like(terms[:n_certain]), centred(terms[n_certain:])])
 
 
 def certain_rows(probability: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """The rows that a step of `size` rows should always see, and the law of its other draws.
+    """The rows that are in every step of `size` rows, and the law of the other draws.
 
-    At least two rows are left to chance: from a single one nobody could tell how noisy it is.
+    At least two rows are random draws: the noise cannot be estimated from a single draw.
 
     >>> certain_rows(np.array([0.6, 0.2, 0.1, 0.1]), 3)
     (array([0]), array([0.  , 0.5 , 0.25, 0.25]))
     """
-    most = max(0, min(size - 2, int(size * (1 - _LEAST_DRAWN) + 0.5), np.count_nonzero(probability) - 1))
+    by_share = int(size * (1 - _LEAST_RANDOM_SHARE) + 0.5)
+    most = max(0, min(size - 2, by_share, np.count_nonzero(probability) - 1))
     certain, rest = np.zeros(len(probability), bool), probability / probability.sum()
     while True:
         room = most - certain.sum()
@@ -81,25 +86,28 @@ def certain_rows(probability: np.ndarray, size: int) -> tuple[np.ndarray, np.nda
 
 
 def sum_of_draws(
-    law: AbstractLaw,
+    stream: AbstractStream,
     gradient: AbstractGradient,
     learned: Any,
     position: Float[Array, " d"],
     count: Int[Array, ""],
     total: Int[Array, ""],
     key: PRNGKeyArray,
+    source: AbstractRows,
+    first: Any = 0,
 ) -> Float[Array, " d"]:
-    """Σ r_i/(total · p_i) over `count` fresh draws, a chunk at a time: any number of them, without another compilation.
+    """Σ r_i/(total · p_i) over `count` draws of this key's sequence, starting at number `first`.
 
-    `learned` is the gradient's memory.
+    The draws are made in chunks, so a different `count` does not recompile. `learned` is the
+    memory of the gradient estimator.
     """
-    posterior, size = gradient.posterior, _CHUNK_OF_WHOLE_LOOP if loops_are_whole() else _CHUNK
+    size = _CHUNK_OF_WHOLE_LOOP if loops_are_whole() else _CHUNK
 
     def add_chunk(chunk: Array, so_far: Float[Array, " d"]) -> Float[Array, " d"]:
-        indices = law.draw(random_words(key, (size,), chunk * size))
-        used = chunk * size + jnp.arange(size) < count
-        weights = jnp.where(used, law.inverse_probability(indices) / total, 0)
-        rows = take_rows(posterior.data, indices)
-        return so_far + gradient.residual_sum(position, Batch(rows, weights, indices), learned)
+        drawn = stream.draw(key, (size,), first + chunk * size)
+        counted = chunk * size + jnp.arange(size) < count
+        weights = jnp.where(counted, drawn.weights / total, 0)
+        batch = source.complete(source.gather(RowDraws(drawn.indices, weights)))
+        return so_far + gradient.residual_sum(position, batch, learned)
 
     return lax.fori_loop(0, (count + size - 1) // size, add_chunk, jnp.zeros_like(position))

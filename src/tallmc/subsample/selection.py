@@ -1,10 +1,12 @@
-"""Which rows a step sees, and with what weight: the prepared form of a subsampling scheme and a size.
+"""Selections: a subsampling scheme and a size, prepared for one posterior.
 
-The randomness of many steps is drawn in one call. Where the choice of rows does not depend on the state (a *static* selection)
-that call gives the picks themselves, and their rows can be gathered ahead, here or elsewhere.
+A selection determines which rows a step sees, and their weights. The randomness of many steps is
+drawn in one call (`draw`). If the choice of rows does not depend on the state (a *static*
+selection), this call returns the row draws, and `gather` can replace them by their rows before the
+steps.
 
-For any selection and any fixed function φ of a row, E Σ_{i∈S} w_i φ(x_i) = Σ_i φ(x_i): that is all unbiasedness needs. (The one
-exception is exponential weighting, which is biased and says so.)
+Every selection satisfies E Σ_{i∈S} w_i φ(x_i) = Σ_i φ(x_i) for any fixed function φ of a row.
+Unbiasedness needs nothing else. The one exception is exponential weighting, which is biased.
 """
 
 from __future__ import annotations
@@ -15,34 +17,29 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._rows import Sum
-from ..geometry import AbstractGeometry
-from ..gradient.base import AbstractGradient, Batch
-
-
-class Picks(eqx.Module):
-    """Row numbers and their weights, w_i = 1/(n p_i) for n draws with replacement."""
-
-    indices: Int[Array, "*k n"]
-    weights: Float[Array, "*k n"]
+from ..core.linear_maps import AbstractLinearMap
+from ..gradient.base import AbstractGradient
+from ..rows.base import AbstractRows
+from ..rows.batch import Batch, RowDraws
+from ..rows.sums import Sum
 
 
 class Transition(NamedTuple):
-    """How a gradient g enters the Gaussian move it is asked for: the move's density at x is ∝ exp(−‖x + scale·Cᵀg‖²/2)."""
+    """How a gradient g enters a Gaussian move: the density at x is ∝ exp(−‖x + scale·Cᵀg‖²/2)."""
 
     at_rest: Float[Array, " d"]
-    """x of a move that stays where it is."""
+    """x of a move that does not change the position."""
     to_zero: Float[Array, " d"]
     """x of a move to zero."""
     scale: Float[Array, ""]
-    geometry: AbstractGeometry
+    geometry: AbstractLinearMap
     """C."""
 
 
 class Memory(eqx.Module):
-    """What the parts of one chain's estimator have learned so far."""
+    """What the parts of one chain's gradient estimate have learned so far."""
 
     gradient: Any = None
     selection: Any = None
@@ -50,48 +47,58 @@ class Memory(eqx.Module):
 
 
 class Estimate(eqx.Module):
-    """A gradient of the potential and what came with it."""
+    """A gradient estimate and its by-products."""
 
     gradient: Float[Array, " d"]
     n_rows: Int[Array, ""]
-    """Rows it took."""
+    """Number of rows read."""
     memory: Memory
-    """The memory after it."""
+    """The memory after the estimate."""
     batch: Batch | None = None
-    """The rows it is made of, where they are one batch."""
+    """The rows of the estimate, if they form one batch."""
     spread: Float[Array, "n d"] | None = None
     """Vectors s_i with E Σ s_i s_iᵀ = Cov(gradient), from the rows of this batch alone."""
     potential: Sum | None = None
-    """The potential itself, where all rows were seen."""
+    """The potential, if all rows were seen."""
     stats: dict[str, Array] = eqx.field(default_factory=dict)
-    """What is worth keeping with the draws."""
+    """Statistics to store with the draws."""
     noise: Float[Array, " d"] | Float[Array, "d d"] | None = None
-    """An estimate of Cov(Cᵀ gradient), its diagonal or all of it, where the method corrects for it."""
+    """Cov(Cᵀ gradient), diagonal or full, estimated if the method corrects for gradient noise."""
 
 
 class AbstractSelection(eqx.Module):
+    """A subsampling scheme and a size, prepared for one posterior.
+
+    Each selection defines the types that its `draw` and `gather` return. They are opaque to the
+    engine.
+    """
+
     @property
     @abc.abstractmethod
     def rows_per_step(self) -> int | None:
-        """Rows that each step touches; None when that is not known ahead."""
+        """Rows that each step reads; None if the number is not known ahead."""
 
     @property
     @abc.abstractmethod
     def rows_ahead(self) -> int:
-        """Rows of each step that are known ahead, and so can be gathered with those of other steps."""
+        """Rows per step that are known ahead, so that many steps can be gathered in one call."""
 
     @property
     @abc.abstractmethod
     def most_rows(self) -> int:
-        """Most rows that one step may touch."""
+        """The largest number of rows that one step may read."""
 
     @abc.abstractmethod
-    def supply(self, key: PRNGKeyArray, steps: int) -> PyTree[Array]:
-        """The randomness of `steps` steps, drawn in one call; the leading axis is the step."""
+    def draw(self, key: PRNGKeyArray, steps: int) -> Any:
+        """The randomness of `steps` steps, drawn in one call. The leading axis is the step."""
 
     @abc.abstractmethod
-    def start(self, supply: PyTree[Array]) -> Any:
-        """The memory of a chain before its first step, from the randomness of one step."""
+    def gather(self, drawn: Any, source: AbstractRows) -> Any:
+        """The draws, with rows in place of the row numbers that are known ahead."""
+
+    @abc.abstractmethod
+    def start(self, gathered: Any) -> Any:
+        """The memory of a chain before its first step, from the gathered randomness of one step."""
 
     @abc.abstractmethod
     def estimate(
@@ -99,10 +106,11 @@ class AbstractSelection(eqx.Module):
         gradient: AbstractGradient,
         position: Float[Array, " d"],
         memory: Memory,
-        supply: PyTree[Array],
+        gathered: Any,
+        source: AbstractRows,
         transition: Transition | None,
     ) -> Estimate:
-        """The gradient estimate at `position` from one step's randomness."""
+        """The gradient estimate at `position` from the gathered randomness of one step."""
 
 
 def estimate_from(
@@ -112,17 +120,18 @@ def estimate_from(
     batch: Batch,
     spread: Callable[[Float[Array, "n d"]], Float[Array, "n d"]],
 ) -> Estimate:
-    """The estimate that one batch gives; `spread` turns its terms w_i r_i into the estimate's spread."""
-    posterior = gradient.posterior
+    """The estimate from one batch. `spread` turns its terms w_i r_i into the estimate's spread."""
     residuals = gradient.residuals(position, batch.rows, batch.indices, memory.gradient)
     value = gradient(position, batch, memory.gradient)
-    learned = Memory(gradient.learn(memory.gradient, batch, residuals), memory.selection, memory.noise)
-    terms = posterior.expand(residuals, batch.rows) * batch.weights[:, None]
-    return Estimate(value, jnp.int32(batch.weights.shape[0]), learned, batch, spread(terms))
+    learned = Memory(
+        gradient.learn(memory.gradient, batch, residuals), memory.selection, memory.noise
+    )
+    terms = gradient.model.expand(residuals, batch.rows) * batch.weights[:, None]
+    return Estimate(value, jnp.int32(batch.n_rows), learned, batch, spread(terms))
 
 
 class AbstractStaticSelection(AbstractSelection):
-    """A fixed number of rows, chosen without looking at the state: what is drawn ahead are the picks themselves."""
+    """A fixed number of rows, chosen independently of the state: `draw` returns row draws."""
 
     size: eqx.AbstractVar[int]
 
@@ -138,7 +147,10 @@ class AbstractStaticSelection(AbstractSelection):
     def most_rows(self) -> int:
         return self.size
 
-    def start(self, supply: Picks) -> None:
+    def gather(self, drawn: RowDraws, source: AbstractRows) -> Batch:
+        return source.gather(drawn)
+
+    def start(self, gathered: Batch) -> None:
         return None
 
     def estimate(
@@ -146,18 +158,22 @@ class AbstractStaticSelection(AbstractSelection):
         gradient: AbstractGradient,
         position: Float[Array, " d"],
         memory: Memory,
-        supply: Batch,
+        gathered: Batch,
+        source: AbstractRows,
         transition: Transition | None,
     ) -> Estimate:
-        return estimate_from(gradient, position, memory, supply, self.spread)
+        return estimate_from(gradient, position, memory, source.complete(gathered), self.spread)
 
     @abc.abstractmethod
     def spread(self, terms: Float[Array, "n d"]) -> Float[Array, "n d"]:
-        """s_i with E Σ s_i s_iᵀ = Cov(Σ w_i r_i), from the terms w_i r_i of one batch. They are NaN where one row is too few."""
+        """s_i with E Σ s_i s_iᵀ = Cov(Σ w_i r_i), from the terms w_i r_i of one batch.
+
+        NaN if there are too few rows.
+        """
 
 
 class AbstractDynamicSelection(AbstractSelection):
-    """Rows chosen, or counted, by looking at the state, with no memory of what was seen."""
+    """Rows whose choice or number depends on the state, without memory."""
 
     @property
     def rows_per_step(self) -> None:
@@ -167,7 +183,10 @@ class AbstractDynamicSelection(AbstractSelection):
     def rows_ahead(self) -> int:
         return 0
 
-    def start(self, supply: PyTree[Array]) -> None:
+    def gather(self, drawn: Any, source: AbstractRows) -> Any:
+        return drawn
+
+    def start(self, gathered: Any) -> None:
         return None
 
 

@@ -1,12 +1,13 @@
-"""How many rows a step sees: fixed, or as many as a bound on the noise asks for.
+"""How many rows a step sees: a fixed number, or a number that keeps a bound on the noise.
 
-The control-variate estimator has pseudo-variance at most (1/n) ‖θ − θ̂‖² Σ L_i²/p_i (putcha-2023, eq. 18). Keeping that under
-a threshold V₀ takes
+The pseudo-variance of the control-variate estimator is at most (1/n) ‖θ − θ̂‖² Σ L_i²/p_i
+(putcha-2023, eq. 18). The number of rows that keeps this bound under a threshold V₀ is
 
-    n(θ) = ⌈ ‖θ − θ̂‖² Σ_i L_i²/p_i / V₀ ⌉,   at least 1 and at most N                                     (eq. 19)
+    n(θ) = ⌈ ‖θ − θ̂‖² Σ_i L_i²/p_i / V₀ ⌉,   at least 1 and at most N                      (eq. 19)
 
-rows: few near the anchor, many in the tails. The draws are with replacement and unbiased at any n, since n is a function of
-the state before the draw. One compilation, and a cost in proportion to n once it is a few chunks of 64.
+This is few rows near the anchor and many in the tails. The draws are with replacement, and unbiased
+at any n because n is a function of the state before the draw. A different n does not recompile. The
+cost is proportional to n once n is a few chunks of 64.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ import numpy as np
 from jax.custom_batching import sequential_vmap
 from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
 
-from .._anchor import Needs
-from .._errors import check_int, check_number
-from .._posterior import AbstractPosterior
-from .._random import key_of, random_words
+from ..anchor.anchor import AnchorLevel
+from ..core.errors import check_int, check_number
+from ..core.random import key_of, random_words
 from ..gradient.base import AbstractGradient
-from .base import Setting, SizeChoice
-from .law import AbstractLaw
+from ..models.posterior import AbstractPosterior
+from ..rows.base import AbstractRows, RowAccess
+from ..rows.stream import AbstractStream
+from .base import SizeChoice, SubsampleContext
 from .replacement import WithReplacement, sum_of_draws
 from .selection import AbstractDynamicSelection, Estimate, Memory, Transition
 from .weights import lipschitz_weights
@@ -34,7 +36,7 @@ from .weights import lipschitz_weights
 class AdaptiveSelection(AbstractDynamicSelection):
     """n(θ) independent draws from one law (eq. 19)."""
 
-    law: AbstractLaw
+    stream: AbstractStream
     anchor: Float[Array, " d"]
     rows_per_squared_distance: Float[Array, ""]
     largest: int = eqx.field(static=True)
@@ -43,11 +45,11 @@ class AdaptiveSelection(AbstractDynamicSelection):
     def most_rows(self) -> int:
         return self.largest
 
-    def supply(self, key: PRNGKeyArray, steps: int) -> UInt32[Array, "steps 2"]:
+    def draw(self, key: PRNGKeyArray, steps: int) -> UInt32[Array, "steps 2"]:
         return random_words(key, (steps,))
 
     def size_at(self, position: Float[Array, " d"]) -> Int[Array, ""]:
-        """n(θ), eq. 19."""
+        """n(θ) of eq. 19."""
         wanted = self.rows_per_squared_distance * jnp.sum((position - self.anchor) ** 2)
         return jnp.clip(jnp.ceil(wanted), 1, self.largest).astype(jnp.int32)
 
@@ -56,45 +58,83 @@ class AdaptiveSelection(AbstractDynamicSelection):
         gradient: AbstractGradient,
         position: Float[Array, " d"],
         memory: Memory,
-        supply: UInt32[Array, " 2"],
+        gathered: UInt32[Array, " 2"],
+        source: AbstractRows,
         transition: Transition | None,
     ) -> Estimate:
         size = self.size_at(position)
-        arrays, static = eqx.partition((self.law, gradient, memory.gradient), eqx.is_array)
+        arrays, static = eqx.partition(
+            (self.stream, gradient, memory.gradient, source), eqx.is_array
+        )
 
-        # Under vmap the chains go one after the other, so that each costs its own n and not the largest.
+        # Under vmap the chains run one after the other, so each chain pays for its own n and not
+        # for the largest n.
         @sequential_vmap
         def residual_sum(arrays, position, size, words):  # type: ignore[no-untyped-def]
-            law, gradient, learned = eqx.combine(arrays, static)
-            return sum_of_draws(law, gradient, learned, position, size, size, key_of(words))
+            stream, gradient, learned, source = eqx.combine(arrays, static)
+            return sum_of_draws(
+                stream, gradient, learned, position, size, size, key_of(words), source
+            )
 
-        residual = residual_sum(arrays, position, size, supply)
+        residual = residual_sum(arrays, position, size, gathered)
         return Estimate(gradient.known(position, memory.gradient) + residual, size, memory)
 
 
 @dataclasses.dataclass(frozen=True)
 class Fixed(SizeChoice):
-    """The same number of rows in every step."""
+    """The same number of rows in every step.
+
+    **Arguments:**
+
+    - `size`: the number of rows per step.
+
+    **Raises:** `InvalidInput` if `size` is not an int of at least 1.
+
+    >>> Fixed(100).size
+    100
+    """
 
     size: int
-    needs = Needs.NOTHING
+    needs = AnchorLevel.NOTHING
+    row_access = RowAccess.STREAM
 
     def __post_init__(self) -> None:
         check_int("size", self.size, 1)
 
-    def select(self, law: AbstractLaw, setting: Setting, certain: np.ndarray) -> WithReplacement:
-        return WithReplacement(law=law, size=self.checked(setting.posterior), certain=jnp.asarray(certain, jnp.int32))
+    def select(
+        self, stream: AbstractStream, context: SubsampleContext, certain: np.ndarray
+    ) -> WithReplacement:
+        return WithReplacement(
+            stream=stream,
+            size=self.checked(context.posterior),
+            certain=jnp.asarray(certain, jnp.int32),
+        )
 
     def checked(self, posterior: AbstractPosterior) -> int:
+        """The size; raises `InvalidInput` if it exceeds the number of rows."""
         return check_int("size", self.size, 1, posterior.n_rows, high_name="n_rows")
 
 
 @dataclasses.dataclass(frozen=True)
 class Adaptive(SizeChoice):
-    """As many rows as keep the bound on the pseudo-variance under `noise_threshold` (V₀ in eq. 19), at most `max_size`.
+    """A number of rows that keeps the bound on the pseudo-variance under a threshold (eq. 19).
 
-    Without a threshold it is found as in section 5.3.3 of putcha-2023, by `pilot_chains` pilot runs of `pilot_steps` steps with
-    `pilot_size` rows each (0.1 % of the rows by default); see `tallmc.tuning.noise_threshold`.
+    Without a threshold, pilot runs find one as in section 5.3.3 of putcha-2023. See
+    `tallmc.tuning.noise_threshold`.
+
+    **Arguments:**
+
+    - `noise_threshold`: V₀ in eq. 19; None to find it by pilot runs.
+    - `max_size`: the largest number of rows per step; the number of rows of the data by default.
+    - `pilot_size`: rows per step of the pilot runs; 0.1 % of the rows by default.
+    - `pilot_steps`: steps of each pilot run.
+    - `pilot_chains`: the number of pilot runs.
+
+    **Raises:** `InvalidInput` if `noise_threshold` is not positive, `pilot_steps` is less than 20
+    or `pilot_chains` is less than 1.
+
+    >>> Adaptive(noise_threshold=10.0).needs.name
+    'MODE'
     """
 
     noise_threshold: float | None = None
@@ -102,7 +142,8 @@ class Adaptive(SizeChoice):
     pilot_size: int | None = None
     pilot_steps: int = 10_000
     pilot_chains: int = 10
-    needs = Needs.MODE
+    needs = AnchorLevel.MODE
+    row_access = RowAccess.TAKE
     size = None
 
     def __post_init__(self) -> None:
@@ -111,15 +152,19 @@ class Adaptive(SizeChoice):
         check_int("pilot_steps", self.pilot_steps, 20)
         check_int("pilot_chains", self.pilot_chains, 1)
 
-    def select(self, law: AbstractLaw, setting: Setting, certain: np.ndarray) -> AdaptiveSelection:
-        posterior, anchor = setting.posterior, setting.anchor
-        assert anchor is not None and self.noise_threshold is not None, "prepared after the anchor and the threshold are known"
+    def select(
+        self, stream: AbstractStream, context: SubsampleContext, certain: np.ndarray
+    ) -> AdaptiveSelection:
+        posterior, anchor = context.posterior, context.anchor
+        assert anchor is not None and self.noise_threshold is not None, (
+            "an adaptive size is prepared after the anchor and the threshold are known"
+        )
         largest = posterior.n_rows
         if self.max_size is not None:
             largest = check_int("max_size", self.max_size, 1, largest, high_name="n_rows")
-        scale = noise_bound(law, posterior) / self.noise_threshold
+        scale = noise_bound(stream, posterior) / self.noise_threshold
         return AdaptiveSelection(
-            law=law,
+            stream=stream,
             anchor=anchor.position,
             rows_per_squared_distance=jnp.asarray(scale, posterior.dtype),
             largest=largest,
@@ -127,13 +172,18 @@ class Adaptive(SizeChoice):
 
     def pilot(self, posterior: AbstractPosterior) -> Fixed:
         """The fixed size of the pilot runs."""
-        return Fixed(max(1, posterior.n_rows // 1000) if self.pilot_size is None else self.pilot_size)
+        return Fixed(
+            max(1, posterior.n_rows // 1000) if self.pilot_size is None else self.pilot_size
+        )
 
 
-def noise_bound(law: AbstractLaw, posterior: AbstractPosterior) -> float:
-    """Σ_i L_i²/p_i, the pseudo-variance's bound at n = 1 and distance 1 (eq. 18)."""
-    return float(np.sum(np.asarray(lipschitz_weights(posterior), np.float64) ** 2 / law.probabilities()))
+def noise_bound(stream: AbstractStream, posterior: AbstractPosterior) -> float:
+    """Σ_i L_i²/p_i, the bound on the pseudo-variance at n = 1 and distance 1 (eq. 18)."""
+    return float(
+        np.sum(np.asarray(lipschitz_weights(posterior), np.float64) ** 2 / stream.probabilities())
+    )
 
 
 def as_size(size: int | SizeChoice | None) -> SizeChoice | None:
+    """`size`, with a number of rows as `Fixed`."""
     return size if size is None or isinstance(size, SizeChoice) else Fixed(size)

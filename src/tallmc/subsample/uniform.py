@@ -1,11 +1,12 @@
 """Uniform subsampling, p_i = 1/N, with or without replacement.
 
-Without replacement the weights are N/n and the estimator's covariance is (N²/n)(1 − n/N) S², S² the rows' sample covariance:
-smaller than with replacement, and zero at n = N; for n ≪ N there is no difference to speak of (putcha-2023, section 5.3.1).
+Without replacement the weights are N/n, and the covariance of the estimator is (N²/n)(1 − n/N) S²,
+S² the sample covariance of the rows. This is smaller than with replacement, and zero at n = N. For
+n ≪ N the difference is negligible (putcha-2023, section 5.3.1).
 
-A set without repetition is drawn by rejection: draw n row numbers, redraw those that repeat an earlier one, until none does.
-Each round treats all rows alike, so every n-subset is equally likely. Its cost depends on n, not on N; beyond N/2 rows a
-permutation is cheaper.
+A set without repetition is drawn by rejection: draw n row numbers, and redraw repeated numbers
+until none is left. Each round treats all rows alike, so every n-subset is equally likely. The cost
+depends on n, not on N. Above N/2 rows a permutation is cheaper.
 """
 
 from __future__ import annotations
@@ -18,31 +19,35 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .._anchor import Needs
-from .._errors import InvalidInput
-from .._random import random_words
-from .base import Setting, SizeChoice, SubsampleChoice
-from .law import UniformLaw
+from ..anchor.anchor import AnchorLevel
+from ..core.errors import InvalidInput
+from ..core.random import random_words
+from ..rows.base import RowAccess
+from ..rows.batch import RowDraws
+from ..rows.law import UniformLaw
+from .base import SizeChoice, SubsampleChoice, SubsampleContext
 from .replacement import NO_ROWS
-from .selection import AbstractSelection, AbstractStaticSelection, Picks, centred
+from .selection import AbstractSelection, AbstractStaticSelection, centred
 from .size import Fixed
 
 
 class WithoutReplacement(AbstractStaticSelection):
-    """n different rows, every set of them equally likely: w_i = N/n. The row numbers come sorted or in random order."""
+    """n distinct rows, every set equally likely: w_i = N/n. The order of rows is arbitrary."""
 
     law: UniformLaw
     size: int = eqx.field(static=True)
 
-    def supply(self, key: PRNGKeyArray, steps: int) -> Picks:
+    def draw(self, key: PRNGKeyArray, steps: int) -> RowDraws:
         if 2 * self.size > self.law.n_rows:
-            permute = jax.vmap(lambda key: jax.random.permutation(key, self.law.n_rows)[: self.size])
-            return self.picks_at(permute(jax.random.split(key, steps)))
-        return self.picks_at(self._distinct(key, steps))
+            permute = jax.vmap(
+                lambda key: jax.random.permutation(key, self.law.n_rows)[: self.size]
+            )
+            return self.draws_at(permute(jax.random.split(key, steps)))
+        return self.draws_at(self._distinct(key, steps))
 
-    def picks_at(self, indices: Int[Array, "*k n"]) -> Picks:
-        """These rows with the weights they have when drawn."""
-        return Picks(indices, self.law.inverse_probability(indices) / self.size)
+    def draws_at(self, indices: Int[Array, "*k n"]) -> RowDraws:
+        """These rows with their importance weights."""
+        return RowDraws(indices, self.law.inverse_probability(indices) / self.size)
 
     def spread(self, terms: Float[Array, "n d"]) -> Float[Array, "n d"]:
         return jnp.sqrt(1 - self.size / self.law.n_rows) * centred(terms)
@@ -53,23 +58,38 @@ class WithoutReplacement(AbstractStaticSelection):
 
         def redraw(carry: tuple[Array, Array]) -> tuple[Array, Array]:
             round_, indices = carry
-            return round_ + 1, jnp.sort(jnp.where(_repeats(indices), fresh(round_), indices), axis=1)
+            return round_ + 1, jnp.sort(
+                jnp.where(_repeats(indices), fresh(round_), indices), axis=1
+            )
 
         first = jnp.sort(fresh(jnp.int32(0)), axis=1)
-        return lax.while_loop(lambda carry: jnp.any(_repeats(carry[1])), redraw, (jnp.int32(1), first))[1]
+        return lax.while_loop(
+            lambda carry: jnp.any(_repeats(carry[1])), redraw, (jnp.int32(1), first)
+        )[1]
 
 
 def _repeats(ordered: Int[Array, "steps n"]) -> Bool[Array, "steps n"]:
+    """True where a sorted row number equals the one before it."""
     same = ordered[:, 1:] == ordered[:, :-1]
     return jnp.concatenate([jnp.zeros((ordered.shape[0], 1), bool), same], axis=1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Uniform(SubsampleChoice):
-    """Choose rows uniformly, with replacement unless told otherwise."""
+    """Uniform draws.
+
+    **Arguments:**
+
+    - `replace`: whether rows are drawn with replacement.
+
+    **Raises:** `InvalidInput` if `replace` is not a bool.
+
+    >>> Uniform().row_access.name, Uniform(replace=False).row_access.name
+    ('STREAM', 'TAKE')
+    """
 
     replace: bool = True
-    needs = Needs.NOTHING
+    needs = AnchorLevel.NOTHING
     passes = 0
     knows_its_spread = True
 
@@ -77,16 +97,21 @@ class Uniform(SubsampleChoice):
         if not isinstance(self.replace, bool):
             raise InvalidInput("replace", "be True or False", self.replace)
 
-    def prepare(self, setting: Setting, size: SizeChoice | None) -> AbstractSelection:
-        assert size is not None, "a method with a uniform subsample has a size"
-        law = UniformLaw(setting.posterior.n_rows, setting.posterior.dtype)
+    @property
+    def row_access(self) -> RowAccess:
+        return RowAccess.STREAM if self.replace else RowAccess.TAKE
+
+    def prepare(self, context: SubsampleContext, size: SizeChoice | None) -> AbstractSelection:
+        assert size is not None, "a uniform subsample requires a size"
+        posterior = context.posterior
         if self.replace:
-            return size.select(law, setting, NO_ROWS)
+            return size.select(posterior.rows.stream(None, posterior.dtype), context, NO_ROWS)
         if not isinstance(size, Fixed):
             raise InvalidInput(
                 "size",
-                "be fixed without replacement: a set without repetition is drawn whole, before its size is known",
+                "be fixed without replacement: the set is drawn before a variable size is known",
                 size,
                 "Use Uniform(replace=True).",
             )
-        return WithoutReplacement(law=law, size=size.checked(setting.posterior))
+        law = UniformLaw(posterior.n_rows, posterior.dtype)
+        return WithoutReplacement(law=law, size=size.checked(posterior))

@@ -1,84 +1,184 @@
-"""Weights for preferential subsampling: how much each row matters to the noise of an estimator.
+"""Weights for preferential subsampling: the importance of each row for the noise of an estimator.
 
-    gradient    ‖∇f_i(θ̂)‖                    for the simple estimator          putcha-2023, eq. 11
-    curvature   √tr(∇²f_i(θ̂) Σ̂ ∇²f_i(θ̂)ᵀ)    for control variates              putcha-2023, eq. 16
+    gradient    ‖∇f_i(θ̂)‖                    for the simple estimator         putcha-2023, eq. 11
+    curvature   √tr(∇²f_i(θ̂) Σ̂ ∇²f_i(θ̂)ᵀ)    for control variates             putcha-2023, eq. 16
     frobenius   ‖∇²f_i(θ̂)‖_F                 for control variates around a recent position
-    lipschitz   L_i                          for any estimator, without anchor  Zhao and Zhang (2015)
+    lipschitz   L_i                          for any estimator, no anchor     Zhao and Zhang (2015)
     residual    √E‖Cᵀr_i(θ)‖²                for control variates of any order, in any metric
 
-r_i is the estimator's own residual, C the geometry that the dynamics moves in, θ ~ N(θ̂, 1.5² Σ̂): wider than the posterior should
-be, since rows that matter in its tails only are the ones that do harm when they are seldom seen. One-dimensional quadrature for a
-GLM, random probes for other models (`mean_square_remainders`), O(Nd) in time and never a d×d matrix for any row.
+For "residual", r_i is the estimator's own residual, C is the geometry of the dynamics, and
+θ ~ N(θ̂, 1.5² Σ̂). This law is wider than the posterior on purpose: rows that matter only in the
+tails do harm if they are drawn rarely. The expectation is a one-dimensional quadrature for a GLM,
+and uses random probes for other models (`mean_square_remainders`). It takes O(Nd) time and never a
+d×d matrix per row.
 
-The first two are the state-dependent optima (eqs. 10 and 14) with the state at the mode, and averaged over the Laplace
-approximation; the third is the second for a centre that follows the chain. Each is one pass over the rows, a block at a time.
+"gradient" is the state-dependent optimum (eq. 10) at the mode. "curvature" is the optimum of eq. 14
+averaged over the Laplace approximation, and "frobenius" is the same for a centre that follows the
+chain. Each rule is one pass over the rows, a block at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from .._anchor import Anchor, Needs
-from .._arrays import check_numeric
-from .._errors import InvalidInput, check_number
-from .._posterior import AbstractPosterior
-from .._rows import map_rows
-from ..geometry import AbstractGeometry, DenseGeometry
-from .base import Setting
+from ..anchor.anchor import Anchor, AnchorLevel
+from ..core.arrays import check_numeric
+from ..core.errors import InvalidInput, check_number
+from ..core.linear_maps import AbstractLinearMap, DenseMap
+from ..models.base import AbstractModel
+from ..models.posterior import AbstractPosterior
+from ..rows.base import RowBlock
+from .base import SubsampleContext
 
-_WIDTH = 1.5
+_WIDTH = 1.5  # standard deviation of θ for "residual", in posterior standard deviations
 
 
 def gradient_weights(posterior: AbstractPosterior, anchor: Anchor) -> Float[Array, " N"]:
-    """‖∇f_i(θ̂)‖, eq. 11."""
+    """‖∇f_i(θ̂)‖, eq. 11.
+
+    **Arguments:**
+
+    - `posterior`: the posterior.
+    - `anchor`: the anchor from `laplace(posterior)`.
+
+    **Returns:** one weight per row.
+
+    **Raises:** `InvalidInput` if `anchor` is not an `Anchor`.
+
+    >>> import jax.numpy as jnp, tallmc
+    >>> posterior = tallmc.models.linear_regression([[1.0], [2.0]], [1.0, 2.0], prior_variance=1.0)
+    >>> anchor = tallmc.laplace(posterior, at={"beta": jnp.zeros(1)}, hessian=False)
+    >>> gradient_weights(posterior, anchor)
+    Array([1., 4.], dtype=float32)
+    """
     _check_anchor(anchor)
-    return _gradient_norms(posterior, anchor.position)
+    return _per_row(posterior, _gradient_norms, anchor.position)
 
 
 def curvature_weights(posterior: AbstractPosterior, anchor: Anchor) -> Float[Array, " N"]:
-    """√tr(∇²f_i(θ̂) Σ̂ ∇²f_i(θ̂)ᵀ), eq. 16, without a d×d matrix for any row."""
+    """√tr(∇²f_i(θ̂) Σ̂ ∇²f_i(θ̂)ᵀ), eq. 16, without a d×d matrix per row.
+
+    **Arguments:**
+
+    - `posterior`: the posterior.
+    - `anchor`: the anchor from `laplace(posterior)`, with its Hessian.
+
+    **Returns:** one weight per row.
+
+    **Raises:** `InvalidInput` if `anchor` is not an `Anchor` or has no Hessian.
+
+    >>> import jax.numpy as jnp, tallmc
+    >>> posterior = tallmc.models.linear_regression([[1.0], [2.0]], [1.0, 2.0], prior_variance=1.0)
+    >>> anchor = tallmc.laplace(posterior, at={"beta": jnp.zeros(1)})
+    >>> curvature_weights(posterior, anchor).round(2)
+    Array([0.41, 1.63], dtype=float32)
+    """
     _check_anchor(anchor)
     if anchor.factor is None:
-        raise InvalidInput("anchor", "have a Hessian for curvature weights", "none", "Use laplace(posterior, hessian=True).")
-    return _curvature_norms(posterior, anchor.position, anchor.factor)
+        raise InvalidInput(
+            "anchor",
+            "have a Hessian for curvature weights",
+            "none",
+            "Use laplace(posterior, hessian=True).",
+        )
+    return _per_row(posterior, _curvature_norms, anchor.position, anchor.factor)
 
 
 def frobenius_weights(posterior: AbstractPosterior, anchor: Anchor) -> Float[Array, " N"]:
-    """‖∇²f_i(θ̂)‖_F: eq. 16 with Σ̂ ∝ I, for a centre from which the chain has walked alike in all directions."""
+    """‖∇²f_i(θ̂)‖_F, eq. 16 with Σ̂ ∝ I.
+
+    These weights suit a centre from which the chain has walked equally far in all directions.
+
+    **Arguments:**
+
+    - `posterior`: the posterior.
+    - `anchor`: the anchor from `laplace(posterior)`.
+
+    **Returns:** one weight per row.
+
+    **Raises:** `InvalidInput` if `anchor` is not an `Anchor`.
+
+    >>> import tallmc
+    >>> posterior = tallmc.models.linear_regression([[1.0], [2.0]], [1.0, 2.0], prior_variance=1.0)
+    >>> frobenius_weights(posterior, tallmc.laplace(posterior))
+    Array([1., 4.], dtype=float32)
+    """
     _check_anchor(anchor)
-    return _curvature_norms(posterior, anchor.position, jnp.eye(posterior.dim, dtype=posterior.dtype))
+    identity = jnp.eye(posterior.dim, dtype=posterior.dtype)
+    return _per_row(posterior, _curvature_norms, anchor.position, identity)
 
 
 def lipschitz_weights(posterior: AbstractPosterior) -> Float[Array, " N"]:
-    """L_i, the Lipschitz constants of the rows' gradients."""
-    return _lipschitz(posterior)
+    """L_i, the Lipschitz constants of the rows' gradients.
+
+    **Arguments:**
+
+    - `posterior`: the posterior.
+
+    **Returns:** one weight per row.
+
+    >>> import tallmc
+    >>> posterior = tallmc.models.linear_regression([[1.0], [2.0]], [1.0, 2.0], prior_variance=1.0)
+    >>> lipschitz_weights(posterior)
+    Array([1., 4.], dtype=float32)
+    """
+    return posterior.lipschitz()
 
 
 def residual_weights(
     posterior: AbstractPosterior,
     anchor: Anchor,
     order: int,
-    metric: AbstractGeometry,
+    metric: AbstractLinearMap,
     *,
     positions: Float[Array, "k d"] | None = None,
 ) -> Float[Array, " N"]:
-    """√E‖Cᵀr_i(θ)‖² for control variates of this order, over these positions or, without any, the anchor's widened Gaussian.
+    """√E‖Cᵀr_i(θ)‖² for control variates.
 
-    Without a Hessian in the anchor the metric stands for it.
+    **Arguments:**
+
+    - `posterior`: the posterior.
+    - `anchor`: the anchor from `laplace(posterior)`. If it has no Hessian, the metric replaces Σ̂.
+    - `order`: the order of the control variates.
+    - `metric`: C.
+    - `positions`: the positions θ of the mean; the Gaussian N(θ̂, 1.5² Σ̂) by default.
+
+    **Returns:** one weight per row.
+
+    **Raises:** `InvalidInput` if `anchor` is not an `Anchor`.
+
+    >>> import tallmc
+    >>> posterior = tallmc.models.linear_regression([[1.0], [2.0]], [1.0, 2.0], prior_variance=1.0)
+    >>> metric = tallmc.geometry.Identity().prepare(posterior, None)
+    >>> residual_weights(posterior, tallmc.laplace(posterior), 1, metric).round(2)
+    Array([0.61, 2.45], dtype=float32)
     """
     _check_anchor(anchor)
     if positions is not None:
-        return _residual_norms_at(posterior, order, anchor.position, positions, metric)
-    given = anchor.factor
-    same = isinstance(metric, DenseGeometry) and metric.factor is given
-    spread = None if given is None or same else DenseGeometry(given)
-    return _residual_norms(posterior, order, anchor.position, spread, metric)
+        return posterior.rows.map(
+            _residual_norms_at,
+            posterior.model,
+            order,
+            anchor.position,
+            positions,
+            metric,
+            width=max(posterior.width, len(positions)),
+        )
+    factor = anchor.factor
+    same = isinstance(metric, DenseMap) and metric.factor is factor
+    spread = None if factor is None or same else DenseMap(factor)
+    return _per_row(posterior, _residual_norms, order, anchor.position, spread, metric)
+
+
+def _per_row(
+    posterior: AbstractPosterior, norms: Callable[..., Array], *args: Any
+) -> Float[Array, " N"]:
+    return posterior.rows.map(norms, posterior.model, *args, width=posterior.width)
 
 
 def _check_anchor(anchor: Anchor) -> None:
@@ -87,38 +187,61 @@ def _check_anchor(anchor: Anchor) -> None:
 
 
 class WeightRule(NamedTuple):
-    weigh: Callable[[Setting], Float[Array, " N"]]
-    needs: Needs
+    """A named rule for weights."""
+
+    weigh: Callable[[SubsampleContext], Float[Array, " N"]]
+    needs: AnchorLevel
+    """What must be known about the posterior."""
     equation: str
 
 
-def _by_anchor(weigh: Callable[[AbstractPosterior, Anchor], Float[Array, " N"]]) -> Callable[[Setting], Float[Array, " N"]]:
-    def of_setting(setting: Setting) -> Float[Array, " N"]:
-        assert setting.anchor is not None, "a method that needs an anchor is prepared with one"
-        return weigh(setting.posterior, setting.anchor)
+def _from_anchor(
+    weigh: Callable[[AbstractPosterior, Anchor], Float[Array, " N"]],
+) -> Callable[[SubsampleContext], Float[Array, " N"]]:
+    """`weigh` as a function of the context."""
 
-    return of_setting
+    def from_context(context: SubsampleContext) -> Float[Array, " N"]:
+        assert context.anchor is not None, "a method that needs an anchor is prepared with one"
+        return weigh(context.posterior, context.anchor)
+
+    return from_context
 
 
-def _by_residual(setting: Setting) -> Float[Array, " N"]:
-    order = setting.order
+def _from_residuals(context: SubsampleContext) -> Float[Array, " N"]:
+    order = context.order
     if order is None:
-        rule = "be another with a gradient that has a memory: its residuals are not known ahead"
+        rule = (
+            "be another rule with a gradient that has a memory: its residuals are not known ahead"
+        )
         raise InvalidInput("weights", rule, "residual", 'Use "frobenius" or "lipschitz".')
-    return _by_anchor(lambda posterior, anchor: residual_weights(posterior, anchor, order, setting.geometry))(setting)
+    return _from_anchor(
+        lambda posterior, anchor: residual_weights(posterior, anchor, order, context.geometry)
+    )(context)
 
 
 WEIGHT_RULES = {
-    "gradient": WeightRule(_by_anchor(gradient_weights), Needs.MODE, "eq. 11"),
-    "curvature": WeightRule(_by_anchor(curvature_weights), Needs.HESSIAN, "eq. 16"),
-    "frobenius": WeightRule(_by_anchor(frobenius_weights), Needs.MODE, "p_i ∝ ‖H_i‖"),
-    "lipschitz": WeightRule(lambda setting: lipschitz_weights(setting.posterior), Needs.NOTHING, "p_i ∝ L_i"),
-    "residual": WeightRule(_by_residual, Needs.HESSIAN, "p_i ∝ √E‖Cᵀr_i‖²"),
+    "gradient": WeightRule(_from_anchor(gradient_weights), AnchorLevel.MODE, "eq. 11"),
+    "curvature": WeightRule(_from_anchor(curvature_weights), AnchorLevel.HESSIAN, "eq. 16"),
+    "frobenius": WeightRule(_from_anchor(frobenius_weights), AnchorLevel.MODE, "p_i ∝ ‖H_i‖"),
+    "lipschitz": WeightRule(
+        lambda context: lipschitz_weights(context.posterior), AnchorLevel.NOTHING, "p_i ∝ L_i"
+    ),
+    "residual": WeightRule(_from_residuals, AnchorLevel.HESSIAN, "p_i ∝ √E‖Cᵀr_i‖²"),
 }
 
 
 def probabilities(weights: ArrayLike, floor: float) -> np.ndarray:
-    """p_i = (1 − δ) w_i/Σw + δ/N, with δ = `floor`: then no importance weight 1/(N p_i) exceeds 1/δ.
+    """p_i = (1 − δ) w_i/Σw + δ/N, so that no importance weight 1/(N p_i) exceeds 1/δ.
+
+    **Arguments:**
+
+    - `weights`: w, one non-negative number per row.
+    - `floor`: δ, the share of uniform weights.
+
+    **Returns:** one probability per row, in float64.
+
+    **Raises:** `InvalidInput` if a weight is negative or not finite, if a weight is zero with
+    `floor=0`, or if `floor` is not in [0, 1].
 
     >>> probabilities([1.0, 3.0], floor=0.0)
     array([0.25, 0.75])
@@ -126,69 +249,61 @@ def probabilities(weights: ArrayLike, floor: float) -> np.ndarray:
     check_number("floor", floor, 0, 1)
     raw = np.asarray(check_numeric("preferential weights", weights), np.float64)
     if raw.ndim != 1 or not raw.size:
-        raise InvalidInput("preferential weights", "be a vector, one number a row", f"shape {raw.shape}")
+        raise InvalidInput(
+            "preferential weights", "be a vector, one number per row", f"shape {raw.shape}"
+        )
     bad = ~np.isfinite(raw) | (raw < 0)
     if bad.any():
         row = np.argmax(bad)
-        raise InvalidInput("preferential weights", "be finite and not negative", f"{raw[row]:g} in row {row}")
+        raise InvalidInput(
+            "preferential weights", "be finite and not negative", f"{raw[row]:g} in row {row}"
+        )
     total = raw.sum()
     if floor == 0 and not (raw > 0).all():
         row = np.argmin(raw)
         raise InvalidInput(
             "preferential weights",
             "be strictly positive",
-            f"p = 0 in row {row}, which would never be drawn: that biases the gradient",
+            f"p = 0 in row {row}, which would never be drawn and would bias the gradient",
             "Pass floor=0.05 to mix in uniform weights.",
         )
     share = raw / total if total > 0 else np.full(len(raw), 1 / len(raw))
     return (1 - floor) * share + floor / len(raw)
 
 
-@eqx.filter_jit
-def _gradient_norms(posterior: AbstractPosterior, position: Float[Array, " d"]) -> Float[Array, " N"]:
-    def block(rows):  # type: ignore[no-untyped-def]
-        return posterior.norms(posterior.row_gradients(position, rows), rows)
-
-    return map_rows(block, posterior.data, posterior.width)
+def _gradient_norms(
+    rows: RowBlock, model: AbstractModel, position: Float[Array, " d"]
+) -> Float[Array, " n"]:
+    return model.norms(model.row_gradients(position, rows), rows)
 
 
-@eqx.filter_jit
 def _curvature_norms(
-    posterior: AbstractPosterior, position: Float[Array, " d"], factor: Float[Array, "d d"]
-) -> Float[Array, " N"]:
-    return map_rows(lambda rows: posterior.curvature_norms(position, factor, rows), posterior.data, posterior.width)
+    rows: RowBlock, model: AbstractModel, position: Float[Array, " d"], factor: Float[Array, "d d"]
+) -> Float[Array, " n"]:
+    return model.curvature_norms(position, factor, rows)
 
 
-@eqx.filter_jit
 def _residual_norms(
-    posterior: AbstractPosterior,
+    rows: RowBlock,
+    model: AbstractModel,
     order: int,
     centre: Float[Array, " d"],
-    spread: AbstractGeometry | None,
-    metric: AbstractGeometry,
-) -> Float[Array, " N"]:
-    def block(rows):  # type: ignore[no-untyped-def]
-        # Where the Gaussian is the metric's own, the same object says so to the compiler.
-        around, width = metric if spread is None else spread, jnp.asarray(_WIDTH, posterior.dtype)
-        return jnp.sqrt(posterior.gaussian_mean_square_remainders(order, centre, around, width, metric, rows))
+    spread: AbstractLinearMap | None,
+    metric: AbstractLinearMap,
+) -> Float[Array, " n"]:
+    # Passing the same object twice tells the compiler that the Gaussian's factor is the metric.
+    around, width = metric if spread is None else spread, jnp.asarray(_WIDTH, model.dtype)
+    return jnp.sqrt(
+        model.gaussian_mean_square_remainders(order, centre, around, width, metric, rows)
+    )
 
-    return map_rows(block, posterior.data, posterior.width)
 
-
-@eqx.filter_jit
 def _residual_norms_at(
-    posterior: AbstractPosterior,
+    rows: RowBlock,
+    model: AbstractModel,
     order: int,
     centre: Float[Array, " d"],
     positions: Float[Array, "k d"],
-    metric: AbstractGeometry,
-) -> Float[Array, " N"]:
-    def block(rows):  # type: ignore[no-untyped-def]
-        return jnp.sqrt(posterior.mean_square_remainders(order, centre, positions, metric, rows))
-
-    return map_rows(block, posterior.data, max(posterior.width, len(positions)))
-
-
-@eqx.filter_jit
-def _lipschitz(posterior: AbstractPosterior) -> Float[Array, " N"]:
-    return posterior.lipschitz()
+    metric: AbstractLinearMap,
+) -> Float[Array, " n"]:
+    return jnp.sqrt(model.mean_square_remainders(order, centre, positions, metric, rows))

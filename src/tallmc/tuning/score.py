@@ -1,11 +1,13 @@
-"""How far draws are from the posterior, as tuning measures it: kernel Stein discrepancy in units of the posterior's spread.
+"""The score of tuning: kernel Stein discrepancy in units of the posterior's spread.
 
-The kernel presumes coordinates of scale 1. These are u = C⁻¹θ with CCᵀ = Σ̂ from the anchor; where that has no Hessian, C is the
-diagonal of the standard deviations of the candidates' first draws (their median).
+The kernel assumes coordinates of scale 1. The score uses u = C⁻¹θ with CCᵀ = Σ̂ from the anchor. If
+the anchor has no Hessian, C is the diagonal of the standard deviations of the candidates' first
+draws (the median over candidates).
 
-Gradients come from about 10 d rows each, by control variates around the anchor: of order 2, with weights to match, where it has a
-Hessian. Near the anchor their noise is small beside a coordinate's variance, which is 1, however many rows there are; that of the
-simple estimator would be N/n, and drown what is to be seen. It is the same for all candidates.
+Each gradient is estimated from about 10 d rows by control variates around the anchor. If the anchor
+has a Hessian, they are of order 2 with matching weights. Near the anchor the noise is small
+compared with the variance of a coordinate, which is 1, for any number of rows. The noise of the
+simple estimator would be N/n and would hide the discrepancy. All candidates use the same estimator.
 """
 
 from __future__ import annotations
@@ -16,15 +18,15 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 
-from .._anchor import Anchor
-from .._kernel import Kernel
-from .._method import Method
-from .._posterior import AbstractPosterior
+from ..anchor.anchor import Anchor
 from ..diagnose.draws_ksd import in_units
 from ..diagnose.gradients import exact_gradients, stochastic_gradients
 from ..diagnose.ksd import ksd
+from ..engine.kernel import BoundKernel
 from ..geometry import Dense
 from ..gradient.control_variate import ControlVariate
+from ..methods.method import Method
+from ..models.posterior import AbstractPosterior
 from ..subsample.preferential import Preferential
 from ..subsample.selection import AbstractStaticSelection
 
@@ -34,17 +36,18 @@ _LEAST_ROWS = 64
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """The discrepancy of positions; `units` (C) may be None until draws are there to tell."""
+    """The discrepancy of positions. `units` (C) may be None until the first draws define it."""
 
     posterior: AbstractPosterior
-    estimator: Kernel | None
-    """What estimates gradients; None where all rows are as cheap."""
+    estimator: BoundKernel | None
+    """The gradient estimator; None if exact gradients cost no more."""
     rows_per_draw: int
     units: Float[np.ndarray, "d d"] | Float[np.ndarray, " d"] | None
     n_row_evals_preparation: int
 
     @classmethod
     def around(cls, posterior: AbstractPosterior, anchor: Anchor) -> Score:
+        """The score with control variates around `anchor`."""
         rows = min(max(_ROWS_PER_DIMENSION * posterior.dim, _LEAST_ROWS), posterior.n_rows)
         units = None if anchor.factor is None else np.asarray(anchor.factor, np.float64)
         if rows == posterior.n_rows:
@@ -52,20 +55,26 @@ class Score:
         method = Method(gradient=ControlVariate(), size=rows, step_size=1.0)
         if anchor.hessian is not None:
             weights = Preferential("residual", take_all=True)
-            method = dataclasses.replace(method, gradient=ControlVariate(order=2), subsample=weights, geometry=Dense())
+            method = dataclasses.replace(
+                method, gradient=ControlVariate(order=2), subsample=weights, geometry=Dense()
+            )
         prepared = method.prepare(posterior, anchor)
-        assert isinstance(prepared.kernel, Kernel), "that of a composition"
-        return cls(posterior, prepared.kernel, rows, units, prepared.n_row_evals - anchor.n_row_evals)
+        return cls(
+            posterior, prepared.kernel, rows, units, prepared.n_row_evals - anchor.n_row_evals
+        )
 
     def in_units_of(self, candidates: Sequence[Float[np.ndarray, "_ d"]]) -> Score:
-        """The score in the median standard deviations of these candidates' draws, where they have any."""
+        """The score in units of the median standard deviations of the candidates' draws.
+
+        The unit is 1 where the draws do not define one.
+        """
         sds = [draws.std(axis=0) for draws in candidates if len(draws)]
         units = np.median(sds, axis=0) if sds else np.zeros(self.posterior.dim)
         return dataclasses.replace(self, units=np.where(units > 0, units, 1.0))
 
     def __call__(self, positions: Float[np.ndarray, "K d"]) -> float:
-        """The discrepancy; infinite where positions or their gradients are not finite."""
-        assert self.units is not None, "known before the first score"
+        """The discrepancy; infinite if a position or a gradient is not finite."""
+        assert self.units is not None, "units are set before the first score"
         if not np.isfinite(positions).all():
             return np.inf
         gradients = self._gradients(positions)
@@ -76,6 +85,8 @@ class Score:
     def _gradients(self, positions: Float[np.ndarray, "K d"]) -> Float[np.ndarray, "K d"]:
         if self.estimator is None:
             return exact_gradients(self.posterior, positions)
-        selection = self.estimator.selection
-        assert isinstance(selection, AbstractStaticSelection), "it was given a fixed size"
-        return stochastic_gradients(self.estimator.gradient, selection, positions)
+        kernel = self.estimator.composition
+        assert isinstance(kernel.selection, AbstractStaticSelection), "the size is fixed"
+        return stochastic_gradients(
+            kernel.gradient, kernel.selection, self.posterior.rows, positions
+        )

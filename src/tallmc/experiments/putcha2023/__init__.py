@@ -1,10 +1,14 @@
-"""Putcha, Nemeth and Fearnhead (2023), *Preferential subsampling for stochastic gradient Langevin dynamics*: its figures.
+"""The figures of Putcha, Nemeth and Fearnhead (2023).
 
-Each figure comes *as run*, with what the authors' code does, and *as meant*, with what the paper says. They differ:
+*Preferential subsampling for stochastic gradient Langevin dynamics.* Each figure has a variant
+*as run*, which does what the authors' code does, and a variant *as meant*, which does what the
+paper says. They differ:
 
-    as run      a mode a chain, from Adam and unconverged; no floor under the weights; the KSD from the sampler's own gradients,
-                those of the step before, with their sign flipped; SGLD starts at 0, the others at the mode
-    as meant    one mode, converged, and all start there; weights by eqs. 11 and 16; the KSD from exact gradients, right sign
+    as run      one unconverged Adam mode per chain; no floor under the weights; KSD from the
+                sampler's own gradients of the previous step with flipped sign; SGLD starts at 0,
+                the other methods at the mode
+    as meant    one converged mode, where all methods start; weights by eqs. 11 and 16; KSD from
+                exact gradients with the right sign
 
-Numbers called targets are the authors', read off their notebooks and figures.
+Target values are the authors', read off their notebooks and figures.
 """

@@ -1,14 +1,17 @@
-"""Figure 4(a): the mean of a bivariate Gaussian, SGLD and SGLD-PS with 1, 5 and 10 % of N = 10⁴ rows a step.
+"""Figure 4(a): the mean of a bivariate Gaussian, with 1, 5 and 10 % of N = 10⁴ rows per step.
 
-What is plotted is KL(posterior ‖ Gaussian with the running mean and covariance of a chain), after as many passes of burn-in.
+The figure shows KL(posterior ‖ Gaussian with the running mean and covariance of a chain) for SGLD
+and SGLD-PS. The burn-in has as many passes as the chain.
 
-As run the sampler does not have the paper's model: its likelihood has covariance [[1, −½], [−½, 3/2]] and its prior 10 I, where
-the rows have [[1e5, 6e4], [6e4, 2e5]] and the KL is from the posterior of those and the prior 1000 I. What shows is how much
-wider than that the chain spreads by gradient noise. SGLD-PS burns in by Adam, which with steps of 10⁻³ does not get to the mode
-with 5 and 10 %; its weights are those at the point where it stops.
+As run, the sampler's model is not the paper's. Its likelihood has covariance [[1, −½], [−½, 3/2]]
+and its prior has covariance 10 I. The rows have covariance [[1e5, 6e4], [6e4, 2e5]], and the KL is
+from the posterior with this covariance and prior 1000 I. The curves show how much gradient noise
+widens the chain relative to that posterior. The burn-in of SGLD-PS is Adam with step size 10⁻³,
+which with 5 and 10 % does not reach the mode. The weights are those at its last position.
 
-As meant the model is the stated one throughout. Its curvature is 10⁵ times smaller, and with the stated ε = 10⁻⁴ a chain does not
-get across the posterior in 500 passes: that is shown, and ε = 1 beside it.
+As meant, the model is the stated one throughout. Its curvature is 10⁵ times smaller. With the
+stated ε = 10⁻⁴ a chain does not cross the posterior in 500 passes. The figure shows ε = 10⁻⁴ and
+ε = 1 side by side.
 """
 
 from __future__ import annotations
@@ -18,14 +21,14 @@ import numpy as np
 from jaxtyping import Float
 
 from ... import diagnose
-from ..._anchor import laplace
-from ..._posterior import AbstractPosterior
-from ...methods import sgld, sgld_ps
+from ...anchor.anchor import laplace
+from ...methods.named import sgld, sgld_ps
 from ...models import gaussian
+from ...models.posterior import AbstractPosterior
 from .. import synthetic
 from ..chains import quietly_sampled
 from ..published import published_curves
-from ..results import Claim, Curve, Panel, Result, Setting, close, lower, over_chains
+from ..results import Claim, Curve, ExperimentSetting, Panel, Result, close, lower, over_chains
 from .methods import burnt_in
 
 N_ROWS, STEP_SIZE, PASSES, SEED = 10_000, 1e-4, 500, 100
@@ -41,26 +44,42 @@ TARGETS = {
 PER_CENT = (1, 5, 10)
 
 
-def as_run(setting: Setting) -> Result:
+def as_run(setting: ExperimentSetting) -> Result:
     x, chains = synthetic.bivariate(105, N_ROWS), setting.pick(10, 3)
-    with jax.enable_x64(True):  # as theirs
+    with jax.enable_x64(True):  # as in the authors' code
         target = gaussian(x, MODEL_COVARIANCE, np.zeros(2), MODEL_PRIOR * np.eye(2))
         starts = np.sqrt(STATED_PRIOR) * np.random.default_rng(SEED).standard_normal((chains, 2))
         paths: dict[tuple[str, int], np.ndarray] = {}
         for per_cent in PER_CENT:
-            traces = burnt_in(setting, target, starts, per_cent=per_cent, passes=PASSES, step_size=STEP_SIZE, seed=SEED)
-            paths |= {(label, per_cent): kl_paths(of.positions, x, 100 // per_cent) for label, of in traces.items()}
+            traces = burnt_in(
+                setting,
+                target,
+                starts,
+                per_cent=per_cent,
+                passes=PASSES,
+                step_size=STEP_SIZE,
+                seed=SEED,
+            )
+            paths |= {
+                (label, per_cent): kl_paths(trace.positions, x, 100 // per_cent)
+                for label, trace in traces.items()
+            }
     claims = [
-        close(f"final KL of {label}, {per_cent} %", float(paths[label, per_cent][:, -1].mean()), value, 0.03)
+        close(
+            f"final KL of {label}, {per_cent} %",
+            float(paths[label, per_cent][:, -1].mean()),
+            value,
+            0.03,
+        )
         for (label, per_cent), value in TARGETS.items()
     ]
     panel = Panel("a", "bivariate Gaussian", "passes through the data", "KL divergence")
     labels = {f"{label}_{per_cent}": f"{label}, {per_cent} %" for label, per_cent in TARGETS}
-    theirs = published_curves(setting.folder, "fig4a_bvg_KL_passes", "a", labels)
-    return Result([panel], [*_curves("a", paths), *theirs], claims)
+    published_kl = published_curves(setting.folder, "fig4a_bvg_KL_passes", "a", labels)
+    return Result([panel], [*_curves("a", paths), *published_kl], claims)
 
 
-def as_meant(setting: Setting) -> Result:
+def as_meant(setting: ExperimentSetting) -> Result:
     x, chains = synthetic.bivariate(105, N_ROWS), setting.pick(10, 3)
     panels, curves, claims = [], [], []
     with jax.enable_x64(True):
@@ -68,23 +87,40 @@ def as_meant(setting: Setting) -> Result:
         for step_size in (STEP_SIZE, 1.0):
             paths = _stated_paths(setting, target, x, step_size, chains)
             key = f"ε = {step_size:g}"
-            panels.append(Panel(key, f"the stated model, {key}", "passes through the data", "KL divergence", log_y=True))
+            panels.append(
+                Panel(
+                    key,
+                    f"the stated model, {key}",
+                    "passes through the data",
+                    "KL divergence",
+                    log_y=True,
+                )
+            )
             curves += _curves(key, paths)
             claims += [_lower_kl(paths, per_cent, key) for per_cent in PER_CENT]
     return Result(panels, curves, claims)
 
 
 def _stated_paths(
-    setting: Setting, target: AbstractPosterior, x: Float[np.ndarray, "N 2"], step_size: float, chains: int
+    setting: ExperimentSetting,
+    target: AbstractPosterior,
+    x: Float[np.ndarray, "N 2"],
+    step_size: float,
+    chains: int,
 ) -> dict[tuple[str, int], Float[np.ndarray, "chains passes"]]:
     anchor, paths = laplace(target), {}
     for per_cent in PER_CENT:
         size = N_ROWS * per_cent // 100
         per_pass = N_ROWS // size
-        for label, method in {"SGLD": sgld(step_size, size), "SGLD-PS": sgld_ps(step_size, size)}.items():
+        for label, method in {
+            "SGLD": sgld(step_size, size),
+            "SGLD-PS": sgld_ps(step_size, size),
+        }.items():
             share = setting.part(f"{label}, {per_cent} %, ε = {step_size:g}")
             steps = PASSES * per_pass
-            draws = quietly_sampled(target, method, anchor, chains=chains, draws=steps, thin=1, seed=SEED, share=share)
+            draws = quietly_sampled(
+                target, method, anchor, chains=chains, draws=steps, thin=1, seed=SEED, share=share
+            )
             paths[label, per_cent] = kl_paths(draws.positions, x, per_pass)
     return paths
 
@@ -94,25 +130,37 @@ def kl_paths(
 ) -> Float[np.ndarray, "chains passes"]:
     mean, covariance = synthetic.conjugate_posterior(x, synthetic.COVARIANCE, STATED_PRIOR)
     counts = np.arange(per_pass, positions.shape[1] + 1, per_pass)
-    first, second = np.cumsum(positions, axis=1), np.cumsum(positions[..., :, None] * positions[..., None, :], axis=1)
+    sums, sums_of_products = (
+        np.cumsum(positions, axis=1),
+        np.cumsum(positions[..., :, None] * positions[..., None, :], axis=1),
+    )
     n = counts[:, None]
-    means = first[:, counts - 1] / n
-    spreads = (second[:, counts - 1] - n[..., None] * means[..., :, None] * means[..., None, :]) / (n[..., None] - 1)
+    means = sums[:, counts - 1] / n
+    covariances = (
+        sums_of_products[:, counts - 1] - n[..., None] * means[..., :, None] * means[..., None, :]
+    ) / (n[..., None] - 1)
     return np.array(
         [
-            [diagnose.gaussian_kl(mean, covariance, m, s) for m, s in zip(of_chain, spread_of_chain, strict=True)]
-            for of_chain, spread_of_chain in zip(means, spreads, strict=True)
+            [
+                diagnose.gaussian_kl(mean, covariance, m, s)
+                for m, s in zip(means_of_chain, covariances_of_chain, strict=True)
+            ]
+            for means_of_chain, covariances_of_chain in zip(means, covariances, strict=True)
         ]
     )
 
 
-def _curves(panel: str, paths: dict[tuple[str, int], Float[np.ndarray, "chains passes"]]) -> list[Curve]:
+def _curves(
+    panel: str, paths: dict[tuple[str, int], Float[np.ndarray, "chains passes"]]
+) -> list[Curve]:
     return [
         over_chains(panel, f"{label}, {per_cent} %", np.arange(values.shape[1]), values)
         for (label, per_cent), values in paths.items()
     ]
 
 
-def _lower_kl(paths: dict[tuple[str, int], Float[np.ndarray, "chains passes"]], per_cent: int, where: str) -> Claim:
+def _lower_kl(
+    paths: dict[tuple[str, int], Float[np.ndarray, "chains passes"]], per_cent: int, where: str
+) -> Claim:
     statement = f"SGLD-PS has a lower final KL than SGLD, {per_cent} %, {where}"
     return lower(statement, paths["SGLD-PS", per_cent][:, -1], paths["SGLD", per_cent][:, -1])

@@ -1,12 +1,12 @@
 """Figure 5: adaptive sizes on CASP, the linear regression of figure 2(a).
 
-With uniform weights the fixed size has no second moment, so that the 95 % quantile which sets the adaptive size is that of an
-explosion: ASGLD-CV is then far worse than what it adapts.
+With uniform weights, the chain of fixed size has no second moment. The 95 % quantile that sets the
+adaptive size is then that of an explosion, and ASGLD-CV is far worse than SGLD-CV.
 """
 
 from __future__ import annotations
 
-from ..results import Result, Setting
+from ..results import ExperimentSetting, Result
 from . import adaptive
 from .fig2a import SIZE, STEP_SIZE, posterior
 
@@ -20,9 +20,13 @@ EXPECTED = adaptive.Expected(
 )
 
 
-def as_run(setting: Setting) -> Result:
-    return adaptive.as_run(setting, posterior(setting), TITLE, step_size=STEP_SIZE, size=SIZE, expected=EXPECTED)
+def as_run(setting: ExperimentSetting) -> Result:
+    return adaptive.as_run(
+        setting, posterior(setting), TITLE, step_size=STEP_SIZE, size=SIZE, expected=EXPECTED
+    )
 
 
-def as_meant(setting: Setting) -> Result:
-    return adaptive.as_meant(setting, posterior(setting), TITLE, step_size=STEP_SIZE, size=SIZE, thin=5)
+def as_meant(setting: ExperimentSetting) -> Result:
+    return adaptive.as_meant(
+        setting, posterior(setting), TITLE, step_size=STEP_SIZE, size=SIZE, thin=5
+    )

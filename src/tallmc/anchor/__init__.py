@@ -1,0 +1,6 @@
+"""The anchor: the mode and the curvature at the mode, computed once and shared."""
+
+from .anchor import Anchor, AnchorLevel, laplace
+from .optimisers import LBFGS, AbstractOptimiser, Adam, Newton
+
+__all__ = ["LBFGS", "AbstractOptimiser", "Adam", "Anchor", "AnchorLevel", "Newton", "laplace"]

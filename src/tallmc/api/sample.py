@@ -1,0 +1,161 @@
+"""Prepare a method, run its chains, return the draws."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from ..anchor.anchor import Anchor
+from ..core.errors import InvalidInput, check_int
+from ..engine.goal import Goal
+from ..engine.progress import Progress
+from ..engine.sinks import MemorySink
+from ..methods.automatic import Automatic
+from ..methods.base import AbstractMethod, PreparedMethod
+from ..methods.run_plan import RunPlan
+from ..models.posterior import AbstractPosterior, check_posterior
+from ..results.draws import Draws
+from ..store.folder import Folder, as_folder
+from ..store.writer import check_new, recording
+from .execute import execute
+
+_MOST_STEPS = 2**31 - 1
+
+
+def sample(
+    posterior: AbstractPosterior,
+    method: AbstractMethod | None = None,
+    *,
+    chains: int | None = None,
+    draws: int | None = None,
+    ess: float | None = None,
+    max_seconds: float | None = None,
+    max_rows: int | None = None,
+    burn_in: int | None = None,
+    thin: int | None = None,
+    seed: int = 0,
+    start: PyTree | None = None,
+    anchor: Anchor | None = None,
+    store: str | os.PathLike[str] | Folder | None = None,
+    progress: bool | None = None,
+    callback: Callable[[Progress], None] | None = None,
+) -> Draws:
+    """Draw from a posterior.
+
+    Without a method everything is chosen for you (`tallmc.Automatic`): 8 chains run until every
+    parameter has 1,000 effective draws, and `draws.health` reports the choice, the reasons and the
+    estimated errors. Ctrl-C returns the draws so far.
+
+    **Arguments:**
+
+    - `posterior`: the posterior to draw from.
+    - `method`: the sampling method.
+    - `chains`: number of chains; 4 by default if a method is given.
+    - `draws`: draws per chain; 1,000 by default if a method is given.
+    - `ess`: goal in effective draws per parameter, over all chains, instead of `draws`.
+    - `max_seconds`: limit on the seconds of sampling; it ends the run early.
+    - `max_rows`: limit on the rows touched by sampling; it ends the run early.
+    - `burn_in`: steps discarded at the start of each chain. The default is a tenth of the steps
+        that follow if chains start at an anchor, and as many as the steps that follow otherwise.
+    - `thin`: steps per draw.
+    - `seed`: seed of all randomness. Chain k has the same draws for any number of chains or draws.
+    - `start`: starting point: parameters, a vector (d,), or one vector per chain (chains, d). The
+        default is the anchor if the method has one, else the posterior's `init`.
+    - `anchor`: the result of `laplace(posterior)`, to reuse it.
+    - `store`: a new folder. Draws and state are written to it during the run, so memory does not
+        grow with the number of draws, and `tallmc.resume` can continue or extend the run bit for
+        bit.
+    - `progress`: None shows progress in a live table on terminals and in a line that is redrawn in
+        notebooks. True also prints occasional lines elsewhere. False shows nothing.
+    - `callback`: a function that is called with a `Progress` about every half second.
+
+    **Returns:** the draws, as `Draws`.
+
+    **Raises:** `InvalidInput` if an argument is invalid; `PreparationError` if preparation fails.
+
+    >>> import numpy as np, tallmc
+    >>> x = np.random.default_rng(0).normal(size=(1000, 2))
+    >>> posterior = tallmc.models.linear_regression(x, x @ [1.0, -1.0], prior_variance=10.0)
+    >>> method = tallmc.sgld_cv(step_size=1e-4, size=10)
+    >>> tallmc.sample(posterior, method, chains=2, draws=500).positions.shape
+    (2, 500, 2)
+    """
+    check_posterior(posterior)
+    method = Automatic() if method is None else method
+    if not isinstance(method, AbstractMethod):
+        example = "Call it with its settings, for example tallmc.sgld(step_size=1e-4, size=32)."
+        raise InvalidInput(
+            "method", "be a Method", method, example if callable(method) else "See tallmc.Method."
+        )
+    if draws is None and ess is None:
+        draws, ess = method.defaults.draws, method.defaults.ess
+    goal = Goal.of(draws, ess, max_seconds, max_rows)
+    chains = check_int("chains", method.defaults.chains if chains is None else chains, 1)
+    if thin is not None:
+        thin = check_int("thin", thin, 1)
+    seed = check_int("seed", seed, 0, 2**32 - 1)
+    if burn_in is not None:
+        burn_in = check_int("burn_in", burn_in, 0)
+    if callback is not None and not callable(callback):
+        raise InvalidInput("callback", "be callable with a Progress", callback)
+
+    folder = None if store is None else as_folder(store)
+    if folder is not None:
+        check_new(folder)
+
+    preparation_began = time.perf_counter()
+    prepared = method.prepare(posterior, anchor, seed=seed)
+    thin = prepared.thin if thin is None else thin
+    positions, anchored = _start_positions(posterior, prepared, start, chains)
+    steps = goal.first_draws * thin
+    if burn_in is None and start is None:
+        burn_in = prepared.burn_in
+    if burn_in is None:
+        burn_in = steps // 10 if anchored else steps
+    check_int("burn_in + draws · thin", burn_in + steps, 1, _MOST_STEPS)
+    plan = RunPlan(
+        posterior=posterior,
+        method=method if prepared.account is None else prepared.account.method,
+        kernel=prepared.kernel.kernel,
+        anchor=prepared.anchor,
+        account=prepared.account,
+        start=positions,
+        burn_in=burn_in,
+        thin=thin,
+        seed=seed,
+        goal=goal,
+        n_row_evals=prepared.n_row_evals,
+        seconds=time.perf_counter() - preparation_began,
+    )
+    if folder is None:
+        return execute(plan, MemorySink(), progress, callback)
+    with recording(folder, plan) as sink:
+        return execute(plan, sink, progress, callback)
+
+
+def _start_positions(
+    posterior: AbstractPosterior, prepared: PreparedMethod, start: PyTree | None, chains: int
+) -> tuple[Float[Array, "chains d"], bool]:
+    """One starting position per chain, and whether it comes from the anchor."""
+    shape = (chains, posterior.dim)
+    if start is None and prepared.start is not None:
+        return jnp.resize(prepared.start, shape), True
+    if start is None:
+        anchor = prepared.anchor
+        position = posterior.init if anchor is None else anchor.position
+        return jnp.broadcast_to(position, shape), anchor is not None
+    try:
+        given = np.asarray(start, float)
+    except (TypeError, ValueError):
+        given = np.asarray(posterior.layout.ravel(start, "start"))
+    if given.shape not in (shape, shape[1:]):
+        given = np.asarray(posterior.layout.ravel(start, "start"))
+    positions = jnp.broadcast_to(jnp.asarray(given, posterior.dtype), shape)
+    if not bool(jnp.all(jnp.isfinite(positions))):
+        raise InvalidInput("start", "be finite", "NaN or infinity")
+    return positions, False

@@ -1,5 +1,0 @@
-"""A method that chooses itself: `sample(posterior)` with nothing to tune."""
-
-from .method import Automatic
-
-__all__ = ["Automatic"]

@@ -1,0 +1,41 @@
+"""An XLA option for CPUs: compile a small loop as one function.
+
+XLA runs a loop body as a list of kernels. Each kernel costs a fifth of a microsecond to start, and
+a step of a few dozen rows spends more time on these starts than on its rows. XLA can compile a
+loop as one function if the loop touches little memory; the option sets that threshold. XLA reads
+the option from the environment, before JAX initialises a backend. `import tallmc` therefore sets
+it, unless `XLA_FLAGS` already has options of this kind. Only the last bits of results change.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+
+import jax
+import jax.numpy as jnp
+
+_XLA_OPTION = "xla_backend_extra_options"
+_SMALL_LOOP_BYTES = 10**6
+"""Bytes that an iteration of a step loop may touch. An iteration of a pass over all rows, which
+gains from several threads, touches more."""
+
+
+def ask_for_whole_loops() -> None:
+    """Set the option. Must run before JAX initialises a backend: XLA_FLAGS is read once."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    if _XLA_OPTION not in flags:
+        option = f"--{_XLA_OPTION}=xla_cpu_small_while_loop_byte_threshold={_SMALL_LOOP_BYTES}"
+        os.environ["XLA_FLAGS"] = f"{flags} {option}".strip()
+
+
+@functools.cache
+def loops_are_whole() -> bool:
+    """Whether XLA compiles small loops as one function.
+
+    False on GPUs, and if JAX initialised a backend before the import of tallmc.
+    """
+    if jax.default_backend() != "cpu":
+        return False
+    loop = jax.jit(lambda trips, x: jax.lax.fori_loop(0, trips, lambda _, x: jnp.sin(x), x))
+    return "xla_cpu_small_call" in (loop.lower(3, jnp.zeros(1024)).compile().as_text() or "")

@@ -1,0 +1,83 @@
+"""Correction for gradient noise: subtract the noise of the subsample from the injected noise.
+
+A step with gradient noise of covariance V has (ε²/4)V too much variance. One correction injects
+that much less noise, Z ~ N(0, I − (ε/4)V) in place of N(0, I) (nemeth-2021, section 3). The other,
+for dynamics with a momentum, adds friction in proportion to V (li-2021, appendix F). V is not
+known. It is estimated in one of two ways:
+
+    from the batch   The spread of the terms w_i r_i within each step's own batch. It is unbiased,
+                     so the variance of a step is right on average, and the stationary covariance
+                     on a Gaussian is that of exact gradients.
+    calibrated       A pass over all rows every m steps computes Σ ∇f_i at ω = θ. From then on
+                     ∇f(θ) is known to within the small noise of SVRG,
+                     ∇f₀(θ) + Σ ∇f_i(ω) + Σ_{i∈S} w_i [∇f_i(θ) − ∇f_i(ω)].
+                     V is the running average, over about m steps, of the squared errors of the
+                     estimates that were used. For the simple estimator.
+
+The second is a corrected Algorithm 2 of li-2021. As printed, the algorithm never sets ω, lets its
+moments accumulate, and uses the covariance of rows drawn uniformly for rows drawn by exponential
+weights. Exponential weights cause a mean force along the momentum, which acts as friction. With
+them the correction helps where the noise is strong and overcorrects where it is weak.
+
+The remaining injected variance is never negative. Directions in which V is too large for the step
+get no injected noise, and the share of tr V that was not removed is recorded
+(`uncorrected_noise`). If V is too large over all directions together, tr (ε/4)V > d, or
+tr (ε²/8)V > d with friction, the chain ends with the outcome `TOO_NOISY`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from ..core.errors import InvalidInput, check_int
+from ..core.linear_maps import AbstractLinearMap
+from ..models.posterior import AbstractPosterior
+from .base import AbstractNoiseEstimate, Shape
+from .calibrated import Calibrated
+from .within_batch import WithinBatch
+
+
+@dataclasses.dataclass(frozen=True)
+class NoiseCorrection:
+    """Correct for gradient noise.
+
+    **Arguments:**
+
+    - `shape`: "diagonal" corrects each coordinate by itself. "dense" corrects all directions and
+      costs O(d³) per step.
+    - `through`: "noise" injects less noise. "friction", for dynamics with momentum, adds friction.
+    - `calibrate_every`: None estimates the noise from each batch. A number m estimates it from the
+      errors of earlier estimates, with a pass over all rows every m steps.
+
+    **Raises:** `InvalidInput` if an argument is not one of these values.
+
+    >>> NoiseCorrection("dense").through
+    'noise'
+    """
+
+    shape: Shape = "diagonal"
+    through: Literal["noise", "friction"] = "noise"
+    calibrate_every: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.shape not in ("diagonal", "dense"):
+            raise InvalidInput("shape", 'be "diagonal" or "dense"', self.shape)
+        if self.through not in ("noise", "friction"):
+            raise InvalidInput("through", 'be "noise" or "friction"', self.through)
+        if self.calibrate_every is not None:
+            check_int("calibrate_every", self.calibrate_every, 1)
+
+    def prepare(
+        self, posterior: AbstractPosterior, geometry: AbstractLinearMap, size: int
+    ) -> AbstractNoiseEstimate:
+        """Build the noise estimate for this posterior. `size` is the number of rows per step."""
+        if self.calibrate_every is None:
+            return WithinBatch(geometry=geometry, shape=self.shape)
+        return Calibrated(
+            model=posterior.model,
+            geometry=geometry,
+            shape=self.shape,
+            every=self.calibrate_every,
+            size=size,
+        )

@@ -1,0 +1,26 @@
+"""Gradient noise from the spread of the terms w_i r_i within the estimate's own batch. Unbiased."""
+
+from __future__ import annotations
+
+import equinox as eqx
+from jaxtyping import Array, Float
+
+from ..core.linear_maps import AbstractLinearMap
+from ..gradient.renewal import AbstractUnrenewed
+from ..subsample.selection import Estimate
+from .base import AbstractNoiseEstimate, Covariance, Shape, second_moment
+
+
+class WithinBatch(AbstractNoiseEstimate, AbstractUnrenewed):
+    """The noise estimated from the current batch alone, without memory."""
+
+    geometry: AbstractLinearMap
+    shape: Shape = eqx.field(static=True)
+
+    def covariance(
+        self, position: Float[Array, " d"], estimate: Estimate, memory: None
+    ) -> tuple[Covariance, None]:
+        assert estimate.spread is not None, (
+            "a correction from the batch requires a subsample that returns its spread"
+        )
+        return second_moment(self.geometry.pull(estimate.spread), self.shape), None

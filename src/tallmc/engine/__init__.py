@@ -1,0 +1,1 @@
+"""The engine: the kernel, the compiled loop, and the host side of a run."""

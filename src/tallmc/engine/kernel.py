@@ -1,0 +1,306 @@
+"""The prepared transition of one chain: rows, gradient, dynamics and step size combined.
+
+`draw` draws the randomness of many steps in one call. `gather` replaces row numbers by rows if the
+numbers are known ahead. `step` consumes the part of one step. A kernel holds no rows; methods that
+need rows take them as an argument. Tables and anchors are leaves of one pytree, so `jit` receives
+them as arguments, never as constants.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from ..correction.base import AbstractNoiseEstimate
+from ..dynamics.base import AbstractDynamics
+from ..gradient.base import AbstractGradient
+from ..gradient.row_sums import row_gradient_sums
+from ..models.base import AbstractModel
+from ..models.posterior import AbstractPosterior
+from ..rows.base import AbstractRows
+from ..schedule.base import AbstractSchedule
+from ..subsample.selection import AbstractSelection, Estimate, Memory, Transition
+
+
+class Drawn(eqx.Module):
+    """The randomness of several steps; the leading axis of every array is the step."""
+
+    selection: Any
+    """The draws of the selection."""
+    noise: Any
+    """The draws of the dynamics."""
+
+
+class Gathered(eqx.Module):
+    """`Drawn` with rows in place of the row numbers that are known ahead."""
+
+    selection: Any
+    noise: Any
+
+
+class ChainState(eqx.Module):
+    """The state of one chain: position and momentum (`motion`), and learned values (`memory`)."""
+
+    motion: Any
+    memory: Any
+
+    @property
+    def position(self) -> Float[Array, "*chains d"]:
+        return self.motion.position
+
+
+class KernelStep(NamedTuple):
+    """The result of one step."""
+
+    state: ChainState
+    stats: dict[str, Array]
+    """Statistics to keep with the draw."""
+    outcome: Int[Array, ""] | np.int32
+    """The `Outcome`: OK if the chain continues."""
+    gradient: Float[Array, " d"]
+    """The gradient estimate that the step used."""
+
+
+class AbstractKernel(eqx.Module):
+    """The interface between a transition and the loop."""
+
+    schedule: eqx.AbstractVar[AbstractSchedule]
+    rest: eqx.AbstractVar[Float[Array, " d"]]
+    """The position of failed chains: a step there is cheap."""
+
+    @property
+    @abc.abstractmethod
+    def model(self) -> AbstractModel:
+        """The model, without its rows."""
+
+    @property
+    @abc.abstractmethod
+    def rows_per_step(self) -> int | None:
+        """Rows touched per step; None if not known ahead, and `step` counts `batch_size`."""
+
+    @property
+    @abc.abstractmethod
+    def rows_ahead(self) -> int:
+        """Rows per step that are known ahead, and can be gathered for many steps at once."""
+
+    @property
+    @abc.abstractmethod
+    def most_rows(self) -> int:
+        """The largest number of rows that one step may touch."""
+
+    @property
+    @abc.abstractmethod
+    def renewed_every(self) -> int | None:
+        """`renew` is due before every step that is a multiple of this; None if never."""
+
+    def due(self, step: int) -> bool:
+        """Whether `renew` must be called before this step."""
+        return self.renewed_every is not None and step > 0 and step % self.renewed_every == 0
+
+    @abc.abstractmethod
+    def passes_before(self, step: np.ndarray) -> np.ndarray:
+        """Passes over all rows in the first `step` steps, not counting the rows of each step."""
+
+    @abc.abstractmethod
+    def rows_at_start(self) -> int:
+        """Rows touched per chain to make the first state, not counting passes."""
+
+    @abc.abstractmethod
+    def start_memory(self, positions: Float[Array, "chains d"], source: AbstractRows) -> Any:
+        """The memory of chains that start at these positions, stacked.
+
+        Called on the host, so it may make passes over all rows.
+        """
+
+    @abc.abstractmethod
+    def init(
+        self, key: PRNGKeyArray, position: Float[Array, " d"], memory: Any, source: AbstractRows
+    ) -> ChainState:
+        """The state of a chain that starts at `position` with this memory."""
+
+    @abc.abstractmethod
+    def renew(self, chains: ChainState, source: AbstractRows) -> ChainState:
+        """Make the pass over all rows that is due; return the new states. Called on the host."""
+
+    @abc.abstractmethod
+    def draw(self, key: PRNGKeyArray, steps: int) -> Drawn:
+        """Draw the randomness of `steps` steps."""
+
+    @abc.abstractmethod
+    def gather(self, drawn: Drawn, source: AbstractRows) -> Gathered:
+        """Replace the row numbers that are known ahead by rows."""
+
+    @abc.abstractmethod
+    def step(
+        self, state: ChainState, gathered: Gathered, step: Int[Array, ""], source: AbstractRows
+    ) -> KernelStep:
+        """Take one step."""
+
+
+class Kernel(AbstractKernel):
+    """A transition composed of one part per axis."""
+
+    gradient: AbstractGradient
+    selection: AbstractSelection
+    dynamics: AbstractDynamics
+    schedule: AbstractSchedule
+    rest: Float[Array, " d"]
+    noise_estimate: AbstractNoiseEstimate | None = None
+
+    @property
+    def model(self) -> AbstractModel:
+        return self.gradient.model
+
+    @property
+    def rows_per_step(self) -> int | None:
+        return self.selection.rows_per_step
+
+    @property
+    def rows_ahead(self) -> int:
+        return self.selection.rows_ahead
+
+    @property
+    def most_rows(self) -> int:
+        return self.selection.most_rows
+
+    @property
+    def renewed_every(self) -> int | None:
+        # At most one part is renewed: only the simple estimator allows a calibrated correction.
+        return next(
+            (part.renewed_every for part in self._renewed_parts() if part.renewed_every), None
+        )
+
+    def passes_before(self, step: np.ndarray) -> np.ndarray:
+        return sum(
+            (part.passes_before(step) for part in self._renewed_parts()), np.zeros_like(step)
+        )
+
+    def rows_at_start(self) -> int:
+        return self.most_rows if self.dynamics.evaluates_at_start else 0
+
+    def start_memory(self, positions: Float[Array, "chains d"], source: AbstractRows) -> Memory:
+        noise = (
+            None if self.noise_estimate is None else self.noise_estimate.start(positions, source)
+        )
+        return Memory(self.gradient.start(positions, source), None, noise)
+
+    def init(
+        self, key: PRNGKeyArray, position: Float[Array, " d"], memory: Memory, source: AbstractRows
+    ) -> ChainState:
+        draw_key, dynamics_key = jax.random.split(key)
+        drawn = jax.tree.map(lambda leaf: leaf[0], self.draw(draw_key, 1))
+        gathered = self.selection.gather(drawn.selection, source)
+        memory = Memory(memory.gradient, self.selection.start(gathered), memory.noise)
+
+        def evaluate(at: Float[Array, " d"], transition: Transition | None) -> Estimate:
+            return self.estimate(at, gathered, source, memory, transition)
+
+        return ChainState(self.dynamics.init(dynamics_key, position, evaluate), memory)
+
+    def renew(self, chains: ChainState, source: AbstractRows) -> ChainState:
+        memory, positions = chains.memory, chains.position
+        row_sums = row_gradient_sums(self.model, positions, source)
+        gradient = self.gradient.renew(memory.gradient, positions, row_sums)
+        noise = memory.noise
+        if self.noise_estimate is not None:
+            noise = self.noise_estimate.renew(noise, positions, row_sums)
+        return ChainState(chains.motion, Memory(gradient, memory.selection, noise))
+
+    def draw(self, key: PRNGKeyArray, steps: int) -> Drawn:
+        rows_key, noise_key = jax.random.split(key)
+        noise = self.dynamics.noise(noise_key, steps, self.model.init)
+        return Drawn(self.selection.draw(rows_key, steps), noise)
+
+    def gather(self, drawn: Drawn, source: AbstractRows) -> Gathered:
+        return Gathered(self.selection.gather(drawn.selection, source), drawn.noise)
+
+    def estimate(
+        self,
+        position: Float[Array, " d"],
+        gathered: Any,
+        source: AbstractRows,
+        memory: Memory = Memory(),  # noqa: B008  (`Memory` is frozen)
+        transition: Transition | None = None,
+    ) -> Estimate:
+        """Estimate the gradient at a position from the rows of one step."""
+        estimate = self.selection.estimate(
+            self.gradient, position, memory, gathered, source, transition
+        )
+        if self.noise_estimate is None:
+            return estimate
+        noise, learned = self.noise_estimate.covariance(position, estimate, memory.noise)
+        return dataclasses.replace(
+            estimate, noise=noise, memory=dataclasses.replace(estimate.memory, noise=learned)
+        )
+
+    def step(
+        self, state: ChainState, gathered: Gathered, step: Int[Array, ""], source: AbstractRows
+    ) -> KernelStep:
+        def evaluate(at: Float[Array, " d"], transition: Transition | None) -> Estimate:
+            return self.estimate(at, gathered.selection, source, state.memory, transition)
+
+        step_size = self.schedule(step).astype(state.position.dtype)
+        moved = self.dynamics.step(state.motion, evaluate, step_size, gathered.noise)
+        stats = {**moved.estimate.stats, **moved.stats}
+        if self.rows_per_step is None:
+            stats["batch_size"] = moved.estimate.n_rows
+        new = ChainState(moved.state, moved.estimate.memory)
+        return KernelStep(new, stats, moved.outcome, moved.estimate.gradient)
+
+    def _renewed_parts(self) -> tuple[AbstractGradient | AbstractNoiseEstimate, ...]:
+        return (
+            (self.gradient,)
+            if self.noise_estimate is None
+            else (self.gradient, self.noise_estimate)
+        )
+
+
+class BoundKernel(eqx.Module):
+    """A kernel and the posterior whose rows it uses."""
+
+    kernel: AbstractKernel
+    posterior: AbstractPosterior
+    chain_axes: Any = None
+    """`in_axes` of `jax.vmap` over the kernel; None if no array has one entry per chain."""
+
+    @classmethod
+    def side_by_side(cls, of_chains: Sequence[BoundKernel]) -> BoundKernel:
+        """Combine kernels of the same structure: chain k runs the k-th kernel.
+
+        Arrays that all kernels share, such as the model's, are not copied, and neither are equal
+        scalars: all chains have one step size.
+        """
+        kernels = [bound.kernel for bound in of_chains]
+        columns = list(zip(*(jax.tree.leaves(kernel) for kernel in kernels), strict=True))
+        shared = [all(_same(leaf, column[0]) for leaf in column) for column in columns]
+        stacked = [
+            column[0] if same else jnp.stack(column)
+            for column, same in zip(columns, shared, strict=True)
+        ]
+        structure = jax.tree.structure(kernels[0])
+        axes = jax.tree.unflatten(structure, [None if same else 0 for same in shared])
+        return cls(jax.tree.unflatten(structure, stacked), of_chains[0].posterior, axes)
+
+    @property
+    def rows(self) -> AbstractRows:
+        return self.posterior.rows
+
+    @property
+    def composition(self) -> Kernel:
+        """The kernel, where it is composed of parts, as that of every `Method`."""
+        assert isinstance(self.kernel, Kernel), f"{type(self.kernel).__name__} has no parts"
+        return self.kernel
+
+
+def _same(leaf: Any, other: Any) -> bool:
+    if leaf is other:
+        return True
+    return eqx.is_array(leaf) and leaf.ndim == 0 and bool(leaf == other)

@@ -1,0 +1,149 @@
+"""Progress of a run, for displays and callbacks."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import time
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from ..core.outcome import Outcome
+from ..statistics.convergence import effective_draws
+from ..statistics.thinned_history import ThinnedHistory
+from .run import Run
+
+_TRACKED_PARAMETERS = 32
+_TRACKED_DRAWS = 500
+_SHARE = 0.01  # of the run time, spent at most on effective sample sizes
+
+
+class ChainFacts(NamedTuple):
+    """Facts about one chain in the last block."""
+
+    outcome: Outcome
+    step_size: float
+    batch_size: float
+    """Mean number of rows per step."""
+    grad_noise: float | None
+    """Trace of the covariance of the gradient estimate; None if the run does not measure it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """The argument of a callback, made after each host block.
+
+    **Arguments:**
+
+    - `step`, `n_steps`: steps done and steps planned, per chain.
+    - `draws`: draws completed, per chain.
+    - `n_row_evals`: rows touched by all chains.
+    - `seconds`: time spent in steps.
+    - `n_rows`: number of rows of the data.
+    - `wanted_draws`: draws wanted per chain; None if the goal is an effective sample size.
+    - `wanted_ess`: effective draws wanted per parameter; None if the goal is a number of draws.
+    - `chains`: outcome, step size, batch size and gradient noise of each chain.
+    - `tracker`: the source of `ess` and `steps_per_second`.
+
+    >>> now = Progress(500, 1_000, 50, 20_000, 2.5, 10_000, 100, None, (), tracker=None)
+    >>> now.passes
+    2.0
+    """
+
+    step: int
+    n_steps: int
+    draws: int
+    n_row_evals: int
+    seconds: float
+    n_rows: int
+    wanted_draws: int | None
+    wanted_ess: float | None
+    chains: tuple[ChainFacts, ...]
+    tracker: ProgressTracker = dataclasses.field(repr=False, compare=False)
+
+    @property
+    def steps_per_second(self) -> float:
+        """Steps per second and chain."""
+        return self.tracker.pace(self)
+
+    @property
+    def passes(self) -> float:
+        """Rows touched, divided by the number of rows of the data."""
+        return self.n_row_evals / self.n_rows
+
+    @functools.cached_property
+    def ess(self) -> float | None:
+        """Effective draws so far; None while unknown.
+
+        The value is the minimum over at most 32 parameters, estimated from 500 draws per chain.
+        """
+        return self.tracker.ess(self.seconds)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Estimated seconds until the goal; None while unknown."""
+        if self.wanted_draws is not None:
+            return (
+                (self.n_steps - self.step) / self.steps_per_second
+                if self.steps_per_second
+                else None
+            )
+        if self.wanted_ess is None or not self.ess:
+            return None
+        return max(0.0, self.seconds * (self.wanted_ess / self.ess - 1))
+
+
+class ProgressTracker:
+    """Makes the progress reports of a run, and keeps a thinned history of its draws."""
+
+    def __init__(self, run: Run, wanted_draws: int | None, wanted_ess: float | None):
+        chains, dim = run.start.shape
+        self.wanted = wanted_draws, wanted_ess
+        self.parameters = np.linspace(0, dim - 1, min(dim, _TRACKED_PARAMETERS)).astype(int)
+        self.history = ThinnedHistory(_TRACKED_DRAWS, chains, len(self.parameters))
+        self.first_step, self.first_seconds = run.step, run.seconds
+        self.spent = 0.0
+        self.last: float | None = None
+
+    def look(self, run: Run) -> Progress:
+        """Report the progress of the run."""
+        block = run.recent()
+        self.history.add(block.positions[:, :, self.parameters])
+        sizes, noise = block.stats["batch_size"], block.stats.get("grad_noise")
+        step_now = float(run.kernel.schedule(jnp.int32(max(run.step - 1, 0))))
+        facts = tuple(
+            ChainFacts(
+                outcome,
+                step_now,
+                float(sizes[chain].mean()) if sizes.shape[1] else float(run.kernel.most_rows),
+                float(noise[chain].mean()) if noise is not None and noise.shape[1] else None,
+            )
+            for chain, outcome in enumerate(run.outcomes())
+        )
+        so_far = run.step, run.n_steps, run.completed, run.rows_touched(), run.seconds
+        return Progress(*so_far, run.rows.n_rows, *self.wanted, facts, self)
+
+    def pace(self, now: Progress) -> float:
+        """Steps per second and chain in this process."""
+        took = now.seconds - self.first_seconds
+        return (now.step - self.first_step) / took if took > 0 else 0.0
+
+    def ess(self, seconds: float) -> float | None:
+        """Effective draws so far; the last value if the time for estimates is spent."""
+        if self.history.kept.shape[1] < 8 or self.spent > _SHARE * seconds:
+            return self.last
+        began = time.perf_counter()
+        self.last = _smallest_ess(self.history.kept)
+        self.spent += time.perf_counter() - began
+        return self.last
+
+
+def _smallest_ess(kept: Float[np.ndarray, "chains draws d"]) -> float | None:
+    running = np.isfinite(kept).all(axis=(1, 2))
+    try:
+        return effective_draws(kept[running]) if running.any() else None
+    except ImportError:  # ArviZ is not installed
+        return None

@@ -1,0 +1,323 @@
+"""The host side of a run: call the compiled loop until all steps are done, and keep its records.
+
+Between two calls the host handles Ctrl-C, reports progress, and makes the passes over all rows that
+are due (`renewed_every`). A call ends where such a pass is due.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from ..core.errors import SamplingWarning
+from ..core.outcome import Outcome
+from ..core.pytrees import named_leaves, with_leaves
+from ..core.random import new_key
+from ..statistics.moments import moments
+from .interrupts import held_back
+from .kernel import AbstractKernel, BoundKernel
+from .loop import (
+    Record,
+    RecordedSteps,
+    RunState,
+    Window,
+    advance,
+    advance_in_block,
+    block_steps,
+    draw_block,
+    start_run,
+)
+from .sinks import AbstractDrawSink, DrawBlock, MemorySink, Snapshot, joined
+
+_SLOT_BYTES = 2**24
+_MOST_SLOTS = 2**14
+_SECONDS_PER_CALL = 0.5
+_MOST_ROWS_PER_CALL = 2**30
+# A call that ends within a block wastes the rest of its randomness. To keep that costs more per
+# step, and pays when a block serves more than this many calls.
+_CALLS_PER_REUSED_BLOCK = 4
+
+
+def chain_keys(seed: int, n_chains: int, purpose: int = 0) -> Key[Array, " chains"]:
+    """One key per chain. The key of chain k does not depend on the number of chains."""
+    root = jax.random.fold_in(new_key(seed), purpose)
+    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(root, jnp.arange(n_chains))
+
+
+class Run:
+    """A run in progress: the steps done, the state and the draws.
+
+    **Arguments:**
+
+    - `bound`: the kernel and its rows.
+    - `keys`: one per chain, from `chain_keys`.
+    - `start`: one position per chain.
+    - `burn_in`, `thin`: steps discarded at the start, and steps per draw.
+    - `draws`: draws wanted per chain at first; `run_to` may ask for more.
+    - `sink`: receives the draws; memory by default.
+    - `record`: returns further values to record per step, by name.
+    """
+
+    def __init__(
+        self,
+        bound: BoundKernel,
+        keys: Key[Array, " chains"],
+        start: Float[Array, "chains d"],
+        burn_in: int,
+        thin: int,
+        draws: int,
+        sink: AbstractDrawSink | None = None,
+        record: Record | None = None,
+    ):
+        self.kernel: AbstractKernel = bound.kernel
+        self.rows, self._chain_axes = bound.rows, bound.chain_axes
+        self.keys, self.start, self.burn_in, self.thin = keys, start, burn_in, thin
+        self.sink = MemorySink() if sink is None else sink
+        self.record = record
+        memory = self.kernel.start_memory(start, self.rows)
+        self.state: RunState = start_run(
+            self.kernel, self.rows, keys, start, memory, self._chain_axes
+        )
+        self.sampled_in_burn_in = int(self.kernel.schedule.sampled(burn_in))
+        self.draws, self.n_steps = draws, int(self._steps_until(draws))
+        n_chains, dim = start.shape
+        # Independent of `draws`, so another number of draws does not recompile.
+        bytes_per_slot = n_chains * dim * start.dtype.itemsize
+        self.slots = max(1, min(_MOST_SLOTS, _SLOT_BYTES // bytes_per_slot))
+        every, block = self.kernel.renewed_every, block_steps(self.kernel, self.rows)
+        if every is not None:
+            self.slots = min(self.slots, every)
+        self._reuses_blocks = every is not None and every * _CALLS_PER_REUSED_BLOCK < block
+        self.step = 0
+        self.seconds = 0.0
+        """Time spent in steps, including earlier processes."""
+        self.interrupted: int | None = None
+        """The signal that ended the run, or None."""
+        self.rows_before = np.full(n_chains, self.kernel.rows_at_start(), np.int64)
+        self._drawn_block: tuple[int, Any] | None = None
+        self._recent: list[DrawBlock] = []
+
+    def compile(self) -> None:
+        """Compile the loop by running it for zero steps."""
+        jax.block_until_ready(self._advance(0)[1].positions)
+
+    def run_to(
+        self,
+        draws: int,
+        after_call: Callable[[], None] | None = None,
+        enough: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Run until `draws` draws per chain are complete, or `enough()` is true after a call."""
+        self.draws, self.n_steps = draws, int(self._steps_until(draws))
+        try:
+            with held_back() as received:
+                self._run_calls_until(after_call, lambda: received.number is not None or enough())
+            self.interrupted = received.number
+        except KeyboardInterrupt:  # from a callback, or if signals cannot be deferred
+            self.interrupted = signal.SIGINT
+            if not self.completed:
+                raise
+        if self.interrupted is None:
+            return
+        if not self.completed:
+            signal.raise_signal(self.interrupted)
+        message = (
+            f"interrupted after {self.completed} of {self.draws} draws; these draws are returned."
+        )
+        warnings.warn(message, SamplingWarning, stacklevel=3)
+
+    def snapshot(self) -> Snapshot:
+        """The state from which another process can continue."""
+        leaves = {name: np.asarray(leaf) for name, leaf in named_leaves(self.state).items()}
+        return Snapshot(self.step, self.rows_before, self.rows_touched(), self.seconds, leaves)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Set the state to that of a snapshot."""
+        self.state = with_leaves(self.state, snapshot.leaves)
+        self.step, self.rows_before, self.seconds = (
+            snapshot.step,
+            snapshot.rows_before,
+            snapshot.seconds,
+        )
+
+    @property
+    def completed(self) -> int:
+        """Completed draws per chain."""
+        return self._completed(self.step)
+
+    def positions(self) -> np.ndarray:
+        """All draws in the sink, (chains, draws, d)."""
+        return self.sink.whole().positions
+
+    def sample_stats(self) -> dict[str, np.ndarray]:
+        """The statistics of all draws in the sink, each (chains, draws, ...)."""
+        return self.sink.whole().stats
+
+    def recent(self) -> DrawBlock:
+        """The draws since the last report of progress."""
+        return joined(self._recent)
+
+    def variances(self) -> np.ndarray:
+        """The variance of each parameter over all draws in the sink."""
+        return moments(self.positions()).sd ** 2
+
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """The outcome of each chain so far."""
+        return tuple(Outcome(int(code)) for code in self.state.outcome)
+
+    def last_positions(self) -> Float[Array, "chains d"]:
+        """The current position of each chain."""
+        return self.state.chains.position
+
+    def failed_at(self) -> np.ndarray:
+        """The step at which each chain failed; −1 if it has not failed."""
+        return np.asarray(self.state.failed_at)
+
+    def rows_touched(self) -> int:
+        """Rows touched by all chains, passes included."""
+        return int(
+            self.rows_before.sum() + len(self.start) * self._rows_of_passes(np.asarray(self.step))
+        )
+
+    def _rows_of_passes(self, step: np.ndarray) -> np.ndarray:
+        return self.rows.n_rows * self.kernel.passes_before(step)
+
+    def _completed(self, step: int) -> int:
+        """Completed draws per chain after this many steps."""
+        return (
+            max(int(self.kernel.schedule.sampled(step)) - self.sampled_in_burn_in, 0) // self.thin
+        )
+
+    def _steps_until(self, draws: Any) -> Any:
+        """Number of steps after which this many draws are complete."""
+        return self.kernel.schedule.steps_until(self.sampled_in_burn_in + draws * self.thin)
+
+    def _run_calls_until(
+        self, after_call: Callable[[], None] | None, enough: Callable[[], bool]
+    ) -> None:
+        steps = 64
+        while self.step < self.n_steps and not enough():
+            call_began = time.perf_counter()
+            done = self._run_calls(steps)
+            took = time.perf_counter() - call_began
+            self.sink.settle(self.snapshot)
+            self.seconds += time.perf_counter() - call_began
+            steps = max(1, int(done * min(4.0, _SECONDS_PER_CALL / max(took, 1e-6))))
+            if self._all_failed():
+                self._fill_with_nan()
+                return
+            if after_call is not None:
+                after_call()
+
+    def _run_calls(self, steps: int) -> int:
+        """Run at most `steps` steps; passes that become due divide them into several calls."""
+        self._recent, first = [], self.step
+        last = min(self.step + steps, self.n_steps)
+        while self.step < last:
+            self._run_call(last - self.step)
+            if self.kernel.renewed_every is None or self._all_failed():
+                break
+        return self.step - first
+
+    def _run_call(self, steps: int) -> None:
+        """Call the loop once: at most `steps` steps, and at most as many draws as slots."""
+        before = self._completed(self.step)
+        fitting = int(self._steps_until(before + self.slots)) - self.step
+        countable = max(1, _MOST_ROWS_PER_CALL // self.kernel.most_rows)
+        steps = min(
+            steps, self.n_steps - self.step, fitting, countable, self._steps_to_end_of_call()
+        )
+        if self.kernel.due(self.step):
+            renewed = self.kernel.renew(self.state.chains, self.rows)
+            self.state = RunState(renewed, self.state.outcome, self.state.failed_at)
+        state, recorded = self._advance(steps)
+        new = self._completed(self.step + steps) - before
+        self._stat_kinds = {
+            name: (values.shape[2:], values.dtype) for name, values in recorded.stats.items()
+        }
+        self._keep(recorded, new)
+        fixed = self.kernel.rows_per_step
+        touched = np.asarray(recorded.n_rows, np.int64) if fixed is None else fixed * steps
+        self.rows_before = self.rows_before + touched
+        self.state, self.step = state, self.step + steps
+
+    def _steps_to_end_of_call(self) -> int:
+        """Steps until a pass over all rows is due or the current block of randomness ends."""
+        every = self.kernel.renewed_every
+        if every is None:
+            return self.n_steps
+        until_due = every - self.step % every
+        if not self._reuses_blocks:
+            return until_due
+        block = block_steps(self.kernel, self.rows)
+        return min(until_due, block - self.step % block)
+
+    def _keep(self, recorded: RecordedSteps, new: int) -> None:
+        # Copy, because a view would keep the whole record alive.
+        stats = {
+            name: np.array(np.asarray(values)[:new].swapaxes(0, 1))
+            for name, values in recorded.stats.items()
+        }
+        if "n_row_evals" in stats:
+            stats["n_row_evals"] = stats["n_row_evals"] + self.rows_before[:, None]
+        self._add(np.array(np.asarray(recorded.positions)[:new].transpose(1, 0, 2)), stats)
+
+    def _add(self, positions: np.ndarray, recorded: dict[str, np.ndarray]) -> None:
+        """Add draws to the sink with the recorded statistics and those known from the step."""
+        shape, first = positions.shape[:2], self.sink.n_draws + 1
+        steps_taken = self._steps_until(np.arange(first, first + shape[1]))
+        # Always evaluate at `slots` steps, because another number would compile another program.
+        asked = np.resize(steps_taken - 1, self.slots)
+        step_size = np.asarray(self.kernel.schedule(jnp.asarray(asked)))[: shape[1]]
+        stats = {"step_size": np.broadcast_to(step_size, shape)} | recorded
+        fixed = self.kernel.rows_per_step
+        if fixed is not None:
+            stats["batch_size"] = np.broadcast_to(np.int64(fixed), shape)
+            stats["n_row_evals"] = np.broadcast_to(
+                self.kernel.rows_at_start() + fixed * steps_taken, shape
+            )
+        stats["n_row_evals"] = stats["n_row_evals"] + self._rows_of_passes(steps_taken)
+        block = DrawBlock(positions, stats)
+        self._recent.append(block)
+        self.sink.add(block)
+
+    def _all_failed(self) -> bool:
+        return bool(np.all(np.asarray(self.state.outcome) != Outcome.OK))
+
+    def _fill_with_nan(self) -> None:
+        """All chains have failed: fill the remaining draws with NaN; no more rows are touched."""
+        n_chains, dim = self.start.shape
+        while left := self.draws - self.sink.n_draws:
+            new = min(left, self.slots)
+            stats = {
+                name: np.zeros((n_chains, new, *shape), dtype)
+                for name, (shape, dtype) in self._stat_kinds.items()
+            }
+            if "n_row_evals" in stats:
+                stats["n_row_evals"] = stats["n_row_evals"] + self.rows_before[:, None]
+            self._add(np.full((n_chains, new, dim), np.nan, self.start.dtype), stats)
+            self.sink.settle(self.snapshot)
+
+    def _advance(self, steps: int) -> tuple[RunState, RecordedSteps]:
+        kernel, rows, keys = self.kernel, self.rows, self.keys
+        window = Window.of(self.step, self.step + steps, self.burn_in, self.thin, self.slots)
+        if not self._reuses_blocks:
+            return advance(kernel, rows, keys, self.state, window, self.record, self._chain_axes)
+        number = self.step // block_steps(kernel, rows)
+        if self._drawn_block is None or self._drawn_block[0] != number:
+            self._drawn_block = (
+                number,
+                draw_block(kernel, rows, keys, jnp.int32(number), self._chain_axes),
+            )
+        supply = self._drawn_block[1]
+        return advance_in_block(
+            kernel, rows, keys, self.state, supply, window, self.record, self._chain_axes
+        )

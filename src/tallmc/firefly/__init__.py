@@ -1,5 +1,0 @@
-"""Firefly Monte Carlo: exact draws for logistic regression from a few rows a step."""
-
-from .method import FlyMC
-
-__all__ = ["FlyMC"]

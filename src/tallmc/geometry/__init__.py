@@ -1,0 +1,8 @@
+"""Geometry: the coordinates in which the dynamics move."""
+
+from .base import GeometryChoice
+from .dense import Dense
+from .diagonal import Diagonal
+from .identity import Identity
+
+__all__ = ["Dense", "Diagonal", "GeometryChoice", "Identity"]

@@ -1,0 +1,33 @@
+"""Σ ∇f_i over all rows at the positions of several chains, in one shared pass."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ..models.base import AbstractModel
+from ..rows.base import AbstractRows, RowBlock
+from ..rows.batch import Batch
+from ..rows.sums import Sum
+
+
+def row_gradient_sums(
+    model: AbstractModel, positions: Float[Array, "chains d"], source: AbstractRows
+) -> Float[Array, "chains d"]:
+    """Σ ∇f_i(θ) at each position, without the prior."""
+    return source.reduce(_block_sums, model, positions, width=model.width(source), finish=_rounded)
+
+
+def _block_sums(
+    rows: RowBlock, model: AbstractModel, positions: Float[Array, "chains d"]
+) -> Float[Array, "chains d"]:
+    ones = jnp.ones(jax.tree.leaves(rows)[0].shape[0], model.dtype)
+    batch = Batch(rows, ones)
+    return jax.vmap(lambda position: model.sum_remainders(0, position, position, batch))(positions)
+
+
+def _rounded(
+    total: Sum, model: AbstractModel, positions: Float[Array, "chains d"]
+) -> Float[Array, "chains d"]:
+    return total.rounded()

@@ -1,0 +1,83 @@
+"""The account of an automatic choice: what was chosen, why, and how large the error is."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from ..engine.kernel import Kernel
+from ..engine.run import Run
+from ..subsample.measured import MeasuredSelection
+
+
+@dataclasses.dataclass(frozen=True)
+class ErrorBudget:
+    """Largest error allowed in the worst parameter."""
+
+    inflation: float = 0.01
+    """Relative inflation of a variance by gradient noise."""
+    mean_bias: float = 0.04
+    """Bias of a mean by step size and gradient noise, in posterior standard deviations."""
+    sd_bias: float = 0.02
+    """Relative bias of a standard deviation by step size and gradient noise."""
+
+
+class Bias(NamedTuple):
+    """Bias per parameter with its standard errors."""
+
+    mean: Float[np.ndarray, " d"]
+    """Bias of the mean, in posterior standard deviations."""
+    mean_error: Float[np.ndarray, " d"]
+    """Standard error of `mean`."""
+    sd: Float[np.ndarray, " d"]
+    """Relative bias of the standard deviation."""
+    sd_error: Float[np.ndarray, " d"]
+    """Standard error of `sd`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Account:
+    """What an automatic choice chose, why, and how large its error is."""
+
+    method: Any
+    """Composition that was run."""
+    budget: ErrorBudget
+    """Error that the choice allowed for."""
+    reasons: tuple[str, ...]
+    """What was chosen, and why."""
+    doubts: tuple[str, ...] = ()
+    """Reasons not to trust the draws."""
+    bias: Bias | None = None
+    """Bias measured in pilot runs; None if there is no bias or it is not known."""
+    exact: bool = False
+    """Whether the method leaves the posterior invariant; only Monte-Carlo error then remains."""
+    inflation: Float[np.ndarray, " d"] | None = None
+    """Inflation of the variances by gradient noise, measured during the run."""
+
+    def after_run(self, run: Run, stopped_by: str | None) -> Account:
+        """Return the account with the noise of the run and, if a limit ended the run, a doubt."""
+        doubts = self.doubts
+        if stopped_by is not None:
+            doubts += (f"{stopped_by} ended the run before it had the requested effective draws.",)
+        return dataclasses.replace(self, doubts=doubts, inflation=_measured_inflation(run))
+
+
+def _measured_inflation(run: Run) -> Float[np.ndarray, " d"] | None:
+    """Variance inflation by gradient noise, h v/(4 − h); None if the noise v was not measured."""
+    kernel = run.kernel
+    if (
+        not isinstance(kernel, Kernel)
+        or not isinstance(kernel.selection, MeasuredSelection)
+        or not run.completed
+    ):
+        return None
+    totals = jax.tree.map(
+        lambda leaf: np.asarray(leaf, np.float64).sum(axis=0), run.state.chains.memory.selection
+    )
+    step = float(kernel.schedule(jnp.int32(0)))
+    return step / (4 - step) * totals.sum_by_parameter / totals.steps / run.variances()

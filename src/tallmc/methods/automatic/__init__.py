@@ -1,0 +1,5 @@
+"""A method that chooses its parts and settings: the default of `sample(posterior)`."""
+
+from .method import Automatic
+
+__all__ = ["Automatic"]

@@ -1,0 +1,177 @@
+"""The methods of the papers by name: each is a composition of parts.
+
+`named_langevin.py` has the methods of the SGLD family, `named_momentum.py` the methods with
+momentum, and this file the exact and full-data methods and the table of all methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ..dynamics import MALA, Langevin, RandomWalk
+from ..gradient import Full
+from ..subsample import AllRows
+from .base import AbstractMethod
+from .firefly import FlyMC
+from .method import Method, StepSize
+from .named_langevin import (
+    asgld_cv,
+    asgld_cv_ps,
+    cyclical_sgld,
+    ewsg_overdamped,
+    psgld,
+    saga_ld,
+    saga_ld_ps,
+    sgld,
+    sgld_cv,
+    sgld_cv_ps,
+    sgld_lm,
+    sgld_ps,
+    sgrld,
+    svrg_ld,
+)
+from .named_momentum import (
+    cp_sghmc,
+    ewsg,
+    ewsg_vr,
+    sg_baoab,
+    sghmc,
+    sghmc_cv,
+    sghmc_cv_ps,
+    sghmc_trajectories,
+    sgnht,
+    sgnht_cv,
+    sgnht_cv_ps,
+    sgrhmc,
+)
+
+
+def ula(step_size: StepSize) -> Method:
+    """Unadjusted Langevin algorithm: exact gradients, one pass over the data per step.
+
+    **Arguments:**
+
+    - `step_size`: the step size ε, a number or a schedule.
+
+    **Returns:** a `Method`.
+
+    **Raises:** `InvalidInput` if an argument is out of its range.
+
+    >>> import tallmc
+    >>> tallmc.ula(step_size=0.1).dynamics
+    Langevin()
+    """
+    return Method(dynamics=Langevin(), gradient=Full(), subsample=AllRows(), step_size=step_size)
+
+
+def mala(step_size: StepSize) -> Method:
+    """Metropolis-adjusted Langevin algorithm: exact, one pass over the data per step.
+
+    **Arguments:**
+
+    - `step_size`: the step size ε, a number or a schedule.
+
+    **Returns:** a `Method`.
+
+    **Raises:** `InvalidInput` if an argument is out of its range.
+
+    >>> import tallmc
+    >>> tallmc.mala(step_size=0.1).dynamics
+    MALA()
+    """
+    return Method(dynamics=MALA(), gradient=Full(), subsample=AllRows(), step_size=step_size)
+
+
+def random_walk(step_size: StepSize) -> Method:
+    """Random-walk Metropolis: exact, one pass over the data per step.
+
+    **Arguments:**
+
+    - `step_size`: the step size ε, a number or a schedule.
+
+    **Returns:** a `Method`.
+
+    **Raises:** `InvalidInput` if an argument is out of its range.
+
+    >>> import tallmc
+    >>> tallmc.random_walk(step_size=0.1).dynamics
+    RandomWalk()
+    """
+    return Method(dynamics=RandomWalk(), gradient=Full(), subsample=AllRows(), step_size=step_size)
+
+
+def flymc(step_size: StepSize, fraction: float = 0.1) -> FlyMC:
+    """Firefly Monte Carlo for logistic regression: exact, uses bright rows and a share of all rows.
+
+    **Arguments:**
+
+    - `step_size`: the step size ε, a number or a schedule.
+    - `fraction`: the share of the rows whose brightness is redrawn per step.
+
+    **Returns:** a `FlyMC`.
+
+    **Raises:** `InvalidInput` if an argument is out of its range.
+
+    >>> import tallmc
+    >>> tallmc.flymc(step_size=0.1).fraction
+    0.1
+    """
+    return FlyMC(step_size=step_size, fraction=fraction)
+
+
+class Named(NamedTuple):
+    """A named method.
+
+    >>> METHODS["sgld_cv"].axes["gradient"]
+    'ControlVariate'
+    """
+
+    make: Callable[..., AbstractMethod]
+    """Function of the step size and further settings that returns the method."""
+    equation: str
+    """Defining equation or reference."""
+    example: dict[str, Any]
+    """Example values of the settings other than the step size."""
+
+    @property
+    def axes(self) -> dict[str, str]:
+        """Labels of the parts: dynamics, gradient, subsample, size."""
+        return self.make(1.0, **self.example).axes
+
+
+METHODS = {
+    "ula": Named(ula, "eq. 2", {}),
+    "mala": Named(mala, "Roberts and Tweedie (1996)", {}),
+    "random_walk": Named(random_walk, "Metropolis et al. (1953)", {}),
+    "flymc": Named(flymc, "Maclaurin and Adams (2014)", {}),
+    "sgld": Named(sgld, "eqs. 3, 4", {"size": 2}),
+    "sgld_cv": Named(sgld_cv, "eq. 5", {"size": 2}),
+    "sgld_ps": Named(sgld_ps, "eqs. 8, 11", {"size": 2}),
+    "sgld_cv_ps": Named(sgld_cv_ps, "eqs. 12, 16", {"size": 2}),
+    "asgld_cv": Named(asgld_cv, "eqs. 5, 19", {}),
+    "asgld_cv_ps": Named(asgld_cv_ps, "eqs. 12, 16, 19", {}),
+    "cyclical_sgld": Named(cyclical_sgld, "Zhang et al. (2020)", {"size": 2, "cycle": 4}),
+    "sgld_lm": Named(sgld_lm, "Leimkuhler and Matthews (2013)", {"size": 2}),
+    "psgld": Named(psgld, "Li, Chen et al. (2016)", {"size": 2}),
+    "sgrld": Named(sgrld, "Nemeth (2021), Table 1", {"size": 2}),
+    "svrg_ld": Named(svrg_ld, "Dubey et al. (2016)", {"size": 2, "every": 10}),
+    "saga_ld": Named(saga_ld, "Dubey et al. (2016)", {"size": 2}),
+    "saga_ld_ps": Named(saga_ld_ps, "eq. 16 with SAGA's table", {"size": 2}),
+    "ewsg_overdamped": Named(ewsg_overdamped, "Li, Wang et al. (2021), E", {"size": 2}),
+    "sghmc": Named(sghmc, "Nemeth (2021), Table 1", {"size": 2, "friction": 1.0}),
+    "sghmc_cv": Named(sghmc_cv, "Nemeth (2021), section 6", {"size": 2, "friction": 1.0}),
+    "sghmc_cv_ps": Named(sghmc_cv_ps, "eqs. 12, 16", {"size": 2, "friction": 1.0}),
+    "sghmc_trajectories": Named(sghmc_trajectories, "Chen et al. (2014)", {"size": 2, "length": 5}),
+    "sg_baoab": Named(sg_baoab, "Leimkuhler and Matthews (2013)", {"size": 2, "friction": 1.0}),
+    "sgnht": Named(sgnht, "Nemeth (2021), Table 1", {"size": 2, "friction": 1.0}),
+    "sgnht_cv": Named(sgnht_cv, "Nemeth (2021), section 6", {"size": 2, "friction": 1.0}),
+    "sgnht_cv_ps": Named(sgnht_cv_ps, "eqs. 12, 16", {"size": 2, "friction": 1.0}),
+    "sgrhmc": Named(sgrhmc, "Nemeth (2021), Table 1", {"size": 2}),
+    "cp_sghmc": Named(cp_sghmc, "Fu and Zhang (2017)", {"size": 20, "friction": 1.0}),
+    "ewsg": Named(ewsg, "Li, Wang et al. (2021), eq. 4", {"size": 2, "friction": 1.0}),
+    "ewsg_vr": Named(
+        ewsg_vr, "Li, Wang et al. (2021), F", {"size": 2, "friction": 1.0, "every": 10}
+    ),
+}
+"""All named methods. Equations without an author are those of Putcha et al. (2023)."""

@@ -1,0 +1,208 @@
+"""A posterior pairs a model with rows."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, PyTree
+
+from ..core.arrays import check_numeric
+from ..core.errors import InvalidInput
+from ..core.layout import Layout, layout_of
+from ..rows.base import AbstractRows, RowBlock
+from ..rows.resident import ResidentRows, resident
+from .base import AbstractModel
+from .densities import Batched, DensityModel, PerRow, check_per_row, check_scalar
+
+_CHECKED_ROWS = 3
+
+
+class AbstractPosterior(eqx.Module):
+    """A model and the rows that it is fitted to.
+
+    >>> from tallmc import models
+    >>> posterior = models.linear_regression([[1.0], [1.0]], [1.0, 3.0], prior_variance=1.0)
+    >>> isinstance(posterior, AbstractPosterior)
+    True
+    """
+
+    model: eqx.AbstractVar[AbstractModel]
+    rows: eqx.AbstractVar[AbstractRows]
+
+    @property
+    def n_rows(self) -> int:
+        """N, the number of rows."""
+        return self.rows.n_rows
+
+    @property
+    def dim(self) -> int:
+        """d, the number of parameters."""
+        return self.model.dim
+
+    @property
+    def dtype(self) -> Any:
+        """The precision of positions."""
+        return self.model.dtype
+
+    @property
+    def init(self) -> Float[Array, " d"]:
+        """The position at which a search for the mode starts."""
+        return self.model.init
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of the parameters in a flat position."""
+        return self.model.layout
+
+    @property
+    def width(self) -> int:
+        """Floats that a pass needs per row."""
+        return self.model.width(self.rows)
+
+    @property
+    def data(self) -> PyTree[Array]:
+        """The arrays of the rows; raises `AttributeError` unless the rows are in memory."""
+        if not isinstance(self.rows, ResidentRows):
+            raise AttributeError(f"{type(self.rows).__name__} are not arrays in memory")
+        return self.rows.columns
+
+    @eqx.filter_jit
+    def potential(self, position: Float[Array, " d"]) -> Float[Array, ""]:
+        """f(θ), minus the log posterior density, up to a constant."""
+        return self.model.potential_and_gradient(position, self.rows).rounded()[0]
+
+    @eqx.filter_jit
+    def gradient(self, position: Float[Array, " d"]) -> Float[Array, " d"]:
+        """∇f(θ), exact, in one pass over all rows."""
+        return self.model.potential_and_gradient(position, self.rows).rounded()[1]
+
+    @eqx.filter_jit
+    def hessian(self, position: Float[Array, " d"]) -> Float[Array, "d d"]:
+        """∇²f(θ), exact, in one pass over all rows."""
+        return self.model.full_hessian(position, self.rows).rounded()
+
+    @abc.abstractmethod
+    def lipschitz(self) -> Float[Array, " N"]:
+        """L_i per row, with ‖∇f_i(θ) − ∇f_i(θ')‖ ≤ L_i ‖θ − θ'‖ (putcha-2023, Assumption 1)."""
+
+
+class ModelPosterior(AbstractPosterior):
+    """A ready-made model with its rows."""
+
+    model: AbstractModel
+    rows: AbstractRows
+
+    def lipschitz(self) -> Float[Array, " N"]:
+        return self.rows.map(_row_lipschitz, self.model, width=self.width)
+
+
+class Posterior(AbstractPosterior):
+    """A posterior given by two log densities, the rows and a starting point.
+
+    Derivatives come from automatic differentiation.
+
+    **Arguments:**
+
+    - `log_likelihood`: `log_likelihood(params, row)`, a scalar. `params` has the structure of
+      `init`. `row` has the structure of `data`, without the leading axis of the arrays.
+    - `log_prior`: `log_prior(params)`, a scalar.
+    - `data`: a pytree of arrays with one common leading axis, or rows from `tallmc.rows`.
+    - `init`: a pytree of floats, the parameters at which the search for the mode starts.
+    - `lipschitz`: Lipschitz constants of the rows' gradients, a number or one per row. Only some
+      methods need them.
+    - `batched`: whether `log_likelihood` takes many rows at once and returns one number per row.
+
+    **Raises:** `InvalidInput` if the data have no common leading axis, or a log density does not
+    return a floating-point scalar (one number per row if `batched`).
+
+    >>> import jax.numpy as jnp, jax.scipy.stats as stats
+    >>> heights = jnp.array([1.62, 1.75, 1.80, 1.68])
+    >>> posterior = Posterior(
+    ...     log_likelihood=lambda params, height: stats.norm.logpdf(height, params["mean"], 0.1),
+    ...     log_prior=lambda params: stats.norm.logpdf(params["mean"], 1.7, 1.0),
+    ...     data=heights,
+    ...     init={"mean": 1.7},
+    ... )
+    >>> posterior.n_rows, posterior.dim
+    (4, 1)
+    >>> posterior.gradient(jnp.array([1.7])).round(3)  # −Σ (height − 1.7) / 0.1²
+    Array([-5.], dtype=float32)
+    """
+
+    model: DensityModel
+    rows: AbstractRows
+    lipschitz_constants: Float[Array, " N"] | None
+
+    def __init__(
+        self,
+        log_likelihood: Callable[[PyTree, PyTree], Any],
+        log_prior: Callable[[PyTree], Any],
+        data: PyTree[ArrayLike] | AbstractRows,
+        init: PyTree[ArrayLike],
+        lipschitz: ArrayLike | None = None,
+        *,
+        batched: bool = False,
+    ):
+        for name, density in (("log_likelihood", log_likelihood), ("log_prior", log_prior)):
+            if not callable(density):
+                raise InvalidInput(name, "be a function", density)
+        self.rows = data if isinstance(data, AbstractRows) else resident(data)
+        layout, flat_init = layout_of(init)
+        likelihood = Batched(log_likelihood) if batched else PerRow(log_likelihood)
+        self.model = DensityModel(
+            log_likelihood=likelihood, log_prior=log_prior, init=flat_init, layout=layout
+        )
+        self.lipschitz_constants = (
+            None if lipschitz is None else _checked_lipschitz(lipschitz, self.n_rows, self.dtype)
+        )
+        params = jax.eval_shape(layout.unravel, flat_init)
+        if batched:
+            block = jax.tree.map(_with_rows, self.rows.row_shapes)
+            check_per_row(
+                "log_likelihood(params, rows)", _CHECKED_ROWS, log_likelihood, params, block
+            )
+        else:
+            cure = "It gets one row; sum over the axes of the row."
+            check_scalar(
+                "log_likelihood(params, row)", cure, log_likelihood, params, self.rows.row_shapes
+            )
+        check_scalar("log_prior(params)", "For a flat prior return 0.0.", log_prior, params)
+
+    def lipschitz(self) -> Float[Array, " N"]:
+        if self.lipschitz_constants is not None:
+            return self.lipschitz_constants
+        return self.rows.map(_row_lipschitz, self.model, width=self.width)
+
+
+def check_posterior(posterior: Any) -> None:
+    """Raise unless `posterior` is a posterior of tallmc."""
+    if not isinstance(posterior, AbstractPosterior):
+        cure = "See tallmc.Posterior and tallmc.models."
+        raise InvalidInput("posterior", "be a tallmc posterior", type(posterior).__name__, cure)
+
+
+def _row_lipschitz(rows: RowBlock, model: AbstractModel) -> Float[Array, " n"]:
+    return model.row_lipschitz(rows)
+
+
+def _with_rows(shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+    """The shape of an array of `_CHECKED_ROWS` rows, from its shape for one row."""
+    return jax.ShapeDtypeStruct((_CHECKED_ROWS, *shape.shape), shape.dtype)
+
+
+def _checked_lipschitz(lipschitz: ArrayLike, n_rows: int, dtype: Any) -> Float[Array, " N"]:
+    values = np.asarray(check_numeric("lipschitz", lipschitz), np.float64)
+    if (
+        values.shape not in ((), (n_rows,))
+        or not np.all(np.isfinite(values))
+        or not np.all(values > 0)
+    ):
+        rule = f"be positive and finite, a number or one per row ({n_rows})"
+        raise InvalidInput("lipschitz", rule, f"shape {values.shape}")
+    return jnp.broadcast_to(jnp.asarray(values, dtype), (n_rows,))

@@ -1,0 +1,197 @@
+"""The result of a run: draws, statistics, outcomes and costs.
+
+Draws are NumPy arrays. `Draws.to_datatree` converts them to an ArviZ DataTree.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float, PyTree
+
+from ..core.errors import InvalidInput
+from ..core.layout import Layout
+from ..core.outcome import Outcome
+from ..methods.account import Account
+from .health import Health, assess
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """Seconds spent in each phase of a run.
+
+    **Arguments:**
+
+    - `preparation`: everything before compilation, such as the anchor and the weights.
+    - `compilation`: compiling the sampling loop.
+    - `sampling`: running steps. A resumed run includes the time of earlier processes.
+
+    >>> Timing(preparation=0.5, compilation=1.0, sampling=3.0).sampling
+    3.0
+    """
+
+    preparation: float
+    compilation: float
+    sampling: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Draws:
+    """The draws that `sample`, `resume` and `load` return.
+
+    A failed chain has NaN from the draw of its failure on. Summaries leave it out.
+
+    **Arguments:**
+
+    - `positions`: one flat vector per chain and draw; `params` restores the parameters' structure.
+    - `sample_stats`: arrays per chain and draw: `step_size`, `batch_size`, `n_row_evals`
+        (cumulative, per chain) and the statistics of the dynamics.
+    - `outcomes`: how each chain ended.
+    - `n_row_evals_sampling`: rows touched by all chains, burn-in included.
+    - `n_row_evals_preparation`: rows touched to find the anchor, the weights and so on.
+    - `timing`: seconds per phase.
+    - `layout`: how parameters lie in the flat vector.
+    - `settings`: method, seed, burn-in, thinning, sizes and versions.
+    - `account`: the report of an automatic choice; None for a method of your own.
+    - `stopped_by`: what ended the run before its goal ("Ctrl-C", "SIGTERM", a limit, the store);
+        None if the run reached its goal.
+
+    >>> from tallmc.core.layout import layout_of
+    >>> layout, _ = layout_of({"slope": 0.0})
+    >>> outcomes, timing = (Outcome.OK, Outcome.OK), Timing(0.5, 1.0, 3.0)
+    >>> Draws(np.zeros((2, 50, 1)), {}, outcomes, 800, 200, timing, layout, {})
+    Draws(2 chains × 50 draws × 1 parameters; 1,000 rows touched)
+    """
+
+    positions: Float[np.ndarray, "chains draws d"]
+    sample_stats: dict[str, np.ndarray]
+    outcomes: tuple[Outcome, ...]
+    n_row_evals_sampling: int
+    n_row_evals_preparation: int
+    timing: Timing
+    layout: Layout
+    settings: dict[str, Any]
+    account: Account | None = None
+    stopped_by: str | None = None
+
+    @functools.cached_property
+    def health(self) -> Health:
+        """What was chosen and why, estimated errors, and reasons for doubt."""
+        return assess(self.positions, self.ok, self.sample_stats, self.account)
+
+    @property
+    def n_row_evals(self) -> int:
+        """Total number of rows touched, preparation included."""
+        return self.n_row_evals_preparation + self.n_row_evals_sampling
+
+    @property
+    def ok(self) -> np.ndarray:
+        """Which chains completed."""
+        return np.array([outcome is Outcome.OK for outcome in self.outcomes])
+
+    @property
+    def params(self) -> PyTree[np.ndarray]:
+        """The draws in the structure of `init`; each leaf has leading axes (chains, draws)."""
+        return self.layout.unravel(self.positions)
+
+    def to_datatree(self, labels: Mapping[str, Sequence[str]] | None = None) -> xr.DataTree:
+        """Convert to an `xarray.DataTree` in ArviZ's schema.
+
+        **Arguments:**
+
+        - `labels`: names for the entries of vector parameters, such as
+            `{"beta": ["intercept", "age"]}`.
+
+        **Returns:** a tree with groups `posterior` and `sample_stats`. All draws of a failed chain
+        are NaN.
+
+        **Raises:** `InvalidInput` if `labels` does not fit the parameters.
+        """
+        if labels is not None and not isinstance(labels, Mapping):
+            raise InvalidInput("labels", "map parameter names to lists of entry names", labels)
+        import arviz_base
+
+        coords, dims = {}, {}
+        for name, entries in (labels or {}).items():
+            if name not in self.layout.names:
+                raise InvalidInput(
+                    "labels", f"name parameters among {', '.join(self.layout.names)}", name
+                )
+            shape = self.layout.shapes[self.layout.names.index(name)]
+            if shape != (len(entries),):
+                raise InvalidInput(
+                    f"labels[{name!r}]",
+                    f"have one name per entry {shape}".replace(",)", ")"),
+                    len(entries),
+                )
+            coords[f"{name}_dim"], dims[name] = list(entries), [f"{name}_dim"]
+        # Draws of a failed chain before its failure are not valid draws either.
+        completed = np.where(self.ok[:, None, None], self.positions, np.nan)
+        tree = arviz_base.from_dict(
+            {"posterior": self.layout.split(completed), "sample_stats": self.sample_stats},
+            coords=coords,
+            dims=dims,
+        )
+        attributes = {
+            **{
+                key: value if isinstance(value, (int, str)) else repr(value)
+                for key, value in self.settings.items()
+            },
+            "outcomes": [outcome.name.lower() for outcome in self.outcomes],
+            "n_row_evals": self.n_row_evals,
+            "n_row_evals_preparation": self.n_row_evals_preparation,
+            **{
+                f"seconds_{part}": seconds
+                for part, seconds in dataclasses.asdict(self.timing).items()
+            },
+        }
+        tree.attrs.update(attributes)
+        return tree
+
+    def summary(self, labels: Mapping[str, Sequence[str]] | None = None) -> pd.DataFrame:
+        """Summarise the chains that completed.
+
+        **Arguments:**
+
+        - `labels`: names for the entries of vector parameters, as in `to_datatree`.
+
+        **Returns:** a table with one row per parameter: mean, sd, median, 5 % and 95 % quantiles,
+        effective sample sizes, R-hat and Monte-Carlo errors. R-hat needs at least two chains and at
+        least four draws.
+
+        **Raises:** `InvalidInput` if no chain completed.
+        """
+        if not self.ok.any():
+            raise InvalidInput(
+                "draws",
+                "have a chain that completed",
+                f"outcomes {[o.name for o in self.outcomes]}",
+            )
+        import arviz_stats
+
+        complete = dataclasses.replace(
+            self,
+            positions=np.asarray(self.positions[self.ok], np.float64),
+            outcomes=tuple(outcome for outcome in self.outcomes if outcome is Outcome.OK),
+            sample_stats={},
+        )
+        tree = complete.to_datatree(labels)
+        table = arviz_stats.summary(tree, ci_prob=0.9, ci_kind="eti", round_to="none")
+        table = table.rename(columns={"eti90_lb": "q05", "eti90_ub": "q95", "r_hat": "rhat"})
+        table.insert(2, "median", np.median(complete.positions, axis=(0, 1)))
+        return table
+
+    def __repr__(self) -> str:
+        chains, draws, d = self.positions.shape
+        failed = int((~self.ok).sum())
+        failures = f", {failed} failed" if failed else ""
+        size = f"{chains} chains{failures} × {draws} draws × {d} parameters"
+        return f"Draws({size}; {self.n_row_evals:,} rows touched)"

@@ -1,0 +1,126 @@
+"""Rows of a data set, wherever they are stored. The library accesses rows in four ways:
+
+    reduce   Σ over blocks of rows of a small pytree      potential, gradient, Hessian
+    map      one value per row, kept beside the row       weights, Lipschitz constants
+    take     rows by number, inside a compiled step       SAGA, bandit, EWSG, FlyMC
+    stream   independent draws from fixed probabilities   every method with fixed weights
+
+All rows support reduce, map and stream. Only rows in memory support take. A method declares the
+access that it needs (`RowAccess`). Rows that do not support this access are rejected.
+"""
+
+from __future__ import annotations
+
+import abc
+import enum
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeAlias
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
+
+from .batch import Batch, RowDraws
+from .blocks import BlockSubset
+from .stream import AbstractStream
+
+RowBlock: TypeAlias = PyTree[Array]
+"""Some rows: the user's pytree, in which each array has a leading axis for the rows."""
+
+
+class RowAccess(enum.IntEnum):
+    """How a method reads rows while its chains run. Each level includes the previous one.
+
+    >>> RowAccess.TAKE > RowAccess.STREAM
+    True
+    """
+
+    STREAM = 1
+    """Draws from probabilities fixed before the step; passes over all rows between steps."""
+    TAKE = 2
+    """Rows by number, or all rows, inside a step. The rows must be in memory."""
+
+
+class AbstractRows(eqx.Module):
+    """The rows of a data set, wherever they are stored.
+
+    >>> import numpy as np
+    >>> from tallmc.rows import resident
+    >>> isinstance(resident(np.ones((3, 2))), AbstractRows)
+    True
+    """
+
+    access: ClassVar[RowAccess]
+    """The highest access that these rows support."""
+
+    @property
+    @abc.abstractmethod
+    def n_rows(self) -> int:
+        """N, the number of rows."""
+
+    @property
+    @abc.abstractmethod
+    def row_shapes(self) -> PyTree[jax.ShapeDtypeStruct]:
+        """Shapes and dtypes of the arrays of one row."""
+
+    @property
+    @abc.abstractmethod
+    def floats_per_row(self) -> int:
+        """How many numbers one row has."""
+
+    @abc.abstractmethod
+    def reduce(
+        self,
+        block_sum: Callable[..., PyTree[Array]],
+        *args: Any,
+        width: int,
+        beside: PyTree[Array] | None = None,
+        finish: Callable[..., Any] | None = None,
+        subset: BlockSubset | None = None,
+    ) -> Any:
+        """Σ over all rows, block by block, in compensated arithmetic.
+
+        **Arguments:**
+
+        - `block_sum`: `block_sum(rows, *args)` is the sum over one block of rows. Define it at
+          module level, so that a second call reuses the compiled program.
+        - `args`: further arguments of `block_sum`. Arrays in `args` are traced.
+        - `width`: how many floats the computation needs per row. It sets the block size.
+        - `beside`: arrays with one entry per row. If given, `block_sum(rows, beside, *args)` gets
+          the entries of the block.
+        - `finish`: `finish(sum, *args)` turns the `Sum` into the result.
+        - `subset`: the blocks to visit; by default all blocks.
+
+        **Returns:** a `Sum`, or the result of `finish`.
+        """
+
+    @abc.abstractmethod
+    def map(
+        self,
+        per_row: Callable[..., Array],
+        *args: Any,
+        width: int,
+        beside: PyTree[Array] | None = None,
+    ) -> Array:
+        """One value per row, block by block; `per_row(rows, *args)` computes one block."""
+
+    @abc.abstractmethod
+    def take(self, indices: Int[Array, "*k"]) -> RowBlock:
+        """Rows by number. Every number must be in range."""
+
+    @abc.abstractmethod
+    def stream(self, probability: Float[np.ndarray, " N"] | None, dtype: Any) -> AbstractStream:
+        """Independent draws with replacement from `probability`; uniform if None."""
+
+    @abc.abstractmethod
+    def gather(self, draws: RowDraws) -> Batch:
+        """The rows of these draws."""
+
+    @abc.abstractmethod
+    def complete(self, batch: Batch) -> Batch:
+        """`batch` as an estimator sees it inside a step, with the packed copy of all rows."""
+
+    @abc.abstractmethod
+    def subset(self, share: float, width: int) -> BlockSubset:
+        """About this `share` of the blocks of a pass with this `width`, chosen at random."""

@@ -1,0 +1,1 @@
+"""Statistics of draws as plain arrays: moments, convergence, thinned histories."""
