@@ -176,7 +176,5 @@ def residual_matrix(gradient, rows, position, memory=None) -> np.ndarray:
     """The residuals r_i(θ), one matrix row per data row."""
     everything = rows.columns
     compact = gradient.residuals(position, everything, jnp.arange(rows.n_rows), memory)
-    identity = np.eye(rows.n_rows)
-    return np.stack(
-        [gradient.model.combine(compact, everything, jnp.asarray(row)) for row in identity]
-    )
+    of_one = jax.vmap(lambda weights: gradient.model.combine(compact, everything, weights))
+    return np.asarray(of_one(jnp.eye(rows.n_rows)))

@@ -16,7 +16,7 @@ def check_arrays(function):
     function.__annotations__ = {
         name: value
         for name, value in annotations.items()
-        if any(word in str(value) for word in _ARRAYS)
+        if any(word in str(value) for word in _ARRAYS) and "PyTree" not in str(value)
     }
     return _checked(function) if function.__annotations__ else function
 

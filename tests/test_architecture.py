@@ -1,6 +1,7 @@
 """The package's structure: one-way imports, abstract or final classes, one class per name."""
 
 import ast
+import functools
 import importlib
 import inspect
 import pkgutil
@@ -40,6 +41,7 @@ LAYERS = [
 """Folders from bottom to top. A file imports from its own folder and from folders below it."""
 
 
+@functools.cache
 def modules() -> dict[str, Path]:
     """The package's modules, keyed by their dotted name relative to the package."""
     found = {}
@@ -49,6 +51,7 @@ def modules() -> dict[str, Path]:
     return found
 
 
+@functools.cache
 def imports(name: str, path: Path) -> list[tuple[str, bool]]:
     """The package's own modules that a module imports, and whether it does so inside a function."""
     tree = ast.parse(path.read_text())
@@ -77,6 +80,7 @@ def imports(name: str, path: Path) -> list[tuple[str, bool]]:
     return found
 
 
+@functools.cache
 def classes() -> list[type]:
     """Every class that the package defines."""
     found = {}

@@ -38,6 +38,11 @@ def selection_of(n_rows, size=4, floor=0.1, rate=0.5, dtype=jnp.float64):
     return BanditSelection(size=size, n_rows=n_rows, floor=floor, rate=rate, dtype=dtype)
 
 
+def at_start(selection) -> LearnedWeights:
+    """What is known before the first step."""
+    return selection.start(selection.draw(jax.random.key(0), 1)[0])
+
+
 def units_of(learned, n_rows) -> np.ndarray:
     return np.asarray(learned.units.levels[0], np.int64)[:n_rows]
 
@@ -107,7 +112,7 @@ def test_the_tree_stays_a_tree_of_sums(gradient, n_rows):
 def test_a_row_seen_twice_moves_once(monkeypatch):
     """s ← s^(1−ρ) (‖r‖/r̄)^ρ for the rows that were drawn, and for no others."""
     selection = selection_of(20)
-    learned = dataclasses.replace(selection.start(None), mean_norm=jnp.asarray(2.0))
+    learned = dataclasses.replace(at_start(selection), mean_norm=jnp.asarray(2.0))
     drawn = selection.draws_at(learned, jnp.array([4, 11, 4, 4]))
     norms = jnp.array([1.0, 9.0, 1.0, 1.0])
     new = selection.learn(learned, drawn, norms)
@@ -145,7 +150,7 @@ def test_units_never_outgrow_their_budget():
         return selection.learn(learned, inflated, jnp.ones(size, jnp.float32))
 
     many = jax.jit(lambda learned: lax.fori_loop(0, 600, step, learned))
-    learned = many(selection.start(None))
+    learned = many(at_start(selection))
     total = int(units_of(learned, n_rows).sum())
     assert 0.99 * selection.most_units < total <= selection.most_units + 1000
     assert int(learned.units.total()) == total
@@ -158,7 +163,7 @@ def test_units_never_outgrow_their_budget():
 @pytest.mark.parametrize("norm", [0.0, np.nan, np.inf])
 def test_a_batch_that_tells_nothing_changes_no_weight(norm):
     selection = selection_of(20)
-    learned = dataclasses.replace(selection.start(None), mean_norm=jnp.asarray(2.0))
+    learned = dataclasses.replace(at_start(selection), mean_norm=jnp.asarray(2.0))
     drawn = selection.draws_at(learned, jnp.arange(4))
     new = selection.learn(learned, drawn, jnp.full(4, norm))
     np.testing.assert_array_equal(units_of(new, 20), 4096)
@@ -181,7 +186,8 @@ def test_learned_weights_go_to_the_norms_of_the_residuals(gradient, size):
     words = kernel.selection.draw(jax.random.key(0), steps)
     see = lambda t, memory: kernel.estimate(POSITION, words[t], rows, memory).memory
     many = jax.jit(lambda memory: lax.fori_loop(0, steps, see, memory))
-    p = kernel.selection.probabilities(many(Memory(None, kernel.selection.start(None))).selection)
+    learned = many(Memory(None, at_start(kernel.selection))).selection
+    p = kernel.selection.probabilities(learned)
     laws = (np.full(n_rows, 1 / n_rows), p, optimum)
     uniform, learned, best = (pseudo_variance(r, law) for law in laws)
     assert best < 0.6 * uniform
@@ -239,9 +245,7 @@ def test_a_step_copies_no_tree():
 
         return lax.fori_loop(0, 8, see, memory)
 
-    lowered = jax.jit(many, donate_argnums=2).lower(
-        bound, words, Memory(None, selection.start(None))
-    )
+    lowered = jax.jit(many, donate_argnums=2).lower(bound, words, Memory(None, at_start(selection)))
     text = lowered.compile().as_text()
     assert f"u32[{n_rows}]" in text
     assert not [line for line in text.splitlines() if f"u32[{n_rows}]" in line and " copy(" in line]

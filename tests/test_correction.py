@@ -160,7 +160,9 @@ def test_drag_is_the_papers_friction():
 
 def test_a_step_too_large_for_the_correction_is_an_outcome_not_a_wrong_answer():
     method = tallmc.Method(size=2, step_size=0.5, correction=NoiseCorrection())
-    with pytest.warns(tallmc.SamplingWarning, match="more gradient noise than the step injects"):
+    with pytest.warns(
+        tallmc.SamplingWarning, match="more gradient noise than its step can correct"
+    ):
         draws = tallmc.sample(linear(), method, chains=3, draws=50, burn_in=0)
     assert set(draws.outcomes) == {tallmc.Outcome.TOO_NOISY}
     assert np.isnan(draws.positions[:, -1]).all()

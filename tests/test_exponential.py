@@ -288,7 +288,9 @@ def test_calibrated_friction_makes_uniform_draws_better_than_exponential_weights
 def test_a_step_too_large_for_the_variance_reduction_ends_the_chain():
     correction = tallmc.NoiseCorrection("dense", through="friction", calibrate_every=25)
     method = of_the_example(0.05, ExponentiallyWeighted(1), correction)
-    with pytest.warns(tallmc.SamplingWarning, match="more gradient noise than the step injects"):
+    with pytest.warns(
+        tallmc.SamplingWarning, match="more gradient noise than its step can correct"
+    ):
         draws = tallmc.sample(example(), method, chains=2, draws=20)
     assert set(draws.outcomes) == {tallmc.Outcome.TOO_NOISY}
 

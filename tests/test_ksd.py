@@ -18,7 +18,7 @@ FORMS = ("one_root", "sum_of_roots")
 
 
 def potential(x):
-    """Not Gaussian, and its coordinates depend on each other."""
+    """The potential of a target that is not Gaussian and has dependent coordinates."""
     return jnp.sum(jnp.log(jnp.cosh(x))) + 0.3 * jnp.sum(x) ** 2 + 0.1 * x[0]
 
 
@@ -84,7 +84,7 @@ def test_result_does_not_depend_on_the_block(monkeypatch, form, block):
 
 
 def squared_ksds(K, repetitions, noise_sd=0.0, d=3):
-    """Of independent draws of a standard normal."""
+    """Squared discrepancies of independent draws of a standard normal."""
     rng = np.random.default_rng(1)
     x = rng.normal(size=(repetitions, K, d))
     noise = lambda: noise_sd * rng.normal(size=(K, d))
@@ -94,7 +94,8 @@ def squared_ksds(K, repetitions, noise_sd=0.0, d=3):
 @pytest.mark.parametrize("K", [50, 200])
 @pytest.mark.parametrize("noise_sd", [0.0, 1.5])
 def test_exact_draws_have_the_expected_square_of_order_one_over_k(K, noise_sd):
-    # Pairs of different draws have mean zero, a draw with itself E‖s‖² + d, noise included.
+    # The mean over pairs of different draws is zero. A draw with itself has E‖s‖² + d, where s
+    # includes the noise.
     d, squares = 3, squared_ksds(K, 400, noise_sd)
     error = squares.std(ddof=1) / np.sqrt(len(squares))
     assert abs(squares.mean() - (2 + noise_sd**2) * d / K) < 4.6 * error

@@ -1,4 +1,4 @@
-"""pSGLD: the law of its discrete chain by quadrature, and what Γ is for."""
+"""pSGLD: the law of its discrete chain by quadrature, and the effect of Γ."""
 
 import dataclasses
 
@@ -106,7 +106,7 @@ class FromThisMeanSquare(tallmc.dynamics.RMSpropDynamics):
 @pytest.mark.parametrize("gradient", [Simple(), ControlVariate()], ids=["simple", "cv"])
 @pytest.mark.parametrize("subsample", ["uniform", "curvature"])
 def test_stationary_law_with_a_preconditioner_that_stays(gradient, subsample):
-    """Langevin dynamics with scale √G = (λ + √V)^(−1/2): the Lyapunov solution of that."""
+    """The Lyapunov solution of Langevin dynamics with scale √G = (λ + √V)^(−1/2)."""
     step = 0.05
     choice = Uniform() if subsample == "uniform" else Preferential(subsample)
     parts = {"gradient": gradient, "subsample": choice, "size": 4, "step_size": step}

@@ -19,7 +19,7 @@ POSITION = jnp.array([0.7, -1.3])
 
 
 def test_nothing_is_left_of_a_quadratic():
-    """On a linear regression the second order is all there is, whatever the position."""
+    """On a linear regression the residual of order 2 is zero at every position."""
     posterior = linear()
     gradient = ControlVariate(order=2).prepare(posterior, tallmc.laplace(posterior))
     r = residual_matrix(gradient, posterior.rows, POSITION)
@@ -161,7 +161,7 @@ def test_a_row_of_probability_zero_is_never_drawn_and_the_others_keep_their_law(
 
 
 def test_many_parameters_need_no_matrix_for_any_row():
-    """2,000 parameters, in blocks of rows; the papers have at most 60."""
+    """2,000 parameters, in blocks of rows. The weights of the papers stop at 60 parameters."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(3000, 2000)).astype(np.float32) / np.sqrt(2000)
     y = rng.random(3000) < 0.5

@@ -1,4 +1,4 @@
-"""Tuning finds the better settings within its budget, and nothing but the draws decides."""
+"""Tuning finds the better settings within its budget, from the draws alone."""
 
 import dataclasses
 
@@ -94,7 +94,7 @@ CANDIDATES = {
 @pytest.mark.parametrize("name", slow_after(3, CANDIDATES))
 def test_the_budget_is_spent_and_kept(name):
     found = tune(POSTERIOR, CANDIDATES[name], budget=BUDGET)
-    a_step = 4 * N_ROWS  # of all chains, when it is a pass
+    a_step = 4 * N_ROWS  # rows of one step of all chains, if a step is a pass
     assert found.n_row_evals_tuning <= BUDGET.rows + a_step * len(found.candidates)
     # With few draws, a part of what is set aside for scores is not spent.
     assert found.n_row_evals_tuning >= 0.6 * BUDGET.rows
@@ -164,7 +164,7 @@ def test_when_all_fail_the_error_says_what_to_do():
 
 @pytest.mark.parametrize("hessian", [True, False])
 def test_the_answer_does_not_depend_on_the_units_of_the_parameters(hessian):
-    # θ/100 has the same chains, draw by draw, if steps are in its units.
+    # The chains of θ/100 are the same, draw by draw, if the step sizes are scaled too.
     x, y = np.asarray(POSTERIOR.data.x), np.asarray(POSTERIOR.data.y)
     scaled = tallmc.models.linear_regression(100 * x, y, prior_variance=4e-4, noise_variance=1.5)
     factors = [0.02, 0.1, 0.5]

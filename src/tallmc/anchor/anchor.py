@@ -1,9 +1,9 @@
 """The anchor: the mode θ̂, ∇f(θ̂), the Hessian H = ∇²f(θ̂) and Σ̂ = H⁻¹, computed once and shared.
 
-Σ̂ is positive definite, since f is a negative log density. (In appendix A.4 of putcha-2023, H is the
-Hessian of the *log* density, hence the minus sign there.) Passes over the rows run on the device,
-in its precision and with compensated sums. Computations with d×d matrices run in float64 on the
-host.
+f is a negative log density, so H and Σ̂ must be positive definite; `laplace` checks this. (In
+appendix A.4 of putcha-2023, H is the Hessian of the *log* density, hence the minus sign there.)
+Passes over the rows run on the device, in the posterior's precision and with compensated sums.
+Computations with d×d matrices run in float64 on the host.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Anchor(eqx.Module):
     **Attributes:**
 
     - `position`: θ̂.
-    - `potential`: f(θ̂). A different value reveals an anchor of another posterior.
+    - `potential`: f(θ̂), which identifies the posterior: `check_anchor` computes it again.
     - `gradient`: ∇f(θ̂), small but not assumed to be zero.
     - `hessian`: H, or None.
     - `covariance`: Σ̂ = H⁻¹, or None.

@@ -1,4 +1,4 @@
-"""Counted passes over the rows of a posterior, for the search of the mode."""
+"""Counted passes over the rows of a posterior, for the search for the mode."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..rows.sums import Sum
 
 
 class CountedPasses:
-    """Potential, gradient and Hessian of a posterior in float64 on the host, with a count of rows.
+    """Potential, gradient and Hessian as float64 arrays on the host, with a count of the rows read.
 
     With `share < 1` a pass reads n of the N rows, chosen at random, and the potential is the
     estimate f₀ + (N/n) Σ f_i. `share` is traced; changing it does not recompile.

@@ -48,7 +48,7 @@ def resume(
     - `posterior`: the posterior that the run was started with.
     - `method`: the method that the run was started with. Needed only if the store could not hold
         it, as for a method that contains functions of your own.
-    - `draws`, `ess`: a new goal, to extend a run, finished or not; the stored goal by default.
+    - `draws`, `ess`: a new goal, for example to extend a finished run; the stored goal by default.
     - `max_seconds`, `max_rows`: limits as in `sample`. They count the stored part of the run too.
     - `progress`, `callback`: as in `sample`.
 
@@ -89,7 +89,10 @@ def resume(
 
 
 def _combined_goal(opened: OpenStore, new_goal: Goal) -> Goal:
-    """The stored goal with the new values in place. A limit that ended the run is dropped."""
+    """The stored goal with the new values in place.
+
+    The stored limits are dropped if there is a new limit, or if anything ended the run early.
+    """
     stored_goal = opened.setup.goal
     if new_goal.draws is None and new_goal.ess is None:
         new_goal = new_goal._replace(draws=stored_goal.draws, ess=stored_goal.ess)

@@ -60,10 +60,12 @@ def sample(
     - `ess`: goal in effective draws per parameter, over all chains, instead of `draws`.
     - `max_seconds`: limit on the seconds of sampling; it ends the run early.
     - `max_rows`: limit on the rows touched by sampling; it ends the run early.
-    - `burn_in`: steps discarded at the start of each chain. The default is a tenth of the steps
-        that follow if chains start at an anchor, and as many as the steps that follow otherwise.
+    - `burn_in`: steps discarded at the start of each chain. A method may set the default.
+        Otherwise it is a tenth of the planned steps if chains start at an anchor, and as many as
+        the planned steps if they do not.
     - `thin`: steps per draw.
-    - `seed`: seed of all randomness. Chain k has the same draws for any number of chains or draws.
+    - `seed`: seed of all randomness. Chain k has the same draws for any number of chains. With a
+        given `burn_in`, a longer run begins with the draws of a shorter one.
     - `start`: starting point: parameters, a vector (d,), or one vector per chain (chains, d). The
         default is the anchor if the method has one, else the posterior's `init`.
     - `anchor`: the result of `laplace(posterior)`, to reuse it.

@@ -200,7 +200,7 @@ def fit(
             min=0,
             metavar="N",
             help="Steps discarded at the start of each chain. Default: a tenth of the steps "
-            "kept; for ula, mala and sgld as many as are kept.",
+            "kept; for methods without an anchor, as many as are kept.",
             rich_help_panel=_SAMPLING_PANEL,
         ),
     ] = None,

@@ -1,1 +1,1 @@
-"""Utilities of every layer: errors, arrays, random numbers, pytrees, linear maps."""
+"""Utilities for every layer: errors, arrays, random numbers, pytrees, linear maps."""

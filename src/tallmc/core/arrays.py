@@ -90,7 +90,7 @@ def to_floats(parameter: str, values: Any, dtype: Any = None) -> Float[Array, ..
 
 
 def _check_fits(parameter: str, narrow: np.ndarray, wide: np.ndarray) -> None:
-    """Raise if a finite number of `wide` is infinite in `narrow`."""
+    """Raise if a value that is finite in `wide` is infinite in `narrow`."""
     if not np.array_equal(np.isfinite(narrow), np.isfinite(wide)):
         largest = float(np.abs(wide[np.isfinite(wide)]).max())
         raise InvalidInput(parameter, f"fit in {narrow.dtype}", largest, _USE_FLOAT64)

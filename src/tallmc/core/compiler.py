@@ -4,7 +4,8 @@ XLA runs a loop body as a list of kernels. Each kernel costs a fifth of a micros
 a step of a few dozen rows spends more time on these starts than on its rows. XLA can compile a
 loop as one function if the loop touches little memory; the option sets that threshold. XLA reads
 the option from the environment, before JAX initialises a backend. `import tallmc` therefore sets
-it, unless `XLA_FLAGS` already has options of this kind. Only the last bits of results change.
+it, unless `XLA_FLAGS` already has options of this kind. The option changes only the last
+bits of results.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import jax.numpy as jnp
 
 _XLA_OPTION = "xla_backend_extra_options"
 _SMALL_LOOP_BYTES = 10**6
-"""Bytes that an iteration of a step loop may touch. An iteration of a pass over all rows, which
-gains from several threads, touches more."""
+"""The threshold, in bytes touched per iteration. Step loops stay below it and are compiled as one
+function. Passes over all rows exceed it and keep several threads."""
 
 
 def ask_for_whole_loops() -> None:

@@ -30,7 +30,7 @@ class InvalidInput(ValueError):
 class PreparationError(RuntimeError):
     """The preparation of a run failed.
 
-    No mode was found, the Hessian at the mode is not positive definite, or a pilot run broke.
+    No mode was found, the Hessian at the mode is not positive definite, or a pilot run failed.
 
     >>> issubclass(PreparationError, RuntimeError)
     True
@@ -38,7 +38,7 @@ class PreparationError(RuntimeError):
 
 
 class SamplingWarning(UserWarning):
-    """The draws need attention: a chain failed, or the run was interrupted.
+    """The draws need attention, for example because a chain failed or the run was interrupted.
 
     >>> issubclass(SamplingWarning, UserWarning)
     True

@@ -17,7 +17,7 @@ from .errors import InvalidInput
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Names and shapes of the leaves. Hashable: posteriors of one layout share compilations."""
+    """Names and shapes of the leaves. Hashable: equal layouts share compiled programs."""
 
     treedef: Any
     names: tuple[str, ...]

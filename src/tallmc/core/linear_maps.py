@@ -1,4 +1,4 @@
-"""Linear maps θ = C u: the identity, one scale per parameter, or a triangular factor."""
+"""Linear maps θ = C u: the identity, one scale per parameter, or a d×d matrix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a chain ended. Failure is a value: a failed chain stops, and the other chains continue."""
+"""How a chain ended. Failure is a value, not an exception: the other chains continue."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MESSAGES = {
     Outcome.NON_FINITE: f"reached a NaN or infinite position. {_CURE} "
     "Standardise columns of very different scale.",
     Outcome.DIVERGED: f"ran away: a coordinate exceeded {DIVERGENCE_LIMIT:g}. {_CURE}",
-    Outcome.TOO_NOISY: "had more gradient noise than the step injects, so it cannot be corrected. "
+    Outcome.TOO_NOISY: "had more gradient noise than its step can correct. "
     "Make the step size smaller or the subsample larger.",
 }
 

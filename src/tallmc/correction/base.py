@@ -17,7 +17,7 @@ Covariance = Float[Array, " d"] | Float[Array, "d d"]
 
 
 class AbstractNoiseEstimate(AbstractRenewable):
-    """An estimator of the noise of each gradient estimate, evaluated beside that estimate.
+    """An estimator of the noise of each gradient estimate, evaluated together with that estimate.
 
     >>> from tallmc.correction.within_batch import WithinBatch
     >>> issubclass(WithinBatch, AbstractNoiseEstimate)

@@ -1,8 +1,8 @@
 """Gradient noise from the errors of earlier estimates, with a pass over all rows every m steps.
 
-The pass computes Σ ∇f_i at ω = θ. From then on ∇f(θ) is known to within the small noise of SVRG,
-∇f₀(θ) + Σ ∇f_i(ω) + Σ_{i∈S} w_i [∇f_i(θ) − ∇f_i(ω)]. V is the running average, over about m steps,
-of the squared errors of the estimates that were used. For the simple estimator.
+The pass computes Σ ∇f_i at ω = θ. From then on the SVRG estimate, whose noise is small, serves as
+∇f(θ): ∇f₀(θ) + Σ ∇f_i(ω) + Σ_{i∈S} w_i [∇f_i(θ) − ∇f_i(ω)]. V is the running average, over about m
+steps, of the squared errors of the estimates that were used. Only for the simple estimator.
 """
 
 from __future__ import annotations

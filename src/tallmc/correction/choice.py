@@ -1,18 +1,18 @@
 """Correction for gradient noise: subtract the noise of the subsample from the injected noise.
 
-A step with gradient noise of covariance V has (ε²/4)V too much variance. One correction injects
-that much less noise, Z ~ N(0, I − (ε/4)V) in place of N(0, I) (nemeth-2021, section 3). The other,
-for dynamics with a momentum, adds friction in proportion to V (li-2021, appendix F). V is not
-known. It is estimated in one of two ways:
+A Langevin step with gradient noise of covariance V has (ε²/4)V too much variance. One correction
+injects that much less noise, Z ~ N(0, I − (ε/4)V) in place of N(0, I) (nemeth-2021, section 3). The
+other, for dynamics with a momentum, adds friction in proportion to V (li-2021, appendix F). V is
+not known. It is estimated in one of two ways:
 
     from the batch   The spread of the terms w_i r_i within each step's own batch. It is unbiased,
                      so the variance of a step is right on average, and the stationary covariance
                      on a Gaussian is that of exact gradients.
     calibrated       A pass over all rows every m steps computes Σ ∇f_i at ω = θ. From then on
-                     ∇f(θ) is known to within the small noise of SVRG,
+                     the SVRG estimate, whose noise is small, serves as ∇f(θ):
                      ∇f₀(θ) + Σ ∇f_i(ω) + Σ_{i∈S} w_i [∇f_i(θ) − ∇f_i(ω)].
                      V is the running average, over about m steps, of the squared errors of the
-                     estimates that were used. For the simple estimator.
+                     estimates that were used. Only for the simple estimator.
 
 The second is a corrected Algorithm 2 of li-2021. As printed, the algorithm never sets ω, lets its
 moments accumulate, and uses the covariance of rows drawn uniformly for rows drawn by exponential
@@ -21,8 +21,8 @@ them the correction helps where the noise is strong and overcorrects where it is
 
 The remaining injected variance is never negative. Directions in which V is too large for the step
 get no injected noise, and the share of tr V that was not removed is recorded
-(`uncorrected_noise`). If V is too large over all directions together, tr (ε/4)V > d, or
-tr (ε²/8)V > d with friction, the chain ends with the outcome `TOO_NOISY`.
+(`uncorrected_noise`). If V is too large over all directions together, the chain ends with the
+outcome `TOO_NOISY`: for Langevin dynamics if tr (ε/4)V > d, with friction if tr (ε²/8)V > d.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def reduced_noise(
 
     - `normal`: standard normal noise.
     - `covariance`: V, its diagonal or the full matrix; None leaves the noise unchanged.
-    - `share`: the factor of V that is subtracted from the variance I.
+    - `share`: the factor of V in I − share·V, the covariance of the reduced noise.
 
     **Returns:** a `ReducedNoise`: the noise, the statistic `uncorrected_noise` and an outcome.
 

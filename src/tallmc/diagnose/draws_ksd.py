@@ -63,7 +63,7 @@ def draws_ksd(
 
     - `draws`: the result of `tallmc.sample`.
     - `posterior`: the posterior that was sampled.
-    - `most`: the largest number of draws to use, over all chains. More draws are thinned.
+    - `most`: the largest number of draws to use, over all chains. Longer runs are thinned.
     - `size`: rows per stochastic gradient. None uses exact gradients, one pass per draw.
     - `units`: C, as a matrix, one number per coordinate, or one number for all. The best choice is
       the `factor` of an anchor. Defaults to 1.
@@ -111,11 +111,11 @@ def thinned(positions: Float[np.ndarray, "chains draws d"], most: int) -> Float[
 
 
 def in_units(
-    C: Float[np.ndarray, "d d"] | Float[np.ndarray, " d"],
+    C: Float[np.ndarray, "d d"] | Float[np.ndarray, " d"] | Float[np.ndarray, ""],
     positions: Float[np.ndarray, "K d"],
     gradients: Float[np.ndarray, "K d"],
 ) -> tuple[Float[np.ndarray, "K d"], Float[np.ndarray, "K d"]]:
-    """C⁻¹x and Cᵀ∇f of each draw. A vector C means a diagonal matrix."""
+    """C⁻¹x and Cᵀ∇f of each draw. A vector or a number C means a diagonal matrix."""
     if C.ndim < 2:
         return positions / C, gradients * C
     return np.linalg.solve(C, positions.T).T, gradients @ C

@@ -66,8 +66,8 @@ def gaussian_kl(
 
 def langevin_inflation(
     variance: ArrayLike, step_size: float, noise_variance: ArrayLike
-) -> Float[np.ndarray, "*k"]:
-    """Ratio of the stationary to the true variance of Langevin dynamics in one dimension.
+) -> np.floating | Float[np.ndarray, "*k"]:
+    """Ratio of the stationary variance of Langevin dynamics to the true variance, in one dimension.
 
     The ratio is (1 + εv/4)/(1 − ε/4σ²) with v = Var ∇f̂.
 
@@ -161,7 +161,7 @@ def _in_eigenbasis(
     return curvature, basis, noise_part
 
 
-def _check_stable(step_size: float, curvature: Float[np.ndarray, "*k"]) -> None:
+def _check_stable(step_size: float, curvature: np.floating | Float[np.ndarray, "*k"]) -> None:
     check_number(
         "step_size",
         step_size,

@@ -27,7 +27,7 @@ class AbstractAccepting(AbstractDynamics):
 
 
 def potential_drop(before: Sum, after: Sum) -> Float[Array, ""]:
-    """f(θ) − f(θ') of two large potentials, without cancelling their low-order parts."""
+    """f(θ) − f(θ') of two large potentials; their low-order parts are not lost to cancellation."""
     return (before.high - after.high) + (before.low - after.low)
 
 

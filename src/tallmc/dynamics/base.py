@@ -134,8 +134,8 @@ class Suggestion(NamedTuple):
     """Settings derived from the curvature.
 
     The step size is far below the stability limit of the dynamics, so discretisation widens no
-    direction by more than a few per cent. About two draws are kept per relaxation time of the
-    slowest direction.
+    direction by more than a few per cent. Most dynamics keep one or two draws per relaxation time
+    of the slowest direction. `Hamiltonian` keeps one draw per trajectory.
     """
 
     step_size: float

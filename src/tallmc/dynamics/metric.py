@@ -77,7 +77,7 @@ def check_metric(metric: Any) -> None:
 
 
 def prepare_metric(metric: Any, posterior: AbstractPosterior) -> AbstractMetric:
-    """Return the metric for this posterior; a user's metric is checked at `init`."""
+    """Return the metric for this posterior; a user's metric is checked at `posterior.init`."""
     if metric == "fisher":
         if not isinstance(posterior.model, GeneralisedLinear):
             rule = "be a function of the parameters unless the model is a generalised linear model"

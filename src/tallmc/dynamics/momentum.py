@@ -16,7 +16,7 @@ class MomentumState(AbstractDynamicsState):
 
 
 def with_momentum(key: PRNGKeyArray, position: Float[Array, " d"]) -> MomentumState:
-    """Return a start with momentum ρ ~ N(0, I)."""
+    """Return the state of a chain before its first step, with momentum ρ ~ N(0, I)."""
     return MomentumState(position, standard_normal(key, position.shape, position.dtype))
 
 

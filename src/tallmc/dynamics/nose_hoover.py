@@ -4,11 +4,11 @@
     ρ' = ρ − (ε/2) (Cᵀ∇f̂(θ) + ηρ) + √(εA) ξ,   ξ ~ N(0, I)
     η' = η + (ε/2) (ρᵀρ/d − 1)
 
-This is nemeth-2021, Table 1 (SGNHT) with a = 1/d, by eq. 11. The equation uses ‖ρ‖², not ‖ρ‖, and
-its −1 is Γ. The thermostat η rises while the momenta are hotter than N(0, I), which is the effect
-of gradient noise, and falls while they are colder. Gradient noise that is equal in all directions
-is absorbed without being known: η settles at A + (ε/4)v. Noise that differs between directions is
-absorbed on average only. The bias at fixed ε is of order ε.
+This is nemeth-2021, Table 1 (SGNHT) with a = 1/d, by eq. 11. The update of η uses ‖ρ‖², not ‖ρ‖,
+and its −1 is Γ. The thermostat η rises while the momenta are hotter than N(0, I), which is the
+effect of gradient noise, and falls while they are colder. Gradient noise that is equal in all
+directions is absorbed without being known: η settles at A + (ε/4)v. Noise that differs between
+directions is absorbed on average only. The bias at fixed ε is of order ε.
 """
 
 from __future__ import annotations

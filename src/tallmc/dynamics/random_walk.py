@@ -1,4 +1,4 @@
-"""Random-walk Metropolis: an isotropic Gaussian proposal, then an accept step.
+"""Random-walk Metropolis: a Gaussian proposal around the position, then an accept step.
 
     θ' = θ + √ε Cη,   accepted with probability min(1, exp(f(θ) − f(θ')))
 

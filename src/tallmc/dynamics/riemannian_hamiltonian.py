@@ -4,9 +4,9 @@
     ρ' = ρ + (ε/2) (Γ(θ) − Rᵀ∇f̂(θ) − γG⁻¹ρ) + √(εγ) Rξ,   RRᵀ = G⁻¹,   Γ_i = Σ_j ∂R_ji/∂θ_j
 
 This is nemeth-2021, Table 1, by eq. 11. The G^(−1/2) of Table 1 can be any R with RRᵀ = G⁻¹, since
-the curl [[0, −R], [Rᵀ, 0]] is skew-symmetric for each. Table 1 has γ = 1, which is negligible
+the curl [[0, −R], [Rᵀ, 0]] is skew-symmetric for any R. Table 1 has γ = 1, which is negligible
 friction where G is large. The bias at fixed ε is of order ε. A step costs O(d³) and d derivatives
-of the metric: for few dimensions.
+of the metric, so the method is for few dimensions.
 """
 
 from __future__ import annotations

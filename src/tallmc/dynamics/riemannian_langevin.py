@@ -3,8 +3,8 @@
     θ' = θ + (ε/2) (Γ(θ) − G⁻¹∇f̂(θ)) + √ε Rη,   RRᵀ = G⁻¹,   Γ_i = Σ_j ∂(G⁻¹)_ij/∂θ_j
 
 This is nemeth-2021, Table 1, by eq. 11 (as printed, eq. 11 has the wrong sign of Γ; eq. 10 is
-right). The bias at fixed ε is of order ε. A step costs O(d³) and d derivatives of the metric: for
-few dimensions.
+right). The bias at fixed ε is of order ε. A step costs O(d³) and d derivatives of the metric, so
+the method is for few dimensions.
 """
 
 from __future__ import annotations

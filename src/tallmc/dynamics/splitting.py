@@ -5,11 +5,11 @@
     O   ρ ← cρ + √(1 − c²) ξ,   c = exp(−γε/2),   ξ ~ N(0, I)
     A   θ ← θ + (ε/4) Cρ
 
-BAOAB has a half kick B at each end of a step. Here both are one full kick at the start, which takes
-one gradient per step and gives the same positions and the same law of the positions. The bias is of
-order ε². On a Gaussian with exact gradients the positions have no bias at any stable ε < 4/√λ.
-Friction is solved exactly: any γ is stable, and γ → ∞ gives Leimkuhler–Matthews dynamics with step
-size ε²/4.
+BAOAB has a half kick B at each end of a step. Here the last half kick of a step and the first one
+of the next step are one full kick, which takes one gradient per step. The stationary law of the
+positions does not change. The bias is of order ε². On a Gaussian with exact gradients the positions
+have no bias at any stable ε < 4/√λ. Friction is solved exactly: any γ is stable, and γ → ∞ gives
+Leimkuhler–Matthews dynamics with step size ε²/4.
 """
 
 from __future__ import annotations

@@ -62,7 +62,8 @@ def run_until(
 ) -> str | None:
     """Run to the goal; return what ended the run before it, or None.
 
-    The number of draws depends on the draws alone, so a resumed run makes the same decisions.
+    Unless a limit or a signal ends the run, the number of draws depends on the draws alone. A
+    resumed run therefore makes the same decisions.
     """
 
     def limit_reached() -> str | None:

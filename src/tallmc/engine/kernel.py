@@ -1,9 +1,9 @@
 """The prepared transition of one chain: rows, gradient, dynamics and step size combined.
 
 `draw` draws the randomness of many steps in one call. `gather` replaces row numbers by rows if the
-numbers are known ahead. `step` consumes the part of one step. A kernel holds no rows; methods that
-need rows take them as an argument. Tables and anchors are leaves of one pytree, so `jit` receives
-them as arguments, never as constants.
+numbers are known before the steps. `step` consumes the randomness of one step. A kernel holds no
+rows; its functions take them as the argument `source`. Tables and anchors are leaves of one pytree,
+so `jit` receives them as arguments, never as constants.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class AbstractKernel(eqx.Module):
     @property
     @abc.abstractmethod
     def rows_per_step(self) -> int | None:
-        """Rows touched per step; None if not known ahead, and `step` counts `batch_size`."""
+        """Rows touched per step; None if `step` must count them, as the statistic `batch_size`."""
 
     @property
     @abc.abstractmethod
@@ -146,7 +146,7 @@ class AbstractKernel(eqx.Module):
 
 
 class Kernel(AbstractKernel):
-    """A transition composed of one part per axis."""
+    """A transition composed of a gradient, a selection of rows, dynamics and a schedule."""
 
     gradient: AbstractGradient
     selection: AbstractSelection
@@ -275,8 +275,8 @@ class BoundKernel(eqx.Module):
     def side_by_side(cls, of_chains: Sequence[BoundKernel]) -> BoundKernel:
         """Combine kernels of the same structure: chain k runs the k-th kernel.
 
-        Arrays that all kernels share, such as the model's, are not copied, and neither are equal
-        scalars: all chains have one step size.
+        Arrays that all kernels share, such as the model's, are not copied. Equal scalars are not
+        stacked either, so the schedule has a single step size for all chains.
         """
         kernels = [bound.kernel for bound in of_chains]
         columns = list(zip(*(jax.tree.leaves(kernel) for kernel in kernels), strict=True))
@@ -295,7 +295,7 @@ class BoundKernel(eqx.Module):
 
     @property
     def composition(self) -> Kernel:
-        """The kernel, where it is composed of parts, as that of every `Method`."""
+        """The kernel as a `Kernel`. A `Method` prepares one; other methods may not."""
         assert isinstance(self.kernel, Kernel), f"{type(self.kernel).__name__} has no parts"
         return self.kernel
 

@@ -275,7 +275,8 @@ def _chain_step(
         lambda new, old: jnp.where(now == Outcome.OK, new, old), moved.motion, at_rest
     )
     failed_at = jnp.where((now != Outcome.OK) & (outcome == Outcome.OK), step, failed_at)
-    # The memory of a failed chain does not matter; a `where` between two would copy it per step.
+    # The memory of a failed chain does not matter. Choosing between the old and the new memory with
+    # `where` would copy the memory in every step.
     return ChainState(motion, moved.memory), now, failed_at, _stats(stepped, record)
 
 

@@ -18,7 +18,7 @@ from .run import Run
 
 _TRACKED_PARAMETERS = 32
 _TRACKED_DRAWS = 500
-_SHARE = 0.01  # of the run time, spent at most on effective sample sizes
+_SHARE = 0.01  # largest share of the run time that is spent on effective sample sizes
 
 
 class ChainFacts(NamedTuple):
@@ -34,7 +34,7 @@ class ChainFacts(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """The argument of a callback, made after each host block.
+    """The argument of a callback, made between calls of the compiled loop.
 
     **Arguments:**
 
@@ -78,7 +78,8 @@ class Progress:
     def ess(self) -> float | None:
         """Effective draws so far; None while unknown.
 
-        The value is the minimum over at most 32 parameters, estimated from 500 draws per chain.
+        The value is the minimum over at most 32 parameters, estimated from fewer than 1,000 evenly
+        spaced draws per chain.
         """
         return self.tracker.ess(self.seconds)
 

@@ -41,8 +41,8 @@ _SLOT_BYTES = 2**24
 _MOST_SLOTS = 2**14
 _SECONDS_PER_CALL = 0.5
 _MOST_ROWS_PER_CALL = 2**30
-# A call that ends within a block wastes the rest of its randomness. To keep that costs more per
-# step, and pays when a block serves more than this many calls.
+# A call that ends within a block discards the rest of the block's randomness. Keeping it costs more
+# per step, and pays if a block serves more than this many calls.
 _CALLS_PER_REUSED_BLOCK = 4
 
 

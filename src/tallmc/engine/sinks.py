@@ -19,7 +19,7 @@ class DrawBlock(NamedTuple):
 
     positions: Float[np.ndarray, "chains n d"]
     stats: dict[str, np.ndarray]
-    """Each has shape (chains, n)."""
+    """Each has shape (chains, n, ...)."""
 
     @property
     def n_draws(self) -> int:
@@ -48,7 +48,7 @@ class Conclusion(NamedTuple):
     """How a run ended."""
 
     completed: list[bool]
-    """Per chain, whether it did not fail."""
+    """For each chain, whether it ran without failing."""
     finished: bool
     """Whether the run reached its goal."""
     facts: dict[str, Any]
@@ -69,7 +69,7 @@ class AbstractDrawSink(abc.ABC):
 
     @abc.abstractmethod
     def settle(self, snapshot: Callable[[], Snapshot], *, last: bool = False) -> None:
-        """Save blocks and state if it is time to.
+        """Save blocks and state if a save is due; `last` saves them at once and waits.
 
         Called when the blocks added so far match the state that `snapshot` returns.
         """

@@ -56,7 +56,7 @@ def adam_anchors(
     seed: int,
     share: Share,
 ) -> list[Anchor]:
-    """Return one anchor per start: where `steps` steps of Adam at step size 10⁻³ end.
+    """Return one anchor per start: the last position of `steps` steps of Adam at step size 10⁻³.
 
     The anchors are used whether or not Adam has converged.
     """

@@ -18,7 +18,7 @@ from .base import GeometryChoice
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dense(GeometryChoice):
-    """A dense matrix CCᵀ. Step sizes are in units of posterior standard deviations.
+    """A dense matrix CCᵀ. By default, lengths are in units of posterior standard deviations.
 
     **Arguments:**
 

@@ -18,7 +18,7 @@ from .base import GeometryChoice
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Diagonal(GeometryChoice):
-    """One scale per parameter. Step sizes are in units of that scale.
+    """One scale per parameter. Lengths are in units of that scale.
 
     **Arguments:**
 

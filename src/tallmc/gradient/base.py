@@ -109,7 +109,7 @@ class GradientChoice(abc.ABC):
     """
 
     has_memory: ClassVar[bool]
-    """Whether the estimator learns from the rows seen."""
+    """Whether the estimator keeps a memory."""
     row_access: ClassVar[RowAccess]
     """How the estimator reads rows while chains run."""
 

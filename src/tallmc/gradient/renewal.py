@@ -1,8 +1,8 @@
 """Memories that a pass over all rows renews.
 
 A part of a chain's estimator may keep a memory that needs Σ ∇f_i over all rows from time to time.
-The run ends its calls of the compiled loop before a step for which the kernel's `due` is true,
-makes the pass on the host, and hands its result to `renew`.
+The run ends a call of the compiled loop before each step for which the kernel's `due` is true. The
+kernel then makes the pass on the host, and passes its result to `renew`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class AbstractRenewable(eqx.Module):
     @property
     @abc.abstractmethod
     def renewed_every(self) -> int | None:
-        """A pass is due before every step that is a multiple of this, but step 0; None if never."""
+        """A pass is due before each step t > 0 that is a multiple of this; None if never."""
 
     @abc.abstractmethod
     def start(self, positions: Float[Array, "chains d"], source: AbstractRows) -> Any:

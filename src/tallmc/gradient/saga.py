@@ -5,14 +5,14 @@
 
 Unbiased given the past. SAGA needs no mode. One pass over the rows at the start fills the table.
 The cost per step does not depend on N. Memory per chain: one compact gradient per row, so N floats
-for a generalised linear model and N·d for a general model. Defazio et al. (2014); for Langevin
+for a generalised linear model and at most N·d for other models. Defazio et al. (2014); for Langevin
 dynamics, Dubey et al. (2016).
 
 Preferential weights: the argument of putcha-2023, Lemma 3.2, holds with t_i in place of ∇f_i(θ̂),
 so the best weights are p_i ∝ ‖∇f_i(θ) − t_i‖. The age of a table entry is N/n steps on average. If
-that is longer than the chain's memory, θ and the position at which t_i was computed are
-independent. Their difference has covariance 2Σ̂, and the weights of eq. 16 ("curvature") follow as
-for a fixed anchor.
+that is longer than the chain's autocorrelation time, θ and the position at which t_i was computed
+are independent. Their difference has covariance 2Σ̂, and the weights of eq. 16 ("curvature") follow
+as for a fixed anchor.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _entries(memory: GradientTable, indices: Int[Array, " n"] | None) -> Float[A
 class SAGA(GradientChoice):
     """Control variates from a table of the gradients last seen.
 
-    Memory per chain: N floats for a GLM, N·d floats for other models.
+    Memory per chain: N floats for a GLM, at most N·d floats for other models.
 
     >>> SAGA().has_memory
     True

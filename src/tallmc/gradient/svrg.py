@@ -2,15 +2,16 @@
 
     ∇f̂(θ) = Σ_i ∇f_i(θ̃) + ∇f₀(θ) + Σ_{i∈S} w_i [∇f_i(θ) − ∇f_i(θ̃)]
 
-θ̃ is the position at the last step divisible by m. Unbiased given the past. SVRG needs no mode. Each
-renewal of the centre is a pass over all rows, which is counted. The noise grows with the distance
-from the centre. Johnson and Zhang (2013); for Langevin dynamics, Dubey et al. (2016).
+θ̃ is the position at the last step whose number is divisible by m. Unbiased given the past. SVRG
+needs no mode. Each renewal of the centre takes a pass over all rows, which `n_row_evals` includes.
+The noise grows with the distance from the centre. Johnson and Zhang (2013); for Langevin dynamics,
+Dubey et al. (2016).
 
 Preferential weights: the argument of putcha-2023, Lemma 3.2, holds with the current centre as the
 anchor, so the best weights are p_i ∝ ‖∇f_i(θ) − ∇f_i(θ̃)‖ ≈ ‖H_i(θ − θ̃)‖. Averaged over the walk
 since the renewal they are p_i ∝ √tr(H_i S H_iᵀ), with S the covariance of the walk. A walk much
-longer than the chain's memory has S = 2Σ̂, which gives the "curvature" weights of eq. 16. A short
-walk has S ∝ I, which gives the "frobenius" weights ‖H_i‖.
+longer than the chain's autocorrelation time has S = 2Σ̂, which gives the "curvature" weights of
+eq. 16. A short walk has S ∝ I, which gives the "frobenius" weights ‖H_i‖.
 """
 
 from __future__ import annotations

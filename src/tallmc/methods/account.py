@@ -60,7 +60,7 @@ class Account:
     """Inflation of the variances by gradient noise, measured during the run."""
 
     def after_run(self, run: Run, stopped_by: str | None) -> Account:
-        """Return the account with the noise of the run and, if a limit ended the run, a doubt."""
+        """Return the account with the noise of the run, and a doubt if the run ended early."""
         doubts = self.doubts
         if stopped_by is not None:
             doubts += (f"{stopped_by} ended the run before it had the requested effective draws.",)

@@ -45,7 +45,7 @@ class PreparedMethod(NamedTuple):
     account: Account | None = None
     """Account of an automatic choice."""
     start: Float[Array, "chains d"] | None = None
-    """Start of the chains; None to start at the anchor."""
+    """Start of the chains; None to start at the anchor, or at `posterior.init` without one."""
     burn_in: int | None = None
     """Steps of burn-in that the method asks for, if any."""
     thin: int = 1

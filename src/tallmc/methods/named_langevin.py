@@ -176,7 +176,7 @@ def cyclical_sgld(step_size: float, size: Size, cycle: int, sampling: float = 0.
 
 
 def sgld_lm(step_size: StepSize, size: Size) -> Method:
-    """SGLD with the averaged noise of Leimkuhler and Matthews, of order 2 in the step size.
+    """SGLD with the averaged noise of Leimkuhler and Matthews: discretisation bias of order 2.
 
     **Arguments:**
 
@@ -243,7 +243,7 @@ def sgrld(step_size: StepSize, size: Size, metric: Any = "fisher") -> Method:
 
 
 def svrg_ld(step_size: StepSize, size: Size, every: int) -> Method:
-    """SGLD with control variates around a centre that is moved to the chain at intervals.
+    """SGLD with control variates around a centre, which moves to the chain's position at intervals.
 
     **Arguments:**
 
@@ -263,7 +263,7 @@ def svrg_ld(step_size: StepSize, size: Size, every: int) -> Method:
 
 
 def saga_ld(step_size: StepSize, size: Size) -> Method:
-    """SGLD with control variates from a table of the last gradient seen per row.
+    """SGLD with control variates from a table that holds the last gradient of each row.
 
     **Arguments:**
 

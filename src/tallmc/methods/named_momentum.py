@@ -111,7 +111,7 @@ def sghmc_trajectories(
 
 
 def sg_baoab(step_size: StepSize, size: Size, friction: float) -> Method:
-    """Underdamped Langevin dynamics by the BAOAB splitting, of order 2 in the step size.
+    """Underdamped Langevin dynamics by the BAOAB splitting: discretisation bias of order 2.
 
     **Arguments:**
 
@@ -251,7 +251,7 @@ def ewsg(
 
 
 def cp_sghmc(step_size: StepSize, size: Size, friction: float, strata: int = 10) -> Method:
-    """SGHMC with draws from every cluster of rows (clustering-based preprocessing).
+    """SGHMC with rows drawn from every cluster of rows (clustering-based preprocessing).
 
     **Arguments:**
 

@@ -47,7 +47,7 @@ class AbstractModel(eqx.Module):
         return self.init.dtype
 
     def width(self, source: AbstractRows) -> int:
-        """Floats that a pass needs per row: the larger of its columns and its gradient."""
+        """Floats that a pass needs per row: the larger of its data and its gradient."""
         return max(self.dim, source.floats_per_row)
 
     def prior_gradient(self, position: Float[Array, " d"]) -> Float[Array, " d"]:
@@ -57,7 +57,7 @@ class AbstractModel(eqx.Module):
     def potential_and_gradient(
         self, position: Float[Array, " d"], source: AbstractRows, subset: BlockSubset | None = None
     ) -> Sum:
-        """(f(θ), ∇f(θ)) in one pass over all rows or a subset. XLA drops an unused half."""
+        """(f(θ), ∇f(θ)) in one pass over all rows or a subset. XLA drops the one not used."""
         return source.reduce(
             block_potential_and_gradient,
             self,

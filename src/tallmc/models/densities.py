@@ -66,7 +66,8 @@ class DensityModel(AbstractModel):
     layout: Layout = eqx.field(static=True)
 
     def prior_potential(self, position: Float[Array, " d"]) -> Float[Array, ""]:
-        return -self.log_prior(self.layout.unravel(position))
+        # A flat prior may return the Python number 0.0.
+        return jnp.negative(self.log_prior(self.layout.unravel(position)))
 
     def row_potentials(self, position: Float[Array, " d"], rows: RowBlock) -> Float[Array, " n"]:
         return -self.log_likelihood.of_rows(self.layout.unravel(position), rows)
@@ -88,7 +89,7 @@ class DensityModel(AbstractModel):
     def sum_remainders(
         self, order: int, position: Float[Array, " d"], centre: Float[Array, " d"], batch: Batch
     ) -> Float[Array, " d"]:
-        # The derivative of a sum costs a fraction of a sum of derivatives, which needs n×d numbers.
+        # Differentiating the sum is cheaper than summing row gradients, which needs n×d numbers.
         gradient = jax.grad(lambda at: dot(batch.weights, self.row_potentials(at, batch.rows)))
         if order == 0:
             return gradient(position)

@@ -20,7 +20,7 @@ class Observations(NamedTuple):
 
 
 def check_design(X: ArrayLike, y: ArrayLike) -> tuple[Float[Array, "n d"], Float[np.ndarray, " n"]]:
-    """The design matrix on the device, the responses on the host; raises unless all are finite."""
+    """X on the device and y on the host; raises unless their shapes fit and all are finite."""
     x, responses = to_floats("X", X), np.asarray(check_numeric("y", y), np.float64)
     if x.ndim != 2 or 0 in x.shape:
         rule = "be a matrix with at least one row and one column"

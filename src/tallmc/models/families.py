@@ -1,8 +1,8 @@
 """Exponential families of a generalised linear model, as functions of the linear predictor z = xᵀθ.
 
 A row's potential is f(z; y) up to a constant in θ. `slope` is ∂f/∂z and `curvature` is ∂²f/∂z², so
-∇f_i = slope · x_i and ∇²f_i = curvature · x_i x_iᵀ. As long as the model is finite, no formula
-overflows or cancels.
+∇f_i = slope · x_i and ∇²f_i = curvature · x_i x_iᵀ. No formula overflows while f is finite. The
+potentials have no large terms that nearly cancel.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 
 class AbstractFamily(eqx.Module):
-    """The potential of one row and its derivatives by z."""
+    """The potential of one row and its derivatives with respect to z."""
 
     @abc.abstractmethod
     def potential(self, z: Float[Array, " n"], y: Float[Array, " n"]) -> Float[Array, " n"]:

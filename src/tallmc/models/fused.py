@@ -1,9 +1,9 @@
 """A fused sum over rows by number on a GPU: it reads each row once and writes only the sum.
 
 XLA gathers the rows into an array and reads the array twice, for x_iᵀθ and for Σ c_i x_i. Here one
-Triton program per chain does both, a few rows at a time. It reads a copy of the data in which a
-row and its response fill whole cache lines. Other devices have no such copy, and rows are gathered
-as usual. The results agree up to rounding.
+Triton program per chain does both, a few rows at a time. It reads a copy of the data in which each
+row and its response lie side by side, padded with zeros to a power of two columns. Other devices
+have no such copy, and rows are gathered as usual. The results agree up to rounding.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MAX_ROWS = 1024  # per chain: one program reads them one after another
 _MAX_COLUMNS = 1024  # so that a few rows fit into the registers of a program
 
 interpret = False
-"""Interpret the kernel, so that tests run on any machine."""
+"""Whether to interpret the kernel instead of compiling it. Tests set it, to run on any machine."""
 
 
 def pack(x: Float[Array, "N d"], y: Float[Array, " N"]) -> Float[Array, "N c"] | None:

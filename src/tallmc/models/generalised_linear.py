@@ -259,7 +259,7 @@ def _regression(
     variance = check_prior_variance(prior_variance, x.shape[1], x.dtype)
     layout, init = layout_of({"beta": jnp.zeros(x.shape[1], x.dtype)})
     observations = Observations(x, to_floats("y", y, x.dtype))
-    # The fused kernel cannot read the parameters of a family, so its rows are not packed.
+    # The fused kernel cannot read parameters of the family, so rows are packed only without them.
     packed = None if jax.tree.leaves(family) else fused.pack(*observations)
     model = GeneralisedLinear(init=init, layout=layout, family=family, prior_variance=variance)
     return ModelPosterior(model, ResidentRows(observations, packed))

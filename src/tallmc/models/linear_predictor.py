@@ -4,10 +4,10 @@
 
 K predictors come from the columns. E *shared* parameters, such as a dispersion or cut points, are
 predictors of every row. A model defines the potential of one row as a function of its K + E
-predictors. Derivatives by z come from automatic differentiation in K + E dimensions; the rest is
-linear algebra. The cost is O(dK) per row, and no row needs a d×d matrix. The compact gradient of a
-row is ∂f/∂z, K + E numbers. Models with one predictor and closed forms are in
-`generalised_linear.py`.
+predictors. Derivatives with respect to z come from automatic differentiation in K + E dimensions;
+the rest is linear algebra. A gradient costs O(cK) per row with c columns, and no row needs a d×d
+matrix. The compact gradient of a row is ∂f/∂z, K + E numbers. Models with one predictor and closed
+forms are in `generalised_linear.py`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .probes import gaussian_positions, mean_square_projections
 
 
 class AbstractLinearPredictor(AbstractModel):
-    """A position is B, one column of x after another, followed by the shared parameters."""
+    """A position holds the K coefficients of each column of x, then the shared parameters."""
 
     n_shared: ClassVar[int]
     """E, the number of shared parameters."""
@@ -97,7 +97,7 @@ class AbstractLinearPredictor(AbstractModel):
         metric: AbstractLinearMap,
         rows: Observations,
     ) -> Float[Array, " n"]:
-        # (Cζ)ᵀr is the product of the compact r and the predictors of Cζ.
+        # (Cζ)ᵀr is the inner product of the compact r and the predictors of Cζ.
         def project(at: Float[Array, " d"], directions: Float[Array, "p d"]) -> Float[Array, "p n"]:
             along = jax.vmap(lambda direction: self.predictors(direction, rows))(directions)
             return jnp.sum(along * self.remainders(order, at, centre, rows), axis=2)

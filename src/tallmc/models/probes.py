@@ -2,7 +2,8 @@
 
     ‖Cᵀr‖² = E (ζᵀCᵀr)²,   ζ ~ N(0, I)
 
-A few ζ per position avoid d×d work per row. The probes are fixed, so the result is reproducible.
+With a few ζ per position, no row needs the O(d²) product Cᵀr_i. The probes are fixed, so the
+result is reproducible.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 The no-U-turn sampler (Hoffman and Gelman, 2014) with Stan's warm-up: dual averaging tunes the step
 size to an acceptance rate of 0.8, and a dense mass matrix is adapted in growing windows. NUTS
 leaves exp(−f) invariant. Each integration step is one pass over the rows. With an anchor, chains
-start at the mode. If the anchor has a Hessian, chains move in coordinates u with θ = θ̂ + C u, for
-which the initial mass matrix is right. BlackJAX is an optional dependency,
-`pip install tallmc[reference]`, and is imported when `nuts` is called.
+start at the mode. If the anchor has a Hessian, chains move in coordinates u with θ = θ̂ + C u, in
+which the posterior is close to a standard Gaussian and the initial mass matrix, I, fits. BlackJAX
+is an optional dependency, `pip install tallmc[reference]`, and is imported when `nuts` is called.
 """
 
 from __future__ import annotations

@@ -151,7 +151,10 @@ def _discrepancies(
 
 
 def _noise(opened: OpenStore, draws: Draws, posterior: AbstractPosterior) -> NoiseSummary | None:
-    """None if the run measured its noise, or if one pass over the rows cannot give it."""
+    """The exact noise at a few draws.
+
+    None if the run measured its noise, or if one pass over the rows cannot give it.
+    """
     if "grad_noise" in draws.sample_stats or opened.setup.content["method"] is None:
         return None
     bound = restored(opened.setup, posterior, None).bound
@@ -160,16 +163,17 @@ def _noise(opened: OpenStore, draws: Draws, posterior: AbstractPosterior) -> Noi
         return None
     chain = int(np.flatnonzero(draws.ok)[0])
     kept = evenly(draws.positions.shape[1], _NOISE_DRAWS)
+    langevin = kernel.dynamics if isinstance(kernel.dynamics, LangevinDynamics) else None
+    geometry = None if langevin is None else langevin.geometry
     try:
+        positions = draws.positions[chain, kept]
         trace = float(
-            np.mean([pseudo_variance(bound, draws.positions[chain, draw]) for draw in kept])
+            np.mean([pseudo_variance(bound, position, geometry=geometry) for position in positions])
         )
     except InvalidInput:  # the subsample has no exact pseudo-variance
         return None
     step = float(draws.sample_stats["step_size"][chain, -1])
-    if not isinstance(kernel.dynamics, LangevinDynamics) or not isinstance(
-        kernel.schedule, Constant
-    ):
+    if langevin is None or not isinstance(kernel.schedule, Constant):
         return NoiseSummary(trace, None)
     return NoiseSummary(trace, _langevin_inflation(trace, step, posterior.dim))
 

@@ -4,9 +4,9 @@
     error of an sd    the same, relative
 
 Each error is the one of the worst parameter. The Monte-Carlo error is a bound that the worst of d
-parameters exceeds once in a hundred. R-hat and ESS do not detect the bias from step size and
-gradient noise. This bias comes from the account of an automatic choice. For a method of your own
-the bias is unknown, and the errors are `None`.
+parameters exceeds in about one run of a hundred. R-hat and ESS do not detect the bias from step
+size and gradient noise. This bias comes from the account of an automatic choice. For a method of
+your own the bias is unknown, and the errors are `None`.
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ def assess(
 
 
 def _errors(bias: Bias | None, effective: Float[np.ndarray, " d"]) -> tuple[float, float]:
-    # The largest of d standard normal values is about √(2 log 2d). It exceeds this by more than 1
-    # once in a hundred.
+    # The largest absolute value of d standard normal numbers is about √(2 log 2d). It exceeds this
+    # by more than 1 about once in a hundred.
     monte_carlo = (np.sqrt(2 * np.log(2 * len(effective))) + 1) / np.sqrt(effective)
     if bias is None:
         return float(monte_carlo.max()), float(monte_carlo.max() / np.sqrt(2))

@@ -43,7 +43,7 @@ def alias_table(probability: np.ndarray) -> AliasTable:
     alias[light] = heavy[np.searchsorted(excess, deficit_before, side="left")]
 
     # A heavy row that ends below one cell is topped up by the next heavy row. The last heavy row
-    # ends with exactly one cell.
+    # ends with exactly one cell of units.
     exhausted_by = np.searchsorted(deficit, excess, side="right")
     topped_up = np.flatnonzero(exhausted_by < len(light))
     threshold[heavy[topped_up]] = CELL + excess[topped_up] - deficit[exhausted_by[topped_up]]

@@ -36,6 +36,6 @@ class BlockSubset(eqx.Module):
 
     @property
     def n_rows(self) -> int:
-        """Rows in this subset. All blocks together include the rows after the last whole block."""
+        """Rows in this subset. A subset of all blocks also has the rows after the last block."""
         count = int(self.count)
         return self.total if count == len(self.order) else count * self.block

@@ -1,7 +1,8 @@
 """Rows in memory: arrays on the device.
 
-A pass is one compiled program with a loop over the blocks. With a loop on the host, a gradient of
-435,759 × 55 rows takes a third longer (48 ms after 36); the sums have the same bits.
+A pass is one compiled program with a loop over the blocks. A loop on the host gives the same sums,
+bit for bit, but takes a third longer: 48 ms instead of 36 ms for a gradient of 435,759 rows with
+55 columns.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def in_precision(schedule: AbstractSchedule, dtype: Any) -> AbstractSchedule:
     - `schedule`: the schedule.
     - `dtype`: the precision of its numbers.
 
-    **Returns:** the same schedule with arrays as numbers.
+    **Returns:** the same schedule with arrays in place of numbers.
 
     >>> from tallmc.schedule import Constant
     >>> in_precision(Constant(0.5), jnp.float32).step_size

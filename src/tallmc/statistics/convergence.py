@@ -1,8 +1,8 @@
-"""Effective sample size (ESS) and R-hat of plain arrays, computed by ArviZ.
+"""Effective sample size (ESS), R-hat and Pareto's k of plain arrays, computed by ArviZ.
 
-Both use the chains alone. They measure how well the chains agree and how many independent draws
-they are worth. They do not measure whether the draws follow the target: a step size that is too
-large gives a high ESS, an R-hat of 1 and a wrong answer. `ksd` measures that.
+ESS and R-hat use the chains alone. They measure how well the chains agree and how many independent
+draws they are worth. They do not measure whether the draws follow the target: a step size that is
+too large gives a high ESS, an R-hat of 1 and a wrong answer. `ksd` measures that.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def rhat(positions: ArrayLike) -> Float[np.ndarray, " d"]:
 
 
 def effective_draws(positions: Float[np.ndarray, "chains draws d"]) -> float:
-    """The smallest ESS over the parameters. Memory use is bounded."""
+    """The smallest ESS over the parameters, computed for a few parameters at a time."""
     return float(np.min(by_parameter(ess, positions)))
 
 

@@ -1,4 +1,4 @@
-"""Means and standard deviations of draws, in pieces: memory does not grow with the draws."""
+"""Means and standard deviations of draws, in pieces: more draws need no more memory."""
 
 from __future__ import annotations
 

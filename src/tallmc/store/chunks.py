@@ -194,7 +194,10 @@ class Chunks:
         return FileDigest(added * self.series.bytes, digest.hexdigest())
 
     def fill_up(self) -> int:
-        """Pad the last chunk to the common length and return it; a single chunk is not padded."""
+        """Pad the last chunk to the common length and return the length.
+
+        A single chunk is not padded.
+        """
         length = min(self.series.chunk, max(self.draws, 1))
         missing = -self.draws % length
         for name, tail in self.tails.items():

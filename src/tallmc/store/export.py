@@ -214,7 +214,7 @@ def _array_json(
 
 
 def _folder_names(parameters: dict[str, tuple[int, ...]]) -> dict[str, str]:
-    """One folder name per parameter. Parameter names may hold characters that paths must not.
+    """One folder name per parameter. Characters that are unsafe in paths are replaced.
 
     >>> _folder_names({"beta": (2,), "Beta": (), "../x": (), "a/x": ()})
     {'beta': 'beta', 'Beta': 'Beta_', '../x': 'p_.._x', 'a/x': 'a_x'}

@@ -3,7 +3,7 @@
 A kernel is a tree of the library's own modules. Its model is not stored, because the model comes
 with the posterior. A function of the user, as in `Recipe`, is stored as its path in the method, and
 the user passes the method to `resume` again. If a part has a class of the user's own, only the
-arrays are stored, and `resume` prepares the method again to find their paths.
+arrays are stored. `resume` then prepares the method again and puts the arrays into the new kernel.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Read a store: the draws of its intact blocks as one array.
 
-Draws that are too large for memory are mapped from disk.
+Large draws are mapped from disk.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def read_blocks(folder: Path, manifest: Manifest) -> Iterator[DrawBlock]:
 def read_whole(folder: Path, manifest: Manifest, unsaved: Sequence[DrawBlock] = ()) -> DrawBlock:
     """Join the stored blocks and the unsaved ones.
 
-    Large arrays are unnamed temporary files, mapped into memory.
+    Large arrays are copied to unnamed temporary files, which are mapped into memory.
     """
     expected = sum(entry.draws.bytes for entry in manifest.blocks) + sum(
         block.n_bytes for block in unsaved

@@ -1,7 +1,8 @@
 """Store a run plan as JSON and arrays, and restore it for a given posterior.
 
 The structure and the arrays of the kernel are stored, except for its model. The model comes with
-the posterior, whose rows are not stored either. Resuming a run does not prepare the method again.
+the posterior, whose rows are not stored either. Resuming a run does not prepare the method again,
+unless a part has a class of the user's own (`kernels.py`).
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class SumTree(eqx.Module):
         return self.levels[0].at[indices].get(mode="promise_in_bounds")
 
     def find(self, places: UInt32[Array, " n"]) -> Int[Array, " n"]:
-        """The entry that contains each place. Entries lie end to end; the length is the value."""
+        """The entry that contains each place. Entries lie end to end, each as long as its value."""
         node = jnp.zeros(places.shape, jnp.int32)
         for level in reversed(self.levels):
             children = level.reshape(-1, _CHILDREN).at[node].get(mode="promise_in_bounds")
@@ -215,8 +215,8 @@ class BanditSelection(AbstractSelection):
         # Below the floor a weight has no effect, so norms are clipped there.
         target = self.mean_units * jnp.maximum(norms / mean, self.floor)
         wanted = jnp.clip(units ** (1 - self.rate) * target**self.rate, 1, _MOST_UNITS_PER_ROW)
-        # A batch whose residuals are all zero, as the first one around a new centre, carries no
-        # information about proportions.
+        # A batch whose residuals are all zero, such as the first batch around a new centre, carries
+        # no information about proportions.
         informative = (mean_now > 0) & jnp.isfinite(wanted) & first_of_each(drawn.indices)
         change = jnp.where(informative, wanted - units, 0)
         # Round away from zero; otherwise small weights would never move.
@@ -237,8 +237,8 @@ class Bandit(SubsampleChoice):
 
     **Arguments:**
 
-    - `floor`: δ, the share of uniform weights. Every row stays possible, and no importance weight
-      exceeds 1/floor.
+    - `floor`: δ, the share of uniform weights. Every row can be drawn, and no importance weight
+      1/(N p_i) exceeds 1/floor.
     - `rate`: ρ, the share of a weight, on the log scale, that is renewed when its row is seen.
 
     **Raises:** `InvalidInput` if `floor` is not in (0, 1) or `rate` is not in (0, 1].

@@ -43,7 +43,7 @@ class SizeChoice(abc.ABC):
     row_access: ClassVar[RowAccess]
     """How rows are read while chains run."""
     size: int | None
-    """The least number of rows per step; None if it depends on the state."""
+    """The least number of rows per step; None if it is not known before the run."""
 
     @abc.abstractmethod
     def select(

@@ -13,10 +13,10 @@ rows. It proposes batches from q and accepts with probability
 min(1, exp(‖x + aG_j‖²/2 − ‖x + aG_i‖²/2)) (eq. 6). It begins at a fresh batch (Algorithm 1) or,
 with `carry`, at the batch of the last step (section 4.4).
 
-Biased of order ε, unlike every other subsample here. The paper claims less variance in return. On
-the paper's own Gaussian example the variance is a fifth larger than that of uniform draws. The gain
-comes from the bias: a mean force (h/2)Vr along the momentum, which is the friction that balances
-gradient noise of covariance V. A step takes M + 1 batches of rows.
+The estimate has a bias of order ε; every other subsample here is unbiased. The paper claims less
+variance in return. On the paper's own Gaussian example the variance is a fifth larger than that of
+uniform draws. The gain comes from the bias: a mean force (h/2)Vr along the momentum, which is the
+friction that balances gradient noise of covariance V. A step takes M + 1 batches of rows.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _GUESSES = ("at_rest", "to_zero", "zero", "one")
 
 
 class ChainDraws(eqx.Module):
-    """The batches that the index chain proposes, along their own axis, and its thresholds."""
+    """The batches of the index chain, stacked, and the thresholds at which it accepts them."""
 
     proposed: RowDraws
     log_uniform: Float[Array, "*k M"]
@@ -161,9 +161,9 @@ class ExponentiallyWeighted(SubsampleChoice):
 
     **Arguments:**
 
-    - `length`: M, the number of Metropolis steps per step.
+    - `length`: M, the number of Metropolis steps over batches per step of the sampler.
     - `guess`: x, the assumed end of the move: "at_rest", "to_zero", "zero" or "one".
-    - `carry`: whether each chain starts at the batch of the last step.
+    - `carry`: whether the Metropolis chain begins at the batch of the sampler's last step.
     - `base`: the subsample that proposes batches.
 
     **Raises:** `InvalidInput` if an argument is not one of these values.

@@ -37,7 +37,7 @@ class AllRowsSelection(AbstractDynamicSelection):
         source: AbstractRows,
         transition: Transition | None,
     ) -> Estimate:
-        # For every estimator, known part plus residuals over all rows is the exact gradient.
+        # For every estimator, the known part plus the residuals of all rows is the exact gradient.
         total = gradient.model.potential_and_gradient(position, source)
         potential = Sum(total.high[0], total.low[0])
         return Estimate(total.rounded()[1], jnp.int32(self.n_rows), memory, potential=potential)

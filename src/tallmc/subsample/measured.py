@@ -42,7 +42,7 @@ _RESERVE_FACTOR = 4  # reserve size as a multiple of the least number of draws o
 
 
 class Reserve(eqx.Module):
-    """Draws of the stream that the steps of one block share. It is the same for all these steps."""
+    """Draws of the stream that the steps of one block share. Each step gets the same reserve."""
 
     words: UInt32[Array, "*k 2"]
     """The key of the sequence."""
@@ -51,14 +51,14 @@ class Reserve(eqx.Module):
 
 
 class MeasuredDraws(eqx.Module):
-    """The draws of steps: the least rows of every step, and the reserve for further rows."""
+    """The draws of several steps: the rows that each step always reads, and the reserve."""
 
     base: RowDraws
     reserve: Reserve
 
 
 class MeasuredBatch(eqx.Module):
-    """`MeasuredDraws` with the least rows of the step gathered."""
+    """`MeasuredDraws` with the rows of `base` gathered."""
 
     base: Batch
     reserve: Reserve
@@ -84,7 +84,7 @@ class MeasuredSelection(AbstractSelection):
     """Draws with replacement, whose number follows the measured noise."""
 
     base: WithReplacement
-    """The least rows of every step."""
+    """Draws the rows that each step always reads."""
     geometry: AbstractLinearMap
     noise: Float[Array, ""]
     """v, the target noise per coordinate."""

@@ -30,11 +30,11 @@ class Preferential(SubsampleChoice):
 
     **Arguments:**
 
-    - `weights`: "residual" (for any estimator, in the metric of the geometry), "gradient"
-      (eq. 11), "curvature" (eq. 16), "frobenius", "lipschitz", or an array with one non-negative
-      number per row.
-    - `floor`: the share of uniform weights, p ← (1 − floor) p + floor/N. Every row stays possible,
-      and no importance weight exceeds 1/floor.
+    - `weights`: "residual" (for estimators without memory, in the metric of the geometry),
+      "gradient" (eq. 11), "curvature" (eq. 16), "frobenius", "lipschitz", or an array with one
+      non-negative number per row.
+    - `floor`: the share of uniform weights, p ← (1 − floor) p + floor/N. With a floor > 0,
+      every row can be drawn, and no importance weight 1/(N p_i) exceeds 1/floor.
     - `take_all`: whether rows with an expected count of at least one per step are in every step.
 
     **Raises:** `InvalidInput` if `weights` is an unknown name, `floor` is not in [0, 1] or

@@ -5,8 +5,8 @@ drawn in one call (`draw`). If the choice of rows does not depend on the state (
 selection), this call returns the row draws, and `gather` can replace them by their rows before the
 steps.
 
-Every selection satisfies E Σ_{i∈S} w_i φ(x_i) = Σ_i φ(x_i) for any fixed function φ of a row.
-Unbiasedness needs nothing else. The one exception is exponential weighting, which is biased.
+Every selection except exponential weighting satisfies E Σ_{i∈S} w_i φ(x_i) = Σ_i φ(x_i) for any
+fixed function φ of a row. This makes every estimator unbiased. Exponential weighting is biased.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ The pseudo-variance of the control-variate estimator is at most (1/n) ‖θ − 
 
     n(θ) = ⌈ ‖θ − θ̂‖² Σ_i L_i²/p_i / V₀ ⌉,   at least 1 and at most N                      (eq. 19)
 
-This is few rows near the anchor and many in the tails. The draws are with replacement, and unbiased
-at any n because n is a function of the state before the draw. A different n does not recompile. The
-cost is proportional to n once n is a few chunks of 64.
+These are few rows near the anchor and many in the tails. The draws are with replacement. The
+estimate is unbiased at any n, because n is a function of the state before the draw. A different n
+does not recompile. The cost is proportional to n once n fills a few chunks (16 or 64 draws each).
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ Unbiased for any strata and any n_h ≥ 1. Differences between the means of the 
 There are two allocations of the draws:
 
     proportional   n_h ∝ N_h. With n_h = n N_h/N exactly, never more noise than n uniform draws.
-    neyman         n_h ∝ N_h S_h, S_h² = tr C_h for the rows' gradients at the mode. This is the
-                   least tr Cov of the simple estimator there.
+    neyman         n_h ∝ N_h S_h, S_h² = tr C_h for the rows' gradients at the mode. This minimises
+                   tr Cov of the simple estimator at the mode.
 
 The n_h are rounded to integers by largest remainders. Without labels the strata are clusters of the
 rows, by k-means on the standardised columns: clustering-based preprocessing (CP), Fu and Zhang
@@ -193,7 +193,7 @@ def allocate(size: int, shares: np.ndarray, at_least: int = 1) -> np.ndarray:
     >>> allocate(10, np.array([55.0, 30.0, 14.0, 1.0]))
     array([5, 3, 1, 1])
     """
-    slack = 1e-9 * size  # rounding error of an ideal count that is an integer
+    slack = 1e-9 * size  # covers the rounding error of ideal counts that are integers
     raised = np.zeros(len(shares), bool)
     while True:
         # Raising some counts lowers the others, which may bring more of them below `at_least`.

@@ -1,8 +1,8 @@
 """Uniform subsampling, p_i = 1/N, with or without replacement.
 
 Without replacement the weights are N/n, and the covariance of the estimator is (N²/n)(1 − n/N) S²,
-S² the sample covariance of the rows. This is smaller than with replacement, and zero at n = N. For
-n ≪ N the difference is negligible (putcha-2023, section 5.3.1).
+S² the covariance of the residuals r_i over all rows, with divisor N − 1. This is smaller than with
+replacement, and zero at n = N. For n ≪ N the difference is negligible (putcha-2023, section 5.3.1).
 
 A set without repetition is drawn by rejection: draw n row numbers, and redraw repeated numbers
 until none is left. Each round treats all rows alike, so every n-subset is equally likely. The cost

@@ -4,13 +4,13 @@
     curvature   √tr(∇²f_i(θ̂) Σ̂ ∇²f_i(θ̂)ᵀ)    for control variates             putcha-2023, eq. 16
     frobenius   ‖∇²f_i(θ̂)‖_F                 for control variates around a recent position
     lipschitz   L_i                          for any estimator, no anchor     Zhao and Zhang (2015)
-    residual    √E‖Cᵀr_i(θ)‖²                for control variates of any order, in any metric
+    residual    √E‖Cᵀr_i(θ)‖²                for estimators without memory, in any metric
 
 For "residual", r_i is the estimator's own residual, C is the geometry of the dynamics, and
 θ ~ N(θ̂, 1.5² Σ̂). This law is wider than the posterior on purpose: rows that matter only in the
 tails do harm if they are drawn rarely. The expectation is a one-dimensional quadrature for a GLM,
-and uses random probes for other models (`mean_square_remainders`). It takes O(Nd) time and never a
-d×d matrix per row.
+and uses random probes for other models (`gaussian_mean_square_remainders`). The quadrature takes
+O(Nd²) time if Σ̂ or C is dense, the probes O(Nd). Neither needs a d×d matrix per row.
 
 "gradient" is the state-dependent optimum (eq. 10) at the mode. "curvature" is the optimum of eq. 14
 averaged over the Laplace approximation, and "frobenius" is the same for a centre that follows the
@@ -143,10 +143,10 @@ def residual_weights(
     **Arguments:**
 
     - `posterior`: the posterior.
-    - `anchor`: the anchor from `laplace(posterior)`. If it has no Hessian, the metric replaces Σ̂.
+    - `anchor`: the anchor from `laplace(posterior)`. If it has no Hessian, CCᵀ replaces Σ̂.
     - `order`: the order of the control variates.
     - `metric`: C.
-    - `positions`: the positions θ of the mean; the Gaussian N(θ̂, 1.5² Σ̂) by default.
+    - `positions`: the positions θ to average over; by default θ ~ N(θ̂, 1.5² Σ̂).
 
     **Returns:** one weight per row.
 

@@ -2,7 +2,7 @@
 
 In each round the chains of every remaining candidate run for an equal share of the round's budget.
 Their draws so far are scored by kernel Stein discrepancy. The best 1/η of the candidates continue
-from where they are. All rounds have the same budget, so each survivor gets η times more than
+from where they are. All rounds have the same budget, so each survivor gets η times as much as
 before. This is MAMBA (Coullon, South and Nemeth, 2023). If η is at least the number of candidates,
 there is one round: the grid search of nemeth-2021, section 4.
 

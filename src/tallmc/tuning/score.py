@@ -6,7 +6,7 @@ draws (the median over candidates).
 
 Each gradient is estimated from about 10 d rows by control variates around the anchor. If the anchor
 has a Hessian, they are of order 2 with matching weights. Near the anchor the noise is small
-compared with the variance of a coordinate, which is 1, for any number of rows. The noise of the
+compared with the variance of a coordinate, which is 1, for data of any length N. The noise of the
 simple estimator would be N/n and would hide the discrepancy. All candidates use the same estimator.
 """
 

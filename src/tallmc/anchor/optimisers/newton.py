@@ -28,7 +28,7 @@ class Newton(AbstractOptimiser):
 
     - `tolerance`: the distance to the mode at which the search stops, in posterior standard
       deviations.
-    - `max_steps`: the largest number of steps.
+    - `max_steps`: the largest number of steps on each of these sets of rows.
 
     **Raises:** `InvalidInput` if an argument is out of range.
 
@@ -48,7 +48,7 @@ class Newton(AbstractOptimiser):
         start = np.asarray(posterior.init, np.float64)
         for share in (0.05, 0.25) if posterior.n_rows >= _MANY_ROWS else ():
             part = CountedPasses(posterior, share)
-            # The mode of these rows is √scale posterior standard deviations from the mode of all
+            # The mode of these rows is about √scale posterior sds away from the mode of all
             # rows, so a more accurate search would not help.
             start = self._descend(part, start, tolerance=0.3 * part.scale**0.5)
             passes.n_row_evals += part.n_row_evals
@@ -99,7 +99,7 @@ def _line_search(
     direction: np.ndarray,
     decrement: float,
 ) -> tuple[np.ndarray, float, np.ndarray] | None:
-    """The first halving of the step that lowers the potential enough, up to rounding; else None."""
+    """Halve the step until the potential falls enough, up to rounding; None if it never does."""
     posterior = passes.posterior
     step, rounding = 1.0, 64 * float(jnp.finfo(posterior.dtype).eps) / posterior.n_rows**0.5
     for _ in range(40):
@@ -112,7 +112,7 @@ def _line_search(
 
 
 def _bfgs_update(hessian: np.ndarray, step: np.ndarray, gradient_change: np.ndarray) -> np.ndarray:
-    """The matrix nearest to `hessian` that explains the change of the gradient (BFGS)."""
+    """The BFGS update of `hessian`, which then maps `step` to `gradient_change`."""
     curvature, product = step @ gradient_change, hessian @ step
     along = step @ product
     if curvature <= 1e-8 * abs(along) or along <= 0:
@@ -127,7 +127,7 @@ def _bfgs_update(hessian: np.ndarray, step: np.ndarray, gradient_change: np.ndar
 def _descent_direction(hessian: np.ndarray, gradient: np.ndarray) -> np.ndarray:
     """H⁻¹ ∇f. If H is not positive definite, |eigenvalues| replace its eigenvalues.
 
-    The potential then falls along minus this direction.
+    In both cases the potential falls along minus this direction.
     """
     try:
         root = np.linalg.cholesky(hessian)

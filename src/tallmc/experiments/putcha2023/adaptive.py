@@ -1,8 +1,8 @@
 """Figures 3 and 5: KSD, sizes and passes of control variates with fixed and adaptive size.
 
 As run, n = ⌈c‖θ − θ̂‖²⌉ around an unconverged mode, so n follows the error of Adam as much as the
-spread of the posterior. As meant, n is eq. 19 around the converged mode, with a threshold from
-pilot runs of fixed size.
+spread of the posterior. As meant, n follows eq. 19 around the converged mode, with a threshold
+from pilot runs of fixed size.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Expected(NamedTuple):
     reported_order: Sequence[tuple[str, str]] = ()
     """Pairs whose order is reported but not required."""
     order_of_ten: Sequence[tuple[str, str]] = ()
-    """Pairs whose order depends on the worst of ten chains. Fewer chains only report it."""
+    """Pairs whose order depends on the worst of ten chains; not required with fewer chains."""
 
 
 def panels(title: str) -> list[Panel]:

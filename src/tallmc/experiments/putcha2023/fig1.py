@@ -13,9 +13,9 @@ moment m₄ = E‖Y − EY‖⁴,
 
     E‖Z‖⁴ = [m₄ + (n − 1)((tr C)² + 2 tr C²)]/n³
 
-As run, (a) uses the model in the code of figure 4(a) and draws candidates from the posterior with
-another covariance. (b) and (c) use the Adam modes that the notebooks print, and the weights of
-SGLD-CV-PS are ‖∇²f_i‖_F instead of eq. 16.
+As run, (a) uses the model in the code of figure 4(a) and draws candidates from a posterior that is
+computed with another covariance. (b) and (c) use the Adam modes that the notebooks print, and the
+weights of SGLD-CV-PS are ‖∇²f_i‖_F instead of eq. 16.
 """
 
 from __future__ import annotations
@@ -295,8 +295,9 @@ def standard_errors(
 ) -> Float[np.ndarray, " k"]:
     """Return the standard errors of the mean over candidates of simulated variances.
 
-    Without replacement, the kurtosis is that of independent draws of the rows drawn or of the rows
-    left out, whichever are fewer. The two sums deviate by the same amount.
+    Without replacement, the kurtosis is taken to be that of m independent draws. m is the number of
+    rows drawn or of rows left out, whichever is smaller: the sum over the rows drawn and the sum
+    over the rows left out deviate from their means by the same amount.
     """
     kernel, variances = problem.kernel(label), np.zeros(len(sizes))
     for position, exact_here in zip(problem.candidates, exact, strict=True):

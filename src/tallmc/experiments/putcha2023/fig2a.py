@@ -1,7 +1,7 @@
 """Figure 2(a): linear regression on CASP with 0.1 % of the rows per step.
 
-On CASP a few rows are 260 times as large as the mean. With uniform subsamples the recursion for
-E(θ − θ*)(θ − θ*)ᵀ,
+On CASP the squared norms of a few rows are up to 260 times the mean squared norm. With uniform
+subsamples the recursion for E(θ − θ*)(θ − θ*)ᵀ,
 
     S' = ASA + (ε²/4n) [ Σ x_i x_iᵀ S x_i x_iᵀ/p_i − GSG ] + …
     A = I − (ε/2)(G + I/10),    G = XᵀX

@@ -2,7 +2,8 @@
 
 (i) KSD, (ii) log-loss on held-out rows. The log-loss is that of the current draw alone, averaged
 over chains. As run, SGLD starts at 0 and the other methods start at the mode, so most of the
-difference between SGLD and SGLD-PS is burn-in. The common start as meant removes it.
+difference between SGLD and SGLD-PS is burn-in. As meant, all methods start at the mode, which
+removes this part of the difference.
 """
 
 from __future__ import annotations

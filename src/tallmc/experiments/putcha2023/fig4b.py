@@ -5,9 +5,9 @@ means fewer steps, and SGLD is still moving away from 0. Its curves show burn-in
 curves of SGLD look like those of a burn-in shorter than the 500 passes in the code, so they are
 compared but not required to agree.
 
-The authors' KSDs took 56 hours. Here one blocked sum over the pairs of draws of a chain gives all
-its prefixes, and the number of chains is 1 instead of 10 (the authors' sd over chains is 0.004 to
-0.044). As meant, all chains start at the mode: 3 chains of 50 passes, thinned to 500 draws per
+The authors' KSDs took 56 hours. Here one sum over the pairs of draws of a chain gives the KSDs of
+all its prefixes, and the number of chains is 1 instead of 10 (the authors' sd over chains is 0.004
+to 0.044). As meant, all chains start at the mode: 3 chains of 50 passes, thinned to 500 draws per
 chain, with exact gradients.
 """
 

@@ -20,7 +20,7 @@ from ..chains import Trace, adam_anchors, kernel_of, kernels, quietly_sampled, s
 from ..results import ExperimentSetting
 from .discrepancy import KsdPath, as_meant_path, as_run_path, prefixes
 
-STEPS = 10_000  # per chain, for every KSD shown, as run and as meant
+STEPS = 10_000  # per chain in figures 2, 3 and 5, as run and as meant
 _NOISE_PROBES = 20
 
 

@@ -1,7 +1,7 @@
 """The exact plan: MALA on all rows, with a step size tuned by short runs.
 
-With few rows, or with gradient noise that requires most of them, subsampling gains nothing and
-exactness has no extra cost.
+With few rows, or with gradient noise that requires a large share of them, subsampling gains little
+and exactness has hardly any extra cost.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ Posteriors, and the choice for each:
     few rows                             all rows, exact (MALA)
     up to 2,000 parameters               order-2 control variates, whitened (`anchored.py`)
     more parameters                      order-1 control variates, one scale per parameter
-    pilot runs that need most rows       all rows, exact
-    a mode that is not a maximum         Nosé–Hoover with simple gradients, and a warning
+    pilot runs that need many rows       all rows, exact
+    no positive definite Hessian         Nosé–Hoover with simple gradients, and a doubt
 """
 
 from __future__ import annotations

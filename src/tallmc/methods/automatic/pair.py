@@ -1,4 +1,4 @@
-"""Measure the bias of step size and gradient noise with pairs of chains at steps ε and ε/2.
+"""Measure the bias of step size and gradient noise with pairs of chains of step size ε and ε/2.
 
 Both chains of a pair are driven by the same noise: while the coarse chain takes one step with
 η = (η₁ + η₂)/√2, the fine chain takes two steps with η₁ and η₂. The chains stay close together, so
@@ -41,7 +41,7 @@ _BATCHES_PER_CHAIN = 8
 class PairMotion(eqx.Module):
     """State of the dynamics of both chains of a pair."""
 
-    position: Float[Array, " 2d"]
+    position: Float[Array, " twice_d"]
     """Position of the coarse chain, then of the fine chain."""
     each: Any
     """Both motions, stacked along a leading axis."""
@@ -55,7 +55,7 @@ class PairKernel(AbstractKernel):
     kernel: Kernel
     schedule: Constant
     """Step size of the coarse chain."""
-    rest: Float[Array, " 2d"]
+    rest: Float[Array, " twice_d"]
 
     @classmethod
     def of(cls, kernel: Kernel) -> PairKernel:
@@ -89,7 +89,7 @@ class PairKernel(AbstractKernel):
     def rows_at_start(self) -> int:
         return 2 * self.kernel.rows_at_start()
 
-    def start_memory(self, positions: Float[Array, "chains 2d"], source: AbstractRows) -> Any:
+    def start_memory(self, positions: Float[Array, "chains twice_d"], source: AbstractRows) -> Any:
         both = [
             self.kernel.start_memory(of_chains, source)
             for of_chains in jnp.split(positions, 2, axis=1)
@@ -97,7 +97,11 @@ class PairKernel(AbstractKernel):
         return jax.tree.map(lambda coarse, fine: jnp.stack([coarse, fine], axis=1), *both)
 
     def init(
-        self, key: PRNGKeyArray, position: Float[Array, " 2d"], memory: Any, source: AbstractRows
+        self,
+        key: PRNGKeyArray,
+        position: Float[Array, " twice_d"],
+        memory: Any,
+        source: AbstractRows,
     ) -> ChainState:
         start = jnp.split(position, 2)
         init = jax.vmap(self.kernel.init, in_axes=(0, 0, 0, None))

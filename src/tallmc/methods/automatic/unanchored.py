@@ -1,7 +1,7 @@
 """The fallback without a Gaussian around the mode: Nosé–Hoover dynamics with simple gradients.
 
-The thermostat absorbs gradient noise of any size that is the same everywhere, without knowing its
-size. The remaining error is not known, and the account says so.
+The thermostat absorbs gradient noise of any size, if the noise is equal in all directions and at
+all positions. The remaining error is not known, and the account says so.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The brightness of the rows, one bit per row, and the bright rows by rank.
+"""The brightness of the rows, one bit per row, and a lookup of the bright rows by rank.
 
 The only cost that grows with the number of rows is a count over words of 32 rows each.
 """

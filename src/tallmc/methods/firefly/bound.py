@@ -11,7 +11,8 @@ For either response log L − log B is, for u ≥ 0 (otherwise flip the signs of
 
     g = r u²/4 − q u − log(1 + q (e^−u − 1)) ≥ 0,   q = 1/(1 + e^m).
 
-Near the anchor the gap g is of order u², and its rounding error in this form is of order u.
+Near the anchor the gap g is of order u². Its rounding error in this form is the machine precision
+times a number of order u.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ z_i ∈ {0, 1}. The joint density
 
 has the posterior as its marginal, since the sum over z_i of row i's factors is L_i. A step
 
-    1. redraws z_i, P(z_i = 1 | θ) = 1 − B_i/L_i, for ⌈fraction · N⌉ neighbouring rows (a ring) from
-       a random row on;
+    1. redraws z_i, P(z_i = 1 | θ) = 1 − B_i/L_i, for ⌈fraction · N⌉ consecutive rows that start at
+       a random row (a ring);
     2. moves θ given z by an exact dynamics, random-walk Metropolis or MALA, which needs only the
        bright rows.
 
@@ -54,7 +54,6 @@ from ...dynamics.base import (
 from ...engine.kernel import AbstractKernel, BoundKernel, ChainState, Drawn, Gathered, KernelStep
 from ...engine.run import Run
 from ...geometry import GeometryChoice, Identity
-from ...models.base import AbstractModel
 from ...models.families import Bernoulli
 from ...models.generalised_linear import GeneralisedLinear
 from ...models.posterior import AbstractPosterior, check_posterior
@@ -75,7 +74,7 @@ _PROPOSALS = {"random-walk": RandomWalk(), "langevin": MALA()}
 
 
 class Ring(eqx.Module):
-    """Neighbouring rows, where row 0 follows row N − 1."""
+    """Consecutive rows, where row 0 follows row N − 1."""
 
     start: Int[Array, "*steps"]
     """First row."""
@@ -271,9 +270,9 @@ def _in_memory(source: AbstractRows) -> ResidentRows:
 def _fine_uniform(key: PRNGKeyArray, count: int, dtype: Any) -> Float[Array, " count"]:
     """Return (w + v)/2³² with one random word w per entry and one v ∈ [0, 1] for all.
 
-    The resolution is needed: most chances of being bright are far below 2⁻²⁴. v matters only for a
-    row whose w is the word that contains its chance; the probability that two rows of a chunk
-    depend on v at once is 2⁻⁴⁷.
+    This resolution is needed, because most chances of being bright are far below 2⁻²⁴. v matters
+    only for a row whose chance lies between w/2³² and (w + 1)/2³². The probability that v matters
+    for two rows of a chunk is 2⁻⁴⁷.
     """
     words = random_words(key, (count // 2 + 1,)).reshape(-1).astype(dtype)
     return (words[:count] + words[count] * 2.0**-32) * 2.0**-32
@@ -356,7 +355,7 @@ class FlyMC(AbstractMethod):
                 "which needs a tight lower bound on each likelihood"
             )
             cure = "Use tallmc.models.logistic_regression, or mala(...) for other models."
-            raise InvalidInput("posterior", rule, _kind(model), cure)
+            raise InvalidInput("posterior", rule, _kind(posterior), cure)
         check_row_access(self, posterior)
         anchor, rows = prepare_anchor(posterior, anchor, self.needs)
         assert anchor is not None, "FlyMC requires the mode"
@@ -377,7 +376,7 @@ class FlyMC(AbstractMethod):
         return account
 
 
-def _kind(model: AbstractModel) -> str:
-    if isinstance(model, GeneralisedLinear):
-        return f"the {type(model.family).__name__} family"
-    return type(model).__name__
+def _kind(posterior: AbstractPosterior) -> str:
+    if isinstance(posterior.model, GeneralisedLinear):
+        return f"the {type(posterior.model.family).__name__} family"
+    return type(posterior).__name__
