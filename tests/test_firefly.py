@@ -353,17 +353,18 @@ def mutated(bound: BoundKernel, mutation) -> BoundKernel:
     return dataclasses.replace(bound, kernel=mutation(bound.kernel))
 
 
-@pytest.mark.parametrize("name", slow_after(1, MUTANTS))
+@pytest.mark.parametrize("name", MUTANTS)
 def test_invariance_kills(name):
-    assert invariance_z(mutated(prepared(), MUTANTS[name])) > LIMIT
+    z = invariance_z(mutated(prepared(), MUTANTS[name]))
+    assert np.isfinite(z) and z > LIMIT, z
 
 
-@pytest.mark.slow
 def test_invariance_kills_a_stale_potential():
     """The effect is small: z-steps of all rows, large moves and more steps make it visible."""
     bound = prepared(fraction=1.0, step_size=6.0)
     mutant = mutated(bound, lambda kernel: cast(kernel, StalePotential))
-    assert invariance_z(mutant, steps=12) > LIMIT
+    z = invariance_z(mutant, steps=12)
+    assert np.isfinite(z) and z > LIMIT, z
 
 
 def test_rows_are_counted():

@@ -150,14 +150,15 @@ class HalfTheNoise(NoseHooverDynamics):
         return super().noise(key, steps, like) / jnp.sqrt(2)
 
 
-@pytest.mark.parametrize("kind", slow_after(1, [NormForItsSquare, MinusOneForgotten, HalfTheNoise]))
+@pytest.mark.parametrize("kind", [NormForItsSquare, MinusOneForgotten, HalfTheNoise])
 def test_law_kills(kind):
     bound = prepared("control-variate-uniform")
     law, mean, sd = law_by_the_papers_formulas(bound, STEP)
     dynamics = bound.kernel.dynamics
     mutated = dataclasses.replace(bound.kernel, dynamics=kind(dynamics.geometry, dynamics.friction))
     mutant = dataclasses.replace(bound, kernel=mutated)
-    assert not moments_z(mutant, law, mean, sd) < 4.6  # NaN if the chains diverge
+    z = moments_z(mutant, law, mean, sd)
+    assert np.isfinite(z) and z > 4.6, z
 
 
 def test_one_step_by_hand():

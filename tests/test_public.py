@@ -1,9 +1,13 @@
 """Public names are frozen, and importing the package loads no heavy dependency."""
 
+import inspect
 import subprocess
 import sys
 
 import tallmc
+import tallmc.anchor
+import tallmc.correction
+import tallmc.results
 
 NAMES = [
     "AbstractPosterior",
@@ -106,3 +110,42 @@ def test_names_of_methods_mean_what_they_say():
         assert ("_cv" in name) == (axes["gradient"] == "ControlVariate")
         assert ("ewsg" in name) == axes["subsample"].startswith("ExponentiallyWeighted")
         assert name.startswith("sgnht") == (axes["dynamics"] == "NoseHoover")
+
+
+DOCUMENTED = [
+    tallmc,
+    tallmc.anchor,
+    tallmc.correction,
+    tallmc.diagnose,
+    tallmc.dynamics,
+    tallmc.geometry,
+    tallmc.gradient,
+    tallmc.methods,
+    tallmc.models,
+    tallmc.reference,
+    tallmc.report,
+    tallmc.results,
+    tallmc.rows,
+    tallmc.schedule,
+    tallmc.store,
+    tallmc.subsample,
+    tallmc.tuning,
+]
+
+
+def test_public_functions_and_classes_are_documented_in_sections():
+    missing = []
+    for module in DOCUMENTED:
+        for name in module.__all__:
+            value = getattr(module, name)
+            # RowBlock is a type alias.
+            if not (inspect.isfunction(value) or inspect.isclass(value)) or name == "RowBlock":
+                continue
+            text = inspect.getdoc(value) or ""
+            sections = {">>>"}
+            if inspect.isfunction(value):
+                signature = inspect.signature(value)
+                sections |= {"**Arguments:**"} if signature.parameters else set()
+                sections |= {"**Returns:**"} if signature.return_annotation != "None" else set()
+            missing += [f"{module.__name__}.{name}: {s}" for s in sections if s not in text]
+    assert missing == []

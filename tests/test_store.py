@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tallmc
-from problems import linear, logistic, slow_after
+from problems import linear, logistic
 from tallmc.dynamics import Hamiltonian, NoseHoover, table_1
 from tallmc.engine import run as _run
 from tallmc.gradient import SAGA, SVRG
@@ -79,7 +79,7 @@ def assert_same(found, wanted):
     assert found.n_row_evals == wanted.n_row_evals
 
 
-@pytest.mark.parametrize("name", slow_after(2, RUNS))
+@pytest.mark.parametrize("name", RUNS)
 def test_a_run_cut_twice_is_bitwise_the_run_that_was_not(name, tmp_path):
     posterior, method = linear(), RUNS[name]
     whole = tallmc.sample(posterior, method, **SETTINGS)

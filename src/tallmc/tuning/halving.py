@@ -25,7 +25,7 @@ from ..core.errors import InvalidInput, PreparationError, check_int
 from ..engine.kernel import BoundKernel
 from ..methods.base import prepare_anchor
 from ..methods.method import Method
-from ..models.posterior import AbstractPosterior
+from ..models.posterior import AbstractPosterior, check_posterior
 from ..schedule import as_schedule, in_precision
 from ..subsample.size import Adaptive
 from .budget import Budget
@@ -150,13 +150,7 @@ def tune(
     >>> tune(posterior, method, factors=[1.0, 10.0], budget=budget).method.step_size
     0.1
     """
-    if not isinstance(posterior, AbstractPosterior):
-        raise InvalidInput(
-            "posterior",
-            "be a tallmc posterior",
-            type(posterior).__name__,
-            "See tallmc.Posterior, tallmc.models.",
-        )
+    check_posterior(posterior)
     methods = _candidates(method, factors, sizes)
     if not isinstance(budget, Budget):
         raise InvalidInput(
