@@ -14,7 +14,7 @@ import pytest
 
 import tallmc
 from problems import linear, logistic
-from tallmc.dynamics import Hamiltonian, NoseHoover, table_1
+from tallmc.dynamics import Hamiltonian, Langevin, LangevinDynamics, NoseHoover, table_1
 from tallmc.engine import run as _run
 from tallmc.gradient import SAGA, SVRG
 from tallmc.schedule import Cyclical, Polynomial
@@ -273,6 +273,37 @@ def test_a_run_of_which_every_chain_failed_is_complete(tmp_path):
         again = tallmc.resume(tmp_path / "run", linear(), draws=800)
     assert again.positions.shape == (3, 800, 2)
     np.testing.assert_array_equal(again.positions[:, :700], ended.positions)
+
+
+class OwnDynamics(LangevinDynamics):
+    """A prepared part of the user's own class, which the store cannot describe."""
+
+
+class OwnLangevin(Langevin):
+    def prepare(self, context):
+        return OwnDynamics(context.geometry)
+
+
+def test_a_method_with_a_part_of_the_users_own_class_is_given_again(tmp_path):
+    posterior = linear(n_rows=40)
+    parts = {"gradient": tallmc.gradient.ControlVariate(), "size": 3, "step_size": 0.01}
+    method = tallmc.Method(dynamics=OwnLangevin(), **parts)
+    whole = tallmc.sample(posterior, method, **SETTINGS)
+    cut(posterior, method, tmp_path / "run", after=300)
+    with pytest.raises(tallmc.InvalidInput, match="method must be given again"):
+        tallmc.resume(tmp_path / "run", posterior)
+    assert_same(tallmc.resume(tmp_path / "run", posterior, method=method), whole)
+
+
+def test_other_lipschitz_constants_make_another_posterior(tmp_path):
+    densities = (lambda mean, row: -jnp.sum((row - mean) ** 2), lambda mean: 0.0)
+    data = np.arange(20.0).reshape(10, 2)
+    first, other = (
+        tallmc.Posterior(*densities, data, jnp.zeros(2), lipschitz=L) for L in (2.0, 3.0)
+    )
+    tallmc.sample(first, tallmc.sgld(1e-3, size=2), draws=20, chains=2, store=tmp_path / "run")
+    with pytest.raises(StoreError, match="another"):
+        tallmc.resume(tmp_path / "run", other, draws=30)
 
 
 @pytest.mark.slow

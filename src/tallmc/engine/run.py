@@ -218,12 +218,16 @@ class Run:
                 after_call()
 
     def _run_calls(self, steps: int) -> int:
-        """Run at most `steps` steps; passes that become due divide them into several calls."""
-        self._recent, first = [], self.step
+        """Run at most `steps` steps; passes that become due divide them into several calls.
+
+        The time limit keeps the run responsive to Ctrl-C where passes are long.
+        """
+        self._recent, first, began = [], self.step, time.perf_counter()
         last = min(self.step + steps, self.n_steps)
         while self.step < last:
             self._run_call(last - self.step)
-            if self.kernel.renewed_every is None or self._all_failed():
+            late = time.perf_counter() - began > _SECONDS_PER_CALL
+            if self.kernel.renewed_every is None or late or self._all_failed():
                 break
         return self.step - first
 

@@ -31,7 +31,8 @@ def fingerprint(posterior: AbstractPosterior) -> dict[str, Any]:
     kinds = [f"{name} {type(value).__name__}" for name, value in vars(model).items()]
     header = f"{type(model).__name__} {kinds} {model.layout.names} {model.layout.shapes}"
     digest = hashlib.sha256(header.encode())
-    for path, leaf in named_leaves((model, posterior.data)).items():
+    settings = {name: value for name, value in vars(posterior).items() if name != "rows"}
+    for path, leaf in named_leaves((settings, posterior.data)).items():
         values = np.ascontiguousarray(leaf)
         digest.update(f"{path} {values.dtype} {values.shape}".encode())
         digest.update(values.data if values.size else b"")
