@@ -13,7 +13,7 @@ import tallmc
 from problems import linear
 from stationary import exact_law, gradient_covariance
 from tallmc.gradient import ControlVariate
-from tallmc.methods.automatic.pair import run_pairs
+from tallmc.methods.automatic.pilot import run_pairs
 from tallmc.subsample import Measured, Preferential
 
 STEP = 0.8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import warnings
 from collections.abc import Callable
@@ -12,10 +13,11 @@ from ..core.errors import SamplingWarning
 from ..engine.goal import run_until
 from ..engine.progress import Progress
 from ..engine.sinks import AbstractDrawSink, Conclusion, Snapshot
+from ..methods.check import with_measured_bias
 from ..methods.run_plan import RunPlan
 from ..results.display import showing
 from ..results.draws import Draws, Timing
-from ..results.run_warnings import coarse_potential, doubts, failures
+from ..results.findings import coarse_potential, findings
 from ..store.writer import StorageFailed
 
 
@@ -43,25 +45,33 @@ def execute(
         sink.settle(run.snapshot, last=True)
     except StorageFailed as error:
         storage_error, stopped_by = error, f"the store ({error.strerror})"
+    account = plan.account.after_run(run, stopped_by)
+    checking_rows = 0
+    if plan.check and stopped_by is None:
+        account, checking_rows = with_measured_bias(
+            account, plan.method, plan.bound, run, plan.seed
+        )
     whole = sink.whole()
     draws = Draws(
         positions=whole.positions,
         sample_stats=whole.stats,
         outcomes=run.outcomes(),
-        n_row_evals_sampling=run.rows_touched(),
+        n_row_evals_sampling=run.rows_touched() + checking_rows,
         n_row_evals_preparation=plan.n_row_evals,
         timing=Timing(preparation, compilation, run.seconds),
         layout=plan.posterior.layout,
         settings=plan.settings(),
-        account=plan.method.after_run(run, plan.account, stopped_by),
+        account=account,
         stopped_by=stopped_by,
     )
     covariance = None if plan.anchor is None else plan.anchor.covariance
-    messages = failures(draws, run.failed_at()) + doubts(draws, covariance)
+    found = findings(draws, run.failed_at(), covariance)
     if plan.method.has_accept_step:
-        messages += coarse_potential(plan.posterior, run.last_positions()[0])
+        found += coarse_potential(plan.posterior, run.last_positions()[0])
+    draws = dataclasses.replace(draws, account=account.doubting(*found))
+    messages = list(draws.health.doubts)
     if storage_error is None:
-        messages += sink.conclude(_conclusion(draws, messages))
+        messages += sink.conclude(_conclusion(draws))
     else:
         cure = "The draws so far are returned; resume the run once there is room."
         messages.append(f"{storage_error.strerror}: the run stopped. {cure}")
@@ -70,16 +80,21 @@ def execute(
     return draws
 
 
-def _conclusion(draws: Draws, messages: list[str]) -> Conclusion:
+def _conclusion(draws: Draws) -> Conclusion:
     account = draws.account
-    inflation = None if account is None else account.inflation
+    assert account is not None, "every run has an account"
+    bias = None if account.bias is None else account.bias._asdict()
     facts = {
         "seconds": vars(draws.timing),
         "stopped_by": draws.stopped_by,
-        "warnings": list(messages),
-        "doubts": [] if account is None else list(account.doubts),
-        "inflation": inflation.tolist()
-        if inflation is not None and np.isfinite(inflation).all()
-        else None,
+        "doubts": list(account.doubts),
+        "inflation": _as_list(account.inflation),
+        "bias": bias and {name: _as_list(values) for name, values in bias.items()},
+        "unmeasured": account.unmeasured,
     }
     return Conclusion(draws.ok.tolist(), finished=draws.stopped_by is None, facts=facts)
+
+
+def _as_list(values: np.ndarray | None) -> list[float] | None:
+    """The values for JSON, which has no NaN."""
+    return values.tolist() if values is not None and np.isfinite(values).all() else None

@@ -15,6 +15,7 @@ from ..core.errors import InvalidInput, check_int
 from ..engine.goal import Goal
 from ..engine.progress import Progress
 from ..engine.sinks import MemorySink
+from ..methods.account import Account
 from ..methods.automatic import Automatic
 from ..methods.base import AbstractMethod, PreparedMethod
 from ..methods.run_plan import RunPlan
@@ -42,6 +43,7 @@ def sample(
     start: PyTree | None = None,
     anchor: Anchor | None = None,
     store: str | os.PathLike[str] | Folder | None = None,
+    check: bool = False,
     progress: bool | None = None,
     callback: Callable[[Progress], None] | None = None,
 ) -> Draws:
@@ -72,6 +74,9 @@ def sample(
     - `store`: a new folder. Draws and state are written to it during the run, so memory does not
         grow with the number of draws, and `tallmc.resume` can continue or extend the run bit for
         bit.
+    - `check`: whether to measure the bias of a method of your own after the run, with pairs of
+        chains at its step size and at half of it. This takes at most a fifth of the run's steps.
+        The default method always knows its bias.
     - `progress`: None shows progress in a live table on terminals and in a line that is redrawn in
         notebooks. True also prints occasional lines elsewhere. False shows nothing.
     - `callback`: a function that is called with a `Progress` about every half second.
@@ -125,12 +130,13 @@ def sample(
         method=method if prepared.account is None else prepared.account.method,
         kernel=prepared.kernel.kernel,
         anchor=prepared.anchor,
-        account=prepared.account,
+        account=prepared.account or Account(method, exact=method.exact),
         start=positions,
         burn_in=burn_in,
         thin=thin,
         seed=seed,
         goal=goal,
+        check=check or prepared.account is not None,
         n_row_evals=prepared.n_row_evals,
         seconds=time.perf_counter() - preparation_began,
     )

@@ -1,8 +1,8 @@
-"""(De)serialise a pytree's arrays, keyed by tree path."""
+"""Arrays of pytrees: by path, for serialisation, and stacked, for `vmap`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -60,6 +60,33 @@ def with_leaves(tree: Tree, leaves: Mapping[str, np.ndarray]) -> Tree:
     return jax.tree.unflatten(
         jax.tree.structure(tree), [replaced(path, leaf) for path, leaf in known]
     )
+
+
+def stacked(trees: Sequence[Tree]) -> tuple[Tree, Tree]:
+    """Stack trees of the same structure; return the stack with its `in_axes` for `jax.vmap`.
+
+    Arrays that all trees share are not copied. Equal scalars are not stacked either.
+
+    >>> shared = jnp.ones(3)
+    >>> both, axes = stacked([{"a": shared, "b": jnp.ones(2)}, {"a": shared, "b": jnp.zeros(2)}])
+    >>> both["b"].shape, axes
+    ((2, 2), {'a': None, 'b': 0})
+    """
+    columns = list(zip(*(jax.tree.leaves(tree) for tree in trees), strict=True))
+    shared = [all(_same(leaf, column[0]) for leaf in column) for column in columns]
+    leaves = [
+        column[0] if same else jnp.stack(column)
+        for column, same in zip(columns, shared, strict=True)
+    ]
+    structure = jax.tree.structure(trees[0])
+    axes = jax.tree.unflatten(structure, [None if same else 0 for same in shared])
+    return jax.tree.unflatten(structure, leaves), axes
+
+
+def _same(leaf: Any, other: Any) -> bool:
+    if leaf is other or isinstance(leaf, jax.core.Tracer):
+        return leaf is other
+    return eqx.is_array(leaf) and leaf.ndim == 0 and bool(leaf == other)
 
 
 def _leaves_with_paths(tree: Any) -> list[tuple[str, Any]]:

@@ -5,10 +5,7 @@ Each problem is one message with its cure.
 
 from __future__ import annotations
 
-import numpy as np
-
 from ..results.draws import Draws
-from ..results.run_warnings import doubts, failures
 from ..store.reader import OpenStore
 
 
@@ -24,9 +21,5 @@ def findings(opened: OpenStore, draws: Draws) -> list[str]:
         ended = f": {why} ended it" if why else ""
         so_far = f"it has {opened.manifest.n_draws:,} draws per chain"
         found.append(f"the run is not finished{ended}; {so_far}. Continue with `tallmc resume`.")
-    state = opened.snapshot()
-    assert state is not None, "a store with draws has a snapshot"
-    found += failures(draws, np.asarray(state.leaves[".failed_at"]))
-    found += doubts(draws, opened.setup.arrays.get("anchor/covariance"))
     found += [str(message) for message in opened.manifest.progress.get("warnings", [])]
     return list(dict.fromkeys([*found, *draws.health.doubts]))

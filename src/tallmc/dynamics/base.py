@@ -8,11 +8,13 @@ h for the step size of dθ = −∇f dt + √2 dB have ε = 2h.
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
+import jax
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
@@ -78,6 +80,14 @@ class AbstractDynamics(eqx.Module):
     ) -> DynamicsStep:
         """Take one step with the noise of that step."""
 
+    def finer(self) -> AbstractDynamics:
+        """The same dynamics for steps of half the size; numbers that count steps are doubled."""
+        return self
+
+    def merged_noise(self, first: PyTree[Array], second: PyTree[Array]) -> PyTree[Array]:
+        """The noise of a step that covers the time of two finer steps with these noises."""
+        return jax.tree.map(lambda one, other: (one + other) / math.sqrt(2), first, second)
+
 
 class AbstractDiffusion(AbstractDynamics):
     """Dynamics driven by one standard normal vector per step, as long as the position."""
@@ -97,45 +107,29 @@ class DynamicsContext(NamedTuple):
 
 
 class Curvature(NamedTuple):
-    """Curvature at the mode, from the Hessian H, and the number of rows per step."""
+    """Curvature and gradient noise at the mode, in the coordinates in which a dynamics moves."""
 
     smallest: float
-    """Smallest eigenvalue of H."""
+    """Smallest eigenvalue of the Hessian."""
     largest: float
-    """Largest eigenvalue of H."""
-    largest_entry: float
-    """Largest H_jj."""
+    """Largest eigenvalue of the Hessian."""
     dim: int
-    n_rows: int
-    size: int
-    """Rows per step."""
-
-    @classmethod
-    def of(cls, hessian: np.ndarray, n_rows: int, size: int | None) -> Curvature:
-        """Return the curvature of `hessian`; `size` is None for a method that uses all rows."""
-        eigenvalues = np.linalg.eigvalsh(hessian)
-        largest_entry = float(np.diag(hessian).max())
-        return cls(
-            float(eigenvalues[0]),
-            float(eigenvalues[-1]),
-            largest_entry,
-            len(hessian),
-            n_rows,
-            size or n_rows,
-        )
+    noise_limit: float = math.inf
+    """Step size of Langevin dynamics at which gradient noise uses up the error budget."""
 
     @property
     def condition(self) -> float:
-        """Condition number of H."""
+        """Condition number of the Hessian."""
         return self.largest / self.smallest
 
 
 class Suggestion(NamedTuple):
-    """Settings derived from the curvature.
+    """Settings derived from curvature and gradient noise.
 
     The step size is far below the stability limit of the dynamics, so discretisation widens no
-    direction by more than a few per cent. Most dynamics keep one or two draws per relaxation time
-    of the slowest direction. `Hamiltonian` keeps one draw per trajectory.
+    direction by more than a few per cent, and small enough for the error budget of gradient noise.
+    Most dynamics keep one or two draws per relaxation time of the slowest direction. `Hamiltonian`
+    keeps one draw per trajectory.
     """
 
     step_size: float
@@ -143,13 +137,26 @@ class Suggestion(NamedTuple):
     """Rule for the step size, as shown to the user."""
     steps_between: float
     """Steps between draws."""
+    langevin_step: float
+    """Step size of Langevin dynamics that gradient noise inflates as much."""
     others: Mapping[str, Any] = MappingProxyType({})
     """Further settings of the dynamics, by name."""
 
 
+_NOISE_RULE = "the gradient noise that the error budget allows"
+
+
+def smaller_step(by_curvature: float, rule: str, by_noise: float) -> tuple[float, str]:
+    """The smaller of two step sizes, with its rule."""
+    return (by_curvature, rule) if by_curvature <= by_noise else (by_noise, _NOISE_RULE)
+
+
 def overdamped_suggestion(curvature: Curvature) -> Suggestion:
     """Suggest settings for dynamics that are stable for step sizes up to 4/λ."""
-    return Suggestion(0.2 / curvature.largest, "0.2 / largest curvature", 5 * curvature.condition)
+    step, rule = smaller_step(
+        0.2 / curvature.largest, "0.2 / largest curvature", curvature.noise_limit
+    )
+    return Suggestion(step, rule, 1 / (step * curvature.smallest), langevin_step=step)
 
 
 class DynamicsChoice(abc.ABC):
@@ -170,11 +177,21 @@ class DynamicsChoice(abc.ABC):
     """Values of `NoiseCorrection.through` that the dynamics supports."""
     has_transition: ClassVar[bool]
     """Whether the dynamics passes a `Transition` to `evaluate`; exponential weighting needs one."""
+    unseen_by_pairs: ClassVar[str | None] = None
+    """A bias that does not vanish with the step size, if the dynamics has one."""
 
-    @staticmethod
     @abc.abstractmethod
-    def suggest(curvature: Curvature) -> Suggestion:
+    def suggest(self, curvature: Curvature) -> Suggestion:
         """Suggest a step size and other settings for a posterior with this curvature."""
+
+    def own_coordinates(
+        self, hessian: np.ndarray, noise: np.ndarray, n_rows: int
+    ) -> np.ndarray | None:
+        """C at the mode, if the dynamics has a metric CCᵀ of its own; None otherwise.
+
+        `noise` is the diagonal of the covariance of the gradient estimate.
+        """
+        return None
 
     @abc.abstractmethod
     def prepare(self, context: DynamicsContext) -> AbstractDynamics:

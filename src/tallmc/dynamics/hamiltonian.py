@@ -126,8 +126,7 @@ class Hamiltonian(DynamicsChoice):
         check_int("length", self.length, 1)
         check_number("friction", self.friction, 0)
 
-    @staticmethod
-    def suggest(curvature: Curvature) -> Suggestion:
+    def suggest(self, curvature: Curvature) -> Suggestion:
         rule = "1 / root of the largest curvature"
         others = {"length": _SUGGESTED_LENGTH}
         return Suggestion(curvature.largest**-0.5, rule, _SUGGESTED_LENGTH, others)

@@ -92,8 +92,7 @@ class Langevin(DynamicsChoice):
     corrects_through = ("noise",)
     has_transition = True
 
-    @staticmethod
-    def suggest(curvature: Curvature) -> Suggestion:
+    def suggest(self, curvature: Curvature) -> Suggestion:
         return overdamped_suggestion(curvature)
 
     def prepare(self, context: DynamicsContext) -> LangevinDynamics:

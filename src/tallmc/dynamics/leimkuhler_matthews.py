@@ -91,8 +91,7 @@ class LeimkuhlerMatthews(DynamicsChoice):
     corrects_through = ()
     has_transition = False
 
-    @staticmethod
-    def suggest(curvature: Curvature) -> Suggestion:
+    def suggest(self, curvature: Curvature) -> Suggestion:
         return overdamped_suggestion(curvature)
 
     def prepare(self, context: DynamicsContext) -> LeimkuhlerMatthewsDynamics:

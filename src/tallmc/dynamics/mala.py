@@ -94,8 +94,7 @@ class MALA(DynamicsChoice):
     corrects_through = ()
     has_transition = False
 
-    @staticmethod
-    def suggest(curvature: Curvature) -> Suggestion:
+    def suggest(self, curvature: Curvature) -> Suggestion:
         return overdamped_suggestion(curvature)
 
     def prepare(self, context: DynamicsContext) -> MalaDynamics:

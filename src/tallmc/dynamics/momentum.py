@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..core.random import standard_normal
-from .base import AbstractDynamicsState, Curvature, Suggestion
+from .base import AbstractDynamicsState, Curvature, Suggestion, smaller_step
 
 
 class MomentumState(AbstractDynamicsState):
@@ -23,5 +23,9 @@ def with_momentum(key: PRNGKeyArray, position: Float[Array, " d"]) -> MomentumSt
 def kicked_suggestion(curvature: Curvature) -> Suggestion:
     """Suggest settings for Euler steps of dynamics with friction."""
     frequency = curvature.largest**0.5
-    rule = "0.2 / root of the largest curvature"
-    return Suggestion(0.2 / frequency, rule, 10 * curvature.condition, {"friction": 2 * frequency})
+    friction = 2 * frequency
+    step, rule = smaller_step(
+        0.2 / frequency, "0.2 / root of the largest curvature", friction * curvature.noise_limit
+    )
+    between = friction / (step * curvature.smallest)
+    return Suggestion(step, rule, between, step / friction, {"friction": friction})

@@ -110,8 +110,7 @@ class NoseHoover(DynamicsChoice):
     def __post_init__(self) -> None:
         check_number("friction", self.friction, 0, low_open=True)
 
-    @staticmethod
-    def suggest(curvature: Curvature) -> Suggestion:
+    def suggest(self, curvature: Curvature) -> Suggestion:
         return kicked_suggestion(curvature)
 
     def prepare(self, context: DynamicsContext) -> NoseHooverDynamics:

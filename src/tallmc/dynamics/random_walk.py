@@ -87,8 +87,7 @@ class RandomWalk(DynamicsChoice):
     corrects_through = ()
     has_transition = False
 
-    @staticmethod
-    def suggest(curvature: Curvature) -> Suggestion:
+    def suggest(self, curvature: Curvature) -> Suggestion:
         step = 2 / (curvature.dim * curvature.largest)
         rule = "2 / (columns · largest curvature)"
         return Suggestion(step, rule, 1 / (step * curvature.smallest))

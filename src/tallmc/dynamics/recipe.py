@@ -156,8 +156,7 @@ class Recipe(DynamicsChoice):
             if not callable(getattr(self, name)):
                 raise InvalidInput(name, "be a function of the state", getattr(self, name))
 
-    @staticmethod
-    def suggest(curvature: Curvature) -> Suggestion:
+    def suggest(self, curvature: Curvature) -> Suggestion:
         rule = "be given with a Recipe, whose stability limit is not known"
         raise InvalidInput("step_size", rule, None)
 

@@ -107,8 +107,7 @@ class RiemannianHamiltonian(DynamicsChoice):
         check_metric(self.metric)
         check_number("friction", self.friction, 0, low_open=True)
 
-    @staticmethod
-    def suggest(curvature: Curvature) -> Suggestion:
+    def suggest(self, curvature: Curvature) -> Suggestion:
         rule, condition = "0.4 · smallest / largest curvature", curvature.condition
         others = {"friction": 2 * curvature.smallest}
         return Suggestion(0.4 / condition, rule, 5 * condition, others)

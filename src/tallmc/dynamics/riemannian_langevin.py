@@ -100,8 +100,7 @@ class RiemannianLangevin(DynamicsChoice):
     def __post_init__(self) -> None:
         check_metric(self.metric)
 
-    @staticmethod
-    def suggest(curvature: Curvature) -> Suggestion:
+    def suggest(self, curvature: Curvature) -> Suggestion:
         return Suggestion(0.2, "in units of the metric", 5)
 
     def prepare(self, context: DynamicsContext) -> RiemannianLangevinDynamics:

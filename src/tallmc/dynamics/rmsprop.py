@@ -17,11 +17,13 @@ chain the error is as large as without Γ. There is also a bias of order ε, as 
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..anchor.anchor import AnchorLevel
@@ -37,6 +39,7 @@ from .base import (
     DynamicsStep,
     Evaluate,
     Suggestion,
+    overdamped_suggestion,
 )
 
 
@@ -82,6 +85,11 @@ class RMSpropDynamics(AbstractDynamics):
             like.dtype
         )
         return normal, signs
+
+    def merged_noise(
+        self, first: tuple[Array, Array], second: tuple[Array, Array]
+    ) -> tuple[Array, Array]:
+        return (first[0] + second[0]) / math.sqrt(2), first[1]
 
     def step(
         self,
@@ -143,6 +151,7 @@ class RMSprop(DynamicsChoice):
     takes_geometry = False
     corrects_through = ()
     has_transition = False
+    unseen_by_pairs = "the bias of a preconditioner that follows the path of the chain"
 
     def __post_init__(self) -> None:
         check_number("decay", self.decay, 0, 1)
@@ -150,12 +159,13 @@ class RMSprop(DynamicsChoice):
         if not isinstance(self.gamma, bool):
             raise InvalidInput("gamma", "be True or False", self.gamma)
 
-    @staticmethod
-    def suggest(curvature: Curvature) -> Suggestion:
-        # With squared gradients of H_jj/N per row the preconditioner is √(N n/H_jj).
-        step = 0.2 / (curvature.n_rows * curvature.size * curvature.largest_entry) ** 0.5
-        rule = "0.2 / preconditioned largest curvature"
-        return Suggestion(step, rule, 5 * curvature.condition)
+    def suggest(self, curvature: Curvature) -> Suggestion:
+        return overdamped_suggestion(curvature)
+
+    def own_coordinates(self, hessian: np.ndarray, noise: np.ndarray, n_rows: int) -> np.ndarray:
+        # At a draw from the posterior the exact gradient has variance H_jj.
+        mean_square = (noise + np.diag(hessian)) / n_rows**2
+        return np.diag((self.regulariser + np.sqrt(mean_square)) ** -0.5)
 
     def prepare(self, context: DynamicsContext) -> RMSpropDynamics:
         def in_dtype(value: Any) -> Array:

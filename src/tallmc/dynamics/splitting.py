@@ -30,6 +30,7 @@ from .base import (
     DynamicsStep,
     Evaluate,
     Suggestion,
+    smaller_step,
 )
 from .momentum import MomentumState, with_momentum
 
@@ -100,11 +101,15 @@ class Splitting(DynamicsChoice):
     def __post_init__(self) -> None:
         check_number("friction", self.friction, 0, low_open=True)
 
-    @staticmethod
-    def suggest(curvature: Curvature) -> Suggestion:
-        rule = "1 / root of the largest curvature"
-        others = {"friction": 2 * curvature.smallest**0.5}
-        return Suggestion(curvature.largest**-0.5, rule, 2 * curvature.condition**0.5, others)
+    def suggest(self, curvature: Curvature) -> Suggestion:
+        friction = 2 * curvature.smallest**0.5
+        step, rule = smaller_step(
+            curvature.largest**-0.5,
+            "1 / root of the largest curvature",
+            friction * curvature.noise_limit,
+        )
+        between = 2 / (step * curvature.smallest**0.5)
+        return Suggestion(step, rule, between, step / friction, {"friction": friction})
 
     def prepare(self, context: DynamicsContext) -> SplittingDynamics:
         return SplittingDynamics(

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from ..core.pytrees import stacked
 from ..correction.base import AbstractNoiseEstimate
 from ..dynamics.base import AbstractDynamics
 from ..gradient.base import AbstractGradient
@@ -206,13 +207,20 @@ class Kernel(AbstractKernel):
         return ChainState(self.dynamics.init(dynamics_key, position, evaluate), memory)
 
     def renew(self, chains: ChainState, source: AbstractRows) -> ChainState:
-        memory, positions = chains.memory, chains.position
+        return ChainState(
+            chains.motion, self.renewed_memory(chains.memory, chains.position, source)
+        )
+
+    def renewed_memory(
+        self, memory: Memory, positions: Float[Array, "chains d"], source: AbstractRows
+    ) -> Memory:
+        """The stacked memories of chains at these positions after a pass over all rows."""
         row_sums = row_gradient_sums(self.model, positions, source)
         gradient = self.gradient.renew(memory.gradient, positions, row_sums)
         noise = memory.noise
         if self.noise_estimate is not None:
             noise = self.noise_estimate.renew(noise, positions, row_sums)
-        return ChainState(chains.motion, Memory(gradient, memory.selection, noise))
+        return Memory(gradient, memory.selection, noise)
 
     def draw(self, key: PRNGKeyArray, steps: int) -> Drawn:
         rows_key, noise_key = jax.random.split(key)
@@ -278,16 +286,8 @@ class BoundKernel(eqx.Module):
         Arrays that all kernels share, such as the model's, are not copied. Equal scalars are not
         stacked either, so the schedule has a single step size for all chains.
         """
-        kernels = [bound.kernel for bound in of_chains]
-        columns = list(zip(*(jax.tree.leaves(kernel) for kernel in kernels), strict=True))
-        shared = [all(_same(leaf, column[0]) for leaf in column) for column in columns]
-        stacked = [
-            column[0] if same else jnp.stack(column)
-            for column, same in zip(columns, shared, strict=True)
-        ]
-        structure = jax.tree.structure(kernels[0])
-        axes = jax.tree.unflatten(structure, [None if same else 0 for same in shared])
-        return cls(jax.tree.unflatten(structure, stacked), of_chains[0].posterior, axes)
+        kernel, axes = stacked([bound.kernel for bound in of_chains])
+        return cls(kernel, of_chains[0].posterior, axes)
 
     @property
     def rows(self) -> AbstractRows:
@@ -298,9 +298,3 @@ class BoundKernel(eqx.Module):
         """The kernel as a `Kernel`. A `Method` prepares one; other methods may not."""
         assert isinstance(self.kernel, Kernel), f"{type(self.kernel).__name__} has no parts"
         return self.kernel
-
-
-def _same(leaf: Any, other: Any) -> bool:
-    if leaf is other:
-        return True
-    return eqx.is_array(leaf) and leaf.ndim == 0 and bool(leaf == other)

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -64,6 +65,7 @@ class Run:
     - `draws`: draws wanted per chain at first; `run_to` may ask for more.
     - `sink`: receives the draws; memory by default.
     - `record`: returns further values to record per step, by name.
+    - `memory`: what each chain has learned before, stacked; None starts anew.
     """
 
     def __init__(
@@ -76,16 +78,19 @@ class Run:
         draws: int,
         sink: AbstractDrawSink | None = None,
         record: Record | None = None,
+        memory: Any = None,
     ):
         self.kernel: AbstractKernel = bound.kernel
         self.rows, self._chain_axes = bound.rows, bound.chain_axes
         self.keys, self.start, self.burn_in, self.thin = keys, start, burn_in, thin
         self.sink = MemorySink() if sink is None else sink
         self.record = record
-        memory = self.kernel.start_memory(start, self.rows)
+        learned = self.kernel.start_memory(start, self.rows) if memory is None else memory
         self.state: RunState = start_run(
-            self.kernel, self.rows, keys, start, memory, self._chain_axes
+            self.kernel, self.rows, keys, start, learned, self._chain_axes
         )
+        if memory is not None:
+            self.state = eqx.tree_at(lambda state: state.chains.memory, self.state, memory)
         self.sampled_in_burn_in = int(self.kernel.schedule.sampled(burn_in))
         self.draws, self.n_steps = draws, int(self._steps_until(draws))
         n_chains, dim = start.shape

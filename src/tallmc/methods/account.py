@@ -1,4 +1,4 @@
-"""The account of an automatic choice: what was chosen, why, and how large the error is."""
+"""The account of a run: what was chosen, why, and how large its bias is."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ class ErrorBudget:
     """Relative bias of a standard deviation by step size and gradient noise."""
 
 
+CHOSEN_BUDGET = ErrorBudget(inflation=0.1, mean_bias=0.1, sd_bias=0.05)
+"""The budget of a method that the user chooses."""
+
+
 class Bias(NamedTuple):
     """Bias per parameter with its standard errors."""
 
@@ -39,25 +43,38 @@ class Bias(NamedTuple):
     sd_error: Float[np.ndarray, " d"]
     """Standard error of `sd`."""
 
+    def excess(self, budget: ErrorBudget, errors: float) -> float:
+        """The worst bias, less this many standard errors, relative to the budget."""
+        mean = (np.abs(self.mean) - errors * self.mean_error).max() / budget.mean_bias
+        sd = (np.abs(self.sd) - errors * self.sd_error).max() / budget.sd_bias
+        return float(max(mean, sd))
+
+    def imprecision(self, budget: ErrorBudget) -> float:
+        """The largest standard error, relative to the budget."""
+        mean, sd = self.mean_error.max() / budget.mean_bias, self.sd_error.max() / budget.sd_bias
+        return float(max(mean, sd))
+
 
 @dataclasses.dataclass(frozen=True)
 class Account:
-    """What an automatic choice chose, why, and how large its error is."""
+    """What a method did to a posterior: its choices, its reasons and its bias."""
 
     method: Any
     """Composition that was run."""
-    budget: ErrorBudget
+    budget: ErrorBudget = CHOSEN_BUDGET
     """Error that the choice allowed for."""
-    reasons: tuple[str, ...]
-    """What was chosen, and why."""
+    reasons: tuple[str, ...] = ()
+    """What an automatic choice chose, and why."""
     doubts: tuple[str, ...] = ()
     """Reasons not to trust the draws."""
     bias: Bias | None = None
-    """Bias measured in pilot runs; None if there is no bias or it is not known."""
+    """Bias measured with pairs of chains; None if there is no bias or it is not known."""
     exact: bool = False
     """Whether the method leaves the posterior invariant; only Monte-Carlo error then remains."""
     inflation: Float[np.ndarray, " d"] | None = None
     """Inflation of the variances by gradient noise, measured during the run."""
+    unmeasured: str | None = None
+    """What keeps the bias from being known, with the cure; None if it is known."""
 
     def after_run(self, run: Run, stopped_by: str | None) -> Account:
         """Return the account with the noise of the run, and a doubt if the run ended early."""
@@ -65,6 +82,10 @@ class Account:
         if stopped_by is not None:
             doubts += (f"{stopped_by} ended the run before it had the requested effective draws.",)
         return dataclasses.replace(self, doubts=doubts, inflation=_measured_inflation(run))
+
+    def doubting(self, *doubts: str) -> Account:
+        """Return the account with further doubts."""
+        return dataclasses.replace(self, doubts=(*self.doubts, *doubts))
 
 
 def _measured_inflation(run: Run) -> Float[np.ndarray, " d"] | None:

@@ -11,7 +11,6 @@ from ..anchor.anchor import Anchor, AnchorLevel, check_anchor, laplace
 from ..core.errors import InvalidInput
 from ..dynamics.base import Curvature, Suggestion
 from ..engine.kernel import BoundKernel
-from ..engine.run import Run
 from ..models.posterior import AbstractPosterior, check_posterior
 from ..rows.base import RowAccess
 from .account import Account
@@ -43,7 +42,7 @@ class PreparedMethod(NamedTuple):
     n_row_evals: int
     """Rows touched by the preparation: anchor, weights, pilot runs."""
     account: Account | None = None
-    """Account of an automatic choice."""
+    """Account of an automatic choice; None for a composition of the user's own."""
     start: Float[Array, "chains d"] | None = None
     """Start of the chains; None to start at the anchor, or at `posterior.init` without one."""
     burn_in: int | None = None
@@ -82,6 +81,16 @@ class AbstractMethod(abc.ABC):
 
     @property
     @abc.abstractmethod
+    def exact(self) -> bool:
+        """Whether the method leaves the posterior invariant at any step size."""
+
+    @property
+    @abc.abstractmethod
+    def unseen_by_pairs(self) -> str | None:
+        """A bias that does not vanish with the step size, if the method has one."""
+
+    @property
+    @abc.abstractmethod
     def axes(self) -> dict[str, str]:
         """Labels of the parts: dynamics, gradient, subsample, size."""
 
@@ -94,12 +103,6 @@ class AbstractMethod(abc.ABC):
         self, posterior: AbstractPosterior, anchor: Anchor | None = None, *, seed: int = 0
     ) -> PreparedMethod:
         """Do everything that precedes the first step."""
-
-    @abc.abstractmethod
-    def after_run(
-        self, run: Run, account: Account | None, stopped_by: str | None
-    ) -> Account | None:
-        """Return the account of an automatic choice with the measurements of the run."""
 
 
 def prepare_anchor(

@@ -14,7 +14,6 @@ from ..correction import NoiseCorrection
 from ..dynamics import DynamicsChoice, Langevin
 from ..dynamics.base import Curvature, DynamicsContext, Suggestion
 from ..engine.kernel import BoundKernel, Kernel
-from ..engine.run import Run
 from ..geometry import GeometryChoice, Identity
 from ..gradient import GradientChoice, Simple
 from ..models.posterior import AbstractPosterior
@@ -25,7 +24,6 @@ from ..subsample.base import SubsampleContext
 from ..subsample.replacement import NO_ROWS, WithReplacement
 from ..subsample.selection import AbstractSelection
 from ..subsample.size import as_size
-from .account import Account
 from .base import AbstractMethod, PreparedMethod, RunDefaults, check_row_access, prepare_anchor
 from .compatibility import Composition, check_composition
 from .noise_threshold import noise_threshold
@@ -126,6 +124,14 @@ class Method(AbstractMethod):
         return self.dynamics.exact_only
 
     @property
+    def exact(self) -> bool:
+        return self.dynamics.exact_only
+
+    @property
+    def unseen_by_pairs(self) -> str | None:
+        return self.dynamics.unseen_by_pairs
+
+    @property
     def axes(self) -> dict[str, str]:
         size = (
             "all rows"
@@ -181,11 +187,6 @@ class Method(AbstractMethod):
         return PreparedMethod(
             BoundKernel(make_kernel(selection=selection), posterior), anchor, rows
         )
-
-    def after_run(
-        self, run: Run, account: Account | None, stopped_by: str | None
-    ) -> Account | None:
-        return None if account is None else account.after_run(run, stopped_by)
 
 
 def _label(part: object) -> str:

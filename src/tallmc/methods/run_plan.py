@@ -29,12 +29,14 @@ class RunPlan:
     """Composition that is run."""
     kernel: AbstractKernel
     anchor: Anchor | None
-    account: Account | None
+    account: Account
     start: Float[Array, "chains d"]
     burn_in: int
     thin: int
     seed: int
     goal: Goal
+    check: bool
+    """Whether to measure the bias after the run, if the plan has not measured it."""
     n_row_evals: int
     """Rows touched by the preparation."""
     seconds: float

@@ -10,6 +10,7 @@ is an optional dependency, `pip install tallmc[reference]`, and is imported when
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import warnings
 from types import ModuleType
@@ -30,10 +31,11 @@ from ..core.outcome import Outcome, outcome_of
 from ..core.random import new_key
 from ..dynamics.accept import potential_drop
 from ..geometry import Dense, Identity
+from ..methods.account import Account
 from ..methods.base import prepare_anchor
 from ..models.posterior import AbstractPosterior
 from ..results.draws import Draws, Timing
-from ..results.run_warnings import doubts, failures
+from ..results.findings import findings
 from ..rows.sums import Sum
 
 
@@ -117,19 +119,21 @@ def nuts(
             "tallmc_version": __version__,
             "jax_version": jax.__version__,
         },
+        account=Account(None, exact=True),
     )
     covariance = None if anchor is None else anchor.covariance
-    for message in failures(result, np.full(chains, warmup + draws)) + doubts(result, covariance):
-        warnings.warn(message, SamplingWarning, stacklevel=2)
+    found = findings(result, np.full(chains, warmup + draws), covariance)
     diverged = int(stats["diverging"].sum())
     if diverged:
-        warnings.warn(
+        found.append(
             f"{diverged} of {chains * draws} draws come from a divergent trajectory: "
             "the chains may miss parts of the posterior. "
-            "Use another parametrisation, or a longer warm-up.",
-            SamplingWarning,
-            stacklevel=2,
+            "Use another parametrisation, or a longer warm-up."
         )
+    account = Account(None, doubts=tuple(found), exact=True)
+    result = dataclasses.replace(result, account=account)
+    for message in result.health.doubts:
+        warnings.warn(message, SamplingWarning, stacklevel=2)
     return result
 
 

@@ -60,7 +60,7 @@ class Draws:
     - `timing`: seconds per phase.
     - `layout`: how parameters lie in the flat vector.
     - `settings`: method, seed, burn-in, thinning, sizes and versions.
-    - `account`: the report of an automatic choice; None for a method of your own.
+    - `account`: what the method chose, why, and how large its bias is.
     - `stopped_by`: what ended the run before its goal ("Ctrl-C", "SIGTERM", a limit, the store);
         None if the run reached its goal.
 
@@ -85,7 +85,8 @@ class Draws:
     @functools.cached_property
     def health(self) -> Health:
         """What was chosen and why, estimated errors, and reasons for doubt."""
-        return assess(self.positions, self.ok, self.sample_stats, self.account)
+        account = Account(self.settings.get("method")) if self.account is None else self.account
+        return assess(self.positions, self.ok, self.sample_stats, account)
 
     @property
     def n_row_evals(self) -> int:

@@ -1,29 +1,46 @@
-"""Estimated errors of the draws, and reasons to doubt them.
+"""The verdict on draws: estimated errors, and reasons to doubt them.
 
     error of a mean   bias, measured with pairs of chains, plus Monte-Carlo error, in posterior sds
     error of an sd    the same, relative
 
 Each error is the one of the worst parameter. The Monte-Carlo error is a bound that the worst of d
 parameters exceeds in about one run of a hundred. R-hat and ESS do not detect the bias from step
-size and gradient noise. This bias comes from the account of an automatic choice. For a method of
-your own the bias is unknown, and the errors are `None`.
+size and gradient noise. This bias comes from the account of the run. There are three verdicts:
+
+    checked       the bias is known and within its budget, and nothing else speaks against the draws
+    doubtful      there is a reason not to trust the draws
+    not checked   no reason for doubt was found, but the bias is not known
 """
 
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections.abc import Mapping
 
 import numpy as np
 from jaxtyping import Bool, Float
 
 from ..methods.account import Account, Bias
-from ..statistics.convergence import HEAVY_TAIL, ess, pareto_k, rhat
-from ..statistics.moments import by_parameter
+from ..statistics.convergence import HEAVY_TAIL, Agreement, agreement, pareto_k
 
-_LARGEST_RHAT = 1.01
-_BIAS_TOLERANCE = 2.0  # multiples of the budget; a larger bias is a reason for doubt
 _FEWEST_EFFECTIVE_DRAWS = 400
+_HOW_TO_CHECK = (
+    "the bias of step size and gradient noise was not measured. "
+    "Use sample(..., check=True) or tallmc.check(posterior, method)."
+)
+
+
+class Verdict(enum.StrEnum):
+    """What is known about the draws.
+
+    >>> str(Verdict.NOT_CHECKED)
+    'not checked'
+    """
+
+    CHECKED = "checked"
+    DOUBTFUL = "doubtful"
+    NOT_CHECKED = "not checked"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,16 +53,17 @@ class Health:
     - `doubts`: reasons not to trust the draws, each with its cure.
     - `ess`: effective draws of the worst parameter.
     - `rhat`: R-hat of the worst parameter.
-    - `mean_error`: error of the worst posterior mean, in posterior sds.
-    - `sd_error`: relative error of the worst posterior sd.
+    - `mean_error`: error of the worst posterior mean, in posterior sds; None if unknown.
+    - `sd_error`: relative error of the worst posterior sd; None if unknown.
     - `inflation`: largest relative inflation of a variance by gradient noise, measured during the
         run.
     - `noise_tail`: Pareto's k of the squared gradient noise. Above 0.7 the mean of the squared
         noise, and every estimate derived from it, is unreliable.
+    - `unknown`: what is not known about the draws, with the cure; None if the bias is known.
 
-    >>> health = Health((), ("R-hat is 1.200.",), 80.0, 1.2, None, None, None, None)
-    >>> health.trusted
-    False
+    >>> health = Health((), ("R-hat is 1.200.",), 80.0, 1.2, None, None, None, None, None)
+    >>> health.verdict, health.trusted
+    (<Verdict.DOUBTFUL: 'doubtful'>, False)
     """
 
     reasons: tuple[str, ...]
@@ -56,72 +74,71 @@ class Health:
     sd_error: float | None
     inflation: float | None
     noise_tail: float | None
+    unknown: str | None
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the draws are checked, doubtful or not checked."""
+        if self.doubts:
+            return Verdict.DOUBTFUL
+        return Verdict.CHECKED if self.unknown is None else Verdict.NOT_CHECKED
 
     @property
     def trusted(self) -> bool:
-        """Whether there are no reasons for doubt."""
-        return not self.doubts
+        """Whether the bias is known to be within its budget, and nothing else raises doubts."""
+        return self.verdict is Verdict.CHECKED
 
     def __str__(self) -> str:
         lines = [f"chosen: {reason}" for reason in self.reasons]
-        lines.append(
-            f"effective draws: at least {self.ess:,.0f} per parameter; "
-            f"R-hat at most {self.rhat:.3f}"
-        )
+        agreement = "" if np.isnan(self.rhat) else f"; R-hat at most {self.rhat:.3f}"
+        if np.isfinite(self.ess):
+            lines.append(f"effective draws: at least {self.ess:,.0f} per parameter{agreement}")
         if self.mean_error is not None and self.sd_error is not None:
             lines.append(
                 f"error: posterior means within {self.mean_error:.2g} sd, "
                 f"posterior sds within {self.sd_error:.1%}"
             )
-        else:
-            lines.append("error: unknown, because the bias is not known for this method")
         if self.inflation is not None:
             lines.append(f"gradient noise: inflates variances by {self.inflation:.2%} at most")
-        verdict = (
-            "nothing speaks against these draws" if self.trusted else "do not trust these draws"
-        )
-        return "\n".join(
-            [*lines, *(f"doubt: {doubt}" for doubt in self.doubts), f"verdict: {verdict}"]
-        )
+        lines += [f"doubt: {doubt}" for doubt in self.doubts]
+        if self.unknown is not None:
+            lines.append(f"unknown: {self.unknown}")
+        meaning = {
+            Verdict.CHECKED: "nothing speaks against these draws",
+            Verdict.DOUBTFUL: "do not trust these draws",
+            Verdict.NOT_CHECKED: "nothing is known about the bias of these draws",
+        }
+        return "\n".join([*lines, f"verdict: {self.verdict}; {meaning[self.verdict]}"])
 
 
 def assess(
     positions: Float[np.ndarray, "chains draws d"],
     ok: Bool[np.ndarray, " chains"],
     sample_stats: Mapping[str, np.ndarray],
-    account: Account | None,
+    account: Account,
 ) -> Health:
-    """Compute the health of draws; `ok` marks the chains that completed."""
-    doubts = list(account.doubts) if account else []
-    failed = int((~ok).sum())
-    if failed:
-        doubts.append(f"{failed} of {len(ok)} chains failed; see draws.outcomes.")
+    """Judge the draws; `ok` marks the chains that completed."""
     complete = positions if ok.all() else positions[ok]
+    doubts = list(account.doubts)
     if not len(complete) or complete.shape[1] < 4:
-        doubts.append("too few draws for further diagnostics.")
-        return Health(
-            account.reasons if account else (), tuple(doubts), 0.0, np.inf, None, None, None, None
-        )
-    effective = by_parameter(ess, complete)
-    agreement = float(np.max(by_parameter(rhat, complete))) if len(complete) > 1 else np.nan
-    if agreement > _LARGEST_RHAT:
-        doubts.append(f"R-hat is {agreement:.3f}: the chains do not agree yet. Run longer.")
-    if effective.min() < _FEWEST_EFFECTIVE_DRAWS:
-        doubts.append(
-            f"only {effective.min():.0f} effective draws for the worst parameter. Run longer."
-        )
-    mean_error = sd_error = inflation = None
-    if account is not None and (account.exact or account.bias is not None):
-        mean_error, sd_error = _errors(account.bias, effective)
+        doubts.append("there are too few draws for diagnostics. Run longer.")
+        return _health(account, doubts, 0.0, np.nan, None, None, None)
+    try:
+        agreed = agreement(complete)
+    except ImportError as error:  # without ArviZ
+        return _health(account, doubts, np.nan, np.nan, None, None, str(error))
+    doubts += _convergence_doubts(agreed)
+    unknown = _what_is_unknown(account)
+    mean_error = sd_error = None
+    if account.exact or account.bias is not None:
+        mean_error, sd_error = _errors(account.bias, agreed)
         doubts += _bias_doubts(account)
-    if account is not None and account.inflation is not None:
-        inflation = float(account.inflation.max())
-        if inflation > 3 * account.budget.inflation:
-            cure = "Allow less inflation: Automatic(inflation=...)."
-            doubts.append(
-                f"gradient noise inflated a variance by {inflation:.1%} during the run, "
-                f"more than the pilot runs predicted. {cure}"
-            )
+    if account.inflation is not None and account.inflation.max() > 3 * account.budget.inflation:
+        cure = "Allow less inflation: Automatic(inflation=...)."
+        doubts.append(
+            f"gradient noise inflated a variance by {account.inflation.max():.1%} during the run, "
+            f"more than the pilot runs predicted. {cure}"
+        )
     tail = _noise_tail(sample_stats, ok)
     if tail is not None and tail > HEAVY_TAIL:
         cure = "Allow less noise, for example with Automatic(inflation=0.002)."
@@ -129,43 +146,89 @@ def assess(
             f"the gradient noise has a heavy tail (k = {tail:.2f}): "
             f"influential rows are rarely drawn. {cure}"
         )
-    reasons = account.reasons if account else ()
+    health = _health(
+        account, doubts, float(agreed.ess.min()), agreed.rhat, mean_error, sd_error, unknown
+    )
+    return dataclasses.replace(health, noise_tail=tail)
+
+
+def _health(
+    account: Account,
+    doubts: list[str],
+    ess: float,
+    rhat: float,
+    mean_error: float | None,
+    sd_error: float | None,
+    unknown: str | None,
+) -> Health:
+    inflation = None if account.inflation is None else float(account.inflation.max())
     return Health(
-        reasons,
+        account.reasons,
         tuple(doubts),
-        float(effective.min()),
-        agreement,
+        ess,
+        rhat,
         mean_error,
         sd_error,
         inflation,
-        tail,
+        None,
+        unknown,
     )
 
 
-def _errors(bias: Bias | None, effective: Float[np.ndarray, " d"]) -> tuple[float, float]:
+def _convergence_doubts(agreed: Agreement) -> list[str]:
+    doubts = []
+    if not agreed.reached:
+        doubts.append(
+            f"R-hat is {agreed.rhat:.3f}, and chance explains at most {agreed.limit:.3f}: "
+            "the chains do not agree yet. Run longer."
+        )
+    if agreed.ess.min() < _FEWEST_EFFECTIVE_DRAWS:
+        doubts.append(
+            f"only {agreed.ess.min():.0f} effective draws for the worst parameter. Run longer."
+        )
+    return doubts
+
+
+def _what_is_unknown(account: Account) -> str | None:
+    """Why the bias is not known, or None if it is."""
+    if account.exact or account.unmeasured is not None:
+        return account.unmeasured
+    if account.bias is None:
+        return _HOW_TO_CHECK
+    if account.bias.imprecision(account.budget) > 1:
+        return (
+            f"the bias was measured only to within {account.bias.mean_error.max():.2g} sd "
+            f"in a mean and {account.bias.sd_error.max():.1%} in an sd. Run longer."
+        )
+    return None
+
+
+def _errors(bias: Bias | None, agreed: Agreement) -> tuple[float, float]:
     # The largest absolute value of d standard normal numbers is about √(2 log 2d). It exceeds this
     # by more than 1 about once in a hundred.
-    monte_carlo = (np.sqrt(2 * np.log(2 * len(effective))) + 1) / np.sqrt(effective)
+    monte_carlo = (_typical_largest(len(agreed.ess)) + 1) / np.sqrt(agreed.ess)
     if bias is None:
         return float(monte_carlo.max()), float(monte_carlo.max() / np.sqrt(2))
-    mean = np.hypot(bias.mean, bias.mean_error) + monte_carlo
-    sd = np.hypot(bias.sd, bias.sd_error) + monte_carlo / np.sqrt(2)
-    return float(mean.max()), float(sd.max())
+    mean = np.hypot(bias.mean, bias.mean_error).max() + monte_carlo.max()
+    sd = np.hypot(bias.sd, bias.sd_error).max() + monte_carlo.max() / np.sqrt(2)
+    return float(mean), float(sd)
 
 
 def _bias_doubts(account: Account) -> list[str]:
-    """Report a bias that exceeds twice its budget by more than two standard errors."""
-    if account.bias is None:
-        return []
+    """Report a bias that exceeds its budget by more than its error explains."""
     bias, budget = account.bias, account.budget
-    mean = float((np.abs(bias.mean) - 2 * bias.mean_error).max())
-    sd = float((np.abs(bias.sd) - 2 * bias.sd_error).max())
-    if mean <= _BIAS_TOLERANCE * budget.mean_bias and sd <= _BIAS_TOLERANCE * budget.sd_bias:
+    if bias is None or bias.excess(budget, max(2.0, _typical_largest(len(bias.mean)))) <= 1:
         return []
     return [
-        f"step size and gradient noise shift posterior means by {mean:.2g} sd "
-        f"and posterior sds by {sd:.1%}."
+        f"step size and gradient noise shift posterior means by {np.abs(bias.mean).max():.2g} sd "
+        f"and posterior sds by {np.abs(bias.sd).max():.1%}. "
+        "Make the step size smaller or the subsample larger."
     ]
+
+
+def _typical_largest(count: int) -> float:
+    """About the largest absolute value of `count` standard normal numbers."""
+    return float(np.sqrt(2 * np.log(2 * count)))
 
 
 def _noise_tail(

@@ -7,9 +7,10 @@ too large gives a high ESS, an R-hat of 1 and a wrong answer. `ksd` measures tha
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.special
 from jaxtyping import ArrayLike, Float
 
 from ..core.arrays import check_numeric
@@ -17,6 +18,12 @@ from ..core.errors import InvalidInput
 from .moments import by_parameter
 
 HEAVY_TAIL = 0.7  # a mean is unreliable above this Pareto k (Vehtari et al., 2024)
+_LARGEST_RHAT = 1.01
+_FALSE_ALARMS = 0.01  # probability that chains in equilibrium are found to disagree
+_LARGEST_LIMIT = 1.1
+# With many short chains the halves of one chain say little. Groups of chains are compared instead.
+_MANY_CHAINS, _FEW_DRAWS, _GROUPS = 64, 200, 16
+_MOST_EXAMINED = 256  # parameters per criterion; ArviZ takes milliseconds for each
 
 
 def ess(positions: ArrayLike) -> Float[np.ndarray, " d"]:
@@ -65,8 +72,93 @@ def rhat(positions: ArrayLike) -> Float[np.ndarray, " d"]:
 
 
 def effective_draws(positions: Float[np.ndarray, "chains draws d"]) -> float:
-    """The smallest ESS over the parameters, computed for a few parameters at a time."""
-    return float(np.min(by_parameter(ess, positions)))
+    """The smallest ESS over the parameters."""
+    return float(np.min(by_parameter(ess, positions[:, :, suspects(positions)])))
+
+
+class Agreement(NamedTuple):
+    """How well the chains agree, and how many independent draws they are worth."""
+
+    ess: Float[np.ndarray, " k"]
+    """Effective draws of the examined parameters."""
+    rhat: float
+    """R-hat of the worst parameter; NaN with one chain."""
+    limit: float
+    """Largest R-hat that chance explains for that parameter."""
+    parameters: np.ndarray
+    """The examined parameters: all, or the worst ones by cheaper criteria."""
+
+    @property
+    def reached(self) -> bool:
+        """Whether R-hat gives no reason to doubt that the chains have the same law."""
+        return not self.rhat > self.limit
+
+
+def agreement(positions: Float[np.ndarray, "chains draws d"]) -> Agreement:
+    """Judge R-hat against its own distribution.
+
+    Chains in equilibrium have R̂² ≈ 1 − 1/n + (m/ESS) χ²/(m − 1), where χ² has m − 1 degrees of
+    freedom, m is the number of half chains and n their length. The largest of d such numbers grows
+    with d. The limit is the larger of 1.01 and the value that the worst of all parameters exceeds
+    in one run of a hundred. With many short chains, m groups of chains replace the half chains:
+    this is the nested R-hat of Margossian et al. (2024).
+
+    >>> import numpy as np
+    >>> positions = np.random.default_rng(0).normal(size=(8, 500, 3))
+    >>> agreement(positions).reached
+    True
+    >>> agreement(positions + np.arange(8)[:, None, None]).reached
+    False
+    """
+    n_chains, n_draws, dim = positions.shape
+    examined = suspects(positions)
+    chosen = positions if len(examined) == dim else positions[:, :, examined]
+    effective = by_parameter(ess, chosen)
+    if n_chains == 1:
+        return Agreement(effective, np.nan, np.nan, examined)
+    if n_chains >= _MANY_CHAINS and n_draws < _FEW_DRAWS:
+        groups, excess = _GROUPS, 0.0
+        whole = n_chains // groups * groups
+        found = by_parameter(_nested_rhat, chosen[:whole])
+    else:
+        groups, excess = 2 * n_chains, -2 / n_draws
+        found = by_parameter(rhat, chosen)
+    chance = scipy.special.chdtri(groups - 1, _FALSE_ALARMS / (2 * dim)) / (groups - 1)
+    limits = np.sqrt(np.maximum(1 + excess + chance * groups / effective, 1))
+    limits = np.clip(limits, _LARGEST_RHAT, _LARGEST_LIMIT)
+    # A constant parameter has no R-hat. Its chains agree.
+    worst = int(np.argmax(np.nan_to_num(found - limits, nan=-np.inf)))
+    return Agreement(effective, float(found[worst]), float(limits[worst]), examined)
+
+
+def suspects(positions: Float[np.ndarray, "chains draws d"]) -> np.ndarray:
+    """The parameters most likely to have the smallest ESS or the largest R-hat.
+
+    All parameters, unless there are many. Then the worst by the spread of the chains' means and by
+    the autocorrelation at lag one, which take no ranks and no Fourier transforms.
+    """
+    dim = positions.shape[2]
+    if dim <= 2 * _MOST_EXAMINED:
+        return np.arange(dim)
+
+    def criteria(some: Float[np.ndarray, "chains draws k"]) -> np.ndarray:
+        centred = some - some.mean(axis=(0, 1))
+        variance = np.maximum(np.mean(centred**2, axis=(0, 1)), np.finfo(float).tiny)
+        half = some.shape[1] // 2
+        halves = np.concatenate([centred[:, :half].mean(axis=1), centred[:, half:].mean(axis=1)])
+        lagged = np.mean(centred[:, 1:] * centred[:, :-1], axis=(0, 1))
+        return np.stack([np.var(halves, axis=0) / variance, lagged / variance], axis=1)
+
+    found = by_parameter(criteria, positions)
+    worst = np.argsort(found, axis=0)[-_MOST_EXAMINED:]
+    return np.unique(worst)
+
+
+def _nested_rhat(positions: Float[np.ndarray, "chains draws k"]) -> Float[np.ndarray, " k"]:
+    ids = np.arange(len(positions)) % _GROUPS
+    return _array_stats().rhat_nested(
+        _check_positions(positions, min_chains=_GROUPS), ids, chain_axis=0, draw_axis=1
+    )
 
 
 def pareto_k(values: ArrayLike) -> float:

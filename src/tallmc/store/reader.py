@@ -20,8 +20,9 @@ import numpy as np
 from ..core.layout import Layout
 from ..core.outcome import Outcome
 from ..engine.sinks import DrawBlock, Snapshot
-from ..methods.account import Account
+from ..methods.account import Account, Bias
 from ..results.draws import Draws, Timing
+from ..results.findings import findings
 from .arrays import read_arrays
 from .chunks import read_block
 from .files import StoreError, blaming
@@ -114,8 +115,7 @@ def _draws_of(opened: OpenStore) -> Draws:
         raise StoreError(opened.path, "name the parameters of its draws", list(names))
     seconds = progress.get("seconds", {})
     method = content["method"] and decode_method(content["method"], opened.setup.group("method"))
-    account = opened.setup.account
-    return Draws(
+    draws = Draws(
         positions=whole.positions,
         sample_stats=whole.stats,
         outcomes=tuple(Outcome(int(code)) for code in state.leaves[".outcome"]),
@@ -131,19 +131,31 @@ def _draws_of(opened: OpenStore) -> Draws:
             "tallmc_version": content["environment"]["tallmc"],
             "jax_version": content["environment"]["jax"],
         },
-        account=None if account is None else _account_after_run(account, method, progress),
+        account=_account_after_run(opened, method),
         stopped_by=progress.get("stopped_by"),
     )
+    if "doubts" in progress or draws.account is None:
+        return draws
+    # The run was killed: what it would have reported is computed from what it left.
+    covariance = opened.setup.arrays.get("anchor/covariance")
+    found = findings(draws, np.asarray(state.leaves[".failed_at"]), covariance)
+    return dataclasses.replace(draws, account=draws.account.doubting(*found))
 
 
-def _account_after_run(account: Account, method: Any, progress: dict[str, Any]) -> Account:
-    inflation = progress.get("inflation")
-    doubts = tuple(map(str, progress.get("doubts", account.doubts)))
+def _account_after_run(opened: OpenStore, method: Any) -> Account | None:
+    account, progress = opened.setup.account, opened.manifest.progress
+    if account is None:
+        return None
+    inflation, bias = progress.get("inflation"), progress.get("bias")
     return dataclasses.replace(
         account,
         method=method,
-        doubts=doubts,
+        doubts=tuple(map(str, progress.get("doubts", account.doubts))),
         inflation=None if inflation is None else np.asarray(inflation, float),
+        bias=account.bias
+        if bias is None
+        else Bias(**{name: np.asarray(values, float) for name, values in bias.items()}),
+        unmeasured=progress.get("unmeasured", account.unmeasured),
     )
 
 

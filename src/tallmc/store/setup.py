@@ -72,7 +72,7 @@ class Setup:
 
     @property
     def account(self) -> Account | None:
-        """The account of the automatic choice before the run, without its method."""
+        """The account before the run, without its method."""
         stored, bias = self.content["account"], self.group("bias")
         if stored is None:
             return None
@@ -83,6 +83,7 @@ class Setup:
             doubts=tuple(map(str, stored["doubts"])),
             bias=Bias(**bias) if bias else None,
             exact=bool(stored["exact"]),
+            unmeasured=stored.get("unmeasured"),
         )
 
 
@@ -96,9 +97,8 @@ def make_setup(plan: RunPlan, folder: Folder) -> Setup:
         not_data = None
     except NotSerialisable as error:
         method, not_data = None, str(error)
-    account = plan.account
-    if account is not None and account.bias is not None:
-        groups["bias"] = account.bias._asdict()
+    if plan.account.bias is not None:
+        groups["bias"] = plan.account.bias._asdict()
     arrays = {
         f"{group}/{name}": np.asarray(values)
         for group, found in groups.items()
@@ -113,9 +113,10 @@ def make_setup(plan: RunPlan, folder: Folder) -> Setup:
         "burn_in": plan.burn_in,
         "thin": plan.thin,
         "goal": plan.goal._asdict(),
+        "check": plan.check,
         "n_row_evals": plan.n_row_evals,
         "seconds": plan.seconds,
-        "account": None if account is None else _account_content(account),
+        "account": _account_content(plan.account),
         "anchor": None if plan.anchor is None else _anchor_numbers(plan.anchor),
         "posterior": fingerprint(posterior),
         "n_rows": posterior.n_rows,
@@ -186,12 +187,15 @@ def restored(setup: Setup, posterior: AbstractPosterior, method: AbstractMethod 
         method=chosen,
         kernel=kernel,
         anchor=anchor,
-        account=None if account is None else dataclasses.replace(account, method=chosen),
+        account=Account(chosen, exact=chosen.exact)
+        if account is None
+        else dataclasses.replace(account, method=chosen),
         start=jnp.asarray(setup.arrays["start"]),
         burn_in=content["burn_in"],
         thin=content["thin"],
         seed=content["seed"],
         goal=setup.goal,
+        check=bool(content.get("check", False)),
         n_row_evals=content["n_row_evals"],
         seconds=content["seconds"],
     )
@@ -207,6 +211,7 @@ def _account_content(account: Account) -> dict[str, Any]:
         "reasons": list(account.reasons),
         "doubts": list(account.doubts),
         "exact": account.exact,
+        "unmeasured": account.unmeasured,
     }
 
 

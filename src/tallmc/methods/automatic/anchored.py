@@ -37,7 +37,7 @@ from ...subsample.weights import residual_weights
 from ..account import Account, ErrorBudget
 from ..base import PreparedMethod
 from ..method import Method
-from .pair import Pilot, run_pairs
+from .pilot import Pilot, run_pairs
 
 _PAIRS = 16
 _PILOT_ROWS = 64

@@ -23,13 +23,12 @@ from ...anchor.anchor import Anchor, AnchorLevel, laplace
 from ...core.errors import PreparationError, check_number
 from ...core.random import new_key, standard_normal
 from ...dynamics.base import Curvature
-from ...engine.run import Run
 from ...geometry import Dense, Diagonal
 from ...models.base import AbstractModel
 from ...models.posterior import AbstractPosterior
 from ...rows.base import RowAccess, RowBlock
 from ...rows.sums import Sum
-from ..account import Account, ErrorBudget
+from ..account import ErrorBudget
 from ..base import AbstractMethod, PreparedMethod, RunDefaults, prepare_anchor
 from .anchored import AnchoredPlanner
 from .exact import exact_plan
@@ -77,6 +76,14 @@ class Automatic(AbstractMethod):
         return False
 
     @property
+    def exact(self) -> bool:
+        return False
+
+    @property
+    def unseen_by_pairs(self) -> None:
+        return None
+
+    @property
     def axes(self) -> dict[str, str]:
         return dict.fromkeys(
             ("dynamics", "gradient", "subsample", "size"), "chosen for the posterior"
@@ -103,11 +110,6 @@ class Automatic(AbstractMethod):
             posterior, found, order=2, geometry=Dense(), stiffness=1.0, budget=budget, seed=seed
         )
         return anchored.plan() or _exact_fallback(anchored)
-
-    def after_run(
-        self, run: Run, account: Account | None, stopped_by: str | None
-    ) -> Account | None:
-        return None if account is None else account.after_run(run, stopped_by)
 
 
 def _exact_fallback(planner: AnchoredPlanner) -> PreparedMethod:

@@ -52,7 +52,6 @@ from ...dynamics.base import (
     Suggestion,
 )
 from ...engine.kernel import AbstractKernel, BoundKernel, ChainState, Drawn, Gathered, KernelStep
-from ...engine.run import Run
 from ...geometry import GeometryChoice, Identity
 from ...models.families import Bernoulli
 from ...models.generalised_linear import GeneralisedLinear
@@ -63,7 +62,6 @@ from ...rows.resident import ResidentRows
 from ...rows.sums import Sum
 from ...schedule import AbstractSchedule, as_schedule, in_precision
 from ...subsample.selection import Estimate, Memory, Transition
-from ..account import Account
 from ..base import AbstractMethod, PreparedMethod, RunDefaults, check_row_access, prepare_anchor
 from .bits import WORD, BrightRows, pack
 from .bound import Bound, tangent_bound
@@ -331,6 +329,14 @@ class FlyMC(AbstractMethod):
         return False
 
     @property
+    def exact(self) -> bool:
+        return True
+
+    @property
+    def unseen_by_pairs(self) -> None:
+        return None
+
+    @property
     def axes(self) -> dict[str, str]:
         dynamics = type(_PROPOSALS[self.proposal]).__name__
         return {
@@ -369,11 +375,6 @@ class FlyMC(AbstractMethod):
             n_rows=posterior.n_rows,
         )
         return PreparedMethod(BoundKernel(kernel, posterior), anchor, rows + posterior.n_rows)
-
-    def after_run(
-        self, run: Run, account: Account | None, stopped_by: str | None
-    ) -> Account | None:
-        return account
 
 
 def _kind(posterior: AbstractPosterior) -> str:

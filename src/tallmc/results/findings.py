@@ -1,4 +1,4 @@
-"""Warnings about a run, each with its cure.
+"""Problems that a run shows, each with its cure. They become doubts of its account.
 
 R-hat and ESS detect none of these problems.
 """
@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..core.outcome import Outcome
+from ..methods.account import Account
 from ..models.posterior import AbstractPosterior
 from ..statistics.moments import moments
 from .draws import Draws
@@ -21,7 +22,14 @@ _MOST_CHAINS_NAMED = 5
 _USE_FLOAT64 = 'Use float64 (jax.config.update("jax_enable_x64", True) before making the posterior)'
 
 
-def failures(draws: Draws, failed_at: np.ndarray) -> list[str]:
+def findings(
+    draws: Draws, failed_at: np.ndarray, covariance: Array | np.ndarray | None
+) -> list[str]:
+    """All problems visible in the draws; `covariance` is that of the anchor's Gaussian."""
+    return _failures(draws, failed_at) + _visible_problems(draws, covariance)
+
+
+def _failures(draws: Draws, failed_at: np.ndarray) -> list[str]:
     """Which chains failed, and at which step."""
     found = []
     for outcome in sorted(set(draws.outcomes) - {Outcome.OK}):
@@ -40,11 +48,10 @@ def failures(draws: Draws, failed_at: np.ndarray) -> list[str]:
     return found
 
 
-def doubts(draws: Draws, covariance: Array | np.ndarray | None) -> list[str]:
-    """Problems visible in the draws.
+def _visible_problems(draws: Draws, covariance: Array | np.ndarray | None) -> list[str]:
+    """Chains that never moved, draws that are too wide, uncorrected noise, coarse positions.
 
-    These are chains that never moved, draws far wider than the anchor's Gaussian, uncorrected
-    gradient noise, and positions that the floating-point type resolves too coarsely.
+    Draws far wider than the anchor's Gaussian are no problem if their bias is known.
     """
     complete = draws.positions if draws.ok.all() else draws.positions[draws.ok]
     if complete.shape[1] < 2 or not len(complete):
@@ -58,7 +65,7 @@ def doubts(draws: Draws, covariance: Array | np.ndarray | None) -> list[str]:
             "Change the step size or the start."
         ]
     found = []
-    if covariance is not None:
+    if covariance is not None and not _bias_is_known(draws.account):
         ratio = sd / np.sqrt(np.diag(np.asarray(covariance, np.float64)))
         if ratio.max() > _LARGEST_SD_RATIO:
             found.append(
@@ -84,6 +91,10 @@ def doubts(draws: Draws, covariance: Array | np.ndarray | None) -> list[str]:
             f"{_USE_FLOAT64}, or centre the data."
         )
     return found
+
+
+def _bias_is_known(account: Account | None) -> bool:
+    return account is not None and (account.exact or account.bias is not None)
 
 
 def coarse_potential(posterior: AbstractPosterior, position: Float[Array, " d"]) -> list[str]:
