@@ -27,7 +27,7 @@ def dynamics() -> dict[str, tuple[tallmc.Method, str]]:
         "psgld, no Γ": (tallmc.psgld(STEP_SIZE, SIZE, gamma=False), "≤ 1.5"),
         "sghmc": (tallmc.sghmc(MOMENTUM_STEP, SIZE, FRICTION), "≤ 1.5"),
         "sg_baoab": (tallmc.sg_baoab(MOMENTUM_STEP, SIZE, FRICTION), "≤ 1.5"),
-        "sghmc_trajectories": (tallmc.sghmc_trajectories(MOMENTUM_STEP, SIZE, length=10), ""),
+        "sghmc_trajectories": (tallmc.sghmc_trajectories(MOMENTUM_STEP, SIZE, 10, FRICTION), ""),
         "sgnht": (tallmc.sgnht(MOMENTUM_STEP, SIZE, FRICTION), "≤ 1.5"),
         "sgld, dense geometry": (
             tallmc.Method(size=SIZE, step_size=0.01, geometry=tallmc.geometry.Dense()),

@@ -73,7 +73,7 @@ DYNAMICS = {
     "rmsprop": RMSprop(),
     "riemannian-langevin": RiemannianLangevin(),
     "underdamped": Underdamped(friction=3.0),
-    "trajectories": Hamiltonian(length=3),
+    "trajectories": Hamiltonian(length=3, friction=3.0),
     "splitting": Splitting(friction=3.0),
     "nose-hoover": NoseHoover(friction=3.0),
     "riemannian-hamiltonian": RiemannianHamiltonian(friction=10.0),

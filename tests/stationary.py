@@ -100,7 +100,7 @@ def recursion(dynamics, step_size: float, d: int) -> Recursion:
             damp = half @ np.block([[one, zero], [zero, c * one]])
             kick = half @ np.vstack([zero, -h / 2 * (1 + c) * C.T])
             noise = half @ np.vstack([zero, np.sqrt(1 - c**2) * one])
-            return Recursion(damp @ half, kick, noise, half[:d], dynamics.length)
+            return Recursion(damp @ half, kick, noise, half[:d], int(dynamics.length))
     raise TypeError(f"no law for {type(dynamics).__name__}")
 
 
@@ -223,7 +223,7 @@ def law_z(
 
     Standard errors come from the spread between chains.
     """
-    thin = getattr(bound.composition.dynamics, "length", 1)
+    thin = int(getattr(bound.composition.dynamics, "length", 1))
     options = {"chains": chains, "steps": steps, "burn_in": 200 * thin, "seed": seed, "thin": thin}
     centred = run_chains(bound, start=law.mean, **options) - law.mean
     estimates = {

@@ -32,7 +32,7 @@ CASES = {
         lambda: Hamiltonian(3, -1.0),
         "friction must be a finite number and >= 0",
     ),
-    "trajectory": (lambda: Hamiltonian(0), "length must be an int of at least 1"),
+    "trajectory": (lambda: Hamiltonian(0, 1.0), "length must be an int of at least 1"),
     "decay": (lambda: RMSprop(decay=1.5), "decay must be a finite number and >= 0 and <= 1"),
     "gamma term": (lambda: RMSprop(gamma=1), "gamma must be True or False"),
     "metric": (lambda: RiemannianLangevin("euclid"), 'metric must be "fisher" or a function'),

@@ -25,7 +25,7 @@ RUNS = {
     "asgld_cv": tallmc.asgld_cv(0.01, noise_threshold=10.0),
     "mala": tallmc.mala(0.05),
     "svrg-trajectories": tallmc.Method(
-        dynamics=Hamiltonian(5), gradient=SVRG(17), size=3, step_size=0.1
+        dynamics=Hamiltonian(5, 0.5), gradient=SVRG(17), size=3, step_size=0.1
     ),
     "saga-bandit-thermostat": tallmc.Method(
         dynamics=NoseHoover(2.0), gradient=SAGA(), subsample=Bandit(), size=3, step_size=0.02

@@ -440,8 +440,8 @@ MOMENTUM = {
         other_momentum(0.0, np.sqrt(0.5)),
     ),
     "momentum-never-refreshed": (Hamiltonian(4, 1.0), 0.3, other_momentum(1.0, 0.0)),
-    "position-moves-first": (Hamiltonian(1), 0.3, euler_kick(1.0)),
-    "whole-kick-after-a-refresh": (Hamiltonian(1), 0.3, euler_kick(0.0)),
+    "position-moves-first": (Hamiltonian(1, 0.0), 0.3, euler_kick(1.0)),
+    "whole-kick-after-a-refresh": (Hamiltonian(1, 0.0), 0.3, euler_kick(0.0)),
     # Without any drag the chains would run away.
     "half-of-the-drag-forgotten": (Underdamped(6.0), 0.2, scaled_friction(drag=0.5)),
     "noise-of-one-friction": (Underdamped(6.0), 0.2, scaled_friction(noise=np.sqrt(0.5))),

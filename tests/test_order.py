@@ -136,7 +136,7 @@ GAUSSIAN_CASES = {
     "langevin": (Langevin(), 0.2, 1),
     "underdamped": (Underdamped(6.0), 0.2, 1),
     "trajectories": (Hamiltonian(length=3, friction=1.0), 0.4, 2),
-    "trajectories-of-one-step": (Hamiltonian(length=1), 0.4, 2),
+    "trajectories-of-one-step": (Hamiltonian(length=1, friction=0.0), 0.4, 2),
     "riemannian-langevin": (RiemannianLangevin(), 0.5, 1),
     "riemannian-hamiltonian": (RiemannianHamiltonian(friction=20.0), 0.2, 1),
 }

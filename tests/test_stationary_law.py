@@ -11,7 +11,14 @@ import pytest
 
 import tallmc
 from problems import exact_posterior, linear, slow_after
-from stationary import Law, exact_law, fixed_point, gradient_covariance, largest_z, law_z
+from stationary import (
+    Law,
+    exact_law,
+    fixed_point,
+    gradient_covariance,
+    largest_z,
+    law_z,
+)
 from tallmc.dynamics import (
     Hamiltonian,
     Langevin,
@@ -21,6 +28,7 @@ from tallmc.dynamics import (
     Splitting,
     Underdamped,
 )
+from tallmc.engine.kernel import BoundKernel
 from tallmc.engine.run import Run, chain_keys
 from tallmc.geometry import Dense, Diagonal, Identity
 from tallmc.gradient import ControlVariate, Full, Simple
@@ -247,3 +255,37 @@ def test_ewsg_law_without_an_index_chain_is_the_lyapunov_solution():
         np.testing.assert_allclose(value, expected, rtol=1e-9)
     fewer, more = (ewsg_law(posterior, EWSG_STEP, 1, 1, points) for points in (501, 1001))
     np.testing.assert_allclose(fewer.covariance, more.covariance, rtol=1e-6)
+
+
+def test_trajectories_without_friction_gain_energy_from_gradient_noise():
+    """The excess grows with the length; friction bounds it. So the friction must be given."""
+    excess = {}
+    for length, friction in ((5, 0.0), (20, 0.0), (20, 4.0)):
+        parts = {"dynamics": Hamiltonian(length, friction), "step_size": 0.1}
+        noisy = tallmc.Method(**parts, size=2).prepare(linear()).kernel
+        exact = tallmc.Method(**parts, gradient=Full(), subsample=AllRows()).prepare(linear())
+        variances = [np.trace(exact_law(of, 0.1).covariance) for of in (noisy, exact.kernel)]
+        excess[length, friction] = variances[0] / variances[1] - 1
+    assert excess[20, 0.0] > 3 * excess[5, 0.0] > 0, excess
+    assert excess[20, 4.0] < excess[20, 0.0] / 2, excess
+    with pytest.raises(TypeError, match="friction"):
+        Hamiltonian(length=5)  # type: ignore[call-arg]
+
+
+def test_chains_of_one_run_may_have_trajectories_of_different_lengths():
+    """Each has the bits of a run of its own, so coupled pairs can differ in the length alone."""
+    kernels = [
+        tallmc.Method(dynamics=Hamiltonian(length, 1.0), size=2, step_size=0.2)
+        .prepare(linear())
+        .kernel
+        for length in (3, 6)
+    ]
+    together = run_of(BoundKernel.side_by_side(kernels))
+    for chain, kernel in enumerate(kernels):
+        np.testing.assert_array_equal(together[chain], run_of(kernel)[chain])
+
+
+def run_of(bound, chains=2, steps=20):
+    run = Run(bound, chain_keys(0, chains), jnp.zeros((chains, 2)), burn_in=0, thin=1, draws=steps)
+    run.run_to(steps)
+    return run.positions()

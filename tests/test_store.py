@@ -36,7 +36,7 @@ RUNS = {
     "schedule": tallmc.sgld(Polynomial(0.05, 10.0, 0.55), size=3, replace=False),
     "cyclical": tallmc.sgld(Cyclical(0.05, 20, 0.5), size=3),
     "svrg-trajectories": tallmc.Method(
-        dynamics=Hamiltonian(5), gradient=SVRG(17), size=3, step_size=0.1
+        dynamics=Hamiltonian(5, 0.5), gradient=SVRG(17), size=3, step_size=0.1
     ),
     "carried-index": tallmc.ewsg(0.02, size=3, friction=4.0, carry=True),
     "corrected": tallmc.cp_sghmc(0.02, size=6, friction=4.0, strata=STRATA),

@@ -10,13 +10,15 @@ in the same direction. The inner step is symmetric, so the bias is of order ε²
 form with full Euler kicks makes the first kick of each trajectory a half kick too large: with L = 1
 the variance is half the correct one at any ε, or, if the position moves first, the gradient never
 reaches the position. A step here is one inner step; thin by L to keep the ends of trajectories.
+
+Without friction nothing removes the energy that gradient noise adds during a trajectory: the excess
+variance grows with L. γ = 0 is for exact gradients.
 """
 
 from __future__ import annotations
 
 import dataclasses
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
@@ -54,17 +56,17 @@ class HamiltonianDynamics(AbstractDynamics):
 
     - `geometry`: the linear map C of the coordinates.
     - `friction`: the friction γ.
-    - `length`: L, the inner steps per trajectory.
+    - `length`: L, the inner steps per trajectory. An array, so chains of one run may differ in it.
 
     >>> import jax.numpy as jnp, tallmc
     >>> from tallmc.core.linear_maps import IdentityMap
-    >>> tallmc.dynamics.HamiltonianDynamics(IdentityMap(), jnp.zeros(()), length=10).length
-    10
+    >>> tallmc.dynamics.HamiltonianDynamics(IdentityMap(), jnp.zeros(()), jnp.int32(10)).length
+    Array(10, dtype=int32)
     """
 
     geometry: AbstractLinearMap
     friction: Float[Array, ""]
-    length: int = eqx.field(static=True)
+    length: Int[Array, ""]
     evaluates_at_start = False
 
     def init(
@@ -105,17 +107,17 @@ class Hamiltonian(DynamicsChoice):
     **Arguments:**
 
     - `length`: L, the inner steps per trajectory.
-    - `friction`: the friction γ, zero or positive.
+    - `friction`: the friction γ, positive; zero only with exact gradients.
 
     **Raises:** `InvalidInput` if `length` is not a positive int or `friction` is negative.
 
     >>> import tallmc
-    >>> tallmc.dynamics.Hamiltonian(length=10)
-    Hamiltonian(length=10, friction=0.0)
+    >>> tallmc.dynamics.Hamiltonian(length=10, friction=2.0)
+    Hamiltonian(length=10, friction=2.0)
     """
 
     length: int
-    friction: float = 0.0
+    friction: float
     needs = AnchorLevel.NOTHING
     exact_only = False
     takes_geometry = True
@@ -128,10 +130,9 @@ class Hamiltonian(DynamicsChoice):
 
     def suggest(self, curvature: Curvature) -> Suggestion:
         rule = "1 / root of the largest curvature"
-        others = {"length": _SUGGESTED_LENGTH}
+        others = {"length": _SUGGESTED_LENGTH, "friction": 2 * curvature.smallest**0.5}
         return Suggestion(curvature.largest**-0.5, rule, _SUGGESTED_LENGTH, others)
 
     def prepare(self, context: DynamicsContext) -> HamiltonianDynamics:
-        return HamiltonianDynamics(
-            context.geometry, jnp.asarray(self.friction, context.posterior.dtype), self.length
-        )
+        friction = jnp.asarray(self.friction, context.posterior.dtype)
+        return HamiltonianDynamics(context.geometry, friction, jnp.int32(self.length))

@@ -162,7 +162,9 @@ METHODS = {
     "sghmc": Named(sghmc, "Nemeth (2021), Table 1", {"size": 2, "friction": 1.0}),
     "sghmc_cv": Named(sghmc_cv, "Nemeth (2021), section 6", {"size": 2, "friction": 1.0}),
     "sghmc_cv_ps": Named(sghmc_cv_ps, "eqs. 12, 16", {"size": 2, "friction": 1.0}),
-    "sghmc_trajectories": Named(sghmc_trajectories, "Chen et al. (2014)", {"size": 2, "length": 5}),
+    "sghmc_trajectories": Named(
+        sghmc_trajectories, "Chen et al. (2014)", {"size": 2, "length": 5, "friction": 1.0}
+    ),
     "sg_baoab": Named(sg_baoab, "Leimkuhler and Matthews (2013)", {"size": 2, "friction": 1.0}),
     "sgnht": Named(sgnht, "Nemeth (2021), Table 1", {"size": 2, "friction": 1.0}),
     "sgnht_cv": Named(sgnht_cv, "Nemeth (2021), section 6", {"size": 2, "friction": 1.0}),

@@ -87,9 +87,7 @@ def sghmc_cv_ps(step_size: StepSize, size: Size, friction: float, floor: float =
     )
 
 
-def sghmc_trajectories(
-    step_size: StepSize, size: Size, length: int, friction: float = 0.0
-) -> Method:
+def sghmc_trajectories(step_size: StepSize, size: Size, length: int, friction: float) -> Method:
     """SGHMC in trajectories: a new momentum per trajectory, a new subsample per step.
 
     **Arguments:**
@@ -97,15 +95,15 @@ def sghmc_trajectories(
     - `step_size`: the step size ε, a number or a schedule.
     - `size`: rows per step, a number or a size choice.
     - `length`: steps per trajectory.
-    - `friction`: the friction γ, zero or positive.
+    - `friction`: the friction γ. With 0 the energy that gradient noise adds grows with `length`.
 
     **Returns:** a `Method`.
 
     **Raises:** `InvalidInput` if an argument is out of its range.
 
     >>> import tallmc
-    >>> tallmc.sghmc_trajectories(step_size=0.1, size=2, length=5).dynamics
-    Hamiltonian(length=5, friction=0.0)
+    >>> tallmc.sghmc_trajectories(step_size=0.1, size=2, length=5, friction=1.0).dynamics
+    Hamiltonian(length=5, friction=1.0)
     """
     return Method(dynamics=Hamiltonian(length, friction), size=size, step_size=step_size)
 
