@@ -18,11 +18,11 @@ from tallmc.dynamics import Langevin, Underdamped
 from tallmc.dynamics.langevin import LangevinState
 from tallmc.dynamics.momentum import MomentumState
 from tallmc.engine.kernel import ChainState, Drawn
-from tallmc.geometry import Dense
+from tallmc.geometry import Dense, Diagonal
 from tallmc.gradient import SAGA, SVRG, ControlVariate, Simple
 from tallmc.subsample import ExponentiallyWeighted, Preferential, Uniform
 from tallmc.subsample.exponential import ChainDraws
-from tallmc.subsample.selection import Memory, Transition
+from tallmc.subsample.selection import Estimate, Memory, Transition
 
 STEP, FRICTION = 0.4, 1.3
 MOMENTUM, POSITION = np.array([0.8, -0.5]), np.array([0.7, -1.3])
@@ -108,7 +108,7 @@ def test_every_step_of_the_index_chain_is_the_papers(guess, size, base):
     )
     transition = Transition(
         jnp.asarray(x_of_the_paper("at_rest", h, FRICTION, MOMENTUM)),
-        jnp.asarray(x_of_the_paper("to_zero", h, FRICTION, MOMENTUM)),
+        lambda: jnp.asarray(x_of_the_paper("to_zero", h, FRICTION, MOMENTUM)),
         jnp.asarray(a),
         IdentityMap(),
     )
@@ -321,3 +321,33 @@ def test_overdamped_choice_turns_where_appendix_e_says():
         log_uniform = [weight[j] - weight[i] + offset]
         moved = step_without_noise(bound, motion, [(i,), (j,)], log_uniform).position
         np.testing.assert_allclose(moved, POSITION - h * G[chosen], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "geometry",
+    [Dense([[0.3, 0.1], [0.1, 0.2]]), Diagonal([0.5, 0.2])],
+    ids=["dense", "diagonal"],
+)
+@pytest.mark.parametrize("dynamics", [Langevin(), Underdamped(FRICTION)], ids=["over", "under"])
+def test_the_move_to_zero_ends_at_zero_in_any_geometry(dynamics, geometry):
+    """x is the noise of a move to zero when there is no gradient.
+
+    The position of Langevin dynamics moves, and the momentum of underdamped dynamics.
+    """
+    method = tallmc.Method(dynamics=dynamics, size=1, step_size=STEP, geometry=geometry)
+    prepared = method.prepare(logistic(n_rows=4)).kernel.kernel.dynamics
+    overdamped = isinstance(dynamics, Langevin)
+    state = (
+        LangevinState(jnp.asarray(POSITION))
+        if overdamped
+        else MomentumState(jnp.asarray(POSITION), jnp.asarray(MOMENTUM))
+    )
+    asked = []
+
+    def no_gradient(position, transition):
+        asked.append(transition)
+        return Estimate(jnp.zeros_like(position), jnp.int32(0), Memory())
+
+    prepared.step(state, no_gradient, jnp.asarray(STEP), jnp.zeros(2))
+    ended = prepared.step(state, no_gradient, jnp.asarray(STEP), asked[0].to_zero()).state
+    np.testing.assert_allclose(ended.position if overdamped else ended.momentum, 0, atol=1e-12)

@@ -67,10 +67,12 @@ class LangevinDynamics(AbstractDiffusion):
         noise: Float[Array, " d"],
     ) -> DynamicsStep:
         root = jnp.sqrt(step_size)
-        estimate = evaluate(
-            state.position,
-            Transition(jnp.zeros_like(noise), -state.position / root, root / 2, self.geometry),
-        )
+
+        def to_zero() -> Float[Array, " d"]:
+            return -self.geometry.solve(state.position) / root
+
+        transition = Transition(jnp.zeros_like(noise), to_zero, root / 2, self.geometry)
+        estimate = evaluate(state.position, transition)
         injected = reduced_noise(noise, estimate.noise, step_size / 4)
         move = root * injected.noise - step_size / 2 * self.geometry.pull(estimate.gradient)
         moved = LangevinState(state.position + self.geometry.push(move))

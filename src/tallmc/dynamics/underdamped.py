@@ -73,9 +73,11 @@ class UnderdampedDynamics(AbstractDiffusion):
         h, momentum = step_size / 2, state.momentum
         sd = jnp.sqrt(2 * self.friction * h)
         at_rest = h * self.friction * momentum / sd
-        estimate = evaluate(
-            state.position, Transition(at_rest, at_rest - momentum / sd, h / sd, self.geometry)
-        )
+
+        def to_zero() -> Float[Array, " d"]:  # of the momentum, which has no C: ρ ~ N(0, I)
+            return at_rest - state.momentum / sd
+
+        estimate = evaluate(state.position, Transition(at_rest, to_zero, h / sd, self.geometry))
         added = drag(momentum, estimate.noise if self.adds_friction else None, h)
         injected = reduced_noise(
             noise, None if self.adds_friction else estimate.noise, h / (2 * self.friction)

@@ -140,11 +140,11 @@ class IndexChain(AbstractSelection):
     ) -> Int[Array, ""]:
         """The number of the batch at which the Metropolis chain ends (eq. 6)."""
         x = {
-            "at_rest": transition.at_rest,
+            "at_rest": lambda: transition.at_rest,
             "to_zero": transition.to_zero,
-            "zero": jnp.zeros_like(transition.at_rest),
-            "one": jnp.ones_like(transition.at_rest),
-        }[self.guess]
+            "zero": lambda: jnp.zeros_like(transition.at_rest),
+            "one": lambda: jnp.ones_like(transition.at_rest),
+        }[self.guess]()
         log_weight = (
             jnp.sum((x + transition.scale * transition.geometry.pull(gradients)) ** 2, axis=1) / 2
         )

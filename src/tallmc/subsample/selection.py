@@ -31,8 +31,8 @@ class Transition(NamedTuple):
 
     at_rest: Float[Array, " d"]
     """x of a move that does not change the position."""
-    to_zero: Float[Array, " d"]
-    """x of a move to zero."""
+    to_zero: Callable[[], Float[Array, " d"]]
+    """Returns x of a move to zero; a function, because it may take a linear solve."""
     scale: Float[Array, ""]
     geometry: AbstractLinearMap
     """C."""
