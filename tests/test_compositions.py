@@ -107,7 +107,11 @@ CASES = {
     ),
     "adaptive saga": (
         lambda: Method(gradient=SAGA(), size=Adaptive(1.0), step_size=0.1),
-        "gradient must be ControlVariate",
+        r"gradient must be ControlVariate\(order=1\) with an adaptive size: eq. 18 bounds",
+    ),
+    "adaptive size of order 2": (
+        lambda: Method(gradient=ControlVariate(order=2), size=Adaptive(1.0), step_size=0.1),
+        r"gradient must be ControlVariate\(order=1\) with an adaptive size: eq. 18 bounds",
     ),
     # exponential weights
     "guess": (

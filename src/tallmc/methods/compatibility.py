@@ -70,9 +70,10 @@ def _check_size(method: Composition) -> None:
         raise InvalidInput(
             "size", "be given with a subsample", None, "Pass a number of rows or Adaptive()."
         )
-    if isinstance(method.size, Adaptive) and not isinstance(method.gradient, ControlVariate):
-        rule = "be ControlVariate() with an adaptive size: eq. 19 bounds its noise only"
-        raise InvalidInput("gradient", rule, method.gradient)
+    if isinstance(method.size, Adaptive) and method.gradient != ControlVariate(order=1):
+        rule = "be ControlVariate(order=1) with an adaptive size: eq. 18 bounds its noise only"
+        cure = "For another gradient, Measured(size, noise) adapts the size to the measured noise."
+        raise InvalidInput("gradient", rule, method.gradient, cure)
 
 
 def _check_transition(method: Composition) -> None:
