@@ -333,7 +333,7 @@ CASES = {
     ),
     "adaptive simple": (
         lambda: tallmc.sgld(0.1, Adaptive()),
-        r"gradient must be ControlVariate\(\) with an adaptive size",
+        r"gradient must be ControlVariate\(order=1\) with an adaptive size",
     ),
     "adaptive wor": (
         lambda: tallmc.sgld_cv(0.1, Adaptive(1.0), replace=False).prepare(linear()),

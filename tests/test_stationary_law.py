@@ -3,6 +3,7 @@
 Mean, covariance, and the lag-1 covariance, which is sensitive to the step size.
 """
 
+import dataclasses
 import itertools
 
 import jax.numpy as jnp
@@ -289,3 +290,25 @@ def run_of(bound, chains=2, steps=20):
     run = Run(bound, chain_keys(0, chains), jnp.zeros((chains, 2)), burn_in=0, thin=1, draws=steps)
     run.run_to(steps)
     return run.positions()
+
+
+def test_default_friction_of_sgrhmc_mixes_and_is_right_where_the_metric_is_large():
+    """A metric as on 20,000 rows, where the friction of Table 1 is of order 1/20,000."""
+    rng, precision = np.random.default_rng(0), 1000
+    x = rng.normal(size=(20, 2)) * [1.0, 0.5]
+    posterior = tallmc.models.linear_regression(
+        x, x.sum(1), prior_variance=4.0, noise_variance=1 / precision
+    )
+    step, parts = 0.2, {"gradient": Full(), "subsample": AllRows()}
+    method = tallmc.Method(dynamics=RiemannianHamiltonian(), step_size=step, **parts)
+    mean, truth = exact_posterior(posterior)
+    law = exact_law(method.prepare(posterior).kernel, step / 20)
+    np.testing.assert_allclose(law.covariance, truth, rtol=0.01, atol=1e-8)
+    settings = {"chains": 4, "draws": 1000, "thin": 10, "start": mean}
+    draws = tallmc.sample(posterior, method, **settings)
+    assert tallmc.diagnose.ess(draws.positions).min() > 400
+    # With the friction of Table 1, Euler steps add more energy than friction removes.
+    table_1 = dataclasses.replace(method, dynamics=RiemannianHamiltonian(friction=1.0))
+    with pytest.warns(tallmc.SamplingWarning):
+        undamped = tallmc.sample(posterior, table_1, **settings)
+    assert not undamped.ok.any()

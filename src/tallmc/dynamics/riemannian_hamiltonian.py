@@ -4,9 +4,13 @@
     ρ' = ρ + (ε/2) (Γ(θ) − Rᵀ∇f̂(θ) − γG⁻¹ρ) + √(εγ) Rξ,   RRᵀ = G⁻¹,   Γ_i = Σ_j ∂R_ji/∂θ_j
 
 This is nemeth-2021, Table 1, by eq. 11. The G^(−1/2) of Table 1 can be any R with RRᵀ = G⁻¹, since
-the curl [[0, −R], [Rᵀ, 0]] is skew-symmetric for any R. Table 1 has γ = 1, which is negligible
-friction where G is large. The bias at fixed ε is of order ε. A step costs O(d³) and d derivatives
-of the metric, so the method is for few dimensions.
+the curl [[0, −R], [Rᵀ, 0]] is skew-symmetric for any R. The bias at fixed ε is of order ε. A step
+costs O(d³) and d derivatives of the metric, so the method is for few dimensions.
+
+With G near the curvature of f, all frequencies of (θ, ρ) are near 1, and a friction of 2 is critical
+damping. The friction here is the matrix γG⁻¹. Table 1 has γ = 1, which is a friction of order 1/N
+where G grows with N: such a chain does not mix. By default γ = 2d/tr G⁻¹ at `init`, so that the
+mean friction is 2.
 """
 
 from __future__ import annotations
@@ -85,7 +89,8 @@ class RiemannianHamiltonian(DynamicsChoice):
 
     - `metric`: "fisher" (generalised linear models), or a function from the parameters to a
       positive definite d×d matrix.
-    - `friction`: the friction γ, which multiplies G⁻¹; 1 in Table 1.
+    - `friction`: the friction γ, which multiplies G⁻¹. By default 2d/tr G⁻¹ at `posterior.init`,
+      critical damping on average. Table 1 has 1.
 
     **Raises:** `InvalidInput` if `metric` is neither "fisher" nor a function, or if `friction` is
     not positive.
@@ -96,7 +101,7 @@ class RiemannianHamiltonian(DynamicsChoice):
     """
 
     metric: Any = "fisher"
-    friction: float = 1.0
+    friction: float | None = None
     needs = AnchorLevel.NOTHING
     exact_only = False
     takes_geometry = False
@@ -105,7 +110,8 @@ class RiemannianHamiltonian(DynamicsChoice):
 
     def __post_init__(self) -> None:
         check_metric(self.metric)
-        check_number("friction", self.friction, 0, low_open=True)
+        if self.friction is not None:
+            check_number("friction", self.friction, 0, low_open=True)
 
     def suggest(self, curvature: Curvature) -> Suggestion:
         rule, condition = "0.4 · smallest / largest curvature", curvature.condition
@@ -113,7 +119,11 @@ class RiemannianHamiltonian(DynamicsChoice):
         return Suggestion(0.4 / condition, rule, 5 * condition, others)
 
     def prepare(self, context: DynamicsContext) -> RiemannianHamiltonianDynamics:
-        metric = prepare_metric(self.metric, context.posterior)
-        return RiemannianHamiltonianDynamics(
-            metric, jnp.asarray(self.friction, context.posterior.dtype)
+        posterior = context.posterior
+        metric = prepare_metric(self.metric, posterior)
+        friction = (
+            2 * posterior.dim / jnp.sum(metric.inverse_root(posterior.init) ** 2)
+            if self.friction is None
+            else self.friction
         )
+        return RiemannianHamiltonianDynamics(metric, jnp.asarray(friction, posterior.dtype))

@@ -199,7 +199,7 @@ def sgnht_cv_ps(step_size: StepSize, size: Size, friction: float, floor: float =
 
 
 def sgrhmc(
-    step_size: StepSize, size: Size, metric: Any = "fisher", friction: float = 1.0
+    step_size: StepSize, size: Size, metric: Any = "fisher", friction: float | None = None
 ) -> Method:
     """Riemannian SGHMC: underdamped Langevin dynamics in a metric.
 
@@ -208,7 +208,8 @@ def sgrhmc(
     - `step_size`: the step size ε, a number or a schedule.
     - `size`: rows per step, a number or a size choice.
     - `metric`: "fisher", or a function from the parameters to a positive definite d×d matrix.
-    - `friction`: the friction γ, which multiplies G⁻¹.
+    - `friction`: the friction γ, which multiplies G⁻¹. By default critical damping in the metric's
+      coordinates; Table 1 of Nemeth and Fearnhead (2021) has 1.
 
     **Returns:** a `Method`.
 
@@ -216,7 +217,7 @@ def sgrhmc(
 
     >>> import tallmc
     >>> tallmc.sgrhmc(step_size=0.1, size=2).dynamics
-    RiemannianHamiltonian(metric='fisher', friction=1.0)
+    RiemannianHamiltonian(metric='fisher', friction=None)
     """
     return Method(dynamics=RiemannianHamiltonian(metric, friction), size=size, step_size=step_size)
 
