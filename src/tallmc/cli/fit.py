@@ -150,8 +150,9 @@ def _check_method(family: Family, method: str | None) -> None:
 
 def _scaling_content(problem: FitProblem, settings: Settings, finished: Finished) -> dict[str, Any]:
     """Return what is needed to interpret and to reproduce the draws."""
-    run_settings, plan, design = finished.draws.settings, finished.plan, problem.design
-    size = run_settings["method"].size if isinstance(run_settings["method"], Method) else plan.size
+    run_settings, design = finished.draws.settings, problem.design
+    method = run_settings["method"]
+    size = method.size if isinstance(method, Method) else None
     return {
         "table": str(problem.path),
         "response": problem.response,
@@ -162,7 +163,7 @@ def _scaling_content(problem: FitProblem, settings: Settings, finished: Finished
         "settings": {
             **dataclasses.asdict(settings),
             "chains": finished.draws.positions.shape[0],
-            "step_size": plan.step_size if plan.step_size else run_settings["method"].step_size,
+            "step_size": getattr(method, "step_size", None),
             "size": size.size if isinstance(size, SizeChoice) else size,
             "draws": finished.draws.positions.shape[1],  # fewer than requested after Ctrl-C
             "burn_in": run_settings["burn_in"],

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..results.draws import Draws
+from ..results.health import Verdict
 from .plan import Plan, Settings
 from .run import Finished
 
@@ -20,11 +21,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MAX_ROWS = 40
-_MAX_RHAT = 1.01
-_MIN_ESS = 400
-_SUGGESTED_DRAWS = 4000
-_MIN_ESS_FOR_SD = 100
-_MAX_SD_RATIO = 1.2
 _STATUS_OF_STOP = {"Ctrl-C": 130, "SIGTERM": 143, "the store": 4}
 DIAGNOSTICS = {"ess_bulk": "ESS", "rhat": "R-hat"}
 
@@ -35,15 +31,20 @@ def say(console: Console, message: str | Text) -> None:
 
 
 def print_plan(console: Console, settings: Settings, plan: Plan) -> None:
-    if plan.step_size is None:
+    suggested = plan.suggested
+    if suggested is None:
         say(console, "method: chosen by pilot runs; pass --method to choose another")
         return
-    chosen = "" if plan.rule is None else f" ({plan.rule} at the mode)"
-    say(console, f"method: {settings.method}, step size {plan.step_size:.3g}{chosen}")
-    rows = (
-        "" if plan.size is None else f"{plan.size:,} row{'' if plan.size == 1 else 's'} per step, "
-    )
-    thinning = "" if plan.thin == 1 else f", one per {plan.thin} steps"
+    chosen = "" if suggested.rule is None else f" ({suggested.rule})"
+    say(console, f"method: {settings.method}, step size {suggested.step_size:.3g}{chosen}")
+    if suggested.inflation > 0:
+        say(
+            console,
+            f"gradient noise: predicted to inflate variances by {suggested.inflation:.1%} at most",
+        )
+    size = suggested.size
+    rows = "" if size is None else f"{size:,} row{'' if size == 1 else 's'} per step, "
+    thinning = "" if suggested.thin == 1 else f", one per {suggested.thin} steps"
     chains = f"{settings.chains} chains" if settings.chains else "chains"
     length = (
         f"{plan.draws:,} draws"
@@ -51,6 +52,8 @@ def print_plan(console: Console, settings: Settings, plan: Plan) -> None:
         else f"{settings.ess:,.0f} effective draws per coefficient"
     )
     say(console, f"run: {rows}{chains} {'of' if plan.draws else 'until'} {length}{thinning}")
+    for message in suggested.warnings:
+        say(console, _warning(message))
 
 
 def exit_status(console: Console, finished: Finished) -> int:
@@ -64,13 +67,11 @@ def exit_status(console: Console, finished: Finished) -> int:
                 + (f"; `tallmc resume {finished.store}` continues" if finished.store else ""),
             )
             return status
-    if not finished.draws.ok.all():
-        return 1
-    if finished.draws.account is None:
-        return 0
     for line in str(finished.draws.health).splitlines():
         say(console, line)
-    return 0 if finished.draws.health.trusted else 3
+    if not finished.draws.ok.all():
+        return 1
+    return 3 if finished.draws.health.verdict is Verdict.DOUBTFUL else 0
 
 
 def summarise(draws: Draws, names: Sequence[str]) -> pd.DataFrame | None:
@@ -124,60 +125,13 @@ def print_cost(console: Console, draws: Draws) -> None:
 
 
 def print_warnings(console: Console, finished: Finished, summary: pd.DataFrame | None) -> None:
-    for message in dict.fromkeys([*finished.warnings, *_sampling_warnings(finished, summary)]):
-        say(console, Text("warning: ", style="bold yellow").append(message, style="default"))
-
-
-def _sampling_warnings(finished: Finished, summary: pd.DataFrame | None) -> list[str]:
-    """Return warnings about R-hat, the effective sample size and the posterior widths."""
+    """Print the warnings that are not doubts; `exit_status` prints these with the verdict."""
+    found = [text for text in finished.warnings if text not in finished.draws.health.doubts]
     if summary is None:
-        return ["no chain completed, so there is no summary."]
-    chains, draws, _ = finished.draws.positions.shape
-    draws_per_chain = math.ceil(_SUGGESTED_DRAWS / chains)
-    thin = finished.draws.settings["thin"]
-    run_longer = "Run longer, e.g. with " + (
-        f"--draws {draws_per_chain}." if draws < draws_per_chain else f"--thin {4 * thin}."
-    )
-    found = []
-    rhat, ess = summary["rhat"].dropna(), summary["ess_bulk"].fillna(0)
-    if (rhat > _MAX_RHAT).any():
-        which = (
-            f"{(rhat > _MAX_RHAT).sum()} of {len(summary)} coefficients "
-            f"(largest: {rhat.max():.3f}, {rhat.idxmax()})"
-        )
-        found.append(
-            f"R-hat is above {_MAX_RHAT} for {which}: the chains do not agree yet. {run_longer}"
-        )
-    if (ess < _MIN_ESS).any():
-        which = (
-            f"{(ess < _MIN_ESS).sum()} of {len(summary)} coefficients "
-            f"(smallest: {ess.min():.0f}, {ess.idxmin()})"
-        )
-        found.append(
-            f"the effective sample size is below {_MIN_ESS} for {which}: "
-            f"quantiles are inaccurate. {run_longer}"
-        )
-    return found + _width_warnings(finished, summary)
+        found.append("no chain completed, so there is no summary.")
+    for message in dict.fromkeys(found):
+        say(console, _warning(message))
 
 
-def _width_warnings(finished: Finished, summary: pd.DataFrame) -> list[str]:
-    """Compare the posterior sds with those of the Laplace approximation.
-
-    R-hat and ESS cannot detect that gradient noise widens the stationary law of all chains.
-    """
-    anchor = finished.plan.anchor
-    if anchor is None or anchor.covariance is None:
-        return []
-    ratio = summary["sd"] / np.sqrt(np.diag(np.asarray(anchor.covariance, np.float64)))
-    ratio = ratio[summary["ess_bulk"] > _MIN_ESS_FOR_SD]
-    if not (ratio > _MAX_SD_RATIO).any():
-        return []
-    control_variates = (
-        "" if finished.draws.settings["method"].needs > 1 else ", or --method sgld_cv_ps"
-    )
-    return [
-        f"standard deviations are up to {ratio.max():.1f} times those implied by the curvature "
-        f"at the mode ({ratio.idxmax()}). "
-        "Unless the posterior is far from Gaussian, the cause is gradient noise. Use a smaller "
-        f"--step-size{'' if finished.plan.size is None else ', a larger --size'}{control_variates}."
-    ]
+def _warning(message: str) -> Text:
+    return Text("warning: ", style="bold yellow").append(message, style="default")

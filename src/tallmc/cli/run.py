@@ -45,6 +45,7 @@ def run(
         with console.status("finding the mode"):
             plan = make_plan(posterior, settings)
         announce(plan)
+        suggested = plan.suggested
         planning = {"seconds": plan.seconds, "rows": _uncounted_rows(plan)}
         draws = sample(
             posterior,
@@ -53,9 +54,10 @@ def run(
             draws=plan.draws,
             ess=settings.ess,
             burn_in=settings.burn_in,
-            thin=plan.thin,
+            thin=settings.thin if suggested is None else suggested.thin,
             seed=settings.seed,
-            anchor=plan.anchor if plan.method.needs > 0 else None,
+            anchor=suggested.anchor if suggested is not None and plan.method.needs > 0 else None,
+            check=True,
             store=None
             if store is None
             else dataclasses.replace(store, about={**store.about, "planning": planning}),
@@ -80,24 +82,18 @@ def go_on(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         resumed = resume(store, posterior, draws=draws, ess=ess, progress=progress)
-    plan = Plan(
-        resumed.settings["method"],
-        None,
-        None,
-        None,
-        resumed.settings["thin"],
-        draws,
-        None,
-        planning["seconds"],
-    )
+    plan = Plan(resumed.settings["method"], None, draws, planning["seconds"])
     return Finished(
         _with_planning(resumed, planning), plan, [str(warning.message) for warning in caught], store
     )
 
 
 def _uncounted_rows(plan: Plan) -> int:
-    """Return the rows touched for an anchor that `sample` does not get and so does not count."""
-    return plan.anchor.n_row_evals if plan.anchor is not None and plan.method.needs == 0 else 0
+    """Return the rows touched by the suggestion that `sample` does not count."""
+    if plan.suggested is None:
+        return 0
+    counted = plan.suggested.anchor.n_row_evals if plan.method.needs > 0 else 0
+    return plan.suggested.n_row_evals - counted
 
 
 def _with_planning(draws: Draws, planning: dict[str, Any]) -> Draws:

@@ -116,6 +116,10 @@ class Curvature(NamedTuple):
     dim: int
     noise_limit: float = math.inf
     """Step size of Langevin dynamics at which gradient noise uses up the error budget."""
+    metric_smallest: float = 1.0
+    """Smallest eigenvalue of the dynamics' own metric at the mode."""
+    metric_largest: float = 1.0
+    """Largest eigenvalue of the dynamics' own metric at the mode."""
 
     @property
     def condition(self) -> float:

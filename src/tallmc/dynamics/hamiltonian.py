@@ -18,6 +18,7 @@ variance grows with L. γ = 0 is for exact gradients.
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
@@ -35,9 +36,10 @@ from .base import (
     DynamicsStep,
     Evaluate,
     Suggestion,
+    smaller_step,
 )
 
-_SUGGESTED_LENGTH = 10
+_LEAST_LENGTH, _MOST_LENGTH = 10, 1000
 
 
 class TrajectoryState(AbstractDynamicsState):
@@ -78,6 +80,15 @@ class HamiltonianDynamics(AbstractDynamics):
         self, key: PRNGKeyArray, steps: int, like: Float[Array, " d"]
     ) -> Float[Array, "steps 2 d"]:
         return standard_normal(key, (steps, 2, *like.shape), like.dtype)
+
+    def finer(self) -> HamiltonianDynamics:
+        return HamiltonianDynamics(self.geometry, self.friction, 2 * self.length)
+
+    def merged_noise(
+        self, first: Float[Array, "2 d"], second: Float[Array, "2 d"]
+    ) -> Float[Array, "2 d"]:
+        # The fine trajectory begins with the first of two fine steps.
+        return jnp.stack([first[0], (first[1] + second[1]) / math.sqrt(2)])
 
     def step(
         self,
@@ -129,9 +140,17 @@ class Hamiltonian(DynamicsChoice):
         check_number("friction", self.friction, 0)
 
     def suggest(self, curvature: Curvature) -> Suggestion:
-        rule = "1 / root of the largest curvature"
-        others = {"length": _SUGGESTED_LENGTH, "friction": 2 * curvature.smallest**0.5}
-        return Suggestion(curvature.largest**-0.5, rule, _SUGGESTED_LENGTH, others)
+        slowest = curvature.smallest**0.5
+        friction = 2 * slowest
+        step, rule = smaller_step(
+            curvature.largest**-0.5,
+            "1 / root of the largest curvature",
+            friction * curvature.noise_limit,
+        )
+        # A quarter of the slowest oscillation.
+        length = min(max(math.ceil(math.pi / (step * slowest)), _LEAST_LENGTH), _MOST_LENGTH)
+        others = {"length": length, "friction": friction}
+        return Suggestion(step, rule, length, step / friction, others)
 
     def prepare(self, context: DynamicsContext) -> HamiltonianDynamics:
         friction = jnp.asarray(self.friction, context.posterior.dtype)

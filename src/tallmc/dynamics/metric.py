@@ -70,6 +70,15 @@ class OwnMetric(AbstractMetric):
         return self.function(self.layout.unravel(position))
 
 
+def inverse_root_of(metric: np.ndarray) -> np.ndarray:
+    """R with RRᵀ = G⁻¹ of a constant metric, on the host.
+
+    At the mode of a generalised linear model the Fisher information is the Hessian, which also
+    stands in for a metric of the user's own.
+    """
+    return np.linalg.inv(np.linalg.cholesky(metric)).T
+
+
 def check_metric(metric: Any) -> None:
     """Raise `InvalidInput` unless `metric` is "fisher" or a function."""
     if not callable(metric) and not (isinstance(metric, str) and metric == "fisher"):

@@ -89,8 +89,8 @@ class RandomWalk(DynamicsChoice):
 
     def suggest(self, curvature: Curvature) -> Suggestion:
         step = 2 / (curvature.dim * curvature.largest)
-        rule = "2 / (columns · largest curvature)"
-        return Suggestion(step, rule, 1 / (step * curvature.smallest))
+        rule = "2 / (parameters · largest curvature)"
+        return Suggestion(step, rule, 1 / (step * curvature.smallest), langevin_step=step)
 
     def prepare(self, context: DynamicsContext) -> RandomWalkDynamics:
         return RandomWalkDynamics(context.geometry)

@@ -20,6 +20,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..anchor.anchor import AnchorLevel
@@ -33,8 +34,9 @@ from .base import (
     DynamicsStep,
     Evaluate,
     Suggestion,
+    smaller_step,
 )
-from .metric import AbstractMetric, check_metric, prepare_metric
+from .metric import AbstractMetric, check_metric, inverse_root_of, prepare_metric
 from .momentum import MomentumState, with_momentum
 
 
@@ -114,9 +116,19 @@ class RiemannianHamiltonian(DynamicsChoice):
             check_number("friction", self.friction, 0, low_open=True)
 
     def suggest(self, curvature: Curvature) -> Suggestion:
-        rule, condition = "0.4 · smallest / largest curvature", curvature.condition
-        others = {"friction": 2 * curvature.smallest}
-        return Suggestion(0.4 / condition, rule, 5 * condition, others)
+        # The friction in the coordinates of the metric is γ/λ for eigenvalues λ of the metric.
+        condition = curvature.metric_largest / curvature.metric_smallest
+        smallest_friction = 2 / condition
+        step, rule = smaller_step(
+            0.4 / condition,
+            "0.4 · smallest / largest curvature",
+            smallest_friction * curvature.noise_limit,
+        )
+        others = {"friction": 2 * curvature.metric_smallest}
+        return Suggestion(step, rule, 2 / step, step / smallest_friction, others)
+
+    def own_coordinates(self, hessian: np.ndarray, noise: np.ndarray, n_rows: int) -> np.ndarray:
+        return inverse_root_of(hessian)
 
     def prepare(self, context: DynamicsContext) -> RiemannianHamiltonianDynamics:
         posterior = context.posterior

@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..anchor.anchor import AnchorLevel
@@ -26,9 +27,10 @@ from .base import (
     DynamicsStep,
     Evaluate,
     Suggestion,
+    overdamped_suggestion,
 )
 from .langevin import LangevinState
-from .metric import AbstractMetric, check_metric, prepare_metric
+from .metric import AbstractMetric, check_metric, inverse_root_of, prepare_metric
 
 
 class RiemannianLangevinDynamics(AbstractDiffusion):
@@ -101,7 +103,10 @@ class RiemannianLangevin(DynamicsChoice):
         check_metric(self.metric)
 
     def suggest(self, curvature: Curvature) -> Suggestion:
-        return Suggestion(0.2, "in units of the metric", 5)
+        return overdamped_suggestion(curvature)
+
+    def own_coordinates(self, hessian: np.ndarray, noise: np.ndarray, n_rows: int) -> np.ndarray:
+        return inverse_root_of(hessian)
 
     def prepare(self, context: DynamicsContext) -> RiemannianLangevinDynamics:
         return RiemannianLangevinDynamics(prepare_metric(self.metric, context.posterior))

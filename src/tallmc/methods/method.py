@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 
 from ..anchor.anchor import Anchor, AnchorLevel
 from ..core.errors import InvalidInput
@@ -31,9 +30,6 @@ from .noise_threshold import noise_threshold
 
 StepSize = float | AbstractSchedule
 Size = int | SizeChoice
-
-_SHARE_OF_CORRECTABLE_NOISE = 0.05  # gradients are noisier where a chain starts than at the mode
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Method(AbstractMethod):
@@ -148,19 +144,7 @@ class Method(AbstractMethod):
         } | {"size": size}
 
     def suggest(self, curvature: Curvature) -> Suggestion:
-        suggestion = self.dynamics.suggest(curvature)
-        if self.correction is None or self.correction.through != "friction":
-            return suggestion
-        # Friction corrects up to (ε²/8)V = 1. In a model that fits its data, V = (N/n)H at the mode.
-        noise = curvature.n_rows / curvature.size * curvature.largest
-        largest = math.sqrt(8 * _SHARE_OF_CORRECTABLE_NOISE / noise)
-        if suggestion.step_size <= largest:
-            return suggestion
-        return suggestion._replace(
-            step_size=largest,
-            rule="a twentieth of the gradient noise that friction can correct",
-            steps_between=suggestion.steps_between * suggestion.step_size / largest,
-        )
+        return self.dynamics.suggest(curvature)
 
     def prepare(
         self, posterior: AbstractPosterior, anchor: Anchor | None = None, *, seed: int = 0
