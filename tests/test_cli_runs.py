@@ -116,7 +116,7 @@ def test_diagnose_says_what_speaks_against_a_run_and_exits_with_1(run, capsys):
 
 def test_a_run_of_python_is_judged_and_reported_and_resumed_from_python(tmp_path, capsys):
     posterior = tallmc.models.linear_regression(
-        np.ones((20, 1)), np.arange(20.0), prior_variance=1e6
+        np.ones((20, 1)), np.arange(20.0), prior_variance=1e6, noise_variance=1.0
     )
     tallmc.sample(posterior, tallmc.mala(0.05), chains=4, draws=2000, store=tmp_path / "run")
     assert call("diagnose", tmp_path / "run") == 0

@@ -74,7 +74,9 @@ def test_data_are_kept_as_they_were_given_and_are_the_librarys_own(n_rows):
     first = -room.ctypes.data % 64  # JAX shares aligned memory instead of copying it
     given = room[first : first + values.nbytes].view(float).reshape(values.shape)
     given[:] = values
-    posterior = tallmc.models.linear_regression(given, given[:, 0], prior_variance=1.0)
+    posterior = tallmc.models.linear_regression(
+        given, given[:, 0], prior_variance=1.0, noise_variance=1.0
+    )
     general = tallmc.Posterior(
         lambda params, row: -jnp.sum(row * params), lambda params: 0.0, given, jnp.zeros(4)
     )

@@ -185,7 +185,7 @@ def test_scheduled_steps_are_recorded_and_used():
 def test_scheduled_steps_move_by_their_own_size():
     """If the gradient is nearly zero, a step is √ε_t η, so its size must follow the schedule."""
     posterior = tallmc.models.linear_regression(
-        np.full((2, 1), 1e-9), np.zeros(2), prior_variance=1e12
+        np.full((2, 1), 1e-9), np.zeros(2), prior_variance=1e12, noise_variance=1.0
     )
     schedule = Polynomial(1.0, 1.0, 1.0)
     draws = tallmc.sample(
@@ -267,7 +267,9 @@ def test_draws_far_wider_than_the_anchor_are_reported():
 
 def test_positions_too_coarse_for_their_spread_are_reported():
     x = np.ones((100, 1), np.float32)
-    posterior = tallmc.models.linear_regression(x, np.full(100, 3e6), prior_variance=1e14)
+    posterior = tallmc.models.linear_regression(
+        x, np.full(100, 3e6), prior_variance=1e14, noise_variance=1.0
+    )
     with pytest.warns(tallmc.SamplingWarning, match="float32 resolves only"):
         tallmc.sample(posterior, tallmc.mala(0.01), draws=300, start=np.full(1, 3e6))
 

@@ -527,7 +527,7 @@ def test_errors_are_value_errors():
 
 def test_float32_data_under_double_precision_stay_float32():
     x = jnp.ones((4, 2), jnp.float32)
-    posterior = models.linear_regression(x, np.ones(4), prior_variance=1.0)
+    posterior = models.linear_regression(x, np.ones(4), prior_variance=1.0, noise_variance=1.0)
     draws = sample(posterior, tallmc.sgld_cv_ps(0.01, size=2), chains=2, draws=10)
     assert draws.positions.dtype == np.float32
 
@@ -535,7 +535,7 @@ def test_float32_data_under_double_precision_stay_float32():
 def test_integers_that_do_not_fit_are_refused_not_wrapped():
     big = np.array([3_000_000_000, 1])
     with jax.enable_x64(False):
-        posterior = models.linear_regression(big[:, None], [0.0, 1.0], 1.0)
+        posterior = models.linear_regression(big[:, None], [0.0, 1.0], 1.0, noise_variance=1.0)
         np.testing.assert_array_equal(posterior.data.x[:, 0], np.float32([3e9, 1]))
         with pytest.raises(InvalidInput, match="data must fit in int32; got 3000000000"):
             Posterior(GAUSSIAN, FLAT, big, 0.0)
@@ -544,8 +544,8 @@ def test_integers_that_do_not_fit_are_refused_not_wrapped():
 
 
 def test_an_anchor_of_another_precision_is_refused():
-    single = models.linear_regression(np.eye(3, dtype=np.float32), Y, 1.0)
-    double = models.linear_regression(np.eye(3), Y, 1.0)
+    single = models.linear_regression(np.eye(3, dtype=np.float32), Y, 1.0, noise_variance=1.0)
+    double = models.linear_regression(np.eye(3), Y, 1.0, noise_variance=1.0)
     with pytest.raises(
         InvalidInput, match="anchor must have the posterior's precision, float32; got 'float64'"
     ):

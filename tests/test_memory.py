@@ -278,7 +278,9 @@ def test_sum_of_the_table_stays_what_the_table_says_in_single_precision():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(200, 3)).astype(np.float32) * 30
     y = 1e4 + x @ np.float32([1, 2, 3])
-    posterior = tallmc.models.linear_regression(x, y, prior_variance=np.float32(10))
+    posterior = tallmc.models.linear_regression(
+        x, y, prior_variance=np.float32(10), noise_variance=1.0
+    )
     kernel = tallmc.saga_ld(1e-6, size=8).prepare(posterior).kernel.kernel
     gradient, position = kernel.gradient, jnp.zeros(3, jnp.float32)
 

@@ -123,8 +123,11 @@ def test_logistic_is_stable(z, y, dtype):
 
 @pytest.mark.parametrize("z", [-1000.0, -50.0, 0.0, 80.0])
 def test_poisson_and_linear_are_stable_in_single_precision(z):
-    for make in (models.poisson_regression, models.linear_regression):
-        posterior = make(np.ones((1, 1), np.float32), [3], prior_variance=10.0)
+    x = np.ones((1, 1), np.float32)
+    for posterior in (
+        models.poisson_regression(x, [3], prior_variance=10.0),
+        models.linear_regression(x, [3], prior_variance=10.0, noise_variance=1.0),
+    ):
         position = jnp.full(1, z, jnp.float32)
         for value in (
             posterior.potential(position),
@@ -165,7 +168,9 @@ def test_sums_over_many_rows_keep_single_precision_accuracy():
 
 
 def test_a_regression_written_by_hand_has_the_same_posterior():
-    closed = models.linear_regression(X, X @ [1.0, 2.0, 3.0], prior_variance=2.0)
+    closed = models.linear_regression(
+        X, X @ [1.0, 2.0, 3.0], prior_variance=2.0, noise_variance=1.0
+    )
     general = by_autodiff(closed, normal_log_likelihood)
     mean, covariance = exact_posterior(closed)
     for posterior in (closed, general):

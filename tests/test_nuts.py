@@ -90,9 +90,9 @@ def test_small_parts_of_a_large_potential_survive_single_precision():
     rng = np.random.default_rng(0)
     x = np.c_[np.ones(4000), rng.normal(size=4000)].astype(np.float32)
     y = x @ [1.0, -0.5] + 200 * rng.normal(size=4000)
-    single = tallmc.models.linear_regression(x, y, prior_variance=10.0)
+    single = tallmc.models.linear_regression(x, y, prior_variance=10.0, noise_variance=1.0)
     mean, covariance = exact_posterior(
-        tallmc.models.linear_regression(x.astype(float), y, prior_variance=10.0)
+        tallmc.models.linear_regression(x.astype(float), y, prior_variance=10.0, noise_variance=1.0)
     )
     draws = nuts(single, chains=16, draws=200, warmup=50, anchor=tallmc.laplace(single))
     assert draws.positions.dtype == np.float32

@@ -170,7 +170,7 @@ def test_clusters_are_found_whatever_the_scale_of_the_columns():
 def test_empty_clusters_are_dropped():
     x = np.repeat(design(3, 2), 4, axis=0)
     posterior = tallmc.models.linear_regression(
-        x, np.repeat([0.0, 1.0, 2.0], 4), prior_variance=1.0
+        x, np.repeat([0.0, 1.0, 2.0], 4), prior_variance=1.0, noise_variance=1.0
     )
     selection = prepared(posterior, Stratified(8), 6).kernel.selection
     assert len(selection.draws) == 3

@@ -52,7 +52,8 @@ class Anchor(eqx.Module):
     - `n_row_evals`: how many rows were evaluated to find the anchor.
 
     >>> import tallmc
-    >>> posterior = tallmc.models.linear_regression([[1.0]], [2.0], prior_variance=1.0)
+    >>> X, y = [[1.0]], [2.0]
+    >>> posterior = tallmc.models.linear_regression(X, y, prior_variance=1.0, noise_variance=1.0)
     >>> laplace(posterior).hessian
     Array([[2.]], dtype=float32)
     """
@@ -91,7 +92,8 @@ def laplace(
 
     >>> import tallmc
     >>> X = [[1.0], [1.0], [1.0]]
-    >>> posterior = tallmc.models.linear_regression(X, [1.0, 2.0, 3.0], prior_variance=1e6)
+    >>> y = [1.0, 2.0, 3.0]
+    >>> posterior = tallmc.models.linear_regression(X, y, prior_variance=1e6, noise_variance=1.0)
     >>> anchor = laplace(posterior)
     >>> anchor.position.round(3), anchor.covariance.round(3)
     (Array([2.], dtype=float32), Array([[0.333]], dtype=float32))

@@ -58,7 +58,8 @@ def resume(
     `InvalidInput` if an argument is invalid.
 
     >>> import tempfile, numpy as np, tallmc
-    >>> posterior = tallmc.models.linear_regression(np.ones((9, 1)), np.ones(9), prior_variance=1.0)
+    >>> X, y = np.ones((9, 1)), np.ones(9)
+    >>> posterior = tallmc.models.linear_regression(X, y, prior_variance=1.0, noise_variance=1.0)
     >>> run = tempfile.mkdtemp() + "/run"
     >>> half = tallmc.sample(posterior, tallmc.mala(0.1), draws=50, store=run)
     >>> resume(run, posterior, draws=100).positions.shape

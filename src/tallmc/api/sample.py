@@ -87,7 +87,8 @@ def sample(
 
     >>> import numpy as np, tallmc
     >>> x = np.random.default_rng(0).normal(size=(1000, 2))
-    >>> posterior = tallmc.models.linear_regression(x, x @ [1.0, -1.0], prior_variance=10.0)
+    >>> y = x @ [1.0, -1.0]
+    >>> posterior = tallmc.models.linear_regression(x, y, prior_variance=10.0, noise_variance=1.0)
     >>> method = tallmc.sgld_cv(step_size=1e-4, size=10)
     >>> tallmc.sample(posterior, method, chains=2, draws=500).positions.shape
     (2, 500, 2)

@@ -75,7 +75,8 @@ def draws_ksd(
     **Raises:** `InvalidInput` if an argument is invalid, or if no chain completed.
 
     >>> import tallmc
-    >>> posterior = tallmc.models.linear_regression([[1.0], [2.0]], [0.0, 1.0], prior_variance=10.0)
+    >>> X, y = [[1.0], [2.0]], [0.0, 1.0]
+    >>> posterior = tallmc.models.linear_regression(X, y, prior_variance=10.0, noise_variance=1.0)
     >>> draws = tallmc.sample(posterior, tallmc.sgld(step_size=0.01, size=1), draws=500)
     >>> draws_ksd(draws, posterior, most=100).n_row_evals
     200

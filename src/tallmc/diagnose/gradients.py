@@ -33,7 +33,8 @@ def exact_gradients(posterior: AbstractPosterior, positions: ArrayLike) -> Float
     **Returns:** the gradients in float64, of shape (K, d).
 
     >>> import tallmc
-    >>> posterior = tallmc.models.linear_regression([[1.0], [1.0]], [1.0, 3.0], prior_variance=1e6)
+    >>> X, y = [[1.0], [1.0]], [1.0, 3.0]
+    >>> posterior = tallmc.models.linear_regression(X, y, prior_variance=1e6, noise_variance=1.0)
     >>> exact_gradients(posterior, [[0.0], [2.0]]).round(3)
     array([[-4.],
            [ 0.]])

@@ -74,7 +74,8 @@ def pseudo_variance(
     invalid.
 
     >>> import tallmc
-    >>> posterior = tallmc.models.linear_regression([[1.0], [2.0]], [0.0, 1.0], prior_variance=10.0)
+    >>> X, y = [[1.0], [2.0]], [0.0, 1.0]
+    >>> posterior = tallmc.models.linear_regression(X, y, prior_variance=10.0, noise_variance=1.0)
     >>> kernel = tallmc.sgld(step_size=0.1, size=1).prepare(posterior).kernel
     >>> pseudo_variance(kernel, [1.0])                       # ∇f_i is 1 or 2; its weight is 2
     1.0
@@ -121,7 +122,8 @@ def estimated_pseudo_variance(
     batch has too few rows for it.
 
     >>> import tallmc
-    >>> posterior = tallmc.models.linear_regression([[1.0], [2.0]], [0.0, 1.0], prior_variance=10.0)
+    >>> X, y = [[1.0], [2.0]], [0.0, 1.0]
+    >>> posterior = tallmc.models.linear_regression(X, y, prior_variance=10.0, noise_variance=1.0)
     >>> kernel = tallmc.sgld(step_size=0.1, size=2).prepare(posterior).kernel
     >>> round(estimated_pseudo_variance(kernel, [1.0], batches=100_000).value, 2)    # exact: 0.5
     0.5

@@ -38,7 +38,8 @@ class AbstractGradient(AbstractRenewable):
     - `model`: the model whose gradient is estimated.
 
     >>> import tallmc
-    >>> posterior = tallmc.models.linear_regression([[1.0], [1.0]], [1.0, 2.0], prior_variance=1.0)
+    >>> X, y = [[1.0], [1.0]], [1.0, 2.0]
+    >>> posterior = tallmc.models.linear_regression(X, y, prior_variance=1.0, noise_variance=1.0)
     >>> isinstance(tallmc.gradient.Simple().prepare(posterior, None), AbstractGradient)
     True
     """

@@ -65,7 +65,8 @@ class ControlVariateGradient(AbstractControlVariate):
     - `known_at_anchor`: ∇f(θ̂) − ∇f₀(θ̂), the sum over all rows.
 
     >>> import jax.numpy as jnp, tallmc
-    >>> posterior = tallmc.models.linear_regression([[1.0], [1.0]], [1.0, 2.0], prior_variance=1.0)
+    >>> X, y = [[1.0], [1.0]], [1.0, 2.0]
+    >>> posterior = tallmc.models.linear_regression(X, y, prior_variance=1.0, noise_variance=1.0)
     >>> ControlVariateGradient(posterior.model, jnp.zeros(1), jnp.array([-3.0])).known(jnp.ones(1))
     Array([-2.], dtype=float32)
     """
@@ -90,7 +91,8 @@ class SecondOrderGradient(AbstractControlVariate):
     - `hessian`: ∇²f(θ̂).
 
     >>> import jax.numpy as jnp, tallmc
-    >>> posterior = tallmc.models.linear_regression([[1.0], [1.0]], [1.0, 2.0], prior_variance=1.0)
+    >>> X, y = [[1.0], [1.0]], [1.0, 2.0]
+    >>> posterior = tallmc.models.linear_regression(X, y, prior_variance=1.0, noise_variance=1.0)
     >>> at_zero = (jnp.zeros(1), jnp.array([-3.0]), jnp.array([[3.0]]))
     >>> SecondOrderGradient(posterior.model, *at_zero).known(jnp.ones(1))
     Array([0.], dtype=float32)

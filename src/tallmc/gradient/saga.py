@@ -52,7 +52,8 @@ class SagaGradient(AbstractGradient):
     - `model`: the model whose gradient is estimated.
 
     >>> import numpy as np, tallmc
-    >>> posterior = tallmc.models.linear_regression([[1.0], [1.0]], [1.0, 2.0], prior_variance=1.0)
+    >>> X, y = [[1.0], [1.0]], [1.0, 2.0]
+    >>> posterior = tallmc.models.linear_regression(X, y, prior_variance=1.0, noise_variance=1.0)
     >>> SagaGradient(posterior.model).passes_before(np.array([0, 100]))
     array([1, 1])
     """

@@ -28,7 +28,8 @@ class SimpleGradient(AbstractMemoryless):
     - `model`: the model whose gradient is estimated.
 
     >>> import jax.numpy as jnp, tallmc
-    >>> posterior = tallmc.models.linear_regression([[1.0], [1.0]], [1.0, 2.0], prior_variance=1.0)
+    >>> X, y = [[1.0], [1.0]], [1.0, 2.0]
+    >>> posterior = tallmc.models.linear_regression(X, y, prior_variance=1.0, noise_variance=1.0)
     >>> SimpleGradient(posterior.model)(jnp.zeros(1), Batch(posterior.data, jnp.ones(2)))
     Array([-3.], dtype=float32)
     """

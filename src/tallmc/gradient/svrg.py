@@ -50,7 +50,8 @@ class SvrgGradient(AbstractGradient, AbstractPeriodic):
     - `every`: m, the number of steps between renewals of the centre.
 
     >>> import numpy as np, tallmc
-    >>> posterior = tallmc.models.linear_regression([[1.0], [1.0]], [1.0, 2.0], prior_variance=1.0)
+    >>> X, y = [[1.0], [1.0]], [1.0, 2.0]
+    >>> posterior = tallmc.models.linear_regression(X, y, prior_variance=1.0, noise_variance=1.0)
     >>> SvrgGradient(model=posterior.model, every=10).passes_before(np.array([10, 11]))
     array([1, 2])
     """

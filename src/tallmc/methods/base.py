@@ -30,7 +30,8 @@ class PreparedMethod(NamedTuple):
     """A method prepared for one posterior.
 
     >>> import tallmc
-    >>> posterior = tallmc.models.linear_regression([[1.0], [2.0]], [1.0, 2.0], prior_variance=1.0)
+    >>> X, y = [[1.0], [2.0]], [1.0, 2.0]
+    >>> posterior = tallmc.models.linear_regression(X, y, prior_variance=1.0, noise_variance=1.0)
     >>> tallmc.sgld(step_size=0.1, size=1).prepare(posterior).n_row_evals
     0
     """

@@ -56,7 +56,8 @@ def noise_threshold(
 
     >>> import numpy as np, tallmc
     >>> x = np.random.default_rng(0).normal(size=(1000, 2))
-    >>> posterior = tallmc.models.linear_regression(x, x @ [1.0, -1.0], prior_variance=10.0)
+    >>> y = x @ [1.0, -1.0]
+    >>> posterior = tallmc.models.linear_regression(x, y, prior_variance=10.0, noise_variance=1.0)
     >>> anchor = tallmc.laplace(posterior)
     >>> pilot = tallmc.sgld_cv(step_size=1e-4, size=10).prepare(posterior, anchor).kernel
     >>> noise_threshold(pilot, anchor, chains=2, steps=100).squared_distances.shape

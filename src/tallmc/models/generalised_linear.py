@@ -218,7 +218,8 @@ def linear_regression(
 
     **Raises:** `InvalidInput` if X or y is not finite, or a variance is not positive.
 
-    >>> posterior = linear_regression([[1.0], [1.0]], [1.0, 3.0], prior_variance=1e6)
+    >>> X, y = [[1.0], [1.0]], [1.0, 3.0]
+    >>> posterior = linear_regression(X, y, prior_variance=1e6, noise_variance=1.0)
     >>> posterior.hessian(posterior.init)
     Array([[2.000001]], dtype=float32)
     """

@@ -27,7 +27,8 @@ class AbstractPosterior(eqx.Module):
     """A model and the rows that it is fitted to.
 
     >>> from tallmc import models
-    >>> posterior = models.linear_regression([[1.0], [1.0]], [1.0, 3.0], prior_variance=1.0)
+    >>> X, y = [[1.0], [1.0]], [1.0, 3.0]
+    >>> posterior = models.linear_regression(X, y, prior_variance=1.0, noise_variance=1.0)
     >>> isinstance(posterior, AbstractPosterior)
     True
     """

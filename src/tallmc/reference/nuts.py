@@ -66,7 +66,8 @@ def nuts(
     gradient is not finite at the start; `ImportError` if BlackJAX is not installed.
 
     >>> import tallmc
-    >>> posterior = tallmc.models.linear_regression([[1.0], [2.0]], [0.0, 1.0], prior_variance=10.0)
+    >>> X, y = [[1.0], [2.0]], [0.0, 1.0]
+    >>> posterior = tallmc.models.linear_regression(X, y, prior_variance=10.0, noise_variance=1.0)
     >>> nuts(posterior, chains=2, draws=50, warmup=100).positions.shape
     (2, 50, 1)
     """

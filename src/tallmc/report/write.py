@@ -39,7 +39,8 @@ def write_report(
 
     >>> import tempfile, tallmc
     >>> folder = tempfile.mkdtemp()
-    >>> posterior = tallmc.models.linear_regression([[1.0], [2.0]], [0.0, 1.0], prior_variance=10.0)
+    >>> X, y = [[1.0], [2.0]], [0.0, 1.0]
+    >>> posterior = tallmc.models.linear_regression(X, y, prior_variance=10.0, noise_variance=1.0)
     >>> draws = tallmc.sample(posterior, tallmc.mala(0.01), draws=50, store=folder + "/run")
     >>> write_report(folder + "/run", folder + "/report.html")
     """

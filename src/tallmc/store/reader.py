@@ -87,7 +87,8 @@ def load(store: Any) -> Draws:
     **Raises:** `StoreError` if the folder is not a usable run or has no draws yet.
 
     >>> import tempfile, numpy as np, tallmc
-    >>> posterior = tallmc.models.linear_regression(np.ones((9, 1)), np.ones(9), prior_variance=1.0)
+    >>> X, y = np.ones((9, 1)), np.ones(9)
+    >>> posterior = tallmc.models.linear_regression(X, y, prior_variance=1.0, noise_variance=1.0)
     >>> run = tempfile.mkdtemp() + "/run"
     >>> draws = tallmc.sample(posterior, tallmc.mala(0.1), draws=50, store=run)
     >>> bool((tallmc.load(run).positions == draws.positions).all())

@@ -51,7 +51,8 @@ def gradient_weights(posterior: AbstractPosterior, anchor: Anchor) -> Float[Arra
     **Raises:** `InvalidInput` if `anchor` is not an `Anchor`.
 
     >>> import jax.numpy as jnp, tallmc
-    >>> posterior = tallmc.models.linear_regression([[1.0], [2.0]], [1.0, 2.0], prior_variance=1.0)
+    >>> X, y = [[1.0], [2.0]], [1.0, 2.0]
+    >>> posterior = tallmc.models.linear_regression(X, y, prior_variance=1.0, noise_variance=1.0)
     >>> anchor = tallmc.laplace(posterior, at={"beta": jnp.zeros(1)}, hessian=False)
     >>> gradient_weights(posterior, anchor)
     Array([1., 4.], dtype=float32)
@@ -73,7 +74,8 @@ def curvature_weights(posterior: AbstractPosterior, anchor: Anchor) -> Float[Arr
     **Raises:** `InvalidInput` if `anchor` is not an `Anchor` or has no Hessian.
 
     >>> import jax.numpy as jnp, tallmc
-    >>> posterior = tallmc.models.linear_regression([[1.0], [2.0]], [1.0, 2.0], prior_variance=1.0)
+    >>> X, y = [[1.0], [2.0]], [1.0, 2.0]
+    >>> posterior = tallmc.models.linear_regression(X, y, prior_variance=1.0, noise_variance=1.0)
     >>> anchor = tallmc.laplace(posterior, at={"beta": jnp.zeros(1)})
     >>> curvature_weights(posterior, anchor).round(2)
     Array([0.41, 1.63], dtype=float32)
@@ -104,7 +106,8 @@ def frobenius_weights(posterior: AbstractPosterior, anchor: Anchor) -> Float[Arr
     **Raises:** `InvalidInput` if `anchor` is not an `Anchor`.
 
     >>> import tallmc
-    >>> posterior = tallmc.models.linear_regression([[1.0], [2.0]], [1.0, 2.0], prior_variance=1.0)
+    >>> X, y = [[1.0], [2.0]], [1.0, 2.0]
+    >>> posterior = tallmc.models.linear_regression(X, y, prior_variance=1.0, noise_variance=1.0)
     >>> frobenius_weights(posterior, tallmc.laplace(posterior))
     Array([1., 4.], dtype=float32)
     """
@@ -123,7 +126,8 @@ def lipschitz_weights(posterior: AbstractPosterior) -> Float[Array, " N"]:
     **Returns:** one weight per row.
 
     >>> import tallmc
-    >>> posterior = tallmc.models.linear_regression([[1.0], [2.0]], [1.0, 2.0], prior_variance=1.0)
+    >>> X, y = [[1.0], [2.0]], [1.0, 2.0]
+    >>> posterior = tallmc.models.linear_regression(X, y, prior_variance=1.0, noise_variance=1.0)
     >>> lipschitz_weights(posterior)
     Array([1., 4.], dtype=float32)
     """
@@ -153,7 +157,8 @@ def residual_weights(
     **Raises:** `InvalidInput` if `anchor` is not an `Anchor`.
 
     >>> import tallmc
-    >>> posterior = tallmc.models.linear_regression([[1.0], [2.0]], [1.0, 2.0], prior_variance=1.0)
+    >>> X, y = [[1.0], [2.0]], [1.0, 2.0]
+    >>> posterior = tallmc.models.linear_regression(X, y, prior_variance=1.0, noise_variance=1.0)
     >>> metric = tallmc.geometry.Identity().prepare(posterior, None)
     >>> residual_weights(posterior, tallmc.laplace(posterior), 1, metric).round(2)
     Array([0.61, 2.45], dtype=float32)

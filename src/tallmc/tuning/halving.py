@@ -95,7 +95,8 @@ class Tuned:
     - `n_row_evals_preparation`: rows touched to prepare the anchor, the weights and so on.
 
     >>> import tallmc
-    >>> posterior = tallmc.models.linear_regression([[1.0]], [1.0], prior_variance=1.0)
+    >>> X, y = [[1.0]], [1.0]
+    >>> posterior = tallmc.models.linear_regression(X, y, prior_variance=1.0, noise_variance=1.0)
     >>> anchor = tallmc.laplace(posterior)
     >>> Tuned(tallmc.sgld(0.1, size=1), 0.1, (), anchor, 4000, 10).method.step_size
     0.1
@@ -145,7 +146,8 @@ def tune(
     `PreparationError` if every candidate fails.
 
     >>> import tallmc
-    >>> posterior = tallmc.models.linear_regression([[1.0], [2.0]], [0.0, 1.0], prior_variance=10.0)
+    >>> X, y = [[1.0], [2.0]], [0.0, 1.0]
+    >>> posterior = tallmc.models.linear_regression(X, y, prior_variance=10.0, noise_variance=1.0)
     >>> method, budget = tallmc.sgld_cv(step_size=0.01, size=1), Budget(rows=10_000)
     >>> tune(posterior, method, factors=[1.0, 10.0], budget=budget).method.step_size
     0.1

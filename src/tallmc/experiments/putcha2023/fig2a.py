@@ -30,7 +30,9 @@ PANEL = Panel("a", "CASP, 0.1 % subsample", "passes through the data", "logâ‚â‚
 
 
 def posterior(setting: ExperimentSetting) -> AbstractPosterior:
-    return linear_regression(*data.casp(setting.folder), prior_variance=PRIOR_VARIANCE)
+    return linear_regression(
+        *data.casp(setting.folder), prior_variance=PRIOR_VARIANCE, noise_variance=1.0
+    )
 
 
 def as_run(setting: ExperimentSetting) -> Result:
