@@ -168,8 +168,10 @@ def test_a_run_ended_before_its_first_draw_goes_on_from_its_burn_in(tmp_path):
         if progress.step > 300:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        tallmc.sample(posterior, method, store=tmp_path / "run", callback=stop, **settings)
+    with pytest.warns(tallmc.SamplingWarning, match="interrupted in step .* of the burn-in"):
+        none = tallmc.sample(posterior, method, store=tmp_path / "run", callback=stop, **settings)
+    assert none.positions.shape == (SETTINGS["chains"], 0, posterior.dim)
+    assert none.stopped_by == "Ctrl-C"
     opened = open_store(tmp_path / "run")
     assert opened.manifest.n_draws == 0
     assert opened.snapshot().step > 0

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..core.supervision import checkpoint
 from ..models.base import (
     AbstractModel,
     add_prior,
@@ -46,6 +47,7 @@ class CountedPasses:
         return (matrix + matrix.T) / 2
 
     def _pass(self, block_sum: Any, finish: Any, position: Any) -> tuple[Sum, Any]:
+        checkpoint()
         posterior = self.posterior
         self.n_row_evals += self._subset.n_rows
         at = jnp.asarray(position, posterior.dtype)

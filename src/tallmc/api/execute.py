@@ -10,6 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..core.errors import SamplingWarning
+from ..core.supervision import supervised
 from ..engine.goal import run_until
 from ..engine.progress import Progress
 from ..engine.sinks import AbstractDrawSink, Conclusion, Snapshot
@@ -29,14 +30,15 @@ def execute(
     snapshot: Snapshot | None = None,
 ) -> Draws:
     """Run a plan from its first step, or from a `snapshot`, and return the draws."""
-    began = time.perf_counter()
-    run = plan.run(sink)
-    if snapshot is not None:
-        run.restore(snapshot)
-    preparation = plan.seconds + time.perf_counter() - began
-    began = time.perf_counter()
-    run.compile()
-    compilation = time.perf_counter() - began
+    with supervised():
+        began = time.perf_counter()
+        run = plan.run(sink)
+        if snapshot is not None:
+            run.restore(snapshot)
+        preparation = plan.seconds + time.perf_counter() - began
+        began = time.perf_counter()
+        run.compile()
+        compilation = time.perf_counter() - began
     storage_error: StorageFailed | None = None
     try:
         with showing(progress) as show:

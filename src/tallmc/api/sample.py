@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from jaxtyping import Array, Float, PyTree
 
 from ..anchor.anchor import Anchor
 from ..core.errors import InvalidInput, check_int
+from ..core.supervision import supervised
 from ..engine.goal import Goal
 from ..engine.progress import Progress
 from ..engine.sinks import MemorySink
@@ -22,7 +24,7 @@ from ..methods.run_plan import RunPlan
 from ..models.posterior import AbstractPosterior, check_posterior
 from ..results.draws import Draws
 from ..store.folder import Folder, as_folder
-from ..store.writer import check_new, recording
+from ..store.writer import recording, reserving
 from .execute import execute
 
 _MOST_STEPS = 2**31 - 1
@@ -51,7 +53,11 @@ def sample(
 
     Without a method everything is chosen for you (`tallmc.Automatic`): 8 chains run until every
     parameter has 1,000 effective draws, and `draws.health` reports the choice, the reasons and the
-    estimated errors. Ctrl-C returns the draws so far.
+    estimated errors.
+
+    Ctrl-C returns the draws so far, none in the burn-in. In the preparation it raises
+    `KeyboardInterrupt` as soon as XLA has ended the program or compilation that it is busy with;
+    a second Ctrl-C raises at once.
 
     **Arguments:**
 
@@ -113,10 +119,28 @@ def sample(
         raise InvalidInput("callback", "be callable with a Progress", callback)
 
     folder = None if store is None else as_folder(store)
-    if folder is not None:
-        check_new(folder)
+    with contextlib.nullcontext() if folder is None else reserving(folder):
+        with supervised():
+            plan = _plan(posterior, method, goal, chains, burn_in, thin, seed, start, anchor)
+        if folder is None:
+            return execute(plan, MemorySink(), progress, callback)
+        with recording(folder, plan) as sink:
+            return execute(plan, sink, progress, callback)
 
-    preparation_began = time.perf_counter()
+
+def _plan(
+    posterior: AbstractPosterior,
+    method: AbstractMethod,
+    goal: Goal,
+    chains: int,
+    burn_in: int | None,
+    thin: int | None,
+    seed: int,
+    start: PyTree | None,
+    anchor: Anchor | None,
+) -> RunPlan:
+    """Prepare the method, and make all decisions that the user has left open."""
+    began = time.perf_counter()
     prepared = method.prepare(posterior, anchor, seed=seed)
     thin = prepared.thin if thin is None else thin
     positions, anchored = _start_positions(posterior, prepared, start, chains)
@@ -126,7 +150,7 @@ def sample(
     if burn_in is None:
         burn_in = steps // 10 if anchored else steps
     check_int("burn_in + draws · thin", burn_in + steps, 1, _MOST_STEPS)
-    plan = RunPlan(
+    return RunPlan(
         posterior=posterior,
         method=method if prepared.account is None else prepared.account.method,
         kernel=prepared.kernel.kernel,
@@ -139,12 +163,8 @@ def sample(
         goal=goal,
         check=check or prepared.account is not None,
         n_row_evals=prepared.n_row_evals,
-        seconds=time.perf_counter() - preparation_began,
+        seconds=time.perf_counter() - began,
     )
-    if folder is None:
-        return execute(plan, MemorySink(), progress, callback)
-    with recording(folder, plan) as sink:
-        return execute(plan, sink, progress, callback)
 
 
 def _start_positions(

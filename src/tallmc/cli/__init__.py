@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 from ..core.errors import InvalidInput, PreparationError
+from .signals import AFTER_SIGNALS, end_at_once
 
 _OPTIONAL_PACKAGES = {
     "typer",
@@ -25,12 +27,19 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line on `arguments`, by default `sys.argv[1:]`, and exit with its status.
 
     `InvalidInput`, `PreparationError` and missing optional packages become messages with exit
-    status 2. Any other exception is a bug and keeps its traceback.
+    status 2. Any other exception is a bug and keeps its traceback. After a signal the process ends
+    without the teardown of the interpreter.
     """
     try:
         from .app import app
 
         app(args=None if arguments is None else list(arguments), prog_name="tallmc")
+    except SystemExit as ended:
+        if ended.code in AFTER_SIGNALS.values():
+            end_at_once(ended.code)
+        raise
+    except KeyboardInterrupt:
+        end_at_once(AFTER_SIGNALS[signal.SIGINT])
     except (InvalidInput, PreparationError) as error:
         _fail(f"tallmc: {error}")
     except ModuleNotFoundError as error:

@@ -17,6 +17,7 @@ from ..results.draws import Draws
 from ..store import Folder
 from ..store.reader import open_store
 from .plan import Plan, Settings, make_plan
+from .signals import Terminated
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +64,7 @@ def run(
             else dataclasses.replace(store, about={**store.about, "planning": planning}),
             progress=progress,
         )
+    _check_any_draws(draws)
     messages = [str(warning.message) for warning in caught]
     return Finished(
         _with_planning(draws, planning), plan, messages, None if store is None else Path(store.path)
@@ -82,10 +84,17 @@ def go_on(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         resumed = resume(store, posterior, draws=draws, ess=ess, progress=progress)
+    _check_any_draws(resumed)
     plan = Plan(resumed.settings["method"], None, draws, planning["seconds"])
     return Finished(
         _with_planning(resumed, planning), plan, [str(warning.message) for warning in caught], store
     )
+
+
+def _check_any_draws(draws: Draws) -> None:
+    """Raise what ended the run if it ended in the burn-in: without draws there is no result."""
+    if draws.positions.shape[1] == 0:
+        raise Terminated if draws.stopped_by == "SIGTERM" else KeyboardInterrupt
 
 
 def _uncounted_rows(plan: Plan) -> int:

@@ -5,13 +5,12 @@ Function bodies import what they need, so that `--help` and `--version` stay fas
 
 from __future__ import annotations
 
-import contextlib
-import signal
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated, Literal
 
 import typer
+
+from .signals import exit_on_signals
 
 EXIT_STATUSES = (
     "Exit status: 0 fine; 1 some chain failed; 2 bad input; "
@@ -79,27 +78,6 @@ _NoProgress = Annotated[
     bool,
     typer.Option("--no-progress", help="Do not show progress.", rich_help_panel=_SAMPLING_PANEL),
 ]
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM was received; stop as after Ctrl-C."""
-
-
-def _raise_terminated(number: int, frame: object) -> NoReturn:
-    raise Terminated
-
-
-@contextlib.contextmanager
-def _exit_on_signals() -> Iterator[None]:
-    """Make SIGTERM stop a run like Ctrl-C. Before the first draw, exit with the status alone."""
-    previous_handler = signal.signal(signal.SIGTERM, _raise_terminated)
-    try:
-        yield
-    except KeyboardInterrupt as error:
-        typer.echo("tallmc: stopped before the first draw", err=True)
-        raise typer.Exit(143 if isinstance(error, Terminated) else 130) from None
-    finally:
-        signal.signal(signal.SIGTERM, previous_handler)
 
 
 def fit(
@@ -230,29 +208,29 @@ def fit(
     The command prints the choice, the reasons for it and the possible error of the draws.
     With --method, the curvature at the mode determines step size and thinning unless given.
     """
-    from .fit import run_fit
-    from .plan import Settings
-    from .problem import FamilyModel
+    with exit_on_signals():
+        from .fit import run_fit
+        from .plan import Settings
+        from .problem import FamilyModel
 
-    model = FamilyModel(
-        family=family,
-        prior_variance=prior_variance,
-        noise_variance=noise_variance,
-        standardise=not no_standardise,
-        intercept=not no_intercept,
-    )
-    settings = Settings(
-        method=method,
-        step_size=step_size,
-        size=size,
-        chains=chains,
-        draws=draws,
-        ess=ess,
-        burn_in=burn_in,
-        thin=thin,
-        seed=seed,
-    )
-    with _exit_on_signals():
+        model = FamilyModel(
+            family=family,
+            prior_variance=prior_variance,
+            noise_variance=noise_variance,
+            standardise=not no_standardise,
+            intercept=not no_intercept,
+        )
+        settings = Settings(
+            method=method,
+            step_size=step_size,
+            size=size,
+            chains=chains,
+            draws=draws,
+            ess=ess,
+            burn_in=burn_in,
+            thin=thin,
+            seed=seed,
+        )
         status = run_fit(
             table,
             response,
@@ -282,9 +260,9 @@ def resume(
     no_progress: _NoProgress = False,
 ) -> None:
     """Continue or extend a run of `tallmc fit --store`; the draws equal those of one long run."""
-    from .fit import run_resume
+    with exit_on_signals():
+        from .fit import run_resume
 
-    with _exit_on_signals():
         status = run_resume(
             run,
             table=table,
@@ -323,10 +301,10 @@ def demo(
 
     A million rows take well under a minute.
     """
-    from .demo import run_demo
-    from .plan import Settings
+    with exit_on_signals():
+        from .demo import run_demo
+        from .plan import Settings
 
-    settings = Settings(chains=chains, draws=draws, ess=ess, seed=seed)
-    with _exit_on_signals():
+        settings = Settings(chains=chains, draws=draws, ess=ess, seed=seed)
         status = run_demo(rows=rows, columns=columns, settings=settings, out=out)
     raise typer.Exit(status)

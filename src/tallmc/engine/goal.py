@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 import signal
+import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from ..core.errors import InvalidInput, check_int, check_number
+from ..core.errors import InvalidInput, SamplingWarning, check_int, check_number
 from ..statistics.convergence import effective_draws
 from .progress import Progress, ProgressTracker
 from .run import Run
@@ -82,13 +83,14 @@ def run_until(
 
     draws = goal.first_draws
     while True:
-        run.run_to(draws, report if listeners else None, lambda: limit_reached() is not None)
-        if run.interrupted is not None or run.completed < draws:
-            return (
-                limit_reached()
-                if run.interrupted is None
-                else _SIGNAL_NAMES.get(run.interrupted, "a signal")
-            )
+        received = run.run_towards(
+            draws, report if listeners else None, lambda: limit_reached() is not None
+        )
+        if received.number is not None:
+            _warn_of_interrupt(run)
+            return _SIGNAL_NAMES.get(received.number, "a signal")
+        if run.completed < draws:
+            return limit_reached()
         if goal.ess is None:
             return None
         try:
@@ -101,6 +103,16 @@ def run_until(
             return None
         wanted = goal.ess / max(reached, 1.0)
         draws = math.ceil(draws * min(_LARGEST_GROWTH, max(1.2, 1.1 * wanted)))
+
+
+def _warn_of_interrupt(run: Run) -> None:
+    done = (
+        f"interrupted after {run.completed} of {run.draws} draws; these draws are returned."
+        if run.completed
+        else f"interrupted in step {run.step} of {run.burn_in} of the burn-in; "
+        "there are no draws yet, and none are returned."
+    )
+    warnings.warn(done, SamplingWarning, stacklevel=4)
 
 
 def _ess_reached(positions: np.ndarray) -> float | None:

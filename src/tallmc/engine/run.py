@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import signal
 import time
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -18,12 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from ..core.errors import SamplingWarning
+from ..core.interrupts import ReceivedSignal, held_back
 from ..core.outcome import Outcome
 from ..core.pytrees import named_leaves, with_leaves
 from ..core.random import new_key
+from ..core.supervision import checkpoint
 from ..statistics.moments import moments
-from .interrupts import held_back
 from .kernel import AbstractKernel, BoundKernel
 from .loop import (
     Record,
@@ -104,8 +103,6 @@ class Run:
         self.step = 0
         self.seconds = 0.0
         """Time spent in steps, including earlier processes."""
-        self.interrupted: int | None = None
-        """The signal that ended the run, or None."""
         self.rows_before = np.full(n_chains, self.kernel.rows_at_start(), np.int64)
         self._drawn_block: tuple[int, Any] | None = None
         self._recent: list[DrawBlock] = []
@@ -114,30 +111,32 @@ class Run:
         """Compile the loop by running it for zero steps."""
         jax.block_until_ready(self._advance(0)[1].positions)
 
-    def run_to(
+    def run_to(self, draws: int, after_call: Callable[[], None] | None = None) -> None:
+        """Run until `draws` draws per chain are complete.
+
+        **Raises:** `KeyboardInterrupt`, or what the program's handler raises, after a signal.
+        """
+        received = self.run_towards(draws, after_call)
+        checkpoint()
+        received.deliver()
+
+    def run_towards(
         self,
         draws: int,
         after_call: Callable[[], None] | None = None,
         enough: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """Run until `draws` draws per chain are complete, or `enough()` is true after a call."""
+    ) -> ReceivedSignal:
+        """Run until `draws` draws per chain are complete, a signal comes, or `enough()` is true.
+
+        `enough` is called between calls of the compiled loop. **Returns** the signal, if any.
+        """
         self.draws, self.n_steps = draws, int(self._steps_until(draws))
-        try:
-            with held_back() as received:
+        with held_back() as received:
+            try:
                 self._run_calls_until(after_call, lambda: received.number is not None or enough())
-            self.interrupted = received.number
-        except KeyboardInterrupt:  # from a callback, or if signals cannot be deferred
-            self.interrupted = signal.SIGINT
-            if not self.completed:
-                raise
-        if self.interrupted is None:
-            return
-        if not self.completed:
-            signal.raise_signal(self.interrupted)
-        message = (
-            f"interrupted after {self.completed} of {self.draws} draws; these draws are returned."
-        )
-        warnings.warn(message, SamplingWarning, stacklevel=3)
+            except KeyboardInterrupt:  # from a callback, or a second signal
+                received.number = received.number or signal.SIGINT
+        return received
 
     def snapshot(self) -> Snapshot:
         """The state from which another process can continue."""
@@ -209,7 +208,7 @@ class Run:
         self, after_call: Callable[[], None] | None, enough: Callable[[], bool]
     ) -> None:
         steps = 64
-        while self.step < self.n_steps and not enough():
+        while self.step < self.n_steps:
             call_began = time.perf_counter()
             done = self._run_calls(steps)
             took = time.perf_counter() - call_began
@@ -221,6 +220,9 @@ class Run:
                 return
             if after_call is not None:
                 after_call()
+            checkpoint()
+            if enough():
+                return
 
     def _run_calls(self, steps: int) -> int:
         """Run at most `steps` steps; passes that become due divide them into several calls.

@@ -71,8 +71,6 @@ def noise_threshold(
     centre, distances = np.asarray(anchor.position, np.float64), []
     while run.step < steps:  # in parts, so memory does not grow with the number of steps
         run.run_to(min(run.step + _STEPS_AT_ONCE, steps))
-        if run.interrupted:
-            raise KeyboardInterrupt
         distances.append(np.sum((run.positions() - centre) ** 2, axis=2))
         sink.forget()
     if any(outcome is not Outcome.OK for outcome in run.outcomes()):

@@ -182,6 +182,24 @@ def check_new(folder: Folder) -> None:
 
 
 @contextlib.contextmanager
+def reserving(folder: Folder) -> Iterator[None]:
+    """Check a new folder, and remove it if the block fails before the run can be resumed."""
+    path = Path(folder.path)
+    made = [each for each in (path, *path.parents) if not each.exists()]
+    check_new(folder)
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            if not {MANIFEST, PREVIOUS} & {entry.name for entry in path.iterdir()}:
+                for entry in path.iterdir():
+                    entry.rmdir() if entry.is_dir() else entry.unlink()
+                for each in made:
+                    each.rmdir()
+        raise
+
+
+@contextlib.contextmanager
 def recording(folder: Folder, plan: RunPlan) -> Iterator[StoreSink]:
     """Make a new store for a run before its first step."""
     path = Path(folder.path)

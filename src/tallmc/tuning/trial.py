@@ -108,8 +108,6 @@ class Trial:
 
     def _advance(self, draws: int) -> None:
         self.run.run_to(self.run.completed + draws)
-        if self.run.interrupted:
-            raise KeyboardInterrupt
         self.history.add(self.run.positions())
         self.sink.forget()
 
