@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from . import diagnose, dynamics, geometry, gradient, models, rows, schedule, store, subsample
 from ._version import __version__
 from .anchor import LBFGS, Adam, Anchor, Newton, laplace
-from .api import resume, sample
+from .api import check, resume, sample
 from .core.compiler import ask_for_whole_loops
 from .core.errors import InvalidInput, PreparationError, SamplingWarning
 from .core.outcome import Outcome
@@ -45,6 +45,7 @@ from .methods import (
     sgnht_cv_ps,
     sgrhmc,
     sgrld,
+    suggest,
     svrg_ld,
     ula,
 )
@@ -91,6 +92,7 @@ __all__ = [
     "__version__",
     "asgld_cv",
     "asgld_cv_ps",
+    "check",
     "cp_sghmc",
     "cyclical_sgld",
     "diagnose",
@@ -132,6 +134,7 @@ __all__ = [
     "sgrld",
     "store",
     "subsample",
+    "suggest",
     "svrg_ld",
     "tune",
     "tuning",

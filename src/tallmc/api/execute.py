@@ -13,7 +13,9 @@ from ..core.errors import SamplingWarning
 from ..core.supervision import supervised
 from ..engine.goal import run_until
 from ..engine.progress import Progress
+from ..engine.run import Run
 from ..engine.sinks import AbstractDrawSink, Conclusion, Snapshot
+from ..methods.account import Account
 from ..methods.check import with_measured_bias
 from ..methods.run_plan import RunPlan
 from ..results.display import showing
@@ -47,20 +49,19 @@ def execute(
         sink.settle(run.snapshot, last=True)
     except StorageFailed as error:
         storage_error, stopped_by = error, f"the store ({error.strerror})"
-    account = plan.account.after_run(run, stopped_by)
-    checking_rows = 0
+    began = time.perf_counter()
+    account, rows_of_check = plan.account.after_run(run, stopped_by), 0
     if plan.check and stopped_by is None:
-        account, checking_rows = with_measured_bias(
-            account, plan.method, plan.bound, run, plan.seed
-        )
+        account, rows_of_check = _checked(plan, run, account)
+    checking = time.perf_counter() - began
     whole = sink.whole()
     draws = Draws(
         positions=whole.positions,
         sample_stats=whole.stats,
         outcomes=run.outcomes(),
-        n_row_evals_sampling=run.rows_touched() + checking_rows,
+        n_row_evals_sampling=run.rows_touched() + rows_of_check,
         n_row_evals_preparation=plan.n_row_evals,
-        timing=Timing(preparation, compilation, run.seconds),
+        timing=Timing(preparation, compilation, run.seconds, checking),
         layout=plan.posterior.layout,
         settings=plan.settings(),
         account=account,
@@ -80,6 +81,15 @@ def execute(
     for message in messages:
         warnings.warn(message, SamplingWarning, stacklevel=3)
     return draws
+
+
+def _checked(plan: RunPlan, run: Run, account: Account) -> tuple[Account, int]:
+    """Measure the bias. Ctrl-C ends the measurement, and the draws are returned without it."""
+    try:
+        with supervised():
+            return with_measured_bias(account, plan.method, plan.bound, run, plan.seed)
+    except KeyboardInterrupt:
+        return dataclasses.replace(account, unmeasured="the check was interrupted."), 0
 
 
 def _conclusion(draws: Draws) -> Conclusion:

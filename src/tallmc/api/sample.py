@@ -121,7 +121,7 @@ def sample(
     folder = None if store is None else as_folder(store)
     with contextlib.nullcontext() if folder is None else reserving(folder):
         with supervised():
-            plan = _plan(posterior, method, goal, chains, burn_in, thin, seed, start, anchor)
+            plan = _plan(posterior, method, goal, chains, burn_in, thin, seed, start, anchor, check)
         if folder is None:
             return execute(plan, MemorySink(), progress, callback)
         with recording(folder, plan) as sink:
@@ -138,6 +138,7 @@ def _plan(
     seed: int,
     start: PyTree | None,
     anchor: Anchor | None,
+    check: bool,
 ) -> RunPlan:
     """Prepare the method, and make all decisions that the user has left open."""
     began = time.perf_counter()

@@ -116,11 +116,8 @@ def print_cost(console: Console, draws: Draws) -> None:
         f"rows touched: {draws.n_row_evals:,} = {passes:.1f} passes over the data, "
         f"including {preparing:.1f} for preparation",
     )
-    total = timing.preparation + timing.compilation + timing.sampling
-    parts = (
-        f"preparation {timing.preparation:.1f} + compilation {timing.compilation:.1f} "
-        f"+ sampling {timing.sampling:.1f}"
-    )
+    phases = {name: value for name, value in vars(timing).items() if value > 0}
+    total, parts = sum(phases.values()), " + ".join(f"{k} {v:.1f}" for k, v in phases.items())
     say(console, f"time: {total:.1f} s = {parts}")
 
 

@@ -37,6 +37,7 @@ from .named import (
     svrg_ld,
     ula,
 )
+from .suggest import Suggested, suggest
 
 __all__ = [
     "METHODS",
@@ -45,6 +46,7 @@ __all__ = [
     "FlyMC",
     "Method",
     "PreparedMethod",
+    "Suggested",
     "asgld_cv",
     "asgld_cv_ps",
     "cp_sghmc",
@@ -73,6 +75,7 @@ __all__ = [
     "sgnht_cv_ps",
     "sgrhmc",
     "sgrld",
+    "suggest",
     "svrg_ld",
     "ula",
 ]

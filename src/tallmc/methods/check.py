@@ -39,8 +39,8 @@ def with_measured_bias(
     if account.exact or account.bias is not None or account.doubts:
         return account, 0
     if not isinstance(bound.kernel, Kernel):
-        missing = "pairs of chains cannot measure the bias of this method."
-        return dataclasses.replace(account, unmeasured=missing), 0
+        reason = "pairs of chains cannot measure the bias of this method."
+        return dataclasses.replace(account, unmeasured=reason), 0
     try:
         plan = _PairPlan.of(run)
     except _NotMeasurable as reason:
@@ -96,9 +96,7 @@ class _PairPlan:
         except ImportError as error:
             raise _NotMeasurable(str(error)) from None
         if not found.reached:
-            raise _NotMeasurable(
-                "the bias cannot be measured before the chains agree. Run longer."
-            )
+            raise _NotMeasurable("the bias cannot be measured before the chains agree. Run longer.")
         pairs = min(max(n_chains, _FEWEST_PAIRS), _MOST_PAIRS)
         time = _autocorrelation_time(found, n_chains, n_draws)
         affordable = _SHARE / _STEPS_PER_PAIR * n_chains * n_draws / pairs

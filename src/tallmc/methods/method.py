@@ -31,6 +31,7 @@ from .noise_threshold import noise_threshold
 StepSize = float | AbstractSchedule
 Size = int | SizeChoice
 
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Method(AbstractMethod):
     """A sampling method, composed of one part per axis.

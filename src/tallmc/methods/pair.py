@@ -121,9 +121,7 @@ class PairKernel(AbstractKernel):
     def step(
         self, state: ChainState, gathered: Gathered, step: Int[Array, ""], source: AbstractRows
     ) -> KernelStep:
-        first, second = (
-            jax.tree.map(lambda leaf, k=k: leaf[k], gathered) for k in (0, 1)
-        )
+        first, second = (jax.tree.map(lambda leaf, k=k: leaf[k], gathered) for k in (0, 1))
         coarse = self.kernel.dynamics
         dynamics, axes = stacked([coarse, coarse.finer()])
         step_sizes = self.schedule(step) * jnp.array([1.0, 0.5], self.rest.dtype)
@@ -206,8 +204,6 @@ class PairRun:
         keys = chain_keys(seed, len(start), _PAIRS_PURPOSE)
         self.run = Run(pair, keys, both, burn_in, thin, draws, memory=memory)
         self.run.run_to(draws)
-        if self.run.interrupted is not None:
-            raise KeyboardInterrupt
 
     @property
     def failed(self) -> bool:
@@ -241,7 +237,5 @@ def _mean_with_error(
     """Return the mean and its standard error by batch means."""
     chains, draws, d = values.shape
     length = draws // batches
-    means = (
-        values[:, : length * batches].reshape(chains * batches, length, d).mean(axis=1)
-    )
+    means = values[:, : length * batches].reshape(chains * batches, length, d).mean(axis=1)
     return means.mean(axis=0), means.std(axis=0, ddof=1) / np.sqrt(len(means))

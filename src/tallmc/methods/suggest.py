@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
-from typing import Any
 
 import numpy as np
 
@@ -134,9 +133,7 @@ def suggest(
         found = gradient_noise(prepared.kernel, anchor, seed)
         noise, rows = found.covariance, rows + found.n_row_evals
     suggestion = _suggestion(example, hessian, noise, posterior, inflation)
-    step, rule = (
-        (suggestion.step_size, suggestion.rule) if step_size is None else (step_size, None)
-    )
+    step, rule = (suggestion.step_size, suggestion.rule) if step_size is None else (step_size, None)
     coordinates = _coordinates(example, hessian, noise, posterior)
     langevin_step = suggestion.langevin_step * step / suggestion.step_size
     return Suggested(

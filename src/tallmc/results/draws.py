@@ -33,6 +33,7 @@ class Timing:
     - `preparation`: everything before compilation, such as the anchor and the weights.
     - `compilation`: compiling the sampling loop.
     - `sampling`: running steps. A resumed run includes the time of earlier processes.
+    - `checking`: measuring the bias after the run.
 
     >>> Timing(preparation=0.5, compilation=1.0, sampling=3.0).sampling
     3.0
@@ -41,6 +42,7 @@ class Timing:
     preparation: float
     compilation: float
     sampling: float
+    checking: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)

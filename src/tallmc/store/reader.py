@@ -123,7 +123,10 @@ def _draws_of(opened: OpenStore) -> Draws:
         n_row_evals_sampling=state.rows_touched,
         n_row_evals_preparation=int(content["n_row_evals"]),
         timing=Timing(
-            float(content["seconds"]), float(seconds.get("compilation", 0.0)), state.seconds
+            float(content["seconds"]),
+            float(seconds.get("compilation", 0.0)),
+            state.seconds,
+            float(seconds.get("checking", 0.0)),
         ),
         layout=Layout(treedef, tuple(names), tuple(names.values())),
         settings={
