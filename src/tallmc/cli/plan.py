@@ -15,6 +15,7 @@ from ..methods.suggest import Suggested, suggest
 from ..models.posterior import AbstractPosterior
 
 _DEFAULT_DRAWS = 2000
+_OPTIONS = {"size": "--size", "step_size": "--step-size", "thin": "--thin"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,14 +57,17 @@ def make_plan(posterior: AbstractPosterior, settings: Settings) -> Plan:
                 )
         return Plan(Automatic(), None, settings.draws, 0.0)
     began = time.perf_counter()
-    found = suggest(
-        posterior,
-        settings.method,
-        size=settings.size,
-        step_size=settings.step_size,
-        thin=settings.thin,
-        seed=settings.seed,
-    )
+    try:
+        found = suggest(
+            posterior,
+            settings.method,
+            size=settings.size,
+            step_size=settings.step_size,
+            thin=settings.thin,
+            seed=settings.seed,
+        )
+    except InvalidInput as error:
+        raise error.renamed(_OPTIONS.get(error.parameter, error.parameter)) from None
     seconds = time.perf_counter() - began
     draws = _DEFAULT_DRAWS if settings.draws is None and settings.ess is None else settings.draws
     return Plan(found.method, found, draws, seconds)

@@ -25,6 +25,11 @@ class InvalidInput(ValueError):
     def __init__(self, parameter: str, rule: str, value: Any, cure: str = ""):
         message = f"{parameter} must {rule}; got {_format_value(value)}"
         super().__init__(f"{message}. {cure}" if cure else message)
+        self.parameter, self.rule, self.value, self.cure = parameter, rule, value, cure
+
+    def renamed(self, parameter: str) -> InvalidInput:
+        """The same error about an argument that the user knows by another name."""
+        return InvalidInput(parameter, self.rule, self.value, self.cure)
 
 
 class PreparationError(RuntimeError):

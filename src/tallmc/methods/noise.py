@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Key, PRNGKeyArray
 
 from ..anchor.anchor import Anchor
 from ..core.random import new_key, standard_normal
@@ -68,7 +68,7 @@ def gradient_noise(bound: BoundKernel, anchor: Anchor, seed: int = 0) -> Gradien
 def _estimates(
     kernel: Kernel,
     source: AbstractRows,
-    keys: PRNGKeyArray,
+    keys: Key[Array, " k"],
     positions: Float[Array, "k d"],
     memory: Memory,
     at_once: int,
