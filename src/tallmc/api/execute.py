@@ -16,7 +16,7 @@ from ..engine.progress import Progress
 from ..engine.run import Run
 from ..engine.sinks import AbstractDrawSink, Conclusion, Snapshot
 from ..methods.account import Account
-from ..methods.check import with_measured_bias
+from ..methods.bias_check import with_measured_bias
 from ..methods.run_plan import RunPlan
 from ..results.display import showing
 from ..results.draws import Draws, Timing

@@ -1,6 +1,6 @@
 """Turn the user's settings into a fully specified method.
 
-Settings that the user does not give are suggested (`methods/suggest.py`).
+Settings that the user does not give are suggested (`methods/suggestions.py`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from ..core.errors import InvalidInput
 from ..methods.automatic import Automatic
 from ..methods.base import AbstractMethod
-from ..methods.suggest import Suggested, suggest
+from ..methods.suggestions import Suggested, suggest
 from ..models.posterior import AbstractPosterior
 
 _DEFAULT_DRAWS = 2000

@@ -37,7 +37,7 @@ from .named import (
     svrg_ld,
     ula,
 )
-from .suggest import Suggested, suggest
+from .suggestions import Suggested, suggest
 
 __all__ = [
     "METHODS",

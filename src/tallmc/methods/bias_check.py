@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..core.outcome import Outcome
 from ..engine.kernel import BoundKernel, Kernel
 from ..engine.run import Run
 from ..schedule import Constant, Cyclical, in_precision
@@ -36,7 +37,8 @@ def with_measured_bias(
     account: Account, method: AbstractMethod, bound: BoundKernel, run: Run, seed: int
 ) -> tuple[Account, int]:
     """Return the account of a finished run with its bias, and the rows that the pairs touched."""
-    if account.exact or account.bias is not None or account.doubts:
+    failed = any(outcome is not Outcome.OK for outcome in run.outcomes())
+    if failed or account.exact or account.bias is not None or account.doubts:
         return account, 0
     if not isinstance(bound.kernel, Kernel):
         reason = "pairs of chains cannot measure the bias of this method."
@@ -57,8 +59,8 @@ def with_measured_bias(
         memory=jax.tree.map(lambda leaf: leaf[chosen], run.state.chains.memory),
     )
     if pairs.failed:
-        failed = "a chain failed while the bias was measured. Make the step size smaller."
-        return account.doubting(failed), pairs.n_row_evals
+        doubt = "a chain failed while the bias was measured. Make the step size smaller."
+        return account.doubting(doubt), pairs.n_row_evals
     unseen = method.unseen_by_pairs
     missing = (
         None
