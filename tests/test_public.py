@@ -60,6 +60,7 @@ NAMES = [
     "sghmc",
     "sghmc_cv",
     "sghmc_cv_ps",
+    "sghmc_cv_trajectories",
     "sghmc_trajectories",
     "sgld",
     "sgld_cv",

@@ -312,3 +312,10 @@ def test_default_friction_of_sgrhmc_mixes_and_is_right_where_the_metric_is_large
     with pytest.warns(tallmc.SamplingWarning):
         undamped = tallmc.sample(posterior, table_1, **settings)
     assert not undamped.ok.any()
+
+
+def test_sghmc_cv_trajectories_has_five_leapfrog_steps_and_the_law_of_its_parts():
+    """As in nemeth-2021, section 6."""
+    method = tallmc.sghmc_cv_trajectories(0.3, size=4, friction=1.0)
+    assert method.dynamics == Hamiltonian(length=5, friction=1.0)
+    check_law(method, 0.3)

@@ -39,6 +39,7 @@ from .named_momentum import (
     sghmc,
     sghmc_cv,
     sghmc_cv_ps,
+    sghmc_cv_trajectories,
     sghmc_trajectories,
     sgnht,
     sgnht_cv,
@@ -160,14 +161,21 @@ METHODS = {
     "saga_ld_ps": Named(saga_ld_ps, "eq. 16 with SAGA's table", {"size": 2}),
     "ewsg_overdamped": Named(ewsg_overdamped, "Li, Wang et al. (2021), E", {"size": 2}),
     "sghmc": Named(sghmc, "Nemeth (2021), Table 1", {"size": 2, "friction": 1.0}),
-    "sghmc_cv": Named(sghmc_cv, "Nemeth (2021), section 6", {"size": 2, "friction": 1.0}),
+    "sghmc_cv": Named(
+        sghmc_cv, "Nemeth (2021), Table 1 and section 2.3", {"size": 2, "friction": 1.0}
+    ),
     "sghmc_cv_ps": Named(sghmc_cv_ps, "eqs. 12, 16", {"size": 2, "friction": 1.0}),
     "sghmc_trajectories": Named(
         sghmc_trajectories, "Chen et al. (2014)", {"size": 2, "length": 5, "friction": 1.0}
     ),
+    "sghmc_cv_trajectories": Named(
+        sghmc_cv_trajectories, "Nemeth (2021), section 6", {"size": 2, "friction": 1.0}
+    ),
     "sg_baoab": Named(sg_baoab, "Leimkuhler and Matthews (2013)", {"size": 2, "friction": 1.0}),
     "sgnht": Named(sgnht, "Nemeth (2021), Table 1", {"size": 2, "friction": 1.0}),
-    "sgnht_cv": Named(sgnht_cv, "Nemeth (2021), section 6", {"size": 2, "friction": 1.0}),
+    "sgnht_cv": Named(
+        sgnht_cv, "Nemeth (2021), Table 1 and section 2.3", {"size": 2, "friction": 1.0}
+    ),
     "sgnht_cv_ps": Named(sgnht_cv_ps, "eqs. 12, 16", {"size": 2, "friction": 1.0}),
     "sgrhmc": Named(sgrhmc, "Nemeth (2021), Table 1", {"size": 2}),
     "cp_sghmc": Named(cp_sghmc, "Fu and Zhang (2017)", {"size": 20, "friction": 1.0}),

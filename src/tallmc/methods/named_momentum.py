@@ -38,7 +38,9 @@ def sghmc(step_size: StepSize, size: Size, friction: float) -> Method:
 
 
 def sghmc_cv(step_size: StepSize, size: Size, friction: float) -> Method:
-    """SGHMC with control variates around the mode.
+    """SGHMC with control variates around the mode, in the Euler form of `sghmc`.
+
+    `sghmc_cv_trajectories` is the form with leapfrog steps.
 
     **Arguments:**
 
@@ -106,6 +108,36 @@ def sghmc_trajectories(step_size: StepSize, size: Size, length: int, friction: f
     Hamiltonian(length=5, friction=1.0)
     """
     return Method(dynamics=Hamiltonian(length, friction), size=size, step_size=step_size)
+
+
+def sghmc_cv_trajectories(
+    step_size: StepSize, size: Size, friction: float, length: int = 5
+) -> Method:
+    """SGHMC in trajectories with control variates around the mode.
+
+    SGHMC-CV of Nemeth and Fearnhead (2021), section 6, which has five leapfrog steps.
+
+    **Arguments:**
+
+    - `step_size`: the step size ε, a number or a schedule.
+    - `size`: rows per step, a number or a size choice.
+    - `friction`: the friction γ.
+    - `length`: steps per trajectory.
+
+    **Returns:** a `Method`.
+
+    **Raises:** `InvalidInput` if an argument is out of its range.
+
+    >>> import tallmc
+    >>> tallmc.sghmc_cv_trajectories(step_size=0.1, size=2, friction=1.0).dynamics
+    Hamiltonian(length=5, friction=1.0)
+    """
+    return Method(
+        dynamics=Hamiltonian(length, friction),
+        gradient=ControlVariate(),
+        size=size,
+        step_size=step_size,
+    )
 
 
 def sg_baoab(step_size: StepSize, size: Size, friction: float) -> Method:
