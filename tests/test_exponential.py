@@ -266,6 +266,15 @@ def test_ewsg_beats_sghmc():
 
 
 @pytest.mark.slow
+def test_a_carried_index_is_worse_than_sghmc():
+    """The docs say so. The random numbers of both are fixed; the difference is five per cent."""
+    settings = {"passes": 200, "chains": 2000}
+    sghmc = divergence(of_the_example(0.02, Uniform()), 1, **settings)
+    carried = divergence(of_the_example(0.02, ExponentiallyWeighted(1, carry=True)), 2, **settings)
+    assert carried > 1.03 * sghmc
+
+
+@pytest.mark.slow
 def test_variance_reduction_beats_ewsg_where_noise_is_strong():
     """At h = 0.02.
 

@@ -265,7 +265,8 @@ def ewsg(
     - `size`: rows per step, a number or a size choice.
     - `friction`: the friction γ.
     - `length`: Metropolis steps over batches per step.
-    - `carry`: whether each Metropolis chain starts at the batch of the last step.
+    - `carry`: whether each Metropolis chain starts at the batch of the last step. With `length` 1
+      this is worse than SGHMC on the paper's own example; see docs/samplers.md.
 
     **Returns:** a `Method`.
 

@@ -17,6 +17,9 @@ The estimate has a bias of order ε; every other subsample here is unbiased. The
 variance in return. On the paper's own Gaussian example the variance is a fifth larger than that of
 uniform draws. The gain comes from the bias: a mean force (h/2)Vr along the momentum, which is the
 friction that balances gradient noise of covariance V. A step takes M + 1 batches of rows.
+
+With `carry` and M = 1 the method is worse than SGHMC on that example: a batch that is kept for
+several steps adds its noise in the same direction each time.
 """
 
 from __future__ import annotations
@@ -163,7 +166,8 @@ class ExponentiallyWeighted(SubsampleChoice):
 
     - `length`: M, the number of Metropolis steps over batches per step of the sampler.
     - `guess`: x, the assumed end of the move: "at_rest", "to_zero", "zero" or "one".
-    - `carry`: whether the Metropolis chain begins at the batch of the sampler's last step.
+    - `carry`: whether the Metropolis chain begins at the batch of the sampler's last step. With
+      `length` 1 this is worse than uniform draws on the paper's own example.
     - `base`: the subsample that proposes batches.
 
     **Raises:** `InvalidInput` if an argument is not one of these values.
