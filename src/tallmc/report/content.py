@@ -71,6 +71,11 @@ class Content:
         """The draws of the chains that completed."""
         return self.draws.positions if self.draws.ok.all() else self.draws.positions[self.draws.ok]
 
+    @property
+    def complete_weights(self) -> Float[np.ndarray, "chains draws"] | None:
+        """The weights of these draws; None if all count the same."""
+        return None if self.draws.weights is None else self.draws.weights[self.draws.ok]
+
     def trace(self, parameter: int) -> tuple[np.ndarray, Float[np.ndarray, "chains n"]]:
         """Numbers of evenly spaced draws, and the values of a parameter at these draws."""
         kept = evenly(self.draws.positions.shape[1], _TRACE_POINTS)

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..statistics.convergence import ess, rhat
 from ..statistics.moments import by_parameter, moments
+from ..statistics.weighting import quantiles, weight_efficiency
 from . import plots
 from .content import Content
 from .svg import Chart, shown
@@ -131,24 +132,20 @@ def _tiles(content: Content) -> str:
     return f'<div class="tiles">{cells}</div>'
 
 
-def _quantile(positions: np.ndarray, level: float) -> np.ndarray:
-    """The quantile of each parameter."""
-    return by_parameter(lambda part: np.quantile(part, level, axis=(0, 1)), positions)
-
-
 def _table(content: Content) -> str:
     complete = content.complete
     if not len(complete) or complete.shape[1] < 4:
         return _note("No completed chain has at least four draws, so there is no summary.")
-    found = moments(complete)
-    quantiles = np.stack([_quantile(complete, level) for level in (0.05, 0.5, 0.95)])
-    effective = by_parameter(ess, complete)
+    weights = content.complete_weights
+    found = moments(complete, weights)
+    levels = quantiles(complete, (0.05, 0.5, 0.95), weights)
+    effective = weight_efficiency(weights) * by_parameter(ess, complete)
     agreement = (
         by_parameter(rhat, complete) if len(complete) > 1 else np.full(len(effective), np.nan)
     )
     rows = []
     for j, name in enumerate(content.names[:_MOST_ROWS]):
-        numbers = [found.mean[j], found.sd[j], *quantiles[:, j]]
+        numbers = [found.mean[j], found.sd[j], *levels[:, j]]
         cells = "".join(f"<td>{shown(float(value))}</td>" for value in numbers)
         cells += _flagged_cell(f"{effective[j]:,.0f}", effective[j] < _SMALLEST_ESS)
         cells += _flagged_cell(

@@ -17,6 +17,11 @@ from ..core.errors import InvalidInput
 from ..core.layout import Layout
 from ..core.outcome import Outcome
 from ..methods.account import Account
+from ..methods.base import AbstractMethod
+from ..methods.method import Method
+from ..schedule import Cyclical
+from ..statistics.moments import moments
+from ..statistics.weighting import quantiles, weight_efficiency
 from .health import Health, assess
 
 if TYPE_CHECKING:
@@ -90,6 +95,24 @@ class Draws:
         account = Account(self.settings.get("method")) if self.account is None else self.account
         return assess(self.positions, self.ok, self.sample_stats, account)
 
+    @functools.cached_property
+    def weights(self) -> Float[np.ndarray, "chains draws"] | None:
+        """The weight of each draw, with mean 1; None if all draws count the same.
+
+        Draws of decreasing steps are weighted by their step size, because each stands for that much
+        time of the diffusion. `summary` uses the weights. Draws of a method with an accept step
+        follow the target at any step size, and those of a `Cyclical` schedule count the same by the
+        method's theory (Zhang et al., 2020).
+        """
+        method, steps = self.settings.get("method"), self.sample_stats.get("step_size")
+        if steps is None or not steps.size or np.ptp(steps) == 0:
+            return None
+        if isinstance(method, AbstractMethod) and method.has_accept_step:
+            return None
+        if isinstance(method, Method) and isinstance(method.step_size, Cyclical):
+            return None
+        return np.asarray(steps, np.float64) / np.mean(steps, dtype=np.float64)
+
     @property
     def n_row_evals(self) -> int:
         """Total number of rows touched, preparation included."""
@@ -114,7 +137,8 @@ class Draws:
             `{"beta": ["intercept", "age"]}`.
 
         **Returns:** a tree with groups `posterior` and `sample_stats`. All draws of a failed chain
-        are NaN.
+        are NaN. If draws count differently, `sample_stats` has their `weight`. ArviZ does not use
+        it: `Draws.summary` does.
 
         **Raises:** `InvalidInput` if `labels` does not fit the parameters.
         """
@@ -138,8 +162,9 @@ class Draws:
             coords[f"{name}_dim"], dims[name] = list(entries), [f"{name}_dim"]
         # Draws of a failed chain before its failure are not valid draws either.
         completed = np.where(self.ok[:, None, None], self.positions, np.nan)
+        weight = {} if self.weights is None else {"weight": self.weights}
         tree = arviz_base.from_dict(
-            {"posterior": self.layout.split(completed), "sample_stats": self.sample_stats},
+            {"posterior": self.layout.split(completed), "sample_stats": self.sample_stats | weight},
             coords=coords,
             dims=dims,
         )
@@ -156,6 +181,11 @@ class Draws:
                 for part, seconds in dataclasses.asdict(self.timing).items()
             },
         }
+        if weight:
+            attributes["weights"] = (
+                "The steps decrease: weight each draw by sample_stats.weight, its step size over "
+                "the mean step size."
+            )
         tree.attrs.update(attributes)
         return tree
 
@@ -168,7 +198,8 @@ class Draws:
 
         **Returns:** a table with one row per parameter: mean, sd, median, 5 % and 95 % quantiles,
         effective sample sizes, R-hat and Monte-Carlo errors. R-hat needs at least two chains and at
-        least four draws.
+        least four draws. Draws of decreasing steps are weighted (`weights`); effective sample sizes
+        are then multiplied by Kish's factor.
 
         **Raises:** `InvalidInput` if no chain completed.
         """
@@ -189,7 +220,17 @@ class Draws:
         tree = complete.to_datatree(labels)
         table = arviz_stats.summary(tree, ci_prob=0.9, ci_kind="eti", round_to="none")
         table = table.rename(columns={"eti90_lb": "q05", "eti90_ub": "q95", "r_hat": "rhat"})
-        table.insert(2, "median", np.median(complete.positions, axis=(0, 1)))
+        weights = None if self.weights is None else self.weights[self.ok]
+        low, median, high = quantiles(complete.positions, (0.05, 0.5, 0.95), weights)
+        table.insert(2, "median", median)
+        if weights is not None:
+            share, found = weight_efficiency(weights), moments(complete.positions, weights)
+            # For equal weights this is the factor n/(n − 1) of an unbiased variance.
+            sd = found.sd / np.sqrt(1 - 1 / (share * weights.size))
+            errors = ["mcse_mean", "mcse_sd"]
+            table[errors] = table[errors].mul(sd / table["sd"].to_numpy() / np.sqrt(share), axis=0)
+            table[["ess_bulk", "ess_tail"]] *= share
+            table["mean"], table["sd"], table["q05"], table["q95"] = found.mean, sd, low, high
         return table
 
     def __repr__(self) -> str:

@@ -18,7 +18,7 @@ class Cyclical(AbstractSchedule):
 
     The large steps of a cycle find other modes; draws from them would be too wide. Only the small
     steps at the end of each cycle give draws. The step size is smallest, but not zero, in the last
-    step of a cycle.
+    step of a cycle. All draws count the same, as in the theory of the paper.
 
     **Arguments:**
 

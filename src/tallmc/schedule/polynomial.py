@@ -13,7 +13,7 @@ from .base import AbstractSteadySchedule
 class Polynomial(AbstractSteadySchedule):
     """A decreasing step size, ε_t = a (b + t)^−γ (Welling and Teh, 2011).
 
-    Averages over draws should be weighted by the step size.
+    Averages over draws are weighted by the step size: `Draws.weights`, which `Draws.summary` uses.
 
     **Arguments:**
 

@@ -44,8 +44,18 @@ class Moments(NamedTuple):
     """Largest minus smallest value, per chain."""
 
 
-def moments(positions: Float[np.ndarray, "chains draws d"]) -> Moments:
+def moments(
+    positions: Float[np.ndarray, "chains draws d"],
+    weights: Float[np.ndarray, "chains draws"] | None = None,
+) -> Moments:
     """The moments of all draws, updated piece by piece (Chan et al., 1983).
+
+    **Arguments:**
+
+    - `positions`: the draws.
+    - `weights`: one weight per draw; None if all draws count the same.
+
+    **Returns:** a `Moments`. The sd is that of the draws as a population.
 
     >>> draws = np.random.default_rng(0).normal(size=(2, 1000, 3))
     >>> found = moments(draws)
@@ -54,14 +64,17 @@ def moments(positions: Float[np.ndarray, "chains draws d"]) -> Moments:
     >>> bool(np.allclose(found.sd, draws.std(axis=(0, 1))))
     True
     """
-    chains, _, dim = positions.shape
-    count, mean, squares = 0, np.zeros(dim), np.zeros(dim)
+    chains, draws, dim = positions.shape
+    weights = np.ones((chains, draws)) if weights is None else weights
+    count, mean, squares, first = 0.0, np.zeros(dim), np.zeros(dim), 0
     low, high = np.full((chains, dim), np.inf), np.full((chains, dim), -np.inf)
     for piece in pieces(positions):
-        new = chains * piece.shape[1]
-        piece_mean = piece.mean(axis=(0, 1))
+        w = weights[:, first : first + piece.shape[1], None]
+        new, first = float(w.sum()), first + piece.shape[1]
+        piece_mean = (w * piece).sum(axis=(0, 1)) / new
         change, total = piece_mean - mean, count + new
-        squares += ((piece - piece_mean) ** 2).sum(axis=(0, 1)) + change**2 * count * new / total
+        squares += (w * (piece - piece_mean) ** 2).sum(axis=(0, 1))
+        squares += change**2 * count * new / total
         mean, count = mean + change * new / total, total
         low, high = np.minimum(low, piece.min(axis=1)), np.maximum(high, piece.max(axis=1))
-    return Moments(mean, np.sqrt(squares / max(count, 1)), high - low)
+    return Moments(mean, np.sqrt(squares / (count or 1.0)), high - low)
