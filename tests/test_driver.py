@@ -315,7 +315,8 @@ def test_callback_hears_of_progress():
     run(tallmc.sgld(0.01, size=3), callback=heard.append)
     assert heard[-1].step == heard[-1].n_steps == 713
     assert heard[-1].draws == 700
-    assert [p.step for p in heard] == sorted({p.step for p in heard})
+    assert [p.ended for p in heard] == [False] * (len(heard) - 1) + [True]
+    assert [p.step for p in heard[:-1]] == sorted({p.step for p in heard})
 
 
 def test_nothing_is_compiled_again_for_other_seeds_steps_draws_or_data():

@@ -54,15 +54,17 @@ def test_facts_are_those_of_the_run(heard):
     assert last.passes == pytest.approx(last.n_row_evals / 12)
     assert last.steps_per_second == pytest.approx(813 / last.seconds, rel=1e-6)
     assert last.seconds_left == 0
+    assert (last.stage, last.ended) == ("finished", True)
+    assert {(now.stage, now.ended) for now in found[:-1]} == {("sampling", False)}
     assert all(
-        before.n_row_evals < after.n_row_evals for before, after in itertools.pairwise(found)
+        before.n_row_evals < after.n_row_evals for before, after in itertools.pairwise(found[:-1])
     )
     middle = found[len(found) // 2]
     assert middle.seconds_left == pytest.approx((813 - middle.step) / middle.steps_per_second)
     for chain, now in enumerate(last.chains):
         assert now.outcome is tallmc.Outcome.OK
         assert now.step_size == 0.01
-        length = last.draws - found[-2].draws
+        length = last.draws - found[-3].draws
         assert now.batch_size == pytest.approx(
             draws.sample_stats["batch_size"][chain, -length:].mean()
         )
@@ -102,10 +104,10 @@ def test_lines_say_everything(heard):
         "step 0.01",
         "rows per step",
         "noise ",
-        "gone",
-        "left",
+        "finished after",
     ):
         assert words in said
+    assert " gone, " in line(found[3]) and line(found[3]).endswith(" left")
     assert "\n" not in said
     assert bar(found[-1]).startswith("100%|████████████████████| 800 of 800 draws")
     assert 4 <= bar(found[3]).index("|") <= 5
@@ -127,7 +129,7 @@ def test_the_live_table_has_a_row_a_chain(heard):
         "steps/s",
         "passes",
         "ESS",
-        "left",
+        "finished after",
     ):
         assert words in said
 
@@ -151,6 +153,53 @@ def test_plain_lines_when_it_is_no_terminal_and_only_if_asked(monkeypatch, capsy
         run(progress=progress)
         said = capsys.readouterr().err
         assert ("tallmc: " in said and "\x1b" not in said) == lines
+
+
+class Redrawn:
+    """What a display shows in the end."""
+
+    def __init__(self):
+        self.shown = []
+
+    def __call__(self, now):
+        self.shown.append(line(now))
+
+
+@pytest.mark.parametrize("goal", [{"draws": 700}, {"draws": None, "ess": 200}])
+def test_the_last_thing_shown_is_the_final_state(goal, monkeypatch, capsys):
+    display = Redrawn()
+    monkeypatch.setattr(show, "_open", lambda stack, lines_too: display)
+    draws = run(**goal)
+    ess = tallmc.diagnose.ess(draws.positions).min()
+    wanted = "" if "ess" not in goal else " of 200"
+    last = display.shown[-1]
+    assert f"{draws.positions.shape[1]:,} " in last and f"ESS {ess:,.0f}{wanted} " in last
+    assert "finished after" in last and "left" not in last
+    assert "finished" not in display.shown[-2]
+
+
+def test_the_last_thing_shown_of_a_run_stopped_early_says_what_stopped_it(monkeypatch):
+    display, heard = Redrawn(), []
+    monkeypatch.setattr(show, "_open", lambda stack, lines_too: display)
+    draws = run(max_rows=2000, callback=heard.append)
+    assert "stopped by the limit of 2,000 rows after" in display.shown[-1]
+    assert heard[-1].ended and heard[-1].n_row_evals == draws.n_row_evals_sampling
+    assert f"{draws.positions.shape[1]} of 800 draws" in display.shown[-1]
+
+
+def test_lines_end_with_the_final_state_only_if_the_run_was_long_enough_for_lines(
+    heard, monkeypatch
+):
+    _, found = heard
+    for first_line, printed in ((0.0, 2), (3600.0, 0)):
+        monkeypatch.setattr(show, "_FIRST_LINE", first_line)
+        stream = io.StringIO()
+        lines = show.Lines(stream)
+        for now in (found[2], found[3], found[-1]):
+            lines(now)
+        said = stream.getvalue().splitlines()
+        assert len(said) == printed
+        assert all("finished after" in last for last in said[1:])
 
 
 def test_a_live_table_on_a_real_terminal():

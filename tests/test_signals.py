@@ -1,5 +1,6 @@
 """Real signals to real processes: a status of their own, no crash, and no broken store."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -103,7 +104,7 @@ def check_store(path, said, errors):
 def test_a_signal_in_preparation_ends_the_command_with_its_status(
     number, status, delay, table, tmp_path
 ):
-    found, said, errors = end_fit(number, delay, table, tmp_path)
+    found, _, errors = end_fit(number, delay, table, tmp_path)
     assert found == status, errors
     assert errors == "tallmc: stopped before the first draw\n"
     assert not (tmp_path / "run").exists()
@@ -135,25 +136,41 @@ def test_ctrl_c_in_burn_in_returns_what_there_is():
 
 @pytest.mark.usefixtures("ctrl_c")
 def test_a_deferred_signal_raises_at_the_next_checkpoint():
-    checkpoint()
-    with pytest.raises(KeyboardInterrupt), supervised():
-        signal.raise_signal(signal.SIGINT)
+    reached = []
+
+    def work(*, raises_again):
         with supervised():
-            checkpoint()
-            pytest.fail("the signal was lost")
+            signal.raise_signal(signal.SIGINT)
+            reached.append("after the signal")
+            with supervised():
+                if raises_again:
+                    checkpoint()
+                    reached.append("after the checkpoint")
+
+    checkpoint()  # outside a block it does nothing
+    for raises_again in (True, False):  # the end of a block is a checkpoint too
+        with pytest.raises(KeyboardInterrupt):
+            work(raises_again=raises_again)
+    assert reached == ["after the signal"] * 2
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    with pytest.raises(KeyboardInterrupt), supervised():
-        signal.raise_signal(signal.SIGINT)  # the end of the block is a checkpoint too
 
 
 @pytest.mark.usefixtures("ctrl_c")
 def test_a_signal_whose_exception_was_discarded_raises_again():
     """Python discards exceptions that are raised in callbacks of the garbage collector."""
-    with pytest.raises(KeyboardInterrupt), supervised(signals_raise=True):
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-        checkpoint()
-        pytest.fail("the signal was lost")
+    reached = []
+
+    def work():
+        with supervised(signals_raise=True):
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+                reached.append("after the signal")
+            checkpoint()
+            reached.append("after the checkpoint")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert not reached
 
 
 @pytest.mark.usefixtures("ctrl_c")

@@ -6,6 +6,7 @@ the goal.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import signal
 import warnings
@@ -20,7 +21,8 @@ from .progress import Progress, ProgressTracker
 from .run import Run
 
 _FIRST_DRAWS = 200
-_LARGEST_GROWTH = 8
+_SMALLEST_GROWTH, _LARGEST_GROWTH = 1.2, 8
+_LONGER_IF_NOT_SATISFIED = 4
 _SIGNAL_NAMES: dict[int, str] = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 
@@ -59,50 +61,95 @@ class Goal(NamedTuple):
 
 
 def run_until(
-    run: Run, goal: Goal, listeners: Sequence[Callable[[Progress], None]] = ()
+    run: Run,
+    goal: Goal,
+    listeners: Sequence[Callable[[Progress], None]] = (),
+    satisfied: Callable[[np.ndarray], bool] = lambda positions: True,
 ) -> str | None:
     """Run to the goal; return what ended the run before it, or None.
+
+    A goal in effective draws is reached when there are enough of them and `satisfied(positions)`,
+    a judgement of the draws of all running chains, is true. A judgement that stays false ends the
+    run, normally, at four times the draws with which there were enough effective draws.
 
     Unless a limit or a signal ends the run, the number of draws depends on the draws alone. A
     resumed run therefore makes the same decisions.
     """
+    search = _Search(run, goal, listeners, satisfied)
+    stopped_by = search.run_to_goal()
+    search.report_end(stopped_by)
+    return stopped_by
 
-    def limit_reached() -> str | None:
+
+class _Search:
+    """A run on its way to its goal."""
+
+    def __init__(
+        self,
+        run: Run,
+        goal: Goal,
+        listeners: Sequence[Callable[[Progress], None]],
+        satisfied: Callable[[np.ndarray], bool],
+    ):
+        self.run, self.goal, self.listeners, self.satisfied = run, goal, listeners, satisfied
+        self.tracker = ProgressTracker(run, goal.draws, goal.ess)
+        self.ess: float | None = None
+        """Effective draws when the goal was last checked."""
+
+    def run_to_goal(self) -> str | None:
+        run, goal, draws, most_draws = self.run, self.goal, self.goal.first_draws, math.inf
+        while True:
+            received = run.run_towards(
+                draws,
+                self._report if self.listeners else None,
+                lambda: self._limit_reached() is not None,
+            )
+            if received.number is not None:
+                _warn_of_interrupt(run)
+                return _SIGNAL_NAMES.get(received.number, "a signal")
+            if run.completed < draws:
+                return self._limit_reached()
+            if goal.ess is None:
+                return None
+            try:
+                positions = _of_running_chains(run.positions()[:, :draws])
+                if not len(positions):
+                    return None
+                self.ess = effective_draws(positions)
+                enough = self.ess >= goal.ess
+                if enough and (draws >= most_draws or self.satisfied(positions)):
+                    return None
+            except KeyboardInterrupt:
+                return _SIGNAL_NAMES[signal.SIGINT]
+            if enough:
+                most_draws = min(most_draws, _LONGER_IF_NOT_SATISFIED * draws)
+            elif draws >= most_draws:
+                return None
+            wanted = goal.ess / max(self.ess, 1.0)
+            growth = min(_LARGEST_GROWTH, max(_SMALLEST_GROWTH, 1.1 * wanted))
+            draws = math.ceil(min(most_draws, draws * growth))
+
+    def report_end(self, stopped_by: str | None) -> None:
+        """Report the final state. The run is over, so Ctrl-C in a listener changes nothing."""
+        if self.listeners:
+            ess = self.ess if stopped_by is None else None  # it may have grown since
+            progress = self.tracker.last_look(self.run, stopped_by, ess)
+            for listener in self.listeners:
+                with contextlib.suppress(KeyboardInterrupt):
+                    listener(progress)
+
+    def _report(self) -> None:
+        progress = self.tracker.look(self.run)
+        for listener in self.listeners:
+            listener(progress)
+
+    def _limit_reached(self) -> str | None:
+        goal, run = self.goal, self.run
         if goal.max_seconds is not None and run.seconds >= goal.max_seconds:
             return f"the limit of {goal.max_seconds:g} seconds"
         if goal.max_rows is not None and run.rows_touched() >= goal.max_rows:
             return f"the limit of {goal.max_rows:,} rows"
         return None
-
-    tracker = ProgressTracker(run, goal.draws, goal.ess)
-
-    def report() -> None:
-        progress = tracker.look(run)
-        for listener in listeners:
-            listener(progress)
-
-    draws = goal.first_draws
-    while True:
-        received = run.run_towards(
-            draws, report if listeners else None, lambda: limit_reached() is not None
-        )
-        if received.number is not None:
-            _warn_of_interrupt(run)
-            return _SIGNAL_NAMES.get(received.number, "a signal")
-        if run.completed < draws:
-            return limit_reached()
-        if goal.ess is None:
-            return None
-        try:
-            reached = _ess_reached(run.positions()[:, :draws])
-        except KeyboardInterrupt:
-            return _SIGNAL_NAMES[signal.SIGINT]
-        if reached is None:
-            return None
-        if reached >= goal.ess:
-            return None
-        wanted = goal.ess / max(reached, 1.0)
-        draws = math.ceil(draws * min(_LARGEST_GROWTH, max(1.2, 1.1 * wanted)))
 
 
 def _warn_of_interrupt(run: Run) -> None:
@@ -115,11 +162,7 @@ def _warn_of_interrupt(run: Run) -> None:
     warnings.warn(done, SamplingWarning, stacklevel=4)
 
 
-def _ess_reached(positions: np.ndarray) -> float | None:
-    """Effective draws of the chains that have not failed; None if all have failed."""
+def _of_running_chains(positions: np.ndarray) -> np.ndarray:
+    """The draws of the chains that have not failed."""
     running = np.isfinite(positions[:, -1]).all(axis=1)
-    return (
-        effective_draws(positions if running.all() else positions[running])
-        if running.any()
-        else None
-    )
+    return positions if running.all() else positions[running]

@@ -18,6 +18,7 @@ from .run import Run
 
 _TRACKED_PARAMETERS = 32
 _TRACKED_DRAWS = 500
+_FEWEST_DRAWS = 8
 _SHARE = 0.01  # largest share of the run time that is spent on effective sample sizes
 
 
@@ -34,7 +35,7 @@ class ChainFacts(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """The argument of a callback, made between calls of the compiled loop.
+    """The argument of a callback, made between calls of the compiled loop and at the end.
 
     **Arguments:**
 
@@ -47,6 +48,8 @@ class Progress:
     - `wanted_ess`: effective draws wanted per parameter; None if the goal is a number of draws.
     - `chains`: outcome, step size, batch size and gradient noise of each chain.
     - `tracker`: the source of `ess` and `steps_per_second`.
+    - `stage`: "sampling", and in the last report "finished" or "stopped by ...".
+    - `ended`: whether this is the last report. It describes the state in which the run ended.
 
     >>> now = Progress(500, 1_000, 50, 20_000, 2.5, 10_000, 100, None, (), tracker=None)
     >>> now.passes
@@ -63,6 +66,8 @@ class Progress:
     wanted_ess: float | None
     chains: tuple[ChainFacts, ...]
     tracker: ProgressTracker = dataclasses.field(repr=False, compare=False)
+    stage: str = "sampling"
+    ended: bool = False
 
     @property
     def steps_per_second(self) -> float:
@@ -86,6 +91,8 @@ class Progress:
     @property
     def seconds_left(self) -> float | None:
         """Estimated seconds until the goal; None while unknown."""
+        if self.ended:
+            return 0.0
         if self.wanted_draws is not None:
             return (
                 (self.n_steps - self.step) / self.steps_per_second
@@ -112,15 +119,35 @@ class ProgressTracker:
     def look(self, run: Run) -> Progress:
         """Report the progress of the run."""
         block = run.recent()
-        self.history.add(block.positions[:, :, self.parameters])
-        sizes, noise = block.stats["batch_size"], block.stats.get("grad_noise")
+        if block is not None:
+            self.history.add(block.positions[:, :, self.parameters])
+        return self._report(run)
+
+    def last_look(self, run: Run, stopped_by: str | None, ess: float | None) -> Progress:
+        """Report the state in which the run ended; `ess` is None if it has not been computed."""
+        if ess is None:
+            positions = run.positions()
+            every = max(1, positions.shape[1] // _TRACKED_DRAWS)
+            ess = _smallest_ess(positions[:, ::every, self.parameters])
+        self.last, self.spent = ess, np.inf
+        stage = "finished" if stopped_by is None else f"stopped by {stopped_by}"
+        return dataclasses.replace(self._report(run), stage=stage, ended=True)
+
+    def _report(self, run: Run) -> Progress:
+        block = run.recent()
+        means = {
+            name: values.mean(axis=1)
+            for name, values in ({} if block is None else block.stats).items()
+            if name in ("batch_size", "grad_noise") and values.shape[1]
+        }
+        sizes, noise = means.get("batch_size"), means.get("grad_noise")
         step_now = float(run.kernel.schedule(jnp.int32(max(run.step - 1, 0))))
         facts = tuple(
             ChainFacts(
                 outcome,
                 step_now,
-                float(sizes[chain].mean()) if sizes.shape[1] else float(run.kernel.most_rows),
-                float(noise[chain].mean()) if noise is not None and noise.shape[1] else None,
+                float(run.kernel.most_rows if sizes is None else sizes[chain]),
+                None if noise is None else float(noise[chain]),
             )
             for chain, outcome in enumerate(run.outcomes())
         )
@@ -134,7 +161,7 @@ class ProgressTracker:
 
     def ess(self, seconds: float) -> float | None:
         """Effective draws so far; the last value if the time for estimates is spent."""
-        if self.history.kept.shape[1] < 8 or self.spent > _SHARE * seconds:
+        if self.history.kept.shape[1] < _FEWEST_DRAWS or self.spent > _SHARE * seconds:
             return self.last
         began = time.perf_counter()
         self.last = _smallest_ess(self.history.kept)
@@ -144,6 +171,8 @@ class ProgressTracker:
 
 def _smallest_ess(kept: Float[np.ndarray, "chains draws d"]) -> float | None:
     running = np.isfinite(kept).all(axis=(1, 2))
+    if kept.shape[1] < _FEWEST_DRAWS:
+        return None
     try:
         return effective_draws(kept[running]) if running.any() else None
     except ImportError:  # ArviZ is not installed

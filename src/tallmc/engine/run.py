@@ -165,9 +165,9 @@ class Run:
         """The statistics of all draws in the sink, each (chains, draws, ...)."""
         return self.sink.whole().stats
 
-    def recent(self) -> DrawBlock:
-        """The draws since the last report of progress."""
-        return joined(self._recent)
+    def recent(self) -> DrawBlock | None:
+        """The draws since the last report of progress; None before the first call."""
+        return joined(self._recent) if self._recent else None
 
     def variances(self) -> np.ndarray:
         """The variance of each parameter over all draws in the sink."""

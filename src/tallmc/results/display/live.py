@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...engine.progress import Progress
-from .text import ess_shown, goal_shown, seconds_shown, share_done
+from .text import ess_shown, goal_shown, share_done, time_shown
 
 _MOST_CHAINS = 12
 
@@ -62,8 +62,7 @@ def rendered(now: Progress) -> Group:
         table.add_row("…", f"and {len(now.chains) - _MOST_CHAINS} more")
     below = (
         f"{goal_shown(now)} · {ess_shown(now)} · {now.steps_per_second:,.0f} steps/s · "
-        f"{now.n_row_evals:,} rows = {now.passes:.3g} passes · {seconds_shown(now.seconds)} gone, "
-        f"{seconds_shown(now.seconds_left)} left"
+        f"{now.n_row_evals:,} rows = {now.passes:.3g} passes · {time_shown(now)}"
     )
     foot = Table.grid()
     foot.add_row(ProgressBar(total=1.0, completed=share_done(now), width=60))

@@ -76,15 +76,18 @@ def _give_up(error: Exception) -> None:
 
 
 class Lines:
-    """Print lines for logs: the first after two seconds, then at growing intervals."""
+    """Print lines for logs: the first after two seconds, then at growing intervals.
+
+    The last line is the state in which the run ended.
+    """
 
     def __init__(self, stream: TextIO):
         self.stream = stream
-        self.next = time.perf_counter() + _FIRST_LINE
+        self.first = self.next = time.perf_counter() + _FIRST_LINE
         self.between = _BETWEEN_LINES
 
     def __call__(self, now: Progress) -> None:
-        if time.perf_counter() < self.next:
+        if time.perf_counter() < (self.first if now.ended else self.next):
             return
         print(f"tallmc: {line(now)}", file=self.stream, flush=True)
         self.next = time.perf_counter() + self.between

@@ -35,6 +35,13 @@ def ess_shown(now: Progress) -> str:
     return f"ESS {'?' if now.ess is None else format(now.ess, ',.0f')}{wanted}"
 
 
+def time_shown(now: Progress) -> str:
+    """Format the time gone and left, or how the run ended."""
+    if now.ended:
+        return f"{now.stage} after {seconds_shown(now.seconds)}"
+    return f"{seconds_shown(now.seconds)} gone, {seconds_shown(now.seconds_left)} left"
+
+
 def share_done(now: Progress) -> float:
     """The share of the run that is done, between 0 and 1."""
     if now.wanted_draws is not None:
@@ -56,7 +63,7 @@ def line(now: Progress) -> str:
         f"{sizes:,.0f} rows per step",
         *([f"noise {sum(noises) / len(noises):.3g}"] if noises else []),
         *([f"{failed} of {len(now.chains)} chains failed"] if failed else []),
-        f"{seconds_shown(now.seconds)} gone, {seconds_shown(now.seconds_left)} left",
+        time_shown(now),
     ]
     return " · ".join(parts)
 
