@@ -251,7 +251,7 @@ def test_fit_writes_files_that_say_what_they_hold(tmp_path, capsys, columns):
         "--noise-variance",
         2,
     ]
-    assert fit(write_table(tmp_path, columns, "gaussian"), "gaussian", out, *options) == 0
+    assert fit(write_table(tmp_path, columns, "gaussian"), "gaussian", out, *options) == 3
     assert {path.name for path in out.iterdir()} == {"draws.nc", "summary.csv", "scaling.json"}
     printed = capsys.readouterr().out
 

@@ -59,8 +59,9 @@ def execute(
         positions=whole.positions,
         sample_stats=whole.stats,
         outcomes=run.outcomes(),
-        n_row_evals_sampling=run.rows_touched() + rows_of_check,
+        n_row_evals_sampling=run.rows_touched(),
         n_row_evals_preparation=plan.n_row_evals,
+        n_row_evals_check=rows_of_check,
         timing=Timing(preparation, compilation, run.seconds, checking),
         layout=plan.posterior.layout,
         settings=plan.settings(),
@@ -99,6 +100,7 @@ def _conclusion(draws: Draws) -> Conclusion:
     facts = {
         "seconds": vars(draws.timing),
         "stopped_by": draws.stopped_by,
+        "n_row_evals_check": draws.n_row_evals_check,
         "doubts": list(account.doubts),
         "inflation": _as_list(account.inflation),
         "bias": bias and {name: _as_list(values) for name, values in bias.items()},

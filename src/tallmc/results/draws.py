@@ -70,6 +70,7 @@ class Draws:
     - `account`: what the method chose, why, and how large its bias is.
     - `stopped_by`: what ended the run before its goal ("Ctrl-C", "SIGTERM", a limit, the store);
         None if the run reached its goal.
+    - `n_row_evals_check`: rows touched to measure the bias after the run.
 
     >>> from tallmc.core.layout import layout_of
     >>> layout, _ = layout_of({"slope": 0.0})
@@ -88,6 +89,7 @@ class Draws:
     settings: dict[str, Any]
     account: Account | None = None
     stopped_by: str | None = None
+    n_row_evals_check: int = 0
 
     @functools.cached_property
     def health(self) -> Health:
@@ -115,8 +117,8 @@ class Draws:
 
     @property
     def n_row_evals(self) -> int:
-        """Total number of rows touched, preparation included."""
-        return self.n_row_evals_preparation + self.n_row_evals_sampling
+        """Total number of rows touched, by preparation, sampling and check."""
+        return self.n_row_evals_preparation + self.n_row_evals_sampling + self.n_row_evals_check
 
     @property
     def ok(self) -> np.ndarray:
@@ -176,6 +178,7 @@ class Draws:
             "outcomes": [outcome.name.lower() for outcome in self.outcomes],
             "n_row_evals": self.n_row_evals,
             "n_row_evals_preparation": self.n_row_evals_preparation,
+            "n_row_evals_check": self.n_row_evals_check,
             **{
                 f"seconds_{part}": seconds
                 for part, seconds in dataclasses.asdict(self.timing).items()
