@@ -21,6 +21,7 @@ from ..methods.run_plan import RunPlan
 from ..results.display import showing
 from ..results.draws import Draws, Timing
 from ..results.findings import coarse_potential, findings
+from ..statistics.convergence import agreement
 from ..store.writer import StorageFailed
 
 
@@ -45,7 +46,7 @@ def execute(
     try:
         with showing(progress) as show:
             listeners = [listener for listener in (show, callback) if listener is not None]
-            stopped_by = run_until(run, plan.goal, listeners)
+            stopped_by = run_until(run, plan.goal, listeners, _agree)
         sink.settle(run.snapshot, last=True)
     except StorageFailed as error:
         storage_error, stopped_by = error, f"the store ({error.strerror})"
@@ -82,6 +83,11 @@ def execute(
     for message in messages:
         warnings.warn(message, SamplingWarning, stacklevel=3)
     return draws
+
+
+def _agree(positions: np.ndarray) -> bool:
+    """Whether R-hat would raise no doubt."""
+    return agreement(positions).reached
 
 
 def _checked(plan: RunPlan, run: Run, account: Account) -> tuple[Account, int]:

@@ -95,7 +95,8 @@ class Draws:
     def health(self) -> Health:
         """What was chosen and why, estimated errors, and reasons for doubt."""
         account = Account(self.settings.get("method")) if self.account is None else self.account
-        return assess(self.positions, self.ok, self.sample_stats, account)
+        efficiency = weight_efficiency(self.weights)
+        return assess(self.positions, self.ok, self.sample_stats, account, efficiency)
 
     @functools.cached_property
     def weights(self) -> Float[np.ndarray, "chains draws"] | None:

@@ -116,8 +116,13 @@ def assess(
     ok: Bool[np.ndarray, " chains"],
     sample_stats: Mapping[str, np.ndarray],
     account: Account,
+    weight_efficiency: float = 1.0,
 ) -> Health:
-    """Judge the draws; `ok` marks the chains that completed."""
+    """Judge the draws.
+
+    `ok` marks the chains that completed. `weight_efficiency` is the share of effective draws that
+    remains because draws count differently.
+    """
     complete = positions if ok.all() else positions[ok]
     doubts = list(account.doubts)
     if not len(complete) or complete.shape[1] < 4:
@@ -125,6 +130,7 @@ def assess(
         return _health(account, doubts, 0.0, np.nan, None, None, None)
     try:
         agreed = agreement(complete)
+        agreed = agreed._replace(ess=weight_efficiency * agreed.ess)
     except ImportError as error:  # without ArviZ
         return _health(account, doubts, np.nan, np.nan, None, None, str(error))
     doubts += _convergence_doubts(agreed)
