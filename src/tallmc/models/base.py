@@ -26,6 +26,8 @@ from ..rows.batch import Batch
 from ..rows.blocks import BlockSubset
 from ..rows.sums import Sum, split_sum
 
+_PIECE_ROWS = 64
+
 
 class AbstractModel(eqx.Module):
     """Densities and derivatives of rows.
@@ -209,8 +211,25 @@ def add_prior(total: Sum, model: AbstractModel, position: Float[Array, " d"]) ->
 def block_hessian_of(
     rows: RowBlock, model: AbstractModel, position: Float[Array, " d"]
 ) -> Float[Array, "d d"]:
-    """Σ ∇²f_i over a block of rows."""
-    return model.block_hessian(position, rows)
+    """Σ ∇²f_i over a block of rows, summed pairwise over pieces of the block.
+
+    One matrix product over 8,192 rows in float32 has relative errors of up to 1e-4. A column with
+    its mean 200 sds from zero, such as a year, then seems collinear with the intercept.
+    """
+    n_rows = jax.tree.leaves(rows)[0].shape[0]
+    n_pieces = n_rows // _PIECE_ROWS
+    if n_pieces <= 1:
+        return model.block_hessian(position, rows)
+    in_pieces = n_pieces * _PIECE_ROWS
+    pieces = jax.tree.map(
+        lambda column: column[:in_pieces].reshape(n_pieces, _PIECE_ROWS, *column.shape[1:]), rows
+    )
+    terms = jax.vmap(lambda piece: model.block_hessian(position, piece))(pieces)
+    high, low = split_sum(terms)
+    if in_pieces < n_rows:
+        rest = jax.tree.map(lambda column: column[in_pieces:], rows)
+        low = low + model.block_hessian(position, rest)
+    return high + low
 
 
 def add_prior_hessian(total: Sum, model: AbstractModel, position: Float[Array, " d"]) -> Sum:

@@ -51,14 +51,15 @@ class Sum(eqx.Module):
         )
 
 
-def split_sum(values: Float[Array, " n"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Σ values as (high, low): the rounded sum and its rounding error."""
+def split_sum(values: Float[Array, "n ..."]) -> tuple[Float[Array, ...], Float[Array, ...]]:
+    """Σ values over the first axis as (high, low): the rounded sum and its rounding error."""
     width = 1 << max(values.shape[0] - 1, 0).bit_length()
-    high, low = jnp.pad(values, (0, width - values.shape[0])), jnp.zeros((), values.dtype)
+    padding = [(0, width - values.shape[0]), *[(0, 0)] * (values.ndim - 1)]
+    high, low = jnp.pad(values, padding), jnp.zeros(values.shape[1:], values.dtype)
     while high.shape[0] > 1:
         first, second = jnp.split(high, 2)
         high = first + second
-        low = low + jnp.sum(_rounding_error(first, high, second))
+        low = low + jnp.sum(_rounding_error(first, high, second), axis=0)
     return high[0], low
 
 
