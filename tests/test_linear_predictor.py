@@ -15,6 +15,7 @@ from tallmc.rows import Batch
 
 N_ROWS, DIM = 60, 3
 X = design(N_ROWS, DIM) / 2
+RESPONSES = 3 + 2 * np.random.default_rng(7).normal(size=N_ROWS)
 
 
 def softmax_density(params, row):
@@ -37,8 +38,20 @@ def negative_binomial_prior(params):
     return coefficients + stats.norm.logpdf(params["log_dispersion"], 0, 2.0)
 
 
+def linear_density(params, row):
+    return stats.norm.logpdf(row.y, row.x @ params["beta"], jnp.exp(params["log_scale"]))
+
+
+def linear_prior(params):
+    coefficients = jnp.sum(stats.norm.logpdf(params["beta"], 0, jnp.sqrt(2.0)))
+    return coefficients + stats.norm.logpdf(params["log_scale"], np.log(RESPONSES.std()), 3.0)
+
+
 def make(name):
     rng = np.random.default_rng(1)
+    if name == "linear":
+        posterior = models.linear_regression(X, RESPONSES, prior_variance=2.0)
+        return posterior, linear_density, linear_prior
     if name == "softmax":
         posterior = models.softmax_regression(X, rng.integers(0, 4, N_ROWS), prior_variance=2.0)
         return posterior, softmax_density, softmax_prior
@@ -46,7 +59,7 @@ def make(name):
     return posterior, negative_binomial_density, negative_binomial_prior
 
 
-@pytest.fixture(params=["softmax", "negative_binomial"])
+@pytest.fixture(params=["softmax", "negative_binomial", "linear"])
 def pair(request):
     """A model with linear predictors, the same model as two log densities, and a position."""
     posterior, density, prior = make(request.param)

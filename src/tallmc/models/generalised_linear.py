@@ -1,4 +1,4 @@
-"""Linear, logistic and Poisson regression with independent Gaussian priors.
+"""Logistic, Poisson and known-noise linear regression with independent Gaussian priors.
 
     f_i(θ) = f(x_iᵀθ; y_i),   ∇f_i = f'(z_i) x_i,   ∇²f_i = f''(z_i) x_i x_iᵀ,   f₀(θ) = Σ θ_j²/2v_j
 
@@ -20,7 +20,7 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Float
 
 from ..core.arrays import to_floats
-from ..core.errors import InvalidInput, check_number
+from ..core.errors import InvalidInput
 from ..core.layout import Layout, layout_of
 from ..core.linear_maps import AbstractLinearMap, dot
 from ..rows.batch import Batch
@@ -28,7 +28,7 @@ from ..rows.resident import ResidentRows
 from . import fused
 from .base import AbstractModel, combined_remainders
 from .design import Observations, check_design, check_prior_variance, first_bad
-from .families import AbstractFamily, Bernoulli, Gaussian, Poisson
+from .families import AbstractFamily, Bernoulli, Poisson
 from .posterior import ModelPosterior
 
 _QUADRATURE_NODES = 24
@@ -197,35 +197,7 @@ def logistic_regression(X: ArrayLike, y: ArrayLike, prior_variance: ArrayLike) -
         raise InvalidInput(
             "y", "be 0 or 1 in every row", first_bad(responses, ~np.isin(responses, (0.0, 1.0)))
         )
-    return _regression(x, responses, prior_variance, Bernoulli())
-
-
-def linear_regression(
-    X: ArrayLike, y: ArrayLike, prior_variance: ArrayLike, noise_variance: float = 1.0
-) -> ModelPosterior:
-    """Bayesian linear regression, y_i ~ N(x_iᵀθ, noise_variance), θ_j ~ N(0, prior_variance).
-
-    The posterior is Gaussian, so samplers can be checked exactly on this model.
-
-    **Arguments:**
-
-    - `X`: the design matrix, with its own intercept column.
-    - `y`: one number per row.
-    - `prior_variance`: a number, or one per coefficient.
-    - `noise_variance`: the known noise variance.
-
-    **Returns:** a posterior with the parameter `beta`.
-
-    **Raises:** `InvalidInput` if X or y is not finite, or a variance is not positive.
-
-    >>> X, y = [[1.0], [1.0]], [1.0, 3.0]
-    >>> posterior = linear_regression(X, y, prior_variance=1e6, noise_variance=1.0)
-    >>> posterior.hessian(posterior.init)
-    Array([[2.000001]], dtype=float32)
-    """
-    x, responses = check_design(X, y)
-    noise = jnp.asarray(check_number("noise_variance", noise_variance, 0, low_open=True), x.dtype)
-    return _regression(x, responses, prior_variance, Gaussian(noise))
+    return regression(x, responses, prior_variance, Bernoulli())
 
 
 def poisson_regression(X: ArrayLike, y: ArrayLike, prior_variance: ArrayLike) -> ModelPosterior:
@@ -251,12 +223,13 @@ def poisson_regression(X: ArrayLike, y: ArrayLike, prior_variance: ArrayLike) ->
     bad = (responses < 0) | (responses != np.floor(responses))
     if bad.any():
         raise InvalidInput("y", "be a count (0, 1, 2, …) in every row", first_bad(responses, bad))
-    return _regression(x, responses, prior_variance, Poisson())
+    return regression(x, responses, prior_variance, Poisson())
 
 
-def _regression(
+def regression(
     x: Float[Array, "n d"], y: np.ndarray, prior_variance: ArrayLike, family: AbstractFamily
 ) -> ModelPosterior:
+    """The posterior of a regression with this family."""
     variance = check_prior_variance(prior_variance, x.shape[1], x.dtype)
     layout, init = layout_of({"beta": jnp.zeros(x.shape[1], x.dtype)})
     observations = Observations(x, to_floats("y", y, x.dtype))

@@ -1,0 +1,171 @@
+"""Linear regression with Gaussian noise of unknown or known scale.
+
+    y_i ~ N(x_iᵀβ, σ²),   s = log σ, shared by all rows,   f_i = s + (y_i − x_iᵀβ)² e^{−2s}/2
+    β_j ~ N(0, v_j),      s ~ N(log sd(y), 3²)
+
+If R² > 1/2, the Hessian at β = 0 is not positive definite. The search for the mode therefore starts
+at the ridge regression on some of the rows, where the Hessian is nearly block diagonal.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
+
+from ..core.arrays import to_floats
+from ..core.errors import InvalidInput, check_number
+from ..core.layout import Layout, layout_of
+from ..rows.resident import ResidentRows
+from .design import Observations, check_design, check_prior_variance
+from .families import Gaussian
+from .generalised_linear import regression
+from .linear_predictor import AbstractLinearPredictor
+from .posterior import ModelPosterior
+
+_LOG_SCALE_SD = 3.0
+_START_MAX_DIM = 500  # Newton's limit in `laplace`; L-BFGS needs no positive definite Hessian
+_START_ROWS = 20_000
+_START_ROWS_PER_COLUMN = 20
+_MAX_ROUNDING = 0.1
+"""Largest rounding error of the coefficients, in posterior standard deviations."""
+_MIN_EIGENVALUE = 50.0
+"""Least eigenvalue of XᵀX, scaled to a unit diagonal, in units of the precision."""
+
+
+class LinearRegression(AbstractLinearPredictor):
+    """Linear regression with unknown noise scale; `linear_regression` builds its posterior."""
+
+    init: Float[Array, " d"]
+    layout: Layout = eqx.field(static=True)
+    prior_variance: Float[Array, ""] | Float[Array, " c"]
+    prior_log_scale: Float[Array, ""]
+    """The prior mean of log σ."""
+    n_shared = 1
+
+    @property
+    def n_predictors(self) -> int:
+        return 1
+
+    def prior_potential(self, position: Float[Array, " d"]) -> Float[Array, ""]:
+        beta, log_scale = position[:-1], position[-1]
+        deviation = (log_scale - self.prior_log_scale) / _LOG_SCALE_SD
+        return 0.5 * jnp.sum(beta**2 / self.prior_variance) + 0.5 * deviation**2
+
+    def row_potential(self, z: Float[Array, " 2"], y: Float[Array, ""]) -> Float[Array, ""]:
+        fitted, log_scale = z
+        return log_scale + 0.5 * ((y - fitted) * jnp.exp(-log_scale)) ** 2
+
+    def largest_curvature(self) -> None:
+        return None
+
+
+def linear_regression(
+    X: ArrayLike,
+    y: ArrayLike,
+    prior_variance: ArrayLike,
+    noise_variance: float | None = None,
+) -> ModelPosterior:
+    """Bayesian linear regression, y_i ~ N(x_iᵀβ, σ²), β_j ~ N(0, prior_variance).
+
+    By default σ is unknown, and `log_scale` = log σ is a parameter with the weak prior
+    N(log sd(y), 3²). With a known `noise_variance` the posterior is Gaussian, so samplers can be
+    checked exactly on it.
+
+    Draws are in the units of X and y, and in their precision. float32 is enough if the rounding of
+    the coefficients is well below the posterior sd of the fitted values. Centre columns whose mean
+    is large compared with their spread, such as a year.
+
+    **Arguments:**
+
+    - `X`: the design matrix, with its own intercept column.
+    - `y`: one number per row.
+    - `prior_variance`: a number, or one per coefficient.
+    - `noise_variance`: σ² if it is known.
+
+    **Returns:** a posterior with the parameters `beta` and, unless `noise_variance` is given,
+    `log_scale`.
+
+    **Raises:** `InvalidInput` if X or y is not finite, or a variance is not positive. With unknown
+    noise, also if all y are equal, or the noise is too small for the precision of X.
+
+    >>> X, y = [[1.0], [1.0], [1.0], [1.0]], [1.0, 3.0, 2.0, 2.0]
+    >>> linear_regression(X, y, prior_variance=1e6).layout.names
+    ('beta', 'log_scale')
+    >>> posterior = linear_regression(X, y, prior_variance=1e6, noise_variance=1.0)
+    >>> posterior.hessian(posterior.init)
+    Array([[4.000001]], dtype=float32)
+    """
+    x, responses = check_design(X, y)
+    if noise_variance is not None:
+        known = check_number("noise_variance", noise_variance, 0, low_open=True)
+        return regression(x, responses, prior_variance, Gaussian(jnp.asarray(known, x.dtype)))
+    variance = check_prior_variance(prior_variance, x.shape[1], x.dtype)
+    rows = ResidentRows(Observations(x, to_floats("y", responses, x.dtype)))
+    spread = float(np.std(responses))
+    if spread == 0:
+        cure = "Pass noise_variance if it is known."
+        raise InvalidInput("y", "vary, unless noise_variance is given", "equal values", cure)
+    beta, scale = np.zeros(x.shape[1]), spread
+    if x.shape[1] <= _START_MAX_DIM:
+        beta, scale = _ridge(x, responses, np.asarray(variance, np.float64))
+    start = {
+        "beta": jnp.asarray(beta, x.dtype),
+        "log_scale": jnp.asarray(np.log(scale), x.dtype),
+    }
+    layout, init = layout_of(start)
+    model = LinearRegression(
+        init=init,
+        layout=layout,
+        prior_variance=variance,
+        prior_log_scale=jnp.asarray(np.log(spread), x.dtype),
+    )
+    return ModelPosterior(model, rows)
+
+
+def _ridge(
+    x: Float[Array, "n d"], y: np.ndarray, prior_variance: np.ndarray
+) -> tuple[np.ndarray, float]:
+    """The ridge regression on some of the rows, and the sd of its residuals, in float64.
+
+    Raises if the precision of x does not resolve the columns or the coefficients.
+    """
+    n_rows, d = x.shape
+    n = min(n_rows, max(_START_ROWS, _START_ROWS_PER_COLUMN * d))
+    chosen: Any = slice(None)
+    if n < n_rows:
+        chosen = np.sort(np.random.default_rng(0).choice(n_rows, n, replace=False))
+    some_x, some_y = np.asarray(x[chosen], np.float64), y[chosen]
+    gram, products = some_x.T @ some_x, some_x.T @ some_y
+    # The penalty depends on the noise. With enough rows, nearly least squares gives a first guess.
+    has_many_rows = n > 2 * d
+    scale = float(np.std(y)) * (1e-3 if has_many_rows else 1.0)
+    for _ in range(2 if has_many_rows else 1):
+        penalty = np.broadcast_to(scale**2 / prior_variance * (n / n_rows), (d,))
+        size = np.sqrt(np.diag(gram) + penalty)
+        scaled = (gram + np.diag(penalty)) / np.outer(size, size)
+        beta = np.linalg.lstsq(scaled, products / size, rcond=None)[0] / size
+        scale = float(np.sqrt(np.mean((some_y - some_x @ beta) ** 2)))
+    eps = float(jnp.finfo(x.dtype).eps)
+    # Rounding β_j changes it by a uniform error of sd eps |β_j| / √12.
+    rounding = eps * np.sqrt(np.sum(beta**2 * np.diag(gram)) / 12 * n_rows / n)
+    if rounding > _MAX_ROUNDING * scale:
+        found = f"noise of sd {scale:.3g} and coefficients up to {np.abs(beta).max():.3g}"
+        _raise_unresolved(
+            x.dtype, found, " If y is a function of the columns, pass noise_variance."
+        )
+    if np.linalg.eigvalsh(scaled)[0] < _MIN_EIGENVALUE * eps:
+        _raise_unresolved(x.dtype, "columns that are collinear up to rounding", "")
+    return beta, scale
+
+
+def _raise_unresolved(dtype: Any, found: str, further_cure: str) -> NoReturn:
+    cure = (
+        "Centre and scale the columns and y, drop columns that others determine, or use float64: "
+        'jax.config.update("jax_enable_x64", True).'
+    )
+    rule = f"have noise and columns that {dtype} resolves"
+    raise InvalidInput("X and y", rule, found, cure + further_cure)
