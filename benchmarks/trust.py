@@ -1,0 +1,211 @@
+"""Write docs/trust.md: the real and the reported error of every named method, and the verdict.
+
+`python -m benchmarks.trust` runs every method on four posteriors, with its suggested settings and
+with a step ten times too large. This takes an hour on two cores; `--jobs` uses more of them, and
+`--methods sgld mala` runs some methods only and prints their rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import dataclasses
+import functools
+import multiprocessing
+import time
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+import tallmc
+from tallmc.results.health import Verdict
+
+from . import problems
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "trust.md"
+STEPS = {"suggested": 1.0, "× 10": 10.0}
+_N_ROWS = 10_000
+_DRAWS = 1000
+
+
+def gaussian() -> tallmc.AbstractPosterior:
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(_N_ROWS, 5)) * [1.0, 1.0, 1.0, 0.5, 2.0]
+    y = x @ np.ones(5) + rng.normal(size=_N_ROWS)
+    return tallmc.models.linear_regression(x, y, prior_variance=10.0, noise_variance=1.0)
+
+
+def logistic() -> tallmc.AbstractPosterior:
+    rng = np.random.default_rng(2)
+    x = np.c_[np.ones(_N_ROWS), rng.normal(size=(_N_ROWS, 4))]
+    y = rng.random(_N_ROWS) < 1 / (1 + np.exp(-x @ [0.5, 1.0, -1.0, 0.5, 0.0]))
+    return tallmc.models.logistic_regression(x, y, prior_variance=10.0)
+
+
+def covertype_subset() -> tallmc.AbstractPosterior:
+    """Class 2 against the others, from the ten numeric columns."""
+    x, y = (values[:_N_ROWS] for values in problems.covertype_rows())
+    return tallmc.models.logistic_regression(x[:, :11], y == 2, prior_variance=10.0)
+
+
+def skewed() -> tallmc.AbstractPosterior:
+    """A logistic regression with about thirty positive responses."""
+    rng = np.random.default_rng(3)
+    x = np.c_[np.ones(_N_ROWS), rng.normal(size=(_N_ROWS, 2))]
+    y = rng.random(_N_ROWS) < 1 / (1 + np.exp(6.2 - x @ [0.0, 1.0, 0.0]))
+    return tallmc.models.logistic_regression(x, y, prior_variance=10.0)
+
+
+POSTERIORS = {
+    "Gaussian": gaussian,
+    "logistic": logistic,
+    "covertype, 10,000 rows": covertype_subset,
+    "skewed": skewed,
+}
+
+
+@functools.cache
+def problem(name: str) -> tuple[tallmc.AbstractPosterior, tallmc.Anchor, np.ndarray, np.ndarray]:
+    """The posterior, its anchor, and its means and sds by NUTS, or exactly for the Gaussian."""
+    posterior = POSTERIORS[name]()
+    anchor = tallmc.laplace(posterior)
+    if name == "Gaussian":
+        assert anchor.covariance is not None
+        sd = np.sqrt(np.diag(np.asarray(anchor.covariance, float)))
+        return posterior, anchor, np.asarray(anchor.position, float), sd
+    found = tallmc.reference.nuts(posterior, chains=8, draws=2000, anchor=anchor).positions
+    return posterior, anchor, found.mean(axis=(0, 1)), found.std(axis=(0, 1))
+
+
+class Row(NamedTuple):
+    """One line of the table."""
+
+    posterior: str
+    method: str
+    step: str
+    mean: float
+    sd: float
+    reported_mean: float | None
+    reported_sd: float | None
+    verdict: str
+    why: str
+    seconds: float
+
+    @property
+    def covered(self) -> bool:
+        """Whether the real errors are at most twice the reported ones."""
+        if self.reported_mean is None or self.reported_sd is None:
+            return False
+        return self.mean <= 2 * self.reported_mean and self.sd <= 2 * self.reported_sd
+
+
+def run_case(case: tuple[str, str, str]) -> Row | None:
+    """Run one method on one posterior; None if the method does not fit the posterior."""
+    name, method, step = case
+    posterior, anchor, mean, sd = problem(name)
+    began = time.perf_counter()
+    try:
+        suggested = tallmc.suggest(posterior, method, anchor=anchor)
+        chosen = suggested.method
+        if step != "suggested":
+            schedule, factor = chosen.step_size, STEPS[step]
+            larger = (
+                factor * schedule
+                if isinstance(schedule, float)
+                else dataclasses.replace(schedule, step_size=factor * schedule.step_size)
+            )
+            chosen = dataclasses.replace(chosen, step_size=larger)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", tallmc.SamplingWarning)
+            draws = tallmc.sample(
+                posterior,
+                chosen,
+                draws=_DRAWS,
+                thin=suggested.thin,
+                anchor=anchor if chosen.needs > 0 else None,
+                start=np.asarray(anchor.position),
+                burn_in=_DRAWS // 5 * suggested.thin,
+                check=True,
+            )
+    except (tallmc.InvalidInput, tallmc.PreparationError) as error:
+        if "FlyMC" in str(error):
+            return None
+        seconds = time.perf_counter() - began
+        return Row(*case, np.nan, np.nan, None, None, "refused", str(error), seconds)
+    health, found = draws.health, draws.positions[draws.ok].astype(float)
+    errors = (np.nan, np.nan)
+    if len(found):
+        errors = (
+            float((np.abs(found.mean(axis=(0, 1)) - mean) / sd).max()),
+            float(np.abs(found.std(axis=(0, 1)) / sd - 1).max()),
+        )
+    why = health.unknown if health.verdict is Verdict.NOT_CHECKED else " ".join(health.doubts)
+    reported = health.mean_error, health.sd_error
+    seconds = time.perf_counter() - began
+    return Row(*case, *errors, *reported, str(health.verdict), why or "", seconds)
+
+
+def page(rows: list[Row]) -> str:
+    """The text of docs/trust.md."""
+    checked = [row for row in rows if row.verdict == Verdict.CHECKED]
+    wrong = [row for row in checked if not row.covered]
+    lines = [
+        "# Can the verdict be trusted?",
+        "",
+        "Every named method, on four posteriors, with the settings of `tallmc.suggest` and with a "
+        f"step ten times as large: 4 chains of {_DRAWS:,} draws, `check=True`. Real errors are "
+        "against NUTS on all rows (the Gaussian has exact moments), of the worst parameter: means "
+        "in posterior standard deviations, standard deviations relative. Monte-Carlo error is part "
+        "of both errors. Written by `python -m benchmarks.trust`.",
+        "",
+        f"Of {len(rows)} runs {len(checked)} are *checked*. In {len(wrong)} of these a real error "
+        "exceeds twice the reported one.",
+        "",
+        "A method whose gradient noise allows only small steps makes few effective draws in a run "
+        "of this length. Its verdict is then doubtful although its errors may be small; the "
+        "default method or control variates are the cure.",
+        "",
+    ]
+    for name in POSTERIORS:
+        lines += [
+            f"## {name}",
+            "",
+            "| method | step | mean: real | reported | sd: real | reported | verdict | why |",
+            "| --- | --- | ---: | ---: | ---: | ---: | --- | --- |",
+            *(_line(row) for row in rows if row.posterior == name),
+            "",
+        ]
+    return "\n".join(lines)
+
+
+def _line(row: Row) -> str:
+    errors = (row.mean, row.reported_mean, row.sd, row.reported_sd)
+    numbers = ["–" if value is None or np.isnan(value) else f"{value:.3g}" for value in errors]
+    why = row.why.split(". ")[0].rstrip(".")
+    return f"| {' | '.join([row.method, row.step, *numbers, row.verdict, why])} |"
+
+
+def main() -> None:
+    """Run the cases in processes, print each, and write the page if all methods ran."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--methods", nargs="*", default=list(tallmc.METHODS))
+    parser.add_argument("--posteriors", nargs="*", default=list(POSTERIORS))
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--page", type=Path, default=PAGE)
+    options = parser.parse_args()
+    cases = [(p, m, s) for p in options.posteriors for m in options.methods for s in STEPS]
+    rows = []
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(options.jobs, mp_context=context) as pool:
+        for row in pool.map(run_case, cases):
+            if row is not None:
+                rows.append(row)
+                print(f"{row.posterior} {_line(row)} {row.seconds:.0f} s", flush=True)
+    if options.methods == list(tallmc.METHODS) and options.posteriors == list(POSTERIORS):
+        options.page.write_text(page(rows))
+
+
+if __name__ == "__main__":
+    main()
