@@ -65,7 +65,7 @@ def with_measured_bias(
     missing = (
         None
         if unseen is None
-        else f"{unseen} does not vanish with the step size, so pairs of chains do not show it. "
+        else f"{unseen} need not vanish with the step size, so pairs of chains may not show it. "
         "Compare with a method without it."
     )
     found = dataclasses.replace(account, bias=pairs.bias(plan.batches), unmeasured=missing)

@@ -129,7 +129,7 @@ class Method(AbstractMethod):
 
     @property
     def unseen_by_pairs(self) -> str | None:
-        return self.dynamics.unseen_by_pairs
+        return self.dynamics.unseen_by_pairs or self.subsample.unseen_by_pairs
 
     @property
     def axes(self) -> dict[str, str]:

@@ -83,6 +83,11 @@ class SubsampleChoice(abc.ABC):
     def knows_its_spread(self) -> bool:
         """Whether the noise of an estimate can be estimated from its own batch."""
 
+    @property
+    def unseen_by_pairs(self) -> str | None:
+        """A bias of the estimate that half the step size need not reduce, if there is one."""
+        return None
+
     @abc.abstractmethod
     def prepare(self, context: SubsampleContext, size: SizeChoice | None) -> AbstractSelection:
         """Build the selection for this posterior, estimator and metric."""

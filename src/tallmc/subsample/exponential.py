@@ -197,6 +197,12 @@ class ExponentiallyWeighted(SubsampleChoice):
         return self.base.needs
 
     @property
+    def unseen_by_pairs(self) -> str:
+        # Where a few batches have far larger gradients than the others, the weights remove them at
+        # ε and at ε/2 alike.
+        return "the bias of exponential weights"
+
+    @property
     def passes(self) -> int:
         return self.base.passes
 
