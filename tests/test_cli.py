@@ -84,10 +84,7 @@ def standardised_posterior(columns, family):
     )
     if family == "gaussian":
         y = (columns[family] - columns[family].mean()) / columns[family].std()
-        _, squares, _, _ = np.linalg.lstsq(x, y, rcond=None)
-        return tallmc.models.linear_regression(
-            x, y, 10.0, noise_variance=squares[0] / (N_ROWS - x.shape[1])
-        )
+        return tallmc.models.linear_regression(x, y, 10.0)
     build = {
         "bernoulli": tallmc.models.logistic_regression,
         "poisson": tallmc.models.poisson_regression,
@@ -202,7 +199,7 @@ def test_fit_recovers_the_posterior(tmp_path, capsys, columns, family):
     out = capsys.readouterr().out
     assert status == 0, out
     summary = pd.read_csv(tmp_path / "out" / "summary.csv", index_col="coefficient")
-    assert list(summary.index) == NAMES
+    assert list(summary.index) == NAMES + ["log_scale"] * (family == "gaussian")
     mean, sd, error = exact_moments(standardised_posterior(columns, family))
     z = (summary["mean"] - mean) / np.hypot(summary["mcse_mean"], error)
     assert np.abs(z).max() < 4.6, z
@@ -298,12 +295,10 @@ def test_fit_writes_files_that_say_what_they_hold(tmp_path, capsys, columns):
         "seed": 4,
     }
     assert {name: scaling["settings"][name] for name in given} == given
-    posterior = standardised_posterior(columns, "gaussian")
-    noise = float(posterior.model.family.noise_variance)  # this fit was given 2 instead
+    data = standardised_posterior(columns, "gaussian").data
+    posterior = tallmc.models.linear_regression(*data, 10.0, noise_variance=2.0)
     largest = np.linalg.eigvalsh(tallmc.laplace(posterior).hessian)[-1]
-    assert scaling["settings"]["step_size"] == pytest.approx(
-        0.2 / ((largest - 0.1) * noise / 2 + 0.1), rel=1e-5
-    )
+    assert scaling["settings"]["step_size"] == pytest.approx(0.2 / largest, rel=1e-5)
 
     for said in (
         "read: 400 rows, 2 columns",
@@ -411,7 +406,8 @@ def test_fit_warns_of_too_few_draws_and_of_gradient_noise(tmp_path, capsys, colu
 
 def test_fit_with_failed_chains_still_writes_the_draws(tmp_path, capsys, columns):
     path = write_table(tmp_path, columns, "gaussian")
-    assert fit(path, "gaussian", tmp_path / "out", "--step-size", 10, "--draws", 100) == 1
+    options = ["--step-size", 10, "--draws", 100, "--noise-variance", 1]
+    assert fit(path, "gaussian", tmp_path / "out", *options) == 1
     out = capsys.readouterr().out
     assert "doubt: 4 of 4 chains ran away" in out
     assert "Make the step size smaller" in out
@@ -474,7 +470,8 @@ def test_the_unit_of_a_gaussian_response_does_not_matter(tmp_path, capsys, colum
         )
         == 0
     )
-    assert "noise variance of the standardised response" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "log_scale is the log of the standard deviation of the noise, in standard" in said
     scaling = json.loads((tmp_path / "out" / "scaling.json").read_text())
     table = pd.read_csv(tmp_path / "out" / "summary.csv", index_col=0)
     x = np.stack([np.ones(N_ROWS), columns["age"], columns["dose [mg]"]], axis=1)
@@ -486,6 +483,11 @@ def test_the_unit_of_a_gaussian_response_does_not_matter(tmp_path, capsys, colum
         < 4.6 * table.loc["age", "mcse_mean"] * unit + 0.01 * errors[1]
     )
     assert abs(table.loc["age", "sd"] * unit / errors[1] - 1) < 0.1
+    assert scaling["noise_variance"] is None
+    noise_sd = np.exp(table.loc["log_scale", "mean"]) * scaling["sds"]["gaussian"]
+    off = np.log(noise_sd / np.sqrt(squares[0] / N_ROWS))
+    # The posterior mean of log σ is (d + 1) / 2N above that of the residuals, up to 1/N².
+    assert abs(off - 4 / (2 * N_ROWS)) < 4.6 * table.loc["log_scale", "mcse_mean"] + 1e-3
 
 
 def test_fit_refuses_to_guess_the_noise_of_a_perfect_fit(tmp_path, capsys, columns):
@@ -501,7 +503,18 @@ def test_fit_refuses_to_guess_the_noise_of_a_perfect_fit(tmp_path, capsys, colum
         "-o",
         tmp_path / "out",
     )
-    assert "the least-squares residuals must leave some noise" in message
+    assert "X and y must have noise and columns that float32 resolves" in message
+    assert "If y is a function of the columns, pass noise_variance" in message
+
+
+def test_fit_refuses_a_column_named_like_the_noise(tmp_path, capsys):
+    path = tmp_path / "table.csv"
+    csv.write_csv(pa.table({"log_scale": np.arange(9.0), "y": np.sin(np.arange(9.0))}), path)
+    options = ["--family", "gaussian", "--response", "y", "-o", tmp_path / "out"]
+    message = refused(capsys, "fit", path, *options)
+    assert "column names must differ from 'log_scale'" in message
+    known = ["--noise-variance", 1, "--method", "mala", "--draws", 4]
+    assert call("fit", path, *options, *known) == 0
 
 
 def test_fit_refuses_a_file_as_folder(tmp_path, capsys, columns):
@@ -549,6 +562,7 @@ def test_fit_refuses_a_file_as_folder(tmp_path, capsys, columns):
         ("bernoulli", ["--prior-variance", -1], "prior_variance must be positive"),
         ("gaussian", ["--noise-variance", 0], "noise_variance must be a finite number and > 0"),
         ("poisson", ["--method", "asgld_cv_ps"], "fixed size with --family poisson"),
+        ("gaussian", ["--method", "asgld_cv"], "Use sgld_cv, or pass --noise-variance."),
     ],
 )
 def test_fit_refuses_settings_that_do_not_fit(tmp_path, capsys, columns, family, options, said):

@@ -81,6 +81,24 @@ def test_resume_extends_a_run_as_if_it_had_never_ended(run, table, tmp_path, cap
     assert scaling[0]["means"] == scaling[1]["means"]
 
 
+def test_a_run_with_unknown_noise_is_resumed_and_reported(table, tmp_path):
+    """The response, 0 or 1, serves as a number here."""
+    options = ["gaussian" if option == "bernoulli" else option for option in OPTIONS]
+    store = tmp_path / "run"
+    short = ["--draws", 60, "-o", tmp_path / "short", "--store", store]
+    assert call("fit", table, *options, *short) == 0
+    resume = ["--draws", 140, "-o", tmp_path / "resumed", "--no-progress"]
+    assert call("resume", store, *resume) == 0
+    assert call("fit", table, *options, "--draws", 140, "-o", tmp_path / "whole") == 0
+    trees = [xr.open_datatree(tmp_path / out / "draws.nc") for out in ("resumed", "whole")]
+    for name, shape in (("beta", (2, 140, 3)), ("log_scale", (2, 140))):
+        draws = [tree["posterior"][name].values for tree in trees]
+        assert draws[0].shape == shape
+        np.testing.assert_array_equal(*draws)
+    assert call("report", store, "-o", tmp_path / "page.html") == 0
+    assert "log_scale" in (tmp_path / "page.html").read_text()
+
+
 def test_a_table_that_has_moved_is_named_and_another_is_refused(run, table, tmp_path, capsys):
     shutil.copytree(run, tmp_path / "run")
     moved, other = tmp_path / "moved.csv", tmp_path / "other.csv"

@@ -14,9 +14,8 @@ from ..methods.named import METHODS
 from ..store import Folder
 from ..store.reader import open_store
 from ..subsample import SizeChoice
-from .design import Family
 from .plan import Settings
-from .problem import FamilyModel, FitProblem
+from .problem import LOG_SCALE, FamilyModel, FitProblem
 from .report import (
     DIAGNOSTICS,
     exit_status,
@@ -47,17 +46,10 @@ def run_fit(
     """Fit, print and save. Returns the exit status."""
     console = Console(highlight=False, markup=False)
     check_out(out, overwrite=overwrite)
-    _check_method(model.family, settings.method)
+    _check_method(model, settings.method)
     problem = FitProblem.read(path, response, model)
     make_folder(out)
     _print_problem(console, problem)
-    if model.noise_variance is None and problem.model.noise_variance is not None:
-        unit = " of the standardised response" if model.standardise else ""
-        say(
-            console,
-            f"noise variance{unit}: {problem.model.noise_variance:.4g}, "
-            "estimated from the least-squares residuals",
-        )
     about = problem.about() | {"settings": dataclasses.asdict(settings)}
     folder = None if store is None else Folder(store, problem.labels, about)
     finished = run(
@@ -123,6 +115,9 @@ def _report_and_save(
                 f"Coefficients are {unit}per standard deviation of their column; "
                 "scaling.json lists the standard deviations.",
             )
+        if problem.model.has_unknown_noise:
+            unit = ", in standard deviations of the response" if problem.design.sds else ""
+            say(console, f"{LOG_SCALE} is the log of the standard deviation of the noise{unit}.")
     print_cost(console, finished.draws)
     print_warnings(console, finished, summary)
     status = exit_status(console, finished)
@@ -133,19 +128,28 @@ def _report_and_save(
     return status
 
 
-def _check_method(family: Family, method: str | None) -> None:
+def _check_method(model: FamilyModel, method: str | None) -> None:
     if method is None:
         return
     if method not in METHODS:
         raise InvalidInput(
             "--method", f"be one of {', '.join(METHODS)}", method, "See `tallmc methods`."
         )
-    if family == "poisson" and METHODS[method].axes["size"] == "adaptive":
+    if METHODS[method].axes["size"] != "adaptive":
+        return
+    cure = f"Use {method.removeprefix('a')}."
+    if model.family == "poisson":
         rule = (
             "have a fixed size with --family poisson (adaptive sizes need a bound on the "
             "curvature, and Poisson regression has none)"
         )
-        raise InvalidInput("--method", rule, method, f"Use {method.removeprefix('a')}.")
+        raise InvalidInput("--method", rule, method, cure)
+    if model.has_unknown_noise:
+        rule = (
+            "have a fixed size with --family gaussian and unknown noise (adaptive sizes need a "
+            "bound on the curvature, and an unknown noise scale has none)"
+        )
+        raise InvalidInput("--method", rule, method, f"{cure[:-1]}, or pass --noise-variance.")
 
 
 def _scaling_content(problem: FitProblem, settings: Settings, finished: Finished) -> dict[str, Any]:

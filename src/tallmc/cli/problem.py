@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from ..core.errors import InvalidInput
 from ..models import linear_regression, logistic_regression, poisson_regression
@@ -16,6 +14,8 @@ from .design import Design, Family, make_design
 from .table import read_table
 
 _RUN_KIND = "tallmc fit"
+LOG_SCALE = "log_scale"
+"""The name of the log of the noise sd in the posterior."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +28,11 @@ class FamilyModel:
     standardise: bool
     intercept: bool
 
+    @property
+    def has_unknown_noise(self) -> bool:
+        """Whether the posterior has the noise scale as a parameter."""
+        return self.family == "gaussian" and self.noise_variance is None
+
 
 @dataclasses.dataclass(frozen=True)
 class FitProblem:
@@ -38,17 +43,16 @@ class FitProblem:
     n_rows: int
     n_columns: int
     model: FamilyModel
-    """With its noise variance set."""
     design: Design
     posterior: AbstractPosterior
 
     @classmethod
     def read(cls, path: Path, response: str, model: FamilyModel) -> FitProblem:
         table = read_table(path, response)
+        _check_noise(model, table.features)
         design = make_design(
             table, model.family, standardise=model.standardise, intercept=model.intercept
         )
-        model = _with_noise(model, design)
         return cls(
             path,
             response,
@@ -86,32 +90,21 @@ class FitProblem:
 
 def _posterior(design: Design, model: FamilyModel) -> AbstractPosterior:
     if model.family == "gaussian":
-        assert model.noise_variance is not None, "set before the posterior is built"
         return linear_regression(design.x, design.y, model.prior_variance, model.noise_variance)
     regression = logistic_regression if model.family == "bernoulli" else poisson_regression
     return regression(design.x, design.y, model.prior_variance)
 
 
-def _with_noise(model: FamilyModel, design: Design) -> FamilyModel:
-    """Set the noise variance: the given one, or that of the least-squares residuals."""
-    if model.family != "gaussian":
-        if model.noise_variance is not None:
-            raise InvalidInput(
-                "--noise-variance", "be left out unless --family is gaussian", model.noise_variance
-            )
-        return model
-    if model.noise_variance is not None:
-        return model
-    x = design.x.astype(np.float64)
-    residuals = design.y - x @ np.linalg.lstsq(x, design.y, rcond=None)[0]
-    degrees_of_freedom = len(design.y) - x.shape[1]
-    variance = float(residuals @ residuals) / degrees_of_freedom if degrees_of_freedom > 0 else 0.0
-    if variance <= 1e-12 * float(np.var(design.y)):
-        cure = "Check whether the response is a function of the columns, or pass --noise-variance."
+def _check_noise(model: FamilyModel, features: Iterable[str]) -> None:
+    """Check that the noise is known only where there is one, and its name is free if unknown."""
+    if model.family != "gaussian" and model.noise_variance is not None:
         raise InvalidInput(
-            "the least-squares residuals",
-            "leave some noise, from which to estimate the noise variance",
-            variance,
-            cure,
+            "--noise-variance", "be left out unless --family is gaussian", model.noise_variance
         )
-    return dataclasses.replace(model, noise_variance=variance)
+    if model.has_unknown_noise and LOG_SCALE in features:
+        raise InvalidInput(
+            "column names",
+            f"differ from {LOG_SCALE!r}, the name of the log of the noise sd",
+            LOG_SCALE,
+            "Rename the column or pass --noise-variance.",
+        )

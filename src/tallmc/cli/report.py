@@ -75,11 +75,11 @@ def exit_status(console: Console, finished: Finished) -> int:
 
 
 def summarise(draws: Draws, names: Sequence[str]) -> pd.DataFrame | None:
-    """Return the summary by coefficient name. None if no chain completed."""
+    """Return the summary: coefficients by name, then the noise. None if no chain completed."""
     if not draws.ok.any():
         return None
     table = draws.summary(labels={"beta": list(names)})
-    table.index = list(names)
+    table.index = [*names, *table.index[len(names) :]]
     return table.rename_axis("coefficient")
 
 

@@ -114,7 +114,7 @@ def fit(
         float | None,
         typer.Option(
             metavar="X",
-            help="Noise variance of the response as modelled; gaussian only. Default: estimated.",
+            help="Noise variance of the response as modelled; gaussian only. Default: sampled.",
             rich_help_panel=_MODEL_PANEL,
         ),
     ] = None,
