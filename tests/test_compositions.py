@@ -141,11 +141,14 @@ CASES = {
         lambda: Method(size=2, step_size=0.1, correction=NoiseCorrection(through="friction")),
         'correction must go through "noise" with Langevin',
     ),
-    "correction of a splitting": (
+    "friction of a splitting": (
         lambda: Method(
-            dynamics=Splitting(1.0), size=2, step_size=0.1, correction=NoiseCorrection()
+            dynamics=Splitting(1.0),
+            size=2,
+            step_size=0.1,
+            correction=NoiseCorrection(through="friction"),
         ),
-        "correction must be left out with Splitting, which has no such correction",
+        'correction must go through "noise" with Splitting',
     ),
     "correction of nothing": (
         lambda: Method(
@@ -156,6 +159,12 @@ CASES = {
     "correction of one row": (
         lambda: Method(size=1, step_size=0.1, correction=NoiseCorrection()),
         "size must be at least 2 with a correction estimated from the spread of the batch",
+    ),
+    "correction without friction": (
+        lambda: Method(
+            dynamics=Hamiltonian(3, 0.0), size=4, step_size=0.1, correction=NoiseCorrection()
+        ),
+        "correction must be left out with Hamiltonian, which injects no noise",
     ),
     "correction of an adaptive size": (
         lambda: Method(

@@ -3,21 +3,36 @@
 A step that has more gradient noise than it can correct for is reported.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import tallmc
-from problems import SUBSAMPLES, exact_posterior, linear, logistic, slow_after
-from stationary import exact_law, gradient_covariance, law_z, run_chains
+from problems import DYNAMICS, SUBSAMPLES, exact_posterior, linear, logistic, slow_after
+from stationary import exact_law, fixed_point, gradient_covariance, law_z, run_chains
 from tallmc import NoiseCorrection
+from tallmc.core.linear_maps import IdentityMap
 from tallmc.correction import drag, reduced_noise
-from tallmc.dynamics import Langevin, Underdamped
-from tallmc.dynamics.base import Curvature
+from tallmc.dynamics import (
+    Hamiltonian,
+    Langevin,
+    LeimkuhlerMatthews,
+    NoseHoover,
+    RiemannianHamiltonian,
+    RiemannianLangevin,
+    RMSprop,
+    Splitting,
+    Underdamped,
+    table_1,
+)
+from tallmc.dynamics.base import Curvature, DynamicsContext
 from tallmc.geometry import Dense, Identity
 from tallmc.gradient import ControlVariate, Full, Simple
 from tallmc.subsample import AllRows, Preferential, Stratified
+from tallmc.subsample.selection import Estimate, Memory
 from test_unbiased import all_batches
 
 ROUND = Stratified(np.arange(12) % 2, at_least=2)
@@ -35,24 +50,31 @@ def even(dim):
 def share_of_noise(method, posterior):
     """The gradient's share of the noise of a step of size one, in the noisiest direction."""
     bound = method.prepare(posterior).kernel
-    C = np.asarray(bound.kernel.dynamics.geometry.push(jnp.eye(posterior.dim))).T
+    dynamics, d = bound.kernel.dynamics, posterior.dim
+    C = (
+        np.asarray(dynamics.metric.inverse_root(jnp.zeros(d)))
+        if isinstance(method.dynamics, RiemannianLangevin)
+        else np.asarray(dynamics.geometry.push(jnp.eye(d))).T
+    )
     V = C.T @ gradient_covariance(bound)(exact_posterior(posterior)[1]) @ C
-    friction = 1 if isinstance(method.dynamics, Langevin) else method.dynamics.friction
+    overdamped = isinstance(method.dynamics, Langevin | RiemannianLangevin)
+    friction = 1 if overdamped else method.dynamics.friction
     return np.linalg.eigvalsh(V)[-1] / (4 * friction)
 
 
 @pytest.mark.parametrize(
     ("dynamics", "geometry", "shape"),
     slow_after(
-        2,
+        3,
         [
             (Langevin(), Identity(), "dense"),
+            (RiemannianLangevin(), Identity(), "dense"),
             (Underdamped(2.0), Dense(), "dense"),
             (Langevin(), Dense(), "diagonal"),
             (Underdamped(FRICTION), Identity(), "diagonal"),
         ],
     ),
-    ids=["langevin", "underdamped-dense", "langevin-dense", "underdamped"],
+    ids=["langevin", "riemannian", "underdamped-dense", "langevin-dense", "underdamped"],
 )
 def test_corrected_law_is_that_of_exact_gradients(dynamics, geometry, shape):
     """The estimate from each batch is unbiased, so second moments are exact.
@@ -216,3 +238,111 @@ def test_correction_goes_with_preferential_weights_and_control_variates():
     exact = exact_law(tallmc.ula(step).prepare(posterior).kernel, step)
     z = law_z(method.prepare(posterior).kernel, exact)
     assert max(z.values()) < 4.6, z
+
+
+# Each dynamics by itself: a step is affine in its noise ξ and its gradient g, s' = … + Bg + Nξ.
+
+V = np.array([[2.0, 0.6], [0.6, 1.0]])
+METRIC_ROOT = np.array([[1.5, 0.0], [0.4, 1.2]])
+METRIC = METRIC_ROOT @ METRIC_ROOT.T
+INVERSE_ROOT = np.linalg.inv(METRIC_ROOT).T
+SAME_PLACE = {
+    "langevin": (Langevin(), 0.3),
+    "underdamped": (Underdamped(3.0), 0.3),
+    "trajectories": (Hamiltonian(4, 3.0), 0.3),
+    "nose-hoover": (NoseHoover(3.0), 0.3),
+    "riemannian-langevin": (RiemannianLangevin(lambda params: jnp.asarray(METRIC)), 0.3),
+    "riemannian-hamiltonian": (RiemannianHamiltonian(lambda params: jnp.asarray(METRIC), 3.0), 0.3),
+    "rmsprop": (RMSprop(decay=1.0), 0.03),
+    "sgld-recipe": (table_1.sgld_recipe(2), 0.3),
+    "sghmc-recipe": (table_1.sghmc_recipe(2, 3.0), 0.3),
+    "sgrld-recipe": (table_1.sgrld_recipe(2, lambda zeta: jnp.asarray(INVERSE_ROOT)), 0.3),
+}
+BETWEEN = {
+    "leimkuhler-matthews": (LeimkuhlerMatthews(), 0.2),
+    "splitting": (Splitting(3.0), 0.4),
+}
+
+
+def test_every_dynamics_that_injects_noise_corrects_for_gradient_noise():
+    tested = {type(choice) for choice, _ in (SAME_PLACE | BETWEEN).values()}
+    for choice in DYNAMICS.values():
+        assert choice.exact_only or (type(choice) in tested and "noise" in choice.corrects_through)
+
+
+def one_step(choice, covariance):
+    """The state after a step as a function of (state, gradient, noise), and arguments for it."""
+    context = DynamicsContext(linear(), IdentityMap(), None)
+    dynamics = choice.prepare(context)
+    zero = lambda at, transition: Estimate(jnp.ones(2), jnp.int32(0), Memory())
+    state = dynamics.init(jax.random.key(0), jnp.array([0.3, -0.2]), zero)
+    if isinstance(choice, Hamiltonian):  # inside a trajectory, where no momentum is drawn
+        state = dataclasses.replace(state, inner=jnp.int32(1))
+    noise = jax.tree.map(lambda leaf: leaf[0], dynamics.noise(jax.random.key(1), 1, jnp.zeros(2)))
+
+    def after(state, gradient, noise, step_size):
+        def evaluate(at, transition):
+            return Estimate(gradient, jnp.int32(0), Memory(), noise=covariance)
+
+        moved = dynamics.step(state, evaluate, jnp.asarray(step_size), noise)
+        flat = [leaf for leaf in jax.tree.leaves(moved.state) if leaf.dtype == jnp.float64]
+        return jnp.concatenate([jnp.atleast_1d(leaf) for leaf in flat])
+
+    return after, state, jnp.ones(2), noise
+
+
+def matrices(choice, covariance, step):
+    """B and N of a step."""
+    after, state, gradient, noise = one_step(choice, covariance)
+    B = jax.jacfwd(lambda g: after(state, g, noise, step))(gradient)
+    leaves, structure = jax.tree.flatten(noise)
+    in_noise = lambda first: after(
+        state, gradient, jax.tree.unflatten(structure, [first, *leaves[1:]]), step
+    )
+    N = jax.jacfwd(in_noise)(leaves[0])
+    return np.asarray(B), np.asarray(N).reshape(len(B), -1)
+
+
+@pytest.mark.parametrize("shape", ["dense", "diagonal"])
+@pytest.mark.parametrize("name", SAME_PLACE)
+def test_injected_noise_gives_up_what_gradient_noise_adds(name, shape):
+    """NNᵀ + BVBᵀ is the covariance of a step with exact gradients."""
+    choice, step = SAME_PLACE[name]
+    full = V if shape == "dense" else np.diag(np.diag(V))
+    given = jnp.asarray(full if shape == "dense" else np.diag(V))
+    _, exact = matrices(choice, None, step)
+    B, reduced = matrices(choice, given, step)
+    added = B @ full @ B.T
+    assert np.trace(added) > 0.02 * np.trace(exact @ exact.T)
+    np.testing.assert_allclose(reduced @ reduced.T + added, exact @ exact.T, atol=1e-12)
+
+
+def stationary(choice, step, H, covariance, gradient_noise):
+    """The covariance of the position, on a Gaussian with precision H."""
+    after, state, gradient, noise = one_step(choice, covariance)
+    B, N = matrices(choice, covariance, step)
+    leaves, structure = jax.tree.flatten(state)
+    sizes = np.cumsum([leaf.size for leaf in leaves])[:-1]
+    rebuilt = lambda flat: jax.tree.unflatten(structure, jnp.split(flat, sizes))
+    flat = jnp.concatenate(leaves)
+    A = np.asarray(jax.jacfwd(lambda s: after(rebuilt(s), gradient, noise, step))(flat))
+    M = A + B @ H @ np.eye(2, len(A))
+    return fixed_point(lambda S: M @ S @ M.T + N @ N.T + B @ gradient_noise @ B.T, len(A))[:2, :2]
+
+
+@pytest.mark.parametrize("name", BETWEEN)
+def test_correction_elsewhere_in_the_step_leaves_an_error_of_second_order(name):
+    """Kick and noise are not at the same place, so a share of the excess remains.
+
+    It goes as ε², and as ε for Leimkuhler–Matthews, whose ε is the square of a step of `Splitting`.
+    """
+    choice, largest = BETWEEN[name]
+    H, remaining = np.array([[2.0, 0.5], [0.5, 1.0]]), []
+    for step in (largest, largest / 2):
+        exact = stationary(choice, step, H, None, np.zeros((2, 2)))
+        noisy = stationary(choice, step, H, None, V)
+        corrected = stationary(choice, step, H, jnp.asarray(V), V)
+        remaining.append(np.linalg.norm(corrected - exact) / np.linalg.norm(noisy - exact))
+    order = np.log2(remaining[0] / remaining[1])
+    assert remaining[0] < 0.15, remaining
+    assert abs(order - (1 if name == "leimkuhler-matthews" else 2)) < 0.2, (order, remaining)

@@ -2,6 +2,13 @@
 
 from .base import AbstractNoiseEstimate
 from .choice import NoiseCorrection
-from .injected import drag, reduced_noise
+from .injected import diffusion_noise, drag, reduced_noise, transformed
 
-__all__ = ["AbstractNoiseEstimate", "NoiseCorrection", "drag", "reduced_noise"]
+__all__ = [
+    "AbstractNoiseEstimate",
+    "NoiseCorrection",
+    "diffusion_noise",
+    "drag",
+    "reduced_noise",
+    "transformed",
+]

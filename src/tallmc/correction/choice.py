@@ -1,9 +1,11 @@
 """Correction for gradient noise: subtract the noise of the subsample from the injected noise.
 
 A Langevin step with gradient noise of covariance V has (ε²/4)V too much variance. One correction
-injects that much less noise, Z ~ N(0, I − (ε/4)V) in place of N(0, I) (nemeth-2021, section 3). The
-other, for dynamics with a momentum, adds friction in proportion to V (li-2021, appendix F). V is
-not known. It is estimated in one of two ways:
+injects that much less noise, Z ~ N(0, I − (ε/4)V) in place of N(0, I) (nemeth-2021, section 3). In
+general, noise of covariance D is replaced by noise of covariance D − (ε/4)B, where B is the
+covariance of the gradient noise in the drift. The docstring of each dynamics has its formula. The
+other correction, for `Underdamped`, adds friction in proportion to V (li-2021, appendix F). V is not
+known. It is estimated in one of two ways:
 
     from the batch   The spread of the terms w_i r_i within each step's own batch. It is unbiased,
                      so the variance of a step is right on average, and the stationary covariance
@@ -22,7 +24,7 @@ them the correction helps where the noise is strong and overcorrects where it is
 The remaining injected variance is never negative. Directions in which V is too large for the step
 get no injected noise, and the share of tr V that was not removed is recorded
 (`uncorrected_noise`). If V is too large over all directions together, the chain ends with the
-outcome `TOO_NOISY`: for Langevin dynamics if tr (ε/4)V > d, with friction if tr (ε²/8)V > d.
+outcome `TOO_NOISY`: for Langevin dynamics if tr (ε/4)V > d, with added friction if tr (ε²/8)V > d.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ class NoiseCorrection:
 
     - `shape`: "diagonal" corrects each coordinate by itself. "dense" corrects all directions and
       costs O(d³) per step.
-    - `through`: "noise" injects less noise. "friction", for dynamics with momentum, adds friction.
+    - `through`: "noise" injects less noise. "friction", for `Underdamped`, adds friction.
     - `calibrate_every`: None estimates the noise from each batch. A number m estimates it from the
       errors of earlier estimates, with a pass over all rows every m steps.
 

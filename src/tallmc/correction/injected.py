@@ -52,6 +52,53 @@ def reduced_noise(
     return ReducedNoise(noise, {"uncorrected_noise": uncorrected}, _outcome(covariance, share))
 
 
+def diffusion_noise(
+    normal: Float[Array, " k"],
+    diffusion: Float[Array, "k k"],
+    taken: Float[Array, "k k"] | None,
+) -> ReducedNoise:
+    """Noise of covariance D − B: that of a diffusion D, less the gradient noise B of the step.
+
+    Eigenvalues of D − B below zero are set to zero.
+
+    **Arguments:**
+
+    - `normal`: standard normal noise.
+    - `diffusion`: D.
+    - `taken`: B; None leaves the covariance D.
+
+    **Returns:** a `ReducedNoise`: the noise, the statistic `uncorrected_noise` and an outcome.
+
+    >>> import jax.numpy as jnp
+    >>> diffusion_noise(jnp.ones(2), jnp.eye(2), jnp.diag(jnp.array([0.0, 0.75]))).noise
+    Array([1. , 0.5], dtype=float32)
+    """
+    remaining = diffusion if taken is None else diffusion - taken
+    values, axes = jnp.linalg.eigh(remaining)
+    noise = dot(dot(axes * jnp.sqrt(jnp.maximum(values, 0)), axes.T), normal)
+    if taken is None:
+        return ReducedNoise(noise, {}, np.int32(Outcome.OK))
+    total = jnp.trace(taken)
+    uncorrected = jnp.sum(jnp.maximum(-values, 0)) / jnp.maximum(total, jnp.finfo(total.dtype).tiny)
+    outcome = jnp.where(total <= jnp.trace(diffusion), Outcome.OK, Outcome.TOO_NOISY)
+    return ReducedNoise(noise, {"uncorrected_noise": uncorrected}, outcome.astype(jnp.int32))
+
+
+def transformed(
+    covariance: Covariance | None, factor: Float[Array, "d k"]
+) -> Float[Array, "k k"] | None:
+    """FᵀVF, the covariance of Fᵀg, from that of g or its diagonal; None without a correction.
+
+    >>> import jax.numpy as jnp
+    >>> transformed(jnp.array([1.0, 2.0]), jnp.array([[1.0], [1.0]]))
+    Array([[3.]], dtype=float32)
+    """
+    if covariance is None:
+        return None
+    pulled = factor.T * covariance if covariance.ndim == 1 else dot(factor.T, covariance)
+    return dot(pulled, factor)
+
+
 class Drag(NamedTuple):
     """Friction on a momentum, in proportion to the gradient noise of its kicks."""
 

@@ -177,12 +177,15 @@ class DynamicsChoice(abc.ABC):
     """Whether the dynamics is correct with exact gradients only."""
     takes_geometry: ClassVar[bool]
     """Whether the dynamics can use other coordinates; False if it has its own metric."""
-    corrects_through: ClassVar[tuple[str, ...]]
-    """Values of `NoiseCorrection.through` that the dynamics supports."""
     has_transition: ClassVar[bool]
     """Whether the dynamics passes a `Transition` to `evaluate`; exponential weighting needs one."""
     unseen_by_pairs: ClassVar[str | None] = None
     """A bias that does not vanish with the step size, if the dynamics has one."""
+
+    @property
+    @abc.abstractmethod
+    def corrects_through(self) -> tuple[str, ...]:
+        """Values of `NoiseCorrection.through` that the dynamics supports."""
 
     @abc.abstractmethod
     def suggest(self, curvature: Curvature) -> Suggestion:

@@ -12,7 +12,8 @@ the variance is half the correct one at any ε, or, if the position moves first,
 reaches the position. A step here is one inner step; thin by L to keep the ends of trajectories.
 
 Without friction nothing removes the energy that gradient noise adds during a trajectory: the excess
-variance grows with L. γ = 0 is for exact gradients.
+variance grows with L. γ = 0 is for exact gradients. With friction, gradient noise of covariance V is
+corrected by ξ ~ N(0, I − (1 + c)²/(1 − c²) (ε²/16) V).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from ..anchor.anchor import AnchorLevel
 from ..core.errors import check_int, check_number
 from ..core.linear_maps import AbstractLinearMap
 from ..core.random import standard_normal
+from ..correction import reduced_noise
 from .base import (
     AbstractDynamics,
     AbstractDynamicsState,
@@ -38,6 +40,7 @@ from .base import (
     Suggestion,
     smaller_step,
 )
+from .momentum import damping
 
 _LEAST_LENGTH, _MOST_LENGTH = 10, 1000
 
@@ -97,18 +100,18 @@ class HamiltonianDynamics(AbstractDynamics):
         step_size: Float[Array, ""],
         noise: Float[Array, "2 d"],
     ) -> DynamicsStep:
-        fresh, injected = noise
+        fresh, normal = noise
         h = step_size / 2
         momentum = jnp.where(state.inner == 0, fresh, state.momentum)
         halfway = state.position + self.geometry.push(h / 2 * momentum)
         estimate = evaluate(halfway, None)
         half_kick = h / 2 * self.geometry.pull(estimate.gradient)
-        decay, noise_sd = jnp.exp(-self.friction * h), jnp.sqrt(-jnp.expm1(-2 * self.friction * h))
-        momentum = decay * (momentum - half_kick) + noise_sd * injected - half_kick
+        friction = damping(self.friction, h)
+        injected = reduced_noise(normal, estimate.noise, friction.share)
+        momentum = friction.decay * (momentum - half_kick) + friction.sd * injected.noise - half_kick
         position = halfway + self.geometry.push(h / 2 * momentum)
-        return DynamicsStep(
-            TrajectoryState(position, momentum, (state.inner + 1) % self.length), estimate, {}
-        )
+        moved = TrajectoryState(position, momentum, (state.inner + 1) % self.length)
+        return DynamicsStep(moved, estimate, injected.stats, injected.outcome)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,12 +135,15 @@ class Hamiltonian(DynamicsChoice):
     needs = AnchorLevel.NOTHING
     exact_only = False
     takes_geometry = True
-    corrects_through = ()
     has_transition = False
 
     def __post_init__(self) -> None:
         check_int("length", self.length, 1)
         check_number("friction", self.friction, 0)
+
+    @property
+    def corrects_through(self) -> tuple[str, ...]:
+        return ("noise",) if self.friction > 0 else ()
 
     def suggest(self, curvature: Curvature) -> Suggestion:
         slowest = curvature.smallest**0.5

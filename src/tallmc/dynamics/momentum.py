@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..core.random import standard_normal
@@ -18,6 +21,27 @@ class MomentumState(AbstractDynamicsState):
 def with_momentum(key: PRNGKeyArray, position: Float[Array, " d"]) -> MomentumState:
     """Return the state of a chain before its first step, with momentum ρ ~ N(0, I)."""
     return MomentumState(position, standard_normal(key, position.shape, position.dtype))
+
+
+class Damping(NamedTuple):
+    """The exact solution of friction over the time h: ρ ← decay·ρ + sd·ξ."""
+
+    decay: Float[Array, ""]
+    """c = exp(−γh)."""
+    sd: Float[Array, ""]
+    """√(1 − c²)."""
+    share: Float[Array, ""]
+    """The factor of V in the covariance I − share·V of ξ that corrects for kicks of covariance h²V.
+
+    A kick that is half before and half after the friction adds (1 + c)²h²V/4 to ρ, and so does, up
+    to order h², a kick between two of them. With γ → ∞ it also is what the kick adds to θ.
+    """
+
+
+def damping(friction: Float[Array, ""], h: Float[Array, ""]) -> Damping:
+    """Friction γ over the time h."""
+    decay, variance = jnp.exp(-friction * h), -jnp.expm1(-2 * friction * h)
+    return Damping(decay, jnp.sqrt(variance), ((1 + decay) * h / 2) ** 2 / variance)
 
 
 def kicked_suggestion(curvature: Curvature) -> Suggestion:

@@ -8,7 +8,8 @@ This is nemeth-2021, Table 1 (SGNHT) with a = 1/d, by eq. 11. The update of η u
 and its −1 is Γ. The thermostat η rises while the momenta are hotter than N(0, I), which is the
 effect of gradient noise, and falls while they are colder. Gradient noise that is equal in all
 directions is absorbed without being known: η settles at A + (ε/4)v. Noise that differs between
-directions is absorbed on average only. The bias at fixed ε is of order ε.
+directions is absorbed on average only, unless it is corrected by ξ ~ N(0, I − (ε/4A)V). The bias at
+fixed ε is of order ε.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ..anchor.anchor import AnchorLevel
 from ..core.errors import check_number
 from ..core.linear_maps import AbstractLinearMap
 from ..core.random import standard_normal
+from ..correction import reduced_noise
 from .base import (
     AbstractDiffusion,
     AbstractDynamicsState,
@@ -80,9 +82,11 @@ class NoseHooverDynamics(AbstractDiffusion):
         position = state.position + self.geometry.push(h * momentum)
         thermostat = state.thermostat + h * (jnp.mean(momentum**2) - 1)
         force = self.geometry.pull(estimate.gradient) + state.thermostat * momentum
-        momentum = momentum - h * force + jnp.sqrt(2 * self.friction * h) * noise
-        stats = {"thermostat": thermostat, "temperature": jnp.mean(momentum**2)}
-        return DynamicsStep(ThermostatState(position, momentum, thermostat), estimate, stats)
+        injected = reduced_noise(noise, estimate.noise, h / (2 * self.friction))
+        momentum = momentum - h * force + jnp.sqrt(2 * self.friction * h) * injected.noise
+        stats = {"thermostat": thermostat, "temperature": jnp.mean(momentum**2), **injected.stats}
+        moved = ThermostatState(position, momentum, thermostat)
+        return DynamicsStep(moved, estimate, stats, injected.outcome)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +108,7 @@ class NoseHoover(DynamicsChoice):
     needs = AnchorLevel.NOTHING
     exact_only = False
     takes_geometry = True
-    corrects_through = ()
+    corrects_through = ("noise",)
     has_transition = False
 
     def __post_init__(self) -> None:

@@ -6,7 +6,8 @@
 These are nemeth-2021, eqs. 9 and 10, and eq. 11 with the sign of Γ corrected. ζ = (θ, auxiliary
 variables) and H(ζ) = f(θ) + E(ζ), where E is an energy given by the user. D(ζ) is positive
 semi-definite, Q(ζ) skew-symmetric. The diffusion leaves exp(−H) invariant. The bias of the Euler
-steps at fixed ε is of order ε; gradient noise of covariance V adds (D + Q) V (D + Q)ᵀ ε/4 to D.
+steps at fixed ε is of order ε; gradient noise of covariance V adds (D + Q) V (D + Q)ᵀ ε/4 to D, and
+the noise correction subtracts it: Z ~ N(0, D − (ε/4) (D + Q) V (D + Q)ᵀ) (nemeth-2021, section 3).
 Automatic differentiation gives Γ. A step costs O(k³), where k is the length of ζ. The named
 dynamics are fast forms of the best known recipes; `table_1` has these in recipe form.
 """
@@ -26,6 +27,7 @@ from ..anchor.anchor import AnchorLevel
 from ..core.errors import InvalidInput, check_int
 from ..core.linear_maps import dot
 from ..core.random import standard_normal
+from ..correction import diffusion_noise, transformed
 from .base import (
     AbstractDynamics,
     AbstractDynamicsState,
@@ -91,23 +93,19 @@ class RecipeDynamics(AbstractDynamics):
         estimate = evaluate(state.position, None)
         zeta, d = jnp.concatenate([state.position, state.auxiliary]), state.position.shape[0]
         slope = jax.grad(self.energy)(zeta).at[:d].add(estimate.gradient)
-        drift = self.gamma(zeta) - dot(self.diffusion(zeta) + self.curl(zeta), slope)
-        zeta = (
-            zeta
-            + step_size / 2 * drift
-            + jnp.sqrt(step_size) * dot(_symmetric_root(self.diffusion(zeta)), noise)
-        )
-        return DynamicsStep(RecipeState(zeta[:d], zeta[d:]), estimate, {})
+        diffusion = self.diffusion(zeta)
+        force = diffusion + self.curl(zeta)
+        drift = self.gamma(zeta) - dot(force, slope)
+        kicks = transformed(estimate.noise, force[:, :d].T)
+        taken = None if kicks is None else step_size / 4 * kicks
+        injected = diffusion_noise(noise, diffusion, taken)
+        zeta = zeta + step_size / 2 * drift + jnp.sqrt(step_size) * injected.noise
+        moved = RecipeState(zeta[:d], zeta[d:])
+        return DynamicsStep(moved, estimate, injected.stats, injected.outcome)
 
     def gamma(self, zeta: Float[Array, " k"]) -> Float[Array, " k"]:
         """Γ_i = Σ_j ∂(D + Q)_ij/∂ζ_j."""
         return jnp.einsum("ijj->i", jax.jacfwd(lambda at: self.diffusion(at) + self.curl(at))(zeta))
-
-
-def _symmetric_root(matrix: Float[Array, "k k"]) -> Float[Array, "k k"]:
-    """Return the symmetric square root of a positive semi-definite matrix."""
-    eigenvalues, eigenvectors = jnp.linalg.eigh(matrix)
-    return dot(eigenvectors * jnp.sqrt(jnp.maximum(eigenvalues, 0)), eigenvectors.T)
 
 
 def no_energy(zeta: Float[Array, " k"]) -> Float[Array, ""]:
@@ -147,7 +145,7 @@ class Recipe(DynamicsChoice):
     needs = AnchorLevel.NOTHING
     exact_only = False
     takes_geometry = False
-    corrects_through = ()
+    corrects_through = ("noise",)
     has_transition = False
 
     def __post_init__(self) -> None:

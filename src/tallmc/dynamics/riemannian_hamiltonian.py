@@ -10,7 +10,7 @@ costs O(d³) and d derivatives of the metric, so the method is for few dimension
 With G near the curvature of f, all frequencies of (θ, ρ) are near 1, and a friction of 2 is critical
 damping. The friction here is the matrix γG⁻¹. Table 1 has γ = 1, which is a friction of order 1/N
 where G grows with N: such a chain does not mix. By default γ = 2d/tr G⁻¹ at `init`, so that the
-mean friction is 2.
+mean friction is 2. Gradient noise of covariance V is corrected by ξ ~ N(0, I − (ε/4γ)R⁻¹RᵀVRR⁻ᵀ).
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..anchor.anchor import AnchorLevel
 from ..core.errors import check_number
 from ..core.linear_maps import dot
+from ..correction import reduced_noise, transformed
 from .base import (
     AbstractDiffusion,
     Curvature,
@@ -75,8 +77,11 @@ class RiemannianHamiltonianDynamics(AbstractDiffusion):
         position = state.position + h * dot(root, momentum)
         drag = self.friction * dot(root, dot(root.T, momentum))
         drift = self.gamma(state.position) - dot(root.T, estimate.gradient) - drag
-        momentum = momentum + h * drift + jnp.sqrt(step_size * self.friction) * dot(root, noise)
-        return DynamicsStep(MomentumState(position, momentum), estimate, {})
+        kicks = transformed(estimate.noise, solve_triangular(root, root.T).T)
+        injected = reduced_noise(noise, kicks, step_size / (4 * self.friction))
+        thermal = jnp.sqrt(step_size * self.friction) * dot(root, injected.noise)
+        moved = MomentumState(position, momentum + h * drift + thermal)
+        return DynamicsStep(moved, estimate, injected.stats, injected.outcome)
 
     def gamma(self, position: Float[Array, " d"]) -> Float[Array, " d"]:
         """Γ_i = Σ_j ∂R_ji/∂θ_j."""
@@ -107,7 +112,7 @@ class RiemannianHamiltonian(DynamicsChoice):
     needs = AnchorLevel.NOTHING
     exact_only = False
     takes_geometry = False
-    corrects_through = ()
+    corrects_through = ("noise",)
     has_transition = False
 
     def __post_init__(self) -> None:

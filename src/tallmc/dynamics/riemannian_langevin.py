@@ -4,7 +4,8 @@
 
 This is nemeth-2021, Table 1, by eq. 11 (as printed, eq. 11 has the wrong sign of Γ; eq. 10 is
 right). The bias at fixed ε is of order ε. A step costs O(d³) and d derivatives of the metric, so
-the method is for few dimensions.
+the method is for few dimensions. Gradient noise of covariance V is corrected by
+η ~ N(0, I − (ε/4)RᵀVR).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..anchor.anchor import AnchorLevel
 from ..core.linear_maps import dot
+from ..correction import reduced_noise, transformed
 from .base import (
     AbstractDiffusion,
     Curvature,
@@ -63,8 +65,10 @@ class RiemannianLangevinDynamics(AbstractDiffusion):
         estimate = evaluate(state.position, None)
         root = self.metric.inverse_root(state.position)
         drift = self.gamma(state.position) - dot(root, dot(root.T, estimate.gradient))
-        position = state.position + step_size / 2 * drift + jnp.sqrt(step_size) * dot(root, noise)
-        return DynamicsStep(LangevinState(position), estimate, {})
+        injected = reduced_noise(noise, transformed(estimate.noise, root), step_size / 4)
+        move = step_size / 2 * drift + jnp.sqrt(step_size) * dot(root, injected.noise)
+        moved = LangevinState(state.position + move)
+        return DynamicsStep(moved, estimate, injected.stats, injected.outcome)
 
     def gamma(self, position: Float[Array, " d"]) -> Float[Array, " d"]:
         """Γ_i = Σ_j ∂(G⁻¹)_ij/∂θ_j."""
@@ -96,7 +100,7 @@ class RiemannianLangevin(DynamicsChoice):
     needs = AnchorLevel.NOTHING
     exact_only = False
     takes_geometry = False
-    corrects_through = ()
+    corrects_through = ("noise",)
     has_transition = False
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ the same rows by one directional derivative along random signs.
 With α = 0 the target is right as ε → 0. With α near 1 the target is nearly right if the chain
 crosses the posterior in far fewer than 1/(1 − α) steps, so that V is almost constant; for a slower
 chain the error is as large as without Γ. There is also a bias of order ε, as in Langevin dynamics.
+Gradient noise of covariance C is corrected by η ~ N(0, I − (ε/4) √G C √G).
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from ..anchor.anchor import AnchorLevel
 from ..core.errors import InvalidInput, check_number
 from ..core.random import random_words, standard_normal
+from ..correction import reduced_noise
+from ..correction.base import Covariance
 from ..subsample.selection import Estimate
 from .base import (
     AbstractDynamics,
@@ -121,8 +124,20 @@ class RMSpropDynamics(AbstractDynamics):
             / jnp.maximum(root, jnp.finfo(root.dtype).tiny)
         )
         drift = step_size / 2 * (-(scale**2) * slope - scale * gradient)
-        position = state.position + drift + jnp.sqrt(step_size * scale) * normal
-        return DynamicsStep(RMSpropState(position, mean_square), estimate, {})
+        injected = reduced_noise(normal, _preconditioned(estimate.noise, scale), step_size / 4)
+        position = state.position + drift + jnp.sqrt(step_size * scale) * injected.noise
+        moved = RMSpropState(position, mean_square)
+        return DynamicsStep(moved, estimate, injected.stats, injected.outcome)
+
+
+def _preconditioned(
+    covariance: Covariance | None, scale: Float[Array, " d"]
+) -> Covariance | None:
+    """√G C √G, the covariance of the gradient noise in units of the step's own noise."""
+    if covariance is None or covariance.ndim == 1:
+        return None if covariance is None else scale * covariance
+    root = jnp.sqrt(scale)
+    return root[:, None] * covariance * root
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +164,7 @@ class RMSprop(DynamicsChoice):
     needs = AnchorLevel.NOTHING
     exact_only = False
     takes_geometry = False
-    corrects_through = ()
+    corrects_through = ("noise",)
     has_transition = False
     unseen_by_pairs = "the bias of a preconditioner that follows the path of the chain"
 

@@ -103,7 +103,7 @@ def _check_correction(method: Composition) -> None:
         rule = (
             f"go through {ways} with {dynamics}"
             if ways
-            else f"be left out with {dynamics}, which has no such correction"
+            else f"be left out with {dynamics}, which injects no noise that it could reduce"
         )
         raise InvalidInput("correction", rule, correction)
     if isinstance(method.subsample, AllRows):
