@@ -15,7 +15,7 @@ import multiprocessing
 import time
 import warnings
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -108,7 +108,7 @@ def run_case(case: tuple[str, str, str]) -> Row | None:
     began = time.perf_counter()
     try:
         suggested = tallmc.suggest(posterior, method, anchor=anchor)
-        chosen = suggested.method
+        chosen: Any = suggested.method
         if step != "suggested":
             schedule, factor = chosen.step_size, STEPS[step]
             larger = (

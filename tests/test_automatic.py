@@ -187,7 +187,7 @@ def test_a_limit_ends_a_run_and_is_a_reason_for_doubt(limit, said):
 def test_the_health_of_a_method_of_your_own_knows_no_bias():
     draws = tallmc.sample(linear(n_rows=50), tallmc.ula(0.02), draws=2000)
     assert draws.health.mean_error is None and draws.health.reasons == ()
-    assert "the bias is not known" in str(draws.health)
+    assert not draws.health.trusted
 
 
 def test_health_doubts_what_the_run_itself_has_shown(drawn):
@@ -202,7 +202,7 @@ def test_health_doubts_what_the_run_itself_has_shown(drawn):
     assert doubts() == ""
     assert "inflated a variance by 50.0%" in doubts(inflation=np.full(d, 0.5))
     biased = drawn.account.bias._replace(mean=np.full(d, 0.3), mean_error=np.full(d, 0.01))
-    assert "shift posterior means by 0.28 sd" in doubts(bias=biased)
+    assert "shift posterior means by 0.3 sd" in doubts(bias=biased)
     noise = np.random.default_rng(0).pareto(0.8, size=drawn.sample_stats["grad_noise"].shape)
     heavy = dataclasses.replace(drawn, sample_stats={**drawn.sample_stats, "grad_noise": noise})
     assert "heavy tail" in " ".join(heavy.health.doubts)

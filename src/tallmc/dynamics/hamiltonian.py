@@ -108,7 +108,9 @@ class HamiltonianDynamics(AbstractDynamics):
         half_kick = h / 2 * self.geometry.pull(estimate.gradient)
         friction = damping(self.friction, h)
         injected = reduced_noise(normal, estimate.noise, friction.share)
-        momentum = friction.decay * (momentum - half_kick) + friction.sd * injected.noise - half_kick
+        momentum = (
+            friction.decay * (momentum - half_kick) + friction.sd * injected.noise - half_kick
+        )
         position = halfway + self.geometry.push(h / 2 * momentum)
         moved = TrajectoryState(position, momentum, (state.inner + 1) % self.length)
         return DynamicsStep(moved, estimate, injected.stats, injected.outcome)

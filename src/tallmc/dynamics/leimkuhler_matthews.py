@@ -75,9 +75,7 @@ class LeimkuhlerMatthewsDynamics(AbstractDiffusion):
         injected = reduced_noise(noise, estimate.noise, step_size / 4)
         drift = -step_size / 2 * self.geometry.pull(estimate.gradient)
         move = drift + jnp.sqrt(step_size) / 2 * (state.noise + injected.noise)
-        moved = LeimkuhlerMatthewsState(
-            state.position + self.geometry.push(move), injected.noise
-        )
+        moved = LeimkuhlerMatthewsState(state.position + self.geometry.push(move), injected.noise)
         return DynamicsStep(moved, estimate, injected.stats, injected.outcome)
 
 

@@ -130,9 +130,7 @@ class RMSpropDynamics(AbstractDynamics):
         return DynamicsStep(moved, estimate, injected.stats, injected.outcome)
 
 
-def _preconditioned(
-    covariance: Covariance | None, scale: Float[Array, " d"]
-) -> Covariance | None:
+def _preconditioned(covariance: Covariance | None, scale: Float[Array, " d"]) -> Covariance | None:
     """√G C √G, the covariance of the gradient noise in units of the step's own noise."""
     if covariance is None or covariance.ndim == 1:
         return None if covariance is None else scale * covariance
