@@ -68,7 +68,7 @@ def test_a_raw_year_and_responses_near_a_million_are_resolved_in_single_precisio
     anchor = tallmc.laplace(posterior)
     mean, sd = exact_moments(x, y, 1e12)
     assert posterior.dtype == jnp.float32
-    np.testing.assert_allclose(np.sqrt(np.diag(anchor.covariance)), sd, rtol=0.03)
+    np.testing.assert_allclose(np.sqrt(np.diag(anchor.covariance)), sd, rtol=0.05)
     assert (np.abs(np.asarray(anchor.position) - mean) / sd).max() < 0.1
 
 

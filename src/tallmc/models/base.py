@@ -26,7 +26,7 @@ from ..rows.batch import Batch
 from ..rows.blocks import BlockSubset
 from ..rows.sums import Sum, split_sum
 
-_PIECE_ROWS = 64
+_PIECE_ROWS = 128
 
 
 class AbstractModel(eqx.Module):

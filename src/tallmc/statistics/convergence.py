@@ -141,17 +141,25 @@ def suspects(positions: Float[np.ndarray, "chains draws d"]) -> np.ndarray:
     if dim <= 2 * _MOST_EXAMINED:
         return np.arange(dim)
 
-    def criteria(some: Float[np.ndarray, "chains draws k"]) -> np.ndarray:
-        centred = some - some.mean(axis=(0, 1))
-        variance = np.maximum(np.mean(centred**2, axis=(0, 1)), np.finfo(float).tiny)
-        half = some.shape[1] // 2
-        halves = np.concatenate([centred[:, :half].mean(axis=1), centred[:, half:].mean(axis=1)])
-        lagged = np.mean(centred[:, 1:] * centred[:, :-1], axis=(0, 1))
-        return np.stack([np.var(halves, axis=0) / variance, lagged / variance], axis=1)
+    worst = [
+        np.argsort(by_parameter(criterion, positions))[-_MOST_EXAMINED:]
+        for criterion in (_spread_of_halves, _lag_one)
+    ]
+    return np.unique(np.concatenate(worst))
 
-    found = by_parameter(criteria, positions)
-    worst = np.argsort(found, axis=0)[-_MOST_EXAMINED:]
-    return np.unique(worst)
+
+def _spread_of_halves(positions: Float[np.ndarray, "chains draws k"]) -> Float[np.ndarray, " k"]:
+    """The variance of the means of half chains, relative to that of the draws."""
+    half = positions.shape[1] // 2
+    means = np.concatenate([positions[:, :half].mean(axis=1), positions[:, half:].mean(axis=1)])
+    return means.var(axis=0) / np.maximum(positions.var(axis=(0, 1)), np.finfo(float).tiny)
+
+
+def _lag_one(positions: Float[np.ndarray, "chains draws k"]) -> Float[np.ndarray, " k"]:
+    """The autocorrelation of successive draws."""
+    centred = positions - positions.mean(axis=(0, 1))
+    products = np.mean(centred[:, 1:] * centred[:, :-1], axis=(0, 1))
+    return products / np.maximum(np.mean(centred**2, axis=(0, 1)), np.finfo(float).tiny)
 
 
 def _nested_rhat(positions: Float[np.ndarray, "chains draws k"]) -> Float[np.ndarray, " k"]:
