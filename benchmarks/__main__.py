@@ -15,6 +15,7 @@ from . import report
 
 ALL = (
     "steps",
+    "many_chains",
     "profile",
     "samplers",
     "draws",

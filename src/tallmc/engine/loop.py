@@ -30,6 +30,7 @@ from .kernel import AbstractKernel, ChainState, Drawn, Gathered, KernelStep
 _BLOCK_FLOATS = 2**20
 _GATHER_FLOATS = 2**23
 _MOST_BLOCK_STEPS = 512
+_MOST_CHAINS_AT_ONCE, _CHAINS_PER_GROUP = 512, 128
 _GPU_UNROLL = 4
 _INIT_BLOCK = 2**32 - 1  # no step belongs to this block number
 
@@ -122,6 +123,63 @@ def advance(
 
     `chain_axes` marks the kernel arrays that have one entry per chain (see `BoundKernel`).
     """
+    groups = 1 if chain_axes is not None else _chain_groups(keys.shape[0])
+    if groups == 1:
+        return _advance_group(kernel, source, keys, state, window, record, chain_axes)
+
+    def advance_group(group: tuple[Array, RunState]) -> tuple[RunState, RecordedSteps]:
+        return _advance_group(kernel, source, *group, window, record, None)
+
+    return _joined(*lax.map(advance_group, _divided((keys, state), groups)), keys.shape[0])
+
+
+def _chain_groups(n_chains: int) -> int:
+    """The number of groups of chains that run one after the other.
+
+    On a CPU the randomness of a block must fit in cache for all chains that run together.
+    """
+    if jax.default_backend() != "cpu" or n_chains <= _MOST_CHAINS_AT_ONCE:
+        return 1
+    return -(-n_chains // _CHAINS_PER_GROUP)
+
+
+def _divided(chains: Any, groups: int) -> Any:
+    """Arrays (chains, ...) as (groups, chains per group, ...); the last chains may be repeated."""
+    n_chains = jax.tree.leaves(chains)[0].shape[0]
+    per_group = -(-n_chains // groups)
+    numbers = jnp.minimum(jnp.arange(groups * per_group), n_chains - 1)
+    return jax.tree.map(
+        lambda leaf: leaf[numbers].reshape(groups, per_group, *leaf.shape[1:]), chains
+    )
+
+
+def _joined(
+    states: RunState, records: RecordedSteps, n_chains: int
+) -> tuple[RunState, RecordedSteps]:
+    """The inverse of `_divided`."""
+
+    def of_chains(leaf: Array) -> Array:
+        return leaf.reshape(-1, *leaf.shape[2:])[:n_chains]
+
+    def of_slots(leaf: Array) -> Array:
+        slots = jnp.moveaxis(leaf, 0, 1)
+        return slots.reshape(slots.shape[0], -1, *slots.shape[3:])[:, :n_chains]
+
+    positions, stats = jax.tree.map(of_slots, (records.positions, records.stats))
+    return jax.tree.map(of_chains, states), RecordedSteps(
+        positions, stats, of_chains(records.n_rows)
+    )
+
+
+def _advance_group(
+    kernel: AbstractKernel,
+    source: AbstractRows,
+    keys: Key[Array, " chains"],
+    state: RunState,
+    window: Window,
+    record: Record | None,
+    chain_axes: Any,
+) -> tuple[RunState, RecordedSteps]:
     block = block_steps(kernel, source)
 
     def run_block(

@@ -23,6 +23,7 @@ from ..core.pytrees import named_leaves, with_leaves
 from ..core.random import new_key
 from ..core.supervision import checkpoint
 from ..statistics.moments import moments
+from .call_length import SECONDS_PER_CALL, CallLength
 from .kernel import AbstractKernel, BoundKernel
 from .loop import (
     Record,
@@ -38,8 +39,8 @@ from .loop import (
 from .sinks import AbstractDrawSink, DrawBlock, MemorySink, Snapshot, joined
 
 _SLOT_BYTES = 2**24
+_MOST_SLOT_BYTES = 2**28  # for a whole block of many chains
 _MOST_SLOTS = 2**14
-_SECONDS_PER_CALL = 0.5
 _MOST_ROWS_PER_CALL = 2**30
 # A call that ends within a block discards the rest of the block's randomness. Keeping it costs more
 # per step, and pays if a block serves more than this many calls.
@@ -95,8 +96,10 @@ class Run:
         n_chains, dim = start.shape
         # Independent of `draws`, so another number of draws does not recompile.
         bytes_per_slot = n_chains * dim * start.dtype.itemsize
-        self.slots = max(1, min(_MOST_SLOTS, _SLOT_BYTES // bytes_per_slot))
         every, block = self.kernel.renewed_every, block_steps(self.kernel, self.rows)
+        slots_of_block = min(-(-block // thin), _MOST_SLOT_BYTES // bytes_per_slot)
+        self.slots = max(slots_of_block, _SLOT_BYTES // bytes_per_slot)
+        self.slots = max(1, min(_MOST_SLOTS, self.slots))
         if every is not None:
             self.slots = min(self.slots, every)
         self._reuses_blocks = every is not None and every * _CALLS_PER_REUSED_BLOCK < block
@@ -104,12 +107,20 @@ class Run:
         self.seconds = 0.0
         """Time spent in steps, including earlier processes."""
         self.rows_before = np.full(n_chains, self.kernel.rows_at_start(), np.int64)
+        self._call_length: CallLength | None = None
         self._drawn_block: tuple[int, Any] | None = None
         self._recent: list[DrawBlock] = []
 
     def compile(self) -> None:
-        """Compile the loop by running it for zero steps."""
-        jax.block_until_ready(self._advance(0)[1].positions)
+        """Compile the loop, and measure how long it takes to draw a block."""
+        jax.block_until_ready(self._advance(self._window(0, 0))[1].positions)
+        draw_seconds = 0.0
+        if self.kernel.renewed_every is None:
+            began = time.perf_counter()
+            # No step, but the block of step 0 is drawn.
+            jax.block_until_ready(self._advance(self._window(1, 1))[1].positions)
+            draw_seconds = time.perf_counter() - began
+        self._call_length = CallLength(block_steps(self.kernel, self.rows), draw_seconds)
 
     def run_to(self, draws: int, after_call: Callable[[], None] | None = None) -> None:
         """Run until `draws` draws per chain are complete.
@@ -175,7 +186,7 @@ class Run:
 
     def outcomes(self) -> tuple[Outcome, ...]:
         """The outcome of each chain so far."""
-        return tuple(Outcome(int(code)) for code in self.state.outcome)
+        return tuple(Outcome(int(code)) for code in np.asarray(self.state.outcome))
 
     def last_positions(self) -> Float[Array, "chains d"]:
         """The current position of each chain."""
@@ -207,14 +218,16 @@ class Run:
     def _run_calls_until(
         self, after_call: Callable[[], None] | None, enough: Callable[[], bool]
     ) -> None:
-        steps = 64
+        if self._call_length is None:
+            self.compile()
+        length = self._call_length
+        assert length is not None, "`compile` sets it"
         while self.step < self.n_steps:
-            call_began = time.perf_counter()
-            done = self._run_calls(steps)
-            took = time.perf_counter() - call_began
+            first, call_began = self.step, time.perf_counter()
+            done = self._run_calls(length.next(first))
+            length.learn(first, done, time.perf_counter() - call_began)
             self.sink.settle(self.snapshot)
             self.seconds += time.perf_counter() - call_began
-            steps = max(1, int(done * min(4.0, _SECONDS_PER_CALL / max(took, 1e-6))))
             if self._all_failed():
                 self._fill_with_nan()
                 return
@@ -233,7 +246,7 @@ class Run:
         last = min(self.step + steps, self.n_steps)
         while self.step < last:
             self._run_call(last - self.step)
-            late = time.perf_counter() - began > _SECONDS_PER_CALL
+            late = time.perf_counter() - began > SECONDS_PER_CALL
             if self.kernel.renewed_every is None or late or self._all_failed():
                 break
         return self.step - first
@@ -249,7 +262,7 @@ class Run:
         if self.kernel.due(self.step):
             renewed = self.kernel.renew(self.state.chains, self.rows)
             self.state = RunState(renewed, self.state.outcome, self.state.failed_at)
-        state, recorded = self._advance(steps)
+        state, recorded = self._advance(self._window(self.step, self.step + steps))
         new = self._completed(self.step + steps) - before
         self._stat_kinds = {
             name: (values.shape[2:], values.dtype) for name, values in recorded.stats.items()
@@ -317,9 +330,11 @@ class Run:
             self._add(np.full((n_chains, new, dim), np.nan, self.start.dtype), stats)
             self.sink.settle(self.snapshot)
 
-    def _advance(self, steps: int) -> tuple[RunState, RecordedSteps]:
+    def _window(self, first: int, stop: int) -> Window:
+        return Window.of(first, stop, self.burn_in, self.thin, self.slots)
+
+    def _advance(self, window: Window) -> tuple[RunState, RecordedSteps]:
         kernel, rows, keys = self.kernel, self.rows, self.keys
-        window = Window.of(self.step, self.step + steps, self.burn_in, self.thin, self.slots)
         if not self._reuses_blocks:
             return advance(kernel, rows, keys, self.state, window, self.record, self._chain_axes)
         number = self.step // block_steps(kernel, rows)
