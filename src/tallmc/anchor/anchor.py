@@ -14,14 +14,18 @@ import warnings
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from ..core.errors import InvalidInput, PreparationError
 from ..models.posterior import AbstractPosterior, check_posterior
-from .optimisers import LBFGS, AbstractOptimiser, Newton
+from .advice import how_to_help_a_search, not_finite
+from .curvature import anchor_curvature
+from .optimisers import AbstractOptimiser
 from .passes import CountedPasses
+from .search import first_search, further_search
 
-_NEWTON_MAX_DIM = 500
+_NEAR_THE_MODE = 0.1
+"""An anchor within this many posterior standard deviations of the mode counts as the mode."""
 
 
 class AnchorLevel(enum.IntEnum):
@@ -39,17 +43,23 @@ class AnchorLevel(enum.IntEnum):
 class Anchor(eqx.Module):
     """A mode and, if requested, the Gaussian N(θ̂, Σ̂) around it. `laplace` computes it.
 
+    An anchor need not be the mode. Where the Hessian is not positive definite, Σ̂ is the inverse of
+    its smooth part, Σ ∇²f_i plus the positive part of the prior's curvature.
+
     **Attributes:**
 
     - `position`: θ̂.
     - `potential`: f(θ̂), which identifies the posterior: `check_anchor` computes it again.
     - `gradient`: ∇f(θ̂), small but not assumed to be zero.
     - `hessian`: H, or None.
-    - `covariance`: Σ̂ = H⁻¹, or None.
+    - `covariance`: Σ̂ = H⁻¹, or None. See above for an H that is not positive definite.
     - `factor`: lower triangular C with C Cᵀ = Σ̂, or None.
     - `decrement`: √(∇fᵀ H⁻¹ ∇f), the distance to the mode in posterior standard deviations, or
       None.
     - `n_row_evals`: how many rows were evaluated to find the anchor.
+    - `converged`: whether the anchor is the mode, to within 0.1 posterior standard deviations.
+      False for the best point of a search that did not reach the mode. None if this is not known,
+      because there is no Hessian.
 
     >>> import tallmc
     >>> X, y = [[1.0]], [2.0]
@@ -66,6 +76,7 @@ class Anchor(eqx.Module):
     factor: Float[Array, "d d"] | None
     decrement: float | None
     n_row_evals: int
+    converged: bool | None = None
 
 
 def laplace(
@@ -82,13 +93,15 @@ def laplace(
     - `posterior`: the posterior.
     - `hessian`: whether to compute the Hessian and its inverse, which need d² memory.
     - `optimiser`: by default `tallmc.Newton()` in up to 500 dimensions and `tallmc.LBFGS()` above.
-      The papers used `tallmc.Adam(...)`.
+      If they do not reach the mode, L-BFGS and Adam search from several starts, and the best point
+      found is taken. An optimiser given here is not replaced. The papers used `tallmc.Adam(...)`.
     - `at`: parameters to anchor at; skips the search.
 
     **Returns:** an `Anchor`.
 
-    **Raises:** `InvalidInput` if an argument is not valid. `PreparationError` if the search fails,
-    the potential is not finite at the anchor, or the Hessian there is not positive definite.
+    **Raises:** `InvalidInput` if an argument is not valid. `PreparationError` if the potential is
+    not finite at init or at the anchor, if the Hessian there and its smooth part are not positive
+    definite, or if a search with a given `optimiser` fails.
 
     >>> import tallmc
     >>> X = [[1.0], [1.0], [1.0]]
@@ -108,54 +121,91 @@ def laplace(
             "Pass an instance: write the brackets.",
         )
     if at is not None:
-        position = jnp.asarray(posterior.layout.ravel(at, "at"), posterior.dtype)
+        position = posterior.layout.ravel(at, "at")
+        anchor, notes = _anchor_at(passes, position, hessian, None)
+    elif optimiser is not None:
+        anchor, notes = _anchor_at(passes, optimiser.find(passes), hessian, None)
+        if anchor.converged is False:
+            notes.append(
+                f"the anchor is {anchor.decrement:.2g} posterior standard deviations from the "
+                "mode; control variates stay unbiased but are noisier. "
+                "Give the optimiser more steps."
+            )
     else:
-        position = (optimiser or _default_optimiser(posterior)).find(passes)
+        anchor, notes = _default_anchor(passes, hessian)
+    for note in notes:
+        warnings.warn(note, stacklevel=2)
+    return anchor
+
+
+def _default_anchor(passes: CountedPasses, hessian: bool) -> tuple[Anchor, list[str]]:
+    """The anchor of the default search, and what the user should know about it."""
+    posterior, first = passes.posterior, first_search(passes)
+    if first.problem is None:
+        try:
+            anchor, notes = _anchor_at(passes, first.position, hessian, first.definite)
+        except PreparationError:
+            pass
+        else:
+            if anchor.converged:
+                return anchor, notes
+    best = further_search(passes, first.position)
+    anchor, notes = _anchor_at(passes, best.position, hessian, best.reached)
+    if not anchor.converged:
+        distance = (
+            ""
+            if anchor.decrement is None
+            else f", {anchor.decrement:.2g} posterior standard deviations from the mode"
+        )
+        notes.append(
+            f"no search reached the mode: the anchor is the best point found{distance}. "
+            "Control variates stay unbiased but are noisier. Kinks in the density need no cure. "
+            f"Otherwise: {how_to_help_a_search(posterior)}."
+        )
+    return anchor, notes
+
+
+def _anchor_at(
+    passes: CountedPasses, at: ArrayLike, hessian: bool, reached: bool | None
+) -> tuple[Anchor, list[str]]:
+    """The anchor at a position, and what the user should know about its curvature.
+
+    `reached` tells whether the position is the mode when there is no Hessian to tell.
+    """
+
+    def to_device(values: ArrayLike) -> Array:
+        return jnp.asarray(values, passes.posterior.dtype)
+
+    position = to_device(at)
     potential, gradient = passes.value_and_gradient(position)
     if not np.isfinite(potential) or not np.isfinite(gradient).all():
-        raise PreparationError(
-            f"the potential or its gradient is not finite at the anchor: f = {potential}. "
-            "Anchor at another position."
-        )
-    gradient_there = jnp.asarray(gradient, posterior.dtype)
+        raise not_finite(passes, position, f"at the anchor: f = {potential}")
     if not hessian:
-        return Anchor(
-            position, potential, gradient_there, None, None, None, None, passes.n_row_evals
+        anchor = Anchor(
+            position,
+            potential,
+            gradient=to_device(gradient),
+            hessian=None,
+            covariance=None,
+            factor=None,
+            decrement=None,
+            n_row_evals=passes.n_row_evals,
+            converged=reached,
         )
-
-    curvature = passes.hessian(position)
-    try:
-        root = np.linalg.cholesky(curvature)
-    except np.linalg.LinAlgError:
-        smallest = np.linalg.eigvalsh(curvature)[0]
-        raise PreparationError(
-            "the Hessian at the mode must be positive definite; "
-            f"its smallest eigenvalue is {smallest:.3g}. "
-            "Use a proper prior, another init, or a method that needs no Hessian."
-        ) from None
-    inverse_root = np.linalg.inv(root)
-    covariance = inverse_root.T @ inverse_root
-    decrement = float(np.linalg.norm(inverse_root @ gradient))
-    if at is None and decrement > 0.1:
-        warnings.warn(
-            f"the anchor is {decrement:.2g} posterior standard deviations from the mode; "
-            "control variates stay unbiased but are noisier. Give the optimiser more steps.",
-            stacklevel=2,
-        )
-
-    def to_device(values: np.ndarray) -> Array:
-        return jnp.asarray(values, posterior.dtype)
-
-    return Anchor(
+        return anchor, []
+    curvature = anchor_curvature(passes, np.asarray(at, np.float64), gradient)
+    anchor = Anchor(
         position,
         potential,
-        gradient_there,
-        to_device(curvature),
-        to_device(covariance),
-        to_device(np.linalg.cholesky(covariance)),
-        decrement,
-        passes.n_row_evals,
+        gradient=to_device(curvature.gradient),
+        hessian=to_device(curvature.hessian),
+        covariance=to_device(curvature.covariance),
+        factor=to_device(np.linalg.cholesky(curvature.covariance)),
+        decrement=curvature.decrement,
+        n_row_evals=passes.n_row_evals,
+        converged=curvature.definite and curvature.decrement <= _NEAR_THE_MODE,
     )
+    return anchor, [] if curvature.warning is None else [curvature.warning]
 
 
 def check_anchor(anchor: Anchor, posterior: AbstractPosterior, needs: AnchorLevel) -> int:
@@ -187,7 +237,3 @@ def check_anchor(anchor: Anchor, posterior: AbstractPosterior, needs: AnchorLeve
             "Use laplace(posterior, hessian=True).",
         )
     return passes.n_row_evals
-
-
-def _default_optimiser(posterior: AbstractPosterior) -> AbstractOptimiser:
-    return Newton() if posterior.dim <= _NEWTON_MAX_DIM else LBFGS()

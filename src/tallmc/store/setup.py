@@ -215,7 +215,7 @@ def _account_content(account: Account) -> dict[str, Any]:
     }
 
 
-_ANCHOR_NUMBERS = ("potential", "decrement", "n_row_evals")
+_ANCHOR_NUMBERS = ("potential", "decrement", "n_row_evals", "converged")
 
 
 def _anchor_numbers(anchor: Anchor) -> dict[str, Any]:
@@ -242,4 +242,4 @@ def _decode_anchor(
         name: jnp.asarray(arrays[name], posterior.dtype) if name in arrays else None
         for name in fields
     }
-    return Anchor(**found, **{name: numbers[name] for name in _ANCHOR_NUMBERS})
+    return Anchor(**found, **numbers)

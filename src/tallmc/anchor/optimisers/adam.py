@@ -49,15 +49,24 @@ class Adam(AbstractOptimiser):
         check_int("seed", self.seed, 0, 2**32 - 1)
 
     def find(self, passes: CountedPasses) -> Float[Array, " d"]:
+        return self.search(passes, passes.posterior.init)
+
+    def search(self, passes: CountedPasses, start: Float[Array, " d"]) -> Float[Array, " d"]:
+        """The last iterate of a search from `start`."""
         posterior = passes.posterior
         passes.n_row_evals += self.steps * self.size
         step_size = jnp.asarray(self.step_size, posterior.dtype)
-        return _adam(posterior, step_size, self.steps, self.size, jax.random.key(self.seed))
+        return _adam(posterior, start, step_size, self.steps, self.size, jax.random.key(self.seed))
 
 
 @eqx.filter_jit
 def _adam(
-    posterior: AbstractPosterior, step_size: Array, steps: int, size: int, key: Array
+    posterior: AbstractPosterior,
+    start: Float[Array, " d"],
+    step_size: Array,
+    steps: int,
+    size: int,
+    key: Array,
 ) -> Float[Array, " d"]:
     import optax
 
@@ -71,6 +80,6 @@ def _adam(
         updates, state = solver.update(gradient + posterior.model.prior_gradient(position), state)
         return (optax.apply_updates(position, updates), state), None
 
-    start = (posterior.init, solver.init(posterior.init))
-    (position, _), _ = lax.scan(advance, start, jax.random.split(key, steps))
+    first = (start, solver.init(start))
+    (position, _), _ = lax.scan(advance, first, jax.random.split(key, steps))
     return position

@@ -9,13 +9,15 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
 from ...core.errors import PreparationError, check_int, check_number
 from ...models.posterior import AbstractPosterior
+from ..advice import how_to_help_a_search
 from ..passes import CountedPasses
-from .base import AbstractOptimiser
+from .base import AbstractOptimiser, SearchEnd
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,26 +45,37 @@ class LBFGS(AbstractOptimiser):
 
     def find(self, passes: CountedPasses) -> Float[Array, " d"]:
         posterior = passes.posterior
+        end = self.search(passes, np.asarray(posterior.init, np.float64))
+        if not np.isfinite(end.position).all():
+            raise PreparationError(
+                f"{end.problem} {how_to_help_a_search(posterior)}, use Adam, "
+                "or leave out the optimiser: the default also tries several starts."
+            )
+        if end.problem is not None:
+            warnings.warn(f"{end.problem} Raise max_steps.", stacklevel=3)
+        return jnp.asarray(end.position, posterior.dtype)
+
+    def search(self, passes: CountedPasses, start: Float[np.ndarray, " d"]) -> SearchEnd:
+        """Search from `start`."""
+        posterior = passes.posterior
         position, steps, evaluations = _lbfgs(
-            posterior, jnp.asarray(self.tolerance, posterior.dtype), jnp.int32(self.max_steps)
+            posterior,
+            jnp.asarray(start, posterior.dtype),
+            jnp.asarray(self.tolerance, posterior.dtype),
+            jnp.int32(self.max_steps),
         )
         passes.n_row_evals += int(evaluations) * posterior.n_rows
-        if int(steps) == self.max_steps:
-            warnings.warn(
-                f"L-BFGS stopped after {self.max_steps} steps, before the mode. Raise max_steps.",
-                stacklevel=3,
-            )
+        problem = None
         if not bool(jnp.all(jnp.isfinite(position))):
-            raise PreparationError(
-                "L-BFGS left the region where the potential is finite. "
-                "Use another init, or use Adam."
-            )
-        return position
+            problem = "L-BFGS left the region where the potential is finite."
+        elif int(steps) == self.max_steps:
+            problem = f"L-BFGS stopped after {self.max_steps} steps, before the mode."
+        return SearchEnd(np.asarray(position, np.float64), problem)
 
 
 @eqx.filter_jit
 def _lbfgs(
-    posterior: AbstractPosterior, tolerance: Array, max_steps: Array
+    posterior: AbstractPosterior, start: Float[Array, " d"], tolerance: Array, max_steps: Array
 ) -> tuple[Float[Array, " d"], Array, Array]:
     @jax.custom_vjp
     def potential(position: Float[Array, " d"]) -> Float[Array, ""]:
@@ -79,7 +92,7 @@ def _lbfgs(
 
     solver = optax.lbfgs()
     value_and_grad = optax.value_and_grad_from_state(potential)
-    first_norm = jnp.linalg.norm(posterior.gradient(posterior.init))
+    first_norm = jnp.linalg.norm(posterior.gradient(start))
 
     # After three successive steps that do not lower the potential, rounding prevents progress.
     def unfinished(carry: Any) -> Array:
@@ -105,6 +118,6 @@ def _lbfgs(
         )
 
     zero = jnp.int32(0)
-    start = (posterior.init, solver.init(posterior.init), zero, jnp.int32(2), zero)
-    position, _, steps, evaluations, _ = lax.while_loop(unfinished, advance, start)
+    first = (start, solver.init(start), zero, jnp.int32(2), zero)
+    position, _, steps, evaluations, _ = lax.while_loop(unfinished, advance, first)
     return position, steps, evaluations

@@ -9,11 +9,17 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ...core.errors import PreparationError, check_int, check_number
+from ..advice import how_to_help_a_search, not_finite
 from ..passes import CountedPasses
-from .base import AbstractOptimiser
+from .base import AbstractOptimiser, SearchEnd
 
 _STEPS_PER_HESSIAN = 10
 _MANY_ROWS = 200_000
+_STALL = 10
+_LEAST_FALL = 0.01
+"""The search gives up when `_STALL` steps lower the potential by less than this times the squared
+distance to the mode in posterior sds. One Newton step on a smooth potential lowers it by half of
+the squared distance."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,32 +51,53 @@ class Newton(AbstractOptimiser):
 
     def find(self, passes: CountedPasses) -> Float[Array, " d"]:
         posterior = passes.posterior
-        start = np.asarray(posterior.init, np.float64)
+        end = self.search(passes, np.asarray(posterior.init, np.float64))
+        if end.problem is not None:
+            raise PreparationError(
+                f"{end.problem} {how_to_help_a_search(posterior)}, raise max_steps, "
+                "or leave out the optimiser: the default also tries L-BFGS and Adam."
+            )
+        return jnp.asarray(end.position, posterior.dtype)
+
+    def search(self, passes: CountedPasses, start: Float[np.ndarray, " d"]) -> SearchEnd:
+        """Search from `start`, with many rows on a part of them first."""
+        posterior = passes.posterior
+        position = start
         for share in (0.05, 0.25) if posterior.n_rows >= _MANY_ROWS else ():
             part = CountedPasses(posterior, share)
             # The mode of these rows is about √scale posterior sds away from the mode of all
             # rows, so a more accurate search would not help.
-            start = self._descend(part, start, tolerance=0.3 * part.scale**0.5)
+            position = self._descend(part, position, tolerance=0.3 * part.scale**0.5).position
             passes.n_row_evals += part.n_row_evals
-        return jnp.asarray(self._descend(passes, start, self.tolerance), posterior.dtype)
+        return self.descend(passes, position)
 
-    def _descend(self, passes: CountedPasses, position: np.ndarray, tolerance: float) -> np.ndarray:
+    def descend(self, passes: CountedPasses, start: Float[np.ndarray, " d"]) -> SearchEnd:
+        """Search from `start` with `passes` alone."""
+        return self._descend(passes, start, self.tolerance)
+
+    def _descend(
+        self, passes: CountedPasses, position: Float[np.ndarray, " d"], tolerance: float
+    ) -> SearchEnd:
         """Step until √(∇fᵀ H⁻¹ ∇f) is below `tolerance`, or rounding prevents progress."""
         value, gradient = passes.value_and_gradient(position)
         if not np.isfinite(value) or not np.isfinite(gradient).all():
-            raise PreparationError(
-                "the potential or its gradient is not finite at init. "
-                "Start where the density is positive."
-            )
+            raise not_finite(passes, position, "at init")
         hessian, hessian_age = passes.hessian(position), 0
-        smallest, since_smallest = np.inf, 0
+        smallest, since_smallest, definite, values = np.inf, 0, True, [value]
         for _ in range(self.max_steps):
-            direction = _descent_direction(hessian, gradient)
+            direction, definite = descent_direction(hessian, gradient)
             decrement = float(np.sqrt(max(direction @ gradient, 0.0)))
             since_smallest = 0 if decrement < smallest else since_smallest + 1
             smallest = min(smallest, decrement)
             if decrement < tolerance or (smallest < 0.05 and since_smallest >= 3):
-                return position
+                if definite or hessian_age == 0:
+                    return SearchEnd(position, None, definite)
+                # An updated Hessian that is not positive definite says little about the distance.
+                hessian, hessian_age = passes.hessian(position), 0
+                smallest, since_smallest = np.inf, 0
+                continue
+            if len(values) > _STALL and values[-_STALL - 1] - value < _LEAST_FALL * smallest**2:
+                break
             if hessian_age >= _STEPS_PER_HESSIAN:
                 hessian, hessian_age = passes.hessian(position), 0
                 continue
@@ -83,13 +110,14 @@ class Newton(AbstractOptimiser):
             candidate, value, new_gradient = found
             hessian = _bfgs_update(hessian, candidate - position, new_gradient - gradient)
             position, gradient, hessian_age = candidate, new_gradient, hessian_age + 1
+            values.append(value)
         if smallest < 0.05:
-            return position
-        raise PreparationError(
-            f"Newton's method did not reach the mode in {self.max_steps} steps: "
-            f"it is {decrement:.3g} posterior standard deviations away. "
-            "Standardise the columns, use a proper prior or another init, or raise max_steps."
+            return SearchEnd(position, None, definite)
+        problem = (
+            f"Newton's method did not reach the mode in {len(values) - 1} steps: "
+            f"it is {decrement:.3g} posterior standard deviations away."
         )
+        return SearchEnd(position, problem, definite)
 
 
 def _line_search(
@@ -124,15 +152,18 @@ def _bfgs_update(hessian: np.ndarray, step: np.ndarray, gradient_change: np.ndar
     )
 
 
-def _descent_direction(hessian: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-    """H⁻¹ ∇f. If H is not positive definite, |eigenvalues| replace its eigenvalues.
+def descent_direction(hessian: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarray, bool]:
+    """H⁻¹ ∇f, and whether H is positive definite. If not, |eigenvalues| replace its eigenvalues.
 
-    In both cases the potential falls along minus this direction.
+    An infinite H, at a kink of the density, is replaced by the identity. In all cases the potential
+    falls along minus this direction.
     """
+    if not np.isfinite(hessian).all():
+        return gradient, False
     try:
         root = np.linalg.cholesky(hessian)
-        return np.linalg.solve(root.T, np.linalg.solve(root, gradient))
+        return np.linalg.solve(root.T, np.linalg.solve(root, gradient)), True
     except np.linalg.LinAlgError:
         values, vectors = np.linalg.eigh(hessian)
         size = np.maximum(np.abs(values), 1e-8 * np.abs(values).max() or 1.0)
-        return vectors @ ((vectors.T @ gradient) / size)
+        return vectors @ ((vectors.T @ gradient) / size), False
