@@ -12,7 +12,7 @@ are thus written once for all models.
 from __future__ import annotations
 
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -37,6 +37,8 @@ class AbstractModel(eqx.Module):
 
     init: eqx.AbstractVar[Float[Array, " d"]]
     layout: eqx.AbstractVar[Layout]
+    log_concave: ClassVar[bool] = False
+    """Whether f is known to be convex, so that there is one mode."""
 
     @property
     def dim(self) -> int:

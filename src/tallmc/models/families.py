@@ -1,7 +1,8 @@
 """Exponential families of a generalised linear model, as functions of the linear predictor z = xᵀθ.
 
 A row's potential is f(z; y) up to a constant in θ. `slope` is ∂f/∂z and `curvature` is ∂²f/∂z², so
-∇f_i = slope · x_i and ∇²f_i = curvature · x_i x_iᵀ. No formula overflows while f is finite. The
+∇f_i = slope · x_i and ∇²f_i = curvature · x_i x_iᵀ. f is convex in z: `GeneralisedLinear` is
+log-concave. No formula overflows while f is finite. The
 potentials have no large terms that nearly cancel.
 """
 

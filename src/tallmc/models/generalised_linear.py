@@ -44,6 +44,7 @@ class GeneralisedLinear(AbstractModel):
     layout: Layout = eqx.field(static=True)
     family: AbstractFamily
     prior_variance: Float[Array, ""] | Float[Array, " d"]
+    log_concave = True
 
     def prior_potential(self, position: Float[Array, " d"]) -> Float[Array, ""]:
         return 0.5 * jnp.sum(position**2 / self.prior_variance)

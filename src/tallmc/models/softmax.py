@@ -28,6 +28,7 @@ class SoftmaxRegression(AbstractLinearPredictor):
     prior_variance: Float[Array, ""] | Float[Array, " c"]
     """One number, or one per column of x."""
     n_shared = 0
+    log_concave = True
 
     @property
     def n_predictors(self) -> int:
