@@ -1,0 +1,120 @@
+"""Directions that the rows do not determine are named; a determined posterior gives no message."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tallmc
+from tallmc.anchor import prior_directions
+from test_anchor_fallback import hierarchy
+
+
+def logistic_on(x: np.ndarray, seed: int = 0, prior_variance: float = 10.0):
+    rng = np.random.default_rng(seed)
+    y = rng.random(len(x)) < 1 / (1 + np.exp(-x[:, 0] + 0.3))
+    return tallmc.models.logistic_regression(x, y, prior_variance)
+
+
+def messages(posterior) -> list[str]:
+    return prior_directions(posterior, tallmc.laplace(posterior))
+
+
+def test_a_clean_regression_gives_no_message():
+    x = np.random.default_rng(0).normal(size=(20_000, 60)).astype(np.float32)
+    x[:, 0] = 1
+    posterior = logistic_on(x)
+    anchor = tallmc.laplace(posterior)
+    assert prior_directions(posterior, anchor) == []
+
+
+@pytest.mark.parametrize("x64", [True, False])
+@pytest.mark.parametrize("prior_variance", [1.0, 1e4])
+def test_collinear_columns_are_named(x64, prior_variance):
+    """Column 4 equals column 1, and column 5 is column 2 + column 3."""
+    x = np.random.default_rng(0).normal(size=(3000, 6))
+    x[:, 4], x[:, 5] = x[:, 1], x[:, 2] + x[:, 3]
+    with jax.enable_x64(x64):
+        found = messages(logistic_on(x if x64 else x.astype(np.float32), 0, prior_variance))
+    assert len(found) == 2
+    text = " ".join(found)
+    assert "beta[1] - beta[4]:" in text
+    assert "beta[2] + beta[3] - beta[5]:" in text
+    assert "Drop or combine such columns" in text
+
+
+def test_a_column_of_zeros_is_named():
+    x = np.random.default_rng(0).normal(size=(500, 3))
+    x[:, 2] = 0
+    (found,) = messages(logistic_on(x))
+    assert "do not determine beta[2]:" in found
+
+
+def test_separable_rows_are_named():
+    x = np.c_[np.ones(400), np.random.default_rng(0).normal(size=(400, 2))]
+    posterior = tallmc.models.logistic_regression(x, x[:, 1] + 0.5 > 0, prior_variance=100.0)
+    (found,) = messages(posterior)
+    assert found.startswith("the rows are separable")
+    assert messages(logistic_on(x, prior_variance=100.0)) == []
+
+
+def test_a_level_with_one_response_is_named():
+    """In the 30 rows of a rare level, all responses are 1."""
+    rng = np.random.default_rng(0)
+    rare = np.arange(3000) < 30
+    x = np.c_[np.ones(3000), rng.normal(size=3000), rare]
+    y = (rng.random(3000) < 0.4) | rare
+    (found,) = messages(tallmc.models.logistic_regression(x, y, prior_variance=10.0))
+    assert found.startswith(
+        "the rows bound beta[2] on one side only: they fit no worse as it grows"
+    )
+    y[0] = False
+    assert messages(tallmc.models.logistic_regression(x, y, prior_variance=10.0)) == []
+
+
+def test_few_rows_are_no_cause_for_a_message():
+    """With 40 rows the prior has a large share of every coefficient, but not the last word."""
+    x = np.random.default_rng(3).normal(size=(40, 4))
+    assert messages(logistic_on(x, prior_variance=1.0)) == []
+
+
+def centred_hierarchy(groups: int = 20) -> tallmc.Posterior:
+    rng = np.random.default_rng(0)
+    group, effect = rng.integers(0, groups, 2000), rng.normal(1.0, 0.5, groups)
+    y = effect[group] + rng.normal(size=2000)
+
+    def log_prior(params):
+        residual = (params["effect"] - params["mean"]) / jnp.exp(params["log_sd"])
+        hyper = (params["mean"] / 10) ** 2 + params["log_sd"] ** 2
+        return -0.5 * (hyper + jnp.sum(residual**2)) - groups * params["log_sd"]
+
+    return tallmc.Posterior(
+        lambda params, row: -0.5 * (row["y"] - params["effect"][row["group"]]) ** 2,
+        log_prior,
+        {"y": jnp.asarray(y), "group": jnp.asarray(group)},
+        {"mean": 1.0, "log_sd": -0.7, "effect": jnp.ones(groups)},
+    )
+
+
+def test_hierarchies_give_no_message():
+    assert messages(centred_hierarchy()) == []
+    assert messages(hierarchy(np.float64, n_rows=4000, groups=12)) == []
+
+
+def test_a_model_of_ones_own_is_named_without_columns():
+    """Only the sum of a and b is in the likelihood."""
+    posterior = tallmc.Posterior(
+        lambda params, row: -0.5 * (row - params["a"] - params["b"]) ** 2,
+        lambda params: -0.5 * (params["a"] ** 2 + params["b"] ** 2) / 100,
+        jnp.linspace(0.0, 2.0, 300),
+        {"a": 0.0, "b": 0.0},
+    )
+    (found,) = messages(posterior)
+    assert "do not determine a - b:" in found
+    assert "columns" not in found
+
+
+def test_a_hessian_is_needed():
+    posterior = logistic_on(np.random.default_rng(0).normal(size=(50, 2)))
+    with pytest.raises(tallmc.InvalidInput, match="have a Hessian"):
+        prior_directions(posterior, tallmc.laplace(posterior, hessian=False))
