@@ -1,7 +1,5 @@
 """An anchor where the search for the mode is hard: kinks, saddles, valleys, single precision."""
 
-import warnings
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -154,14 +152,19 @@ def test_a_likelihood_that_fails_in_double_precision_stays_in_single():
 
 
 def test_single_precision_falls_back_to_double():
-    """The smallest eigenvalue, 0.7, is lost in single precision beside the largest, 7·10⁵."""
+    """The smallest eigenvalue, 0.7, is lost in single precision beside the largest, 10⁷."""
     with jax.enable_x64(False), pytest.warns(UserWarning, match="jax_enable_x64") as caught:
-        single = tallmc.laplace(hierarchy(np.float32))
+        single = tallmc.laplace(hierarchy(np.float32, noise=0.05))
     assert sum("jax_enable_x64" in str(warning.message) for warning in caught) == 1
     assert single.position.dtype == jnp.float32 and single.converged is True
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        double = tallmc.laplace(hierarchy(np.float64))
-    sd = np.sqrt(np.diag(double.covariance))
-    assert np.abs((np.asarray(single.position, float) - double.position) / sd).max() < 0.02
-    assert np.abs(np.sqrt(np.diag(single.covariance)) / sd - 1).max() < 0.05
+    double = hierarchy(np.float64, noise=0.05)
+    passes = CountedPasses(double)
+    position = np.asarray(single.position, np.float64)
+    for _ in range(3):  # plain Newton steps from the anchor, in double precision
+        gradient = passes.value_and_gradient(position)[1]
+        position = position - np.linalg.solve(passes.hessian(position), gradient)
+    exact = tallmc.laplace(double, at=double.layout.unravel(jnp.asarray(position)))
+    assert exact.decrement < 1e-6
+    sd = np.sqrt(np.diag(exact.covariance))
+    assert np.abs((np.asarray(single.position, float) - exact.position) / sd).max() < 0.01
+    np.testing.assert_allclose(np.sqrt(np.diag(single.covariance)), sd, rtol=0.01)

@@ -48,13 +48,12 @@ def anchor_curvature(
         _, gradient = double.value_and_gradient(position)
         accurate = double.hessian(position)
         accurate_root = _inverse_root(accurate)
-        if accurate_root is not None and _differ(inverse_root, accurate_root):
+        error = _error(inverse_root, accurate_root)
+        if error is not None:
             warning = (
-                "single precision is too coarse for the Hessian at the mode: its smallest "
-                f"eigenvalue is {_smallest(accurate):.3g}, and {_smallest(hessian):.3g} in single "
-                "precision. The anchor was computed in double precision, but the chains run in "
-                'single. Call jax.config.update("jax_enable_x64", True) first and pass the data '
-                "as float64."
+                f"single precision is too coarse for the curvature at the mode: {error}. "
+                "The anchor was computed in double precision, but the chains run in single. Call "
+                'jax.config.update("jax_enable_x64", True) first and pass the data as float64.'
             )
         hessian, inverse_root = accurate, accurate_root
         passes.n_row_evals += double.n_row_evals
@@ -96,14 +95,17 @@ def _may_be_rounding(
     return bool(inflation.max() > 1 / (_ROUNDING_MARGIN * epsilon))
 
 
-def _differ(
-    inverse_root: Float[np.ndarray, "d d"] | None, accurate: Float[np.ndarray, "d d"]
-) -> bool:
-    """Whether a standard deviation differs by more than `_LARGEST_CHANGE`."""
+def _error(
+    inverse_root: Float[np.ndarray, "d d"] | None, accurate: Float[np.ndarray, "d d"] | None
+) -> str | None:
+    """What single precision makes of the curvature; None if it is right or double is no cure."""
+    if accurate is None:
+        return None
     if inverse_root is None:
-        return True
+        return "in it, the Hessian is not positive definite"
     ratio = np.linalg.norm(inverse_root, axis=0) / np.linalg.norm(accurate, axis=0)
-    return bool(np.abs(ratio - 1).max() > _LARGEST_CHANGE)
+    change = float(np.abs(ratio - 1).max())
+    return f"standard deviations are {change:.0%} off" if change > _LARGEST_CHANGE else None
 
 
 def _smooth_part(

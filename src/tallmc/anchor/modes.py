@@ -29,7 +29,11 @@ _PRIOR_WIDTH = 1.5
 
 
 class OtherMode(NamedTuple):
-    """A mode of the posterior other than the anchor."""
+    """A mode of the posterior other than the anchor.
+
+    >>> OtherMode(np.array([-2.0]), 0.4, 12.0, 0.67).mass_ratio
+    0.67
+    """
 
     position: Float[np.ndarray, " d"]
     potential_difference: float

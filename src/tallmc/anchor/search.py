@@ -113,13 +113,13 @@ def _polish(
     found = None
     for _ in range(_ROUNDS):
         end = Newton(tolerance=_POLISHED).descend(double, position)
-        position = end.position
-        if end.problem is not None:
+        if end.problem is not None or np.array_equal(end.position, position):
             break
+        position = end.position
         _, gradient = double.value_and_gradient(position)
         direction, definite = descent_direction(double.hessian(position), gradient)
-        if np.sqrt(direction @ gradient) < _LARGEST_SHIFT:
-            found = position if definite else None
+        if definite and np.sqrt(direction @ gradient) < _LARGEST_SHIFT:
+            found = position
             break
     passes.n_row_evals += double.n_row_evals
     return found
