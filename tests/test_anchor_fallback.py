@@ -9,6 +9,7 @@ import tallmc
 from problems import logistic
 from tallmc.anchor.optimisers import lbfgs
 from tallmc.anchor.passes import CountedPasses, double_passes
+from tallmc.geometry import Diagonal
 
 
 def test_a_well_behaved_posterior_is_searched_by_newton_alone(monkeypatch):
@@ -66,7 +67,7 @@ def test_a_start_at_a_saddle_ends_at_a_mode():
 
 
 def test_a_negative_prior_curvature_is_left_out_of_the_covariance_only():
-    """f = t₀²/2 − 2 t₀² + (t₁² + …)/2 has no minimum, but its rows alone have one."""
+    """At zero, the rows have curvature 10 in both directions, and the prior −20 in the first."""
     posterior = tallmc.Posterior(
         lambda t, row: -0.5 * jnp.sum((t - row) ** 2),
         lambda t: 10.0 * t[0] ** 2 - jnp.sum(t**4) / 40,
@@ -77,6 +78,7 @@ def test_a_negative_prior_curvature_is_left_out_of_the_covariance_only():
     np.testing.assert_allclose(anchor.hessian, np.diag([-10.0, 10.0]), atol=1e-12)
     np.testing.assert_allclose(anchor.covariance, np.diag([0.1, 0.1]), atol=1e-12)
     assert anchor.converged is False
+    np.testing.assert_allclose(Diagonal().prepare(posterior, anchor).scale, np.sqrt([0.1, 0.1]))
 
 
 def test_an_infinite_prior_curvature_is_left_out():

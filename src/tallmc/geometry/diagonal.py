@@ -36,10 +36,13 @@ class Diagonal(GeometryChoice):
 
     def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None) -> DiagonalMap:
         if self.scale is None:
-            assert anchor is not None and anchor.hessian is not None, (
-                "Diagonal() needs an anchor with a Hessian"
-            )
-            return DiagonalMap(1 / jnp.sqrt(jnp.diag(anchor.hessian)))
+            assert (
+                anchor is not None and anchor.hessian is not None and anchor.covariance is not None
+            ), "Diagonal() needs an anchor with a Hessian"
+            # An anchor that is not the mode may have negative curvature, but has a covariance.
+            curvature, variance = jnp.diag(anchor.hessian), jnp.diag(anchor.covariance)
+            scale = jnp.where(curvature > 0, 1 / jnp.sqrt(jnp.abs(curvature)), jnp.sqrt(variance))
+            return DiagonalMap(scale)
         scale = np.asarray(check_numeric("scale", self.scale), np.float64)
         if scale.shape != (posterior.dim,) or not np.isfinite(scale).all() or not (scale > 0).all():
             raise InvalidInput(
