@@ -74,7 +74,7 @@ def execute(
     if plan.method.has_accept_step:
         found += coarse_potential(plan.posterior, run.last_positions()[0])
     draws = dataclasses.replace(draws, account=account.doubting(*found))
-    messages = list(draws.health.doubts)
+    messages = [*draws.health.doubts, *draws.health.notes]
     if storage_error is None:
         messages += sink.conclude(_conclusion(draws))
     else:

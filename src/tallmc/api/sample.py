@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from ..anchor.anchor import Anchor
+from ..anchor import Anchor, prior_directions
 from ..core.errors import InvalidInput, check_int
 from ..core.supervision import supervised
 from ..engine.goal import Goal
@@ -151,12 +152,15 @@ def _plan(
     if burn_in is None:
         burn_in = steps // 10 if anchored else steps
     check_int("burn_in + draws · thin", burn_in + steps, 1, _MOST_STEPS)
+    account = prepared.account or Account(method, exact=method.exact)
+    known = prepared.anchor is not None and prepared.anchor.hessian is not None
+    notes = prior_directions(posterior, prepared.anchor) if known else []
     return RunPlan(
         posterior=posterior,
         method=method if prepared.account is None else prepared.account.method,
         kernel=prepared.kernel.kernel,
         anchor=prepared.anchor,
-        account=prepared.account or Account(method, exact=method.exact),
+        account=dataclasses.replace(account, notes=tuple(notes)),
         start=positions,
         burn_in=burn_in,
         thin=thin,

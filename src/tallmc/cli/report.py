@@ -123,7 +123,8 @@ def print_cost(console: Console, draws: Draws) -> None:
 
 def print_warnings(console: Console, finished: Finished, summary: pd.DataFrame | None) -> None:
     """Print the warnings that are not doubts; `exit_status` prints these with the verdict."""
-    found = [text for text in finished.warnings if text not in finished.draws.health.doubts]
+    said = (*finished.draws.health.doubts, *finished.draws.health.notes)
+    found = [text for text in finished.warnings if text not in said]
     if summary is None:
         found.append("no chain completed, so there is no summary.")
     for message in dict.fromkeys(found):

@@ -73,6 +73,8 @@ class Account:
     """Whether the method leaves the posterior invariant; only Monte-Carlo error then remains."""
     inflation: Float[np.ndarray, " d"] | None = None
     """Inflation of the variances by gradient noise, measured during the run."""
+    notes: tuple[str, ...] = ()
+    """What the user should know about the posterior, such as a direction that the prior decides."""
     unmeasured: str | None = None
     """What keeps the bias from being known, with the cure; None if it is known."""
 

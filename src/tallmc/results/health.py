@@ -59,9 +59,10 @@ class Health:
         run.
     - `noise_tail`: Pareto's k of the squared gradient noise. Above 0.7 the mean of the squared
         noise, and every estimate derived from it, is unreliable.
+    - `notes`: what to know about the posterior, such as a direction that the prior alone decides.
     - `unknown`: what is not known about the draws, with the cure; None if the bias is known.
 
-    >>> health = Health((), ("R-hat is 1.200.",), 80.0, 1.2, None, None, None, None, None)
+    >>> health = Health((), ("R-hat is 1.200.",), 80.0, 1.2, None, None, None, None, (), None)
     >>> health.verdict, health.trusted
     (<Verdict.DOUBTFUL: 'doubtful'>, False)
     """
@@ -74,6 +75,7 @@ class Health:
     sd_error: float | None
     inflation: float | None
     noise_tail: float | None
+    notes: tuple[str, ...]
     unknown: str | None
 
     @property
@@ -100,6 +102,7 @@ class Health:
             )
         if self.inflation is not None:
             lines.append(f"gradient noise: inflates variances by {self.inflation:.2%} at most")
+        lines += [f"note: {note}" for note in self.notes]
         lines += [f"doubt: {doubt}" for doubt in self.doubts]
         if self.unknown is not None:
             lines.append(f"unknown: {self.unknown}")
@@ -177,6 +180,7 @@ def _health(
         sd_error,
         inflation,
         None,
+        account.notes,
         unknown,
     )
 

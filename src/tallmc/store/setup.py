@@ -83,6 +83,7 @@ class Setup:
             doubts=tuple(map(str, stored["doubts"])),
             bias=Bias(**bias) if bias else None,
             exact=bool(stored["exact"]),
+            notes=tuple(map(str, stored.get("notes", ()))),
             unmeasured=stored.get("unmeasured"),
         )
 
@@ -211,6 +212,7 @@ def _account_content(account: Account) -> dict[str, Any]:
         "reasons": list(account.reasons),
         "doubts": list(account.doubts),
         "exact": account.exact,
+        "notes": list(account.notes),
         "unmeasured": account.unmeasured,
     }
 
