@@ -179,7 +179,7 @@ def autocorrelated(rng, chains, draws, dim, rho):
     ("chains", "draws", "dim", "rho"), [(8, 1000, 1, 0.8), (8, 1000, 40, 0.8), (256, 40, 5, 0.5)]
 )
 def test_chains_in_equilibrium_agree(chains, draws, dim, rho):
-    """An alarm in one of a hundred runs is allowed: among 30, more than 4 would be chance < 1e-5."""
+    """One run in a hundred may give an alarm; more than 4 of 30 have a probability below 1e-5."""
     rng = np.random.default_rng(0)
     runs = [agreement(autocorrelated(rng, chains, draws, dim, rho)) for _ in range(30)]
     assert sum(not run.reached for run in runs) <= 4

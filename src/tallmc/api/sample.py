@@ -153,8 +153,9 @@ def _plan(
         burn_in = steps // 10 if anchored else steps
     check_int("burn_in + draws · thin", burn_in + steps, 1, _MOST_STEPS)
     account = prepared.account or Account(method, exact=method.exact)
-    known = prepared.anchor is not None and prepared.anchor.hessian is not None
-    notes = prior_directions(posterior, prepared.anchor) if known else []
+    notes: list[str] = []
+    if prepared.anchor is not None and prepared.anchor.hessian is not None:
+        notes = prior_directions(posterior, prepared.anchor)
     return RunPlan(
         posterior=posterior,
         method=method if prepared.account is None else prepared.account.method,
