@@ -41,8 +41,8 @@ class Diagonal(GeometryChoice):
             ), "Diagonal() needs an anchor with a Hessian"
             # An anchor that is not the mode may have negative curvature, but has a covariance.
             curvature, variance = jnp.diag(anchor.hessian), jnp.diag(anchor.covariance)
-            by_curvature = 1 / jnp.sqrt(jnp.abs(curvature))
-            return DiagonalMap(jnp.where(curvature > 0, by_curvature, jnp.sqrt(variance)))
+            from_hessian = 1 / jnp.sqrt(jnp.abs(curvature))
+            return DiagonalMap(jnp.where(curvature > 0, from_hessian, jnp.sqrt(variance)))
         scale = np.asarray(check_numeric("scale", self.scale), np.float64)
         if scale.shape != (posterior.dim,) or not np.isfinite(scale).all() or not (scale > 0).all():
             raise InvalidInput(
