@@ -166,6 +166,23 @@ CASES = {
         ),
         "correction must be left out with Hamiltonian, which injects no noise",
     ),
+    "groups of distinct rows": (
+        lambda: Method(
+            subsample=tallmc.subsample.Uniform(replace=False),
+            size=4,
+            step_size=0.1,
+            correction=NoiseCorrection(groups=2),
+        ),
+        "subsample must draw rows independently with a correction from groups",
+    ),
+    "groups of different sizes": (
+        lambda: Method(size=5, step_size=0.1, correction=NoiseCorrection(groups=2)),
+        "size must be a multiple of the number of groups, 2",
+    ),
+    "calibrated groups": (
+        lambda: NoiseCorrection(groups=2, calibrate_every=5),
+        "groups must be left out with calibrate_every",
+    ),
     "correction of an adaptive size": (
         lambda: Method(
             gradient=ControlVariate(),

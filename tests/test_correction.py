@@ -122,6 +122,31 @@ def test_spread_estimates_the_covariance_without_bias_by_enumeration(name):
     np.testing.assert_allclose(np.tensordot(p, spreads, 1), exact, atol=1e-12 * np.abs(exact).max())
 
 
+@pytest.mark.parametrize("name", ["uniform", "own-weights"])
+@pytest.mark.parametrize("gradient", [Simple(), ControlVariate()], ids=["simple", "cv"])
+def test_groups_estimate_the_covariance_without_bias_by_enumeration(name, gradient):
+    posterior, position = logistic(), jnp.array([0.7, -1.3])
+    parts = {"subsample": SUBSAMPLES[name], "gradient": gradient, "size": 4, "step_size": 0.1}
+    anchor = tallmc.laplace(posterior)
+    plain = tallmc.Method(**parts).prepare(posterior, anchor).kernel
+    grouped = tallmc.Method(**parts, correction=NoiseCorrection("dense", groups=2))
+    bound = grouped.prepare(posterior, anchor).kernel
+    kernel, rows = bound.kernel, bound.rows
+    drawn, p = zip(*all_batches(bound, position, None), strict=True)
+    stacked, p = jax.tree.map(lambda *leaves: jnp.stack(leaves), *drawn), np.array(p)
+
+    def estimate(kernel, drawn):
+        return kernel.estimate(position, kernel.selection.gather(drawn, rows), rows)
+
+    found = jax.jit(jax.vmap(lambda drawn: estimate(kernel, drawn)))(stacked)
+    expected = jax.jit(jax.vmap(lambda drawn: estimate(plain.kernel, drawn)))(stacked)
+    np.testing.assert_allclose(found.gradient, expected.gradient, rtol=1e-10, atol=1e-12)
+    values = np.asarray(found.gradient)
+    exact = (values - p @ values).T * p @ (values - p @ values)
+    mean = np.tensordot(p, np.asarray(found.noise), 1)
+    np.testing.assert_allclose(mean, exact, atol=1e-12 * np.abs(exact).max())
+
+
 @pytest.mark.parametrize("shape", slow_after(1, ["dense", "diagonal"]))
 def test_calibrated_friction_brings_the_variance_back(shape):
     """It removes at least two thirds of the variance that noise and discretisation add."""

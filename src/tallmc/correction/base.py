@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import abc
-from typing import Any, Literal
+from typing import Literal
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ..core.linear_maps import dot
+from ..gradient.base import AbstractGradient
 from ..gradient.renewal import AbstractRenewable
-from ..subsample.selection import Estimate
+from ..subsample.selection import Estimate, Memory
 
 Shape = Literal["diagonal", "dense"]
 Covariance = Float[Array, " d"] | Float[Array, "d d"]
@@ -25,10 +26,17 @@ class AbstractNoiseEstimate(AbstractRenewable):
     """
 
     @abc.abstractmethod
-    def covariance(
-        self, position: Float[Array, " d"], estimate: Estimate, memory: Any
-    ) -> tuple[Covariance, Any]:
-        """The covariance of the gradient estimate at `position`, and the memory after the step."""
+    def measured(
+        self,
+        gradient: AbstractGradient,
+        position: Float[Array, " d"],
+        estimate: Estimate,
+        before: Memory,
+    ) -> Estimate:
+        """The estimate at `position` with the covariance of its noise and the memory after it.
+
+        `before` is the memory of the chain before the step.
+        """
 
 
 def second_moment(vectors: Float[Array, "n d"], shape: Shape) -> Covariance:

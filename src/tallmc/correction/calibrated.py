@@ -7,18 +7,21 @@ steps, of the squared errors of the estimates that were used. Only for the simpl
 
 from __future__ import annotations
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ..core.linear_maps import AbstractLinearMap
+from ..gradient.base import AbstractGradient
 from ..gradient.renewal import AbstractPeriodic
 from ..models.base import AbstractModel
 from ..rows.base import AbstractRows, RowBlock
 from ..rows.sums import Sum
-from ..subsample.selection import Estimate
-from .base import AbstractNoiseEstimate, Covariance, Shape, second_moment
+from ..subsample.selection import Estimate, Memory
+from .base import AbstractNoiseEstimate, Shape, second_moment
 
 
 class CalibrationMemory(eqx.Module):
@@ -59,25 +62,30 @@ class Calibrated(AbstractNoiseEstimate, AbstractPeriodic):
     ) -> CalibrationMemory:
         return CalibrationMemory(positions, row_sums, memory.covariance)
 
-    def covariance(
-        self, position: Float[Array, " d"], estimate: Estimate, memory: CalibrationMemory
-    ) -> tuple[Covariance, CalibrationMemory]:
+    def measured(
+        self,
+        gradient: AbstractGradient,
+        position: Float[Array, " d"],
+        estimate: Estimate,
+        before: Memory,
+    ) -> Estimate:
         assert estimate.batch is not None, (
             "a calibrated correction requires a subsample that returns its batch"
         )
-        model, rows = self.model, estimate.batch.rows
-        changes = model.row_gradients(position, rows) - model.row_gradients(memory.centre, rows)
-        nearly_exact = (
-            model.prior_gradient(position)
-            + memory.row_sum
-            + model.combine(changes, rows, estimate.batch.weights)
-        )
+        memory: CalibrationMemory = before.noise
+        changes = self.model.sum_remainders(1, position, memory.centre, estimate.batch)
+        nearly_exact = self.model.prior_gradient(position) + memory.row_sum + changes
         error = self.geometry.pull(estimate.gradient - nearly_exact)
         newest = second_moment(error[None], self.shape)
         averaged = memory.covariance + (newest - memory.covariance) / self.every
         # Return the average before this error: the correction of a step is then independent of the
         # noise of that step.
-        return memory.covariance, CalibrationMemory(memory.centre, memory.row_sum, averaged)
+        learned = CalibrationMemory(memory.centre, memory.row_sum, averaged)
+        return dataclasses.replace(
+            estimate,
+            noise=memory.covariance,
+            memory=dataclasses.replace(estimate.memory, noise=learned),
+        )
 
 
 def _moments(

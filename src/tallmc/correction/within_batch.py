@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import equinox as eqx
 from jaxtyping import Array, Float
 
 from ..core.linear_maps import AbstractLinearMap
+from ..gradient.base import AbstractGradient
 from ..gradient.renewal import AbstractUnrenewed
-from ..subsample.selection import Estimate
-from .base import AbstractNoiseEstimate, Covariance, Shape, second_moment
+from ..subsample.selection import Estimate, Memory
+from .base import AbstractNoiseEstimate, Shape, second_moment
 
 
 class WithinBatch(AbstractNoiseEstimate, AbstractUnrenewed):
@@ -17,10 +20,15 @@ class WithinBatch(AbstractNoiseEstimate, AbstractUnrenewed):
     geometry: AbstractLinearMap
     shape: Shape = eqx.field(static=True)
 
-    def covariance(
-        self, position: Float[Array, " d"], estimate: Estimate, memory: None
-    ) -> tuple[Covariance, None]:
+    def measured(
+        self,
+        gradient: AbstractGradient,
+        position: Float[Array, " d"],
+        estimate: Estimate,
+        before: Memory,
+    ) -> Estimate:
         assert estimate.spread is not None, (
             "a correction from the batch requires a subsample that returns its spread"
         )
-        return second_moment(self.geometry.pull(estimate.spread), self.shape), None
+        noise = second_moment(self.geometry.pull(estimate.spread), self.shape)
+        return dataclasses.replace(estimate, noise=noise)

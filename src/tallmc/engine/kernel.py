@@ -9,7 +9,6 @@ so `jit` receives them as arguments, never as constants.
 from __future__ import annotations
 
 import abc
-import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -243,10 +242,7 @@ class Kernel(AbstractKernel):
         )
         if self.noise_estimate is None:
             return estimate
-        noise, learned = self.noise_estimate.covariance(position, estimate, memory.noise)
-        return dataclasses.replace(
-            estimate, noise=noise, memory=dataclasses.replace(estimate.memory, noise=learned)
-        )
+        return self.noise_estimate.measured(self.gradient, position, estimate, memory)
 
     def step(
         self, state: ChainState, gathered: Gathered, step: Int[Array, ""], source: AbstractRows

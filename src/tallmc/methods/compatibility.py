@@ -17,9 +17,11 @@ from ..subsample import (
     AllRows,
     ExponentiallyWeighted,
     Fixed,
+    Preferential,
     SizeChoice,
     Stratified,
     SubsampleChoice,
+    Uniform,
 )
 from ..subsample.size import as_size
 
@@ -126,6 +128,22 @@ def _check_correction(method: Composition) -> None:
             " Or use Stratified(at_least=2)." if isinstance(method.subsample, Stratified) else ""
         )
         raise InvalidInput("subsample", rule, method.subsample, cure)
+    elif correction.groups is not None:
+        _check_groups(method.subsample, size.size, correction.groups)
     elif size.size < 2:
         rule = "be at least 2 with a correction estimated from the spread of the batch"
         raise InvalidInput("size", rule, method.size)
+
+
+def _check_groups(subsample: SubsampleChoice, size: int, groups: int) -> None:
+    independent = (
+        subsample.replace
+        if isinstance(subsample, Uniform)
+        else isinstance(subsample, Preferential) and not subsample.take_all
+    )
+    if not independent:
+        rule = "draw rows independently with a correction from groups, which must be of one law"
+        cure = "Use Uniform() or Preferential(...), or leave groups out."
+        raise InvalidInput("subsample", rule, subsample, cure)
+    if size % groups:
+        raise InvalidInput("size", f"be a multiple of the number of groups, {groups}", size)

@@ -109,24 +109,20 @@ class IndexChain(AbstractSelection):
         assert transition is not None, (
             "exponential weights require dynamics that describe their transition"
         )
-        proposed, model = gathered.proposed, gradient.model
-        batches = proposed
+        batches = proposed = gathered.proposed
         if self.carry:
             last = source.gather(memory.selection)
             batches = jax.tree.map(
                 lambda first, others: jnp.concatenate([first[None], others]), last, proposed
             )
 
-        def residuals_and_sum(batch: Batch) -> tuple[Array, Float[Array, " d"]]:
-            residuals = gradient.residuals(position, batch.rows, batch.indices, memory.gradient)
-            return residuals, model.combine(residuals, batch.rows, batch.weights)
-
-        residuals, sums = jax.vmap(residuals_and_sum)(batches)
-        gradients = gradient.known(position, memory.gradient) + sums
+        gradients = jax.vmap(lambda batch: gradient(position, batch, memory.gradient))(batches)
         chosen = self.last_of_chain(gradients, gathered.log_uniform, transition)
         batch = jax.tree.map(lambda leaf: leaf[chosen], batches)
+        # Row by row only if the estimator learns from its rows; otherwise XLA removes this.
+        residuals = gradient.residuals(position, batch.rows, batch.indices, memory.gradient)
         learned = Memory(
-            gradient.learn(memory.gradient, batch, residuals[chosen]),
+            gradient.learn(memory.gradient, batch, residuals),
             RowDraws(batch.indices, batch.weights) if self.carry else None,
             memory.noise,
         )
