@@ -270,7 +270,7 @@ def test_trajectories_without_friction_gain_energy_from_gradient_noise():
     assert excess[20, 0.0] > 3 * excess[5, 0.0] > 0, excess
     assert excess[20, 4.0] < excess[20, 0.0] / 2, excess
     with pytest.raises(TypeError, match="friction"):
-        Hamiltonian(length=5)  # type: ignore[call-arg]
+        Hamiltonian(length=5)
 
 
 def test_chains_of_one_run_may_have_trajectories_of_different_lengths():

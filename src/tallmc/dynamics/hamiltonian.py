@@ -12,8 +12,8 @@ the variance is half the correct one at any ε, or, if the position moves first,
 reaches the position. A step here is one inner step; thin by L to keep the ends of trajectories.
 
 Without friction nothing removes the energy that gradient noise adds during a trajectory: the excess
-variance grows with L. γ = 0 is for exact gradients. With friction, gradient noise of covariance V is
-corrected by ξ ~ N(0, I − (1 + c)²/(1 − c²) (ε²/16) V).
+variance grows with L. γ = 0 is for exact gradients. With friction, gradient noise of covariance V
+is corrected by ξ ~ N(0, I − (1 + c)²/(1 − c²) (ε²/16) V).
 """
 
 from __future__ import annotations
@@ -108,9 +108,8 @@ class HamiltonianDynamics(AbstractDynamics):
         half_kick = h / 2 * self.geometry.pull(estimate.gradient)
         friction = damping(self.friction, h)
         injected = reduced_noise(normal, estimate.noise, friction.share)
-        momentum = (
-            friction.decay * (momentum - half_kick) + friction.sd * injected.noise - half_kick
-        )
+        thermal = friction.sd * injected.noise
+        momentum = friction.decay * (momentum - half_kick) + thermal - half_kick
         position = halfway + self.geometry.push(h / 2 * momentum)
         moved = TrajectoryState(position, momentum, (state.inner + 1) % self.length)
         return DynamicsStep(moved, estimate, injected.stats, injected.outcome)

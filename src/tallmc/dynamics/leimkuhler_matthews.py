@@ -4,9 +4,9 @@
 
 The bias of the stationary law is of order ε², one order better than Euler–Maruyama. On a Gaussian
 with exact gradients there is no bias at any stable ε. Gradient noise of variance v still widens the
-law: on a Gaussian by a factor of about 1 + εv/4. The noise correction is η ~ N(0, I − (ε/4)V): each η
-moves the chain by √ε η in total, so this removes what the gradient noise of one step adds. On a
-Gaussian a share ελ/4 of the excess remains.
+law: on a Gaussian by a factor of about 1 + εv/4. The noise correction is η ~ N(0, I − (ε/4)V).
+Each η moves the chain by √ε η in total, so this removes what the gradient noise of one step adds.
+On a Gaussian a share ελ/4 of the excess remains.
 """
 
 from __future__ import annotations

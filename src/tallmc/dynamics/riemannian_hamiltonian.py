@@ -7,10 +7,12 @@ This is nemeth-2021, Table 1, by eq. 11. The G^(−1/2) of Table 1 can be any R 
 the curl [[0, −R], [Rᵀ, 0]] is skew-symmetric for any R. The bias at fixed ε is of order ε. A step
 costs O(d³) and d derivatives of the metric, so the method is for few dimensions.
 
-With G near the curvature of f, all frequencies of (θ, ρ) are near 1, and a friction of 2 is critical
-damping. The friction here is the matrix γG⁻¹. Table 1 has γ = 1, which is a friction of order 1/N
-where G grows with N: such a chain does not mix. By default γ = 2d/tr G⁻¹ at `init`, so that the
-mean friction is 2. Gradient noise of covariance V is corrected by ξ ~ N(0, I − (ε/4γ)R⁻¹RᵀVRR⁻ᵀ).
+With G near the curvature of f, all frequencies of (θ, ρ) are near 1, and a friction of 2 is
+critical damping. The friction here is the matrix γG⁻¹. Table 1 has γ = 1, which is a friction of
+order 1/N where G grows with N: such a chain does not mix. By default γ = 2d/tr G⁻¹ at `init`, so
+that the mean friction is 2.
+
+Gradient noise of covariance V is corrected by ξ ~ N(0, I − (ε/4γ)R⁻¹RᵀVRR⁻ᵀ).
 """
 
 from __future__ import annotations

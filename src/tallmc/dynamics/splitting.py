@@ -11,9 +11,9 @@ positions does not change. The bias is of order ε². On a Gaussian with exact g
 have no bias at any stable ε < 4/√λ. Friction is solved exactly: any γ is stable, and γ → ∞ gives
 Leimkuhler–Matthews dynamics with step size ε²/4.
 
-Gradient noise of covariance V is corrected by ξ ~ N(0, I − (1 + c)²/(1 − c²) (ε²/16) V). The kick and
-the noise are not at the same place of a step, so the correction leaves an error of relative order
-ε².
+Gradient noise of covariance V is corrected by ξ ~ N(0, I − (1 + c)²/(1 − c²) (ε²/16) V). The kick
+and the noise are not at the same place of a step, so the correction leaves an error of relative
+order ε².
 """
 
 from __future__ import annotations

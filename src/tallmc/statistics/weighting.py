@@ -53,8 +53,8 @@ def quantiles(
 
     **Returns:** one row per level.
 
-    >>> draws = np.arange(4.0).reshape(1, 4, 1)
-    >>> quantiles(draws, [0.5]).tolist(), quantiles(draws, [0.5], np.array([[4.0, 1, 1, 1]])).tolist()
+    >>> draws, weights = np.arange(4.0).reshape(1, 4, 1), np.array([[4.0, 1.0, 1.0, 1.0]])
+    >>> quantiles(draws, [0.5]).tolist(), quantiles(draws, [0.5], weights).tolist()
     ([[1.5]], [[0.0]])
     """
 
