@@ -313,6 +313,9 @@ def test_interrupt_returns_the_draws_so_far():
 def test_callback_hears_of_progress():
     heard = []
     run(tallmc.sgld(0.01, size=3), callback=heard.append)
+    first = [p.is_preparing for p in heard].index(False)
+    assert {p.stage for p in heard[:first]} >= {"starting the chains", "compiling the step"}
+    heard = heard[first:]
     assert heard[-1].step == heard[-1].n_steps == 713
     assert heard[-1].draws == 700
     assert [p.ended for p in heard] == [False] * (len(heard) - 1) + [True]

@@ -41,7 +41,7 @@ def run(**settings):
 @pytest.fixture(scope="module")
 def heard(_short_blocks):
     found = []
-    draws = run(callback=found.append)
+    draws = run(callback=lambda now: None if now.is_preparing else found.append(now))
     return draws, found
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from ..core.errors import InvalidInput, PreparationError
+from ..core.supervision import stage
 from ..models.posterior import AbstractPosterior, check_posterior
 from .advice import how_to_help_a_search, not_finite
 from .curvature import anchor_curvature
@@ -124,6 +125,7 @@ def laplace(
         position = posterior.layout.ravel(at, "at")
         anchor, notes = _anchor_at(passes, position, hessian, None)
     elif optimiser is not None:
+        stage("finding the mode")
         anchor, notes = _anchor_at(passes, optimiser.find(passes), hessian, None)
         if anchor.converged is False:
             notes.append(
@@ -132,6 +134,7 @@ def laplace(
                 "Give the optimiser more steps."
             )
     else:
+        stage("finding the mode")
         anchor, notes = _default_anchor(passes, hessian)
     for note in notes:
         warnings.warn(note, stacklevel=2)
@@ -149,6 +152,7 @@ def _default_anchor(passes: CountedPasses, hessian: bool) -> tuple[Anchor, list[
         else:
             if anchor.converged:
                 return anchor, notes
+    stage("searching for the mode from other starts")
     best = further_search(passes, first.position)
     anchor, notes = _anchor_at(passes, best.position, hessian, best.reached)
     if not anchor.converged:
@@ -193,6 +197,7 @@ def _anchor_at(
             converged=reached,
         )
         return anchor, []
+    stage("computing the Hessian at the mode")
     curvature = anchor_curvature(passes, np.asarray(at, np.float64), gradient)
     anchor = Anchor(
         position,

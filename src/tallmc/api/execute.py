@@ -5,56 +5,55 @@ from __future__ import annotations
 import dataclasses
 import time
 import warnings
-from collections.abc import Callable
 
 import numpy as np
 
 from ..core.errors import SamplingWarning
-from ..core.supervision import supervised
+from ..core.supervision import Clock, TimeIsUp, stage, supervised
 from ..engine.goal import run_until
-from ..engine.progress import Progress
 from ..engine.run import Run
 from ..engine.sinks import AbstractDrawSink, Conclusion, Snapshot
 from ..methods.account import Account
 from ..methods.bias_check import with_measured_bias
 from ..methods.run_plan import RunPlan
-from ..results.display import showing
 from ..results.draws import Draws, Timing
 from ..results.findings import coarse_potential, findings
 from ..statistics.convergence import agreement
 from ..store.writer import StorageFailed
+from .listeners import Listeners
 
 
 def execute(
     plan: RunPlan,
     sink: AbstractDrawSink,
-    progress: bool | None,
-    callback: Callable[[Progress], None] | None,
+    listeners: Listeners,
+    clock: Clock,
     snapshot: Snapshot | None = None,
 ) -> Draws:
     """Run a plan from its first step, or from a `snapshot`, and return the draws."""
-    with supervised():
+    with supervised(clock, plan.goal.max_seconds, listeners.announce):
+        stage("starting the chains")
         began = time.perf_counter()
         run = plan.run(sink)
         if snapshot is not None:
             run.restore(snapshot)
         preparation = plan.seconds + time.perf_counter() - began
+        stage("compiling the step")
         began = time.perf_counter()
         run.compile()
         compilation = time.perf_counter() - began
     storage_error: StorageFailed | None = None
     try:
-        with showing(progress) as show:
-            listeners = [listener for listener in (show, callback) if listener is not None]
-            stopped_by = run_until(run, plan.goal, listeners, _agree)
+        stopped_by = run_until(run, plan.goal, listeners.all, _agree, clock)
         sink.settle(run.snapshot, last=True)
     except StorageFailed as error:
         storage_error, stopped_by = error, f"the store ({error.strerror})"
     began = time.perf_counter()
     account, rows_of_check = plan.account.after_run(run, stopped_by), 0
     if plan.check and stopped_by is None:
-        account, rows_of_check = _checked(plan, run, account)
+        account, rows_of_check = _checked(plan, run, account, listeners, clock)
     checking = time.perf_counter() - began
+    listeners.close_display()
     whole = sink.whole()
     draws = Draws(
         positions=whole.positions,
@@ -90,13 +89,20 @@ def _agree(positions: np.ndarray) -> bool:
     return agreement(positions).reached
 
 
-def _checked(plan: RunPlan, run: Run, account: Account) -> tuple[Account, int]:
-    """Measure the bias. Ctrl-C ends the measurement, and the draws are returned without it."""
+def _checked(
+    plan: RunPlan, run: Run, account: Account, listeners: Listeners, clock: Clock
+) -> tuple[Account, int]:
+    """Measure the bias. Ctrl-C and the time limit end the measurement, but not the run."""
     try:
-        with supervised():
+        with supervised(clock, plan.goal.max_seconds, listeners.announce):
             return with_measured_bias(account, plan.method, plan.bound, run, plan.seed)
     except KeyboardInterrupt:
         return dataclasses.replace(account, unmeasured="the check was interrupted."), 0
+    except TimeIsUp:
+        reason = "the time limit ended the check. Raise max_seconds."
+        return dataclasses.replace(account, unmeasured=reason), 0
+    finally:
+        listeners.repeat_last()
 
 
 def _conclusion(draws: Draws) -> Conclusion:

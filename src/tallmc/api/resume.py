@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable
 
 from ..core.errors import InvalidInput, SamplingWarning
+from ..core.supervision import Clock
 from ..engine.goal import Goal
 from ..engine.progress import Progress
 from ..methods.base import AbstractMethod
@@ -22,6 +23,7 @@ from ..store.reader import OpenStore, open_store
 from ..store.setup import restored
 from ..store.writer import continuing
 from .execute import execute
+from .listeners import Listeners
 
 
 def resume(
@@ -85,8 +87,12 @@ def resume(
     snapshot = opened.snapshot()
     with blaming(opened.path, "say what was run"):
         plan = dataclasses.replace(restored(opened.setup, posterior, method), goal=goal)
-    with continuing(opened) as sink:
-        return execute(plan, sink, progress, callback, snapshot)
+    before = plan.seconds + (0.0 if snapshot is None else snapshot.seconds)
+    with (
+        Listeners(progress, callback, goal, posterior.n_rows) as listeners,
+        continuing(opened) as sink,
+    ):
+        return execute(plan, sink, listeners, Clock(before), snapshot)
 
 
 def _combined_goal(opened: OpenStore, new_goal: Goal) -> Goal:

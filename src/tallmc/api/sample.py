@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PyTree
 
 from ..anchor import Anchor, prior_directions
 from ..core.errors import InvalidInput, check_int
-from ..core.supervision import supervised
+from ..core.supervision import current_clock, stage, supervised
 from ..engine.goal import Goal
 from ..engine.progress import Progress
 from ..engine.sinks import MemorySink
@@ -27,6 +27,7 @@ from ..results.draws import Draws
 from ..store.folder import Folder, as_folder
 from ..store.writer import recording, reserving
 from .execute import execute
+from .listeners import Listeners
 
 _MOST_STEPS = 2**31 - 1
 
@@ -67,7 +68,9 @@ def sample(
     - `chains`: number of chains; 4 by default if a method is given.
     - `draws`: draws per chain; 1,000 by default if a method is given.
     - `ess`: goal in effective draws per parameter, over all chains, instead of `draws`.
-    - `max_seconds`: limit on the seconds of sampling; it ends the run early.
+    - `max_seconds`: limit on the seconds of the whole run: preparation, compilation and sampling.
+        It ends the run early, after the compilation or the pass over the rows that it falls into.
+        From half of the limit on, the default method refines its settings no further.
     - `max_rows`: limit on the rows touched by sampling; it ends the run early.
     - `burn_in`: steps discarded at the start of each chain. A method may set the default.
         Otherwise it is a tenth of the planned steps if chains start at an anchor, and as many as
@@ -85,12 +88,15 @@ def sample(
         chains at its step size and at half of it. This takes at most a fifth of the run's steps.
         The default method always knows its bias.
     - `progress`: None shows progress in a live table on terminals and in a line that is redrawn in
-        notebooks. True also prints occasional lines elsewhere. False shows nothing.
-    - `callback`: a function that is called with a `Progress` about every half second.
+        notebooks. True also prints occasional lines elsewhere. False shows nothing. The stages of
+        the preparation are shown as well.
+    - `callback`: a function that is called with a `Progress` when a stage of the preparation
+        begins, about every half second, and at the end.
 
     **Returns:** the draws, as `Draws`.
 
-    **Raises:** `InvalidInput` if an argument is invalid; `PreparationError` if preparation fails.
+    **Raises:** `InvalidInput` if an argument is invalid; `PreparationError` if preparation fails,
+    or if `max_seconds` pass before it ends.
 
     >>> import numpy as np, tallmc
     >>> x = np.random.default_rng(0).normal(size=(1000, 2))
@@ -120,13 +126,18 @@ def sample(
         raise InvalidInput("callback", "be callable with a Progress", callback)
 
     folder = None if store is None else as_folder(store)
-    with contextlib.nullcontext() if folder is None else reserving(folder):
-        with supervised():
+    clock = current_clock()
+    with (
+        contextlib.nullcontext() if folder is None else reserving(folder),
+        Listeners(progress, callback, goal, posterior.n_rows) as listeners,
+    ):
+        with supervised(clock, goal.max_seconds, listeners.announce):
+            stage("preparing the method")
             plan = _plan(posterior, method, goal, chains, burn_in, thin, seed, start, anchor, check)
         if folder is None:
-            return execute(plan, MemorySink(), progress, callback)
+            return execute(plan, MemorySink(), listeners, clock)
         with recording(folder, plan) as sink:
-            return execute(plan, sink, progress, callback)
+            return execute(plan, sink, listeners, clock)
 
 
 def _plan(

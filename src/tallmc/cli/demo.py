@@ -50,7 +50,7 @@ def run_demo(*, rows: int, columns: int, settings: Settings, out: Path) -> int:
         f"(seed {settings.seed})",
     )
     posterior = logistic_regression(data.x, data.y, prior_variance=10.0)
-    finished = run(posterior, settings, console, lambda plan: print_plan(console, settings, plan))
+    finished = run(posterior, settings, lambda plan: print_plan(console, settings, plan))
 
     summary = summarise(finished.draws, names)
     files = save_draws(out, finished.draws, summary, names)

@@ -42,6 +42,7 @@ def run_fit(
     overwrite: bool,
     store: Path | None,
     progress: bool,
+    max_seconds: float | None = None,
 ) -> int:
     """Fit, print and save. Returns the exit status."""
     console = Console(highlight=False, markup=False)
@@ -55,10 +56,10 @@ def run_fit(
     finished = run(
         problem.posterior,
         settings,
-        console,
         lambda plan: print_plan(console, settings, plan),
         store=folder,
         progress=progress,
+        max_seconds=max_seconds,
     )
     return _report_and_save(console, problem, settings, finished, out)
 
@@ -72,6 +73,7 @@ def run_resume(
     out: Path | None,
     overwrite: bool,
     progress: bool,
+    max_seconds: float | None = None,
 ) -> int:
     """Continue a run of `tallmc fit --store`. Returns the exit status."""
     console = Console(highlight=False, markup=False)
@@ -82,7 +84,14 @@ def run_resume(
     if out is not None:
         make_folder(out)
     _print_problem(console, problem)
-    finished = go_on(problem.posterior, store, draws=draws, ess=ess, progress=progress)
+    finished = go_on(
+        problem.posterior,
+        store,
+        draws=draws,
+        ess=ess,
+        max_seconds=max_seconds,
+        progress=progress,
+    )
     return _report_and_save(console, problem, Settings(**about["settings"]), finished, out)
 
 

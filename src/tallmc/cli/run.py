@@ -8,10 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
+from ..api.listeners import Listeners
 from ..api.resume import resume
 from ..api.sample import sample
+from ..core.errors import PreparationError
+from ..core.supervision import supervised
+from ..engine.goal import Goal
 from ..models.posterior import AbstractPosterior
 from ..results.draws import Draws
 from ..store import Folder
@@ -34,16 +36,23 @@ class Finished:
 def run(
     posterior: AbstractPosterior,
     settings: Settings,
-    console: Console,
     announce: Callable[[Plan], None],
     *,
     store: Folder | None = None,
     progress: bool = True,
+    max_seconds: float | None = None,
 ) -> Finished:
-    """Make a plan, pass it to `announce`, and sample."""
+    """Make a plan, pass it to `announce`, and sample.
+
+    `max_seconds` counts from the beginning of the command.
+    """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with console.status("finding the mode"):
+        goal = Goal.of(settings.draws, settings.ess, max_seconds, None)
+        with (
+            Listeners(progress, None, goal, posterior.n_rows) as listeners,
+            supervised(None, max_seconds, listeners.announce),
+        ):
             plan = make_plan(posterior, settings)
         announce(plan)
         suggested = plan.suggested
@@ -54,6 +63,7 @@ def run(
             chains=settings.chains,
             draws=plan.draws,
             ess=settings.ess,
+            max_seconds=max_seconds,
             burn_in=settings.burn_in,
             thin=settings.thin if suggested is None else suggested.thin,
             seed=settings.seed,
@@ -77,13 +87,16 @@ def go_on(
     *,
     draws: int | None,
     ess: float | None,
+    max_seconds: float | None = None,
     progress: bool = True,
 ) -> Finished:
     """Resume a stored run."""
     planning = open_store(store).setup.content["about"]["planning"]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        resumed = resume(store, posterior, draws=draws, ess=ess, progress=progress)
+        resumed = resume(
+            store, posterior, draws=draws, ess=ess, max_seconds=max_seconds, progress=progress
+        )
     _check_any_draws(resumed)
     plan = Plan(resumed.settings["method"], None, draws, planning["seconds"])
     return Finished(
@@ -93,8 +106,11 @@ def go_on(
 
 def _check_any_draws(draws: Draws) -> None:
     """Raise what ended the run if it ended in the burn-in: without draws there is no result."""
-    if draws.positions.shape[1] == 0:
+    if draws.positions.shape[1]:
+        return
+    if draws.stopped_by in ("Ctrl-C", "SIGTERM"):
         raise Terminated if draws.stopped_by == "SIGTERM" else KeyboardInterrupt
+    raise PreparationError(f"{draws.stopped_by} ended the run in the burn-in. Raise the limit.")
 
 
 def _uncounted_rows(plan: Plan) -> int:

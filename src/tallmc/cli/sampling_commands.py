@@ -61,6 +61,15 @@ _Ess = Annotated[
         rich_help_panel=_SAMPLING_PANEL,
     ),
 ]
+_MaxSeconds = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        metavar="N",
+        help="Stop after N seconds, reading and preparation included, with the draws so far.",
+        rich_help_panel=_SAMPLING_PANEL,
+    ),
+]
 _Seed = Annotated[
     int,
     typer.Option(
@@ -163,6 +172,7 @@ def fit(
     chains: _Chains = None,
     draws: _Draws = None,
     ess: _Ess = None,
+    max_seconds: _MaxSeconds = None,
     thin: Annotated[
         int | None,
         typer.Option(
@@ -240,6 +250,7 @@ def fit(
             overwrite=overwrite,
             store=store,
             progress=not no_progress,
+            max_seconds=max_seconds,
         )
     raise typer.Exit(status)
 
@@ -250,6 +261,7 @@ def resume(
     table: TablePath = None,
     draws: _Draws = None,
     ess: _Ess = None,
+    max_seconds: _MaxSeconds = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -271,6 +283,7 @@ def resume(
             out=out,
             overwrite=overwrite,
             progress=not no_progress,
+            max_seconds=max_seconds,
         )
     raise typer.Exit(status)
 

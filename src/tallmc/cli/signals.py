@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from typing import NoReturn
 
+from ..core.supervision import supervised
+
 AFTER_SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143}
 """Exit statuses."""
 
@@ -24,8 +26,6 @@ def exit_on_signals() -> Iterator[None]:
     In the burn-in and after it, a run handles signals itself: it ends with the draws so far.
     Before that, exit with the status alone.
     """
-    from ..core.supervision import supervised
-
     previous_handler = signal.signal(signal.SIGTERM, _raise_terminated)
     try:
         with supervised(signals_raise=True):  # safe because of `end_at_once`

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..core.errors import InvalidInput, SamplingWarning, check_int, check_number
+from ..core.supervision import Clock
 from ..statistics.convergence import effective_draws
 from .progress import Progress, ProgressTracker
 from .run import Run
@@ -65,8 +66,11 @@ def run_until(
     goal: Goal,
     listeners: Sequence[Callable[[Progress], None]] = (),
     satisfied: Callable[[np.ndarray], bool] = lambda positions: True,
+    clock: Clock | None = None,
 ) -> str | None:
     """Run to the goal; return what ended the run before it, or None.
+
+    The limit on seconds counts those of the `clock`, by default from now on.
 
     A goal in effective draws is reached when there are enough of them and `satisfied(positions)`,
     a judgement of the draws of all running chains, is true. A judgement that stays false ends the
@@ -75,7 +79,7 @@ def run_until(
     Unless a limit or a signal ends the run, the number of draws depends on the draws alone. A
     resumed run therefore makes the same decisions.
     """
-    search = _Search(run, goal, listeners, satisfied)
+    search = _Search(run, goal, listeners, satisfied, clock or Clock())
     stopped_by = search.run_to_goal()
     search.report_end(stopped_by)
     return stopped_by
@@ -90,8 +94,10 @@ class _Search:
         goal: Goal,
         listeners: Sequence[Callable[[Progress], None]],
         satisfied: Callable[[np.ndarray], bool],
+        clock: Clock,
     ):
         self.run, self.goal, self.listeners, self.satisfied = run, goal, listeners, satisfied
+        self.clock = clock
         self.tracker = ProgressTracker(run, goal.draws, goal.ess)
         self.ess: float | None = None
         """Effective draws when the goal was last checked."""
@@ -105,10 +111,13 @@ class _Search:
                 lambda: self._limit_reached() is not None,
             )
             if received.number is not None:
-                _warn_of_interrupt(run)
+                _warn_of_end(run, "interrupted")
                 return _SIGNAL_NAMES.get(received.number, "a signal")
             if run.completed < draws:
-                return self._limit_reached()
+                limit = self._limit_reached()
+                if not run.completed:
+                    _warn_of_end(run, f"stopped by {limit}")
+                return limit
             if goal.ess is None:
                 return None
             try:
@@ -145,18 +154,18 @@ class _Search:
 
     def _limit_reached(self) -> str | None:
         goal, run = self.goal, self.run
-        if goal.max_seconds is not None and run.seconds >= goal.max_seconds:
+        if goal.max_seconds is not None and self.clock.seconds >= goal.max_seconds:
             return f"the limit of {goal.max_seconds:g} seconds"
         if goal.max_rows is not None and run.rows_touched() >= goal.max_rows:
             return f"the limit of {goal.max_rows:,} rows"
         return None
 
 
-def _warn_of_interrupt(run: Run) -> None:
+def _warn_of_end(run: Run, how: str) -> None:
     done = (
-        f"interrupted after {run.completed} of {run.draws} draws; these draws are returned."
+        f"{how} after {run.completed} of {run.draws} draws; these draws are returned."
         if run.completed
-        else f"interrupted in step {run.step} of {run.burn_in} of the burn-in; "
+        else f"{how} in step {run.step} of {run.burn_in} of the burn-in; "
         "there are no draws yet, and none are returned."
     )
     warnings.warn(done, SamplingWarning, stacklevel=4)

@@ -35,20 +35,23 @@ class ChainFacts(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """The argument of a callback, made between calls of the compiled loop and at the end.
+    """The argument of a callback: made in the preparation, between calls of the compiled loop, and
+    at the end.
 
     **Arguments:**
 
     - `step`, `n_steps`: steps done and steps planned, per chain.
     - `draws`: draws completed, per chain.
     - `n_row_evals`: rows touched by all chains.
-    - `seconds`: time spent in steps.
+    - `seconds`: time spent in steps; in the preparation, time since its beginning.
     - `n_rows`: number of rows of the data.
     - `wanted_draws`: draws wanted per chain; None if the goal is an effective sample size.
     - `wanted_ess`: effective draws wanted per parameter; None if the goal is a number of draws.
-    - `chains`: outcome, step size, batch size and gradient noise of each chain.
+    - `chains`: outcome, step size, batch size and gradient noise of each chain; empty in the
+      preparation.
     - `tracker`: the source of `ess` and `steps_per_second`.
-    - `stage`: "sampling", and in the last report "finished" or "stopped by ...".
+    - `stage`: what the preparation is doing, such as "finding the mode"; then "sampling", and in
+      the last report "finished" or "stopped by ...".
     - `ended`: whether this is the last report. It describes the state in which the run ended.
 
     >>> now = Progress(500, 1_000, 50, 20_000, 2.5, 10_000, 100, None, (), tracker=None)
@@ -65,14 +68,31 @@ class Progress:
     wanted_draws: int | None
     wanted_ess: float | None
     chains: tuple[ChainFacts, ...]
-    tracker: ProgressTracker = dataclasses.field(repr=False, compare=False)
+    tracker: ProgressTracker | None = dataclasses.field(repr=False, compare=False)
     stage: str = "sampling"
     ended: bool = False
+
+    @classmethod
+    def preparing(
+        cls,
+        stage: str,
+        seconds: float,
+        n_rows: int,
+        wanted_draws: int | None,
+        wanted_ess: float | None,
+    ) -> Progress:
+        """Report a stage of the preparation."""
+        return cls(0, 0, 0, 0, seconds, n_rows, wanted_draws, wanted_ess, (), None, stage)
+
+    @property
+    def is_preparing(self) -> bool:
+        """Whether no chain runs yet."""
+        return not self.chains
 
     @property
     def steps_per_second(self) -> float:
         """Steps per second and chain."""
-        return self.tracker.pace(self)
+        return 0.0 if self.tracker is None else self.tracker.pace(self)
 
     @property
     def passes(self) -> float:
@@ -86,7 +106,7 @@ class Progress:
         The value is the minimum over at most 32 parameters, estimated from fewer than 1,000 evenly
         spaced draws per chain.
         """
-        return self.tracker.ess(self.seconds)
+        return None if self.tracker is None else self.tracker.ess(self.seconds)
 
     @property
     def seconds_left(self) -> float | None:

@@ -136,7 +136,8 @@ def quietly_sampled(
     """
 
     def report_share(progress: Progress) -> None:
-        share(progress.step / progress.n_steps)
+        if not progress.is_preparing:
+            share(progress.step / progress.n_steps)
 
     anchor_if_needed = anchor if method.needs > 0 else None
     with warnings.catch_warnings():

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..core.outcome import Outcome
+from ..core.supervision import stage
 from ..engine.kernel import BoundKernel, Kernel
 from ..engine.run import Run
 from ..schedule import Constant, Cyclical, in_precision
@@ -47,6 +48,7 @@ def with_measured_bias(
         plan = _PairPlan.of(run)
     except _NotMeasurable as reason:
         return dataclasses.replace(account, unmeasured=str(reason)), 0
+    stage("measuring the bias with pairs of chains")
     kernel = eqx.tree_at(lambda k: k.schedule, bound.composition, _steady(run))
     chosen = np.arange(plan.pairs) % len(run.start)
     pairs = PairRun(

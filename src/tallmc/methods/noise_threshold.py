@@ -15,6 +15,7 @@ import numpy as np
 from ..anchor.anchor import Anchor
 from ..core.errors import InvalidInput, PreparationError, check_int
 from ..core.outcome import Outcome
+from ..core.supervision import stage
 from ..engine.kernel import BoundKernel, Kernel
 from ..engine.run import Run, chain_keys
 from ..engine.sinks import MemorySink
@@ -69,6 +70,7 @@ def noise_threshold(
     keys = chain_keys(seed, chains, _PILOT_PURPOSE)
     run = Run(kernel, keys, start, burn_in=0, thin=1, draws=0, sink=sink)
     centre, distances = np.asarray(anchor.position, np.float64), []
+    stage("running pilot chains for the adaptive size")
     while run.step < steps:  # in parts, so memory does not grow with the number of steps
         run.run_to(min(run.step + _STEPS_AT_ONCE, steps))
         distances.append(np.sum((run.positions() - centre) ** 2, axis=2))

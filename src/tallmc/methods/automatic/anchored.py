@@ -25,6 +25,7 @@ import numpy as np
 
 from ...anchor.anchor import Anchor
 from ...core.errors import PreparationError
+from ...core.supervision import is_short_of_time, stage
 from ...dynamics import LeimkuhlerMatthews
 from ...engine.kernel import BoundKernel
 from ...geometry import GeometryChoice
@@ -63,6 +64,10 @@ _LARGEST_ROW_SHARE = 0.25
 _BURN_IN_TIME = 20  # burn-in steps times step size
 _NOISE_SLACK = 1.5  # a step takes more rows if the noise exceeds its mean by this factor
 _LARGEST_GROWTH = 16  # the most rows of a step, relative to the size
+_OUT_OF_TIME = (
+    "half of max_seconds passed before step size and gradient noise were within their budgets. "
+    "Raise max_seconds."
+)
 
 
 @dataclasses.dataclass
@@ -82,9 +87,13 @@ class AnchoredPlanner:
 
     def plan(self) -> PreparedMethod | None:
         """Return the plan, or None if using all rows is the better choice."""
+        stage("computing row weights at the mode")
         first_weights = self._weights()
+        stage("running pilot chains")
         pilot = self._pilot(first_weights)
+        stage("computing row weights at the positions of the pilot chains")
         weights = self._weights(pilot, first_weights)
+        stage("checking step size and gradient noise with pairs of chains")
         settled = self._settle(weights, pilot)
         if settled is None:
             return None
@@ -116,6 +125,8 @@ class AnchoredPlanner:
         step = _FIRST_STEP if self._excess_bias(pilot) < _SMALL_BIAS else _PILOT_STEP
         measured, size, short = pilot, _PILOT_ROWS, True
         for _ in range(_MOST_CHECKS):
+            if is_short_of_time():
+                return step, size, measured, (_OUT_OF_TIME,)
             length = _SHORT_LENGTH if short else _CHECK_LENGTH
             found = self._pairs(weights, measured, size, step, length)
             if found.failed:

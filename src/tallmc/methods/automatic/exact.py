@@ -12,6 +12,7 @@ import numpy as np
 
 from ...anchor.anchor import Anchor
 from ...core.outcome import Outcome
+from ...core.supervision import is_short_of_time, stage
 from ...dynamics import MALA
 from ...engine.run import Run, chain_keys
 from ...geometry import Dense, Identity
@@ -50,7 +51,10 @@ def exact_plan(
         jnp.broadcast_to(anchor.position, (_CHAINS, posterior.dim)),
         0.0,
     )
+    stage("tuning the step size on all rows")
     for number in range(_ROUNDS):
+        if number and is_short_of_time():
+            break
         bound = eqx.tree_at(
             lambda b: b.kernel.schedule.step_size, bound, jnp.asarray(step, posterior.dtype)
         )

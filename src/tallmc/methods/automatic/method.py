@@ -22,6 +22,7 @@ from jaxtyping import Array, Float
 from ...anchor.anchor import Anchor, AnchorLevel, laplace
 from ...core.errors import PreparationError, check_number
 from ...core.random import new_key, standard_normal
+from ...core.supervision import checkpoint, stage
 from ...dynamics.base import Curvature
 from ...geometry import Dense, Diagonal
 from ...models.base import AbstractModel
@@ -204,7 +205,9 @@ def largest_curvature(
     Each iteration takes one pass over the rows.
     """
     vector = standard_normal(new_key(0), position.shape, position.dtype)
+    stage("finding the largest curvature")
     for _ in range(_POWER_ITERATIONS):
+        checkpoint()
         vector = vector / jnp.linalg.norm(vector)
         vector = _curvature_times(posterior, position, scale, vector)
     return float(jnp.linalg.norm(vector))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import TracebackType
 
 from rich import box
@@ -12,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...engine.progress import Progress
-from .text import ess_shown, goal_shown, share_done, time_shown
+from .text import ess_shown, goal_shown, preparation_shown, share_done, time_shown
 
 _MOST_CHAINS = 12
 
@@ -38,7 +39,17 @@ class LiveTable:
         self.live.stop()
 
     def __call__(self, now: Progress) -> None:
-        self.live.update(rendered(now))
+        self.live.update(StageLine(now) if now.is_preparing else rendered(now))
+
+
+class StageLine:
+    """The line about a stage of the preparation; it counts the seconds between two reports."""
+
+    def __init__(self, now: Progress):
+        self.stage, self.began = now.stage, time.perf_counter() - now.seconds
+
+    def __rich__(self) -> Text:
+        return Text(preparation_shown(self.stage, time.perf_counter() - self.began))
 
 
 def rendered(now: Progress) -> Group:

@@ -42,6 +42,11 @@ def time_shown(now: Progress) -> str:
     return f"{seconds_shown(now.seconds)} gone, {seconds_shown(now.seconds_left)} left"
 
 
+def preparation_shown(stage: str, seconds: float) -> str:
+    """Format a stage of the preparation."""
+    return f"{stage} · {seconds_shown(seconds)} gone"
+
+
 def share_done(now: Progress) -> float:
     """The share of the run that is done, between 0 and 1."""
     if now.wanted_draws is not None:
@@ -51,6 +56,8 @@ def share_done(now: Progress) -> float:
 
 def line(now: Progress) -> str:
     """Format all facts in one line, for logs."""
+    if now.is_preparing:
+        return preparation_shown(now.stage, now.seconds)
     sizes = sum(chain.batch_size for chain in now.chains) / len(now.chains)
     noises = [chain.grad_noise for chain in now.chains if chain.grad_noise is not None]
     failed = sum(chain.outcome != 0 for chain in now.chains)

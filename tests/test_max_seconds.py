@@ -1,0 +1,171 @@
+"""`max_seconds` counts the whole run, and every stage of it is announced.
+
+The clock is set by the callback, so that no test depends on the speed of the machine.
+"""
+
+import itertools
+import time
+
+import numpy as np
+import pytest
+
+import tallmc
+from problems import linear, logistic
+from tallmc.core.errors import PreparationError
+from tallmc.core.supervision import (
+    Clock,
+    checkpoint,
+    current_clock,
+    is_short_of_time,
+    stage,
+    supervised,
+)
+from tallmc.results.display import show
+from test_cli import call
+
+STAGES = [
+    "preparing the method",
+    "finding the mode",
+    "computing the Hessian at the mode",
+    "computing row weights at the mode",
+    "running pilot chains",
+    "computing row weights at the positions of the pilot chains",
+    "checking step size and gradient noise with pairs of chains",
+    "starting the chains",
+    "compiling the step",
+    "sampling",
+    "finished",
+]
+LIMIT = 100.0
+
+
+class FakeClock:
+    """Seconds that pass only in a given stage."""
+
+    def __init__(self, monkeypatch):
+        self.seconds, self.stages = 0.0, []
+        monkeypatch.setattr(Clock, "seconds", property(lambda clock: self.seconds))
+        monkeypatch.setattr("tallmc.core.supervision._BETWEEN_REPORTS", 0.0)
+
+    def sample(self, stage, seconds, **settings):
+        """Sample; set the clock to `seconds` when `stage` begins."""
+
+        def hear(now):
+            self.stages.append(now.stage)
+            if now.stage == stage:
+                self.seconds = seconds
+
+        posterior = logistic(n_rows=6000, dim=2)
+        settings = {"chains": 2, "draws": 300, "max_seconds": LIMIT} | settings
+        return tallmc.sample(posterior, callback=hear, **settings)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    return FakeClock(monkeypatch)
+
+
+def test_every_stage_is_announced_in_order(clock):
+    draws = clock.sample(None, 0.0)
+    assert [name for name, _ in itertools.groupby(clock.stages)] == STAGES
+    assert draws.stopped_by is None
+
+
+@pytest.mark.parametrize("stage", STAGES[1:7])
+def test_a_limit_that_passes_in_preparation_names_the_stage_and_the_cure(stage, clock, tmp_path):
+    said = f"the limit of 100 seconds passed while {stage}, before the first draw. Raise"
+    with pytest.raises(PreparationError, match=said):
+        clock.sample(stage, LIMIT, store=tmp_path / "run")
+    assert clock.stages[-1] == stage
+    assert not (tmp_path / "run").exists()
+
+
+def test_half_of_the_limit_ends_the_search_for_settings_and_leaves_time_for_draws(clock):
+    draws = clock.sample(STAGES[6], 0.5 * LIMIT, draws=500)
+    assert draws.positions.shape[1] == 500
+    assert any("half of max_seconds passed" in doubt for doubt in draws.health.doubts)
+
+
+def test_half_of_the_limit_ends_the_tuning_of_the_exact_plan(clock):
+    rows = []
+    for seconds in (0.0, 0.5 * LIMIT):
+        clock.seconds = 0.0
+
+        def hear(now, seconds=seconds):
+            if now.stage == "tuning the step size on all rows":
+                clock.seconds = seconds
+
+        settings = {"chains": 2, "draws": 50, "max_seconds": LIMIT, "callback": hear}
+        rows.append(tallmc.sample(linear(n_rows=50), **settings).n_row_evals_preparation)
+    assert rows[1] < rows[0] / 8  # one round of sixteen
+
+
+def test_the_time_of_the_preparation_counts_when_chains_run(clock):
+    draws = clock.sample("compiling the step", 0.99 * LIMIT, draws=500)
+    assert draws.stopped_by is None
+    clock.seconds = 0.0
+    draws = clock.sample("sampling", LIMIT, draws=10**6, burn_in=0)
+    assert draws.stopped_by == "the limit of 100 seconds"
+    assert 0 < draws.positions.shape[1] < 10**6
+    assert clock.stages[-1] == "stopped by the limit of 100 seconds"
+
+
+def test_a_limit_that_passes_in_burn_in_returns_no_draws_and_says_so(clock):
+    with pytest.warns(tallmc.SamplingWarning, match="stopped by the limit of 100 seconds in step"):
+        draws = clock.sample("compiling the step", LIMIT, burn_in=10**6)
+    assert draws.positions.shape[1] == 0
+
+
+def test_a_resumed_run_counts_what_was_stored(tmp_path):
+    posterior, method = linear(), tallmc.sgld(0.01, size=3)
+    tallmc.sample(posterior, method, draws=100, store=tmp_path / "run")
+    with pytest.raises(PreparationError, match=r"the limit of 1e-06 seconds passed while"):
+        tallmc.resume(tmp_path / "run", posterior, draws=10**6, max_seconds=1e-6)
+    assert tallmc.resume(tmp_path / "run", posterior).positions.shape[1] == 100
+
+
+def test_a_block_without_its_own_clock_counts_from_the_outer_block():
+    with supervised() as outer:
+        assert current_clock() is outer.clock
+        with supervised(max_seconds=1.0) as inner:
+            assert inner.clock is outer.clock
+    assert current_clock() is not outer.clock
+    assert not is_short_of_time()
+    stage("nothing is supervised")
+    checkpoint()
+
+
+def test_the_clock_counts_earlier_processes():
+    before = time.perf_counter()
+    clock = Clock(before=50.0)
+    assert 50.0 <= clock.seconds <= 50.0 + (time.perf_counter() - before)
+
+
+def test_stages_are_shown_before_the_chains_run(monkeypatch, capsys):
+    monkeypatch.setattr(show, "_FIRST_LINE", 0.0)
+    monkeypatch.setattr(show, "_BETWEEN_LINES", 0.0)
+    tallmc.sample(linear(n_rows=50), chains=2, draws=50, progress=True)
+    said = capsys.readouterr().err
+    assert "tallmc: finding the mode · " in said
+    assert (
+        said.index("finding the mode") < said.index("compiling the step") < said.index("50 of 50")
+    )
+
+
+@pytest.fixture
+def table(tmp_path):
+    x = np.random.default_rng(0).normal(size=(400, 2))
+    np.savez(tmp_path / "table.npz", X=x, y=(x[:, 0] > 0).astype(int))
+    return tmp_path / "table.npz"
+
+
+def test_the_command_has_a_limit_on_seconds(table, tmp_path, capsys):
+    options = ["fit", table, "--family", "bernoulli", "--chains", 2, "-o", tmp_path / "out"]
+    limit = ["--max-seconds", 0.001]
+    for method in ([], ["--method", "sgld_cv"]):
+        assert call(*options, *method, *limit, "--overwrite") == 2
+        assert "the limit of 0.001 seconds passed while" in capsys.readouterr().err
+    store = tmp_path / "run"
+    options += ["--method", "sgld_cv", "--draws", 50, "--store", store]
+    assert call(*options, "--max-seconds", 10**6) in (0, 3)
+    assert call("resume", store, "--draws", 10**6, *limit) == 2
