@@ -25,6 +25,7 @@ class Listeners:
         self._display = contextlib.ExitStack()
         self.all: list[Callable[[Progress], None]] = []
         self._last: Progress | None = None
+        self._announced = False
 
     def __enter__(self) -> Listeners:
         show = self._display.enter_context(showing(self._progress))
@@ -43,6 +44,7 @@ class Listeners:
 
     def announce(self, stage: str, seconds: float) -> None:
         """Report a stage before or after the steps of the run."""
+        self._announced = True
         now = Progress.preparing(stage, seconds, self._n_rows, self._goal.draws, self._goal.ess)
         for listener in self.all:
             if listener != self._remember:
@@ -50,12 +52,12 @@ class Listeners:
 
     def repeat_last(self) -> None:
         """Report the last state of the run again, after a stage that followed it."""
-        if self._last is not None:
+        if self._last is not None and self._announced:
             for listener in self.all:
                 listener(self._last)
 
     def _remember(self, progress: Progress) -> None:
-        self._last = progress
+        self._last, self._announced = progress, False
 
     def close_display(self) -> None:
         self._display.close()

@@ -130,7 +130,8 @@ def advance(
     def advance_group(group: tuple[Array, RunState]) -> tuple[RunState, RecordedSteps]:
         return _advance_group(kernel, source, *group, window, record, None)
 
-    return _joined(*lax.map(advance_group, _divided((keys, state), groups)), keys.shape[0])
+    states, records = lax.map(advance_group, _divided((keys, state), groups))
+    return _joined(states, records, keys.shape[0])
 
 
 def _chain_groups(n_chains: int) -> int:
