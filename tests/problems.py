@@ -11,10 +11,12 @@ import pytest
 
 import tallmc
 from tallmc.dynamics import (
+    HMC,
     MALA,
     Hamiltonian,
     Langevin,
     LeimkuhlerMatthews,
+    ModeJumpingHMC,
     NoseHoover,
     RandomWalk,
     RiemannianHamiltonian,
@@ -80,6 +82,8 @@ DYNAMICS = {
     "recipe": table_1.sghmc_recipe(2, friction=3.0),
     "mala": MALA(),
     "random-walk": RandomWalk(),
+    "hmc": HMC(length=3),
+    "mode-jumping-hmc": ModeJumpingHMC(3, np.zeros((1, 2)), np.eye(2)[None], [1.0]),
 }
 
 

@@ -1,4 +1,4 @@
-"""MALA and the random walk are exact: they leave the posterior invariant at any step size."""
+"""Dynamics with an accept step leave the posterior invariant at any step size."""
 
 import equinox as eqx
 import jax
@@ -9,7 +9,7 @@ from jax import lax
 
 import tallmc
 from problems import exact_posterior, linear, logistic, slow_after
-from tallmc.dynamics import MALA, RandomWalk
+from tallmc.dynamics import HMC, MALA, ModeJumpingHMC, RandomWalk
 from tallmc.geometry import Dense, Diagonal, Identity
 from tallmc.gradient import Full
 from tallmc.subsample import AllRows
@@ -50,18 +50,29 @@ def invariance_z(bound, chains: int = 40_000, steps: int = 6) -> float:
     return max(np.abs(values).max() for values in z)
 
 
+# Neither component of the mixture is the posterior.
+OFF_THE_MARK = ModeJumpingHMC(
+    2,
+    modes=[[0.8, 2.1], [1.3, 1.6]],
+    covariances=[[[0.3, 0.1], [0.1, 0.2]], [[0.1, 0.0], [0.0, 0.4]]],
+    weights=[0.3, 0.7],
+)
+
+
 @pytest.mark.parametrize(
     ("dynamics", "geometry"),
     slow_after(
-        1,
+        3,
         [
             (MALA(), Dense()),
+            (HMC(length=3), Dense()),
+            (OFF_THE_MARK, Dense()),
             (RandomWalk(), Diagonal()),
             (MALA(), Identity()),
             (RandomWalk(), Identity()),
         ],
     ),
-    ids=["mala-dense", "random-walk-diagonal", "mala", "random-walk"],
+    ids=["mala-dense", "hmc", "mode-jumps", "random-walk-diagonal", "mala", "random-walk"],
 )
 def test_accept_steps_leave_the_posterior_invariant(dynamics, geometry):
     step = 0.5 if isinstance(geometry, Identity) else 1.5

@@ -3,9 +3,11 @@
 from . import table_1
 from .base import AbstractDynamics, DynamicsChoice
 from .hamiltonian import Hamiltonian, HamiltonianDynamics
+from .hmc import HMC, HMCDynamics
 from .langevin import Langevin, LangevinDynamics
 from .leimkuhler_matthews import LeimkuhlerMatthews, LeimkuhlerMatthewsDynamics
 from .mala import MALA, MalaDynamics
+from .mode_jumps import ModeJumpingHMC
 from .nose_hoover import NoseHoover, NoseHooverDynamics
 from .random_walk import RandomWalk, RandomWalkDynamics
 from .recipe import Recipe, RecipeDynamics
@@ -16,9 +18,11 @@ from .splitting import Splitting, SplittingDynamics
 from .underdamped import Underdamped, UnderdampedDynamics
 
 __all__ = [
+    "HMC",
     "MALA",
     "AbstractDynamics",
     "DynamicsChoice",
+    "HMCDynamics",
     "Hamiltonian",
     "HamiltonianDynamics",
     "Langevin",
@@ -26,6 +30,7 @@ __all__ = [
     "LeimkuhlerMatthews",
     "LeimkuhlerMatthewsDynamics",
     "MalaDynamics",
+    "ModeJumpingHMC",
     "NoseHoover",
     "NoseHooverDynamics",
     "RMSprop",
