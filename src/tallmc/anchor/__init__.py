@@ -1,7 +1,6 @@
 """The anchor: the mode and the curvature at the mode, computed once and shared."""
 
 from .anchor import Anchor, AnchorLevel, laplace
-from .identification import prior_directions
 from .modes import OtherMode, other_modes
 from .optimisers import LBFGS, AbstractOptimiser, Adam, Newton
 
@@ -15,5 +14,4 @@ __all__ = [
     "OtherMode",
     "laplace",
     "other_modes",
-    "prior_directions",
 ]

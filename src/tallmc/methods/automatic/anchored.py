@@ -24,7 +24,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...anchor.anchor import Anchor
-from ...core.errors import PreparationError
 from ...core.supervision import is_short_of_time, stage
 from ...dynamics import LeimkuhlerMatthews
 from ...engine.kernel import BoundKernel
@@ -84,6 +83,8 @@ class AnchoredPlanner:
     seed: int
     n_row_evals: int = 0
     reasons: list[str] = dataclasses.field(default_factory=list)
+    why_not: str = ""
+    """Why there is no plan, or why the plan is doubtful."""
 
     def plan(self) -> PreparedMethod | None:
         """Return the plan, or None if using all rows is the better choice."""
@@ -91,6 +92,9 @@ class AnchoredPlanner:
         first_weights = self._weights()
         stage("running pilot chains")
         pilot = self._pilot(first_weights)
+        if pilot is None:
+            self.why_not = "pilot runs with gradient noise failed at every step size"
+            return None
         stage("computing row weights at the positions of the pilot chains")
         weights = self._weights(pilot, first_weights)
         stage("checking step size and gradient noise with pairs of chains")
@@ -141,6 +145,8 @@ class AnchoredPlanner:
             # Too much noise spreads the chains out, and the measured noise is then an overestimate.
             row_share = self._rows_for(measured, _PILOT_STEP) / self.posterior.n_rows
             if row_share > (1 if excess_noise > 1 else _LARGEST_ROW_SHARE):
+                share = "all" if row_share > 1 else f"{row_share:.0%} of"
+                self.why_not = f"gradient noise would require {share} the rows in a step"
                 return None
             if excess_noise > 1:
                 step, short = step * max(0.25, 0.9 / excess_noise), True
@@ -150,8 +156,8 @@ class AnchoredPlanner:
                 step *= max(0.25, 0.9 * excess**-0.5)
             else:
                 return step, size, measured, ()
-        doubt = "no step size and number of rows were found that keep the bias within its budget."
-        return step, size, measured, (doubt,)
+        self.why_not = "no step size and number of rows keep the bias within its budget"
+        return step, size, measured, (f"{self.why_not}.",)
 
     def _rows_for(self, pilot: Pilot, step: float) -> int:
         """Rows per step that keep the inflation of the worst parameter's variance in the budget."""
@@ -185,7 +191,7 @@ class AnchoredPlanner:
             f"by {mean_change:.2g} standard deviations and standard deviations by {sd_change:.1%}",
         ]
 
-    def _pilot(self, weights: np.ndarray) -> Pilot:
+    def _pilot(self, weights: np.ndarray) -> Pilot | None:
         """Run pairs from the mode, at the largest step size at which no chain fails."""
         at_mode = np.broadcast_to(np.asarray(self.anchor.position), (_PAIRS, 1, self.posterior.dim))
         step, before = _PILOT_STEP, Pilot.at(at_mode, _PILOT_NOISE * _PILOT_ROWS)
@@ -194,10 +200,7 @@ class AnchoredPlanner:
             if not pilot.failed:
                 return pilot
             step /= 4
-        raise PreparationError(
-            "pilot runs from the mode failed at every step size. "
-            "Check the model: is its posterior proper?"
-        )
+        return None
 
     def _pairs(
         self, weights: np.ndarray, before: Pilot, size: int, step: float, length: int

@@ -1,72 +1,277 @@
-"""The exact plan: MALA on all rows, with a step size tuned by short runs.
+"""The exact plan: Hamiltonian Monte Carlo on all rows, tuned by short runs.
 
 With few rows, or with gradient noise that requires a large share of them, subsampling gains little
-and exactness has hardly any extra cost.
+and exactness has hardly any extra cost. A posterior far from a Gaussian, or with several modes, is
+sampled exactly because no anchor describes it.
+
+The tuning runs 8 chains. Each round of steps corrects the step size towards an acceptance rate of
+0.8. Trajectories last a quarter of the period of a standard Gaussian at first. The covariance of
+the draws so far, shrunk towards the metric in use, becomes the metric. Then a longer run measures
+the correlation between the ends of trajectories. While it is large in a parameter, as it is along
+curved ridges, trajectories are made twice as long, as long as this pays.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
+import warnings
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from ...anchor.anchor import Anchor
+from ...core.errors import SamplingWarning
+from ...core.linear_maps import DenseMap, DiagonalMap
 from ...core.outcome import Outcome
 from ...core.supervision import is_short_of_time, stage
-from ...dynamics import MALA
+from ...dynamics import HMC, ModeJumpingHMC
+from ...dynamics.base import DynamicsChoice
+from ...dynamics.hmc import HMCDynamics
+from ...engine.kernel import BoundKernel
 from ...engine.run import Run, chain_keys
-from ...geometry import Dense, Identity
+from ...geometry import Dense, Diagonal, GeometryChoice
 from ...gradient import Full
 from ...models.posterior import AbstractPosterior
 from ...subsample import AllRows
 from ..account import Account, ErrorBudget
 from ..base import PreparedMethod
 from ..method import Method
+from .modes import Modes, in_one_mode
 
 _CHAINS = 8
-_ROUNDS = 16
-_STEPS_PER_ROUND = 40
-_TARGET_ACCEPTANCE = 0.6
-_BURN_IN = 200
-_FIRST_STEP = 2.7  # for a standard Gaussian in one dimension
+_TARGET_ACCEPTANCE = 0.8
+_FIRST_TIME = math.pi / 2  # of a trajectory: a quarter of the period, in units of the metric
+_LONGEST_TIME = 16 * _FIRST_TIME
+_LONGEST = 512  # leapfrog steps of a trajectory, on average
+_FIRST_STEP = 1.5  # leapfrog step in one dimension; smaller by the fourth root of d in d dimensions
+_FIRST_ROUNDS, _ROUNDS_PER_METRIC = 10, 4
+_TRAJECTORIES_PER_ROUND, _TRAJECTORIES_TO_MEASURE = 5, 25
+# Correlation between successive draws. A short run cannot tell how slowly badly mixed draws mix.
+_WELL_MIXED, _BADLY_MIXED = 0.5, 0.8
+_WORTHWHILE = 1.2  # least gain in effective draws per step from longer trajectories
+_FEWEST_MODE_CHANGES = 8  # of all chains, in the run that measures
+_BURN_IN_TRAJECTORIES = 10
+_SECONDS_TO_ANNOUNCE = 60.0
+_GOAL = 1000.0  # effective draws that the announced cost is for
 
 
 def exact_plan(
-    posterior: AbstractPosterior, anchor: Anchor, budget: ErrorBudget, why: str, seed: int
+    posterior: AbstractPosterior,
+    anchor: Anchor,
+    geometry: GeometryChoice,
+    budget: ErrorBudget,
+    why: tuple[str, ...],
+    seed: int,
+    modes: Modes | None = None,
 ) -> PreparedMethod:
-    """Return MALA with a tuned step size, in whitened coordinates if the anchor has a Hessian."""
-    whitened = anchor.factor is not None
-    step = _FIRST_STEP / posterior.dim ** (1 / 3) * (1.0 if whitened else 1e-2)
-    method = Method(
-        dynamics=MALA(),
-        gradient=Full(),
-        subsample=AllRows(),
-        geometry=Dense() if whitened else Identity(),
-        step_size=step,
-    )
-    prepared = method.prepare(posterior, anchor)
-    bound = prepared.kernel
-    rows, position, rate = (
-        prepared.n_row_evals,
-        jnp.broadcast_to(anchor.position, (_CHAINS, posterior.dim)),
-        0.0,
-    )
-    stage("tuning the step size on all rows")
-    for number in range(_ROUNDS):
-        if number and is_short_of_time():
-            break
-        bound = eqx.tree_at(
-            lambda b: b.kernel.schedule.step_size, bound, jnp.asarray(step, posterior.dtype)
+    """Return tuned HMC that starts in the metric of `geometry`, and jumps between `modes`.
+
+    If jumps are hardly ever accepted, the chains stay in the anchor's mode, and a doubt says so.
+    """
+    if modes is None:
+        return _Tuner(posterior, anchor, geometry, seed, None).plan(budget, why)
+    jumping = _Tuner(posterior, anchor, geometry, seed, modes)
+    plan = jumping.plan(budget, (*why, *modes.describe()))
+    if jumping.mode_changes >= _FEWEST_MODE_CHANGES:
+        return plan
+    plan = _Tuner(posterior, anchor, geometry, seed, None).plan(budget, why)
+    plan = plan._replace(n_row_evals=plan.n_row_evals + jumping.n_row_evals)
+    return in_one_mode(plan, modes)
+
+
+@dataclasses.dataclass
+class _Tuner:
+    posterior: AbstractPosterior
+    anchor: Anchor
+    geometry: GeometryChoice
+    seed: int
+    modes: Modes | None
+
+    def __post_init__(self) -> None:
+        self.time = _FIRST_TIME
+        self.leap = _FIRST_STEP / self.posterior.dim**0.25
+        prepared = self._method().prepare(self.posterior, self.anchor)
+        self.bound, self.n_row_evals = prepared.kernel, prepared.n_row_evals
+        d = self.posterior.dim
+        self.positions: Float[Array, "chains d"] = (
+            jnp.broadcast_to(self.anchor.position, (_CHAINS, d))
+            if self.modes is None
+            else jnp.asarray(self.modes.start(_CHAINS), self.posterior.dtype)
         )
-        run = Run(bound, chain_keys(seed + number, _CHAINS), position, 0, 1, _STEPS_PER_ROUND)
-        run.run_to(_STEPS_PER_ROUND)
-        rows += run.rows_touched()
+        self.rounds = 0
+        self.mode_changes = 0
+        """Changes of the mode of a chain in the last measurement."""
+
+    def plan(self, budget: ErrorBudget, why: tuple[str, ...]) -> PreparedMethod:
+        """Tune, and return the plan."""
+        stage("tuning Hamiltonian Monte Carlo on all rows")
+        visited = [self._round() for _ in range(_FIRST_ROUNDS)]
+        best = self._measure(np.concatenate(visited[_FIRST_ROUNDS // 2 :], axis=1))
+        while best.correlation > _WELL_MIXED and self._can_be_longer and not is_short_of_time():
+            self.time *= 2
+            longer = self._measure(best.draws)
+            gain = longer.efficiency / best.efficiency
+            if best.correlation < _BADLY_MIXED and gain < _WORTHWHILE:
+                break
+            best = longer
+        self.bound, self.leap, self.geometry, self.time = best.settings
+        if self.modes is not None:
+            nearest = self.modes.nearest(best.draws)
+            self.mode_changes = int(np.sum(nearest[:, 1:] != nearest[:, :-1]))
+        account = Account(
+            method=self._method(), budget=budget, reasons=(*why, *self._explain(best)), exact=True
+        )
+        burn_in = _BURN_IN_TRAJECTORIES * best.length
+        return PreparedMethod(
+            self.bound, self.anchor, self.n_row_evals, account, self.positions, burn_in, best.length
+        )
+
+    @property
+    def _can_be_longer(self) -> bool:
+        return 2 * self.time <= _LONGEST_TIME and 2 * self._length <= _LONGEST
+
+    @property
+    def _length(self) -> int:
+        return max(1, min(_LONGEST, round(self.time / self.leap)))
+
+    def _method(self) -> Method:
+        dynamics: DynamicsChoice = HMC(self._length)
+        if self.modes is not None:
+            dynamics = ModeJumpingHMC(
+                self._length, self.modes.positions, self.modes.covariances, self.modes.weights
+            )
+        return Method(
+            dynamics=dynamics,
+            gradient=Full(),
+            subsample=AllRows(),
+            geometry=self.geometry,
+            step_size=self.leap**2,
+        )
+
+    def _round(self, gain: float = 1.0) -> Float[np.ndarray, "chains draws d"]:
+        """Run some trajectories, correct the step size, return one draw per trajectory."""
+        run = self._run(2, _TRAJECTORIES_PER_ROUND)
         rate = float(np.mean(run.sample_stats()["acceptance_rate"]))
         if all(outcome is Outcome.OK for outcome in run.outcomes()):
-            position = run.last_positions()
-        if number + 1 < _ROUNDS:
-            step *= float(np.exp((rate - _TARGET_ACCEPTANCE) * 4 / (1 + number / 4)))
-    unit = " in posterior standard deviations" if whitened else ""
-    chosen = f"MALA with step size {step:.3g}{unit}: {rate:.0%} of its proposals are accepted"
-    account = Account(method=method, budget=budget, reasons=(why, chosen), exact=True)
-    return PreparedMethod(bound, anchor, rows, account, start=position, burn_in=_BURN_IN)
+            self.positions = run.last_positions()
+        self.leap *= math.exp((rate - _TARGET_ACCEPTANCE) * gain)
+        return run.positions()
+
+    def _run(self, burn_in: int, trajectories: int) -> Run:
+        """Run chains with the present settings; both arguments count mean trajectories."""
+        length, dtype = self._length, self.posterior.dtype
+        self.bound = eqx.tree_at(
+            lambda bound: (bound.kernel.schedule.step_size, bound.kernel.dynamics.length),
+            self.bound,
+            (jnp.asarray(self.leap**2, dtype), jnp.asarray(length, dtype)),
+        )
+        keys = chain_keys(self.seed, _CHAINS, purpose=self.rounds + 1)
+        run = Run(self.bound, keys, self.positions, burn_in * length, length, trajectories)
+        run.compile()
+        run.run_to(trajectories)
+        self.rounds += 1
+        self.n_row_evals += run.rows_touched()
+        return run
+
+    def _set_metric(self, draws: Float[np.ndarray, "chains draws d"]) -> None:
+        """Use the covariance of `draws`, shrunk towards the present metric, as the metric."""
+        dynamics = self.bound.composition.dynamics
+        assert isinstance(dynamics, HMCDynamics)
+        centred = self._centred(draws).reshape(-1, draws.shape[2])
+        weight = len(centred) / (len(centred) + 2 * self.posterior.dim)
+        if isinstance(dynamics.geometry, DiagonalMap):
+            present = np.asarray(dynamics.geometry.scale, np.float64) ** 2
+            variance = weight * (centred**2).mean(axis=0) + (1 - weight) * present
+            self.geometry = Diagonal(np.sqrt(variance))
+        else:
+            assert isinstance(dynamics.geometry, DenseMap)
+            factor = np.asarray(dynamics.geometry.factor, np.float64)
+            present = factor @ factor.T
+            self.geometry = Dense(
+                weight * centred.T @ centred / len(centred) + (1 - weight) * present
+            )
+        prepared = self.geometry.prepare(self.posterior, self.anchor)
+        self.bound = eqx.tree_at(lambda bound: bound.kernel.dynamics.geometry, self.bound, prepared)
+
+    def _centred(
+        self, draws: Float[np.ndarray, "chains draws d"]
+    ) -> Float[np.ndarray, "chains draws d"]:
+        """Draws relative to their mean, or to the nearest mode: jumps are no matter of tuning."""
+        flat = draws.reshape(-1, draws.shape[2]).astype(np.float64)
+        if self.modes is not None:
+            flat = self.modes.centred(flat)
+        return (flat - flat.mean(axis=0)).reshape(draws.shape)
+
+    def _measure(self, draws: Float[np.ndarray, "chains draws d"]) -> _Measured:
+        """Set the metric from earlier draws and the step size for it, then measure the sampler."""
+        self._set_metric(draws)
+        for number in range(_ROUNDS_PER_METRIC):
+            self._round(gain=1 / (1 + number / 2))
+        run = self._run(0, _TRAJECTORIES_TO_MEASURE)
+        self.positions = run.last_positions()
+        return _Measured(
+            run.positions(),
+            _correlation(self._centred(run.positions())),
+            _correlation(run.positions() - run.positions().mean(axis=(0, 1))),
+            self._length,
+            float(np.mean(run.sample_stats()["acceptance_rate"])),
+            run.seconds / run.step,
+            (self.bound, self.leap, self.geometry, self.time),
+        )
+
+    def _explain(self, best: _Measured) -> tuple[str, str]:
+        """Describe the sampler and its cost; announce a cost of minutes before the run."""
+        jumps = "" if self.modes is None else ", with jumps between the modes"
+        steps = _GOAL / _CHAINS / best.effective_draws_per_step(best.correlation_of_all)
+        rows = steps * _CHAINS * self.posterior.n_rows
+        number = f"{best.length} leapfrog step" + ("s" if best.length > 1 else "")
+        cost = (
+            f"{_GOAL:,.0f} effective draws take about {steps:,.0f} steps per chain on all rows, "
+            f"{rows:.2g} rows together"
+        )
+        if (seconds := steps * best.seconds) > _SECONDS_TO_ANNOUNCE:
+            cure = "max_seconds ends the run earlier."
+            message = f"{cost}, and about {seconds / 60:.0f} minutes here. {cure}"
+            warnings.warn(message, SamplingWarning, stacklevel=2)
+        return (
+            f"Hamiltonian Monte Carlo with {number} per draw on average, of at most "
+            f"{self.leap:.3g}{jumps}: {best.rate:.0%} of its trajectories are accepted",
+            cost,
+        )
+
+
+@dataclasses.dataclass
+class _Measured:
+    """A run with fixed settings."""
+
+    draws: Float[np.ndarray, "chains draws d"]
+    correlation: float
+    """Between successive draws, in the worst parameter and within a mode."""
+    correlation_of_all: float
+    """The same over all modes."""
+    length: int
+    rate: float
+    """Acceptance rate."""
+    seconds: float
+    """Seconds per step of all chains."""
+    settings: tuple[BoundKernel, float, GeometryChoice, float]
+
+    def effective_draws_per_step(self, correlation: float) -> float:
+        """Effective draws per step of one chain whose successive draws are so correlated."""
+        positive = min(max(correlation, 0.0), 0.99)
+        return (1 - positive) / (1 + positive) / self.length
+
+    @property
+    def efficiency(self) -> float:
+        """Effective draws per step of one chain, within a mode."""
+        return self.effective_draws_per_step(self.correlation)
+
+
+def _correlation(draws: Float[np.ndarray, "chains draws d"]) -> float:
+    """The largest correlation between successive draws of a parameter; their mean is zero."""
+    products = (draws[:, 1:] * draws[:, :-1]).mean(axis=(0, 1))
+    squares = (draws**2).mean(axis=(0, 1))
+    return float(np.max(products / np.where(squares > 0, squares, np.inf)))

@@ -2,11 +2,17 @@
 
 Posteriors, and the choice for each:
 
-    few rows                             all rows, exact (MALA)
+    few rows                             all rows, exact (HMC)
+    several modes                        all rows, exact, with jumps between the modes
     up to 2,000 parameters               order-2 control variates, whitened (`anchored.py`)
     more parameters                      order-1 control variates, one scale per parameter
-    pilot runs that need many rows       all rows, exact
-    no positive definite Hessian         Nosé–Hoover with simple gradients, and a doubt
+    pilot runs fail, need many rows,     all rows, exact
+      or find no step size
+    no Gaussian at the mode              all rows, exact
+
+Exact means every row in every step. Where that is too much (`_MOST_NUMBERS`), the anchored plan is
+kept and a doubt says what is wrong with it; without an anchor it is Nosé–Hoover with simple
+gradients (`unanchored.py`).
 """
 
 from __future__ import annotations
@@ -33,11 +39,18 @@ from ..account import ErrorBudget
 from ..base import AbstractMethod, PreparedMethod, RunDefaults, prepare_anchor
 from .anchored import AnchoredPlanner
 from .exact import exact_plan
+from .metric import absolute_hessian
+from .modes import find_modes, in_one_mode
 from .unanchored import unanchored_plan
 
 _FEW_ROWS = 5_000
 _MOST_DENSE = 2_000
 _POWER_ITERATIONS = 20
+# All rows in every step are affordable if 8 chains of 5,000 steps read at most so many numbers. Two
+# slow cores take about half an hour for them.
+_MOST_NUMBERS = 2e12
+_EXPECTED_STEPS = 8 * 5_000
+_ALL_ROWS = "every step uses all rows"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,19 +117,40 @@ class Automatic(AbstractMethod):
         except PreparationError as error:
             return _without_gaussian(posterior, budget, str(error), seed)
         assert found is not None
-        if posterior.n_rows <= _FEW_ROWS:
-            why = f"{posterior.n_rows:,} rows are few: every step uses all of them"
-            return exact_plan(posterior, found, budget, why, seed)
+        few = posterior.n_rows <= _FEW_ROWS
+        why = (f"{posterior.n_rows:,} rows are few: every step uses all of them",) if few else ()
+        modes, rows_of_search = find_modes(posterior, found, seed)
+        if few or (modes is not None and exact_is_affordable(posterior)):
+            plan = exact_plan(posterior, found, Dense(), budget, why, seed, modes)
+            return plan._replace(n_row_evals=plan.n_row_evals + rows_of_search)
         anchored = AnchoredPlanner(
             posterior, found, order=2, geometry=Dense(), stiffness=1.0, budget=budget, seed=seed
         )
-        return anchored.plan() or _exact_fallback(anchored)
+        anchored.n_row_evals += rows_of_search
+        plan = _anchored_or_exact(anchored)
+        return plan if modes is None else in_one_mode(plan, modes)
 
 
-def _exact_fallback(planner: AnchoredPlanner) -> PreparedMethod:
-    why = "gradient noise requires most of the rows: every step uses all of them"
-    plan = exact_plan(planner.posterior, planner.anchor, planner.budget, why, planner.seed)
-    return plan._replace(n_row_evals=plan.n_row_evals + planner.n_row_evals)
+def exact_is_affordable(posterior: AbstractPosterior) -> bool:
+    """Whether a run can use all rows in every step."""
+    numbers = _EXPECTED_STEPS * posterior.n_rows * posterior.width
+    return posterior.rows.access >= RowAccess.TAKE and numbers <= _MOST_NUMBERS
+
+
+def _anchored_or_exact(planner: AnchoredPlanner) -> PreparedMethod:
+    """The anchored plan or, if it is not possible or doubtful, all rows in every step.
+
+    A doubtful plan is kept if all rows are too many.
+    """
+    plan = planner.plan()
+    affordable = exact_is_affordable(planner.posterior)
+    if plan is not None and not (affordable and planner.why_not):
+        return plan
+    why = f"{planner.why_not}: {_ALL_ROWS}"
+    exact = exact_plan(
+        planner.posterior, planner.anchor, planner.geometry, planner.budget, (why,), planner.seed
+    )
+    return exact._replace(n_row_evals=exact.n_row_evals + planner.n_row_evals)
 
 
 def _diagonal_plan(
@@ -140,16 +174,18 @@ def _diagonal_plan(
     planner.reasons.append(
         f"{posterior.dim:,} parameters are too many for their covariance: each has its own scale"
     )
-    return planner.plan() or _exact_fallback(planner)
+    return _anchored_or_exact(planner)
 
 
 def _without_gaussian(
     posterior: AbstractPosterior, budget: ErrorBudget, error: str, seed: int
 ) -> PreparedMethod:
     anchor = laplace(posterior, hessian=False)
-    why = f"no Gaussian around the mode: {error.split(';')[0]}"
-    if posterior.n_rows <= _FEW_ROWS:
-        return exact_plan(posterior, anchor, budget, why, seed)
+    why = f"no Gaussian around the mode ({error.split(';')[0]})"
+    if posterior.n_rows <= _FEW_ROWS or exact_is_affordable(posterior):
+        metric = absolute_hessian(posterior, anchor)
+        plan = exact_plan(posterior, anchor, metric, budget, (f"{why}: {_ALL_ROWS}",), seed)
+        return plan._replace(n_row_evals=plan.n_row_evals + posterior.n_rows)
     curvature = np.abs(np.diag(np.asarray(posterior.hessian(anchor.position))))
     scale = np.minimum(
         np.asarray(fisher_scales(posterior, anchor.position)),

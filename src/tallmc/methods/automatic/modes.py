@@ -1,0 +1,93 @@
+"""Several modes of one posterior: where they are, and how much probability each has.
+
+The Gaussian around mode m has the mass exp(−f(θ_m)) |Σ_m|^½, relative to the other modes. A mode
+with less than a hundredth of the whole is ignored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from ...anchor.anchor import Anchor
+from ...anchor.modes import other_modes
+from ...anchor.passes import CountedPasses
+from ...models.posterior import AbstractPosterior
+from ..base import PreparedMethod
+
+_LEAST = 0.01
+
+
+class Modes(NamedTuple):
+    """Modes of a posterior with the Gaussian around each; the first is the anchor's."""
+
+    positions: Float[np.ndarray, "k d"]
+    covariances: Float[np.ndarray, "k d d"]
+    weights: Float[np.ndarray, " k"]
+    """Probability of each mode, by the Gaussians; the sum is one."""
+
+    def start(self, chains: int) -> Float[np.ndarray, "chains d"]:
+        """Starting positions: chains are shared out among the modes by weight, at least one each.
+
+        With fewer chains than modes, the modes of least weight get none.
+        """
+        counts = np.maximum(1, np.round(self.weights * chains)).astype(int)
+        order = np.argsort(-self.weights)
+        # One chain per mode first.
+        places = np.concatenate([order, np.repeat(order, counts[order] - 1)])
+        return self.positions[np.resize(places, chains)]
+
+    def nearest(self, draws: Float[np.ndarray, "*n d"]) -> Int[np.ndarray, "*n"]:
+        """The number of the mode that is nearest to each draw, in units of its Gaussian."""
+        offsets = np.stack([draws - position for position in self.positions])
+        roots = np.linalg.inv(np.linalg.cholesky(self.covariances))
+        return np.stack(
+            [np.sum((at @ root.T) ** 2, axis=-1) for at, root in zip(offsets, roots, strict=True)]
+        ).argmin(axis=0)
+
+    def centred(self, draws: Float[np.ndarray, "*n d"]) -> Float[np.ndarray, "*n d"]:
+        """The draws relative to the nearest mode."""
+        return draws - self.positions[self.nearest(draws)]
+
+    def describe(self) -> tuple[str, ...]:
+        """One sentence per mode other than the first."""
+        offsets = self.positions - self.positions[0]
+        distances = np.sqrt(
+            np.einsum("kd,de,ke->k", offsets, np.linalg.inv(self.covariances[0]), offsets)
+        )
+        return tuple(
+            f"the posterior has another mode {distance:.3g} standard deviations away "
+            f"with about {weight:.0%} of the probability"
+            for distance, weight in zip(distances[1:], self.weights[1:], strict=True)
+        )
+
+
+def in_one_mode(plan: PreparedMethod, modes: Modes) -> PreparedMethod:
+    """Return the plan with a doubt for every mode that its chains do not visit."""
+    assert plan.account is not None
+    unvisited = tuple(f"{mode}; the chains stayed in one mode." for mode in modes.describe())
+    account = dataclasses.replace(plan.account, doubts=plan.account.doubts + unvisited)
+    return plan._replace(account=account)
+
+
+def find_modes(posterior: AbstractPosterior, anchor: Anchor, seed: int) -> tuple[Modes | None, int]:
+    """Search for other modes that carry probability; None if there are none.
+
+    Returns the modes, and the rows touched.
+    """
+    passes = CountedPasses(posterior)
+    others = other_modes(posterior, anchor, seed=seed, passes=passes)
+    weights = np.array([1.0, *(mode.mass_ratio for mode in others)])
+    weights /= weights.sum()
+    others = [mode for mode, weight in zip(others, weights[1:], strict=True) if weight >= _LEAST]
+    if not others:
+        return None, passes.n_row_evals
+    kept = np.array([max(weights[0], _LEAST), *weights[1:][weights[1:] >= _LEAST]])
+    covariances = [np.asarray(anchor.covariance, np.float64)]
+    covariances += [np.linalg.inv(passes.hessian(mode.position)) for mode in others]
+    positions = [np.asarray(anchor.position, np.float64), *(mode.position for mode in others)]
+    modes = Modes(np.stack(positions), np.stack(covariances), kept / kept.sum())
+    return modes, passes.n_row_evals
