@@ -157,6 +157,13 @@ def test_mixtures_are_right_or_doubtful(n_rows, p, v):
     check(hard, tallmc.sample(hard.posterior, ess=2000), must_be_right=False)
 
 
+def test_a_distant_mode_with_little_probability_is_a_doubt():
+    """0.5 % of the probability at 50 standard deviations: it determines the standard deviation."""
+    draws = tallmc.sample(two_modes(1000, share=0.005).posterior, ess=400)
+    assert not draws.health.trusted
+    assert "0.5% of the probability" in " ".join(draws.health.doubts), str(draws.health)
+
+
 # A curved ridge
 
 

@@ -8,10 +8,10 @@ chain changes its mode. A mode that is not in the mixture is not proposed.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike
 
 from ..anchor.anchor import AnchorLevel
 from ..core.arrays import check_numeric
@@ -41,9 +41,9 @@ class ModeJumpingHMC(DynamicsChoice):
     """
 
     length: int
-    modes: ArrayLike
-    covariances: ArrayLike
-    weights: ArrayLike
+    modes: Any
+    covariances: Any
+    weights: Any
     needs = AnchorLevel.NOTHING
     exact_only = True
     takes_geometry = True

@@ -39,7 +39,7 @@ from ...subsample import AllRows
 from ..account import Account, ErrorBudget
 from ..base import PreparedMethod
 from ..method import Method
-from .modes import Modes, in_one_mode
+from .modes import Modes, in_one_mode, with_light_modes
 
 _CHAINS = 8
 _TARGET_ACCEPTANCE = 0.8
@@ -52,7 +52,8 @@ _TRAJECTORIES_PER_ROUND, _TRAJECTORIES_TO_MEASURE = 5, 25
 # Correlation between successive draws. A short run cannot tell how slowly badly mixed draws mix.
 _WELL_MIXED, _BADLY_MIXED = 0.5, 0.8
 _WORTHWHILE = 1.2  # least gain in effective draws per step from longer trajectories
-_FEWEST_MODE_CHANGES = 8  # of all chains, in the run that measures
+_LEAST_JUMP_SHARE = 0.05  # of the jumps, to each mode
+_LEAST_MODE_CHANGES = 0.05  # relative to those of independent draws
 _BURN_IN_TRAJECTORIES = 10
 _SECONDS_TO_ANNOUNCE = 60.0
 _GOAL = 1000.0  # effective draws that the announced cost is for
@@ -75,8 +76,8 @@ def exact_plan(
         return _Tuner(posterior, anchor, geometry, seed, None).plan(budget, why)
     jumping = _Tuner(posterior, anchor, geometry, seed, modes)
     plan = jumping.plan(budget, (*why, *modes.describe()))
-    if jumping.mode_changes >= _FEWEST_MODE_CHANGES:
-        return plan
+    if jumping.mode_changes > _LEAST_MODE_CHANGES * modes.changes_per_draw:
+        return with_light_modes(plan, modes)
     plan = _Tuner(posterior, anchor, geometry, seed, None).plan(budget, why)
     plan = plan._replace(n_row_evals=plan.n_row_evals + jumping.n_row_evals)
     return in_one_mode(plan, modes)
@@ -102,8 +103,8 @@ class _Tuner:
             else jnp.asarray(self.modes.start(_CHAINS), self.posterior.dtype)
         )
         self.rounds = 0
-        self.mode_changes = 0
-        """Changes of the mode of a chain in the last measurement."""
+        self.mode_changes = 0.0
+        """How often a draw is in another mode than the draw before."""
 
     def plan(self, budget: ErrorBudget, why: tuple[str, ...]) -> PreparedMethod:
         """Tune, and return the plan."""
@@ -120,7 +121,7 @@ class _Tuner:
         self.bound, self.leap, self.geometry, self.time = best.settings
         if self.modes is not None:
             nearest = self.modes.nearest(best.draws)
-            self.mode_changes = int(np.sum(nearest[:, 1:] != nearest[:, :-1]))
+            self.mode_changes = float(np.mean(nearest[:, 1:] != nearest[:, :-1]))
         account = Account(
             method=self._method(), budget=budget, reasons=(*why, *self._explain(best)), exact=True
         )
@@ -141,7 +142,10 @@ class _Tuner:
         dynamics: DynamicsChoice = HMC(self._length)
         if self.modes is not None:
             dynamics = ModeJumpingHMC(
-                self._length, self.modes.positions, self.modes.covariances, self.modes.weights
+                self._length,
+                self.modes.positions,
+                self.modes.covariances,
+                np.maximum(self.modes.weights, _LEAST_JUMP_SHARE),
             )
         return Method(
             dynamics=dynamics,
