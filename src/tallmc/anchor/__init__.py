@@ -1,6 +1,7 @@
 """The anchor: the mode and the curvature at the mode, computed once and shared."""
 
 from .anchor import Anchor, AnchorLevel, laplace
+from .identification import prior_directions
 from .modes import OtherMode, other_modes
 from .optimisers import LBFGS, AbstractOptimiser, Adam, Newton
 
@@ -14,4 +15,5 @@ __all__ = [
     "OtherMode",
     "laplace",
     "other_modes",
+    "prior_directions",
 ]

@@ -12,8 +12,8 @@ from ..core.errors import PreparationError
 from .passes import CountedPasses, double_passes
 from .search import is_single
 
-_ROUNDING_MARGIN = 1000
-"""A variance inflation factor above 1/(this · machine epsilon) may be off by some per cent."""
+_ROUNDING_MARGIN = 2000
+"""A variance inflation factor above 1/(this · machine epsilon) may be off by one per cent."""
 _LARGEST_CHANGE = 0.05
 """How much double precision may change a standard deviation before the user is told."""
 
@@ -86,7 +86,7 @@ def _may_be_rounding(
     inverse_root: Float[np.ndarray, "d d"],
     passes: CountedPasses,
 ) -> bool:
-    """Whether rounding may change a standard deviation by some per cent.
+    """Whether rounding may change a standard deviation by one per cent.
 
     H_jj (H⁻¹)_jj, the variance inflation factor of parameter j, does not depend on its units.
     """

@@ -28,6 +28,14 @@ class Layout:
         """d, the length of the vector."""
         return sum(math.prod(shape) for shape in self.shapes)
 
+    def coordinate_names(self) -> list[str]:
+        """One name per entry of the vector, such as `beta[3]`."""
+        return [
+            f"{name}[{', '.join(map(str, index))}]" if shape else name
+            for name, shape in zip(self.names, self.shapes, strict=True)
+            for index in np.ndindex(*shape)
+        ]
+
     def unravel(self, vector: Float[Array | np.ndarray, "*batch d"]) -> PyTree:
         """The parameters as a pytree. Each leaf has the batch axes of `vector` in front."""
         return jax.tree.unflatten(self.treedef, list(self.split(vector).values()))
