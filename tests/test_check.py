@@ -55,9 +55,7 @@ def test_pairs_measure_the_difference_of_the_exact_laws(name):
 def test_methods_with_a_memory_or_a_schedule_are_measured_from_where_the_run_ended(name):
     posterior = linear(n_rows=200)
     suggested = tallmc.suggest(posterior, name, size=20)
-    draws = tallmc.sample(
-        posterior, suggested.method, draws=1000, thin=suggested.thin, check=True
-    )
+    draws = tallmc.sample(posterior, suggested.method, draws=1000, thin=suggested.thin, check=True)
     assert draws.account.bias is not None
     assert draws.health.trusted, str(draws.health)
 

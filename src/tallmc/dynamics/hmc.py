@@ -226,8 +226,7 @@ class HMC(DynamicsChoice):
     def __post_init__(self) -> None:
         check_int("length", self.length, 1)
 
-    @staticmethod
-    def suggest(curvature: Curvature) -> Suggestion:
+    def suggest(self, curvature: Curvature) -> Suggestion:
         return suggestion(curvature)
 
     def prepare(self, context: DynamicsContext) -> HMCDynamics:
@@ -237,5 +236,5 @@ class HMC(DynamicsChoice):
 
 def suggestion(curvature: Curvature) -> Suggestion:
     """Suggest leapfrog steps at half the stability limit of the fastest direction."""
-    others = {"length": _SUGGESTED_LENGTH}
-    return Suggestion(1 / curvature.largest, "1 / largest curvature", _SUGGESTED_LENGTH, others)
+    step, others = 1 / curvature.largest, {"length": _SUGGESTED_LENGTH}
+    return Suggestion(step, "1 / largest curvature", _SUGGESTED_LENGTH, step, others)

@@ -64,8 +64,7 @@ class ModeJumpingHMC(DynamicsChoice):
         if weights.shape != (k,) or not (weights > 0).all():
             raise InvalidInput("weights", f"be {k} positive numbers with these modes", weights)
 
-    @staticmethod
-    def suggest(curvature: Curvature) -> Suggestion:
+    def suggest(self, curvature: Curvature) -> Suggestion:
         return suggestion(curvature)
 
     def prepare(self, context: DynamicsContext) -> HMCDynamics:
