@@ -143,7 +143,6 @@ def test_the_clock_counts_earlier_processes():
 
 def test_stages_are_shown_before_the_chains_run(monkeypatch, capsys):
     monkeypatch.setattr(show, "_FIRST_LINE", 0.0)
-    monkeypatch.setattr(show, "_BETWEEN_LINES", 0.0)
     tallmc.sample(linear(n_rows=50), chains=2, draws=50, progress=True)
     said = capsys.readouterr().err
     assert "tallmc: finding the mode · " in said

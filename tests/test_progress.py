@@ -191,6 +191,7 @@ def test_lines_end_with_the_final_state_only_if_the_run_was_long_enough_for_line
     heard, monkeypatch
 ):
     _, found = heard
+    monkeypatch.setattr(show, "_BETWEEN_LINES", 3600.0)
     for first_line, printed in ((0.0, 2), (3600.0, 0)):
         monkeypatch.setattr(show, "_FIRST_LINE", first_line)
         stream = io.StringIO()

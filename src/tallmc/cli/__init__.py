@@ -35,8 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
         app(args=None if arguments is None else list(arguments), prog_name="tallmc")
     except SystemExit as ended:
-        if ended.code in AFTER_SIGNALS.values():
-            end_at_once(int(ended.code or 0))
+        if isinstance(ended.code, int) and ended.code in AFTER_SIGNALS.values():
+            end_at_once(ended.code)
         raise
     except KeyboardInterrupt:
         end_at_once(AFTER_SIGNALS[signal.SIGINT])

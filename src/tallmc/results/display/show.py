@@ -78,16 +78,18 @@ def _give_up(error: Exception) -> None:
 class Lines:
     """Print lines for logs: the first after two seconds, then at growing intervals.
 
-    The last line is the state in which the run ended.
+    A new stage gets a line at once. The last line is the state in which the run ended.
     """
 
     def __init__(self, stream: TextIO):
         self.stream = stream
         self.first = self.next = time.perf_counter() + _FIRST_LINE
         self.between = _BETWEEN_LINES
+        self.stage = ""
 
     def __call__(self, now: Progress) -> None:
-        if time.perf_counter() < (self.first if now.ended else self.next):
+        is_new, self.stage = now.stage != self.stage, now.stage
+        if time.perf_counter() < (self.first if is_new else self.next):
             return
         print(f"tallmc: {line(now)}", file=self.stream, flush=True)
         self.next = time.perf_counter() + self.between
