@@ -87,7 +87,14 @@ def diffusion_noise(
 def transformed(
     covariance: Covariance | None, factor: Float[Array, "d k"]
 ) -> Float[Array, "k k"] | None:
-    """FᵀVF, the covariance of Fᵀg, from that of g or its diagonal; None without a correction.
+    """The covariance of Fᵀg from that of g.
+
+    **Arguments:**
+
+    - `covariance`: V, its diagonal or the full matrix; None without a correction.
+    - `factor`: F.
+
+    **Returns:** FᵀVF, a full matrix; None without a correction.
 
     >>> import jax.numpy as jnp
     >>> transformed(jnp.array([1.0, 2.0]), jnp.array([[1.0], [1.0]]))
