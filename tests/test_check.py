@@ -205,7 +205,7 @@ def test_predicted_inflation_is_that_of_the_exact_law():
     posterior, step = linear(), 1e-3
     method = tallmc.sgld(step, 3)
     bound = method.prepare(posterior).kernel
-    mean, covariance = exact_posterior(posterior)
+    _, covariance = exact_posterior(posterior)
     law = exact_law(bound, step)
     without_noise = exact_law(tallmc.ula(step).prepare(posterior).kernel, step)
     exact = np.max(np.diag(law.covariance - without_noise.covariance) / np.diag(covariance))
