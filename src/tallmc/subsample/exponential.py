@@ -18,8 +18,8 @@ variance in return. On the paper's own Gaussian example the variance is a fifth 
 uniform draws. The gain comes from the bias: a mean force (h/2)Vr along the momentum, which is the
 friction that balances gradient noise of covariance V. A step takes M + 1 batches of rows.
 
-With `carry` and M = 1 the method is worse than SGHMC on that example: a batch that is kept for
-several steps adds its noise in the same direction each time.
+With `carry` and M = 1 the method is worse than SGHMC on that example at the paper's step size: a
+batch that is kept for several steps adds its noise in the same direction each time.
 """
 
 from __future__ import annotations
