@@ -23,6 +23,7 @@ from jaxtyping import Bool, Float
 
 from ..methods.account import Account, Bias
 from ..statistics.convergence import HEAVY_TAIL, Agreement, agreement, pareto_k
+from ..statistics.moments import by_parameter
 
 _FEWEST_EFFECTIVE_DRAWS = 400
 _HOW_TO_CHECK = (
@@ -140,7 +141,7 @@ def assess(
     unknown = _what_is_unknown(account)
     mean_error = sd_error = None
     if account.exact or account.bias is not None:
-        mean_error, sd_error = _errors(account.bias, agreed)
+        mean_error, sd_error = _errors(account.bias, agreed, complete)
         doubts += _bias_doubts(account)
     if account.inflation is not None and account.inflation.max() > 3 * account.budget.inflation:
         cure = "Allow less inflation: Automatic(inflation=...)."
@@ -213,15 +214,25 @@ def _what_is_unknown(account: Account) -> str | None:
     return None
 
 
-def _errors(bias: Bias | None, agreed: Agreement) -> tuple[float, float]:
+def _errors(
+    bias: Bias | None, agreed: Agreement, positions: Float[np.ndarray, "chains draws d"]
+) -> tuple[float, float]:
     # The largest absolute value of d standard normal numbers is about √(2 log 2d). It exceeds this
     # by more than 1 about once in a hundred.
     monte_carlo = (_typical_largest(len(agreed.ess)) + 1) / np.sqrt(agreed.ess)
+    # An sd from n independent draws has the relative error √((κ − 1)/4n), with the kurtosis κ.
+    kurtosis = by_parameter(_kurtosis, positions[:, :, agreed.parameters])
+    of_sd = np.max(monte_carlo * np.sqrt(np.maximum(kurtosis - 1, 1) / 4))
     if bias is None:
-        return float(monte_carlo.max()), float(monte_carlo.max() / np.sqrt(2))
+        return float(monte_carlo.max()), float(of_sd)
     mean = np.hypot(bias.mean, bias.mean_error).max() + monte_carlo.max()
-    sd = np.hypot(bias.sd, bias.sd_error).max() + monte_carlo.max() / np.sqrt(2)
-    return float(mean), float(sd)
+    return float(mean), float(np.hypot(bias.sd, bias.sd_error).max() + of_sd)
+
+
+def _kurtosis(positions: Float[np.ndarray, "chains draws k"]) -> Float[np.ndarray, " k"]:
+    squares = (positions - positions.mean(axis=(0, 1))) ** 2
+    variance = np.maximum(squares.mean(axis=(0, 1)), np.finfo(float).tiny)
+    return np.mean(squares**2, axis=(0, 1)) / variance**2
 
 
 def _bias_doubts(account: Account) -> list[str]:
