@@ -18,6 +18,7 @@ import pytest
 
 import tallmc
 from problems import linear
+from tallmc.engine import call_length
 from tallmc.engine import run as _run
 from tallmc.store import StoreError, chunks, writer
 from tallmc.store.reader import open_store
@@ -33,7 +34,7 @@ CHILD = textwrap.dedent("""
     sys.path.insert(0, sys.argv[2])
     import tallmc
     from problems import linear
-    from tallmc.engine import run as _run
+from tallmc.engine import run as _run
     from tallmc.store import chunks, writer
     from test_faults import METHOD, SETTINGS, has_run
 
@@ -58,6 +59,7 @@ def short_blocks(patch):
     patch.setattr(writer, "_SECONDS_PER_BLOCK", 0.0)
     patch.setattr(writer, "_SHARE_PER_BLOCK", 0.0)
     patch.setattr(_run, "_MOST_SLOTS", 60)
+    patch.setattr(call_length, "_FIRST_STEPS", 60)
     patch.setattr(chunks, "_CHUNK_BYTES", 2**15)
 
 

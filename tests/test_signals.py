@@ -36,7 +36,7 @@ _BURN_IN = """
 import sys, numpy as np, tallmc
 x = np.random.default_rng(0).normal(size=(100, 2))
 posterior = tallmc.models.linear_regression(x, x @ [1.0, 2.0], prior_variance=10.0)
-tell = lambda now: print("read:", now.step, flush=True)
+tell = lambda now: None if now.is_preparing else print("read:", now.step, flush=True)
 method = tallmc.sgld(1e-3, size=3)
 draws = tallmc.sample(posterior, method, chains=2, draws=10, burn_in=10**9, callback=tell)
 print(draws.positions.shape, draws.stopped_by)

@@ -115,7 +115,7 @@ class _Search:
                 return _SIGNAL_NAMES.get(received.number, "a signal")
             if run.completed < draws:
                 limit = self._limit_reached()
-                if not run.completed:
+                if limit is not None and not run.completed:
                     _warn_of_end(run, f"stopped by {limit}")
                 return limit
             if goal.ess is None:
