@@ -34,7 +34,7 @@ CHILD = textwrap.dedent("""
     sys.path.insert(0, sys.argv[2])
     import tallmc
     from problems import linear
-from tallmc.engine import run as _run
+    from tallmc.engine import run as _run
     from tallmc.store import chunks, writer
     from test_faults import METHOD, SETTINGS, has_run
 
