@@ -61,7 +61,7 @@ def test_it_says_what_it_chose_and_why(drawn):
     assert "control variates of order 2" in said
     assert f"{method.size.size} rows per step" in said
     assert "Leimkuhler–Matthews steps" in said
-    assert said.endswith("verdict: nothing speaks against these draws")
+    assert said.endswith("verdict: checked; nothing speaks against these draws")
     assert drawn.health.inflation < 0.01
 
 

@@ -190,7 +190,7 @@ def test_1500_parameters_are_not_refused_for_what_chance_gives():
     assert found.rhat > 1.01 and found.reached
     assert len(found.parameters) < 1500
     shifted = positions.copy()
-    shifted[0, :, 700] += 1.0
+    shifted[0, :, 700] += 2.0
     assert not agreement(shifted).reached, "a single parameter that disagrees is found"
 
 

@@ -50,7 +50,7 @@ def run(table, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     assert (
         call("fit", table, *OPTIONS, "--draws", 60, "-o", folder / "out", "--store", folder / "run")
-        == 0
+        == 3
     )
     return folder / "run"
 
@@ -66,11 +66,11 @@ def test_resume_extends_a_run_as_if_it_had_never_ended(run, table, tmp_path, cap
         call(
             "resume", tmp_path / "run", "--draws", 140, "-o", tmp_path / "resumed", "--no-progress"
         )
-        == 0
+        == 3
     )
     said = capsys.readouterr().out
     assert "400 rows, 2 columns and the response y" in said and "intercept" in said
-    assert call("fit", table, *OPTIONS, "--draws", 140, "-o", tmp_path / "whole") == 0
+    assert call("fit", table, *OPTIONS, "--draws", 140, "-o", tmp_path / "whole") == 3
     np.testing.assert_array_equal(beta(tmp_path / "resumed"), beta(tmp_path / "whole"))
     scaling = [
         json.loads((tmp_path / out / "scaling.json").read_text()) for out in ("resumed", "whole")
@@ -86,10 +86,10 @@ def test_a_run_with_unknown_noise_is_resumed_and_reported(table, tmp_path):
     options = ["gaussian" if option == "bernoulli" else option for option in OPTIONS]
     store = tmp_path / "run"
     short = ["--draws", 60, "-o", tmp_path / "short", "--store", store]
-    assert call("fit", table, *options, *short) == 0
+    assert call("fit", table, *options, *short) == 3
     resume = ["--draws", 140, "-o", tmp_path / "resumed", "--no-progress"]
-    assert call("resume", store, *resume) == 0
-    assert call("fit", table, *options, "--draws", 140, "-o", tmp_path / "whole") == 0
+    assert call("resume", store, *resume) == 3
+    assert call("fit", table, *options, "--draws", 140, "-o", tmp_path / "whole") == 3
     trees = [xr.open_datatree(tmp_path / out / "draws.nc") for out in ("resumed", "whole")]
     for name, shape in (("beta", (2, 140, 3)), ("log_scale", (2, 140))):
         draws = [tree["posterior"][name].values for tree in trees]
@@ -106,7 +106,7 @@ def test_a_table_that_has_moved_is_named_and_another_is_refused(run, table, tmp_
     frame = pd.read_csv(table)
     frame.loc[7, "age"] += 0.1
     frame.to_csv(other, index=False)
-    assert call("resume", tmp_path / "run", "--table", moved, "--draws", 80, "--no-progress") == 0
+    assert call("resume", tmp_path / "run", "--table", moved, "--draws", 80, "--no-progress") == 3
     capsys.readouterr()
     said = refused(capsys, "resume", tmp_path / "run", "--table", other, "--draws", 90)
     assert "be resumed with the posterior it was started with" in said
@@ -138,9 +138,9 @@ def test_a_run_of_python_is_judged_and_reported_and_resumed_from_python(tmp_path
     )
     tallmc.sample(posterior, tallmc.mala(0.05), chains=4, draws=2000, store=tmp_path / "run")
     assert call("diagnose", tmp_path / "run") == 0
-    assert capsys.readouterr().out == "nothing speaks against these draws\n"
+    assert capsys.readouterr().out == "checked: nothing speaks against these draws\n"
     assert call("report", tmp_path / "run", "-o", tmp_path / "page.html") == 0
-    assert "Nothing speaks against these draws." in (tmp_path / "page.html").read_text()
+    assert "Checked: nothing speaks against these draws." in (tmp_path / "page.html").read_text()
     assert "come from `tallmc fit --store`" in refused(capsys, "resume", tmp_path / "run")
 
 

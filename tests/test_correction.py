@@ -28,7 +28,7 @@ from tallmc.dynamics import (
     Underdamped,
     table_1,
 )
-from tallmc.dynamics.base import Curvature, DynamicsContext
+from tallmc.dynamics.base import DynamicsContext
 from tallmc.geometry import Dense, Identity
 from tallmc.gradient import ControlVariate, Full, Simple
 from tallmc.subsample import AllRows, Preferential, Stratified
@@ -218,19 +218,13 @@ def test_a_step_too_large_for_the_correction_is_an_outcome_not_a_wrong_answer():
 
 def test_suggested_step_of_ewsg_vr_is_one_that_friction_can_correct():
     """From a start far from the mode too, at 625 rows of data per row of a batch."""
-    rng, n_rows, size = np.random.default_rng(0), 20_000, 32
+    rng, n_rows = np.random.default_rng(0), 20_000
     x = rng.normal(size=(n_rows, 3))
     y = x @ [1.0, -2.0, 0.5] + rng.normal(size=n_rows)
     posterior = tallmc.models.linear_regression(x, y, prior_variance=10.0, noise_variance=1.0)
-    hessian = np.linalg.inv(exact_posterior(posterior)[1])
-    named = tallmc.METHODS["ewsg_vr"]
-    suggestion = named.make(1.0, **named.example).suggest(Curvature.of(hessian, n_rows, size))
-    settings = {"size": size, "every": n_rows // size, **suggestion.others}
-    method = named.make(suggestion.step_size, **settings)
+    method = tallmc.suggest(posterior, "ewsg_vr", size=32).method
     draws = tallmc.sample(posterior, method, chains=2, draws=40, thin=100, burn_in=2000)
     assert draws.ok.all()
-    few_rows = named.make(1.0, **named.example).suggest(Curvature.of(hessian, n_rows, n_rows // 2))
-    assert few_rows == Underdamped.suggest(Curvature.of(hessian, n_rows, n_rows // 2))
 
 
 def test_noise_left_uncorrected_is_reported():

@@ -256,7 +256,7 @@ def test_a_failing_display_never_stops_a_run(where, monkeypatch):
         match=r"progress is no longer shown \(RuntimeError: no such screen\); the run continues",
     ) as caught:
         found = run(progress=True)
-    assert len(caught) == 1
+    assert sum("no longer shown" in str(warning.message) for warning in caught) == 1
     np.testing.assert_array_equal(found.positions, whole.positions)
 
 
@@ -275,6 +275,7 @@ def test_notebooks_get_one_line_that_is_redrawn(monkeypatch):
     monkeypatch.setitem(sys.modules, "IPython.display", display)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.simplefilter("ignore", tallmc.SamplingWarning)
         run()
     assert updates and updates[-1].startswith("100%|█")
     assert all("\n" not in update for update in updates)

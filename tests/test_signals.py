@@ -35,7 +35,7 @@ tallmc.sample(posterior)
 _BURN_IN = """
 import sys, numpy as np, tallmc
 x = np.random.default_rng(0).normal(size=(100, 2))
-posterior = tallmc.models.linear_regression(x, x @ [1.0, 2.0], prior_variance=10.0)
+posterior = tallmc.models.linear_regression(x, x @ [1.0, 2.0], 10.0, noise_variance=1.0)
 tell = lambda now: None if now.is_preparing else print("read:", now.step, flush=True)
 method = tallmc.sgld(1e-3, size=3)
 draws = tallmc.sample(posterior, method, chains=2, draws=10, burn_in=10**9, callback=tell)
@@ -106,7 +106,7 @@ def test_a_signal_in_preparation_ends_the_command_with_its_status(
 ):
     found, _, errors = end_fit(number, delay, table, tmp_path)
     assert found == status, errors
-    assert errors == "tallmc: stopped before the first draw\n"
+    assert errors.endswith("tallmc: stopped before the first draw\n")
     assert not (tmp_path / "run").exists()
 
 

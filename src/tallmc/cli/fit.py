@@ -166,6 +166,7 @@ def _scaling_content(problem: FitProblem, settings: Settings, finished: Finished
     run_settings, design = finished.draws.settings, problem.design
     method = run_settings["method"]
     size = method.size if isinstance(method, Method) else None
+    schedule = getattr(method, "step_size", None)
     return {
         "table": str(problem.path),
         "response": problem.response,
@@ -176,7 +177,7 @@ def _scaling_content(problem: FitProblem, settings: Settings, finished: Finished
         "settings": {
             **dataclasses.asdict(settings),
             "chains": finished.draws.positions.shape[0],
-            "step_size": getattr(method, "step_size", None),
+            "step_size": getattr(schedule, "step_size", schedule),
             "size": size.size if isinstance(size, SizeChoice) else size,
             "draws": finished.draws.positions.shape[1],  # fewer than requested after Ctrl-C
             "burn_in": run_settings["burn_in"],

@@ -30,6 +30,8 @@ def print_findings(store: Path, *, as_json: bool) -> int:
             "rhat": health.rhat
             if health.rhat == health.rhat and health.rhat < float("inf")
             else None,
+            "verdict": str(health.verdict),
+            "unknown": health.unknown,
             "warnings": found,
         }
         print(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False))
@@ -37,7 +39,9 @@ def print_findings(store: Path, *, as_json: bool) -> int:
         for message in found:
             print(f"warning: {message}")
         if not found:
-            print("nothing speaks against these draws")
+            print(f"{draws.health.verdict}: {draws.health.meaning}")
+        if draws.health.unknown is not None:
+            print(f"unknown: {draws.health.unknown}")
     return 1 if found else 0
 
 

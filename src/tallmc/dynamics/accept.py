@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from ..core.random import standard_normal
 from ..rows.sums import Sum
@@ -17,7 +17,17 @@ Noise = tuple[Float[Array, "*steps d"], Float[Array, "*steps"]]
 """Normal vector of the proposal, and the logarithm of a uniform number for the accept step."""
 
 
-class AbstractAccepting(AbstractDynamics):
+class AbstractExact(AbstractDynamics):
+    """Dynamics with an accept step. They have no bias that pairs of chains could measure."""
+
+    def finer(self) -> AbstractDynamics:
+        return self
+
+    def merged_noise(self, first: PyTree[Array], second: PyTree[Array]) -> PyTree[Array]:
+        raise TypeError("dynamics with an accept step have no pairs")
+
+
+class AbstractAccepting(AbstractExact):
     """Dynamics that propose a Gaussian move and then accept or reject it."""
 
     def noise(self, key: PRNGKeyArray, steps: int, like: Float[Array, " d"]) -> Noise:

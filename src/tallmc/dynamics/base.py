@@ -14,7 +14,6 @@ from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
-import jax
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
@@ -80,13 +79,18 @@ class AbstractDynamics(eqx.Module):
     ) -> DynamicsStep:
         """Take one step with the noise of that step."""
 
+    @abc.abstractmethod
     def finer(self) -> AbstractDynamics:
         """The same dynamics for steps of half the size; numbers that count steps are doubled."""
-        return self
 
+    @abc.abstractmethod
     def merged_noise(self, first: PyTree[Array], second: PyTree[Array]) -> PyTree[Array]:
         """The noise of a step that covers the time of two finer steps with these noises."""
-        return jax.tree.map(lambda one, other: (one + other) / math.sqrt(2), first, second)
+
+
+def merged_normal(first: Float[Array, "*k"], second: Float[Array, "*k"]) -> Float[Array, "*k"]:
+    """The standard normal noise of a step that covers two finer steps with these noises."""
+    return (first + second) / math.sqrt(2)
 
 
 class AbstractDiffusion(AbstractDynamics):
@@ -96,6 +100,14 @@ class AbstractDiffusion(AbstractDynamics):
         self, key: PRNGKeyArray, steps: int, like: Float[Array, " d"]
     ) -> Float[Array, "steps d"]:
         return standard_normal(key, (steps, *like.shape), like.dtype)
+
+    def finer(self) -> AbstractDynamics:
+        return self
+
+    def merged_noise(
+        self, first: Float[Array, " d"], second: Float[Array, " d"]
+    ) -> Float[Array, " d"]:
+        return merged_normal(first, second)
 
 
 class DynamicsContext(NamedTuple):
@@ -163,6 +175,10 @@ def overdamped_suggestion(curvature: Curvature) -> Suggestion:
     return Suggestion(step, rule, 1 / (step * curvature.smallest), langevin_step=step)
 
 
+OwnCoordinates = Callable[[Any, np.ndarray, np.ndarray, int], np.ndarray]
+"""A method that takes the Hessian, the diagonal of the gradient noise, and the number of rows."""
+
+
 class DynamicsChoice(abc.ABC):
     """Settings of the dynamics of a method; `prepare` makes them ready for one posterior.
 
@@ -181,6 +197,8 @@ class DynamicsChoice(abc.ABC):
     """Whether the dynamics passes a `Transition` to `evaluate`; exponential weighting needs one."""
     unseen_by_pairs: ClassVar[str | None] = None
     """A bias that does not vanish with the step size, if the dynamics has one."""
+    own_coordinates: ClassVar[OwnCoordinates | None] = None
+    """Returns C at the mode, if the dynamics has a metric CCᵀ of its own."""
 
     @property
     @abc.abstractmethod
@@ -190,15 +208,6 @@ class DynamicsChoice(abc.ABC):
     @abc.abstractmethod
     def suggest(self, curvature: Curvature) -> Suggestion:
         """Suggest a step size and other settings for a posterior with this curvature."""
-
-    def own_coordinates(
-        self, hessian: np.ndarray, noise: np.ndarray, n_rows: int
-    ) -> np.ndarray | None:
-        """C at the mode, if the dynamics has a metric CCᵀ of its own; None otherwise.
-
-        `noise` is the diagonal of the covariance of the gradient estimate.
-        """
-        return None
 
     @abc.abstractmethod
     def prepare(self, context: DynamicsContext) -> AbstractDynamics:

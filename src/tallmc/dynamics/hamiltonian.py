@@ -38,6 +38,7 @@ from .base import (
     DynamicsStep,
     Evaluate,
     Suggestion,
+    merged_normal,
     smaller_step,
 )
 from .momentum import damping
@@ -91,7 +92,7 @@ class HamiltonianDynamics(AbstractDynamics):
         self, first: Float[Array, "2 d"], second: Float[Array, "2 d"]
     ) -> Float[Array, "2 d"]:
         # The fine trajectory begins with the first of two fine steps.
-        return jnp.stack([first[0], (first[1] + second[1]) / math.sqrt(2)])
+        return jnp.stack([first[0], merged_normal(first[1], second[1])])
 
     def step(
         self,

@@ -33,9 +33,8 @@ from ..core.errors import check_int
 from ..core.linear_maps import AbstractLinearMap
 from ..core.random import standard_normal
 from ..rows.sums import Sum
-from .accept import potential_drop
+from .accept import AbstractExact, potential_drop
 from .base import (
-    AbstractDynamics,
     AbstractDynamicsState,
     Curvature,
     DynamicsChoice,
@@ -92,7 +91,7 @@ class HMCNoise(eqx.Module):
     """Uniform number that decides between jump and trajectory, and the proposal of a jump."""
 
 
-class HMCDynamics(AbstractDynamics):
+class HMCDynamics(AbstractExact):
     """Hamiltonian Monte Carlo prepared for one posterior.
 
     **Arguments:**

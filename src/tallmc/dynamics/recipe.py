@@ -37,6 +37,7 @@ from .base import (
     DynamicsStep,
     Evaluate,
     Suggestion,
+    merged_normal,
 )
 
 MatrixOf = Callable[[Float[Array, " k"]], Float[Array, "k k"]]
@@ -82,6 +83,14 @@ class RecipeDynamics(AbstractDynamics):
         self, key: PRNGKeyArray, steps: int, like: Float[Array, " d"]
     ) -> Float[Array, "steps k"]:
         return standard_normal(key, (steps, like.shape[0] + self.auxiliary.shape[0]), like.dtype)
+
+    def finer(self) -> RecipeDynamics:
+        return self
+
+    def merged_noise(
+        self, first: Float[Array, " k"], second: Float[Array, " k"]
+    ) -> Float[Array, " k"]:
+        return merged_normal(first, second)
 
     def step(
         self,

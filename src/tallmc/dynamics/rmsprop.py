@@ -18,7 +18,6 @@ Gradient noise of covariance C is corrected by η ~ N(0, I − (ε/4) √G C √
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 import equinox as eqx
@@ -42,6 +41,7 @@ from .base import (
     DynamicsStep,
     Evaluate,
     Suggestion,
+    merged_normal,
     overdamped_suggestion,
 )
 
@@ -89,10 +89,13 @@ class RMSpropDynamics(AbstractDynamics):
         )
         return normal, signs
 
+    def finer(self) -> RMSpropDynamics:
+        return self
+
     def merged_noise(
         self, first: tuple[Array, Array], second: tuple[Array, Array]
     ) -> tuple[Array, Array]:
-        return (first[0] + second[0]) / math.sqrt(2), first[1]
+        return merged_normal(first[0], second[0]), first[1]
 
     def step(
         self,

@@ -94,7 +94,7 @@ def suggest(
 
     >>> import numpy as np, tallmc
     >>> x = np.random.default_rng(0).normal(size=(2000, 2))
-    >>> y = x @ [1.0, -1.0]
+    >>> y = x @ [1.0, -1.0] + np.random.default_rng(1).normal(size=2000)
     >>> posterior = tallmc.models.linear_regression(x, y, 10.0, noise_variance=1.0)
     >>> tallmc.suggest(posterior, "sgld", size=10).rule
     'the gradient noise that the error budget allows'
@@ -186,7 +186,8 @@ def _coordinates(
 ) -> np.ndarray | None:
     if not isinstance(method, Method):
         return None
-    return method.dynamics.own_coordinates(hessian, np.diag(noise), posterior.n_rows)
+    own = method.dynamics.own_coordinates
+    return None if own is None else own(hessian, np.diag(noise), posterior.n_rows)
 
 
 def _suggestion(

@@ -103,8 +103,12 @@ def _head(content: Content) -> str:
 
 
 def _verdict(content: Content) -> str:
+    health = content.draws.health
     if not content.warnings:
-        return '<div class="verdict"><b>Nothing speaks against these draws.</b></div>'
+        unknown = "" if health.unknown is None else f"<p>{_text(health.unknown)}</p>"
+        kind = "verdict" if health.trusted else "verdict doubtful"
+        said = f"{str(health.verdict).capitalize()}: {health.meaning}."
+        return f'<div class="{kind}"><b>{said}</b>{unknown}</div>'
     items = "".join(f"<li>{_text(message)}</li>" for message in content.warnings)
     return (
         '<div class="verdict doubtful"><b>Read this before you use the draws.</b>'

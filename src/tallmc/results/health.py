@@ -22,10 +22,15 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from ..methods.account import Account, Bias
-from ..statistics.convergence import HEAVY_TAIL, Agreement, agreement, pareto_k
+from ..statistics.convergence import (
+    FEWEST_EFFECTIVE_DRAWS,
+    HEAVY_TAIL,
+    Agreement,
+    agreement,
+    pareto_k,
+)
 from ..statistics.moments import by_parameter
 
-_FEWEST_EFFECTIVE_DRAWS = 400
 _HOW_TO_CHECK = (
     "the bias of step size and gradient noise was not measured. "
     "Use sample(..., check=True) or tallmc.check(posterior, method)."
@@ -91,6 +96,15 @@ class Health:
         """Whether the bias is known to be within its budget, and nothing else raises doubts."""
         return self.verdict is Verdict.CHECKED
 
+    @property
+    def meaning(self) -> str:
+        """The verdict in words."""
+        return {
+            Verdict.CHECKED: "nothing speaks against these draws",
+            Verdict.DOUBTFUL: "do not trust these draws",
+            Verdict.NOT_CHECKED: "nothing is known about the bias of these draws",
+        }[self.verdict]
+
     def __str__(self) -> str:
         lines = [f"chosen: {reason}" for reason in self.reasons]
         agreement = "" if np.isnan(self.rhat) else f"; R-hat at most {self.rhat:.3f}"
@@ -107,12 +121,7 @@ class Health:
         lines += [f"doubt: {doubt}" for doubt in self.doubts]
         if self.unknown is not None:
             lines.append(f"unknown: {self.unknown}")
-        meaning = {
-            Verdict.CHECKED: "nothing speaks against these draws",
-            Verdict.DOUBTFUL: "do not trust these draws",
-            Verdict.NOT_CHECKED: "nothing is known about the bias of these draws",
-        }
-        return "\n".join([*lines, f"verdict: {self.verdict}; {meaning[self.verdict]}"])
+        return "\n".join([*lines, f"verdict: {self.verdict}; {self.meaning}"])
 
 
 def assess(
@@ -150,7 +159,7 @@ def assess(
             f"more than the pilot runs predicted. {cure}"
         )
     tail = _noise_tail(sample_stats, ok)
-    if tail is not None and tail > HEAVY_TAIL:
+    if tail is not None and tail > HEAVY_TAIL and _noise_matters(account):
         cure = "Allow less noise, for example with Automatic(inflation=0.002)."
         doubts.append(
             f"the gradient noise has a heavy tail (k = {tail:.2f}): "
@@ -193,7 +202,7 @@ def _convergence_doubts(agreed: Agreement) -> list[str]:
             f"R-hat is {agreed.rhat:.3f}, and chance explains at most {agreed.limit:.3f}: "
             "the chains do not agree yet. Run longer."
         )
-    if agreed.ess.min() < _FEWEST_EFFECTIVE_DRAWS:
+    if agreed.ess.min() < FEWEST_EFFECTIVE_DRAWS:
         doubts.append(
             f"only {agreed.ess.min():.0f} effective draws for the worst parameter. Run longer."
         )
@@ -250,6 +259,11 @@ def _bias_doubts(account: Account) -> list[str]:
 def _typical_largest(count: int) -> float:
     """About the largest absolute value of `count` standard normal numbers."""
     return float(np.sqrt(2 * np.log(2 * count)))
+
+
+def _noise_matters(account: Account) -> bool:
+    """Whether the noise would exceed its budget if rare rows made it a hundred times larger."""
+    return account.inflation is None or 100 * account.inflation.max() > account.budget.inflation
 
 
 def _noise_tail(

@@ -18,6 +18,7 @@ from ..core.errors import InvalidInput
 from .moments import by_parameter
 
 HEAVY_TAIL = 0.7  # a mean is unreliable above this Pareto k (Vehtari et al., 2024)
+FEWEST_EFFECTIVE_DRAWS = 400  # fewer raise a doubt of their own
 _LARGEST_RHAT = 1.01
 _FALSE_ALARMS = 0.01  # probability that chains in equilibrium are found to disagree
 _LARGEST_LIMIT = 1.1
@@ -124,7 +125,8 @@ def agreement(positions: Float[np.ndarray, "chains draws d"]) -> Agreement:
         groups, excess = 2 * n_chains, -2 / n_draws
         found = by_parameter(rhat, chosen)
     chance = scipy.special.chdtri(groups - 1, _FALSE_ALARMS / (2 * dim)) / (groups - 1)
-    limits = np.sqrt(np.maximum(1 + excess + chance * groups / effective, 1))
+    draws = np.maximum(effective, FEWEST_EFFECTIVE_DRAWS)
+    limits = np.sqrt(np.maximum(1 + excess + chance * groups / draws, 1))
     limits = np.clip(limits, _LARGEST_RHAT, _LARGEST_LIMIT)
     # A constant parameter has no R-hat. Its chains agree.
     worst = int(np.argmax(np.nan_to_num(found - limits, nan=-np.inf)))

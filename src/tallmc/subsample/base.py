@@ -63,6 +63,9 @@ class SubsampleChoice(abc.ABC):
     True
     """
 
+    unseen_by_pairs: ClassVar[str | None] = None
+    """A bias of the estimate that half the step size need not reduce, if there is one."""
+
     @property
     @abc.abstractmethod
     def needs(self) -> AnchorLevel:
@@ -82,11 +85,6 @@ class SubsampleChoice(abc.ABC):
     @abc.abstractmethod
     def knows_its_spread(self) -> bool:
         """Whether the noise of an estimate can be estimated from its own batch."""
-
-    @property
-    def unseen_by_pairs(self) -> str | None:
-        """A bias of the estimate that half the step size need not reduce, if there is one."""
-        return None
 
     @abc.abstractmethod
     def prepare(self, context: SubsampleContext, size: SizeChoice | None) -> AbstractSelection:

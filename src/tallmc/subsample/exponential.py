@@ -178,6 +178,9 @@ class ExponentiallyWeighted(SubsampleChoice):
     base: SubsampleChoice = dataclasses.field(default_factory=Uniform)
     knows_its_spread = False
     row_access = RowAccess.TAKE
+    # Where a few batches have far larger gradients than the others, the weights remove them at ε
+    # and at ε/2 alike.
+    unseen_by_pairs = "the bias of exponential weights"
 
     def __post_init__(self) -> None:
         if self.guess not in _GUESSES:
@@ -191,12 +194,6 @@ class ExponentiallyWeighted(SubsampleChoice):
     @property
     def needs(self) -> AnchorLevel:
         return self.base.needs
-
-    @property
-    def unseen_by_pairs(self) -> str:
-        # Where a few batches have far larger gradients than the others, the weights remove them at
-        # ε and at ε/2 alike.
-        return "the bias of exponential weights"
 
     @property
     def passes(self) -> int:

@@ -109,8 +109,10 @@ class _Tuner:
     def plan(self, budget: ErrorBudget, why: tuple[str, ...]) -> PreparedMethod:
         """Tune, and return the plan."""
         stage("tuning Hamiltonian Monte Carlo on all rows")
-        visited = [self._round() for _ in range(_FIRST_ROUNDS)]
-        best = self._measure(np.concatenate(visited[_FIRST_ROUNDS // 2 :], axis=1))
+        visited = [self._round()]
+        while len(visited) < _FIRST_ROUNDS and not is_short_of_time():
+            visited.append(self._round())
+        best = self._measure(np.concatenate(visited[len(visited) // 2 :], axis=1))
         while best.correlation > _WELL_MIXED and self._can_be_longer and not is_short_of_time():
             self.time *= 2
             longer = self._measure(best.draws)
@@ -212,7 +214,7 @@ class _Tuner:
     def _measure(self, draws: Float[np.ndarray, "chains draws d"]) -> _Measured:
         """Set the metric from earlier draws and the step size for it, then measure the sampler."""
         self._set_metric(draws)
-        for number in range(_ROUNDS_PER_METRIC):
+        for number in range(1 if is_short_of_time() else _ROUNDS_PER_METRIC):
             self._round(gain=1 / (1 + number / 2))
         run = self._run(0, _TRAJECTORIES_TO_MEASURE)
         self.positions = run.last_positions()
