@@ -162,7 +162,7 @@ def test_single_precision_falls_back_to_double():
     double = hierarchy(np.float64, noise=0.05)
     passes = CountedPasses(double)
     position = np.asarray(single.position, np.float64)
-    for _ in range(3):  # plain Newton steps from the anchor, in double precision
+    for _ in range(10):  # plain Newton steps from the anchor, in double precision
         gradient = passes.value_and_gradient(position)[1]
         position = position - np.linalg.solve(passes.hessian(position), gradient)
     exact = tallmc.laplace(double, at=double.layout.unravel(jnp.asarray(position)))

@@ -153,7 +153,13 @@ def test_without_a_gaussian_all_rows_are_used():
 
 def test_without_a_gaussian_and_with_too_many_rows_the_user_is_told(monkeypatch):
     monkeypatch.setattr(automatic, "_MOST_NUMBERS", 0)
-    draws = tallmc.sample(double_well(6000), draws=100)
+    posterior = tallmc.Posterior(
+        log_likelihood=lambda params, row: -(params["x"] ** 4) / 6000 - 0.01 * row * params["x"],
+        log_prior=lambda params: 0.0 * params["x"],
+        data=np.resize([1.0, -1.0], 6000),  # the Hessian at the mode is zero
+        init={"x": 0.0},
+    )
+    draws = tallmc.sample(posterior, draws=100)
     assert draws.ok.all() and np.ptp(draws.positions) > 1
     assert not draws.health.trusted
     assert "no Gaussian around the mode" in draws.health.reasons[0]
@@ -211,7 +217,9 @@ def test_health_doubts_what_the_run_itself_has_shown(drawn):
     assert "shift posterior means by 0.3 sd" in doubts(bias=biased)
     noise = np.random.default_rng(0).pareto(0.8, size=drawn.sample_stats["grad_noise"].shape)
     heavy = dataclasses.replace(drawn, sample_stats={**drawn.sample_stats, "grad_noise": noise})
-    assert "heavy tail" in " ".join(heavy.health.doubts)
+    assert heavy.health.doubts == (), "a hundred times the noise would still be within its budget"
+    noisy = dataclasses.replace(drawn.account, inflation=np.full(d, 0.005))
+    assert "heavy tail" in " ".join(dataclasses.replace(heavy, account=noisy).health.doubts)
 
 
 def test_bad_requests_are_refused():

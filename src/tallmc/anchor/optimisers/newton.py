@@ -84,12 +84,14 @@ class Newton(AbstractOptimiser):
             raise not_finite(passes, position, "at init")
         hessian, hessian_age = passes.hessian(position), 0
         smallest, since_smallest, definite, values = np.inf, 0, True, [value]
+        # In double precision, steps without progress come from a curved valley, not from rounding.
+        patience = 3 if passes.posterior.dtype == np.float32 else 12
         for _ in range(self.max_steps):
             direction, definite = descent_direction(hessian, gradient)
             decrement = float(np.sqrt(max(direction @ gradient, 0.0)))
             since_smallest = 0 if decrement < smallest else since_smallest + 1
             smallest = min(smallest, decrement)
-            if decrement < tolerance or (smallest < 0.05 and since_smallest >= 3):
+            if decrement < tolerance or (smallest < 0.05 and since_smallest >= patience):
                 if definite or hessian_age == 0:
                     return SearchEnd(position, None, definite)
                 # An updated Hessian that is not positive definite says little about the distance.
