@@ -4,7 +4,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 BENCH  := $(VENV)/.bench
 
-.PHONY: demo test test-slow lint bench bench-quick clean
+.PHONY: demo test test-slow lint bench bench-quick trust clean
 
 demo: $(STAMP)            ## fit a simulated logistic regression with a million rows
 	$(BIN)/tallmc demo
@@ -25,6 +25,9 @@ bench: $(BENCH)           ## speed against the peers, as ratios measured in one 
 
 bench-quick: $(BENCH)     ## the most important of it, in minutes
 	$(BIN)/python -m benchmarks --quick
+
+trust: $(BENCH)           ## real errors, reported errors and verdicts of every method; writes docs/trust.md, in an hour
+	$(BIN)/python -m benchmarks.trust
 
 clean:
 	rm -rf $(VENV) .bench

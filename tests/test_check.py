@@ -51,7 +51,7 @@ def test_pairs_measure_the_difference_of_the_exact_laws(name):
         assert np.allclose(found.var(axis=(0, 1)), law, rtol=0.1), "each chain has its own law"
 
 
-@pytest.mark.parametrize("name", slow_after(1, ["svrg_ld", "saga_ld", "sgnht_cv", "cyclical_sgld"]))
+@pytest.mark.parametrize("name", slow_after(1, ["sgnht_cv", "svrg_ld", "saga_ld", "cyclical_sgld"]))
 def test_methods_with_a_memory_or_a_schedule_are_measured_from_where_the_run_ended(name):
     posterior = linear(n_rows=200)
     suggested = tallmc.suggest(posterior, name, size=20)
@@ -177,10 +177,10 @@ def autocorrelated(rng, chains, draws, dim, rho):
     ("chains", "draws", "dim", "rho"), [(8, 1000, 1, 0.8), (8, 1000, 40, 0.8), (256, 40, 5, 0.5)]
 )
 def test_chains_in_equilibrium_agree(chains, draws, dim, rho):
-    """One run in a hundred may give an alarm; more than 4 of 30 have a probability below 1e-5."""
+    """One run in a hundred may give an alarm; more than 2 of 12 have a probability of 2e-4."""
     rng = np.random.default_rng(0)
-    runs = [agreement(autocorrelated(rng, chains, draws, dim, rho)) for _ in range(30)]
-    assert sum(not run.reached for run in runs) <= 4
+    runs = [agreement(autocorrelated(rng, chains, draws, dim, rho)) for _ in range(12)]
+    assert sum(not run.reached for run in runs) <= 2
     assert np.mean([run.rhat for run in runs]) > 1.001
 
 

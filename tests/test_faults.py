@@ -225,11 +225,13 @@ def test_damage_is_always_found_and_the_run_falls_back_to_the_block_before(
 
 @pytest.mark.parametrize(
     "name",
-    ["draws.zarr/posterior/beta/c.0.1.0", "blocks/state-0000000.npz", "manifest.json", "setup.npz"],
+    ["draws.zarr/posterior/beta/c.0.1.0", "blocks/state-*.npz", "manifest.json", "setup.npz"],
 )
 def test_a_damaged_run_is_resumed_bitwise(name, stopped, whole, tmp_path):
     copy = tmp_path / "run"
     shutil.copytree(stopped, copy)
+    # On a busy machine blocks are short, and then only the last states are kept.
+    name = str(min(copy.glob(name)).relative_to(copy))
     damage(copy / name, "flipped", random.Random(1))
     said = "draws of block" if name.startswith("draws.zarr") else name
     with pytest.warns(tallmc.SamplingWarning, match=f"{said}.* damaged"):

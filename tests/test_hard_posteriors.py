@@ -323,9 +323,8 @@ def test_a_non_centred_hierarchy_is_right_or_doubtful(n_rows, n_groups):
     check(hard, draws, must_be_right=False)
 
 
-@pytest.mark.parametrize(
-    ("n_rows", "n_groups"), [(6000, 5), pytest.param(120_000, 60, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("n_rows", "n_groups"), [(6000, 5), (120_000, 60)])
 def test_a_centred_hierarchy_is_right(n_rows, n_groups):
     hard = hierarchy(n_rows, n_groups, centred=True, least=50)
     check(hard, tallmc.sample(hard.posterior, ess=1000))

@@ -141,6 +141,7 @@ def test_negative_binomial_is_that_of_scipy():
     np.testing.assert_allclose(potentials, -expected, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_the_default_samples_a_softmax_regression():
     rng = np.random.default_rng(0)
     x = np.column_stack([np.ones(6000), rng.normal(size=6000)])

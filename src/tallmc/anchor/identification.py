@@ -15,12 +15,14 @@ of them is known far better than from its prior.
 
 from __future__ import annotations
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
 from ..core.errors import InvalidInput
+from ..models.base import AbstractModel
 from ..models.posterior import AbstractPosterior
 from .advice import has_columns
 from .anchor import Anchor
@@ -64,7 +66,7 @@ Drop or combine such columns, or use an informative prior.
     if anchor.covariance is None or anchor.hessian is None:
         cure = "Use laplace(posterior, hessian=True)."
         raise InvalidInput("anchor", "have a Hessian to compare with the prior's", "none", cure)
-    prior = np.asarray(_prior_hessian(posterior, anchor), np.float64)
+    prior = np.asarray(_prior_hessian(posterior.model, anchor.position), np.float64)
     prior = np.where(np.isfinite(prior), prior, 0.0)
     hyper = _hyperparameters(np.asarray(anchor.hessian, np.float64), prior)
     names = np.array(posterior.layout.coordinate_names())[~hyper]
@@ -81,8 +83,11 @@ Drop or combine such columns, or use an informative prior.
     return messages[:_MOST_MESSAGES]
 
 
-def _prior_hessian(posterior: AbstractPosterior, anchor: Anchor) -> Float[jax.Array, "d d"]:
-    return jax.hessian(posterior.model.prior_potential)(anchor.position)
+@eqx.filter_jit
+def _prior_hessian(
+    model: AbstractModel, position: Float[jax.Array, " d"]
+) -> Float[jax.Array, "d d"]:
+    return jax.hessian(model.prior_potential)(position)
 
 
 def _hyperparameters(
