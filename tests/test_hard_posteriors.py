@@ -145,13 +145,10 @@ def mixture(n_rows, p, v):
 
 @pytest.mark.parametrize(
     ("n_rows", "p", "v"),
-    [
-        (300, 0.5, 2.0),
-        pytest.param(1000, 0.55, 0.3, marks=pytest.mark.slow),
-        pytest.param(6000, 0.5, 0.5, marks=pytest.mark.slow),
-    ],
+    [(300, 0.5, 2.0), (1000, 0.55, 0.3), (6000, 0.5, 0.5)],
     ids=["welling-teh", "unequal", "tall"],
 )
+@pytest.mark.slow
 def test_mixtures_are_right_or_doubtful(n_rows, p, v):
     hard = mixture(n_rows, p, v)
     check(hard, tallmc.sample(hard.posterior, ess=2000), must_be_right=False)
@@ -190,7 +187,8 @@ def product(n_rows):
     return Hard(posterior, *moments(np.r_[log_density, log_density], points))
 
 
-@pytest.mark.parametrize("n_rows", [400, pytest.param(50_000, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("n_rows", [400, 50_000])
 def test_a_curved_ridge_is_right_or_doubtful(n_rows):
     hard = product(n_rows)
     check(hard, tallmc.sample(hard.posterior, ess=1000), must_be_right=False)

@@ -147,7 +147,7 @@ class TestChains:
 
 
 class TestFigure1:
-    @pytest.mark.parametrize("key", slow_after(2, ["a", "c", "b"]))
+    @pytest.mark.parametrize("key", slow_after(1, ["a", "c", "b"]))
     def test_closed_forms_are_those_of_an_independent_calculation(self, key):
         exact = fig1.exact_at_10(fig1.problem_as_run(key))
         for label, value in fig1.EXACT_AT_10[key].items():

@@ -186,12 +186,13 @@ def reserving(folder: Folder) -> Iterator[None]:
     """Check a new folder, and remove it if the block fails before the run can be resumed."""
     path = Path(folder.path)
     made = [each for each in (path, *path.parents) if not each.exists()]
-    check_new(folder)
+    is_ours = bool(made) or (path.is_dir() and not any(path.iterdir()))
     try:
+        check_new(folder)  # makes the folder; a signal may come at once
         yield
     except BaseException:
         with contextlib.suppress(OSError):
-            if not {MANIFEST, PREVIOUS} & {entry.name for entry in path.iterdir()}:
+            if is_ours and not {MANIFEST, PREVIOUS} & {entry.name for entry in path.iterdir()}:
                 for entry in path.iterdir():
                     entry.rmdir() if entry.is_dir() else entry.unlink()
                 for each in made:
