@@ -194,6 +194,13 @@ def test_1500_parameters_are_not_refused_for_what_chance_gives():
     assert not agreement(shifted).reached, "a single parameter that disagrees is found"
 
 
+def test_a_single_chain_that_drifts_does_not_agree_with_itself():
+    steady = autocorrelated(np.random.default_rng(0), 1, 2000, 2, 0.3)
+    assert agreement(steady).reached
+    drifting = steady + np.linspace(0, 2, 2000)[:, None]
+    assert not agreement(drifting).reached
+
+
 def test_many_short_chains_that_have_not_forgotten_their_starts_disagree():
     rng = np.random.default_rng(0)
     starts = np.arange(256) % 16

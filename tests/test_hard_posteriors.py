@@ -39,7 +39,7 @@ def on_a_grid(posterior, *axes):
     return moments(-np.asarray(potentials(jnp.asarray(points)), np.float64), points)
 
 
-def check(hard, draws, *, must_be_right=True):
+def assert_right_or_doubtful(hard, draws, *, must_be_right=True):
     """Draws without a doubt are within the reported errors."""
     health = draws.health
     if not must_be_right and not health.trusted:
@@ -85,7 +85,7 @@ def test_both_modes_of_a_likelihood_are_visited(n_rows):
     draws = tallmc.sample(hard.posterior, ess=2000)
     assert isinstance(draws.settings["method"].dynamics, ModeJumpingHMC)
     assert "another mode" in str(draws.health) and "40% of the probability" in str(draws.health)
-    check(hard, draws)
+    assert_right_or_doubtful(hard, draws)
     left = (draws.positions < 0).mean()
     assert abs(left - 0.4) < 4.6 * math.sqrt(0.24 / draws.health.ess)
 
@@ -151,7 +151,7 @@ def mixture(n_rows, p, v):
 @pytest.mark.slow
 def test_mixtures_are_right_or_doubtful(n_rows, p, v):
     hard = mixture(n_rows, p, v)
-    check(hard, tallmc.sample(hard.posterior, ess=2000), must_be_right=False)
+    assert_right_or_doubtful(hard, tallmc.sample(hard.posterior, ess=2000), must_be_right=False)
 
 
 def test_a_distant_mode_with_little_probability_is_a_doubt():
@@ -191,7 +191,7 @@ def product(n_rows):
 @pytest.mark.parametrize("n_rows", [400, 50_000])
 def test_a_curved_ridge_is_right_or_doubtful(n_rows):
     hard = product(n_rows)
-    check(hard, tallmc.sample(hard.posterior, ess=1000), must_be_right=False)
+    assert_right_or_doubtful(hard, tallmc.sample(hard.posterior, ess=1000), must_be_right=False)
 
 
 # Kinks
@@ -229,7 +229,7 @@ def kinks(n_rows, dim):
 )
 def test_kinks_in_the_prior_are_right_or_doubtful(n_rows, dim):
     hard = kinks(n_rows, dim)
-    check(hard, tallmc.sample(hard.posterior, ess=1000), must_be_right=False)
+    assert_right_or_doubtful(hard, tallmc.sample(hard.posterior, ess=1000), must_be_right=False)
 
 
 # Hierarchies
@@ -318,11 +318,11 @@ def test_a_non_centred_hierarchy_is_right_or_doubtful(n_rows, n_groups):
     draws = tallmc.sample(hard.posterior, ess=1000)
     assert draws.settings["method"].dynamics.__class__ in (HMC, ModeJumpingHMC)
     assert "effective draws take about" in str(draws.health)
-    check(hard, draws, must_be_right=False)
+    assert_right_or_doubtful(hard, draws, must_be_right=False)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("n_rows", "n_groups"), [(6000, 5), (120_000, 60)])
 def test_a_centred_hierarchy_is_right(n_rows, n_groups):
     hard = hierarchy(n_rows, n_groups, centred=True, least=50)
-    check(hard, tallmc.sample(hard.posterior, ess=1000))
+    assert_right_or_doubtful(hard, tallmc.sample(hard.posterior, ess=1000))

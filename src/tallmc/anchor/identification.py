@@ -15,18 +15,15 @@ of them is known far better than from its prior.
 
 from __future__ import annotations
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
 from ..core.errors import InvalidInput
-from ..models.base import AbstractModel
 from ..models.posterior import AbstractPosterior
 from .advice import has_columns
 from .anchor import Anchor
-from .passes import CountedPasses
+from .passes import CountedPasses, prior_hessian
 
 _PRIOR_ALONE = 0.99
 """The rows are said to leave a direction to the prior if the prior's share exceeds this."""
@@ -66,7 +63,7 @@ Drop or combine such columns, or use an informative prior.
     if anchor.covariance is None or anchor.hessian is None:
         cure = "Use laplace(posterior, hessian=True)."
         raise InvalidInput("anchor", "have a Hessian to compare with the prior's", "none", cure)
-    prior = np.asarray(_prior_hessian(posterior.model, anchor.position), np.float64)
+    prior = np.asarray(prior_hessian(posterior.model, anchor.position), np.float64)
     prior = np.where(np.isfinite(prior), prior, 0.0)
     hyper = _hyperparameters(np.asarray(anchor.hessian, np.float64), prior)
     names = np.array(posterior.layout.coordinate_names())[~hyper]
@@ -81,13 +78,6 @@ Drop or combine such columns, or use an informative prior.
         settled = np.any(np.abs(alone) > 1e-3 * np.abs(alone).max(initial=1e-300), axis=1)
         messages += _one_sided(posterior, anchor, np.flatnonzero(weak & ~settled), prior)
     return messages[:_MOST_MESSAGES]
-
-
-@eqx.filter_jit
-def _prior_hessian(
-    model: AbstractModel, position: Float[jax.Array, " d"]
-) -> Float[jax.Array, "d d"]:
-    return jax.hessian(model.prior_potential)(position)
 
 
 def _hyperparameters(

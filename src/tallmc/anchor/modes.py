@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -19,7 +18,7 @@ from ..models.posterior import AbstractPosterior
 from .anchor import Anchor
 from .optimisers import Newton
 from .optimisers.newton import descent_direction
-from .passes import CountedPasses
+from .passes import CountedPasses, prior_hessian
 
 _ROWS_OF_A_SEARCH = 20_000
 _MAX_STEPS = 50
@@ -143,7 +142,7 @@ def _normal_prior(
 
     def precision(position: np.ndarray) -> np.ndarray:
         there = _to_device(position, posterior)
-        return np.asarray(jax.hessian(model.prior_potential)(there), np.float64)
+        return np.asarray(prior_hessian(model, there), np.float64)
 
     here, elsewhere = precision(at), precision(at + 1 + np.abs(at))
     if not np.isfinite(here).all() or not np.allclose(here, elsewhere, rtol=1e-4, atol=0):

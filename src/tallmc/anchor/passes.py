@@ -97,6 +97,12 @@ def double_passes(posterior: AbstractPosterior) -> CountedPasses | None:
     return passes
 
 
+@eqx.filter_jit
+def prior_hessian(model: AbstractModel, position: Float[Array, " d"]) -> Float[Array, "d d"]:
+    """∇²f₀."""
+    return jax.hessian(model.prior_potential)(position)
+
+
 def _total_and_prior(
     total: Sum, model: AbstractModel, position: Float[Array, " d"]
 ) -> tuple[Sum, tuple[Array, Array]]:

@@ -12,8 +12,7 @@ have no bias at any stable ε < 4/√λ. Friction is solved exactly: any γ is s
 Leimkuhler–Matthews dynamics with step size ε²/4.
 
 Gradient noise of covariance V is corrected by ξ ~ N(0, I − (1 + c)²/(1 − c²) (ε²/16) V). The kick
-and the noise are not at the same place of a step, so the correction leaves an error of relative
-order ε².
+comes before the noise within a step, so a share of order ε² of the excess variance remains.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class Account:
         """Return the account with the noise of the run, and a doubt if the run ended early."""
         doubts = self.doubts
         if stopped_by is not None:
-            doubts += (f"{stopped_by} ended the run before it had the requested effective draws.",)
+            doubts += (f"{stopped_by} ended the run before its goal.",)
         return dataclasses.replace(self, doubts=doubts, inflation=_measured_inflation(run))
 
     def doubting(self, *doubts: str) -> Account:

@@ -24,7 +24,7 @@ _FALSE_ALARMS = 0.01  # probability that chains in equilibrium are found to disa
 _LARGEST_LIMIT = 1.1
 # With many short chains the halves of one chain say little. Groups of chains are compared instead.
 _MANY_CHAINS, _FEW_DRAWS, _GROUPS = 64, 200, 16
-_MOST_EXAMINED = 256  # parameters per criterion; ArviZ takes milliseconds for each
+_MOST_EXAMINED = 64  # parameters per criterion; ArviZ takes milliseconds for each
 
 
 def ess(positions: ArrayLike) -> Float[np.ndarray, " d"]:
@@ -83,7 +83,7 @@ class Agreement(NamedTuple):
     ess: Float[np.ndarray, " k"]
     """Effective draws of the examined parameters."""
     rhat: float
-    """R-hat of the worst parameter; NaN with one chain."""
+    """R-hat of the worst parameter; NaN with one chain of fewer than eight draws."""
     limit: float
     """Largest R-hat that chance explains for that parameter."""
     parameters: np.ndarray
@@ -102,7 +102,7 @@ def agreement(positions: Float[np.ndarray, "chains draws d"]) -> Agreement:
     freedom, m is the number of half chains and n their length. The largest of d such numbers grows
     with d. The limit is the larger of 1.01 and the value that the worst of all parameters exceeds
     in one run of a hundred. With many short chains, m groups of chains replace the half chains:
-    this is the nested R-hat of Margossian et al. (2024).
+    this is the nested R-hat of Margossian et al. (2024). A single chain is compared with itself.
 
     >>> import numpy as np
     >>> positions = np.random.default_rng(0).normal(size=(8, 500, 3))
@@ -116,7 +116,11 @@ def agreement(positions: Float[np.ndarray, "chains draws d"]) -> Agreement:
     chosen = positions if len(examined) == dim else positions[:, :, examined]
     effective = by_parameter(ess, chosen)
     if n_chains == 1:
-        return Agreement(effective, np.nan, np.nan, examined)
+        if n_draws < 8:
+            return Agreement(effective, np.nan, np.nan, examined)
+        half = n_draws // 2
+        chosen = np.concatenate([chosen[:, :half], chosen[:, half : 2 * half]])
+        n_chains, n_draws = 2, half
     if n_chains >= _MANY_CHAINS and n_draws < _FEW_DRAWS:
         groups, excess = _GROUPS, 0.0
         whole = n_chains // groups * groups
