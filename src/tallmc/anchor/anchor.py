@@ -178,7 +178,7 @@ def _anchor_at(
     """
 
     def to_device(values: ArrayLike) -> Array:
-        return jnp.asarray(values, passes.posterior.dtype)
+        return jnp.asarray(np.asarray(values, passes.posterior.dtype))
 
     position = to_device(at)
     potential, gradient = passes.value_and_gradient(position)

@@ -27,7 +27,7 @@ class CountedPasses:
     """Potential, gradient and Hessian as float64 arrays on the host, with a count of the rows read.
 
     With `share < 1` a pass reads n of the N rows, chosen at random, and the potential is the
-    estimate f₀ + (N/n) Σ f_i. `share` is traced; changing it does not recompile.
+    estimate f₀ + (N/n) Σ f_i.
 
     With `double`, the passes run in float64 on a copy of the posterior, whatever its precision and
     JAX's setting.
@@ -67,7 +67,7 @@ class CountedPasses:
             return posterior.rows.reduce(
                 block_sum,
                 posterior.model,
-                jnp.asarray(position, posterior.dtype),
+                np.asarray(position, posterior.dtype),
                 width=posterior.width,
                 finish=finish,
                 subset=self._subset,
@@ -89,9 +89,10 @@ def double_passes(posterior: AbstractPosterior) -> CountedPasses | None:
     two_rows = jax.tree.map(
         lambda row: jax.ShapeDtypeStruct((2, *row.shape), row.dtype), copy.rows.row_shapes
     )
+    weights = jax.ShapeDtypeStruct((2,), np.float64)
     try:
         with jax.enable_x64(True):
-            jax.eval_shape(copy.model.block_hessian, copy.init, two_rows)
+            jax.eval_shape(copy.model.block_hessian, copy.init, two_rows, weights)
     except TypeError:
         return None
     return passes

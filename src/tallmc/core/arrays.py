@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -69,11 +70,17 @@ def _copy_to_device(array: np.ndarray | Array) -> Array:
     if array.nbytes < _LARGE_ARRAY_BYTES or jax.default_backend() != "cpu":
         return jnp.array(array)  # a copy: the user may write to the original
     array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
-    memory = np.empty(array.nbytes + _CACHE_LINE_BYTES, np.uint8)
-    offset = -memory.ctypes.data % _CACHE_LINE_BYTES
-    aligned = memory[offset : offset + array.nbytes].view(array.dtype).reshape(array.shape)
+    aligned = aligned_empty(array.shape, array.dtype)
     aligned[...] = array
     return jax.device_put(aligned)
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An array of NumPy that starts on a cache line. XLA on a CPU uses its memory as it is."""
+    n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = np.empty(n_bytes + _CACHE_LINE_BYTES, np.uint8)
+    offset = -memory.ctypes.data % _CACHE_LINE_BYTES
+    return memory[offset : offset + n_bytes].view(dtype).reshape(shape)
 
 
 def to_floats(parameter: str, values: Any, dtype: Any = None) -> Float[Array, ...]:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, PRNGKeyArray, UInt32
+from jaxtyping import Array, Float, Key, PRNGKeyArray, UInt32
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
@@ -26,9 +26,27 @@ def new_key(seed: int) -> PRNGKeyArray:
     return jax.random.key(seed, impl="threefry2x32")
 
 
-def key_of(words: UInt32[Array, " 2"]) -> PRNGKeyArray:
-    """A key made of two random words."""
+def key_of(words: UInt32[Any, "*k 2"]) -> Key[Array, "*k"]:
+    """Keys made of two random words each."""
     return jax.random.wrap_key_data(words, impl="threefry2x32")
+
+
+def fold_in(key: PRNGKeyArray, number: Any) -> PRNGKeyArray:
+    """`jax.random.fold_in`, with the same result."""
+    counter = jnp.asarray(number, jnp.uint32)
+    words = _threefry(jax.random.key_data(key), jnp.zeros_like(counter), counter)
+    return key_of(jnp.stack(words))
+
+
+def keys_on_host(seed: int, purpose: int, count: int) -> Key[Array, " count"]:
+    """`fold_in(fold_in(new_key(seed), purpose), k)` for k < count, without a compiled program."""
+    root = np.array([0, seed], np.uint32)
+    zero = np.zeros((), np.uint32)
+    with np.errstate(over="ignore"):
+        of_purpose = np.stack(_threefry(root, zero, np.uint32(purpose)))
+        numbers = np.arange(count, dtype=np.uint32)
+        words = np.stack(_threefry(of_purpose, np.zeros_like(numbers), numbers), axis=-1)
+    return key_of(words)
 
 
 def random_words(
@@ -60,15 +78,13 @@ def standard_normal(
     return (np.sqrt(np.array(2, dtype)) * lax.erf_inv(uniform)).reshape(shape)
 
 
-def _threefry(
-    key: UInt32[Array, " 2"], high: UInt32[Array, "*k"], low: UInt32[Array, "*k"]
-) -> list[UInt32[Array, "*k"]]:
-    """Threefry-2x32 with 20 rounds."""
-    keys = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(_PARITY))
+def _threefry(key: UInt32[Any, " 2"], high: UInt32[Any, "*k"], low: UInt32[Any, "*k"]) -> list[Any]:
+    """Threefry-2x32 with 20 rounds, of JAX's or of NumPy's arrays."""
+    keys = (key[0], key[1], key[0] ^ key[1] ^ np.uint32(_PARITY))
     a, b = high + keys[0], low + keys[1]
     for group in range(5):
         for rotation in _ROTATIONS[group % 2]:
             a = a + b
             b = (b << rotation | b >> (32 - rotation)) ^ a
-        a, b = a + keys[(group + 1) % 3], b + keys[(group + 2) % 3] + jnp.uint32(group + 1)
+        a, b = a + keys[(group + 1) % 3], b + keys[(group + 2) % 3] + np.uint32(group + 1)
     return [a, b]

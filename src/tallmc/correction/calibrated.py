@@ -12,7 +12,7 @@ import dataclasses
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from ..core.linear_maps import AbstractLinearMap
 from ..gradient.base import AbstractGradient
@@ -89,12 +89,17 @@ class Calibrated(AbstractNoiseEstimate, AbstractPeriodic):
 
 
 def _moments(
-    rows: RowBlock, noise: Calibrated, positions: Float[Array, "chains d"], n_rows: int
+    rows: RowBlock,
+    counted: Bool[Array, " n"],
+    noise: Calibrated,
+    positions: Float[Array, "chains d"],
+    n_rows: int,
 ) -> tuple[Float[Array, "chains d"], Float[Array, "chains ..."]]:
     """Σ ∇f_i and the second moment of Cᵀ∇f_i over a block, per chain."""
 
     def moments_at(position: Float[Array, " d"]) -> tuple[Array, Array]:
         gradients = noise.model.expand(noise.model.row_gradients(position, rows), rows)
+        gradients = jnp.where(counted[:, None], gradients, 0)
         return jnp.sum(gradients, axis=0), second_moment(
             noise.geometry.pull(gradients), noise.shape
         )

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.scipy.special import logsumexp
-from jaxtyping import Array, ArrayLike, Float, PyTree
+from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
 from ..core.arrays import check_numeric
 from ..core.errors import InvalidInput
@@ -95,9 +95,9 @@ def _loss_sums(model: AbstractModel, positions: Float[Array, "K d"], rows: Resid
 
 
 def _block_loss(
-    rows: RowBlock, model: AbstractModel, position: Float[Array, " d"]
+    rows: RowBlock, counted: Bool[Array, " n"], model: AbstractModel, position: Float[Array, " d"]
 ) -> tuple[Array, Array]:
-    return split_sum(model.row_potentials(position, rows))
+    return split_sum(jnp.where(counted, model.row_potentials(position, rows), 0))
 
 
 def _merge_parts(total: Sum, model: AbstractModel, position: Float[Array, " d"]) -> Sum:

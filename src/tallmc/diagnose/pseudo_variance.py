@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Bool, Float, PRNGKeyArray
 
 from ..core.errors import InvalidInput, check_int
 from ..core.linear_maps import AbstractLinearMap, IdentityMap
@@ -182,6 +182,7 @@ def _memory_at_start(kernel: Kernel, source: AbstractRows) -> Memory:
 def _spread_sums(
     rows: RowBlock,
     beside: tuple[Array, Array],
+    counted: Bool[Array, " n"],
     kernel: Kernel,
     position: Float[Array, " d"],
     memory: Memory,
@@ -189,6 +190,7 @@ def _spread_sums(
 ) -> tuple[Array, Array, Array]:
     """Σ a_i ‖Cᵀr_i‖² as the two parts of `split_sum`, and Σ Cᵀr_i over the rows with a_i > 0."""
     indices, coefficient = beside
+    coefficient = jnp.where(counted, coefficient, 0)
     residuals = kernel.gradient.residuals(position, rows, indices, memory.gradient)
     pulled = geometry.pull(kernel.model.expand(residuals, rows))
     squares = split_sum(coefficient * jnp.sum(pulled**2, axis=1))

@@ -56,7 +56,7 @@ class FisherMetric(AbstractMetric):
     """N/K."""
 
     def __call__(self, position: Float[Array, " d"]) -> Float[Array, "d d"]:
-        curvature = self.model.block_hessian(position, self.rows)
+        curvature = self.model.block_hessian(position, self.rows, jnp.ones_like(self.rows.y))
         return self.scale * curvature + jax.hessian(self.model.prior_potential)(position)
 
 

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..core.pytrees import stacked
+from ..core.random import fold_in
 from ..correction.base import AbstractNoiseEstimate
 from ..dynamics.base import AbstractDynamics
 from ..gradient.base import AbstractGradient
@@ -27,6 +27,8 @@ from ..models.posterior import AbstractPosterior
 from ..rows.base import AbstractRows
 from ..schedule.base import AbstractSchedule
 from ..subsample.selection import AbstractSelection, Estimate, Memory, Transition
+
+_ROWS_PURPOSE, _NOISE_PURPOSE, _INIT_PURPOSE = 0, 1, 2  # of keys that are derived from one key
 
 
 class Drawn(eqx.Module):
@@ -121,9 +123,17 @@ class AbstractKernel(eqx.Module):
 
     @abc.abstractmethod
     def init(
-        self, key: PRNGKeyArray, position: Float[Array, " d"], memory: Any, source: AbstractRows
+        self,
+        key: PRNGKeyArray,
+        position: Float[Array, " d"],
+        memory: Any,
+        gathered: Gathered,
+        source: AbstractRows,
     ) -> ChainState:
-        """The state of a chain that starts at `position` with this memory."""
+        """The state of a chain that starts at `position` with this memory.
+
+        `gathered` is the supply of one step, made with the same key.
+        """
 
     @abc.abstractmethod
     def renew(self, chains: ChainState, source: AbstractRows) -> ChainState:
@@ -139,7 +149,11 @@ class AbstractKernel(eqx.Module):
 
     @abc.abstractmethod
     def step(
-        self, state: ChainState, gathered: Gathered, step: Int[Array, ""], source: AbstractRows
+        self,
+        state: ChainState,
+        gathered: Gathered,
+        step: Int[Array, ""],
+        source: AbstractRows,
     ) -> KernelStep:
         """Take one step."""
 
@@ -192,17 +206,20 @@ class Kernel(AbstractKernel):
         return Memory(self.gradient.start(positions, source), None, noise)
 
     def init(
-        self, key: PRNGKeyArray, position: Float[Array, " d"], memory: Memory, source: AbstractRows
+        self,
+        key: PRNGKeyArray,
+        position: Float[Array, " d"],
+        memory: Memory,
+        gathered: Gathered,
+        source: AbstractRows,
     ) -> ChainState:
-        draw_key, dynamics_key = jax.random.split(key)
-        drawn = jax.tree.map(lambda leaf: leaf[0], self.draw(draw_key, 1))
-        gathered = self.selection.gather(drawn.selection, source)
-        memory = Memory(memory.gradient, self.selection.start(gathered), memory.noise)
+        memory = Memory(memory.gradient, self.selection.start(gathered.selection), memory.noise)
 
         def evaluate(at: Float[Array, " d"], transition: Transition | None) -> Estimate:
-            return self.estimate(at, gathered, source, memory, transition)
+            return self.estimate(at, gathered.selection, source, memory, transition)
 
-        return ChainState(self.dynamics.init(dynamics_key, position, evaluate), memory)
+        init_key = fold_in(key, _INIT_PURPOSE)
+        return ChainState(self.dynamics.init(init_key, position, evaluate), memory)
 
     def renew(self, chains: ChainState, source: AbstractRows) -> ChainState:
         return ChainState(
@@ -221,9 +238,8 @@ class Kernel(AbstractKernel):
         return Memory(gradient, memory.selection, noise)
 
     def draw(self, key: PRNGKeyArray, steps: int) -> Drawn:
-        rows_key, noise_key = jax.random.split(key)
-        noise = self.dynamics.noise(noise_key, steps, self.model.init)
-        return Drawn(self.selection.draw(rows_key, steps), noise)
+        noise = self.dynamics.noise(fold_in(key, _NOISE_PURPOSE), steps, self.model.init)
+        return Drawn(self.selection.draw(fold_in(key, _ROWS_PURPOSE), steps), noise)
 
     def gather(self, drawn: Drawn, source: AbstractRows) -> Gathered:
         return Gathered(self.selection.gather(drawn.selection, source), drawn.noise)
@@ -245,7 +261,11 @@ class Kernel(AbstractKernel):
         return self.noise_estimate.measured(self.gradient, position, estimate, memory)
 
     def step(
-        self, state: ChainState, gathered: Gathered, step: Int[Array, ""], source: AbstractRows
+        self,
+        state: ChainState,
+        gathered: Gathered,
+        step: Int[Array, ""],
+        source: AbstractRows,
     ) -> KernelStep:
         def evaluate(at: Float[Array, " d"], transition: Transition | None) -> Estimate:
             return self.estimate(at, gathered.selection, source, state.memory, transition)

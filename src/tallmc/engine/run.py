@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
@@ -20,37 +19,23 @@ from jaxtyping import Array, Float, Key
 from ..core.interrupts import ReceivedSignal, held_back
 from ..core.outcome import Outcome
 from ..core.pytrees import named_leaves, with_leaves
-from ..core.random import new_key
+from ..core.random import keys_on_host
 from ..core.supervision import checkpoint
 from ..statistics.moments import moments
 from .call_length import SECONDS_PER_CALL, CallLength
+from .chains import Chains
 from .kernel import AbstractKernel, BoundKernel
-from .loop import (
-    Record,
-    RecordedSteps,
-    RunState,
-    Window,
-    advance,
-    advance_in_block,
-    block_steps,
-    draw_block,
-    start_run,
-)
+from .loop import Record, RecordedSteps, RunState, Window
 from .sinks import AbstractDrawSink, DrawBlock, MemorySink, Snapshot, joined
+from .supply import Supply
 
-_SLOT_BYTES = 2**24
-_MOST_SLOT_BYTES = 2**28  # for a whole block of many chains
-_MOST_SLOTS = 2**14
+_MOST_SLOT_BYTES = 2**28  # of the draws that one call records
 _MOST_ROWS_PER_CALL = 2**30
-# A call that ends within a block discards the rest of the block's randomness. Keeping it costs more
-# per step, and pays if a block serves more than this many calls.
-_CALLS_PER_REUSED_BLOCK = 4
 
 
 def chain_keys(seed: int, n_chains: int, purpose: int = 0) -> Key[Array, " chains"]:
     """One key per chain. The key of chain k does not depend on the number of chains."""
-    root = jax.random.fold_in(new_key(seed), purpose)
-    return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(root, jnp.arange(n_chains))
+    return keys_on_host(seed, purpose, n_chains)
 
 
 class Run:
@@ -66,6 +51,7 @@ class Run:
     - `sink`: receives the draws; memory by default.
     - `record`: returns further values to record per step, by name.
     - `memory`: what each chain has learned before, stacked; None starts anew.
+    - `merged`: whether each step covers the time of two steps of the same keys (see `Supply`).
     """
 
     def __init__(
@@ -79,48 +65,47 @@ class Run:
         sink: AbstractDrawSink | None = None,
         record: Record | None = None,
         memory: Any = None,
+        merged: bool = False,
     ):
         self.kernel: AbstractKernel = bound.kernel
-        self.rows, self._chain_axes = bound.rows, bound.chain_axes
-        self.keys, self.start, self.burn_in, self.thin = keys, start, burn_in, thin
+        self.rows = bound.rows
+        self.start, self.burn_in, self.thin = start, burn_in, thin
         self.sink = MemorySink() if sink is None else sink
-        self.record = record
-        learned = self.kernel.start_memory(start, self.rows) if memory is None else memory
-        self.state: RunState = start_run(
-            self.kernel, self.rows, keys, start, learned, self._chain_axes
+        self._chains = Chains(
+            Supply(self.kernel, self.rows, bound.chain_axes, merged), keys, record
         )
+        learned = self.kernel.start_memory(start, self.rows) if memory is None else memory
+        self._chains.start(start, learned)
         if memory is not None:
             self.state = eqx.tree_at(lambda state: state.chains.memory, self.state, memory)
         self.sampled_in_burn_in = int(self.kernel.schedule.sampled(burn_in))
         self.draws, self.n_steps = draws, int(self._steps_until(draws))
         n_chains, dim = start.shape
-        # Independent of `draws`, so another number of draws does not recompile.
-        bytes_per_slot = n_chains * dim * start.dtype.itemsize
-        every, block = self.kernel.renewed_every, block_steps(self.kernel, self.rows)
-        slots_of_block = min(-(-block // thin), _MOST_SLOT_BYTES // bytes_per_slot)
-        self.slots = max(slots_of_block, _SLOT_BYTES // bytes_per_slot)
-        self.slots = max(1, min(_MOST_SLOTS, self.slots))
-        if every is not None:
-            self.slots = min(self.slots, every)
-        self._reuses_blocks = every is not None and every * _CALLS_PER_REUSED_BLOCK < block
+        self.block = self._chains.supply.steps
+        """K, the number of steps of a block."""
+        # Independent of `draws` and `thin`, so another number does not recompile.
+        fitting = _MOST_SLOT_BYTES // (n_chains * dim * start.dtype.itemsize)
+        self.slots = max(1, min(self.block, fitting))
         self.step = 0
         self.seconds = 0.0
         """Time spent in steps, including earlier processes."""
         self.rows_before = np.full(n_chains, self.kernel.rows_at_start(), np.int64)
         self._call_length: CallLength | None = None
-        self._drawn_block: tuple[int, Any] | None = None
         self._recent: list[DrawBlock] = []
 
+    @property
+    def state(self) -> RunState:
+        """The states of all chains, stacked."""
+        return self._chains.state
+
+    @state.setter
+    def state(self, state: RunState) -> None:
+        self._chains.state = state
+
     def compile(self) -> None:
-        """Compile the loop, and measure how long it takes to draw a block."""
-        jax.block_until_ready(self._advance(self._window(0, 0))[1].positions)
-        draw_seconds = 0.0
-        if self.kernel.renewed_every is None:
-            began = time.perf_counter()
-            # No step, but the block of step 0 is drawn.
-            jax.block_until_ready(self._advance(self._window(1, 1))[1].positions)
-            draw_seconds = time.perf_counter() - began
-        self._call_length = CallLength(block_steps(self.kernel, self.rows), draw_seconds)
+        """Compile the loop."""
+        self._chains.compile(self._window(self.step, self.step))
+        self._call_length = CallLength(self.block)
 
     def run_to(self, draws: int, after_call: Callable[[], None] | None = None) -> None:
         """Run until `draws` draws per chain are complete.
@@ -186,7 +171,7 @@ class Run:
 
     def outcomes(self) -> tuple[Outcome, ...]:
         """The outcome of each chain so far."""
-        return tuple(Outcome(int(code)) for code in np.asarray(self.state.outcome))
+        return tuple(Outcome(int(code)) for code in self._chains.outcomes())
 
     def last_positions(self) -> Float[Array, "chains d"]:
         """The current position of each chain."""
@@ -225,7 +210,7 @@ class Run:
         while self.step < self.n_steps:
             first, call_began = self.step, time.perf_counter()
             done = self._run_calls(length.next(first))
-            length.learn(first, done, time.perf_counter() - call_began)
+            length.learn(done, time.perf_counter() - call_began)
             self.sink.settle(self.snapshot)
             self.seconds += time.perf_counter() - call_began
             if self._all_failed():
@@ -238,70 +223,66 @@ class Run:
                 return
 
     def _run_calls(self, steps: int) -> int:
-        """Run at most `steps` steps; passes that become due divide them into several calls.
+        """Run at most `steps` steps. Blocks and due passes divide them into several calls.
 
-        The time limit keeps the run responsive to Ctrl-C where passes are long.
+        The time limit keeps the run responsive to Ctrl-C where calls are long.
         """
         self._recent, first, began = [], self.step, time.perf_counter()
+        records: list[DrawBlock] = []
         last = min(self.step + steps, self.n_steps)
-        while self.step < last:
-            self._run_call(last - self.step)
-            late = time.perf_counter() - began > SECONDS_PER_CALL
-            if self.kernel.renewed_every is None or late or self._all_failed():
-                break
+        try:
+            while self.step < last:
+                records.append(self._run_call(last - self.step))
+                if time.perf_counter() - began > SECONDS_PER_CALL or self._all_failed():
+                    break
+        finally:
+            if records:
+                self._add(joined(records))
         return self.step - first
 
-    def _run_call(self, steps: int) -> None:
-        """Call the loop once: at most `steps` steps, and at most as many draws as slots."""
+    def _run_call(self, steps: int) -> DrawBlock:
+        """Call the loop once: at most `steps` steps of one block, and as many draws as slots."""
         before = self._completed(self.step)
         fitting = int(self._steps_until(before + self.slots)) - self.step
         countable = max(1, _MOST_ROWS_PER_CALL // self.kernel.most_rows)
-        steps = min(
-            steps, self.n_steps - self.step, fitting, countable, self._steps_to_end_of_call()
-        )
+        steps = min(steps, fitting, countable, self._steps_to_end_of_call())
         if self.kernel.due(self.step):
-            renewed = self.kernel.renew(self.state.chains, self.rows)
-            self.state = RunState(renewed, self.state.outcome, self.state.failed_at)
-        state, recorded = self._advance(self._window(self.step, self.step + steps))
+            state = self.state
+            renewed = self.kernel.renew(state.chains, self.rows)
+            self.state = RunState(renewed, state.outcome, state.failed_at)
+        recorded = self._chains.advance(self._window(self.step, self.step + steps))
         new = self._completed(self.step + steps) - before
-        self._stat_kinds = {
-            name: (values.shape[2:], values.dtype) for name, values in recorded.stats.items()
-        }
-        self._keep(recorded, new)
+        draws = self._kept(recorded, new)
         fixed = self.kernel.rows_per_step
         touched = np.asarray(recorded.n_rows, np.int64) if fixed is None else fixed * steps
         self.rows_before = self.rows_before + touched
-        self.state, self.step = state, self.step + steps
+        self.step += steps
+        return draws
 
     def _steps_to_end_of_call(self) -> int:
-        """Steps until a pass over all rows is due or the current block of randomness ends."""
-        every = self.kernel.renewed_every
-        if every is None:
-            return self.n_steps
-        until_due = every - self.step % every
-        if not self._reuses_blocks:
-            return until_due
-        block = block_steps(self.kernel, self.rows)
-        return min(until_due, block - self.step % block)
+        """Steps until the block ends or a pass over all rows is due."""
+        to_end, every = self.block - self.step % self.block, self.kernel.renewed_every
+        return to_end if every is None else min(to_end, every - self.step % every)
 
-    def _keep(self, recorded: RecordedSteps, new: int) -> None:
+    def _kept(self, recorded: RecordedSteps, new: int) -> DrawBlock:
+        """The first `new` records, with rows counted from the start of the run."""
         # Copy, because a view would keep the whole record alive.
         stats = {
             name: np.array(np.asarray(values)[:new].swapaxes(0, 1))
             for name, values in recorded.stats.items()
         }
+        self._stat_kinds = {name: (kept.shape[2:], kept.dtype) for name, kept in stats.items()}
         if "n_row_evals" in stats:
             stats["n_row_evals"] = stats["n_row_evals"] + self.rows_before[:, None]
-        self._add(np.array(np.asarray(recorded.positions)[:new].transpose(1, 0, 2)), stats)
+        return DrawBlock(np.array(np.asarray(recorded.positions)[:new].transpose(1, 0, 2)), stats)
 
-    def _add(self, positions: np.ndarray, recorded: dict[str, np.ndarray]) -> None:
+    def _add(self, recorded: DrawBlock) -> None:
         """Add draws to the sink with the recorded statistics and those known from the step."""
+        positions = recorded.positions
         shape, first = positions.shape[:2], self.sink.n_draws + 1
         steps_taken = self._steps_until(np.arange(first, first + shape[1]))
-        # Always evaluate at `slots` steps, because another number would compile another program.
-        asked = np.resize(steps_taken - 1, self.slots)
-        step_size = np.asarray(self.kernel.schedule(jnp.asarray(asked)))[: shape[1]]
-        stats = {"step_size": np.broadcast_to(step_size, shape)} | recorded
+        stats = {"step_size": np.broadcast_to(self._step_sizes(steps_taken - 1), shape)}
+        stats |= recorded.stats
         fixed = self.kernel.rows_per_step
         if fixed is not None:
             stats["batch_size"] = np.broadcast_to(np.int64(fixed), shape)
@@ -313,8 +294,18 @@ class Run:
         self._recent.append(block)
         self.sink.add(block)
 
+    def _step_sizes(self, steps: np.ndarray) -> np.ndarray:
+        """ε_t, evaluated at a fixed number of steps at a time: another number would recompile."""
+        pieces = [
+            np.asarray(self.kernel.schedule(jnp.asarray(np.resize(piece, self.block))))[
+                : len(piece)
+            ]
+            for piece in np.split(steps, range(self.block, len(steps), self.block))
+        ]
+        return np.concatenate(pieces)
+
     def _all_failed(self) -> bool:
-        return bool(np.all(np.asarray(self.state.outcome) != Outcome.OK))
+        return bool(np.all(self._chains.outcomes() != Outcome.OK))
 
     def _fill_with_nan(self) -> None:
         """All chains have failed: fill the remaining draws with NaN; no more rows are touched."""
@@ -327,23 +318,8 @@ class Run:
             }
             if "n_row_evals" in stats:
                 stats["n_row_evals"] = stats["n_row_evals"] + self.rows_before[:, None]
-            self._add(np.full((n_chains, new, dim), np.nan, self.start.dtype), stats)
+            self._add(DrawBlock(np.full((n_chains, new, dim), np.nan, self.start.dtype), stats))
             self.sink.settle(self.snapshot)
 
     def _window(self, first: int, stop: int) -> Window:
         return Window.of(first, stop, self.burn_in, self.thin, self.slots)
-
-    def _advance(self, window: Window) -> tuple[RunState, RecordedSteps]:
-        kernel, rows, keys = self.kernel, self.rows, self.keys
-        if not self._reuses_blocks:
-            return advance(kernel, rows, keys, self.state, window, self.record, self._chain_axes)
-        number = self.step // block_steps(kernel, rows)
-        if self._drawn_block is None or self._drawn_block[0] != number:
-            self._drawn_block = (
-                number,
-                draw_block(kernel, rows, keys, jnp.int32(number), self._chain_axes),
-            )
-        supply = self._drawn_block[1]
-        return advance_in_block(
-            kernel, rows, keys, self.state, supply, window, self.record, self._chain_axes
-        )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from ..models.base import AbstractModel
 from ..rows.base import AbstractRows, RowBlock
@@ -20,10 +19,12 @@ def row_gradient_sums(
 
 
 def _block_sums(
-    rows: RowBlock, model: AbstractModel, positions: Float[Array, "chains d"]
+    rows: RowBlock,
+    counted: Bool[Array, " n"],
+    model: AbstractModel,
+    positions: Float[Array, "chains d"],
 ) -> Float[Array, "chains d"]:
-    ones = jnp.ones(jax.tree.leaves(rows)[0].shape[0], model.dtype)
-    batch = Batch(rows, ones)
+    batch = Batch(rows, counted.astype(model.dtype))
     return jax.vmap(lambda position: model.sum_remainders(0, position, position, batch))(positions)
 
 

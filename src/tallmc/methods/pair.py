@@ -5,6 +5,9 @@ same noise, (η₁ + η₂)/√2 for the coarse chain, and the coarse step sees 
 step. The chains stay close together, so the difference of their averages has far less Monte-Carlo
 error than either average. Each chain alone has the law of its own step size.
 
+The coarse and the fine chains are two runs with the same keys, and run the same compiled programs
+as the chains of the method.
+
 A bias c₁ε + c₂ε² + … makes the averages differ by c₁ε/2 + ¾c₂ε². Twice the difference has the whole
 first term of the coarse chain's bias and more than its second term. A bias that does not vanish
 with the step size remains unseen (`DynamicsChoice.unseen_by_pairs`).
@@ -15,162 +18,16 @@ from __future__ import annotations
 from typing import Any
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float
 
 from ..core.outcome import Outcome
-from ..core.pytrees import stacked
-from ..engine.kernel import (
-    AbstractKernel,
-    BoundKernel,
-    ChainState,
-    Drawn,
-    Gathered,
-    Kernel,
-    KernelStep,
-)
+from ..engine.kernel import BoundKernel
 from ..engine.run import Run, chain_keys
-from ..models.base import AbstractModel
-from ..rows.base import AbstractRows
-from ..schedule import Constant, in_precision
-from ..schedule.base import AbstractSchedule
+from ..schedule import halved
 from .account import Bias
 
 _PAIRS_PURPOSE = 2  # separates the keys of pairs from the keys of the run
-
-
-class PairMotion(eqx.Module):
-    """State of the dynamics of both chains of a pair."""
-
-    position: Float[Array, "*chains twice_d"]
-    """Position of the coarse chain, then of the fine chain."""
-    each: Any
-    """Both motions, stacked along a leading axis."""
-
-
-class PairKernel(AbstractKernel):
-    """Two chains of one kernel. A step is one step of the coarse chain and two of the fine one."""
-
-    kernel: Kernel
-    """The kernel of both chains; `step` sets its step size."""
-    schedule: AbstractSchedule
-    """Step size of the coarse chain."""
-    rest: Float[Array, " twice_d"]
-
-    @classmethod
-    def of(cls, kernel: Kernel) -> PairKernel:
-        step_size = in_precision(Constant(1.0), kernel.rest.dtype)
-        at_any_step = eqx.tree_at(lambda k: k.schedule, kernel, step_size)
-        rest = jnp.concatenate([kernel.rest, kernel.rest])
-        return cls(kernel=at_any_step, schedule=kernel.schedule, rest=rest)
-
-    @property
-    def model(self) -> AbstractModel:
-        return self.kernel.model
-
-    @property
-    def rows_per_step(self) -> int | None:
-        return None if self.kernel.rows_per_step is None else 3 * self.kernel.rows_per_step
-
-    @property
-    def rows_ahead(self) -> int:
-        return 2 * self.kernel.rows_ahead
-
-    @property
-    def most_rows(self) -> int:
-        return 3 * self.kernel.most_rows
-
-    @property
-    def renewed_every(self) -> int | None:
-        return self.kernel.renewed_every
-
-    def passes_before(self, step: np.ndarray) -> np.ndarray:
-        return 2 * self.kernel.passes_before(step)
-
-    def rows_at_start(self) -> int:
-        return 2 * self.kernel.rows_at_start()
-
-    def start_memory(self, positions: Float[Array, "chains twice_d"], source: AbstractRows) -> Any:
-        return _paired(self.kernel.start_memory(_each_chain(positions), source))
-
-    def init(
-        self,
-        key: PRNGKeyArray,
-        position: Float[Array, " twice_d"],
-        memory: Any,
-        source: AbstractRows,
-    ) -> ChainState:
-        init = jax.vmap(self.kernel.init, in_axes=(None, 0, 0, None))
-        both = init(key, position.reshape(2, -1), memory, source)
-        return ChainState(PairMotion(position, both.motion), both.memory)
-
-    def renew(self, chains: ChainState, source: AbstractRows) -> ChainState:
-        memory = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), chains.memory)
-        renewed = self.kernel.renewed_memory(memory, _each_chain(chains.position), source)
-        return ChainState(chains.motion, _paired(renewed))
-
-    def draw(self, key: PRNGKeyArray, steps: int) -> Drawn:
-        drawn = self.kernel.draw(key, 2 * steps)
-        return jax.tree.map(lambda leaf: leaf.reshape(steps, 2, *leaf.shape[1:]), drawn)
-
-    def gather(self, drawn: Drawn, source: AbstractRows) -> Gathered:
-        return self.kernel.gather(drawn, source)
-
-    def step(
-        self, state: ChainState, gathered: Gathered, step: Int[Array, ""], source: AbstractRows
-    ) -> KernelStep:
-        first, second = (jax.tree.map(lambda leaf, k=k: leaf[k], gathered) for k in (0, 1))
-        coarse = self.kernel.dynamics
-        dynamics, axes = stacked([coarse, coarse.finer()])
-        step_sizes = self.schedule(step) * jnp.array([1.0, 0.5], self.rest.dtype)
-        noise = coarse.merged_noise(first.noise, second.noise)
-        noises = jax.tree.map(lambda *of_both: jnp.stack(of_both), noise, first.noise)
-
-        def move(
-            dynamics: Any, motion: Any, memory: Any, noise: Any, step_size: Array
-        ) -> KernelStep:
-            kernel = eqx.tree_at(
-                lambda k: (k.dynamics, k.schedule.step_size), self.kernel, (dynamics, step_size)
-            )
-            supply = Gathered(first.selection, noise)
-            return kernel.step(ChainState(motion, memory), supply, step, source)
-
-        both = jax.vmap(move, in_axes=(axes, 0, 0, 0, 0))(
-            dynamics, state.motion.each, state.memory, noises, step_sizes
-        )
-        halfway = jax.tree.map(lambda leaf: leaf[1], both.state)
-        finer = eqx.tree_at(
-            lambda k: (k.dynamics, k.schedule.step_size),
-            self.kernel,
-            (coarse.finer(), step_sizes[1]),
-        )
-        last = finer.step(halfway, second, step, source)
-        motion, memory = jax.tree.map(
-            lambda leaf, new: leaf.at[1].set(new),
-            (both.state.motion, both.state.memory),
-            (last.state.motion, last.state.memory),
-        )
-        stats = {name: last.stats[name] for name in ("grad_noise",) if name in last.stats}
-        if self.rows_per_step is None:
-            rows = jnp.sum(both.stats["batch_size"]) + last.stats["batch_size"]
-            stats["batch_size"] = rows.astype(jnp.int32)
-        outcome = jnp.maximum(
-            jnp.max(jnp.asarray(both.outcome, jnp.int32)), jnp.asarray(last.outcome, jnp.int32)
-        )
-        gradient = jnp.concatenate([both.gradient[0], last.gradient])
-        pair = PairMotion(motion.position.reshape(-1), motion)
-        return KernelStep(ChainState(pair, memory), stats, outcome, gradient)
-
-
-def _each_chain(positions: Float[Array, "chains twice_d"]) -> Float[Array, "twice_chains d"]:
-    return positions.reshape(2 * len(positions), -1)
-
-
-def _paired(of_chains: Any) -> Any:
-    """Arrays of single chains, as arrays with a leading axis of pairs."""
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, 2, *leaf.shape[1:]), of_chains)
 
 
 class PairRun:
@@ -197,28 +54,49 @@ class PairRun:
         seed: int = 0,
         memory: Any = None,
     ):
-        pair = BoundKernel(PairKernel.of(bound.composition), bound.posterior)
-        both = jnp.concatenate([start, start], axis=1)
-        if memory is not None:
-            memory = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf], axis=1), memory)
         keys = chain_keys(seed, len(start), _PAIRS_PURPOSE)
-        self.run = Run(pair, keys, both, burn_in, thin, draws, memory=memory)
-        self.run.run_to(draws)
+        composition = bound.composition
+        finer = eqx.tree_at(
+            lambda kernel: (kernel.schedule, kernel.dynamics),
+            composition,
+            (halved(composition.schedule), composition.dynamics.finer()),
+        )
+        self.coarse = Run(bound, keys, start, burn_in, thin, draws, memory=memory, merged=True)
+        self.fine = Run(
+            BoundKernel(finer, bound.posterior),
+            keys,
+            start,
+            2 * burn_in,
+            2 * thin,
+            draws,
+            memory=memory,
+        )
+        self.run_to(draws)
+
+    def run_to(self, draws: int) -> None:
+        """Run until each chain has this many draws."""
+        for run in (self.coarse, self.fine):
+            run.run_to(draws)
+
+    @property
+    def draws(self) -> int:
+        """Draws per chain."""
+        return self.coarse.completed
 
     @property
     def failed(self) -> bool:
         """Whether a chain failed before the end."""
-        return any(outcome is not Outcome.OK for outcome in self.run.outcomes())
+        outcomes = (*self.coarse.outcomes(), *self.fine.outcomes())
+        return any(outcome is not Outcome.OK for outcome in outcomes)
 
     @property
     def n_row_evals(self) -> int:
         """Rows touched."""
-        return self.run.rows_touched()
+        return self.coarse.rows_touched() + self.fine.rows_touched()
 
     def positions(self) -> tuple[np.ndarray, np.ndarray]:
         """The draws of the coarse chains and of the fine chains."""
-        coarse, fine = np.split(self.run.positions().astype(np.float64), 2, axis=2)
-        return coarse, fine
+        return self.coarse.positions().astype(np.float64), self.fine.positions().astype(np.float64)
 
     def bias(self, batches: int = 8) -> Bias:
         """Bias of the coarse chains; `batches` per chain give its error."""

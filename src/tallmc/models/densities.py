@@ -135,8 +135,10 @@ class DensityModel(AbstractModel):
     def norms(self, compact: Float[Array, "n d"], rows: RowBlock) -> Float[Array, " n"]:
         return jnp.linalg.norm(compact, axis=1)
 
-    def block_hessian(self, position: Float[Array, " d"], rows: RowBlock) -> Float[Array, "d d"]:
-        return jax.hessian(lambda at: jnp.sum(self.row_potentials(at, rows)))(position)
+    def block_hessian(
+        self, position: Float[Array, " d"], rows: RowBlock, weights: Float[Array, " n"]
+    ) -> Float[Array, "d d"]:
+        return jax.hessian(lambda at: dot(weights, self.row_potentials(at, rows)))(position)
 
     def curvature_norms(
         self, position: Float[Array, " d"], factor: Float[Array, "d k"], rows: RowBlock

@@ -147,9 +147,9 @@ class GeneralisedLinear(AbstractModel):
         return jnp.abs(compact) * jnp.linalg.norm(rows.x, axis=1)
 
     def block_hessian(
-        self, position: Float[Array, " d"], rows: Observations
+        self, position: Float[Array, " d"], rows: Observations, weights: Float[Array, " n"]
     ) -> Float[Array, "d d"]:
-        curvature = self.family.curvature(dot(rows.x, position), rows.y)
+        curvature = weights * self.family.curvature(dot(rows.x, position), rows.y)
         return dot((rows.x * curvature[:, None]).T, rows.x)
 
     def curvature_norms(

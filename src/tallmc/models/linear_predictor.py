@@ -139,11 +139,11 @@ class AbstractLinearPredictor(AbstractModel):
         return jnp.sqrt(squares)
 
     def block_hessian(
-        self, position: Float[Array, " d"], rows: Observations
+        self, position: Float[Array, " d"], rows: Observations, weights: Float[Array, " n"]
     ) -> Float[Array, "d d"]:
         def column(along: Float[Array, " d"]) -> Float[Array, " d"]:
             _, change = self._slopes_along(position, self.predictors(along, rows), rows)
-            return self.combine(change, rows, jnp.ones_like(rows.y))
+            return self.combine(change, rows, weights)
 
         return lax.map(column, jnp.eye(self.dim, dtype=self.dtype))
 

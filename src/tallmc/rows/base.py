@@ -83,12 +83,13 @@ class AbstractRows(eqx.Module):
 
         **Arguments:**
 
-        - `block_sum`: `block_sum(rows, *args)` is the sum over one block of rows. Define it at
-          module level, so that a second call reuses the compiled program.
+        - `block_sum`: `block_sum(rows, counted, *args)` is the sum over those rows of a block for
+          which `counted` is true. Define it at module level, so that a second call reuses the
+          compiled program.
         - `args`: further arguments of `block_sum`. Arrays in `args` are traced.
         - `width`: how many floats the computation needs per row. It sets the block size.
-        - `beside`: arrays with one entry per row. If given, `block_sum(rows, beside, *args)` gets
-          the entries of the block.
+        - `beside`: arrays with one entry per row. If given, `block_sum(rows, beside, counted,
+          *args)` gets the entries of the block.
         - `finish`: `finish(sum, *args)` turns the `Sum` into the result.
         - `subset`: the blocks to visit; by default all blocks.
 
@@ -116,6 +117,17 @@ class AbstractRows(eqx.Module):
     @abc.abstractmethod
     def gather(self, draws: RowDraws) -> Batch:
         """The rows of these draws."""
+
+    @property
+    @abc.abstractmethod
+    def on_host(self) -> bool:
+        """Whether NumPy can read rows by number, with `gather_on_host`."""
+
+    @abc.abstractmethod
+    def gather_on_host(
+        self, indices: Int[np.ndarray, "*k n"], weights: Float[np.ndarray, "*k n"]
+    ) -> Batch:
+        """The rows of these draws, read by NumPy before the steps that use them."""
 
     @abc.abstractmethod
     def complete(self, batch: Batch) -> Batch:

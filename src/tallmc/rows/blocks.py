@@ -1,41 +1,80 @@
-"""Blocks of rows in a pass. The numbers of a block fit in cache, and its plain sum is accurate."""
+"""Blocks of rows in a pass. All blocks of a pass have the same shape.
+
+The numbers of a block fit in cache on a CPU, and its plain sum is accurate. The last block begins
+early enough to be whole: it repeats some rows of the block before it, which are not counted again.
+With fewer rows than a block has, a block is padded. The size of a block depends on the number of
+rows only if they are that few, so programs compiled for one data set serve others as well.
+"""
 
 from __future__ import annotations
 
-import equinox as eqx
-import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Int
+import dataclasses
 
-_BLOCK_FLOATS = 2**19
-_BLOCK_ROWS = 2**13
+import jax
+import numpy as np
+
+_BLOCK_FLOATS, _BLOCK_ROWS = 2**19, 2**13
+_GPU_BLOCK_FLOATS, _GPU_BLOCK_ROWS = 2**26, 2**20
 
 
 def block_rows(n_rows: int, width: int) -> int:
-    """Rows per block, for a computation that needs `width` floats per row."""
-    return max(1, min(n_rows, _BLOCK_ROWS, _BLOCK_FLOATS // max(1, width)))
+    """Rows per block, a power of two, for a computation that needs `width` floats per row."""
+    floats, most = (
+        (_BLOCK_FLOATS, _BLOCK_ROWS)
+        if jax.default_backend() == "cpu"
+        else (_GPU_BLOCK_FLOATS, _GPU_BLOCK_ROWS)
+    )
+    fitting = min(most, floats // max(1, width))
+    enough = 1 << max(n_rows - 1, 0).bit_length()
+    return min(1 << max(fitting.bit_length() - 1, 0), enough)
 
 
-class BlockSubset(eqx.Module):
-    """The first `count` blocks in `order`. `count` is traced; changing it does not recompile."""
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+    """The division of `n_rows` rows into blocks of `size` rows."""
 
-    order: Int[Array, " blocks"]
-    count: Int[Array, ""]
-    block: int = eqx.field(static=True)
-    """Rows per block."""
-    total: int = eqx.field(static=True)
-    """Rows of the whole data set."""
+    n_rows: int
+    size: int
 
     @classmethod
-    def random(cls, n_rows: int, width: int, share: float) -> BlockSubset:
-        """Random blocks with about this `share` of the rows; with `share = 1`, all rows."""
-        block = block_rows(n_rows, width)
-        order = np.random.default_rng(0).permutation(n_rows // block)
-        count = max(1, round(share * len(order)))
-        return cls(jnp.asarray(order, jnp.int32), jnp.int32(count), block, n_rows)
+    def of(cls, n_rows: int, width: int) -> Blocks:
+        """The blocks of a pass that needs `width` floats per row."""
+        return cls(n_rows, block_rows(n_rows, width))
+
+    @property
+    def count(self) -> int:
+        """Number of blocks."""
+        return -(-self.n_rows // self.size)
+
+    def start(self, number: int) -> int:
+        """The first row of a block."""
+        return min(number * self.size, max(self.n_rows - self.size, 0))
+
+    def counted(self, number: int) -> slice:
+        """The rows of the block, counted from its first one, that belong to no other block."""
+        first = number * self.size
+        begin = first - self.start(number)
+        return slice(begin, begin + min(self.size, self.n_rows - first))
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockSubset:
+    """Some blocks of a pass, by number, chosen at random; or all of them."""
+
+    blocks: Blocks
+    numbers: tuple[int, ...]
+
+    @classmethod
+    def random(cls, blocks: Blocks, share: float) -> BlockSubset:
+        """Random whole blocks with about this `share` of the rows; with `share = 1`, all rows."""
+        if share >= 1:
+            return cls(blocks, tuple(range(blocks.count)))
+        whole = max(1, blocks.n_rows // blocks.size)
+        order = np.random.default_rng(0).permutation(whole)
+        return cls(blocks, tuple(order[: max(1, round(share * whole))].tolist()))
 
     @property
     def n_rows(self) -> int:
-        """Rows in this subset. A subset of all blocks also has the rows after the last block."""
-        count = int(self.count)
-        return self.total if count == len(self.order) else count * self.block
+        """Rows in this subset."""
+        places = (self.blocks.counted(number) for number in self.numbers)
+        return sum(place.stop - place.start for place in places)

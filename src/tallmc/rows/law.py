@@ -23,6 +23,12 @@ class AbstractLaw(eqx.Module):
         """Row numbers from random bits."""
 
     @abc.abstractmethod
+    def draw_on_host(
+        self, words: UInt32[np.ndarray, "*k 2"]
+    ) -> tuple[Int[np.ndarray, "*k"], Float[np.ndarray, "*k"]]:
+        """The same row numbers and their 1/p_i, by NumPy."""
+
+    @abc.abstractmethod
     def inverse_probability(self, indices: Int[Array, "*k"]) -> Float[Array, "*k"]:
         """1/p_i, for rows with p_i > 0."""
 
@@ -38,7 +44,13 @@ class UniformLaw(AbstractLaw):
     dtype: Any = eqx.field(static=True)
 
     def draw(self, words: UInt32[Array, "*k 2"]) -> Int[Array, "*k"]:
-        return uniform_index(words, jnp.uint32(self.n_rows))
+        return uniform_index(words, np.uint32(self.n_rows))
+
+    def draw_on_host(
+        self, words: UInt32[np.ndarray, "*k 2"]
+    ) -> tuple[Int[np.ndarray, "*k"], Float[np.ndarray, "*k"]]:
+        indices = uniform_index(words, np.uint32(self.n_rows))
+        return indices, np.full(indices.shape, self.n_rows, self.dtype)
 
     def inverse_probability(self, indices: Int[Array, "*k"]) -> Float[Array, "*k"]:
         return jnp.full(indices.shape, self.n_rows, self.dtype)
@@ -70,6 +82,15 @@ class AliasLaw(AbstractLaw):
         cell = (words[..., 0] >> (32 - cell_bits)).astype(jnp.int32)
         threshold, alias = take_rows((self.threshold, self.alias), cell)
         return jnp.where(words[..., 1] < threshold, cell, alias)
+
+    def draw_on_host(
+        self, words: UInt32[np.ndarray, "*k 2"]
+    ) -> tuple[Int[np.ndarray, "*k"], Float[np.ndarray, "*k"]]:
+        threshold, alias, inverse = map(np.asarray, (self.threshold, self.alias, self.inverse))
+        cell_bits = len(threshold).bit_length() - 1
+        cell = (words[..., 0] >> np.uint32(32 - cell_bits)).astype(np.int32)
+        indices = np.where(words[..., 1] < threshold[cell], cell, alias[cell])
+        return indices, inverse[indices]
 
     def inverse_probability(self, indices: Int[Array, "*k"]) -> Float[Array, "*k"]:
         return take_rows(self.inverse, indices)

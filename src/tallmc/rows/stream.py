@@ -12,7 +12,7 @@ from typing import Any
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
 
 from ..core.random import random_words
 from .batch import RowDraws
@@ -27,6 +27,12 @@ class AbstractStream(eqx.Module):
         """Draws from number `first` on in the key's sequence, each with weight 1/p."""
 
     @abc.abstractmethod
+    def draw_on_host(
+        self, words: UInt32[np.ndarray, "*k 2"]
+    ) -> tuple[Int[np.ndarray, "*k"], Float[np.ndarray, "*k"]]:
+        """Row numbers and weights 1/p from random words, by NumPy."""
+
+    @abc.abstractmethod
     def probabilities(self) -> Float[np.ndarray, " N"]:
         """p_i of every row, in float64 on the host."""
 
@@ -38,6 +44,11 @@ class ResidentStream(AbstractStream):
 
     def draw(self, key: PRNGKeyArray, shape: tuple[int, ...], first: Any = 0) -> RowDraws:
         return self.at(self.law.draw(random_words(key, shape, first)))
+
+    def draw_on_host(
+        self, words: UInt32[np.ndarray, "*k 2"]
+    ) -> tuple[Int[np.ndarray, "*k"], Float[np.ndarray, "*k"]]:
+        return self.law.draw_on_host(words)
 
     def at(self, indices: Int[Array, "*k"]) -> RowDraws:
         """These rows with their weights 1/p."""

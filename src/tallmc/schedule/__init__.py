@@ -3,6 +3,7 @@
 from .base import AbstractSchedule, AbstractSteadySchedule, in_precision
 from .constant import Constant, as_schedule
 from .cyclical import Cyclical
+from .halved import Halved, halved
 from .polynomial import Polynomial
 
 __all__ = [
@@ -10,7 +11,9 @@ __all__ = [
     "AbstractSteadySchedule",
     "Constant",
     "Cyclical",
+    "Halved",
     "Polynomial",
     "as_schedule",
+    "halved",
     "in_precision",
 ]

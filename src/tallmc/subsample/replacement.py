@@ -16,14 +16,24 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
 
+from ..core.arrays import aligned_empty
 from ..core.compiler import loops_are_whole
+from ..core.random import random_words
 from ..gradient.base import AbstractGradient
 from ..rows.base import AbstractRows
-from ..rows.batch import RowDraws
+from ..rows.batch import Batch, RowDraws
 from ..rows.stream import AbstractStream
-from .selection import AbstractStaticSelection, centred
+from .selection import (
+    AbstractSelection,
+    AbstractStaticSelection,
+    Estimate,
+    Memory,
+    Transition,
+    centred,
+    estimate_from,
+)
 
 NO_ROWS = np.zeros(0, np.int32)
 # Draws per loop iteration. An iteration costs almost nothing if XLA compiles the loop whole, and
@@ -61,6 +71,72 @@ class WithReplacement(AbstractStaticSelection):
     def spread(self, terms: Float[Array, "n d"]) -> Float[Array, "n d"]:
         n_certain = self.certain.shape[0]
         return jnp.concatenate([jnp.zeros_like(terms[:n_certain]), centred(terms[n_certain:])])
+
+    def supplied(self) -> SuppliedRows:
+        """The selection for steps whose rows `gather_on_host` has gathered."""
+        return SuppliedRows(jnp.asarray(np.int32(self.certain.shape[0])), self.size)
+
+    def gather_on_host(self, words: UInt32[np.ndarray, "*k n 2"], source: AbstractRows) -> Batch:
+        """The certain rows with weight 1, and rows drawn with these words."""
+        n_certain = self.certain.shape[0]
+        drawn, inverse = self.stream.draw_on_host(words[..., n_certain:, :])
+        indices = np.empty(words.shape[:-1], np.int32)
+        weights = aligned_empty(words.shape[:-1], inverse.dtype)
+        indices[..., :n_certain], indices[..., n_certain:] = np.asarray(self.certain), drawn
+        weights[..., :n_certain] = 1
+        np.divide(inverse, self.draws, out=weights[..., n_certain:])
+        return source.gather_on_host(indices, weights)
+
+
+class SuppliedRows(AbstractSelection):
+    """The rows of each step are gathered before the step: `draw` returns random words for them.
+
+    Neither the rows nor their law are part of it. The number of certain rows, which come first in
+    each batch, is traced. Programs therefore depend on the number of rows per step alone.
+    """
+
+    n_certain: Int[Array, ""]
+    size: int = eqx.field(static=True)
+
+    @property
+    def rows_per_step(self) -> int:
+        return self.size
+
+    @property
+    def rows_ahead(self) -> int:
+        return self.size
+
+    @property
+    def most_rows(self) -> int:
+        return self.size
+
+    def draw(self, key: PRNGKeyArray, steps: int) -> UInt32[Array, "steps n 2"]:
+        return random_words(key, (steps, self.size))
+
+    def gather(self, drawn: Any, source: AbstractRows) -> Any:
+        raise AssertionError("the rows are gathered on the host")
+
+    def start(self, gathered: Batch) -> None:
+        return None
+
+    def estimate(
+        self,
+        gradient: AbstractGradient,
+        position: Float[Array, " d"],
+        memory: Memory,
+        gathered: Batch,
+        source: AbstractRows,
+        transition: Transition | None,
+    ) -> Estimate:
+        return estimate_from(gradient, position, memory, gathered, self.spread)
+
+    def spread(self, terms: Float[Array, "n d"]) -> Float[Array, "n d"]:
+        """√(m/(m − 1)) (t_i − t̄) of the m terms that are not certain; zero for the certain ones."""
+        drawn = jnp.arange(self.size) >= self.n_certain
+        m = (self.size - self.n_certain).astype(terms.dtype)
+        mean = jnp.sum(terms, axis=0, where=drawn[:, None]) / m
+        scale = jnp.sqrt(jnp.where(m > 1, m / (m - 1), jnp.nan))
+        return jnp.where(drawn[:, None], scale * (terms - mean), 0)
 
 
 def certain_rows(probability: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:

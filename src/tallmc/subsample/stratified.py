@@ -28,7 +28,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt32
 
 from ..anchor.anchor import AnchorLevel
 from ..core.arrays import check_numeric
@@ -212,12 +212,14 @@ def allocate(size: int, shares: np.ndarray, at_least: int = 1) -> np.ndarray:
 def _stratum_moments(
     rows: RowBlock,
     stratum: Int[Array, " n"],
+    counted: Bool[Array, " n"],
     model: AbstractModel,
     position: Float[Array, " d"],
     counts: Array,
 ) -> tuple[Float[Array, "H d"], Float[Array, " H"]]:
     """Σ ∇f_i and Σ ‖∇f_i‖² over a block, by stratum. `counts` has one entry per stratum."""
     gradients = model.expand(model.row_gradients(position, rows), rows)
+    gradients = jnp.where(counted[:, None], gradients, 0)
     squares = jnp.sum(gradients**2, axis=1)
     by_stratum = functools.partial(
         jax.ops.segment_sum, segment_ids=stratum, num_segments=len(counts)

@@ -23,7 +23,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from ...anchor.anchor import Anchor, AnchorLevel, laplace
 from ...core.errors import PreparationError, check_number
@@ -205,9 +205,10 @@ def fisher_scales(posterior: AbstractPosterior, position: Float[Array, " d"]) ->
 
 
 def _squared_gradients(
-    rows: RowBlock, model: AbstractModel, position: Float[Array, " d"]
+    rows: RowBlock, counted: Bool[Array, " n"], model: AbstractModel, position: Float[Array, " d"]
 ) -> Float[Array, " d"]:
-    return jnp.sum(model.expand(model.row_gradients(position, rows), rows) ** 2, axis=0)
+    squares = model.expand(model.row_gradients(position, rows), rows) ** 2
+    return jnp.sum(squares, axis=0, where=counted[:, None])
 
 
 def _inverse_roots(

@@ -1,16 +1,22 @@
-"""Pilot runs of the automatic choice: pairs of chains whose size follows the measured noise."""
+"""Pilot runs of the automatic choice: pairs of chains, and the gradient noise where they went."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Array, Float
 
 from ...engine.kernel import BoundKernel
-from ..account import Bias
+from ...statistics.convergence import pareto_k
+from ..account import Bias, ErrorBudget
 from ..pair import PairRun
+from ..visited_noise import visited_noise
+
+_LARGEST_IMPRECISION = 0.8
+"""Errors of a measured bias, relative to the budget. Above 1 the bias counts as unknown."""
+_MOST_DRAWS = 6400
+_CLEAR = 2.0  # standard errors by which a bias must exceed its budget to be seen at once
 
 
 class Pilot(NamedTuple):
@@ -22,54 +28,75 @@ class Pilot(NamedTuple):
     """Positions of the fine chains."""
     noise: Float[np.ndarray, " d"]
     """Variance of the gradient noise per parameter, relative to the posterior variance."""
-    noise_of_one_draw: float
-    """Gradient noise per coordinate of the geometry, with one row per step."""
     noise_per_coordinate: float
-    """Gradient noise per coordinate of the geometry, at the actual rows per step."""
-    squared_noise: Float[np.ndarray, " steps"]
-    """‖Cᵀ noise‖² of single steps."""
+    """Gradient noise per coordinate of the geometry."""
+    tail: float
+    """Pareto's k of the squared gradient noise; 0 if there is no noise or no ArviZ."""
     n_row_evals: int
     """Rows touched."""
     failed: bool
     """Whether a chain failed before the end."""
 
-    @classmethod
-    def at(cls, positions: Float[np.ndarray, "chains draws d"], noise_of_one_draw: float) -> Pilot:
-        """Return the assumptions made before the first run: no bias, and this noise."""
-        zeros = np.zeros(positions.shape[2])
-        return cls(
-            Bias(zeros, zeros, zeros, zeros),
-            positions,
-            zeros,
-            noise_of_one_draw,
-            0.0,
-            zeros,
-            0,
-            False,
-        )
+    @property
+    def worst_noise(self) -> float:
+        """The noise of the worst parameter or of a coordinate, whichever is larger."""
+        return max(float(self.noise.max()), self.noise_per_coordinate)
 
 
 def run_pairs(
-    bound: BoundKernel, start: Float[Array, "chains d"], *, steps: int, burn_in: int, seed: int
+    bound: BoundKernel,
+    measured: BoundKernel,
+    start: Float[Array, "chains d"],
+    *,
+    draws: int,
+    burn_in: int,
+    seed: int,
+    precise_for: ErrorBudget | None = None,
 ) -> Pilot:
     """Run pairs of chains from `start`, at the step size of the kernel and at half of it.
 
-    The coarse chains take `burn_in` steps and then `steps` steps.
+    **Arguments:**
+
+    - `bound`: the kernel of the pairs.
+    - `measured`: the kernel whose gradient noise is measured; it draws a fixed number of rows.
+    - `start`: one position per pair.
+    - `draws`, `burn_in`: steps of the coarse chains.
+    - `seed`: the seed.
+    - `precise_for`: if given, the pairs run on until the bias is known well enough for this budget,
+      or clearly exceeds it.
     """
-    pairs = PairRun(bound, start, burn_in=burn_in, draws=steps, seed=seed)
+    pairs = PairRun(bound, start, burn_in=burn_in, draws=draws, seed=seed)
+    bias = pairs.bias()
+    if precise_for is not None:
+        while (
+            not pairs.failed
+            and pairs.draws < _MOST_DRAWS
+            and bias.imprecision(precise_for) > _LARGEST_IMPRECISION
+            and bias.excess(precise_for, errors=_CLEAR) <= 1
+        ):
+            pairs.run_to(2 * pairs.draws)
+            bias = pairs.bias()
     _, fine = pairs.positions()
-    totals = jax.tree.map(
-        lambda leaf: np.asarray(leaf[:, 1], np.float64).sum(axis=0),
-        pairs.run.state.chains.memory.selection,
-    )
-    squared_noise = pairs.run.sample_stats()["grad_noise"].ravel().astype(np.float64)
+    if pairs.failed:
+        nothing = np.full(fine.shape[2], np.nan)
+        return Pilot(bias, fine, nothing, np.nan, 0.0, pairs.n_row_evals, True)
+    found = visited_noise(measured, fine, seed)
+    variance = np.maximum(fine.var(axis=(0, 1)), np.finfo(float).tiny)
     return Pilot(
-        bias=pairs.bias(),
+        bias=bias,
         positions=fine,
-        noise=totals.sum_by_parameter / totals.steps / fine.var(axis=(0, 1)),
-        noise_of_one_draw=float(totals.sum_of_one_draw / totals.steps),
-        noise_per_coordinate=float(np.mean(squared_noise) / fine.shape[2]),
-        squared_noise=squared_noise,
-        n_row_evals=pairs.n_row_evals,
-        failed=pairs.failed,
+        noise=found.by_parameter / variance,
+        noise_per_coordinate=found.per_coordinate,
+        tail=_tail(found.squared),
+        n_row_evals=pairs.n_row_evals + found.n_row_evals,
+        failed=False,
     )
+
+
+def _tail(squared_noise: Float[np.ndarray, " k"]) -> float:
+    if not squared_noise.any():
+        return 0.0
+    try:
+        return pareto_k(squared_noise)
+    except ImportError:
+        return 0.0

@@ -20,7 +20,7 @@ from __future__ import annotations
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from ...anchor.anchor import Anchor
 from ...core.linear_maps import dot
@@ -111,10 +111,14 @@ def tangent_bound(posterior: AbstractPosterior, anchor: Anchor) -> Bound:
 
 
 def _bound_curvature(
-    rows: Observations, model: GeneralisedLinear, position: Float[Array, " d"]
+    rows: Observations,
+    counted: Bool[Array, " n"],
+    model: GeneralisedLinear,
+    position: Float[Array, " d"],
 ) -> Float[Array, "d d"]:
     """Σ (r_i/2) x_i x_iᵀ."""
-    return dot((rows.x * (_slope_ratio(dot(rows.x, position)) / 2)[:, None]).T, rows.x)
+    ratio = jnp.where(counted, _slope_ratio(dot(rows.x, position)), 0)
+    return dot((rows.x * (ratio / 2)[:, None]).T, rows.x)
 
 
 def _with_prior_curvature(

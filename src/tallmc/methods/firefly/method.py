@@ -126,7 +126,12 @@ class FireflyKernel(AbstractKernel):
         return None
 
     def init(
-        self, key: PRNGKeyArray, position: Float[Array, " d"], memory: None, source: AbstractRows
+        self,
+        key: PRNGKeyArray,
+        position: Float[Array, " d"],
+        memory: None,
+        gathered: Gathered,
+        source: AbstractRows,
     ) -> ChainState:
         # A chunk can start in any word. Words beyond row N that the last chunk reaches stay dark.
         dark = jnp.zeros(-(-self.n_rows // WORD) + _RING_CHUNK // WORD, jnp.uint32)
@@ -150,7 +155,11 @@ class FireflyKernel(AbstractKernel):
         return Gathered(drawn.selection, drawn.noise)
 
     def step(
-        self, state: ChainState, gathered: Gathered, step: Int[Array, ""], source: AbstractRows
+        self,
+        state: ChainState,
+        gathered: Gathered,
+        step: Int[Array, ""],
+        source: AbstractRows,
     ) -> KernelStep:
         return self._chain_by_chain(
             FireflyKernel.step_of_one, _in_memory(source), state, gathered, step

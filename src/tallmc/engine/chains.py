@@ -1,0 +1,161 @@
+"""The chains of a run, in groups that run at the same time.
+
+XLA uses one core for the steps of a chain, and few for the steps of many chains. On a CPU the
+chains are therefore divided into groups, and threads run one group each. The division depends on
+the number of chains alone, not on the number of cores. On other devices there is one group.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from ..core.random import key_of
+from .loop import Record, RecordedSteps, RunState, Window, advance, start_chains
+from .supply import INIT_BLOCK, Supply
+
+_FEWEST_PER_GROUP, _MOST_PER_GROUP = 4, 128
+_GROUPS_OF_MANY = 16
+
+
+class Chains:
+    """The states of all chains, and the way to advance them.
+
+    **Arguments:**
+
+    - `supply`: makes the random numbers and rows of the steps.
+    - `keys`: one per chain.
+    - `record`: returns further values to record per step, by name.
+    """
+
+    def __init__(self, supply: Supply, keys: Key[Array, " chains"], record: Record | None):
+        self.supply, self.record = supply, record
+        self.n_chains = keys.shape[0]
+        self.members = _groups(self.n_chains, divisible=supply.chain_axes is None)
+        """The chains of each group. The last chain may be in its group more than once."""
+        words = np.asarray(jax.random.key_data(keys))
+        self._keys = [key_of(words[members]) for members in self.members]
+        self._states: list[RunState] = []
+        self._supplies: list[tuple[int, Any] | None] = [None] * len(self.members)
+
+    def start(self, positions: Float[Array, "chains d"], memory: Any) -> None:
+        """Make the states before the first step, with this memory, stacked."""
+
+        def start_group(group: int) -> RunState:
+            return start_chains(
+                self.supply.stepper,
+                self.supply.source_of_steps,
+                self._keys[group],
+                self._of_group(positions, group),
+                self._of_group(memory, group),
+                self.supply.block(self._keys[group], INIT_BLOCK),
+                self.supply.chain_axes,
+            )
+
+        first = start_group(0)  # compiles
+        self._states = [first, *_in_threads(start_group, range(1, len(self.members)))]
+
+    @property
+    def state(self) -> RunState:
+        """The states of all chains, stacked."""
+        return self._joined(self._states, axis=0)
+
+    @state.setter
+    def state(self, state: RunState) -> None:
+        self._states = [self._of_group(state, group) for group in range(len(self.members))]
+
+    def outcomes(self) -> np.ndarray:
+        """The outcome of every chain so far."""
+        return np.asarray(self._joined([state.outcome for state in self._states], axis=0))
+
+    def compile(self, window: Window) -> None:
+        """Compile the program of the steps; `window` has no steps."""
+        jax.block_until_ready(self._advance_group(0, window))
+
+    def advance(self, window: Window) -> RecordedSteps:
+        """Run the steps of the window, which are in one block; return the records of all chains."""
+        results = _in_threads(
+            lambda group: self._advance_group(group, window), range(len(self.members))
+        )
+        self._states = [state for state, _ in results]
+        records = [record for _, record in results]
+        return RecordedSteps(
+            self._joined([record.positions for record in records], axis=1),
+            self._joined([record.stats for record in records], axis=1),
+            self._joined([record.n_rows for record in records], axis=0),
+        )
+
+    def _advance_group(self, group: int, window: Window) -> tuple[RunState, RecordedSteps]:
+        supply, number = self.supply, int(window.first) // self.supply.steps
+        made = self._supplies[group]
+        if made is None or made[0] != number:
+            made = (number, supply.block(self._keys[group], number))
+            self._supplies[group] = made
+        return jax.block_until_ready(
+            advance(
+                supply.stepper,
+                supply.source_of_steps,
+                self._states[group],
+                made[1],
+                window,
+                supply.steps,
+                self.record,
+                supply.chain_axes,
+            )
+        )
+
+    def _of_group(self, values: Any, group: int) -> Any:
+        if len(self.members) == 1:
+            return values
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[self.members[group]], values)
+
+    def _joined(self, of_groups: list[Any], axis: int) -> Any:
+        if len(of_groups) == 1:
+            return of_groups[0]
+
+        def join(*leaves: Any) -> np.ndarray:
+            every = np.concatenate([np.asarray(leaf) for leaf in leaves], axis=axis)
+            return every[: self.n_chains] if axis == 0 else every[:, : self.n_chains]
+
+        return jax.tree.map(join, *of_groups)
+
+
+def _groups(n_chains: int, divisible: bool) -> list[np.ndarray]:
+    """The chain numbers of each group. All groups have the same size."""
+    if not divisible or jax.default_backend() != "cpu":
+        return [np.arange(n_chains)]
+    size = min(_MOST_PER_GROUP, max(_FEWEST_PER_GROUP, n_chains // _GROUPS_OF_MANY))
+    count = -(-n_chains // size)
+    size = -(-n_chains // count)
+    numbers = np.minimum(np.arange(count * size), n_chains - 1)
+    return list(numbers.reshape(count, size))
+
+
+def _in_threads(function: Callable[[int], Any], groups: range) -> list[Any]:
+    """`function` of every group, by several threads if there are several groups."""
+    if len(groups) <= 1:
+        return [function(group) for group in groups]
+    double = bool(
+        jax.config.read("jax_enable_x64")
+    )  # a thread of its own does not see a local setting
+
+    def in_thread(group: int) -> Any:
+        with jax.enable_x64(double):
+            return function(group)
+
+    return list(_threads().map(in_thread, groups))
+
+
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    count = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    return ThreadPoolExecutor(count, thread_name_prefix="tallmc")

@@ -1,0 +1,117 @@
+"""Gradient noise at positions that chains have visited, for draws with replacement.
+
+The contrast δ = Σ ± w_i r_i of the draws of a step, even-numbered minus odd-numbered, has the
+covariance of the estimate: E δδᵀ = Cov(∇f̂). It costs hardly more than the estimate.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float
+
+from ..core.linear_maps import AbstractLinearMap
+from ..engine.kernel import BoundKernel, Drawn, Gathered, Kernel
+from ..engine.run import chain_keys
+from ..engine.supply import Supply
+from ..rows.base import AbstractRows
+from ..rows.batch import Batch
+from ..subsample.replacement import SuppliedRows, WithReplacement
+
+_NOISE_PURPOSE = 4  # separates the keys from those of chains
+_CHAINS = 4
+_POSITIONS = 1024
+
+
+class VisitedNoise(NamedTuple):
+    """Gradient noise in the coordinates of the geometry C, averaged over positions."""
+
+    by_parameter: Float[np.ndarray, " d"]
+    """Variance of (CCᵀ noise)_j."""
+    squared: Float[np.ndarray, " k"]
+    """‖Cᵀ noise‖² of single steps."""
+    n_row_evals: int
+    """Rows touched to measure it."""
+
+    @property
+    def per_coordinate(self) -> float:
+        """Variance per coordinate of the geometry."""
+        return float(self.squared.mean() / len(self.by_parameter))
+
+
+def visited_noise(
+    bound: BoundKernel, positions: Float[np.ndarray, "chains draws d"], seed: int
+) -> VisitedNoise:
+    """The noise of a kernel that draws with replacement, at about 1,000 of these positions."""
+    kernel, dim = bound.composition, positions.shape[2]
+    supply = Supply(kernel, bound.rows)
+    keys = chain_keys(seed, _CHAINS, _NOISE_PURPOSE)
+    n_blocks = -(-_POSITIONS // (_CHAINS * supply.steps))
+    count = n_blocks * supply.steps * _CHAINS
+    visited = positions.reshape(-1, dim)
+    chosen = visited[np.linspace(0, len(visited) - 1, count).astype(int)]
+    by_block = chosen.astype(kernel.rest.dtype).reshape(n_blocks, supply.steps, _CHAINS, dim)
+    squared, by_parameter = [], []
+    for number, at in enumerate(by_block):
+        made = supply.block(keys, number)
+        norms, squares = _noise_of_block(supply.stepper, supply.source_of_steps, made, at)
+        squared.append(np.asarray(norms, np.float64).ravel())
+        by_parameter.append(np.asarray(squares, np.float64) / (count / n_blocks))
+    return VisitedNoise(
+        np.mean(by_parameter, axis=0), np.concatenate(squared), count * kernel.most_rows
+    )
+
+
+@eqx.filter_jit
+def _noise_of_block(
+    kernel: Kernel,
+    source: AbstractRows,
+    supply: Drawn | Gathered,
+    positions: Float[Any, "steps chains d"],
+) -> tuple[Float[Array, "steps chains"], Float[Array, " d"]]:
+    """‖Cᵀδ‖² of every position, and the sum over positions of (CCᵀδ)_j²."""
+    geometry: AbstractLinearMap = kernel.dynamics.geometry  # type: ignore[attr-defined]
+
+    def of_chain(supply: Any, position: Float[Array, " d"]) -> Float[Array, " d"]:
+        gathered = supply if isinstance(supply, Gathered) else kernel.gather(supply, source)
+        batch: Batch = gathered.selection
+        weights = batch.weights * _signs(kernel, batch.n_rows)
+        memory = None
+        return geometry.pull(
+            kernel.gradient.residual_sum(position, batch.with_weights(weights), memory)
+        )
+
+    def of_step(
+        total: Float[Array, " d"], step: tuple[Any, Array]
+    ) -> tuple[Float[Array, " d"], Float[Array, " chains"]]:
+        pulled = jax.vmap(of_chain)(*step)
+        squares = jax.vmap(geometry.push)(pulled) ** 2
+        return total + jnp.sum(squares, axis=0), jnp.sum(pulled**2, axis=1)
+
+    total, norms = lax.scan(
+        of_step, jnp.zeros(positions.shape[2], positions.dtype), (supply, positions)
+    )
+    return norms, total
+
+
+def _signs(kernel: Kernel, n_rows: int) -> Float[Array, " n"]:
+    """±1 in turn for the draws, 0 for certain rows.
+
+    With an odd number of draws the last sign is 0, and the others are scaled up.
+    """
+    selection = kernel.selection
+    if isinstance(selection, SuppliedRows):
+        n_certain: Any = selection.n_certain
+    else:
+        assert isinstance(selection, WithReplacement), "the noise of draws with replacement"
+        n_certain = selection.certain.shape[0]
+    number = jnp.arange(n_rows) - n_certain
+    draws = n_rows - n_certain
+    paired = draws - draws % 2
+    signs = jnp.where((number >= 0) & (number < paired), 1 - 2 * (number % 2), 0)
+    return signs * jnp.sqrt(draws / jnp.maximum(paired, 1)).astype(kernel.rest.dtype)

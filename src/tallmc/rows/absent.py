@@ -1,0 +1,60 @@
+"""Rows that a step must not read, because all rows of the step were gathered before it."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from .base import AbstractRows, RowAccess
+
+
+class AbsentRows(AbstractRows):
+    """Stands for the rows in a step that gets all its rows with its supply.
+
+    It has no arrays, so a compiled step does not depend on the number of rows.
+    """
+
+    access = RowAccess.STREAM
+
+    @property
+    def n_rows(self) -> int:
+        _refuse()
+
+    @property
+    def row_shapes(self) -> Any:
+        _refuse()
+
+    @property
+    def floats_per_row(self) -> int:
+        _refuse()
+
+    @property
+    def on_host(self) -> bool:
+        _refuse()
+
+    def reduce(self, *args: Any, **options: Any) -> NoReturn:
+        _refuse()
+
+    def map(self, *args: Any, **options: Any) -> NoReturn:
+        _refuse()
+
+    def take(self, indices: Any) -> NoReturn:
+        _refuse()
+
+    def stream(self, probability: Any, dtype: Any) -> NoReturn:
+        _refuse()
+
+    def gather(self, draws: Any) -> NoReturn:
+        _refuse()
+
+    def gather_on_host(self, indices: Any, weights: Any) -> NoReturn:
+        _refuse()
+
+    def complete(self, batch: Any) -> NoReturn:
+        _refuse()
+
+    def subset(self, share: float, width: int) -> NoReturn:
+        _refuse()
+
+
+def _refuse() -> NoReturn:
+    raise AssertionError("this step gets its rows with its supply")
