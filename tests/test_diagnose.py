@@ -375,8 +375,10 @@ import sys, numpy as np
 sys.modules["arviz_stats"] = None
 import tallmc.diagnose
 assert not {"xarray", "arviz_base", "pandas"} & set(sys.modules)
+assert tallmc.diagnose.ess(np.zeros((2, 10, 1))) == 20
+assert not {"xarray", "arviz_base", "pandas"} & set(sys.modules)
 try:
-    tallmc.diagnose.ess(np.zeros((2, 10, 1)))
+    tallmc.statistics.convergence.pareto_k(np.arange(100.0))
 except ImportError as error:
     print(error)
 """

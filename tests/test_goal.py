@@ -28,7 +28,7 @@ def ends_at(satisfied, run=None):
     """Draws at the end, and the numbers of draws that were judged."""
     judged = []
 
-    def judge(positions):
+    def judge(positions, agreed):
         judged.append(positions.shape[1])
         return satisfied(positions.shape[1])
 
@@ -73,7 +73,7 @@ def test_only_running_chains_are_judged():
     run = new_run(new_start().at[1].set(np.nan))
     shapes = []
 
-    def judge(positions):
+    def judge(positions, agreed):
         shapes.append(positions.shape)
         return bool(np.isfinite(positions).all())
 

@@ -16,9 +16,9 @@ from ..engine.sinks import AbstractDrawSink, Conclusion, Snapshot
 from ..methods.account import Account
 from ..methods.bias_check import with_measured_bias
 from ..methods.run_plan import RunPlan
-from ..results.draws import Draws, Timing
+from ..results.draws import Draws, Timing, with_health
 from ..results.findings import coarse_potential, findings
-from ..statistics.convergence import agreement
+from ..statistics.convergence import Agreement
 from ..store.writer import StorageFailed
 from .listeners import Listeners
 
@@ -43,8 +43,9 @@ def execute(
         run.compile()
         compilation = time.perf_counter() - began
     storage_error: StorageFailed | None = None
+    judge = _Judge()
     try:
-        stopped_by = run_until(run, plan.goal, listeners.all, _agree, clock)
+        stopped_by = run_until(run, plan.goal, listeners.all, judge, clock)
         sink.settle(run.snapshot, last=True)
     except StorageFailed as error:
         storage_error, stopped_by = error, f"the store ({error.strerror})"
@@ -73,6 +74,7 @@ def execute(
     if plan.method.has_accept_step:
         found += coarse_potential(plan.posterior, run.last_positions()[0])
     draws = dataclasses.replace(draws, account=account.doubting(*found))
+    draws = with_health(draws, judge.agreement_of(draws))
     messages = [*draws.health.doubts, *draws.health.notes]
     if storage_error is None:
         messages += sink.conclude(_conclusion(draws))
@@ -84,9 +86,21 @@ def execute(
     return draws
 
 
-def _agree(positions: np.ndarray) -> bool:
-    """Whether R-hat would raise no doubt."""
-    return agreement(positions).reached
+class _Judge:
+    """Ends a run when R-hat raises no doubt, and keeps the agreement for `health`."""
+
+    def __init__(self) -> None:
+        self.shape: tuple[int, ...] | None = None
+        self.agreed: Agreement | None = None
+
+    def __call__(self, positions: np.ndarray, agreed: Agreement) -> bool:
+        self.shape, self.agreed = positions.shape, agreed
+        return agreed.reached
+
+    def agreement_of(self, draws: Draws) -> Agreement | None:
+        """The agreement of the completed chains, unless it was judged with fewer draws."""
+        shape = int(draws.ok.sum()), *draws.positions.shape[1:]
+        return self.agreed if shape == self.shape else None
 
 
 def _checked(

@@ -17,13 +17,14 @@ import numpy as np
 
 from ..core.errors import InvalidInput, SamplingWarning, check_int, check_number
 from ..core.supervision import Clock
-from ..statistics.convergence import effective_draws
+from ..statistics.convergence import Agreement, agreement
 from .progress import Progress, ProgressTracker
 from .run import Run
 
 _FIRST_DRAWS = 200
 _SMALLEST_GROWTH, _LARGEST_GROWTH = 1.2, 8
 _LONGER_IF_NOT_SATISFIED = 4
+Judgement = Callable[[np.ndarray, Agreement], bool]
 _SIGNAL_NAMES: dict[int, str] = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 
@@ -65,16 +66,17 @@ def run_until(
     run: Run,
     goal: Goal,
     listeners: Sequence[Callable[[Progress], None]] = (),
-    satisfied: Callable[[np.ndarray], bool] = lambda positions: True,
+    satisfied: Judgement = lambda positions, agreed: True,
     clock: Clock | None = None,
 ) -> str | None:
     """Run to the goal; return what ended the run before it, or None.
 
     The limit on seconds counts those of the `clock`, by default from now on.
 
-    A goal in effective draws is reached when there are enough of them and `satisfied(positions)`,
-    a judgement of the draws of all running chains, is true. A judgement that stays false ends the
-    run, normally, at four times the draws with which there were enough effective draws.
+    A goal in effective draws is reached when there are enough of them and
+    `satisfied(positions, agreed)`, a judgement of the draws of all running chains, is true. A
+    judgement that stays false ends the run, normally, at four times the draws with which there were
+    enough effective draws.
 
     Unless a limit or a signal ends the run, the number of draws depends on the draws alone. A
     resumed run therefore makes the same decisions.
@@ -93,7 +95,7 @@ class _Search:
         run: Run,
         goal: Goal,
         listeners: Sequence[Callable[[Progress], None]],
-        satisfied: Callable[[np.ndarray], bool],
+        satisfied: Judgement,
         clock: Clock,
     ):
         self.run, self.goal, self.listeners, self.satisfied = run, goal, listeners, satisfied
@@ -124,9 +126,10 @@ class _Search:
                 positions = _of_running_chains(run.positions()[:, :draws])
                 if not len(positions):
                     return None
-                self.ess = effective_draws(positions)
+                agreed = agreement(positions)
+                self.ess = float(agreed.ess.min())
                 enough = self.ess >= goal.ess
-                if enough and (draws >= most_draws or self.satisfied(positions)):
+                if enough and (draws >= most_draws or self.satisfied(positions, agreed)):
                     return None
             except KeyboardInterrupt:
                 return _SIGNAL_NAMES[signal.SIGINT]

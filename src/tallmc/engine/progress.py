@@ -193,7 +193,4 @@ def _smallest_ess(kept: Float[np.ndarray, "chains draws d"]) -> float | None:
     running = np.isfinite(kept).all(axis=(1, 2))
     if kept.shape[1] < _FEWEST_DRAWS:
         return None
-    try:
-        return effective_draws(kept[running]) if running.any() else None
-    except ImportError:  # ArviZ is not installed
-        return None
+    return effective_draws(kept[running]) if running.any() else None

@@ -20,6 +20,7 @@ from ..methods.account import Account
 from ..methods.base import AbstractMethod
 from ..methods.method import Method
 from ..schedule import Cyclical
+from ..statistics.convergence import Agreement
 from ..statistics.moments import moments
 from ..statistics.weighting import quantiles, weight_efficiency
 from .health import Health, assess
@@ -94,9 +95,12 @@ class Draws:
     @functools.cached_property
     def health(self) -> Health:
         """What was chosen and why, estimated errors, and reasons for doubt."""
+        return self._assess(None)
+
+    def _assess(self, agreed: Agreement | None) -> Health:
         account = Account(self.settings.get("method")) if self.account is None else self.account
         efficiency = weight_efficiency(self.weights)
-        return assess(self.positions, self.ok, self.sample_stats, account, efficiency)
+        return assess(self.positions, self.ok, self.sample_stats, account, efficiency, agreed)
 
     @functools.cached_property
     def weights(self) -> Float[np.ndarray, "chains draws"] | None:
@@ -243,3 +247,10 @@ class Draws:
         failures = f", {failed} failed" if failed else ""
         size = f"{chains} chains{failures} × {draws} draws × {d} parameters"
         return f"Draws({size}; {self.n_row_evals:,} rows touched)"
+
+
+def with_health(draws: Draws, agreed: Agreement | None) -> Draws:
+    """The same draws with their `health`, given the agreement of the chains if it is known."""
+    draws = dataclasses.replace(draws)
+    vars(draws)["health"] = draws._assess(agreed)  # where `cached_property` keeps its value
+    return draws

@@ -130,22 +130,21 @@ def assess(
     sample_stats: Mapping[str, np.ndarray],
     account: Account,
     weight_efficiency: float = 1.0,
+    agreed: Agreement | None = None,
 ) -> Health:
     """Judge the draws.
 
     `ok` marks the chains that completed. `weight_efficiency` is the share of effective draws that
-    remains because draws count differently.
+    remains because draws count differently. `agreed` is the agreement of the completed chains, if
+    it is known.
     """
     complete = positions if ok.all() else positions[ok]
     doubts = list(account.doubts)
     if not len(complete) or complete.shape[1] < 4:
         doubts.append("there are too few draws for diagnostics. Run longer.")
         return _health(account, doubts, 0.0, np.nan, None, None, None)
-    try:
-        agreed = agreement(complete)
-        agreed = agreed._replace(ess=weight_efficiency * agreed.ess)
-    except ImportError as error:  # without ArviZ
-        return _health(account, doubts, np.nan, np.nan, None, None, str(error))
+    agreed = agreement(complete) if agreed is None else agreed
+    agreed = agreed._replace(ess=weight_efficiency * agreed.ess)
     doubts += _convergence_doubts(agreed)
     unknown = _what_is_unknown(account)
     mean_error = sd_error = None
@@ -228,7 +227,7 @@ def _errors(
 ) -> tuple[float, float]:
     # The largest absolute value of d standard normal numbers is about √(2 log 2d). It exceeds this
     # by more than 1 about once in a hundred.
-    monte_carlo = (_typical_largest(len(agreed.ess)) + 1) / np.sqrt(agreed.ess)
+    monte_carlo = (_typical_largest(positions.shape[2]) + 1) / np.sqrt(agreed.ess)
     # An sd from n independent draws has the relative error √((κ − 1)/4n), with the kurtosis κ.
     kurtosis = by_parameter(_kurtosis, positions[:, :, agreed.parameters])
     of_sd = np.max(monte_carlo * np.sqrt(np.maximum(kurtosis - 1, 1) / 4))
@@ -270,4 +269,7 @@ def _noise_tail(
     sample_stats: Mapping[str, np.ndarray], ok: Bool[np.ndarray, " chains"]
 ) -> float | None:
     noise = sample_stats.get("grad_noise")
-    return None if noise is None else pareto_k(noise[ok].ravel())
+    try:
+        return None if noise is None else pareto_k(noise[ok].ravel())
+    except ImportError:  # ArviZ is not installed
+        return None

@@ -1,4 +1,4 @@
-"""Effective sample size (ESS), R-hat and Pareto's k of plain arrays, computed by ArviZ.
+"""Effective sample size (ESS), R-hat and Pareto's k of plain arrays.
 
 ESS and R-hat use the chains alone. They measure how well the chains agree and how many independent
 draws they are worth. They do not measure whether the draws follow the target: a step size that is
@@ -7,6 +7,7 @@ too large gives a high ESS, an R-hat of 1 and a wrong answer. `ksd` measures tha
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from jaxtyping import ArrayLike, Float
 
 from ..core.arrays import check_numeric
 from ..core.errors import InvalidInput
-from .moments import by_parameter
+from .rank_diagnostics import for_each_parameter, nested_rhat, split_rhat
 
 HEAVY_TAIL = 0.7  # a mean is unreliable above this Pareto k (Vehtari et al., 2024)
 FEWEST_EFFECTIVE_DRAWS = 400  # fewer raise a doubt of their own
@@ -24,7 +25,9 @@ _FALSE_ALARMS = 0.01  # probability that chains in equilibrium are found to disa
 _LARGEST_LIMIT = 1.1
 # With many short chains the halves of one chain say little. Groups of chains are compared instead.
 _MANY_CHAINS, _FEW_DRAWS, _GROUPS = 64, 200, 16
-_MOST_EXAMINED = 64  # parameters per criterion; ArviZ takes milliseconds for each
+# Parameters to examine per criterion: as many as have so many draws together, within limits.
+_DRAWS_EXAMINED, _FEWEST_EXAMINED, _MOST_EXAMINED = 2**20, 6, 64
+_DRAWS_AT_ONCE = 2**16  # of all parameters, in the cheaper criteria: they stay in cache
 
 
 def ess(positions: ArrayLike) -> Float[np.ndarray, " d"]:
@@ -36,17 +39,15 @@ def ess(positions: ArrayLike) -> Float[np.ndarray, " d"]:
 
     **Returns:** one number per coordinate.
 
-    **Raises:** `InvalidInput` if the shape is wrong or a draw is not finite. `ImportError` without
-    ArviZ.
+    **Raises:** `InvalidInput` if the shape is wrong or a draw is not finite.
 
     >>> import numpy as np
     >>> positions = np.random.default_rng(0).normal(size=(4, 500, 2))
     >>> ess(positions).round()
     array([1712., 2022.])
     """
-    return _array_stats().ess(
-        _check_positions(positions, min_chains=1), chain_axis=0, draw_axis=1, method="bulk"
-    )
+    checked = _check_positions(positions, min_chains=1)
+    return for_each_parameter(lambda scores: (scores.ess(),), checked)[:, 0]
 
 
 def rhat(positions: ArrayLike) -> Float[np.ndarray, " d"]:
@@ -59,22 +60,20 @@ def rhat(positions: ArrayLike) -> Float[np.ndarray, " d"]:
 
     **Returns:** one number per coordinate.
 
-    **Raises:** `InvalidInput` if the shape is wrong or a draw is not finite. `ImportError` without
-    ArviZ.
+    **Raises:** `InvalidInput` if the shape is wrong or a draw is not finite.
 
     >>> import numpy as np
     >>> positions = np.random.default_rng(0).normal(size=(4, 500, 2))
     >>> rhat(positions + np.array([0.0, 1.0]) * np.arange(4)[:, None, None]).round(1)
     array([1. , 1.6])
     """
-    return _array_stats().rhat(
-        _check_positions(positions, min_chains=2), chain_axis=0, draw_axis=1, method="rank"
-    )
+    checked = _check_positions(positions, min_chains=2)
+    return for_each_parameter(lambda scores: (scores.rhat(split_rhat),), checked)[:, 0]
 
 
 def effective_draws(positions: Float[np.ndarray, "chains draws d"]) -> float:
     """The smallest ESS over the parameters."""
-    return float(np.min(by_parameter(ess, positions[:, :, suspects(positions)])))
+    return float(np.min(ess(positions[:, :, suspects(positions)])))
 
 
 class Agreement(NamedTuple):
@@ -113,21 +112,24 @@ def agreement(positions: Float[np.ndarray, "chains draws d"]) -> Agreement:
     """
     n_chains, n_draws, dim = positions.shape
     examined = suspects(positions)
-    chosen = positions if len(examined) == dim else positions[:, :, examined]
-    effective = by_parameter(ess, chosen)
+    chosen = compared = _check_positions(positions[:, :, examined], min_chains=1)
     if n_chains == 1:
         if n_draws < 8:
-            return Agreement(effective, np.nan, np.nan, examined)
+            return Agreement(ess(chosen), np.nan, np.nan, examined)
         half = n_draws // 2
-        chosen = np.concatenate([chosen[:, :half], chosen[:, half : 2 * half]])
+        compared = np.concatenate([chosen[:, :half], chosen[:, half : 2 * half]])
         n_chains, n_draws = 2, half
+    groups, excess, rhat_of = 2 * n_chains, -2 / n_draws, split_rhat
     if n_chains >= _MANY_CHAINS and n_draws < _FEW_DRAWS:
-        groups, excess = _GROUPS, 0.0
-        whole = n_chains // groups * groups
-        found = by_parameter(_nested_rhat, chosen[:whole])
+        groups, excess, rhat_of = _GROUPS, 0.0, functools.partial(nested_rhat, _GROUPS)
+        if n_chains % _GROUPS:
+            compared = chosen[: n_chains // _GROUPS * _GROUPS]
+    if compared is chosen:  # the same scores serve both
+        both = for_each_parameter(lambda scores: (scores.ess(), scores.rhat(rhat_of)), chosen)
+        effective, found = both.T
     else:
-        groups, excess = 2 * n_chains, -2 / n_draws
-        found = by_parameter(rhat, chosen)
+        effective = ess(chosen)
+        found = for_each_parameter(lambda scores: (scores.rhat(rhat_of),), compared)[:, 0]
     chance = scipy.special.chdtri(groups - 1, _FALSE_ALARMS / (2 * dim)) / (groups - 1)
     draws = np.maximum(effective, FEWEST_EFFECTIVE_DRAWS)
     limits = np.sqrt(np.maximum(1 + excess + chance * groups / draws, 1))
@@ -140,38 +142,48 @@ def agreement(positions: Float[np.ndarray, "chains draws d"]) -> Agreement:
 def suspects(positions: Float[np.ndarray, "chains draws d"]) -> np.ndarray:
     """The parameters most likely to have the smallest ESS or the largest R-hat.
 
-    All parameters, unless there are many. Then the worst by the spread of the chains' means and by
-    the autocorrelation at lag one, which take no ranks and no Fourier transforms.
+    All parameters, unless they have many draws together. Then the worst by each of the criteria of
+    `_criteria`, which take no ranks and no Fourier transforms.
     """
-    dim = positions.shape[2]
-    if dim <= 2 * _MOST_EXAMINED:
+    n_chains, n_draws, dim = positions.shape
+    affordable = _DRAWS_EXAMINED // (n_chains * n_draws)
+    per_criterion = min(max(affordable, _FEWEST_EXAMINED), _MOST_EXAMINED)
+    if dim <= 2 * per_criterion:
         return np.arange(dim)
-
-    worst = [
-        np.argsort(by_parameter(criterion, positions))[-_MOST_EXAMINED:]
-        for criterion in (_spread_of_halves, _lag_one)
-    ]
-    return np.unique(np.concatenate(worst))
+    return np.unique(np.argsort(_criteria(positions), axis=1)[:, -per_criterion:])
 
 
-def _spread_of_halves(positions: Float[np.ndarray, "chains draws k"]) -> Float[np.ndarray, " k"]:
-    """The variance of the means of half chains, relative to that of the draws."""
-    half = positions.shape[1] // 2
-    means = np.concatenate([positions[:, :half].mean(axis=1), positions[:, half:].mean(axis=1)])
-    return means.var(axis=0) / np.maximum(positions.var(axis=(0, 1)), np.finfo(float).tiny)
+def _criteria(positions: Float[np.ndarray, "chains draws d"]) -> Float[np.ndarray, "4 d"]:
+    """Signs of slow mixing and of disagreement, one row each; 0 for constant parameters.
 
-
-def _lag_one(positions: Float[np.ndarray, "chains draws k"]) -> Float[np.ndarray, " k"]:
-    """The autocorrelation of successive draws."""
-    centred = positions - positions.mean(axis=(0, 1))
-    products = np.mean(centred[:, 1:] * centred[:, :-1], axis=(0, 1))
-    return products / np.maximum(np.mean(centred**2, axis=(0, 1)), np.finfo(float).tiny)
-
-
-def _nested_rhat(positions: Float[np.ndarray, "chains draws k"]) -> Float[np.ndarray, " k"]:
-    ids = np.arange(len(positions)) % _GROUPS
-    return _array_stats().rhat_nested(
-        _check_positions(positions, min_chains=_GROUPS), ids, chain_axis=0, draw_axis=1
+    The autocorrelation at lag one; the variance of the means of half chains, as it is and relative
+    to the variance that this autocorrelation explains; the variance over half chains of the mean
+    distance from the centre.
+    """
+    n_chains, n_draws, dim = positions.shape
+    half, centre = n_draws // 2, positions[:, -1].mean(axis=0)
+    means, distances, squares, products = np.empty((4, n_chains, 2, dim))
+    at_once = max(1, _DRAWS_AT_ONCE // (n_draws * dim))
+    for first in range(0, n_chains, at_once):
+        some = slice(first, first + at_once)
+        halves = positions[some, : 2 * half].reshape(-1, 2, half, dim) - centre
+        means[some] = halves.mean(axis=2)
+        distances[some] = np.abs(halves).mean(axis=2)
+        squares[some] = np.einsum("chnd,chnd->chd", halves, halves) / half
+        products[some] = np.einsum("chnd,chnd->chd", halves[:, :, 1:], halves[:, :, :-1])
+    products /= half - 1
+    spread = means.var(axis=(0, 1))
+    variance = np.maximum((squares - means**2).mean(axis=(0, 1)), np.finfo(np.float32).tiny)
+    lag_one = np.clip((products - means**2).mean(axis=(0, 1)) / variance, -0.9, 0.999)
+    explained = (1 + lag_one) / (1 - lag_one)
+    total = spread + variance
+    return np.stack(
+        [
+            (spread + lag_one * variance) / total,
+            spread / total,
+            spread / variance / explained,
+            distances.var(axis=(0, 1)) / total,
+        ]
     )
 
 
@@ -191,7 +203,9 @@ def pareto_k(values: ArrayLike) -> float:
 
 
 def _check_positions(positions: ArrayLike, min_chains: int) -> np.ndarray:
-    values = np.asarray(check_numeric("positions", positions), np.float64)
+    values = np.asarray(check_numeric("positions", positions))
+    if values.dtype != np.float32:
+        values = values.astype(np.float64, copy=False)
     if (
         values.ndim != 3
         or values.shape[0] < min_chains
@@ -213,7 +227,5 @@ def _array_stats() -> Any:
     try:
         from arviz_stats.base import array_stats
     except ImportError:
-        raise ImportError(
-            "tallmc.diagnose.ess and rhat need ArviZ: pip install tallmc[arviz]"
-        ) from None
+        raise ImportError("Pareto's k needs ArviZ: pip install tallmc[arviz]") from None
     return array_stats

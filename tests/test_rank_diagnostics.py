@@ -1,0 +1,123 @@
+"""ESS and R-hat from normal scores: the numbers of ArviZ, at less cost."""
+
+import functools
+
+import numpy as np
+import pytest
+from arviz_stats.base import array_stats
+
+from tallmc.core.layout import layout_of
+from tallmc.core.outcome import Outcome
+from tallmc.results.draws import Draws, Timing, with_health
+from tallmc.statistics import convergence, rank_diagnostics
+from tallmc.statistics.convergence import agreement, ess, rhat, suspects
+from tallmc.statistics.rank_diagnostics import for_each_parameter, nested_rhat
+
+GROUPS = 16
+CONSTANT = 3
+AXES = {"chain_axis": 0, "draw_axis": 1}
+
+
+def draws_of(shape, correlation, dtype):
+    """Autocorrelated draws: continuous, with ties, with chains apart, and constant."""
+    rng = np.random.default_rng(shape[1])
+    x = rng.normal(size=(*shape, CONSTANT + 1))
+    for t in range(1, shape[1]):
+        x[:, t] = correlation * x[:, t - 1] + np.sqrt(1 - correlation**2) * x[:, t]
+    x[:, :, 1] = np.round(2 * x[:, :, 1])
+    x[0, :, 2] += 3
+    x[:, :, CONSTANT] = 7
+    return x.astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("correlation", [-0.8, 0.0, 0.6, 0.99])
+@pytest.mark.parametrize(
+    "shape", [(1, 4), (1, 301), (2, 5), (3, 7), (4, 8), (3, 35), (4, 500), (64, 33), (300, 40)]
+)
+def test_the_numbers_are_those_of_arviz(shape, correlation, dtype):
+    positions = draws_of(shape, correlation, dtype)
+    exact = positions.astype(np.float64)
+    np.testing.assert_allclose(
+        ess(positions), array_stats.ess(exact, method="bulk", **AXES), rtol=1e-10
+    )
+    assert ess(positions)[CONSTANT] == shape[0] * (shape[1] // 2 * 2)
+    if shape[0] > 1:
+        with np.errstate(invalid="ignore"):
+            expected = array_stats.rhat(exact, method="rank", **AXES)
+        np.testing.assert_allclose(rhat(positions), expected, rtol=1e-10)
+        assert np.isnan(expected[CONSTANT])
+
+
+@pytest.mark.parametrize("shape", [(64, 7), (64, 150), (512, 20)])
+def test_nested_rhat_is_that_of_arviz(shape):
+    positions = draws_of(shape, 0.5, np.float32)[:, :, :CONSTANT]
+    found = for_each_parameter(
+        lambda scores: (scores.rhat(functools.partial(nested_rhat, GROUPS)),), positions
+    )[:, 0]
+    groups = np.arange(shape[0]) % GROUPS
+    expected = array_stats.rhat_nested(positions.astype(np.float64), groups, **AXES)
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
+def test_draws_closer_than_single_precision_are_ranked():
+    positions = 1e8 + draws_of((4, 100), 0.5, np.float64)
+    expected = array_stats.ess(positions, method="bulk", **AXES)
+    np.testing.assert_allclose(ess(positions), expected, rtol=1e-10)
+    assert expected[0] < 400
+
+
+def test_threads_do_not_change_the_numbers(monkeypatch):
+    positions = draws_of((4, 500), 0.6, np.float32)
+    one = ess(positions)
+    monkeypatch.setattr(rank_diagnostics, "_FEWEST_FOR_THREADS", 1)
+    monkeypatch.setattr(rank_diagnostics.os, "cpu_count", lambda: 3)
+    np.testing.assert_array_equal(ess(positions), one)
+
+
+@pytest.fixture
+def few_examined(monkeypatch):
+    monkeypatch.setattr(convergence, "_DRAWS_EXAMINED", 1)
+
+
+FAULTS = {
+    "slow": lambda x, rng: np.cumsum(0.05 * rng.normal(size=x.shape), axis=1) + 0.1 * x,
+    "chains apart": lambda x, rng: x + np.arange(len(x))[:, None],
+    "wider chains": lambda x, rng: x * (1 + np.arange(len(x))[:, None]),
+    "halves apart": lambda x, rng: x + (np.arange(x.shape[1]) > x.shape[1] // 2),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_worst_parameter_is_among_the_suspects(fault, few_examined):
+    rng = np.random.default_rng(0)
+    # The others mix slowly, so that their means spread more than those of independent draws.
+    x = rng.normal(size=(8, 400, 60)) * 10.0 ** rng.uniform(-3, 3, size=60)
+    for t in range(1, 400):
+        x[:, t] = 0.8 * x[:, t - 1] + 0.6 * x[:, t]
+    clean = rng.normal(size=(8, 400))
+    x[:, :, 17] = 100 + FAULTS[fault](clean, rng)
+    found = suspects(x)
+    assert len(found) <= 24 and 17 in found
+    agreed = agreement(x)
+    assert not agreed.reached
+    assert agreed.rhat == pytest.approx(rhat(x[:, :, 17:18])[0], rel=1e-12)
+
+
+def test_suspects_include_the_parameter_with_the_fewest_effective_draws(few_examined):
+    rng = np.random.default_rng(0)
+    correlation = rng.uniform(0, 0.95, size=60)
+    x = rng.normal(size=(8, 400, 60))
+    for t in range(1, 400):
+        x[:, t] = correlation * x[:, t - 1] + np.sqrt(1 - correlation**2) * x[:, t]
+    assert np.argmin(ess(x)) in suspects(x)
+
+
+def test_health_is_the_same_with_an_agreement_that_is_known():
+    positions = np.random.default_rng(0).normal(size=(4, 200, 1))
+    timing, (layout, _) = Timing(0.0, 0.0, 0.0), layout_of({"slope": 0.0})
+    draws = Draws(positions, {}, (Outcome.OK,) * 4, 0, 0, timing, layout, {})
+    agreed = agreement(draws.positions)
+    assert with_health(draws, agreed).health == draws.health
+    other = with_health(draws, agreed._replace(rhat=1.5)).health
+    assert other.rhat == 1.5 and other != draws.health
