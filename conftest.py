@@ -1,7 +1,14 @@
-"""Docstring examples are written for JAX's default precision, whatever the tests run in."""
+"""Docstring examples are written for JAX's default precision, whatever the tests run in.
+
+Tests do not use the user's cache of compiled programs; `tests/conftest.py` configures their own.
+"""
+
+import os
 
 import jax
 import pytest
+
+os.environ["TALLMC_CACHE"] = "off"
 
 
 @pytest.fixture(autouse=True)

@@ -31,6 +31,7 @@ NAMES = [
     "__version__",
     "asgld_cv",
     "asgld_cv_ps",
+    "cache",
     "check",
     "cp_sghmc",
     "cyclical_sgld",

@@ -7,6 +7,7 @@ from . import diagnose, dynamics, geometry, gradient, models, rows, schedule, st
 from ._version import __version__
 from .anchor import LBFGS, Adam, Anchor, Newton, laplace
 from .api import check, resume, sample
+from .core.cache import cache, use_cache_if_asked
 from .core.compiler import ask_for_whole_loops
 from .core.errors import InvalidInput, PreparationError, SamplingWarning
 from .core.outcome import Outcome
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from .tuning import Budget, tune
 
 ask_for_whole_loops()
+use_cache_if_asked()
 
 _LAZY = {"reference": "", "report": "", "tuning": "", "Budget": "tuning", "tune": "tuning"}
 """Names imported on first access. The value is the defining module; "" if the name is a module."""
@@ -93,6 +95,7 @@ __all__ = [
     "__version__",
     "asgld_cv",
     "asgld_cv_ps",
+    "cache",
     "check",
     "cp_sghmc",
     "cyclical_sgld",

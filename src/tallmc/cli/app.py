@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import typer
 
 from .._version import __version__
+from ..core.cache import cache
 from .sampling_commands import EXIT_STATUSES, RunFolder, TablePath, demo, fit, resume
 
 app = typer.Typer(
@@ -21,6 +22,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Bayesian inference on tall data by stochastic-gradient MCMC with preferential "
     "subsampling.",
+    epilog="Compiled programs are kept in the user's cache folder (at most 1 GiB), so that later "
+    "runs start sooner. TALLMC_CACHE=DIR changes the folder; TALLMC_CACHE=off disables the cache.",
 )
 
 _DataFolder = Annotated[
@@ -49,7 +52,7 @@ def tallmc(
         ),
     ] = False,
 ) -> None:
-    pass
+    cache()
 
 
 def methods(

@@ -1,0 +1,163 @@
+"""Compiled programs are read by other processes, and no state of the folder breaks a run."""
+
+import json
+import os
+import subprocess
+import sys
+import zlib
+
+import jax
+import pytest
+
+import tallmc
+from tallmc.core import cache as cache_module
+from tallmc.core.errors import InvalidInput
+
+_SAMPLE = """
+import collections, json, warnings, jax, numpy as np, tallmc
+warnings.simplefilter("ignore", tallmc.SamplingWarning)
+seen = collections.Counter()
+jax.monitoring.register_event_listener(lambda event, **_: seen.update([event.rsplit("/")[-1]]))
+x = np.random.default_rng(0).normal(size=(500, 3)).astype(np.float32)
+posterior = tallmc.models.logistic_regression(x, x[:, 0] > 0, prior_variance=1.0)
+draws = tallmc.sample(posterior, tallmc.sgld(1e-3, size=8), draws=50, seed=1, progress=False)
+print(json.dumps({
+    "programs": seen["compile_requests_use_cache"],
+    "read": seen["cache_hits"],
+    "draws": draws.positions.tolist(),
+}))
+"""
+_NO_ROOM = """
+import resource
+resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
+"""
+
+
+def run(program, **environment):
+    """The output of a process that has no cache options but these."""
+    names = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
+    kept = {name: value for name, value in os.environ.items() if name not in names}
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env={**kept, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+def sample(folder, before=""):
+    """What a run that uses the folder reports. It prints no warning."""
+    ran = run(before + _SAMPLE, TALLMC_CACHE=str(folder))
+    assert ran.stderr == ""
+    return json.loads(ran.stdout)
+
+
+def entries(folder):
+    return sorted(folder.glob("programs-*/*-cache"))
+
+
+@pytest.fixture(scope="module")
+def used(tmp_path_factory):
+    """A folder that one process has used, and what the process reported."""
+    folder = tmp_path_factory.mktemp("cache")
+    return folder, sample(folder)
+
+
+@pytest.fixture
+def jax_options(monkeypatch):
+    """Options of JAX and warning filters as before the test, and no environment variable."""
+    monkeypatch.delenv("TALLMC_CACHE", raising=False)
+    names = ("jax_compilation_cache_dir", *cache_module._OPTIONS)
+    before = {name: getattr(jax.config, name) for name in names}
+    yield before
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+def test_a_second_process_compiles_nothing_and_a_damaged_entry_is_replaced(used):
+    folder, first = used
+    assert first["read"] == 0 and first["programs"] == len(entries(folder)) > 3
+    second = sample(folder)
+    assert second == {**first, "read": first["programs"]}
+
+    largest = sorted(entries(folder), key=lambda path: path.stat().st_size)[-4:]
+    whole = [path.read_bytes() for path in largest]
+    bit_flipped = bytearray(whole[0])
+    bit_flipped[len(bit_flipped) // 2] ^= 4
+    damaged = [bytes(bit_flipped), whole[1][:-100], b"", b"no compressed data"]
+    for path, content in zip(largest, damaged, strict=True):
+        path.write_bytes(content)
+    assert sample(folder) == {**first, "read": first["programs"] - 4}
+    assert all(zlib.decompress(path.read_bytes()) for path in largest)
+
+
+def test_an_entry_damaged_unnoticed_is_compiled_again(used):
+    folder, first = used
+    entry = entries(folder)[0]
+    entry.write_bytes(b"")
+    os.utime(entry, (0, 0))
+    assert sample(folder) == {**first, "read": first["programs"] - 1}
+
+
+def test_a_full_disk_neither_breaks_a_run_nor_leaves_partial_entries(used, tmp_path):
+    _, first = used
+    assert sample(tmp_path, before=_NO_ROOM)["draws"] == first["draws"]
+    written = entries(tmp_path)
+    assert 0 < len(written) < first["programs"]  # small entries fit
+    assert all(zlib.decompress(path.read_bytes()) for path in written)
+
+
+def test_a_folder_that_cannot_be_written_is_not_used(jax_options, tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    assert tallmc.cache(tmp_path / "file") is None
+    assert jax.config.jax_compilation_cache_dir == jax_options["jax_compilation_cache_dir"]
+
+
+def test_options_of_jax_stay_unless_a_folder_is_given(jax_options, monkeypatch, tmp_path):
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path / "theirs"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 2.0)
+    assert tallmc.cache() == tmp_path / "theirs"
+    assert not (tmp_path / "theirs").exists()
+
+    ours = tallmc.cache(tmp_path / "ours")
+    assert ours is not None and ours.parent == tmp_path / "ours"
+    assert jax.config.jax_compilation_cache_dir == str(ours)
+    assert jax.config.jax_persistent_cache_min_compile_time_secs == 2.0
+
+    monkeypatch.setenv("TALLMC_CACHE", "off")
+    assert tallmc.cache(tmp_path / "third") is None
+    assert not (tmp_path / "third").exists()
+
+
+def test_the_least_recently_used_programs_are_deleted_and_nothing_else(jax_options, tmp_path):
+    folder = tallmc.cache(tmp_path)
+    assert folder is not None
+    older_version = tmp_path / "programs-0"
+    older_version.mkdir()
+    content = zlib.compress(os.urandom(1000))
+    for number, parent in enumerate([folder, older_version, folder, folder]):
+        entry = parent / f"jit_f-{number:064x}-cache"
+        entry.write_bytes(content)
+        os.utime(entry, (1e9 + number, 1e9))  # read in this order
+    (folder / "foreign-cache").write_bytes(content)
+    tallmc.cache(tmp_path, max_bytes=2 * len(content) + 1)
+    assert sorted(int(entry.name[6:70], 16) for entry in folder.glob("jit_f*")) == [2, 3]
+    assert not list(older_version.iterdir())
+    assert (folder / "foreign-cache").exists()
+
+
+@pytest.mark.parametrize("max_bytes", [0, -1, 1.5, True])
+def test_the_limit_must_be_a_positive_int(max_bytes):
+    with pytest.raises(InvalidInput, match="max_bytes must be an int of at least 1"):
+        tallmc.cache(max_bytes=max_bytes)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the folder differs")
+def test_the_command_uses_the_cache_of_the_user_unless_it_is_off(tmp_path):
+    command = "from tallmc.cli import main; main(['methods'])"
+    run(command, XDG_CACHE_HOME=str(tmp_path / "on"), TALLMC_CACHE="")
+    assert list((tmp_path / "on" / "tallmc").glob("programs-*"))
+    run(command, XDG_CACHE_HOME=str(tmp_path / "off"), TALLMC_CACHE="off")
+    run("import tallmc", XDG_CACHE_HOME=str(tmp_path / "off"), TALLMC_CACHE="")
+    assert not (tmp_path / "off").exists()
