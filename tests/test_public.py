@@ -88,11 +88,22 @@ def test_public_names_are_frozen():
     assert all(hasattr(tallmc, name) for name in NAMES)
 
 
-def test_importing_the_core_needs_nothing_heavy():
-    heavy = (
-        "blackjax xarray arviz_base arviz_stats typer rich pyarrow matplotlib pandas zarr netCDF4"
+def test_lazy_names_are_listed_and_importable():
+    program = (
+        "import tallmc; assert 'diagnose' in dir(tallmc); from tallmc import *; tune, diagnose.ess"
     )
-    program = f"import sys, tallmc; print(*(set('{heavy}'.split()) & set(sys.modules)))"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_importing_the_core_needs_nothing_heavy_and_leaves_the_collector_on():
+    heavy = (
+        "blackjax xarray arviz_base arviz_stats typer rich pyarrow matplotlib pandas zarr netCDF4 "
+        "scipy.special optax"
+    )
+    program = (
+        f"import gc, sys, tallmc; print(*(set('{heavy}'.split()) & set(sys.modules))); "
+        "assert gc.isenabled()"
+    )
     result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )

@@ -1,9 +1,13 @@
 """Bayesian inference on tall data by stochastic-gradient MCMC with preferential subsampling."""
 
+from .core import startup  # first: it pauses the garbage collector
+
+# isort: split
+
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from . import diagnose, dynamics, geometry, gradient, models, rows, schedule, store, subsample
+from . import dynamics, geometry, gradient, models, rows, schedule, store, subsample
 from ._version import __version__
 from .anchor import LBFGS, Adam, Anchor, Newton, laplace
 from .api import check, resume, sample
@@ -56,13 +60,20 @@ from .results import Draws
 from .store import load
 
 if TYPE_CHECKING:
-    from . import reference, report, tuning
+    from . import diagnose, reference, report, tuning
     from .tuning import Budget, tune
 
 ask_for_whole_loops()
 use_cache_if_asked()
 
-_LAZY = {"reference": "", "report": "", "tuning": "", "Budget": "tuning", "tune": "tuning"}
+_LAZY = {
+    "diagnose": "",
+    "reference": "",
+    "report": "",
+    "tuning": "",
+    "Budget": "tuning",
+    "tune": "tuning",
+}
 """Names imported on first access. The value is the defining module; "" if the name is a module."""
 
 
@@ -71,6 +82,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = importlib.import_module(f".{_LAZY[name] or name}", __name__)
     return getattr(module, name) if _LAZY[name] else module
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 __all__ = [
@@ -145,3 +160,5 @@ __all__ = [
     "tuning",
     "ula",
 ]
+
+startup.resume_collection()

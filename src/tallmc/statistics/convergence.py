@@ -11,7 +11,6 @@ import functools
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.special
 from jaxtyping import ArrayLike, Float
 
 from ..core.arrays import check_numeric
@@ -130,7 +129,9 @@ def agreement(positions: Float[np.ndarray, "chains draws d"]) -> Agreement:
     else:
         effective = ess(chosen)
         found = for_each_parameter(lambda scores: (scores.rhat(rhat_of),), compared)[:, 0]
-    chance = scipy.special.chdtri(groups - 1, _FALSE_ALARMS / (2 * dim)) / (groups - 1)
+    from scipy.special import chdtri  # a slow import
+
+    chance = chdtri(groups - 1, _FALSE_ALARMS / (2 * dim)) / (groups - 1)
     draws = np.maximum(effective, FEWEST_EFFECTIVE_DRAWS)
     limits = np.sqrt(np.maximum(1 + excess + chance * groups / draws, 1))
     limits = np.clip(limits, _LARGEST_RHAT, _LARGEST_LIMIT)

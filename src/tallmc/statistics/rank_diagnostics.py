@@ -20,8 +20,6 @@ import os
 from collections.abc import Callable
 
 import numpy as np
-import scipy.fft
-import scipy.special
 from jaxtyping import Float
 
 _FEWEST_FOR_THREADS, _MOST_IN_THREADS = 2**15, 2**26  # draws: of one parameter, of all threads
@@ -137,7 +135,9 @@ def _sorted(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _quantiles(size: int) -> Float[np.ndarray, " k"]:
     """Φ⁻¹((r − 3/8)/(size + 1/4)) for r = 0, 1/2, 1, …, size."""
     ranks = np.arange(1, size + 1, 0.5)
-    quantiles = scipy.special.ndtri((ranks[:-1] - 0.375) / (size + 0.25))
+    from scipy.special import ndtri  # a slow import
+
+    quantiles = ndtri((ranks[:-1] - 0.375) / (size + 0.25))
     return np.concatenate([[np.nan, np.nan], quantiles])
 
 
@@ -166,8 +166,10 @@ def _ess(scores: Float[np.ndarray, "halves n"]) -> float:
 def _autocovariances(centred: Float[np.ndarray, "halves n"]) -> Float[np.ndarray, " n"]:
     """Autocovariances, averaged over half chains. Only their mean spectrum is transformed back."""
     n = centred.shape[1]
-    padded = scipy.fft.next_fast_len(2 * n, real=True)
-    transformed = scipy.fft.rfft(centred, padded, axis=1)
+    from scipy.fft import irfft, next_fast_len, rfft  # a slow import
+
+    padded = next_fast_len(2 * n, real=True)
+    transformed = rfft(centred, padded, axis=1)
     spectrum = np.einsum("ij,ij->j", transformed.real, transformed.real)
     spectrum += np.einsum("ij,ij->j", transformed.imag, transformed.imag)
-    return scipy.fft.irfft(spectrum, padded)[:n] / centred.size
+    return irfft(spectrum, padded)[:n] / centred.size

@@ -163,11 +163,8 @@ class AnchoredPlanner:
                 step /= 2
                 continue
             measured = found
-            if (
-                self._rows_for(measured, rows, _PILOT_STEP)
-                > _LARGEST_ROW_SHARE * self.posterior.n_rows
-            ):
-                share = self._rows_for(measured, rows, _PILOT_STEP) / self.posterior.n_rows
+            share = self._rows_for(measured, rows, _PILOT_STEP) / self.posterior.n_rows
+            if share > _LARGEST_ROW_SHARE:
                 part = "all" if share > 1 else f"{share:.0%} of"
                 self.why_not = f"gradient noise would require {part} the rows in a step"
                 return None
