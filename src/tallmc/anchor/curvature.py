@@ -9,11 +9,12 @@ import numpy as np
 from jaxtyping import Float
 
 from ..core.errors import PreparationError
+from ..models.base import PIECE_ROWS
 from .passes import CountedPasses, double_passes
 from .search import is_single
 
-_ROUNDING_MARGIN = 2000
-"""A variance inflation factor above 1/(this · machine epsilon) may be off by one per cent."""
+_LARGEST_ROUNDING = 0.01
+"""How much rounding may change a standard deviation, relatively, in single precision."""
 _LARGEST_CHANGE = 0.05
 """How much double precision may change a standard deviation before the user is told."""
 
@@ -88,11 +89,14 @@ def _may_be_rounding(
 ) -> bool:
     """Whether rounding may change a standard deviation by one per cent.
 
-    H_jj (H⁻¹)_jj, the variance inflation factor of parameter j, does not depend on its units.
+    H_jj (H⁻¹)_jj, the variance inflation factor of parameter j, does not depend on its units. The
+    Hessian is a sum over pieces of the rows. A piece has a relative error of some ε√n, n the rows
+    of a piece, and the errors of the pieces average out.
     """
     inflation = np.diag(hessian) * np.sum(inverse_root**2, axis=0)
     epsilon = float(jnp.finfo(passes.posterior.dtype).eps)
-    return bool(inflation.max() > 1 / (_ROUNDING_MARGIN * epsilon))
+    error = epsilon * PIECE_ROWS / np.sqrt(passes.posterior.n_rows)
+    return bool(inflation.max() * error > _LARGEST_ROUNDING)
 
 
 def _error(

@@ -15,7 +15,6 @@ of them is known far better than from its prior.
 
 from __future__ import annotations
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -154,13 +153,8 @@ def _one_sided(
 ) -> list[str]:
     """Messages on separable rows: the likelihood does not fall far out from the anchor."""
     passes, at = CountedPasses(posterior), np.asarray(anchor.position, np.float64)
-
-    def likelihood(position: np.ndarray) -> float:
-        there = jnp.asarray(position, posterior.dtype)
-        return passes.value_and_gradient(there)[0] - float(posterior.model.prior_potential(there))
-
-    here = likelihood(at)
-    if likelihood(_FAR * at) < here:
+    here = passes.likelihood(at)
+    if passes.likelihood(_FAR * at) < here:
         return [
             "the rows are separable: they fit ever better as the coefficients grow, and only the "
             "prior keeps the coefficients finite. Use a prior that you believe, or fewer columns."
@@ -170,7 +164,7 @@ def _one_sided(
     for j in order[:_MOST_MESSAGES]:
         far = at.copy()
         far[j] += np.sign(at[j]) * _FAR / np.sqrt(prior[j, j])
-        if likelihood(far) < here:
+        if passes.likelihood(far) < here:
             messages.append(
                 f"the rows bound {names[j]} on one side only: they fit no worse as it "
                 f"{'grows' if at[j] > 0 else 'falls'}, and only the prior keeps it finite. "

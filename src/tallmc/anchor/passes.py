@@ -47,6 +47,11 @@ class CountedPasses:
         value, gradient = jax.tree.map(self._scaled, whole.float64(), prior)
         return float(value), gradient
 
+    def likelihood(self, position: Any) -> float:
+        """Σ f_i, without the prior."""
+        whole, prior = self._pass(block_potential_and_gradient, _total_and_prior, position)
+        return self.scale * (float(whole.float64()[0]) - float(prior[0]))
+
     def hessian(self, position: Any) -> np.ndarray:
         """∇²f, symmetrised."""
         whole, prior = self._pass(block_hessian_of, _total_and_prior_hessian, position)

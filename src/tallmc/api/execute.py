@@ -50,9 +50,10 @@ def execute(
     except StorageFailed as error:
         storage_error, stopped_by = error, f"the store ({error.strerror})"
     began = time.perf_counter()
-    account, rows_of_check = plan.account.after_run(run, stopped_by), 0
+    account, rows_of_check = plan.account.after_run(run, stopped_by, plan.seed)
     if plan.check and stopped_by is None:
-        account, rows_of_check = _checked(plan, run, account, listeners, clock)
+        account, rows_of_pairs = _checked(plan, run, account, listeners, clock)
+        rows_of_check += rows_of_pairs
     checking = time.perf_counter() - began
     listeners.close_display()
     whole = sink.whole()
@@ -129,6 +130,7 @@ def _conclusion(draws: Draws) -> Conclusion:
         "n_row_evals_check": draws.n_row_evals_check,
         "doubts": list(account.doubts),
         "inflation": _as_list(account.inflation),
+        "noise_tail": account.noise_tail,
         "bias": bias and {name: _as_list(values) for name, values in bias.items()},
         "unmeasured": account.unmeasured,
     }

@@ -190,7 +190,7 @@ def _start_positions(
     """One starting position per chain, and whether it comes from the anchor."""
     shape = (chains, posterior.dim)
     if start is None and prepared.start is not None:
-        return jnp.resize(prepared.start, shape), True
+        return jnp.asarray(np.resize(prepared.start, shape)), True
     if start is None:
         anchor = prepared.anchor
         position = posterior.init if anchor is None else anchor.position

@@ -10,9 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from ..dynamics.leimkuhler_matthews import LeimkuhlerMatthewsDynamics
 from ..engine.kernel import Kernel
 from ..engine.run import Run
+from ..statistics.moments import moments
+from ..statistics.pareto import pareto_k
 from ..subsample.measured import MeasuredSelection
+from ..subsample.replacement import WithReplacement
+from .visited_noise import visited_noise
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,35 +77,50 @@ class Account:
     exact: bool = False
     """Whether the method leaves the posterior invariant; only Monte-Carlo error then remains."""
     inflation: Float[np.ndarray, " d"] | None = None
-    """Inflation of the variances by gradient noise, measured during the run."""
+    """Inflation of the variances by gradient noise, measured during the run or at its draws."""
+    noise_tail: float | None = None
+    """Pareto's k of the squared gradient noise at the draws; None if it was not measured there."""
     notes: tuple[str, ...] = ()
     """What the user should know about the posterior, such as a direction that the prior decides."""
     unmeasured: str | None = None
     """What keeps the bias from being known, with the cure; None if it is known."""
 
-    def after_run(self, run: Run, stopped_by: str | None) -> Account:
-        """Return the account with the noise of the run, and a doubt if the run ended early."""
+    def after_run(self, run: Run, stopped_by: str | None, seed: int) -> tuple[Account, int]:
+        """Return the account with the noise of the run, and how many rows this touched.
+
+        A run that ended early raises a doubt.
+        """
         doubts = self.doubts
         if stopped_by is not None:
             doubts += (f"{stopped_by} ended the run before its goal.",)
-        return dataclasses.replace(self, doubts=doubts, inflation=_measured_inflation(run))
+        account = dataclasses.replace(self, doubts=doubts)
+        kernel, positions = run.kernel, run.positions()
+        positions = positions[np.isfinite(positions[:, -1:]).all(axis=(1, 2))]
+        if not isinstance(kernel, Kernel) or positions.size == 0:
+            return account, 0
+        if isinstance(kernel.selection, MeasuredSelection):
+            return dataclasses.replace(account, inflation=_inflation_during(run)), 0
+        chosen_here = bool(self.reasons) and isinstance(kernel.dynamics, LeimkuhlerMatthewsDynamics)
+        if not (chosen_here and isinstance(kernel.selection, WithReplacement)):
+            return account, 0
+        noise = visited_noise(kernel, run.rows, positions, seed)
+        step = float(np.asarray(kernel.schedule.step_size))  # type: ignore[attr-defined]
+        variances = moments(positions).sd ** 2
+        return dataclasses.replace(
+            account,
+            inflation=step / (4 - step) * noise.by_parameter / variances,
+            noise_tail=pareto_k(noise.squared) if np.ptp(noise.squared) > 0 else None,
+        ), noise.n_row_evals
 
     def doubting(self, *doubts: str) -> Account:
         """Return the account with further doubts."""
         return dataclasses.replace(self, doubts=(*self.doubts, *doubts))
 
 
-def _measured_inflation(run: Run) -> Float[np.ndarray, " d"] | None:
-    """Variance inflation by gradient noise, h v/(4 − h); None if the noise v was not measured."""
-    kernel = run.kernel
-    if (
-        not isinstance(kernel, Kernel)
-        or not isinstance(kernel.selection, MeasuredSelection)
-        or not run.completed
-    ):
-        return None
+def _inflation_during(run: Run) -> Float[np.ndarray, " d"]:
+    """Variance inflation by the gradient noise v that the steps have measured, h v/(4 − h)."""
     totals = jax.tree.map(
         lambda leaf: np.asarray(leaf, np.float64).sum(axis=0), run.state.chains.memory.selection
     )
-    step = float(kernel.schedule(jnp.int32(0)))
+    step = float(run.kernel.schedule(jnp.int32(0)))
     return step / (4 - step) * totals.sum_by_parameter / totals.steps / run.variances()

@@ -95,10 +95,7 @@ class _PairPlan:
         n_chains, n_draws, _ = positions.shape
         if n_draws < 4:
             raise _NotMeasurable("the run is too short to measure its bias. Run longer.")
-        try:
-            found = agreement(positions)
-        except ImportError as error:
-            raise _NotMeasurable(str(error)) from None
+        found = agreement(positions)
         if not found.reached:
             raise _NotMeasurable("the bias cannot be measured before the chains agree. Run longer.")
         pairs = min(max(n_chains, _FEWEST_PAIRS), _MOST_PAIRS)

@@ -16,7 +16,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from ..core.linear_maps import AbstractLinearMap
-from ..engine.kernel import BoundKernel, Drawn, Gathered, Kernel
+from ..engine.kernel import AbstractKernel, Drawn, Gathered, Kernel
 from ..engine.run import chain_keys
 from ..engine.supply import Supply
 from ..rows.base import AbstractRows
@@ -45,11 +45,13 @@ class VisitedNoise(NamedTuple):
 
 
 def visited_noise(
-    bound: BoundKernel, positions: Float[np.ndarray, "chains draws d"], seed: int
+    kernel: Kernel,
+    rows: AbstractRows,
+    positions: Float[np.ndarray, "chains draws d"],
+    seed: int,
 ) -> VisitedNoise:
     """The noise of a kernel that draws with replacement, at about 1,000 of these positions."""
-    kernel, dim = bound.composition, positions.shape[2]
-    supply = Supply(kernel, bound.rows)
+    dim, supply = positions.shape[2], Supply(kernel, rows)
     keys = chain_keys(seed, _CHAINS, _NOISE_PURPOSE)
     n_blocks = -(-_POSITIONS // (_CHAINS * supply.steps))
     count = n_blocks * supply.steps * _CHAINS
@@ -69,12 +71,13 @@ def visited_noise(
 
 @eqx.filter_jit
 def _noise_of_block(
-    kernel: Kernel,
+    kernel: AbstractKernel,
     source: AbstractRows,
     supply: Drawn | Gathered,
     positions: Float[Any, "steps chains d"],
 ) -> tuple[Float[Array, "steps chains"], Float[Array, " d"]]:
     """‖Cᵀδ‖² of every position, and the sum over positions of (CCᵀδ)_j²."""
+    assert isinstance(kernel, Kernel), "the kernel of a composition"
     geometry: AbstractLinearMap = kernel.dynamics.geometry  # type: ignore[attr-defined]
 
     def of_chain(supply: Any, position: Float[Array, " d"]) -> Float[Array, " d"]:

@@ -25,7 +25,8 @@ from ..rows.base import AbstractRows, RowBlock
 from ..rows.batch import Batch
 from ..rows.sums import Sum, split_sum
 
-_PIECE_ROWS = 128
+PIECE_ROWS = 128
+"""Rows over which sums are plain; sums of pieces are more accurate."""
 
 
 class AbstractModel(eqx.Module):
@@ -215,12 +216,12 @@ def block_hessian_of(
     """
     weights = counted.astype(model.dtype)
     n_rows = weights.shape[0]
-    n_pieces = n_rows // _PIECE_ROWS
+    n_pieces = n_rows // PIECE_ROWS
     if n_pieces <= 1:
         return model.block_hessian(position, rows, weights)
-    in_pieces = n_pieces * _PIECE_ROWS
+    in_pieces = n_pieces * PIECE_ROWS
     pieces = jax.tree.map(
-        lambda column: column[:in_pieces].reshape(n_pieces, _PIECE_ROWS, *column.shape[1:]),
+        lambda column: column[:in_pieces].reshape(n_pieces, PIECE_ROWS, *column.shape[1:]),
         (rows, weights),
     )
     total = jnp.sum(jax.vmap(lambda piece: model.block_hessian(position, *piece))(pieces), axis=0)
@@ -232,8 +233,8 @@ def block_hessian_of(
 
 def _in_pieces(values: Float[Array, " n"]) -> Float[Array, " pieces"]:
     """Plain sums over pieces of the values."""
-    missing = -values.shape[0] % _PIECE_ROWS
-    return jnp.sum(jnp.pad(values, (0, missing)).reshape(-1, _PIECE_ROWS), axis=1)
+    missing = -values.shape[0] % PIECE_ROWS
+    return jnp.sum(jnp.pad(values, (0, missing)).reshape(-1, PIECE_ROWS), axis=1)
 
 
 def add_prior_hessian(total: Sum, model: AbstractModel, position: Float[Array, " d"]) -> Sum:

@@ -22,14 +22,9 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from ..methods.account import Account, Bias
-from ..statistics.convergence import (
-    FEWEST_EFFECTIVE_DRAWS,
-    HEAVY_TAIL,
-    Agreement,
-    agreement,
-    pareto_k,
-)
+from ..statistics.convergence import FEWEST_EFFECTIVE_DRAWS, Agreement, agreement
 from ..statistics.moments import by_parameter
+from ..statistics.pareto import HEAVY_TAIL, pareto_k
 
 _HOW_TO_CHECK = (
     "the bias of step size and gradient noise was not measured. "
@@ -157,7 +152,7 @@ def assess(
             f"gradient noise inflated a variance by {account.inflation.max():.1%} during the run, "
             f"more than the pilot runs predicted. {cure}"
         )
-    tail = _noise_tail(sample_stats, ok)
+    tail = _noise_tail(sample_stats, ok) if account.noise_tail is None else account.noise_tail
     if tail is not None and tail > HEAVY_TAIL and _noise_matters(account):
         cure = "Allow less noise, for example with Automatic(inflation=0.002)."
         doubts.append(
@@ -269,7 +264,4 @@ def _noise_tail(
     sample_stats: Mapping[str, np.ndarray], ok: Bool[np.ndarray, " chains"]
 ) -> float | None:
     noise = sample_stats.get("grad_noise")
-    try:
-        return None if noise is None else pareto_k(noise[ok].ravel())
-    except ImportError:  # ArviZ is not installed
-        return None
+    return None if noise is None else pareto_k(noise[ok].ravel())

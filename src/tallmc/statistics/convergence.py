@@ -1,4 +1,4 @@
-"""Effective sample size (ESS), R-hat and Pareto's k of plain arrays.
+"""Effective sample size (ESS) and R-hat of plain arrays.
 
 ESS and R-hat use the chains alone. They measure how well the chains agree and how many independent
 draws they are worth. They do not measure whether the draws follow the target: a step size that is
@@ -8,7 +8,7 @@ too large gives a high ESS, an R-hat of 1 and a wrong answer. `ksd` measures tha
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import ArrayLike, Float
@@ -17,7 +17,6 @@ from ..core.arrays import check_numeric
 from ..core.errors import InvalidInput
 from .rank_diagnostics import for_each_parameter, nested_rhat, split_rhat
 
-HEAVY_TAIL = 0.7  # a mean is unreliable above this Pareto k (Vehtari et al., 2024)
 FEWEST_EFFECTIVE_DRAWS = 400  # fewer raise a doubt of their own
 _LARGEST_RHAT = 1.01
 _FALSE_ALARMS = 0.01  # probability that chains in equilibrium are found to disagree
@@ -188,21 +187,6 @@ def _criteria(positions: Float[np.ndarray, "chains draws d"]) -> Float[np.ndarra
     )
 
 
-def pareto_k(values: ArrayLike) -> float:
-    """Pareto's k of the right tail of `values`.
-
-    The variance is infinite from k = 0.5 on, the mean from k = 1 on.
-
-    >>> import numpy as np
-    >>> round(pareto_k(np.random.default_rng(0).pareto(2.0, size=10_000)), 1)  # true k: 1/2
-    0.5
-    """
-    values = np.asarray(check_numeric("values", values), np.float64)
-    return float(
-        _array_stats().pareto_khat(values[None, :], chain_axis=0, draw_axis=1, tail="right")
-    )
-
-
 def _check_positions(positions: ArrayLike, min_chains: int) -> np.ndarray:
     values = np.asarray(check_numeric("positions", positions))
     if values.dtype != np.float32:
@@ -222,11 +206,3 @@ def _check_positions(positions: ArrayLike, min_chains: int) -> np.ndarray:
             "positions", "be finite", f"NaN or infinity in chain {np.argmin(finite)}", cure
         )
     return values
-
-
-def _array_stats() -> Any:
-    try:
-        from arviz_stats.base import array_stats
-    except ImportError:
-        raise ImportError("Pareto's k needs ArviZ: pip install tallmc[arviz]") from None
-    return array_stats

@@ -161,6 +161,7 @@ def _account_after_run(opened: OpenStore, method: Any) -> Account | None:
         if bias is None
         else Bias(**{name: np.asarray(values, float) for name, values in bias.items()}),
         unmeasured=progress.get("unmeasured", account.unmeasured),
+        noise_tail=progress.get("noise_tail"),
     )
 
 

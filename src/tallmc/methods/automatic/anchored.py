@@ -36,7 +36,7 @@ from ...geometry import GeometryChoice
 from ...gradient import ControlVariate
 from ...models.posterior import AbstractPosterior
 from ...schedule import Constant, in_precision
-from ...statistics.convergence import HEAVY_TAIL
+from ...statistics.pareto import HEAVY_TAIL
 from ...subsample import Fixed, Measured, Preferential
 from ...subsample.weights import residual_weights
 from ..account import Account, ErrorBudget

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ...engine.kernel import BoundKernel
-from ...statistics.convergence import pareto_k
+from ...statistics.pareto import pareto_k
 from ..account import Bias, ErrorBudget
 from ..pair import PairRun
 from ..visited_noise import visited_noise
@@ -31,7 +31,7 @@ class Pilot(NamedTuple):
     noise_per_coordinate: float
     """Gradient noise per coordinate of the geometry."""
     tail: float
-    """Pareto's k of the squared gradient noise; 0 if there is no noise or no ArviZ."""
+    """Pareto's k of the squared gradient noise; 0 if there is no noise."""
     n_row_evals: int
     """Rows touched."""
     failed: bool
@@ -80,23 +80,14 @@ def run_pairs(
     if pairs.failed:
         nothing = np.full(fine.shape[2], np.nan)
         return Pilot(bias, fine, nothing, np.nan, 0.0, pairs.n_row_evals, True)
-    found = visited_noise(measured, fine, seed)
+    found = visited_noise(measured.composition, measured.rows, fine, seed)
     variance = np.maximum(fine.var(axis=(0, 1)), np.finfo(float).tiny)
     return Pilot(
         bias=bias,
         positions=fine,
         noise=found.by_parameter / variance,
         noise_per_coordinate=found.per_coordinate,
-        tail=_tail(found.squared),
+        tail=pareto_k(found.squared) if found.squared.any() else 0.0,
         n_row_evals=pairs.n_row_evals + found.n_row_evals,
         failed=False,
     )
-
-
-def _tail(squared_noise: Float[np.ndarray, " k"]) -> float:
-    if not squared_noise.any():
-        return 0.0
-    try:
-        return pareto_k(squared_noise)
-    except ImportError:
-        return 0.0
