@@ -11,7 +11,7 @@ from pathlib import Path
 
 import tallmc  # noqa: F401  (sets XLA_FLAGS, which must happen before JAX starts a backend)
 
-from . import report
+from . import race_page, report
 
 ALL = (
     "steps",
@@ -44,4 +44,6 @@ if __name__ == "__main__":
     for name in options.names or (QUICK if options.quick else ALL):
         module = importlib.import_module(f"benchmarks.{name}")
         module.main(quick=options.quick) if name == "steps" else module.main()
-        report.save(options.output, page=options.page)
+        report.save(options.output, page=options.page and options.names != ["race"])
+    if options.page:
+        race_page.write()

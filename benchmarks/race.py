@@ -1,146 +1,77 @@
-"""The default method against NumPyro's NUTS and HMCECS on covertype.
+"""The race: seconds to k effective draws on covertype, tallmc against NUTS, HMCECS, SGLD-CV-PS.
 
-Each sampler runs until every parameter has 1,000 effective draws. Times include everything. The
-peers are whitened with the same anchor. Needs numpyro (the extra `bench`).
+Every sampler runs in fresh processes with empty caches (`racers.py`). `python -m benchmarks.race`
+writes `benchmarks/race-cpu.json` or `race-gpu.json`, after the device that JAX finds, and
+`python -m benchmarks.race_page` draws docs/images/race.svg from these files. `python -m benchmarks
+race --page` does both. On an accelerator use the former: `python -m benchmarks` itself takes
+memory there.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import argparse
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
-import numpy as np
-
-import tallmc
-from tallmc.diagnose import ess
-
-from . import problems
-from .report import print_table
-
-EFFECTIVE = 1000
-WARMUP, BLOCK = 300, 250
-ECS_ROWS = 1000
-MOST_SECONDS = 120.0  # of sampling
+GOALS = (100, 300, 1_000, 3_000, 10_000, 30_000, 100_000)
+SAMPLERS = ("tallmc", "SGLD-CV-PS", "NUTS", "HMCECS")
+ONCE_PER_GOAL = ("tallmc",)  # it stops at the goal; the draws of the others count as they come
+MOST_SECONDS = 900.0
+_LOADING = 300.0  # a process is killed so many seconds after its limit
+_NOT_INHERITED = ("XLA_FLAGS", "JAX_COMPILATION_CACHE_DIR")
+_HERE = Path(__file__).resolve().parent
 
 
-def main() -> None:
-    """Seconds in total to 1,000 effective draws; effective draws per second of sampling alone."""
-    posterior = problems.covertype()
-    began = time.perf_counter()
-    draws = tallmc.sample(posterior, ess=EFFECTIVE, seed=0)
-    ours = time.perf_counter() - began
-    reached = float(ess(draws.positions).min())
-    longer = tallmc.sample(
-        posterior, draws.settings["method"], chains=8, draws=20_000, burn_in=100, seed=1
+def main(
+    goals: Sequence[int] = GOALS,
+    samplers: Sequence[str] = SAMPLERS,
+    seconds: float = MOST_SECONDS,
+    folder: Path = _HERE,
+) -> None:
+    facts = _lines("facts")[0]
+    path = folder / f"race-{facts.pop('platform')}.json"
+    record: dict[str, Any] = {"facts": facts, "limit": seconds, "samplers": {}}
+    for name in samplers:
+        points = record["samplers"][name] = []
+        for goal in goals if name in ONCE_PER_GOAL else (max(goals),):
+            reported = _lines(name, goal, seconds)
+            aimed = {"goal": goal} if name in ONCE_PER_GOAL else {}
+            points += [{**aimed, **point} for point in reported]
+            print(name, goal, reported[-1] if reported else "no draws", flush=True)
+            path.write_text(json.dumps(record, indent=1) + "\n")
+            if not reported or reported[-1]["ess"] < goal:
+                break
+
+
+def _lines(name: str, goal: float = 0, limit: float = 0) -> list[dict[str, Any]]:
+    """What a racer prints, until it ends or has to be killed."""
+    kept = {key: value for key, value in os.environ.items() if key not in _NOT_INHERITED}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.racers", name, str(goal), str(limit)],
+        env={**kept, "TALLMC_CACHE": "off", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.2"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
-    rate = float(ess(longer.positions).min()) / longer.timing.sampling
-    rows: list[tuple[Any, ...]] = [
-        ("sample(posterior)", f"{ours:.1f}", f"{rate:,.0f}", f"{reached:,.0f}", "", "")
-    ]
-    for name, peer in {"NumPyro NUTS, whitened": nuts, "NumPyro HMCECS, whitened": hmcecs}.items():
-        run = run_of(peer, posterior)
-        ratios = (
-            f"{run.seconds / ours:.1f}" if run.reached >= EFFECTIVE else "–",
-            f"{rate / run.rate:,.0f}",
-        )
-        rows.append(
-            (name, f"{run.seconds:.1f}", f"{run.rate:,.1f}", f"{run.reached:,.0f}", *ratios)
-        )
-    columns = (
-        "sampler",
-        "seconds in all",
-        "effective draws a second",
-        "reached",
-        "ours sooner (≥ 5)",
-        "ours faster (≥ 300)",
-    )
-    print_table("Covertype: 1,000 effective draws of every parameter", columns, rows)
+    killer = threading.Timer(limit + _LOADING, process.kill)
+    killer.start()
+    output, errors = process.communicate()
+    killer.cancel()
+    if process.returncode > 0:
+        print(f"{name}: {errors.strip().splitlines()[-1]}", flush=True)
+    return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
 
-class Run(NamedTuple):
-    """The result of one peer."""
-
-    seconds: float
-    """In total, with anchor, compilation and warm-up."""
-    rate: float
-    """Effective draws per second of sampling, after warm-up."""
-    reached: float
-    """Effective draws at the end."""
-
-
-Peer = Callable[[tallmc.AbstractPosterior, tallmc.Anchor], tuple[Any, tuple[Any, ...], Any]]
-"""Returns a kernel, the arguments of its model, and its starting point."""
-
-
-def run_of(peer: Peer, posterior: tallmc.AbstractPosterior) -> Run:
-    """Run NumPyro until there are enough effective draws or `MOST_SECONDS` have passed."""
-    from numpyro.infer import MCMC
-
-    began = time.perf_counter()
-    kernel, arguments, start = peer(posterior, tallmc.laplace(posterior))
-    chain = MCMC(kernel, num_warmup=WARMUP, num_samples=BLOCK, num_chains=1, progress_bar=False)
-    chain.warmup(jax.random.key(0), *arguments, init_params=start)
-    positions, sampling, reached = np.zeros((1, 0, posterior.dim)), 0.0, 0.0
-    while reached < EFFECTIVE and sampling < MOST_SECONDS:
-        block_began = time.perf_counter()
-        chain.post_warmup_state = chain.last_state
-        chain.run(chain.last_state.rng_key, *arguments)
-        samples = chain.get_samples(group_by_chain=True)
-        block = np.asarray(samples["whitened"] if isinstance(samples, dict) else samples)
-        sampling += time.perf_counter() - block_began
-        positions = np.concatenate([positions, block], axis=1)
-        reached = float(ess(positions).min())
-    return Run(time.perf_counter() - began, reached / sampling, reached)
-
-
-def nuts(
-    posterior: tallmc.AbstractPosterior, anchor: tallmc.Anchor
-) -> tuple[Any, tuple[Any, ...], Any]:
-    from numpyro.infer import NUTS
-
-    class Whitened(eqx.Module):
-        posterior: Any
-        transposed: Any
-        anchor: Any
-
-        def __call__(self, u: jax.Array) -> jax.Array:
-            position = self.anchor.position + self.anchor.factor @ u
-            model, y = self.posterior.model, self.posterior.data.y
-            potentials = model.family.potential(position @ self.transposed, y)
-            return jnp.sum(potentials) + model.prior_potential(position) - self.anchor.potential
-
-    transposed = jnp.asarray(posterior.data.x.T)  # XLA is several times faster on a transposed copy
-    kernel = NUTS(potential_fn=Whitened(posterior, transposed, anchor), dense_mass=False)
-    return kernel, (), jnp.zeros(posterior.dim)
-
-
-def hmcecs(
-    posterior: tallmc.AbstractPosterior, anchor: tallmc.Anchor
-) -> tuple[Any, tuple[Any, ...], Any]:
-    """HMCECS with Taylor control variates at the mode.
-
-    A subsample has `ECS_ROWS` rows, a tenth of which are renewed at a time.
-    """
-    import numpyro
-    from numpyro import distributions as dist
-    from numpyro.infer import HMCECS, NUTS
-
-    def model(x: jax.Array, y: jax.Array) -> None:
-        whitened = numpyro.sample(
-            "whitened", dist.ImproperUniform(dist.constraints.real_vector, (), (posterior.dim,))
-        )
-        beta = anchor.position + anchor.factor @ whitened
-        numpyro.factor("prior", -posterior.model.prior_potential(beta))
-        with numpyro.plate("rows", posterior.n_rows, subsample_size=ECS_ROWS):
-            logits = numpyro.subsample(x, event_dim=1) @ beta
-            numpyro.sample(
-                "y", dist.Bernoulli(logits=logits), obs=numpyro.subsample(y, event_dim=0)
-            )
-
-    mode = {"whitened": jnp.zeros(posterior.dim)}
-    kernel = HMCECS(NUTS(model, dense_mass=False), num_blocks=10, proxy=HMCECS.taylor_proxy(mode))
-    return kernel, tuple(posterior.data), mode
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.race", description=__doc__)
+    parser.add_argument("--goals", type=int, nargs="+", default=GOALS)
+    parser.add_argument("--samplers", nargs="+", default=SAMPLERS, choices=SAMPLERS)
+    parser.add_argument("--seconds", type=float, default=MOST_SECONDS, help="limit per process")
+    parser.add_argument("--folder", type=Path, default=_HERE, help="where to write the JSON file")
+    main(**vars(parser.parse_args()))
