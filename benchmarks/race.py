@@ -64,7 +64,7 @@ def _lines(name: str, goal: float = 0, limit: float = 0) -> list[dict[str, Any]]
     output, errors = process.communicate()
     killer.cancel()
     if process.returncode > 0:
-        print(f"{name}: {errors.strip().splitlines()[-1]}", flush=True)
+        print(errors[-2000:], flush=True)
     return [json.loads(line) for line in output.splitlines() if line.startswith("{")]
 
 

@@ -57,8 +57,14 @@ def draw(records: Sequence[dict[str, Any]], image: Path) -> None:
     matplotlib.use("svg")
     import matplotlib.pyplot as plt
 
-    style = {"svg.fonttype": "none", "svg.hashsalt": "race", "font.size": 9}
-    with plt.rc_context({**style, "axes.spines.top": False, "axes.spines.right": False}):
+    style: dict[Any, Any] = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": "race",
+        "font.size": 9,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
+    with plt.rc_context(style):
         figure, panels = plt.subplots(
             1, len(records), figsize=(4.4 * len(records), 3.6), sharey=True, squeeze=False
         )

@@ -130,6 +130,8 @@ def _numpyro(
         progress_bar=False,
     )
     chain.warmup(jax.random.key(0), *arguments, init_params=start)
+    if getattr(kernel, "_sample_fn", None) is None:
+        kernel._sample_fn = kernel.sample  # otherwise `run` initialises HMCECS again, which fails
     blocks = []
     while True:
         chain.post_warmup_state = chain.last_state
