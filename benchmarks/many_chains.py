@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import tallmc
-from tallmc.engine.loop import block_steps
 from tallmc.engine.run import Run, chain_keys
+from tallmc.engine.supply import block_steps
 
 from .report import print_table
 

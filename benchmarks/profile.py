@@ -11,23 +11,18 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import tallmc
-from tallmc.engine.kernel import AbstractKernel, Gathered
-from tallmc.engine.loop import block_steps
-from tallmc.rows import AbstractRows
+from tallmc.engine.run import chain_keys
+from tallmc.engine.supply import Supply
 
 from .peers.floor import floor
 from .problem import covertype_shaped
 from .report import print_table
 from .steps import MANY_CHAINS, STEP_SIZE, STEPS, steps_of
 from .timing import best_seconds
-
-_MOST_GATHERED = 2**18  # rows gathered at once
 
 
 def main() -> None:
@@ -39,18 +34,15 @@ def print_parts() -> None:
     posterior, rows = covertype_shaped(), []
     for size, chains in ((32, 1), (436, 1), (32, MANY_CHAINS)):
         bound = tallmc.sgld(STEP_SIZE, size).prepare(posterior, None).kernel
-        block = min(block_steps(bound.kernel, bound.rows), _MOST_GATHERED // (size * chains))
-        keys = jax.random.split(jax.random.key(0), chains)
+        supply, keys = Supply(bound.kernel, bound.rows), chain_keys(0, chains)
         seconds = best_seconds(
             {
-                "supply": functools.partial(
-                    _supplied, bound.kernel, bound.rows, keys, jnp.int32(STEPS // block), block
-                ),
+                "supply": functools.partial(_supplied, supply, keys),
                 "whole": steps_of(bound, posterior.init, chains),
             }
         )
-        supply, whole = (seconds[part] / (STEPS * chains) * 1e6 for part in ("supply", "whole"))
-        rows.append((size, chains, f"{supply:.1f}", f"{whole - supply:.1f}", f"{whole:.1f}"))
+        supplied, whole = (seconds[part] / (STEPS * chains) * 1e6 for part in ("supply", "whole"))
+        rows.append((size, chains, f"{supplied:.1f}", f"{whole - supplied:.1f}", f"{whole:.1f}"))
     columns = (
         "size",
         "chains",
@@ -97,19 +89,7 @@ def print_all_cores() -> None:
     )
 
 
-@eqx.filter_jit
-def _supplied(
-    kernel: AbstractKernel, source: AbstractRows, keys: jax.Array, blocks: jax.Array, steps: int
-) -> Gathered:
-    """Draw and gather for these blocks, as the library's loop does, without taking the steps."""
-
-    def supplied(number: Any, _: Any) -> Gathered:
-        block_keys = jax.vmap(jax.random.fold_in, in_axes=(0, None))(keys, number)
-        drawn = jax.vmap(lambda key: kernel.draw(key, steps), out_axes=1)(block_keys)
-        folded = jax.tree.map(lambda leaf: leaf.reshape(steps, -1, *leaf.shape[3:]), drawn)
-        return kernel.gather(folded, source)
-
-    shapes = jax.eval_shape(supplied, 0, None)
-    return jax.lax.fori_loop(
-        0, blocks, supplied, jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    )
+def _supplied(supply: Supply, keys: jax.Array) -> None:
+    """Draw and gather for `STEPS` steps, as a run does, without taking the steps."""
+    for number in range(STEPS // supply.steps):
+        jax.block_until_ready(supply.block(keys, number))

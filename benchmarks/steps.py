@@ -10,13 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 import tallmc
 from tallmc.engine.kernel import BoundKernel
-from tallmc.engine.loop import RecordedSteps, Window, advance, start_run
+from tallmc.engine.run import Run, chain_keys
+from tallmc.engine.sinks import DrawBlock, MemorySink
 from tallmc.subsample.size import AdaptiveSelection
 
 from .problem import covertype_shaped
@@ -50,14 +50,20 @@ def steps_of(
 
 def recorded_steps(
     bound: BoundKernel, start: Any, chains: int = 1, draws: int = STEPS
-) -> Callable[[], RecordedSteps]:
+) -> Callable[[], DrawBlock]:
     """A call that runs `STEPS` steps as the driver does. No state is kept between calls."""
-    keys = jax.random.split(jax.random.key(0), chains)
-    kernel, rows = bound.kernel, bound.rows
     positions = jnp.broadcast_to(start, (chains, *start.shape))
-    state = start_run(kernel, rows, keys, positions, kernel.start_memory(positions, rows))
-    window = Window.of(0, STEPS, 0, STEPS // draws, draws)
-    return lambda: advance(kernel, rows, keys, state, window)[1]
+    run = Run(bound, chain_keys(0, chains), positions, 0, STEPS // draws, draws)
+    run.compile()
+    at_start = run.snapshot()
+
+    def call() -> DrawBlock:
+        run.restore(at_start)
+        run.sink = MemorySink()
+        run.run_to(draws)
+        return run.sink.whole()
+
+    return call
 
 
 def main(quick: bool = False) -> None:
@@ -179,7 +185,7 @@ def print_adaptive(anchor: tallmc.Anchor) -> None:
         method = tallmc.asgld_cv_ps(STEP_SIZE, noise_threshold=per_distance * spread / wanted)
         calls[wanted] = recorded_steps(method.prepare(posterior, anchor).kernel, start)
     for wanted, took in best_seconds(calls).items():
-        used = int(calls[wanted]().n_rows[0])
+        used = int(calls[wanted]().stats["n_row_evals"][0, -1])
         rows.append((wanted, f"{used / STEPS:.0f}", took.each(STEPS), f"{took / used * 1e9:.0f}"))
     columns = (
         "rows wanted",

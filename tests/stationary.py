@@ -32,7 +32,6 @@ from tallmc.dynamics import (
     UnderdampedDynamics,
 )
 from tallmc.engine.kernel import BoundKernel
-from tallmc.engine.loop import Window, advance, start_run
 from tallmc.engine.run import Run
 from tallmc.subsample.full import AllRowsSelection
 from tallmc.subsample.stratified import StratifiedSelection
@@ -203,17 +202,11 @@ def run_chains(
     thin: int = 1,
 ) -> np.ndarray:
     """Positions (chains, steps, d), one every `thin` steps after the burn-in."""
-    kernel, rows = bound.kernel, bound.rows
     keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(jax.random.key(seed), jnp.arange(chains))
     positions = jnp.broadcast_to(jnp.asarray(start), (chains, bound.posterior.dim))
-    if kernel.renewed_every is not None:
-        run = Run(bound, keys, positions, burn_in, thin, steps)
-        run.run_to(steps)
-        return run.positions()
-    state = start_run(kernel, rows, keys, positions, kernel.start_memory(positions, rows))
-    window = Window.of(0, burn_in + steps * thin, burn_in, thin, steps)
-    _, recorded = advance(kernel, rows, keys, state, window)
-    return np.asarray(recorded.positions).transpose(1, 0, 2)
+    run = Run(bound, keys, positions, burn_in, thin, steps)
+    run.run_to(steps)
+    return run.positions()
 
 
 def law_z(

@@ -8,8 +8,7 @@ import pytest
 
 import tallmc
 from problems import linear, logistic, slow_after
-from tallmc.engine.loop import Window, advance, start_run
-from tallmc.engine.run import chain_keys
+from tallmc.engine.run import Run, chain_keys
 from tallmc.gradient import ControlVariate
 from tallmc.subsample import Adaptive, Preferential
 
@@ -50,12 +49,12 @@ def test_threshold_is_that_of_section_5_3_3():
     anchor = tallmc.laplace(posterior)
     pilot = tallmc.sgld_cv_ps(1e-4, size=2).prepare(posterior, anchor).kernel
     found = tallmc.tuning.noise_threshold(pilot, anchor, chains=5, steps=400, seed=3)
-    kernel, rows = pilot.kernel, pilot.rows
+    kernel = pilot.kernel
     keys, start = chain_keys(3, 5, purpose=1), jnp.broadcast_to(anchor.position, (5, 2))
-    state = start_run(kernel, rows, keys, start, kernel.start_memory(start, rows))
-    _, recorded = advance(kernel, rows, keys, state, Window.of(0, 400, 0, 1, 400))
-    squared = np.sum((np.asarray(recorded.positions) - np.asarray(anchor.position)) ** 2, axis=2)
-    expected_percentiles = [np.sort(chain)[379:381].mean() for chain in squared.T]
+    run = Run(pilot, keys, start, burn_in=0, thin=1, draws=400)
+    run.run_to(400)
+    squared = np.sum((run.positions() - np.asarray(anchor.position)) ** 2, axis=2)
+    expected_percentiles = [np.sort(chain)[379:381].mean() for chain in squared]
     np.testing.assert_allclose(found.squared_distances, expected_percentiles, rtol=0.05)
     p, L = kernel.selection.stream.probabilities(), np.asarray(posterior.lipschitz())
     bound = np.sum(L**2 / p)

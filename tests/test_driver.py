@@ -14,10 +14,12 @@ from problems import linear, logistic
 from tallmc.dynamics import Hamiltonian, NoseHoover
 from tallmc.engine import loop as _loop
 from tallmc.engine import run as _run
+from tallmc.engine import supply as _supply
+from tallmc.engine.call_length import CallLength
 from tallmc.gradient import SAGA, SVRG
+from tallmc.rows import ResidentRows
 from tallmc.schedule import Polynomial
 from tallmc.subsample import Bandit
-from tallmc.subsample.selection import Memory
 
 RUNS = {
     "sgld-schedule": tallmc.sgld(Polynomial(0.05, 10.0, 0.55), size=3, replace=False),
@@ -47,7 +49,8 @@ def run(method, **settings):
 def test_draws_do_not_depend_on_how_the_host_cuts_the_run(name, monkeypatch):
     method = RUNS[name]
     whole = run(method)
-    monkeypatch.setattr(_run, "_MOST_SLOTS", 37)  # divides neither the draws nor the block length
+    # 37 divides neither the draws nor the block length.
+    monkeypatch.setattr(CallLength, "next", lambda length, first: 37)
     cut = run(method)
     np.testing.assert_array_equal(whole.positions, cut.positions)
     for stat in whole.sample_stats:
@@ -66,7 +69,7 @@ def test_thinning_and_burn_in_keep_the_steps_they_say(name):
 
 def test_gathering_rows_ahead_changes_nothing(monkeypatch):
     ahead = run(tallmc.sgld_cv_ps(0.01, size=3)).positions
-    monkeypatch.setattr(_loop, "_GATHER_FLOATS", 0)
+    monkeypatch.setattr(ResidentRows, "on_host", False)
     jax.clear_caches()
     np.testing.assert_allclose(run(tallmc.sgld_cv_ps(0.01, size=3)).positions, ahead, rtol=1e-10)
 
@@ -110,7 +113,7 @@ def test_blocks_have_fresh_randomness():
     """A run of several blocks uses no noise twice."""
     posterior = linear()
     kernel = tallmc.sgld(0.01, size=3).prepare(posterior).kernel.kernel
-    block = _loop.block_steps(kernel, posterior.rows)
+    block = _supply.block_steps(kernel, posterior.rows)
     draws = tallmc.sample(
         posterior, tallmc.ula(1e-12), chains=1, draws=3 * block, burn_in=0, seed=0
     )
@@ -208,12 +211,11 @@ def test_rows_and_noise_come_from_different_words():
 
 def test_the_last_steps_before_the_counter_ends_are_recorded():
     posterior = linear()
-    kernel = tallmc.ula(0.01).prepare(posterior).kernel.kernel
-    keys = jax.random.split(jax.random.key(0), 2)
-    state = _loop.start_run(kernel, posterior.rows, keys, jnp.zeros((2, 2)), Memory())
-    window = _loop.Window.of(2**31 - 11, 2**31 - 1, 2**31 - 11, 1, 10)
-    _, recorded = _loop.advance(kernel, posterior.rows, keys, state, window)
-    assert len(np.unique(np.asarray(recorded.positions)[:, 0, 0])) == 10
+    bound = tallmc.ula(0.01).prepare(posterior).kernel
+    run = _run.Run(bound, _run.chain_keys(0, 2), jnp.zeros((2, 2)), 2**31 - 11, 1, 10)
+    run.step = 2**31 - 11
+    run.run_to(10)
+    assert len(np.unique(run.positions()[0, :, 0])) == 10
 
 
 def test_kept_draws_do_not_hold_on_to_the_record():
@@ -327,7 +329,7 @@ def test_nothing_is_compiled_again_for_other_seeds_steps_draws_or_data():
         before = _loop.advance._cached._cache_size()
         step = settings.pop("step_size", 0.01)
         tallmc.sample(
-            posterior, tallmc.sgld_cv_ps(step, size=4), chains=2, **{"draws": 30} | settings
+            posterior, tallmc.sgld_cv_ps(step, size=4), **{"chains": 2, "draws": 30} | settings
         )
         return _loop.advance._cached._cache_size() - before
 
@@ -336,6 +338,8 @@ def test_nothing_is_compiled_again_for_other_seeds_steps_draws_or_data():
     assert compiled(logistic(n_rows=40), step_size=0.02) == 0
     assert compiled(logistic(n_rows=40), draws=77, thin=3, burn_in=5) == 0
     assert compiled(logistic(n_rows=40, seed=9)) == 0
+    assert compiled(logistic(n_rows=55, seed=9)) == 0
+    assert compiled(logistic(n_rows=55, seed=9), chains=5) == 1, "another number per group"
 
 
 def test_a_pytree_of_parameters_comes_back_as_one():

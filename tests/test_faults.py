@@ -18,8 +18,7 @@ import pytest
 
 import tallmc
 from problems import linear
-from tallmc.engine import call_length
-from tallmc.engine import run as _run
+from tallmc.engine.call_length import CallLength
 from tallmc.store import StoreError, chunks, writer
 from tallmc.store.reader import open_store
 
@@ -34,12 +33,12 @@ CHILD = textwrap.dedent("""
     sys.path.insert(0, sys.argv[2])
     import tallmc
     from problems import linear
-    from tallmc.engine import run as _run
+    from tallmc.engine.call_length import CallLength
     from tallmc.store import chunks, writer
     from test_faults import METHOD, SETTINGS, has_run
 
     writer._SECONDS_PER_BLOCK = writer._SHARE_PER_BLOCK = 0.0  # every call of the loop is a block
-    _run._MOST_SLOTS = 60
+    CallLength.next = lambda length, first: 60
     chunks._CHUNK_BYTES = 2**15
     warnings.simplefilter("ignore")
 
@@ -58,8 +57,7 @@ def short_blocks(patch):
     """Write a block after every call of the loop, so that a short run has many blocks."""
     patch.setattr(writer, "_SECONDS_PER_BLOCK", 0.0)
     patch.setattr(writer, "_SHARE_PER_BLOCK", 0.0)
-    patch.setattr(_run, "_MOST_SLOTS", 60)
-    patch.setattr(call_length, "_FIRST_STEPS", 60)
+    patch.setattr(CallLength, "next", lambda length, first: 60)
     patch.setattr(chunks, "_CHUNK_BYTES", 2**15)
 
 

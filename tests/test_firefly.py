@@ -12,7 +12,7 @@ import pytest
 
 import tallmc
 from problems import linear, logistic, logistic_by_autodiff, slow_after
-from tallmc.engine.kernel import BoundKernel
+from tallmc.engine.kernel import BoundKernel, Gathered
 from tallmc.geometry import Dense
 from tallmc.methods.firefly.bits import WORD, BrightRows, pack
 from tallmc.methods.firefly.bound import Bound, gap
@@ -106,7 +106,9 @@ def after_steps(bound: BoundKernel, starts, key, steps: int):
     """
     kernel, rows = bound.kernel, bound.rows
     init_keys, draw_keys = jax.random.split(key, (2, len(starts)))
-    state = jax.vmap(lambda key, start: kernel.init(key, start, None, rows))(init_keys, starts)
+    nothing = Gathered(None, None)
+    init = lambda key, start: kernel.init(key, start, None, nothing, rows)
+    state = jax.vmap(init)(init_keys, starts)
     drawn = jax.vmap(lambda key: kernel.draw(key, steps), out_axes=1)(draw_keys)
     step_of = jax.vmap(lambda state, gathered: kernel.step(state, gathered, jnp.int32(0), rows))
 
@@ -246,7 +248,7 @@ def test_a_ring_has_its_rows_and_no_others(n_rows):
     kernel, source = bound.kernel, bound.rows
     kernel = dataclasses.replace(kernel, bound=cast(kernel.bound, AlwaysBright))
     key, position = jax.random.key(0), jnp.zeros(1)
-    dark = jnp.zeros_like(kernel.init(key, position, None, source).memory)
+    dark = jnp.zeros_like(kernel.init(key, position, None, Gathered(None, None), source).memory)
 
     @jax.jit
     def resample(start, size):
@@ -263,7 +265,9 @@ def test_a_ring_has_its_rows_and_no_others(n_rows):
 def test_brightness_has_its_law_given_the_position():
     bound = FlyMC(step_size=1.0).prepare(logistic(n_rows=70)).kernel
     position, draws = jnp.array([0.6, -0.4]), 10_000
-    brightness = lambda key: bound.kernel.init(key, position, None, bound.rows).memory
+    brightness = lambda key: (
+        bound.kernel.init(key, position, None, Gathered(None, None), bound.rows).memory
+    )
     words = jax.jit(jax.vmap(brightness))(jax.random.split(jax.random.key(0), draws))
     places = jnp.arange(WORD, dtype=jnp.uint32)
     bits = np.asarray(words[:, :, None] >> places & 1).reshape(draws, -1)

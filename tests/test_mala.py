@@ -27,7 +27,8 @@ def positions_after(bound, keys, start, steps: int):
         init_key, draw_key = jax.random.split(key)
         gathered = kernel.gather(kernel.draw(draw_key, steps), rows)
         step = lambda state, at: (kernel.step(state, *at, rows).state, None)
-        first = kernel.init(init_key, position, memory, rows)
+        first_step = jax.tree.map(lambda leaf: leaf[0], gathered)
+        first = kernel.init(init_key, position, memory, first_step, rows)
         return lax.scan(step, first, (gathered, jnp.arange(steps)))[0].position
 
     return jax.vmap(of_chain)(keys, start, kernel.start_memory(start, rows))

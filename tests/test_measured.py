@@ -17,8 +17,8 @@ from stationary import exact_law, law_z
 from tallmc.core.linear_maps import DenseMap
 from tallmc.core.pytrees import named_leaves
 from tallmc.diagnose import pseudo_variance
-from tallmc.engine.loop import Window, advance, block_steps, start_run
 from tallmc.engine.run import Run, chain_keys
+from tallmc.engine.supply import block_steps
 from tallmc.gradient import ControlVariate
 from tallmc.subsample import Measured, Preferential
 from tallmc.subsample.measured import NoiseMeasurement
@@ -302,13 +302,9 @@ def test_the_reserve_restarts_with_each_block():
 def test_a_run_cut_in_the_middle_of_a_block_goes_on_bitwise():
     """Before and after the reserve is used up, and at both sides of a block's end."""
     run, draws = measured_run(700), 700
-    kernel, rows, keys, start = run.kernel, run.rows, run.keys, run.start
-    state = start_run(kernel, rows, keys, start, kernel.start_memory(start, rows))
-    window = Window.of(0, draws, 0, 1, run.slots)
-    last, recorded = advance(kernel, rows, keys, state, window, reserve_of)
-    positions = np.asarray(recorded.positions)[:draws].swapaxes(0, 1)
-    used = np.asarray(recorded.stats["reserve_used"])[:draws].swapaxes(0, 1)
-    block = block_steps(kernel, rows)
+    kernel, block = run.kernel, run.block
+    run.run_to(draws)
+    positions, used, last = run.positions(), run.sample_stats()["reserve_used"], run.state
     whole = int(kernel.draw(jax.random.key(0), block).selection.reserve.size[0])
     cuts = [50, block - 2, block - 1, block, block + 1, 600]
     assert (used[:, 49] < whole).all() and (used[:, block - 3] == whole).all()

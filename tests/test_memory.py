@@ -23,8 +23,8 @@ from problems import (
 )
 from stationary import Law, largest_z, law_z, run_chains
 from tallmc.core.pytrees import named_leaves
-from tallmc.engine.loop import block_steps
 from tallmc.engine.run import Run, chain_keys
+from tallmc.engine.supply import block_steps
 from tallmc.gradient import SAGA, SVRG, Batch, SagaGradient, SvrgGradient
 from tallmc.subsample import Bandit, Preferential, Uniform
 

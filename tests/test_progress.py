@@ -18,7 +18,7 @@ from rich.console import Console
 import tallmc
 from problems import linear
 from tallmc.engine import progress as facts
-from tallmc.engine import run as _run
+from tallmc.engine.call_length import CallLength
 from tallmc.results.display import live, show
 from tallmc.results.display.text import bar, line
 from tallmc.subsample import Measured
@@ -30,7 +30,7 @@ METHOD = tallmc.Method(size=Measured(4, 0.5), step_size=0.01)
 @pytest.fixture(autouse=True, scope="module")
 def _short_blocks():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_run, "_MOST_SLOTS", 60)
+        patch.setattr(CallLength, "next", lambda length, first: 60)
         yield
 
 

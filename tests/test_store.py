@@ -15,7 +15,7 @@ import pytest
 import tallmc
 from problems import linear, logistic
 from tallmc.dynamics import Hamiltonian, Langevin, LangevinDynamics, NoseHoover, table_1
-from tallmc.engine import run as _run
+from tallmc.engine.call_length import CallLength
 from tallmc.gradient import SAGA, SVRG
 from tallmc.schedule import Cyclical, Polynomial
 from tallmc.statistics.moments import by_parameter, moments
@@ -52,7 +52,7 @@ def _many_blocks(monkeypatch):
     """Write a block after every call of the loop, so that a short run has many blocks."""
     monkeypatch.setattr(writer, "_SECONDS_PER_BLOCK", 0.0)
     monkeypatch.setattr(writer, "_SHARE_PER_BLOCK", 0.0)
-    monkeypatch.setattr(_run, "_MOST_SLOTS", 60)
+    monkeypatch.setattr(CallLength, "next", lambda length, first: 60)
 
 
 def stop_after(draws):

@@ -44,10 +44,10 @@ class RunState(eqx.Module):
 class RecordedSteps(eqx.Module):
     """The values that one call recorded, per slot."""
 
-    positions: Float[Array, "slots chains d"]
-    stats: dict[str, Array]
+    positions: Float[Any, "slots chains d"]
+    stats: dict[str, Any]
     """Each has shape (slots, chains, ...)."""
-    n_rows: Int[Array, " chains"]
+    n_rows: Int[Any, " chains"]
     """Rows touched per chain in this call, if the number depends on the state; else zero."""
 
 

@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Key, UInt32
 
 from ..core.random import fold_in
+from ..dynamics.base import AbstractDynamics
 from ..rows.absent import AbsentRows
 from ..rows.base import AbstractRows
 from ..subsample.replacement import WithReplacement
@@ -63,7 +64,7 @@ class Supply:
         self.kernel, self.source, self.chain_axes = kernel, source, chain_axes
         self.merged = merged
         self.steps = block_steps(kernel, source)
-        self._host_rows = isinstance(kernel, Kernel) and _reads_on_host(kernel, source)
+        self._host_rows = chain_axes is None and _reads_on_host(kernel, source)
         self.stepper = _with_supplied_rows(kernel) if self._host_rows else kernel
         """The kernel that steps with these supplies."""
 
@@ -76,29 +77,21 @@ class Supply:
         """The supply of one block. The leading axes of every array are steps and chains."""
         if not self.merged or number == INIT_BLOCK:
             return self._gathered(self._draw(keys, number))
-        halves = [self._merge(self._draw(keys, 2 * number + half)) for half in (0, 1)]
-        both = jax.tree.map(lambda *parts: _module(parts[0]).concatenate(parts), *halves)
-        return self._gathered(both)
+        assert isinstance(self.kernel, Kernel), "only compositions are run in pairs"
+        halves = (self._draw(keys, 2 * number), self._draw(keys, 2 * number + 1))
+        return self._gathered(_merged(self.kernel.dynamics, halves))
 
     def _draw(self, keys: Key[Array, " chains"], number: int) -> Drawn:
-        drawn = _draw_block(
-            self.stepper, keys, np.array(number, np.uint32), self.steps, self.chain_axes
-        )
-        return jax.tree.map(np.asarray, drawn) if self._host_rows else drawn
-
-    def _merge(self, drawn: Drawn) -> Drawn:
-        """The draws of half as many steps, each of which covers the time of two."""
-        first, second = (jax.tree.map(lambda leaf, k=k: leaf[k::2], drawn) for k in (0, 1))
-        assert isinstance(self.kernel, Kernel), "only compositions are run in pairs"
-        noise = self.kernel.dynamics.merged_noise(first.noise, second.noise)
-        return Drawn(first.selection, noise)
+        counter = np.array(number, np.uint32)
+        return _draw_block(self.stepper, keys, counter, self.steps, self.chain_axes)
 
     def _gathered(self, drawn: Drawn) -> Drawn | Gathered:
         if self._host_rows:
             assert isinstance(self.kernel, Kernel), "checked by `_reads_on_host`"
             selection = self.kernel.selection
             assert isinstance(selection, WithReplacement), "checked by `_reads_on_host`"
-            return Gathered(selection.gather_on_host(drawn.selection, self.source), drawn.noise)
+            words = np.asarray(drawn.selection)
+            return Gathered(selection.gather_on_host(words, self.source), drawn.noise)
         n_chains = jax.tree.leaves(drawn)[0].shape[1] if jax.tree.leaves(drawn) else 1
         floats = (
             n_chains * self.steps * self.kernel.rows_ahead * self.kernel.model.width(self.source)
@@ -107,18 +100,15 @@ class Supply:
         return _gather(self.kernel, drawn, self.source) if fits else drawn
 
 
-def _reads_on_host(kernel: Kernel, source: AbstractRows) -> bool:
+def _reads_on_host(kernel: AbstractKernel, source: AbstractRows) -> bool:
     """Whether NumPy can gather all rows of a step before the step."""
-    return isinstance(kernel.selection, WithReplacement) and source.on_host
+    independent = isinstance(kernel, Kernel) and isinstance(kernel.selection, WithReplacement)
+    return independent and source.on_host
 
 
 def _with_supplied_rows(kernel: Any) -> Kernel:
     """The kernel with a selection that draws no rows itself."""
     return eqx.tree_at(lambda k: k.selection, kernel, kernel.selection.supplied())
-
-
-def _module(array: Any) -> Any:
-    return np if isinstance(array, np.ndarray) else jnp
 
 
 @eqx.filter_jit
@@ -133,6 +123,15 @@ def _draw_block(
         return kernel.draw(fold_in(key, number), steps)
 
     return jax.vmap(draw, in_axes=(chain_axes, 0), out_axes=1)(kernel, keys)
+
+
+@eqx.filter_jit
+def _merged(dynamics: AbstractDynamics, halves: tuple[Drawn, Drawn]) -> Drawn:
+    """One step for every two steps of both halves, with their noise and the rows of the first."""
+    drawn = jax.tree.map(lambda *parts: jnp.concatenate(parts), *halves)
+    first, second = (jax.tree.map(lambda leaf, k=k: leaf[k::2], drawn) for k in (0, 1))
+    noise = jax.vmap(jax.vmap(dynamics.merged_noise))(first.noise, second.noise)
+    return Drawn(first.selection, noise)
 
 
 @eqx.filter_jit

@@ -90,6 +90,8 @@ class ResidentRows(AbstractRows):
     ) -> Array:
         columns, blocks = self._columns_with(beside), Blocks.of(self.n_rows, width)
         value = _BesideRows(per_row) if beside is not None else per_row
+        if _is_traced((columns, args)):
+            return _traced_map(columns, blocks, value, args)
         return map_blocks(_reader(columns, blocks), blocks, value, args)
 
     def take(self, indices: Int[Array, "*k"]) -> RowBlock:
@@ -226,13 +228,30 @@ def _traced_reduce(
     def tail() -> PyTree[Array]:
         return _slice(columns, n_whole * blocks.size, rest)
 
-    shapes = jax.eval_shape(lambda: term(whole(0) if n_whole else tail()))
-    total = lax.fori_loop(
-        0, n_whole, lambda number, total: total.plus(term(whole(number))), Sum.zero(shapes)
-    )
+    total = Sum.zero(jax.eval_shape(lambda: term(whole(0) if n_whole else tail())))
+    if n_whole:
+        total = lax.fori_loop(
+            0, n_whole, lambda number, total: total.plus(term(whole(number))), total
+        )
     if rest:
         total = total.plus(term(tail()))
     return total if finish is None else finish(total, *args)
+
+
+def _traced_map(
+    columns: PyTree[Array], blocks: Blocks, per_row: Callable[..., Array], args: tuple[Any, ...]
+) -> Array:
+    """Values of all rows as a loop inside a compiled program."""
+    n_whole = blocks.n_rows // blocks.size
+    rest = blocks.n_rows - n_whole * blocks.size
+    parts = []
+    if n_whole:
+        starts = jnp.arange(n_whole) * blocks.size
+        mapped = lax.map(lambda start: per_row(_slice(columns, start, blocks.size), *args), starts)
+        parts.append(mapped.reshape(n_whole * blocks.size, *mapped.shape[2:]))
+    if rest:
+        parts.append(per_row(_slice(columns, n_whole * blocks.size, rest), *args))
+    return jnp.concatenate(parts)
 
 
 def _slice(columns: PyTree[Array], start: Any, size: int) -> PyTree[Array]:
