@@ -143,9 +143,8 @@ class OneNoiseForAllSteps(LangevinDynamics):
 
 
 class OneBatchForAllSteps(WithReplacement):
-    def draw(self, key, steps):
-        drawn = super().draw(key, 1)
-        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (steps, *leaf.shape[1:])), drawn)
+    def gather_on_host(self, words, source):
+        return super().gather_on_host(np.broadcast_to(words[:1], words.shape), source)
 
 
 class SignFlipped(ControlVariateGradient):
@@ -348,9 +347,9 @@ def test_optimal_weights_follow_the_residual_not_the_gradient():
 class BatchHeldThroughATrajectory(WithReplacement):
     """One batch for all inner steps of a trajectory of four."""
 
-    def draw(self, key, steps):
-        drawn = super().draw(key, -(-steps // 4))
-        return jax.tree.map(lambda leaf: jnp.repeat(leaf, 4, axis=0)[:steps], drawn)
+    def gather_on_host(self, words, source):
+        held = np.repeat(words[::4], 4, axis=0)[: len(words)]
+        return super().gather_on_host(held, source)
 
 
 class OtherMomentum(HamiltonianDynamics):

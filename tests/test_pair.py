@@ -13,7 +13,9 @@ import tallmc
 from problems import linear
 from stationary import exact_law, gradient_covariance
 from tallmc.gradient import ControlVariate
+from tallmc.methods.account import ErrorBudget
 from tallmc.methods.automatic.pilot import run_pairs
+from tallmc.methods.visited_noise import visited_noise
 from tallmc.subsample import Measured, Preferential
 
 STEP = 0.8
@@ -35,7 +37,8 @@ def bound_kernel_with(size, step, order=1):
 def pairs(order, *, chains=256, steps=400, seed=0):
     start = jnp.broadcast_to(tallmc.laplace(linear()).position, (chains, 2))
     bound = bound_kernel_with(Measured(6, noise=1e9), STEP, order)
-    return run_pairs(bound, start, steps=steps, burn_in=60, seed=seed)
+    fixed = bound_kernel_with(6, STEP, order)
+    return run_pairs(bound, fixed, start, draws=steps, burn_in=60, seed=seed)
 
 
 def test_the_bias_of_gradient_noise_is_that_of_the_exact_laws():
@@ -90,13 +93,24 @@ def test_the_noise_by_parameter_is_that_of_the_exact_law():
 @pytest.mark.slow
 def test_a_step_too_large_is_a_failure():
     start = jnp.broadcast_to(tallmc.laplace(linear()).position, (4, 2))
-    bound = bound_kernel_with(Measured(6, noise=1e9), 9.0)
-    assert run_pairs(bound, start, steps=200, burn_in=0, seed=0).failed
+    bound = bound_kernel_with(6, 9.0)
+    assert run_pairs(bound, bound, start, draws=200, burn_in=0, seed=0).failed
 
 
 def test_rows_are_counted_for_both_chains():
-    found = pairs(order=2, chains=4, steps=50)
-    assert found.n_row_evals == 4 * (60 + 50) * (6 + 2 * 6)
+    found, fixed = pairs(order=2, chains=4, steps=50), bound_kernel_with(6, STEP, 2)
+    of_noise = visited_noise(fixed.composition, fixed.rows, found.positions, 0).n_row_evals
+    assert found.n_row_evals == 4 * (60 + 50) * (6 + 2 * 6) + of_noise
+
+
+def test_pairs_run_on_until_the_bias_is_known_well_enough():
+    start = jnp.broadcast_to(tallmc.laplace(linear()).position, (4, 2))
+    bound, budget = bound_kernel_with(6, STEP), ErrorBudget(mean_bias=0.2, sd_bias=0.2)
+    settings = {"draws": 50, "burn_in": 60, "seed": 0}
+    short = run_pairs(bound, bound, start, **settings)
+    long = run_pairs(bound, bound, start, precise_for=budget, **settings)
+    assert short.bias.imprecision(budget) > 0.8 >= long.bias.imprecision(budget)
+    np.testing.assert_array_equal(long.positions[:, :50], short.positions)
 
 
 @pytest.mark.parametrize("seed", [0, 1])

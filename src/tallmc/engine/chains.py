@@ -22,7 +22,13 @@ from .loop import Record, RecordedSteps, RunState, Window, advance, start_chains
 from .supply import INIT_BLOCK, Supply
 
 _FEWEST_PER_GROUP, _MOST_PER_GROUP = 4, 128
+_CHAINS_OF_A_GPU = 1024
 _GROUPS_OF_MANY = 16
+
+
+def chains_at_once() -> int:
+    """The number of chains that one program runs best: a group on a CPU, many on a GPU."""
+    return _FEWEST_PER_GROUP if jax.default_backend() == "cpu" else _CHAINS_OF_A_GPU
 
 
 class Chains:

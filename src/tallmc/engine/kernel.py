@@ -54,7 +54,7 @@ class ChainState(eqx.Module):
     memory: Any
 
     @property
-    def position(self) -> Float[Array, "*chains d"]:
+    def position(self) -> Float[Any, "*chains d"]:
         return self.motion.position
 
 

@@ -65,7 +65,7 @@ class Supply:
         self.merged = merged
         self.steps = block_steps(kernel, source)
         self._host_rows = chain_axes is None and _reads_on_host(kernel, source)
-        self.stepper = _with_supplied_rows(kernel) if self._host_rows else kernel
+        self.stepper = _stepper(kernel, self._host_rows) if chain_axes is None else kernel
         """The kernel that steps with these supplies."""
 
     @property
@@ -97,7 +97,7 @@ class Supply:
             n_chains * self.steps * self.kernel.rows_ahead * self.kernel.model.width(self.source)
         )
         fits = 0 < floats <= _GATHER_FLOATS and jax.default_backend() == "cpu"
-        return _gather(self.kernel, drawn, self.source) if fits else drawn
+        return _gather(self.stepper, drawn, self.source) if fits else drawn
 
 
 def _reads_on_host(kernel: AbstractKernel, source: AbstractRows) -> bool:
@@ -106,9 +106,12 @@ def _reads_on_host(kernel: AbstractKernel, source: AbstractRows) -> bool:
     return independent and source.on_host
 
 
-def _with_supplied_rows(kernel: Any) -> Kernel:
-    """The kernel with a selection that draws no rows itself."""
-    return eqx.tree_at(lambda k: k.selection, kernel, kernel.selection.supplied())
+def _stepper(kernel: AbstractKernel, host_rows: bool) -> AbstractKernel:
+    """The kernel with a selection that does not depend on the number of certain rows."""
+    if not isinstance(kernel, Kernel) or not isinstance(kernel.selection, WithReplacement):
+        return kernel
+    selection = kernel.selection.supplied() if host_rows else kernel.selection.padded()
+    return eqx.tree_at(lambda k: k.selection, kernel, selection)
 
 
 @eqx.filter_jit

@@ -16,15 +16,15 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from ..core.linear_maps import AbstractLinearMap
+from ..engine.chains import chains_at_once
 from ..engine.kernel import AbstractKernel, Drawn, Gathered, Kernel
 from ..engine.run import chain_keys
 from ..engine.supply import Supply
 from ..rows.base import AbstractRows
 from ..rows.batch import Batch
-from ..subsample.replacement import SuppliedRows, WithReplacement
+from ..subsample.replacement import PaddedReplacement, SuppliedRows
 
 _NOISE_PURPOSE = 4  # separates the keys from those of chains
-_CHAINS = 4
 _POSITIONS = 1024
 
 
@@ -50,14 +50,19 @@ def visited_noise(
     positions: Float[np.ndarray, "chains draws d"],
     seed: int,
 ) -> VisitedNoise:
-    """The noise of a kernel that draws with replacement, at about 1,000 of these positions."""
+    """The noise of a kernel that draws with replacement, at 1,000 or more of these positions.
+
+    As many at a time as the device runs chains at a time, so that their draws need no program of
+    their own.
+    """
     dim, supply = positions.shape[2], Supply(kernel, rows)
-    keys = chain_keys(seed, _CHAINS, _NOISE_PURPOSE)
-    n_blocks = -(-_POSITIONS // (_CHAINS * supply.steps))
-    count = n_blocks * supply.steps * _CHAINS
+    n_chains = chains_at_once()
+    keys = chain_keys(seed, n_chains, _NOISE_PURPOSE)
+    n_blocks = -(-_POSITIONS // (n_chains * supply.steps))
+    count = n_blocks * supply.steps * n_chains
     visited = positions.reshape(-1, dim)
     chosen = visited[np.linspace(0, len(visited) - 1, count).astype(int)]
-    by_block = chosen.astype(kernel.rest.dtype).reshape(n_blocks, supply.steps, _CHAINS, dim)
+    by_block = chosen.astype(kernel.rest.dtype).reshape(n_blocks, supply.steps, n_chains, dim)
     squared, by_parameter = [], []
     for number, at in enumerate(by_block):
         made = supply.block(keys, number)
@@ -108,11 +113,8 @@ def _signs(kernel: Kernel, n_rows: int) -> Float[Array, " n"]:
     With an odd number of draws the last sign is 0, and the others are scaled up.
     """
     selection = kernel.selection
-    if isinstance(selection, SuppliedRows):
-        n_certain: Any = selection.n_certain
-    else:
-        assert isinstance(selection, WithReplacement), "the noise of draws with replacement"
-        n_certain = selection.certain.shape[0]
+    assert isinstance(selection, SuppliedRows | PaddedReplacement), "rows drawn with replacement"
+    n_certain = selection.n_certain
     number = jnp.arange(n_rows) - n_certain
     draws = n_rows - n_certain
     paired = draws - draws % 2

@@ -89,8 +89,9 @@ class AliasLaw(AbstractLaw):
         threshold, alias, inverse = map(np.asarray, (self.threshold, self.alias, self.inverse))
         cell_bits = len(threshold).bit_length() - 1
         cell = (words[..., 0] >> np.uint32(32 - cell_bits)).astype(np.int32)
-        indices = np.where(words[..., 1] < threshold[cell], cell, alias[cell])
-        return indices, inverse[indices]
+        here = words[..., 1] < np.take(threshold, cell)
+        indices = np.where(here, cell, np.take(alias, cell))
+        return indices, np.take(inverse, indices, mode="clip")
 
     def inverse_probability(self, indices: Int[Array, "*k"]) -> Float[Array, "*k"]:
         return take_rows(self.inverse, indices)

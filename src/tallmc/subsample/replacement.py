@@ -76,6 +76,17 @@ class WithReplacement(AbstractStaticSelection):
         """The selection for steps whose rows `gather_on_host` has gathered."""
         return SuppliedRows(jnp.asarray(np.int32(self.certain.shape[0])), self.size)
 
+    def padded(self) -> PaddedReplacement:
+        """The same selection for programs that do not depend on the number of certain rows."""
+        n_certain = self.certain.shape[0]
+        certain = np.resize(np.r_[np.asarray(self.certain), 0], self.size).astype(np.int32)
+        return PaddedReplacement(
+            stream=self.stream,
+            n_certain=jnp.asarray(np.int32(n_certain)),
+            certain=jnp.asarray(certain),
+            size=self.size,
+        )
+
     def gather_on_host(self, words: UInt32[np.ndarray, "*k n 2"], source: AbstractRows) -> Batch:
         """The certain rows with weight 1, and rows drawn with these words."""
         n_certain = self.certain.shape[0]
@@ -131,12 +142,39 @@ class SuppliedRows(AbstractSelection):
         return estimate_from(gradient, position, memory, gathered, self.spread)
 
     def spread(self, terms: Float[Array, "n d"]) -> Float[Array, "n d"]:
-        """√(m/(m − 1)) (t_i − t̄) of the m terms that are not certain; zero for the certain ones."""
-        drawn = jnp.arange(self.size) >= self.n_certain
-        m = (self.size - self.n_certain).astype(terms.dtype)
-        mean = jnp.sum(terms, axis=0, where=drawn[:, None]) / m
-        scale = jnp.sqrt(jnp.where(m > 1, m / (m - 1), jnp.nan))
-        return jnp.where(drawn[:, None], scale * (terms - mean), 0)
+        """s_i with E Σ s_i s_iᵀ = Cov(Σ w_i r_i)."""
+        return _spread_of_draws(terms, self.n_certain)
+
+
+class PaddedReplacement(AbstractStaticSelection):
+    """`WithReplacement` with a traced number of certain rows, which come first in each batch."""
+
+    stream: AbstractStream
+    n_certain: Int[Array, ""]
+    certain: Int[Array, " n"]
+    """The certain rows, and any others."""
+    size: int = eqx.field(static=True)
+
+    def draw(self, key: PRNGKeyArray, steps: int) -> RowDraws:
+        drawn = self.stream.draw(key, (steps, self.size))
+        is_certain = jnp.arange(self.size) < self.n_certain
+        weights = drawn.weights / (self.size - self.n_certain)
+        return RowDraws(
+            jnp.where(is_certain, self.certain, drawn.indices), jnp.where(is_certain, 1, weights)
+        )
+
+    def spread(self, terms: Float[Array, "n d"]) -> Float[Array, "n d"]:
+        return _spread_of_draws(terms, self.n_certain)
+
+
+def _spread_of_draws(terms: Float[Array, "n d"], n_certain: Int[Array, ""]) -> Float[Array, "n d"]:
+    """√(m/(m − 1)) (t_i − t̄) of the m terms that are not certain; zero for the certain ones."""
+    size = terms.shape[0]
+    drawn = jnp.arange(size) >= n_certain
+    m = (size - n_certain).astype(terms.dtype)
+    mean = jnp.sum(terms, axis=0, where=drawn[:, None]) / m
+    scale = jnp.sqrt(jnp.where(m > 1, m / (m - 1), jnp.nan))
+    return jnp.where(drawn[:, None], scale * (terms - mean), 0)
 
 
 def certain_rows(probability: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:

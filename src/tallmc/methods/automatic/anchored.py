@@ -31,6 +31,7 @@ import numpy as np
 from ...anchor.anchor import Anchor
 from ...core.supervision import is_short_of_time, stage
 from ...dynamics import LeimkuhlerMatthews
+from ...engine.chains import chains_at_once
 from ...engine.kernel import BoundKernel
 from ...geometry import GeometryChoice
 from ...gradient import ControlVariate
@@ -44,11 +45,11 @@ from ..base import PreparedMethod
 from ..method import Method
 from .pilot import Pilot, run_pairs
 
-_PAIRS = 16
+_PAIRS = 16  # or more, if the device runs more chains at once
 _ROWS = 64
 _PILOT_STEP = 0.5
 # Coarse steps per run of pairs. A step size below _PILOT_STEP gets proportionally more of them.
-_PILOT_LENGTH, _CHECK_LENGTH = 64, 400
+_PILOT_LENGTH, _CHECK_LENGTH, _SHORTEST_CHECK = 64, 400, 32
 # Sizes grow by a large factor, since each size needs a compilation.
 _SIZE_FACTOR = 4
 # From this size on the rows dominate the cost of a step: smaller steps are as good as more rows.
@@ -158,7 +159,8 @@ class AnchoredPlanner:
         for _ in range(_MOST_CHECKS):
             if is_short_of_time():
                 return _Settings(step, rows, measured, (_OUT_OF_TIME,))
-            found = self._pairs(rows, measured, step, _CHECK_LENGTH, precise=True)
+            length = max(_SHORTEST_CHECK, _CHECK_LENGTH * _PAIRS // len(measured.positions))
+            found = self._pairs(rows, measured, step, length, precise=True)
             if found.failed:
                 step /= 2
                 continue
@@ -230,7 +232,8 @@ class AnchoredPlanner:
 
     def _pilot(self, rows: _WeightedRows) -> Pilot | None:
         """Run pairs from the mode, at the largest step size at which no chain fails."""
-        at_mode = np.broadcast_to(np.asarray(self.anchor.position), (_PAIRS, self.posterior.dim))
+        pairs = max(_PAIRS, chains_at_once())
+        at_mode = np.broadcast_to(np.asarray(self.anchor.position), (pairs, self.posterior.dim))
         step = _PILOT_STEP
         while step > _SMALLEST_STEP:
             pilot = self._pairs(rows, at_mode, step, _PILOT_LENGTH)

@@ -30,6 +30,7 @@ from ...core.errors import PreparationError, check_number
 from ...core.random import new_key, standard_normal
 from ...core.supervision import checkpoint, stage
 from ...dynamics.base import Curvature
+from ...engine.chains import chains_at_once
 from ...geometry import Dense, Diagonal
 from ...models.base import AbstractModel
 from ...models.posterior import AbstractPosterior
@@ -43,6 +44,7 @@ from .metric import absolute_hessian
 from .modes import find_modes, in_one_mode
 from .unanchored import unanchored_plan
 
+_CHAINS = 8  # or more, if the device runs more chains at once
 _FEW_ROWS = 5_000
 _MOST_DENSE = 2_000
 _POWER_ITERATIONS = 20
@@ -83,7 +85,7 @@ class Automatic(AbstractMethod):
 
     @property
     def defaults(self) -> RunDefaults:
-        return RunDefaults(chains=8, draws=None, ess=1000.0)
+        return RunDefaults(chains=max(_CHAINS, chains_at_once()), draws=None, ess=1000.0)
 
     @property
     def has_accept_step(self) -> bool:
