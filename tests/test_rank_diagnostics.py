@@ -121,3 +121,19 @@ def test_health_is_the_same_with_an_agreement_that_is_known():
     assert with_health(draws, agreed).health == draws.health
     other = with_health(draws, agreed._replace(rhat=1.5)).health
     assert other.rhat == 1.5 and other != draws.health
+
+
+def test_chains_in_equilibrium_agree_although_their_distances_from_the_median_mix_slowly():
+    # Exact Hamiltonian trajectories of random length, on a standard Gaussian.
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(8, 300))
+    positions = np.empty((8, 300, 300))
+    for k in range(300):
+        time = rng.uniform(0, np.pi, size=(8, 1))
+        x = x * np.cos(time) + rng.normal(size=x.shape) * np.sin(time)
+        positions[:, k] = x
+    agreed = agreement(positions)
+    assert agreed.reached
+    # Judged with the ESS of the draws, R-hat of the distances would be too large.
+    slower = agreement(np.abs(positions)).ess
+    assert np.median(slower) < 0.7 * np.median(agreed.ess)

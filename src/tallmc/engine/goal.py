@@ -22,7 +22,7 @@ from .progress import Progress, ProgressTracker
 from .run import Run
 
 _FIRST_DRAWS = 200
-_SMALLEST_GROWTH, _LARGEST_GROWTH = 1.2, 8
+_SMALLEST_GROWTH, _LARGEST_GROWTH_NEAR_GOAL, _LARGEST_GROWTH = 1.2, 2.0, 8.0
 _LONGER_IF_NOT_SATISFIED = 4
 Judgement = Callable[[np.ndarray, Agreement], bool]
 _SIGNAL_NAMES: dict[int, str] = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
@@ -137,9 +137,7 @@ class _Search:
                 most_draws = min(most_draws, _LONGER_IF_NOT_SATISFIED * draws)
             elif draws >= most_draws:
                 return None
-            wanted = goal.ess / max(self.ess, 1.0)
-            growth = min(_LARGEST_GROWTH, max(_SMALLEST_GROWTH, 1.1 * wanted))
-            draws = math.ceil(min(most_draws, draws * growth))
+            draws = math.ceil(min(most_draws, draws * _growth(goal.ess / max(self.ess, 1.0))))
 
     def report_end(self, stopped_by: str | None) -> None:
         """Report the final state. The run is over, so Ctrl-C in a listener changes nothing."""
@@ -162,6 +160,17 @@ class _Search:
         if goal.max_rows is not None and run.rows_touched() >= goal.max_rows:
             return f"the limit of {goal.max_rows:,} rows"
         return None
+
+
+def _growth(wanted: float) -> float:
+    """How many times as many draws to have before the next look, given what the last look wanted.
+
+    The smallest of many noisy estimates from few draws is too small. Near the goal, a run that is
+    made too long costs more than another look.
+    """
+    if wanted > _LARGEST_GROWTH:
+        return _LARGEST_GROWTH
+    return min(_LARGEST_GROWTH_NEAR_GOAL, max(_SMALLEST_GROWTH, 1.1 * wanted))
 
 
 def _warn_of_end(run: Run, how: str) -> None:

@@ -15,7 +15,13 @@ from jaxtyping import ArrayLike, Float
 
 from ..core.arrays import check_numeric
 from ..core.errors import InvalidInput
-from .rank_diagnostics import for_each_parameter, nested_rhat, split_rhat
+from .rank_diagnostics import (
+    ParameterScores,
+    ess_of_scores,
+    for_each_parameter,
+    nested_rhat,
+    split_rhat,
+)
 
 FEWEST_EFFECTIVE_DRAWS = 400  # fewer raise a doubt of their own
 _LARGEST_RHAT = 1.01
@@ -100,6 +106,8 @@ def agreement(positions: Float[np.ndarray, "chains draws d"]) -> Agreement:
     with d. The limit is the larger of 1.01 and the value that the worst of all parameters exceeds
     in one run of a hundred. With many short chains, m groups of chains replace the half chains:
     this is the nested R-hat of Margossian et al. (2024). A single chain is compared with itself.
+    R-hat of the draws and R-hat of their distances from the median have an ESS and a limit of their
+    own: distances mix more slowly than draws in Hamiltonian Monte Carlo.
 
     >>> import numpy as np
     >>> positions = np.random.default_rng(0).normal(size=(8, 500, 3))
@@ -122,12 +130,14 @@ def agreement(positions: Float[np.ndarray, "chains draws d"]) -> Agreement:
         groups, excess, rhat_of = _GROUPS, 0.0, functools.partial(nested_rhat, _GROUPS)
         if n_chains % _GROUPS:
             compared = chosen[: n_chains // _GROUPS * _GROUPS]
-    if compared is chosen:  # the same scores serve both
-        both = for_each_parameter(lambda scores: (scores.ess(), scores.rhat(rhat_of)), chosen)
-        effective, found = both.T
-    else:
-        effective = ess(chosen)
-        found = for_each_parameter(lambda scores: (scores.rhat(rhat_of),), compared)[:, 0]
+
+    def of_parameter(scores: ParameterScores) -> tuple[float, ...]:
+        both = scores.scores, scores.folded()
+        return *map(ess_of_scores, both), *map(rhat_of, both)
+
+    # The first row is about the draws, the second about their distances from the median.
+    effective, found = for_each_parameter(of_parameter, compared).T.reshape(2, 2, -1)
+    of_all = effective[0] if compared is chosen else ess(chosen)
     from scipy.special import chdtri  # a slow import
 
     chance = chdtri(groups - 1, _FALSE_ALARMS / (2 * dim)) / (groups - 1)
@@ -135,8 +145,9 @@ def agreement(positions: Float[np.ndarray, "chains draws d"]) -> Agreement:
     limits = np.sqrt(np.maximum(1 + excess + chance * groups / draws, 1))
     limits = np.clip(limits, _LARGEST_RHAT, _LARGEST_LIMIT)
     # A constant parameter has no R-hat. Its chains agree.
-    worst = int(np.argmax(np.nan_to_num(found - limits, nan=-np.inf)))
-    return Agreement(effective, float(found[worst]), float(limits[worst]), examined)
+    excesses = np.nan_to_num(found - limits, nan=-np.inf)
+    worst = np.unravel_index(np.argmax(excesses), found.shape)
+    return Agreement(of_all, float(found[worst]), float(limits[worst]), examined)
 
 
 def suspects(positions: Float[np.ndarray, "chains draws d"]) -> np.ndarray:

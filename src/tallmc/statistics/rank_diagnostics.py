@@ -40,10 +40,14 @@ class ParameterScores:
 
     def ess(self) -> float:
         """The bulk effective sample size."""
-        return _ess(self.scores)
+        return ess_of_scores(self.scores)
 
     def rhat(self, of_scores: RHat) -> float:
         """The larger R-hat of draws and of their distances from the median."""
+        return max(of_scores(self.scores), of_scores(self.folded()))
+
+    def folded(self) -> Float[np.ndarray, "halves n"]:
+        """The scores of the distances from the median."""
         middle = len(self._sorted) // 2
         values = self._sorted.astype(np.float64)
         median = (values[middle] + values[-middle - 1]) / 2
@@ -52,7 +56,7 @@ class ParameterScores:
         order = np.argsort(distances, kind="stable")
         distances = distances[order]
         order = self._order[np.where(order < middle, middle - 1 - order, order)]
-        return max(of_scores(self.scores), of_scores(self._scores(order, distances)))
+        return self._scores(order, distances)
 
     def _scores(self, order: np.ndarray, values: np.ndarray) -> Float[np.ndarray, "halves n"]:
         """The scores of values of which the order and the sorted values are given."""
@@ -141,7 +145,7 @@ def _quantiles(size: int) -> Float[np.ndarray, " k"]:
     return np.concatenate([[np.nan, np.nan], quantiles])
 
 
-def _ess(scores: Float[np.ndarray, "halves n"]) -> float:
+def ess_of_scores(scores: Float[np.ndarray, "halves n"]) -> float:
     """The effective sample size by Geyer's initial monotone sequence."""
     size, n = scores.size, scores.shape[1]
     if np.ptp(scores) < np.finfo(float).resolution:
