@@ -26,6 +26,7 @@ ALL = (
     "store",
     "race",
     "automatic",
+    "small_data",
 )
 QUICK = ("steps", "draws", "preparation", "stein", "imports")
 
