@@ -175,7 +175,7 @@ class Run:
 
     def last_positions(self) -> Float[Array, "chains d"]:
         """The current position of each chain."""
-        return self.state.chains.position
+        return jnp.asarray(self.state.chains.position)
 
     def failed_at(self) -> np.ndarray:
         """The step at which each chain failed; −1 if it has not failed."""
