@@ -136,7 +136,7 @@ def test_a_stored_run_keeps_its_verdict(posterior, tmp_path):
 def test_check_returns_the_health_and_does_not_warn(posterior):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        health = tallmc.check(posterior, tallmc.sgld(step_size=1e-3, size=4), thin=5)
+        health = tallmc.check(posterior, tallmc.sgld(step_size=5e-4, size=4), thin=20)
     assert health.verdict is Verdict.DOUBTFUL
 
 

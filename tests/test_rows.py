@@ -43,7 +43,7 @@ def row_norms(rows, factor):
 
 def test_reduce_is_the_sum_over_all_rows():
     rows = table()
-    assert N_ROWS % block_rows(N_ROWS, WIDTH) and 2 * block_rows(N_ROWS, WIDTH) < N_ROWS
+    assert N_ROWS % block_rows(WIDTH) and 2 * block_rows(WIDTH) < N_ROWS
     x, y = np.asarray(rows.columns["x"]), np.asarray(rows.columns["y"])
     total = rows.reduce(sum_of_products, 3.0, width=WIDTH)
     np.testing.assert_allclose(total.float64()["xy"], 3 * (x * y[:, None]).sum(axis=0), rtol=1e-12)
@@ -89,7 +89,7 @@ def test_programs_of_a_pass_do_not_depend_on_the_number_of_rows():
 
 def test_a_subset_has_whole_blocks_and_needs_no_other_program():
     rows = table()
-    size = block_rows(N_ROWS, WIDTH)
+    size = block_rows(WIDTH)
     subset, everything = rows.subset(0.5, WIDTH), rows.subset(1.0, WIDTH)
     assert subset.n_rows == size and everything.n_rows == N_ROWS
     count = rows.reduce(sum_of_chosen, 1, width=WIDTH, beside=jnp.ones(N_ROWS), subset=subset)

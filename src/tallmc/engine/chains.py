@@ -71,7 +71,7 @@ class Chains:
     @property
     def state(self) -> RunState:
         """The states of all chains, stacked."""
-        return self._joined(self._states, axis=0)
+        return jax.device_put(self._joined(self._states, axis=0))
 
     @state.setter
     def state(self, state: RunState) -> None:

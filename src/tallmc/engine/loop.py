@@ -25,7 +25,7 @@ from ..rows.base import AbstractRows
 from .kernel import AbstractKernel, ChainState, Drawn, Gathered, KernelStep
 from .supply import INIT_BLOCK
 
-_GPU_UNROLL = 4
+_GPU_UNROLL = 2
 
 Carry = TypeVar("Carry")
 Record = Callable[[KernelStep], dict[str, Array]]

@@ -9,7 +9,7 @@ drawn, and rounding causes no bias. A row of probability zero has P_i = 0 and is
 One sweep fills the table. The current heavy row (P ≥ 2³²) fills light rows until it is light
 itself; the next heavy row then fills it. Let D be the running sum of deficits and E the running
 sum of excesses. Light row j + 1 is filled by the first heavy row m with E_m ≥ D_j, so the sweep is
-two sorted look-ups without a loop.
+one sorted look-up without a loop.
 """
 
 from __future__ import annotations
@@ -39,12 +39,14 @@ def alias_table(probability: np.ndarray) -> AliasTable:
     light, heavy = np.flatnonzero(units < CELL), np.flatnonzero(units >= CELL)
     deficit, excess = np.cumsum(CELL - units[light]), np.cumsum(units[heavy] - CELL)
     threshold[light] = units[light]
-    deficit_before = np.concatenate([[0], deficit[:-1]]) if len(light) else deficit
-    alias[light] = heavy[np.searchsorted(excess, deficit_before, side="left")]
+    # The light row with which each heavy row is exhausted; the light rows after it are filled by
+    # the next heavy row. There are fewer heavy rows than light ones, hence fewer look-ups.
+    exhausted_by = np.searchsorted(deficit, excess, side="right")
+    exhausted_before = np.cumsum(np.bincount(exhausted_by + 1, minlength=len(light) + 1))
+    alias[light] = heavy[exhausted_before[: len(light)]]
 
     # A heavy row that ends below one cell is topped up by the next heavy row. The last heavy row
     # ends with exactly one cell of units.
-    exhausted_by = np.searchsorted(deficit, excess, side="right")
     topped_up = np.flatnonzero(exhausted_by < len(light))
     threshold[heavy[topped_up]] = CELL + excess[topped_up] - deficit[exhausted_by[topped_up]]
     alias[heavy[topped_up]] = heavy[topped_up + 1]
@@ -55,16 +57,18 @@ def alias_table(probability: np.ndarray) -> AliasTable:
 def _integer_probabilities(probability: np.ndarray) -> np.ndarray:
     """P_i with Σ P_i = M 2³² exactly, and P_i ≥ 1 where p_i > 0. Padded with zeros to length M."""
     n_rows = len(probability)
-    possible = np.flatnonzero(probability > 0)
+    is_possible = probability > 0
+    possible = slice(0, n_rows) if is_possible.all() else np.flatnonzero(is_possible)
+    n_possible = int(np.count_nonzero(is_possible))
     n_cells = 1 << (n_rows - 1).bit_length() if n_rows > 1 else 2
     total = n_cells * CELL
     units = np.zeros(n_cells, np.int64)
-    units[possible] = np.maximum(probability[possible] / probability.sum() * total, 1)
+    units[possible] = np.maximum(probability[possible] * (total / probability.sum()), 1)
     missing = total - int(units.sum())
     if missing >= 0:
-        each, rest = divmod(missing, len(possible))
+        each, rest = divmod(missing, n_possible)
         units[possible] += each
-        units[possible[:rest]] += 1
+        units[np.flatnonzero(is_possible)[:rest]] += 1
     else:
         units[np.argmax(units)] += missing
     return units

@@ -2,8 +2,8 @@
 
 The numbers of a block fit in cache on a CPU, and its plain sum is accurate. The last block begins
 early enough to be whole: it repeats some rows of the block before it, which are not counted again.
-With fewer rows than a block has, a block is padded. The size of a block depends on the number of
-rows only if they are that few, so programs compiled for one data set serve others as well.
+The size of a block is a power of two. It depends on the number of rows only if these are few, so
+programs compiled for one data set serve others as well.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ _BLOCK_FLOATS, _BLOCK_ROWS = 2**19, 2**13
 _GPU_BLOCK_FLOATS, _GPU_BLOCK_ROWS = 2**26, 2**20
 
 
-def block_rows(n_rows: int, width: int) -> int:
+def block_rows(width: int) -> int:
     """Rows per block, a power of two, for a computation that needs `width` floats per row."""
     floats, most = (
         (_BLOCK_FLOATS, _BLOCK_ROWS)
         if jax.default_backend() == "cpu"
         else (_GPU_BLOCK_FLOATS, _GPU_BLOCK_ROWS)
     )
-    fitting = min(most, floats // max(1, width))
-    enough = 1 << max(n_rows - 1, 0).bit_length()
-    return min(1 << max(fitting.bit_length() - 1, 0), enough)
+    return _power_of_two(min(most, floats // max(1, width)))
+
+
+def _power_of_two(number: int) -> int:
+    """The largest power of two that is not larger; at least 1."""
+    return 1 << max(number.bit_length() - 1, 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Blocks:
     @classmethod
     def of(cls, n_rows: int, width: int) -> Blocks:
         """The blocks of a pass that needs `width` floats per row."""
-        return cls(n_rows, block_rows(n_rows, width))
+        return cls(n_rows, min(block_rows(width), _power_of_two(n_rows)))
 
     @property
     def count(self) -> int:
@@ -48,7 +51,7 @@ class Blocks:
 
     def start(self, number: int) -> int:
         """The first row of a block."""
-        return min(number * self.size, max(self.n_rows - self.size, 0))
+        return min(number * self.size, self.n_rows - self.size)
 
     def counted(self, number: int) -> slice:
         """The rows of the block, counted from its first one, that belong to no other block."""

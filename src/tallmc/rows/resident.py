@@ -22,7 +22,7 @@ from ..core.arrays import aligned_empty, to_device
 from ..core.errors import InvalidInput
 from .base import AbstractRows, RowAccess, RowBlock
 from .batch import Batch, RowDraws
-from .blocks import Blocks, BlockSubset
+from .blocks import Blocks, BlockSubset, block_rows
 from .gather import materialised, take_rows
 from .law import AliasLaw, UniformLaw
 from .passes import map_blocks, reduce_blocks
@@ -77,7 +77,7 @@ class ResidentRows(AbstractRows):
         term = _BesideRows(block_sum) if beside is not None else block_sum
         if _is_traced((columns, args)):
             assert subset is None, "a pass inside a compiled program reads all rows"
-            return _traced_reduce(columns, blocks, term, args, finish)
+            return _traced_reduce(columns, self.n_rows, block_rows(width), term, args, finish)
         numbers = range(blocks.count) if subset is None else subset.numbers
         return reduce_blocks(_reader(columns, blocks), blocks, numbers, term, args, finish)
 
@@ -91,7 +91,7 @@ class ResidentRows(AbstractRows):
         columns, blocks = self._columns_with(beside), Blocks.of(self.n_rows, width)
         value = _BesideRows(per_row) if beside is not None else per_row
         if _is_traced((columns, args)):
-            return _traced_map(columns, blocks, value, args)
+            return _traced_map(columns, self.n_rows, block_rows(width), value, args)
         return map_blocks(_reader(columns, blocks), blocks, value, args)
 
     def take(self, indices: Int[Array, "*k"]) -> RowBlock:
@@ -185,22 +185,16 @@ def _is_traced(values: Any) -> bool:
 
 def _reader(columns: PyTree[Array], blocks: Blocks) -> Callable[[int], PyTree]:
     """Reads blocks of these columns: views of the memory on a CPU, copies on other devices."""
-    on_host = jax.default_backend() == "cpu"
-    if on_host or blocks.n_rows < blocks.size:
-        columns = jax.tree.map(np.asarray, columns)
-    missing = blocks.size - blocks.n_rows
-    if missing > 0:
-        padded = jax.tree.map(
-            lambda column: np.concatenate([column, np.repeat(column[-1:], missing, axis=0)]),
-            columns,
-        )
-        return lambda number: padded
-    if on_host:
-        return lambda number: jax.tree.map(
-            lambda column: column[blocks.start(number) : blocks.start(number) + blocks.size],
-            columns,
-        )
-    return lambda number: _sliced(columns, np.int32(blocks.start(number)), blocks.size)
+    size = blocks.size
+    if jax.default_backend() != "cpu":
+        return lambda number: _sliced(columns, np.int32(blocks.start(number)), size)
+    views = jax.tree.map(np.asarray, columns)
+
+    def read(number: int) -> PyTree:
+        first = blocks.start(number)
+        return jax.tree.map(lambda column: column[first : first + size], views)
+
+    return read
 
 
 @functools.partial(jax.jit, static_argnames="size")
@@ -210,23 +204,24 @@ def _sliced(columns: PyTree[Array], start: Any, size: int) -> PyTree[Array]:
 
 def _traced_reduce(
     columns: PyTree[Array],
-    blocks: Blocks,
+    n_rows: int,
+    size: int,
     block_sum: Callable[..., PyTree[Array]],
     args: tuple[Any, ...],
     finish: Callable[..., Any] | None,
 ) -> Any:
     """A pass as a loop inside a compiled program."""
-    n_whole = blocks.n_rows // blocks.size
-    rest = blocks.n_rows - n_whole * blocks.size
+    n_whole = n_rows // size
+    rest = n_rows - n_whole * size
 
     def term(rows: PyTree[Array]) -> PyTree[Array]:
         return block_sum(rows, jnp.ones(jax.tree.leaves(rows)[0].shape[0], bool), *args)
 
     def whole(number: Any) -> PyTree[Array]:
-        return _slice(columns, number * blocks.size, blocks.size)
+        return _slice(columns, number * size, size)
 
     def tail() -> PyTree[Array]:
-        return _slice(columns, n_whole * blocks.size, rest)
+        return _slice(columns, n_whole * size, rest)
 
     total = Sum.zero(jax.eval_shape(lambda: term(whole(0) if n_whole else tail())))
     if n_whole:
@@ -239,18 +234,22 @@ def _traced_reduce(
 
 
 def _traced_map(
-    columns: PyTree[Array], blocks: Blocks, per_row: Callable[..., Array], args: tuple[Any, ...]
+    columns: PyTree[Array],
+    n_rows: int,
+    size: int,
+    per_row: Callable[..., Array],
+    args: tuple[Any, ...],
 ) -> Array:
     """Values of all rows as a loop inside a compiled program."""
-    n_whole = blocks.n_rows // blocks.size
-    rest = blocks.n_rows - n_whole * blocks.size
+    n_whole = n_rows // size
+    rest = n_rows - n_whole * size
     parts = []
     if n_whole:
-        starts = jnp.arange(n_whole) * blocks.size
-        mapped = lax.map(lambda start: per_row(_slice(columns, start, blocks.size), *args), starts)
-        parts.append(mapped.reshape(n_whole * blocks.size, *mapped.shape[2:]))
+        starts = jnp.arange(n_whole) * size
+        mapped = lax.map(lambda start: per_row(_slice(columns, start, size), *args), starts)
+        parts.append(mapped.reshape(n_whole * size, *mapped.shape[2:]))
     if rest:
-        parts.append(per_row(_slice(columns, n_whole * blocks.size, rest), *args))
+        parts.append(per_row(_slice(columns, n_whole * size, rest), *args))
     return jnp.concatenate(parts)
 
 

@@ -268,7 +268,7 @@ def _clusters_of(rows: AbstractRows, clusters: int) -> np.ndarray:
 
 
 def _index_blocks(n_rows: int, width: int) -> Iterator[np.ndarray]:
-    block = block_rows(n_rows, width)
+    block = block_rows(width)
     return (np.arange(start, min(start + block, n_rows)) for start in range(0, n_rows, block))
 
 

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...anchor.anchor import Anchor
-from ...core.supervision import is_short_of_time, stage
+from ...core.supervision import checkpoint, is_short_of_time, stage
 from ...dynamics import LeimkuhlerMatthews
 from ...engine.chains import chains_at_once
 from ...engine.kernel import BoundKernel
@@ -157,6 +157,7 @@ class AnchoredPlanner:
         small_bias = pilot.bias.excess(self.budget, errors=1.0) < _SMALL_BIAS
         step, measured = _FIRST_STEP if small_bias else _PILOT_STEP, pilot
         for _ in range(_MOST_CHECKS):
+            checkpoint()
             if is_short_of_time():
                 return _Settings(step, rows, measured, (_OUT_OF_TIME,))
             length = max(_SHORTEST_CHECK, _CHECK_LENGTH * _PAIRS // len(measured.positions))
