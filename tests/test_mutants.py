@@ -143,8 +143,9 @@ class OneNoiseForAllSteps(LangevinDynamics):
 
 
 class OneBatchForAllSteps(WithReplacement):
-    def gather_on_host(self, words, source):
-        return super().gather_on_host(np.broadcast_to(words[:1], words.shape), source)
+    def gather_on_host(self, source):
+        gather = super().gather_on_host(source)
+        return lambda words: gather(np.broadcast_to(words[:1], words.shape))
 
 
 class SignFlipped(ControlVariateGradient):
@@ -347,9 +348,9 @@ def test_optimal_weights_follow_the_residual_not_the_gradient():
 class BatchHeldThroughATrajectory(WithReplacement):
     """One batch for all inner steps of a trajectory of four."""
 
-    def gather_on_host(self, words, source):
-        held = np.repeat(words[::4], 4, axis=0)[: len(words)]
-        return super().gather_on_host(held, source)
+    def gather_on_host(self, source):
+        gather = super().gather_on_host(source)
+        return lambda words: gather(np.repeat(words[::4], 4, axis=0)[: len(words)])
 
 
 class OtherMomentum(HamiltonianDynamics):

@@ -167,8 +167,8 @@ class StreamedRows(AbstractRows):
     def gather(self, draws: RowDraws):
         return self.inner.gather(draws)
 
-    def gather_on_host(self, indices, weights):
-        return self.inner.gather_on_host(indices, weights)
+    def gather_on_host(self):
+        return self.inner.gather_on_host()
 
     def complete(self, batch):
         return batch

@@ -31,11 +31,18 @@ def key_of(words: UInt32[Any, "*k 2"]) -> Key[Array, "*k"]:
     return jax.random.wrap_key_data(words, impl="threefry2x32")
 
 
-def fold_in(key: PRNGKeyArray, number: Any) -> PRNGKeyArray:
-    """`jax.random.fold_in`, with the same result."""
-    counter = jnp.asarray(number, jnp.uint32)
-    words = _threefry(jax.random.key_data(key), jnp.zeros_like(counter), counter)
-    return key_of(jnp.stack(words))
+def derived_keys(key: PRNGKeyArray, count: int) -> Key[Array, " count"]:
+    """`jax.random.fold_in(key, k)` for k < count, by one evaluation of the generator."""
+    numbers = np.arange(count, dtype=np.uint32)
+    words = _threefry(jax.random.key_data(key), jnp.zeros_like(numbers), numbers)
+    return key_of(jnp.stack(words, axis=-1))
+
+
+def folded_on_host(keys: Key[Array, " k"], number: int) -> Key[Array, " k"]:
+    """`jax.random.fold_in(key, number)` of every key, without a compiled program."""
+    words = np.asarray(jax.random.key_data(keys)).T
+    counter = np.full(words.shape[1], number, np.uint32)
+    return key_of(np.stack(_threefry(words, np.zeros_like(counter), counter), axis=-1))
 
 
 def keys_on_host(seed: int, purpose: int, count: int) -> Key[Array, " count"]:

@@ -17,9 +17,10 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from ..core.random import key_of
-from .loop import Record, RecordedSteps, RunState, Window, advance, start_chains
-from .supply import INIT_BLOCK, Supply
+from ..core.pytrees import split
+from ..core.random import folded_on_host, key_of
+from .loop import Record, RecordedSteps, RunState, Stepper, Window, advance, start_chains
+from .supply import INIT_BLOCK, INIT_KEY, Supply
 
 _FEWEST_PER_GROUP, _MOST_PER_GROUP = 4, 128
 _CHAINS_OF_A_GPU = 1024
@@ -42,7 +43,10 @@ class Chains:
     """
 
     def __init__(self, supply: Supply, keys: Key[Array, " chains"], record: Record | None):
-        self.supply, self.record = supply, record
+        self.supply = supply
+        self._arrays, self._static = split(
+            Stepper(supply.stepper, supply.source_of_steps, supply.chain_axes, record)
+        )
         self.n_chains = keys.shape[0]
         self.members = _groups(self.n_chains, divisible=supply.chain_axes is None)
         """The chains of each group. The last chain may be in its group more than once."""
@@ -56,13 +60,12 @@ class Chains:
 
         def start_group(group: int) -> RunState:
             return start_chains(
-                self.supply.stepper,
-                self.supply.source_of_steps,
-                self._keys[group],
+                self._arrays,
+                folded_on_host(self._keys[group], INIT_KEY),
                 self._of_group(positions, group),
                 self._of_group(memory, group),
                 self.supply.block(self._keys[group], INIT_BLOCK),
-                self.supply.chain_axes,
+                static=self._static,
             )
 
         first = start_group(0)  # compiles
@@ -81,14 +84,14 @@ class Chains:
         """The outcome of every chain so far."""
         return np.asarray(self._joined([state.outcome for state in self._states], axis=0))
 
-    def compile(self, window: Window) -> None:
+    def compile(self, window: Window, slots: int) -> None:
         """Compile the program of the steps; `window` has no steps."""
-        jax.block_until_ready(self._advance_group(0, window))
+        jax.block_until_ready(self._advance_group(0, window, slots))
 
-    def advance(self, window: Window) -> RecordedSteps:
+    def advance(self, window: Window, slots: int) -> RecordedSteps:
         """Run the steps of the window, which are in one block; return the records of all chains."""
         results = _in_threads(
-            lambda group: self._advance_group(group, window), range(len(self.members))
+            lambda group: self._advance_group(group, window, slots), range(len(self.members))
         )
         self._states = [state for state, _ in results]
         records = [record for _, record in results]
@@ -98,22 +101,23 @@ class Chains:
             self._joined([record.n_rows for record in records], axis=0),
         )
 
-    def _advance_group(self, group: int, window: Window) -> tuple[RunState, RecordedSteps]:
-        supply, number = self.supply, int(window.first) // self.supply.steps
-        made = self._supplies[group]
+    def _advance_group(
+        self, group: int, window: Window, slots: int
+    ) -> tuple[RunState, RecordedSteps]:
+        steps = self.supply.steps
+        number, made = int(window.first) // steps, self._supplies[group]
         if made is None or made[0] != number:
-            made = (number, supply.block(self._keys[group], number))
+            made = (number, self.supply.block(self._keys[group], number))
             self._supplies[group] = made
         return jax.block_until_ready(
             advance(
-                supply.stepper,
-                supply.source_of_steps,
+                self._arrays,
                 self._states[group],
                 made[1],
                 window,
-                supply.steps,
-                self.record,
-                supply.chain_axes,
+                static=self._static,
+                block=steps,
+                slots=slots,
             )
         )
 

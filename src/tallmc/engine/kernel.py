@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..core.pytrees import stacked
-from ..core.random import fold_in
+from ..core.random import derived_keys
 from ..correction.base import AbstractNoiseEstimate
 from ..dynamics.base import AbstractDynamics
 from ..gradient.base import AbstractGradient
@@ -28,10 +28,8 @@ from ..rows.base import AbstractRows
 from ..schedule.base import AbstractSchedule
 from ..subsample.selection import AbstractSelection, Estimate, Memory, Transition
 
-_ROWS_PURPOSE, _NOISE_PURPOSE, _INIT_PURPOSE = 0, 1, 2  # of keys that are derived from one key
 
-
-class Drawn(eqx.Module):
+class Drawn(NamedTuple):
     """The randomness of several steps; the leading axis of every array is the step."""
 
     selection: Any
@@ -40,7 +38,7 @@ class Drawn(eqx.Module):
     """The draws of the dynamics."""
 
 
-class Gathered(eqx.Module):
+class Gathered(NamedTuple):
     """`Drawn` with rows in place of the row numbers that are known ahead."""
 
     selection: Any
@@ -132,7 +130,7 @@ class AbstractKernel(eqx.Module):
     ) -> ChainState:
         """The state of a chain that starts at `position` with this memory.
 
-        `gathered` is the supply of one step, made with the same key.
+        `gathered` is the supply of one step.
         """
 
     @abc.abstractmethod
@@ -218,8 +216,7 @@ class Kernel(AbstractKernel):
         def evaluate(at: Float[Array, " d"], transition: Transition | None) -> Estimate:
             return self.estimate(at, gathered.selection, source, memory, transition)
 
-        init_key = fold_in(key, _INIT_PURPOSE)
-        return ChainState(self.dynamics.init(init_key, position, evaluate), memory)
+        return ChainState(self.dynamics.init(key, position, evaluate), memory)
 
     def renew(self, chains: ChainState, source: AbstractRows) -> ChainState:
         return ChainState(
@@ -238,8 +235,9 @@ class Kernel(AbstractKernel):
         return Memory(gradient, memory.selection, noise)
 
     def draw(self, key: PRNGKeyArray, steps: int) -> Drawn:
-        noise = self.dynamics.noise(fold_in(key, _NOISE_PURPOSE), steps, self.model.init)
-        return Drawn(self.selection.draw(fold_in(key, _ROWS_PURPOSE), steps), noise)
+        rows_key, noise_key = derived_keys(key, 2)
+        noise = self.dynamics.noise(noise_key, steps, self.model.init)
+        return Drawn(self.selection.draw(rows_key, steps), noise)
 
     def gather(self, drawn: Drawn, source: AbstractRows) -> Gathered:
         return Gathered(self.selection.gather(drawn.selection, source), drawn.noise)

@@ -8,9 +8,10 @@ all), the k-th writes to slot k // thin, so each slot keeps the last step of its
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -19,11 +20,11 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, Key
 
+from ..core.compiler import QUICKLY
 from ..core.outcome import Outcome, outcome_of
-from ..core.random import fold_in
+from ..core.pytrees import Static
 from ..rows.base import AbstractRows
 from .kernel import AbstractKernel, ChainState, Drawn, Gathered, KernelStep
-from .supply import INIT_BLOCK
 
 _GPU_UNROLL = 2
 
@@ -41,7 +42,7 @@ class RunState(eqx.Module):
     """The step at which each chain failed; −1 if it has not failed."""
 
 
-class RecordedSteps(eqx.Module):
+class RecordedSteps(NamedTuple):
     """The values that one call recorded, per slot."""
 
     positions: Float[Any, "slots chains d"]
@@ -51,41 +52,51 @@ class RecordedSteps(eqx.Module):
     """Rows touched per chain in this call, if the number depends on the state; else zero."""
 
 
-class Window(eqx.Module):
+class Window(NamedTuple):
     """The steps of one block that a call runs, and the rule for which steps become draws."""
 
     first: Int[Any, ""]
     stop: Int[Any, ""]
     burn_in: Int[Any, ""]
     thin: Int[Any, ""]
-    slots: int = eqx.field(static=True, kw_only=True)
 
     @classmethod
-    def of(cls, first: int, stop: int, burn_in: int, thin: int, slots: int) -> Window:
-        numbers = (np.array(number, np.int32) for number in (first, stop, burn_in, thin))
-        return cls(*numbers, slots=slots)
+    def of(cls, first: int, stop: int, burn_in: int, thin: int) -> Window:
+        return cls(*(np.array(number, np.int32) for number in (first, stop, burn_in, thin)))
 
 
-@eqx.filter_jit
+class Stepper(NamedTuple):
+    """What the compiled programs of a run share."""
+
+    kernel: AbstractKernel
+    source: AbstractRows
+    """The rows that a step reads besides its supply."""
+    chain_axes: Any = None
+    """`in_axes` of `jax.vmap` over the kernel (see `BoundKernel`)."""
+    record: Record | None = None
+
+
+@functools.partial(jax.jit, static_argnames="static", compiler_options=QUICKLY)
 def start_chains(
-    kernel: AbstractKernel,
-    source: AbstractRows,
+    arrays: list[Array],
     keys: Key[Array, " chains"],
-    positions: Float[Array, "chains d"],
+    positions: Float[Any, "chains d"],
     memory: Any,
     supply: Drawn | Gathered,
-    chain_axes: Any = None,
+    *,
+    static: Static,
 ) -> RunState:
-    """Make the state before the first step.
+    """Make the state before the first step. `arrays` and `static` are the parts of a `Stepper`.
 
-    `memory` comes from `kernel.start_memory`, `supply` is that of the block `INIT_BLOCK`.
+    `memory` comes from `kernel.start_memory`. `keys` and `supply` are used for nothing else.
     """
+    kernel, source, chain_axes, _ = static.joined(arrays)
 
     def init(
         kernel: AbstractKernel, key: Array, position: Array, memory: Any, supply: Any
     ) -> ChainState:
         gathered = _gathered(kernel, supply, source)
-        return kernel.init(fold_in(key, INIT_BLOCK), position, memory, gathered, source)
+        return kernel.init(key, position, memory, gathered, source)
 
     first_step = jax.tree.map(lambda leaf: leaf[0], supply)
     chains = jax.vmap(init, in_axes=(chain_axes, 0, 0, 0, 0))(
@@ -102,23 +113,24 @@ def start_chains(
     )
 
 
-@eqx.filter_jit
+@functools.partial(jax.jit, static_argnames=("static", "block", "slots"), compiler_options=QUICKLY)
 def advance(
-    kernel: AbstractKernel,
-    source: AbstractRows,
+    arrays: list[Array],
     state: RunState,
     supply: Drawn | Gathered,
     window: Window,
+    *,
+    static: Static,
     block: int,
-    record: Record | None = None,
-    chain_axes: Any = None,
+    slots: int,
 ) -> tuple[RunState, RecordedSteps]:
     """Run the steps of the window, all in one block of `block` steps with this supply.
 
-    The draws that they complete fill the first slots, in order. `chain_axes` marks the kernel
-    arrays that have one entry per chain (see `BoundKernel`).
+    The draws that they complete fill the first of the `slots`, in order. `arrays` and `static` are
+    the parts of a `Stepper`.
     """
-    slots, number = window.slots, window.first // block
+    kernel, source, chain_axes, record = static.joined(arrays)
+    number = window.first // block
     carry = (state, _empty_record(kernel, source, state, supply, slots, record, chain_axes))
     sampled, before_sampling = kernel.schedule.sampled, kernel.schedule.sampled(window.burn_in)
     completed_before = jnp.maximum(sampled(window.first) - before_sampling, 0) // window.thin

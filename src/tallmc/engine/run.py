@@ -78,7 +78,12 @@ class Run:
         self._chains.start(start, learned)
         if memory is not None:
             self.state = eqx.tree_at(lambda state: state.chains.memory, self.state, memory)
-        self.sampled_in_burn_in = int(self.kernel.schedule.sampled(burn_in))
+        # Modules of equinox make a new object for each access to a method.
+        schedule = self.kernel.schedule
+        self._sampled, self._steps_until_sampled = schedule.sampled, schedule.steps_until
+        self._rows_per_step, self._most_rows = self.kernel.rows_per_step, self.kernel.most_rows
+        self._renewed_every = self.kernel.renewed_every
+        self.sampled_in_burn_in = int(self._sampled(burn_in))
         self.draws, self.n_steps = draws, int(self._steps_until(draws))
         n_chains, dim = start.shape
         self.block = self._chains.supply.steps
@@ -104,7 +109,7 @@ class Run:
 
     def compile(self) -> None:
         """Compile the loop."""
-        self._chains.compile(self._window(self.step, self.step))
+        self._chains.compile(self._window(self.step, self.step), self.slots)
         self._call_length = CallLength(self.block)
 
     def run_to(self, draws: int, after_call: Callable[[], None] | None = None) -> None:
@@ -192,13 +197,11 @@ class Run:
 
     def _completed(self, step: int) -> int:
         """Completed draws per chain after this many steps."""
-        return (
-            max(int(self.kernel.schedule.sampled(step)) - self.sampled_in_burn_in, 0) // self.thin
-        )
+        return max(int(self._sampled(step)) - self.sampled_in_burn_in, 0) // self.thin
 
     def _steps_until(self, draws: Any) -> Any:
         """Number of steps after which this many draws are complete."""
-        return self.kernel.schedule.steps_until(self.sampled_in_burn_in + draws * self.thin)
+        return self._steps_until_sampled(self.sampled_in_burn_in + draws * self.thin)
 
     def _run_calls_until(
         self, after_call: Callable[[], None] | None, enough: Callable[[], bool]
@@ -244,16 +247,16 @@ class Run:
         """Call the loop once: at most `steps` steps of one block, and as many draws as slots."""
         before = self._completed(self.step)
         fitting = int(self._steps_until(before + self.slots)) - self.step
-        countable = max(1, _MOST_ROWS_PER_CALL // self.kernel.most_rows)
+        countable = max(1, _MOST_ROWS_PER_CALL // self._most_rows)
         steps = min(steps, fitting, countable, self._steps_to_end_of_call())
-        if self.kernel.due(self.step):
+        if self._renewed_every is not None and self.kernel.due(self.step):
             state = self.state
             renewed = self.kernel.renew(state.chains, self.rows)
             self.state = RunState(renewed, state.outcome, state.failed_at)
-        recorded = self._chains.advance(self._window(self.step, self.step + steps))
+        recorded = self._chains.advance(self._window(self.step, self.step + steps), self.slots)
         new = self._completed(self.step + steps) - before
         draws = self._kept(recorded, new)
-        fixed = self.kernel.rows_per_step
+        fixed = self._rows_per_step
         touched = np.asarray(recorded.n_rows, np.int64) if fixed is None else fixed * steps
         self.rows_before = self.rows_before + touched
         self.step += steps
@@ -261,7 +264,7 @@ class Run:
 
     def _steps_to_end_of_call(self) -> int:
         """Steps until the block ends or a pass over all rows is due."""
-        to_end, every = self.block - self.step % self.block, self.kernel.renewed_every
+        to_end, every = self.block - self.step % self.block, self._renewed_every
         return to_end if every is None else min(to_end, every - self.step % every)
 
     def _kept(self, recorded: RecordedSteps, new: int) -> DrawBlock:
@@ -283,7 +286,7 @@ class Run:
         steps_taken = self._steps_until(np.arange(first, first + shape[1]))
         stats = {"step_size": np.broadcast_to(self._step_sizes(steps_taken - 1), shape)}
         stats |= recorded.stats
-        fixed = self.kernel.rows_per_step
+        fixed = self._rows_per_step
         if fixed is not None:
             stats["batch_size"] = np.broadcast_to(np.int64(fixed), shape)
             stats["n_row_evals"] = np.broadcast_to(
@@ -322,4 +325,4 @@ class Run:
             self.sink.settle(self.snapshot)
 
     def _window(self, first: int, stop: int) -> Window:
-        return Window.of(first, stop, self.burn_in, self.thin, self.slots)
+        return Window.of(first, stop, self.burn_in, self.thin)

@@ -12,34 +12,38 @@ otherwise in each step.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Key, UInt32
+from jaxtyping import Array, Key
 
-from ..core.random import fold_in
+from ..core.compiler import QUICKLY, quickly_compiled
+from ..core.pytrees import Static, split
+from ..core.random import folded_on_host
 from ..dynamics.base import AbstractDynamics
 from ..rows.absent import AbsentRows
 from ..rows.base import AbstractRows
 from ..subsample.replacement import WithReplacement
 from .kernel import AbstractKernel, Drawn, Gathered, Kernel
 
-_BLOCK_FLOATS = 2**20
+_BLOCK_FLOATS, _GPU_BLOCK_FLOATS = 2**21, 2**20  # of one chain
 _GATHER_FLOATS = 2**23
 _MOST_BLOCK_STEPS = 512
-INIT_BLOCK = 2**32 - 1  # no step belongs to this block number
+INIT_BLOCK, INIT_KEY = 2**32 - 1, 2**32 - 2  # no step belongs to these block numbers
 
 
 def block_steps(kernel: AbstractKernel, source: AbstractRows) -> int:
-    """K: the number of steps for which a block's rows fit in cache.
+    """K: the number of steps of a block. More steps take more memory for their rows.
 
     K is a power of two and depends only on the shapes of one chain.
     """
     floats = kernel.model.width(source) * max(1, kernel.rows_ahead)
-    fitting = max(1, _BLOCK_FLOATS // floats)
+    most = _BLOCK_FLOATS if jax.default_backend() == "cpu" else _GPU_BLOCK_FLOATS
+    fitting = max(1, most // floats)
     return min(_MOST_BLOCK_STEPS, 1 << (fitting.bit_length() - 1))
 
 
@@ -67,11 +71,13 @@ class Supply:
         self._host_rows = chain_axes is None and _reads_on_host(kernel, source)
         self.stepper = _stepper(kernel, self._host_rows) if chain_axes is None else kernel
         """The kernel that steps with these supplies."""
-
-    @property
-    def source_of_steps(self) -> AbstractRows:
+        self.source_of_steps = AbsentRows() if self._host_rows else source
         """The rows that a step reads besides its supply."""
-        return AbsentRows() if self._host_rows else self.source
+        self._drawing, self._static = split((self.stepper, chain_axes))
+        self._floats_per_step = kernel.rows_ahead * kernel.model.width(source)
+        self._on_cpu = jax.default_backend() == "cpu"
+        if self._host_rows:
+            self._gather_on_host = kernel.selection.gather_on_host(source)  # type: ignore[attr-defined]
 
     def block(self, keys: Key[Array, " chains"], number: int) -> Drawn | Gathered:
         """The supply of one block. The leading axes of every array are steps and chains."""
@@ -82,21 +88,15 @@ class Supply:
         return self._gathered(_merged(self.kernel.dynamics, halves))
 
     def _draw(self, keys: Key[Array, " chains"], number: int) -> Drawn:
-        counter = np.array(number, np.uint32)
-        return _draw_block(self.stepper, keys, counter, self.steps, self.chain_axes)
+        block_keys = folded_on_host(keys, number)
+        return _draw_block(self._drawing, block_keys, static=self._static, steps=self.steps)
 
     def _gathered(self, drawn: Drawn) -> Drawn | Gathered:
         if self._host_rows:
-            assert isinstance(self.kernel, Kernel), "checked by `_reads_on_host`"
-            selection = self.kernel.selection
-            assert isinstance(selection, WithReplacement), "checked by `_reads_on_host`"
-            words = np.asarray(drawn.selection)
-            return Gathered(selection.gather_on_host(words, self.source), drawn.noise)
-        n_chains = jax.tree.leaves(drawn)[0].shape[1] if jax.tree.leaves(drawn) else 1
-        floats = (
-            n_chains * self.steps * self.kernel.rows_ahead * self.kernel.model.width(self.source)
-        )
-        fits = 0 < floats <= _GATHER_FLOATS and jax.default_backend() == "cpu"
+            return Gathered(self._gather_on_host(np.asarray(drawn.selection)), drawn.noise)
+        leaves = jax.tree.leaves(drawn)
+        floats = (leaves[0].shape[1] if leaves else 1) * self.steps * self._floats_per_step
+        fits = self._on_cpu and 0 < floats <= _GATHER_FLOATS
         return _gather(self.stepper, drawn, self.source) if fits else drawn
 
 
@@ -114,21 +114,18 @@ def _stepper(kernel: AbstractKernel, host_rows: bool) -> AbstractKernel:
     return eqx.tree_at(lambda k: k.selection, kernel, selection)
 
 
-@eqx.filter_jit
+@functools.partial(jax.jit, static_argnames=("static", "steps"), compiler_options=QUICKLY)
 def _draw_block(
-    kernel: AbstractKernel,
-    keys: Key[Array, " chains"],
-    number: UInt32[ArrayLike, ""],
-    steps: int,
-    chain_axes: Any,
+    arrays: list[Array], keys: Key[Array, " chains"], *, static: Static, steps: int
 ) -> Drawn:
-    def draw(kernel: AbstractKernel, key: Array) -> Drawn:
-        return kernel.draw(fold_in(key, number), steps)
+    kernel, chain_axes = static.joined(arrays)
+    draw = jax.vmap(
+        lambda kernel, key: kernel.draw(key, steps), in_axes=(chain_axes, 0), out_axes=1
+    )
+    return draw(kernel, keys)
 
-    return jax.vmap(draw, in_axes=(chain_axes, 0), out_axes=1)(kernel, keys)
 
-
-@eqx.filter_jit
+@quickly_compiled
 def _merged(dynamics: AbstractDynamics, halves: tuple[Drawn, Drawn]) -> Drawn:
     """One step for every two steps of both halves, with their noise and the rows of the first."""
     drawn = jax.tree.map(lambda *parts: jnp.concatenate(parts), *halves)
@@ -137,6 +134,6 @@ def _merged(dynamics: AbstractDynamics, halves: tuple[Drawn, Drawn]) -> Drawn:
     return Drawn(first.selection, noise)
 
 
-@eqx.filter_jit
+@quickly_compiled
 def _gather(kernel: AbstractKernel, drawn: Drawn, source: AbstractRows) -> Gathered:
     return kernel.gather(drawn, source)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
+from ..core.compiler import quickly_compiled
 from ..core.linear_maps import AbstractLinearMap
 from ..engine.chains import chains_at_once
 from ..engine.kernel import AbstractKernel, Drawn, Gathered, Kernel
@@ -74,7 +74,7 @@ def visited_noise(
     )
 
 
-@eqx.filter_jit
+@quickly_compiled
 def _noise_of_block(
     kernel: AbstractKernel,
     source: AbstractRows,

@@ -46,7 +46,7 @@ class AbsentRows(AbstractRows):
     def gather(self, draws: Any) -> NoReturn:
         _refuse()
 
-    def gather_on_host(self, indices: Any, weights: Any) -> NoReturn:
+    def gather_on_host(self) -> NoReturn:
         _refuse()
 
     def complete(self, batch: Any) -> NoReturn:

@@ -124,10 +124,8 @@ class AbstractRows(eqx.Module):
         """Whether NumPy can read rows by number, with `gather_on_host`."""
 
     @abc.abstractmethod
-    def gather_on_host(
-        self, indices: Int[np.ndarray, "*k n"], weights: Float[np.ndarray, "*k n"]
-    ) -> Batch:
-        """The rows of these draws, read by NumPy before the steps that use them."""
+    def gather_on_host(self) -> Callable[[np.ndarray, np.ndarray], Batch]:
+        """A function of row numbers and weights that returns the batch, read by NumPy."""
 
     @abc.abstractmethod
     def complete(self, batch: Batch) -> Batch:

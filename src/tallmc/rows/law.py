@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -14,6 +15,9 @@ from .alias import alias_table
 from .bits import uniform_index
 from .gather import take_rows
 
+HostDraw = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+"""Returns row numbers and their 1/p from random words of shape (..., 2)."""
+
 
 class AbstractLaw(eqx.Module):
     """A law p on the rows. Two random words give one row number."""
@@ -23,10 +27,8 @@ class AbstractLaw(eqx.Module):
         """Row numbers from random bits."""
 
     @abc.abstractmethod
-    def draw_on_host(
-        self, words: UInt32[np.ndarray, "*k 2"]
-    ) -> tuple[Int[np.ndarray, "*k"], Float[np.ndarray, "*k"]]:
-        """The same row numbers and their 1/p_i, by NumPy."""
+    def draw_on_host(self) -> HostDraw:
+        """A function that returns the same row numbers and their 1/p_i, by NumPy."""
 
     @abc.abstractmethod
     def inverse_probability(self, indices: Int[Array, "*k"]) -> Float[Array, "*k"]:
@@ -46,11 +48,14 @@ class UniformLaw(AbstractLaw):
     def draw(self, words: UInt32[Array, "*k 2"]) -> Int[Array, "*k"]:
         return uniform_index(words, np.uint32(self.n_rows))
 
-    def draw_on_host(
-        self, words: UInt32[np.ndarray, "*k 2"]
-    ) -> tuple[Int[np.ndarray, "*k"], Float[np.ndarray, "*k"]]:
-        indices = uniform_index(words, np.uint32(self.n_rows))
-        return indices, np.full(indices.shape, self.n_rows, self.dtype)
+    def draw_on_host(self) -> HostDraw:
+        n_rows, dtype = self.n_rows, self.dtype
+
+        def draw(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            indices = uniform_index(words, np.uint32(n_rows))
+            return indices, np.full(indices.shape, n_rows, dtype)
+
+        return draw
 
     def inverse_probability(self, indices: Int[Array, "*k"]) -> Float[Array, "*k"]:
         return jnp.full(indices.shape, self.n_rows, self.dtype)
@@ -83,15 +88,17 @@ class AliasLaw(AbstractLaw):
         threshold, alias = take_rows((self.threshold, self.alias), cell)
         return jnp.where(words[..., 1] < threshold, cell, alias)
 
-    def draw_on_host(
-        self, words: UInt32[np.ndarray, "*k 2"]
-    ) -> tuple[Int[np.ndarray, "*k"], Float[np.ndarray, "*k"]]:
+    def draw_on_host(self) -> HostDraw:
         threshold, alias, inverse = map(np.asarray, (self.threshold, self.alias, self.inverse))
-        cell_bits = len(threshold).bit_length() - 1
-        cell = (words[..., 0] >> np.uint32(32 - cell_bits)).astype(np.int32)
-        here = words[..., 1] < np.take(threshold, cell)
-        indices = np.where(here, cell, np.take(alias, cell))
-        return indices, np.take(inverse, indices, mode="clip")
+        shift = np.uint32(33 - len(threshold).bit_length())
+
+        def draw(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            cell = (words[..., 0] >> shift).astype(np.intp)
+            here = words[..., 1] < np.take(threshold, cell, mode="clip")
+            indices = np.where(here, cell, np.take(alias, cell, mode="clip"))
+            return indices, np.take(inverse, indices, mode="clip")
+
+        return draw
 
     def inverse_probability(self, indices: Int[Array, "*k"]) -> Float[Array, "*k"]:
         return take_rows(self.inverse, indices)

@@ -7,8 +7,8 @@ cache of compiled programs serves every data set with the same columns.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, PyTree
 
+from ..core.compiler import QUICKLY
+from ..core.pytrees import Static, split
 from .blocks import Blocks
 from .sums import Sum
 
@@ -36,7 +38,7 @@ def reduce_blocks(
     `counted` is 1 for the rows that count and 0 for the others. **Returns** the `Sum`, or
     `finish(sum, *args)`.
     """
-    arrays, others = _split(args)
+    arrays, others = split(args)
     total, result = None, None
     for k, number in enumerate(numbers):
         rows, counted = read(number), _counted(blocks, number)
@@ -51,41 +53,12 @@ def map_blocks(
     read: ReadBlock, blocks: Blocks, per_row: Callable[..., Array], args: tuple[Any, ...]
 ) -> Array:
     """`per_row(rows, *args)` of all rows."""
-    arrays, others = _split(args)
+    arrays, others = split(args)
     values = [
         np.asarray(_values(read(number), arrays, others, per_row))[blocks.counted(number)]
         for number in range(blocks.count)
     ]
     return jnp.asarray(np.concatenate(values))
-
-
-class _Others(NamedTuple):
-    """The parts of a pytree that are not arrays. They are part of the compiled program."""
-
-    leaves: tuple[Hashable, ...]
-    structure: Any
-
-    def joined(self, arrays: Sequence[Array]) -> Any:
-        """The pytree, with these arrays."""
-        given = iter(arrays)
-        leaves = [next(given) if leaf is _ARRAY else leaf for leaf in self.leaves]
-        return jax.tree.unflatten(self.structure, leaves)
-
-
-class _Array:
-    """Marks the place of an array."""
-
-
-_ARRAY = _Array()
-
-
-def _split(args: tuple[Any, ...]) -> tuple[list[Array], _Others]:
-    """Arrays and other values."""
-    leaves, structure = jax.tree.flatten(args)
-    is_array = [isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves]
-    arrays = [leaf for leaf, array in zip(leaves, is_array, strict=True) if array]
-    others = [_ARRAY if array else leaf for leaf, array in zip(leaves, is_array, strict=True)]
-    return arrays, _Others(tuple(others), structure)
 
 
 @functools.lru_cache(maxsize=256)
@@ -101,7 +74,7 @@ def _counted(blocks: Blocks, number: int) -> np.ndarray:
 
 
 def _empty(
-    rows: PyTree, counted: np.ndarray, arrays: list[Array], others: _Others, block_sum: Any
+    rows: PyTree, counted: np.ndarray, arrays: list[Array], others: Static, block_sum: Any
 ) -> Sum:
     """The empty sum, on the host."""
     shapes = _term.eval_shape(rows, counted, arrays, others, block_sum)
@@ -111,19 +84,21 @@ def _empty(
 
 @functools.partial(jax.jit, static_argnames=("others", "block_sum"))
 def _term(
-    rows: PyTree, counted: Array, arrays: list[Array], others: _Others, block_sum: Any
+    rows: PyTree, counted: Array, arrays: list[Array], others: Static, block_sum: Any
 ) -> PyTree[Array]:
     return block_sum(rows, counted, *others.joined(arrays))
 
 
-@functools.partial(jax.jit, static_argnames=("others", "block_sum", "finish"))
+@functools.partial(
+    jax.jit, static_argnames=("others", "block_sum", "finish"), compiler_options=QUICKLY
+)
 def _add_block(
     total: Sum,
     rows: PyTree,
     counted: Array,
     arrays: list[Array],
     is_last: Array,
-    others: _Others,
+    others: Static,
     block_sum: Any,
     finish: Any,
 ) -> tuple[Sum, Any]:
@@ -140,6 +115,6 @@ def _add_block(
     return total, lax.cond(is_last, lambda total: finish(total, *args), no_result, total)
 
 
-@functools.partial(jax.jit, static_argnames=("others", "per_row"))
-def _values(rows: PyTree, arrays: list[Array], others: _Others, per_row: Any) -> Array:
+@functools.partial(jax.jit, static_argnames=("others", "per_row"), compiler_options=QUICKLY)
+def _values(rows: PyTree, arrays: list[Array], others: Static, per_row: Any) -> Array:
     return per_row(rows, *others.joined(arrays))

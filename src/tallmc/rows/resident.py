@@ -114,17 +114,18 @@ class ResidentRows(AbstractRows):
     def on_host(self) -> bool:
         return jax.default_backend() == "cpu"
 
-    def gather_on_host(
-        self, indices: Int[np.ndarray, "*k n"], weights: Float[np.ndarray, "*k n"]
-    ) -> Batch:
-        def take(column: Array) -> np.ndarray:
-            values = np.asarray(column)
-            rows = aligned_empty((*indices.shape, *values.shape[1:]), values.dtype)
-            # With mode="raise", the default, NumPy would use a buffer.
-            return np.take(values, indices, axis=0, out=rows, mode="clip")
+    def gather_on_host(self) -> Callable[[np.ndarray, np.ndarray], Batch]:
+        views = jax.tree.map(np.asarray, self.columns)
 
-        rows = jax.tree.map(take, self.columns)
-        return Batch(*jax.device_put((rows, weights, indices)))
+        def gather(indices: np.ndarray, weights: np.ndarray) -> Batch:
+            def take(values: np.ndarray) -> np.ndarray:
+                rows = aligned_empty((*indices.shape, *values.shape[1:]), values.dtype)
+                # With mode="raise", the default, NumPy would use a buffer.
+                return np.take(values, indices, axis=0, out=rows, mode="clip")
+
+            return Batch(*jax.device_put((jax.tree.map(take, views), weights, indices)))
+
+        return gather
 
     def complete(self, batch: Batch) -> Batch:
         return Batch(batch.rows, batch.weights, batch.indices, self.packed)

@@ -12,11 +12,11 @@ from typing import Any
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..core.random import random_words
 from .batch import RowDraws
-from .law import AbstractLaw
+from .law import AbstractLaw, HostDraw
 
 
 class AbstractStream(eqx.Module):
@@ -27,10 +27,8 @@ class AbstractStream(eqx.Module):
         """Draws from number `first` on in the key's sequence, each with weight 1/p."""
 
     @abc.abstractmethod
-    def draw_on_host(
-        self, words: UInt32[np.ndarray, "*k 2"]
-    ) -> tuple[Int[np.ndarray, "*k"], Float[np.ndarray, "*k"]]:
-        """Row numbers and weights 1/p from random words, by NumPy."""
+    def draw_on_host(self) -> HostDraw:
+        """A function that returns row numbers and weights 1/p from random words, by NumPy."""
 
     @abc.abstractmethod
     def probabilities(self) -> Float[np.ndarray, " N"]:
@@ -45,10 +43,8 @@ class ResidentStream(AbstractStream):
     def draw(self, key: PRNGKeyArray, shape: tuple[int, ...], first: Any = 0) -> RowDraws:
         return self.at(self.law.draw(random_words(key, shape, first)))
 
-    def draw_on_host(
-        self, words: UInt32[np.ndarray, "*k 2"]
-    ) -> tuple[Int[np.ndarray, "*k"], Float[np.ndarray, "*k"]]:
-        return self.law.draw_on_host(words)
+    def draw_on_host(self) -> HostDraw:
+        return self.law.draw_on_host()
 
     def at(self, indices: Int[Array, "*k"]) -> RowDraws:
         """These rows with their weights 1/p."""

@@ -10,6 +10,7 @@ counts of the other rows, so this is repeated until no further row qualifies.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -87,16 +88,24 @@ class WithReplacement(AbstractStaticSelection):
             size=self.size,
         )
 
-    def gather_on_host(self, words: UInt32[np.ndarray, "*k n 2"], source: AbstractRows) -> Batch:
-        """The certain rows with weight 1, and rows drawn with these words."""
-        n_certain = self.certain.shape[0]
-        drawn, inverse = self.stream.draw_on_host(words[..., n_certain:, :])
-        indices = np.empty(words.shape[:-1], np.int32)
-        weights = aligned_empty(words.shape[:-1], inverse.dtype)
-        indices[..., :n_certain], indices[..., n_certain:] = np.asarray(self.certain), drawn
-        weights[..., :n_certain] = 1
-        np.divide(inverse, self.draws, out=weights[..., n_certain:])
-        return source.gather_on_host(indices, weights)
+    def gather_on_host(
+        self, source: AbstractRows
+    ) -> Callable[[UInt32[np.ndarray, "*k n 2"]], Batch]:
+        """A function that returns the certain rows with weight 1, and rows drawn with its words."""
+        certain, n_draws = np.asarray(self.certain), self.draws
+        n_certain = len(certain)
+        draw, gather = self.stream.draw_on_host(), source.gather_on_host()
+
+        def batch(words: UInt32[np.ndarray, "*k n 2"]) -> Batch:
+            drawn, inverse = draw(words[..., n_certain:, :])
+            indices = np.empty(words.shape[:-1], np.int32)
+            weights = aligned_empty(words.shape[:-1], inverse.dtype)
+            indices[..., :n_certain], indices[..., n_certain:] = certain, drawn
+            weights[..., :n_certain] = 1
+            np.divide(inverse, n_draws, out=weights[..., n_certain:])
+            return gather(indices, weights)
+
+        return batch
 
 
 class SuppliedRows(AbstractSelection):
