@@ -53,9 +53,9 @@ def sample(
 ) -> Draws:
     """Draw from a posterior.
 
-    Without a method everything is chosen for you (`tallmc.Automatic`): 8 chains run until every
-    parameter has 1,000 effective draws, and `draws.health` reports the choice, the reasons and the
-    estimated errors.
+    Without a method everything is chosen for you (`tallmc.Automatic`): 8 chains, or on a GPU as
+    many as it runs well at once, run until every parameter has 1,000 effective draws, and
+    `draws.health` reports the choice, the reasons and the estimated errors.
 
     Ctrl-C returns the draws so far, none in the burn-in. In the preparation it raises
     `KeyboardInterrupt` as soon as XLA has ended the program or compilation that it is busy with;
@@ -113,10 +113,11 @@ def sample(
         raise InvalidInput(
             "method", "be a Method", method, example if callable(method) else "See tallmc.Method."
         )
+    defaults = method.defaults(posterior.dim)
     if draws is None and ess is None:
-        draws, ess = method.defaults.draws, method.defaults.ess
+        draws, ess = defaults.draws, defaults.ess
     goal = Goal.of(draws, ess, max_seconds, max_rows)
-    chains = check_int("chains", method.defaults.chains if chains is None else chains, 1)
+    chains = check_int("chains", defaults.chains if chains is None else chains, 1)
     if thin is not None:
         thin = check_int("thin", thin, 1)
     seed = check_int("seed", seed, 0, 2**32 - 1)

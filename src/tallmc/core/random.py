@@ -85,7 +85,9 @@ def standard_normal(
     return (np.sqrt(np.array(2, dtype)) * lax.erf_inv(uniform)).reshape(shape)
 
 
-def _threefry(key: UInt32[Any, " 2"], high: UInt32[Any, "*k"], low: UInt32[Any, "*k"]) -> list[Any]:
+def _threefry(
+    key: UInt32[Any, "2 ..."], high: UInt32[Any, "*k"], low: UInt32[Any, "*k"]
+) -> list[Any]:
     """Threefry-2x32 with 20 rounds, of JAX's or of NumPy's arrays."""
     keys = (key[0], key[1], key[0] ^ key[1] ^ np.uint32(_PARITY))
     a, b = high + keys[0], low + keys[1]

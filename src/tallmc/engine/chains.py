@@ -23,13 +23,19 @@ from .loop import Record, RecordedSteps, RunState, Stepper, Window, advance, sta
 from .supply import INIT_BLOCK, INIT_KEY, Supply
 
 _FEWEST_PER_GROUP, _MOST_PER_GROUP = 4, 128
-_CHAINS_OF_A_GPU = 1024
+_MOST_OF_A_GPU, _FEWEST_OF_A_GPU, _PARAMETERS_OF_A_GPU = 1024, 64, 2**16
 _GROUPS_OF_MANY = 16
 
 
-def chains_at_once() -> int:
-    """The number of chains that one program runs best: a group on a CPU, many on a GPU."""
-    return _FEWEST_PER_GROUP if jax.default_backend() == "cpu" else _CHAINS_OF_A_GPU
+def chains_at_once(dim: int) -> int:
+    """The number of chains that one program runs best: a group on a CPU, many on a GPU.
+
+    With many parameters, fewer chains fill a GPU, and their draws would take much memory.
+    """
+    if jax.default_backend() == "cpu":
+        return _FEWEST_PER_GROUP
+    fitting = 1 << (max(_PARAMETERS_OF_A_GPU // dim, 1).bit_length() - 1)
+    return min(_MOST_OF_A_GPU, max(_FEWEST_OF_A_GPU, fitting))
 
 
 class Chains:

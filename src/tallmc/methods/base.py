@@ -70,9 +70,8 @@ class AbstractMethod(abc.ABC):
     def row_access(self) -> RowAccess:
         """How the method reads rows while chains run."""
 
-    @property
     @abc.abstractmethod
-    def defaults(self) -> RunDefaults:
+    def defaults(self, dim: int) -> RunDefaults:
         """Chains and draws if the user gives none."""
 
     @property

@@ -115,8 +115,7 @@ class Method(AbstractMethod):
             part.row_access for part in (self.gradient, self.subsample, *((size,) if size else ()))
         )
 
-    @property
-    def defaults(self) -> RunDefaults:
+    def defaults(self, dim: int) -> RunDefaults:
         return RunDefaults(chains=4, draws=1000, ess=None)
 
     @property

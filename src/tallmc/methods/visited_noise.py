@@ -56,7 +56,7 @@ def visited_noise(
     their own.
     """
     dim, supply = positions.shape[2], Supply(kernel, rows)
-    n_chains = chains_at_once()
+    n_chains = chains_at_once(dim)
     keys = chain_keys(seed, n_chains, _NOISE_PURPOSE)
     n_blocks = -(-_POSITIONS // (n_chains * supply.steps))
     count = n_blocks * supply.steps * n_chains

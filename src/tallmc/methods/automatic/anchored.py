@@ -233,7 +233,7 @@ class AnchoredPlanner:
 
     def _pilot(self, rows: _WeightedRows) -> Pilot | None:
         """Run pairs from the mode, at the largest step size at which no chain fails."""
-        pairs = max(_PAIRS, chains_at_once())
+        pairs = max(_PAIRS, chains_at_once(self.posterior.dim))
         at_mode = np.broadcast_to(np.asarray(self.anchor.position), (pairs, self.posterior.dim))
         step = _PILOT_STEP
         while step > _SMALLEST_STEP:

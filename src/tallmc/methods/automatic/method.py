@@ -66,7 +66,7 @@ class Automatic(AbstractMethod):
     **Raises:** `InvalidInput` if `inflation` is not in (0, 1].
 
     >>> import tallmc
-    >>> tallmc.Automatic(inflation=0.005).defaults
+    >>> tallmc.Automatic(inflation=0.005).defaults(dim=55)  # on a CPU
     RunDefaults(chains=8, draws=None, ess=1000.0)
     """
 
@@ -83,9 +83,8 @@ class Automatic(AbstractMethod):
     def row_access(self) -> RowAccess:
         return RowAccess.STREAM
 
-    @property
-    def defaults(self) -> RunDefaults:
-        return RunDefaults(chains=max(_CHAINS, chains_at_once()), draws=None, ess=1000.0)
+    def defaults(self, dim: int) -> RunDefaults:
+        return RunDefaults(chains=max(_CHAINS, chains_at_once(dim)), draws=None, ess=1000.0)
 
     @property
     def has_accept_step(self) -> bool:

@@ -328,8 +328,7 @@ class FlyMC(AbstractMethod):
     def row_access(self) -> RowAccess:
         return RowAccess.TAKE
 
-    @property
-    def defaults(self) -> RunDefaults:
+    def defaults(self, dim: int) -> RunDefaults:
         return RunDefaults(chains=4, draws=1000, ess=None)
 
     @property
