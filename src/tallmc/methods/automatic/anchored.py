@@ -9,8 +9,9 @@ h. Since a step has a fixed cost, h is as large as its own bias and the noise of
    the posterior really is, and measure the gradient noise there.
 2. If this noise needs more rows, or has a heavy tail, new weights are computed from positions of
    the pilot. For skewed posteriors, as with rare classes, this leaves a tenth of the noise. A share
-   of the first weights is kept, to cover tails that the pilot has not visited. If the tail is still
-   heavy, the number of rows follows the noise measured in each step.
+   of the first weights is kept, to cover tails that the pilot has not visited. If the tail stays
+   heavy, the weights come from more positions. If even that does not help, the number of rows
+   follows the noise measured in each step.
 3. Pairs of chains at h and h/2 measure the joint bias of step size and noise (`pair.py`), and the
    noise again. h is reduced until both are within their budgets. If that leaves only small steps, a
    step gets more rows.
@@ -60,7 +61,8 @@ _WORTHWHILE_STEP = 0.3  # a smaller step is a reason for more rows
 _SMALL_BIAS = 0.3
 _SMALLEST_STEP = 1e-3
 _MOST_CHECKS = 12
-_WEIGHT_POSITIONS = 8  # positions of the pilot that the weights are averaged over
+# Positions of the pilot that the weights are averaged over, at first and if the tail stays heavy.
+_WEIGHT_POSITIONS, _MANY_WEIGHT_POSITIONS = 8, 64
 _FIRST_WEIGHTS_SHARE = 0.2
 _NO_NOISE = 1e-12  # per coordinate; smaller than rounding errors
 _LARGEST_ROW_SHARE = 0.25
@@ -111,6 +113,10 @@ class AnchoredPlanner:
     reasons: list[str] = dataclasses.field(default_factory=list)
     why_not: str = ""
     """Why there is no plan, or why the plan is doubtful."""
+    _weights_from: str = (
+        "row weights from the anchor's Gaussian: the pilot chains found too little noise for "
+        "better ones to matter"
+    )
 
     def plan(self) -> PreparedMethod | None:
         """Return the plan, or None if using all rows is the better choice."""
@@ -140,22 +146,15 @@ class AnchoredPlanner:
         """Rows with weights from the pilot, if its noise asks for them."""
         enough = self._largest_step(pilot) >= _PILOT_STEP
         if enough and pilot.tail <= HEAVY_TAIL:
-            self.reasons.append(
-                "row weights from the anchor's Gaussian: the pilot chains found too little noise "
-                "for better ones to matter"
-            )
             return rows
         stage("computing row weights at the positions of the pilot chains")
-        weights = self._pilot_weights(rows.weights, pilot)
-        self.reasons.append(
-            f"row weights from the noise at {_WEIGHT_POSITIONS} positions of a pilot run"
-        )
-        return self._rows(weights, rows.size)
+        return self._rows(self._pilot_weights(rows.weights, pilot, _WEIGHT_POSITIONS), rows.size)
 
     def _settle(self, rows: _WeightedRows, pilot: Pilot) -> _Settings | None:
         """Reduce the step size, and add rows, until bias and noise are within their budgets."""
         small_bias = pilot.bias.excess(self.budget, errors=1.0) < _SMALL_BIAS
         step, measured = _FIRST_STEP if small_bias else _PILOT_STEP, pilot
+        best_weights = False
         for _ in range(_MOST_CHECKS):
             checkpoint()
             if is_short_of_time():
@@ -171,11 +170,13 @@ class AnchoredPlanner:
                 part = "all" if share > 1 else f"{share:.0%} of"
                 self.why_not = f"gradient noise would require {part} the rows in a step"
                 return None
-            if (
-                rows.noise is None
-                and measured.tail > HEAVY_TAIL
-                and self._noise_matters(measured, step)
-            ):
+            heavy = measured.tail > HEAVY_TAIL and self._noise_matters(measured, step)
+            if heavy and not best_weights:
+                best_weights = True
+                weights = self._pilot_weights(rows.weights, measured, _MANY_WEIGHT_POSITIONS)
+                rows = self._rows(weights, rows.size)
+                continue
+            if heavy and rows.noise is None:
                 self.reasons.append(
                     f"the gradient noise has a heavy tail (k = {measured.tail:.2f}): "
                     "the number of rows follows the noise measured in each step"
@@ -223,6 +224,7 @@ class AnchoredPlanner:
         certain = f", {n_certain} of them the same in every step" if n_certain else ""
         more = ", and more if the measured noise requires it" if rows.noise is not None else ""
         self.reasons += [
+            self._weights_from,
             f"control variates of order {self.order}, anchored {self.anchor.decrement or 0:.2g} "
             "standard deviations from the mode",
             f"{rows.size} rows per step{certain}{more}: gradient noise may inflate a variance by "
@@ -272,12 +274,13 @@ class AnchoredPlanner:
         weights = residual_weights(self.posterior, self.anchor, self.order, metric)
         return np.asarray(weights, np.float64)
 
-    def _pilot_weights(self, first_weights: np.ndarray, pilot: Pilot) -> np.ndarray:
-        """Weights from positions of the pilot, mixed with the first weights."""
+    def _pilot_weights(self, first_weights: np.ndarray, pilot: Pilot, count: int) -> np.ndarray:
+        """Weights from `count` positions of the pilot, mixed with the first weights."""
         metric = self.geometry.prepare(self.posterior, self.anchor)
-        self.n_row_evals += _WEIGHT_POSITIONS * self.posterior.n_rows
+        self.n_row_evals += count * self.posterior.n_rows
+        self._weights_from = f"row weights from the noise at {count} positions of a pilot run"
         visited = pilot.positions.reshape(-1, self.posterior.dim)
-        chosen = visited[np.linspace(0, len(visited) - 1, _WEIGHT_POSITIONS).astype(int)]
+        chosen = visited[np.linspace(0, len(visited) - 1, count).astype(int)]
         positions = jnp.asarray(chosen.astype(self.posterior.dtype))
         weights = np.asarray(
             residual_weights(self.posterior, self.anchor, self.order, metric, positions=positions),
