@@ -7,10 +7,6 @@ the number of chains alone, not on the number of cores. On other devices there i
 
 from __future__ import annotations
 
-import functools
-import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -19,6 +15,7 @@ from jaxtyping import Array, Float, Key
 
 from ..core.pytrees import split
 from ..core.random import folded_on_host, key_of
+from ..core.threads import in_threads
 from .loop import Record, RecordedSteps, RunState, Stepper, Window, advance, start_chains
 from .supply import INIT_BLOCK, INIT_KEY, Supply
 
@@ -75,7 +72,7 @@ class Chains:
             )
 
         first = start_group(0)  # compiles
-        self._states = [first, *_in_threads(start_group, range(1, len(self.members)))]
+        self._states = [first, *in_threads(start_group, range(1, len(self.members)))]
 
     @property
     def state(self) -> RunState:
@@ -96,7 +93,7 @@ class Chains:
 
     def advance(self, window: Window, slots: int) -> RecordedSteps:
         """Run the steps of the window, which are in one block; return the records of all chains."""
-        results = _in_threads(
+        results = in_threads(
             lambda group: self._advance_group(group, window, slots), range(len(self.members))
         )
         self._states = [state for state, _ in results]
@@ -152,26 +149,3 @@ def _groups(n_chains: int, divisible: bool) -> list[np.ndarray]:
     size = -(-n_chains // count)
     numbers = np.minimum(np.arange(count * size), n_chains - 1)
     return list(numbers.reshape(count, size))
-
-
-def _in_threads(function: Callable[[int], Any], groups: range) -> list[Any]:
-    """`function` of every group, by several threads if there are several groups."""
-    if len(groups) <= 1:
-        return [function(group) for group in groups]
-    double = bool(
-        jax.config.read("jax_enable_x64")
-    )  # a thread of its own does not see a local setting
-
-    def in_thread(group: int) -> Any:
-        with jax.enable_x64(double):
-            return function(group)
-
-    return list(_threads().map(in_thread, groups))
-
-
-@functools.cache
-def _threads() -> ThreadPoolExecutor:
-    count = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    return ThreadPoolExecutor(count, thread_name_prefix="tallmc")

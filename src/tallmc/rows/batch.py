@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import equinox as eqx
 from jaxtyping import Array, Float, Int, PyTree
 
@@ -38,9 +40,9 @@ class Batch(eqx.Module):
     2
     """
 
-    rows: PyTree[Array]
-    weights: Float[Array, "*k n"]
-    indices: Int[Array, "*k n"] | None = None
+    rows: PyTree[Any]
+    weights: Float[Any, "*k n"]
+    indices: Int[Any, "*k n"] | None = None
     packed: Float[Array, "N c"] | None = None
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from ..core.arrays import aligned_empty, to_device
 from ..core.errors import InvalidInput
+from ..core.threads import core_count, in_threads
 from .base import AbstractRows, RowAccess, RowBlock
 from .batch import Batch, RowDraws
 from .blocks import Blocks, BlockSubset, block_rows
@@ -118,12 +120,23 @@ class ResidentRows(AbstractRows):
         views = jax.tree.map(np.asarray, self.columns)
 
         def gather(indices: np.ndarray, weights: np.ndarray) -> Batch:
-            def take(values: np.ndarray) -> np.ndarray:
-                rows = aligned_empty((*indices.shape, *values.shape[1:]), values.dtype)
-                # With mode="raise", the default, NumPy would use a buffer.
-                return np.take(values, indices, axis=0, out=rows, mode="clip")
+            rows = jax.tree.map(
+                lambda column: aligned_empty((*indices.shape, *column.shape[1:]), column.dtype),
+                views,
+            )
 
-            return Batch(*jax.device_put((jax.tree.map(take, views), weights, indices)))
+            def take(part: slice) -> None:
+                # With mode="raise", the default, NumPy would use a buffer.
+                jax.tree.map(
+                    lambda column, out: np.take(
+                        column, indices[part], axis=0, out=out[part], mode="clip"
+                    ),
+                    views,
+                    rows,
+                )
+
+            in_threads(take, _parts(len(indices)))
+            return Batch(rows, weights, indices)
 
         return gather
 
@@ -135,6 +148,12 @@ class ResidentRows(AbstractRows):
 
     def _columns_with(self, beside: PyTree[Array] | None) -> PyTree[Array]:
         return self.columns if beside is None else (self.columns, beside)
+
+
+def _parts(count: int) -> list[slice]:
+    """Slices of `count` entries, one per core."""
+    ends = [count * k // core_count() for k in range(core_count() + 1)]
+    return [slice(begin, end) for begin, end in itertools.pairwise(ends)]
 
 
 def resident(data: PyTree[ArrayLike]) -> ResidentRows:
