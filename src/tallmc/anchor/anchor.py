@@ -12,10 +12,10 @@ import enum
 import warnings
 
 import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
+from ..core.arrays import on_device
 from ..core.errors import InvalidInput, PreparationError
 from ..core.supervision import stage
 from ..models.posterior import AbstractPosterior, check_posterior
@@ -178,7 +178,7 @@ def _anchor_at(
     """
 
     def to_device(values: ArrayLike) -> Array:
-        return jnp.asarray(np.asarray(values, passes.posterior.dtype))
+        return on_device(values, passes.posterior.dtype)
 
     position = to_device(at)
     potential, gradient = passes.value_and_gradient(position)

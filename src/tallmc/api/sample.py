@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from ..anchor import Anchor, prior_directions
+from ..core.arrays import on_device
 from ..core.errors import InvalidInput, check_int
 from ..core.supervision import current_clock, stage, supervised
 from ..engine.goal import Goal
@@ -191,7 +192,7 @@ def _start_positions(
     """One starting position per chain, and whether it comes from the anchor."""
     shape = (chains, posterior.dim)
     if start is None and prepared.start is not None:
-        return jnp.asarray(np.resize(prepared.start, shape)), True
+        return on_device(np.resize(prepared.start, shape), posterior.dtype), True
     if start is None:
         anchor = prepared.anchor
         position = posterior.init if anchor is None else anchor.position

@@ -75,6 +75,14 @@ def _copy_to_device(array: np.ndarray | Array) -> Array:
     return jax.device_put(aligned)
 
 
+def on_device(values: Any, dtype: Any) -> Array:
+    """Values of the library's own on the device. Unlike `jnp.asarray`, this compiles no program.
+
+    On a CPU the array may share the memory of `values`, which must not be written to afterwards.
+    """
+    return jax.device_put(np.asarray(values, dtype))
+
+
 def aligned_empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """An array of NumPy that starts on a cache line. XLA on a CPU uses its memory as it is."""
     n_bytes = math.prod(shape) * np.dtype(dtype).itemsize

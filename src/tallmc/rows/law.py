@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
 
+from ..core.arrays import on_device
 from .alias import alias_table
 from .bits import uniform_index
 from .gather import take_rows
@@ -79,7 +80,9 @@ class AliasLaw(AbstractLaw):
         with np.errstate(divide="ignore"):
             inverse = 1 / table.probability
         return cls(
-            jnp.asarray(table.threshold), jnp.asarray(table.alias), jnp.asarray(inverse, dtype)
+            on_device(table.threshold, np.uint32),
+            on_device(table.alias, np.int32),
+            on_device(inverse, dtype),
         )
 
     def draw(self, words: UInt32[Array, "*k 2"]) -> Int[Array, "*k"]:

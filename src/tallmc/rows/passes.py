@@ -58,7 +58,7 @@ def map_blocks(
         np.asarray(_values(read(number), arrays, others, per_row))[blocks.counted(number)]
         for number in range(blocks.count)
     ]
-    return jnp.asarray(np.concatenate(values))
+    return jax.device_put(np.concatenate(values))
 
 
 @functools.lru_cache(maxsize=256)

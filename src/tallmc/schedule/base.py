@@ -7,8 +7,9 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
+
+from ..core.arrays import on_device
 
 
 class AbstractSchedule(eqx.Module):
@@ -61,4 +62,4 @@ def in_precision(schedule: AbstractSchedule, dtype: Any) -> AbstractSchedule:
     >>> in_precision(Constant(0.5), jnp.float32).step_size
     Array(0.5, dtype=float32)
     """
-    return jax.tree.map(lambda value: jnp.asarray(value, dtype), schedule)
+    return jax.tree.map(lambda value: on_device(value, dtype), schedule)

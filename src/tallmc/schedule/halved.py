@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import equinox as eqx
-import jax.numpy as jnp
+import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
@@ -20,7 +20,7 @@ class Halved(AbstractSchedule):
 
     - `whole`: the other schedule.
 
-    >>> import jax.numpy as jnp
+    >>> import jax
     >>> from tallmc.schedule import Polynomial
     >>> whole = Polynomial(a=1.0, b=1.0, gamma=1.0)
     >>> whole(jnp.arange(2)).tolist(), Halved(whole)(jnp.arange(4)).tolist()
@@ -49,11 +49,11 @@ def halved(schedule: AbstractSchedule) -> AbstractSchedule:
 
     **Returns:** the schedule of the smaller steps.
 
-    >>> import jax.numpy as jnp
+    >>> import jax
     >>> float(halved(Constant(0.5))(jnp.int32(3)))
     0.25
     """
     if isinstance(schedule, Constant):
         half = np.asarray(schedule.step_size) / 2
-        return eqx.tree_at(lambda constant: constant.step_size, schedule, jnp.asarray(half))
+        return eqx.tree_at(lambda constant: constant.step_size, schedule, jax.device_put(half))
     return Halved(schedule)

@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
 
-from ..core.arrays import aligned_empty
+from ..core.arrays import aligned_empty, on_device
 from ..core.compiler import loops_are_whole
 from ..core.random import random_words
 from ..gradient.base import AbstractGradient
@@ -75,7 +75,7 @@ class WithReplacement(AbstractStaticSelection):
 
     def supplied(self) -> SuppliedRows:
         """The selection for steps whose rows `gather_on_host` has gathered."""
-        return SuppliedRows(jnp.asarray(np.int32(self.certain.shape[0])), self.size)
+        return SuppliedRows(on_device(self.certain.shape[0], np.int32), self.size)
 
     def padded(self) -> PaddedReplacement:
         """The same selection for programs that do not depend on the number of certain rows."""
@@ -83,8 +83,8 @@ class WithReplacement(AbstractStaticSelection):
         certain = np.resize(np.r_[np.asarray(self.certain), 0], self.size).astype(np.int32)
         return PaddedReplacement(
             stream=self.stream,
-            n_certain=jnp.asarray(np.int32(n_certain)),
-            certain=jnp.asarray(certain),
+            n_certain=on_device(n_certain, np.int32),
+            certain=on_device(certain, np.int32),
             size=self.size,
         )
 

@@ -21,6 +21,7 @@ from jax.custom_batching import sequential_vmap
 from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
 
 from ..anchor.anchor import AnchorLevel
+from ..core.arrays import on_device
 from ..core.errors import check_int, check_number
 from ..core.random import key_of, random_words
 from ..gradient.base import AbstractGradient
@@ -107,7 +108,7 @@ class Fixed(SizeChoice):
         return WithReplacement(
             stream=stream,
             size=self.checked(context.posterior),
-            certain=jnp.asarray(certain, jnp.int32),
+            certain=on_device(certain, np.int32),
         )
 
     def checked(self, posterior: AbstractPosterior) -> int:

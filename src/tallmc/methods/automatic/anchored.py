@@ -26,10 +26,10 @@ import math
 from typing import NamedTuple
 
 import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
 
 from ...anchor.anchor import Anchor
+from ...core.arrays import on_device
 from ...core.supervision import checkpoint, is_short_of_time, stage
 from ...dynamics import LeimkuhlerMatthews
 from ...engine.chains import chains_at_once
@@ -136,7 +136,7 @@ class AnchoredPlanner:
         method = dataclasses.replace(rows.method, step_size=step / self.stiffness)
         self._explain(rows, step, checked)
         account = Account(method, self.budget, tuple(self.reasons), doubts, checked.bias)
-        start = jnp.asarray(checked.positions[:, -1].astype(self.posterior.dtype))
+        start = on_device(checked.positions[:, -1], self.posterior.dtype)
         burn_in, thin = math.ceil(_BURN_IN_TIME / step), max(1, int(0.5 / step))
         rows_so_far = self.anchor.n_row_evals + self.n_row_evals
         kernel = self._at_step(rows.kernel, step)
@@ -258,7 +258,7 @@ class AnchoredPlanner:
         pilot = run_pairs(
             self._at_step(rows.kernel, step),
             rows.fixed,
-            jnp.asarray(at.astype(self.posterior.dtype)),
+            on_device(at, self.posterior.dtype),
             draws=math.ceil(length * max(1.0, _PILOT_STEP / step)),
             burn_in=math.ceil(_BURN_IN_TIME / step),
             seed=self.seed,
@@ -281,7 +281,7 @@ class AnchoredPlanner:
         self._weights_from = f"row weights from the noise at {count} positions of a pilot run"
         visited = pilot.positions.reshape(-1, self.posterior.dim)
         chosen = visited[np.linspace(0, len(visited) - 1, count).astype(int)]
-        positions = jnp.asarray(chosen.astype(self.posterior.dtype))
+        positions = on_device(chosen, self.posterior.dtype)
         weights = np.asarray(
             residual_weights(self.posterior, self.anchor, self.order, metric, positions=positions),
             np.float64,

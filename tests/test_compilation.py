@@ -1,0 +1,46 @@
+"""A default run compiles few programs, and other data with the same columns need no others."""
+
+import jax
+import numpy as np
+import pytest
+from jax._src import compiler
+
+import tallmc
+
+_MOST_PROGRAMS = 15
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """The programs that are compiled, or read from a cache, while the test runs."""
+    found, original = [], compiler.compile_or_get_cached
+
+    def spy(backend, computation, *args, **options):
+        found.append(str(computation.operation.attributes["sym_name"]))
+        return original(backend, computation, *args, **options)
+
+    monkeypatch.setattr(compiler, "compile_or_get_cached", spy)
+    return found
+
+
+def regression(n_rows, seed, outliers=0):
+    rng = np.random.default_rng(seed)
+    x = np.c_[np.ones(n_rows), rng.normal(size=(n_rows, 2))]
+    x[:outliers] *= 12.0  # rows that are in every step
+    y = rng.random(n_rows) < 1 / (1 + np.exp(-x @ [0.5, 1.0, -1.0]))
+    return tallmc.models.logistic_regression(x, y, prior_variance=10.0)
+
+
+def test_a_default_run_compiles_few_programs_and_other_data_none(compiled):
+    jax.clear_caches()
+    first = regression(30_000, seed=0)
+    compiled.clear()
+    tallmc.sample(first, ess=500)
+    assert 5 <= len(compiled) <= _MOST_PROGRAMS, compiled
+
+    other = regression(41_234, seed=1, outliers=3)
+    compiled.clear()
+    draws = tallmc.sample(other, ess=500)
+    weights_again = ['"jit__values"']  # only where the pilot's noise asks for other weights
+    assert compiled in ([], weights_again), compiled
+    assert draws.health.trusted, draws.health
