@@ -17,7 +17,7 @@ from ..core.pytrees import split
 from ..core.random import folded_on_host, key_of
 from ..core.threads import in_threads
 from .loop import Record, RecordedSteps, RunState, Stepper, Window, advance, start_chains
-from .supply import INIT_BLOCK, INIT_KEY, Supply
+from .supply import INIT_KEY, Supply
 
 _FEWEST_PER_GROUP, _MOST_PER_GROUP = 4, 128
 _MOST_OF_A_GPU, _FEWEST_OF_A_GPU, _PARAMETERS_OF_A_GPU = 1024, 64, 2**16
@@ -67,7 +67,7 @@ class Chains:
                 folded_on_host(self._keys[group], INIT_KEY),
                 self._of_group(positions, group),
                 self._of_group(memory, group),
-                self.supply.block(self._keys[group], INIT_BLOCK),
+                self.supply.for_start(self._keys[group]),
                 static=self._static,
             )
 

@@ -33,7 +33,7 @@ from .kernel import AbstractKernel, Drawn, Gathered, Kernel
 _BLOCK_FLOATS, _GPU_BLOCK_FLOATS = 2**21, 2**20  # of one chain
 _GATHER_FLOATS = 2**23
 _MOST_BLOCK_STEPS = 512
-INIT_BLOCK, INIT_KEY = 2**32 - 1, 2**32 - 2  # no step belongs to these block numbers
+_INIT_BLOCK, INIT_KEY = 2**32 - 1, 2**32 - 2  # no step belongs to these block numbers
 
 
 def block_steps(kernel: AbstractKernel, source: AbstractRows) -> int:
@@ -81,11 +81,18 @@ class Supply:
 
     def block(self, keys: Key[Array, " chains"], number: int) -> Drawn | Gathered:
         """The supply of one block. The leading axes of every array are steps and chains."""
-        if not self.merged or number == INIT_BLOCK:
+        if not self.merged:
             return self._gathered(self._draw(keys, number))
         assert isinstance(self.kernel, Kernel), "only compositions are run in pairs"
         halves = (self._draw(keys, 2 * number), self._draw(keys, 2 * number + 1))
         return self._gathered(_merged(self.kernel.dynamics, halves))
+
+    def for_start(self, keys: Key[Array, " chains"]) -> Drawn | Gathered:
+        """The supply of one step, to make the first state."""
+        drawn = self._draw(keys, _INIT_BLOCK)
+        if self._host_rows:
+            drawn = jax.tree.map(lambda leaf: np.asarray(leaf)[:1], drawn)
+        return self._gathered(drawn)
 
     def _draw(self, keys: Key[Array, " chains"], number: int) -> Drawn:
         block_keys = folded_on_host(keys, number)
