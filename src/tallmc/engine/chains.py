@@ -1,8 +1,8 @@
 """The chains of a run, in groups that run at the same time.
 
-XLA uses one core for the steps of a chain, and few for the steps of many chains. On a CPU the
-chains are therefore divided into groups, and threads run one group each. The division depends on
-the number of chains alone, not on the number of cores. On other devices there is one group.
+XLA runs the steps of a program mostly on one core. On a CPU the chains are therefore divided into
+groups, and each thread runs one group at a time. The division depends on the number of chains, not
+on the number of cores. On other devices there is one group.
 """
 
 from __future__ import annotations

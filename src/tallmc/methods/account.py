@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from ..core.outcome import Outcome
 from ..dynamics.leimkuhler_matthews import LeimkuhlerMatthewsDynamics
 from ..engine.kernel import Kernel
 from ..engine.run import Run
@@ -94,14 +95,18 @@ class Account:
         if stopped_by is not None:
             doubts += (f"{stopped_by} ended the run before its goal.",)
         account = dataclasses.replace(self, doubts=doubts)
-        kernel, positions = run.kernel, run.positions()
-        positions = positions[np.isfinite(positions[:, -1:]).all(axis=(1, 2))]
-        if not isinstance(kernel, Kernel) or positions.size == 0:
+        kernel = run.kernel
+        if not isinstance(kernel, Kernel) or not run.completed:
             return account, 0
         if isinstance(kernel.selection, MeasuredSelection):
             return dataclasses.replace(account, inflation=_inflation_during(run)), 0
         chosen_here = bool(self.reasons) and isinstance(kernel.dynamics, LeimkuhlerMatthewsDynamics)
         if not (chosen_here and isinstance(kernel.selection, WithReplacement)):
+            return account, 0
+        positions, ok = run.positions(), np.array(run.outcomes()) == Outcome.OK
+        if not ok.all():  # a selection of chains is a copy, also of draws on disk
+            positions = positions[ok]
+        if not positions.size:
             return account, 0
         noise = visited_noise(kernel, run.rows, positions, seed)
         step = float(np.asarray(kernel.schedule.step_size))  # type: ignore[attr-defined]

@@ -1,7 +1,8 @@
 """Gradient noise at positions that chains have visited, for draws with replacement.
 
-The contrast δ = Σ ± w_i r_i of the draws of a step, even-numbered minus odd-numbered, has the
-covariance of the estimate: E δδᵀ = Cov(∇f̂). It costs hardly more than the estimate.
+Number the draws of a step. Let δ be the sum of w_i r_i over the even-numbered draws minus that over
+the odd-numbered ones. It has the covariance of the estimate: E δδᵀ = Cov(∇f̂). It costs hardly more
+than the estimate.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ def visited_noise(
 ) -> VisitedNoise:
     """The noise of a kernel that draws with replacement, at 1,000 or more of these positions.
 
-    As many at a time as the device runs chains at a time, so that their draws need no program of
-    their own.
+    Positions are taken in batches as large as a group of chains. The program that draws for chains
+    then draws for them too.
     """
     dim, supply = positions.shape[2], Supply(kernel, rows)
     n_chains = chains_at_once(dim)
@@ -88,11 +89,8 @@ def _noise_of_block(
     def of_chain(supply: Any, position: Float[Array, " d"]) -> Float[Array, " d"]:
         gathered = supply if isinstance(supply, Gathered) else kernel.gather(supply, source)
         batch: Batch = gathered.selection
-        weights = batch.weights * _signs(kernel, batch.n_rows)
-        memory = None
-        return geometry.pull(
-            kernel.gradient.residual_sum(position, batch.with_weights(weights), memory)
-        )
+        signed = batch.with_weights(batch.weights * _signs(kernel, batch.n_rows))
+        return geometry.pull(kernel.gradient.residual_sum(position, signed, None))
 
     def of_step(
         total: Float[Array, " d"], step: tuple[Any, Array]

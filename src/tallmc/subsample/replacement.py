@@ -26,15 +26,7 @@ from ..gradient.base import AbstractGradient
 from ..rows.base import AbstractRows
 from ..rows.batch import Batch, RowDraws
 from ..rows.stream import AbstractStream
-from .selection import (
-    AbstractSelection,
-    AbstractStaticSelection,
-    Estimate,
-    Memory,
-    Transition,
-    centred,
-    estimate_from,
-)
+from .selection import AbstractStaticSelection, centred
 
 NO_ROWS = np.zeros(0, np.int32)
 # Draws per loop iteration. An iteration costs almost nothing if XLA compiles the loop whole, and
@@ -75,7 +67,7 @@ class WithReplacement(AbstractStaticSelection):
 
     def supplied(self) -> SuppliedRows:
         """The selection for steps whose rows `gather_on_host` has gathered."""
-        return SuppliedRows(on_device(self.certain.shape[0], np.int32), self.size)
+        return SuppliedRows(n_certain=on_device(self.certain.shape[0], np.int32), size=self.size)
 
     def padded(self) -> PaddedReplacement:
         """The same selection for programs that do not depend on the number of certain rows."""
@@ -108,7 +100,7 @@ class WithReplacement(AbstractStaticSelection):
         return batch
 
 
-class SuppliedRows(AbstractSelection):
+class SuppliedRows(AbstractStaticSelection):
     """The rows of each step are gathered before the step: `draw` returns random words for them.
 
     Neither the rows nor their law are part of it. The number of certain rows, which come first in
@@ -118,40 +110,10 @@ class SuppliedRows(AbstractSelection):
     n_certain: Int[Array, ""]
     size: int = eqx.field(static=True)
 
-    @property
-    def rows_per_step(self) -> int:
-        return self.size
-
-    @property
-    def rows_ahead(self) -> int:
-        return self.size
-
-    @property
-    def most_rows(self) -> int:
-        return self.size
-
     def draw(self, key: PRNGKeyArray, steps: int) -> UInt32[Array, "steps n 2"]:
         return random_words(key, (steps, self.size))
 
-    def gather(self, drawn: Any, source: AbstractRows) -> Any:
-        raise AssertionError("the rows are gathered on the host")
-
-    def start(self, gathered: Batch) -> None:
-        return None
-
-    def estimate(
-        self,
-        gradient: AbstractGradient,
-        position: Float[Array, " d"],
-        memory: Memory,
-        gathered: Batch,
-        source: AbstractRows,
-        transition: Transition | None,
-    ) -> Estimate:
-        return estimate_from(gradient, position, memory, gathered, self.spread)
-
     def spread(self, terms: Float[Array, "n d"]) -> Float[Array, "n d"]:
-        """s_i with E Σ s_i s_iᵀ = Cov(Σ w_i r_i)."""
         return _spread_of_draws(terms, self.n_certain)
 
 

@@ -67,8 +67,8 @@ _FIRST_WEIGHTS_SHARE = 0.2
 _NO_NOISE = 1e-12  # per coordinate; smaller than rounding errors
 _LARGEST_ROW_SHARE = 0.25
 _BURN_IN_TIME = 20  # burn-in steps times step size
-_NOISE_SLACK = 1.5  # how much more noise than predicted a check may find
-_LARGEST_GROWTH = 16  # the most rows of a step, relative to the size, if it follows the noise
+_NOISE_SLACK = 1.5  # a step that is larger than the noise allows by this factor is checked again
+_LARGEST_GROWTH = 16  # most rows of a step whose size follows the noise, relative to the least
 _OUT_OF_TIME = (
     "half of max_seconds passed before step size and gradient noise were within their budgets. "
     "Raise max_seconds."
@@ -194,7 +194,8 @@ class AnchoredPlanner:
             elif (excess := measured.bias.excess(self.budget, errors=1.0)) > 1:
                 step *= max(0.25, 0.9 * excess**-0.5)
             else:
-                return _Settings(step, rows, measured, ())
+                # The bias of the checked step covers that of a smaller one.
+                return _Settings(min(step, largest), rows, measured, ())
         self.why_not = "no step size and number of rows keep the bias within its budget"
         return _Settings(step, rows, measured, (f"{self.why_not}.",))
 
