@@ -58,6 +58,7 @@ def in_precision(schedule: AbstractSchedule, dtype: Any) -> AbstractSchedule:
 
     **Returns:** the same schedule with arrays in place of numbers.
 
+    >>> import jax.numpy as jnp
     >>> from tallmc.schedule import Constant
     >>> in_precision(Constant(0.5), jnp.float32).step_size
     Array(0.5, dtype=float32)

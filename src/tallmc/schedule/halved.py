@@ -20,7 +20,7 @@ class Halved(AbstractSchedule):
 
     - `whole`: the other schedule.
 
-    >>> import jax
+    >>> import jax.numpy as jnp
     >>> from tallmc.schedule import Polynomial
     >>> whole = Polynomial(a=1.0, b=1.0, gamma=1.0)
     >>> whole(jnp.arange(2)).tolist(), Halved(whole)(jnp.arange(4)).tolist()
@@ -49,7 +49,7 @@ def halved(schedule: AbstractSchedule) -> AbstractSchedule:
 
     **Returns:** the schedule of the smaller steps.
 
-    >>> import jax
+    >>> import jax.numpy as jnp
     >>> float(halved(Constant(0.5))(jnp.int32(3)))
     0.25
     """
