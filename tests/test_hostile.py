@@ -16,10 +16,10 @@ import pytest
 
 import tallmc
 from problems import linear
+from tallmc.core.files import FileDigest, replaced
 from tallmc.report import write_report
 from tallmc.store import StoreError, arrays, files
 from tallmc.store.chunks import Kind, Series
-from tallmc.store.files import FileDigest
 from tallmc.store.manifest import read_manifest, write_manifest
 from tallmc.store.reader import open_store
 
@@ -382,7 +382,7 @@ def test_the_ban_finds_what_it_bans(line):
 
 def test_a_file_that_could_not_be_written_leaves_nothing(tmp_path):
     def fail():
-        with files.replaced(tmp_path, "kept") as file:
+        with replaced(tmp_path, "kept") as file:
             file.write(b"half")
             raise OSError(28, "No space left on device")
 

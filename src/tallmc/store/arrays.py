@@ -15,7 +15,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from .files import FileDigest, StoreError, open_inside, replaced, sum_of
+from ..core.files import FileDigest, replaced, sum_of
+from .files import StoreError, open_inside
 
 _MOST_ARRAYS = 10_000
 _DTYPE_KINDS = "biuf"

@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..core.files import FileDigest, replaced, sync_folder
 from ..engine.sinks import DrawBlock
-from .files import FileDigest, StoreError, open_inside, replaced, sync_folder
+from .files import StoreError, open_inside
 
 FINISHED, AS_SAMPLED = "draws.zarr", "sampled.zarr"
 _POSTERIOR, _STATS = "posterior/", "sample_stats/"

@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
+from ..core.files import FileDigest, sync_folder, write_file
 from ..engine.sinks import DrawBlock
 from .chunks import AS_SAMPLED, FINISHED, Chunks, Kind, Series, fill_value
-from .files import FileDigest, sync_folder, write_file
 from .setup import Setup
 
 _LONGEST_NAME = 100

@@ -1,26 +1,19 @@
-"""Atomic writes and safe reads.
-
-Files are written under a temporary name, synced and renamed. Names read from a store cannot lead
-outside its folder.
-"""
+"""Safe reads of a store, and its lock. Names read from a store cannot lead outside its folder."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import stat
 from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
 
 from ..core.errors import InvalidInput
+from ..core.files import FileDigest, sum_of
 
-TEMPORARY = ".tmp"
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
-_BYTES_PER_READ = 2**22
 
 
 class StoreError(InvalidInput):
@@ -63,51 +56,6 @@ def writable(folder: Path) -> Iterator[None]:
         ) from None
 
 
-class FileDigest(NamedTuple):
-    """Size and checksum of a file as written."""
-
-    bytes: int
-    sha256: str
-
-
-@contextlib.contextmanager
-def replaced(folder: Path, name: str) -> Iterator[BinaryIO]:
-    """Open the file `name` in `folder` for an atomic write.
-
-    Afterwards the disk holds either the complete new file or the old one.
-    """
-    path = folder / name
-    temporary = path.with_name(path.name + TEMPORARY)
-    try:
-        with open(temporary, "wb+") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
-
-
-def write_file(folder: Path, name: str, content: bytes | memoryview) -> FileDigest:
-    """Write a file atomically."""
-    with replaced(folder, name) as file:
-        file.write(content)
-    return FileDigest(len(content), hashlib.sha256(content).hexdigest())
-
-
-def sync_folder(folder: Path) -> None:
-    """Flush renames in a folder to the disk. Windows does not support this."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 @contextlib.contextmanager
 def open_inside(folder: Path, name: str) -> Iterator[BufferedReader]:
     """Open a plain file inside `folder` for reading.
@@ -138,15 +86,6 @@ def is_intact(folder: Path, name: str, written: FileDigest) -> bool:
             return os.fstat(file.fileno()).st_size == written.bytes and sum_of(file) == written
     except OSError:
         return False
-
-
-def sum_of(file: BinaryIO) -> FileDigest:
-    """Digest the rest of an open file."""
-    digest, size = hashlib.sha256(), 0
-    while piece := file.read(_BYTES_PER_READ):
-        digest.update(piece)
-        size += len(piece)
-    return FileDigest(size, digest.hexdigest())
 
 
 @contextlib.contextmanager

@@ -13,8 +13,9 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..core.files import FileDigest, sync_folder, write_file
 from .chunks import Series, is_intact_block
-from .files import FileDigest, StoreError, is_intact, open_inside, sync_folder, write_file
+from .files import StoreError, is_intact, open_inside
 
 MANIFEST, NEXT, PREVIOUS = "manifest.json", "manifest.next.json", "manifest.previous.json"
 _FORMAT, _VERSION = "tallmc-run", 3

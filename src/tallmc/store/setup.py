@@ -21,13 +21,14 @@ import numpy as np
 
 from ..anchor.anchor import Anchor
 from ..core.errors import InvalidInput
+from ..core.files import FileDigest, write_file
 from ..engine.goal import Goal
 from ..methods.account import Account, Bias, ErrorBudget
 from ..methods.base import AbstractMethod
 from ..methods.run_plan import RunPlan
 from ..models.posterior import AbstractPosterior
 from .arrays import read_arrays, write_arrays
-from .files import FileDigest, StoreError, is_intact, open_inside, write_file
+from .files import StoreError, is_intact, open_inside
 from .fingerprint import environment, fingerprint
 from .folder import Folder
 from .kernels import decode_kernel, encode_kernel

@@ -18,12 +18,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from ..core.files import TEMPORARY, FileDigest, sync_folder
 from ..engine.sinks import AbstractDrawSink, Conclusion, DrawBlock, Snapshot
 from ..methods.run_plan import RunPlan
 from .arrays import write_arrays
 from .chunks import AS_SAMPLED, FINISHED, Chunks
 from .export import Export
-from .files import TEMPORARY, FileDigest, StoreError, exclusive, sync_folder, writable
+from .files import StoreError, exclusive, writable
 from .folder import Folder
 from .manifest import MANIFEST, PREVIOUS, BlockEntry, Manifest, write_manifest
 from .reader import OpenStore, read_blocks, read_whole, snapshot_arrays

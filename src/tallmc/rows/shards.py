@@ -1,0 +1,94 @@
+"""Where the rows of each shard come from: mapped `.npy` files."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+import mmap
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ..core.files import sum_of
+from .manifest import Manifest, RowStoreError
+
+
+class AbstractShards(abc.ABC):
+    """Rows in several pieces, each an array with one line per row.
+
+    Workers get a pickled copy, which must be small.
+    """
+
+    @property
+    @abc.abstractmethod
+    def manifest(self) -> Manifest:
+        """What the columns mean, and how many rows each shard has."""
+
+    @property
+    @abc.abstractmethod
+    def folder(self) -> Path:
+        """The folder in which numbers are kept beside the rows."""
+
+    @abc.abstractmethod
+    def array(self, number: int) -> np.ndarray:
+        """The rows of one shard, to be read from the first to the last."""
+
+    @abc.abstractmethod
+    def lines(self, number: int, lines: np.ndarray) -> np.ndarray:
+        """Some rows of one shard, by increasing line number."""
+
+
+@dataclasses.dataclass(frozen=True)
+class NpyShards(AbstractShards):
+    """The mapped `.npy` files of a row store."""
+
+    path: str
+
+    @functools.cached_property
+    def manifest(self) -> Manifest:
+        return Manifest.read(self.folder)
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.path)
+
+    def array(self, number: int) -> np.ndarray:
+        return self._mapped(number, mmap.MADV_SEQUENTIAL)
+
+    def lines(self, number: int, lines: np.ndarray) -> np.ndarray:
+        n_rows = self.manifest.shards[number].n_rows
+        # Reading ahead pays if most pages have a row that is wanted.
+        few = len(lines) * mmap.PAGESIZE < n_rows * len(self.manifest.columns)
+        array = self._mapped(number, mmap.MADV_RANDOM if few else mmap.MADV_SEQUENTIAL)
+        return np.take(array, lines, axis=0, mode="clip")
+
+    def damaged(self) -> Sequence[str]:
+        """The files whose bytes are not those that were written."""
+        found = []
+        for shard in self.manifest.shards:
+            path = self.folder / shard.name
+            if not path.is_file():
+                found.append(shard.name)
+                continue
+            with open(path, "rb") as file:
+                if sum_of(file).sha256 != shard.sha256:
+                    found.append(shard.name)
+        return found
+
+    def __reduce__(self) -> tuple[type, tuple[str]]:
+        return NpyShards, (self.path,)
+
+    def _mapped(self, number: int, advice: int) -> np.ndarray:
+        shard = self.manifest.shards[number]
+        expected = (shard.n_rows, len(self.manifest.columns)), self.manifest.dtype
+        try:
+            array = np.load(self.folder / shard.name, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise RowStoreError(self.folder, f"have {shard.name}", str(error)) from None
+        if (array.shape, array.dtype.name) != expected or not array.flags.c_contiguous:
+            found = f"{array.shape} {array.dtype.name}"
+            raise RowStoreError(self.folder, f"have {expected} in {shard.name}", found)
+        array._mmap.madvise(advice)
+        return array
