@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from tallmc.rows.law import AliasLaw, UniformLaw
+from tallmc.rows.probabilities import probabilities
 from tallmc.rows.stream import ResidentStream
 from tallmc.subsample.replacement import WithReplacement
 from tallmc.subsample.uniform import WithoutReplacement
-from tallmc.subsample.weights import probabilities
 
 from .report import print_table
 from .timing import best_seconds

@@ -34,10 +34,10 @@ def print_parts() -> None:
     posterior, rows = covertype_shaped(), []
     for size, chains in ((32, 1), (436, 1), (32, MANY_CHAINS)):
         bound = tallmc.sgld(STEP_SIZE, size).prepare(posterior, None).kernel
-        supply, keys = Supply(bound.kernel, bound.rows), chain_keys(0, chains)
+        supply = Supply(bound.kernel, bound.rows, [chain_keys(0, chains)])
         seconds = best_seconds(
             {
-                "supply": functools.partial(_supplied, supply, keys),
+                "supply": functools.partial(_supplied, supply),
                 "whole": steps_of(bound, posterior.init, chains),
             }
         )
@@ -89,7 +89,7 @@ def print_all_cores() -> None:
     )
 
 
-def _supplied(supply: Supply, keys: jax.Array) -> None:
+def _supplied(supply: Supply) -> None:
     """Draw and gather for `STEPS` steps, as a run does, without taking the steps."""
     for number in range(STEPS // supply.steps):
-        jax.block_until_ready(supply.block(keys, number))
+        jax.block_until_ready(supply.block(0, number))

@@ -12,8 +12,8 @@ from tallmc.core.random import random_words
 from tallmc.rows.alias import CELL, alias_table
 from tallmc.rows.bits import high_product, uniform_index
 from tallmc.rows.law import AliasLaw, UniformLaw
+from tallmc.rows.probabilities import probabilities
 from tallmc.subsample.uniform import WithoutReplacement
-from tallmc.subsample.weights import probabilities
 
 LAWS = {
     "equal": lambda rng, n: np.ones(n),

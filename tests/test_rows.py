@@ -157,6 +157,15 @@ class StreamedRows(AbstractRows):
     def take(self, indices):
         raise AssertionError("these rows cannot be taken by number")
 
+    def first_where(self, *args, **options):
+        return self.inner.first_where(*args, **options)
+
+    def mixture(self, values, shares):
+        return self.inner.mixture(values, shares)
+
+    def preferential_stream(self, weights, **options):
+        return self.inner.preferential_stream(weights, **options)
+
     def stream(self, probability, dtype):
         return self.inner.stream(probability, dtype)
 

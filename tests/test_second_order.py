@@ -12,8 +12,8 @@ from tallmc.diagnose import pseudo_variance
 from tallmc.geometry import Dense
 from tallmc.gradient import ControlVariate, Simple
 from tallmc.rows.alias import alias_table
+from tallmc.rows.probabilities import certain_rows
 from tallmc.subsample import Preferential, residual_weights
-from tallmc.subsample.replacement import certain_rows
 
 POSITION = jnp.array([0.7, -1.3])
 

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Key
 from ..core.pytrees import split
 from ..core.random import folded_on_host, key_of
 from ..core.threads import in_threads
+from .kernel import BoundKernel
 from .loop import Record, RecordedSteps, RunState, Stepper, Window, advance, start_chains
 from .supply import INIT_KEY, Supply
 
@@ -40,21 +41,28 @@ class Chains:
 
     **Arguments:**
 
-    - `supply`: makes the random numbers and rows of the steps.
+    - `bound`: the kernel and its rows.
     - `keys`: one per chain.
     - `record`: returns further values to record per step, by name.
+    - `merged`: whether each step covers the time of two steps of the same keys (see `Supply`).
     """
 
-    def __init__(self, supply: Supply, keys: Key[Array, " chains"], record: Record | None):
-        self.supply = supply
-        self._arrays, self._static = split(
-            Stepper(supply.stepper, supply.source_of_steps, supply.chain_axes, record)
-        )
+    def __init__(
+        self,
+        bound: BoundKernel,
+        keys: Key[Array, " chains"],
+        record: Record | None,
+        merged: bool = False,
+    ):
         self.n_chains = keys.shape[0]
-        self.members = _groups(self.n_chains, divisible=supply.chain_axes is None)
+        self.members = _groups(self.n_chains, divisible=bound.chain_axes is None)
         """The chains of each group. The last chain may be in its group more than once."""
         words = np.asarray(jax.random.key_data(keys))
         self._keys = [key_of(words[members]) for members in self.members]
+        self.supply = Supply(bound.kernel, bound.rows, self._keys, bound.chain_axes, merged)
+        self._arrays, self._static = split(
+            Stepper(self.supply.stepper, self.supply.source_of_steps, bound.chain_axes, record)
+        )
         self._states: list[RunState] = []
         self._supplies: list[tuple[int, Any] | None] = [None] * len(self.members)
 
@@ -67,7 +75,7 @@ class Chains:
                 folded_on_host(self._keys[group], INIT_KEY),
                 self._of_group(positions, group),
                 self._of_group(memory, group),
-                self.supply.for_start(self._keys[group]),
+                self.supply.for_start(group),
                 static=self._static,
             )
 
@@ -87,12 +95,17 @@ class Chains:
         """The outcome of every chain so far."""
         return np.asarray(self._joined([state.outcome for state in self._states], axis=0))
 
-    def compile(self, window: Window, slots: int) -> None:
-        """Compile the program of the steps; `window` has no steps."""
+    def compile(self, window: Window, slots: int, stop: int) -> None:
+        """Compile the program of the steps; `window` has no steps, those up to `stop` follow."""
+        self._prepare(window, stop)
         jax.block_until_ready(self._advance_group(0, window, slots))
 
-    def advance(self, window: Window, slots: int) -> RecordedSteps:
-        """Run the steps of the window, which are in one block; return the records of all chains."""
+    def advance(self, window: Window, slots: int, stop: int) -> RecordedSteps:
+        """Run the steps of the window, which are in one block; return the records of all chains.
+
+        The steps up to `stop` are likely to follow.
+        """
+        self._prepare(window, stop)
         results = in_threads(
             lambda group: self._advance_group(group, window, slots), range(len(self.members))
         )
@@ -104,13 +117,17 @@ class Chains:
             self._joined([record.n_rows for record in records], axis=0),
         )
 
+    def _prepare(self, window: Window, stop: int) -> None:
+        steps = self.supply.steps
+        self.supply.prepare(int(window.first) // steps, -(-stop // steps))
+
     def _advance_group(
         self, group: int, window: Window, slots: int
     ) -> tuple[RunState, RecordedSteps]:
         steps = self.supply.steps
         number, made = int(window.first) // steps, self._supplies[group]
         if made is None or made[0] != number:
-            made = (number, self.supply.block(self._keys[group], number))
+            made = (number, self.supply.block(group, number))
             self._supplies[group] = made
         return jax.block_until_ready(
             advance(

@@ -27,7 +27,6 @@ from .chains import Chains
 from .kernel import AbstractKernel, BoundKernel
 from .loop import Record, RecordedSteps, RunState, Window
 from .sinks import AbstractDrawSink, DrawBlock, MemorySink, Snapshot, joined
-from .supply import Supply
 
 _MOST_SLOT_BYTES = 2**28  # of the draws that one call records
 _MOST_ROWS_PER_CALL = 2**30
@@ -71,9 +70,7 @@ class Run:
         self.rows = bound.rows
         self.start, self.burn_in, self.thin = start, burn_in, thin
         self.sink = MemorySink() if sink is None else sink
-        self._chains = Chains(
-            Supply(self.kernel, self.rows, bound.chain_axes, merged), keys, record
-        )
+        self._chains = Chains(bound, keys, record, merged)
         learned = self.kernel.start_memory(start, self.rows) if memory is None else memory
         self._chains.start(start, learned)
         if memory is not None:
@@ -109,7 +106,7 @@ class Run:
 
     def compile(self) -> None:
         """Compile the loop."""
-        self._chains.compile(self._window(self.step, self.step), self.slots)
+        self._chains.compile(self._window(self.step, self.step), self.slots, self.n_steps)
         self._call_length = CallLength(self.block)
 
     def run_to(self, draws: int, after_call: Callable[[], None] | None = None) -> None:
@@ -253,7 +250,8 @@ class Run:
             state = self.state
             renewed = self.kernel.renew(state.chains, self.rows)
             self.state = RunState(renewed, state.outcome, state.failed_at)
-        recorded = self._chains.advance(self._window(self.step, self.step + steps), self.slots)
+        window = self._window(self.step, self.step + steps)
+        recorded = self._chains.advance(window, self.slots, self.n_steps)
         new = self._completed(self.step + steps) - before
         draws = self._kept(recorded, new)
         fixed = self._rows_per_step

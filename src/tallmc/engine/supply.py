@@ -7,12 +7,13 @@ the chain and t, and a run may be cut at any step and continued from there.
 On a CPU the rows of independent draws are gathered by NumPy, from the memory that holds them.
 Neither the program that draws nor the one that steps then depends on the number of rows. Other
 rows are gathered by a compiled program, ahead of the steps if a block of them fits in memory, and
-otherwise in each step.
+otherwise in each step. Rows that are not in memory are read for many blocks at a time (`ahead.py`).
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -26,8 +27,9 @@ from ..core.pytrees import Static, split
 from ..core.random import folded_on_host
 from ..dynamics.base import AbstractDynamics
 from ..rows.absent import AbsentRows
-from ..rows.base import AbstractRows
+from ..rows.base import AbstractRows, RowAccess
 from ..subsample.replacement import WithReplacement
+from .ahead import RowsAhead
 from .kernel import AbstractKernel, Drawn, Gathered, Kernel
 
 _BLOCK_FLOATS, _GPU_BLOCK_FLOATS = 2**21, 2**20  # of one chain
@@ -53,6 +55,7 @@ class Supply:
     **Arguments:**
 
     - `kernel`, `source`: the kernel and the rows.
+    - `keys`: the keys of the chains of each group. All groups have the same number of chains.
     - `chain_axes`: `in_axes` of `jax.vmap` over the kernel.
     - `merged`: whether the chains take one step for every two steps that are drawn. Each step then
       has the noise of two drawn steps, and the rows of the first one.
@@ -62,11 +65,12 @@ class Supply:
         self,
         kernel: AbstractKernel,
         source: AbstractRows,
+        keys: Sequence[Key[Array, " chains"]],
         chain_axes: Any = None,
         merged: bool = False,
     ):
         self.kernel, self.source, self.chain_axes = kernel, source, chain_axes
-        self.merged = merged
+        self.keys, self.merged = keys, merged
         self.steps = block_steps(kernel, source)
         self._host_rows = chain_axes is None and _reads_on_host(kernel, source)
         self.stepper = _stepper(kernel, self._host_rows) if chain_axes is None else kernel
@@ -76,26 +80,45 @@ class Supply:
         self._drawing, self._static = split((self.stepper, chain_axes))
         self._floats_per_step = kernel.rows_ahead * kernel.model.width(source)
         self._on_cpu = jax.default_backend() == "cpu"
+        self._ahead: RowsAhead | None = None
         if self._host_rows:
             self._gather_on_host = kernel.selection.gather_on_host(source)  # type: ignore[attr-defined]
+            if source.access < RowAccess.TAKE:
+                floats = self.steps * keys[0].shape[0] * self._floats_per_step
+                self._ahead = RowsAhead(
+                    self._drawn, self._gather_on_host, len(keys), floats * len(keys)
+                )
 
-    def block(self, keys: Key[Array, " chains"], number: int) -> Drawn | Gathered:
+    def prepare(self, number: int, stop: int) -> None:
+        """Prepare the block `number` of all groups; blocks before `stop` are likely to follow.
+
+        Rows that are expensive to reach are read for many blocks in one visit.
+        """
+        if self._ahead is not None:
+            self._ahead.prepare(number, stop)
+
+    def block(self, group: int, number: int) -> Drawn | Gathered:
         """The supply of one block. The leading axes of every array are steps and chains."""
-        if not self.merged:
-            return self._gathered(self._draw(keys, number))
-        assert isinstance(self.kernel, Kernel), "only compositions are run in pairs"
-        halves = (self._draw(keys, 2 * number), self._draw(keys, 2 * number + 1))
-        return self._gathered(_merged(self.kernel.dynamics, halves))
+        if self._ahead is not None:
+            return self._ahead.block(group, number)
+        return self._gathered(self._drawn(group, number))
 
-    def for_start(self, keys: Key[Array, " chains"]) -> Drawn | Gathered:
+    def for_start(self, group: int) -> Drawn | Gathered:
         """The supply of one step, to make the first state."""
-        drawn = self._draw(keys, _INIT_BLOCK)
+        drawn = self._draw(group, _INIT_BLOCK)
         if self._host_rows:
             drawn = jax.tree.map(lambda leaf: np.asarray(leaf)[:1], drawn)
         return self._gathered(drawn)
 
-    def _draw(self, keys: Key[Array, " chains"], number: int) -> Drawn:
-        block_keys = folded_on_host(keys, number)
+    def _drawn(self, group: int, number: int) -> Drawn:
+        if not self.merged:
+            return self._draw(group, number)
+        assert isinstance(self.kernel, Kernel), "only compositions are run in pairs"
+        halves = (self._draw(group, 2 * number), self._draw(group, 2 * number + 1))
+        return _merged(self.kernel.dynamics, halves)
+
+    def _draw(self, group: int, number: int) -> Drawn:
+        block_keys = folded_on_host(self.keys[group], number)
         return _draw_block(self._drawing, block_keys, static=self._static, steps=self.steps)
 
     def _gathered(self, drawn: Drawn) -> Drawn | Gathered:

@@ -56,9 +56,9 @@ def visited_noise(
     Positions are taken in batches as large as a group of chains. The program that draws for chains
     then draws for them too.
     """
-    dim, supply = positions.shape[2], Supply(kernel, rows)
+    dim = positions.shape[2]
     n_chains = chains_at_once(dim)
-    keys = chain_keys(seed, n_chains, _NOISE_PURPOSE)
+    supply = Supply(kernel, rows, [chain_keys(seed, n_chains, _NOISE_PURPOSE)])
     n_blocks = -(-_POSITIONS // (n_chains * supply.steps))
     count = n_blocks * supply.steps * n_chains
     visited = positions.reshape(-1, dim)
@@ -66,7 +66,8 @@ def visited_noise(
     by_block = chosen.astype(kernel.rest.dtype).reshape(n_blocks, supply.steps, n_chains, dim)
     squared, by_parameter = [], []
     for number, at in enumerate(by_block):
-        made = supply.block(keys, number)
+        supply.prepare(number, n_blocks)
+        made = supply.block(0, number)
         norms, squares = _noise_of_block(supply.stepper, supply.source_of_steps, made, at)
         squared.append(np.asarray(norms, np.float64).ravel())
         by_parameter.append(np.asarray(squares, np.float64) / (count / n_blocks))

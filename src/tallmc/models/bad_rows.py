@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from ..rows.base import RowBlock
@@ -33,8 +32,7 @@ def first_bad_row(posterior: AbstractPosterior, position: ArrayLike) -> int | No
     1
     """
     at = jnp.asarray(position, posterior.dtype)
-    bad = np.asarray(posterior.rows.map(_is_bad, posterior.model, at, width=posterior.width))
-    return int(np.argmax(bad)) if bad.any() else None
+    return posterior.rows.first_where(_is_bad, posterior.model, at, width=posterior.width)
 
 
 def _is_bad(

@@ -19,15 +19,15 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float
 
-from ..core.arrays import to_floats
 from ..core.errors import InvalidInput
 from ..core.layout import Layout, layout_of
 from ..core.linear_maps import AbstractLinearMap, dot
 from ..rows.batch import Batch
 from ..rows.resident import ResidentRows
+from ..rows.sharded import ShardedRows
 from . import fused
 from .base import AbstractModel, combined_remainders
-from .design import Observations, check_design, check_prior_variance, first_bad
+from .design import Observations, RegressionData, check_prior_variance, regression_data
 from .families import AbstractFamily, Bernoulli, Poisson
 from .posterior import ModelPosterior
 
@@ -175,14 +175,22 @@ class GeneralisedLinear(AbstractModel):
         return largest.astype(self.dtype) * jnp.sum(rows.x**2, axis=1)
 
 
-def logistic_regression(X: ArrayLike, y: ArrayLike, prior_variance: ArrayLike) -> ModelPosterior:
+def logistic_regression(
+    X: ArrayLike | ShardedRows,
+    y: ArrayLike | None = None,
+    prior_variance: ArrayLike | None = None,
+    *,
+    response: str | None = None,
+) -> ModelPosterior:
     """Bayesian logistic regression, y_i ∈ {0, 1}, θ_j ~ N(0, prior_variance).
 
     **Arguments:**
 
-    - `X`: the design matrix, with its own intercept column.
+    - `X`: the design matrix, with its own intercept column; or the rows of a row store, from
+      `tallmc.rows.open`.
     - `y`: 0 or 1 per row.
     - `prior_variance`: a number, or one per coefficient.
+    - `response`: the name of the response, if X is a row store; then there is no `y`.
 
     **Returns:** a posterior with the parameter `beta`.
 
@@ -193,24 +201,29 @@ def logistic_regression(X: ArrayLike, y: ArrayLike, prior_variance: ArrayLike) -
     >>> posterior.n_rows, posterior.dim
     (3, 2)
     """
-    x, responses = check_design(X, y)
-    if not np.isin(responses, (0.0, 1.0)).all():
-        raise InvalidInput(
-            "y", "be 0 or 1 in every row", first_bad(responses, ~np.isin(responses, (0.0, 1.0)))
-        )
-    return regression(x, responses, prior_variance, Bernoulli())
+    data = regression_data(X, y, response)
+    data.check_response("be 0 or 1 in every row", lambda y: (y == 0) | (y == 1))
+    return regression(data, prior_variance, Bernoulli())
 
 
-def poisson_regression(X: ArrayLike, y: ArrayLike, prior_variance: ArrayLike) -> ModelPosterior:
+def poisson_regression(
+    X: ArrayLike | ShardedRows,
+    y: ArrayLike | None = None,
+    prior_variance: ArrayLike | None = None,
+    *,
+    response: str | None = None,
+) -> ModelPosterior:
     """Bayesian Poisson regression with log link, y_i ∈ {0, 1, 2, …}, θ_j ~ N(0, prior_variance).
 
     The gradients are not Lipschitz, so adaptive sizes and Lipschitz weights do not apply.
 
     **Arguments:**
 
-    - `X`: the design matrix, with its own intercept column.
+    - `X`: the design matrix, with its own intercept column; or the rows of a row store, from
+      `tallmc.rows.open`.
     - `y`: a count per row.
     - `prior_variance`: a number, or one per coefficient.
+    - `response`: the name of the response, if X is a row store; then there is no `y`.
 
     **Returns:** a posterior with the parameter `beta`.
 
@@ -220,21 +233,20 @@ def poisson_regression(X: ArrayLike, y: ArrayLike, prior_variance: ArrayLike) ->
     >>> posterior.gradient(posterior.init)  # Σ (e⁰ − y)
     Array([-3.], dtype=float32)
     """
-    x, responses = check_design(X, y)
-    bad = (responses < 0) | (responses != np.floor(responses))
-    if bad.any():
-        raise InvalidInput("y", "be a count (0, 1, 2, …) in every row", first_bad(responses, bad))
-    return regression(x, responses, prior_variance, Poisson())
+    data = regression_data(X, y, response)
+    data.check_response("be a count (0, 1, 2, …) in every row", lambda y: y >= 0)
+    return regression(data, prior_variance, Poisson())
 
 
 def regression(
-    x: Float[Array, "n d"], y: np.ndarray, prior_variance: ArrayLike, family: AbstractFamily
+    data: RegressionData, prior_variance: ArrayLike | None, family: AbstractFamily
 ) -> ModelPosterior:
     """The posterior of a regression with this family."""
-    variance = check_prior_variance(prior_variance, x.shape[1], x.dtype)
-    layout, init = layout_of({"beta": jnp.zeros(x.shape[1], x.dtype)})
-    observations = Observations(x, to_floats("y", y, x.dtype))
-    # The fused kernel cannot read parameters of the family, so rows are packed only without them.
-    packed = None if jax.tree.leaves(family) else fused.pack(*observations)
+    variance = check_prior_variance(prior_variance, data.n_columns, data.dtype)
+    layout, init = layout_of({"beta": jnp.zeros(data.n_columns, data.dtype)})
     model = GeneralisedLinear(init=init, layout=layout, family=family, prior_variance=variance)
-    return ModelPosterior(model, ResidentRows(observations, packed))
+    rows = data.rows
+    # The fused kernel cannot read parameters of the family, so rows are packed only without them.
+    if isinstance(rows, ResidentRows) and not jax.tree.leaves(family):
+        rows = ResidentRows(rows.columns, fused.pack(*rows.columns))
+    return ModelPosterior(model, rows)

@@ -16,11 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from ..core.arrays import to_floats
 from ..core.errors import InvalidInput, check_number
 from ..core.layout import Layout, layout_of
-from ..rows.resident import ResidentRows
-from .design import Observations, check_design, check_prior_variance
+from ..rows.sharded import ShardedRows
+from .design import RegressionData, check_prior_variance, regression_data
 from .families import Gaussian
 from .generalised_linear import regression
 from .linear_predictor import AbstractLinearPredictor
@@ -64,10 +63,12 @@ class LinearRegression(AbstractLinearPredictor):
 
 
 def linear_regression(
-    X: ArrayLike,
-    y: ArrayLike,
-    prior_variance: ArrayLike,
+    X: ArrayLike | ShardedRows,
+    y: ArrayLike | None = None,
+    prior_variance: ArrayLike | None = None,
     noise_variance: float | None = None,
+    *,
+    response: str | None = None,
 ) -> ModelPosterior:
     """Bayesian linear regression, y_i ~ N(x_iᵀβ, σ²), β_j ~ N(0, prior_variance).
 
@@ -81,10 +82,12 @@ def linear_regression(
 
     **Arguments:**
 
-    - `X`: the design matrix, with its own intercept column.
+    - `X`: the design matrix, with its own intercept column; or the rows of a row store, from
+      `tallmc.rows.open`.
     - `y`: one number per row.
     - `prior_variance`: a number, or one per coefficient.
     - `noise_variance`: σ² if it is known.
+    - `response`: the name of the response, if X is a row store; then there is no `y`.
 
     **Returns:** a posterior with the parameters `beta` and, unless `noise_variance` is given,
     `log_scale`.
@@ -99,66 +102,62 @@ def linear_regression(
     >>> posterior.hessian(posterior.init)
     Array([[4.000001]], dtype=float32)
     """
-    x, responses = check_design(X, y)
+    data = regression_data(X, y, response)
     if noise_variance is not None:
         known = check_number("noise_variance", noise_variance, 0, low_open=True)
-        return regression(x, responses, prior_variance, Gaussian(jnp.asarray(known, x.dtype)))
-    variance = check_prior_variance(prior_variance, x.shape[1], x.dtype)
-    rows = ResidentRows(Observations(x, to_floats("y", responses, x.dtype)))
-    spread = float(np.std(responses))
-    if spread == 0:
+        return regression(data, prior_variance, Gaussian(jnp.asarray(known, data.dtype)))
+    d, dtype = data.n_columns, data.dtype
+    variance = check_prior_variance(prior_variance, d, dtype)
+    if data.y_sd == 0:
         cure = "Pass noise_variance if it is known."
         raise InvalidInput("y", "vary, unless noise_variance is given", "equal values", cure)
-    beta, scale = np.zeros(x.shape[1]), spread
-    if x.shape[1] <= _START_MAX_DIM:
-        beta, scale = _ridge(x, responses, np.asarray(variance, np.float64))
+    beta, scale = np.zeros(d), data.y_sd
+    if d <= _START_MAX_DIM:
+        beta, scale = _ridge(data, np.asarray(variance, np.float64))
     start = {
-        "beta": jnp.asarray(beta, x.dtype),
-        "log_scale": jnp.asarray(np.log(scale), x.dtype),
+        "beta": jnp.asarray(beta, dtype),
+        "log_scale": jnp.asarray(np.log(scale), dtype),
     }
     layout, init = layout_of(start)
     model = LinearRegression(
         init=init,
         layout=layout,
         prior_variance=variance,
-        prior_log_scale=jnp.asarray(np.log(spread), x.dtype),
+        prior_log_scale=jnp.asarray(np.log(data.y_sd), dtype),
     )
-    return ModelPosterior(model, rows)
+    return ModelPosterior(model, data.rows)
 
 
-def _ridge(
-    x: Float[Array, "n d"], y: np.ndarray, prior_variance: np.ndarray
-) -> tuple[np.ndarray, float]:
+def _ridge(data: RegressionData, prior_variance: np.ndarray) -> tuple[np.ndarray, float]:
     """The ridge regression on some of the rows, and the sd of its residuals, in float64.
 
     Raises if the precision of x does not resolve the columns or the coefficients.
     """
-    n_rows, d = x.shape
+    n_rows, d = data.rows.n_rows, data.n_columns
     n = min(n_rows, max(_START_ROWS, _START_ROWS_PER_COLUMN * d))
-    chosen: Any = slice(None)
-    if n < n_rows:
-        chosen = np.sort(np.random.default_rng(0).choice(n_rows, n, replace=False))
-    some_x, some_y = np.asarray(x[chosen], np.float64), y[chosen]
+    every = n == n_rows
+    chosen = np.arange(n) if every else np.random.default_rng(0).choice(n_rows, n, replace=False)
+    some_x, some_y = data.some(np.sort(chosen))
     gram, products = some_x.T @ some_x, some_x.T @ some_y
     # The penalty depends on the noise. With enough rows, nearly least squares gives a first guess.
     has_many_rows = n > 2 * d
-    scale = float(np.std(y)) * (1e-3 if has_many_rows else 1.0)
+    scale = data.y_sd * (1e-3 if has_many_rows else 1.0)
     for _ in range(2 if has_many_rows else 1):
         penalty = np.broadcast_to(scale**2 / prior_variance * (n / n_rows), (d,))
         size = np.sqrt(np.diag(gram) + penalty)
         scaled = (gram + np.diag(penalty)) / np.outer(size, size)
         beta = np.linalg.lstsq(scaled, products / size, rcond=None)[0] / size
         scale = float(np.sqrt(np.mean((some_y - some_x @ beta) ** 2)))
-    eps = float(jnp.finfo(x.dtype).eps)
+    eps = float(jnp.finfo(data.dtype).eps)
     # Rounding β_j changes it by a uniform error of sd eps |β_j| / √12.
     rounding = eps * np.sqrt(np.sum(beta**2 * np.diag(gram)) / 12 * n_rows / n)
     if rounding > _MAX_ROUNDING * scale:
         found = f"noise of sd {scale:.3g} and coefficients up to {np.abs(beta).max():.3g}"
         _raise_unresolved(
-            x.dtype, found, " If y is a function of the columns, pass noise_variance."
+            data.dtype, found, " If y is a function of the columns, pass noise_variance."
         )
     if np.linalg.eigvalsh(scaled)[0] < _MIN_EIGENVALUE * eps:
-        _raise_unresolved(x.dtype, "columns that are collinear up to rounding", "")
+        _raise_unresolved(data.dtype, "columns that are collinear up to rounding", "")
     return beta, scale
 
 

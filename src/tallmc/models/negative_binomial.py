@@ -9,15 +9,12 @@ from __future__ import annotations
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.scipy.special import gammaln
 from jaxtyping import Array, ArrayLike, Float
 
-from ..core.arrays import to_floats
-from ..core.errors import InvalidInput
 from ..core.layout import Layout, layout_of
-from ..rows.resident import ResidentRows
-from .design import Observations, check_design, check_prior_variance, first_bad
+from ..rows.sharded import ShardedRows
+from .design import check_prior_variance, regression_data
 from .linear_predictor import AbstractLinearPredictor
 from .posterior import ModelPosterior
 
@@ -54,15 +51,21 @@ class NegativeBinomialRegression(AbstractLinearPredictor):
 
 
 def negative_binomial_regression(
-    X: ArrayLike, y: ArrayLike, prior_variance: ArrayLike
+    X: ArrayLike | ShardedRows,
+    y: ArrayLike | None = None,
+    prior_variance: ArrayLike | None = None,
+    *,
+    response: str | None = None,
 ) -> ModelPosterior:
     """Bayesian negative binomial regression, β_j ~ N(0, prior_variance), log α ~ N(0, 4).
 
     **Arguments:**
 
-    - `X`: the design matrix, with its own intercept column.
+    - `X`: the design matrix, with its own intercept column; or the rows of a row store, from
+      `tallmc.rows.open`.
     - `y`: a count (0, 1, 2, …) per row.
     - `prior_variance`: a number, or one per column.
+    - `response`: the name of the response, if X is a row store; then there is no `y`.
 
     **Returns:** a posterior with the parameters `beta` and `log_dispersion`.
 
@@ -73,14 +76,10 @@ def negative_binomial_regression(
     >>> posterior.layout.names
     ('beta', 'log_dispersion')
     """
-    x, responses = check_design(X, y)
-    bad = (responses < 0) | (responses != np.floor(responses))
-    if bad.any():
-        raise InvalidInput("y", "be a count (0, 1, 2, …) in every row", first_bad(responses, bad))
-    variance = check_prior_variance(prior_variance, x.shape[1], x.dtype)
-    start = {"beta": jnp.zeros(x.shape[1], x.dtype), "log_dispersion": jnp.zeros((), x.dtype)}
-    layout, init = layout_of(start)
-    rows = ResidentRows(Observations(x, to_floats("y", responses, x.dtype)))
-    return ModelPosterior(
-        NegativeBinomialRegression(init=init, layout=layout, prior_variance=variance), rows
-    )
+    data = regression_data(X, y, response)
+    data.check_response("be a count (0, 1, 2, …) in every row", lambda y: y >= 0)
+    variance = check_prior_variance(prior_variance, data.n_columns, data.dtype)
+    zero = jnp.zeros(data.n_columns, data.dtype)
+    layout, init = layout_of({"beta": zero, "log_dispersion": jnp.zeros((), data.dtype)})
+    model = NegativeBinomialRegression(init=init, layout=layout, prior_variance=variance)
+    return ModelPosterior(model, data.rows)

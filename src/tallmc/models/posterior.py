@@ -73,17 +73,14 @@ class AbstractPosterior(eqx.Module):
             raise AttributeError(f"{type(self.rows).__name__} are not arrays in memory")
         return self.rows.columns
 
-    @eqx.filter_jit
     def potential(self, position: Float[Array, " d"]) -> Float[Array, ""]:
         """f(θ), minus the log posterior density, up to a constant."""
         return self.model.potential_and_gradient(position, self.rows).rounded()[0]
 
-    @eqx.filter_jit
     def gradient(self, position: Float[Array, " d"]) -> Float[Array, " d"]:
         """∇f(θ), exact, in one pass over all rows."""
         return self.model.potential_and_gradient(position, self.rows).rounded()[1]
 
-    @eqx.filter_jit
     def hessian(self, position: Float[Array, " d"]) -> Float[Array, "d d"]:
         """∇²f(θ), exact, in one pass over all rows."""
         return self.model.full_hessian(position, self.rows).rounded()

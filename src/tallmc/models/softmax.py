@@ -8,14 +8,12 @@ from __future__ import annotations
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from ..core.arrays import to_floats
-from ..core.errors import InvalidInput, check_int
+from ..core.errors import check_int
 from ..core.layout import Layout, layout_of
-from ..rows.resident import ResidentRows
-from .design import Observations, check_design, check_prior_variance, first_bad
+from ..rows.sharded import ShardedRows
+from .design import check_prior_variance, regression_data
 from .linear_predictor import AbstractLinearPredictor
 from .posterior import ModelPosterior
 
@@ -49,16 +47,23 @@ class SoftmaxRegression(AbstractLinearPredictor):
 
 
 def softmax_regression(
-    X: ArrayLike, y: ArrayLike, prior_variance: ArrayLike, classes: int | None = None
+    X: ArrayLike | ShardedRows,
+    y: ArrayLike | None = None,
+    prior_variance: ArrayLike | None = None,
+    classes: int | None = None,
+    *,
+    response: str | None = None,
 ) -> ModelPosterior:
     """Bayesian softmax regression, y_i ∈ {0, 1, …, classes − 1}, B_jk ~ N(0, prior_variance).
 
     **Arguments:**
 
-    - `X`: the design matrix, with its own intercept column.
+    - `X`: the design matrix, with its own intercept column; or the rows of a row store, from
+      `tallmc.rows.open`.
     - `y`: the class of each row. Class 0 is the baseline, whose coefficients are zero.
     - `prior_variance`: a number, or one per column.
     - `classes`: the number of classes; by default one more than the largest y.
+    - `response`: the name of the response, if X is a row store; then there is no `y`.
 
     **Returns:** a posterior with the parameter `beta`, of shape (columns, classes − 1).
 
@@ -69,15 +74,12 @@ def softmax_regression(
     >>> posterior.layout.shapes
     ((2, 2),)
     """
-    x, responses = check_design(X, y)
-    classes = check_int("classes", int(responses.max()) + 1 if classes is None else classes, 2)
-    bad = (responses != np.floor(responses)) | (responses < 0) | (responses >= classes)
-    if bad.any():
-        raise InvalidInput(
-            "y", f"be a class (0 to {classes - 1}) in every row", first_bad(responses, bad)
-        )
-    variance = check_prior_variance(prior_variance, x.shape[1], x.dtype)
-    layout, init = layout_of({"beta": jnp.zeros((x.shape[1], classes - 1), x.dtype)})
-    rows = ResidentRows(Observations(x, to_floats("y", responses, x.dtype)))
+    data = regression_data(X, y, response)
+    known = check_int("classes", int(data.y_high) + 1 if classes is None else classes, 2)
+    data.check_response(
+        f"be a class (0 to {known - 1}) in every row", lambda y: (y >= 0) & (y < known)
+    )
+    variance = check_prior_variance(prior_variance, data.n_columns, data.dtype)
+    layout, init = layout_of({"beta": jnp.zeros((data.n_columns, known - 1), data.dtype)})
     model = SoftmaxRegression(init=init, layout=layout, prior_variance=variance)
-    return ModelPosterior(model, rows)
+    return ModelPosterior(model, data.rows)

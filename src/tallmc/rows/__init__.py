@@ -2,6 +2,18 @@
 
 from .base import AbstractRows, RowAccess, RowBlock
 from .batch import Batch, RowDraws
+from .opening import open_rows as open
 from .resident import ResidentRows, resident
+from .sharded import ShardedRows
 
-__all__ = ["AbstractRows", "Batch", "ResidentRows", "RowAccess", "RowBlock", "RowDraws", "resident"]
+__all__ = [
+    "AbstractRows",
+    "Batch",
+    "ResidentRows",
+    "RowAccess",
+    "RowBlock",
+    "RowDraws",
+    "ShardedRows",
+    "open",
+    "resident",
+]

@@ -38,6 +38,15 @@ class AbsentRows(AbstractRows):
     def map(self, *args: Any, **options: Any) -> NoReturn:
         _refuse()
 
+    def first_where(self, *args: Any, **options: Any) -> NoReturn:
+        _refuse()
+
+    def mixture(self, values: Any, shares: Any) -> NoReturn:
+        _refuse()
+
+    def preferential_stream(self, weights: Any, **options: Any) -> NoReturn:
+        _refuse()
+
     def take(self, indices: Any) -> NoReturn:
         _refuse()
 

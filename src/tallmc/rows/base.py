@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import abc
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 import equinox as eqx
@@ -22,11 +22,14 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from .batch import Batch, RowDraws
-from .blocks import BlockSubset
+from .blocks import AbstractSubset
+from .probabilities import PreferentialStream
 from .stream import AbstractStream
 
 RowBlock: TypeAlias = PyTree[Array]
 """Some rows: the user's pytree, in which each array has a leading axis for the rows."""
+RowValues: TypeAlias = Any
+"""One value per row: an array, or `ShardedValues` that are kept beside the rows."""
 
 
 class RowAccess(enum.IntEnum):
@@ -77,7 +80,7 @@ class AbstractRows(eqx.Module):
         width: int,
         beside: PyTree[Array] | None = None,
         finish: Callable[..., Any] | None = None,
-        subset: BlockSubset | None = None,
+        subset: AbstractSubset | None = None,
     ) -> Any:
         """Σ over all rows, block by block, in compensated arithmetic.
 
@@ -103,8 +106,19 @@ class AbstractRows(eqx.Module):
         *args: Any,
         width: int,
         beside: PyTree[Array] | None = None,
-    ) -> Array:
-        """One value per row, block by block; `per_row(rows, *args)` computes one block."""
+    ) -> RowValues:
+        """One value per row, block by block; `per_row(rows, *args)` computes one block.
+
+        **Returns:** an array for rows in memory; otherwise `ShardedValues`, kept beside the rows.
+        """
+
+    @abc.abstractmethod
+    def first_where(self, per_row: Callable[..., Array], *args: Any, width: int) -> int | None:
+        """The number of the first row for which `per_row(rows, *args)` is true."""
+
+    @abc.abstractmethod
+    def mixture(self, values: Sequence[RowValues], shares: Sequence[float]) -> RowValues:
+        """Σ_k shares_k · v_k/Σv_k of several values per row."""
 
     @abc.abstractmethod
     def take(self, indices: Int[Array, "*k"]) -> RowBlock:
@@ -113,6 +127,15 @@ class AbstractRows(eqx.Module):
     @abc.abstractmethod
     def stream(self, probability: Float[np.ndarray, " N"] | None, dtype: Any) -> AbstractStream:
         """Independent draws with replacement from `probability`; uniform if None."""
+
+    @abc.abstractmethod
+    def preferential_stream(
+        self, weights: RowValues, *, floor: float, certain_of: int | None, dtype: Any
+    ) -> PreferentialStream:
+        """Draws in proportion to weights, with a share `floor` of uniform weights.
+
+        With `certain_of`, the rows that are expected at least once in so many draws are certain.
+        """
 
     @abc.abstractmethod
     def gather(self, draws: RowDraws) -> Batch:
@@ -132,5 +155,5 @@ class AbstractRows(eqx.Module):
         """`batch` as an estimator sees it inside a step, with the packed copy of all rows."""
 
     @abc.abstractmethod
-    def subset(self, share: float, width: int) -> BlockSubset:
+    def subset(self, share: float, width: int) -> AbstractSubset:
         """About this `share` of the blocks of a pass with this `width`, chosen at random."""

@@ -8,7 +8,9 @@ programs compiled for one data set serve others as well.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -53,6 +55,15 @@ class Blocks:
         """The first row of a block."""
         return min(number * self.size, self.n_rows - self.size)
 
+    def reader(self, array: np.ndarray) -> Callable[[int], np.ndarray]:
+        """A function that returns the lines of a block of this array, by its number."""
+
+        def read(number: int) -> np.ndarray:
+            first = self.start(number)
+            return array[first : first + self.size]
+
+        return read
+
     def counted(self, number: int) -> slice:
         """The rows of the block, counted from its first one, that belong to no other block."""
         first = number * self.size
@@ -60,8 +71,17 @@ class Blocks:
         return slice(begin, begin + min(self.size, self.n_rows - first))
 
 
+class AbstractSubset(abc.ABC):
+    """Some of the rows, for a pass that does not need all of them."""
+
+    @property
+    @abc.abstractmethod
+    def n_rows(self) -> int:
+        """Rows in this subset."""
+
+
 @dataclasses.dataclass(frozen=True)
-class BlockSubset:
+class BlockSubset(AbstractSubset):
     """Some blocks of a pass, by number, chosen at random; or all of them."""
 
     blocks: Blocks
@@ -78,6 +98,5 @@ class BlockSubset:
 
     @property
     def n_rows(self) -> int:
-        """Rows in this subset."""
         places = (self.blocks.counted(number) for number in self.numbers)
         return sum(place.stop - place.start for place in places)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -103,6 +104,11 @@ class Manifest:
     def n_rows(self) -> int:
         """N, the number of rows."""
         return sum(shard.n_rows for shard in self.shards)
+
+    @property
+    def starts(self) -> list[int]:
+        """The number of the first row of each shard."""
+        return list(itertools.accumulate((shard.n_rows for shard in self.shards[:-1]), initial=0))
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -22,12 +22,13 @@ from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 from ..core.arrays import aligned_empty, to_device
 from ..core.errors import InvalidInput
 from ..core.threads import core_count, in_threads
-from .base import AbstractRows, RowAccess, RowBlock
+from .base import AbstractRows, RowAccess, RowBlock, RowValues
 from .batch import Batch, RowDraws
-from .blocks import Blocks, BlockSubset, block_rows
+from .blocks import AbstractSubset, Blocks, BlockSubset, block_rows
 from .gather import materialised, take_rows
 from .law import AliasLaw, UniformLaw
 from .passes import map_blocks, reduce_blocks
+from .probabilities import PreferentialStream, certain_rows, probabilities
 from .stream import ResidentStream
 from .sums import Sum
 
@@ -73,14 +74,17 @@ class ResidentRows(AbstractRows):
         width: int,
         beside: PyTree[Array] | None = None,
         finish: Callable[..., Any] | None = None,
-        subset: BlockSubset | None = None,
+        subset: AbstractSubset | None = None,
     ) -> Any:
         columns, blocks = self._columns_with(beside), Blocks.of(self.n_rows, width)
         term = _BesideRows(block_sum) if beside is not None else block_sum
         if _is_traced((columns, args)):
             assert subset is None, "a pass inside a compiled program reads all rows"
             return _traced_reduce(columns, self.n_rows, block_rows(width), term, args, finish)
-        numbers = range(blocks.count) if subset is None else subset.numbers
+        numbers: Sequence[int] = range(blocks.count)
+        if subset is not None:
+            assert isinstance(subset, BlockSubset), "`subset` makes it"
+            numbers = subset.numbers
         return reduce_blocks(_reader(columns, blocks), blocks, numbers, term, args, finish)
 
     def map(
@@ -96,6 +100,21 @@ class ResidentRows(AbstractRows):
             return _traced_map(columns, self.n_rows, block_rows(width), value, args)
         return map_blocks(_reader(columns, blocks), blocks, value, args)
 
+    def first_where(self, per_row: Callable[..., Array], *args: Any, width: int) -> int | None:
+        found = np.asarray(self.map(per_row, *args, width=width))
+        return int(np.argmax(found)) if found.any() else None
+
+    def mixture(self, values: Sequence[RowValues], shares: Sequence[float]) -> np.ndarray:
+        given = [np.asarray(value, np.float64) for value in values]
+        normalised = [
+            value / total if (total := value.sum()) > 0 else np.full(self.n_rows, 1 / self.n_rows)
+            for value in given
+        ]
+        return sum(
+            (share * value for share, value in zip(shares, normalised, strict=True)),
+            np.zeros(self.n_rows),
+        )
+
     def take(self, indices: Int[Array, "*k"]) -> RowBlock:
         return take_rows(self.columns, indices)
 
@@ -107,6 +126,14 @@ class ResidentRows(AbstractRows):
         if probability is None:
             return ResidentStream(UniformLaw(self.n_rows, dtype))
         return ResidentStream(AliasLaw.of(probability, dtype))
+
+    def preferential_stream(
+        self, weights: RowValues, *, floor: float, certain_of: int | None, dtype: Any
+    ) -> PreferentialStream:
+        p, certain = probabilities(weights, floor), np.zeros(0, int)
+        if certain_of is not None:
+            certain, p = certain_rows(p, certain_of)
+        return PreferentialStream(self.stream(p, dtype), certain)
 
     def gather(self, draws: RowDraws) -> Batch:
         indices = materialised(draws.indices) if draws.indices.ndim > 1 else draws.indices
@@ -205,16 +232,10 @@ def _is_traced(values: Any) -> bool:
 
 def _reader(columns: PyTree[Array], blocks: Blocks) -> Callable[[int], PyTree]:
     """Reads blocks of these columns: views of the memory on a CPU, copies on other devices."""
-    size = blocks.size
     if jax.default_backend() != "cpu":
-        return lambda number: _sliced(columns, np.int32(blocks.start(number)), size)
-    views = jax.tree.map(np.asarray, columns)
-
-    def read(number: int) -> PyTree:
-        first = blocks.start(number)
-        return jax.tree.map(lambda column: column[first : first + size], views)
-
-    return read
+        return lambda number: _sliced(columns, np.int32(blocks.start(number)), blocks.size)
+    readers = jax.tree.map(lambda column: blocks.reader(np.asarray(column)), columns)
+    return lambda number: jax.tree.map(lambda read: read(number), readers)
 
 
 @functools.partial(jax.jit, static_argnames="size")

@@ -27,8 +27,11 @@ class AbstractStream(eqx.Module):
         """Draws from number `first` on in the key's sequence, each with weight 1/p."""
 
     @abc.abstractmethod
-    def draw_on_host(self) -> HostDraw:
-        """A function that returns row numbers and weights 1/p from random words, by NumPy."""
+    def draw_on_host(self, source: Any) -> HostDraw:
+        """A function that returns row numbers and weights 1/p from random words, by NumPy.
+
+        `source` are the rows.
+        """
 
     @abc.abstractmethod
     def probabilities(self) -> Float[np.ndarray, " N"]:
@@ -43,7 +46,7 @@ class ResidentStream(AbstractStream):
     def draw(self, key: PRNGKeyArray, shape: tuple[int, ...], first: Any = 0) -> RowDraws:
         return self.at(self.law.draw(random_words(key, shape, first)))
 
-    def draw_on_host(self) -> HostDraw:
+    def draw_on_host(self, source: Any) -> HostDraw:
         return self.law.draw_on_host()
 
     def at(self, indices: Int[Array, "*k"]) -> RowDraws:

@@ -1,5 +1,6 @@
 """Subsampling: which rows a step sees, how many rows, and their weights."""
 
+from ..rows.probabilities import probabilities
 from .bandit import Bandit
 from .base import SizeChoice, SubsampleChoice
 from .exponential import ExponentiallyWeighted
@@ -15,7 +16,6 @@ from .weights import (
     frobenius_weights,
     gradient_weights,
     lipschitz_weights,
-    probabilities,
     residual_weights,
 )
 

@@ -18,10 +18,10 @@ import numpy as np
 from ..anchor.anchor import AnchorLevel
 from ..core.errors import InvalidInput, check_number
 from ..rows.base import RowAccess
+from ..rows.values import ShardedValues
 from .base import SizeChoice, SubsampleChoice, SubsampleContext
-from .replacement import NO_ROWS, certain_rows
 from .selection import AbstractSelection
-from .weights import WEIGHT_RULES, probabilities
+from .weights import WEIGHT_RULES
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class Preferential(SubsampleChoice):
 
     - `weights`: "residual" (for estimators without memory, in the metric of the geometry),
       "gradient" (eq. 11), "curvature" (eq. 16), "frobenius", "lipschitz", or an array with one
-      non-negative number per row.
+      non-negative number per row; also what `rows.map` returned.
     - `floor`: the share of uniform weights, p ← (1 − floor) p + floor/N. With a floor > 0,
       every row can be drawn, and no importance weight 1/(N p_i) exceeds 1/floor.
     - `take_all`: whether rows with an expected count of at least one per step are in every step.
@@ -74,21 +74,26 @@ class Preferential(SubsampleChoice):
 
     def prepare(self, context: SubsampleContext, size: SizeChoice | None) -> AbstractSelection:
         assert size is not None, "a preferential subsample requires a size"
-        p, certain = probabilities(self._raw_weights(context), self.floor), NO_ROWS
-        if self.take_all:
-            if size.size is None:
-                rule = (
-                    "be known ahead with take_all, "
-                    "which puts rows expected at least once per step into every step"
-                )
-                raise InvalidInput("size", rule, size, "Pass a number of rows or Measured(...).")
-            certain, p = certain_rows(p, size.size)
+        if self.take_all and size.size is None:
+            rule = (
+                "be known ahead with take_all, "
+                "which puts rows expected at least once per step into every step"
+            )
+            raise InvalidInput("size", rule, size, "Pass a number of rows or Measured(...).")
         posterior = context.posterior
-        return size.select(posterior.rows.stream(p, posterior.dtype), context, certain)
+        stream, certain = posterior.rows.preferential_stream(
+            self._raw_weights(context),
+            floor=self.floor,
+            certain_of=size.size if self.take_all else None,
+            dtype=posterior.dtype,
+        )
+        return size.select(stream, context, certain)
 
     def _raw_weights(self, context: SubsampleContext) -> Any:
         if isinstance(self.weights, str):
             return WEIGHT_RULES[self.weights].weigh(context)
+        if isinstance(self.weights, ShardedValues):
+            return self.weights
         given, n_rows = np.asarray(self.weights), context.posterior.n_rows
         if given.shape != (n_rows,) or not np.issubdtype(given.dtype, np.number):
             rule = f"be numbers, one per row ({n_rows})"

@@ -4,8 +4,7 @@
     take-all:         certain rows, which are in every step, w_i = 1
 
 A row with expected count n p_i ≥ 1 can be in every step with weight one. It then adds no noise, and
-the draws go to the other rows (classical survey sampling). Taking a row out raises the expected
-counts of the other rows, so this is repeated until no further row qualifies.
+the draws go to the other rows (`rows/probabilities.py`).
 """
 
 from __future__ import annotations
@@ -32,8 +31,6 @@ NO_ROWS = np.zeros(0, np.int32)
 # Draws per loop iteration. An iteration costs almost nothing if XLA compiles the loop whole, and
 # much otherwise.
 _CHUNK, _CHUNK_OF_WHOLE_LOOP = 64, 16
-# Least share of a step's rows that are random draws, so that rows with low weight still occur.
-_LEAST_RANDOM_SHARE = 0.25
 
 
 class WithReplacement(AbstractStaticSelection):
@@ -86,7 +83,7 @@ class WithReplacement(AbstractStaticSelection):
         """A function that returns the certain rows with weight 1, and rows drawn with its words."""
         certain, n_draws = np.asarray(self.certain), self.draws
         n_certain = len(certain)
-        draw, gather = self.stream.draw_on_host(), source.gather_on_host()
+        draw, gather = self.stream.draw_on_host(source), source.gather_on_host()
 
         def batch(words: UInt32[np.ndarray, "*k n 2"]) -> Batch:
             drawn, inverse = draw(words[..., n_certain:, :])
@@ -146,28 +143,6 @@ def _spread_of_draws(terms: Float[Array, "n d"], n_certain: Int[Array, ""]) -> F
     mean = jnp.sum(terms, axis=0, where=drawn[:, None]) / m
     scale = jnp.sqrt(jnp.where(m > 1, m / (m - 1), jnp.nan))
     return jnp.where(drawn[:, None], scale * (terms - mean), 0)
-
-
-def certain_rows(probability: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """The rows that are in every step of `size` rows, and the law of the other draws.
-
-    At least two rows are random draws: the noise cannot be estimated from a single draw.
-
-    >>> certain_rows(np.array([0.6, 0.2, 0.1, 0.1]), 3)
-    (array([0]), array([0.  , 0.5 , 0.25, 0.25]))
-    """
-    by_share = int(size * (1 - _LEAST_RANDOM_SHARE) + 0.5)
-    most = max(0, min(size - 2, by_share, np.count_nonzero(probability) - 1))
-    certain, rest = np.zeros(len(probability), bool), probability / probability.sum()
-    while True:
-        room = most - certain.sum()
-        new = np.flatnonzero(rest * (size - certain.sum()) >= 1)
-        new = new[np.argsort(-rest[new], kind="stable")][:room]
-        if not len(new):
-            return np.flatnonzero(certain), rest
-        certain[new] = True
-        rest = np.where(certain, 0, probability)
-        rest = rest / rest.sum()
 
 
 def sum_of_draws(

@@ -23,12 +23,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, Float
 
 from ..anchor.anchor import Anchor, AnchorLevel
-from ..core.arrays import check_numeric
-from ..core.errors import InvalidInput, check_number
+from ..core.errors import InvalidInput
 from ..core.linear_maps import AbstractLinearMap, DenseMap
 from ..models.base import AbstractModel
 from ..models.posterior import AbstractPosterior
@@ -233,47 +231,6 @@ WEIGHT_RULES = {
     ),
     "residual": WeightRule(_from_residuals, AnchorLevel.HESSIAN, "p_i ∝ √E‖Cᵀr_i‖²"),
 }
-
-
-def probabilities(weights: ArrayLike, floor: float) -> np.ndarray:
-    """p_i = (1 − δ) w_i/Σw + δ/N, so that no importance weight 1/(N p_i) exceeds 1/δ.
-
-    **Arguments:**
-
-    - `weights`: w, one non-negative number per row.
-    - `floor`: δ, the share of uniform weights.
-
-    **Returns:** one probability per row, in float64.
-
-    **Raises:** `InvalidInput` if a weight is negative or not finite, if a weight is zero with
-    `floor=0`, or if `floor` is not in [0, 1].
-
-    >>> probabilities([1.0, 3.0], floor=0.0)
-    array([0.25, 0.75])
-    """
-    check_number("floor", floor, 0, 1)
-    raw = np.asarray(check_numeric("preferential weights", weights), np.float64)
-    if raw.ndim != 1 or not raw.size:
-        raise InvalidInput(
-            "preferential weights", "be a vector, one number per row", f"shape {raw.shape}"
-        )
-    bad = ~np.isfinite(raw) | (raw < 0)
-    if bad.any():
-        row = np.argmax(bad)
-        raise InvalidInput(
-            "preferential weights", "be finite and not negative", f"{raw[row]:g} in row {row}"
-        )
-    total = raw.sum()
-    if floor == 0 and not (raw > 0).all():
-        row = np.argmin(raw)
-        raise InvalidInput(
-            "preferential weights",
-            "be strictly positive",
-            f"p = 0 in row {row}, which would never be drawn and would bias the gradient",
-            "Pass floor=0.05 to mix in uniform weights.",
-        )
-    share = raw / total if total > 0 else np.full(len(raw), 1 / len(raw))
-    return (1 - floor) * share + floor / len(raw)
 
 
 def _gradient_norms(

@@ -37,6 +37,7 @@ from ...engine.kernel import BoundKernel
 from ...geometry import GeometryChoice
 from ...gradient import ControlVariate
 from ...models.posterior import AbstractPosterior
+from ...rows.base import RowValues
 from ...schedule import Constant, in_precision
 from ...statistics.pareto import HEAVY_TAIL
 from ...subsample import Fixed, Measured, Preferential
@@ -87,7 +88,7 @@ class _Settings(NamedTuple):
 class _WeightedRows(NamedTuple):
     """Weights and a number of rows per step, with their kernels at some step size."""
 
-    weights: np.ndarray
+    weights: RowValues
     size: int
     noise: float | None
     """Noise per coordinate that the number of rows follows; None if the number is fixed."""
@@ -268,14 +269,13 @@ class AnchoredPlanner:
         self.n_row_evals += pilot.n_row_evals
         return pilot
 
-    def _gaussian_weights(self) -> np.ndarray:
+    def _gaussian_weights(self) -> RowValues:
         """Weights from the anchor's Gaussian, widened."""
         metric = self.geometry.prepare(self.posterior, self.anchor)
         self.n_row_evals += self.posterior.n_rows
-        weights = residual_weights(self.posterior, self.anchor, self.order, metric)
-        return np.asarray(weights, np.float64)
+        return residual_weights(self.posterior, self.anchor, self.order, metric)
 
-    def _pilot_weights(self, first_weights: np.ndarray, pilot: Pilot, count: int) -> np.ndarray:
+    def _pilot_weights(self, first_weights: RowValues, pilot: Pilot, count: int) -> RowValues:
         """Weights from `count` positions of the pilot, mixed with the first weights."""
         metric = self.geometry.prepare(self.posterior, self.anchor)
         self.n_row_evals += count * self.posterior.n_rows
@@ -283,14 +283,13 @@ class AnchoredPlanner:
         visited = pilot.positions.reshape(-1, self.posterior.dim)
         chosen = visited[np.linspace(0, len(visited) - 1, count).astype(int)]
         positions = on_device(chosen, self.posterior.dtype)
-        weights = np.asarray(
-            residual_weights(self.posterior, self.anchor, self.order, metric, positions=positions),
-            np.float64,
+        weights = residual_weights(
+            self.posterior, self.anchor, self.order, metric, positions=positions
         )
         share = _FIRST_WEIGHTS_SHARE
-        return (1 - share) * _normalised(weights) + share * _normalised(first_weights)
+        return self.posterior.rows.mixture([weights, first_weights], [1 - share, share])
 
-    def _rows(self, weights: np.ndarray, size: int, noise: float | None = None) -> _WeightedRows:
+    def _rows(self, weights: RowValues, size: int, noise: float | None = None) -> _WeightedRows:
         """Prepare kernels with these weights; the number of rows follows `noise`, if given."""
         fixed = Method(
             dynamics=LeimkuhlerMatthews(),
@@ -316,9 +315,3 @@ class AnchoredPlanner:
     def _at_step(self, bound: BoundKernel, step: float) -> BoundKernel:
         schedule = in_precision(Constant(step / self.stiffness), self.posterior.dtype)
         return eqx.tree_at(lambda bound: bound.kernel.schedule, bound, schedule)
-
-
-def _normalised(weights: np.ndarray) -> np.ndarray:
-    """Return the weights scaled to sum 1; uniform weights if all are zero."""
-    total = weights.sum()
-    return weights / total if total > 0 else np.full(len(weights), 1 / len(weights))

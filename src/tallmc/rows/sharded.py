@@ -1,0 +1,389 @@
+"""Rows beyond memory: shards of a row store, read by threads or by an executor.
+
+Sums are computed shard by shard and added in float64, in the order of the shards. Their bits depend
+neither on the number of workers nor on who has read which shard.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree
+
+from ..core.arrays import aligned_empty, check_numeric, on_device
+from ..core.compiler import quickly_compiled
+from ..core.errors import InvalidInput, check_number
+from .base import AbstractRows, RowAccess, RowBlock, RowValues
+from .batch import Batch, RowDraws
+from .blocks import AbstractSubset, Blocks
+from .passes import reduce_blocks
+from .probabilities import PreferentialStream, count_certain, most_certain
+from .shard_stream import (
+    LawFiles,
+    ShardedStream,
+    drawn_from_shard,
+    largest_of_shard,
+    no_rows,
+    shard_of_draws,
+    total_of_shard,
+)
+from .shards import AbstractShards
+from .stream import AbstractStream
+from .sums import Sum
+from .values import (
+    PartFiles,
+    ShardedValues,
+    ValuesPart,
+    View,
+    ViewedFunction,
+    delete_at_exit,
+    sums_of_shard,
+)
+from .workers import Workers
+
+
+@dataclasses.dataclass(frozen=True)
+class ByName:
+    """Shows each row as a dictionary of its numbers."""
+
+    names: tuple[str, ...]
+
+    def __call__(self, lines: Any) -> dict[str, Any]:
+        return {name: lines[..., column] for column, name in enumerate(self.names)}
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardSubset(AbstractSubset):
+    """Some blocks of some shards."""
+
+    blocks: tuple[tuple[Blocks, tuple[int, ...]], ...]
+    """The division of each shard into blocks, and the numbers of the blocks to read."""
+
+    @property
+    def n_rows(self) -> int:
+        return sum(
+            place.stop - place.start
+            for blocks, numbers in self.blocks
+            for place in map(blocks.counted, numbers)
+        )
+
+
+class ShardedRows(AbstractRows):
+    """The rows of a row store. Make them with `tallmc.rows.open`.
+
+    **Arguments:**
+
+    - `shards`: where the rows come from.
+    - `view`: turns lines of a shard into the rows that a model sees.
+    - `workers`: those who read the shards.
+    """
+
+    shards: AbstractShards = eqx.field(static=True)
+    view: View = eqx.field(static=True)
+    workers: Workers = eqx.field(static=True, default=Workers())
+    access = RowAccess.STREAM
+
+    @property
+    def n_rows(self) -> int:
+        return self.shards.manifest.n_rows
+
+    @property
+    def row_shapes(self) -> PyTree[jax.ShapeDtypeStruct]:
+        manifest = self.shards.manifest
+        dtype = jax.dtypes.canonicalize_dtype(manifest.dtype)
+        line = jax.ShapeDtypeStruct((1, len(manifest.columns)), dtype)
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype),
+            jax.eval_shape(self.view, line),
+        )
+
+    @property
+    def floats_per_row(self) -> int:
+        return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.row_shapes))
+
+    def viewed(self, view: View) -> ShardedRows:
+        """The same rows, as another model sees them."""
+        return ShardedRows(self.shards, view, self.workers)
+
+    def read_by(self, workers: Workers) -> ShardedRows:
+        """The same rows, read by others."""
+        return ShardedRows(self.shards, self.view, workers)
+
+    def reduce(
+        self,
+        block_sum: Callable[..., PyTree[Array]],
+        *args: Any,
+        width: int,
+        beside: PyTree[Array] | None = None,
+        finish: Callable[..., Any] | None = None,
+        subset: AbstractSubset | None = None,
+    ) -> Any:
+        if beside is not None:
+            _refuse()
+        chosen = self.subset(1.0, width) if subset is None else subset
+        assert isinstance(chosen, ShardSubset), "`subset` makes it"
+        read = {k: blocks for k, blocks in enumerate(chosen.blocks) if blocks[1]}
+        common = (self.shards, ViewedFunction(block_sum, self.view), args)
+        parts = self.workers.each(_sum_of_shard, common, read)
+        kinds = parts[0][1]
+        exact = functools.reduce(
+            lambda total, term: jax.tree.map(np.add, total, term), (part for part, _ in parts)
+        )
+        total = Sum(*_high_and_low(exact, kinds))
+        return total if finish is None else _finished(total, args, finish)
+
+    def map(
+        self,
+        per_row: Callable[..., Array],
+        *args: Any,
+        width: int,
+        beside: PyTree[Array] | None = None,
+    ) -> ShardedValues:
+        if beside is not None:
+            _refuse()
+        return self._checked(ValuesPart(per_row, args, width))
+
+    def first_where(self, per_row: Callable[..., Array], *args: Any, width: int) -> int | None:
+        _, bad = self._summed(ValuesPart(_Minus(per_row), args, width))
+        return None if bad is None else bad[0]
+
+    def mixture(self, values: Sequence[ShardedValues], shares: Sequence[float]) -> ShardedValues:
+        mixed = [
+            value.scaled(share / value.total)
+            for value, share in zip(values, shares, strict=True)
+            if value.total > 0
+        ]
+        return functools.reduce(ShardedValues.plus, mixed) if mixed else values[0]
+
+    def take(self, indices: Int[Array, "*k"]) -> RowBlock:
+        _refuse()
+
+    def stream(self, probability: Float[np.ndarray, " N"] | None, dtype: Any) -> AbstractStream:
+        if probability is not None:
+            return self.preferential_stream(
+                probability, floor=0.0, certain_of=None, dtype=dtype
+            ).stream
+        counts = tuple(shard.n_rows / self.n_rows for shard in self.shards.manifest.shards)
+        return ShardedStream(None, 0.0, self.n_rows, no_rows(), counts, dtype)
+
+    def preferential_stream(
+        self, weights: RowValues, *, floor: float, certain_of: int | None, dtype: Any
+    ) -> PreferentialStream:
+        check_number("floor", floor, 0, 1)
+        values = weights if isinstance(weights, ShardedValues) else self._given(weights)
+        stream = ShardedStream(values, floor, self.n_rows, no_rows(), (), dtype)
+        numbers = dict.fromkeys(range(self.n_shards))
+        totals = self.workers.each(total_of_shard, self._law(stream), numbers)
+        certain = np.zeros(0, np.int64)
+        if certain_of is not None and (most := min(most_certain(certain_of), self.n_rows - 1)):
+            found = self.workers.each(
+                largest_of_shard, self._law(stream), dict.fromkeys(numbers, most)
+            )
+            rows, q = (np.concatenate(parts) for parts in zip(*found, strict=True))
+            order = np.lexsort((rows, -q))[:most]
+            count = count_certain(q[order], math.fsum(totals), certain_of)
+            certain = np.sort(rows[order[:count]])
+            stream = dataclasses.replace(stream, excluded=jnp.asarray(certain, jnp.int32))
+            changed = dict.fromkeys(np.unique(self._shard_of(certain)).tolist())
+            new = self.workers.each(total_of_shard, self._law(stream), changed)
+            for number, total in zip(changed, new, strict=True):
+                totals[number] = total
+        return PreferentialStream(dataclasses.replace(stream, totals=tuple(totals)), certain)
+
+    def gather(self, draws: RowDraws) -> Batch:
+        _refuse()
+
+    @property
+    def on_host(self) -> bool:
+        return True
+
+    def drawn(self, stream: ShardedStream, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Row numbers and 1/p of draws with these random words, of shape (..., 2)."""
+        shard, below = shard_of_draws(words.reshape(-1, 2), stream.totals)
+        indices, inverse = np.empty(len(shard), np.int64), np.empty(len(shard), stream.dtype)
+        places = _places(shard)
+        found = self.workers.each(
+            drawn_from_shard, self._law(stream), {k: below[at] for k, at in places.items()}
+        )
+        whole = math.fsum(stream.totals)
+        for (number, at), (lines, q) in zip(places.items(), found, strict=True):
+            indices[at], inverse[at] = lines + self.starts[number], whole / q
+        shape = words.shape[:-1]
+        return indices.reshape(shape), inverse.reshape(shape)
+
+    def gather_on_host(self) -> Callable[[np.ndarray, np.ndarray], Batch]:
+        def gather(indices: np.ndarray, weights: np.ndarray) -> Batch:
+            rows = jax.tree.map(
+                lambda leaf: aligned_empty((indices.size, *leaf.shape), leaf.dtype),
+                self.row_shapes,
+            )
+            flat = indices.ravel()
+            wanted = {
+                number: (at, *np.unique(flat[at] - self.starts[number], return_inverse=True))
+                for number, at in _places(self._shard_of(flat)).items()
+            }
+            found = self.workers.each(
+                _lines_of_shard, self.shards, {k: lines for k, (_, lines, _) in wanted.items()}
+            )
+            for (at, _, place), lines in zip(wanted.values(), found, strict=True):
+                jax.tree.map(
+                    lambda out, leaf, at=at, place=place: out.__setitem__(at, leaf[place]),
+                    rows,
+                    self.view(lines),
+                )
+            shaped = jax.tree.map(lambda leaf: leaf.reshape(*indices.shape, *leaf.shape[1:]), rows)
+            return Batch(shaped, weights, indices.astype(np.int32))
+
+        return gather
+
+    def complete(self, batch: Batch) -> Batch:
+        return batch
+
+    def subset(self, share: float, width: int) -> ShardSubset:
+        blocks = [Blocks.of(shard.n_rows, width) for shard in self.shards.manifest.shards]
+        if share >= 1:
+            return ShardSubset(tuple((of, tuple(range(of.count))) for of in blocks))
+        whole = [(k, n) for k, of in enumerate(blocks) for n in range(of.n_rows // of.size)]
+        order = np.random.default_rng(0).permutation(len(whole))
+        chosen = sorted(whole[k] for k in order[: max(1, round(share * len(whole)))])
+        by_shard = {
+            k: tuple(n for _, n in of) for k, of in itertools.groupby(chosen, lambda c: c[0])
+        }
+        return ShardSubset(tuple((of, by_shard.get(k, ())) for k, of in enumerate(blocks)))
+
+    @property
+    def n_shards(self) -> int:
+        """The number of shards."""
+        return len(self.shards.manifest.shards)
+
+    @property
+    def starts(self) -> Int[np.ndarray, " shards"]:
+        """The number of the first row of each shard."""
+        return np.array(self.shards.manifest.starts)
+
+    def read_values(self, values: ShardedValues) -> Float[np.ndarray, " N"]:
+        """The values of all rows, as one array."""
+        parts = [
+            part.factor
+            * np.concatenate(
+                self.workers.each(
+                    _values_of_shard,
+                    PartFiles(self.shards, self.view, part),
+                    dict.fromkeys(range(self.n_shards)),
+                )
+            ).astype(np.float64)
+            for part in values.parts
+        ]
+        return np.sum(parts, axis=0)
+
+    def _checked(self, part: ValuesPart) -> ShardedValues:
+        """Compute one value per row, none of them negative or infinite."""
+        summed, bad = self._summed(part)
+        if bad is not None:
+            row, value = bad
+            rule = "be finite and not negative"
+            raise InvalidInput("preferential weights", rule, f"{value:g} in row {row}")
+        return ShardedValues((summed,))
+
+    def _summed(self, part: ValuesPart) -> tuple[ValuesPart, tuple[int, float] | None]:
+        """The part with its sums, and the first row with a negative or infinite value."""
+        files = PartFiles(self.shards, self.view, part)
+        delete_at_exit(files.folder)
+        found = self.workers.each(sums_of_shard, files, dict.fromkeys(range(self.n_shards)))
+        totals = tuple(total for total, _, _ in found)
+        bad = next(
+            (
+                (int(first) + line, value)
+                for first, (_, line, value) in zip(self.starts, found, strict=True)
+                if line is not None
+            ),
+            None,
+        )
+        return dataclasses.replace(part, totals=totals), bad
+
+    def _given(self, weights: Any) -> ShardedValues:
+        """Weights of the user, as values of this row store."""
+        given = np.asarray(check_numeric("preferential weights", weights))
+        if given.shape != (self.n_rows,):
+            rule = f"be a vector, one number per row ({self.n_rows})"
+            raise InvalidInput("preferential weights", rule, f"shape {given.shape}")
+        return self._checked(ValuesPart(None, (), 1, given=on_device(given, float)))
+
+    def _law(self, stream: ShardedStream) -> LawFiles:
+        return LawFiles(
+            self.shards,
+            self.view,
+            stream.values,
+            stream.floor,
+            stream.n_rows,
+            np.asarray(stream.excluded, np.int64),
+            self.starts,
+        )
+
+    def _shard_of(self, indices: np.ndarray) -> np.ndarray:
+        return np.searchsorted(self.starts, indices, side="right") - 1
+
+
+def _refuse() -> NoReturn:
+    raise AssertionError("rows of a row store are not read by number inside a step")
+
+
+def _places(shard: np.ndarray) -> dict[int, np.ndarray]:
+    """For each shard that occurs, the places where it occurs."""
+    order = np.argsort(shard.astype(np.uint16), kind="stable")
+    numbers, starts = np.unique(shard[order], return_index=True)
+    return dict(zip(numbers.tolist(), np.split(order, starts[1:]), strict=True))
+
+
+def _sum_of_shard(
+    common: Any, number: int, blocks: tuple[Blocks, Sequence[int]]
+) -> tuple[Any, Any]:
+    """The sum over some blocks of one shard, in float64, and the kinds of its numbers."""
+    shards, block_sum, args = common
+    division, numbers = blocks
+    array = shards.array(number)
+    total = reduce_blocks(division.reader(array), division, numbers, block_sum, args, None)
+    return total.float64(), jax.tree.map(lambda leaf: leaf.dtype, total.high)
+
+
+def _lines_of_shard(shards: AbstractShards, number: int, lines: np.ndarray) -> np.ndarray:
+    return shards.lines(number, lines)
+
+
+def _values_of_shard(files: PartFiles, number: int, _: Any) -> np.ndarray:
+    return files.of_shard(number)
+
+
+def _high_and_low(exact: PyTree[np.ndarray], kinds: PyTree[Any]) -> tuple[Any, Any]:
+    """A sum in float64 as a rounded sum and its rounding error."""
+    high = jax.tree.map(lambda value, kind: np.asarray(value, kind), exact, kinds)
+    low = jax.tree.map(
+        lambda value, rounded: np.asarray(value - rounded.astype(np.float64), rounded.dtype),
+        exact,
+        high,
+    )
+    return jax.device_put((high, low))
+
+
+@quickly_compiled
+def _finished(total: Sum, args: tuple[Any, ...], finish: Callable[..., Any]) -> Any:
+    return finish(total, *args)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Minus:
+    """Minus one where a function of rows is true: `sums_of_shard` finds the first such row."""
+
+    function: Callable[..., Array]
+
+    def __call__(self, rows: RowBlock, *args: Any) -> Float[Array, " n"]:
+        return -self.function(rows, *args).astype(jnp.float32)

@@ -1,0 +1,157 @@
+"""One number per row of a row store, kept in files beside the rows.
+
+The numbers are a weighted sum of parts. A part is a function of the rows: its files can be deleted
+at any time, and are computed again, to the same bits, when they are needed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import io
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..core.files import replaced
+from .blocks import Blocks
+from .passes import map_blocks
+from .shards import AbstractShards
+
+View = Callable[[Any], Any]
+"""Turns lines of a shard, an array with one column per number, into the rows of a model."""
+
+_FOLDER = "numbers"
+
+
+class ValuesPart(eqx.Module):
+    """`factor · function(rows, *args)`, or `factor · given`."""
+
+    function: Callable[..., Any] | None = eqx.field(static=True)
+    args: tuple[Any, ...]
+    width: int = eqx.field(static=True)
+    """Floats that the function needs per row."""
+    totals: tuple[float, ...] = eqx.field(static=True, default=())
+    """The sum of the function over each shard."""
+    factor: float = eqx.field(static=True, default=1.0)
+    given: Float[Array, " N"] | None = None
+    """Numbers of the user."""
+
+    @property
+    def total(self) -> float:
+        """Sum over all rows, with the factor."""
+        return self.factor * float(np.sum(self.totals))
+
+
+class ShardedValues(eqx.Module):
+    """One number per row: the sum of some parts."""
+
+    parts: tuple[ValuesPart, ...]
+
+    @property
+    def total(self) -> float:
+        """Sum over all rows."""
+        return float(sum(part.total for part in self.parts))
+
+    def scaled(self, factor: float) -> ShardedValues:
+        """The numbers, multiplied by a factor."""
+        return ShardedValues(
+            tuple(dataclasses.replace(part, factor=factor * part.factor) for part in self.parts)
+        )
+
+    def plus(self, other: ShardedValues) -> ShardedValues:
+        """The sum of two numbers per row."""
+        return ShardedValues((*self.parts, *other.parts))
+
+
+@dataclasses.dataclass(frozen=True)
+class PartFiles:
+    """The files of one part, for the workers that read and write them."""
+
+    shards: AbstractShards
+    view: View
+    part: ValuesPart
+
+    @functools.cached_property
+    def folder(self) -> Path:
+        """The folder of this part. Its name identifies the function, its arguments and the rows."""
+        bare = dataclasses.replace(self.part, factor=1.0, totals=())
+        arrays = jax.tree.map(lambda leaf: np.asarray(leaf) if eqx.is_array(leaf) else leaf, bare)
+        content = cloudpickle.dumps((self.shards.manifest.digest, self.view, arrays))
+        return self.shards.folder / _FOLDER / hashlib.sha256(content).hexdigest()[:24]
+
+    def of_shard(self, number: int) -> np.ndarray:
+        """The numbers of one shard, without the factor."""
+        if self.part.given is not None:
+            first = self.shards.manifest.starts[number]
+            return np.asarray(self.part.given)[
+                first : first + self.shards.manifest.shards[number].n_rows
+            ]
+        path = self.folder / f"{number:06d}.npy"
+        if path.is_file():
+            with contextlib.suppress(ValueError, OSError):
+                found = np.load(path, allow_pickle=False)
+                if found.shape == (self.shards.manifest.shards[number].n_rows,):
+                    return found
+        values = self._computed(number)
+        self._keep(path, values)
+        return values
+
+    def _computed(self, number: int) -> np.ndarray:
+        array = self.shards.array(number)
+        blocks = Blocks.of(len(array), self.part.width)
+        assert self.part.function is not None
+        function = ViewedFunction(self.part.function, self.view)
+        return np.asarray(map_blocks(blocks.reader(array), blocks, function, self.part.args))
+
+    def _keep(self, path: Path, values: np.ndarray) -> None:
+        buffer = io.BytesIO()
+        np.save(buffer, values, allow_pickle=False)
+        # Without room or permission to keep them, the numbers are computed again when needed.
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replaced(path.parent, path.name) as file:
+                file.write(buffer.getbuffer())
+
+
+@dataclasses.dataclass(frozen=True)
+class ViewedFunction:
+    """A function of rows, as a function of lines of a shard."""
+
+    function: Callable[..., Any]
+    view: View
+
+    def __call__(self, lines: Any, *args: Any) -> Any:
+        return self.function(self.view(lines), *args)
+
+
+def sums_of_shard(files: PartFiles, number: int, _: Any) -> tuple[float, int | None, float]:
+    """The sum over one shard; the first line whose number is negative or not finite; the number."""
+    values = files.of_shard(number)
+    bad = ~np.isfinite(values) | (values < 0)
+    line = int(np.argmax(bad)) if bad.any() else None
+    return float(np.sum(values, dtype=np.float64)), line, float(values[line or 0])
+
+
+_made_here: set[Path] = set()
+
+
+def delete_at_exit(folder: Path) -> None:
+    """Delete this folder when the process ends."""
+    _made_here.add(folder)
+
+
+@atexit.register
+def _delete_folders() -> None:
+    for folder in _made_here:
+        shutil.rmtree(folder, ignore_errors=True)
