@@ -7,8 +7,9 @@ from concurrent.futures import Executor
 from pathlib import Path
 
 from .manifest import Manifest
-from .sharded import ByName, ShardedRows
+from .sharded import ShardedRows
 from .shards import NpyShards
+from .view import ByName
 from .workers import Workers
 
 

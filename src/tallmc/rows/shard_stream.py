@@ -22,7 +22,8 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from .batch import RowDraws
 from .shards import AbstractShards
 from .stream import AbstractStream
-from .values import PartFiles, ShardedValues, View
+from .values import PartFiles, ShardedValues
+from .view import View
 
 
 class ShardedStream(AbstractStream):

@@ -43,22 +43,11 @@ from .values import (
     PartFiles,
     ShardedValues,
     ValuesPart,
-    View,
-    ViewedFunction,
     delete_at_exit,
     sums_of_shard,
 )
+from .view import View, Viewed
 from .workers import Workers
-
-
-@dataclasses.dataclass(frozen=True)
-class ByName:
-    """Shows each row as a dictionary of its numbers."""
-
-    names: tuple[str, ...]
-
-    def __call__(self, lines: Any) -> dict[str, Any]:
-        return {name: lines[..., column] for column, name in enumerate(self.names)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +121,7 @@ class ShardedRows(AbstractRows):
         chosen = self.subset(1.0, width) if subset is None else subset
         assert isinstance(chosen, ShardSubset), "`subset` makes it"
         read = {k: blocks for k, blocks in enumerate(chosen.blocks) if blocks[1]}
-        common = (self.shards, ViewedFunction(block_sum, self.view), args)
+        common = (self.shards, Viewed(block_sum, self.view), args)
         parts = self.workers.each(_sum_of_shard, common, read)
         kinds = parts[0][1]
         exact = functools.reduce(
@@ -350,8 +339,8 @@ def _sum_of_shard(
     """The sum over some blocks of one shard, in float64, and the kinds of its numbers."""
     shards, block_sum, args = common
     division, numbers = blocks
-    array = shards.array(number)
-    total = reduce_blocks(division.reader(array), division, numbers, block_sum, args, None)
+    read = division.reader(shards.array(number))
+    total = reduce_blocks(read, division, numbers, block_sum, args, None)
     return total.float64(), jax.tree.map(lambda leaf: leaf.dtype, total.high)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import dataclasses
 import functools
 import mmap
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,6 +15,8 @@ import numpy as np
 
 from ..core.files import sum_of
 from .manifest import Manifest, RowStoreError
+
+_SHARDS_AHEAD = 2
 
 
 class AbstractShards(abc.ABC):
@@ -55,6 +59,7 @@ class NpyShards(AbstractShards):
         return Path(self.path)
 
     def array(self, number: int) -> np.ndarray:
+        self._read_ahead(number + 1)
         return self._mapped(number, mmap.MADV_SEQUENTIAL)
 
     def lines(self, number: int, lines: np.ndarray) -> np.ndarray:
@@ -80,6 +85,12 @@ class NpyShards(AbstractShards):
     def __reduce__(self) -> tuple[type, tuple[str]]:
         return NpyShards, (self.path,)
 
+    def _read_ahead(self, first: int) -> None:
+        """Have the system read some shards from the disk while others are computed with."""
+        for shard in self.manifest.shards[first : first + _SHARDS_AHEAD]:
+            with contextlib.suppress(OSError), open(self.folder / shard.name, "rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+
     def _mapped(self, number: int, advice: int) -> np.ndarray:
         shard = self.manifest.shards[number]
         expected = (shard.n_rows, len(self.manifest.columns)), self.manifest.dtype
@@ -91,4 +102,4 @@ class NpyShards(AbstractShards):
             found = f"{array.shape} {array.dtype.name}"
             raise RowStoreError(self.folder, f"have {expected} in {shard.name}", found)
         array._mmap.madvise(advice)
-        return array
+        return np.asarray(array)

@@ -27,9 +27,7 @@ from ..core.files import replaced
 from .blocks import Blocks
 from .passes import map_blocks
 from .shards import AbstractShards
-
-View = Callable[[Any], Any]
-"""Turns lines of a shard, an array with one column per number, into the rows of a model."""
+from .view import View, Viewed
 
 _FOLDER = "numbers"
 
@@ -111,7 +109,7 @@ class PartFiles:
         array = self.shards.array(number)
         blocks = Blocks.of(len(array), self.part.width)
         assert self.part.function is not None
-        function = ViewedFunction(self.part.function, self.view)
+        function = Viewed(self.part.function, self.view)
         return np.asarray(map_blocks(blocks.reader(array), blocks, function, self.part.args))
 
     def _keep(self, path: Path, values: np.ndarray) -> None:
@@ -122,17 +120,6 @@ class PartFiles:
             path.parent.mkdir(parents=True, exist_ok=True)
             with replaced(path.parent, path.name) as file:
                 file.write(buffer.getbuffer())
-
-
-@dataclasses.dataclass(frozen=True)
-class ViewedFunction:
-    """A function of rows, as a function of lines of a shard."""
-
-    function: Callable[..., Any]
-    view: View
-
-    def __call__(self, lines: Any, *args: Any) -> Any:
-        return self.function(self.view(lines), *args)
 
 
 def sums_of_shard(files: PartFiles, number: int, _: Any) -> tuple[float, int | None, float]:
