@@ -21,7 +21,7 @@ from tallmc.engine.run import Run, chain_keys
 from tallmc.engine.supply import block_steps
 from tallmc.gradient import ControlVariate
 from tallmc.subsample import Measured, Preferential
-from tallmc.subsample.measured import NoiseMeasurement
+from tallmc.subsample.measured_selection import NoiseMeasurement
 from tallmc.subsample.selection import Memory
 from test_unbiased import z_of_moments
 

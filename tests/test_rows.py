@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import tallmc
-from problems import DYNAMICS, GRADIENTS, SIZES, SUBSAMPLES, design, logistic
+from problems import DYNAMICS, GRADIENTS, SIZES, SUBSAMPLES, design
 from tallmc.anchor.passes import CountedPasses
 from tallmc.models.base import block_potential_and_gradient
 from tallmc.models.posterior import _row_lipschitz
-from tallmc.rows import AbstractRows, ResidentRows, RowAccess, RowDraws
+from tallmc.rows import ResidentRows, RowAccess
 from tallmc.rows import passes as _passes
 from tallmc.rows.blocks import block_rows
 
@@ -128,107 +128,6 @@ def test_a_stream_can_be_entered_anywhere():
     whole, key = stream.draw(jax.random.key(1), (100,)), jax.random.key(1)
     part = stream.draw(key, (10,), 37)
     np.testing.assert_array_equal(part.indices, whole.indices[37:47])
-
-
-class StreamedRows(AbstractRows):
-    """Rows without `take`, a stand-in for rows that are not in memory."""
-
-    inner: ResidentRows
-    access = RowAccess.STREAM
-
-    @property
-    def n_rows(self):
-        return self.inner.n_rows
-
-    @property
-    def row_shapes(self):
-        return self.inner.row_shapes
-
-    @property
-    def floats_per_row(self):
-        return self.inner.floats_per_row
-
-    def reduce(self, *args, **options):
-        return self.inner.reduce(*args, **options)
-
-    def map(self, *args, **options):
-        return self.inner.map(*args, **options)
-
-    def take(self, indices):
-        raise AssertionError("these rows cannot be taken by number")
-
-    def first_where(self, *args, **options):
-        return self.inner.first_where(*args, **options)
-
-    def mixture(self, values, shares):
-        return self.inner.mixture(values, shares)
-
-    def preferential_stream(self, weights, **options):
-        return self.inner.preferential_stream(weights, **options)
-
-    def stream(self, probability, dtype):
-        return self.inner.stream(probability, dtype)
-
-    @property
-    def on_host(self):
-        return self.inner.on_host
-
-    def gather(self, draws: RowDraws):
-        return self.inner.gather(draws)
-
-    def gather_on_host(self):
-        return self.inner.gather_on_host()
-
-    def complete(self, batch):
-        return batch
-
-    def subset(self, share, width):
-        return self.inner.subset(share, width)
-
-
-def streamed(n_rows=400):
-    posterior = logistic(n_rows, dim=2)
-    return eqx.tree_at(lambda p: p.rows, posterior, StreamedRows(posterior.rows))
-
-
-STREAM_ALONE = {
-    "sgld": tallmc.sgld(1e-3, size=4),
-    "sgld_cv_ps": tallmc.sgld_cv_ps(1e-3, size=4),
-    "sghmc_cv_ps": tallmc.sghmc_cv_ps(1e-2, size=4, friction=2.0),
-    "svrg_ld": tallmc.svrg_ld(1e-3, size=4, every=5),
-    "measured": tallmc.Method(
-        gradient=tallmc.gradient.ControlVariate(2),
-        subsample=tallmc.subsample.Preferential("residual"),
-        size=tallmc.subsample.Measured(4, noise=1e-6, max_size=20),
-        step_size=1e-3,
-    ),
-}
-
-
-@pytest.mark.parametrize("name", STREAM_ALONE)
-def test_methods_with_fixed_weights_need_streams_alone(name):
-    method = STREAM_ALONE[name]
-    assert method.row_access is RowAccess.STREAM
-    options = {"chains": 2, "draws": 20, "burn_in": 0, "seed": 3}
-    resident = tallmc.sample(logistic(400, dim=2), method, **options).positions
-    np.testing.assert_array_equal(tallmc.sample(streamed(), method, **options).positions, resident)
-
-
-NEED_TAKE = {
-    "saga_ld": tallmc.saga_ld(1e-3, size=4),
-    "bandit": tallmc.Method(subsample=tallmc.subsample.Bandit(), size=4, step_size=1e-3),
-    "ewsg": tallmc.ewsg(1e-3, size=4, friction=1.0),
-    "optimal": tallmc.Method(subsample=tallmc.subsample.Optimal(), size=4, step_size=1e-3),
-    "mala": tallmc.mala(1e-3),
-    "flymc": tallmc.flymc(1e-3),
-    "without-replacement": tallmc.sgld(1e-3, size=4, replace=False),
-}
-
-
-@pytest.mark.parametrize("name", NEED_TAKE)
-def test_methods_that_need_rows_by_number_are_refused_other_rows(name):
-    with pytest.raises(tallmc.InvalidInput, match=r"must have rows in memory.*StreamedRows"):
-        tallmc.sample(streamed(), NEED_TAKE[name], draws=5)
 
 
 def test_every_part_says_how_it_reads_rows():

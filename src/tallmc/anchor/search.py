@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Float
 
 from ..models.posterior import AbstractPosterior
+from ..rows.base import RowAccess
 from .advice import not_finite
 from .optimisers import LBFGS, Adam, Newton
 from .optimisers.base import SearchEnd
@@ -85,8 +86,11 @@ def _further_ends(
     spread = np.maximum(np.abs(init), 1.0)
     noise = np.random.default_rng(0).normal(size=(_PERTURBED_STARTS, posterior.dim))
     starts = [init, *(init + spread * noise)]
+    in_memory = posterior.rows.access >= RowAccess.TAKE
     ends = [
         np.asarray(Adam(seed=seed).search(passes, jnp.asarray(start, posterior.dtype)), np.float64)
+        if in_memory
+        else LBFGS().search(passes, start).position
         for seed, start in enumerate(starts)
     ]
     best = min(ends, key=lambda end: _potential(passes, end))

@@ -23,6 +23,7 @@ from ..store.reader import OpenStore, open_store
 from ..store.setup import restored
 from ..store.writer import continuing
 from .execute import execute
+from .few_rows import with_few_rows_in_memory
 from .listeners import Listeners
 
 
@@ -68,6 +69,7 @@ def resume(
     (4, 100, 1)
     """
     check_posterior(posterior)
+    posterior = with_few_rows_in_memory(posterior)
     opened = open_store(store)
     stored = opened.setup.content
     if not same_posterior(fingerprint(posterior), stored["posterior"]):

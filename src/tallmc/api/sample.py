@@ -28,6 +28,7 @@ from ..results.draws import Draws
 from ..store.folder import Folder, as_folder
 from ..store.writer import recording, reserving
 from .execute import execute
+from .few_rows import with_few_rows_in_memory
 from .listeners import Listeners
 
 _MOST_STEPS = 2**31 - 1
@@ -108,6 +109,7 @@ def sample(
     (2, 500, 2)
     """
     check_posterior(posterior)
+    posterior = with_few_rows_in_memory(posterior)
     method = Automatic() if method is None else method
     if not isinstance(method, AbstractMethod):
         example = "Call it with its settings, for example tallmc.sgld(step_size=1e-4, size=32)."

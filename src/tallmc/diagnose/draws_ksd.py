@@ -20,7 +20,7 @@ from jaxtyping import ArrayLike, Float
 from ..core.arrays import check_numeric
 from ..core.errors import InvalidInput, check_int
 from ..gradient.simple import SimpleGradient
-from ..models.posterior import AbstractPosterior
+from ..models.posterior import AbstractPosterior, check_in_memory
 from ..results.draws import Draws
 from ..subsample.replacement import WithReplacement
 from .gradients import exact_gradients, stochastic_gradients
@@ -96,6 +96,7 @@ def draws_ksd(
     if size is None:
         gradients = exact_gradients(posterior, positions)
     else:
+        check_in_memory(posterior, "estimated gradients read rows by number", "Leave size out.")
         selection = WithReplacement(stream=posterior.rows.stream(None, posterior.dtype), size=size)
         gradient = SimpleGradient(posterior.model)
         gradients = stochastic_gradients(gradient, selection, posterior.rows, positions, seed)

@@ -6,6 +6,7 @@ Exact gradients of many positions share a pass over the rows.
 from __future__ import annotations
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -13,10 +14,10 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from ..core.random import new_key
 from ..gradient.base import AbstractGradient
+from ..gradient.row_sums import block_gradient_sums
 from ..models.posterior import AbstractPosterior
 from ..rows.base import AbstractRows
 from ..rows.batch import RowDraws
-from ..rows.sums import Sum
 from ..subsample.selection import AbstractStaticSelection
 
 _POSITIONS_PER_PASS = 64
@@ -39,7 +40,18 @@ def exact_gradients(posterior: AbstractPosterior, positions: ArrayLike) -> Float
     array([[-4.],
            [ 0.]])
     """
-    return _exact(posterior, jnp.asarray(positions, posterior.dtype)).float64()
+    thetas = np.asarray(positions, posterior.dtype)
+    gradients = []
+    for first in range(0, len(thetas), _POSITIONS_PER_PASS):
+        some = thetas[first : first + _POSITIONS_PER_PASS]
+        # Another number of positions would compile another program.
+        padded = jnp.asarray(np.resize(some, (_POSITIONS_PER_PASS, posterior.dim)))
+        total = posterior.rows.reduce(
+            block_gradient_sums, posterior.model, padded, width=posterior.width
+        )
+        gradients.append(total.float64()[: len(some)])
+    prior = jax.vmap(posterior.model.prior_gradient)(jnp.asarray(thetas))
+    return np.concatenate(gradients) + np.asarray(prior, np.float64)
 
 
 def stochastic_gradients(
@@ -52,15 +64,6 @@ def stochastic_gradients(
     """Estimates of ∇f at each of `positions` (K, d); each uses its own rows from `selection`."""
     thetas = jnp.asarray(positions, gradient.model.dtype)
     return np.asarray(_stochastic(gradient, selection, source, thetas, new_key(seed)), np.float64)
-
-
-@eqx.filter_jit
-def _exact(posterior: AbstractPosterior, positions: Float[Array, "K d"]) -> Sum:
-    def at_position(position: Float[Array, " d"]) -> Sum:
-        return posterior.model.potential_and_gradient(position, posterior.rows)
-
-    total = lax.map(at_position, positions, batch_size=_POSITIONS_PER_PASS)
-    return Sum(total.high[1], total.low[1])
 
 
 @eqx.filter_jit

@@ -129,7 +129,7 @@ def _checked_positions(positions: ArrayLike, posterior: AbstractPosterior) -> Fl
 
 def _checked_rows(rows: PyTree[ArrayLike], posterior: AbstractPosterior) -> ResidentRows:
     """The held-out rows as arrays, in the structure of the posterior's data."""
-    own = posterior.data
+    own = posterior.rows.row_shapes
     try:
         given = Observations(*rows) if isinstance(own, Observations) else rows
         columns = jax.tree.map(
@@ -141,8 +141,8 @@ def _checked_rows(rows: PyTree[ArrayLike], posterior: AbstractPosterior) -> Resi
         raise InvalidInput(
             "rows", "have the structure of the posterior's data", str(error)
         ) from None
-    shapes, own_shapes = ([leaf.shape for leaf in jax.tree.leaves(tree)] for tree in (columns, own))
-    lengths, row_shapes = {shape[:1] for shape in shapes}, [shape[1:] for shape in own_shapes]
+    shapes, row_shapes = ([leaf.shape for leaf in jax.tree.leaves(tree)] for tree in (columns, own))
+    lengths = {shape[:1] for shape in shapes}
     if [shape[1:] for shape in shapes] != row_shapes or len(lengths) != 1 or lengths <= {(), (0,)}:
         raise InvalidInput(
             "rows",

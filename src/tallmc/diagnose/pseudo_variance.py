@@ -27,6 +27,7 @@ from ..core.errors import InvalidInput, check_int
 from ..core.linear_maps import AbstractLinearMap, IdentityMap
 from ..core.random import new_key
 from ..engine.kernel import BoundKernel, Kernel
+from ..models.posterior import check_in_memory
 from ..rows.base import AbstractRows, RowBlock
 from ..rows.stream import AbstractStream
 from ..rows.sums import split_sum
@@ -163,6 +164,7 @@ def _checked(
             "kernel", "come from a prepared method with a gradient", type(kernel).__name__, cure
         )
     posterior = kernel.posterior
+    check_in_memory(posterior, "1/p of every row is needed at once", "Use a part of the rows.")
     theta = jnp.asarray(position, posterior.dtype)
     if theta.shape != (posterior.dim,) or not bool(jnp.all(jnp.isfinite(theta))):
         raise InvalidInput(

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import jax
 import numpy as np
 
-from ..rows.batch import Batch
 from .kernel import Drawn, Gathered
 
 _FLOATS_PER_VISIT = 2**26
@@ -34,7 +34,7 @@ class RowsAhead:
     def __init__(
         self,
         draw: Callable[[int, int], Drawn],
-        gather: Callable[[np.ndarray], Batch],
+        gather: Callable[[Any], Any],
         n_groups: int,
         floats_per_block: int,
     ):
@@ -75,7 +75,10 @@ class RowsAhead:
     def _visit(self, numbers: range) -> dict[tuple[int, int], Gathered]:
         places = [(group, number) for number in numbers for group in range(self._n_groups)]
         drawn = [self._draw(*place) for place in places]
-        words = np.stack([np.asarray(each.selection) for each in drawn])
+        words = jax.tree.map(
+            lambda *of_blocks: np.stack([np.asarray(of_block) for of_block in of_blocks]),
+            *(each.selection for each in drawn),
+        )
         batch = self._gather(words)
         return {
             place: Gathered(jax.tree.map(lambda leaf, k=k: leaf[k], batch), drawn[k].noise)

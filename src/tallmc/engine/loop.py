@@ -145,11 +145,7 @@ def advance(
         state, recorded = carry
         step = number * block + k
         step_supply = jax.tree.map(
-            lambda leaf, whole: lax.dynamic_index_in_dim(leaf, k, keepdims=False).reshape(
-                whole.shape[1:]
-            ),
-            folded,
-            supply,
+            lambda leaf, whole: _of_step(leaf, k).reshape(whole.shape[1:]), folded, supply
         )
         chains, outcome, failed_at, stats = chain_step(
             kernel, source, state.chains, state.outcome, state.failed_at, step_supply, step, record
@@ -239,6 +235,11 @@ def _stats(stepped: KernelStep, record: Record | None) -> dict[str, Array]:
 
 def _all_finite(chain: Any) -> Array:
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(chain)]))
+
+
+def _of_step(leaf: Array, k: Array) -> Array:
+    """The part of step k of a block. An array of length 1 is the same for all steps."""
+    return leaf[0] if leaf.shape[0] == 1 else lax.dynamic_index_in_dim(leaf, k, keepdims=False)
 
 
 def _write(buffer: Array, value: Array, slot: Array) -> Array:

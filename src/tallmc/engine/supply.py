@@ -28,6 +28,7 @@ from ..core.random import folded_on_host
 from ..dynamics.base import AbstractDynamics
 from ..rows.absent import AbsentRows
 from ..rows.base import AbstractRows, RowAccess
+from ..subsample.measured_selection import MeasuredSelection
 from ..subsample.replacement import WithReplacement
 from .ahead import RowsAhead
 from .kernel import AbstractKernel, Drawn, Gathered, Kernel
@@ -78,7 +79,7 @@ class Supply:
         self.source_of_steps = AbsentRows() if self._host_rows else source
         """The rows that a step reads besides its supply."""
         self._drawing, self._static = split((self.stepper, chain_axes))
-        self._floats_per_step = kernel.rows_ahead * kernel.model.width(source)
+        self._floats_per_step = self.stepper.rows_ahead * kernel.model.width(source)
         self._on_cpu = jax.default_backend() == "cpu"
         self._ahead: RowsAhead | None = None
         if self._host_rows:
@@ -123,7 +124,8 @@ class Supply:
 
     def _gathered(self, drawn: Drawn) -> Drawn | Gathered:
         if self._host_rows:
-            return Gathered(self._gather_on_host(np.asarray(drawn.selection)), drawn.noise)
+            words = jax.tree.map(np.asarray, drawn.selection)
+            return Gathered(self._gather_on_host(words), drawn.noise)
         leaves = jax.tree.leaves(drawn)
         floats = (leaves[0].shape[1] if leaves else 1) * self.steps * self._floats_per_step
         fits = self._on_cpu and 0 < floats <= _GATHER_FLOATS
@@ -132,15 +134,23 @@ class Supply:
 
 def _reads_on_host(kernel: AbstractKernel, source: AbstractRows) -> bool:
     """Whether NumPy can gather all rows of a step before the step."""
-    independent = isinstance(kernel, Kernel) and isinstance(kernel.selection, WithReplacement)
-    return independent and source.on_host
+    if not isinstance(kernel, Kernel):
+        return False
+    in_memory = source.access >= RowAccess.TAKE
+    # Steps read a reserve of rows in memory themselves: few of its rows are ever used.
+    kinds = WithReplacement if in_memory else WithReplacement | MeasuredSelection
+    return isinstance(kernel.selection, kinds) and source.on_host
 
 
 def _stepper(kernel: AbstractKernel, host_rows: bool) -> AbstractKernel:
     """The kernel with a selection that does not depend on the number of certain rows."""
-    if not isinstance(kernel, Kernel) or not isinstance(kernel.selection, WithReplacement):
+    if not isinstance(kernel, Kernel):
         return kernel
-    selection = kernel.selection.supplied() if host_rows else kernel.selection.padded()
+    selection = kernel.selection
+    if host_rows:
+        selection = selection.supplied()  # type: ignore[attr-defined]
+    elif isinstance(selection, WithReplacement):
+        selection = selection.padded()
     return eqx.tree_at(lambda k: k.selection, kernel, selection)
 
 

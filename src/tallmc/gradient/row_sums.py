@@ -15,15 +15,18 @@ def row_gradient_sums(
     model: AbstractModel, positions: Float[Array, "chains d"], source: AbstractRows
 ) -> Float[Array, "chains d"]:
     """Σ ∇f_i(θ) at each position, without the prior."""
-    return source.reduce(_block_sums, model, positions, width=model.width(source), finish=_rounded)
+    return source.reduce(
+        block_gradient_sums, model, positions, width=model.width(source), finish=_rounded
+    )
 
 
-def _block_sums(
+def block_gradient_sums(
     rows: RowBlock,
     counted: Bool[Array, " n"],
     model: AbstractModel,
     positions: Float[Array, "chains d"],
 ) -> Float[Array, "chains d"]:
+    """Σ ∇f_i(θ) over a block of rows, at each position."""
     batch = Batch(rows, counted.astype(model.dtype))
     return jax.vmap(lambda position: model.sum_remainders(0, position, position, batch))(positions)
 

@@ -16,7 +16,7 @@ from ..engine.kernel import Kernel
 from ..engine.run import Run
 from ..statistics.moments import moments
 from ..statistics.pareto import pareto_k
-from ..subsample.measured import MeasuredSelection
+from ..subsample.measured_selection import MeasuredSelection
 from ..subsample.replacement import WithReplacement
 from .visited_noise import visited_noise
 

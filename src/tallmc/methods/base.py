@@ -8,10 +8,9 @@ from typing import NamedTuple
 from jaxtyping import Array, Float
 
 from ..anchor.anchor import Anchor, AnchorLevel, check_anchor, laplace
-from ..core.errors import InvalidInput
 from ..dynamics.base import Curvature, Suggestion
 from ..engine.kernel import BoundKernel
-from ..models.posterior import AbstractPosterior, check_posterior
+from ..models.posterior import AbstractPosterior, check_in_memory, check_posterior
 from ..rows.base import RowAccess
 from .account import Account
 
@@ -121,7 +120,8 @@ def prepare_anchor(
 def check_row_access(method: AbstractMethod, posterior: AbstractPosterior) -> None:
     """Raise if the method reads rows in a way that the posterior's rows do not allow."""
     if method.row_access > posterior.rows.access:
-        rule = "have rows in memory: the method reads rows by number, or all rows, inside its steps"
-        kind = type(posterior.rows).__name__
-        cure = "Choose a method with fixed weights, such as sgld_cv_ps(...), or the default method."
-        raise InvalidInput("posterior", rule, kind, cure)
+        check_in_memory(
+            posterior,
+            "the method reads rows by number, or all rows, inside its steps",
+            "Choose a method with fixed weights, such as sgld_cv_ps(...), or the default method.",
+        )

@@ -7,24 +7,25 @@ stationary covariance of H⁻¹ + X to first order in ε, where X solves HX + XH
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Key, PRNGKeyArray
+from jaxtyping import Array, Float, Int
 
 from ..anchor.anchor import Anchor
+from ..core.compiler import quickly_compiled
 from ..core.random import new_key, standard_normal
-from ..engine.kernel import BoundKernel, Kernel
+from ..engine.kernel import AbstractKernel, BoundKernel, Drawn, Gathered, Kernel
 from ..engine.run import chain_keys
+from ..engine.supply import Supply
 from ..rows.base import AbstractRows
 from ..subsample.selection import Memory
 
 _POSITIONS = 8
 _BATCHES = 64  # per position
-_FLOATS_AT_ONCE = 2**22
 _NOISE_PURPOSE = 3  # separates the keys from those of the run
 
 
@@ -51,45 +52,44 @@ def gradient_noise(bound: BoundKernel, anchor: Anchor, seed: int = 0) -> Gradien
     )
     here, elsewhere = anchor.position + jnp.einsum("ij,pkj->pki", anchor.factor, normal)
     memory = kernel.start_memory(elsewhere, rows)
-    keys = chain_keys(seed, _POSITIONS, _NOISE_PURPOSE)
-    at_once = max(1, _FLOATS_AT_ONCE // max(1, kernel.most_rows * kernel.model.width(rows)))
-    gradients, touched = jax.tree.map(
-        np.asarray, _estimates(kernel, rows, keys, here, memory, min(at_once, _BATCHES))
-    )
-    errors = np.asarray(gradients, np.float64)
-    errors = (errors - errors.mean(axis=1, keepdims=True)).reshape(-1, errors.shape[2])
-    covariance = errors.T @ errors / (_POSITIONS * (_BATCHES - 1))
+    supply = Supply(kernel, rows, [chain_keys(seed, _POSITIONS, _NOISE_PURPOSE)])
+    steps = min(supply.steps, _BATCHES)
+    n_blocks = -(-_BATCHES // steps)
+    gradients, touched = [], 0
+    for number in range(n_blocks):
+        supply.prepare(number, n_blocks)
+        made = jax.tree.map(lambda leaf: leaf[:steps], supply.block(0, number))
+        found, n_rows = _estimates(supply.stepper, supply.source_of_steps, made, here, memory)
+        gradients.append(np.asarray(found, np.float64))
+        touched += int(np.asarray(n_rows).sum())
+    errors = np.concatenate(gradients)
+    batches = len(errors)
+    errors = (errors - errors.mean(axis=0)).reshape(-1, errors.shape[2])
+    covariance = errors.T @ errors / (_POSITIONS * (batches - 1))
     passes = int(kernel.passes_before(np.asarray(1)))
-    n_row_evals = int(touched.sum()) + _POSITIONS * passes * rows.n_rows
-    return GradientNoise(covariance, n_row_evals)
+    return GradientNoise(covariance, touched + _POSITIONS * passes * rows.n_rows)
 
 
-@eqx.filter_jit
+@quickly_compiled
 def _estimates(
-    kernel: Kernel,
+    kernel: AbstractKernel,
     source: AbstractRows,
-    keys: Key[Array, " k"],
+    supply: Drawn | Gathered,
     positions: Float[Array, "k d"],
     memory: Memory,
-    at_once: int,
-) -> tuple[Float[Array, "k batches d"], Array]:
+) -> tuple[Float[Array, "batches k d"], Int[Array, "batches k"]]:
     """Gradient estimates from independent batches at each position, and the rows they touched."""
+    assert isinstance(kernel, Kernel), "the kernel of a composition"
 
-    def at_position(of_position: tuple[Array, Array, Memory]) -> tuple[Array, Array]:
-        key, position, learned = of_position
+    def at_position(
+        made: Any, position: Float[Array, " d"], learned: Memory
+    ) -> tuple[Float[Array, " d"], Int[Array, ""]]:
+        gathered = made if isinstance(made, Gathered) else kernel.gather(made, source)
+        known = Memory(learned.gradient, kernel.selection.start(gathered.selection), learned.noise)
+        estimate = kernel.estimate(position, gathered.selection, source, known)
+        return estimate.gradient, jnp.asarray(estimate.n_rows)
 
-        def of_batch(key: PRNGKeyArray) -> tuple[Array, Array]:
-            drawn = jax.tree.map(lambda leaf: leaf[0], kernel.draw(key, 1))
-            gathered = kernel.gather(drawn, source)
-            known = Memory(
-                learned.gradient, kernel.selection.start(gathered.selection), learned.noise
-            )
-            estimate = kernel.estimate(position, gathered.selection, source, known)
-            return estimate.gradient, jnp.asarray(estimate.n_rows)
-
-        return lax.map(of_batch, jax.random.split(key, _BATCHES), batch_size=at_once)
-
-    return lax.map(at_position, (keys, positions, memory))
+    return lax.map(lambda made: jax.vmap(at_position)(made, positions, memory), supply)
 
 
 def inflation_rate(

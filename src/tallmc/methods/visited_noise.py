@@ -23,7 +23,7 @@ from ..engine.run import chain_keys
 from ..engine.supply import Supply
 from ..rows.base import AbstractRows
 from ..rows.batch import Batch
-from ..subsample.replacement import PaddedReplacement, SuppliedRows
+from ..subsample.replacement import PaddedReplacement, SuppliedRows, alternating_signs
 
 _NOISE_PURPOSE = 4  # separates the keys from those of chains
 _POSITIONS = 1024
@@ -85,12 +85,15 @@ def _noise_of_block(
 ) -> tuple[Float[Array, "steps chains"], Float[Array, " d"]]:
     """‖Cᵀδ‖² of every position, and the sum over positions of (CCᵀδ)_j²."""
     assert isinstance(kernel, Kernel), "the kernel of a composition"
+    assert isinstance(kernel.selection, SuppliedRows | PaddedReplacement), "drawn with replacement"
+    n_certain = kernel.selection.n_certain
     geometry: AbstractLinearMap = kernel.dynamics.geometry  # type: ignore[attr-defined]
 
     def of_chain(supply: Any, position: Float[Array, " d"]) -> Float[Array, " d"]:
         gathered = supply if isinstance(supply, Gathered) else kernel.gather(supply, source)
         batch: Batch = gathered.selection
-        signed = batch.with_weights(batch.weights * _signs(kernel, batch.n_rows))
+        signs = alternating_signs(batch.n_rows, n_certain, kernel.rest.dtype)
+        signed = batch.with_weights(batch.weights * signs)
         return geometry.pull(kernel.gradient.residual_sum(position, signed, None))
 
     def of_step(
@@ -104,18 +107,3 @@ def _noise_of_block(
         of_step, jnp.zeros(positions.shape[2], positions.dtype), (supply, positions)
     )
     return norms, total
-
-
-def _signs(kernel: Kernel, n_rows: int) -> Float[Array, " n"]:
-    """±1 in turn for the draws, 0 for certain rows.
-
-    With an odd number of draws the last sign is 0, and the others are scaled up.
-    """
-    selection = kernel.selection
-    assert isinstance(selection, SuppliedRows | PaddedReplacement), "rows drawn with replacement"
-    n_certain = selection.n_certain
-    number = jnp.arange(n_rows) - n_certain
-    draws = n_rows - n_certain
-    paired = draws - draws % 2
-    signs = jnp.where((number >= 0) & (number < paired), 1 - 2 * (number % 2), 0)
-    return signs * jnp.sqrt(draws / jnp.maximum(paired, 1)).astype(kernel.rest.dtype)

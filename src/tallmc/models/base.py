@@ -58,7 +58,7 @@ class AbstractModel(eqx.Module):
         """∇f₀(θ)."""
         return jax.grad(self.prior_potential)(position)
 
-    def potential_and_gradient(self, position: Float[Array, " d"], source: AbstractRows) -> Sum:
+    def potential_and_gradient(self, position: Float[Any, " d"], source: AbstractRows) -> Sum:
         """(f(θ), ∇f(θ)) in one pass over all rows. XLA drops the one not used."""
         return source.reduce(
             block_potential_and_gradient,
@@ -68,7 +68,7 @@ class AbstractModel(eqx.Module):
             finish=add_prior,
         )
 
-    def full_hessian(self, position: Float[Array, " d"], source: AbstractRows) -> Sum:
+    def full_hessian(self, position: Float[Any, " d"], source: AbstractRows) -> Sum:
         """∇²f(θ) in one pass over all rows."""
         return source.reduce(
             block_hessian_of,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import equinox as eqx
 import jax
@@ -15,7 +15,7 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 from ..core.arrays import check_numeric
 from ..core.errors import InvalidInput
 from ..core.layout import Layout, layout_of
-from ..rows.base import AbstractRows, RowBlock
+from ..rows.base import AbstractRows, RowAccess, RowBlock, RowValues
 from ..rows.resident import ResidentRows, resident
 from .base import AbstractModel
 from .densities import Batched, DensityModel, PerRow, check_per_row, check_scalar
@@ -66,6 +66,11 @@ class AbstractPosterior(eqx.Module):
         """Floats that a pass needs per row."""
         return self.model.width(self.rows)
 
+    def in_memory(self) -> Self:
+        """The same posterior with its rows in memory."""
+        rows = self.rows
+        return eqx.tree_at(lambda p: p.rows, self, rows.in_memory(), is_leaf=lambda p: p is rows)
+
     @property
     def data(self) -> PyTree[Array]:
         """The arrays of the rows; raises `AttributeError` unless the rows are in memory."""
@@ -73,20 +78,20 @@ class AbstractPosterior(eqx.Module):
             raise AttributeError(f"{type(self.rows).__name__} are not arrays in memory")
         return self.rows.columns
 
-    def potential(self, position: Float[Array, " d"]) -> Float[Array, ""]:
+    def potential(self, position: Float[Any, " d"]) -> Float[Array, ""]:
         """f(θ), minus the log posterior density, up to a constant."""
         return self.model.potential_and_gradient(position, self.rows).rounded()[0]
 
-    def gradient(self, position: Float[Array, " d"]) -> Float[Array, " d"]:
+    def gradient(self, position: Float[Any, " d"]) -> Float[Array, " d"]:
         """∇f(θ), exact, in one pass over all rows."""
         return self.model.potential_and_gradient(position, self.rows).rounded()[1]
 
-    def hessian(self, position: Float[Array, " d"]) -> Float[Array, "d d"]:
+    def hessian(self, position: Float[Any, " d"]) -> Float[Array, "d d"]:
         """∇²f(θ), exact, in one pass over all rows."""
         return self.model.full_hessian(position, self.rows).rounded()
 
     @abc.abstractmethod
-    def lipschitz(self) -> Float[Array, " N"]:
+    def lipschitz(self) -> RowValues:
         """L_i per row, with ‖∇f_i(θ) − ∇f_i(θ')‖ ≤ L_i ‖θ − θ'‖ (putcha-2023, Assumption 1)."""
 
 
@@ -96,7 +101,7 @@ class ModelPosterior(AbstractPosterior):
     model: AbstractModel
     rows: AbstractRows
 
-    def lipschitz(self) -> Float[Array, " N"]:
+    def lipschitz(self) -> RowValues:
         return self.rows.map(_row_lipschitz, self.model, width=self.width)
 
 
@@ -172,7 +177,7 @@ class Posterior(AbstractPosterior):
             )
         check_scalar("log_prior(params)", "For a flat prior return 0.0.", log_prior, params)
 
-    def lipschitz(self) -> Float[Array, " N"]:
+    def lipschitz(self) -> RowValues:
         if self.lipschitz_constants is not None:
             return self.lipschitz_constants
         return self.rows.map(_row_lipschitz, self.model, width=self.width)
@@ -183,6 +188,13 @@ def check_posterior(posterior: Any) -> None:
     if not isinstance(posterior, AbstractPosterior):
         cure = "See tallmc.Posterior and tallmc.models."
         raise InvalidInput("posterior", "be a tallmc posterior", type(posterior).__name__, cure)
+
+
+def check_in_memory(posterior: AbstractPosterior, what: str, cure: str) -> None:
+    """Raise unless the rows of the posterior are in memory, which `what` needs."""
+    if posterior.rows.access < RowAccess.TAKE:
+        rule = f"have rows in memory: {what}"
+        raise InvalidInput("posterior", rule, type(posterior.rows).__name__, cure)
 
 
 def _row_lipschitz(rows: RowBlock, model: AbstractModel) -> Float[Array, " n"]:

@@ -33,7 +33,7 @@ from ..dynamics.accept import potential_drop
 from ..geometry import Dense, Identity
 from ..methods.account import Account
 from ..methods.base import prepare_anchor
-from ..models.posterior import AbstractPosterior
+from ..models.posterior import AbstractPosterior, check_in_memory
 from ..results.draws import Draws, Timing
 from ..results.findings import findings
 from ..rows.sums import Sum
@@ -72,6 +72,7 @@ def nuts(
     (2, 50, 1)
     """
     chains = check_int("chains", chains, 1)
+    check_in_memory(posterior, "each leapfrog step uses all rows", "Compare on a part of the rows.")
     draws = check_int("draws", draws, 1)
     cure = "Warm-up adapts the step size and the mass matrix."
     warmup = check_int("warmup", warmup, 20, cure=cure)

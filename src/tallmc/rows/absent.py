@@ -32,6 +32,9 @@ class AbsentRows(AbstractRows):
     def on_host(self) -> bool:
         _refuse()
 
+    def in_memory(self) -> NoReturn:
+        _refuse()
+
     def reduce(self, *args: Any, **options: Any) -> NoReturn:
         _refuse()
 

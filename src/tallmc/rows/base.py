@@ -73,6 +73,10 @@ class AbstractRows(eqx.Module):
         """How many numbers one row has."""
 
     @abc.abstractmethod
+    def in_memory(self) -> AbstractRows:
+        """The same rows as arrays in memory."""
+
+    @abc.abstractmethod
     def reduce(
         self,
         block_sum: Callable[..., PyTree[Array]],

@@ -67,6 +67,9 @@ class ResidentRows(AbstractRows):
     def floats_per_row(self) -> int:
         return sum(math.prod(column.shape[1:]) for column in jax.tree.leaves(self.columns))
 
+    def in_memory(self) -> ResidentRows:
+        return self
+
     def reduce(
         self,
         block_sum: Callable[..., PyTree[Array]],

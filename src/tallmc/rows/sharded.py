@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from ..core.arrays import aligned_empty, check_numeric, on_device
+from ..core.arrays import aligned_empty, check_numeric, on_device, to_device
 from ..core.compiler import quickly_compiled
 from ..core.errors import InvalidInput, check_number
 from .base import AbstractRows, RowAccess, RowBlock, RowValues
@@ -27,6 +27,7 @@ from .batch import Batch, RowDraws
 from .blocks import AbstractSubset, Blocks
 from .passes import reduce_blocks
 from .probabilities import PreferentialStream, count_certain, most_certain
+from .resident import ResidentRows
 from .shard_stream import (
     LawFiles,
     ShardedStream,
@@ -74,6 +75,9 @@ class ShardedRows(AbstractRows):
     - `shards`: where the rows come from.
     - `view`: turns lines of a shard into the rows that a model sees.
     - `workers`: those who read the shards.
+
+    >>> ShardedRows.access.name
+    'STREAM'
     """
 
     shards: AbstractShards = eqx.field(static=True)
@@ -99,6 +103,11 @@ class ShardedRows(AbstractRows):
     def floats_per_row(self) -> int:
         return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.row_shapes))
 
+    @property
+    def identity(self) -> str:
+        """Identifies the rows and the view, not where they are stored or who reads them."""
+        return f"{self.shards.manifest.digest} {self.view!r}"
+
     def viewed(self, view: View) -> ShardedRows:
         """The same rows, as another model sees them."""
         return ShardedRows(self.shards, view, self.workers)
@@ -106,6 +115,10 @@ class ShardedRows(AbstractRows):
     def read_by(self, workers: Workers) -> ShardedRows:
         """The same rows, read by others."""
         return ShardedRows(self.shards, self.view, workers)
+
+    def in_memory(self) -> ResidentRows:
+        lines = np.concatenate([self.shards.array(number) for number in range(self.n_shards)])
+        return ResidentRows(jax.tree.map(lambda leaf: to_device("rows", leaf), self.view(lines)))
 
     def reduce(
         self,
@@ -169,6 +182,9 @@ class ShardedRows(AbstractRows):
     ) -> PreferentialStream:
         check_number("floor", floor, 0, 1)
         values = weights if isinstance(weights, ShardedValues) else self._given(weights)
+        if not values.parts:
+            cure = "Prepare the method anew, without the weights of a stored run."
+            raise InvalidInput("weights", "belong to these rows", "none", cure)
         stream = ShardedStream(values, floor, self.n_rows, no_rows(), (), dtype)
         numbers = dict.fromkeys(range(self.n_shards))
         totals = self.workers.each(total_of_shard, self._law(stream), numbers)

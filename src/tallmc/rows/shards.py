@@ -96,7 +96,7 @@ class NpyShards(AbstractShards):
         expected = (shard.n_rows, len(self.manifest.columns)), self.manifest.dtype
         try:
             array = np.load(self.folder / shard.name, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, EOFError) as error:
             raise RowStoreError(self.folder, f"have {shard.name}", str(error)) from None
         if (array.shape, array.dtype.name) != expected or not array.flags.c_contiguous:
             found = f"{array.shape} {array.dtype.name}"

@@ -37,6 +37,7 @@ class RowStoreWriter:
     - `response`: the name of the response, if there is one.
     - `source`: JSON that identifies what is written. An unfinished store is continued only if it
       was begun with the same columns and source.
+    - `shard_rows`: rows of each shard but the last; by default as many as 64 MiB hold.
 
     **Raises:** `RowStoreError` if the folder holds anything else.
 
@@ -54,11 +55,12 @@ class RowStoreWriter:
         dtype: str = "float32",
         response: str | None = None,
         source: Any = None,
+        shard_rows: int | None = None,
     ):
         self.folder, self.columns, self.dtype = folder, tuple(columns), dtype
         self.response, self._shards = response, list[ShardFile]()
         self._begun = _as_json([self.to_manifest().to_json(), source])
-        self._size = rows_per_shard(len(self.columns), dtype)
+        self._size = shard_rows or rows_per_shard(len(self.columns), dtype)
         self._waiting = np.empty((self._size, len(self.columns)), dtype)
         self._filled = 0
         if folder.exists() and any(folder.iterdir()):

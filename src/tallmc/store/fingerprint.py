@@ -1,7 +1,7 @@
 """Identify a posterior and the environment of a run.
 
-Data are compared by their bytes, models with functions also by their potential, and software by its
-version.
+Data in memory are compared by their bytes, row stores by the digest of their manifest, models with
+functions also by their potential, and software by its version.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from .._version import __version__
 from ..core.compiler import loops_are_whole
 from ..core.pytrees import named_leaves
 from ..models.posterior import AbstractPosterior
+from ..rows.sharded import ShardedRows
 
 _POTENTIAL_TOLERANCE = 1e-4
 
@@ -32,7 +33,12 @@ def fingerprint(posterior: AbstractPosterior) -> dict[str, Any]:
     header = f"{type(model).__name__} {kinds} {model.layout.names} {model.layout.shapes}"
     digest = hashlib.sha256(header.encode())
     settings = {name: value for name, value in vars(posterior).items() if name != "rows"}
-    for path, leaf in named_leaves((settings, posterior.data)).items():
+    if isinstance(posterior.rows, ShardedRows):
+        digest.update(posterior.rows.identity.encode())
+        contents: Any = settings
+    else:
+        contents = (settings, posterior.data)
+    for path, leaf in named_leaves(contents).items():
         values = np.ascontiguousarray(leaf)
         digest.update(f"{path} {values.dtype} {values.shape}".encode())
         digest.update(values.data if values.size else b"")
@@ -65,6 +71,7 @@ def environment() -> dict[str, str]:
         "tallmc": __version__,
         "jax": jax.__version__,
         "jaxlib": jaxlib.__version__,
+        "numpy": np.__version__,
         "machine": platform.machine(),
         "processors": str(os.cpu_count()),
         "device": f"{device.platform} {device.device_kind}",

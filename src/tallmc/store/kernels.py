@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable, Mapping
+from types import FunctionType
 from typing import Any
 
 import equinox as eqx
@@ -30,6 +32,7 @@ from .methods import NotSerialisable
 
 _SCALARS = (bool, int, float, str, type(None))
 _PREPARED_AGAIN = "prepared_again"
+_PACKAGE = __package__.split(".")[0]
 
 
 def encode_kernel(
@@ -67,6 +70,8 @@ def encode_kernel(
             return {"part": type(value).__name__, "fields": fields}
         if id(value) in functions:
             return {"function": functions[id(value)]}
+        if _library_function(name := _name_of(value)) is value:
+            return {"library_function": name}
         raise NotSerialisable(f"a {type(value).__name__}")
 
     try:
@@ -118,6 +123,8 @@ def decode_kernel(
                 return tuple(map(decode, value))
             case "function":
                 return functions[value]
+            case "library_function":
+                return _library_function(value)
         raise ValueError(f"a field has the unknown kind {kind!r}")
 
     kernel = decode(content)
@@ -150,6 +157,18 @@ def _functions_with_paths(value: Any, path: str) -> list[tuple[str, Any]]:
     return [(path, value)] if callable(value) else []
 
 
+def _name_of(value: Any) -> str:
+    return f"{getattr(value, '__module__', '')}:{getattr(value, '__name__', '')}"
+
+
+def _library_function(name: str) -> Any:
+    """A function of this package by its name; None if there is no such function."""
+    place, _, function = str(name).partition(":")
+    module = sys.modules.get(place) if place.startswith(f"{_PACKAGE}.") else None
+    found = vars(module).get(function) if module is not None else None
+    return found if isinstance(found, FunctionType) and found.__module__ == place else None
+
+
 @functools.cache
 def _library_modules() -> dict[str, type[eqx.Module]]:
     """The library's own modules, by name."""
@@ -158,6 +177,6 @@ def _library_modules() -> dict[str, type[eqx.Module]]:
     while waiting:
         for kind in waiting.pop().__subclasses__():
             waiting.append(kind)
-            if kind.__module__.startswith(f"{__package__.split('.')[0]}."):
+            if kind.__module__.startswith(f"{_PACKAGE}."):
                 found[kind.__name__] = kind
     return found

@@ -19,8 +19,11 @@ from ..methods.automatic import Automatic
 from ..methods.base import AbstractMethod
 from ..methods.firefly import FlyMC
 from ..methods.method import Method
+from ..rows.values import ShardedValues
 
 _SCALARS = (bool, int, float, str, type(None))
+_WEIGHTS_BESIDE_ROWS = {"weights": "beside the rows"}
+"""Weights of a row store. The kernel of the run knows how to compute them; the method does not."""
 
 
 class NotSerialisable(Exception):
@@ -40,6 +43,8 @@ def encode_method(method: AbstractMethod) -> tuple[Any, dict[str, np.ndarray]]:
             value = value.item()
         if isinstance(value, _SCALARS):
             return value
+        if isinstance(value, ShardedValues):
+            return _WEIGHTS_BESIDE_ROWS
         if _library_parts().get(type(value).__name__) is type(value):
             fields = {
                 field.name: encode(getattr(value, field.name))
@@ -67,6 +72,8 @@ def decode_method(content: Any, arrays: Mapping[str, np.ndarray]) -> AbstractMet
             return content
         if not isinstance(content, dict):
             raise ValueError("a setting is not a part, array, number or text")
+        if content == _WEIGHTS_BESIDE_ROWS:
+            return ShardedValues(())
         if set(content) == {"array"}:
             return arrays[content["array"]]
         part = _library_parts().get(str(content.get("part")))

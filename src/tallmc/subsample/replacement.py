@@ -135,6 +135,17 @@ class PaddedReplacement(AbstractStaticSelection):
         return _spread_of_draws(terms, self.n_certain)
 
 
+def alternating_signs(size: int, n_certain: Any, dtype: Any) -> Float[Array, " n"]:
+    """±1 in turn for the draws, 0 for the certain rows, which come first in a batch of `size` rows.
+
+    With an odd number of draws the last sign is 0, and the others are scaled up.
+    """
+    number, draws = jnp.arange(size) - n_certain, size - n_certain
+    paired = draws - draws % 2
+    signs = jnp.where((number >= 0) & (number < paired), 1 - 2 * (number % 2), 0)
+    return signs * jnp.sqrt(draws / jnp.maximum(paired, 1)).astype(dtype)
+
+
 def _spread_of_draws(terms: Float[Array, "n d"], n_certain: Int[Array, ""]) -> Float[Array, "n d"]:
     """√(m/(m − 1)) (t_i − t̄) of the m terms that are not certain; zero for the certain ones."""
     size = terms.shape[0]

@@ -30,13 +30,13 @@ from ..core.errors import InvalidInput
 from ..core.linear_maps import AbstractLinearMap, DenseMap
 from ..models.base import AbstractModel
 from ..models.posterior import AbstractPosterior
-from ..rows.base import RowBlock
+from ..rows.base import RowBlock, RowValues
 from .base import SubsampleContext
 
 _WIDTH = 1.5  # standard deviation of θ for "residual", in posterior standard deviations
 
 
-def gradient_weights(posterior: AbstractPosterior, anchor: Anchor) -> Float[Array, " N"]:
+def gradient_weights(posterior: AbstractPosterior, anchor: Anchor) -> RowValues:
     """‖∇f_i(θ̂)‖, eq. 11.
 
     **Arguments:**
@@ -59,7 +59,7 @@ def gradient_weights(posterior: AbstractPosterior, anchor: Anchor) -> Float[Arra
     return _per_row(posterior, _gradient_norms, anchor.position)
 
 
-def curvature_weights(posterior: AbstractPosterior, anchor: Anchor) -> Float[Array, " N"]:
+def curvature_weights(posterior: AbstractPosterior, anchor: Anchor) -> RowValues:
     """√tr(∇²f_i(θ̂) Σ̂ ∇²f_i(θ̂)ᵀ), eq. 16, without a d×d matrix per row.
 
     **Arguments:**
@@ -89,7 +89,7 @@ def curvature_weights(posterior: AbstractPosterior, anchor: Anchor) -> Float[Arr
     return _per_row(posterior, _curvature_norms, anchor.position, anchor.factor)
 
 
-def frobenius_weights(posterior: AbstractPosterior, anchor: Anchor) -> Float[Array, " N"]:
+def frobenius_weights(posterior: AbstractPosterior, anchor: Anchor) -> RowValues:
     """‖∇²f_i(θ̂)‖_F, eq. 16 with Σ̂ ∝ I.
 
     These weights suit a centre from which the chain has walked equally far in all directions.
@@ -114,7 +114,7 @@ def frobenius_weights(posterior: AbstractPosterior, anchor: Anchor) -> Float[Arr
     return _per_row(posterior, _curvature_norms, anchor.position, identity)
 
 
-def lipschitz_weights(posterior: AbstractPosterior) -> Float[Array, " N"]:
+def lipschitz_weights(posterior: AbstractPosterior) -> RowValues:
     """L_i, the Lipschitz constants of the rows' gradients.
 
     **Arguments:**
@@ -139,7 +139,7 @@ def residual_weights(
     metric: AbstractLinearMap,
     *,
     positions: Float[Array, "k d"] | None = None,
-) -> Float[Array, " N"]:
+) -> RowValues:
     """√E‖Cᵀr_i(θ)‖² for control variates.
 
     **Arguments:**
@@ -178,9 +178,7 @@ def residual_weights(
     return _per_row(posterior, _residual_norms, order, anchor.position, spread, metric)
 
 
-def _per_row(
-    posterior: AbstractPosterior, norms: Callable[..., Array], *args: Any
-) -> Float[Array, " N"]:
+def _per_row(posterior: AbstractPosterior, norms: Callable[..., Array], *args: Any) -> RowValues:
     return posterior.rows.map(norms, posterior.model, *args, width=posterior.width)
 
 
@@ -192,25 +190,25 @@ def _check_anchor(anchor: Anchor) -> None:
 class WeightRule(NamedTuple):
     """A named rule for weights."""
 
-    weigh: Callable[[SubsampleContext], Float[Array, " N"]]
+    weigh: Callable[[SubsampleContext], RowValues]
     needs: AnchorLevel
     """What must be known about the posterior."""
     equation: str
 
 
 def _from_anchor(
-    weigh: Callable[[AbstractPosterior, Anchor], Float[Array, " N"]],
-) -> Callable[[SubsampleContext], Float[Array, " N"]]:
+    weigh: Callable[[AbstractPosterior, Anchor], RowValues],
+) -> Callable[[SubsampleContext], RowValues]:
     """`weigh` as a function of the context."""
 
-    def from_context(context: SubsampleContext) -> Float[Array, " N"]:
+    def from_context(context: SubsampleContext) -> RowValues:
         assert context.anchor is not None, "a method that needs an anchor is prepared with one"
         return weigh(context.posterior, context.anchor)
 
     return from_context
 
 
-def _from_residuals(context: SubsampleContext) -> Float[Array, " N"]:
+def _from_residuals(context: SubsampleContext) -> RowValues:
     order = context.order
     if order is None:
         rule = (

@@ -25,7 +25,7 @@ from ..core.errors import InvalidInput, PreparationError, check_int
 from ..engine.kernel import BoundKernel
 from ..methods.base import prepare_anchor
 from ..methods.method import Method
-from ..models.posterior import AbstractPosterior, check_posterior
+from ..models.posterior import AbstractPosterior, check_in_memory, check_posterior
 from ..schedule import as_schedule, in_precision
 from ..subsample.size import Adaptive
 from .budget import Budget
@@ -153,6 +153,9 @@ def tune(
     0.1
     """
     check_posterior(posterior)
+    check_in_memory(
+        posterior, "candidates run side by side", "The default method tunes itself; use sample()."
+    )
     methods = _candidates(method, factors, sizes)
     if not isinstance(budget, Budget):
         raise InvalidInput(

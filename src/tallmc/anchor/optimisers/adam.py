@@ -12,7 +12,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from ...core.errors import check_int, check_number
-from ...models.posterior import AbstractPosterior
+from ...models.posterior import AbstractPosterior, check_in_memory
 from ...rows.batch import Batch
 from ..passes import CountedPasses
 from .base import AbstractOptimiser
@@ -54,6 +54,7 @@ class Adam(AbstractOptimiser):
     def search(self, passes: CountedPasses, start: Float[Array, " d"]) -> Float[Array, " d"]:
         """The last iterate of a search from `start`."""
         posterior = passes.posterior
+        check_in_memory(posterior, "Adam reads rows by number", "Use Newton() or LBFGS().")
         passes.n_row_evals += self.steps * self.size
         step_size = jnp.asarray(self.step_size, posterior.dtype)
         return _adam(posterior, start, step_size, self.steps, self.size, jax.random.key(self.seed))

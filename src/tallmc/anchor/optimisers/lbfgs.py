@@ -1,4 +1,4 @@
-"""Limited-memory BFGS on all rows, from optax."""
+"""Limited-memory BFGS on all rows, from optax; from SciPy for rows that are not in memory."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 
 from ...core.errors import PreparationError, check_int, check_number
 from ...models.posterior import AbstractPosterior
+from ...rows.base import RowAccess
 from ..advice import how_to_help_a_search
 from ..passes import CountedPasses
 from .base import AbstractOptimiser, SearchEnd
@@ -58,6 +59,8 @@ class LBFGS(AbstractOptimiser):
     def search(self, passes: CountedPasses, start: Float[np.ndarray, " d"]) -> SearchEnd:
         """Search from `start`."""
         posterior = passes.posterior
+        if posterior.rows.access < RowAccess.TAKE:
+            return self._search_by_host(passes, start)
         position, steps, evaluations = _lbfgs(
             posterior,
             jnp.asarray(start, posterior.dtype),
@@ -71,6 +74,20 @@ class LBFGS(AbstractOptimiser):
         elif int(steps) == self.max_steps:
             problem = f"L-BFGS stopped after {self.max_steps} steps, before the mode."
         return SearchEnd(np.asarray(position, np.float64), problem)
+
+    def _search_by_host(self, passes: CountedPasses, start: Float[np.ndarray, " d"]) -> SearchEnd:
+        """Search with passes that the host drives, for rows that are not in memory."""
+        from scipy.optimize import minimize
+
+        _, gradient = passes.value_and_gradient(start)
+        wanted = self.tolerance * float(np.abs(gradient).max())
+        options = {"maxiter": self.max_steps, "gtol": wanted, "ftol": 1e-12}
+        end = minimize(
+            passes.value_and_gradient, start, jac=True, method="L-BFGS-B", options=options
+        )
+        stopped = end.nit >= self.max_steps
+        problem = f"L-BFGS stopped after {self.max_steps} steps, before the mode."
+        return SearchEnd(np.asarray(end.x, np.float64), problem if stopped else None)
 
 
 @eqx.filter_jit

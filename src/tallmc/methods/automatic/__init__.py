@@ -1,5 +1,5 @@
 """A method that chooses its parts and settings: the default of `sample(posterior)`."""
 
-from .method import Automatic
+from .method import FEW_ROWS, Automatic
 
-__all__ = ["Automatic"]
+__all__ = ["FEW_ROWS", "Automatic"]

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -35,6 +34,7 @@ from ...geometry import Dense, Diagonal
 from ...models.base import AbstractModel
 from ...models.posterior import AbstractPosterior
 from ...rows.base import RowAccess, RowBlock
+from ...rows.batch import Batch
 from ...rows.sums import Sum
 from ..account import ErrorBudget
 from ..base import AbstractMethod, PreparedMethod, RunDefaults, prepare_anchor
@@ -45,7 +45,8 @@ from .modes import find_modes, in_one_mode
 from .unanchored import unanchored_plan
 
 _CHAINS = 8  # or more, if the device runs more chains at once
-_FEW_ROWS = 5_000
+FEW_ROWS = 5_000
+"""Up to this number, every step uses all rows."""
 _MOST_DENSE = 2_000
 _POWER_ITERATIONS = 20
 # All rows in every step are affordable if 8 chains of 5,000 steps read at most so many numbers. Two
@@ -118,7 +119,7 @@ class Automatic(AbstractMethod):
         except PreparationError as error:
             return _without_gaussian(posterior, budget, str(error), seed)
         assert found is not None
-        few = posterior.n_rows <= _FEW_ROWS
+        few = posterior.n_rows <= FEW_ROWS
         why = (f"{posterior.n_rows:,} rows are few: every step uses all of them",) if few else ()
         modes, rows_of_search = find_modes(posterior, found, seed)
         if few or (modes is not None and exact_is_affordable(posterior)):
@@ -147,6 +148,11 @@ def _anchored_or_exact(planner: AnchoredPlanner) -> PreparedMethod:
     affordable = exact_is_affordable(planner.posterior)
     if plan is not None and not (affordable and planner.why_not):
         return plan
+    if planner.posterior.rows.access < RowAccess.TAKE:
+        raise PreparationError(
+            f"{planner.why_not}, and rows that are not in memory cannot all be in every step. "
+            "Choose a method and its settings, or fit a part of the rows in memory."
+        )
     why = f"{planner.why_not}: {_ALL_ROWS}"
     exact = exact_plan(
         planner.posterior, planner.anchor, planner.geometry, planner.budget, (why,), planner.seed
@@ -183,7 +189,7 @@ def _without_gaussian(
 ) -> PreparedMethod:
     anchor = laplace(posterior, hessian=False)
     why = f"no Gaussian around the mode ({error.split(';')[0]})"
-    if posterior.n_rows <= _FEW_ROWS or exact_is_affordable(posterior):
+    if posterior.n_rows <= FEW_ROWS or exact_is_affordable(posterior):
         metric = absolute_hessian(posterior, anchor)
         plan = exact_plan(posterior, anchor, metric, budget, (f"{why}: {_ALL_ROWS}",), seed)
         return plan._replace(n_row_evals=plan.n_row_evals + posterior.n_rows)
@@ -220,19 +226,26 @@ def _inverse_roots(
     return 1 / jnp.sqrt(jnp.maximum(information, jnp.finfo(position.dtype).tiny))
 
 
-@eqx.filter_jit
-def _curvature_times(
-    posterior: AbstractPosterior,
+def _curvature_sums(
+    rows: RowBlock,
+    counted: Bool[Array, " n"],
+    model: AbstractModel,
     position: Float[Array, " d"],
-    scale: Float[Array, " d"],
-    vector: Float[Array, " d"],
+    direction: Float[Array, " d"],
 ) -> Float[Array, " d"]:
-    """S H S v."""
+    """Σ ∇²f_i v over a block of rows."""
+    batch = Batch(rows, counted.astype(model.dtype))
 
     def gradient(at: Float[Array, " d"]) -> Float[Array, " d"]:
-        return posterior.model.potential_and_gradient(at, posterior.rows).rounded()[1]
+        return model.sum_remainders(0, at, at, batch)
 
-    return scale * jax.jvp(gradient, (position,), (scale * vector,))[1]
+    return jax.jvp(gradient, (position,), (direction,))[1]
+
+
+def _with_prior_curvature(
+    total: Sum, model: AbstractModel, position: Float[Array, " d"], direction: Float[Array, " d"]
+) -> Float[Array, " d"]:
+    return total.rounded() + jax.jvp(model.prior_gradient, (position,), (direction,))[1]
 
 
 def largest_curvature(
@@ -246,6 +259,12 @@ def largest_curvature(
     stage("finding the largest curvature")
     for _ in range(_POWER_ITERATIONS):
         checkpoint()
-        vector = vector / jnp.linalg.norm(vector)
-        vector = _curvature_times(posterior, position, scale, vector)
+        vector = scale * posterior.rows.reduce(
+            _curvature_sums,
+            posterior.model,
+            position,
+            scale * (vector / jnp.linalg.norm(vector)),
+            width=posterior.width,
+            finish=_with_prior_curvature,
+        )
     return float(jnp.linalg.norm(vector))

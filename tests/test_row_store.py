@@ -1,0 +1,438 @@
+"""Rows of a row store: the same sums, laws and draws as in memory, whoever reads the shards."""
+
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import tallmc
+from row_stores import stored_logistic, write_store
+from tallmc.engine import ahead
+from tallmc.engine.kernel import Gathered
+from tallmc.engine.run import chain_keys
+from tallmc.engine.supply import Supply
+from tallmc.rows.manifest import Column, Manifest, RowStoreError
+from tallmc.rows.writer import RowStoreWriter
+from tallmc.subsample.measured_selection import NoiseMeasurement
+from tallmc.subsample.selection import Memory
+from tallmc.subsample.weights import residual_weights
+
+POSITION = np.array([0.3, -0.2], np.float32)
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """A posterior in a row store of seven shards, and the same in memory."""
+    folder = tmp_path_factory.mktemp("stores") / "rows"
+    return stored_logistic(folder, n_rows=6000, shard_rows=900)
+
+
+def test_sums_are_those_of_rows_in_memory(both):
+    stored, resident = both
+    for of in ("potential", "gradient", "hessian"):
+        found, expected = (getattr(posterior, of)(POSITION) for posterior in (stored, resident))
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_a_part_of_the_rows_is_about_that_part(both):
+    stored, _ = both
+    part = stored.rows.subset(0.4, width=2**12)  # blocks of 128 rows
+    assert 0.3 < part.n_rows / stored.n_rows < 0.5
+    total = stored.rows.reduce(_count, width=2**12, subset=part)
+    assert float(total.float64()) == part.n_rows
+    assert float(stored.rows.reduce(_count, width=2**12).float64()) == stored.n_rows
+
+
+def _count(rows, counted):
+    return jnp.sum(counted, dtype=jnp.float32)
+
+
+def test_values_per_row_are_those_of_rows_in_memory(both):
+    stored, resident = both
+    values = [
+        residual_weights(
+            posterior, anchor := tallmc.laplace(posterior), 2, _metric(posterior, anchor)
+        )
+        for posterior in both
+    ]
+    np.testing.assert_allclose(stored.rows.read_values(values[0]), values[1], rtol=1e-3)
+    mixed = stored.rows.mixture([values[0], stored.lipschitz()], [0.7, 0.3])
+    expected = resident.rows.mixture([values[1], resident.lipschitz()], [0.7, 0.3])
+    np.testing.assert_allclose(stored.rows.read_values(mixed), expected, rtol=1e-3)
+    assert mixed.total == pytest.approx(1)
+
+
+def _metric(posterior, anchor):
+    return tallmc.geometry.Dense().prepare(posterior, anchor)
+
+
+def test_deleted_and_damaged_values_are_computed_again_to_the_same_bits(both):
+    rows = both[0].rows
+    values = both[0].lipschitz()
+    before = rows.read_values(values)
+    files = sorted((rows.shards.folder / "numbers").rglob("*.npy"))
+    assert len(files) >= rows.n_shards
+    for number, path in enumerate(files):
+        if number % 2:
+            path.unlink()
+        else:
+            path.write_bytes(path.read_bytes()[:100])
+    np.testing.assert_array_equal(rows.read_values(values), before)
+    shutil.rmtree(rows.shards.folder / "numbers")
+    np.testing.assert_array_equal(rows.read_values(values), before)
+
+
+def uneven(n_rows):
+    weights = np.random.default_rng(5).lognormal(sigma=1.5, size=n_rows)
+    weights[[3, 2500]] = weights.sum() * np.array([0.5, 0.3])  # certain in steps of a few rows
+    return weights
+
+
+@pytest.mark.parametrize("certain_of", [None, 8])
+def test_draws_follow_the_weights(both, certain_of):
+    rows, n_draws = both[0].rows, 2_000_000
+    weights = uneven(rows.n_rows)
+    stream, certain = rows.preferential_stream(
+        weights, floor=0.05, certain_of=certain_of, dtype=np.float64
+    )
+    p = 0.95 * weights / weights.sum() + 0.05 / rows.n_rows
+    expected, law = both[1].rows.preferential_stream(
+        weights, floor=0.05, certain_of=certain_of, dtype=np.float64
+    )[::-1]
+    np.testing.assert_array_equal(certain, expected)
+    assert len(certain) == (0 if certain_of is None else 2)
+    p[certain] = 0
+    p /= p.sum()
+    words = np.random.default_rng(0).integers(0, 2**32, (n_draws, 2), dtype=np.uint32)
+    indices, inverse = rows.drawn(stream, words)
+    counts = np.bincount(indices, minlength=rows.n_rows)
+    possible = p > 0
+    assert not counts[~possible].any()
+    z = (counts - n_draws * p)[possible] / np.sqrt(n_draws * p * (1 - p))[possible]
+    assert np.abs(z).max() < 5.2
+    assert np.mean(z**2) == pytest.approx(1, abs=0.1)
+    np.testing.assert_allclose(inverse, 1 / p[indices], rtol=1e-5)
+    np.testing.assert_allclose(1 / law.probabilities()[indices], inverse, rtol=1e-5)
+
+
+def test_a_draw_depends_on_its_words_alone(both):
+    rows = both[0].rows
+    stream = rows.preferential_stream(
+        uneven(rows.n_rows), floor=0.05, certain_of=None, dtype=np.float32
+    ).stream
+    words = np.random.default_rng(1).integers(0, 2**32, (50, 6, 2), dtype=np.uint32)
+    whole, _ = rows.drawn(stream, words)
+    parts = [rows.drawn(stream, part)[0] for part in np.split(words, 10)]
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
+
+
+def test_gathered_rows_are_those_of_their_numbers(both):
+    stored, resident = both
+    indices = np.random.default_rng(2).integers(0, stored.n_rows, (5, 7, 3))
+    batch = stored.rows.gather_on_host()(indices, np.ones(indices.shape))
+    np.testing.assert_array_equal(batch.rows.x, np.asarray(resident.data.x)[indices])
+    np.testing.assert_array_equal(batch.rows.y, np.asarray(resident.data.y)[indices])
+
+
+METHODS = {
+    "sgld": tallmc.sgld(1e-3, size=4),
+    "sgld_ps": tallmc.sgld_ps(1e-3, size=4),
+    "sgld_cv_ps": tallmc.sgld_cv_ps(1e-3, size=4),
+    "svrg_ld": tallmc.svrg_ld(1e-3, size=4, every=5),
+    "take-all": tallmc.Method(
+        gradient=tallmc.gradient.ControlVariate(2),
+        subsample=tallmc.subsample.Preferential("residual", take_all=True),
+        size=12,
+        step_size=1e-3,
+    ),
+    "measured": tallmc.Method(
+        gradient=tallmc.gradient.ControlVariate(1),
+        subsample=tallmc.subsample.Preferential("residual"),
+        size=tallmc.subsample.Measured(4, noise=1.0, max_size=300),
+        step_size=1e-3,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_gradient_estimates_are_unbiased(both, name):
+    posterior = both[0]
+    kernel = METHODS[name].prepare(posterior).kernel.kernel
+    supply = Supply(kernel, posterior.rows, [chain_keys(1, 4)])
+    at = jnp.asarray(POSITION)
+    memory = kernel.start_memory(jnp.broadcast_to(at + 0.3, (4, 2)), posterior.rows)
+
+    @jax.jit
+    def estimates(made, memory):
+        def one(made, memory, k):
+            learned = Memory(memory.gradient, _noisy(supply.stepper, made.selection, 46 * k))
+            found = supply.stepper.estimate(at, made.selection, supply.source_of_steps, learned)
+            return found.gradient, jnp.asarray(found.n_rows)
+
+        def of_step(k):
+            step = jax.tree.map(lambda leaf: leaf[0] if leaf.shape[0] == 1 else leaf[k], made)
+            return jax.vmap(one, in_axes=(0, 0, None))(step, memory, k)
+
+        # More steps would need more than there is in a reserve.
+        return jax.lax.map(of_step, jnp.arange(40 if name == "measured" else supply.steps))
+
+    blocks = range(16)
+    supply.prepare(0, len(blocks))
+    found, sizes = [], []
+    for number in blocks:
+        supply.prepare(number, len(blocks))
+        made = supply.block(0, number)
+        assert isinstance(made, Gathered)
+        gradients, n_rows = estimates(made, memory)
+        found.append(np.asarray(gradients, np.float64).reshape(-1, 2))
+        sizes.append(np.asarray(n_rows))
+    every = np.concatenate(found)
+    z = (every.mean(0) - np.asarray(both[1].gradient(at))) / (every.std(0) / np.sqrt(len(every)))
+    assert np.abs(z).max() < 4.6
+    if name == "measured":
+        assert np.unique(np.concatenate(sizes)).tolist() == [50]
+
+
+def _noisy(stepper, gathered, used):
+    """The memory of a chain that has measured the noise of 50 rows, and used some of a reserve."""
+    start = stepper.selection.start(gathered)
+    if not isinstance(start, NoiseMeasurement):
+        return start
+    return NoiseMeasurement(
+        50.0 * stepper.selection.noise,
+        start.sum_of_one_draw,
+        start.sum_by_parameter,
+        start.steps,
+        gathered.reserve.words,
+        used,
+    )
+
+
+OPTIONS = {"chains": 6, "draws": 40, "burn_in": 7, "seed": 3}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_how_many_blocks_a_visit_brings_changes_no_draw(both, name, monkeypatch):
+    posterior, method = both[0], METHODS[name]
+    options = OPTIONS | {"draws": 600}
+    whole = tallmc.sample(posterior, method, **options).positions
+    monkeypatch.setattr(ahead, "_FLOATS_PER_VISIT", 1)  # one block, then the next in a thread
+    np.testing.assert_array_equal(tallmc.sample(posterior, method, **options).positions, whole)
+    assert np.isfinite(whole).all()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_chain_has_the_same_draws_among_others(both, seed):
+    few, many = (
+        tallmc.sample(both[0], METHODS["sgld_cv_ps"], **OPTIONS | {"chains": chains, "seed": seed})
+        for chains in (2, 6)
+    )
+    np.testing.assert_array_equal(few.positions, many.positions[:2])
+
+
+NEED_TAKE = {
+    "saga_ld": tallmc.saga_ld(1e-3, size=4),
+    "bandit": tallmc.Method(subsample=tallmc.subsample.Bandit(), size=4, step_size=1e-3),
+    "ewsg": tallmc.ewsg(1e-3, size=4, friction=1.0),
+    "optimal": tallmc.Method(subsample=tallmc.subsample.Optimal(), size=4, step_size=1e-3),
+    "mala": tallmc.mala(1e-3),
+    "flymc": tallmc.flymc(1e-3),
+    "without-replacement": tallmc.sgld(1e-3, size=4, replace=False),
+    "asgld_cv_ps": tallmc.asgld_cv_ps(1e-3),
+}
+
+
+@pytest.mark.parametrize("name", NEED_TAKE)
+def test_methods_that_need_rows_by_number_are_refused(both, name):
+    with pytest.raises(tallmc.InvalidInput, match=r"must have rows in memory.*ShardedRows"):
+        tallmc.sample(both[0], NEED_TAKE[name], draws=5)
+
+
+def test_others_that_need_rows_in_memory_are_refused(both):
+    stored = both[0]
+    with pytest.raises(tallmc.InvalidInput, match="in memory"):
+        tallmc.laplace(stored, optimiser=tallmc.Adam())
+    with pytest.raises(tallmc.InvalidInput, match="in memory"):
+        tallmc.reference.nuts(stored)
+    with pytest.raises(tallmc.InvalidInput, match="in memory"):
+        tallmc.tune(stored, [tallmc.sgld(1e-3, size=4)], budget=tallmc.Budget(rows=10**6))
+
+
+def test_lbfgs_finds_the_mode_of_a_row_store(both):
+    newton, lbfgs = tallmc.laplace(both[1]), tallmc.laplace(both[0], optimiser=tallmc.LBFGS())
+    np.testing.assert_allclose(lbfgs.position, newton.position, atol=2e-3)
+
+
+def test_the_default_agrees_with_rows_in_memory(tmp_path):
+    stored, resident = stored_logistic(tmp_path / "rows", n_rows=30_000, dim=4, shard_rows=4096)
+    out_of_core, in_memory = (
+        tallmc.sample(posterior, ess=400, seed=2) for posterior in (stored, resident)
+    )
+    assert out_of_core.health.verdict == "checked"
+    a, b = (draws.positions.reshape(-1, 4) for draws in (out_of_core, in_memory))
+    sd = b.std(axis=0)
+    assert np.abs(a.mean(0) - b.mean(0)).max() < 0.25 * sd.max()
+    np.testing.assert_allclose(a.std(0), sd, rtol=0.15)
+
+
+def test_a_row_store_with_few_rows_is_read_into_memory(tmp_path):
+    stored, _ = stored_logistic(tmp_path / "rows", n_rows=400, shard_rows=90)
+    draws = tallmc.sample(stored, ess=100)
+    assert draws.health.verdict == "checked"
+    assert "rows are few" in str(draws.health)
+
+
+def test_a_suggested_step_size_works_from_a_row_store(both):
+    stored, resident = (tallmc.suggest(posterior, "sgld_cv_ps", size=8) for posterior in both)
+    assert stored.method.step_size == pytest.approx(resident.method.step_size, rel=0.2)
+
+
+def test_exact_gradients_of_a_row_store(both):
+    positions = np.random.default_rng(0).normal(size=(70, 2))
+    found, expected = (tallmc.diagnose.exact_gradients(posterior, positions) for posterior in both)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
+
+
+def test_a_density_of_the_user_sees_rows_by_column_name(tmp_path):
+    heights = np.random.default_rng(0).normal(1.7, 0.1, (300, 1))
+    folder = write_store(tmp_path / "rows", heights, np.zeros(300), shard_rows=100)
+    posterior = tallmc.Posterior(
+        lambda params, row: -(((row["x0"] - params["mean"]) / 0.1) ** 2) / 2,
+        lambda params: 0.0,
+        tallmc.rows.open(folder),
+        init={"mean": 1.0},
+    )
+    mode = tallmc.laplace(posterior).position
+    np.testing.assert_allclose(mode, heights.mean(), rtol=1e-5)
+
+
+def test_a_row_without_a_finite_density_is_named(tmp_path):
+    x = np.ones((300, 1))
+    x[211] = -1.0
+    folder = write_store(tmp_path / "rows", x, np.zeros(300), shard_rows=100)
+    posterior = tallmc.Posterior(
+        lambda rate, row: jnp.log(row["x0"]) - rate * row["x0"],
+        lambda rate: 0.0,
+        tallmc.rows.open(folder),
+        init=1.0,
+    )
+    with pytest.raises(tallmc.PreparationError, match="row 211"):
+        tallmc.laplace(posterior)
+
+
+@pytest.mark.parametrize(
+    ("regression", "y", "rule"),
+    [
+        (tallmc.models.logistic_regression, [0, 1, 2], "0 or 1"),
+        (tallmc.models.logistic_regression, [0, 0.5, 1], "0 or 1"),
+        (tallmc.models.poisson_regression, [0, 1, -1], "count"),
+        (tallmc.models.negative_binomial_regression, [0, 1, 1.5], "count"),
+    ],
+)
+def test_impossible_responses_are_refused(tmp_path, regression, y, rule):
+    rows = tallmc.rows.open(write_store(tmp_path / "rows", np.ones((3, 1)), np.array(y)))
+    with pytest.raises(tallmc.InvalidInput, match=rule):
+        regression(rows, prior_variance=1.0)
+
+
+def test_the_response_must_be_a_column(both):
+    rows = tallmc.rows.open(both[0].rows.shards.folder)
+    with pytest.raises(tallmc.InvalidInput, match=r"name a column.*clicked"):
+        tallmc.models.logistic_regression(rows, response="clicked", prior_variance=1.0)
+    with pytest.raises(tallmc.InvalidInput, match="left out with rows of a row store"):
+        tallmc.models.logistic_regression(rows, [1.0], prior_variance=1.0)
+    with pytest.raises(tallmc.InvalidInput, match="prior_variance must be given"):
+        tallmc.models.logistic_regression(rows)
+
+
+def test_linear_regression_with_unknown_noise_from_a_row_store(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(8000, 2))
+    y = x @ [1.0, -2.0] + 0.5 * rng.normal(size=8000)
+    stored = tallmc.models.linear_regression(
+        tallmc.rows.open(write_store(tmp_path / "rows", x, y, 1000)), prior_variance=10.0
+    )
+    resident = tallmc.models.linear_regression(x, y, prior_variance=10.0)
+    modes = [np.asarray(tallmc.laplace(posterior).position) for posterior in (stored, resident)]
+    np.testing.assert_allclose(*modes, atol=1e-4)
+
+
+def test_a_folder_that_is_no_finished_store_is_refused(tmp_path, both):
+    with pytest.raises(RowStoreError, match="no such folder"):
+        tallmc.rows.open(tmp_path / "nothing")
+    unfinished = RowStoreWriter(tmp_path / "unfinished", [Column("x", "x")], shard_rows=2)
+    unfinished.append(np.ones((3, 1)))
+    with pytest.raises(RowStoreError, match="run an interrupted one again"):
+        tallmc.rows.open(tmp_path / "unfinished")
+    copy = shutil.copytree(both[0].rows.shards.folder, tmp_path / "copy")
+    (copy / "000002.npy").write_bytes(b"")
+    with pytest.raises(RowStoreError, match=r"000002\.npy"):
+        tallmc.models.logistic_regression(tallmc.rows.open(copy), prior_variance=1.0).gradient(
+            POSITION
+        )
+    (copy / "manifest.json").write_text((copy / "manifest.json").read_text()[:-30])
+    with pytest.raises(RowStoreError, match="readable"):
+        tallmc.rows.open(copy)
+
+
+def test_a_changed_byte_is_found(tmp_path, both):
+    copy = shutil.copytree(both[0].rows.shards.folder, tmp_path / "copy")
+    path = copy / "000003.npy"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    assert tallmc.rows.open(copy).shards.damaged() == ["000003.npy"]
+
+
+def test_an_interrupted_writer_goes_on(tmp_path):
+    lines = np.random.default_rng(0).normal(size=(25, 2))
+    columns = [Column("x", "x"), Column("y", "y")]
+
+    def writer(name, **options):
+        return RowStoreWriter(tmp_path / name, columns, shard_rows=10, **options)
+
+    whole = writer("whole")
+    whole.append(lines)
+    expected = whole.finish()
+    writer("cut").append(lines[:17])
+    again = writer("cut")
+    assert again.n_rows == 10
+    again.append(lines[again.n_rows :])
+    assert again.finish() == expected == Manifest.read(tmp_path / "cut")
+    with pytest.raises(RowStoreError, match="finished"):
+        writer("cut")
+    writer("other", source="a").append(lines[:12])
+    with pytest.raises(RowStoreError, match="beginning of others"):
+        writer("other", source="b")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("")
+    with pytest.raises(RowStoreError, match="other files"):
+        writer("full")
+
+
+@pytest.mark.parametrize("name", ["take-all", "measured"])
+def test_a_stored_run_goes_on_bitwise_without_its_weights(tmp_path, both, name):
+    posterior, method = both[0], METHODS[name]
+    whole = tallmc.sample(posterior, method, **OPTIONS | {"draws": 400}).positions
+    tallmc.sample(posterior, method, store=tmp_path / "run", **OPTIONS | {"draws": 150})
+    moved = shutil.copytree(posterior.rows.shards.folder, tmp_path / "moved")
+    shutil.rmtree(moved / "numbers", ignore_errors=True)
+    elsewhere = tallmc.models.logistic_regression(tallmc.rows.open(moved), prior_variance=10.0)
+    resumed = tallmc.resume(tmp_path / "run", elsewhere, draws=400)
+    np.testing.assert_array_equal(resumed.positions, whole)
+
+
+def test_a_stored_default_run_keeps_no_copy_of_the_rows_and_goes_on_bitwise(tmp_path):
+    stored, _ = stored_logistic(tmp_path / "rows", n_rows=30_000, dim=4, shard_rows=4096)
+    options = {"chains": 4, "burn_in": 10, "seed": 1}
+    whole = tallmc.sample(stored, draws=300, **options).positions
+    tallmc.sample(stored, draws=120, store=tmp_path / "run", **options)
+    written = sum(path.stat().st_size for path in (tmp_path / "run").rglob("*") if path.is_file())
+    assert written < 4 * stored.n_rows  # a number per row takes as many bytes
+    resumed = tallmc.resume(tmp_path / "run", stored, draws=300)
+    np.testing.assert_array_equal(resumed.positions, whole)
+    other, _ = stored_logistic(tmp_path / "other", n_rows=30_000, dim=4, shard_rows=4096, seed=9)
+    with pytest.raises(tallmc.store.StoreError, match="another"):
+        tallmc.resume(tmp_path / "run", other, draws=400)
