@@ -18,6 +18,7 @@ LAYERS = [
     "core",
     "statistics",
     "rows",
+    "ingestion",
     "models",
     "anchor",
     "geometry",

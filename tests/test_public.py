@@ -43,6 +43,7 @@ NAMES = [
     "flymc",
     "geometry",
     "gradient",
+    "ingest",
     "laplace",
     "load",
     "mala",

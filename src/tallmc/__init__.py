@@ -61,6 +61,7 @@ from .store import load
 
 if TYPE_CHECKING:
     from . import diagnose, reference, report, tuning
+    from .ingestion import ingest
     from .tuning import Budget, tune
 
 ask_for_whole_loops()
@@ -72,6 +73,7 @@ _LAZY = {
     "report": "",
     "tuning": "",
     "Budget": "tuning",
+    "ingest": "ingestion",
     "tune": "tuning",
 }
 """Names imported on first access. The value is the defining module; "" if the name is a module."""
@@ -122,6 +124,7 @@ __all__ = [
     "flymc",
     "geometry",
     "gradient",
+    "ingest",
     "laplace",
     "load",
     "mala",

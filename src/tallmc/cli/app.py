@@ -13,6 +13,8 @@ import typer
 
 from .._version import __version__
 from ..core.cache import cache
+from .ingest import EXIT_STATUSES as INGEST_STATUSES
+from .ingest import ingest
 from .sampling_commands import EXIT_STATUSES, RunFolder, TablePath, demo, fit, resume
 
 app = typer.Typer(
@@ -153,6 +155,7 @@ def data(folder: _DataFolder = None) -> None:
 
 # `--help` lists the commands in this order.
 app.command()(methods)
+app.command(epilog=INGEST_STATUSES)(ingest)
 app.command(epilog=EXIT_STATUSES)(fit)
 app.command(epilog=EXIT_STATUSES)(resume)
 app.command(epilog="Exit status: 0 no warnings; 1 warnings printed; 2 no such run.")(diagnose)

@@ -7,10 +7,19 @@ from typing import Literal
 
 import numpy as np
 
-from .table import InputTable, TableError, some
+from ..ingestion.errors import (
+    INTERCEPT,
+    TableError,
+    check_complete,
+    check_features,
+    check_varying,
+    constant_response,
+    first_not_a_number,
+    some,
+)
+from .table import InputTable
 
 Family = Literal["bernoulli", "gaussian", "poisson"]
-INTERCEPT = "intercept"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,20 +46,14 @@ def make_design(table: InputTable, family: Family, *, standardise: bool, interce
     _check_complete(table.columns)
     y = _checked_response(table.response, table.columns[table.response], family)
     if standardise:
-        _check_varying(features)
-    if intercept and INTERCEPT in features:
-        raise TableError(
-            "column names",
-            f"differ from {INTERCEPT!r}, the name of the column of ones",
-            INTERCEPT,
-            "Drop it or pass --no-intercept.",
+        check_varying(
+            {
+                name: float(values[0])
+                for name, values in features.items()
+                if values.min() == values.max()
+            }
         )
-    if not features and not intercept:
-        raise TableError(
-            "TABLE",
-            "have a column besides the response when there is no intercept",
-            f"only {table.response}",
-        )
+    check_features(features, table.response, intercept=intercept)
 
     names = ((INTERCEPT,) if intercept else ()) + tuple(features)
     x = np.ones((table.n_rows, len(names)), np.float32)
@@ -75,7 +78,7 @@ def _check_numeric(features: dict[str, np.ndarray]) -> None:
     non_numeric = {name: values for name, values in features.items() if not _is_numeric(values)}
     if non_numeric:
         found = some(
-            f"{name} (such as {_first_not_a_number(values)!r})"
+            f"{name} (such as {first_not_a_number(values)!r})"
             for name, values in non_numeric.items()
         )
         cure = (
@@ -83,16 +86,6 @@ def _check_numeric(features: dict[str, np.ndarray]) -> None:
             "pandas.get_dummies(table, drop_first=True)."
         )
         raise TableError("columns", "be numbers or booleans", found, cure)
-
-
-def _first_not_a_number(values: np.ndarray) -> str:
-    """Return the entry that made the column text, e.g. a single "?" among numbers."""
-    for value in map(str, values):
-        try:
-            float(value)
-        except ValueError:
-            return value
-    return str(values[0])
 
 
 def _check_complete(columns: dict[str, np.ndarray]) -> None:
@@ -107,36 +100,14 @@ def _check_complete(columns: dict[str, np.ndarray]) -> None:
         infinite = np.isinf(values) if values.dtype.kind == "f" else np.zeros(0, bool)
         found += [f"{name}: {missing.sum()} missing"] if missing.any() else []
         found += [f"{name}: {infinite.sum()} infinite"] if infinite.any() else []
-    if found:
-        raise TableError(
-            "columns",
-            "have no missing or infinite values",
-            some(found),
-            "Drop these rows or fill in the values first.",
-        )
-
-
-def _check_varying(features: dict[str, np.ndarray]) -> None:
-    constant = [
-        f"{name} ({float(values[0]):g} in every row)"
-        for name, values in features.items()
-        if values.min() == values.max()
-    ]
-    if constant:
-        cure = "Drop them (the intercept is added automatically) or pass --no-standardise."
-        raise TableError("columns", "vary to be standardised", some(constant), cure)
+    check_complete(found)
 
 
 def _checked_response(name: str, values: np.ndarray, family: Family) -> np.ndarray:
     parameter = f"response {name!r}"
     distinct = np.unique(values.astype(str) if values.dtype == object else values)
     if len(distinct) == 1:
-        raise TableError(
-            parameter,
-            "vary",
-            f"{distinct[0]} in every row",
-            "Check that --response names the right column.",
-        )
+        raise constant_response(name, distinct[0])
     if family == "bernoulli":
         _check_binary(parameter, name, values, distinct)
     elif not _is_numeric(values):

@@ -20,8 +20,8 @@ class Terminated(KeyboardInterrupt):
 
 
 @contextlib.contextmanager
-def exit_on_signals() -> Iterator[None]:
-    """Make SIGTERM stop the block like Ctrl-C.
+def exit_on_signals(message: str = "stopped before the first draw") -> Iterator[None]:
+    """Make SIGTERM stop the block like Ctrl-C, with a message.
 
     In the burn-in and after it, a run handles signals itself: it ends with the draws so far.
     Before that, exit with the status alone.
@@ -31,7 +31,7 @@ def exit_on_signals() -> Iterator[None]:
         with supervised(signals_raise=True):  # safe because of `end_at_once`
             yield
     except KeyboardInterrupt as error:
-        print("tallmc: stopped before the first draw", file=sys.stderr)
+        print(f"tallmc: {message}", file=sys.stderr)
         number = signal.SIGTERM if isinstance(error, Terminated) else signal.SIGINT
         raise SystemExit(AFTER_SIGNALS[number]) from None
     finally:

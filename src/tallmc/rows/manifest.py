@@ -71,6 +71,23 @@ class Column:
 
 
 @dataclasses.dataclass(frozen=True)
+class Category:
+    """The levels of a column of text. The first has no number of its own.
+
+    **Arguments:**
+
+    - `name`: the column of the table.
+    - `levels`: its levels. A row with the first is 0 in the columns of all others.
+
+    >>> Category("city", ("Paris", "Oslo", "Rome")).levels[0]
+    'Paris'
+    """
+
+    name: str
+    levels: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class ShardFile:
     """A file of rows, with the sha256 of its bytes."""
 
@@ -89,6 +106,7 @@ class Manifest:
     - `columns`: the columns, in the order of the numbers of a row.
     - `shards`: the files, in the order of the rows.
     - `response`: the name of the response, if one was named at ingestion.
+    - `categories`: the levels of the columns of text.
 
     >>> manifest = Manifest("float32", (Column("y", "y"),), (ShardFile("0.npy", 5, "…"),))
     >>> manifest.n_rows, Manifest.from_json(manifest.to_json()) == manifest
@@ -99,6 +117,7 @@ class Manifest:
     columns: tuple[Column, ...]
     shards: tuple[ShardFile, ...]
     response: str | None = None
+    categories: tuple[Category, ...] = ()
 
     @property
     def n_rows(self) -> int:
@@ -133,6 +152,7 @@ class Manifest:
             raise ValueError(f"not version {_VERSION} of a row store")
         content["columns"] = tuple(_checked(Column, fields) for fields in content["columns"])
         content["shards"] = tuple(_checked(ShardFile, fields) for fields in content["shards"])
+        content["categories"] = tuple(map(_category, content["categories"]))
         manifest = cls(**content)
         if manifest.dtype not in ("float32", "float64") or not manifest.columns:
             raise ValueError(f"{len(manifest.columns)} columns of {manifest.dtype}")
@@ -161,6 +181,13 @@ class Manifest:
             return cls.from_json(path.read_text())
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise RowStoreError(folder, f"have a readable {MANIFEST}", str(error)) from error
+
+
+def _category(fields: Mapping[str, Any]) -> Category:
+    made = Category(fields["name"], tuple(fields["levels"]))
+    if not all(isinstance(text, str) for text in (made.name, *made.levels)):
+        raise TypeError(f"the levels of {made.name!r} are {made.levels!r}")
+    return made
 
 
 def _checked(kind: Any, fields: Mapping[str, Any]) -> Any:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import io
 import json
 from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.files import replaced, sum_of, write_file
-from .manifest import MANIFEST, Column, Manifest, RowStoreError, ShardFile
+from ..core.files import TEMPORARY, replaced, write_file
+from .manifest import MANIFEST, Category, Column, Manifest, RowStoreError, ShardFile
 
 PROGRESS = "progress.json"
 _SHARD_BYTES = 2**26
@@ -26,8 +31,41 @@ def rows_per_shard(n_columns: int, dtype: str) -> int:
     return 1 << max(fitting.bit_length() - 1, 0)
 
 
+class UnfinishedStore(NamedTuple):
+    """What a writer that was interrupted has noted."""
+
+    manifest: Manifest
+    """With the shards that are finished."""
+    source: Any
+
+
+def unfinished_store(folder: Path) -> UnfinishedStore | None:
+    """The unfinished store in `folder`; None if the folder is empty or does not exist.
+
+    **Raises:** `RowStoreError` if the folder holds a finished store or anything else.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise RowStoreError(folder, "be a new folder", "a file")
+    if not folder.exists() or all(f.name == PROGRESS + TEMPORARY for f in folder.iterdir()):
+        return None
+    cure = "Name another folder, or delete this one."
+    if (folder / MANIFEST).exists():
+        raise RowStoreError(folder, "be a new folder", "a finished row store", cure)
+    path = folder / PROGRESS
+    if not path.is_file():
+        raise RowStoreError(folder, "be a new or empty folder", "other files", cure)
+    try:
+        noted = json.loads(path.read_text())
+        return UnfinishedStore(Manifest.from_json(noted["manifest"]), noted["source"])
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RowStoreError(folder, f"have a readable {PROGRESS}", str(error), cure) from None
+
+
 class RowStoreWriter:
     """Writes rows into a new folder, or goes on with an unfinished one.
+
+    A thread hashes and writes a full shard while the next one is filled. Writing needs as much
+    memory as two shards. At the end of a `with` block, the thread has ended.
 
     **Arguments:**
 
@@ -37,6 +75,7 @@ class RowStoreWriter:
     - `response`: the name of the response, if there is one.
     - `source`: JSON that identifies what is written. An unfinished store is continued only if it
       was begun with the same columns and source.
+    - `categories`: the levels of the columns of text.
     - `shard_rows`: rows of each shard but the last; by default as many as 64 MiB hold.
 
     **Raises:** `RowStoreError` if the folder holds anything else.
@@ -55,18 +94,30 @@ class RowStoreWriter:
         dtype: str = "float32",
         response: str | None = None,
         source: Any = None,
+        categories: Iterable[Category] = (),
         shard_rows: int | None = None,
     ):
-        self.folder, self.columns, self.dtype = folder, tuple(columns), dtype
-        self.response, self._shards = response, list[ShardFile]()
-        self._begun = _as_json([self.to_manifest().to_json(), source])
-        self._size = shard_rows or rows_per_shard(len(self.columns), dtype)
-        self._waiting = np.empty((self._size, len(self.columns)), dtype)
-        self._filled = 0
-        if folder.exists() and any(folder.iterdir()):
-            self._shards = self._continued()
+        self.folder, self._source = folder, source
+        self._schema = Manifest(dtype, tuple(columns), (), response, tuple(categories))
+        self._shards = self._continued()
+        n_columns = len(self._schema.columns)
+        shape = shard_rows or rows_per_shard(n_columns, dtype), n_columns
+        self._filling, self._spare = np.empty(shape, dtype), np.empty(shape, dtype)
+        self._filled, self._thread = 0, ThreadPoolExecutor(1)
+        self._being_written: Future[None] | None = None
         folder.mkdir(parents=True, exist_ok=True)
         self._note_progress()
+
+    def __enter__(self) -> RowStoreWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._thread.shutdown()
 
     @property
     def n_rows(self) -> int:
@@ -77,51 +128,83 @@ class RowStoreWriter:
         """Add rows, an array with one column per number of a row."""
         begin = 0
         while begin < len(rows):
-            count = min(self._size - self._filled, len(rows) - begin)
-            self._waiting[self._filled : self._filled + count] = rows[begin : begin + count]
-            self._filled, begin = self._filled + count, begin + count
-            if self._filled == self._size:
-                self._write_shard()
+            space = self.space(len(rows) - begin)
+            space[:] = rows[begin : begin + len(space)]
+            begin += len(space)
+            self.advance(len(space))
+
+    def space(self, n_rows: int) -> np.ndarray:
+        """Room for the next rows, at most `n_rows`, to be written to directly; then `advance`."""
+        return self._filling[self._filled : self._filled + n_rows]
+
+    def advance(self, n_rows: int) -> None:
+        """Add the rows that were written into `space`."""
+        self._filled += n_rows
+        if self._filled == len(self._filling):
+            self._write_filled()
 
     def finish(self) -> Manifest:
         """Write the last shard and the manifest."""
         if self._filled:
-            self._write_shard()
-        manifest = self.to_manifest()
+            self._write_filled()
+        self._wait()
+        self._thread.shutdown()
+        manifest = self._manifest()
         manifest.write(self.folder)
         (self.folder / PROGRESS).unlink(missing_ok=True)
         return manifest
 
-    def to_manifest(self) -> Manifest:
-        """The manifest of the shards so far."""
-        return Manifest(self.dtype, self.columns, tuple(self._shards), self.response)
+    def _manifest(self) -> Manifest:
+        return dataclasses.replace(self._schema, shards=tuple(self._shards))
 
-    def _write_shard(self) -> None:
-        name, rows = f"{len(self._shards):06d}.npy", self._waiting[: self._filled]
-        with replaced(self.folder, name) as file:
-            np.lib.format.write_array(file, rows, allow_pickle=False)
-            file.seek(0)
-            written = sum_of(file)
-        self._shards.append(ShardFile(name, self._filled, written.sha256))
+    def _write_filled(self) -> None:
+        self._wait()
+        rows = self._filling[: self._filled]
+        self._being_written = self._thread.submit(self._write_shard, rows)
+        self._filling, self._spare = self._spare, self._filling
         self._filled = 0
+
+    def _wait(self) -> None:
+        if self._being_written is not None:
+            self._being_written.result()
+
+    def _write_shard(self, rows: np.ndarray) -> None:
+        name = f"{len(self._shards):06d}.npy"
+        content = rows.reshape(-1).view(np.uint8).data
+        header = _header(rows)
+        digest = hashlib.sha256(header)
+        with replaced(self.folder, name) as file:
+            file.write(header)
+            file.write(content)
+            digest.update(content)
+        self._shards.append(ShardFile(name, len(rows), digest.hexdigest()))
         self._note_progress()
 
     def _note_progress(self) -> None:
-        shards = [[shard.name, shard.n_rows, shard.sha256] for shard in self._shards]
-        write_file(self.folder, PROGRESS, _as_json({"begun": self._begun, "shards": shards}))
+        noted = {"manifest": self._manifest().to_json(), "source": self._source}
+        write_file(self.folder, PROGRESS, json.dumps(noted, ensure_ascii=False).encode())
 
     def _continued(self) -> list[ShardFile]:
-        path = self.folder / PROGRESS
-        if (self.folder / MANIFEST).exists():
-            raise RowStoreError(self.folder, "be a new folder", "a finished row store")
-        if not path.is_file():
-            raise RowStoreError(self.folder, "be a new or empty folder", "other files")
-        progress = json.loads(path.read_text())
-        if progress["begun"].encode() != self._begun:
-            cure = "Delete the folder, or name another."
-            raise RowStoreError(self.folder, "hold the same rows", "the beginning of others", cure)
-        return [ShardFile(*shard) for shard in progress["shards"]]
+        """The shards of an unfinished store with the same rows."""
+        found = unfinished_store(self.folder)
+        if found is None:
+            return []
+        if (dataclasses.replace(found.manifest, shards=()), found.source) != (
+            self._schema,
+            self._source,
+        ):
+            raise other_rows(self.folder)
+        return list(found.manifest.shards)
 
 
-def _as_json(content: Any) -> bytes:
-    return json.dumps(content, ensure_ascii=False, default=lambda b: b.decode()).encode()
+def other_rows(folder: Path) -> RowStoreError:
+    """The error about an unfinished store that was begun with other rows."""
+    cure = "Delete the folder, or name another."
+    return RowStoreError(folder, "hold the same rows", "the beginning of others", cure)
+
+
+def _header(rows: np.ndarray) -> bytes:
+    """The first bytes of the .npy file of an array in row-major order."""
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(rows))
+    return file.getvalue()
