@@ -9,6 +9,7 @@ import dataclasses
 import os
 import warnings
 from collections.abc import Callable
+from concurrent.futures import Executor
 
 from ..core.errors import InvalidInput, SamplingWarning
 from ..core.supervision import Clock
@@ -23,6 +24,7 @@ from ..store.reader import OpenStore, open_store
 from ..store.setup import restored
 from ..store.writer import continuing
 from .execute import execute
+from .executors import read_by_executor
 from .few_rows import with_few_rows_in_memory
 from .listeners import Listeners
 
@@ -38,6 +40,7 @@ def resume(
     max_rows: int | None = None,
     progress: bool | None = None,
     callback: Callable[[Progress], None] | None = None,
+    executor: Executor | None = None,
 ) -> Draws:
     """Continue the run in the folder `store` to its goal.
 
@@ -53,7 +56,8 @@ def resume(
         it, as for a method that contains functions of your own.
     - `draws`, `ess`: a new goal, for example to extend a finished run; the stored goal by default.
     - `max_seconds`, `max_rows`: limits as in `sample`. They count the stored part of the run too.
-    - `progress`, `callback`: as in `sample`.
+    - `progress`, `callback`, `executor`: as in `sample`. The executor need not be that of the
+        stored part.
 
     **Returns:** all draws of the run, stored and new.
 
@@ -69,7 +73,7 @@ def resume(
     (4, 100, 1)
     """
     check_posterior(posterior)
-    posterior = with_few_rows_in_memory(posterior)
+    posterior = with_few_rows_in_memory(read_by_executor(posterior, executor))
     opened = open_store(store)
     stored = opened.setup.content
     if not same_posterior(fingerprint(posterior), stored["posterior"]):

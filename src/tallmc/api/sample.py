@@ -7,6 +7,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import Executor
 
 import jax.numpy as jnp
 import numpy as np
@@ -28,6 +29,7 @@ from ..results.draws import Draws
 from ..store.folder import Folder, as_folder
 from ..store.writer import recording, reserving
 from .execute import execute
+from .executors import read_by_executor
 from .few_rows import with_few_rows_in_memory
 from .listeners import Listeners
 
@@ -52,6 +54,7 @@ def sample(
     check: bool = False,
     progress: bool | None = None,
     callback: Callable[[Progress], None] | None = None,
+    executor: Executor | None = None,
 ) -> Draws:
     """Draw from a posterior.
 
@@ -94,11 +97,15 @@ def sample(
         the preparation are shown as well.
     - `callback`: a function that is called with a `Progress` when a stage of the preparation
         begins, about every half second, and at the end.
+    - `executor`: any `concurrent.futures.Executor` whose workers read the rows of a row store
+        (`tallmc.rows.open`), such as a pool of processes or `client.get_executor()` of a Dask
+        client. Workers need the same path to the row store. None reads with the threads of this
+        process. The draws do not depend on it.
 
     **Returns:** the draws, as `Draws`.
 
     **Raises:** `InvalidInput` if an argument is invalid; `PreparationError` if preparation fails,
-    or if `max_seconds` pass before it ends.
+    or if `max_seconds` pass before it ends, or if the executor loses workers for good.
 
     >>> import numpy as np, tallmc
     >>> x = np.random.default_rng(0).normal(size=(1000, 2))
@@ -109,7 +116,7 @@ def sample(
     (2, 500, 2)
     """
     check_posterior(posterior)
-    posterior = with_few_rows_in_memory(posterior)
+    posterior = with_few_rows_in_memory(read_by_executor(posterior, executor))
     method = Automatic() if method is None else method
     if not isinstance(method, AbstractMethod):
         example = "Call it with its settings, for example tallmc.sgld(step_size=1e-4, size=32)."

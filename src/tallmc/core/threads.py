@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
+
+from .supervision import checkpoint
 
 _NAME = "tallmc"
 
@@ -17,14 +19,15 @@ _NAME = "tallmc"
 def in_threads(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
     """`function` of every item, in order; by several threads if there are several items.
 
-    Work that is itself done by one of the threads is not divided further.
+    Between two items a signal or a time limit can stop the work (`supervision.py`). Work that is
+    itself done by one of the threads is not divided further.
 
     >>> in_threads(abs, [1, -2])
     [1, 2]
     """
     given = list(items)
     if len(given) <= 1 or not has_spare_threads():
-        return [function(item) for item in given]
+        return _until_stopped(map(function, given))
     # Other threads do not see a setting that is local to this one.
     double = bool(jax.config.read("jax_enable_x64"))
 
@@ -32,7 +35,15 @@ def in_threads(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any
         with jax.enable_x64(double):
             return function(item)
 
-    return list(_threads().map(in_thread, given))
+    return _until_stopped(_threads().map(in_thread, given))
+
+
+def _until_stopped(results: Iterator[Any]) -> list[Any]:
+    found = []
+    for result in results:
+        checkpoint()
+        found.append(result)
+    return found
 
 
 def has_spare_threads() -> bool:

@@ -46,4 +46,4 @@ def open_rows(
     """
     folder = Path(path).resolve()
     names = Manifest.read(folder).names
-    return ShardedRows(NpyShards(str(folder)), ByName(names), Workers(executor, time_limit))
+    return ShardedRows(NpyShards(str(folder)), ByName(names), Workers(executor, time_limit, folder))

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import equinox as eqx
 import jax
 import numpy as np
@@ -83,6 +82,8 @@ class PartFiles:
     @functools.cached_property
     def folder(self) -> Path:
         """The folder of this part. Its name identifies the function, its arguments and the rows."""
+        import cloudpickle
+
         bare = dataclasses.replace(self.part, factor=1.0, totals=())
         arrays = jax.tree.map(lambda leaf: np.asarray(leaf) if eqx.is_array(leaf) else leaf, bare)
         content = cloudpickle.dumps((self.shards.manifest.digest, self.view, arrays))

@@ -7,42 +7,26 @@ whoever computed them.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import os
-import socket
-import tempfile
-import time
-import uuid
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import jax
 
-from ..core.errors import InvalidInput, PreparationError, check_number
-from ..core.supervision import checkpoint
+from ..core.errors import InvalidInput, check_number
 from ..core.threads import in_threads
+from .pickled import pickled, unpickled
+from .tasks import results_of_tasks, write_note
 
 ShardFunction = Callable[[Any, int, Any], Any]
 """`function(common, shard number, argument of this shard)`."""
 
-_MOST_TASKS = 32
-"""Tasks of a pass. Each costs about a millisecond on a cluster."""
-_SECONDS_BETWEEN_LOOKS = 0.5
-_TRIES = 2
-
-
-class WorkerError(PreparationError):
-    """A worker was lost or hung, and its work could not be done elsewhere.
-
-    >>> issubclass(WorkerError, PreparationError)
-    True
-    """
+_TASKS_PER_WORKER = 4
+"""More tasks divide the work more evenly. Each costs about a millisecond on a cluster."""
+_WORKERS_IF_UNKNOWN = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,6 +39,8 @@ class Workers:
       the threads of this process.
     - `time_limit`: seconds after which a task that has not come back is given to another worker,
       with a warning that names the first one. If that does not help, the run ends with an error.
+    - `folder`: a folder that this process and the workers share. Workers note there which task
+      they have begun with.
 
     >>> Workers().time_limit
     600.0
@@ -62,11 +48,13 @@ class Workers:
 
     executor: Executor | None = None
     time_limit: float = 600.0
+    folder: Path | None = None
 
     def __post_init__(self) -> None:
-        if self.executor is not None and not callable(getattr(self.executor, "submit", None)):
+        if self.executor is not None and not isinstance(self.executor, Executor):
             rule = "be a concurrent.futures.Executor"
-            cure = "A Dask client has one: client.get_executor()."
+            has_one = callable(getattr(self.executor, "get_executor", None))
+            cure = "A Dask client has one: client.get_executor()." if has_one else ""
             raise InvalidInput("executor", rule, type(self.executor).__name__, cure)
         check_number("time_limit", self.time_limit, 0, low_open=True)
 
@@ -80,116 +68,59 @@ class Workers:
         - `of_shards`: the argument of each shard, by its number.
 
         **Returns:** the results, in the order of `of_shards`.
+
+        **Raises:** `WorkerError` if a worker was lost for good or hung twice.
         """
         if self.executor is None:
             return in_threads(lambda shard: function(common, *shard), of_shards.items())
-        count = min(_MOST_TASKS, len(of_shards))
         shards = list(of_shards.items())
+        count = min(_TASKS_PER_WORKER * _worker_count(self.executor), len(shards))
         parts = [
             shards[len(shards) * k // count : len(shards) * (k + 1) // count] for k in range(count)
         ]
+        double = bool(jax.config.read("jax_enable_x64"))
         if isinstance(self.executor, ThreadPoolExecutor):
-            run: Any = functools.partial(_run, function, common, _uses_double())
+            run: Any = functools.partial(_run, function, common, double)
         else:
-            run = _PickledRun(cloudpickle.dumps((function, common, _uses_double())))
-        return [result for results in self._results(run, parts) for result in results]
-
-    def _results(self, run: Callable[..., list[Any]], parts: Sequence[Any]) -> list[list[Any]]:
-        assert self.executor is not None
-        with _notes() as notes:
-            tasks = [_Task(self.executor, run, part, notes) for part in parts]
-            last_end = time.monotonic()
-            while waiting := [task for task in tasks if not task.done]:
-                checkpoint()
-                futures = [future for task in waiting for future in task.futures]
-                wait(futures, timeout=_SECONDS_BETWEEN_LOOKS, return_when=FIRST_COMPLETED)
-                if any(task.done for task in waiting):
-                    last_end = time.monotonic()
-                elif time.monotonic() - last_end > self.time_limit:
-                    for task in waiting:
-                        task.try_again(self.time_limit)
-                    last_end = time.monotonic()
-            return [task.result() for task in tasks]
-
-
-class _Task:
-    """The shards of one task, and the futures of its attempts."""
-
-    def __init__(self, executor: Executor, run: Callable[..., list[Any]], part: Any, notes: Path):
-        self._executor, self._run, self._part = executor, run, part
-        self._note = notes / uuid.uuid4().hex
-        self.futures: list[Future[list[Any]]] = []
-        self._submit()
-
-    @property
-    def done(self) -> bool:
-        return any(future.done() for future in self.futures)
-
-    def result(self) -> list[Any]:
-        finished = next(future for future in self.futures if future.done())
-        for future in self.futures:
-            future.cancel()
-        try:
-            return finished.result()
-        except (InvalidInput, MemoryError, KeyboardInterrupt):
-            raise
-        except Exception as error:
-            if type(error).__name__ in ("BrokenProcessPool", "KilledWorker", "BrokenThreadPool"):
-                raise WorkerError(
-                    f"a worker was lost while it read {self._shards}, and the executor did not "
-                    f"replace it ({error}). Resume the run with another executor."
-                ) from error
-            raise
-
-    def try_again(self, seconds: float) -> None:
-        """Give the task to another worker, if the first one has begun with it."""
-        found = self._note.read_text() if self._note.exists() else None
-        worker = found or "no worker has begun with it"
-        message = f"{self._shards} did not come back within {seconds:g} seconds ({worker})"
-        if len(self.futures) >= _TRIES:
-            raise WorkerError(f"{message}, twice. Look at this worker, or raise time_limit.")
-        warnings.warn(f"{message}: another worker gets the task.", stacklevel=6)
-        self._submit()
-
-    def _submit(self) -> None:
-        self.futures.append(self._executor.submit(self._run, self._part, str(self._note)))
-
-    @property
-    def _shards(self) -> str:
-        first, last = self._part[0][0], self._part[-1][0]
-        return f"shard {first}" if first == last else f"shards {first} to {last}"
+            run = _PickledRun(pickled((function, common, double)))
+        names = [_named(part) for part in parts]
+        results = results_of_tasks(self.executor, run, parts, names, self.time_limit, self.folder)
+        return [result for of_part in results for result in of_part]
 
 
 class _PickledRun:
-    """`_run` with its arguments as bytes, which the worker unpickles once for all its tasks."""
+    """`_run` with its first arguments as bytes, which a worker unpickles once for all its tasks."""
 
     def __init__(self, payload: bytes):
         self.payload = payload
 
     def __call__(self, part: Any, note: str) -> list[Any]:
-        return _run(*_unpickled(self.payload), part, note)
+        function, common, double = _unpickled(self.payload)
+        return _run(function, common, double, part, note)
 
 
-@functools.lru_cache(maxsize=4)
-def _unpickled(payload: bytes) -> tuple[ShardFunction, Any, bool]:
-    return cloudpickle.loads(payload)
+_unpickled = functools.lru_cache(maxsize=4)(unpickled)
 
 
 def _run(
     function: ShardFunction, common: Any, double: bool, part: Sequence[Any], note: str
 ) -> list[Any]:
-    with contextlib.suppress(OSError):
-        Path(note).write_text(f"host {socket.gethostname()}, process {os.getpid()}")
+    write_note(note)
     with jax.enable_x64(double):
         return [function(common, *shard) for shard in part]
 
 
-def _uses_double() -> bool:
-    return bool(jax.config.read("jax_enable_x64"))
+def _worker_count(executor: Executor) -> int:
+    """The number of tasks that run at the same time, as far as the executor tells."""
+    of_pool = getattr(executor, "_max_workers", None)
+    if of_pool is not None:
+        return of_pool
+    threads_of_cluster = getattr(getattr(executor, "_client", None), "nthreads", None)
+    if callable(threads_of_cluster):
+        return max(1, sum(threads_of_cluster().values()))
+    return _WORKERS_IF_UNKNOWN
 
 
-@contextlib.contextmanager
-def _notes() -> Iterator[Path]:
-    """A folder in which workers note who has begun with a task."""
-    with tempfile.TemporaryDirectory(prefix="tallmc-", ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
+def _named(part: Sequence[tuple[int, Any]]) -> str:
+    first, last = part[0][0], part[-1][0]
+    return f"shard {first}" if first == last else f"shards {first} to {last}"
