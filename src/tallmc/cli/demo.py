@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
-from typing import NamedTuple
 
-import numpy as np
-import pandas as pd
 from rich.console import Console
 
+from ..core.errors import InvalidInput
 from ..models import logistic_regression
-from .design import INTERCEPT
+from ..rows.opening import open_rows
 from .plan import Settings
 from .plot import plot_posterior
 from .report import (
@@ -25,44 +24,49 @@ from .report import (
 )
 from .run import run
 from .save import check_out, make_folder, save_draws
+from .simulation import Simulation
 
 _COLUMNS = {"true": "true", "mean": "mean", "sd": "sd", "z": "z", **DIAGNOSTICS}
 
 
-class SimulatedData(NamedTuple):
-    """A simulated design matrix, its responses and the true coefficients by name."""
-
-    x: np.ndarray
-    y: np.ndarray
-    truth: pd.Series
+_LARGEST_IN_MEMORY = 2**30  # bytes of rows
 
 
 def run_demo(*, rows: int, columns: int, settings: Settings, out: Path) -> int:
     """Simulate, fit, print and save. Returns the exit status."""
     console = Console(highlight=False, markup=False)
     check_out(out, overwrite=True)
-    make_folder(out)
-    data = simulate(rows, columns, settings.seed)
-    names = list(data.truth.index)
-    say(
-        console,
-        f"simulated: a logistic regression with {rows:,} rows and {columns} coefficients "
-        f"(seed {settings.seed})",
-    )
-    posterior = logistic_regression(data.x, data.y, prior_variance=10.0)
+    simulation = Simulation(rows, columns, settings.seed)
+    data = f"a logistic regression with {rows:,} rows and {columns} coefficients"
+    if simulation.n_bytes <= _LARGEST_IN_MEMORY:
+        make_folder(out)
+        say(console, f"simulated: {data} (seed {settings.seed})")
+        posterior = logistic_regression(*simulation.in_memory(), prior_variance=10.0)
+    else:
+        store = out / f"rows-{rows}-{columns}-{settings.seed}"
+        if (store / MANIFEST).exists():
+            say(console, f"found: {data} in {store}")
+        else:
+            _check_room(out, simulation.n_bytes)
+            make_folder(out)
+            disk = f"{simulation.n_bytes / 1e9:.1f} GB of disk space"
+            say(console, f"simulating: {data} into {store}, which takes {disk}")
+            simulation.into_row_store(store)
+        posterior = logistic_regression(open_rows(store), prior_variance=10.0)
+    truth, names = simulation.truth, list(simulation.truth.index)
     finished = run(posterior, settings, lambda plan: print_plan(console, settings, plan))
 
     summary = summarise(finished.draws, names)
     files = save_draws(out, finished.draws, summary, names)
     if summary is not None:
-        compared = summary.assign(true=data.truth, z=(summary["mean"] - data.truth) / summary["sd"])
+        compared = summary.assign(true=truth, z=(summary["mean"] - truth) / summary["sd"])
         print_coefficients(console, compared, _COLUMNS)
         outside = int((compared["z"].abs() > 2).sum())
         say(
             console,
             f"z = (mean − true) / sd: beyond ±2 for {outside} of {columns}; 1 in 20 is expected",
         )
-        files.append(plot_posterior(out / "posterior.png", finished.draws, data.truth))
+        files.append(plot_posterior(out / "posterior.png", finished.draws, truth))
     print_cost(console, finished.draws)
     print_warnings(console, finished, summary)
     status = exit_status(console, finished)
@@ -70,15 +74,10 @@ def run_demo(*, rows: int, columns: int, settings: Settings, out: Path) -> int:
     return status
 
 
-def simulate(rows: int, columns: int, seed: int) -> SimulatedData:
-    """Simulate an intercept and standard normal covariates.
-
-    The coefficients are small enough that both responses are common.
-    """
-    rng = np.random.default_rng(seed)
-    names = [INTERCEPT, *(f"x{j}" for j in range(1, columns))]
-    truth = pd.Series(rng.normal(0.0, 1.5 / np.sqrt(columns), columns), index=names)
-    x = rng.standard_normal((rows, columns), dtype=np.float32)
-    x[:, 0] = 1.0
-    odds = np.exp(x @ truth.to_numpy(np.float32))
-    return SimulatedData(x, rng.random(rows, dtype=np.float32) < odds / (1 + odds), truth)
+def _check_room(out: Path, n_bytes: int) -> None:
+    """Check that there is room for the rows, and for the weights beside them."""
+    existing = next(folder for folder in (out, *out.resolve().parents) if folder.exists())
+    free, needed = shutil.disk_usage(existing).free, 1.1 * n_bytes
+    if free < needed:
+        rule = f"be on a disk with {needed / 1e9:.1f} GB of free space"
+        raise InvalidInput("--out", rule, f"{free / 1e9:.1f} GB", "Pass fewer --rows.")

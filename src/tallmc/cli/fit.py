@@ -16,6 +16,7 @@ from ..store.reader import open_store
 from ..subsample import SizeChoice
 from .plan import Settings
 from .problem import LOG_SCALE, FamilyModel, FitProblem
+from .readers import NO_READERS, Readers
 from .report import (
     DIAGNOSTICS,
     exit_status,
@@ -43,6 +44,7 @@ def run_fit(
     store: Path | None,
     progress: bool,
     max_seconds: float | None = None,
+    readers: Readers = NO_READERS,
 ) -> int:
     """Fit, print and save. Returns the exit status."""
     console = Console(highlight=False, markup=False)
@@ -53,14 +55,16 @@ def run_fit(
     _print_problem(console, problem)
     about = problem.about() | {"settings": dataclasses.asdict(settings)}
     folder = None if store is None else Folder(store, problem.labels, about)
-    finished = run(
-        problem.posterior,
-        settings,
-        lambda plan: print_plan(console, settings, plan),
-        store=folder,
-        progress=progress,
-        max_seconds=max_seconds,
-    )
+    with readers.executor() as executor:
+        finished = run(
+            problem.posterior,
+            settings,
+            lambda plan: print_plan(console, settings, plan),
+            store=folder,
+            progress=progress,
+            max_seconds=max_seconds,
+            executor=executor,
+        )
     return _report_and_save(console, problem, settings, finished, out)
 
 
@@ -74,6 +78,7 @@ def run_resume(
     overwrite: bool,
     progress: bool,
     max_seconds: float | None = None,
+    readers: Readers = NO_READERS,
 ) -> int:
     """Continue a run of `tallmc fit --store`. Returns the exit status."""
     console = Console(highlight=False, markup=False)
@@ -84,14 +89,16 @@ def run_resume(
     if out is not None:
         make_folder(out)
     _print_problem(console, problem)
-    finished = go_on(
-        problem.posterior,
-        store,
-        draws=draws,
-        ess=ess,
-        max_seconds=max_seconds,
-        progress=progress,
-    )
+    with readers.executor() as executor:
+        finished = go_on(
+            problem.posterior,
+            store,
+            draws=draws,
+            ess=ess,
+            max_seconds=max_seconds,
+            progress=progress,
+            executor=executor,
+        )
     return _report_and_save(console, problem, Settings(**about["settings"]), finished, out)
 
 
@@ -106,14 +113,14 @@ def _report_and_save(
     console: Console, problem: FitProblem, settings: Settings, finished: Finished, out: Path | None
 ) -> int:
     """Save to `out` if given, print, and return the exit status."""
-    names, files = problem.design.names, []
+    names, files = problem.names, []
     summary = summarise(finished.draws, names)
     if out is not None:
         files = save_draws(out, finished.draws, summary, names)
         files.append(save_json(out / "scaling.json", _scaling_content(problem, settings, finished)))
     if summary is not None:
         print_coefficients(console, summary, _COLUMNS)
-        if problem.design.sds:
+        if problem.sds:
             unit = (
                 "in standard deviations of the response "
                 if problem.model.family == "gaussian"
@@ -125,7 +132,7 @@ def _report_and_save(
                 "scaling.json lists the standard deviations.",
             )
         if problem.model.has_unknown_noise:
-            unit = ", in standard deviations of the response" if problem.design.sds else ""
+            unit = ", in standard deviations of the response" if problem.sds else ""
             say(console, f"{LOG_SCALE} is the log of the standard deviation of the noise{unit}.")
     print_cost(console, finished.draws)
     print_warnings(console, finished, summary)
@@ -163,16 +170,16 @@ def _check_method(model: FamilyModel, method: str | None) -> None:
 
 def _scaling_content(problem: FitProblem, settings: Settings, finished: Finished) -> dict[str, Any]:
     """Return what is needed to interpret and to reproduce the draws."""
-    run_settings, design = finished.draws.settings, problem.design
+    run_settings = finished.draws.settings
     method = run_settings["method"]
     size = method.size if isinstance(method, Method) else None
     schedule = getattr(method, "step_size", None)
     return {
         "table": str(problem.path),
         "response": problem.response,
-        "coefficients": list(design.names),
-        "means": design.means,
-        "sds": design.sds,
+        "coefficients": list(problem.names),
+        "means": problem.means,
+        "sds": problem.sds,
         **dataclasses.asdict(problem.model),
         "settings": {
             **dataclasses.asdict(settings),

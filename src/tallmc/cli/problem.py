@@ -1,4 +1,4 @@
-"""Build a posterior from a table and a model, or from the description in a stored run."""
+"""Build a posterior from a table or a row store, or from the description in a stored run."""
 
 from __future__ import annotations
 
@@ -7,10 +7,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ..core.errors import InvalidInput
 from ..models import linear_regression, logistic_regression, poisson_regression
+from ..models.design import observations
 from ..models.posterior import AbstractPosterior
-from .design import Design, Family, make_design
+from ..rows.manifest import MANIFEST
+from ..rows.opening import open_rows
+from ..rows.sharded import ShardedRows
+from .design import INTERCEPT, Family, make_design
 from .table import read_table
 
 _RUN_KIND = "tallmc fit"
@@ -36,31 +42,57 @@ class FamilyModel:
 
 @dataclasses.dataclass(frozen=True)
 class FitProblem:
-    """A table, the model fitted to it and the resulting posterior."""
+    """A table or row store, the model fitted to it and the resulting posterior."""
 
     path: Path
     response: str
-    n_rows: int
-    n_columns: int
     model: FamilyModel
-    design: Design
     posterior: AbstractPosterior
+    names: tuple[str, ...]
+    """Names of the coefficients."""
+    means: dict[str, float]
+    """Mean subtracted from each column and from a gaussian response. Empty if not standardised."""
+    sds: dict[str, float]
+    """Standard deviations that divided the same columns."""
 
     @classmethod
     def read(cls, path: Path, response: str, model: FamilyModel) -> FitProblem:
+        """Read a table into memory, or open a row store."""
+        if (path / MANIFEST).is_file():
+            return cls._of_row_store(path, response, model)
         table = read_table(path, response)
         _check_noise(model, table.features)
         design = make_design(
             table, model.family, standardise=model.standardise, intercept=model.intercept
         )
+        posterior = _posterior(design.x, design.y, model)
+        return cls(path, response, model, posterior, design.names, design.means, design.sds)
+
+    @classmethod
+    def _of_row_store(cls, path: Path, response: str, model: FamilyModel) -> FitProblem:
+        rows = open_rows(path)
+        manifest = rows.shards.manifest
+        columns = {column.name: column for column in manifest.columns}
+        scaled = [column for column in manifest.columns if column.standardised]
+        if scaled and not model.standardise:
+            rule = "be left out with a row store whose columns are standardised"
+            cure = "Ingest the table anew with --no-standardise."
+            raise InvalidInput("--no-standardise", rule, path.name, cure)
+        without = () if model.intercept or INTERCEPT not in columns else (INTERCEPT,)
+        scale_response = bool(scaled) and model.family == "gaussian"
+        designed = observations(rows, response, without=without, standardise=scale_response)
+        names = tuple(name for name in manifest.names if name not in (response, *without))
+        _check_noise(model, names)
+        if scale_response:
+            scaled.append(columns[response])
         return cls(
             path,
             response,
-            table.n_rows,
-            len(table.features),
             model,
-            design,
-            _posterior(design, model),
+            _posterior(designed, None, model),
+            names,
+            {column.name: column.mean for column in scaled},
+            {column.name: column.sd for column in scaled},
         )
 
     @classmethod
@@ -75,8 +107,16 @@ class FitProblem:
         return cls.read(Path(about["table"]) if table is None else table, about["response"], model)
 
     @property
+    def n_rows(self) -> int:
+        return self.posterior.n_rows
+
+    @property
+    def n_columns(self) -> int:
+        return len(set(self.names) - {INTERCEPT})
+
+    @property
     def labels(self) -> dict[str, list[str]]:
-        return {"beta": list(self.design.names)}
+        return {"beta": list(self.names)}
 
     def about(self) -> dict[str, Any]:
         model = dataclasses.asdict(self.model)
@@ -88,11 +128,13 @@ class FitProblem:
         }
 
 
-def _posterior(design: Design, model: FamilyModel) -> AbstractPosterior:
+def _posterior(
+    x: np.ndarray | ShardedRows, y: np.ndarray | None, model: FamilyModel
+) -> AbstractPosterior:
     if model.family == "gaussian":
-        return linear_regression(design.x, design.y, model.prior_variance, model.noise_variance)
+        return linear_regression(x, y, model.prior_variance, model.noise_variance)
     regression = logistic_regression if model.family == "bernoulli" else poisson_regression
-    return regression(design.x, design.y, model.prior_variance)
+    return regression(x, y, model.prior_variance)
 
 
 def _check_noise(model: FamilyModel, features: Iterable[str]) -> None:

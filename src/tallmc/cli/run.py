@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable
+from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
+from ..api.executors import read_by_executor
 from ..api.listeners import Listeners
 from ..api.resume import resume
 from ..api.sample import sample
@@ -41,11 +43,13 @@ def run(
     store: Folder | None = None,
     progress: bool = True,
     max_seconds: float | None = None,
+    executor: Executor | None = None,
 ) -> Finished:
     """Make a plan, pass it to `announce`, and sample.
 
-    `max_seconds` counts from the beginning of the command.
+    `max_seconds` counts from the beginning of the command. An executor reads a row store.
     """
+    posterior = read_by_executor(posterior, executor)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         goal = Goal.of(settings.draws, settings.ess, max_seconds, None)
@@ -89,13 +93,20 @@ def go_on(
     ess: float | None,
     max_seconds: float | None = None,
     progress: bool = True,
+    executor: Executor | None = None,
 ) -> Finished:
     """Resume a stored run."""
     planning = open_store(store).setup.content["about"]["planning"]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         resumed = resume(
-            store, posterior, draws=draws, ess=ess, max_seconds=max_seconds, progress=progress
+            store,
+            posterior,
+            draws=draws,
+            ess=ess,
+            max_seconds=max_seconds,
+            progress=progress,
+            executor=executor,
         )
     _check_any_draws(resumed)
     plan = Plan(resumed.settings["method"], None, draws, planning["seconds"])

@@ -5,17 +5,26 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator
-
-from .values import TableBatch
+from typing import Protocol, TypeVar
 
 _BETWEEN_UPDATES = 0.2  # seconds, on terminals
 _BETWEEN_LINES = 10.0  # seconds, elsewhere
 _CLEAR = "\r\x1b[K"
 
 
+class SomeRows(Protocol):
+    """Anything that knows how many rows it has."""
+
+    @property
+    def n_rows(self) -> int: ...
+
+
+Rows = TypeVar("Rows", bound=SomeRows)
+
+
 def shown(
-    batches: Iterable[TableBatch], stage: str, done: int, total: int | None, wanted: bool | None
-) -> Iterator[TableBatch]:
+    batches: Iterable[Rows], stage: str, done: int, total: int | None, wanted: bool | None
+) -> Iterator[Rows]:
     """The same batches, with a line on stderr on how far they are.
 
     **Arguments:**
