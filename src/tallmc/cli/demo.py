@@ -9,6 +9,7 @@ from rich.console import Console
 
 from ..core.errors import InvalidInput
 from ..models import logistic_regression
+from ..rows.manifest import MANIFEST
 from ..rows.opening import open_rows
 from .plan import Settings
 from .plot import plot_posterior
