@@ -24,6 +24,7 @@ ALL = (
     "stein",
     "imports",
     "store",
+    "ingest",
     "race",
     "automatic",
     "small_data",

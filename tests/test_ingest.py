@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from pyarrow import csv, feather, ipc, parquet
 
 import tallmc
+from tallmc.ingestion.parquet_shards import parquet_shards
 from tallmc.rows import writer
 from tallmc.rows.manifest import Manifest
 from tallmc.rows.shards import NpyShards
@@ -521,3 +523,21 @@ def test_npz_and_dictionaries_need_no_pyarrow(tmp_path):
     subprocess.run([sys.executable, "-c", code], check=True)
     for name in ("rows", "more"):
         np.testing.assert_allclose(rows_of(tmp_path / name), exact_rows(), rtol=1e-6, atol=1e-7)
+
+
+def test_parquet_in_place_has_the_bits_of_the_store(tmp_path):
+    for part in range(2):
+        inside = {name: values[part::2] for name, values in COLUMNS.items()}
+        write(tmp_path / "table" / f"year={2023 + part}" / "0.parquet", inside)
+    tallmc.ingest(tmp_path / "table", tmp_path / "rows", response="y")
+    shards = pickle.loads(pickle.dumps(parquet_shards([tmp_path / "table"], "y")))
+    stored = NpyShards(str(tmp_path / "rows")).manifest
+    assert shards.manifest.columns == stored.columns
+    assert shards.manifest.categories == stored.categories
+    assert [shard.n_rows for shard in shards.manifest.shards] == [300, 200, 300, 200]
+    rows = np.concatenate([shards.array(number) for number in range(4)])
+    np.testing.assert_array_equal(rows, rows_of(tmp_path / "rows"))
+    np.testing.assert_array_equal(shards.lines(1, np.array([3, 5, 5])), rows[[303, 305, 305]])
+    assert shards.folder.is_dir() and list(shards.folder.iterdir()) == []
+    with pytest.raises(tallmc.InvalidInput, match="Parquet to be read in place"):
+        parquet_shards([write(tmp_path / "table.csv")])

@@ -1,4 +1,4 @@
-"""The command line application, and the commands that inspect or reproduce.
+"""The command line application, and the commands that ingest, inspect or reproduce.
 
 Function bodies import what they need, so that `--help` and `--version` stay fast. The commands
 that sample are in `sampling_commands`.
@@ -13,8 +13,6 @@ import typer
 
 from .._version import __version__
 from ..core.cache import cache
-from .ingest import EXIT_STATUSES as INGEST_STATUSES
-from .ingest import ingest
 from .sampling_commands import EXIT_STATUSES, RunFolder, TablePath, demo, fit, resume
 
 app = typer.Typer(
@@ -66,6 +64,68 @@ def methods(
     from .listing import print_methods
 
     print_methods(as_json=json)
+
+
+def ingest(
+    tables: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="TABLE...",
+            help="Files (.csv, .csv.gz, .parquet, .arrow, .feather, .npz), or folders of them.",
+            show_default=False,
+        ),
+    ],
+    *,
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", metavar="OUT", help="New folder for the row store.", show_default=False
+        ),
+    ],
+    response: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Name of the response column, which is stored as it is, after the others.",
+            show_default=False,
+        ),
+    ] = None,
+    no_standardise: Annotated[
+        bool,
+        typer.Option("--no-standardise", help="Do not scale the columns to mean 0 and sd 1."),
+    ] = False,
+    no_intercept: Annotated[
+        bool, typer.Option("--no-intercept", help="Do not add a column of ones.")
+    ] = False,
+    float64: Annotated[
+        bool, typer.Option("--float64", help="Store float64 instead of float32: twice the bytes.")
+    ] = False,
+    max_levels: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Most levels that a column of text may have.")
+    ] = 100,
+    no_progress: Annotated[bool, typer.Option("--no-progress", help="Do not show progress.")] = (
+        False
+    ),
+) -> None:
+    """Write tables of any size into a row store: a folder of .npy files with a manifest.
+
+    The tables are read twice, in pieces: memory does not grow with them.
+    Columns of text become one 0/1 column per level but the most frequent one.
+    An interrupted command goes on where it stopped when it is run again.
+    """
+    from .ingest import run_ingest
+
+    status = run_ingest(
+        tables,
+        out,
+        response,
+        standardise=not no_standardise,
+        intercept=not no_intercept,
+        dtype="float64" if float64 else "float32",
+        max_levels=max_levels,
+        progress=not no_progress,
+    )
+    raise typer.Exit(status)
 
 
 def diagnose(
@@ -155,7 +215,11 @@ def data(folder: _DataFolder = None) -> None:
 
 # `--help` lists the commands in this order.
 app.command()(methods)
-app.command(epilog=INGEST_STATUSES)(ingest)
+app.command(
+    epilog="Exit status: 0 fine; 2 bad input; 4 the store could not be written, e.g. because the "
+    "disk is full; 130 Ctrl-C; 143 SIGTERM. After 4, 130 and 143, the same command goes on after "
+    "the last shard."
+)(ingest)
 app.command(epilog=EXIT_STATUSES)(fit)
 app.command(epilog=EXIT_STATUSES)(resume)
 app.command(epilog="Exit status: 0 no warnings; 1 warnings printed; 2 no such run.")(diagnose)

@@ -31,7 +31,7 @@ from .errors import (
 from .survey import ColumnSurvey, TableSurvey
 from .values import TableBatch
 
-_ROWS_AT_ONCE = 2**12
+_ROWS_AT_ONCE = 2**13
 _FALSE_AND_TRUE = [("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("0", "1")]
 
 
@@ -76,7 +76,8 @@ class RowEncoder:
     def __init__(self, manifest: Manifest):
         self._columns, self._dtype = manifest.columns, manifest.dtype
         self._levels = {category.name: category.levels for category in manifest.categories}
-        self._scratch = np.empty(_ROWS_AT_ONCE)
+        self._exact = np.empty(_ROWS_AT_ONCE)
+        self._rounded = np.empty((len(self._columns), _ROWS_AT_ONCE), self._dtype)
 
     @property
     def as_text(self) -> frozenset[str]:
@@ -91,21 +92,23 @@ class RowEncoder:
 
     def encode(self, batch: TableBatch, rows: np.ndarray) -> None:
         """Write the first rows of the batch into `rows`, as many as it has lines."""
-        columns = [(column, self._numbers(column, batch)) for column in self._columns]
+        columns = [(column, *self._numbers(column, batch)) for column in self._columns]
         for first in range(0, len(rows), _ROWS_AT_ONCE):  # small enough for the cache
-            lines = rows[first : first + _ROWS_AT_ONCE]
-            for number, (column, (numbers, table)) in enumerate(columns):
-                part = numbers[first : first + len(lines)]
+            count = min(_ROWS_AT_ONCE, len(rows) - first)
+            exact, rounded = self._exact[:count], self._rounded[:, :count]
+            for line, (column, numbers, table) in zip(rounded, columns, strict=True):
+                part = numbers[first : first + count]
                 if table is not None:
-                    lines[:, number] = table[part]
+                    line[:] = table[part]
                 elif column.standardised:
-                    scratch = self._scratch[: len(part)]
-                    np.subtract(part, column.mean, out=scratch)
-                    np.divide(scratch, column.sd, out=lines[:, number], casting="same_kind")
+                    np.subtract(part, column.mean, out=exact)
+                    np.divide(exact, column.sd, out=exact)
+                    line[:] = exact
                 else:
-                    lines[:, number] = part
-            if not np.isfinite(lines).all():
+                    line[:] = part
+            if not np.isfinite(rounded).all():
                 raise changed(batch.origin)
+            rows[first : first + count] = rounded.T
 
     def _numbers(self, column: Column, batch: TableBatch) -> tuple[np.ndarray, np.ndarray | None]:
         """The numbers of a column; or codes, and a table of the numbers that they stand for."""

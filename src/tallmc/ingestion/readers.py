@@ -54,12 +54,7 @@ def read_file(
 
 def n_rows_of(file: TableFile) -> int | None:
     """The number of rows, if the file tells without being read."""
-    if file.suffix not in (".parquet", ".pq"):
-        return None
-    from pyarrow import parquet
-
-    with _errors_of(file.path, "Parquet"):
-        return parquet.read_metadata(file.path).num_rows
+    return sum(row_group_sizes(file)) if file.suffix in (".parquet", ".pq") else None
 
 
 @contextlib.contextmanager
@@ -151,11 +146,25 @@ def _parquet_batches(file: TableFile, skip: int) -> Iterator[TableBatch]:
         first = 0
         if not opened.metadata.num_rows:
             yield from batches_of(opened.schema_arrow.empty_table(), file.name)
-        for number in range(opened.num_row_groups):
-            group = opened.metadata.row_group(number)
-            if first + group.num_rows > skip and group.num_rows:
+        for number, n_rows in enumerate(row_group_sizes(file)):
+            if first + n_rows > skip and n_rows:
                 yield from _row_group_batches(opened, number, file.name, first)
-            first += group.num_rows
+            first += n_rows
+
+
+def row_group_sizes(file: TableFile) -> list[int]:
+    """The number of rows of each row group of a Parquet file."""
+    from pyarrow import parquet
+
+    with _errors_of(file.path, "Parquet"):
+        metadata = parquet.read_metadata(file.path)
+    return [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+
+
+def row_group_batches(file: TableFile, number: int, first: int) -> Iterator[TableBatch]:
+    """The batches of one row group, which begins at the row `first` of a Parquet file."""
+    with _errors_of(file.path, "Parquet"), open_parquet(file.path) as opened:
+        yield from _row_group_batches(opened, number, file.name, first)
 
 
 def _row_group_batches(

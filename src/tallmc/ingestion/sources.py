@@ -79,13 +79,13 @@ class FileSource(AbstractSource):
             for batch in read_file(file, response, as_text, max(first_row - done, 0)):
                 skip = first_row - done - batch.first_row
                 if skip <= 0:
-                    yield self._with_partition(file, batch)
+                    yield self.with_partition(file, batch)
                 elif skip < batch.n_rows:
-                    yield self._with_partition(file, batch.without(skip))
+                    yield self.with_partition(file, batch.without(skip))
                 last = batch.first_row + batch.n_rows
             done += last
 
-    def _with_partition(self, file: TableFile, batch: TableBatch) -> TableBatch:
+    def with_partition(self, file: TableFile, batch: TableBatch) -> TableBatch:
         """The batch with the columns that the names of its folders give."""
         if not file.partition:
             return batch
