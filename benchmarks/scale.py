@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from tallmc.cli.simulation import Simulation
-from tallmc.rows.manifest import MANIFEST, Manifest
+from tallmc.rows.manifest import MANIFEST, RowManifest
 
 _CGROUPS = Path("/sys/fs/cgroup/memory")
 _GB = 1e9
@@ -156,7 +156,7 @@ def _compared(store: Path, posterior: Any, draws: Any) -> dict[str, Any]:
 def _read_speed(store: Path) -> float:
     """Bytes per second of reading shards from the disk, one after the other, for some seconds."""
     buffer, read, began = bytearray(2**23), 0, time.perf_counter()
-    for shard in Manifest.read(store).shards:
+    for shard in RowManifest.read(store).shards:
         with open(store / shard.name, "rb", buffering=0) as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             while count := file.readinto(buffer):

@@ -2,15 +2,15 @@
 
 import shutil
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 
 import tallmc
-from tallmc.rows import ShardedRows, writer
+from tallmc.rows import ShardedRows
 from tallmc.rows.manifest import Column
+from tallmc.rows.writer import RowStoreWriter
 
-N_ROWS, N_SHARDS = 3000, 12
+N_ROWS, N_SHARDS = 6000, 12  # fewer rows would be read into memory
 
 
 def write_logistic(folder: Path) -> Path:
@@ -20,8 +20,7 @@ def write_logistic(folder: Path) -> Path:
     y = rng.random(N_ROWS) < 1 / (1 + np.exp(-x @ [1.0, -1.0, 0.5]))
     response = Column("y", "y", low=0.0, high=1.0, whole=True)
     columns = [*(Column(f"x{k}", f"x{k}") for k in range(3)), response]
-    with mock.patch.object(writer, "rows_per_shard", return_value=N_ROWS // N_SHARDS):
-        store = writer.RowStoreWriter(folder, columns, response="y")
+    store = RowStoreWriter(folder, columns, response="y", shard_rows=N_ROWS // N_SHARDS)
     store.append(np.column_stack([x, y]))
     store.finish()
     return folder

@@ -16,7 +16,7 @@ from distributed import Client, LocalCluster
 
 import tallmc
 from small_stores import assert_same_bits, fit, write_logistic
-from tallmc.rows.manifest import Manifest
+from tallmc.rows.manifest import RowManifest
 from tallmc.rows.shards import AbstractShards, NpyShards
 from tallmc.rows.workers import Workers
 
@@ -54,7 +54,7 @@ class Traps(AbstractShards):
     """In this folder; one trap for whole shards, and one for some lines."""
 
     @property
-    def manifest(self) -> Manifest:
+    def manifest(self) -> RowManifest:
         return self.shards.manifest
 
     @property

@@ -19,7 +19,7 @@ from pyarrow import csv, feather, ipc, parquet
 import tallmc
 from tallmc.ingestion.parquet_shards import parquet_shards
 from tallmc.rows import writer
-from tallmc.rows.manifest import Manifest
+from tallmc.rows.manifest import RowManifest
 from tallmc.rows.shards import NpyShards
 from tallmc.rows.writer import rows_per_shard
 from test_cli import call, refused
@@ -97,7 +97,7 @@ ENDINGS = ["csv", "csv.gz", "parquet", "feather", "arrow", "npz"]
 def test_rows_are_standardised_in_double_precision_and_rounded(tmp_path, ending, slices):
     source = write(tmp_path / f"table.{ending}", slices=slices)
     manifest = tallmc.ingest(source, tmp_path / "rows", response="y")
-    assert manifest == Manifest.read(tmp_path / "rows")
+    assert manifest == RowManifest.read(tmp_path / "rows")
     assert (manifest.names, manifest.n_rows, manifest.response) == (NAMES, N, "y")
     rows = rows_of(tmp_path / "rows")
     assert rows.dtype == np.float32
@@ -468,7 +468,7 @@ def test_the_command_says_what_it_wrote(tmp_path, capsys):
     assert f"{tmp_path / 'rows'}: 1,000 rows of 7 numbers, 0.1 MB in" in printed
     assert "city: compared with 'Rome'" in printed
     assert f"tallmc fit {tmp_path / 'rows'} --response y" in printed
-    assert Manifest.read(tmp_path / "rows").dtype == "float64"
+    assert RowManifest.read(tmp_path / "rows").dtype == "float64"
     np.testing.assert_allclose(rows_of(tmp_path / "rows"), exact_rows("float64"), atol=1e-12)
 
 

@@ -13,7 +13,7 @@ from tallmc.engine import ahead
 from tallmc.engine.kernel import Gathered
 from tallmc.engine.run import chain_keys
 from tallmc.engine.supply import Supply
-from tallmc.rows.manifest import Column, Manifest, RowStoreError
+from tallmc.rows.manifest import Column, RowManifest, RowStoreError
 from tallmc.rows.writer import RowStoreWriter
 from tallmc.subsample.measured_selection import NoiseMeasurement
 from tallmc.subsample.selection import Memory
@@ -131,7 +131,7 @@ def test_a_draw_depends_on_its_words_alone(both):
 def test_gathered_rows_are_those_of_their_numbers(both):
     stored, resident = both
     indices = np.random.default_rng(2).integers(0, stored.n_rows, (5, 7, 3))
-    batch = stored.rows.gather_on_host()(indices, np.ones(indices.shape))
+    batch = stored.rows.complete(stored.rows.gather_on_host()(indices, np.ones(indices.shape)))
     np.testing.assert_array_equal(batch.rows.x, np.asarray(resident.data.x)[indices])
     np.testing.assert_array_equal(batch.rows.y, np.asarray(resident.data.y)[indices])
 
@@ -400,7 +400,7 @@ def test_an_interrupted_writer_goes_on(tmp_path):
     again = writer("cut")
     assert again.n_rows == 10
     again.append(lines[again.n_rows :])
-    assert again.finish() == expected == Manifest.read(tmp_path / "cut")
+    assert again.finish() == expected == RowManifest.read(tmp_path / "cut")
     with pytest.raises(RowStoreError, match="finished"):
         writer("cut")
     writer("other", source="a").append(lines[:12])

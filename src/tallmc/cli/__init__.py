@@ -10,17 +10,24 @@ from typing import NoReturn
 from ..core.errors import InvalidInput, PreparationError
 from .signals import AFTER_SIGNALS, end_at_once
 
-_OPTIONAL_PACKAGES = {
-    "typer",
-    "rich",
-    "pyarrow",
-    "matplotlib",
-    "arviz_base",
-    "arviz_stats",
-    "xarray",
-    "netCDF4",
-    "pandas",
+_EXTRAS = {
+    **dict.fromkeys(
+        (
+            "typer",
+            "rich",
+            "pyarrow",
+            "matplotlib",
+            "arviz_base",
+            "arviz_stats",
+            "xarray",
+            "netCDF4",
+            "pandas",
+        ),
+        "cli",
+    ),
+    **dict.fromkeys(("dask", "distributed"), "dask"),
 }
+"""The extra of tallmc that installs an optional package."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -44,11 +51,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _fail(f"tallmc: {error}")
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package not in _OPTIONAL_PACKAGES:
+        if package not in _EXTRAS:
             raise
         _fail(
             f"tallmc: the command line needs {package}, which is not installed. "
-            'Run: pip install "tallmc[cli]"'
+            f'Run: pip install "tallmc[{_EXTRAS[package]}]"'
         )
     sys.exit(0)
 

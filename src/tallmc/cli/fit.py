@@ -9,11 +9,14 @@ from typing import Any
 from rich.console import Console
 
 from ..core.errors import InvalidInput
+from ..ingestion.parquet_shards import ParquetShards
 from ..methods.method import Method
 from ..methods.named import METHODS
+from ..rows.sharded import ShardedRows
 from ..store import Folder
 from ..store.reader import open_store
 from ..subsample import SizeChoice
+from .in_place import times_slower
 from .plan import Settings
 from .problem import LOG_SCALE, FamilyModel, FitProblem
 from .readers import NO_READERS, Readers
@@ -45,12 +48,13 @@ def run_fit(
     progress: bool,
     max_seconds: float | None = None,
     readers: Readers = NO_READERS,
+    out_of_core: bool = False,
 ) -> int:
     """Fit, print and save. Returns the exit status."""
     console = Console(highlight=False, markup=False)
     check_out(out, overwrite=overwrite)
     _check_method(model, settings.method)
-    problem = FitProblem.read(path, response, model)
+    problem = FitProblem.read(path, response, model, out_of_core)
     make_folder(out)
     _print_problem(console, problem)
     about = problem.about() | {"settings": dataclasses.asdict(settings)}
@@ -106,7 +110,18 @@ def _print_problem(console: Console, problem: FitProblem) -> None:
     contents = (
         f"{problem.n_rows:,} rows, {problem.n_columns} columns and the response {problem.response}"
     )
-    say(console, f"read: {contents} from {problem.path}")
+    rows = problem.posterior.rows
+    say(
+        console,
+        f"{'opened' if isinstance(rows, ShardedRows) else 'read'}: {contents} from {problem.path}",
+    )
+    if isinstance(rows, ShardedRows) and isinstance(rows.shards, ParquetShards):
+        slower = times_slower(rows.shards)
+        say(
+            console,
+            f"a pass takes about {slower:.0f} times as long as with a row store: for many passes, "
+            f"first run `tallmc ingest {problem.path} -o ROWS --response {problem.response}`",
+        )
 
 
 def _report_and_save(

@@ -17,6 +17,7 @@ from ..rows.manifest import MANIFEST
 from ..rows.opening import open_rows
 from ..rows.sharded import ShardedRows
 from .design import INTERCEPT, Family, make_design
+from .in_place import parquet_in_place
 from .table import read_table
 
 _RUN_KIND = "tallmc fit"
@@ -56,10 +57,15 @@ class FitProblem:
     """Standard deviations that divided the same columns."""
 
     @classmethod
-    def read(cls, path: Path, response: str, model: FamilyModel) -> FitProblem:
-        """Read a table into memory, or open a row store."""
+    def read(
+        cls, path: Path, response: str, model: FamilyModel, out_of_core: bool = False
+    ) -> FitProblem:
+        """Read a table into memory, or open a row store; `out_of_core` opens Parquet in place."""
         if (path / MANIFEST).is_file():
-            return cls._of_row_store(path, response, model)
+            return cls._of_rows(open_rows(path), path, response, model)
+        if out_of_core:
+            rows = parquet_in_place(path, response, model.standardise, model.intercept)
+            return cls._of_rows(rows, path, response, model)
         table = read_table(path, response)
         _check_noise(model, table.features)
         design = make_design(
@@ -69,8 +75,9 @@ class FitProblem:
         return cls(path, response, model, posterior, design.names, design.means, design.sds)
 
     @classmethod
-    def _of_row_store(cls, path: Path, response: str, model: FamilyModel) -> FitProblem:
-        rows = open_rows(path)
+    def _of_rows(
+        cls, rows: ShardedRows, path: Path, response: str, model: FamilyModel
+    ) -> FitProblem:
         manifest = rows.shards.manifest
         columns = {column.name: column for column in manifest.columns}
         scaled = [column for column in manifest.columns if column.standardised]
@@ -103,8 +110,9 @@ class FitProblem:
             raise InvalidInput(
                 "RUN", "come from `tallmc fit --store`", "a run of another program", cure
             )
+        path = Path(about["table"]) if table is None else table
         model = FamilyModel(**about["model"])
-        return cls.read(Path(about["table"]) if table is None else table, about["response"], model)
+        return cls.read(path, about["response"], model, about.get("out_of_core", False))
 
     @property
     def n_rows(self) -> int:
@@ -125,6 +133,7 @@ class FitProblem:
             "table": str(self.path.resolve()),
             "response": self.response,
             "model": model,
+            "out_of_core": isinstance(self.posterior.rows, ShardedRows),
         }
 
 

@@ -41,12 +41,8 @@ NO_READERS = Readers()
 
 
 def _client(address: str) -> contextlib.AbstractContextManager:
-    try:
-        from dask.distributed import Client
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "--scheduler needs Dask: pip install 'tallmc[dask]'", name=error.name
-        ) from None
+    from dask.distributed import Client
+
     try:
         return Client(address)
     except OSError as error:

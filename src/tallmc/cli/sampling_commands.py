@@ -229,6 +229,15 @@ def fit(
             help="New folder for the run itself, for `tallmc resume` and `tallmc report`.",
         ),
     ] = None,
+    out_of_core: Annotated[
+        bool,
+        typer.Option(
+            "--out-of-core",
+            help="Do not read a Parquet file or folder into memory: decode it in every pass. "
+            "A row store is many times faster.",
+            rich_help_panel=_ROWS_PANEL,
+        ),
+    ] = False,
     workers: _Workers = None,
     scheduler: _Scheduler = None,
     no_progress: _NoProgress = False,
@@ -277,6 +286,7 @@ def fit(
             progress=not no_progress,
             max_seconds=max_seconds,
             readers=Readers(workers, scheduler),
+            out_of_core=out_of_core,
         )
     raise typer.Exit(status)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -44,6 +45,12 @@ def _until_stopped(results: Iterator[Any]) -> list[Any]:
         checkpoint()
         found.append(result)
     return found
+
+
+def one_per_core(count: int) -> list[slice]:
+    """Slices of `count` entries, one per core."""
+    ends = [count * k // core_count() for k in range(core_count() + 1)]
+    return [slice(begin, end) for begin, end in itertools.pairwise(ends)]
 
 
 def has_spare_threads() -> bool:

@@ -28,6 +28,7 @@ from ..core.random import folded_on_host
 from ..dynamics.base import AbstractDynamics
 from ..rows.absent import AbsentRows
 from ..rows.base import AbstractRows, RowAccess
+from ..rows.sharded import ShardedRows
 from ..subsample.measured_selection import MeasuredSelection
 from ..subsample.replacement import WithReplacement
 from .ahead import RowsAhead
@@ -76,7 +77,9 @@ class Supply:
         self._host_rows = chain_axes is None and _reads_on_host(kernel, source)
         self.stepper = _stepper(kernel, self._host_rows) if chain_axes is None else kernel
         """The kernel that steps with these supplies."""
-        self.source_of_steps = AbsentRows() if self._host_rows else source
+        self.source_of_steps = (
+            AbsentRows(getattr(source, "view", None)) if self._host_rows else source
+        )
         """The rows that a step reads besides its supply."""
         self._drawing, self._static = split((self.stepper, chain_axes))
         self._floats_per_step = self.stepper.rows_ahead * kernel.model.width(source)
@@ -107,8 +110,13 @@ class Supply:
     def for_start(self, group: int) -> Drawn | Gathered:
         """The supply of one step, to make the first state."""
         drawn = self._draw(group, _INIT_BLOCK)
-        if self._host_rows:
-            drawn = jax.tree.map(lambda leaf: np.asarray(leaf)[:1], drawn)
+        if not self._host_rows:
+            return self._gathered(drawn)
+        drawn = jax.tree.map(lambda leaf: np.asarray(leaf)[:1], drawn)
+        if isinstance(self.source, ShardedRows) and not self.kernel.rows_at_start():
+            # The first state takes the shapes of these rows, not their values.
+            blank = self.kernel.selection.gather_on_host(self.source.blank())  # type: ignore[attr-defined]
+            return Gathered(blank(drawn.selection), drawn.noise)
         return self._gathered(drawn)
 
     def _drawn(self, group: int, number: int) -> Drawn:

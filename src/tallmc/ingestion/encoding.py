@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ..rows.manifest import Category, Column, Manifest
+from ..rows.manifest import Category, Column, RowManifest
 from .errors import (
     INTERCEPT,
     TableError,
@@ -42,7 +42,7 @@ def make_schema(
     standardise: bool,
     intercept: bool,
     dtype: str,
-) -> Manifest:
+) -> RowManifest:
     """The manifest of the store that the table will become, without shards."""
     features = {name: found for name, found in survey.columns.items() if name != response}
     check_features(features, response, intercept=intercept)
@@ -67,13 +67,13 @@ def make_schema(
         for name, found in survey.columns.items()
         if found.kind == "text"
     )
-    return Manifest(dtype, tuple(columns), (), response, categories)
+    return RowManifest(dtype, tuple(columns), (), response, categories)
 
 
 class RowEncoder:
     """Turns batches into rows, as a manifest says."""
 
-    def __init__(self, manifest: Manifest):
+    def __init__(self, manifest: RowManifest):
         self._columns, self._dtype = manifest.columns, manifest.dtype
         self._levels = {category.name: category.levels for category in manifest.categories}
         self._exact = np.empty(_ROWS_AT_ONCE)

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..core.errors import InvalidInput, check_int
 from ..core.supervision import checkpoint
-from ..rows.manifest import Manifest
+from ..rows.manifest import RowManifest
 from ..rows.writer import RowStoreWriter, UnfinishedStore, other_rows, unfinished_store
 from .ahead import read_ahead
 from .encoding import RowEncoder, changed, make_schema
@@ -29,7 +29,7 @@ def ingest(
     dtype: str = "float32",
     max_levels: int = 100,
     progress: bool | None = None,
-) -> Manifest:
+) -> RowManifest:
     """Write a table into a row store: a folder of `.npy` shards with a manifest.
 
     The table is read twice, batch by batch: memory does not grow with it. The first pass finds
@@ -52,7 +52,7 @@ def ingest(
       column of its own.
     - `progress`: None to show progress on terminals, True to show it everywhere, False nowhere.
 
-    **Returns:** the `Manifest` of the store.
+    **Returns:** the `RowManifest` of the store.
 
     **Raises:** `InvalidInput` if the table cannot be used: the message names column, file and row.
     `RowStoreError` if the folder holds a finished store, or anything else.
@@ -135,7 +135,7 @@ def survey_source(
 
 def _begun(
     unfinished: UnfinishedStore | None, identity: Mapping[str, Any], folder: Path
-) -> tuple[Manifest | None, int]:
+) -> tuple[RowManifest | None, int]:
     """Schema and number of rows, if an interrupted ingestion has found them already."""
     if unfinished is None:
         return None, 0

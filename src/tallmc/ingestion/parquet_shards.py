@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..rows.manifest import Manifest, ShardFile
+from ..rows.manifest import RowManifest, ShardFile
 from ..rows.shards import AbstractShards
 from .encoding import RowEncoder, make_schema
 from .errors import TableError
@@ -42,12 +42,12 @@ class RowGroup(NamedTuple):
 class ParquetShards(AbstractShards):
     """The row groups of Parquet files. Make it with `parquet_shards`."""
 
-    schema: Manifest
+    schema: RowManifest
     groups: tuple[RowGroup, ...]
     path: str
 
     @property
-    def manifest(self) -> Manifest:
+    def manifest(self) -> RowManifest:
         return self.schema
 
     @property
@@ -70,7 +70,7 @@ class ParquetShards(AbstractShards):
     def lines(self, number: int, lines: np.ndarray) -> np.ndarray:
         return self.array(number)[lines]
 
-    def __reduce__(self) -> tuple[type, tuple[Manifest, tuple[RowGroup, ...], str]]:
+    def __reduce__(self) -> tuple[type, tuple[RowManifest, tuple[RowGroup, ...], str]]:
         return ParquetShards, (self.schema, self.groups, self.path)
 
     @functools.cached_property

@@ -91,7 +91,7 @@ def _noise_of_block(
 
     def of_chain(supply: Any, position: Float[Array, " d"]) -> Float[Array, " d"]:
         gathered = supply if isinstance(supply, Gathered) else kernel.gather(supply, source)
-        batch: Batch = gathered.selection
+        batch: Batch = source.complete(gathered.selection)
         signs = alternating_signs(batch.n_rows, n_certain, kernel.rest.dtype)
         signed = batch.with_weights(batch.weights * signs)
         return geometry.pull(kernel.gradient.residual_sum(position, signed, None))

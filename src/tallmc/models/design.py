@@ -133,13 +133,14 @@ class _OfRowStore(RegressionData):
         assert isinstance(view, ObservationsOf), "`observations` makes it"
         column = manifest.columns[view.response]
         self.rows, self.n_columns, self._column = rows, len(view.features), column
+        self._view, self._lines = view, rows.lines
         self.dtype = jax.dtypes.canonicalize_dtype(manifest.dtype)
         self.y_high = (column.high - view.shift) / view.scale
         self.y_sd = column.sd / view.scale
 
     def some(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        x, y = self.rows.gather_on_host()(chosen, np.ones(len(chosen))).rows
-        return x.astype(np.float64), y.astype(np.float64)
+        x, y = (np.asarray(part, np.float64) for part in self._view(self._lines(chosen)))
+        return x, y
 
     def check_response(self, rule: str, allowed: Callable[[np.ndarray], np.ndarray]) -> None:
         extremes = np.array([self._column.low, self._column.high])

@@ -2,7 +2,7 @@
 
 from .base import AbstractRows, RowAccess, RowBlock
 from .batch import Batch, RowDraws
-from .manifest import Column, Manifest, RowStoreError
+from .manifest import Column, RowManifest, RowStoreError
 from .opening import open_rows as open
 from .resident import ResidentRows, resident
 from .sharded import ShardedRows
@@ -11,11 +11,11 @@ __all__ = [
     "AbstractRows",
     "Batch",
     "Column",
-    "Manifest",
     "ResidentRows",
     "RowAccess",
     "RowBlock",
     "RowDraws",
+    "RowManifest",
     "RowStoreError",
     "ShardedRows",
     "open",

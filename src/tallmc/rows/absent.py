@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
+
+import equinox as eqx
+import numpy as np
 
 from .base import AbstractRows, RowAccess
 from .batch import Batch
@@ -12,8 +16,13 @@ class AbsentRows(AbstractRows):
     """Stands for the rows in a step that gets all its rows with its supply.
 
     It has no arrays, so a compiled step does not depend on the number of rows.
+
+    **Arguments:**
+
+    - `view`: turns what was gathered into rows; None if rows were gathered.
     """
 
+    view: Any = eqx.field(static=True, default=None)
     access = RowAccess.STREAM
 
     @property
@@ -63,7 +72,9 @@ class AbsentRows(AbstractRows):
         _refuse()
 
     def complete(self, batch: Batch) -> Batch:
-        return batch
+        if self.view is None:
+            return batch
+        return Batch(self.view(batch.rows), batch.weights, batch.indices)
 
     def subset(self, share: float, width: int) -> NoReturn:
         _refuse()
@@ -71,3 +82,21 @@ class AbsentRows(AbstractRows):
 
 def _refuse() -> NoReturn:
     raise AssertionError("this step gets its rows with its supply")
+
+
+class BlankRows(NamedTuple):
+    """Stands for the rows of a row store where their values do not matter, only their shapes."""
+
+    n_columns: int
+    dtype: Any
+
+    def drawn(self, stream: Any, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        shape = words.shape[:-1]
+        return np.zeros(shape, np.int64), np.zeros(shape, stream.dtype)
+
+    def gather_on_host(self) -> Callable[[np.ndarray, np.ndarray], Batch]:
+        def gather(indices: np.ndarray, weights: np.ndarray) -> Batch:
+            lines = np.zeros((*indices.shape, self.n_columns), self.dtype)
+            return Batch(lines, weights, indices.astype(np.int32))
+
+        return gather

@@ -97,7 +97,7 @@ class ShardFile:
 
 
 @dataclasses.dataclass(frozen=True)
-class Manifest:
+class RowManifest:
     """What a row store holds.
 
     **Arguments:**
@@ -108,8 +108,8 @@ class Manifest:
     - `response`: the name of the response, if one was named at ingestion.
     - `categories`: the levels of the columns of text.
 
-    >>> manifest = Manifest("float32", (Column("y", "y"),), (ShardFile("0.npy", 5, "…"),))
-    >>> manifest.n_rows, Manifest.from_json(manifest.to_json()) == manifest
+    >>> manifest = RowManifest("float32", (Column("y", "y"),), (ShardFile("0.npy", 5, "…"),))
+    >>> manifest.n_rows, RowManifest.from_json(manifest.to_json()) == manifest
     (5, True)
     """
 
@@ -145,7 +145,7 @@ class Manifest:
         return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
 
     @classmethod
-    def from_json(cls, text: str) -> Manifest:
+    def from_json(cls, text: str) -> RowManifest:
         """The manifest from JSON; raises ValueError, TypeError or KeyError for other content."""
         content = json.loads(text)
         if content.pop("format") != "tallmc rows" or content.pop("version") != _VERSION:
@@ -165,7 +165,7 @@ class Manifest:
         write_file(folder, MANIFEST, self.to_json().encode())
 
     @classmethod
-    def read(cls, folder: Path) -> Manifest:
+    def read(cls, folder: Path) -> RowManifest:
         """The manifest of the row store in `folder`.
 
         **Raises:** `RowStoreError` if there is none that can be used.

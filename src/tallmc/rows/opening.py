@@ -6,7 +6,7 @@ import os
 from concurrent.futures import Executor
 from pathlib import Path
 
-from .manifest import Manifest
+from .manifest import RowManifest
 from .sharded import ShardedRows
 from .shards import NpyShards
 from .view import ByName
@@ -45,5 +45,5 @@ def open_rows(
     (3, {'height': ShapeDtypeStruct(shape=(), dtype=float32)})
     """
     folder = Path(path).resolve()
-    names = Manifest.read(folder).names
+    names = RowManifest.read(folder).names
     return ShardedRows(NpyShards(str(folder)), ByName(names), Workers(executor, time_limit, folder))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,7 +20,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from ..core.arrays import aligned_empty, to_device
 from ..core.errors import InvalidInput
-from ..core.threads import core_count, in_threads
+from ..core.threads import in_threads, one_per_core
 from .base import AbstractRows, RowAccess, RowBlock, RowValues
 from .batch import Batch, RowDraws
 from .blocks import AbstractSubset, Blocks, BlockSubset, block_rows
@@ -165,7 +164,7 @@ class ResidentRows(AbstractRows):
                     rows,
                 )
 
-            in_threads(take, _parts(len(indices)))
+            in_threads(take, one_per_core(len(indices)))
             return Batch(rows, weights, indices)
 
         return gather
@@ -178,12 +177,6 @@ class ResidentRows(AbstractRows):
 
     def _columns_with(self, beside: PyTree[Array] | None) -> PyTree[Array]:
         return self.columns if beside is None else (self.columns, beside)
-
-
-def _parts(count: int) -> list[slice]:
-    """Slices of `count` entries, one per core."""
-    ends = [count * k // core_count() for k in range(core_count() + 1)]
-    return [slice(begin, end) for begin, end in itertools.pairwise(ends)]
 
 
 def resident(data: PyTree[ArrayLike]) -> ResidentRows:

@@ -63,34 +63,49 @@ class LawFiles:
     starts: np.ndarray
     """The number of the first row of each shard."""
 
-    def of_shard(self, number: int) -> Float[np.ndarray, " n"]:
-        """q of the rows of one shard."""
-        length = self.shards.manifest.shards[number].n_rows
-        q = np.full(length, self.floor / self.n_rows)
+    def weights(self, number: int) -> Float[np.ndarray, " n"]:
+        """w of the rows of one shard, in float64."""
         if self.values is None:
-            q[:] = 1 / self.n_rows
-        else:
-            total = self.values.total
-            for part in self.values.parts:
-                # Weights that are all zero say nothing: the law is then uniform.
-                scale = (1 - self.floor) * part.factor / total if total > 0 else 0.0
-                q += scale * PartFiles(self.shards, self.view, part).of_shard(number)
-            if total == 0:
-                q += (1 - self.floor) / self.n_rows
+            return np.zeros(self.shards.manifest.shards[number].n_rows)
+        parts = [
+            part.factor * PartFiles(self.shards, self.view, part).of_shard(number).astype(float)
+            for part in self.values.parts
+        ]
+        return parts[0] if len(parts) == 1 else np.sum(parts, axis=0)
+
+    @property
+    def scale_and_floor(self) -> tuple[float, float]:
+        """a and b of q_i = a w_i + b. Weights that are all zero say nothing."""
+        total = 0.0 if self.values is None else self.values.total
+        share = 1 - self.floor if total > 0 else 0.0
+        return (share / total if total > 0 else 0.0), (1 - share) / self.n_rows
+
+    def cumulative(self, number: int) -> Float[np.ndarray, " n"]:
+        """The cumulative sum of q over one shard."""
+        a, b = self.scale_and_floor
+        q = self.weights(number)
+        q *= a
+        q += b
+        q[self.excluded_lines(number)] = 0
+        return np.cumsum(q, out=q)
+
+    def excluded_lines(self, number: int) -> Int[np.ndarray, " k"]:
+        """The lines of one shard that are not drawn."""
         first = self.starts[number]
-        here = self.excluded[(self.excluded >= first) & (self.excluded < first + length)]
-        q[here - first] = 0
-        return q
+        length = self.shards.manifest.shards[number].n_rows
+        lines = self.excluded - first
+        return lines[(lines >= 0) & (lines < length)]
 
 
 def total_of_shard(law: LawFiles, number: int, _: Any) -> float:
     """Σ q_i of one shard, as the last of its cumulative sums."""
-    return float(np.cumsum(law.of_shard(number))[-1])
+    return float(law.cumulative(number)[-1])
 
 
 def largest_of_shard(law: LawFiles, number: int, count: int) -> tuple[np.ndarray, np.ndarray]:
     """The `count` rows of one shard with the largest q, by number, and their q."""
-    q = law.of_shard(number)
+    a, b = law.scale_and_floor
+    q = a * law.weights(number) + b
     kept = np.argpartition(-q, count)[:count] if count < len(q) else np.arange(len(q))
     kept = np.sort(kept)
     return kept + law.starts[number], q[kept]
@@ -100,13 +115,13 @@ def drawn_from_shard(
     law: LawFiles, number: int, below: Float[np.ndarray, " k"]
 ) -> tuple[np.ndarray, np.ndarray]:
     """The lines at which the cumulative sum of q exceeds each of `below`, and their q."""
-    q = law.of_shard(number)
-    cumulative = np.cumsum(q)
+    cumulative = law.cumulative(number)
     order = np.argsort(below)
     last = np.nextafter(cumulative[-1], 0)
     lines = np.empty(len(below), np.int64)
     lines[order] = np.searchsorted(cumulative, np.minimum(below[order], last), side="right")
-    return lines, q[lines]
+    before = np.where(lines > 0, cumulative[lines - 1], 0)
+    return lines, cumulative[lines] - before
 
 
 def shard_of_draws(

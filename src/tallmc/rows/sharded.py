@@ -20,12 +20,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from ..core.arrays import aligned_empty, check_numeric, on_device, to_device
-from ..core.compiler import quickly_compiled
 from ..core.errors import InvalidInput, check_number
+from ..core.threads import in_threads, one_per_core
+from .absent import BlankRows
 from .base import AbstractRows, RowAccess, RowBlock, RowValues
 from .batch import Batch, RowDraws
 from .blocks import AbstractSubset, Blocks
-from .passes import reduce_blocks
 from .probabilities import PreferentialStream, count_certain, most_certain
 from .resident import ResidentRows
 from .shard_stream import (
@@ -37,9 +37,9 @@ from .shard_stream import (
     shard_of_draws,
     total_of_shard,
 )
+from .shard_sums import ShardSubset, finished, sum_of_shard, total_of
 from .shards import AbstractShards
 from .stream import AbstractStream
-from .sums import Sum
 from .values import (
     PartFiles,
     ShardedValues,
@@ -49,22 +49,6 @@ from .values import (
 )
 from .view import View, Viewed
 from .workers import Workers
-
-
-@dataclasses.dataclass(frozen=True)
-class ShardSubset(AbstractSubset):
-    """Some blocks of some shards."""
-
-    blocks: tuple[tuple[Blocks, tuple[int, ...]], ...]
-    """The division of each shard into blocks, and the numbers of the blocks to read."""
-
-    @property
-    def n_rows(self) -> int:
-        return sum(
-            place.stop - place.start
-            for blocks, numbers in self.blocks
-            for place in map(blocks.counted, numbers)
-        )
 
 
 class ShardedRows(AbstractRows):
@@ -108,6 +92,11 @@ class ShardedRows(AbstractRows):
         """Identifies the rows and the view, not where they are stored or who reads them."""
         return f"{self.shards.manifest.digest} {self.view!r}"
 
+    def blank(self) -> BlankRows:
+        """A stand-in for these rows where only their shapes matter."""
+        manifest = self.shards.manifest
+        return BlankRows(len(manifest.columns), jax.dtypes.canonicalize_dtype(manifest.dtype))
+
     def viewed(self, view: View) -> ShardedRows:
         """The same rows, as another model sees them."""
         return ShardedRows(self.shards, view, self.workers)
@@ -135,13 +124,8 @@ class ShardedRows(AbstractRows):
         assert isinstance(chosen, ShardSubset), "`subset` makes it"
         read = {k: blocks for k, blocks in enumerate(chosen.blocks) if blocks[1]}
         common = (self.shards, Viewed(block_sum, self.view), args)
-        parts = self.workers.each(_sum_of_shard, common, read)
-        kinds = parts[0][1]
-        exact = functools.reduce(
-            lambda total, term: jax.tree.map(np.add, total, term), (part for part, _ in parts)
-        )
-        total = Sum(*_high_and_low(exact, kinds))
-        return total if finish is None else _finished(total, args, finish)
+        total = total_of(self.workers.each(sum_of_shard, common, read))
+        return total if finish is None else finished(total, args, finish)
 
     def map(
         self,
@@ -227,31 +211,34 @@ class ShardedRows(AbstractRows):
 
     def gather_on_host(self) -> Callable[[np.ndarray, np.ndarray], Batch]:
         def gather(indices: np.ndarray, weights: np.ndarray) -> Batch:
-            rows = jax.tree.map(
-                lambda leaf: aligned_empty((indices.size, *leaf.shape), leaf.dtype),
-                self.row_shapes,
-            )
-            flat = indices.ravel()
-            wanted = {
-                number: (at, *np.unique(flat[at] - self.starts[number], return_inverse=True))
-                for number, at in _places(self._shard_of(flat)).items()
-            }
-            found = self.workers.each(
-                _lines_of_shard, self.shards, {k: lines for k, (_, lines, _) in wanted.items()}
-            )
-            for (at, _, place), lines in zip(wanted.values(), found, strict=True):
-                jax.tree.map(
-                    lambda out, leaf, at=at, place=place: out.__setitem__(at, leaf[place]),
-                    rows,
-                    self.view(lines),
-                )
-            shaped = jax.tree.map(lambda leaf: leaf.reshape(*indices.shape, *leaf.shape[1:]), rows)
-            return Batch(shaped, weights, indices.astype(np.int32))
+            return Batch(self.lines(indices), weights, indices.astype(np.int32))
 
         return gather
 
+    def lines(self, indices: np.ndarray) -> np.ndarray:
+        """Lines of the shards by row number, in an array of shape (*indices.shape, columns)."""
+        flat = indices.ravel()
+        places = _places(self._shard_of(flat))
+        wanted = {number: flat[at] - self.starts[number] for number, at in places.items()}
+        found = self.workers.each(_lines_of_shard, self.shards, wanted)
+        lines, place, first = [], np.empty(flat.size, np.intp), 0
+        for at, (some, place_among_them) in zip(places.values(), found, strict=True):
+            place[at] = first + place_among_them
+            lines.append(some)
+            first += len(some)
+        every = np.concatenate(lines)
+        dtype = jax.dtypes.canonicalize_dtype(every.dtype)
+        out = aligned_empty((flat.size, every.shape[1]), dtype)
+        every = every.astype(dtype, copy=False)
+
+        def take(part: slice) -> None:
+            np.take(every, place[part], axis=0, out=out[part], mode="clip")
+
+        in_threads(take, one_per_core(flat.size))
+        return out.reshape(*indices.shape, every.shape[1])
+
     def complete(self, batch: Batch) -> Batch:
-        return batch
+        return Batch(self.view(batch.rows), batch.weights, batch.indices)
 
     def subset(self, share: float, width: int) -> ShardSubset:
         blocks = [Blocks.of(shard.n_rows, width) for shard in self.shards.manifest.shards]
@@ -301,7 +288,7 @@ class ShardedRows(AbstractRows):
 
     def _summed(self, part: ValuesPart) -> tuple[ValuesPart, tuple[int, float] | None]:
         """The part with its sums, and the first row with a negative or infinite value."""
-        files = PartFiles(self.shards, self.view, part)
+        files = PartFiles.named(self.shards, self.view, part)
         delete_at_exit(files.folder)
         found = self.workers.each(sums_of_shard, files, dict.fromkeys(range(self.n_shards)))
         totals = tuple(total for total, _, _ in found)
@@ -345,43 +332,21 @@ def _refuse() -> NoReturn:
 def _places(shard: np.ndarray) -> dict[int, np.ndarray]:
     """For each shard that occurs, the places where it occurs."""
     order = np.argsort(shard.astype(np.uint16), kind="stable")
-    numbers, starts = np.unique(shard[order], return_index=True)
-    return dict(zip(numbers.tolist(), np.split(order, starts[1:]), strict=True))
+    counts = np.bincount(shard)
+    places = np.split(order, np.cumsum(counts)[:-1])
+    return {number: at for number, at in enumerate(places) if len(at)}
 
 
-def _sum_of_shard(
-    common: Any, number: int, blocks: tuple[Blocks, Sequence[int]]
-) -> tuple[Any, Any]:
-    """The sum over some blocks of one shard, in float64, and the kinds of its numbers."""
-    shards, block_sum, args = common
-    division, numbers = blocks
-    read = division.reader(shards.array(number))
-    total = reduce_blocks(read, division, numbers, block_sum, args, None)
-    return total.float64(), jax.tree.map(lambda leaf: leaf.dtype, total.high)
-
-
-def _lines_of_shard(shards: AbstractShards, number: int, lines: np.ndarray) -> np.ndarray:
-    return shards.lines(number, lines)
+def _lines_of_shard(
+    shards: AbstractShards, number: int, lines: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The different ones among some lines, and the place of each line among them."""
+    different, place = np.unique(lines, return_inverse=True)
+    return shards.lines(number, different), place
 
 
 def _values_of_shard(files: PartFiles, number: int, _: Any) -> np.ndarray:
     return files.of_shard(number)
-
-
-def _high_and_low(exact: PyTree[np.ndarray], kinds: PyTree[Any]) -> tuple[Any, Any]:
-    """A sum in float64 as a rounded sum and its rounding error."""
-    high = jax.tree.map(lambda value, kind: np.asarray(value, kind), exact, kinds)
-    low = jax.tree.map(
-        lambda value, rounded: np.asarray(value - rounded.astype(np.float64), rounded.dtype),
-        exact,
-        high,
-    )
-    return jax.device_put((high, low))
-
-
-@quickly_compiled
-def _finished(total: Sum, args: tuple[Any, ...], finish: Callable[..., Any]) -> Any:
-    return finish(total, *args)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from ..core.files import sum_of
-from .manifest import Manifest, RowStoreError
+from .manifest import RowManifest, RowStoreError
 
 _SHARDS_AHEAD = 2
 
@@ -27,7 +27,7 @@ class AbstractShards(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def manifest(self) -> Manifest:
+    def manifest(self) -> RowManifest:
         """What the columns mean, and how many rows each shard has."""
 
     @property
@@ -51,8 +51,8 @@ class NpyShards(AbstractShards):
     path: str
 
     @functools.cached_property
-    def manifest(self) -> Manifest:
-        return Manifest.read(self.folder)
+    def manifest(self) -> RowManifest:
+        return RowManifest.read(self.folder)
 
     @property
     def folder(self) -> Path:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import io
 import shutil
@@ -25,6 +24,7 @@ from jaxtyping import Array, Float
 from ..core.files import replaced
 from .blocks import Blocks
 from .passes import map_blocks
+from .pickled import pickled
 from .shards import AbstractShards
 from .view import View, Viewed
 
@@ -43,6 +43,8 @@ class ValuesPart(eqx.Module):
     factor: float = eqx.field(static=True, default=1.0)
     given: Float[Array, " N"] | None = None
     """Numbers of the user."""
+    name: str = eqx.field(static=True, default="")
+    """Identifies the function, its arguments and the rows."""
 
     @property
     def total(self) -> float:
@@ -79,15 +81,18 @@ class PartFiles:
     view: View
     part: ValuesPart
 
-    @functools.cached_property
+    @property
     def folder(self) -> Path:
-        """The folder of this part. Its name identifies the function, its arguments and the rows."""
-        import cloudpickle
+        """The folder of this part."""
+        return self.shards.folder / _FOLDER / self.part.name
 
-        bare = dataclasses.replace(self.part, factor=1.0, totals=())
-        arrays = jax.tree.map(lambda leaf: np.asarray(leaf) if eqx.is_array(leaf) else leaf, bare)
-        content = cloudpickle.dumps((self.shards.manifest.digest, self.view, arrays))
-        return self.shards.folder / _FOLDER / hashlib.sha256(content).hexdigest()[:24]
+    @classmethod
+    def named(cls, shards: AbstractShards, view: View, part: ValuesPart) -> PartFiles:
+        """The files of a new part, which gets its name."""
+        arrays = jax.tree.map(lambda leaf: np.asarray(leaf) if eqx.is_array(leaf) else leaf, part)
+        content = pickled((shards.manifest.digest, view, arrays))
+        name = hashlib.sha256(content).hexdigest()[:24]
+        return cls(shards, view, dataclasses.replace(part, name=name))
 
     def of_shard(self, number: int) -> np.ndarray:
         """The numbers of one shard, without the factor."""

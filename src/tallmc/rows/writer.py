@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core.files import TEMPORARY, replaced, write_file
-from .manifest import MANIFEST, Category, Column, Manifest, RowStoreError, ShardFile
+from .manifest import MANIFEST, Category, Column, RowManifest, RowStoreError, ShardFile
 
 PROGRESS = "progress.json"
 _SHARD_BYTES = 2**26
@@ -34,7 +34,7 @@ def rows_per_shard(n_columns: int, dtype: str) -> int:
 class UnfinishedStore(NamedTuple):
     """What a writer that was interrupted has noted."""
 
-    manifest: Manifest
+    manifest: RowManifest
     """With the shards that are finished."""
     source: Any
 
@@ -56,7 +56,7 @@ def unfinished_store(folder: Path) -> UnfinishedStore | None:
         raise RowStoreError(folder, "be a new or empty folder", "other files", cure)
     try:
         noted = json.loads(path.read_text())
-        return UnfinishedStore(Manifest.from_json(noted["manifest"]), noted["source"])
+        return UnfinishedStore(RowManifest.from_json(noted["manifest"]), noted["source"])
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise RowStoreError(folder, f"have a readable {PROGRESS}", str(error), cure) from None
 
@@ -98,7 +98,7 @@ class RowStoreWriter:
         shard_rows: int | None = None,
     ):
         self.folder, self._source = folder, source
-        self._schema = Manifest(dtype, tuple(columns), (), response, tuple(categories))
+        self._schema = RowManifest(dtype, tuple(columns), (), response, tuple(categories))
         self._shards = self._continued()
         n_columns = len(self._schema.columns)
         shape = shard_rows or rows_per_shard(n_columns, dtype), n_columns
@@ -143,7 +143,7 @@ class RowStoreWriter:
         if self._filled == len(self._filling):
             self._write_filled()
 
-    def finish(self) -> Manifest:
+    def finish(self) -> RowManifest:
         """Write the last shard and the manifest."""
         if self._filled:
             self._write_filled()
@@ -154,7 +154,7 @@ class RowStoreWriter:
         (self.folder / PROGRESS).unlink(missing_ok=True)
         return manifest
 
-    def _manifest(self) -> Manifest:
+    def _manifest(self) -> RowManifest:
         return dataclasses.replace(self._schema, shards=tuple(self._shards))
 
     def _write_filled(self) -> None:
