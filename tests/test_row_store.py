@@ -396,14 +396,16 @@ def test_an_interrupted_writer_goes_on(tmp_path):
     whole = writer("whole")
     whole.append(lines)
     expected = whole.finish()
-    writer("cut").append(lines[:17])
+    with writer("cut") as cut:
+        cut.append(lines[:17])
     again = writer("cut")
     assert again.n_rows == 10
     again.append(lines[again.n_rows :])
     assert again.finish() == expected == RowManifest.read(tmp_path / "cut")
     with pytest.raises(RowStoreError, match="finished"):
         writer("cut")
-    writer("other", source="a").append(lines[:12])
+    with writer("other", source="a") as other:
+        other.append(lines[:12])
     with pytest.raises(RowStoreError, match="beginning of others"):
         writer("other", source="b")
     (tmp_path / "full").mkdir()

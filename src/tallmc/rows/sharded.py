@@ -300,7 +300,7 @@ class ShardedRows(AbstractRows):
             ),
             None,
         )
-        return dataclasses.replace(part, totals=totals), bad
+        return dataclasses.replace(files.part, totals=totals), bad
 
     def _given(self, weights: Any) -> ShardedValues:
         """Weights of the user, as values of this row store."""

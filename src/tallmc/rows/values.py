@@ -84,6 +84,7 @@ class PartFiles:
     @property
     def folder(self) -> Path:
         """The folder of this part."""
+        assert self.part.name, "`named` gives it one"
         return self.shards.folder / _FOLDER / self.part.name
 
     @classmethod
