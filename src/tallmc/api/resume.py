@@ -8,11 +8,14 @@ from __future__ import annotations
 import dataclasses
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+
+import jax
 
 from ..core.errors import InvalidInput, SamplingWarning
 from ..core.supervision import Clock
+from ..engine.devices import chains_on
 from ..engine.goal import Goal
 from ..engine.progress import Progress
 from ..methods.base import AbstractMethod
@@ -41,6 +44,7 @@ def resume(
     progress: bool | None = None,
     callback: Callable[[Progress], None] | None = None,
     executor: Executor | None = None,
+    devices: int | Sequence[jax.Device] | None = None,
 ) -> Draws:
     """Continue the run in the folder `store` to its goal.
 
@@ -56,8 +60,8 @@ def resume(
         it, as for a method that contains functions of your own.
     - `draws`, `ess`: a new goal, for example to extend a finished run; the stored goal by default.
     - `max_seconds`, `max_rows`: limits as in `sample`. They count the stored part of the run too.
-    - `progress`, `callback`, `executor`: as in `sample`. The executor need not be that of the
-        stored part.
+    - `progress`, `callback`, `executor`, `devices`: as in `sample`. Executor and devices need not
+        be those of the stored part.
 
     **Returns:** all draws of the run, stored and new.
 
@@ -95,6 +99,7 @@ def resume(
         plan = dataclasses.replace(restored(opened.setup, posterior, method), goal=goal)
     before = plan.seconds + (0.0 if snapshot is None else snapshot.seconds)
     with (
+        chains_on(devices),
         Listeners(progress, callback, goal, posterior.n_rows) as listeners,
         continuing(opened) as sink,
     ):

@@ -6,9 +6,10 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
@@ -17,6 +18,7 @@ from ..anchor import Anchor, prior_directions
 from ..core.arrays import on_device
 from ..core.errors import InvalidInput, check_int
 from ..core.supervision import current_clock, stage, supervised
+from ..engine.devices import chains_on
 from ..engine.goal import Goal
 from ..engine.progress import Progress
 from ..engine.sinks import MemorySink
@@ -55,6 +57,7 @@ def sample(
     progress: bool | None = None,
     callback: Callable[[Progress], None] | None = None,
     executor: Executor | None = None,
+    devices: int | Sequence[jax.Device] | None = None,
 ) -> Draws:
     """Draw from a posterior.
 
@@ -101,6 +104,10 @@ def sample(
         (`tallmc.rows.open`), such as a pool of processes or `client.get_executor()` of a Dask
         client. Workers need the same path to the row store. None reads with the threads of this
         process. The draws do not depend on it.
+    - `devices`: the devices on which the chains run, or the number of local devices to use. Groups
+        of chains are distributed over them. Rows in memory are copied to each device; those of a
+        row store are streamed from the host. None runs all chains on JAX's default device. On CPUs
+        the draws do not depend on it; elsewhere their last bits may.
 
     **Returns:** the draws, as `Draws`.
 
@@ -139,6 +146,7 @@ def sample(
     folder = None if store is None else as_folder(store)
     clock = current_clock()
     with (
+        chains_on(devices),
         contextlib.nullcontext() if folder is None else reserving(folder),
         Listeners(progress, callback, goal, posterior.n_rows) as listeners,
     ):

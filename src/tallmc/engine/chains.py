@@ -2,20 +2,25 @@
 
 XLA runs the steps of a program mostly on one core. On a CPU the chains are therefore divided into
 groups, and each thread runs one group at a time. The division depends on the number of chains, not
-on the number of cores. On other devices there is one group.
+on the number of cores or emulated devices. On other devices there is one group per device.
+
+Groups take turns on the devices that were chosen (`devices.py`). Rows in memory are copied to each
+device. Rows that NumPy gathers are sent with the supply of a block.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from ..core.pytrees import split
+from ..core.pytrees import Static, split
 from ..core.random import folded_on_host, key_of
 from ..core.threads import in_threads
+from ..rows.absent import AbsentRows
+from .devices import chosen_devices
 from .kernel import BoundKernel
 from .loop import Record, RecordedSteps, RunState, Stepper, Window, advance, start_chains
 from .supply import INIT_KEY, Supply
@@ -34,6 +39,21 @@ def chains_at_once(dim: int) -> int:
         return _FEWEST_PER_GROUP
     fitting = 1 << (max(_PARAMETERS_OF_A_GPU // dim, 1).bit_length() - 1)
     return min(_MOST_OF_A_GPU, max(_FEWEST_OF_A_GPU, fitting))
+
+
+class Place(NamedTuple):
+    """A device, with what the groups there need."""
+
+    device: jax.Device | None
+    """None leaves the choice to JAX."""
+    supply: Supply
+    arrays: list[Any]
+    static: Static
+    """The parts of a `Stepper`."""
+
+    def put(self, values: Any) -> Any:
+        """The values, on this device."""
+        return values if self.device is None else jax.device_put(values, self.device)
 
 
 class Chains:
@@ -55,14 +75,16 @@ class Chains:
         merged: bool = False,
     ):
         self.n_chains = keys.shape[0]
-        self.members = _groups(self.n_chains, divisible=bound.chain_axes is None)
+        devices = chosen_devices() or (None,)
+        divisible = bound.chain_axes is None
+        self.members = _groups(self.n_chains, divisible, len(devices))
         """The chains of each group. The last chain may be in its group more than once."""
         words = np.asarray(jax.random.key_data(keys))
         self._keys = [key_of(words[members]) for members in self.members]
         self.supply = Supply(bound.kernel, bound.rows, self._keys, bound.chain_axes, merged)
-        self._arrays, self._static = split(
-            Stepper(self.supply.stepper, self.supply.source_of_steps, bound.chain_axes, record)
-        )
+        self._places = [
+            _place(device, self.supply, record) for device in devices[: len(self.members)]
+        ]
         self._states: list[RunState] = []
         self._supplies: list[tuple[int, Any] | None] = [None] * len(self.members)
 
@@ -70,13 +92,14 @@ class Chains:
         """Make the states before the first step, with this memory, stacked."""
 
         def start_group(group: int) -> RunState:
+            place = self._place_of(group)
             return start_chains(
-                self._arrays,
+                place.arrays,
                 folded_on_host(self._keys[group], INIT_KEY),
                 self._of_group(positions, group),
                 self._of_group(memory, group),
-                self.supply.for_start(group),
-                static=self._static,
+                place.put(place.supply.for_start(group)),
+                static=place.static,
             )
 
         first = start_group(0)  # compiles
@@ -98,7 +121,9 @@ class Chains:
     def compile(self, window: Window, slots: int, stop: int) -> None:
         """Compile the program of the steps; `window` has no steps, those up to `stop` follow."""
         self._prepare(window, stop)
-        jax.block_until_ready(self._advance_group(0, window, slots))
+        in_threads(
+            lambda group: self._advance_group(group, window, slots), range(len(self._places))
+        )
 
     def advance(self, window: Window, slots: int, stop: int) -> RecordedSteps:
         """Run the steps of the window, which are in one block; return the records of all chains.
@@ -124,22 +149,25 @@ class Chains:
     def _advance_group(
         self, group: int, window: Window, slots: int
     ) -> tuple[RunState, RecordedSteps]:
-        steps = self.supply.steps
+        steps, place = self.supply.steps, self._place_of(group)
         number, made = int(window.first) // steps, self._supplies[group]
         if made is None or made[0] != number:
-            made = (number, self.supply.block(group, number))
+            made = (number, place.put(place.supply.block(group, number)))
             self._supplies[group] = made
         return jax.block_until_ready(
             advance(
-                self._arrays,
+                place.arrays,
                 self._states[group],
                 made[1],
                 window,
-                static=self._static,
+                static=place.static,
                 block=steps,
                 slots=slots,
             )
         )
+
+    def _place_of(self, group: int) -> Place:
+        return self._places[group % len(self._places)]
 
     def _of_group(self, values: Any, group: int) -> Any:
         if len(self.members) == 1:
@@ -147,7 +175,7 @@ class Chains:
         return jax.tree.map(lambda leaf: np.asarray(leaf)[self.members[group]], values)
 
     def _joined(self, of_groups: list[Any], axis: int) -> Any:
-        if len(of_groups) == 1:
+        if len(of_groups) == 1 and self._places[0].device is None:
             return of_groups[0]
 
         def join(*leaves: Any) -> np.ndarray:
@@ -157,12 +185,29 @@ class Chains:
         return jax.tree.map(join, *of_groups)
 
 
-def _groups(n_chains: int, divisible: bool) -> list[np.ndarray]:
+def _place(device: jax.Device | None, supply: Supply, record: Record | None) -> Place:
+    """A place on this device, with the kernel and, if the device reads them, the rows."""
+    if device is not None and not isinstance(supply.source_of_steps, AbsentRows):
+        kernel, rows = _moved((supply.kernel, supply.source), device)
+        supply = Supply(kernel, rows, supply.keys, supply.chain_axes, supply.merged)
+    stepper = Stepper(supply.stepper, supply.source_of_steps, supply.chain_axes, record)
+    return Place(device, supply, *split(stepper if device is None else _moved(stepper, device)))
+
+
+def _moved(tree: Any, device: jax.Device) -> Any:
+    arrays, static = split(tree)
+    return static.joined(jax.device_put(arrays, device))
+
+
+def _groups(n_chains: int, divisible: bool, n_devices: int = 1) -> list[np.ndarray]:
     """The chain numbers of each group. All groups have the same size."""
-    if not divisible or jax.default_backend() != "cpu":
-        return [np.arange(n_chains)]
-    size = min(_MOST_PER_GROUP, max(_FEWEST_PER_GROUP, n_chains // _GROUPS_OF_MANY))
-    count = -(-n_chains // size)
+    if not divisible:
+        count = 1
+    elif jax.default_backend() == "cpu":
+        size = min(_MOST_PER_GROUP, max(_FEWEST_PER_GROUP, n_chains // _GROUPS_OF_MANY))
+        count = -(-n_chains // size)
+    else:
+        count = min(n_devices, n_chains)
     size = -(-n_chains // count)
     numbers = np.minimum(np.arange(count * size), n_chains - 1)
     return list(numbers.reshape(count, size))
