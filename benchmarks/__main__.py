@@ -25,6 +25,7 @@ ALL = (
     "imports",
     "store",
     "ingest",
+    "cluster",
     "race",
     "automatic",
     "small_data",

@@ -1,12 +1,15 @@
 """Tasks of an executor: lost workers, hung workers, interrupts.
 
-A worker writes a note when it begins with a task. A task that has begun and does not come back is
-given to another worker, with a warning that names the first one.
+A worker leaves a note when it begins with a task: an empty folder whose name says who it is. Making
+a folder is a single call of the system, and in a Dask worker every call may wait for Python's lock.
+A task that has begun and does not come back is given to another worker, with a warning that names
+the first one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
 import socket
@@ -14,7 +17,7 @@ import tempfile
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import (
     FIRST_EXCEPTION,
     BrokenExecutor,
@@ -34,8 +37,8 @@ _MOST_BEGUN, _MOST_ATTEMPTS = 2, 4
 """Attempts of a task that hung, and of all. An executor may give a task to a hung worker again."""
 _LOST_ON_DASK = ("KilledWorker", "CommClosedError", "FutureCancelledError")
 
-RunTask = Callable[[Any, str], list[Any]]
-"""Called in a worker with the part of a task and the path of its note."""
+RunTask = Callable[..., list[Any]]
+"""Called in a worker with the arguments of a task and the path of its note."""
 
 
 class WorkerError(PreparationError):
@@ -49,16 +52,16 @@ class WorkerError(PreparationError):
 def results_of_tasks(
     executor: Executor,
     run: RunTask,
-    parts: Sequence[Any],
+    arguments: Sequence[tuple[Any, ...]],
     names: Sequence[str],
     time_limit: float,
     folder: Path | None,
 ) -> list[list[Any]]:
-    """`run(part, note)` for every part, in order.
+    """`run(*arguments, note)` for the arguments of every task, in order.
 
     **Arguments:**
 
-    - `names`: what the user calls each part.
+    - `names`: what the user calls each task.
     - `time_limit`: seconds after which a task is given to another worker.
     - `folder`: a folder that this process and the workers share, for their notes.
 
@@ -67,9 +70,9 @@ def results_of_tasks(
     with _notes(folder) as notes:
         tasks: list[_Task] = []
         try:
-            for part, name in zip(parts, names, strict=True):
-                tasks.append(_Task(executor, run, part, name, notes))
-            _wait_for(tasks, time_limit)
+            for of_task, name in zip(arguments, names, strict=True):
+                tasks.append(_Task(executor, run, of_task, name, notes))
+            _wait_for(tasks, notes, time_limit)
             return [task.result() for task in tasks]
         finally:
             for task in tasks:
@@ -79,17 +82,27 @@ def results_of_tasks(
 def write_note(path: str) -> None:
     """Note who has begun with a task. Called by workers."""
     with contextlib.suppress(OSError):
-        Path(path).write_text(f"process {os.getpid()} on host {socket.gethostname()}")
+        os.mkdir(f"{path} process {os.getpid()} on host {_host()}")
 
 
-def _wait_for(tasks: Sequence[_Task], time_limit: float) -> None:
+_host = functools.cache(socket.gethostname)
+
+
+def _read_notes(folder: Path) -> dict[str, str]:
+    """Who has begun with each task, by the name of the note."""
+    with contextlib.suppress(OSError):
+        return dict(name.split(" ", 1) for name in os.listdir(folder))
+    return {}
+
+
+def _wait_for(tasks: Sequence[_Task], notes: Path, time_limit: float) -> None:
     last_progress = time.monotonic()
     while waiting := [task for task in tasks if not task.succeeded]:
         checkpoint()
         futures = [future for task in waiting for future in task.running()]
         wait(futures, timeout=_SECONDS_BETWEEN_LOOKS, return_when=FIRST_EXCEPTION)
-        now = time.monotonic()
-        have_progress = [task.has_progress(now) for task in waiting]
+        now, found_notes = time.monotonic(), _read_notes(notes)
+        have_progress = [task.has_progress(now, found_notes) for task in waiting]
         if any(have_progress):
             last_progress = now
         late = [task for task in waiting if task.is_late(now, last_progress, time_limit)]
@@ -105,10 +118,11 @@ def _wait_for(tasks: Sequence[_Task], time_limit: float) -> None:
 class _Attempt:
     """A task as it was given to a worker."""
 
-    def __init__(self, future: Future[list[Any]], note: Path):
+    def __init__(self, future: Future[list[Any]], note: str):
         self.future, self.note = future, note
         self.submitted_at = time.monotonic()
         self.begun_at: float | None = None
+        self.worker = ""
 
     @property
     def error(self) -> BaseException | None:
@@ -125,17 +139,24 @@ class _Attempt:
 class _Task:
     """A part of a pass, and the attempts to compute it."""
 
-    def __init__(self, executor: Executor, run: RunTask, part: Any, name: str, notes: Path):
-        self._executor, self._run, self._part = executor, run, part
+    def __init__(
+        self,
+        executor: Executor,
+        run: RunTask,
+        arguments: tuple[Any, ...],
+        name: str,
+        notes: Path,
+    ):
+        self._executor, self._run, self._arguments = executor, run, arguments
         self._name, self._notes = name, notes
         self.attempts: list[_Attempt] = []
         self.submit()
 
     def submit(self) -> None:
         """Give the task to some worker."""
-        note = self._notes / uuid.uuid4().hex
+        note = uuid.uuid4().hex
         try:
-            future = self._executor.submit(self._run, self._part, str(note))
+            future = self._executor.submit(self._run, *self._arguments, str(self._notes / note))
         except BrokenExecutor as error:
             raise self._lost(error) from error
         self.attempts.append(_Attempt(future, note))
@@ -147,7 +168,7 @@ class _Task:
     def running(self) -> list[Future[list[Any]]]:
         return [attempt.future for attempt in self.attempts if not attempt.future.done()]
 
-    def has_progress(self, now: float) -> bool:
+    def has_progress(self, now: float, notes: Mapping[str, str]) -> bool:
         """Whether the task has begun or ended since the last look.
 
         **Raises:** the error of the task, if all attempts failed.
@@ -155,8 +176,8 @@ class _Task:
         if all(attempt.error is not None for attempt in self.attempts):
             self._fail(self.attempts[0].error)
         latest = self.attempts[-1]
-        if latest.begun_at is None and latest.note.exists():
-            latest.begun_at = now
+        if latest.begun_at is None and latest.note in notes:
+            latest.begun_at, latest.worker = now, notes[latest.note]
             return True
         return self.succeeded
 
@@ -177,8 +198,7 @@ class _Task:
         latest = self.attempts[-1]
         if latest.begun_at is None:
             return f"no worker has begun with {self._name} within {seconds:g} seconds"
-        who = latest.note.read_text()
-        return f"{who} has not returned {self._name} within {seconds:g} seconds"
+        return f"{latest.worker} has not returned {self._name} within {seconds:g} seconds"
 
     def result(self) -> list[Any]:
         return next(attempt for attempt in self.attempts if attempt.succeeded).future.result()

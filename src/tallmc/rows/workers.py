@@ -79,24 +79,22 @@ class Workers:
             shards[len(shards) * k // count : len(shards) * (k + 1) // count] for k in range(count)
         ]
         double = bool(jax.config.read("jax_enable_x64"))
+        # Dask learns the duration of a function by its name, so it gets a function at module level.
         if isinstance(self.executor, ThreadPoolExecutor):
-            run: Any = functools.partial(_run, function, common, double)
+            run: Callable[..., list[Any]] = _run
+            first: tuple[Any, ...] = (function, common, double)
         else:
-            run = _PickledRun(pickled((function, common, double)))
+            run, first = _run_pickled, (pickled((function, common, double)),)
+        tasks = [(*first, part) for part in parts]
         names = [_named(part) for part in parts]
-        results = results_of_tasks(self.executor, run, parts, names, self.time_limit, self.folder)
+        results = results_of_tasks(self.executor, run, tasks, names, self.time_limit, self.folder)
         return [result for of_part in results for result in of_part]
 
 
-class _PickledRun:
+def _run_pickled(content: bytes, part: Sequence[Any], note: str) -> list[Any]:
     """`_run` with its first arguments as bytes, which a worker unpickles once for all its tasks."""
-
-    def __init__(self, payload: bytes):
-        self.payload = payload
-
-    def __call__(self, part: Any, note: str) -> list[Any]:
-        function, common, double = _unpickled(self.payload)
-        return _run(function, common, double, part, note)
+    function, common, double = _unpickled(content)
+    return _run(function, common, double, part, note)
 
 
 _unpickled = functools.lru_cache(maxsize=4)(unpickled)
