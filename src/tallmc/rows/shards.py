@@ -15,6 +15,7 @@ import numpy as np
 
 from ..core.files import sum_of
 from .manifest import RowManifest, RowStoreError
+from .npy import mapped_npy
 
 _SHARDS_AHEAD = 2
 
@@ -93,13 +94,11 @@ class NpyShards(AbstractShards):
 
     def _mapped(self, number: int, advice: int) -> np.ndarray:
         shard = self.manifest.shards[number]
-        expected = (shard.n_rows, len(self.manifest.columns)), self.manifest.dtype
+        shape = shard.n_rows, len(self.manifest.columns)
         try:
-            array = np.load(self.folder / shard.name, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise RowStoreError(self.folder, f"have {shard.name}", str(error)) from None
-        if (array.shape, array.dtype.name) != expected or not array.flags.c_contiguous:
-            found = f"{array.shape} {array.dtype.name}"
-            raise RowStoreError(self.folder, f"have {expected} in {shard.name}", found)
-        array._mmap.madvise(advice)
+            array = mapped_npy(self.folder / shard.name, shape, np.dtype(self.manifest.dtype))
+        except (OSError, ValueError) as error:
+            cure = "Restore the file, or ingest the table again."
+            raise RowStoreError(self.folder, f"have {shard.name}", str(error), cure) from None
+        array._mmap.madvise(advice)  # type: ignore[attr-defined]
         return np.asarray(array)

@@ -10,8 +10,9 @@ import atexit
 import contextlib
 import dataclasses
 import hashlib
-import io
+import os
 import shutil
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,16 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..core.files import replaced
+from ..core.files import TEMPORARY
 from .blocks import Blocks
+from .npy import mapped_npy, npy_header
 from .passes import map_blocks
 from .pickled import pickled
 from .shards import AbstractShards
 from .view import View, Viewed
 
 _FOLDER = "numbers"
+_DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 
 
 class ValuesPart(eqx.Module):
@@ -103,11 +106,10 @@ class PartFiles:
                 first : first + self.shards.manifest.shards[number].n_rows
             ]
         path = self.folder / f"{number:06d}.npy"
-        if path.is_file():
+        shape = (self.shards.manifest.shards[number].n_rows,)
+        for dtype in _DTYPES:
             with contextlib.suppress(ValueError, OSError):
-                found = np.load(path, allow_pickle=False)
-                if found.shape == (self.shards.manifest.shards[number].n_rows,):
-                    return found
+                return np.asarray(mapped_npy(path, shape, dtype))
         values = self._computed(number)
         self._keep(path, values)
         return values
@@ -117,16 +119,19 @@ class PartFiles:
         blocks = Blocks.of(len(array), self.part.width)
         assert self.part.function is not None
         function = Viewed(self.part.function, self.view)
-        return np.asarray(map_blocks(blocks.reader(array), blocks, function, self.part.args))
+        values = map_blocks(blocks.reader(array), blocks, function, self.part.args)
+        return np.asarray(values, np.result_type(values, np.float32))
 
     def _keep(self, path: Path, values: np.ndarray) -> None:
-        buffer = io.BytesIO()
-        np.save(buffer, values, allow_pickle=False)
         # Without room or permission to keep them, the numbers are computed again when needed.
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with replaced(path.parent, path.name) as file:
-                file.write(buffer.getbuffer())
+            # Two workers may compute the same numbers at the same time.
+            temporary = path.with_name(f"{uuid.uuid4().hex}{TEMPORARY}")
+            with open(temporary, "wb") as file:
+                file.write(npy_header(values.shape, values.dtype))
+                file.write(values.data)
+            os.replace(temporary, path)
 
 
 def sums_of_shard(files: PartFiles, number: int, _: Any) -> tuple[float, int | None, float]:

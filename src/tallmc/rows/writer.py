@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import io
 import json
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,6 +15,7 @@ import numpy as np
 
 from ..core.files import TEMPORARY, replaced, write_file
 from .manifest import MANIFEST, Category, Column, RowManifest, RowStoreError, ShardFile
+from .npy import npy_header
 
 PROGRESS = "progress.json"
 _SHARD_BYTES = 2**26
@@ -171,7 +171,7 @@ class RowStoreWriter:
     def _write_shard(self, rows: np.ndarray) -> None:
         name = f"{len(self._shards):06d}.npy"
         content = rows.reshape(-1).view(np.uint8).data
-        header = _header(rows)
+        header = npy_header(rows.shape, rows.dtype)
         digest = hashlib.sha256(header)
         with replaced(self.folder, name) as file:
             file.write(header)
@@ -201,10 +201,3 @@ def other_rows(folder: Path) -> RowStoreError:
     """The error about an unfinished store that was begun with other rows."""
     cure = "Delete the folder, or name another."
     return RowStoreError(folder, "hold the same rows", "the beginning of others", cure)
-
-
-def _header(rows: np.ndarray) -> bytes:
-    """The first bytes of the .npy file of an array in row-major order."""
-    file = io.BytesIO()
-    np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(rows))
-    return file.getvalue()
