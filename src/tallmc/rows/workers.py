@@ -25,7 +25,7 @@ ShardFunction = Callable[[Any, int, Any], Any]
 """`function(common, shard number, argument of this shard)`."""
 
 _TASKS_PER_WORKER = 4
-"""More tasks divide the work more evenly. Each costs about a millisecond on a cluster."""
+"""More tasks divide the work more evenly. Each costs a few milliseconds on a cluster."""
 _WORKERS_IF_UNKNOWN = 16
 
 
