@@ -29,6 +29,7 @@ class RowsAhead:
     - `gather`: returns the rows of random words.
     - `n_groups`: the number of groups of chains.
     - `floats_per_block`: numbers in the rows of one block of all groups.
+    - `least`: blocks that a visit brings at least, if they fit in memory.
     """
 
     def __init__(
@@ -37,9 +38,12 @@ class RowsAhead:
         gather: Callable[[Any], Any],
         n_groups: int,
         floats_per_block: int,
+        least: int = 1,
     ):
         self._draw, self._gather, self._n_groups = draw, gather, n_groups
-        self._most = max(1, _FLOATS_PER_VISIT // max(1, floats_per_block))
+        # An even number, because pairs of blocks are used together.
+        self._most = max(2, _FLOATS_PER_VISIT // max(1, floats_per_block) // 2 * 2)
+        self._least = max(1, least)
         self._ready: dict[tuple[int, int], Gathered] = {}
         self._coming: tuple[range, Future[dict[tuple[int, int], Gathered]]] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rows-ahead")
@@ -53,11 +57,13 @@ class RowsAhead:
             numbers, coming = self._coming
             self._ready = coming.result()
         else:
-            numbers = range(number, min(number + self._most, max(stop, number + 1)))
+            wanted = max(stop, number + self._least)
+            numbers = range(number, min(number + self._most, wanted))
             self._ready = self._visit(numbers)
         self._coming = None
         if stop > numbers.stop:
-            following = range(numbers.stop, min(numbers.stop + self._most, stop))
+            wanted = max(stop, numbers.stop + self._least)
+            following = range(numbers.stop, min(numbers.stop + self._most, wanted))
             double = bool(jax.config.read("jax_enable_x64"))
             self._coming = following, self._thread.submit(self._visit_in_thread, following, double)
 

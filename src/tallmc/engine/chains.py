@@ -64,7 +64,7 @@ class Chains:
     - `bound`: the kernel and its rows.
     - `keys`: one per chain.
     - `record`: returns further values to record per step, by name.
-    - `merged`: whether each step covers the time of two steps of the same keys (see `Supply`).
+    - `finer`: chains with the same keys that take two steps for each step of these (see `Supply`).
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Chains:
         bound: BoundKernel,
         keys: Key[Array, " chains"],
         record: Record | None,
-        merged: bool = False,
+        finer: Chains | None = None,
     ):
         self.n_chains = keys.shape[0]
         devices = chosen_devices() or (None,)
@@ -81,7 +81,10 @@ class Chains:
         """The chains of each group. The last chain may be in its group more than once."""
         words = np.asarray(jax.random.key_data(keys))
         self._keys = [key_of(words[members]) for members in self.members]
-        self.supply = Supply(bound.kernel, bound.rows, self._keys, bound.chain_axes, merged)
+        supply_of_finer = None if finer is None else finer.supply
+        self.supply: Supply = Supply(
+            bound.kernel, bound.rows, self._keys, bound.chain_axes, supply_of_finer
+        )
         self._places = [
             _place(device, self.supply, record) for device in devices[: len(self.members)]
         ]
@@ -189,7 +192,7 @@ def _place(device: jax.Device | None, supply: Supply, record: Record | None) -> 
     """A place on this device, with the kernel and, if the device reads them, the rows."""
     if device is not None and not isinstance(supply.source_of_steps, AbsentRows):
         kernel, rows = _moved((supply.kernel, supply.source), device)
-        supply = Supply(kernel, rows, supply.keys, supply.chain_axes, supply.merged)
+        supply = Supply(kernel, rows, supply.keys, supply.chain_axes, supply.finer)
     stepper = Stepper(supply.stepper, supply.source_of_steps, supply.chain_axes, record)
     return Place(device, supply, *split(stepper if device is None else _moved(stepper, device)))
 

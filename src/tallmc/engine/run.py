@@ -50,7 +50,7 @@ class Run:
     - `sink`: receives the draws; memory by default.
     - `record`: returns further values to record per step, by name.
     - `memory`: what each chain has learned before, stacked; None starts anew.
-    - `merged`: whether each step covers the time of two steps of the same keys (see `Supply`).
+    - `finer`: a run with the same keys that takes two steps for each step of this one.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class Run:
         sink: AbstractDrawSink | None = None,
         record: Record | None = None,
         memory: Any = None,
-        merged: bool = False,
+        finer: Run | None = None,
     ):
         self.kernel: AbstractKernel = bound.kernel
         self.rows = bound.rows
         self.start, self.burn_in, self.thin = start, burn_in, thin
         self.sink = MemorySink() if sink is None else sink
-        self._chains = Chains(bound, keys, record, merged)
+        self._chains: Chains = Chains(bound, keys, record, None if finer is None else finer._chains)
         learned = self.kernel.start_memory(start, self.rows) if memory is None else memory
         self._chains.start(start, learned)
         if memory is not None:

@@ -37,6 +37,8 @@ from .kernel import AbstractKernel, Drawn, Gathered, Kernel
 _BLOCK_FLOATS, _GPU_BLOCK_FLOATS = 2**21, 2**20  # of one chain
 _GATHER_FLOATS = 2**23
 _MOST_BLOCK_STEPS = 512
+# A visit of the shards brings at least one of so many rows: fewer would hardly make it cheaper.
+_ROWS_PER_VISITED_ROW = 64
 _INIT_BLOCK, INIT_KEY = 2**32 - 1, 2**32 - 2  # no step belongs to these block numbers
 
 
@@ -59,8 +61,8 @@ class Supply:
     - `kernel`, `source`: the kernel and the rows.
     - `keys`: the keys of the chains of each group. All groups have the same number of chains.
     - `chain_axes`: `in_axes` of `jax.vmap` over the kernel.
-    - `merged`: whether the chains take one step for every two steps that are drawn. Each step then
-      has the noise of two drawn steps, and the rows of the first one.
+    - `finer`: the supply of chains with the same keys that take two steps for each step of these
+      chains. Each step then has the noise of two steps of theirs, and the rows of the first one.
     """
 
     def __init__(
@@ -69,10 +71,10 @@ class Supply:
         source: AbstractRows,
         keys: Sequence[Key[Array, " chains"]],
         chain_axes: Any = None,
-        merged: bool = False,
+        finer: Supply | None = None,
     ):
         self.kernel, self.source, self.chain_axes = kernel, source, chain_axes
-        self.keys, self.merged = keys, merged
+        self.keys, self.finer = keys, finer
         self.steps = block_steps(kernel, source)
         self._host_rows = chain_axes is None and _reads_on_host(kernel, source)
         self.stepper = _stepper(kernel, self._host_rows) if chain_axes is None else kernel
@@ -87,25 +89,29 @@ class Supply:
         self._ahead: RowsAhead | None = None
         if self._host_rows:
             self._gather_on_host = kernel.selection.gather_on_host(source)  # type: ignore[attr-defined]
-            if source.access < RowAccess.TAKE:
-                floats = self.steps * keys[0].shape[0] * self._floats_per_step
-                self._ahead = RowsAhead(
-                    self._drawn, self._gather_on_host, len(keys), floats * len(keys)
-                )
+            if source.access < RowAccess.TAKE and finer is None:
+                rows = self.steps * keys[0].shape[0] * len(keys) * self.stepper.rows_ahead
+                floats = rows * kernel.model.width(source)
+                least = source.n_rows // _ROWS_PER_VISITED_ROW // rows
+                self._ahead = RowsAhead(self._draw, self._gather_on_host, len(keys), floats, least)
 
     def prepare(self, number: int, stop: int) -> None:
         """Prepare the block `number` of all groups; blocks before `stop` are likely to follow.
 
         Rows that are expensive to reach are read for many blocks in one visit.
         """
-        if self._ahead is not None:
+        if self.finer is not None:
+            self.finer.prepare(2 * number, 2 * stop)
+        elif self._ahead is not None:
             self._ahead.prepare(number, stop)
 
     def block(self, group: int, number: int) -> Drawn | Gathered:
         """The supply of one block. The leading axes of every array are steps and chains."""
+        if self.finer is not None:
+            return self._merged_block(self.finer, group, number)
         if self._ahead is not None:
             return self._ahead.block(group, number)
-        return self._gathered(self._drawn(group, number))
+        return self._gathered(self._draw(group, number))
 
     def for_start(self, group: int) -> Drawn | Gathered:
         """The supply of one step, to make the first state."""
@@ -119,12 +125,17 @@ class Supply:
             return Gathered(blank(drawn.selection), drawn.noise)
         return self._gathered(drawn)
 
-    def _drawn(self, group: int, number: int) -> Drawn:
-        if not self.merged:
-            return self._draw(group, number)
+    def _merged_block(self, finer: Supply, group: int, number: int) -> Drawn | Gathered:
         assert isinstance(self.kernel, Kernel), "only compositions are run in pairs"
-        halves = (self._draw(group, 2 * number), self._draw(group, 2 * number + 1))
-        return _merged(self.kernel.dynamics, halves)
+        numbers = (2 * number, 2 * number + 1)
+        if finer._ahead is None:
+            halves = tuple(self._draw(group, k) for k in numbers)
+            return self._gathered(_merged(self.kernel.dynamics, halves))
+        gathered = [finer._ahead.block(group, k) for k in numbers]
+        noise = _merged(
+            self.kernel.dynamics, tuple(Drawn(None, half.noise) for half in gathered)
+        ).noise
+        return Gathered(jax.tree.map(_first_of_two, *(half.selection for half in gathered)), noise)
 
     def _draw(self, group: int, number: int) -> Drawn:
         block_keys = folded_on_host(self.keys[group], number)
@@ -174,12 +185,17 @@ def _draw_block(
 
 
 @quickly_compiled
-def _merged(dynamics: AbstractDynamics, halves: tuple[Drawn, Drawn]) -> Drawn:
+def _merged(dynamics: AbstractDynamics, halves: tuple[Drawn, ...]) -> Drawn:
     """One step for every two steps of both halves, with their noise and the rows of the first."""
     drawn = jax.tree.map(lambda *parts: jnp.concatenate(parts), *halves)
     first, second = (jax.tree.map(lambda leaf, k=k: leaf[k::2], drawn) for k in (0, 1))
     noise = jax.vmap(jax.vmap(dynamics.merged_noise))(first.noise, second.noise)
     return Drawn(first.selection, noise)
+
+
+def _first_of_two(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """The rows of every other step of both halves; what all steps share is that of the first."""
+    return first if len(first) == 1 else np.concatenate([first[::2], second[::2]])
 
 
 @quickly_compiled

@@ -61,7 +61,6 @@ class PairRun:
             composition,
             (halved(composition.schedule), composition.dynamics.finer()),
         )
-        self.coarse = Run(bound, keys, start, burn_in, thin, draws, memory=memory, merged=True)
         self.fine = Run(
             BoundKernel(finer, bound.posterior),
             keys,
@@ -71,6 +70,7 @@ class PairRun:
             draws,
             memory=memory,
         )
+        self.coarse = Run(bound, keys, start, burn_in, thin, draws, memory=memory, finer=self.fine)
         self.run_to(draws)
 
     def run_to(self, draws: int) -> None:

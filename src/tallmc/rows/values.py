@@ -120,7 +120,7 @@ class PartFiles:
         assert self.part.function is not None
         function = Viewed(self.part.function, self.view)
         values = map_blocks(blocks.reader(array), blocks, function, self.part.args)
-        return np.asarray(values, np.result_type(values, np.float32))
+        return np.asarray(values, np.result_type(values.dtype, np.float32))
 
     def _keep(self, path: Path, values: np.ndarray) -> None:
         # Without room or permission to keep them, the numbers are computed again when needed.
