@@ -106,7 +106,7 @@ def test_draws_follow_the_weights(both, certain_of):
     p[certain] = 0
     p /= p.sum()
     words = np.random.default_rng(0).integers(0, 2**32, (n_draws, 2), dtype=np.uint32)
-    indices, inverse = rows.drawn(stream, words)
+    indices, inverse, _, _ = rows.drawn(stream, words)
     counts = np.bincount(indices, minlength=rows.n_rows)
     possible = p > 0
     assert not counts[~possible].any()
@@ -123,17 +123,34 @@ def test_a_draw_depends_on_its_words_alone(both):
         uneven(rows.n_rows), floor=0.05, certain_of=None, dtype=np.float32
     ).stream
     words = np.random.default_rng(1).integers(0, 2**32, (50, 6, 2), dtype=np.uint32)
-    whole, _ = rows.drawn(stream, words)
+    whole = rows.drawn(stream, words)[0]
     parts = [rows.drawn(stream, part)[0] for part in np.split(words, 10)]
     np.testing.assert_array_equal(np.concatenate(parts), whole)
 
 
-def test_gathered_rows_are_those_of_their_numbers(both):
+@pytest.mark.parametrize("certain", [[], [7, 5100]])
+def test_batches_have_the_rows_of_their_numbers(both, certain):
     stored, resident = both
-    indices = np.random.default_rng(2).integers(0, stored.n_rows, (5, 7, 3))
-    batch = stored.rows.complete(stored.rows.gather_on_host()(indices, np.ones(indices.shape)))
-    np.testing.assert_array_equal(batch.rows.x, np.asarray(resident.data.x)[indices])
-    np.testing.assert_array_equal(batch.rows.y, np.asarray(resident.data.y)[indices])
+    stream = stored.rows.preferential_stream(
+        uneven(stored.n_rows), floor=0.05, certain_of=None, dtype=np.float32
+    ).stream
+    words = np.random.default_rng(2).integers(0, 2**32, (5, 7, 6, 2), dtype=np.uint32)
+    batch = stream.batches_on_host(stored.rows, np.array(certain, int))(words)
+    assert batch.indices.shape == batch.weights.shape == (5, 7, 6)
+    rows = stored.rows.complete(batch).rows
+    np.testing.assert_array_equal(rows.x, np.asarray(resident.data.x)[batch.indices])
+    np.testing.assert_array_equal(rows.y, np.asarray(resident.data.y)[batch.indices])
+    n_certain = len(certain)
+    assert np.all(batch.indices[..., :n_certain] == certain)
+    assert np.all(batch.weights[..., :n_certain] == 1)
+    p = 0.95 * uneven(stored.n_rows) / uneven(stored.n_rows).sum() + 0.05 / stored.n_rows
+    drawn = batch.indices[..., n_certain:]
+    expected = 1 / ((6 - n_certain) * p[drawn])
+    np.testing.assert_allclose(batch.weights[..., n_certain:], expected, rtol=1e-4)
+    chosen = np.array([4000, 3, 3, 5999])
+    np.testing.assert_array_equal(
+        stored.rows.view(stored.rows.lines(chosen)).x, np.asarray(resident.data.x)[chosen]
+    )
 
 
 METHODS = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 import equinox as eqx
@@ -68,9 +67,6 @@ class AbsentRows(AbstractRows):
     def gather(self, draws: Any) -> NoReturn:
         _refuse()
 
-    def gather_on_host(self) -> NoReturn:
-        _refuse()
-
     def complete(self, batch: Batch) -> Batch:
         if self.view is None:
             return batch
@@ -90,13 +86,10 @@ class BlankRows(NamedTuple):
     n_columns: int
     dtype: Any
 
-    def drawn(self, stream: Any, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def batch(self, stream: Any, certain: Any, words: np.ndarray) -> Batch:
         shape = words.shape[:-1]
-        return np.zeros(shape, np.int64), np.zeros(shape, stream.dtype)
+        lines = np.zeros((*shape, self.n_columns), self.dtype)
+        return Batch(lines, np.zeros(shape, stream.dtype), np.zeros(shape, np.int32))
 
-    def gather_on_host(self) -> Callable[[np.ndarray, np.ndarray], Batch]:
-        def gather(indices: np.ndarray, weights: np.ndarray) -> Batch:
-            lines = np.zeros((*indices.shape, self.n_columns), self.dtype)
-            return Batch(lines, weights, indices.astype(np.int32))
-
-        return gather
+    def lines(self, indices: np.ndarray) -> np.ndarray:
+        return np.zeros((*indices.shape, self.n_columns), self.dtype)

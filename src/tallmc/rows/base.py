@@ -148,11 +148,7 @@ class AbstractRows(eqx.Module):
     @property
     @abc.abstractmethod
     def on_host(self) -> bool:
-        """Whether NumPy can read rows by number, with `gather_on_host`."""
-
-    @abc.abstractmethod
-    def gather_on_host(self) -> Callable[[np.ndarray, np.ndarray], Batch]:
-        """A function of row numbers and weights that returns the batch, read by NumPy."""
+        """Whether NumPy can gather rows: whether `batches_on_host` of a stream works."""
 
     @abc.abstractmethod
     def complete(self, batch: Batch) -> Batch:

@@ -50,6 +50,6 @@ class Batch(eqx.Module):
         """How many rows the batch has."""
         return self.weights.shape[-1]
 
-    def with_weights(self, weights: Float[Array, "*k n"]) -> Batch:
+    def with_weights(self, weights: Float[Any, "*k n"]) -> Batch:
         """The same rows with other weights."""
         return Batch(self.rows, weights, self.indices, self.packed)

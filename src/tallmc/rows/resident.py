@@ -146,6 +146,7 @@ class ResidentRows(AbstractRows):
         return jax.default_backend() == "cpu"
 
     def gather_on_host(self) -> Callable[[np.ndarray, np.ndarray], Batch]:
+        """A function of row numbers and weights that returns the batch, read by NumPy."""
         views = jax.tree.map(np.asarray, self.columns)
 
         def gather(indices: np.ndarray, weights: np.ndarray) -> Batch:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -21,9 +21,16 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .batch import RowDraws
 from .shards import AbstractShards
-from .stream import AbstractStream
+from .stream import AbstractStream, HostBatches
 from .values import PartFiles, ShardedValues
 from .view import View
+
+
+class CertainRows(NamedTuple):
+    """The rows that are in every step. They are read once."""
+
+    indices: Int[np.ndarray, " a"]
+    lines: np.ndarray
 
 
 class ShardedStream(AbstractStream):
@@ -43,8 +50,9 @@ class ShardedStream(AbstractStream):
     def draw(self, key: PRNGKeyArray, shape: tuple[int, ...], first: Any = 0) -> RowDraws:
         raise AssertionError("rows of a row store are drawn by the host")
 
-    def draw_on_host(self, source: Any) -> Any:
-        return lambda words: source.drawn(self, words)
+    def batches_on_host(self, source: Any, certain: Int[np.ndarray, " a"]) -> HostBatches:
+        certain_lines = source.lines(certain)
+        return lambda words: source.batch(self, CertainRows(certain, certain_lines), words)
 
     def probabilities(self) -> Float[np.ndarray, " N"]:
         raise AssertionError("the probabilities of the rows of a row store are not kept")
@@ -111,17 +119,25 @@ def largest_of_shard(law: LawFiles, number: int, count: int) -> tuple[np.ndarray
     return kept + law.starts[number], q[kept]
 
 
-def drawn_from_shard(
-    law: LawFiles, number: int, below: Float[np.ndarray, " k"]
-) -> tuple[np.ndarray, np.ndarray]:
-    """The lines at which the cumulative sum of q exceeds each of `below`, and their q."""
+class DrawnFromShard(NamedTuple):
+    """Draws from one shard, in increasing order of their lines."""
+
+    order: Int[np.ndarray, " k"]
+    """The number of each draw among those that were asked for."""
+    lines: Int[np.ndarray, " k"]
+    q: Float[np.ndarray, " k"]
+    rows: np.ndarray
+    """The numbers of each line."""
+
+
+def drawn_from_shard(law: LawFiles, number: int, below: Float[np.ndarray, " k"]) -> DrawnFromShard:
+    """The lines at which the cumulative sum of q exceeds each of `below`."""
     cumulative = law.cumulative(number)
     order = np.argsort(below)
     last = np.nextafter(cumulative[-1], 0)
-    lines = np.empty(len(below), np.int64)
-    lines[order] = np.searchsorted(cumulative, np.minimum(below[order], last), side="right")
+    lines = np.searchsorted(cumulative, np.minimum(below[order], last), side="right")
     before = np.where(lines > 0, cumulative[lines - 1], 0)
-    return lines, cumulative[lines] - before
+    return DrawnFromShard(order, lines, cumulative[lines] - before, law.shards.lines(number, lines))
 
 
 def shard_of_draws(

@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import equinox as eqx
 import jax
@@ -29,6 +29,7 @@ from .blocks import AbstractSubset, Blocks
 from .probabilities import PreferentialStream, count_certain, most_certain
 from .resident import ResidentRows
 from .shard_stream import (
+    CertainRows,
     LawFiles,
     ShardedStream,
     drawn_from_shard,
@@ -39,7 +40,7 @@ from .shard_stream import (
 )
 from .shard_sums import ShardSubset, finished, sum_of_shard, total_of
 from .shards import AbstractShards
-from .stream import AbstractStream
+from .stream import AbstractStream, weights_of_batch
 from .values import (
     PartFiles,
     ShardedValues,
@@ -49,6 +50,17 @@ from .values import (
 )
 from .view import View, Viewed
 from .workers import Workers
+
+
+class DrawnRows(NamedTuple):
+    """Draws from a row store."""
+
+    indices: Int[np.ndarray, "*k"]
+    inverse: Float[np.ndarray, "*k"]
+    """1/p."""
+    place: Int[np.ndarray, "*k"]
+    """The place of each draw in `lines`."""
+    lines: np.ndarray
 
 
 class ShardedRows(AbstractRows):
@@ -195,47 +207,57 @@ class ShardedRows(AbstractRows):
     def on_host(self) -> bool:
         return True
 
-    def drawn(self, stream: ShardedStream, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Row numbers and 1/p of draws with these random words, of shape (..., 2)."""
+    def batch(self, stream: ShardedStream, certain: CertainRows, words: np.ndarray) -> Batch:
+        """The certain rows, and draws with random words of shape (..., n, 2); see `AbstractStream`.
+
+        The rows are lines of the shards, which `complete` turns into rows.
+        """
+        n_certain, shape = len(certain.indices), words.shape[:-1]
+        indices, inverse, place, lines = self.drawn(stream, words[..., n_certain:, :])
+        rows = aligned_empty((*shape, lines.shape[1]), lines.dtype)
+        rows[..., :n_certain, :] = certain.lines
+        numbers = np.empty(shape, np.int32)
+        numbers[..., :n_certain], numbers[..., n_certain:] = certain.indices, indices
+        if n_certain:
+            rows[..., n_certain:, :] = take_lines(lines, place)
+        else:
+            take_lines(lines, place, out=rows)
+        return Batch(rows, weights_of_batch(inverse, n_certain), numbers)
+
+    def drawn(self, stream: ShardedStream, words: np.ndarray) -> DrawnRows:
+        """Draws with random words of shape (..., 2)."""
+        shape = words.shape[:-1]
         shard, below = shard_of_draws(words.reshape(-1, 2), stream.totals)
-        indices, inverse = np.empty(len(shard), np.int64), np.empty(len(shard), stream.dtype)
         places = _places(shard)
         found = self.workers.each(
             drawn_from_shard, self._law(stream), {k: below[at] for k, at in places.items()}
         )
-        whole = math.fsum(stream.totals)
-        for (number, at), (lines, q) in zip(places.items(), found, strict=True):
-            indices[at], inverse[at] = lines + self.starts[number], whole / q
-        shape = words.shape[:-1]
-        return indices.reshape(shape), inverse.reshape(shape)
-
-    def gather_on_host(self) -> Callable[[np.ndarray, np.ndarray], Batch]:
-        def gather(indices: np.ndarray, weights: np.ndarray) -> Batch:
-            return Batch(self.lines(indices), weights, indices.astype(np.int32))
-
-        return gather
+        indices, place = np.empty(len(shard), np.int64), np.empty(len(shard), np.intp)
+        inverse, whole, first = np.empty(len(shard), stream.dtype), math.fsum(stream.totals), 0
+        for (number, at), drawn in zip(places.items(), found, strict=True):
+            at = at[drawn.order]
+            indices[at] = drawn.lines + self.starts[number]
+            inverse[at] = whole / drawn.q
+            place[at] = np.arange(first, first + len(at))
+            first += len(at)
+        lines = np.concatenate([drawn.rows for drawn in found])
+        lines = lines.astype(jax.dtypes.canonicalize_dtype(lines.dtype), copy=False)
+        return DrawnRows(
+            indices.reshape(shape), inverse.reshape(shape), place.reshape(shape), lines
+        )
 
     def lines(self, indices: np.ndarray) -> np.ndarray:
-        """Lines of the shards by row number, in an array of shape (*indices.shape, columns)."""
-        flat = indices.ravel()
-        places = _places(self._shard_of(flat))
-        wanted = {number: flat[at] - self.starts[number] for number, at in places.items()}
+        """Lines of the shards by row number, in an array of shape (len(indices), columns)."""
+        places = _places(self._shard_of(indices))
+        wanted = {k: np.sort(indices[at] - self.starts[k]) for k, at in places.items()}
         found = self.workers.each(_lines_of_shard, self.shards, wanted)
-        lines, place, first = [], np.empty(flat.size, np.intp), 0
-        for at, (some, place_among_them) in zip(places.values(), found, strict=True):
-            place[at] = first + place_among_them
-            lines.append(some)
-            first += len(some)
-        every = np.concatenate(lines)
-        dtype = jax.dtypes.canonicalize_dtype(every.dtype)
-        out = aligned_empty((flat.size, every.shape[1]), dtype)
-        every = every.astype(dtype, copy=False)
-
-        def take(part: slice) -> None:
-            np.take(every, place[part], axis=0, out=out[part], mode="clip")
-
-        in_threads(take, one_per_core(flat.size))
-        return out.reshape(*indices.shape, every.shape[1])
+        manifest = self.shards.manifest
+        lines = np.empty(
+            (len(indices), len(manifest.columns)), jax.dtypes.canonicalize_dtype(manifest.dtype)
+        )
+        for at, some in zip(places.values(), found, strict=True):
+            lines[at[np.argsort(indices[at])]] = some
+        return lines
 
     def complete(self, batch: Batch) -> Batch:
         return Batch(self.view(batch.rows), batch.weights, batch.indices)
@@ -337,12 +359,21 @@ def _places(shard: np.ndarray) -> dict[int, np.ndarray]:
     return {number: at for number, at in enumerate(places) if len(at)}
 
 
-def _lines_of_shard(
-    shards: AbstractShards, number: int, lines: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """The different ones among some lines, and the place of each line among them."""
-    different, place = np.unique(lines, return_inverse=True)
-    return shards.lines(number, different), place
+def _lines_of_shard(shards: AbstractShards, number: int, lines: np.ndarray) -> np.ndarray:
+    return shards.lines(number, lines)
+
+
+def take_lines(lines: np.ndarray, place: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """`lines[place]`, by several threads."""
+    if out is None:
+        out = np.empty((*place.shape, lines.shape[1]), lines.dtype)
+    flat, places = out.reshape(-1, lines.shape[1]), place.ravel()
+
+    def take(part: slice) -> None:
+        np.take(lines, places[part], axis=0, out=flat[part], mode="clip")
+
+    in_threads(take, one_per_core(len(places)))
+    return out
 
 
 def _values_of_shard(files: PartFiles, number: int, _: Any) -> np.ndarray:

@@ -32,7 +32,7 @@ from ..core.random import key_of, random_words
 from ..gradient.base import AbstractGradient
 from ..rows.base import AbstractRows
 from ..rows.batch import Batch, RowDraws
-from .replacement import SuppliedRows, WithReplacement, alternating_signs, sum_of_draws
+from .replacement import NO_ROWS, SuppliedRows, WithReplacement, alternating_signs, sum_of_draws
 from .selection import AbstractSelection, Estimate, Memory, Transition
 
 _STEPS_REMEMBERED = 8
@@ -284,11 +284,13 @@ class MeasuredSelection(AbstractMeasuredSelection):
     def gather_on_host(self, source: AbstractRows) -> Callable[[SuppliedWords], MeasuredBatch]:
         """A function that returns the rows of each step, and the reserve of each block."""
         gather_base = self.base.gather_on_host(source)
-        draw, gather = self.base.stream.draw_on_host(source), source.gather_on_host()
+        gather_reserve = self.base.stream.batches_on_host(source, NO_ROWS)
 
         def batch(words: SuppliedWords) -> MeasuredBatch:
-            reserve = gather(*draw(words.reserve))
-            size = np.full(words.key.shape[:-1], words.reserve.shape[-2] - _CHUNK, np.int32)
+            reserve = gather_reserve(words.reserve)
+            n_draws = reserve.weights.shape[-1]
+            reserve = reserve.with_weights(reserve.weights * n_draws)  # 1/p
+            size = np.full(words.key.shape[:-1], n_draws - _CHUNK, np.int32)
             return MeasuredBatch(gather_base(words.base), SuppliedReserve(words.key, size, reserve))
 
         return batch

@@ -9,7 +9,6 @@ the draws go to the other rows (`rows/probabilities.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -18,13 +17,13 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
 
-from ..core.arrays import aligned_empty, on_device
+from ..core.arrays import on_device
 from ..core.compiler import loops_are_whole
 from ..core.random import random_words
 from ..gradient.base import AbstractGradient
 from ..rows.base import AbstractRows
-from ..rows.batch import Batch, RowDraws
-from ..rows.stream import AbstractStream
+from ..rows.batch import RowDraws
+from ..rows.stream import AbstractStream, HostBatches
 from .selection import AbstractStaticSelection, centred
 
 NO_ROWS = np.zeros(0, np.int32)
@@ -77,24 +76,9 @@ class WithReplacement(AbstractStaticSelection):
             size=self.size,
         )
 
-    def gather_on_host(
-        self, source: AbstractRows
-    ) -> Callable[[UInt32[np.ndarray, "*k n 2"]], Batch]:
+    def gather_on_host(self, source: AbstractRows) -> HostBatches:
         """A function that returns the certain rows with weight 1, and rows drawn with its words."""
-        certain, n_draws = np.asarray(self.certain), self.draws
-        n_certain = len(certain)
-        draw, gather = self.stream.draw_on_host(source), source.gather_on_host()
-
-        def batch(words: UInt32[np.ndarray, "*k n 2"]) -> Batch:
-            drawn, inverse = draw(words[..., n_certain:, :])
-            indices = np.empty(words.shape[:-1], np.int32)
-            weights = aligned_empty(words.shape[:-1], inverse.dtype)
-            indices[..., :n_certain], indices[..., n_certain:] = certain, drawn
-            weights[..., :n_certain] = 1
-            np.divide(inverse, n_draws, out=weights[..., n_certain:])
-            return gather(indices, weights)
-
-        return batch
+        return self.stream.batches_on_host(source, np.asarray(self.certain, np.int64))
 
 
 class SuppliedRows(AbstractStaticSelection):
