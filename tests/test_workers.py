@@ -94,6 +94,37 @@ def test_an_executor_of_sample_changes_no_bit_and_leaves_nothing_behind(store, e
     assert not list(store.glob(".tasks-*"))
 
 
+SPLIT = {
+    "sgld_cv_ps": tallmc.sgld_cv_ps(step_size=1e-4, size=8),
+    "svrg_ld": tallmc.svrg_ld(1e-4, size=8, every=70),
+    "measured": tallmc.Method(
+        gradient=tallmc.gradient.ControlVariate(1),
+        subsample=tallmc.subsample.Preferential("residual", take_all=True),
+        size=tallmc.subsample.Measured(8, noise=1e-4, max_size=40),
+        step_size=1e-4,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SPLIT)
+def test_chains_split_over_processes_have_the_same_draws(store, pool, tmp_path, name):
+    posterior = tallmc.models.logistic_regression(tallmc.rows.open(store), prior_variance=10.0)
+    options = {"chains": 10, "draws": 700, "burn_in": 5, "progress": False}
+    whole = tallmc.sample(posterior, SPLIT[name], **options).positions
+    split = {"executor": pool, "split_chains": True}
+    run = tmp_path / "run"
+    begun = tallmc.sample(posterior, SPLIT[name], store=run, **options | {"draws": 200}, **split)
+    np.testing.assert_array_equal(begun.positions, whole[:, :200])
+    resumed = tallmc.resume(run, posterior, draws=700, progress=False, **split)
+    np.testing.assert_array_equal(resumed.positions, whole)
+
+
+def test_chains_are_split_over_an_executor_only(store):
+    posterior = tallmc.models.logistic_regression(tallmc.rows.open(store), prior_variance=10.0)
+    with pytest.raises(tallmc.InvalidInput, match="come with an executor"):
+        tallmc.sample(posterior, SPLIT["sgld_cv_ps"], split_chains=True)
+
+
 def test_functions_of_the_user_are_read_by_processes(store, pool):
     def mean_of(executor):
         posterior = tallmc.Posterior(

@@ -18,6 +18,7 @@ from ..core.supervision import Clock
 from ..engine.devices import chains_on
 from ..engine.goal import Goal
 from ..engine.progress import Progress
+from ..engine.remote import chains_split_over, workers_for_chains
 from ..methods.base import AbstractMethod
 from ..models.posterior import AbstractPosterior, check_posterior
 from ..results.draws import Draws
@@ -44,6 +45,7 @@ def resume(
     progress: bool | None = None,
     callback: Callable[[Progress], None] | None = None,
     executor: Executor | None = None,
+    split_chains: bool = False,
     devices: int | Sequence[jax.Device] | None = None,
 ) -> Draws:
     """Continue the run in the folder `store` to its goal.
@@ -60,7 +62,7 @@ def resume(
         it, as for a method that contains functions of your own.
     - `draws`, `ess`: a new goal, for example to extend a finished run; the stored goal by default.
     - `max_seconds`, `max_rows`: limits as in `sample`. They count the stored part of the run too.
-    - `progress`, `callback`, `executor`, `devices`: as in `sample`. Executor and devices need not
+    - `progress`, `callback`, `executor`, `split_chains`, `devices`: as in `sample`. They need not
         be those of the stored part.
 
     **Returns:** all draws of the run, stored and new.
@@ -78,6 +80,7 @@ def resume(
     """
     check_posterior(posterior)
     posterior = with_few_rows_in_memory(read_by_executor(posterior, executor))
+    workers = workers_for_chains(posterior, split_chains)
     opened = open_store(store)
     stored = opened.setup.content
     if not same_posterior(fingerprint(posterior), stored["posterior"]):
@@ -100,6 +103,7 @@ def resume(
     before = plan.seconds + (0.0 if snapshot is None else snapshot.seconds)
     with (
         chains_on(devices),
+        chains_split_over(workers),
         Listeners(progress, callback, goal, posterior.n_rows) as listeners,
         continuing(opened) as sink,
     ):

@@ -21,6 +21,7 @@ from ..core.supervision import current_clock, stage, supervised
 from ..engine.devices import chains_on
 from ..engine.goal import Goal
 from ..engine.progress import Progress
+from ..engine.remote import chains_split_over, workers_for_chains
 from ..engine.sinks import MemorySink
 from ..methods.account import Account
 from ..methods.automatic import Automatic
@@ -57,6 +58,7 @@ def sample(
     progress: bool | None = None,
     callback: Callable[[Progress], None] | None = None,
     executor: Executor | None = None,
+    split_chains: bool = False,
     devices: int | Sequence[jax.Device] | None = None,
 ) -> Draws:
     """Draw from a posterior.
@@ -104,6 +106,9 @@ def sample(
         (`tallmc.rows.open`), such as a pool of processes or `client.get_executor()` of a Dask
         client. Workers need the same path to the row store. None reads with the threads of this
         process. The draws do not depend on it.
+    - `split_chains`: whether groups of chains advance in the workers of the executor, too. Each
+        worker then reads the rows of its own chains. This pays for runs that sample longer than
+        they prepare. The draws do not depend on it.
     - `devices`: the devices on which the chains run, or the number of local devices to use. Groups
         of chains are distributed over them. Rows in memory are copied to each device; those of a
         row store are streamed from the host. None runs all chains on JAX's default device. On CPUs
@@ -124,6 +129,7 @@ def sample(
     """
     check_posterior(posterior)
     posterior = with_few_rows_in_memory(read_by_executor(posterior, executor))
+    workers = workers_for_chains(posterior, split_chains)
     method = Automatic() if method is None else method
     if not isinstance(method, AbstractMethod):
         example = "Call it with its settings, for example tallmc.sgld(step_size=1e-4, size=32)."
@@ -153,10 +159,11 @@ def sample(
         with supervised(clock, goal.max_seconds, listeners.announce):
             stage("preparing the method")
             plan = _plan(posterior, method, goal, chains, burn_in, thin, seed, start, anchor, check)
-        if folder is None:
-            return execute(plan, MemorySink(), listeners, clock)
-        with recording(folder, plan) as sink:
-            return execute(plan, sink, listeners, clock)
+        with chains_split_over(workers):
+            if folder is None:
+                return execute(plan, MemorySink(), listeners, clock)
+            with recording(folder, plan) as sink:
+                return execute(plan, sink, listeners, clock)
 
 
 def _plan(

@@ -20,9 +20,11 @@ from ..core.pytrees import Static, split
 from ..core.random import folded_on_host, key_of
 from ..core.threads import in_threads
 from ..rows.absent import AbsentRows
+from ..rows.sharded import ShardedRows
 from .devices import chosen_devices
 from .kernel import BoundKernel
 from .loop import Record, RecordedSteps, RunState, Stepper, Window, advance, start_chains
+from .remote import RemoteGroups
 from .supply import INIT_KEY, Supply
 
 _FEWEST_PER_GROUP, _MOST_PER_GROUP = 4, 128
@@ -88,6 +90,10 @@ class Chains:
         self._places = [
             _place(device, self.supply, record) for device in devices[: len(self.members)]
         ]
+        self._remote = None
+        if finer is None and record is None and isinstance(bound.rows, ShardedRows):
+            of_groups = [words[members] for members in self.members]
+            self._remote = RemoteGroups.if_chosen(bound, of_groups)
         self._states: list[RunState] = []
         self._supplies: list[tuple[int, Any] | None] = [None] * len(self.members)
 
@@ -123,6 +129,9 @@ class Chains:
 
     def compile(self, window: Window, slots: int, stop: int) -> None:
         """Compile the program of the steps; `window` has no steps, those up to `stop` follow."""
+        if self._remote is not None:
+            self._remote.advance(self._states, window, slots, stop)
+            return
         self._prepare(window, stop)
         in_threads(
             lambda group: self._advance_group(group, window, slots), range(len(self._places))
@@ -133,10 +142,13 @@ class Chains:
 
         The steps up to `stop` are likely to follow.
         """
-        self._prepare(window, stop)
-        results = in_threads(
-            lambda group: self._advance_group(group, window, slots), range(len(self.members))
-        )
+        if self._remote is not None:
+            results = self._remote.advance(self._states, window, slots, stop)
+        else:
+            self._prepare(window, stop)
+            results = in_threads(
+                lambda group: self._advance_group(group, window, slots), range(len(self.members))
+            )
         self._states = [state for state, _ in results]
         records = [record for _, record in results]
         return RecordedSteps(

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from ..core.recent import RecentArrays
 from .batch import RowDraws
 from .shards import AbstractShards
 from .stream import AbstractStream, HostBatches
@@ -90,6 +91,11 @@ class LawFiles:
 
     def cumulative(self, number: int) -> Float[np.ndarray, " n"]:
         """The cumulative sum of q over one shard."""
+        names = () if self.values is None else tuple((p.name, p.factor) for p in self.values.parts)
+        key = (self.shards.folder, names, self.floor, self.excluded.tobytes(), number)
+        return _recent.get(key, lambda: self._summed(number))
+
+    def _summed(self, number: int) -> Float[np.ndarray, " n"]:
         a, b = self.scale_and_floor
         q = self.weights(number)
         q *= a
@@ -103,6 +109,10 @@ class LawFiles:
         length = self.shards.manifest.shards[number].n_rows
         lines = self.excluded - first
         return lines[(lines >= 0) & (lines < length)]
+
+
+_recent = RecentArrays(2**27)
+"""Cumulative sums of small row stores: each visit needs them again."""
 
 
 def total_of_shard(law: LawFiles, number: int, _: Any) -> float:
