@@ -15,7 +15,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 import tallmc
-from small_stores import assert_same_bits, fit, write_logistic
+from row_stores import assert_same_bits, fit, write_logistic
 from tallmc.rows.manifest import RowManifest
 from tallmc.rows.shards import AbstractShards, NpyShards
 from tallmc.rows.workers import Workers

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tallmc
-from small_stores import write_logistic
+from row_stores import write_logistic
 from tallmc.engine.devices import chains_on
 from tallmc.engine.kernel import BoundKernel
 from tallmc.engine.run import Run, chain_keys

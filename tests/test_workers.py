@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tallmc
-from small_stores import assert_same_bits, fit, write_logistic
+from row_stores import assert_same_bits, fit, write_logistic
 from tallmc.core.supervision import supervised
 from tallmc.rows.pickled import pickled, unpickled
 from tallmc.rows.tasks import WorkerError

@@ -154,3 +154,5 @@ def delete_at_exit(folder: Path) -> None:
 def _delete_folders() -> None:
     for folder in _made_here:
         shutil.rmtree(folder, ignore_errors=True)
+        with contextlib.suppress(OSError):  # not empty: another process keeps numbers there
+            folder.parent.rmdir()
