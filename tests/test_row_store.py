@@ -14,6 +14,7 @@ from tallmc.engine.kernel import Gathered
 from tallmc.engine.run import chain_keys
 from tallmc.engine.supply import Supply
 from tallmc.rows.manifest import Column, RowManifest, RowStoreError
+from tallmc.rows.sharded import _places
 from tallmc.rows.writer import RowStoreWriter
 from tallmc.subsample.measured_selection import NoiseMeasurement
 from tallmc.subsample.selection import Memory
@@ -115,6 +116,40 @@ def test_draws_follow_the_weights(both, certain_of):
     assert np.mean(z**2) == pytest.approx(1, abs=0.1)
     np.testing.assert_allclose(inverse, 1 / p[indices], rtol=1e-5)
     np.testing.assert_allclose(1 / law.probabilities()[indices], inverse, rtol=1e-5)
+
+
+def test_uniform_draws_are_uniform(both):
+    rows, n_draws = both[0].rows, 1_000_000
+    stream = rows.stream(None, np.float64)
+    words = np.random.default_rng(3).integers(0, 2**32, (n_draws, 2), dtype=np.uint32)
+    indices, inverse, _, _ = rows.drawn(stream, words)
+    counts = np.bincount(indices, minlength=rows.n_rows)
+    z = (counts - n_draws / rows.n_rows) / np.sqrt(n_draws / rows.n_rows)
+    assert np.abs(z).max() < 5.2
+    assert np.mean(z**2) == pytest.approx(1, abs=0.1)
+    np.testing.assert_allclose(inverse, rows.n_rows, rtol=1e-12)
+
+
+def test_a_row_that_would_never_be_drawn_is_refused(both):
+    weights = np.ones(both[0].n_rows)
+    weights[4321] = 0
+    for posterior in both:
+        with pytest.raises(tallmc.InvalidInput, match="p = 0 in row 4321"):
+            posterior.rows.preferential_stream(
+                weights, floor=0.0, certain_of=None, dtype=np.float32
+            )
+        weights[4321] = -1
+        with pytest.raises(tallmc.InvalidInput, match="-1 in row 4321"):
+            posterior.rows.preferential_stream(
+                weights, floor=0.1, certain_of=None, dtype=np.float32
+            )
+        weights[4321] = 0
+
+
+def test_many_shards_are_kept_apart():
+    shard = np.array([70_000, 3, 65_536 + 3, 3])
+    places = {number: at.tolist() for number, at in _places(shard).items()}
+    assert places == {3: [1, 3], 65_539: [2], 70_000: [0]}
 
 
 def test_a_draw_depends_on_its_words_alone(both):

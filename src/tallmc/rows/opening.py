@@ -6,11 +6,13 @@ import os
 from concurrent.futures import Executor
 from pathlib import Path
 
-from .manifest import RowManifest
+from .manifest import RowManifest, RowStoreError
 from .sharded import ShardedRows
 from .shards import NpyShards
 from .view import ByName
 from .workers import Workers
+
+_MOST_ROWS = 2**31 - 1  # row numbers have 32 bits
 
 
 def open_rows(
@@ -45,5 +47,8 @@ def open_rows(
     (3, {'height': ShapeDtypeStruct(shape=(), dtype=float32)})
     """
     folder = Path(path).resolve()
-    names = RowManifest.read(folder).names
-    return ShardedRows(NpyShards(str(folder)), ByName(names), Workers(executor, time_limit, folder))
+    manifest = RowManifest.read(folder)
+    if manifest.n_rows > _MOST_ROWS:
+        raise RowStoreError(folder, f"have at most {_MOST_ROWS:,} rows", f"{manifest.n_rows:,}")
+    workers = Workers(executor, time_limit, folder)
+    return ShardedRows(NpyShards(str(folder)), ByName(manifest.names), workers)

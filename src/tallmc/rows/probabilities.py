@@ -59,15 +59,20 @@ def probabilities(weights: ArrayLike, floor: float) -> np.ndarray:
         )
     total = raw.sum()
     if floor == 0 and not (raw > 0).all():
-        row = np.argmin(raw)
+        check_drawn(int(np.argmin(raw)))
+    share = raw / total if total > 0 else np.full(len(raw), 1 / len(raw))
+    return (1 - floor) * share + floor / len(raw)
+
+
+def check_drawn(row: int | None) -> None:
+    """Raise if there is a row that would never be drawn."""
+    if row is not None:
         raise InvalidInput(
             "preferential weights",
             "be strictly positive",
             f"p = 0 in row {row}, which would never be drawn and would bias the gradient",
             "Pass floor=0.05 to mix in uniform weights.",
         )
-    share = raw / total if total > 0 else np.full(len(raw), 1 / len(raw))
-    return (1 - floor) * share + floor / len(raw)
 
 
 def most_certain(size: int) -> int:

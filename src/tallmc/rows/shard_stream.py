@@ -120,6 +120,13 @@ def total_of_shard(law: LawFiles, number: int, _: Any) -> float:
     return float(law.cumulative(number)[-1])
 
 
+def first_never_drawn(law: LawFiles, number: int, _: Any) -> int | None:
+    """The first row of one shard with q = 0, by number."""
+    a, b = law.scale_and_floor
+    never = a * law.weights(number) + b <= 0
+    return int(np.argmax(never)) + int(law.starts[number]) if never.any() else None
+
+
 def largest_of_shard(law: LawFiles, number: int, count: int) -> tuple[np.ndarray, np.ndarray]:
     """The `count` rows of one shard with the largest q, by number, and their q."""
     a, b = law.scale_and_floor
@@ -142,8 +149,13 @@ class DrawnFromShard(NamedTuple):
 
 def drawn_from_shard(law: LawFiles, number: int, below: Float[np.ndarray, " k"]) -> DrawnFromShard:
     """The lines at which the cumulative sum of q exceeds each of `below`."""
-    cumulative = law.cumulative(number)
     order = np.argsort(below)
+    if law.values is None and not len(law.excluded):
+        last_line = law.shards.manifest.shards[number].n_rows - 1
+        lines = np.minimum((below[order] * law.n_rows).astype(np.int64), last_line)
+        q = np.full(len(lines), 1 / law.n_rows)
+        return DrawnFromShard(order, lines, q, law.shards.lines(number, lines))
+    cumulative = law.cumulative(number)
     last = np.nextafter(cumulative[-1], 0)
     lines = np.searchsorted(cumulative, np.minimum(below[order], last), side="right")
     before = np.where(lines > 0, cumulative[lines - 1], 0)

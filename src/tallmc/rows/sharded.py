@@ -26,13 +26,14 @@ from .absent import BlankRows
 from .base import AbstractRows, RowAccess, RowBlock, RowValues
 from .batch import Batch, RowDraws
 from .blocks import AbstractSubset, Blocks
-from .probabilities import PreferentialStream, count_certain, most_certain
+from .probabilities import PreferentialStream, check_drawn, count_certain, most_certain
 from .resident import ResidentRows
 from .shard_stream import (
     CertainRows,
     LawFiles,
     ShardedStream,
     drawn_from_shard,
+    first_never_drawn,
     largest_of_shard,
     no_rows,
     shard_of_draws,
@@ -183,13 +184,17 @@ class ShardedRows(AbstractRows):
             raise InvalidInput("weights", "belong to these rows", "none", cure)
         stream = ShardedStream(values, floor, self.n_rows, no_rows(), (), dtype)
         numbers = dict.fromkeys(range(self.n_shards))
+        if floor == 0:
+            found = self.workers.each(first_never_drawn, self._law(stream), numbers)
+            for row in found:
+                check_drawn(row)
         totals = self.workers.each(total_of_shard, self._law(stream), numbers)
         certain = np.zeros(0, np.int64)
         if certain_of is not None and (most := min(most_certain(certain_of), self.n_rows - 1)):
-            found = self.workers.each(
+            largest = self.workers.each(
                 largest_of_shard, self._law(stream), dict.fromkeys(numbers, most)
             )
-            rows, q = (np.concatenate(parts) for parts in zip(*found, strict=True))
+            rows, q = (np.concatenate(parts) for parts in zip(*largest, strict=True))
             order = np.lexsort((rows, -q))[:most]
             count = count_certain(q[order], math.fsum(totals), certain_of)
             certain = np.sort(rows[order[:count]])
@@ -353,8 +358,9 @@ def _refuse() -> NoReturn:
 
 def _places(shard: np.ndarray) -> dict[int, np.ndarray]:
     """For each shard that occurs, the places where it occurs."""
-    order = np.argsort(shard.astype(np.uint16), kind="stable")
     counts = np.bincount(shard)
+    # Sixteen bits are sorted by radix.
+    order = np.argsort(shard.astype(np.uint16 if len(counts) <= 2**16 else int), kind="stable")
     places = np.split(order, np.cumsum(counts)[:-1])
     return {number: at for number, at in enumerate(places) if len(at)}
 
