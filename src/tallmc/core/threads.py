@@ -12,37 +12,37 @@ from typing import Any
 
 import jax
 
-from .supervision import checkpoint
-
 _NAME = "tallmc"
 
 
-def in_threads(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+def in_threads(
+    function: Callable[[Any], Any],
+    items: Iterable[Any],
+    between: Callable[[], None] = lambda: None,
+) -> list[Any]:
     """`function` of every item, in order; by several threads if there are several items.
 
-    Between two items a signal or a time limit can stop the work (`supervision.py`). Work that is
-    itself done by one of the threads is not divided further.
+    `between` is called after each item; it may raise to stop the work. Work that is itself done by
+    one of the threads is not divided further.
 
     >>> in_threads(abs, [1, -2])
     [1, 2]
     """
     given = list(items)
     if len(given) <= 1 or not has_spare_threads():
-        return _until_stopped(map(function, given))
-    # Other threads do not see a setting that is local to this one.
-    double = bool(jax.config.read("jax_enable_x64"))
+        results: Iterator[Any] = map(function, given)
+    else:
+        # Other threads do not see a setting that is local to this one.
+        double = bool(jax.config.read("jax_enable_x64"))
 
-    def in_thread(item: Any) -> Any:
-        with jax.enable_x64(double):
-            return function(item)
+        def in_thread(item: Any) -> Any:
+            with jax.enable_x64(double):
+                return function(item)
 
-    return _until_stopped(_threads().map(in_thread, given))
-
-
-def _until_stopped(results: Iterator[Any]) -> list[Any]:
+        results = _threads().map(in_thread, given)
     found = []
     for result in results:
-        checkpoint()
+        between()
         found.append(result)
     return found
 

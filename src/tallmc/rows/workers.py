@@ -17,6 +17,7 @@ from typing import Any
 import jax
 
 from ..core.errors import InvalidInput, check_number
+from ..core.supervision import checkpoint
 from ..core.threads import in_threads
 from .pickled import pickled, unpickled
 from .tasks import results_of_tasks, write_note
@@ -72,7 +73,9 @@ class Workers:
         **Raises:** `WorkerError` if a worker was lost for good or hung twice.
         """
         if self.executor is None:
-            return in_threads(lambda shard: function(common, *shard), of_shards.items())
+            return in_threads(
+                lambda shard: function(common, *shard), of_shards.items(), between=checkpoint
+            )
         shards = list(of_shards.items())
         count = min(_TASKS_PER_WORKER * _worker_count(self.executor), len(shards))
         parts = [
