@@ -54,7 +54,7 @@ class ParquetShards(AbstractShards):
     def folder(self) -> Path:
         return Path(self.path)
 
-    def array(self, number: int) -> np.ndarray:
+    def array(self, number: int, whole: bool = True) -> np.ndarray:
         rows = np.empty(
             (self.schema.shards[number].n_rows, len(self.schema.columns)), self.schema.dtype
         )

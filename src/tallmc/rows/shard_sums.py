@@ -37,7 +37,8 @@ def sum_of_shard(common: Any, number: int, blocks: tuple[Blocks, Sequence[int]])
     """The sum over some blocks of one shard, in float64, and the kinds of its numbers."""
     shards, block_sum, args = common
     division, numbers = blocks
-    read = division.reader(shards.array(number))
+    array = shards.array(number, whole=len(numbers) == division.count)
+    read = division.reader(array)
     total = reduce_blocks(read, division, numbers, block_sum, args, None)
     return total.float64(), jax.tree.map(lambda leaf: leaf.dtype, total.high)
 

@@ -37,8 +37,8 @@ class AbstractShards(abc.ABC):
         """The folder in which numbers are kept beside the rows."""
 
     @abc.abstractmethod
-    def array(self, number: int) -> np.ndarray:
-        """The rows of one shard, to be read from the first to the last."""
+    def array(self, number: int, whole: bool = True) -> np.ndarray:
+        """The rows of one shard; `whole` if all are read, from the first to the last."""
 
     @abc.abstractmethod
     def lines(self, number: int, lines: np.ndarray) -> np.ndarray:
@@ -59,7 +59,9 @@ class NpyShards(AbstractShards):
     def folder(self) -> Path:
         return Path(self.path)
 
-    def array(self, number: int) -> np.ndarray:
+    def array(self, number: int, whole: bool = True) -> np.ndarray:
+        if not whole:
+            return self._mapped(number, mmap.MADV_NORMAL)
         self._read_ahead(number + 1)
         return self._mapped(number, mmap.MADV_SEQUENTIAL)
 
