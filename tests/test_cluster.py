@@ -61,9 +61,9 @@ class Traps(AbstractShards):
     def folder(self) -> Path:
         return self.shards.folder
 
-    def array(self, number: int) -> np.ndarray:
+    def array(self, number: int, whole: bool = True) -> np.ndarray:
         self._detain(number, self.reads / "pass")
-        return self.shards.array(number)
+        return self.shards.array(number, whole)
 
     def lines(self, number: int, lines: np.ndarray) -> np.ndarray:
         self._detain(number, self.reads / "lines")
