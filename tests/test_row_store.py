@@ -10,7 +10,7 @@ import pytest
 import tallmc
 from row_stores import stored_logistic, write_store
 from tallmc.engine import ahead
-from tallmc.engine.kernel import Gathered
+from tallmc.engine.kernel import Drawn, Gathered
 from tallmc.engine.run import chain_keys
 from tallmc.engine.supply import Supply
 from tallmc.rows.manifest import Column, RowManifest, RowStoreError
@@ -273,6 +273,27 @@ def test_how_many_blocks_a_visit_brings_changes_no_draw(both, name, monkeypatch)
     monkeypatch.setattr(ahead, "_FLOATS_PER_VISIT", 1)  # one block, then the next in a thread
     np.testing.assert_array_equal(tallmc.sample(posterior, method, **options).positions, whole)
     assert np.isfinite(whole).all()
+
+
+def test_a_visit_of_an_odd_number_of_blocks_serves_pairs_of_blocks():
+    visits = []
+
+    def gather(words):
+        visits.append(words.shape)
+        return words
+
+    rows = ahead.RowsAhead(
+        lambda group, number: Drawn(np.full(3, 10 * number + group), None), gather, 2, 2**20, 3
+    )
+    for first in (0, 2, 4):
+        rows.prepare(first, first + 2, count=2)
+        before = len(visits)
+        for number in (first, first + 1):
+            assert [int(rows.block(g, number).selection[0]) for g in (0, 1)] == [
+                10 * number,
+                10 * number + 1,
+            ]
+        assert len(visits) == before  # threads that ask for these blocks make no visit
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -83,7 +83,7 @@ class FitProblem:
         scaled = [column for column in manifest.columns if column.standardised]
         if scaled and not model.standardise:
             rule = "be left out with a row store whose columns are standardised"
-            cure = "Ingest the table anew with --no-standardise."
+            cure = "Ingest the table again with --no-standardise."
             raise InvalidInput("--no-standardise", rule, path.name, cure)
         without = () if model.intercept or INTERCEPT not in columns else (INTERCEPT,)
         scale_response = bool(scaled) and model.family == "gaussian"

@@ -44,8 +44,9 @@ def exact_gradients(posterior: AbstractPosterior, positions: ArrayLike) -> Float
     gradients = []
     for first in range(0, len(thetas), _POSITIONS_PER_PASS):
         some = thetas[first : first + _POSITIONS_PER_PASS]
-        # Another number of positions would compile another program.
-        padded = jnp.asarray(np.resize(some, (_POSITIONS_PER_PASS, posterior.dim)))
+        # Each number of positions would compile another program: use powers of two.
+        padded_length = 1 << (len(some) - 1).bit_length()
+        padded = jnp.asarray(np.resize(some, (padded_length, posterior.dim)))
         total = posterior.rows.reduce(
             block_gradient_sums, posterior.model, padded, width=posterior.width
         )

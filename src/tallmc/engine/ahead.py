@@ -48,16 +48,21 @@ class RowsAhead:
         self._coming: tuple[range, Future[dict[tuple[int, int], Gathered]]] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rows-ahead")
 
-    def prepare(self, number: int, stop: int) -> None:
-        """Have the block `number` ready; begin with the blocks that follow it before `stop`."""
-        if (0, number) in self._ready:
+    def prepare(self, number: int, stop: int, count: int = 1) -> None:
+        """Have `count` blocks ready, from `number` on; begin with those that follow before `stop`.
+
+        Threads may then call `block` for them.
+        """
+        last = number + count - 1
+        if (0, number) in self._ready and (0, last) in self._ready:
             return
         self._ready = {}
-        if self._coming is not None and number in self._coming[0]:
+        coming_numbers = range(0) if self._coming is None else self._coming[0]
+        if self._coming is not None and number in coming_numbers and last in coming_numbers:
             numbers, coming = self._coming
             self._ready = coming.result()
         else:
-            wanted = max(stop, number + self._least)
+            wanted = max(stop, number + self._least, last + 1)
             numbers = range(number, min(number + self._most, wanted))
             self._ready = self._visit(numbers)
         self._coming = None

@@ -128,7 +128,10 @@ class Chains:
         return np.asarray(self._joined([state.outcome for state in self._states], axis=0))
 
     def compile(self, window: Window, slots: int, stop: int) -> None:
-        """Compile the program of the steps; `window` has no steps, those up to `stop` follow."""
+        """Compile the program of the steps, with a `window` without steps.
+
+        The steps up to `stop` are likely to follow.
+        """
         if self._remote is not None:
             self._remote.advance(self._states, window, slots, stop)
             return

@@ -100,8 +100,8 @@ class Supply:
 
         Rows that are expensive to reach are read for many blocks in one visit.
         """
-        if self.finer is not None:
-            self.finer.prepare(2 * number, 2 * stop)
+        if self.finer is not None and self.finer._ahead is not None:
+            self.finer._ahead.prepare(2 * number, 2 * stop, count=2)
         elif self._ahead is not None:
             self._ahead.prepare(number, stop)
 
