@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tallmc
+from tallmc.core.quantities import Parameters
 from tallmc.dynamics import (
     HMC,
     MALA,
@@ -27,6 +28,7 @@ from tallmc.dynamics import (
     table_1,
 )
 from tallmc.gradient import SAGA, SVRG, Batch, ControlVariate, Full, Simple
+from tallmc.models.posterior import ModelPosterior
 from tallmc.subsample import (
     Adaptive,
     AllRows,
@@ -182,3 +184,9 @@ def residual_matrix(gradient, rows, position, memory=None) -> np.ndarray:
     compact = gradient.residuals(position, everything, jnp.arange(rows.n_rows), memory)
     of_one = jax.vmap(lambda weights: gradient.model.combine(compact, everything, weights))
     return np.asarray(of_one(jnp.eye(rows.n_rows)))
+
+
+def labelled(posterior, labels):
+    """The posterior with names for the entries of its parameters."""
+    quantities = Parameters(posterior.layout.labelled(labels))
+    return ModelPosterior(posterior.model, posterior.rows, quantities)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import tallmc
-from problems import linear
+from problems import labelled, linear
 from tallmc.core.files import FileDigest, replaced
 from tallmc.report import write_report
 from tallmc.store import StoreError, arrays, files
@@ -307,7 +307,7 @@ HOSTILE_SETUPS = {
     "fields that are none": {"method": {"part": "Method", "fields": {"nonsense": 1}}},
     "no method at all": {"method": [1, 2, 3]},
     "parameters of another number": {"parameters": {"beta": [3]}},
-    "a list for a dict": {"labels": [], "parameters": []},
+    "a list for a dict": {"quantities": [], "parameters": []},
     "no environment": {"environment": None},
     "text for numbers": {"n_row_evals": "many", "seconds": "long"},
 }
@@ -325,8 +325,9 @@ def test_hostile_setups_are_refused(what, store):
 def test_names_and_metadata_are_escaped_in_the_page(tmp_path):
     evil = '"><script>alert(1)</script><img src=x onerror=alert(2)>&lt;'
     labels = {"beta": [evil, "</script><script>alert(3)</script>"]}
-    store = tallmc.store.Folder(tmp_path / "<i>run", labels=labels, about={evil: evil})
-    tallmc.sample(linear(), tallmc.sgld_cv_ps(0.01, size=3), chains=2, draws=60, store=store)
+    store = tallmc.store.Folder(tmp_path / "<i>run", about={evil: evil})
+    posterior = labelled(linear(), labels)
+    tallmc.sample(posterior, tallmc.sgld_cv_ps(0.01, size=3), chains=2, draws=60, store=store)
     write_report(tmp_path / "<i>run", tmp_path / "page.html", posterior=linear())
     page = (tmp_path / "page.html").read_text()
     assert "alert(1)" in page  # shown as text

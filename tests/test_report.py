@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tallmc
-from problems import linear, logistic
+from problems import labelled, linear, logistic
 from tallmc.report import write_report
 from tallmc.report.plots import density
 from tallmc.store import Folder, StoreError
@@ -23,7 +23,7 @@ NAMES = ["intercept", "age", LONG, "dose <mg>"]
 
 @pytest.fixture(scope="module")
 def posterior():
-    return logistic(n_rows=300, dim=4)
+    return labelled(logistic(n_rows=300, dim=4), {"beta": NAMES})
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def store(tmp_path_factory, posterior):
     anchor = tallmc.laplace(posterior)
     start = np.broadcast_to(np.asarray(anchor.position), (4, 4)).copy()
     start[2] = 1e11
-    folder = Folder(path, labels={"beta": NAMES}, about={"table": "patients.csv"})
+    folder = Folder(path, about={"table": "patients.csv"})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tallmc.sample(
@@ -111,12 +111,14 @@ def test_the_table_has_the_numbers_of_the_draws(page, store):
 
 
 def test_parameters_are_chosen_by_name(store, tmp_path):
-    write_report(store, tmp_path / "page.html", parameters=["dose <mg>", "age"])
+    write_report(store, tmp_path / "page.html", parameters=["beta[dose <mg>]", "age"])
     text = (tmp_path / "page.html").read_text()
     assert re.findall(r'data-chart="([^"]*)"', text) == ["trace-3", "trace-1"]
     assert text.count(" against ") > 0
     assert "Not computed: it needs the data" in text  # no posterior was passed
-    with pytest.raises(tallmc.InvalidInput, match="--parameter must be one of intercept, age"):
+    with pytest.raises(
+        tallmc.InvalidInput, match=r"--parameter must be one of beta.intercept., beta.age."
+    ):
         write_report(store, tmp_path / "page.html", parameters=["weight"])
 
 

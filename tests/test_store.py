@@ -389,8 +389,9 @@ def test_the_finished_run_opens_in_xarray_and_arviz(tmp_path, chunk, monkeypatch
         log_prior=lambda p: -0.5 * (p["../intercept"] ** 2 + jnp.sum(p["slope"] ** 2)),
         data={"x": np.random.default_rng(0).normal(size=(50, 2)), "y": np.ones(50)},
         init={"../intercept": 0.0, "slope": np.zeros(2)},
+        labels={"slope": ["age", "größe"]},
     )
-    store = tallmc.store.Folder(tmp_path / "run", labels={"slope": ["age", "größe"]})
+    store = tmp_path / "run"
     draws = tallmc.sample(posterior, tallmc.mala(0.01), chains=2, draws=300, store=store)
     for length in (300, 450):
         if length > 300:

@@ -9,10 +9,11 @@ import warnings
 import numpy as np
 
 from ..core.errors import SamplingWarning
+from ..core.quantities import AbstractQuantities, StoredQuantities
 from ..core.supervision import Clock, TimeIsUp, stage, supervised
 from ..engine.goal import run_until
 from ..engine.run import Run
-from ..engine.sinks import AbstractDrawSink, Conclusion, Snapshot
+from ..engine.sinks import AbstractDrawSink, Conclusion, DrawBlock, Snapshot
 from ..methods.account import Account
 from ..methods.bias_check import with_measured_bias
 from ..methods.run_plan import RunPlan
@@ -66,6 +67,7 @@ def execute(
         n_row_evals_check=rows_of_check,
         timing=Timing(preparation, compilation, run.seconds, checking),
         layout=plan.posterior.layout,
+        quantities=_quantities(plan.posterior.quantities, whole),
         settings=plan.settings(),
         account=account,
         stopped_by=stopped_by,
@@ -85,6 +87,14 @@ def execute(
     for message in messages:
         warnings.warn(message, SamplingWarning, stacklevel=3)
     return draws
+
+
+def _quantities(quantities: AbstractQuantities, whole: DrawBlock) -> AbstractQuantities:
+    """The quantities of a posterior; those that a store has computed are not computed again."""
+    if whole.values is None:
+        return quantities
+    values = dict(zip(quantities.shapes, whole.values.values(), strict=True))
+    return StoredQuantities(values, quantities.dims, quantities.coords, quantities.structure)
 
 
 class _Judge:

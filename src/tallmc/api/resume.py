@@ -95,6 +95,10 @@ def resume(
         raise StoreError(
             opened.path, f"have the parameters {', '.join(layout.names)}", stored["parameters"]
         )
+    shapes = {name: list(shape) for name, shape in posterior.quantities.shapes.items()}
+    if stored["quantities"]["shapes"] != shapes:
+        rule = f"have the quantities {', '.join(shapes)}"
+        raise StoreError(opened.path, rule, list(stored["quantities"]["shapes"]))
     _warn_of_differences(opened)
     goal = _combined_goal(opened, Goal.of(draws, ess, max_seconds, max_rows))
     snapshot = opened.snapshot()
@@ -105,7 +109,7 @@ def resume(
         chains_on(devices),
         chains_split_over(workers),
         Listeners(progress, callback, goal, posterior.n_rows) as listeners,
-        continuing(opened) as sink,
+        continuing(opened, posterior.quantities) as sink,
     ):
         return execute(plan, sink, listeners, Clock(before), snapshot)
 

@@ -58,7 +58,7 @@ def run_fit(
     make_folder(out)
     _print_problem(console, problem)
     about = problem.about() | {"settings": dataclasses.asdict(settings)}
-    folder = None if store is None else Folder(store, problem.labels, about)
+    folder = None if store is None else Folder(store, about)
     with readers.executor() as executor:
         finished = run(
             problem.posterior,

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import InvalidInput
+from ..core.quantities import Parameters
 from ..models import linear_regression, logistic_regression, poisson_regression
 from ..models.design import observations
-from ..models.posterior import AbstractPosterior
+from ..models.posterior import AbstractPosterior, ModelPosterior
 from ..rows.manifest import MANIFEST
 from ..rows.opening import open_rows
 from ..rows.sharded import ShardedRows
@@ -71,7 +72,7 @@ class FitProblem:
         design = make_design(
             table, model.family, standardise=model.standardise, intercept=model.intercept
         )
-        posterior = _posterior(design.x, design.y, model)
+        posterior = _posterior(design.x, design.y, model, design.names)
         return cls(path, response, model, posterior, design.names, design.means, design.sds)
 
     @classmethod
@@ -96,7 +97,7 @@ class FitProblem:
             path,
             response,
             model,
-            _posterior(designed, None, model),
+            _posterior(designed, None, model, names),
             names,
             {column.name: column.mean for column in scaled},
             {column.name: column.sd for column in scaled},
@@ -122,10 +123,6 @@ class FitProblem:
     def n_columns(self) -> int:
         return len(set(self.names) - {INTERCEPT})
 
-    @property
-    def labels(self) -> dict[str, list[str]]:
-        return {"beta": list(self.names)}
-
     def about(self) -> dict[str, Any]:
         model = dataclasses.asdict(self.model)
         return {
@@ -138,12 +135,18 @@ class FitProblem:
 
 
 def _posterior(
-    x: np.ndarray | ShardedRows, y: np.ndarray | None, model: FamilyModel
+    x: np.ndarray | ShardedRows,
+    y: np.ndarray | None,
+    model: FamilyModel,
+    names: tuple[str, ...],
 ) -> AbstractPosterior:
     if model.family == "gaussian":
-        return linear_regression(x, y, model.prior_variance, model.noise_variance)
-    regression = logistic_regression if model.family == "bernoulli" else poisson_regression
-    return regression(x, y, model.prior_variance)
+        found = linear_regression(x, y, model.prior_variance, model.noise_variance)
+    else:
+        regression = logistic_regression if model.family == "bernoulli" else poisson_regression
+        found = regression(x, y, model.prior_variance)
+    quantities = Parameters(found.layout.labelled({"beta": names}))
+    return ModelPosterior(found.model, found.rows, quantities)
 
 
 def _check_noise(model: FamilyModel, features: Iterable[str]) -> None:

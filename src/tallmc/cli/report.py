@@ -78,7 +78,7 @@ def summarise(draws: Draws, names: Sequence[str]) -> pd.DataFrame | None:
     """Return the summary: coefficients by name, then the noise. None if no chain completed."""
     if not draws.ok.any():
         return None
-    table = draws.summary(labels={"beta": list(names)})
+    table = draws.summary()
     table.index = [*names, *table.index[len(names) :]]
     return table.rename_axis("coefficient")
 

@@ -42,7 +42,7 @@ def save_draws(
     out: Path, draws: Draws, summary: pd.DataFrame | None, names: Sequence[str]
 ) -> list[str]:
     """Write draws.nc and, if there is a summary, summary.csv. Returns the file names."""
-    draws.to_datatree(labels={"beta": list(names)}).to_netcdf(out / "draws.nc", engine="netcdf4")
+    draws.to_datatree().to_netcdf(out / "draws.nc", engine="netcdf4")
     if summary is None:  # otherwise an old summary.csv would seem to describe these draws
         (out / "summary.csv").unlink(missing_ok=True)
         return ["draws.nc"]

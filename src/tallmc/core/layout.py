@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -22,6 +23,14 @@ class Layout:
     treedef: Any
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
+    entries: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict, compare=False)
+    """Names for the entries of vectors, by leaf. Not compared: programs do not depend on them."""
+
+    def labelled(self, entries: Mapping[str, Sequence[str]]) -> Layout:
+        """The same layout with names for the entries of some vectors."""
+        check_labels(entries, dict(zip(self.names, self.shapes, strict=True)))
+        named = {name: tuple(map(str, labels)) for name, labels in entries.items()}
+        return dataclasses.replace(self, entries={**self.entries, **named})
 
     @property
     def dim(self) -> int:
@@ -29,12 +38,14 @@ class Layout:
         return sum(math.prod(shape) for shape in self.shapes)
 
     def coordinate_names(self) -> list[str]:
-        """One name per entry of the vector, such as `beta[3]`."""
-        return [
-            f"{name}[{', '.join(map(str, index))}]" if shape else name
-            for name, shape in zip(self.names, self.shapes, strict=True)
-            for index in np.ndindex(*shape)
-        ]
+        """One name per entry of the vector, such as `beta[3]` or, with labels, `beta[age]`."""
+        found = []
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            entries = self.entries.get(name) or [
+                ", ".join(map(str, index)) for index in np.ndindex(*shape)
+            ]
+            found += [f"{name}[{entry}]" for entry in entries] if shape else [name]
+        return found
 
     def unravel(self, vector: Float[Array | np.ndarray, "*batch d"]) -> PyTree:
         """The parameters as a pytree. Each leaf has the batch axes of `vector` in front."""
@@ -63,6 +74,19 @@ class Layout:
                 f"{treedef} with shapes {shapes}",
             )
         return jnp.concatenate([jnp.ravel(jnp.asarray(leaf)) for leaf in leaves])
+
+
+def check_labels(
+    labels: Mapping[str, Sequence[str]], shapes: Mapping[str, tuple[int, ...]]
+) -> Mapping[str, Sequence[str]]:
+    """The labels; raises unless they give one name per entry of vectors with these shapes."""
+    for name, entries in labels.items():
+        if name not in shapes:
+            raise InvalidInput("labels", f"name parameters among {', '.join(shapes)}", name)
+        if shapes[name] != (len(entries),):
+            rule = f"have one name per entry {shapes[name]}".replace(",)", ")")
+            raise InvalidInput(f"labels[{name!r}]", rule, len(entries))
+    return labels
 
 
 def layout_of(params: PyTree) -> tuple[Layout, Float[Array, " d"]]:

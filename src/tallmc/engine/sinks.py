@@ -20,6 +20,8 @@ class DrawBlock(NamedTuple):
     positions: Float[np.ndarray, "chains n d"]
     stats: dict[str, np.ndarray]
     """Each has shape (chains, n, ...)."""
+    values: dict[str, np.ndarray] | None = None
+    """The quantities of a store, (chains, n, ...) each; None if they are parts of `positions`."""
 
     @property
     def n_draws(self) -> int:

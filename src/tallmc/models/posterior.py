@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import equinox as eqx
@@ -15,10 +15,17 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 from ..core.arrays import check_numeric
 from ..core.errors import InvalidInput
 from ..core.layout import Layout, layout_of
+from ..core.quantities import AbstractQuantities, Parameters
 from ..rows.base import AbstractRows, RowAccess, RowBlock, RowValues
 from ..rows.resident import ResidentRows, resident
 from .base import AbstractModel
 from .densities import Batched, DensityModel, PerRow, check_per_row, check_scalar
+from .transforms import (
+    ConstrainedLikelihood,
+    ConstrainedPrior,
+    constrained,
+    constrained_parameters,
+)
 
 _CHECKED_ROWS = 3
 
@@ -35,6 +42,7 @@ class AbstractPosterior(eqx.Module):
 
     model: eqx.AbstractVar[AbstractModel]
     rows: eqx.AbstractVar[AbstractRows]
+    quantities: eqx.AbstractVar[AbstractQuantities]
 
     @property
     def n_rows(self) -> int:
@@ -100,6 +108,16 @@ class ModelPosterior(AbstractPosterior):
 
     model: AbstractModel
     rows: AbstractRows
+    quantities: AbstractQuantities = eqx.field(static=True)
+
+    def __init__(
+        self,
+        model: AbstractModel,
+        rows: AbstractRows,
+        quantities: AbstractQuantities | None = None,
+    ):
+        self.model, self.rows = model, rows
+        self.quantities = Parameters(model.layout) if quantities is None else quantities
 
     def lipschitz(self) -> RowValues:
         return self.rows.map(_row_lipschitz, self.model, width=self.width)
@@ -120,6 +138,12 @@ class Posterior(AbstractPosterior):
     - `lipschitz`: Lipschitz constants of the rows' gradients, a number or one per row. Only some
       methods need them.
     - `batched`: whether `log_likelihood` takes many rows at once and returns one number per row.
+    - `transforms`: constraints of parameters, by the name of a leaf of `init`: "positive",
+      "simplex", "unit_interval", or any NumPyro constraint or transform. The densities get
+      constrained parameters, `init` holds constrained parameters, and draws are constrained. The
+      sampler moves in unconstrained space: positions are unconstrained.
+    - `labels`: names for the entries of vector parameters: `{"beta": ["age", "income"]}`.
+    - `quantities`: the quantities shown to users, instead of the parameters.
 
     **Raises:** `InvalidInput` if the data have no common leading axis, or a log density does not
     return a floating-point scalar (one number per row if `batched`).
@@ -136,10 +160,23 @@ class Posterior(AbstractPosterior):
     (4, 1)
     >>> posterior.gradient(jnp.array([1.7])).round(3)  # −Σ (height − 1.7) / 0.1²
     Array([-5.], dtype=float32)
+
+    A scale is positive:
+
+    >>> posterior = Posterior(
+    ...     log_likelihood=lambda params, height: stats.norm.logpdf(height, 1.7, params["sd"]),
+    ...     log_prior=lambda params: stats.expon.logpdf(params["sd"]),
+    ...     data=heights,
+    ...     init={"sd": 0.1},
+    ...     transforms={"sd": "positive"},
+    ... )
+    >>> posterior.init.round(3)  # log 0.1
+    Array([-2.303], dtype=float32)
     """
 
     model: DensityModel
     rows: AbstractRows
+    quantities: AbstractQuantities = eqx.field(static=True)
     lipschitz_constants: Float[Array, " N"] | None
 
     def __init__(
@@ -151,12 +188,23 @@ class Posterior(AbstractPosterior):
         lipschitz: ArrayLike | None = None,
         *,
         batched: bool = False,
+        transforms: Mapping[str, Any] | None = None,
+        labels: Mapping[str, Sequence[str]] | None = None,
+        quantities: AbstractQuantities | None = None,
     ):
         for name, density in (("log_likelihood", log_likelihood), ("log_prior", log_prior)):
             if not callable(density):
                 raise InvalidInput(name, "be a function", density)
         self.rows = data if isinstance(data, AbstractRows) else resident(data)
+        if transforms:
+            constraints, init = constrained(init, transforms, labels or {})
+            log_likelihood = ConstrainedLikelihood(log_likelihood, constraints)
+            log_prior = ConstrainedPrior(log_prior, constraints)
+            quantities = quantities or constrained_parameters(constraints)
         layout, flat_init = layout_of(init)
+        if not transforms:
+            layout = layout.labelled(labels or {})
+        self.quantities = quantities or Parameters(layout)
         likelihood = Batched(log_likelihood) if batched else PerRow(log_likelihood)
         self.model = DensityModel(
             log_likelihood=likelihood, log_prior=log_prior, init=flat_init, layout=layout

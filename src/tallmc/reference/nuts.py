@@ -111,6 +111,7 @@ def nuts(
         n_row_evals_preparation=prepared_rows + n_rows,
         timing=Timing(preparation, compilation, sampling),
         layout=posterior.layout,
+        quantities=posterior.quantities,
         settings={
             "method": f"NUTS (BlackJAX {blackjax.__version__})",
             "seed": seed,

@@ -67,9 +67,10 @@ class Content:
     noise: NoiseSummary | None
 
     @property
-    def complete(self) -> Float[np.ndarray, "chains draws d"]:
+    def complete(self) -> Float[np.ndarray, "chains draws entries"]:
         """The draws of the chains that completed."""
-        return self.draws.positions if self.draws.ok.all() else self.draws.positions[self.draws.ok]
+        values = self.draws.flat_values
+        return values if self.draws.ok.all() else values[self.draws.ok]
 
     @property
     def complete_weights(self) -> Float[np.ndarray, "chains draws"] | None:
@@ -79,7 +80,7 @@ class Content:
     def trace(self, parameter: int) -> tuple[np.ndarray, Float[np.ndarray, "chains n"]]:
         """Numbers of evenly spaced draws, and the values of a parameter at these draws."""
         kept = evenly(self.draws.positions.shape[1], _TRACE_POINTS)
-        return kept + 1, np.asarray(self.draws.positions[:, kept, parameter], np.float64)
+        return kept + 1, np.asarray(self.draws.flat_values[:, kept, parameter], np.float64)
 
 
 def evenly(count: int, most: int) -> np.ndarray:
@@ -93,7 +94,7 @@ def make_content(
 ) -> Content:
     """Collect the content of the report."""
     draws = draws_of(opened)
-    names = parameter_names(opened)
+    names = tuple(draws.quantities.entry_names())
     ksd = noise = None
     if posterior is not None and draws.ok.any() and draws.positions.shape[1] >= 4:
         ksd = _discrepancies(draws, posterior, opened.setup.arrays.get("anchor/factor"))
@@ -103,31 +104,18 @@ def make_content(
     )
 
 
-def parameter_names(opened: OpenStore) -> tuple[str, ...]:
-    """One name per entry: its label if it has one."""
-    found = []
-    labels = opened.setup.content["labels"]
-    for name, shape in opened.setup.content["parameters"].items():
-        entries = labels.get(name, ())
-        if not shape:
-            found.append(str(name))
-        elif len(shape) == 1 and len(entries) == shape[0]:
-            found += [str(entry) for entry in entries]
-        else:
-            found += [f"{name}[{', '.join(map(str, index))}]" for index in np.ndindex(*shape)]
-    return tuple(found)
-
-
 def _chosen(names: tuple[str, ...], wanted: Sequence[str] | None) -> tuple[int, ...]:
     if not wanted:
         return tuple(range(min(_DEFAULT_PARAMETERS, len(names))))
+    found = {name.partition("[")[2][:-1]: at for at, name in enumerate(names)}
+    found |= {name: at for at, name in enumerate(names)}  # an entry's own name is enough
     for name in wanted:
-        if name not in names:
+        if name not in found:
             known = ", ".join(names[:10])
             raise InvalidInput(
                 "--parameter", f"be one of {known}{', …' if len(names) > 10 else ''}", name
             )
-    return tuple(names.index(name) for name in dict.fromkeys(wanted))
+    return tuple(dict.fromkeys(found[name] for name in wanted))
 
 
 def _discrepancies(

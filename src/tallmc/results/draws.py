@@ -10,12 +10,14 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 from jaxtyping import Float, PyTree
 
 from ..core.errors import InvalidInput
-from ..core.layout import Layout
+from ..core.layout import Layout, check_labels
 from ..core.outcome import Outcome
+from ..core.quantities import AbstractQuantities, Parameters, StoredQuantities, flat
 from ..methods.account import Account
 from ..methods.base import AbstractMethod
 from ..methods.method import Method
@@ -72,6 +74,8 @@ class Draws:
     - `stopped_by`: what ended the run before its goal ("Ctrl-C", "SIGTERM", a limit, the store);
         None if the run reached its goal.
     - `n_row_evals_check`: rows touched to measure the bias after the run.
+    - `quantities`: how the quantities that users see are computed from positions. By default they
+        are the parameters in the flat vector.
 
     >>> from tallmc.core.layout import layout_of
     >>> layout, _ = layout_of({"slope": 0.0})
@@ -91,6 +95,11 @@ class Draws:
     account: Account | None = None
     stopped_by: str | None = None
     n_row_evals_check: int = 0
+    quantities: AbstractQuantities = None  # type: ignore[assignment]  # `__post_init__` sets it
+
+    def __post_init__(self) -> None:
+        if self.quantities is None:
+            object.__setattr__(self, "quantities", Parameters(self.layout))
 
     @functools.cached_property
     def health(self) -> Health:
@@ -130,10 +139,27 @@ class Draws:
         """Which chains completed."""
         return np.array([outcome is Outcome.OK for outcome in self.outcomes])
 
+    @functools.cached_property
+    def values(self) -> dict[str, np.ndarray]:
+        """The draws of each quantity by name, (chains, draws, ...); constrained, if it is."""
+        return self.quantities.of(self.positions)
+
+    @property
+    def flat_values(self) -> Float[np.ndarray, "chains draws entries"]:
+        """The draws of all quantities side by side, in the order of `quantities.entry_names`."""
+        is_plain = isinstance(self.quantities, Parameters)
+        return self.positions if is_plain else flat(self.values)
+
     @property
     def params(self) -> PyTree[np.ndarray]:
-        """The draws in the structure of `init`; each leaf has leading axes (chains, draws)."""
-        return self.layout.unravel(self.positions)
+        """The draws in the structure of `init`; each leaf has leading axes (chains, draws).
+
+        A dict by name if there are other quantities than parameters.
+        """
+        structure = self.quantities.structure
+        if structure is None:
+            return self.values
+        return jax.tree.unflatten(structure, list(self.values.values()))
 
     def to_datatree(self, labels: Mapping[str, Sequence[str]] | None = None) -> xr.DataTree:
         """Convert to an `xarray.DataTree` in ArviZ's schema.
@@ -153,25 +179,20 @@ class Draws:
             raise InvalidInput("labels", "map parameter names to lists of entry names", labels)
         import arviz_base
 
-        coords, dims = {}, {}
-        for name, entries in (labels or {}).items():
-            if name not in self.layout.names:
-                raise InvalidInput(
-                    "labels", f"name parameters among {', '.join(self.layout.names)}", name
-                )
-            shape = self.layout.shapes[self.layout.names.index(name)]
-            if shape != (len(entries),):
-                raise InvalidInput(
-                    f"labels[{name!r}]",
-                    f"have one name per entry {shape}".replace(",)", ")"),
-                    len(entries),
-                )
+        coords = {name: list(entries) for name, entries in self.quantities.coords.items()}
+        dims = {_node_name(name): list(found) for name, found in self.quantities.dims.items()}
+        for name, entries in check_labels(labels or {}, self.quantities.shapes).items():
             coords[f"{name}_dim"], dims[name] = list(entries), [f"{name}_dim"]
         # Draws of a failed chain before its failure are not valid draws either.
-        completed = np.where(self.ok[:, None, None], self.positions, np.nan)
+        completed = {
+            _node_name(name): np.where(
+                self.ok.reshape(-1, *[1] * (values.ndim - 1)), values, np.nan
+            )
+            for name, values in self.values.items()
+        }
         weight = {} if self.weights is None else {"weight": self.weights}
         tree = arviz_base.from_dict(
-            {"posterior": self.layout.split(completed), "sample_stats": self.sample_stats | weight},
+            {"posterior": completed, "sample_stats": self.sample_stats | weight},
             coords=coords,
             dims=dims,
         )
@@ -219,20 +240,25 @@ class Draws:
             )
         import arviz_stats
 
+        values = {
+            name: np.asarray(array[self.ok], np.float64) for name, array in self.values.items()
+        }
         complete = dataclasses.replace(
             self,
-            positions=np.asarray(self.positions[self.ok], np.float64),
+            positions=self.positions[self.ok],
             outcomes=tuple(outcome for outcome in self.outcomes if outcome is Outcome.OK),
             sample_stats={},
+            quantities=StoredQuantities(values, self.quantities.dims, self.quantities.coords),
         )
+        entries = complete.flat_values
         tree = complete.to_datatree(labels)
         table = arviz_stats.summary(tree, ci_prob=0.9, ci_kind="eti", round_to="none")
         table = table.rename(columns={"eti90_lb": "q05", "eti90_ub": "q95", "r_hat": "rhat"})
         weights = None if self.weights is None else self.weights[self.ok]
-        low, median, high = quantiles(complete.positions, (0.05, 0.5, 0.95), weights)
+        low, median, high = quantiles(entries, (0.05, 0.5, 0.95), weights)
         table.insert(2, "median", median)
         if weights is not None:
-            share, found = weight_efficiency(weights), moments(complete.positions, weights)
+            share, found = weight_efficiency(weights), moments(entries, weights)
             # For equal weights this is the factor n/(n − 1) of an unbiased variance.
             sd = found.sd / np.sqrt(1 - 1 / (share * weights.size))
             errors = ["mcse_mean", "mcse_sd"]
@@ -247,6 +273,11 @@ class Draws:
         failures = f", {failed} failed" if failed else ""
         size = f"{chains} chains{failures} × {draws} draws × {d} parameters"
         return f"Draws({size}; {self.n_row_evals:,} rows touched)"
+
+
+def _node_name(name: str) -> str:
+    """A name for a variable of a DataTree, whose paths use the slash."""
+    return name.replace("/", "∕")
 
 
 def with_health(draws: Draws, agreed: Agreement | None) -> Draws:

@@ -20,12 +20,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core.files import FileDigest, replaced, sync_folder
+from ..core.quantities import flat
 from ..engine.sinks import DrawBlock
 from .files import StoreError, open_inside
 
 FINISHED, AS_SAMPLED = "draws.zarr", "sampled.zarr"
-_POSTERIOR, _STATS = "posterior/", "sample_stats/"
-_ARRAY_NAME = re.compile(rf"({_POSTERIOR}|{_STATS})[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_POSTERIOR, _STATS, POSITIONS = "posterior/", "sample_stats/", "unconstrained/position"
+_ARRAY_NAME = re.compile(rf"(({_POSTERIOR}|{_STATS})[A-Za-z0-9_][A-Za-z0-9_.-]*|{POSITIONS})")
 _FLOATS = {"float16", "float32", "float64"}
 _DTYPES = {
     "bool",
@@ -53,7 +54,11 @@ class Kind(NamedTuple):
 
 
 class Series(NamedTuple):
-    """The arrays of a run. The posterior arrays, concatenated, are the positions."""
+    """The arrays of a run.
+
+    The posterior arrays are the quantities that users see. If there is no array of positions, the
+    posterior arrays, concatenated, are the positions.
+    """
 
     chains: int
     chunk: int
@@ -61,12 +66,12 @@ class Series(NamedTuple):
     arrays: dict[str, Kind]
 
     @classmethod
-    def of(cls, block: DrawBlock, parameters: dict[str, tuple[int, ...]]) -> Series:
+    def of(cls, block: DrawBlock, quantities: dict[str, tuple[int, ...]]) -> Series:
         """Describe a block's arrays. The chunk length depends only on the shape of one draw."""
-        arrays = {
-            f"{_POSTERIOR}{name}": Kind(block.positions.dtype.name, shape)
-            for name, shape in parameters.items()
-        }
+        dtype = block.positions.dtype.name
+        arrays = {f"{_POSTERIOR}{name}": Kind(dtype, shape) for name, shape in quantities.items()}
+        if block.values is not None:
+            arrays[POSITIONS] = Kind(dtype, block.positions.shape[2:])
         arrays |= {
             f"{_STATS}{name}": Kind(values.dtype.name, ()) for name, values in block.stats.items()
         }
@@ -112,7 +117,11 @@ class Series(NamedTuple):
         """Split a block into its arrays, each (draw, chain, ...)."""
         found, at, positions = {}, 0, np.moveaxis(block.positions, 1, 0)
         for name, kind in self.arrays.items():
-            if name.startswith(_POSTERIOR):
+            if name == POSITIONS:
+                values = positions
+            elif name.startswith(_POSTERIOR) and block.values is not None:
+                values = np.moveaxis(block.values[name.removeprefix(_POSTERIOR)], 1, 0)
+            elif name.startswith(_POSTERIOR):
                 size = math.prod(kind.shape)
                 values = positions[..., at : at + size].reshape(*positions.shape[:2], *kind.shape)
                 at += size
@@ -123,20 +132,17 @@ class Series(NamedTuple):
 
     def joined(self, arrays: dict[str, np.ndarray]) -> DrawBlock:
         """Inverse of `split`."""
-        posterior = [values for name, values in arrays.items() if name.startswith(_POSTERIOR)]
-        flat = [
-            values.reshape(*values.shape[:2], math.prod(values.shape[2:])) for values in posterior
-        ]
-        positions = flat[0] if len(flat) == 1 else np.concatenate(flat, axis=-1)
-        stats = {
-            name.removeprefix(_STATS): values
-            for name, values in arrays.items()
-            if name.startswith(_STATS)
-        }
-        return DrawBlock(
-            np.moveaxis(positions, 1, 0),
-            {name: np.moveaxis(values, 1, 0) for name, values in stats.items()},
+        posterior, stats = (
+            {
+                name.removeprefix(group): np.moveaxis(values, 1, 0)
+                for name, values in arrays.items()
+                if name.startswith(group)
+            }
+            for group in (_POSTERIOR, _STATS)
         )
+        if POSITIONS in arrays:
+            return DrawBlock(np.moveaxis(arrays[POSITIONS], 1, 0), stats, posterior)
+        return DrawBlock(flat(posterior), stats)
 
     def chunk_name(self, name: str, number: int) -> str:
         return f"{name}/c.0.{number}" + ".0" * len(self.arrays[name].shape)

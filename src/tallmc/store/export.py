@@ -1,6 +1,7 @@
 """Export a finished run as Zarr v3 in ArviZ's schema.
 
-The groups are `posterior` and `sample_stats`; the dimensions are chain and draw.
+The groups are `posterior` and `sample_stats`; the dimensions are chain and draw. If the posterior
+has other quantities than the positions of the chains, these are in `unconstrained`.
 
     xarray.open_datatree("run/draws.zarr", engine="zarr")
 
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from ..core.files import FileDigest, sync_folder, write_file
+from ..core.quantities import AbstractQuantities, Parameters
 from ..engine.sinks import DrawBlock
 from .chunks import AS_SAMPLED, FINISHED, Chunks, Kind, Series, fill_value
 from .setup import Setup
@@ -36,20 +38,17 @@ class Export:
     def __init__(
         self,
         run: Path,
-        parameters: dict[str, tuple[int, ...]],
-        labels: dict[str, list[str]],
+        quantities: AbstractQuantities,
         about: dict[str, Any],
     ):
-        self.run, self.path, self.parameters, self.about = run, run / FINISHED, parameters, about
-        self.folders = _folder_names(parameters)
-        self.labels = {
-            self.folders[name]: entries for name, entries in labels.items() if name in parameters
-        }
+        self.run, self.path, self.quantities, self.about = run, run / FINISHED, quantities, about
+        self.folders = _folder_names(quantities.shapes)
+        self.names = {folder: name for name, folder in self.folders.items()}
         self.files: dict[str, FileDigest] = {}
         self.metadata: dict[str, Any] = {}
 
     @classmethod
-    def of(cls, path: Path, setup: Setup) -> Export:
+    def of(cls, path: Path, setup: Setup, quantities: AbstractQuantities) -> Export:
         """The export of the run in the folder `path`."""
         content = setup.content
         about = {
@@ -60,17 +59,22 @@ class Export:
             "method": content["method_shown"],
             "tallmc_version": content["environment"]["tallmc"],
         }
-        return cls(
-            path,
-            {name: tuple(shape) for name, shape in content["parameters"].items()},
-            content["labels"],
-            about,
+        return cls(path, quantities, about)
+
+    def with_values(self, block: DrawBlock) -> DrawBlock:
+        """The block with the quantities to store, unless they are parts of the positions."""
+        if isinstance(self.quantities, Parameters):
+            return block
+        found = self.quantities.of(block.positions)
+        dtype = block.positions.dtype
+        return block._replace(
+            values={self.folders[name]: np.asarray(found[name], dtype) for name in found}
         )
 
     def series(self, block: DrawBlock) -> Series:
         """Describe the arrays of a run that consists of such blocks."""
         return Series.of(
-            block, {self.folders[name]: shape for name, shape in self.parameters.items()}
+            block, {self.folders[name]: shape for name, shape in self.quantities.shapes.items()}
         )
 
     def finish(
@@ -86,20 +90,14 @@ class Export:
             sync_folder(self.run)
             chunks = Chunks(self.path, chunks.series)
             for block in blocks():
-                chunks.add(
-                    [
-                        DrawBlock(
-                            np.where(np.array(ok)[:, None, None], block.positions, np.nan),
-                            block.stats,
-                        )
-                    ]
-                )
+                chunks.add([_without_failed(block, np.array(ok))])
         self._write_metadata(chunks.series, chunks.draws, chunks.fill_up(), ok)
         return {f"{FINISHED}/{name}": written for name, written in self.files.items()}
 
     def _write_metadata(self, series: Series, draws: int, length: int, ok: list[bool]) -> None:
         coordinates: dict[str, Any] = {"chain": np.arange(series.chains), "draw": np.arange(draws)}
-        for group in ("posterior", "sample_stats"):
+        groups = {name.partition("/")[0] for name in series.arrays} | {"sample_stats"}
+        for group in sorted(groups):
             for name, values in coordinates.items():
                 self._write_array(f"{group}/{name}", values, [name])
         for name, kind in series.arrays.items():
@@ -112,7 +110,7 @@ class Export:
                 0, {"name": "transpose", "configuration": {"order": [1, 0, *range(2, len(shape))]}}
             )
             self._write_json(name, metadata)
-        for group in ("posterior", "sample_stats"):
+        for group in sorted(groups):
             self._write_json(group, _group_json({}, {}))
         self._write_json(
             "", _group_json(self.about | {"completed": ok}, dict(sorted(self.metadata.items())))
@@ -121,17 +119,15 @@ class Export:
     def _dimensions(self, name: str, kind: Kind) -> list[str]:
         """Name an array's dimensions beyond chain and draw, and write their coordinates."""
         group, _, folder = name.partition("/")
-        labels = self.labels.get(folder) if len(kind.shape) == 1 else None
-        found = (
-            [f"{folder}_dim_{axis}" for axis in range(len(kind.shape))]
-            if labels is None
-            else [f"{folder}_dim"]
-        )
-        for dimension, size in zip(found, kind.shape, strict=True):
-            entries = (
-                list(labels) if labels is not None and len(labels) == size else np.arange(size)
-            )
-            self._write_array(f"{group}/{dimension}", entries, [dimension])
+        named = self.quantities.dims.get(self.names.get(folder, ""), ())
+        is_quantity = group == "posterior" and len(named) == len(kind.shape)
+        found = [f"{folder}_dim_{axis}" for axis in range(len(kind.shape))]
+        for axis, size in enumerate(kind.shape):
+            entries: Any = self.quantities.coords.get(named[axis]) if is_quantity else None
+            if is_quantity:
+                found[axis] = _safe_name(named[axis])
+            entries = np.arange(size) if entries is None else list(entries)
+            self._write_array(f"{group}/{found[axis]}", entries, [found[axis]])
         return found
 
     def _write_array(self, name: str, values: Any, dimensions: list[str]) -> None:
@@ -161,6 +157,20 @@ class Export:
     def _write(self, name: str, content: bytes | memoryview) -> None:
         (self.path / name).parent.mkdir(parents=True, exist_ok=True)
         self.files[name] = write_file(self.path, name, content)
+
+
+def _without_failed(block: DrawBlock, ok: np.ndarray) -> DrawBlock:
+    """The block with NaN for all draws of chains that failed."""
+
+    def masked(values: np.ndarray) -> np.ndarray:
+        return np.where(ok.reshape(-1, *[1] * (values.ndim - 1)), values, np.nan)
+
+    values = block.values
+    return DrawBlock(
+        masked(block.positions),
+        block.stats,
+        None if values is None else {name: masked(array) for name, array in values.items()},
+    )
 
 
 def _little_endian_bytes(values: np.ndarray) -> memoryview:
@@ -221,13 +231,15 @@ def _folder_names(parameters: dict[str, tuple[int, ...]]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for name in parameters:
-        safe_name = re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:_LONGEST_NAME]
-        safe_name = (
-            safe_name
-            if re.match(r"[A-Za-z0-9_]", safe_name) and safe_name not in ("chain", "draw")
-            else f"p_{safe_name}"
-        )
+        safe_name = _safe_name(name)
         while safe_name.lower() in map(str.lower, found.values()):  # some file systems ignore case
             safe_name += "_"
         found[name] = safe_name
     return found
+
+
+def _safe_name(name: str) -> str:
+    """The name without characters that are unsafe in paths, and unlike chain and draw."""
+    safe_name = re.sub(r"[^A-Za-z0-9_.-]", "_", name)[:_LONGEST_NAME]
+    is_safe = re.match(r"[A-Za-z0-9_]", safe_name) and safe_name not in ("chain", "draw")
+    return safe_name if is_safe else f"p_{safe_name}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +18,13 @@ class Folder:
     **Arguments:**
 
     - `path`: a new or empty folder.
-    - `labels`: names for the entries of vector parameters.
     - `about`: any JSON to store with the run, such as the origin of the data.
 
-    >>> Folder("run", labels={"beta": ["intercept", "age"]}).labels["beta"][1]
-    'age'
+    >>> Folder("run", about={"table": "patients.csv"}).about["table"]
+    'patients.csv'
     """
 
     path: Path | str
-    labels: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 

@@ -18,7 +18,7 @@ from .chunks import Series, is_intact_block
 from .files import StoreError, is_intact, open_inside
 
 MANIFEST, NEXT, PREVIOUS = "manifest.json", "manifest.next.json", "manifest.previous.json"
-_FORMAT, _VERSION = "tallmc-run", 3
+_FORMAT, _VERSION = "tallmc-run", 4
 _MOST_BYTES = 2**28
 
 

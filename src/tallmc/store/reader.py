@@ -19,6 +19,7 @@ import numpy as np
 
 from ..core.layout import Layout
 from ..core.outcome import Outcome
+from ..core.quantities import AbstractQuantities, Parameters, StoredQuantities
 from ..engine.sinks import DrawBlock, Snapshot
 from ..methods.account import Account, Bias
 from ..results.draws import Draws, Timing
@@ -112,6 +113,7 @@ def _draws_of(opened: OpenStore) -> Draws:
     names = {str(name): tuple(map(int, shape)) for name, shape in content["parameters"].items()}
     treedef = jax.tree.structure(collections.OrderedDict.fromkeys(names, 0))
     whole = read_whole(opened.path, opened.manifest)
+    layout = Layout(treedef, tuple(names), tuple(names.values()))
     if whole.positions.shape[2] != sum(math.prod(shape) for shape in names.values()):
         raise StoreError(opened.path, "name the parameters of its draws", list(names))
     seconds = progress.get("seconds", {})
@@ -128,7 +130,8 @@ def _draws_of(opened: OpenStore) -> Draws:
             state.seconds,
             float(seconds.get("checking", 0.0)),
         ),
-        layout=Layout(treedef, tuple(names), tuple(names.values())),
+        layout=layout,
+        quantities=_quantities(content["quantities"], layout, whole),
         settings={
             "method": method or content["method_shown"],
             **{name: content[name] for name in ("seed", "burn_in", "thin", "n_rows", "dtype")},
@@ -145,6 +148,16 @@ def _draws_of(opened: OpenStore) -> Draws:
     covariance = opened.setup.arrays.get("anchor/covariance")
     found = findings(draws, np.asarray(state.leaves[".failed_at"]), covariance)
     return dataclasses.replace(draws, account=draws.account.doubting(*found))
+
+
+def _quantities(stored: dict[str, Any], layout: Layout, whole: DrawBlock) -> AbstractQuantities:
+    dims = {str(name): tuple(map(str, found)) for name, found in stored["dims"].items()}
+    coords = {str(name): tuple(map(str, found)) for name, found in stored["coords"].items()}
+    if whole.values is None:
+        entries = {name: coords[dims[name][0]] for name in dims}
+        return Parameters(layout.labelled(entries))
+    values = dict(zip(map(str, stored["shapes"]), whole.values.values(), strict=True))
+    return StoredQuantities(values, dims, coords)
 
 
 def _account_after_run(opened: OpenStore, method: Any) -> Account | None:
@@ -209,14 +222,21 @@ def read_whole(folder: Path, manifest: Manifest, unsaved: Sequence[DrawBlock] = 
         block.n_bytes for block in unsaved
     )
     file_folder = folder if expected > _IN_MEMORY else None
-    positions = _GrowingArray(file_folder)
-    stats = collections.defaultdict[str, _GrowingArray](lambda: _GrowingArray(file_folder))
+    stats, values = dict[str, _GrowingArray](), dict[str, _GrowingArray]()
+    positions, has_values = _GrowingArray(file_folder), False
     for block in itertools.chain(read_blocks(folder, manifest), unsaved):
+        has_values = block.values is not None
         positions.add(np.moveaxis(block.positions, 1, 0))
-        for name, values in block.stats.items():
-            stats[name].add(np.moveaxis(values, 1, 0))
-    found = {name: np.moveaxis(grown.whole(), 0, 1) for name, grown in stats.items()}
-    return DrawBlock(np.moveaxis(positions.whole(), 0, 1), found)
+        for grown, arrays in ((stats, block.stats), (values, block.values or {})):
+            for name, array in arrays.items():
+                grown.setdefault(name, _GrowingArray(file_folder)).add(np.moveaxis(array, 1, 0))
+    return DrawBlock(
+        np.moveaxis(positions.whole(), 0, 1),
+        {name: np.moveaxis(grown.whole(), 0, 1) for name, grown in stats.items()},
+        {name: np.moveaxis(grown.whole(), 0, 1) for name, grown in values.items()}
+        if has_values
+        else None,
+    )
 
 
 class _GrowingArray:

@@ -22,6 +22,7 @@ import numpy as np
 from ..anchor.anchor import Anchor
 from ..core.errors import InvalidInput
 from ..core.files import FileDigest, write_file
+from ..core.quantities import AbstractQuantities
 from ..engine.goal import Goal
 from ..methods.account import Account, Bias, ErrorBudget
 from ..methods.base import AbstractMethod
@@ -40,7 +41,7 @@ _MOST_BYTES = 2**26
 _NONE_TYPE = type(None)
 _CONTENT_TYPES: dict[str, Any] = {
     **dict.fromkeys(
-        ("goal", "posterior", "parameters", "labels", "about", "environment", "kernel"), dict
+        ("goal", "posterior", "parameters", "quantities", "about", "environment", "kernel"), dict
     ),
     **dict.fromkeys(("method", "account", "anchor", "weights"), (dict, _NONE_TYPE)),
     **dict.fromkeys(("seed", "burn_in", "thin", "n_row_evals", "n_rows"), int),
@@ -127,7 +128,7 @@ def make_setup(plan: RunPlan, folder: Folder) -> Setup:
             name: list(shape)
             for name, shape in zip(posterior.layout.names, posterior.layout.shapes, strict=True)
         },
-        "labels": {name: list(entries) for name, entries in folder.labels.items()},
+        "quantities": _quantities_content(posterior.quantities),
         "about": dict(folder.about),
         "kernel": structure,
         "weights": weight_curve(plan.kernel),
@@ -205,6 +206,14 @@ def restored(setup: Setup, posterior: AbstractPosterior, method: AbstractMethod 
 
 def _is_whole(folder: Path, name: str, files: dict[str, FileDigest]) -> bool:
     return name in files and is_intact(folder, name, files[name])
+
+
+def _quantities_content(quantities: AbstractQuantities) -> dict[str, Any]:
+    return {
+        "shapes": {name: list(shape) for name, shape in quantities.shapes.items()},
+        "dims": {name: list(dims) for name, dims in quantities.dims.items()},
+        "coords": {name: list(entries) for name, entries in quantities.coords.items()},
+    }
 
 
 def _account_content(account: Account) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from ..core.files import TEMPORARY, FileDigest, sync_folder
+from ..core.quantities import AbstractQuantities
 from ..engine.sinks import AbstractDrawSink, Conclusion, DrawBlock, Snapshot
 from ..methods.run_plan import RunPlan
 from .arrays import write_arrays
@@ -65,6 +66,7 @@ class StoreSink(AbstractDrawSink):
         return self._n_draws
 
     def add(self, block: DrawBlock) -> None:
+        block = self.export.with_values(block)
         found = self.export.series(block)
         self.series = self.series or found
         if not found.is_like(self.series):
@@ -210,11 +212,12 @@ def recording(folder: Folder, plan: RunPlan) -> Iterator[StoreSink]:
             setup = make_setup(plan, folder)
             manifest = Manifest(setup=write_setup(path, setup))
             write_manifest(path, manifest)
-        yield from _writing(StoreSink(path, manifest, Export.of(path, setup)))
+        export = Export.of(path, setup, plan.posterior.quantities)
+        yield from _writing(StoreSink(path, manifest, export))
 
 
 @contextlib.contextmanager
-def continuing(opened: OpenStore) -> Iterator[StoreSink]:
+def continuing(opened: OpenStore, quantities: AbstractQuantities) -> Iterator[StoreSink]:
     """Open a store to append to it. Files that its manifest does not name are removed."""
     path = opened.path
     with exclusive(path):
@@ -234,7 +237,7 @@ def continuing(opened: OpenStore) -> Iterator[StoreSink]:
             for file in _stored_files(path):
                 if file.relative_to(path).as_posix() not in named:
                     file.unlink()
-            stored = StoreSink(path, manifest, Export.of(path, opened.setup))
+            stored = StoreSink(path, manifest, Export.of(path, opened.setup, quantities))
         yield from _writing(stored)
 
 

@@ -1,0 +1,142 @@
+"""Constrained parameters: the density in unconstrained space, and what users see of it."""
+
+import jax
+import jax.numpy as jnp
+import jax.scipy.stats as stats
+import numpy as np
+import pytest
+import xarray as xr
+from numpyro.distributions import constraints, transforms
+
+import tallmc
+
+SHAPES = {
+    "scale": ("positive", 0.7),
+    "chance": (constraints.unit_interval, 0.3),
+    "weights": ("simplex", np.array([0.2, 0.5, 0.3])),
+    "cuts": ("ordered_vector", np.array([-1.0, 0.5, 2.0])),
+    "chol": ("lower_cholesky", np.array([[1.0, 0.0], [0.3, 2.0]])),
+    "shifted": (transforms.AffineTransform(1.0, 3.0), 2.0),
+}
+
+
+def exponential(n_rows=200, **options):
+    """y ~ Exp(rate), rate ~ Gamma(2, 1): the posterior is Gamma(2 + N, 1 + Σy)."""
+    y = np.random.default_rng(0).exponential(0.5, size=n_rows)
+    posterior = tallmc.Posterior(
+        log_likelihood=lambda p, y: jnp.log(p["rate"]) - p["rate"] * y,
+        log_prior=lambda p: jnp.log(p["rate"]) - p["rate"],
+        data=y,
+        init={"rate": 1.0},
+        transforms={"rate": "positive"},
+        **options,
+    )
+    return posterior, y
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_density_has_the_jacobian_of_the_map(name):
+    """∂T/∂u by automatic differentiation, on the coordinates that determine T."""
+    constraint, init = SHAPES[name]
+    posterior = tallmc.Posterior(
+        log_likelihood=lambda p, row: 0.0 * row,
+        log_prior=lambda p: -0.5 * jnp.sum(p[name] ** 2),
+        data=np.ones(3),
+        init={name: init},
+        transforms={name: constraint},
+    )
+    u = posterior.init + 0.1
+
+    def value(u):
+        found = posterior.quantities.of(np.asarray(u)[None, None])[name][0, 0]
+        return np.asarray(found)
+
+    assert value(posterior.init) == pytest.approx(np.asarray(init), abs=1e-12)
+    constrain = posterior.model.log_prior.constraints
+    jacobian = jax.jacobian(lambda u: constrain(posterior.layout.unravel(u))[name].ravel())(u)
+    free = np.asarray(jacobian)[np.abs(jacobian).sum(axis=1) > 0][: len(u)]
+    expected = 0.5 * np.sum(value(u) ** 2) - np.linalg.slogdet(free)[1]
+    assert posterior.potential(u) == pytest.approx(expected, abs=1e-10)
+
+
+def test_draws_store_tree_and_report_are_constrained(tmp_path):
+    posterior, y = exponential()
+    draws = tallmc.sample(
+        posterior, tallmc.mala(0.004), chains=4, draws=2000, store=tmp_path / "run", progress=False
+    )
+    rate = draws.params["rate"]
+    np.testing.assert_allclose(rate, np.exp(draws.positions[..., 0]), rtol=1e-6)
+    shape, scale = 2 + len(y), 1 / (1 + y.sum())
+    table = draws.summary()
+    assert abs(table.loc["rate", "mean"] - shape * scale) <= 4.6 * table.loc["rate", "mcse_mean"]
+    assert (
+        abs(table.loc["rate", "sd"] - np.sqrt(shape) * scale) <= 4.6 * table.loc["rate", "mcse_sd"]
+    )
+    loaded = tallmc.load(tmp_path / "run")
+    np.testing.assert_array_equal(loaded.params["rate"], rate)
+    np.testing.assert_array_equal(loaded.positions, draws.positions)
+    tree = xr.open_datatree(tmp_path / "run" / "draws.zarr", engine="zarr")
+    np.testing.assert_array_equal(tree["posterior/rate"].values, rate)
+    np.testing.assert_array_equal(tree["unconstrained/position"].values, draws.positions)
+    np.testing.assert_array_equal(draws.to_datatree()["posterior/rate"].values, rate)
+    resumed = tallmc.resume(tmp_path / "run", posterior, draws=2100, progress=False)
+    np.testing.assert_array_equal(resumed.params["rate"][:, :2000], rate)
+    tallmc.report.write_report(tmp_path / "run", tmp_path / "page.html", posterior=posterior)
+    mean = f"{table.loc['rate', 'mean']:.2f}"
+    assert mean in (tmp_path / "page.html").read_text()
+
+
+def test_draws_of_a_failed_chain_are_missing_in_every_group(tmp_path):
+    posterior, _ = exponential()
+    start = np.array([[0.7], [np.float32(80.0)]])
+    with pytest.warns(tallmc.SamplingWarning):
+        tallmc.sample(
+            posterior,
+            tallmc.sgld(1e-3, size=10),
+            chains=2,
+            draws=50,
+            start=start,
+            store=tmp_path / "run",
+            progress=False,
+        )
+    tree = xr.open_datatree(tmp_path / "run" / "draws.zarr", engine="zarr")
+    for array in ("posterior/rate", "unconstrained/position"):
+        assert np.isnan(tree[array].values[1]).all()
+        assert np.isfinite(tree[array].values[0]).all()
+
+
+def test_labels_name_entries_everywhere(tmp_path):
+    posterior = tallmc.Posterior(
+        log_likelihood=lambda p, row: stats.norm.logpdf(row, p["w"][0], 1.0),
+        log_prior=lambda p: stats.dirichlet.logpdf(p["w"], jnp.ones(3)),
+        data=np.ones(30),
+        init={"w": np.full(3, 1 / 3)},
+        transforms={"w": "simplex"},
+        labels={"w": ["a", "b", "c"]},
+    )
+    draws = tallmc.sample(
+        posterior, tallmc.mala(0.01), chains=2, draws=60, store=tmp_path / "run", progress=False
+    )
+    assert list(draws.summary().index) == ["w[a]", "w[b]", "w[c]"]
+    assert list(tallmc.load(tmp_path / "run").summary().index) == ["w[a]", "w[b]", "w[c]"]
+    np.testing.assert_allclose(draws.params["w"].sum(axis=-1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"transforms": {"speed": "positive"}}, "transforms must name leaves of init"),
+        ({"transforms": {"rate": "nonsense"}}, "be a NumPyro transform"),
+        ({"transforms": {"rate": 3}}, "be a NumPyro transform"),
+        ({"transforms": {"rate": constraints.positive}, "init": {"rate": -1.0}}, "satisfy"),
+        ({"labels": {"rate": ["a"]}}, "one name per entry"),
+    ],
+)
+def test_bad_constraints_are_refused(options, message):
+    with pytest.raises(tallmc.InvalidInput, match=message):
+        tallmc.Posterior(
+            log_likelihood=lambda p, y: -p["rate"] * y,
+            log_prior=lambda p: -p["rate"],
+            data=np.ones(3),
+            **({"init": {"rate": 1.0}} | options),
+        )
