@@ -142,7 +142,7 @@ def by_autodiff(glm: tallmc.AbstractPosterior, log_likelihood) -> tallmc.Posteri
     model: Any = glm.model
     return tallmc.Posterior(
         log_likelihood=log_likelihood,
-        log_prior=NormalPrior(jnp.sqrt(model.prior_variance)),
+        log_prior=NormalPrior(jnp.sqrt(model.prior.variance)),
         data=glm.data,
         init={"beta": glm.init},
         lipschitz=glm.lipschitz(),
@@ -157,7 +157,7 @@ def exact_posterior(posterior) -> tuple[np.ndarray, np.ndarray]:
     """Mean and covariance of a linear regression's posterior, in closed form."""
     x, y = np.asarray(posterior.data.x, float), np.asarray(posterior.data.y, float)
     noise = float(posterior.model.family.noise_variance)
-    precision = np.eye(x.shape[1]) / float(posterior.model.prior_variance) + x.T @ x / noise
+    precision = np.eye(x.shape[1]) / float(posterior.model.prior.variance) + x.T @ x / noise
     covariance = np.linalg.inv(precision)
     return covariance @ x.T @ y / noise, covariance
 

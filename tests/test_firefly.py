@@ -72,7 +72,7 @@ def posterior_draws(posterior, count: int) -> np.ndarray:
     """Independent draws, by rejection from the prior with probability Π L_i."""
     rng = np.random.default_rng(0)
     x, y = np.asarray(posterior.data.x), np.asarray(posterior.data.y)
-    prior_sd = np.sqrt(float(posterior.model.prior_variance))
+    prior_sd = np.sqrt(float(posterior.model.prior.variance))
     proposals = rng.normal(0, prior_sd, size=(40 * count, x.shape[1]))
     likelihood = np.prod(1 / (1 + np.exp(-(2 * y - 1) * (proposals @ x.T))), axis=1)
     kept = proposals[rng.uniform(size=len(proposals)) < likelihood]

@@ -40,7 +40,7 @@ def affine_maps(bound, size):
     N, d = posterior.n_rows, posterior.dim
     x, y = np.asarray(posterior.data.x), np.asarray(posterior.data.y)
     model = posterior.model
-    noise, prior = float(model.family.noise_variance), float(model.prior_variance)
+    noise, prior = float(model.family.noise_variance), float(model.prior.variance)
     p = kernel.selection.stream.probabilities()
     assert isinstance(kernel.gradient, SagaGradient)
     for batch in itertools.product(range(N), repeat=size):

@@ -39,7 +39,7 @@ def glm(name):
 @pytest.mark.parametrize("name", LOG_DENSITY)
 def test_closed_forms_are_the_derivatives(name):
     closed = glm(name)
-    variance = jnp.broadcast_to(closed.model.prior_variance, DIM)
+    variance = jnp.broadcast_to(closed.model.prior.variance, DIM)
     general = tallmc.Posterior(
         lambda beta, row: LOG_DENSITY[name](row.x @ beta, row.y),
         lambda beta: jnp.sum(jstats.norm.logpdf(beta, 0, jnp.sqrt(variance))),

@@ -105,7 +105,7 @@ def alias_threshold_inverted(bound):
 def prior_taken_at_the_anchor(bound):
     gradient = bound.kernel.gradient
     at_anchor = gradient.model.prior_gradient(gradient.anchor)
-    where = lambda of: (of.kernel.gradient.model.prior_variance, of.kernel.gradient.known_at_anchor)
+    where = lambda of: (of.kernel.gradient.model.prior.variance, of.kernel.gradient.known_at_anchor)
     return eqx.tree_at(where, bound, (jnp.asarray(jnp.inf), gradient.known_at_anchor + at_anchor))
 
 

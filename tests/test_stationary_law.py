@@ -208,7 +208,7 @@ def ewsg_law(posterior, step: float, size: int, length: int, points: int = 501) 
     variance = float(posterior.model.family.noise_variance)
     by_row = x * (np.outer(grid, x) - y) / variance
     batches = list(itertools.product(range(len(x)), repeat=size))
-    prior = grid / float(posterior.model.prior_variance)
+    prior = grid / float(posterior.model.prior.variance)
     G = prior[:, None] + len(x) / size * by_row[:, batches].sum(axis=2)
     weight = step / 8 * G**2
 

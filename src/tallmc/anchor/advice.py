@@ -7,14 +7,15 @@ from jaxtyping import ArrayLike
 from ..core.errors import PreparationError
 from ..models.bad_rows import first_bad_row
 from ..models.generalised_linear import GeneralisedLinear
-from ..models.linear_predictor import AbstractLinearPredictor
+from ..models.hierarchy import Hierarchical
+from ..models.linear_predictor import LinearPredictor
 from ..models.posterior import AbstractPosterior
 from .passes import CountedPasses
 
 
 def has_columns(posterior: AbstractPosterior) -> bool:
     """Whether the rows enter the model through the columns of a design matrix."""
-    return isinstance(posterior.model, GeneralisedLinear | AbstractLinearPredictor)
+    return isinstance(posterior.model, GeneralisedLinear | LinearPredictor | Hierarchical)
 
 
 def how_to_help_a_search(posterior: AbstractPosterior) -> str:

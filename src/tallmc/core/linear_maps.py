@@ -18,6 +18,10 @@ class AbstractLinearMap(eqx.Module):
     """A map C, applied to gradients and to moves."""
 
     @abc.abstractmethod
+    def n_columns(self, n_rows: int) -> int:
+        """The number of columns of C, which has `n_rows` rows."""
+
+    @abc.abstractmethod
     def pull(self, gradient: Float[Array, "*k d"]) -> Float[Array, "*k d"]:
         """Cᵀ∇f."""
 
@@ -32,6 +36,9 @@ class AbstractLinearMap(eqx.Module):
 
 class IdentityMap(AbstractLinearMap):
     """C = I."""
+
+    def n_columns(self, n_rows: int) -> int:
+        return n_rows
 
     def pull(self, gradient: Float[Array, "*k d"]) -> Float[Array, "*k d"]:
         return gradient
@@ -48,6 +55,9 @@ class DiagonalMap(AbstractLinearMap):
 
     scale: Float[Array, " d"]
 
+    def n_columns(self, n_rows: int) -> int:
+        return n_rows
+
     def pull(self, gradient: Float[Array, "*k d"]) -> Float[Array, "*k d"]:
         return self.scale * gradient
 
@@ -62,6 +72,9 @@ class DenseMap(AbstractLinearMap):
     """C = factor, a d×d matrix."""
 
     factor: Float[Array, "d d"]
+
+    def n_columns(self, n_rows: int) -> int:
+        return n_rows
 
     def pull(self, gradient: Float[Array, "*k d"]) -> Float[Array, "*k d"]:
         return dot(gradient, self.factor)

@@ -62,7 +62,7 @@ class Parameters(AbstractQuantities):
     """The parameters as they lie in a position.
 
     >>> from tallmc.core.layout import layout_of
-    >>> layout, _ = layout_of({"beta": [0.0, 0.0], "scale": 1.0})
+    >>> layout, _ = layout_of({"beta": np.zeros(2), "scale": 1.0})
     >>> Parameters(layout.labelled({"beta": ["age", "sex"]})).entry_names()
     ['beta[age]', 'beta[sex]', 'scale']
     """

@@ -24,7 +24,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 from ..core.arrays import check_numeric
 from ..core.errors import InvalidInput
 from ..models.base import AbstractModel
-from ..models.design import Observations
+from ..models.observations import Observations
 from ..models.posterior import AbstractPosterior
 from ..rows.base import RowBlock
 from ..rows.resident import ResidentRows

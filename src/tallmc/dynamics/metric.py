@@ -20,8 +20,8 @@ from jaxtyping import Array, Float, PyTree
 
 from ..core.errors import InvalidInput
 from ..core.layout import Layout
-from ..models.design import Observations
 from ..models.generalised_linear import GeneralisedLinear
+from ..models.observations import Observations
 from ..models.posterior import AbstractPosterior
 from ..rows.base import RowAccess
 

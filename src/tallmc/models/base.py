@@ -12,7 +12,7 @@ are thus written once for all models.
 from __future__ import annotations
 
 import abc
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -37,8 +37,11 @@ class AbstractModel(eqx.Module):
 
     init: eqx.AbstractVar[Float[Array, " d"]]
     layout: eqx.AbstractVar[Layout]
-    log_concave: ClassVar[bool] = False
-    """Whether f is known to be convex, so that there is one mode."""
+
+    @property
+    @abc.abstractmethod
+    def log_concave(self) -> bool:
+        """Whether f is known to be convex, so that there is one mode."""
 
     @property
     def dim(self) -> int:

@@ -65,6 +65,10 @@ class DensityModel(AbstractModel):
     init: Float[Array, " d"]
     layout: Layout = eqx.field(static=True)
 
+    @property
+    def log_concave(self) -> bool:
+        return False
+
     def prior_potential(self, position: Float[Array, " d"]) -> Float[Array, ""]:
         # A flat prior may return the Python number 0.0.
         return jnp.negative(self.log_prior(self.layout.unravel(position)))

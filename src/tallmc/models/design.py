@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +17,8 @@ from ..core.errors import InvalidInput
 from ..rows.base import AbstractRows
 from ..rows.resident import ResidentRows
 from ..rows.sharded import ShardedRows
-
-
-class Observations(NamedTuple):
-    """Rows of a regression: rows of the design matrix, and responses."""
-
-    x: Float[Array, "n d"]
-    y: Float[Array, " n"]
+from .observations import Observations
+from .priors import NormalPrior
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,12 +30,15 @@ class ObservationsOf:
     - `features`: the columns of the design matrix, by number.
     - `response`: the column of the response.
     - `shift`, `scale`: the response is (value − shift)/scale.
+    - `weight`, `offset`: the columns of weights and offsets.
     """
 
     features: tuple[int, ...]
     response: int
     shift: float = 0.0
     scale: float = 1.0
+    weight: int | None = None
+    offset: int | None = None
 
     def __call__(self, lines: Any) -> Observations:
         first, last = self.features[0], self.features[-1]
@@ -48,7 +46,12 @@ class ObservationsOf:
         x = lines[..., first : last + 1] if side_by_side else lines[..., list(self.features)]
         y = lines[..., self.response]
         is_scaled = self.shift != 0 or self.scale != 1
-        return Observations(x, (y - self.shift) / self.scale if is_scaled else y)
+        return Observations(
+            x,
+            (y - self.shift) / self.scale if is_scaled else y,
+            None if self.offset is None else lines[..., self.offset],
+            None if self.weight is None else lines[..., self.weight],
+        )
 
 
 def observations(
@@ -57,6 +60,8 @@ def observations(
     *,
     without: Collection[str] = (),
     standardise: bool = False,
+    weights: str | None = None,
+    offset: str | None = None,
 ) -> ShardedRows:
     """Rows of a row store as a regression sees them.
 
@@ -66,6 +71,7 @@ def observations(
     - `response`: the name of the response. By default the one named at ingestion.
     - `without`: columns to leave out. All others are covariates.
     - `standardise`: whether the response is scaled to mean 0 and sd 1.
+    - `weights`, `offset`: the names of the columns with weights and offsets.
 
     **Returns:** the same rows as pairs of covariates and a response.
 
@@ -73,17 +79,19 @@ def observations(
     """
     manifest = rows.shards.manifest
     name, names = response or manifest.response, manifest.names
-    for wanted in (name, *without):
+    others = [column for column in (weights, offset) if column is not None]
+    for wanted in (name, *without, *others):
         if wanted not in names:
             found = f"The columns are: {', '.join(names[:20])}."
             raise InvalidInput("response", "name a column of the row store", wanted, found)
-    left_out = {name, *without}
+    left_out = {name, *without, *others}
     features = tuple(k for k, column in enumerate(names) if column not in left_out)
     if not features:
         raise InvalidInput("row store", "have a column besides the response", f"only {name}")
     column = manifest.columns[names.index(str(name))]
     scaling = (column.mean, column.sd) if standardise else (0.0, 1.0)
-    return rows.viewed(ObservationsOf(features, names.index(str(name)), *scaling))
+    numbers = [None if each is None else names.index(each) for each in (weights, offset)]
+    return rows.viewed(ObservationsOf(features, names.index(str(name)), *scaling, *numbers))
 
 
 class RegressionData(abc.ABC):
@@ -91,6 +99,8 @@ class RegressionData(abc.ABC):
 
     rows: AbstractRows
     n_columns: int
+    names: tuple[str, ...] | None
+    """Names of the columns, if they are known."""
     dtype: Any
     y_high: float
     """The largest response."""
@@ -105,14 +115,27 @@ class RegressionData(abc.ABC):
         """
 
     @abc.abstractmethod
+    def check_positive(self) -> None:
+        """Raise unless all responses are positive."""
+
+    @abc.abstractmethod
     def some(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """x and y of some rows by number, in float64 on the host."""
 
 
 class _InMemory(RegressionData):
-    def __init__(self, X: ArrayLike, y: ArrayLike):
-        x, self.responses = check_design(X, y)
-        self.rows = ResidentRows(Observations(x, to_floats("y", self.responses, x.dtype)))
+    def __init__(
+        self, X: ArrayLike, y: ArrayLike, weights: ArrayLike | None, offset: ArrayLike | None
+    ):
+        self.names, matrix = named_columns(X)
+        x, self.responses = check_design(matrix, y)
+        rows = Observations(
+            x,
+            to_floats("y", self.responses, x.dtype),
+            None if offset is None else check_per_row("offset", offset, x),
+            None if weights is None else check_per_row("weights", weights, x, positive=True),
+        )
+        self.rows = ResidentRows(rows)
         self.n_columns, self.dtype = x.shape[1], x.dtype
         self.y_high, self.y_sd = float(self.responses.max()), float(np.std(self.responses))
 
@@ -126,6 +149,12 @@ class _InMemory(RegressionData):
             found = f"{self.responses[np.argmax(bad)]:g} in row {np.argmax(bad)}"
             raise InvalidInput("y", rule, found)
 
+    def check_positive(self) -> None:
+        bad = self.responses <= 0
+        if bad.any():
+            found = f"{self.responses[np.argmax(bad)]:g} in row {np.argmax(bad)}"
+            raise InvalidInput("y", "be positive in every row", found)
+
 
 class _OfRowStore(RegressionData):
     def __init__(self, rows: ShardedRows):
@@ -133,14 +162,15 @@ class _OfRowStore(RegressionData):
         assert isinstance(view, ObservationsOf), "`observations` makes it"
         column = manifest.columns[view.response]
         self.rows, self.n_columns, self._column = rows, len(view.features), column
+        self.names = tuple(manifest.names[k] for k in view.features)
         self._view, self._lines = view, rows.lines
         self.dtype = jax.dtypes.canonicalize_dtype(manifest.dtype)
         self.y_high = (column.high - view.shift) / view.scale
         self.y_sd = column.sd / view.scale
 
     def some(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        x, y = (np.asarray(part, np.float64) for part in self._view(self._lines(chosen)))
-        return x, y
+        lines = self._view(self._lines(chosen))
+        return np.asarray(lines.x, np.float64), np.asarray(lines.y, np.float64)
 
     def check_response(self, rule: str, allowed: Callable[[np.ndarray], np.ndarray]) -> None:
         extremes = np.array([self._column.low, self._column.high])
@@ -149,20 +179,76 @@ class _OfRowStore(RegressionData):
             found = f"{kind} from {extremes[0]:g} to {extremes[1]:g}"
             raise InvalidInput(f"response {self._column.name!r}", rule, found)
 
+    def check_positive(self) -> None:
+        if self._column.low <= 0:
+            name = f"response {self._column.name!r}"
+            raise InvalidInput(name, "be positive in every row", f"{self._column.low:g}")
+
 
 def regression_data(
-    X: ArrayLike | ShardedRows, y: ArrayLike | None, response: str | None
+    X: ArrayLike | ShardedRows,
+    y: ArrayLike | None,
+    response: str | None,
+    weights: Any = None,
+    offset: Any = None,
 ) -> RegressionData:
-    """The rows of a regression, from arrays or from a row store."""
+    """The rows of a regression, from arrays or from a row store.
+
+    Weights and offsets are arrays, or names of columns of the row store.
+    """
     if isinstance(X, ShardedRows):
         if y is not None:
             cure = "Name the column of the response: response=..."
             raise InvalidInput("y", "be left out with rows of a row store", "an array", cure)
-        is_designed = response is None and isinstance(X.view, ObservationsOf)
-        return _OfRowStore(X if is_designed else observations(X, response))
+        for name, given in (("weights", weights), ("offset", offset)):
+            if given is not None and not isinstance(given, str):
+                raise InvalidInput(name, "name a column of the row store", type(given).__name__)
+        if response is None and isinstance(X.view, ObservationsOf):
+            return _OfRowStore(X)
+        return _OfRowStore(observations(X, response, weights=weights, offset=offset))
     if y is None or response is not None:
         raise InvalidInput("y", "be given, and `response` left out, if X is an array", response)
-    return _InMemory(X, y)
+    for name, given in (("weights", weights), ("offset", offset)):
+        if isinstance(given, str):
+            raise InvalidInput(name, "be numbers, one per row, if X is an array", given)
+    return _InMemory(X, y, weights, offset)
+
+
+def named_columns(X: Any) -> tuple[tuple[str, ...] | None, Any]:
+    """The names of the columns of a data frame and its matrix; None and X for an array."""
+    if isinstance(X, (np.ndarray, jax.Array, list, tuple)):
+        return None, X
+    if hasattr(X, "tocsr") and hasattr(X, "toarray"):
+        cure = "Pass X.toarray() if it fits in memory."
+        raise InvalidInput("X", "be a dense matrix", "a sparse matrix", cure)
+    columns = getattr(X, "columns", None)
+    to_numpy = getattr(X, "to_numpy", None)
+    if columns is None or to_numpy is None:
+        return None, X
+    return tuple(map(str, columns)), to_numpy()
+
+
+def check_per_row(
+    name: str, values: ArrayLike, x: Float[Array, "n d"], *, positive: bool = False
+) -> Float[Array, " n"]:
+    """One finite number per row of x; positive, if asked."""
+    found = np.asarray(check_numeric(name, values), np.float64)
+    if found.shape != x.shape[:1]:
+        raise InvalidInput(name, f"have one value per row ({x.shape[0]})", f"shape {found.shape}")
+    bad = ~np.isfinite(found) | ((found <= 0) if positive else False)
+    if bad.any():
+        rule = "be positive and finite" if positive else "be finite"
+        cure = "Drop rows of weight 0." if positive else ""
+        raise InvalidInput(name, rule, f"{found[np.argmax(bad)]:g} in row {np.argmax(bad)}", cure)
+    return to_floats(name, found, x.dtype)
+
+
+def normal_prior(
+    prior_variance: ArrayLike | None, data: RegressionData, n_predictors: int = 1
+) -> NormalPrior:
+    """Independent normal priors of the coefficients, from a variance or one per column."""
+    variance = check_prior_variance(prior_variance, data.n_columns, data.dtype)
+    return NormalPrior(variance if variance.ndim == 0 else jnp.repeat(variance, n_predictors))
 
 
 def check_design(X: ArrayLike, y: ArrayLike) -> tuple[Float[Array, "n d"], Float[np.ndarray, " n"]]:

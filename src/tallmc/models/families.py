@@ -1,23 +1,29 @@
-"""Exponential families of a generalised linear model, as functions of the linear predictor z = xᵀθ.
+"""Families of a generalised linear model, as functions of the linear predictor z = xᵀθ.
 
-A row's potential is f(z; y) up to a constant in θ. `slope` is ∂f/∂z and `curvature` is ∂²f/∂z², so
+A row's potential is f(z; y) = −log p(y | z) − c(y). `slope` is ∂f/∂z and `curvature` is ∂²f/∂z², so
 ∇f_i = slope · x_i and ∇²f_i = curvature · x_i x_iᵀ. f is convex in z: `GeneralisedLinear` is
-log-concave. No formula overflows while f is finite. The
-potentials have no large terms that nearly cancel.
+log-concave. No formula overflows while f is finite. The potentials have no large terms that nearly
+cancel.
 """
 
 from __future__ import annotations
 
 import abc
+import math
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jax.scipy.special import gammaln, log_ndtr
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from .observations import RegressionRows, weighted
+
+_LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
 class AbstractFamily(eqx.Module):
-    """The potential of one row and its derivatives with respect to z."""
+    """The potential of one row, its derivatives with respect to z, and the law of the response."""
 
     @abc.abstractmethod
     def potential(self, z: Float[Array, " n"], y: Float[Array, " n"]) -> Float[Array, " n"]:
@@ -34,6 +40,20 @@ class AbstractFamily(eqx.Module):
     @abc.abstractmethod
     def largest_curvature(self) -> Float[Array, ""] | None:
         """The supremum of the curvature over z; None if it is infinite."""
+
+    @abc.abstractmethod
+    def constant(self, rows: RegressionRows) -> Float[Array, " n"]:
+        """w_i c(y_i)."""
+
+    @abc.abstractmethod
+    def mean(self, z: Float[Array, " n"]) -> Float[Array, " n"]:
+        """E y."""
+
+    @abc.abstractmethod
+    def simulate(
+        self, key: PRNGKeyArray, z: Float[Array, " n"], rows: RegressionRows
+    ) -> Float[Array, " n"]:
+        """A draw of y per row."""
 
 
 class Bernoulli(AbstractFamily):
@@ -53,6 +73,89 @@ class Bernoulli(AbstractFamily):
     def largest_curvature(self) -> Float[Array, ""]:
         return jnp.asarray(0.25)
 
+    def constant(self, rows: RegressionRows) -> Float[Array, " n"]:
+        return jnp.zeros_like(rows.y)
+
+    def mean(self, z: Float[Array, " n"]) -> Float[Array, " n"]:
+        return jax.nn.sigmoid(z)
+
+    def simulate(
+        self, key: PRNGKeyArray, z: Float[Array, " n"], rows: RegressionRows
+    ) -> Float[Array, " n"]:
+        return jax.random.bernoulli(key, self.mean(z)).astype(z.dtype)
+
+
+class BernoulliProbit(AbstractFamily):
+    """y ∈ {0, 1}, P(y = 1) = Φ(z): f = −log Φ(sz) with s = 2y − 1."""
+
+    def potential(self, z: Float[Array, " n"], y: Float[Array, " n"]) -> Float[Array, " n"]:
+        return -log_ndtr((2 * y - 1) * z)
+
+    def slope(self, z: Float[Array, " n"], y: Float[Array, " n"]) -> Float[Array, " n"]:
+        sign = 2 * y - 1
+        return -sign * _inverse_mills(sign * z)
+
+    def curvature(self, z: Float[Array, " n"], y: Float[Array, " n"]) -> Float[Array, " n"]:
+        signed = (2 * y - 1) * z
+        ratio = _inverse_mills(signed)
+        return ratio * (ratio + signed)
+
+    def largest_curvature(self) -> Float[Array, ""]:
+        return jnp.asarray(1.0)
+
+    def constant(self, rows: RegressionRows) -> Float[Array, " n"]:
+        return jnp.zeros_like(rows.y)
+
+    def mean(self, z: Float[Array, " n"]) -> Float[Array, " n"]:
+        return jax.scipy.stats.norm.cdf(z)
+
+    def simulate(
+        self, key: PRNGKeyArray, z: Float[Array, " n"], rows: RegressionRows
+    ) -> Float[Array, " n"]:
+        return (jax.random.normal(key, z.shape, z.dtype) < z).astype(z.dtype)
+
+
+def _inverse_mills(z: Float[Array, " n"]) -> Float[Array, " n"]:
+    """φ(z)/Φ(z), which is about −z for very negative z."""
+    return jnp.exp(-0.5 * z**2 - _LOG_SQRT_2PI - log_ndtr(z))
+
+
+class Binomial(AbstractFamily):
+    """Successes in t trials, P = 1/(1 + e^−z), with y the share of successes and t the weight.
+
+    t f = t [log(1 + e^z) − yz]
+    """
+
+    def potential(self, z: Float[Array, " n"], y: Float[Array, " n"]) -> Float[Array, " n"]:
+        return y * jax.nn.softplus(-z) + (1 - y) * jax.nn.softplus(z)
+
+    def slope(self, z: Float[Array, " n"], y: Float[Array, " n"]) -> Float[Array, " n"]:
+        return (1 - y) * jax.nn.sigmoid(z) - y * jax.nn.sigmoid(-z)
+
+    def curvature(self, z: Float[Array, " n"], y: Float[Array, " n"]) -> Float[Array, " n"]:
+        return jax.nn.sigmoid(z) * jax.nn.sigmoid(-z)
+
+    def largest_curvature(self) -> Float[Array, ""]:
+        return jnp.asarray(0.25)
+
+    def constant(self, rows: RegressionRows) -> Float[Array, " n"]:
+        trials = _trials(rows)
+        successes = trials * rows.y
+        return gammaln(successes + 1) + gammaln(trials - successes + 1) - gammaln(trials + 1)
+
+    def mean(self, z: Float[Array, " n"]) -> Float[Array, " n"]:
+        return jax.nn.sigmoid(z)
+
+    def simulate(
+        self, key: PRNGKeyArray, z: Float[Array, " n"], rows: RegressionRows
+    ) -> Float[Array, " n"]:
+        trials = _trials(rows)
+        return jax.random.binomial(key, trials, self.mean(z), dtype=z.dtype) / trials
+
+
+def _trials(rows: RegressionRows) -> Float[Array, " n"]:
+    return jnp.ones_like(rows.y) if rows.weight is None else rows.weight
+
 
 class Gaussian(AbstractFamily):
     """y ~ N(z, σ²) with σ² known: f = (y − z)²/2σ²."""
@@ -70,6 +173,18 @@ class Gaussian(AbstractFamily):
 
     def largest_curvature(self) -> Float[Array, ""]:
         return 1 / self.noise_variance
+
+    def constant(self, rows: RegressionRows) -> Float[Array, " n"]:
+        one = _LOG_SQRT_2PI + 0.5 * jnp.log(self.noise_variance)
+        return weighted(rows, jnp.broadcast_to(one, rows.y.shape))
+
+    def mean(self, z: Float[Array, " n"]) -> Float[Array, " n"]:
+        return z
+
+    def simulate(
+        self, key: PRNGKeyArray, z: Float[Array, " n"], rows: RegressionRows
+    ) -> Float[Array, " n"]:
+        return z + jnp.sqrt(self.noise_variance) * jax.random.normal(key, z.shape, z.dtype)
 
 
 class Poisson(AbstractFamily):
@@ -89,3 +204,16 @@ class Poisson(AbstractFamily):
 
     def largest_curvature(self) -> None:
         return None
+
+    def constant(self, rows: RegressionRows) -> Float[Array, " n"]:
+        positive = rows.y > 0
+        y = jnp.where(positive, rows.y, 1)
+        return weighted(rows, jnp.where(positive, y - y * jnp.log(y) + gammaln(y + 1), 0))
+
+    def mean(self, z: Float[Array, " n"]) -> Float[Array, " n"]:
+        return jnp.exp(z)
+
+    def simulate(
+        self, key: PRNGKeyArray, z: Float[Array, " n"], rows: RegressionRows
+    ) -> Float[Array, " n"]:
+        return jax.random.poisson(key, self.mean(z)).astype(z.dtype)

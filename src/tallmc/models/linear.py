@@ -11,19 +11,18 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import ArrayLike
 
 from ..core.errors import InvalidInput, check_number
-from ..core.layout import Layout, layout_of
 from ..rows.sharded import ShardedRows
-from .design import RegressionData, check_prior_variance, regression_data
+from .design import RegressionData, normal_prior, regression_data
 from .families import Gaussian
-from .generalised_linear import regression
-from .linear_predictor import AbstractLinearPredictor
+from .noise_scale import GaussianScale
 from .posterior import ModelPosterior
+from .priors import AbstractPrior, NormalPrior
+from .regression import Shared, regression_posterior
 
 _LOG_SCALE_SD = 3.0
 _START_MAX_DIM = 500  # Newton's limit in `laplace`; L-BFGS needs no positive definite Hessian
@@ -35,33 +34,6 @@ _MIN_EIGENVALUE = 50.0
 """Least eigenvalue of XᵀX, scaled to a unit diagonal, in units of the precision."""
 
 
-class LinearRegression(AbstractLinearPredictor):
-    """Linear regression with unknown noise scale; `linear_regression` builds its posterior."""
-
-    init: Float[Array, " d"]
-    layout: Layout = eqx.field(static=True)
-    prior_variance: Float[Array, ""] | Float[Array, " c"]
-    prior_log_scale: Float[Array, ""]
-    """The prior mean of log σ."""
-    n_shared = 1
-
-    @property
-    def n_predictors(self) -> int:
-        return 1
-
-    def prior_potential(self, position: Float[Array, " d"]) -> Float[Array, ""]:
-        beta, log_scale = position[:-1], position[-1]
-        deviation = (log_scale - self.prior_log_scale) / _LOG_SCALE_SD
-        return 0.5 * jnp.sum(beta**2 / self.prior_variance) + 0.5 * deviation**2
-
-    def row_potential(self, z: Float[Array, " 2"], y: Float[Array, ""]) -> Float[Array, ""]:
-        fitted, log_scale = z
-        return log_scale + 0.5 * ((y - fitted) * jnp.exp(-log_scale)) ** 2
-
-    def largest_curvature(self) -> None:
-        return None
-
-
 def linear_regression(
     X: ArrayLike | ShardedRows,
     y: ArrayLike | None = None,
@@ -69,6 +41,8 @@ def linear_regression(
     noise_variance: float | None = None,
     *,
     response: str | None = None,
+    weights: ArrayLike | str | None = None,
+    offset: ArrayLike | str | None = None,
 ) -> ModelPosterior:
     """Bayesian linear regression, y_i ~ N(x_iᵀβ, σ²), β_j ~ N(0, prior_variance).
 
@@ -82,12 +56,15 @@ def linear_regression(
 
     **Arguments:**
 
-    - `X`: the design matrix, with its own intercept column; or the rows of a row store, from
-      `tallmc.rows.open`.
+    - `X`: the design matrix, with its own intercept column, as an array or a data frame; or the
+      rows of a row store, from `tallmc.rows.open`.
     - `y`: one number per row.
     - `prior_variance`: a number, or one per coefficient.
     - `noise_variance`: σ² if it is known.
     - `response`: the name of the response, if X is a row store; then there is no `y`.
+    - `weights`: how many times each row counts; for a row store the name of a column.
+    - `offset`: a number per row that is added to its predictor; for a row store the name of a
+      column.
 
     **Returns:** a posterior with the parameters `beta` and, unless `noise_variance` is given,
     `log_scale`.
@@ -102,30 +79,30 @@ def linear_regression(
     >>> posterior.hessian(posterior.init)
     Array([[4.000001]], dtype=float32)
     """
-    data = regression_data(X, y, response)
+    data = regression_data(X, y, response, weights, offset)
     if noise_variance is not None:
         known = check_number("noise_variance", noise_variance, 0, low_open=True)
-        return regression(data, prior_variance, Gaussian(jnp.asarray(known, data.dtype)))
-    d, dtype = data.n_columns, data.dtype
-    variance = check_prior_variance(prior_variance, d, dtype)
+        family = Gaussian(jnp.asarray(known, data.dtype))
+        return regression_posterior(data, family, normal_prior(prior_variance, data))
     if data.y_sd == 0:
         cure = "Pass noise_variance if it is known."
         raise InvalidInput("y", "vary, unless noise_variance is given", "equal values", cure)
-    beta, scale = np.zeros(d), data.y_sd
-    if d <= _START_MAX_DIM:
-        beta, scale = _ridge(data, np.asarray(variance, np.float64))
-    start = {
-        "beta": jnp.asarray(beta, dtype),
-        "log_scale": jnp.asarray(np.log(scale), dtype),
-    }
-    layout, init = layout_of(start)
-    model = LinearRegression(
-        init=init,
-        layout=layout,
-        prior_variance=variance,
-        prior_log_scale=jnp.asarray(np.log(data.y_sd), dtype),
+    prior = normal_prior(prior_variance, data)
+    return gaussian_posterior(data, prior, np.asarray(prior.variance, np.float64))
+
+
+def gaussian_posterior(
+    data: RegressionData, prior: AbstractPrior, prior_variance: np.ndarray
+) -> ModelPosterior:
+    """The posterior with unknown noise. The variances penalise the regression at the start."""
+    beta, scale = np.zeros(data.n_columns), data.y_sd
+    if data.n_columns <= _START_MAX_DIM:
+        beta, scale = _ridge(data, prior_variance)
+    of_scale = NormalPrior(
+        jnp.asarray(_LOG_SCALE_SD**2, data.dtype), jnp.asarray(np.log(data.y_sd), data.dtype)
     )
-    return ModelPosterior(model, data.rows)
+    log_scale = Shared("log_scale", np.log(scale), of_scale)
+    return regression_posterior(data, GaussianScale(), prior, start=beta, shared=[log_scale])
 
 
 def _ridge(data: RegressionData, prior_variance: np.ndarray) -> tuple[np.ndarray, float]:

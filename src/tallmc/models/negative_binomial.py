@@ -6,39 +6,33 @@ E y = μ = e^{x·β},   Var y = μ + αμ²,   s = log α, shared by all rows
 
 from __future__ import annotations
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import gammaln
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
-from ..core.layout import Layout, layout_of
 from ..rows.sharded import ShardedRows
-from .design import check_prior_variance, regression_data
-from .linear_predictor import AbstractLinearPredictor
+from .design import RegressionData, normal_prior, regression_data
+from .likelihood import AbstractLikelihood
 from .posterior import ModelPosterior
+from .priors import NormalPrior
+from .regression import Shared, regression_posterior
 
-_LOG_DISPERSION_VARIANCE = 4.0
 
-
-class NegativeBinomialRegression(AbstractLinearPredictor):
-    """Negative binomial regression; `negative_binomial_regression` builds its posterior."""
-
-    init: Float[Array, " d"]
-    layout: Layout = eqx.field(static=True)
-    prior_variance: Float[Array, ""] | Float[Array, " c"]
-    n_shared = 1
+class NegativeBinomial(AbstractLikelihood):
+    """Counts with Var y = μ + αμ²; z = (log μ, log α)."""
 
     @property
     def n_predictors(self) -> int:
         return 1
 
-    def prior_potential(self, position: Float[Array, " d"]) -> Float[Array, ""]:
-        beta, log_dispersion = position[:-1], position[-1]
-        return (
-            0.5 * jnp.sum(beta**2 / self.prior_variance)
-            + 0.5 * log_dispersion**2 / _LOG_DISPERSION_VARIANCE
-        )
+    @property
+    def n_shared(self) -> int:
+        return 1
+
+    @property
+    def log_concave(self) -> bool:
+        return False
 
     def row_potential(self, z: Float[Array, " 2"], y: Float[Array, ""]) -> Float[Array, ""]:
         log_mean, log_dispersion = z
@@ -49,6 +43,18 @@ class NegativeBinomialRegression(AbstractLinearPredictor):
     def largest_curvature(self) -> None:
         return None
 
+    def constant(self, y: Float[Array, " n"]) -> Float[Array, " n"]:
+        return jnp.zeros_like(y)
+
+    def mean(self, z: Float[Array, "n 2"]) -> Float[Array, " n"]:
+        return jnp.exp(z[:, 0])
+
+    def simulate(self, key: PRNGKeyArray, z: Float[Array, "n 2"]) -> Float[Array, " n"]:
+        of_rate, of_count = jax.random.split(key)
+        shape = jnp.exp(-z[:, 1])
+        rate = jax.random.gamma(of_rate, shape, dtype=z.dtype) * jnp.exp(z[:, 0] + z[:, 1])
+        return jax.random.poisson(of_count, rate).astype(z.dtype)
+
 
 def negative_binomial_regression(
     X: ArrayLike | ShardedRows,
@@ -56,16 +62,21 @@ def negative_binomial_regression(
     prior_variance: ArrayLike | None = None,
     *,
     response: str | None = None,
+    weights: ArrayLike | str | None = None,
+    offset: ArrayLike | str | None = None,
 ) -> ModelPosterior:
     """Bayesian negative binomial regression, β_j ~ N(0, prior_variance), log α ~ N(0, 4).
 
     **Arguments:**
 
-    - `X`: the design matrix, with its own intercept column; or the rows of a row store, from
-      `tallmc.rows.open`.
+    - `X`: the design matrix, with its own intercept column, as an array or a data frame; or the
+      rows of a row store, from `tallmc.rows.open`.
     - `y`: a count (0, 1, 2, …) per row.
     - `prior_variance`: a number, or one per column.
     - `response`: the name of the response, if X is a row store; then there is no `y`.
+    - `weights`: how many times each row counts; for a row store the name of a column.
+    - `offset`: a number per row that is added to its predictor; for a row store the name of a
+      column.
 
     **Returns:** a posterior with the parameters `beta` and `log_dispersion`.
 
@@ -76,10 +87,12 @@ def negative_binomial_regression(
     >>> posterior.layout.names
     ('beta', 'log_dispersion')
     """
-    data = regression_data(X, y, response)
+    data = regression_data(X, y, response, weights, offset)
     data.check_response("be a count (0, 1, 2, …) in every row", lambda y: y >= 0)
-    variance = check_prior_variance(prior_variance, data.n_columns, data.dtype)
-    zero = jnp.zeros(data.n_columns, data.dtype)
-    layout, init = layout_of({"beta": zero, "log_dispersion": jnp.zeros((), data.dtype)})
-    model = NegativeBinomialRegression(init=init, layout=layout, prior_variance=variance)
-    return ModelPosterior(model, data.rows)
+    prior = normal_prior(prior_variance, data)
+    return regression_posterior(data, NegativeBinomial(), prior, shared=[log_dispersion(data)])
+
+
+def log_dispersion(data: RegressionData) -> Shared:
+    """log α where the search for the mode starts, and its prior N(0, 4)."""
+    return Shared("log_dispersion", 0.0, NormalPrior(jnp.asarray(4.0, data.dtype)))

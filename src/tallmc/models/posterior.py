@@ -170,8 +170,8 @@ class Posterior(AbstractPosterior):
     ...     init={"sd": 0.1},
     ...     transforms={"sd": "positive"},
     ... )
-    >>> posterior.init.round(3)  # log 0.1
-    Array([-2.303], dtype=float32)
+    >>> round(float(posterior.init[0]), 2)  # log 0.1
+    -2.3
     """
 
     model: DensityModel

@@ -34,7 +34,8 @@ def mean_square_projections(
         total: Float[Array, " n"], probe: tuple[Array, Array]
     ) -> tuple[Float[Array, " n"], None]:
         position, key = probe
-        normal = standard_normal(key, (_N_DIRECTIONS, *position.shape), position.dtype)
+        shape = _N_DIRECTIONS, metric.n_columns(len(position))
+        normal = standard_normal(key, shape, position.dtype)
         return total + jnp.mean(project(position, metric.push(normal)) ** 2, axis=0), None
 
     keys = jax.random.split(new_key(0), len(positions))
@@ -47,5 +48,6 @@ def gaussian_positions(
     centre: Float[Array, " d"], spread: AbstractLinearMap, width: Float[Array, ""]
 ) -> Float[Array, "k d"]:
     """Positions centre + width · Fξ, ξ standard normal, F the `spread`."""
-    normal = standard_normal(new_key(1), (_N_POSITIONS, *centre.shape), centre.dtype)
+    shape = _N_POSITIONS, spread.n_columns(len(centre))
+    normal = standard_normal(new_key(1), shape, centre.dtype)
     return centre + width * spread.push(normal)

@@ -8,33 +8,32 @@ from __future__ import annotations
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from ..core.errors import check_int
-from ..core.layout import Layout, layout_of
 from ..rows.sharded import ShardedRows
-from .design import check_prior_variance, regression_data
-from .linear_predictor import AbstractLinearPredictor
+from .design import normal_prior, regression_data
+from .likelihood import AbstractLikelihood
 from .posterior import ModelPosterior
+from .regression import regression_posterior
 
 
-class SoftmaxRegression(AbstractLinearPredictor):
-    """Softmax regression; `softmax_regression` builds its posterior."""
+class Softmax(AbstractLikelihood):
+    """Classes 0 to K; z = (z₁, …, z_K)."""
 
-    init: Float[Array, " d"]
-    layout: Layout = eqx.field(static=True)
-    prior_variance: Float[Array, ""] | Float[Array, " c"]
-    """One number, or one per column of x."""
-    n_shared = 0
-    log_concave = True
+    n_classes: int = eqx.field(static=True)
 
     @property
     def n_predictors(self) -> int:
-        return self.layout.shapes[0][1]
+        return self.n_classes - 1
 
-    def prior_potential(self, position: Float[Array, " d"]) -> Float[Array, ""]:
-        by_column = position.reshape(-1, self.n_predictors)
-        return 0.5 * jnp.sum(jnp.sum(by_column**2, axis=1) / self.prior_variance)
+    @property
+    def n_shared(self) -> int:
+        return 0
+
+    @property
+    def log_concave(self) -> bool:
+        return True
 
     def row_potential(self, z: Float[Array, " k"], y: Float[Array, ""]) -> Float[Array, ""]:
         scores = jnp.concatenate([jnp.zeros(1, z.dtype), z])
@@ -45,6 +44,19 @@ class SoftmaxRegression(AbstractLinearPredictor):
     def largest_curvature(self) -> float:
         return 0.25 if self.n_predictors == 1 else 0.5
 
+    def constant(self, y: Float[Array, " n"]) -> Float[Array, " n"]:
+        return jnp.zeros_like(y)
+
+    def mean(self, z: Float[Array, "n k"]) -> Float[Array, "n classes"]:
+        return jax.nn.softmax(_scores(z), axis=1)
+
+    def simulate(self, key: PRNGKeyArray, z: Float[Array, "n k"]) -> Float[Array, " n"]:
+        return jax.random.categorical(key, _scores(z), axis=1).astype(z.dtype)
+
+
+def _scores(z: Float[Array, "n k"]) -> Float[Array, "n classes"]:
+    return jnp.concatenate([jnp.zeros_like(z[:, :1]), z], axis=1)
+
 
 def softmax_regression(
     X: ArrayLike | ShardedRows,
@@ -53,17 +65,19 @@ def softmax_regression(
     classes: int | None = None,
     *,
     response: str | None = None,
+    weights: ArrayLike | str | None = None,
 ) -> ModelPosterior:
     """Bayesian softmax regression, y_i ∈ {0, 1, …, classes − 1}, B_jk ~ N(0, prior_variance).
 
     **Arguments:**
 
-    - `X`: the design matrix, with its own intercept column; or the rows of a row store, from
-      `tallmc.rows.open`.
+    - `X`: the design matrix, with its own intercept column, as an array or a data frame; or the
+      rows of a row store, from `tallmc.rows.open`.
     - `y`: the class of each row. Class 0 is the baseline, whose coefficients are zero.
     - `prior_variance`: a number, or one per column.
     - `classes`: the number of classes; by default one more than the largest y.
     - `response`: the name of the response, if X is a row store; then there is no `y`.
+    - `weights`: how many times each row counts; for a row store the name of a column.
 
     **Returns:** a posterior with the parameter `beta`, of shape (columns, classes − 1).
 
@@ -74,12 +88,9 @@ def softmax_regression(
     >>> posterior.layout.shapes
     ((2, 2),)
     """
-    data = regression_data(X, y, response)
+    data = regression_data(X, y, response, weights)
     known = check_int("classes", int(data.y_high) + 1 if classes is None else classes, 2)
     data.check_response(
         f"be a class (0 to {known - 1}) in every row", lambda y: (y >= 0) & (y < known)
     )
-    variance = check_prior_variance(prior_variance, data.n_columns, data.dtype)
-    layout, init = layout_of({"beta": jnp.zeros((data.n_columns, known - 1), data.dtype)})
-    model = SoftmaxRegression(init=init, layout=layout, prior_variance=variance)
-    return ModelPosterior(model, data.rows)
+    return regression_posterior(data, Softmax(known), normal_prior(prior_variance, data, known - 1))

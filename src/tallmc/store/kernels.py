@@ -26,7 +26,7 @@ from ..core.pytrees import named_leaves, with_leaves
 from ..engine.kernel import AbstractKernel
 from ..methods.base import AbstractMethod
 from ..models.base import AbstractModel
-from ..models.design import Observations
+from ..models.observations import Observations
 from ..models.posterior import AbstractPosterior
 from .methods import NotSerialisable
 

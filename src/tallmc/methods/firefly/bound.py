@@ -24,8 +24,8 @@ from jaxtyping import Array, Bool, Float
 
 from ...anchor.anchor import Anchor
 from ...core.linear_maps import dot
-from ...models.design import Observations
 from ...models.generalised_linear import GeneralisedLinear
+from ...models.observations import Observations
 from ...models.posterior import AbstractPosterior
 from ...rows.sums import Sum
 

@@ -370,6 +370,9 @@ class FlyMC(AbstractMethod):
             )
             cure = "Use tallmc.models.logistic_regression, or mala(...) for other models."
             raise InvalidInput("posterior", rule, _kind(posterior), cure)
+        shapes = posterior.rows.row_shapes
+        if shapes.offset is not None or shapes.weight is not None:
+            raise InvalidInput("posterior", "have no weights or offsets for FlyMC", "some")
         check_row_access(self, posterior)
         anchor, rows = prepare_anchor(posterior, anchor, self.needs)
         assert anchor is not None, "FlyMC requires the mode"

@@ -1,0 +1,130 @@
+"""Priors of parameter vectors, as potentials −log p(θ) up to a constant.
+
+Scale parameters lie in a position as logarithms. Their priors here are densities of s = log σ, with
+the Jacobian: −log p(s) = −log p_σ(eˢ) − s.
+"""
+
+from __future__ import annotations
+
+import abc
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+class AbstractPrior(eqx.Module):
+    """A prior of a vector."""
+
+    @property
+    @abc.abstractmethod
+    def log_concave(self) -> bool:
+        """Whether the potential is convex."""
+
+    @abc.abstractmethod
+    def potential(self, values: Float[Array, " d"]) -> Float[Array, ""]:
+        """−log p(θ), up to a constant."""
+
+
+class NormalPrior(AbstractPrior):
+    """θ_j ~ N(m_j, v_j), independent."""
+
+    variance: Float[Array, ""] | Float[Array, " d"]
+    mean: Float[Array, ""] | Float[Array, " d"] | None = None
+
+    @property
+    def log_concave(self) -> bool:
+        return True
+
+    def potential(self, values: Float[Array, " d"]) -> Float[Array, ""]:
+        centred = values if self.mean is None else values - self.mean
+        return 0.5 * jnp.sum(centred**2 / self.variance)
+
+
+class StudentTPrior(AbstractPrior):
+    """θ_j ~ t_ν(m_j, s_j), independent: f₀ = (ν + 1)/2 · log(1 + (θ − m)²/νs²)."""
+
+    scale: Float[Array, ""] | Float[Array, " d"]
+    degrees: Float[Array, ""] | Float[Array, " d"]
+    mean: Float[Array, ""] | Float[Array, " d"]
+
+    @property
+    def log_concave(self) -> bool:
+        return False
+
+    def potential(self, values: Float[Array, " d"]) -> Float[Array, ""]:
+        squares = ((values - self.mean) / self.scale) ** 2
+        return jnp.sum(0.5 * (self.degrees + 1) * jnp.log1p(squares / self.degrees))
+
+
+class LaplacePrior(AbstractPrior):
+    """θ_j ~ Laplace(m_j, b_j), independent: f₀ = |θ − m|/b. It has a kink at m."""
+
+    scale: Float[Array, ""] | Float[Array, " d"]
+    mean: Float[Array, ""] | Float[Array, " d"]
+
+    @property
+    def log_concave(self) -> bool:
+        return True
+
+    def potential(self, values: Float[Array, " d"]) -> Float[Array, ""]:
+        return jnp.sum(jnp.abs(values - self.mean) / self.scale)
+
+
+class LogHalfStudentTPrior(AbstractPrior):
+    """s = log σ with σ ~ half-t_ν(0, scale): f₀ = (ν + 1)/2 · log(1 + e^{2s}/ν·scale²) − s."""
+
+    scale: Float[Array, ""] | Float[Array, " d"]
+    degrees: Float[Array, ""]
+
+    @property
+    def log_concave(self) -> bool:
+        return True
+
+    def potential(self, values: Float[Array, " d"]) -> Float[Array, ""]:
+        log_squares = 2 * (values - jnp.log(self.scale)) - jnp.log(self.degrees)
+        return jnp.sum(0.5 * (self.degrees + 1) * jax.nn.softplus(log_squares) - values)
+
+
+class LogGammaPrior(AbstractPrior):
+    """s = log ν with ν ~ Gamma(shape, rate): f₀ = rate · eˢ − shape · s."""
+
+    shape: Float[Array, ""]
+    rate: Float[Array, ""]
+
+    @property
+    def log_concave(self) -> bool:
+        return True
+
+    def potential(self, values: Float[Array, " d"]) -> Float[Array, ""]:
+        return jnp.sum(self.rate * jnp.exp(values) - self.shape * values)
+
+
+class FlatPrior(AbstractPrior):
+    """p(θ) ∝ 1: the prior is elsewhere, as for coefficients with hyper-parameters."""
+
+    @property
+    def log_concave(self) -> bool:
+        return True
+
+    def potential(self, values: Float[Array, " d"]) -> Float[Array, ""]:
+        return jnp.zeros((), values.dtype)
+
+
+class JoinedPrior(AbstractPrior):
+    """Independent priors of consecutive parts of a vector."""
+
+    parts: tuple[AbstractPrior, ...]
+    lengths: tuple[int, ...] = eqx.field(static=True)
+
+    @property
+    def log_concave(self) -> bool:
+        return all(part.log_concave for part in self.parts)
+
+    def potential(self, values: Float[Array, " d"]) -> Float[Array, ""]:
+        total, start = jnp.zeros((), values.dtype), 0
+        for part, length in zip(self.parts, self.lengths, strict=True):
+            total += part.potential(values[start : start + length])
+            start += length
+        return total

@@ -1,0 +1,111 @@
+"""Robust regression: y ~ t_ν(z, σ) with unknown scale and degrees of freedom.
+
+    u = (y − z)/σ,   f = log σ + (ν + 1)/2 · log(1 + u²/ν) + log B(1/2, ν/2) + (log ν)/2
+
+The shared parameters are log σ and log ν.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import betaln
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
+
+from ..core.errors import InvalidInput
+from ..rows.sharded import ShardedRows
+from .design import RegressionData, normal_prior, regression_data
+from .likelihood import AbstractLikelihood
+from .posterior import ModelPosterior
+from .priors import LogGammaPrior, NormalPrior
+from .regression import Shared, regression_posterior
+
+_LOG_SCALE_SD = 3.0
+_START_DEGREES = 10.0
+
+
+class StudentT(AbstractLikelihood):
+    """y ~ t_ν(z, σ); z = (location, log σ, log ν)."""
+
+    @property
+    def n_predictors(self) -> int:
+        return 1
+
+    @property
+    def n_shared(self) -> int:
+        return 2
+
+    @property
+    def log_concave(self) -> bool:
+        return False
+
+    def row_potential(self, z: Float[Array, " 3"], y: Float[Array, ""]) -> Float[Array, ""]:
+        location, log_scale, log_degrees = z
+        degrees = jnp.exp(log_degrees)
+        squares = ((y - location) * jnp.exp(-log_scale)) ** 2
+        spread = 0.5 * (degrees + 1) * jnp.log1p(squares / degrees)
+        return log_scale + spread + betaln(0.5, 0.5 * degrees) + 0.5 * log_degrees
+
+    def largest_curvature(self) -> None:
+        return None
+
+    def constant(self, y: Float[Array, " n"]) -> Float[Array, " n"]:
+        return jnp.zeros_like(y)
+
+    def mean(self, z: Float[Array, "n 3"]) -> Float[Array, " n"]:
+        return z[:, 0]
+
+    def simulate(self, key: PRNGKeyArray, z: Float[Array, "n 3"]) -> Float[Array, " n"]:
+        noise = jax.random.t(key, jnp.exp(z[:, 2]), z.shape[:1], z.dtype)
+        return z[:, 0] + jnp.exp(z[:, 1]) * noise
+
+
+def student_t_regression(
+    X: ArrayLike | ShardedRows,
+    y: ArrayLike | None = None,
+    prior_variance: ArrayLike | None = None,
+    *,
+    response: str | None = None,
+    weights: ArrayLike | str | None = None,
+    offset: ArrayLike | str | None = None,
+) -> ModelPosterior:
+    """Bayesian robust regression, y_i ~ t_ν(x_iᵀβ, σ), β_j ~ N(0, prior_variance).
+
+    log σ ~ N(log sd(y), 3²) and ν ~ Gamma(2, 0.1).
+
+    **Arguments:**
+
+    - `X`: the design matrix, with its own intercept column, as an array or a data frame; or the
+      rows of a row store, from `tallmc.rows.open`.
+    - `y`: one number per row.
+    - `prior_variance`: a number, or one per column.
+    - `response`: the name of the response, if X is a row store; then there is no `y`.
+    - `weights`: how many times each row counts; for a row store the name of a column.
+    - `offset`: a number per row that is added to its predictor; for a row store the name of a
+      column.
+
+    **Returns:** a posterior with the parameters `beta`, `log_scale` and `log_degrees`.
+
+    **Raises:** `InvalidInput` if X or y is not finite, or all y are equal.
+
+    >>> X, y = [[1.0], [1.0], [1.0], [1.0]], [1.0, 3.0, 2.0, 50.0]
+    >>> student_t_regression(X, y, prior_variance=1e4).layout.names
+    ('beta', 'log_scale', 'log_degrees')
+    """
+    data = regression_data(X, y, response, weights, offset)
+    prior = normal_prior(prior_variance, data)
+    return regression_posterior(data, StudentT(), prior, shared=scale_and_degrees(data))
+
+
+def scale_and_degrees(data: RegressionData) -> list[Shared]:
+    """log σ and log ν where the search for the mode starts, and their priors."""
+    if data.y_sd == 0:
+        raise InvalidInput("y", "vary", "equal values")
+    log_sd = jnp.asarray(np.log(data.y_sd), data.dtype)
+    of_scale = NormalPrior(jnp.asarray(_LOG_SCALE_SD**2, data.dtype), log_sd)
+    of_degrees = LogGammaPrior(jnp.asarray(2.0, data.dtype), jnp.asarray(0.1, data.dtype))
+    return [
+        Shared("log_scale", np.log(data.y_sd), of_scale),
+        Shared("log_degrees", np.log(_START_DEGREES), of_degrees),
+    ]
