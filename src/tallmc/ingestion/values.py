@@ -154,15 +154,15 @@ def from_arrow(values: pa.Array | pa.ChunkedArray) -> ColumnValues:
     if isinstance(values, pa.ChunkedArray):
         values = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
     kind = values.type
-    if types.is_dictionary(kind) and not _is_text(kind.value_type):
+    if types.is_dictionary(kind) and not is_text(kind.value_type):
         values, kind = values.cast(kind.value_type), kind.value_type
     if types.is_null(kind):
         return _all_missing(len(values))
-    if _is_text(kind):
+    if is_text(kind):
         values = values.dictionary_encode()
     if types.is_dictionary(values.type):
         levels = tuple(values.dictionary.to_pylist())
-        codes = values.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        codes = values.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
         return ColumnValues("text", *_distinct(codes, levels))
     if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
         if values.null_count:
@@ -174,7 +174,8 @@ def from_arrow(values: pa.Array | pa.ChunkedArray) -> ColumnValues:
     return ColumnValues("other", np.zeros(len(values)), described=str(kind))
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a type of Arrow is one of its types of text."""
     from pyarrow import types
 
     return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)

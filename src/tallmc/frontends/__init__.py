@@ -1,0 +1,1 @@
+"""Front ends: tables, formulas and models of other libraries become posteriors."""
