@@ -32,7 +32,8 @@ from .survey import ColumnSurvey, TableSurvey
 from .values import TableBatch
 
 _ROWS_AT_ONCE = 2**13
-_FALSE_AND_TRUE = [("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("0", "1")]
+FALSE_AND_TRUE = [("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("0", "1")]
+"""Pairs of words of which the second counts as 1, in lower case."""
 
 
 def make_schema(
@@ -180,7 +181,7 @@ def _false_and_true(found: ColumnSurvey) -> tuple[str, str]:
     if len(found.levels) == 1:
         raise constant_response(found.name, next(iter(found.levels)))
     by_meaning = {level.strip().lower(): level for level in found.levels}
-    for low, high in _FALSE_AND_TRUE:
+    for low, high in FALSE_AND_TRUE:
         if len(found.levels) == 2 and {low, high} == by_meaning.keys():
             return by_meaning[low], by_meaning[high]
     shown = some(repr(level) for level in sorted(found.levels))
