@@ -1,10 +1,10 @@
 """Tables of any kind become design matrices whose encoding is remembered."""
 
-from .design import Design, GroupDesign
-from .encoding import DesignEncoding
+from .encoding import Design, DesignEncoding, GroupDesign
 from .making import make_design
 from .reading import read_table
 from .responses import ResponseEncoding, ResponseKind
+from .store_terms import StoreTerms, store_terms
 from .table import Table
 
 __all__ = [
@@ -13,7 +13,9 @@ __all__ = [
     "GroupDesign",
     "ResponseEncoding",
     "ResponseKind",
+    "StoreTerms",
     "Table",
     "make_design",
     "read_table",
+    "store_terms",
 ]

@@ -7,10 +7,11 @@ found before. Names are those of formulaic: `C(region)[T.south]`, `age:region[T.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import re
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,7 @@ class FormulaTerms:
     def _check_levels(self, columns: Mapping[str, ColumnValues], encoders: dict[str, Any]) -> None:
         """Raise if numbers within C(…) are none of those of the fit."""
         for text, (_, state) in encoders.items():
-            name = _category_of(text)
+            name = category_of(text)
             if "categories" not in state or name not in columns or columns[name].kind == "text":
                 continue
             numbers = columns[name].numbers
@@ -109,9 +110,35 @@ def parse(formula: str, available: Iterable[str]) -> Any:
     return parsed
 
 
-def variables_of(formula: str, available: Iterable[str]) -> set[str]:
-    """The columns that a formula uses; `.` stands for all available columns."""
-    return {str(name) for name in parse(formula, available).required_variables}
+def variables_of(formula: str, available: Iterable[str], known: Container[str]) -> set[str]:
+    """The columns that a formula uses.
+
+    **Arguments:**
+
+    - `formula`: the terms.
+    - `available`: the columns for which `.` stands.
+    - `known`: the columns of the table. Other names within functions are left to formulaic.
+
+    >>> sorted(variables_of("age + log(`my income`)", [], ["age", "my income", "y"]))
+    ['age', 'my income']
+    """
+    found = set()
+    for factor in {factor for term in parse(formula, available) for factor in term.factors}:
+        if factor.eval_method.value == "lookup":
+            found.add(factor.expr)
+        elif factor.eval_method.value == "python":
+            found |= {name for name in _names_in(factor.expr) if name in known}
+    return found
+
+
+def _names_in(code: str) -> set[str]:
+    """The names in Python code, in which names with spaces are in backquotes."""
+    quoted = re.findall(r"`([^`]+)`", code)
+    try:
+        tree = ast.parse(re.sub(r"`[^`]+`", "_", code).strip(), mode="eval")
+    except SyntaxError:  # formulaic will say so
+        return set(quoted)
+    return {*quoted, *(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))}
 
 
 def make_terms(
@@ -151,7 +178,7 @@ def make_terms(
 def _check_few_levels(parsed: Any, columns: Mapping[str, ColumnValues]) -> None:
     """Raise if C(…) would make thousands of columns of numbers."""
     for factor in {factor.expr for term in parsed for factor in term.factors}:
-        name = _category_of(factor)
+        name = category_of(factor)
         if name in columns and columns[name].kind != "text":
             count = len(np.unique(columns[name].numbers))
             if count > MAX_NAMED_LEVELS:
@@ -179,7 +206,7 @@ def _check_row_by_row(
             raise TableError(FORMULA, rule, f"other values of {name} without the last rows", cure)
 
 
-def _category_of(factor: str) -> str:
+def category_of(factor: str) -> str:
     """The column within C(…), or nothing if the factor is something else."""
     found = _CATEGORY.fullmatch(factor)
     return (found and column_name(found[1])) or ""
@@ -214,7 +241,9 @@ def _evaluated(spec: Any, frame: Any) -> Any:
             warnings.simplefilter("error", DataMismatchWarning)
             return spec.get_model_matrix(frame)
     except DataMismatchWarning as error:
-        found = str(error).partition(": ")[2].partition(". They")[0]
+        levels = str(error).partition(": {")[2].partition("}.")[0]
+        levels = re.sub(r"np\.\w+\((.*?)\)", r"\1", levels)
+        found = f"level {levels} in {spec.formula}"
         raise TableError(FORMULA, "meet levels that the fit has seen", found) from None
     except Exception as error:
         raise _refusal(str(spec.formula), error) from None

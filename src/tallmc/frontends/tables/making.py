@@ -16,8 +16,7 @@ from .columns import (
     identifiers,
     without_unused_levels,
 )
-from .design import Design
-from .encoding import DesignEncoding, GroupEncoding, ScaledTerms
+from .encoding import Design, DesignEncoding, GroupEncoding, ScaledTerms
 from .features import FeatureEncoding, encode_features
 from .formula_text import FORMULA, FormulaText, split_formula
 from .formulas import FormulaTerms, make_terms, variables_of
@@ -129,7 +128,7 @@ class _Evaluation:
 
     def formula(self, formula: str) -> tuple[ScaledTerms, list[RawColumn]]:
         """The terms of a formula."""
-        names = variables_of(formula, [feature.name for feature in self.features])
+        names = variables_of(formula, self.columns, self.columns)
         features = [feature for feature in self.features if feature.name in names]
         return self._scaled(*make_terms(formula, features, self.columns, self.table.n_rows))
 
@@ -185,7 +184,7 @@ def _covariates(
     for _, group in text.groups:
         table.column(group, FORMULA)
     formulas = (text.common, *(terms for terms, _ in text.groups))
-    needed = {name for formula in formulas for name in variables_of(formula, free)}
+    needed = {name for formula in formulas for name in variables_of(formula, free, table.columns)}
     if response in needed:
         raise TableError(FORMULA, "not explain the response by itself", response)
     for name in sorted(needed):

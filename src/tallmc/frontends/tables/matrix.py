@@ -103,7 +103,9 @@ def scaled_matrix(
     exact = np.empty(_ROWS_AT_ONCE)
     rounded = np.empty((len(columns), _ROWS_AT_ONCE), dtype)
     pieces = [
-        column if column.by_code is None else column._replace(by_code=(column.by_code - mean) / sd)
+        column
+        if column.by_code is None
+        else column._replace(by_code=((column.by_code - mean) / sd).astype(dtype))
         for column, mean, sd in zip(columns, means, sds, strict=True)
     ]
     for first in range(0, n_rows, _ROWS_AT_ONCE):  # small enough for the cache
@@ -125,9 +127,12 @@ def scaled_matrix(
 def _not_finite(
     columns: Sequence[RawColumn], rounded: np.ndarray, names: Sequence[str], first: int
 ) -> TableError:
-    place, row = (int(index[0]) for index in np.nonzero(~np.isfinite(rounded)))
+    place = int((~np.isfinite(rounded)).any(axis=1).argmax())
+    values = columns[place].part(slice(first, first + rounded.shape[1]))
+    bad = ~np.isfinite(values)
+    row = int((bad if bad.any() else ~np.isfinite(rounded[place])).argmax())
+    value = float(values[row])
     row += first
-    value = float(columns[place].part(slice(row, row + 1))[0])
     parameter = f"column {names[place]!r} of the design"
     found = f"{value:g} in row {row + 1}"
     if np.isfinite(value):
