@@ -191,6 +191,7 @@ def test_new_rows_need_the_columns_of_the_formula():
         ),
         ("y ~ I(age - np.mean(age))", "compute each row from this row alone; got other values of"),
         ("y ~ C(age)", None),
+        ("y ~ offset(age)", "name 'offset' is not defined]. Pass the column as --offset (offset)."),
         ("y ~ 0", "have a column besides the response when there is no intercept"),
     ],
 )

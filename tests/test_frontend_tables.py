@@ -501,6 +501,8 @@ def test_unknown_response_lists_the_columns():
     )
     assert "c19 and 10 more." in refusal({f"c{j}": [1, 2] for j in range(30)}, "ill")
     assert "--response must name a column; got 'none'. Pass --response" in refusal(GOOD, None)
+    assert "--response must have no other role; got 'y'" in refusal(GOOD, weights="y")
+    assert "response_kind must be one of number, binary" in refusal(GOOD, kind="bernoulli")
 
 
 # Responses

@@ -66,4 +66,5 @@ class RunPlan:
             "dtype": jnp.dtype(self.posterior.dtype).name,
             "tallmc_version": __version__,
             "jax_version": jax.__version__,
+            "model": dict(self.posterior.description),
         }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable, Collection
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,55 @@ from ..core.errors import InvalidInput
 from ..rows.base import AbstractRows
 from ..rows.resident import ResidentRows
 from ..rows.sharded import ShardedRows
-from .observations import Observations
+from .observations import GroupedObservations, GroupTerm, Observations
 from .priors import NormalPrior
+
+
+class ProductColumn(NamedTuple):
+    """A column of a design: (Π_j (value_j · sd_j + mean_j) − shift)/scale."""
+
+    columns: tuple[int, ...]
+    """Numbers of columns of a row store; none for an intercept."""
+    means: tuple[float, ...]
+    sds: tuple[float, ...]
+    shift: float
+    scale: float
+
+    def of(self, lines: Any) -> Any:
+        """The column of these lines of a row store."""
+        if len(self.columns) == 1 and (self.shift, self.scale) == (self.means[0], self.sds[0]):
+            return lines[..., self.columns[0]]
+        product = lines[..., 0] * 0 + 1
+        for column, mean, sd in zip(self.columns, self.means, self.sds, strict=True):
+            product = product * (lines[..., column] * sd + mean)
+        return (product - self.shift) / self.scale
+
+
+@dataclasses.dataclass(frozen=True)
+class ProductsOf:
+    """Shows lines of a row store as observations whose columns are products.
+
+    **Arguments:**
+
+    - `products`: the columns of the design matrix.
+    - `response`, `shift`, `scale`, `weight`, `offset`: as in `ObservationsOf`.
+    """
+
+    products: tuple[ProductColumn, ...]
+    response: int
+    shift: float = 0.0
+    scale: float = 1.0
+    weight: int | None = None
+    offset: int | None = None
+
+    @property
+    def n_columns(self) -> int:
+        return len(self.products)
+
+    def __call__(self, lines: Any) -> Observations:
+        stack = jnp.stack if isinstance(lines, jax.Array) else np.stack
+        x = stack([column.of(lines) for column in self.products], axis=-1)
+        return _observed(self, x, lines)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,18 +87,27 @@ class ObservationsOf:
     weight: int | None = None
     offset: int | None = None
 
+    @property
+    def n_columns(self) -> int:
+        return len(self.features)
+
     def __call__(self, lines: Any) -> Observations:
         first, last = self.features[0], self.features[-1]
         side_by_side = self.features == tuple(range(first, last + 1))
         x = lines[..., first : last + 1] if side_by_side else lines[..., list(self.features)]
-        y = lines[..., self.response]
-        is_scaled = self.shift != 0 or self.scale != 1
-        return Observations(
-            x,
-            (y - self.shift) / self.scale if is_scaled else y,
-            None if self.offset is None else lines[..., self.offset],
-            None if self.weight is None else lines[..., self.weight],
-        )
+        return _observed(self, x, lines)
+
+
+def _observed(view: ObservationsOf | ProductsOf, x: Any, lines: Any) -> Observations:
+    """Observations with these columns, and what else the view shows of the lines."""
+    y = lines[..., view.response]
+    is_scaled = view.shift != 0 or view.scale != 1
+    return Observations(
+        x,
+        (y - view.shift) / view.scale if is_scaled else y,
+        None if view.offset is None else lines[..., view.offset],
+        None if view.weight is None else lines[..., view.weight],
+    )
 
 
 def observations(
@@ -125,18 +181,25 @@ class RegressionData(abc.ABC):
 
 class _InMemory(RegressionData):
     def __init__(
-        self, X: ArrayLike, y: ArrayLike, weights: ArrayLike | None, offset: ArrayLike | None
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        weights: ArrayLike | None,
+        offset: ArrayLike | None,
+        groups: tuple[GroupTerm, ...] = (),
     ):
         self.names, matrix = named_columns(X)
         x, self.responses = check_design(matrix, y)
-        rows = Observations(
+        per_row = (
             x,
             to_floats("y", self.responses, x.dtype),
             None if offset is None else check_per_row("offset", offset, x),
             None if weights is None else check_per_row("weights", weights, x, positive=True),
         )
+        rows = GroupedObservations(*per_row, groups) if groups else Observations(*per_row)
         self.rows = ResidentRows(rows)
-        self.n_columns, self.dtype = x.shape[1], x.dtype
+        self.n_columns = x.shape[1] + sum(term.n_columns for term in groups)
+        self.dtype = x.dtype
         self.y_high, self.y_sd = float(self.responses.max()), float(np.std(self.responses))
 
     def some(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -159,10 +222,10 @@ class _InMemory(RegressionData):
 class _OfRowStore(RegressionData):
     def __init__(self, rows: ShardedRows):
         view, manifest = rows.view, rows.shards.manifest
-        assert isinstance(view, ObservationsOf), "`observations` makes it"
+        assert isinstance(view, ObservationsOf | ProductsOf), "`observations` makes it"
         column = manifest.columns[view.response]
-        self.rows, self.n_columns, self._column = rows, len(view.features), column
-        self.names = tuple(manifest.names[k] for k in view.features)
+        self.rows, self.n_columns, self._column = rows, view.n_columns, column
+        self.names = None
         self._view, self._lines = view, rows.lines
         self.dtype = jax.dtypes.canonicalize_dtype(manifest.dtype)
         self.y_high = (column.high - view.shift) / view.scale
@@ -203,15 +266,37 @@ def regression_data(
         for name, given in (("weights", weights), ("offset", offset)):
             if given is not None and not isinstance(given, str):
                 raise InvalidInput(name, "name a column of the row store", type(given).__name__)
-        if response is None and isinstance(X.view, ObservationsOf):
-            return _OfRowStore(X)
-        return _OfRowStore(observations(X, response, weights=weights, offset=offset))
+        if response is not None or not isinstance(X.view, ObservationsOf):
+            X = observations(X, response, weights=weights, offset=offset)
+        assert isinstance(X.view, ObservationsOf)
+        return store_data(X, [X.shards.manifest.names[k] for k in X.view.features])
     if y is None or response is not None:
         raise InvalidInput("y", "be given, and `response` left out, if X is an array", response)
     for name, given in (("weights", weights), ("offset", offset)):
         if isinstance(given, str):
             raise InvalidInput(name, "be numbers, one per row, if X is an array", given)
     return _InMemory(X, y, weights, offset)
+
+
+def design_data(
+    x: np.ndarray,
+    y: np.ndarray,
+    names: Sequence[str],
+    weights: np.ndarray | None = None,
+    offset: np.ndarray | None = None,
+    groups: tuple[GroupTerm, ...] = (),
+) -> RegressionData:
+    """The rows of a regression whose design matrix a front end has made."""
+    data = _InMemory(x, y, weights, offset, groups)
+    data.names = tuple(names)
+    return data
+
+
+def store_data(rows: ShardedRows, names: Sequence[str]) -> RegressionData:
+    """The rows of a regression from a row store, viewed as observations."""
+    data = _OfRowStore(rows)
+    data.names = tuple(names)
+    return data
 
 
 def named_columns(X: Any) -> tuple[tuple[str, ...] | None, Any]:

@@ -19,12 +19,10 @@ from ..core.errors import InvalidInput, check_number
 from ..rows.sharded import ShardedRows
 from .design import RegressionData, normal_prior, regression_data
 from .families import Gaussian
-from .noise_scale import GaussianScale
+from .noise_scale import GaussianScale, log_scale_from
 from .posterior import ModelPosterior
-from .priors import AbstractPrior, NormalPrior
 from .regression import Shared, regression_posterior
 
-_LOG_SCALE_SD = 3.0
 _START_MAX_DIM = 500  # Newton's limit in `laplace`; L-BFGS needs no positive definite Hessian
 _START_ROWS = 20_000
 _START_ROWS_PER_COLUMN = 20
@@ -88,21 +86,20 @@ def linear_regression(
         cure = "Pass noise_variance if it is known."
         raise InvalidInput("y", "vary, unless noise_variance is given", "equal values", cure)
     prior = normal_prior(prior_variance, data)
-    return gaussian_posterior(data, prior, np.asarray(prior.variance, np.float64))
-
-
-def gaussian_posterior(
-    data: RegressionData, prior: AbstractPrior, prior_variance: np.ndarray
-) -> ModelPosterior:
-    """The posterior with unknown noise. The variances penalise the regression at the start."""
-    beta, scale = np.zeros(data.n_columns), data.y_sd
-    if data.n_columns <= _START_MAX_DIM:
-        beta, scale = _ridge(data, prior_variance)
-    of_scale = NormalPrior(
-        jnp.asarray(_LOG_SCALE_SD**2, data.dtype), jnp.asarray(np.log(data.y_sd), data.dtype)
-    )
-    log_scale = Shared("log_scale", np.log(scale), of_scale)
+    beta, log_scale = ridge_start(data, np.asarray(prior.variance, np.float64))
     return regression_posterior(data, GaussianScale(), prior, start=beta, shared=[log_scale])
+
+
+def ridge_start(data: RegressionData, prior_variance: np.ndarray) -> tuple[np.ndarray, Shared]:
+    """Coefficients and log σ of a ridge regression, where the search for the mode starts.
+
+    `prior_variance` is a number, or one per common column; group effects are left out.
+    """
+    n_columns = prior_variance.size if prior_variance.ndim else data.n_columns
+    beta, scale = np.zeros(n_columns), data.y_sd
+    if n_columns <= _START_MAX_DIM:
+        beta, scale = _ridge(data, prior_variance)
+    return beta, log_scale_from(data, scale)
 
 
 def _ridge(data: RegressionData, prior_variance: np.ndarray) -> tuple[np.ndarray, float]:
@@ -110,11 +107,13 @@ def _ridge(data: RegressionData, prior_variance: np.ndarray) -> tuple[np.ndarray
 
     Raises if the precision of x does not resolve the columns or the coefficients.
     """
-    n_rows, d = data.rows.n_rows, data.n_columns
+    n_rows = data.rows.n_rows
+    d = prior_variance.size if prior_variance.ndim else data.n_columns
     n = min(n_rows, max(_START_ROWS, _START_ROWS_PER_COLUMN * d))
     every = n == n_rows
     chosen = np.arange(n) if every else np.random.default_rng(0).choice(n_rows, n, replace=False)
     some_x, some_y = data.some(np.sort(chosen))
+    some_x = some_x[:, :d]
     gram, products = some_x.T @ some_x, some_x.T @ some_y
     # The penalty depends on the noise. With enough rows, nearly least squares gives a first guess.
     has_many_rows = n > 2 * d

@@ -8,7 +8,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from .design import RegressionData
 from .likelihood import AbstractLikelihood
+from .priors import NormalPrior
+from .regression import Shared
+
+_LOG_SCALE_SD = 3.0
 
 
 class GaussianScale(AbstractLikelihood):
@@ -41,3 +46,10 @@ class GaussianScale(AbstractLikelihood):
 
     def simulate(self, key: PRNGKeyArray, z: Float[Array, "n 2"]) -> Float[Array, " n"]:
         return z[:, 0] + jnp.exp(z[:, 1]) * jax.random.normal(key, z.shape[:1], z.dtype)
+
+
+def log_scale_from(data: RegressionData, start: float) -> Shared:
+    """log σ, where the search for the mode starts, with the prior N(log sd(y), 3²)."""
+    log_sd = jnp.asarray(math.log(data.y_sd), data.dtype)
+    prior = NormalPrior(jnp.asarray(_LOG_SCALE_SD**2, data.dtype), log_sd)
+    return Shared("log_scale", math.log(start), prior)

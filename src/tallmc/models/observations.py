@@ -39,6 +39,11 @@ class GroupTerm(eqx.Module):
     n_groups: int = eqx.field(static=True)
 
     @property
+    def n_columns(self) -> int:
+        """Columns of the design matrix."""
+        return self.n_groups * self.columns.shape[-1]
+
+    @property
     def x(self) -> Float[Array, "n groups_times_r"]:
         """The design matrix: the r columns of a row stand at the place of its group."""
         member = jax.nn.one_hot(self.codes, self.n_groups, dtype=self.columns.dtype)

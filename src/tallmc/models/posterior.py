@@ -43,6 +43,8 @@ class AbstractPosterior(eqx.Module):
     model: eqx.AbstractVar[AbstractModel]
     rows: eqx.AbstractVar[AbstractRows]
     quantities: eqx.AbstractVar[AbstractQuantities]
+    description: eqx.AbstractVar[Mapping[str, str]]
+    """The model in words: family, link, priors and so on."""
 
     @property
     def n_rows(self) -> int:
@@ -109,15 +111,18 @@ class ModelPosterior(AbstractPosterior):
     model: AbstractModel
     rows: AbstractRows
     quantities: AbstractQuantities = eqx.field(static=True)
+    description: Mapping[str, str] = eqx.field(static=True)
 
     def __init__(
         self,
         model: AbstractModel,
         rows: AbstractRows,
         quantities: AbstractQuantities | None = None,
+        description: Mapping[str, str] | None = None,
     ):
         self.model, self.rows = model, rows
         self.quantities = Parameters(model.layout) if quantities is None else quantities
+        self.description = dict(description or {})
 
     def lipschitz(self) -> RowValues:
         return self.rows.map(_row_lipschitz, self.model, width=self.width)
@@ -177,6 +182,7 @@ class Posterior(AbstractPosterior):
     model: DensityModel
     rows: AbstractRows
     quantities: AbstractQuantities = eqx.field(static=True)
+    description: Mapping[str, str] = eqx.field(static=True)
     lipschitz_constants: Float[Array, " N"] | None
 
     def __init__(
@@ -204,7 +210,7 @@ class Posterior(AbstractPosterior):
         layout, flat_init = layout_of(init)
         if not transforms:
             layout = layout.labelled(labels or {})
-        self.quantities = quantities or Parameters(layout)
+        self.quantities, self.description = quantities or Parameters(layout), {}
         likelihood = Batched(log_likelihood) if batched else PerRow(log_likelihood)
         self.model = DensityModel(
             log_likelihood=likelihood, log_prior=log_prior, init=flat_init, layout=layout

@@ -101,17 +101,6 @@ class LogGammaPrior(AbstractPrior):
         return jnp.sum(self.rate * jnp.exp(values) - self.shape * values)
 
 
-class FlatPrior(AbstractPrior):
-    """p(θ) ∝ 1: the prior is elsewhere, as for coefficients with hyper-parameters."""
-
-    @property
-    def log_concave(self) -> bool:
-        return True
-
-    def potential(self, values: Float[Array, " d"]) -> Float[Array, ""]:
-        return jnp.zeros((), values.dtype)
-
-
 class JoinedPrior(AbstractPrior):
     """Independent priors of consecutive parts of a vector."""
 
@@ -127,4 +116,21 @@ class JoinedPrior(AbstractPrior):
         for part, length in zip(self.parts, self.lengths, strict=True):
             total += part.potential(values[start : start + length])
             start += length
+        return total
+
+
+class PriorOfEntries(AbstractPrior):
+    """Independent priors of some entries of a vector. The other entries have none here."""
+
+    parts: tuple[AbstractPrior, ...]
+    entries: tuple[tuple[int, ...], ...] = eqx.field(static=True)
+
+    @property
+    def log_concave(self) -> bool:
+        return all(part.log_concave for part in self.parts)
+
+    def potential(self, values: Float[Array, " d"]) -> Float[Array, ""]:
+        total = jnp.zeros((), values.dtype)
+        for part, entries in zip(self.parts, self.entries, strict=True):
+            total += part.potential(values[jnp.asarray(entries)])
         return total

@@ -17,11 +17,11 @@ from ..core.errors import InvalidInput
 from ..rows.sharded import ShardedRows
 from .design import RegressionData, normal_prior, regression_data
 from .likelihood import AbstractLikelihood
+from .noise_scale import log_scale_from
 from .posterior import ModelPosterior
-from .priors import LogGammaPrior, NormalPrior
+from .priors import LogGammaPrior
 from .regression import Shared, regression_posterior
 
-_LOG_SCALE_SD = 3.0
 _START_DEGREES = 10.0
 
 
@@ -102,10 +102,8 @@ def scale_and_degrees(data: RegressionData) -> list[Shared]:
     """log σ and log ν where the search for the mode starts, and their priors."""
     if data.y_sd == 0:
         raise InvalidInput("y", "vary", "equal values")
-    log_sd = jnp.asarray(np.log(data.y_sd), data.dtype)
-    of_scale = NormalPrior(jnp.asarray(_LOG_SCALE_SD**2, data.dtype), log_sd)
     of_degrees = LogGammaPrior(jnp.asarray(2.0, data.dtype), jnp.asarray(0.1, data.dtype))
     return [
-        Shared("log_scale", np.log(data.y_sd), of_scale),
+        log_scale_from(data, data.y_sd),
         Shared("log_degrees", np.log(_START_DEGREES), of_degrees),
     ]

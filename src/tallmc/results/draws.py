@@ -200,7 +200,9 @@ class Draws:
             **{
                 key: value if isinstance(value, (int, str)) else repr(value)
                 for key, value in self.settings.items()
+                if key != "model"
             },
+            **self.settings.get("model", {}),
             "outcomes": [outcome.name.lower() for outcome in self.outcomes],
             "n_row_evals": self.n_row_evals,
             "n_row_evals_preparation": self.n_row_evals_preparation,

@@ -68,9 +68,12 @@ class Series(NamedTuple):
     @classmethod
     def of(cls, block: DrawBlock, quantities: dict[str, tuple[int, ...]]) -> Series:
         """Describe a block's arrays. The chunk length depends only on the shape of one draw."""
-        dtype = block.positions.dtype.name
-        arrays = {f"{_POSTERIOR}{name}": Kind(dtype, shape) for name, shape in quantities.items()}
-        if block.values is not None:
+        dtype, values = block.positions.dtype.name, block.values
+        arrays = {
+            f"{_POSTERIOR}{name}": Kind(dtype if values is None else values[name].dtype.name, shape)
+            for name, shape in quantities.items()
+        }
+        if values is not None:
             arrays[POSITIONS] = Kind(dtype, block.positions.shape[2:])
         arrays |= {
             f"{_STATS}{name}": Kind(values.dtype.name, ()) for name, values in block.stats.items()

@@ -58,6 +58,7 @@ class Export:
         about |= {
             "method": content["method_shown"],
             "tallmc_version": content["environment"]["tallmc"],
+            **content["description"],
         }
         return cls(path, quantities, about)
 
@@ -66,10 +67,7 @@ class Export:
         if isinstance(self.quantities, Parameters):
             return block
         found = self.quantities.of(block.positions)
-        dtype = block.positions.dtype
-        return block._replace(
-            values={self.folders[name]: np.asarray(found[name], dtype) for name in found}
-        )
+        return block._replace(values={self.folders[name]: found[name] for name in found})
 
     def series(self, block: DrawBlock) -> Series:
         """Describe the arrays of a run that consists of such blocks."""

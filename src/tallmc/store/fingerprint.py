@@ -32,7 +32,8 @@ def fingerprint(posterior: AbstractPosterior) -> dict[str, Any]:
     kinds = [f"{name} {type(value).__name__}" for name, value in vars(model).items()]
     header = f"{type(model).__name__} {kinds} {model.layout.names} {model.layout.shapes}"
     digest = hashlib.sha256(header.encode())
-    settings = {name: value for name, value in vars(posterior).items() if name != "rows"}
+    shown = ("rows", "quantities", "description")
+    settings = {name: value for name, value in vars(posterior).items() if name not in shown}
     if isinstance(posterior.rows, ShardedRows):
         digest.update(posterior.rows.identity.encode())
         contents: Any = settings

@@ -137,6 +137,7 @@ def _draws_of(opened: OpenStore) -> Draws:
             **{name: content[name] for name in ("seed", "burn_in", "thin", "n_rows", "dtype")},
             "tallmc_version": content["environment"]["tallmc"],
             "jax_version": content["environment"]["jax"],
+            "model": {str(key): str(value) for key, value in content["description"].items()},
         },
         account=_account_after_run(opened, method),
         stopped_by=progress.get("stopped_by"),

@@ -41,7 +41,17 @@ _MOST_BYTES = 2**26
 _NONE_TYPE = type(None)
 _CONTENT_TYPES: dict[str, Any] = {
     **dict.fromkeys(
-        ("goal", "posterior", "parameters", "quantities", "about", "environment", "kernel"), dict
+        (
+            "goal",
+            "posterior",
+            "parameters",
+            "quantities",
+            "description",
+            "about",
+            "environment",
+            "kernel",
+        ),
+        dict,
     ),
     **dict.fromkeys(("method", "account", "anchor", "weights"), (dict, _NONE_TYPE)),
     **dict.fromkeys(("seed", "burn_in", "thin", "n_row_evals", "n_rows"), int),
@@ -129,6 +139,7 @@ def make_setup(plan: RunPlan, folder: Folder) -> Setup:
             for name, shape in zip(posterior.layout.names, posterior.layout.shapes, strict=True)
         },
         "quantities": _quantities_content(posterior.quantities),
+        "description": dict(posterior.description),
         "about": dict(folder.about),
         "kernel": structure,
         "weights": weight_curve(plan.kernel),

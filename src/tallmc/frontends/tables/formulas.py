@@ -252,4 +252,5 @@ def _evaluated(spec: Any, frame: Any) -> Any:
 def _refusal(formula: str, error: Exception) -> TableError:
     """One line about a formula that formulaic does not understand, or whose Python code failed."""
     reason = str(error).partition("\n")[0].strip()
-    return TableError(FORMULA, "be one that formulaic evaluates", f"{formula}: {reason}", _CURE)
+    cure = "Pass the column as --offset (offset)." if "offset(" in formula else _CURE
+    return TableError(FORMULA, "be one that formulaic evaluates", f"{formula}: {reason}", cure)

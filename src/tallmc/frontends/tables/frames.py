@@ -108,9 +108,8 @@ def _as_text(values: pa.Array | pa.ChunkedArray, *, keep_order: bool) -> pa.Dict
 
 def _column_of(name: str, values: Any, description: str) -> ColumnValues:
     """A column from an array, a list or a series."""
-    import pyarrow as pa
-
-    if isinstance(values, pa.Array | pa.ChunkedArray):
+    pyarrow = sys.modules.get("pyarrow")
+    if pyarrow is not None and isinstance(values, pyarrow.Array | pyarrow.ChunkedArray):
         return column_of_arrow(values)
     if hasattr(values, "dtype") and not isinstance(values.dtype, np.dtype):  # series of frames
         return _converted(name, values)

@@ -177,6 +177,8 @@ def _covariates(
     """The columns that explain the response."""
     table.column(response, "--response")
     roles.check(table)
+    if response in roles.names.values():
+        raise TableError("--response", "have no other role", response)
     taken = {response, *roles.names.values()}
     free = [name for name in table.columns if name not in taken]
     if text is None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
+from ...core.errors import InvalidInput
 from ...ingestion.encoding import FALSE_AND_TRUE
 from ...ingestion.errors import TableError, constant_response, some
 from ...ingestion.values import ColumnValues
@@ -95,6 +96,9 @@ def encode_response(
     - `kind`: what the family needs.
     - `level`: the level of a binary response that counts as 1, or the levels of classes in order.
     """
+    if kind not in get_args(ResponseKind):
+        kinds = ", ".join(get_args(ResponseKind))
+        raise InvalidInput("response_kind", f"be one of {kinds}", kind)
     _check_varies(name, column)
     if kind == "binary":
         return _binary(name, column, level)

@@ -1,0 +1,185 @@
+"""Coefficients in the units of the table, from positions in standardised units.
+
+    x'_j = (x_j − m_j)/s_j,   y' = (y − m)/s:   β_j = s β'_j/s_j,   α = m + s (α' − Σ β'_j m_j/s_j)
+
+The intercept of a regression with other links is the same with m = 0 and s = 1. Cut points shift
+by Σ β'_j m_j/s_j. Variables have the names of Bambi: one variable per term, `sigma`, `1|group`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from ..core.layout import Layout
+from ..core.quantities import AbstractQuantities
+
+_LEVEL = re.compile(r"\[(?:T\.)?([^\]]*)\]")
+_INTERCEPT = "Intercept"
+
+
+@dataclasses.dataclass(frozen=True)
+class ColumnScaling:
+    """Columns of a design: their names, their terms, and how they were scaled."""
+
+    names: tuple[str, ...]
+    terms: Mapping[str, tuple[int, ...]]
+    means: np.ndarray
+    sds: np.ndarray
+
+    @property
+    def has_intercept(self) -> bool:
+        """Whether the first column is that of the intercept."""
+        return bool(self.names) and self.names[0] == _INTERCEPT
+
+    def in_units_of_table(
+        self, scaled: np.ndarray, response_mean: float, response_sd: float
+    ) -> np.ndarray:
+        """Coefficients (..., c) of the columns as they are in the table."""
+        found = scaled * (response_sd / self.sds)
+        if self.has_intercept:
+            shift = scaled[..., 1:] @ (self.means[1:] / self.sds[1:])
+            found[..., 0] = response_mean + response_sd * (scaled[..., 0] - shift)
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupScaling:
+    """The columns of a term (1 + x | group), and the names of the groups."""
+
+    group: str
+    levels: tuple[str, ...]
+    columns: ColumnScaling
+
+
+class Coefficients(AbstractQuantities):
+    """The coefficients of a regression, term by term.
+
+    **Arguments:**
+
+    - `layout`: the layout of the positions: `beta`, effects, shared and hyper-parameters.
+    - `columns`: the common columns.
+    - `groups`: the group terms.
+    - `classes`: the classes with coefficients of their own; None for one predictor.
+    - `response_mean`, `response_sd`: the scaling of the response.
+    - `standardised`: whether to leave everything in standardised units.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        columns: ColumnScaling,
+        groups: Sequence[GroupScaling] = (),
+        classes: Sequence[str] | None = None,
+        response_mean: float = 0.0,
+        response_sd: float = 1.0,
+        *,
+        standardised: bool = False,
+    ):
+        self.layout, self.columns, self.groups = layout, columns, tuple(groups)
+        self.response_mean, self.response_sd = response_mean, response_sd
+        self.classes = None if classes is None else tuple(classes)
+        self.standardised, self.structure = standardised, None
+        self.dims, self.coords = {}, {}
+        if standardised:
+            self.response_mean, self.response_sd = 0.0, 1.0
+            self.columns = _unscaled(columns)
+            self.groups = tuple(
+                dataclasses.replace(group, columns=_unscaled(group.columns)) for group in groups
+            )
+        example = self.of(np.zeros((1, 1, layout.dim)))
+        self.shapes = {name: values.shape[2:] for name, values in example.items()}
+
+    def of(self, positions: np.ndarray) -> dict[str, np.ndarray]:
+        parts = self.layout.split(np.asarray(positions, np.float64))
+        found = self._common(parts.pop("beta"), parts)
+        for group in self.groups:
+            found |= self._effects(group, parts)
+        for name, values in parts.items():
+            found |= self._other(name, values)
+        return found
+
+    def _common(self, beta: np.ndarray, parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """One variable per term; cut points are shifted to the columns of the table."""
+        columns = self.columns
+        if self.classes is not None:  # (chains, draws, columns, classes)
+            beta = np.moveaxis(
+                columns.in_units_of_table(np.moveaxis(beta, 2, -1).copy(), 0.0, 1.0), -1, 2
+            )
+        else:
+            if "cut_points" in parts and not self.standardised:
+                parts["cut_points"] = _shifted(
+                    parts["cut_points"], beta @ (columns.means / columns.sds)
+                )
+            beta = columns.in_units_of_table(beta.copy(), self.response_mean, self.response_sd)
+        found = {}
+        for term, places in columns.terms.items():
+            names = [columns.names[place] for place in places]
+            values = beta[:, :, list(places)]
+            if len(places) == 1 and not _LEVEL.search(names[0]):
+                found[term] = values[:, :, 0]
+                self._name(term, ())
+            else:
+                found[term] = values
+                entries = tuple(", ".join(_LEVEL.findall(name)) or name for name in names)
+                self._name(term, ((f"{term}_dim", entries),))
+        return found
+
+    def _name(self, variable: str, dims: tuple[tuple[str, tuple[str, ...]], ...]) -> None:
+        """Name the dimensions of a variable, and those of its classes."""
+        if self.classes is not None:
+            dims = (*dims, ("class_dim", self.classes))
+        if dims:
+            self.dims[variable] = tuple(name for name, _ in dims)
+            self.coords |= dict(dims)
+
+    def _effects(self, group: GroupScaling, parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        name, found = f"effects of {group.group}", {}
+        columns = group.columns
+        effects = columns.in_units_of_table(parts.pop(name).copy(), 0.0, self.response_sd)
+        # The prior belongs to the intercept at the means of the columns.
+        sds = np.exp(parts.pop(f"log sd of {name}")) * self.response_sd / columns.sds
+        for place, column in enumerate(columns.names):
+            term = f"{'1' if column == _INTERCEPT else column}|{group.group}"
+            found[term] = effects[..., place]
+            found[f"{term}_sigma"] = sds[..., place]
+            self.dims[term] = (f"{group.group}_dim",)
+            self.coords[f"{group.group}_dim"] = group.levels
+        return found
+
+    def _other(self, name: str, values: np.ndarray) -> dict[str, np.ndarray]:
+        shown, function = _SHARED.get(name, (name, None))
+        if function is None:
+            return {shown: values}
+        found = function(values)
+        return {shown: found * self.response_sd if shown == "sigma" else found}
+
+
+def _unscaled(columns: ColumnScaling) -> ColumnScaling:
+    ones = np.ones(len(columns.names))
+    return dataclasses.replace(columns, means=0 * ones, sds=ones)
+
+
+def _cuts(free: np.ndarray) -> np.ndarray:
+    return np.cumsum(np.concatenate([free[..., :1], np.exp(free[..., 1:])], axis=-1), axis=-1)
+
+
+_SHARED: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
+    "log_scale": ("sigma", np.exp),
+    "log_degrees": ("nu", np.exp),
+    "log_shape": ("alpha", np.exp),
+    "log_dispersion": ("alpha", lambda values: np.exp(-values)),
+    "cut_points": ("threshold", _cuts),
+    "log local scales": ("horseshoe_local", np.exp),
+    "log global scale": ("horseshoe_global", np.exp),
+    "log slab variance": ("horseshoe_slab", lambda values: np.exp(0.5 * values)),
+}
+"""How shared and hyper-parameters are called and computed from their unconstrained forms."""
+
+
+def _shifted(free: np.ndarray, shift: np.ndarray) -> np.ndarray:
+    """Cut points in their unconstrained form, all moved by `shift`."""
+    return np.concatenate([free[..., :1] + shift[..., None], free[..., 1:]], axis=-1)

@@ -1,0 +1,182 @@
+"""Turn the priors that users choose into priors of standardised coefficients.
+
+The coefficient of a column that was divided by s_j, for a response divided by s, is β' = β s_j/s:
+means and scales of its prior are multiplied by s_j/s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..core.errors import InvalidInput
+from ..models.effects import GroupEffects
+from ..models.horseshoe import Horseshoe
+from ..models.priors import (
+    AbstractPrior,
+    LaplacePrior,
+    LogHalfStudentTPrior,
+    NormalPrior,
+    PriorOfEntries,
+    StudentTPrior,
+)
+from ..models.regression import Effects, Hyper
+from .coefficients import ColumnScaling
+from .priors import AbstractPriorChoice, HorseshoeChoice, LaplaceChoice, Normal, StudentTChoice
+
+DEFAULT_SCALE = 2.5
+"""Prior sd of a coefficient in units of sd(y)/sd(x), as in Bambi and rstanarm."""
+_SD_DEGREES = 4.0
+_START_SD = 0.5
+
+
+class ModelPriors(NamedTuple):
+    """The prior of all coefficients, hyper-parameters, and all priors in words."""
+
+    prior: AbstractPrior
+    hyper: list[Hyper]
+    variances: np.ndarray
+    """Prior variances of the coefficients, where they are normal; a guess elsewhere."""
+    shown: dict[str, str]
+
+
+def model_priors(
+    chosen: Mapping[str, AbstractPriorChoice],
+    columns: ColumnScaling,
+    column_sds: np.ndarray,
+    response_sd: float,
+    response_scale: float,
+    effects: Sequence[Effects],
+    dtype: Any,
+    n_predictors: int = 1,
+) -> ModelPriors:
+    """The priors of a model.
+
+    **Arguments:**
+
+    - `chosen`: priors by term; the name "" stands for all other terms.
+    - `columns`: the columns of the design, and the scaling that was applied.
+    - `column_sds`: the sds of the columns of the design matrix as the sampler sees it.
+    - `response_sd`: what the response was divided by.
+    - `response_scale`: sd(y) of the default rule, in the units of the sampler.
+    - `effects`: the group terms.
+    - `n_predictors`: K; each column has K coefficients.
+    """
+    unknown = set(chosen) - set(columns.terms) - {""}
+    if unknown:
+        rule = f"name terms among {', '.join(columns.terms)}"
+        raise InvalidInput("--prior (prior)", rule, sorted(unknown)[0])
+    ratio = columns.sds / response_sd
+    choices = _by_column(chosen, columns)
+    parts: dict[type, list[int]] = {}
+    scale, mean, degrees = (np.ones(len(choices)) for _ in range(3))
+    for j, choice in enumerate(choices):
+        parts.setdefault(type(choice), []).append(j)
+        mean[j] = getattr(choice, "mean", 0.0) * ratio[j]
+        if isinstance(choice, Normal) and choice.sd is None:
+            scale[j] = DEFAULT_SCALE * response_scale / (column_sds[j] or 1.0)
+        elif isinstance(choice, Normal):
+            scale[j] = choice.sd * ratio[j]
+        elif isinstance(choice, StudentTChoice | LaplaceChoice):
+            scale[j] = choice.scale * ratio[j]
+            degrees[j] = getattr(choice, "degrees", 1.0)
+    n_effects = sum(groups * each for _, (groups, each) in effects)
+    found = {
+        _entries(places, n_predictors): _prior(
+            kind, places, scale, mean, degrees, n_predictors, dtype
+        )
+        for kind, places in parts.items()
+        if kind is not HorseshoeChoice
+    }
+    is_whole = len(parts) == 1 and Normal in parts and not n_effects
+    prior: AbstractPrior = PriorOfEntries(tuple(found.values()), tuple(found))
+    if is_whole:
+        (prior,) = found.values()
+    hyper = _effect_hyper(effects, len(choices), response_scale, dtype)
+    if HorseshoeChoice in parts:
+        places = parts[HorseshoeChoice]
+        hyper.append(_horseshoe(choices[places[0]], _entries(places, n_predictors), dtype))
+    shown = {
+        term: _in_words(choices[places[0]], scale[places[0]] / ratio[places[0]])
+        for term, places in columns.terms.items()
+    }
+    if effects:
+        shown["sds of group effects"] = f"half-t({_SD_DEGREES:g}, {DEFAULT_SCALE:g} sd(y)/sd(x))"
+    return ModelPriors(prior, hyper, np.repeat(scale**2, n_predictors), shown)
+
+
+def _by_column(
+    chosen: Mapping[str, AbstractPriorChoice], columns: ColumnScaling
+) -> list[AbstractPriorChoice]:
+    """The choice for each column. Shrinking priors do not apply to the intercept by default."""
+    found: list[AbstractPriorChoice] = [Normal()] * len(columns.names)
+    for term, places in columns.terms.items():
+        default = chosen.get("", Normal())
+        if term == "Intercept" and not isinstance(default, Normal):
+            default = Normal()
+        for place in places:
+            found[place] = chosen.get(term, default)
+    return found
+
+
+def _entries(places: Sequence[int], n_predictors: int) -> tuple[int, ...]:
+    return tuple(place * n_predictors + k for place in places for k in range(n_predictors))
+
+
+def _prior(
+    kind: type,
+    places: list[int],
+    scale: np.ndarray,
+    mean: np.ndarray,
+    degrees: np.ndarray,
+    n_predictors: int,
+    dtype: Any,
+) -> AbstractPrior:
+    def vector(values: np.ndarray) -> Any:
+        return jnp.asarray(np.repeat(values[places], n_predictors), dtype)
+
+    if kind is Normal:
+        return NormalPrior(vector(scale**2), vector(mean) if mean[places].any() else None)
+    if kind is StudentTChoice:
+        return StudentTPrior(vector(scale), vector(degrees), vector(mean))
+    return LaplacePrior(vector(scale), vector(mean))
+
+
+def _effect_hyper(
+    effects: Sequence[Effects], start: int, response_scale: float, dtype: Any
+) -> list[Hyper]:
+    """The hyper-priors of group effects, whose effects follow the common coefficients."""
+    found = []
+    for name, (groups, columns) in effects:
+        scales = jnp.full(columns, DEFAULT_SCALE * response_scale, dtype)
+        sd_prior = LogHalfStudentTPrior(scales, jnp.asarray(_SD_DEGREES, dtype))
+        log_sd = np.full(columns, np.log(_START_SD * response_scale))
+        hyperprior = GroupEffects((start,), ((groups, columns),), sd_prior)
+        found.append(Hyper((f"log sd of {name}",), (log_sd,), hyperprior))
+        start += groups * columns
+    return found
+
+
+def _horseshoe(choice: Any, entries: tuple[int, ...], dtype: Any) -> Hyper:
+    hyperprior = Horseshoe(
+        entries,
+        jnp.asarray(choice.global_scale, dtype),
+        jnp.asarray(choice.slab_scale, dtype),
+        jnp.asarray(choice.slab_degrees, dtype),
+    )
+    starts = (
+        np.zeros(len(entries)),
+        np.asarray(np.log(choice.global_scale)),
+        np.asarray(2 * np.log(choice.slab_scale)),
+    )
+    names = ("log local scales", "log global scale", "log slab variance")
+    return Hyper(names, starts, hyperprior)
+
+
+def _in_words(choice: AbstractPriorChoice, sd: float) -> str:
+    if isinstance(choice, Normal) and choice.sd is None:
+        return f"normal({sd:.4g})"
+    return choice.shown
