@@ -139,7 +139,7 @@ except SystemExit:
 
 
 @pytest.mark.parametrize("package", ["typer", "pyarrow"])
-def test_missing_extras_name_the_install(tmp_path, columns, package):
+def test_missing_packages_name_the_install(tmp_path, columns, package):
     path = write_table(tmp_path, columns, "bernoulli")
     code = f"import sys; sys.modules[{package!r}] = None; from tallmc.cli import main; main()"
     arguments = [
@@ -156,7 +156,7 @@ def test_missing_extras_name_the_install(tmp_path, columns, package):
     assert done.returncode == 2
     expected = (
         f"tallmc: the command line needs {package}, which is not installed. "
-        'Run: pip install "tallmc[cli]"\n'
+        'Run: pip install "tallmc"\n'
     )
     assert done.stderr == expected
 

@@ -118,7 +118,7 @@ def test_bad_input_is_refused(arguments, message):
 
 def test_a_missing_blackjax_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "blackjax", None)
-    with pytest.raises(ImportError, match=r"pip install tallmc\[reference\]"):
+    with pytest.raises(ImportError, match=r'pip install "tallmc\[reference\]"'):
         nuts(linear())
 
 

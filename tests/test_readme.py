@@ -20,9 +20,12 @@ def run_blocks(page: Path) -> dict:
     return names
 
 
-def test_readme_example_runs(capsys):
+def test_readme_example_runs(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     assert run_blocks(README)["draws"].health.trusted
     assert "verdict: " in capsys.readouterr().out
+    for name in ("forest.png", "traces.png"):  # the plots of arviz_plots
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
 def test_guide_examples_run(capsys):

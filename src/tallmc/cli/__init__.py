@@ -8,32 +8,14 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from ..core.errors import InvalidInput, PreparationError
+from ..core.packages import INSTALLED_BY, missing
 from .signals import AFTER_SIGNALS, end_at_once
-
-_EXTRAS = {
-    **dict.fromkeys(
-        (
-            "typer",
-            "rich",
-            "pyarrow",
-            "matplotlib",
-            "arviz_base",
-            "arviz_stats",
-            "xarray",
-            "netCDF4",
-            "pandas",
-        ),
-        "cli",
-    ),
-    **dict.fromkeys(("dask", "distributed"), "dask"),
-}
-"""The extra of tallmc that installs an optional package."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line on `arguments`, by default `sys.argv[1:]`, and exit with its status.
 
-    `InvalidInput`, `PreparationError` and missing optional packages become messages with exit
+    `InvalidInput`, `PreparationError` and missing packages become messages with exit
     status 2. Any other exception is a bug and keeps its traceback. After a signal the process ends
     without the teardown of the interpreter.
     """
@@ -51,12 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         _fail(f"tallmc: {error}")
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package not in _EXTRAS:
+        if package not in INSTALLED_BY:
             raise
-        _fail(
-            f"tallmc: the command line needs {package}, which is not installed. "
-            f'Run: pip install "tallmc[{_EXTRAS[package]}]"'
-        )
+        _fail(f"tallmc: {missing(package, 'the command line')}")
     sys.exit(0)
 
 

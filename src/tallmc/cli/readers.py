@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
-from typing import NamedTuple
 
 from ..core.errors import InvalidInput
+from ..core.packages import check_installed
 
 
-class Readers(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Readers:
     """The choice of the user."""
 
     workers: int | None = None
@@ -19,12 +21,17 @@ class Readers(NamedTuple):
     scheduler: str | None = None
     """Address of a Dask scheduler."""
 
+    def __post_init__(self) -> None:
+        if self.scheduler is None:
+            return
+        check_installed("dask", "distributed", needed_by="--scheduler")
+        if self.workers is not None:
+            rule = "be left out with --scheduler, whose cluster has its own workers"
+            raise InvalidInput("--workers", rule, self.workers)
+
     @contextlib.contextmanager
     def executor(self) -> Iterator[Executor | None]:
         """The executor, which ends with the block; None if this process reads the rows."""
-        if self.workers is not None and self.scheduler is not None:
-            rule = "be left out with --scheduler, whose cluster has its own workers"
-            raise InvalidInput("--workers", rule, self.workers)
         if self.workers is not None:
             # JAX has threads, and a forked process would not have them.
             context = multiprocessing.get_context("spawn")

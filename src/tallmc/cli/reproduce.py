@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from ..core.packages import check_installed
 from ..experiments import (
     EXPERIMENTS,
     Experiment,
@@ -76,6 +77,7 @@ def run_reproduction(
     variants: Literal["run", "meant", "both"],
 ) -> int:
     """Return the exit status: 1 if `check` is set and a required claim does not hold."""
+    check_installed("matplotlib", needed_by="tallmc reproduce")
     name, experiment = experiment_named(name)
     folder, console = data_folder(data), Console(highlight=False, soft_wrap=True)
     out = Path("reproduction") / name if out is None else out

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import InvalidInput
+from ..core.packages import check_installed
 from ..results.draws import Draws
 
 if TYPE_CHECKING:
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 def check_out(out: Path, *, overwrite: bool) -> None:
     """Check before a run that its results can be written."""
-    for package in ("arviz_base", "arviz_stats", "netCDF4"):
-        if importlib.util.find_spec(package) is None:
-            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+    check_installed("arviz_base", "arviz_stats", "netCDF4", needed_by="--out")
     if (out / "draws.nc").exists() and not overwrite:
         raise InvalidInput(
             "--out",

@@ -5,7 +5,7 @@ size to an acceptance rate of 0.8, and a dense mass matrix is adapted in growing
 leaves exp(−f) invariant. Each integration step is one pass over the rows. With an anchor, chains
 start at the mode. If the anchor has a Hessian, chains move in coordinates u with θ = θ̂ + C u, in
 which the posterior is close to a standard Gaussian and the initial mass matrix, I, fits. BlackJAX
-is an optional dependency, `pip install tallmc[reference]`, and is imported when `nuts` is called.
+is an optional dependency, `pip install "tallmc[reference]"`, and is imported when `nuts` is called.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from ..anchor.anchor import Anchor, AnchorLevel
 from ..core.errors import PreparationError, SamplingWarning, check_int
 from ..core.linear_maps import AbstractLinearMap
 from ..core.outcome import Outcome, outcome_of
+from ..core.packages import check_installed
 from ..core.random import new_key
 from ..dynamics.accept import potential_drop
 from ..geometry import Dense, Identity
@@ -226,10 +227,7 @@ def _run_chains(
 
 
 def _blackjax() -> ModuleType:
-    try:
-        import blackjax
-    except ImportError:
-        raise ImportError(
-            "tallmc.reference.nuts needs BlackJAX: pip install tallmc[reference]"
-        ) from None
+    check_installed("blackjax", needed_by="tallmc.reference.nuts")
+    import blackjax
+
     return blackjax

@@ -17,6 +17,7 @@ from jaxtyping import Float, PyTree
 from ..core.errors import InvalidInput
 from ..core.layout import Layout, check_labels
 from ..core.outcome import Outcome
+from ..core.packages import check_installed
 from ..core.quantities import AbstractQuantities, Parameters, StoredQuantities, flat
 from ..methods.account import Account
 from ..methods.base import AbstractMethod
@@ -177,6 +178,7 @@ class Draws:
         """
         if labels is not None and not isinstance(labels, Mapping):
             raise InvalidInput("labels", "map parameter names to lists of entry names", labels)
+        check_installed("arviz_base", needed_by="Draws.to_datatree")
         import arviz_base
 
         coords = {name: list(entries) for name, entries in self.quantities.coords.items()}
@@ -240,6 +242,7 @@ class Draws:
                 "have a chain that completed",
                 f"outcomes {[o.name for o in self.outcomes]}",
             )
+        check_installed("arviz_base", "arviz_stats", needed_by="Draws.summary")
         import arviz_stats
 
         values = {
