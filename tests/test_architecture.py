@@ -99,10 +99,12 @@ def test_every_folder_has_its_layer():
     }
     assert folders == set(LAYERS)
     files = {path.name for path in PACKAGE.glob("*.py")}
-    assert files == {"__init__.py", "_version.py"}
+    assert files == {"__init__.py", "__main__.py", "_version.py"}
 
 
-@pytest.mark.parametrize("name", [name for name in modules() if name and name != "_version"])
+@pytest.mark.parametrize(
+    "name", [name for name in modules() if name not in ("", "__main__", "_version")]
+)
 def test_imports_run_downwards(name):
     layer = LAYERS.index(name.split(".")[0])
     for target, _ in imports(name, modules()[name]):

@@ -180,17 +180,18 @@ def test_methods_json_lists_exactly_the_methods(capsys):
         assert entry["description"] == named.make.__doc__.splitlines()[0]
 
 
-def test_methods_table_fits_100_columns(capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "100")
+def test_methods_fit_80_columns(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     assert call("methods") == 0
     out = capsys.readouterr().out
     shown = lambda line: sum(not unicodedata.combining(letter) for letter in line.rstrip())
-    assert max(shown(line) for line in out.splitlines()) <= 100
+    assert max(shown(line) for line in out.splitlines()) <= 80
     assert "…" not in out
     words = " ".join(out.split())
     for name, named in tallmc.METHODS.items():
-        assert f"{name} {' '.join(named.axes.values())} " in words  # no name is broken across lines
-        assert f"{named.make.__doc__.splitlines()[0]} {named.equation}" in words
+        description = named.make.__doc__.splitlines()[0]
+        axes = " · ".join(named.axes.values())
+        assert f"{name} {axes} {description} {named.equation}. " in words  # no name is broken
 
 
 @pytest.mark.parametrize("family", slow_after(2, ["gaussian", "poisson", "bernoulli"]))

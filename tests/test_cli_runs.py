@@ -81,6 +81,22 @@ def test_resume_extends_a_run_as_if_it_had_never_ended(run, table, tmp_path, cap
     assert scaling[0]["means"] == scaling[1]["means"]
 
 
+def test_resume_says_which_files_lack_the_new_draws(run, table, tmp_path, capsys):
+    out, store = tmp_path / "out", tmp_path / "run"
+    assert call("fit", table, *OPTIONS, "--draws", 60, "-o", out, "--store", store) == 3
+    assert call("resume", store, "--no-progress") == 3  # no new draws
+    assert "old: " not in capsys.readouterr().out
+    assert call("resume", store, "--draws", 70, "--no-progress") == 3
+    cure = f"`tallmc resume {store} -o {out} --overwrite`"
+    old = f"old: draws.nc, summary.csv, scaling.json in {out} lack the new draws; {cure} replaces"
+    assert old in capsys.readouterr().out
+    assert call("resume", store, "--draws", 80, "-o", out, "--overwrite", "--no-progress") == 3
+    assert "old: " not in capsys.readouterr().out
+    assert beta(out).shape[1] == 80
+    assert call("resume", store, "--draws", 90, "-o", tmp_path / "new", "--no-progress") == 3
+    assert f"scaling.json in {out} lack the new draws" in capsys.readouterr().out
+
+
 def test_a_run_with_unknown_noise_is_resumed_and_reported(table, tmp_path):
     """The response, 0 or 1, serves as a number here."""
     options = ["gaussian" if option == "bernoulli" else option for option in OPTIONS]

@@ -66,7 +66,7 @@ def test_summary_is_that_of_the_posterior(draws):
 
 
 def test_repr_says_what_it_is(draws):
-    assert repr(draws).startswith("Draws(4 chains × 2000 draws × 2 parameters;")
+    assert repr(draws).startswith("Draws(4 chains × 2,000 draws × 2 parameters;")
 
 
 DECREASING = tallmc.schedule.Polynomial(0.3, 1.0, 0.4)

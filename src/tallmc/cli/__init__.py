@@ -20,9 +20,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     without the teardown of the interpreter.
     """
     try:
-        from .app import app
+        from .app import command
 
-        app(args=None if arguments is None else list(arguments), prog_name="tallmc")
+        command()(args=None if arguments is None else list(arguments), prog_name="tallmc")
     except SystemExit as ended:
         if isinstance(ended.code, int) and ended.code in AFTER_SIGNALS.values():
             end_at_once(ended.code)

@@ -7,9 +7,10 @@ that sample are in `sampling_commands`.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
+from typer.main import get_command
 
 from .._version import __version__
 from ..core.cache import cache
@@ -229,3 +230,14 @@ app.command(
     epilog="Exit status: 0 fine; 1 with --check, a required claim does not hold; 2 bad input."
 )(reproduce)
 app.command()(data)
+
+
+def command() -> Any:
+    """The application as a command. Flags have no type in `--help`; typer would show `<bool>`."""
+    group: Any = get_command(app)
+    context = typer.Context(group, **group.context_settings)
+    for each in (group, *group.commands.values()):
+        for parameter in each.get_params(typer.Context(each, parent=context)):
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
+    return group

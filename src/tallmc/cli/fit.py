@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from ..core.errors import InvalidInput
+from ..core.words import counted
 from ..ingestion.parquet_shards import ParquetShards
 from ..methods.method import Method
 from ..methods.named import METHODS
@@ -25,6 +26,7 @@ from .report import (
     exit_status,
     print_coefficients,
     print_cost,
+    print_outdated,
     print_plan,
     print_warnings,
     say,
@@ -57,7 +59,10 @@ def run_fit(
     problem = FitProblem.read(path, response, model, out_of_core)
     make_folder(out)
     _print_problem(console, problem)
-    about = problem.about() | {"settings": dataclasses.asdict(settings)}
+    about = problem.about() | {
+        "settings": dataclasses.asdict(settings),
+        "results": str(out.resolve()),
+    }
     folder = None if store is None else Folder(store, about)
     with readers.executor() as executor:
         finished = run(
@@ -86,7 +91,8 @@ def run_resume(
 ) -> int:
     """Continue a run of `tallmc fit --store`. Returns the exit status."""
     console = Console(highlight=False, markup=False)
-    about = open_store(store).setup.content["about"]
+    opened = open_store(store)
+    about, draws_before = opened.setup.content["about"], opened.manifest.n_draws
     if out is not None:
         check_out(out, overwrite=overwrite)
     problem = FitProblem.of_run(about, table)
@@ -103,13 +109,15 @@ def run_resume(
             progress=progress,
             executor=executor,
         )
-    return _report_and_save(console, problem, Settings(**about["settings"]), finished, out)
+    status = _report_and_save(console, problem, Settings(**about["settings"]), finished, out)
+    if finished.draws.positions.shape[1] > draws_before:
+        print_outdated(console, store, Path(about.get("results", "")), out)
+    return status
 
 
 def _print_problem(console: Console, problem: FitProblem) -> None:
-    contents = (
-        f"{problem.n_rows:,} rows, {problem.n_columns} columns and the response {problem.response}"
-    )
+    columns = f"{counted(problem.n_columns, 'column')} and the response {problem.response}"
+    contents = f"{counted(problem.n_rows, 'row')}, {columns}"
     rows = problem.posterior.rows
     say(
         console,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.padding import Padding
 from rich.text import Text
 
 from ..methods.named import METHODS
@@ -19,21 +18,20 @@ def print_methods(*, as_json: bool) -> None:
     if as_json:
         print(json.dumps(entries, indent=2, ensure_ascii=False))
         return
-    # Two tables, because axes and descriptions side by side do not fit a terminal.
-    axes = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in ("method", *_AXES):
-        axes.add_column(name, style="bold" if name == "method" else None, overflow="fold")
-    descriptions = Table.grid(padding=(0, 2))
-    descriptions.add_column(style="bold", no_wrap=True)
-    for entry in entries:
-        axes.add_row(*(Text(entry[name]) for name in ("method", *_AXES)))
-        descriptions.add_row(entry["method"], Text(f"{entry['description']} {entry['equation']}"))
+    # One block per method: a row with the name and all axes needs more than 80 columns.
     console = Console(highlight=False)
-    console.print(axes)
-    console.print(descriptions)
+    console.print(f"Each method with its {', '.join(_AXES[:-1])} and {_AXES[-1]}:")
+    for entry in entries:
+        console.print()
+        console.print(Text(entry["method"], style="bold"))
+        axes = " · ".join(entry[name] for name in _AXES)
+        about = f"{entry['description']} {entry['equation']}."
+        console.print(Padding(Text(f"{axes}\n{about}"), (0, 0, 0, 4)))
     console.print(
-        "\nEquation numbers refer to Putcha, Nemeth and Fearnhead (2023) unless stated otherwise."
+        "\nPutcha et al. (2023) is Putcha, Nemeth and Fearnhead (2023), Preferential subsampling "
+        "for stochastic gradient Langevin dynamics."
     )
+    console.print("Nemeth and Fearnhead (2021) is Stochastic gradient Markov chain Monte Carlo.")
 
 
 def method_entries() -> list[dict[str, str]]:

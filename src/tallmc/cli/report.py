@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,10 +13,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ..core.words import counted
 from ..results.draws import Draws
 from ..results.health import Verdict
 from .plan import Plan, Settings
 from .run import Finished
+from .save import RESULT_FILES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,9 +46,9 @@ def print_plan(console: Console, settings: Settings, plan: Plan) -> None:
             f"gradient noise: predicted to inflate variances by {suggested.inflation:.1%} at most",
         )
     size = suggested.size
-    rows = "" if size is None else f"{size:,} row{'' if size == 1 else 's'} per step, "
+    rows = "" if size is None else f"{counted(size, 'row')} per step, "
     thinning = "" if suggested.thin == 1 else f", one per {suggested.thin} steps"
-    chains = f"{settings.chains} chains" if settings.chains else "chains"
+    chains = counted(settings.chains, "chain") if settings.chains else "chains"
     length = (
         f"{plan.draws:,} draws"
         if plan.draws
@@ -129,6 +132,15 @@ def print_warnings(console: Console, finished: Finished, summary: pd.DataFrame |
         found.append("no chain completed, so there is no summary.")
     for message in dict.fromkeys(found):
         say(console, _warning(message))
+
+
+def print_outdated(console: Console, store: Path, results: Path, out: Path | None) -> None:
+    """Name the files in `results` that lack the new draws, unless they were written to `out`."""
+    old = [name for name in RESULT_FILES if (results / name).is_file()]
+    if not old or (out is not None and out.resolve() == results.resolve()):
+        return
+    cure = f"`tallmc resume {store} -o {results} --overwrite` replaces them"
+    say(console, f"old: {', '.join(old)} in {results} lack the new draws; {cure}")
 
 
 def _warning(message: str) -> Text:

@@ -14,6 +14,9 @@ from ..results.draws import Draws
 if TYPE_CHECKING:
     import pandas as pd
 
+RESULT_FILES = ("draws.nc", "summary.csv", "scaling.json")
+"""The files that `tallmc fit` writes."""
+
 
 def check_out(out: Path, *, overwrite: bool) -> None:
     """Check before a run that its results can be written."""

@@ -142,46 +142,56 @@ class Named(NamedTuple):
 
 
 METHODS = {
-    "ula": Named(ula, "eq. 2", {}),
+    "ula": Named(ula, "Putcha et al. (2023), eq. 2", {}),
     "mala": Named(mala, "Roberts and Tweedie (1996)", {}),
     "random_walk": Named(random_walk, "Metropolis et al. (1953)", {}),
     "flymc": Named(flymc, "Maclaurin and Adams (2014)", {}),
-    "sgld": Named(sgld, "eqs. 3, 4", {"size": 2}),
-    "sgld_cv": Named(sgld_cv, "eq. 5", {"size": 2}),
-    "sgld_ps": Named(sgld_ps, "eqs. 8, 11", {"size": 2}),
-    "sgld_cv_ps": Named(sgld_cv_ps, "eqs. 12, 16", {"size": 2}),
-    "asgld_cv": Named(asgld_cv, "eqs. 5, 19", {}),
-    "asgld_cv_ps": Named(asgld_cv_ps, "eqs. 12, 16, 19", {}),
+    "sgld": Named(sgld, "Putcha et al. (2023), eqs. 3, 4", {"size": 2}),
+    "sgld_cv": Named(sgld_cv, "Putcha et al. (2023), eq. 5", {"size": 2}),
+    "sgld_ps": Named(sgld_ps, "Putcha et al. (2023), eqs. 8, 11", {"size": 2}),
+    "sgld_cv_ps": Named(sgld_cv_ps, "Putcha et al. (2023), eqs. 12, 16", {"size": 2}),
+    "asgld_cv": Named(asgld_cv, "Putcha et al. (2023), eqs. 5, 19", {}),
+    "asgld_cv_ps": Named(asgld_cv_ps, "Putcha et al. (2023), eqs. 12, 16, 19", {}),
     "cyclical_sgld": Named(cyclical_sgld, "Zhang et al. (2020)", {"size": 2, "cycle": 4}),
     "sgld_lm": Named(sgld_lm, "Leimkuhler and Matthews (2013)", {"size": 2}),
     "psgld": Named(psgld, "Li, Chen et al. (2016)", {"size": 2}),
-    "sgrld": Named(sgrld, "Nemeth (2021), Table 1", {"size": 2}),
+    "sgrld": Named(sgrld, "Nemeth and Fearnhead (2021), Table 1", {"size": 2}),
     "svrg_ld": Named(svrg_ld, "Dubey et al. (2016)", {"size": 2, "every": 10}),
     "saga_ld": Named(saga_ld, "Dubey et al. (2016)", {"size": 2}),
-    "saga_ld_ps": Named(saga_ld_ps, "eq. 16 with SAGA's table", {"size": 2}),
-    "ewsg_overdamped": Named(ewsg_overdamped, "Li, Wang et al. (2021), E", {"size": 2}),
-    "sghmc": Named(sghmc, "Nemeth (2021), Table 1", {"size": 2, "friction": 1.0}),
+    "saga_ld_ps": Named(saga_ld_ps, "Putcha et al. (2023), eq. 16 with SAGA's table", {"size": 2}),
+    "ewsg_overdamped": Named(ewsg_overdamped, "Li, Wang et al. (2021), appendix E", {"size": 2}),
+    "sghmc": Named(sghmc, "Nemeth and Fearnhead (2021), Table 1", {"size": 2, "friction": 1.0}),
     "sghmc_cv": Named(
-        sghmc_cv, "Nemeth (2021), Table 1 and section 2.3", {"size": 2, "friction": 1.0}
+        sghmc_cv,
+        "Nemeth and Fearnhead (2021), Table 1 and section 2.3",
+        {"size": 2, "friction": 1.0},
     ),
-    "sghmc_cv_ps": Named(sghmc_cv_ps, "eqs. 12, 16", {"size": 2, "friction": 1.0}),
+    "sghmc_cv_ps": Named(
+        sghmc_cv_ps, "Putcha et al. (2023), eqs. 12, 16", {"size": 2, "friction": 1.0}
+    ),
     "sghmc_trajectories": Named(
         sghmc_trajectories, "Chen et al. (2014)", {"size": 2, "length": 5, "friction": 1.0}
     ),
     "sghmc_cv_trajectories": Named(
-        sghmc_cv_trajectories, "Nemeth (2021), section 6", {"size": 2, "friction": 1.0}
+        sghmc_cv_trajectories,
+        "Nemeth and Fearnhead (2021), section 6",
+        {"size": 2, "friction": 1.0},
     ),
     "sg_baoab": Named(sg_baoab, "Leimkuhler and Matthews (2013)", {"size": 2, "friction": 1.0}),
-    "sgnht": Named(sgnht, "Nemeth (2021), Table 1", {"size": 2, "friction": 1.0}),
+    "sgnht": Named(sgnht, "Nemeth and Fearnhead (2021), Table 1", {"size": 2, "friction": 1.0}),
     "sgnht_cv": Named(
-        sgnht_cv, "Nemeth (2021), Table 1 and section 2.3", {"size": 2, "friction": 1.0}
+        sgnht_cv,
+        "Nemeth and Fearnhead (2021), Table 1 and section 2.3",
+        {"size": 2, "friction": 1.0},
     ),
-    "sgnht_cv_ps": Named(sgnht_cv_ps, "eqs. 12, 16", {"size": 2, "friction": 1.0}),
-    "sgrhmc": Named(sgrhmc, "Nemeth (2021), Table 1", {"size": 2}),
+    "sgnht_cv_ps": Named(
+        sgnht_cv_ps, "Putcha et al. (2023), eqs. 12, 16", {"size": 2, "friction": 1.0}
+    ),
+    "sgrhmc": Named(sgrhmc, "Nemeth and Fearnhead (2021), Table 1", {"size": 2}),
     "cp_sghmc": Named(cp_sghmc, "Fu and Zhang (2017)", {"size": 20, "friction": 1.0}),
     "ewsg": Named(ewsg, "Li, Wang et al. (2021), eq. 4", {"size": 2, "friction": 1.0}),
     "ewsg_vr": Named(
-        ewsg_vr, "Li, Wang et al. (2021), F", {"size": 2, "friction": 1.0, "every": 10}
+        ewsg_vr, "Li, Wang et al. (2021), appendix F", {"size": 2, "friction": 1.0, "every": 10}
     ),
 }
-"""All named methods. Equations without an author are those of Putcha et al. (2023)."""
+"""All named methods."""

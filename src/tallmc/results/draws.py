@@ -19,6 +19,7 @@ from ..core.layout import Layout, check_labels
 from ..core.outcome import Outcome
 from ..core.packages import check_installed
 from ..core.quantities import AbstractQuantities, Parameters, StoredQuantities, flat
+from ..core.words import counted
 from ..methods.account import Account
 from ..methods.base import AbstractMethod
 from ..methods.method import Method
@@ -82,7 +83,7 @@ class Draws:
     >>> layout, _ = layout_of({"slope": 0.0})
     >>> outcomes, timing = (Outcome.OK, Outcome.OK), Timing(0.5, 1.0, 3.0)
     >>> Draws(np.zeros((2, 50, 1)), {}, outcomes, 800, 200, timing, layout, {})
-    Draws(2 chains × 50 draws × 1 parameters; 1,000 rows touched)
+    Draws(2 chains × 50 draws × 1 parameter; 1,000 rows touched)
     """
 
     positions: Float[np.ndarray, "chains draws d"]
@@ -276,8 +277,12 @@ class Draws:
         chains, draws, d = self.positions.shape
         failed = int((~self.ok).sum())
         failures = f", {failed} failed" if failed else ""
-        size = f"{chains} chains{failures} × {draws} draws × {d} parameters"
-        return f"Draws({size}; {self.n_row_evals:,} rows touched)"
+        size = (
+            counted(chains, "chain") + failures,
+            counted(draws, "draw"),
+            counted(d, "parameter"),
+        )
+        return f"Draws({' × '.join(size)}; {counted(self.n_row_evals, 'row')} touched)"
 
 
 def _node_name(name: str) -> str:

@@ -1,0 +1,6 @@
+"""`python -m tallmc` is the command `tallmc`."""
+
+from .cli import main
+
+if __name__ == "__main__":
+    main()
