@@ -1,4 +1,4 @@
-"""What users see first: the names of the package, the help, and one of a thing."""
+"""What users see first: the names of the package, the help, summaries and notebooks."""
 
 import re
 import subprocess
@@ -9,6 +9,9 @@ import pandas as pd
 import pytest
 
 import tallmc
+from problems import linear
+from tallmc.results.health import Health
+from tallmc.results.summary_table import COLUMNS, SummaryTable
 from test_cli import call
 
 COMMANDS = ["methods", "ingest", "fit", "resume", "diagnose", "report", "demo", "reproduce", "data"]
@@ -54,3 +57,60 @@ def test_one_of_a_thing_is_singular(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "100 rows, 1 column and the response y" in out
     assert "1 row per step, 1 chain of 4 draws" in out
+
+
+@pytest.fixture(scope="module")
+def draws():
+    posterior = linear(n_rows=50)
+    return tallmc.sample(posterior, tallmc.sgld(1e-3, size=5), chains=2, draws=50, progress=False)
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+@pytest.mark.parametrize("name", ["x", "a_name_longer_than_most_terminals_have_room_for" * 3])
+def test_a_printed_summary_fits_and_shows_ess_and_rhat(draws, monkeypatch, width, name):
+    monkeypatch.setenv("COLUMNS", str(width))
+    summary = draws.summary(labels={"beta": ["intercept", name][: draws.positions.shape[2]]})
+    lines = str(summary).splitlines()
+    shown = lines[0].split()
+    assert max(map(len, lines)) <= width
+    assert {"mean", "sd", "q05", "q95", "ess_bulk", "rhat"} <= set(shown)
+    hidden = lines[-1].removeprefix("not shown: ").split(", ") if set(shown) < set(COLUMNS) else []
+    assert sorted([*shown, *hidden]) == sorted(summary.columns)
+    first = dict(zip(shown, lines[1].split()[1:], strict=True))
+    for column, text in first.items():  # rounded in the text only
+        last_digit = 10.0 ** -len(text.partition(".")[2])
+        assert abs(float(text.replace(",", "")) - summary[column].iloc[0]) <= 0.501 * last_digit
+    assert summary["mean"].iloc[0] == draws.positions[:, :, 0].mean(dtype=float)
+
+
+def test_a_long_summary_shows_its_ends(draws):
+    long = pd.concat([draws.summary()] * 100)
+    lines = str(long).splitlines()
+    assert len(lines) < 20 and f"{len(long)} parameters" in lines
+
+
+def test_a_summary_with_other_columns_is_printed_by_pandas(draws):
+    summary = draws.summary()
+    other = summary.assign(true=0.0)
+    assert repr(other) == repr(pd.DataFrame(other))
+    assert repr(summary[["mean"]]) == repr(pd.DataFrame(summary[["mean"]]))
+
+
+def test_notebooks_show_the_verdict_first_and_escape_everything(draws):
+    html = draws._repr_html_()
+    assert html.index("verdict: ") < html.index("effective draws") < html.index("ess_bulk")
+    assert html.index("verdict: ") < html.index("2 chains × 50 draws")
+    assert html.count("<tr>") == 1 + draws.positions.shape[2]
+    health = Health((), ("<script>1</script>",), 80.0, 1.2, None, None, None, None, (), None)
+    shown = health._repr_html_()
+    assert "<script>" not in shown and "doubt: &lt;script&gt;" in shown
+    assert shown.index("verdict: doubtful") < shown.index("doubt: ")
+    table = SummaryTable([[1.0] * len(COLUMNS)], index=["<script>x"], columns=list(COLUMNS))
+    assert "<script>" not in table._repr_html_() and "&lt;script&gt;x" in table._repr_html_()
+
+
+def test_a_notebook_shows_draws_that_have_no_summary():
+    posterior = linear(n_rows=50)
+    method = tallmc.sgld(1e-3, size=5)
+    few = tallmc.sample(posterior, method, chains=2, draws=2, progress=False)
+    assert "too few draws" in few._repr_html_() and "<table>" not in few._repr_html_()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -16,6 +14,7 @@ from rich.text import Text
 from ..core.words import counted
 from ..results.draws import Draws
 from ..results.health import Verdict
+from ..results.summary_cells import cell_text
 from .plan import Plan, Settings
 from .run import Finished
 from .save import RESULT_FILES
@@ -93,22 +92,11 @@ def print_coefficients(console: Console, summary: pd.DataFrame, columns: Mapping
     for heading in columns.values():
         table.add_column(heading, justify="right", no_wrap=True)
     for name, row in summary.head(_MAX_ROWS).iterrows():
-        table.add_row(Text(str(name)), *(_formatted(row, column) for column in columns))
+        cells = (cell_text(column, row[column], row["sd"]) for column in columns)
+        table.add_row(Text(str(name)), *cells)
     console.print(table)
     if len(summary) > _MAX_ROWS:
         console.print(f"{len(summary) - _MAX_ROWS} more coefficients are in summary.csv.\n")
-
-
-def _formatted(row: pd.Series, column: str) -> str:
-    """Format diagnostics conventionally, other values to at least a hundredth of their sd."""
-    value = row[column]
-    if not np.isfinite(value):
-        return "–"
-    spec = {"ess_bulk": ",.0f", "rhat": ".3f", "z": "+.2f"}.get(column)
-    if spec is None:
-        decimals = 2 - math.floor(math.log10(row["sd"])) if row["sd"] > 0 else -1
-        spec = f".{decimals}f" if 0 <= decimals <= 8 else ".4g"
-    return format(value, spec)
 
 
 def print_cost(console: Console, draws: Draws) -> None:

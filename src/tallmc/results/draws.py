@@ -28,10 +28,14 @@ from ..statistics.convergence import Agreement
 from ..statistics.moments import moments
 from ..statistics.weighting import quantiles, weight_efficiency
 from .health import Health, assess
+from .html import draws_html
 
 if TYPE_CHECKING:
-    import pandas as pd
     import xarray as xr
+
+    from .summary_table import SummaryTable
+
+_MOST_IN_HTML = 50  # parameters; the summary of more takes seconds
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,17 +227,18 @@ class Draws:
         tree.attrs.update(attributes)
         return tree
 
-    def summary(self, labels: Mapping[str, Sequence[str]] | None = None) -> pd.DataFrame:
+    def summary(self, labels: Mapping[str, Sequence[str]] | None = None) -> SummaryTable:
         """Summarise the chains that completed.
 
         **Arguments:**
 
         - `labels`: names for the entries of vector parameters, as in `to_datatree`.
 
-        **Returns:** a table with one row per parameter: mean, sd, median, 5 % and 95 % quantiles,
-        effective sample sizes, R-hat and Monte-Carlo errors. R-hat needs at least two chains and at
-        least four draws. Draws of decreasing steps are weighted (`weights`); effective sample sizes
-        are then multiplied by Kish's factor.
+        **Returns:** a table with one row per parameter: mean, sd, 5 % quantile, median, 95 %
+        quantile, effective sample sizes, R-hat and Monte-Carlo errors. It is a data frame that
+        prints as many columns as the terminal has room for, R-hat and ESS always. R-hat needs at
+        least two chains and at least four draws. Draws of decreasing steps are weighted
+        (`weights`); effective sample sizes are then multiplied by Kish's factor.
 
         **Raises:** `InvalidInput` if no chain completed.
         """
@@ -271,7 +276,16 @@ class Draws:
             table[errors] = table[errors].mul(sd / table["sd"].to_numpy() / np.sqrt(share), axis=0)
             table[["ess_bulk", "ess_tail"]] *= share
             table["mean"], table["sd"], table["q05"], table["q95"] = found.mean, sd, low, high
-        return table
+        from .summary_table import COLUMNS, SummaryTable
+
+        return SummaryTable(table[list(COLUMNS)])
+
+    def _repr_html_(self) -> str:
+        """The verdict, the size and the summary of a small run, for notebooks."""
+        _, draws, d = self.positions.shape
+        small = self.ok.any() and draws >= 4 and d <= _MOST_IN_HTML
+        table = (self.summary()._repr_html_() or "") if small else ""
+        return draws_html(self.health._repr_html_(), repr(self), table)
 
     def __repr__(self) -> str:
         chains, draws, d = self.positions.shape

@@ -25,6 +25,7 @@ from ..methods.account import Account, Bias
 from ..statistics.convergence import FEWEST_EFFECTIVE_DRAWS, Agreement, agreement
 from ..statistics.moments import by_parameter
 from ..statistics.pareto import HEAVY_TAIL, pareto_k
+from .html import health_html
 
 _HOW_TO_CHECK = (
     "the bias of step size and gradient noise was not measured. "
@@ -117,6 +118,9 @@ class Health:
         if self.unknown is not None:
             lines.append(f"unknown: {self.unknown}")
         return "\n".join([*lines, f"verdict: {self.verdict}; {self.meaning}"])
+
+    def _repr_html_(self) -> str:
+        return health_html(str(self), str(self.verdict))
 
 
 def assess(
