@@ -10,12 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from ..core.words import counted
+from ..results.summary_cells import cell_text
 from ..statistics.convergence import ess, rhat
 from ..statistics.moments import by_parameter, moments
 from ..statistics.weighting import quantiles, weight_efficiency
 from . import plots
 from .content import Content
-from .svg import Chart, shown
+from .svg import Chart
+from .ticks import shown
 
 _MOST_ROWS = 200
 _LARGEST_RHAT, _SMALLEST_ESS = 1.01, 400
@@ -69,6 +72,9 @@ def what_was_run(content: Content) -> dict[str, Any]:
     about = {
         key: value for key, value in setup["about"].items() if not isinstance(value, (dict, list))
     }
+    environment = setup["environment"]
+    # JAX calls both the platform and the kind of device of a CPU "cpu".
+    environment = {**environment, "device": " ".join(dict.fromkeys(environment["device"].split()))}
     return {
         "method": setup["method_shown"],
         "settings": draws.settings["method"],
@@ -76,15 +82,15 @@ def what_was_run(content: Content) -> dict[str, Any]:
             f"choice {number}": reason
             for number, reason in enumerate(draws.health.reasons, start=1)
         },
-        "chains and draws": f"{chains} chains of {n_draws:,} draws each",
-        "burn-in and thinning": f"{setup['burn_in']:,} steps of burn-in; "
+        "chains and draws": f"{counted(chains, 'chain')} of {counted(n_draws, 'draw')} each",
+        "burn-in and thinning": f"{counted(setup['burn_in'], 'step')} of burn-in; "
         f"steps per draw: {setup['thin']:,}",
-        "data": f"{setup['n_rows']:,} rows, {d:,} parameters, {setup['dtype']}",
+        "data": f"{counted(setup['n_rows'], 'row')}, {counted(d, 'parameter')}, {setup['dtype']}",
         **about,
         "data fingerprint": setup["posterior"]["sha256"][:16],
         "seed": setup["seed"],
         "started": setup["started"],
-        **setup["environment"],
+        **environment,
         "rows touched": f"{draws.n_row_evals:,}, or {draws.n_row_evals / setup['n_rows']:.3g} "
         "passes over the data, including "
         f"{draws.n_row_evals_preparation / setup['n_rows']:.3g} for preparation",
@@ -97,8 +103,9 @@ def _head(content: Content) -> str:
     n_rows = content.opened.setup.content["n_rows"]
     state = "" if content.opened.manifest.finished else " (run not finished)"
     return (
-        f"<header><h1>{_text(content.opened.path.name)}</h1><p>{d:,} parameters, {n_rows:,} rows, "
-        f"{chains} chains of {n_draws:,} draws each{state}</p></header>"
+        f"<header><h1>{_text(content.opened.path.name)}</h1><p>{counted(d, 'parameter')}, "
+        f"{counted(n_rows, 'row')}, {counted(chains, 'chain')} of {counted(n_draws, 'draw')} each"
+        f"{state}</p></header>"
     )
 
 
@@ -123,8 +130,8 @@ def _tiles(content: Content) -> str:
         "effective draws of the worst parameter": shown(round(health.ess)),
         "largest R-hat": f"{health.rhat:.3f}" if np.isfinite(health.rhat) else "–",
         "rows touched": shown(draws.n_row_evals),
-        "passes over the data": shown(round(draws.n_row_evals / n_rows, 2)),
-        "seconds": shown(round(sum(vars(draws.timing).values()), 1)),
+        "passes over the data": f"{draws.n_row_evals / n_rows:,.1f}",
+        "seconds": f"{sum(vars(draws.timing).values()):,.1f}",
     }
     if health.mean_error is not None and health.sd_error is not None:
         tiles["largest error of a mean, in sd"] = f"{health.mean_error:.2g}"
@@ -150,7 +157,8 @@ def _table(content: Content) -> str:
     rows = []
     for j, name in enumerate(content.names[:_MOST_ROWS]):
         numbers = [found.mean[j], found.sd[j], *levels[:, j]]
-        cells = "".join(f"<td>{shown(float(value))}</td>" for value in numbers)
+        texts = [cell_text("mean", float(value), float(found.sd[j])) for value in numbers]
+        cells = "".join(f"<td>{text}</td>" for text in texts)
         cells += _flagged_cell(f"{effective[j]:,.0f}", effective[j] < _SMALLEST_ESS)
         cells += _flagged_cell(
             f"{agreement[j]:.3f}" if np.isfinite(agreement[j]) else "–",
@@ -164,7 +172,9 @@ def _table(content: Content) -> str:
     left_out = len(content.names) - len(rows)
     more = _note(f"The store holds {left_out:,} more parameters.") if left_out else ""
     return (
-        f'<div class="scroll"><table><thead><tr>{heads}</tr></thead>'
+        '<p class="hint">Swipe or scroll the table sideways to see all of its columns.</p>'
+        '<div class="scroll" tabindex="0" role="region" aria-label="Posterior">'
+        f"<table><thead><tr>{heads}</tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table></div>{more}"
     )
 

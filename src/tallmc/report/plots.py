@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .content import Content, evenly
-from .svg import Chart, limits, shown
+from .svg import Chart, limits
 
 _PAIRS_OF = 4
 _PAIR_POINTS = 600
@@ -167,13 +167,14 @@ def time_split(content: Content) -> str:
     """Seconds per phase as an HTML bar with a legend."""
     parts = vars(content.draws.timing)
     total = sum(parts.values()) or 1.0
+    decimals = 2 if total < 100 else 0
     bars = "".join(
         f'<span class="part {name}" style="flex-grow:{max(seconds / total, 0.004):.4f}"'
         f' title="{name}"></span>'
         for name, seconds in parts.items()
     )
     legend = "".join(
-        f'<li><span class="key {name}"></span>{name} <b>{shown(seconds)} s</b>'
+        f'<li><span class="key {name}"></span>{name} <b>{seconds:,.{decimals}f} s</b>'
         f" ({seconds / total:.0%})</li>"
         for name, seconds in parts.items()
     )

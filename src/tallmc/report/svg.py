@@ -6,42 +6,18 @@ Colours come from the style sheet of the page.
 from __future__ import annotations
 
 import html
+import itertools
 import math
 from collections.abc import Sequence
 
 import numpy as np
 
+from .ticks import log_tick_texts, log_ticks, nice_ticks, tick_texts
+
 WIDTH, HEIGHT = 360, 210
-_LEFT, _RIGHT, _TOP, _BOTTOM = 50, 10, 10, 38
-
-
-def nice_ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers between `low` and `high`.
-
-    >>> nice_ticks(0.0, 1.0), nice_ticks(-3.2, 11.0)
-    ([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], [0.0, 5.0, 10.0])
-    """
-    span = high - low
-    if not (span > 0 and math.isfinite(span)):
-        return [low]
-    rough = span / most
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= 0.999 * rough)
-    first = math.ceil(low / step - 1e-9)
-    return [round(number * step, 12) for number in range(first, math.floor(high / step + 1e-9) + 1)]
-
-
-def shown(value: float) -> str:
-    """A number in short form, with a suffix for large values.
-
-    >>> shown(1500000), shown(0.25), shown(-0.00002)
-    ('1.5M', '0.25', '-2e-05')
-    """
-    size = abs(value)
-    for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if limit <= size < 1e13:
-            return f"{value / (limit if limit > 1e4 else 1e3):.3g}{unit}"
-    return f"{value:.4g}"
+_LEAST_LEFT, _RIGHT, _TOP, _BOTTOM = 50, 10, 10, 38
+_LETTER = 7.0  # width of a digit of a tick, 11 pixels high, in the widest usual font
+_LABEL_WIDTH = 16.0  # of the turned label of the y axis
 
 
 class Chart:
@@ -63,6 +39,11 @@ class Chart:
         self.x_label, self.y_label = x_label, y_label
         self.log_x, self.log_y = log_x, log_y
         self.x_range, self.y_range = self._transformed(x, log_x), self._transformed(y, log_y)
+        self.y_ticks = _ticks(self.y_range, log_y)
+        widest = max((len(text) for _, text in self.y_ticks), default=0) * _LETTER
+        beside = _LABEL_WIDTH if y_label else 2.0
+        self.left = max(_LEAST_LEFT, math.ceil(beside + widest + 5))
+        self.x_ticks = self._x_ticks()
         self.parts: list[str] = []
 
     def line(
@@ -93,7 +74,9 @@ class Chart:
     def rendered(self, words: str = "") -> str:
         """The chart as an HTML card with `words` below it."""
         label = html.escape(self.title)
-        name = f' data-chart="{html.escape(self.name)}"' if self.name else ""
+        name = ""
+        if self.name:
+            name = f' data-chart="{html.escape(self.name)}" data-left="{self.left}"'
         note = f'<p class="note">{html.escape(words)}</p>' if words else ""
         body = "".join([*self._axes(), *self.parts])
         return (
@@ -105,25 +88,27 @@ class Chart:
     def _axes(self) -> list[str]:
         bottom, right = HEIGHT - _BOTTOM, WIDTH - _RIGHT
         parts = []
-        for value, text in self._ticks(self.x_range, self.log_x):
+        for value, text in self.x_ticks:
             at = self._x(value)
+            room = len(text) * _LETTER / 2
+            middle = min(max(at, room), WIDTH - room)
             parts.append(
                 f'<line class="grid" x1="{at:.1f}" x2="{at:.1f}" y1="{_TOP}" y2="{bottom}"/>'
             )
             parts.append(
-                f'<text class="tick" x="{at:.1f}" y="{bottom + 14}" text-anchor="middle">'
+                f'<text class="tick" x="{middle:.1f}" y="{bottom + 14}" text-anchor="middle">'
                 f"{text}</text>"
             )
-        for value, text in self._ticks(self.y_range, self.log_y):
+        for value, text in self.y_ticks:
             at = self._y(value)
             parts.append(
-                f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{at:.1f}" y2="{at:.1f}"/>'
+                f'<line class="grid" x1="{self.left}" x2="{right}" y1="{at:.1f}" y2="{at:.1f}"/>'
             )
             parts.append(
-                f'<text class="tick" x="{_LEFT - 5}" y="{at + 4:.1f}" text-anchor="end">'
+                f'<text class="tick" x="{self.left - 5}" y="{at + 4:.1f}" text-anchor="end">'
                 f"{text}</text>"
             )
-        middle = (_LEFT + right) / 2
+        middle = (self.left + right) / 2
         if self.x_label:
             parts.append(
                 f'<text class="label" x="{middle}" y="{HEIGHT - 5}" text-anchor="middle">'
@@ -134,16 +119,21 @@ class Chart:
             turned = f'transform="rotate(-90 11 {at})"'
             parts.append(
                 f'<text class="label" x="11" y="{at}" text-anchor="middle" {turned}>'
-                f"{_short(self.y_label, 24)}</text>"
+                f"{_short(self.y_label, 22)}</text>"
             )
         return parts
 
-    def _ticks(self, limits: tuple[float, float], log: bool) -> list[tuple[float, str]]:
-        if log and limits[1] - limits[0] >= 1:
-            powers = range(math.ceil(limits[0] - 1e-9), math.floor(limits[1] + 1e-9) + 1)
-            every = max(1, len(powers) // 5)
-            return [(float(power), shown(10.0**power)) for power in powers[::every]]
-        return [(tick, shown(10**tick if log else tick)) for tick in nice_ticks(*limits, most=5)]
+    def _x_ticks(self) -> list[tuple[float, str]]:
+        """As many ticks as have room beside each other, two at least."""
+        for most in (5, 4, 3):
+            found = _ticks(self.x_range, self.log_x, most)
+            places = [self._x(value) for value, _ in found]
+            widest = max((len(text) for _, text in found), default=0) * _LETTER
+            fits = all(b - a >= widest + 6 for a, b in itertools.pairwise(places))
+            if fits and len(found) > 1:
+                return found
+        found = _ticks(self.x_range, self.log_x)
+        return [found[0], found[-1]]
 
     def _transformed(self, limits: tuple[float, float], log: bool) -> tuple[float, float]:
         low, high = (math.log10(max(value, 1e-300)) if log else float(value) for value in limits)
@@ -156,7 +146,7 @@ class Chart:
 
     def _x(self, value: float) -> float:
         low, high = self.x_range
-        return _LEFT + (value - low) / (high - low) * (WIDTH - _LEFT - _RIGHT)
+        return self.left + (value - low) / (high - low) * (WIDTH - self.left - _RIGHT)
 
     def _y(self, value: float) -> float:
         low, high = self.y_range
@@ -176,6 +166,16 @@ class Chart:
             f"{'L' if number else 'M'}{a:.1f} {b:.1f}"
             for number, (a, b) in enumerate(self._points(x, y))
         )
+
+
+def _ticks(limits: tuple[float, float], log: bool, most: int = 5) -> list[tuple[float, str]]:
+    """Places and texts of the ticks. `limits` are logarithms, and so are the places, if `log`."""
+    if not log:
+        ticks = nice_ticks(*limits, most=most)
+        return list(zip(ticks, tick_texts(ticks), strict=True))
+    ticks = log_ticks(10 ** limits[0], 10 ** limits[1])
+    places = [math.log10(tick) for tick in ticks]
+    return list(zip(places, log_tick_texts(ticks), strict=True))
 
 
 def _short(text: str, most: int = 40) -> str:
