@@ -36,6 +36,7 @@ LAYERS = [
     "tuning",
     "reference",
     "report",
+    "frontends",
     "experiments",
     "cli",
 ]

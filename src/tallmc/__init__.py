@@ -61,6 +61,11 @@ from .store import load
 
 if TYPE_CHECKING:
     from . import diagnose, reference, report, tuning
+    from . import sklearn as sklearn
+    from .frontends import priors
+    from .frontends.fit import FitNote, fit
+    from .frontends.from_numpyro import from_numpyro
+    from .frontends.from_pymc import from_pymc
     from .ingestion import ingest
     from .tuning import Budget, tune
 
@@ -68,22 +73,29 @@ ask_for_whole_loops()
 use_cache_if_asked()
 
 _LAZY = {
-    "diagnose": "",
-    "reference": "",
-    "report": "",
-    "tuning": "",
-    "Budget": "tuning",
-    "ingest": "ingestion",
-    "tune": "tuning",
+    "Budget": ("tuning", "Budget"),
+    "FitNote": ("frontends.fit", "FitNote"),
+    "diagnose": ("diagnose", None),
+    "fit": ("frontends.fit", "fit"),
+    "from_numpyro": ("frontends.from_numpyro", "from_numpyro"),
+    "from_pymc": ("frontends.from_pymc", "from_pymc"),
+    "ingest": ("ingestion", "ingest"),
+    "priors": ("frontends.priors", None),
+    "reference": ("reference", None),
+    "report": ("report", None),
+    "sklearn": ("sklearn", None),  # not in `__all__`: `import *` must not hide scikit-learn
+    "tune": ("tuning", "tune"),
+    "tuning": ("tuning", None),
 }
-"""Names imported on first access. The value is the defining module; "" if the name is a module."""
+"""Names imported on first access: the module, and the name in it; None is the module itself."""
 
 
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(f".{_LAZY[name] or name}", __name__)
-    return getattr(module, name) if _LAZY[name] else module
+    place, attribute = _LAZY[name]
+    module = importlib.import_module(f".{place}", __name__)
+    return module if attribute is None else getattr(module, attribute)
 
 
 def __dir__() -> list[str]:
@@ -99,6 +111,7 @@ __all__ = [
     "Automatic",
     "Budget",
     "Draws",
+    "FitNote",
     "FlyMC",
     "InvalidInput",
     "Method",
@@ -121,7 +134,10 @@ __all__ = [
     "ewsg",
     "ewsg_overdamped",
     "ewsg_vr",
+    "fit",
     "flymc",
+    "from_numpyro",
+    "from_pymc",
     "geometry",
     "gradient",
     "ingest",
@@ -129,6 +145,7 @@ __all__ = [
     "load",
     "mala",
     "models",
+    "priors",
     "psgld",
     "random_walk",
     "reference",

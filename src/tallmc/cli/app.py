@@ -14,6 +14,7 @@ from typer.main import get_command
 
 from .._version import __version__
 from ..core.cache import cache
+from .model_options import FormulaAgain
 from .sampling_commands import EXIT_STATUSES, RunFolder, TablePath, demo, fit, resume
 
 app = typer.Typer(
@@ -155,11 +156,12 @@ def report(
         ),
     ] = None,
     table: TablePath = None,
+    formula: FormulaAgain = None,
 ) -> None:
     """Write a self-contained HTML page on a stored run: its setup, posterior and reliability."""
     from .stored import write_report
 
-    raise typer.Exit(write_report(run, out, parameter, table))
+    raise typer.Exit(write_report(run, out, parameter, table, formula))
 
 
 def reproduce(

@@ -8,7 +8,9 @@ from pathlib import Path
 from rich.console import Console
 
 from ..core.errors import InvalidInput
+from ..core.quantities import Parameters
 from ..models import logistic_regression
+from ..models.posterior import ModelPosterior
 from ..rows.manifest import MANIFEST
 from ..rows.opening import open_rows
 from .plan import Settings
@@ -54,12 +56,15 @@ def run_demo(*, rows: int, columns: int, settings: Settings, out: Path) -> int:
             say(console, f"simulating: {data} into {store}, which takes {disk}")
             simulation.into_row_store(store)
         posterior = logistic_regression(open_rows(store), prior_variance=10.0)
-    truth, names = simulation.truth, list(simulation.truth.index)
+    truth = simulation.truth
+    quantities = Parameters(posterior.layout.labelled({"beta": list(truth.index)}))
+    posterior = ModelPosterior(posterior.model, posterior.rows, quantities)
     finished = run(posterior, settings, lambda plan: print_plan(console, settings, plan))
 
-    summary = summarise(finished.draws, names)
-    files = save_draws(out, finished.draws, summary, names)
+    summary = summarise(finished.draws)
+    files = save_draws(out, finished.draws, summary)
     if summary is not None:
+        summary.index = truth.index
         compared = summary.assign(true=truth, z=(summary["mean"] - truth) / summary["sd"])
         print_coefficients(console, compared, _COLUMNS)
         outside = int((compared["z"].abs() > 2).sum())

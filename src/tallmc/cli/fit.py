@@ -10,16 +10,18 @@ from rich.console import Console
 
 from ..core.errors import InvalidInput
 from ..core.words import counted
+from ..frontends.regression_model import RegressionModel
 from ..ingestion.parquet_shards import ParquetShards
 from ..methods.method import Method
 from ..methods.named import METHODS
+from ..models.curvature import has_bounded_curvature
 from ..rows.sharded import ShardedRows
 from ..store import Folder
 from ..store.reader import open_store
 from ..subsample import SizeChoice
 from .in_place import times_slower
 from .plan import Settings
-from .problem import LOG_SCALE, FamilyModel, FitProblem
+from .problem import FitProblem
 from .readers import NO_READERS, Readers
 from .report import (
     DIAGNOSTICS,
@@ -30,18 +32,18 @@ from .report import (
     print_plan,
     print_warnings,
     say,
+    shortened,
     summarise,
 )
 from .run import Finished, go_on, run
-from .save import check_out, make_folder, save_draws, save_json
+from .save import FIT_FILE, check_out, make_folder, save_draws, save_json
 
 _COLUMNS = {"mean": "mean", "sd": "sd", "q05": "q05", "q95": "q95", **DIAGNOSTICS}
 
 
 def run_fit(
     path: Path,
-    response: str,
-    model: FamilyModel,
+    model: RegressionModel,
     settings: Settings,
     out: Path,
     *,
@@ -55,8 +57,9 @@ def run_fit(
     """Fit, print and save. Returns the exit status."""
     console = Console(highlight=False, markup=False)
     check_out(out, overwrite=overwrite)
-    _check_method(model, settings.method)
-    problem = FitProblem.read(path, response, model, out_of_core)
+    _check_known(settings.method)
+    problem = FitProblem.read(path, model, out_of_core)
+    _check_size(problem, settings.method)
     make_folder(out)
     _print_problem(console, problem)
     about = problem.about() | {
@@ -81,6 +84,7 @@ def run_resume(
     store: Path,
     *,
     table: Path | None,
+    formula: str | None = None,
     draws: int | None,
     ess: float | None,
     out: Path | None,
@@ -95,7 +99,7 @@ def run_resume(
     about, draws_before = opened.setup.content["about"], opened.manifest.n_draws
     if out is not None:
         check_out(out, overwrite=overwrite)
-    problem = FitProblem.of_run(about, table)
+    problem = FitProblem.of_run(about, table, formula)
     if out is not None:
         make_folder(out)
     _print_problem(console, problem)
@@ -116,47 +120,43 @@ def run_resume(
 
 
 def _print_problem(console: Console, problem: FitProblem) -> None:
-    columns = f"{counted(problem.n_columns, 'column')} and the response {problem.response}"
-    contents = f"{counted(problem.n_rows, 'row')}, {columns}"
-    rows = problem.posterior.rows
-    say(
-        console,
-        f"{'opened' if isinstance(rows, ShardedRows) else 'read'}: {contents} from {problem.path}",
+    regression, rows = problem.regression, problem.posterior.rows
+    contents = (
+        f"{counted(problem.posterior.n_rows, 'row')}, {counted(regression.n_columns, 'column')} "
+        f"and the response {regression.response}"
     )
+    verb = "opened" if problem.is_out_of_core else "read"
+    say(console, f"{verb}: {contents} from {_shown(problem.path)}")
+    for note in regression.notes:
+        say(console, f"note: {note}")
+    for part in ("prior", "prior of shared parameters"):
+        if part in regression.description:
+            say(console, f"{part}: {shortened(regression.description[part])}")
     if isinstance(rows, ShardedRows) and isinstance(rows.shards, ParquetShards):
         slower = times_slower(rows.shards)
         say(
             console,
             f"a pass takes about {slower:.0f} times as long as with a row store: for many passes, "
-            f"first run `tallmc ingest {problem.path} -o ROWS --response {problem.response}`",
+            f"first run `tallmc ingest {problem.path} -o ROWS --response {regression.response}`",
         )
+
+
+def _shown(path: Path) -> str:
+    return "standard input" if str(path) == "-" else str(path)
 
 
 def _report_and_save(
     console: Console, problem: FitProblem, settings: Settings, finished: Finished, out: Path | None
 ) -> int:
     """Save to `out` if given, print, and return the exit status."""
-    names, files = problem.names, []
-    summary = summarise(finished.draws, names)
+    files: list[str] = []
+    summary = summarise(finished.draws)
     if out is not None:
-        files = save_draws(out, finished.draws, summary, names)
-        files.append(save_json(out / "scaling.json", _scaling_content(problem, settings, finished)))
+        files = save_draws(out, finished.draws, summary)
+        files.append(save_json(out / FIT_FILE, _fit_content(problem, settings, finished)))
     if summary is not None:
         print_coefficients(console, summary, _COLUMNS)
-        if problem.sds:
-            unit = (
-                "in standard deviations of the response "
-                if problem.model.family == "gaussian"
-                else ""
-            )
-            say(
-                console,
-                f"Coefficients are {unit}per standard deviation of their column; "
-                "scaling.json lists the standard deviations.",
-            )
-        if problem.model.has_unknown_noise:
-            unit = ", in standard deviations of the response" if problem.sds else ""
-            say(console, f"{LOG_SCALE} is the log of the standard deviation of the noise{unit}.")
+        say(console, f"Results are {problem.regression.description['results']}.")
     print_cost(console, finished.draws)
     print_warnings(console, finished, summary)
     status = exit_status(console, finished)
@@ -167,43 +167,40 @@ def _report_and_save(
     return status
 
 
-def _check_method(model: FamilyModel, method: str | None) -> None:
-    if method is None:
-        return
-    if method not in METHODS:
+def _check_known(method: str | None) -> None:
+    if method is not None and method not in METHODS:
         raise InvalidInput(
             "--method", f"be one of {', '.join(METHODS)}", method, "See `tallmc methods`."
         )
-    if METHODS[method].axes["size"] != "adaptive":
+
+
+def _check_size(problem: FitProblem, method: str | None) -> None:
+    """Refuse adaptive sizes where the curvature has no bound."""
+    if method is None or METHODS[method].axes["size"] != "adaptive":
         return
-    cure = f"Use {method.removeprefix('a')}."
-    if model.family == "poisson":
+    if not has_bounded_curvature(problem.posterior.model):
+        family = problem.regression.description["family"]
         rule = (
-            "have a fixed size with --family poisson (adaptive sizes need a bound on the "
-            "curvature, and Poisson regression has none)"
+            f"have a fixed size with --family {family} (adaptive sizes need a bound on the "
+            "curvature, and this model has none)"
         )
-        raise InvalidInput("--method", rule, method, cure)
-    if model.has_unknown_noise:
-        rule = (
-            "have a fixed size with --family gaussian and unknown noise (adaptive sizes need a "
-            "bound on the curvature, and an unknown noise scale has none)"
-        )
-        raise InvalidInput("--method", rule, method, f"{cure[:-1]}, or pass --noise-variance.")
+        raise InvalidInput("--method", rule, method, f"Use {method.removeprefix('a')}.")
 
 
-def _scaling_content(problem: FitProblem, settings: Settings, finished: Finished) -> dict[str, Any]:
-    """Return what is needed to interpret and to reproduce the draws."""
+def _fit_content(problem: FitProblem, settings: Settings, finished: Finished) -> dict[str, Any]:
+    """Return what is needed to interpret the draws, to reproduce them and to predict with them."""
     run_settings = finished.draws.settings
     method = run_settings["method"]
     size = method.size if isinstance(method, Method) else None
     schedule = getattr(method, "step_size", None)
+    design, columns = problem.regression.design, problem.regression.columns
     return {
-        "table": str(problem.path),
-        "response": problem.response,
-        "coefficients": list(problem.names),
-        "means": problem.means,
-        "sds": problem.sds,
-        **dataclasses.asdict(problem.model),
+        **problem.about(),
+        "description": problem.regression.description,
+        "encoding": None if design is None else design.encoding.to_json(),
+        "columns": list(columns.names),
+        "means": columns.means.tolist(),
+        "sds": columns.sds.tolist(),
         "settings": {
             **dataclasses.asdict(settings),
             "chains": finished.draws.positions.shape[0],

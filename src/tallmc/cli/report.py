@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MAX_ROWS = 40
+_MAX_TEXT = 400
 _STATUS_OF_STOP = {"Ctrl-C": 130, "SIGTERM": 143, "the store": 4}
 DIAGNOSTICS = {"ess_bulk": "ESS", "rhat": "R-hat"}
 
@@ -76,13 +77,14 @@ def exit_status(console: Console, finished: Finished) -> int:
     return 3 if finished.draws.health.verdict is Verdict.DOUBTFUL else 0
 
 
-def summarise(draws: Draws, names: Sequence[str]) -> pd.DataFrame | None:
-    """Return the summary: coefficients by name, then the noise. None if no chain completed."""
-    if not draws.ok.any():
-        return None
-    table = draws.summary()
-    table.index = [*names, *table.index[len(names) :]]
-    return table.rename_axis("coefficient")
+def summarise(draws: Draws) -> pd.DataFrame | None:
+    """Return the summary by coefficient. None if no chain completed."""
+    return draws.summary().rename_axis("coefficient") if draws.ok.any() else None
+
+
+def shortened(text: str) -> str:
+    """The text, or its beginning if it is long."""
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT].rpartition(';')[0]}; …"
 
 
 def print_coefficients(console: Console, summary: pd.DataFrame, columns: Mapping[str, str]) -> None:

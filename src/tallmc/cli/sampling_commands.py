@@ -6,10 +6,11 @@ Function bodies import what they need, so that `--help` and `--version` stay fas
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
+from . import model_options as options
 from .signals import exit_on_signals
 
 EXIT_STATUSES = (
@@ -19,7 +20,6 @@ EXIT_STATUSES = (
     "Except with status 2, the draws so far are written."
 )
 
-_MODEL_PANEL = "Model"
 _SAMPLING_PANEL = "Sampling"
 _ROWS_PANEL = "Row stores"
 
@@ -112,59 +112,29 @@ def fit(
         Path,
         typer.Argument(
             metavar="TABLE",
-            help="A .csv, .parquet or .npz file, or a row store made by `tallmc ingest`.",
+            help="A table (CSV, also .tsv and .gz; Parquet, Arrow, .npz; a folder; - for standard "
+            "input), or a row store made by `tallmc ingest`.",
             show_default=False,
         ),
     ],
     *,
-    response: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="Name of the response column. All other columns are covariates.",
-            rich_help_panel=_MODEL_PANEL,
-        ),
-    ] = "y",
-    family: Annotated[
-        Literal["bernoulli", "gaussian", "poisson"],
-        typer.Option(
-            metavar="NAME",
-            help="bernoulli (0/1), gaussian or poisson (counts).",
-            rich_help_panel=_MODEL_PANEL,
-        ),
-    ],
-    prior_variance: Annotated[
-        float,
-        typer.Option(
-            metavar="X",
-            help="Prior variance of each coefficient. The prior mean is 0.",
-            rich_help_panel=_MODEL_PANEL,
-        ),
-    ] = 10.0,
-    noise_variance: Annotated[
-        float | None,
-        typer.Option(
-            metavar="X",
-            help="Noise variance of the response as modelled; gaussian only. Default: sampled.",
-            rich_help_panel=_MODEL_PANEL,
-        ),
-    ] = None,
-    no_standardise: Annotated[
-        bool,
-        typer.Option(
-            "--no-standardise",
-            help="Do not scale the columns to mean 0 and sd 1.",
-            rich_help_panel=_MODEL_PANEL,
-        ),
-    ] = False,
-    no_intercept: Annotated[
-        bool,
-        typer.Option(
-            "--no-intercept",
-            help="Do not add a column of ones.",
-            rich_help_panel=_MODEL_PANEL,
-        ),
-    ] = False,
+    formula: options.Formula = None,
+    response: options.Response = None,
+    family: options.FamilyName,
+    link: options.Link = None,
+    prior: options.Prior = None,
+    noise_variance: options.NoiseVariance = None,
+    no_standardise: options.NoStandardise = False,
+    no_intercept: options.NoIntercept = False,
+    standardised: options.Standardised = False,
+    weights: options.Weights = None,
+    offset: options.Offset = None,
+    exposure: options.Exposure = None,
+    trials: options.Trials = None,
+    exclude: options.Exclude = None,
+    categorical: options.Categorical = None,
+    level: options.Level = None,
+    drop_missing: options.DropMissing = False,
     method: Annotated[
         str | None,
         typer.Option(
@@ -242,27 +212,41 @@ def fit(
     scheduler: _Scheduler = None,
     no_progress: _NoProgress = False,
 ) -> None:
-    """Fit a regression to a table; write draws.nc, summary.csv and scaling.json into a folder.
+    """Fit a regression to a table; write draws.nc, summary.csv and fit.json into a folder.
 
-    A CSV or Parquet file has one column of numbers or booleans per variable.
-    An .npz file has one 1-D array per variable, or a matrix X and y, optionally feature_names.
+    Columns of text are categories; the first level is the baseline. The command prints what it
+    chose: baselines, the level that counts as 1, priors.
 
     Without --method, pilot runs choose all settings.
     The command prints the choice, the reasons for it and the possible error of the draws.
     With --method, the curvature at the mode determines step size and thinning unless given.
     """
     with exit_on_signals():
+        from ..frontends.priors import parse_priors
+        from ..frontends.regression_model import RegressionModel
         from .fit import run_fit
         from .plan import Settings
-        from .problem import FamilyModel
         from .readers import Readers
 
-        model = FamilyModel(
+        levels = tuple(level or ())
+        model = RegressionModel(
             family=family,
-            prior_variance=prior_variance,
+            link=link,
+            response=response or (None if formula else "y"),
+            formula=formula,
+            prior={term: found.shown for term, found in parse_priors(prior or []).items()},
             noise_variance=noise_variance,
+            weights=weights,
+            offset=offset,
+            exposure=exposure,
+            trials=trials,
+            exclude=tuple(exclude or ()),
+            categorical=tuple(categorical or ()),
+            drop_missing=drop_missing,
             standardise=not no_standardise,
             intercept=not no_intercept,
+            level=levels if len(levels) > 1 else (levels[0] if levels else None),
+            standardised_results=standardised,
         )
         settings = Settings(
             method=method,
@@ -277,7 +261,6 @@ def fit(
         )
         status = run_fit(
             table,
-            response,
             model,
             settings,
             out,
@@ -295,6 +278,7 @@ def resume(
     run: RunFolder,
     *,
     table: TablePath = None,
+    formula: options.FormulaAgain = None,
     draws: _Draws = None,
     ess: _Ess = None,
     max_seconds: _MaxSeconds = None,
@@ -317,6 +301,7 @@ def resume(
         status = run_resume(
             run,
             table=table,
+            formula=formula,
             draws=draws,
             ess=ess,
             out=out,

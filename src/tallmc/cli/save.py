@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,8 @@ from ..results.draws import Draws
 if TYPE_CHECKING:
     import pandas as pd
 
-RESULT_FILES = ("draws.nc", "summary.csv", "scaling.json")
+FIT_FILE = "fit.json"
+RESULT_FILES = ("draws.nc", "summary.csv", FIT_FILE)
 """The files that `tallmc fit` writes."""
 
 
@@ -39,9 +39,7 @@ def make_folder(out: Path) -> None:
         ) from None
 
 
-def save_draws(
-    out: Path, draws: Draws, summary: pd.DataFrame | None, names: Sequence[str]
-) -> list[str]:
+def save_draws(out: Path, draws: Draws, summary: pd.DataFrame | None) -> list[str]:
     """Write draws.nc and, if there is a summary, summary.csv. Returns the file names."""
     draws.to_datatree().to_netcdf(out / "draws.nc", engine="netcdf4")
     if summary is None:  # otherwise an old summary.csv would seem to describe these draws

@@ -11,10 +11,10 @@ import numpy as np
 import pandas as pd
 
 from ..core.threads import core_count, in_threads
+from ..ingestion.errors import INTERCEPT
 from ..ingestion.progress import shown
 from ..rows.manifest import Column
 from ..rows.writer import RowStoreWriter
-from .design import INTERCEPT
 
 RESPONSE = "y"
 _ROWS_PER_PIECE = 2**17

@@ -54,15 +54,23 @@ def _open_with_draws(store: Path) -> OpenStore:
     return opened
 
 
-def write_report(store: Path, out: Path, parameters: list[str] | None, table: Path | None) -> int:
+def write_report(
+    store: Path,
+    out: Path,
+    parameters: list[str] | None,
+    table: Path | None,
+    formula: str | None = None,
+) -> int:
     """Write the page and return the exit status.
 
-    If the table no longer exists, the page omits the parts that need it and says so.
+    If the table no longer exists, or the formula is not passed again, the page omits the parts
+    that need it and says so.
     """
     posterior = None
     about = _open_with_draws(store).setup.content["about"]
-    if table is not None or Path(str(about.get("table", ""))).is_file():
-        posterior = FitProblem.of_run(about, table).posterior
+    has_formula = bool(about.get("model", {}).get("formula")) and formula is None
+    if table is not None or (Path(str(about.get("table", ""))).is_file() and not has_formula):
+        posterior = FitProblem.of_run(about, table, formula).posterior
     report.write_report(store, out, posterior=posterior, parameters=parameters)
     print(f"written: {out}")
     return 0

@@ -14,11 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from ..core.errors import InvalidInput
 from ..core.layout import Layout
 from ..core.quantities import AbstractQuantities
+from .tables.matrix import INTERCEPT
 
 _LEVEL = re.compile(r"\[(?:T\.)?([^\]]*)\]")
-_INTERCEPT = "Intercept"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +34,7 @@ class ColumnScaling:
     @property
     def has_intercept(self) -> bool:
         """Whether the first column is that of the intercept."""
-        return bool(self.names) and self.names[0] == _INTERCEPT
+        return bool(self.names) and self.names[0] == INTERCEPT
 
     def in_units_of_table(
         self, scaled: np.ndarray, response_mean: float, response_sd: float
@@ -53,6 +54,21 @@ class GroupScaling:
     group: str
     levels: tuple[str, ...]
     columns: ColumnScaling
+
+
+def without_intercept(columns: ColumnScaling, x: np.ndarray) -> tuple[ColumnScaling, np.ndarray]:
+    """The columns without that of the intercept, which cut points replace."""
+    if not columns.has_intercept:
+        return columns, x
+    terms = {
+        term: tuple(place - 1 for place in places)
+        for term, places in columns.terms.items()
+        if term != INTERCEPT
+    }
+    if not terms:
+        raise InvalidInput("TABLE", "have a column besides the response", "none")
+    kept = ColumnScaling(columns.names[1:], terms, columns.means[1:], columns.sds[1:])
+    return kept, np.ascontiguousarray(x[:, 1:])
 
 
 class Coefficients(AbstractQuantities):
@@ -119,12 +135,12 @@ class Coefficients(AbstractQuantities):
         for term, places in columns.terms.items():
             names = [columns.names[place] for place in places]
             values = beta[:, :, list(places)]
-            if len(places) == 1 and not _LEVEL.search(names[0]):
+            if names == [term]:
                 found[term] = values[:, :, 0]
                 self._name(term, ())
             else:
                 found[term] = values
-                entries = tuple(", ".join(_LEVEL.findall(name)) or name for name in names)
+                entries = tuple(_entry(term, name) for name in names)
                 self._name(term, ((f"{term}_dim", entries),))
         return found
 
@@ -143,7 +159,7 @@ class Coefficients(AbstractQuantities):
         # The prior belongs to the intercept at the means of the columns.
         sds = np.exp(parts.pop(f"log sd of {name}")) * self.response_sd / columns.sds
         for place, column in enumerate(columns.names):
-            term = f"{'1' if column == _INTERCEPT else column}|{group.group}"
+            term = f"{'1' if column == INTERCEPT else column}|{group.group}"
             found[term] = effects[..., place]
             found[f"{term}_sigma"] = sds[..., place]
             self.dims[term] = (f"{group.group}_dim",)
@@ -156,6 +172,16 @@ class Coefficients(AbstractQuantities):
             return {shown: values}
         found = function(values)
         return {shown: found * self.response_sd if shown == "sigma" else found}
+
+
+def _entry(term: str, name: str) -> str:
+    """The levels of a column of a term.
+
+    >>> _entry("C(dose [mg])", "C(dose [mg])[T.high]"), _entry("a:b", "a[T.x]:b[T.y]")
+    ('high', 'x, y')
+    """
+    levels = name.removeprefix(term) if name.startswith(f"{term}[") else name
+    return ", ".join(_LEVEL.findall(levels)) or name
 
 
 def _unscaled(columns: ColumnScaling) -> ColumnScaling:

@@ -16,7 +16,8 @@ from ..rows.manifest import MANIFEST
 from ..rows.opening import open_rows
 from ..rows.sharded import ShardedRows
 from .priors import AbstractPriorChoice, as_priors
-from .problem import RegressionModel, RegressionProblem
+from .problem import RegressionProblem
+from .regression_model import RegressionModel
 from .tables import read_table
 
 

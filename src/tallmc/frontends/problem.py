@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
-from ..core.errors import InvalidInput
 from ..models.design import (
-    ObservationsOf,
-    ProductColumn,
-    ProductsOf,
     RegressionData,
     design_data,
     store_data,
@@ -25,53 +19,15 @@ from ..models.observations import GroupTerm
 from ..models.posterior import ModelPosterior
 from ..models.regression import Effects, regression_posterior
 from ..rows.sharded import ShardedRows
-from .coefficients import Coefficients, ColumnScaling, GroupScaling
-from .families import Family, check_noise_variance, find_family, known_noise
+from .coefficients import Coefficients, ColumnScaling, GroupScaling, without_intercept
+from .families import Family, known_noise
 from .model_priors import ModelPriors, model_priors
 from .priors import as_priors
-from .tables import Design, make_design, store_terms
+from .regression_model import RegressionModel
+from .row_store_design import row_store_design
+from .tables import Design, make_design
+from .tables.matrix import INTERCEPT
 from .tables.table import Table
-
-_INTERCEPT = "Intercept"
-
-
-@dataclasses.dataclass(frozen=True)
-class RegressionModel:
-    """What the user chose: the model, and the roles of columns.
-
-    Everything is text and numbers, so that it can be stored as JSON. `prior` has priors by term,
-    as text; the name "" stands for all other terms.
-    """
-
-    family: str
-    link: str | None = None
-    response: str | None = None
-    formula: str | None = None
-    prior: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    noise_variance: float | None = None
-    weights: str | None = None
-    offset: str | None = None
-    exposure: str | None = None
-    trials: str | None = None
-    exclude: tuple[str, ...] = ()
-    categorical: tuple[str, ...] = ()
-    drop_missing: bool = False
-    standardise: bool = True
-    intercept: bool = True
-    level: str | tuple[str, ...] | None = None
-    standardised_results: bool = False
-
-    def families(self) -> tuple[Family, str]:
-        """The family and its link, checked."""
-        family, link = find_family(self.family, self.link)
-        if (family.name == "binomial") != (self.trials is not None):
-            rule = "name a column for family binomial, and be left out for others"
-            raise InvalidInput("--trials (trials)", rule, self.trials)
-        if self.exposure is not None and link != "log":
-            rule = "be left out unless the family has the link log"
-            raise InvalidInput("--exposure (exposure)", rule, self.exposure)
-        check_noise_variance(family, self.noise_variance)
-        return family, link
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +56,7 @@ class RegressionProblem:
     @property
     def n_columns(self) -> int:
         """Columns of the design without the intercept."""
-        return len(set(self.columns.names) - {_INTERCEPT})
+        return len(set(self.columns.names) - {INTERCEPT})
 
     @classmethod
     def of_table(cls, table: Table, model: RegressionModel) -> RegressionProblem:
@@ -128,7 +84,7 @@ class RegressionProblem:
         columns = ColumnScaling(design.names, design.terms, design.means, design.sds)
         x = design.x
         if not family.has_intercept:
-            columns, x = _without_intercept(columns, x)
+            columns, x = without_intercept(columns, x)
         y, weights = np.asarray(design.y, np.float64), design.weights
         if design.trials is not None:
             y, weights = y / design.trials, _product(design.trials, weights)
@@ -147,60 +103,26 @@ class RegressionProblem:
             (encoding.name, encoding.mean, encoding.sd, encoding.levels),
             (*design.notes, *notes),
             design,
+            table.description,
         )
 
     @classmethod
     def of_rows(cls, rows: ShardedRows, model: RegressionModel) -> RegressionProblem:
         """The problem of a row store."""
         family, link = model.families()
-        _check_row_store(model, family, rows)
-        manifest = rows.shards.manifest
-        terms = (
-            _plain_terms(manifest, model)
-            if model.formula is None
-            else store_terms(model.formula, manifest)
-        )
-        response = model.response or terms.response or manifest.response
-        if response not in manifest.names:
-            found = f"The columns are: {', '.join(manifest.names[:20])}."
-            raise InvalidInput("--response", "name a column of the row store", response, found)
-        products = [_product_column(places, manifest) for places in terms.products]
-        names = terms.names
-        columns = ColumnScaling(
-            names,
-            terms.terms,
-            np.array([product.shift for product in products]),
-            np.array([product.scale for product in products]),
-        )
-        if not family.has_intercept and columns.has_intercept:
-            products = products[1:]
-            columns, _ = _without_intercept(columns, np.zeros((1, len(names))))
-        of_response = manifest.columns[manifest.names.index(str(response))]
-        scales = family.response == "number" and model.standardise
-        mean, sd = (of_response.mean, of_response.sd) if scales else (0.0, 1.0)
-        if not columns.has_intercept and family.has_intercept:
-            mean = 0.0
-        numbers = [
-            None if name is None else manifest.names.index(name)
-            for name in (model.weights, model.offset)
-        ]
-        place = manifest.names.index(str(response))
-        view: ObservationsOf | ProductsOf
-        if all(len(product.columns) == 1 and _is_as_stored(product) for product in products):
-            features = tuple(product.columns[0] for product in products)
-            view = ObservationsOf(features, place, mean, sd, *numbers)
-        else:
-            view = ProductsOf(tuple(products), place, mean, sd, *numbers)
-        data = store_data(rows.viewed(view), columns.names)
+        design = row_store_design(rows.shards.manifest, model, family)
+        columns = design.columns
+        data = store_data(rows.viewed(design.view), columns.names)
         return _problem(
             model,
             (family, link),
             data,
             columns,
-            np.array([_sd_as_stored(product, manifest) for product in products]),
-            (str(response), mean, sd, ()),
+            design.column_sds,
+            (design.response, design.view.shift, design.view.scale, ()),
             (),
             None,
+            "row store",
         )
 
 
@@ -213,6 +135,7 @@ def _problem(
     response: tuple[str, float, float, tuple[str, ...]],
     notes: tuple[str, ...],
     design: Design | None,
+    table: str,
 ) -> RegressionProblem:
     family, link = family_and_link
     name, mean, sd, levels = response
@@ -271,7 +194,8 @@ def _problem(
         sd,
         standardised=model.standardised_results,
     )
-    description = _description(model, family, link, name, design, priors, levels)
+    description = {"table": table}
+    description |= _description(model, family, link, name, design, priors, levels)
     posterior = ModelPosterior(posterior.model, posterior.rows, quantities, description)
     return RegressionProblem(model, posterior, name, columns, description, notes, design)
 
@@ -314,21 +238,6 @@ def _product(a: np.ndarray, b: np.ndarray | None) -> np.ndarray:
     return a if b is None else a * b
 
 
-def _without_intercept(columns: ColumnScaling, x: np.ndarray) -> tuple[ColumnScaling, np.ndarray]:
-    """The columns without that of the intercept, which cut points replace."""
-    if not columns.has_intercept:
-        return columns, x
-    terms = {
-        term: tuple(place - 1 for place in places)
-        for term, places in columns.terms.items()
-        if term != _INTERCEPT
-    }
-    if not terms:
-        raise InvalidInput("TABLE", "have a column besides the response", "none")
-    kept = ColumnScaling(columns.names[1:], terms, columns.means[1:], columns.sds[1:])
-    return kept, np.ascontiguousarray(x[:, 1:])
-
-
 def _without_zero_weights(design: Design) -> tuple[Design, tuple[str, ...]]:
     """The rows that count."""
     weights = design.weights
@@ -347,85 +256,3 @@ def _without_zero_weights(design: Design) -> tuple[Design, tuple[str, ...]]:
     fields: dict[str, Any] = {name: some(getattr(design, name)) for name in names}
     note = f"left out {int((~kept).sum())} rows of weight 0"
     return dataclasses.replace(design, groups=groups, **fields), (note,)
-
-
-@dataclasses.dataclass(frozen=True)
-class _PlainTerms:
-    """All columns of a row store, one by one."""
-
-    response: str | None
-    products: list[tuple[int, ...]]
-    names: tuple[str, ...]
-    terms: dict[str, tuple[int, ...]]
-
-
-def _plain_terms(manifest: Any, model: RegressionModel) -> _PlainTerms:
-    response = model.response or manifest.response
-    left_out = {response, model.weights, model.offset, *model.exclude}
-    products: list[tuple[int, ...]] = []
-    names: list[str] = []
-    terms: dict[str, tuple[int, ...]] = {}
-    for place, column in enumerate(manifest.columns):
-        is_intercept = column.name.lower() == _INTERCEPT.lower()
-        if column.name in left_out or column.source in left_out:
-            continue
-        if is_intercept and not model.intercept:
-            continue
-        term = _INTERCEPT if is_intercept else (column.source or column.name)
-        name = term if column.level is None else f"{column.source}[T.{column.level}]"
-        terms[term] = (*terms.get(term, ()), len(products))
-        products.append((place,))
-        names.append(name)
-    if not names:
-        raise InvalidInput("row store", "have a column besides the response", f"only {response}")
-    return _PlainTerms(response, products, tuple(names), terms)
-
-
-def _product_column(places: tuple[int, ...], manifest: Any) -> ProductColumn:
-    """A column of a design over a row store.
-
-    The mean and the sd of a product are those of independent columns. They only scale it.
-    """
-    columns = [manifest.columns[place] for place in places]
-    means = tuple(column.mean if column.standardised else 0.0 for column in columns)
-    sds = tuple(column.sd if column.standardised else 1.0 for column in columns)
-    if len(places) <= 1:
-        shift, scale = (means[0], sds[0]) if places else (0.0, 1.0)
-        return ProductColumn(places, means, sds, shift, scale)
-    shift = math.prod(column.mean for column in columns)
-    square = math.prod(column.mean**2 + column.sd**2 for column in columns)
-    scale = math.sqrt(max(square - shift**2, 0.0)) or 1.0
-    return ProductColumn(places, means, sds, shift, scale)
-
-
-def _sd_as_stored(product: ProductColumn, manifest: Any) -> float:
-    """The sd of a column of the design; 0 for the intercept."""
-    if len(product.columns) != 1:
-        return float(bool(product.columns))
-    return float(manifest.columns[product.columns[0]].sd) / product.scale
-
-
-def _is_as_stored(product: ProductColumn) -> bool:
-    return (product.shift, product.scale) == (product.means[0], product.sds[0])
-
-
-def _check_row_store(model: RegressionModel, family: Family, rows: ShardedRows) -> None:
-    for option in ("trials", "exposure", "categorical", "drop_missing", "level"):
-        if getattr(model, option):
-            cure = "Apply it before `tallmc ingest`."
-            name = f"--{option.replace('_', '-')} ({option})"
-            raise InvalidInput(name, "be left out with a row store", getattr(model, option), cure)
-    manifest = rows.shards.manifest
-    if any(column.standardised for column in manifest.columns) and not model.standardise:
-        rule = "be left out with a row store whose columns are standardised"
-        cure = "Ingest the table again with --no-standardise."
-        raise InvalidInput("--no-standardise (standardise)", rule, False, cure)
-    for role in ("weights", "offset"):
-        name = getattr(model, role)
-        if name is None:
-            continue
-        if name not in manifest.names:
-            raise InvalidInput(f"--{role} ({role})", "name a column of the row store", name)
-        if manifest.columns[manifest.names.index(name)].standardised:
-            cure = "Ingest the table again with --no-standardise."
-            raise InvalidInput(f"--{role} ({role})", "not be standardised", name, cure)

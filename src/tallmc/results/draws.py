@@ -265,6 +265,8 @@ class Draws:
         tree = complete.to_datatree(labels)
         table = arviz_stats.summary(tree, ci_prob=0.9, ci_kind="eti", round_to="none")
         table = table.rename(columns={"eti90_lb": "q05", "eti90_ub": "q95", "r_hat": "rhat"})
+        if labels is None:
+            table.index = self.quantities.entry_names()
         weights = None if self.weights is None else self.weights[self.ok]
         low, median, high = quantiles(entries, (0.05, 0.5, 0.95), weights)
         table.insert(2, "median", median)
@@ -300,8 +302,9 @@ class Draws:
 
 
 def _node_name(name: str) -> str:
-    """A name for a variable of a DataTree, whose paths use the slash."""
-    return name.replace("/", "∕")
+    """A name for a variable of a DataTree, which NetCDF can write too."""
+    starts_well = name[:1].isalnum() or name[:1] == "_" or not name[:1].isascii()
+    return ("" if starts_well else "_") + name.replace("/", "∕").rstrip()
 
 
 def with_health(draws: Draws, agreed: Agreement | None) -> Draws:

@@ -242,7 +242,7 @@ class DesignEncoding:
         if content.get("format") != _FORMAT or content.get("version") != _VERSION:
             found = f"version {content.get('version')} of {content.get('format')}"
             raise InvalidInput("encoding", f"be version {_VERSION} of {_FORMAT!r}", found)
-        _check_formula(content.get("formula"), formula)
+        check_formula(content.get("formula"), formula)
         text = None if formula is None else split_formula(formula)
         try:
             response, dtype = content["response"], content["dtype"]
@@ -264,7 +264,8 @@ class DesignEncoding:
             raise InvalidInput("encoding", "be what to_json wrote", str(error)) from None
 
 
-def _check_formula(stored: object, given: str | None) -> None:
+def check_formula(stored: object, given: str | None) -> None:
+    """Raise unless the caller passes the formula that is stored, or there is none."""
     if stored is None and given is None:
         return
     if stored is not None and given is None:

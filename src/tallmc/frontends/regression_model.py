@@ -1,0 +1,66 @@
+"""What a user chooses about a regression: family, priors, and the roles of columns."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from ..core.errors import InvalidInput
+from .families import Family, check_noise_variance, find_family
+from .tables.encoding import check_formula
+
+
+@dataclasses.dataclass(frozen=True)
+class RegressionModel:
+    """What the user chose: the model, and the roles of columns.
+
+    Everything is text and numbers, so that it can be stored as JSON. `prior` has priors by term,
+    as text; the name "" stands for all other terms.
+    """
+
+    family: str
+    link: str | None = None
+    response: str | None = None
+    formula: str | None = None
+    prior: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    noise_variance: float | None = None
+    weights: str | None = None
+    offset: str | None = None
+    exposure: str | None = None
+    trials: str | None = None
+    exclude: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    drop_missing: bool = False
+    standardise: bool = True
+    intercept: bool = True
+    level: str | tuple[str, ...] | None = None
+    standardised_results: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-able content."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any], formula: str | None) -> RegressionModel:
+        """The model that `to_json` wrote. A formula is code, so it must be passed again."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        given = {name: value for name, value in content.items() if name in known}
+        check_formula(given.get("formula"), formula)
+        level = given.get("level")
+        given["level"] = tuple(level) if isinstance(level, list) else level
+        for name in ("exclude", "categorical"):
+            given[name] = tuple(given.get(name, ()))
+        return cls(**{**given, "formula": formula})
+
+    def families(self) -> tuple[Family, str]:
+        """The family and its link, checked."""
+        family, link = find_family(self.family, self.link)
+        if (family.name == "binomial") != (self.trials is not None):
+            rule = "name a column for family binomial, and be left out for others"
+            raise InvalidInput("--trials (trials)", rule, self.trials)
+        if self.exposure is not None and link != "log":
+            rule = "be left out unless the family has the link log"
+            raise InvalidInput("--exposure (exposure)", rule, self.exposure)
+        check_noise_variance(family, self.noise_variance)
+        return family, link
