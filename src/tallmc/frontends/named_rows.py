@@ -38,11 +38,10 @@ def named_rows(rows: Any) -> AbstractRows:
             rule = "show each row as a dictionary of columns"
             raise InvalidInput("rows", rule, type(rows.row_shapes).__name__, cure)
         return rows
-    try:
-        columns = {name: check_numeric(f"rows[{name!r}]", rows[name]) for name in dict(rows)}
-    except TypeError:
+    if not hasattr(rows, "keys"):
         rule = "be a dictionary of columns, or rows from tallmc.rows"
-        raise InvalidInput("rows", rule, type(rows).__name__, 'Pass {"x": x, "y": y}.') from None
+        raise InvalidInput("rows", rule, type(rows).__name__, 'Pass {"x": x, "y": y}.')
+    columns = {name: check_numeric(f"rows[{name!r}]", rows[name]) for name in rows}
     if not columns or not all(isinstance(name, str) for name in columns):
         rule = "name at least one column, by strings"
         cure = "Data must be passed as rows, so that a step can read some of them."

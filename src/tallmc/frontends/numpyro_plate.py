@@ -45,7 +45,11 @@ class PlateModel:
         found = {}
 
         def run(block: dict[str, Array]) -> None:
-            trace = self._trace(self._with_rows(n_rows), block)
+            # Means instead of draws: an improper prior has none.
+            model = self.numpyro.handlers.substitute(
+                self._with_rows(n_rows), substitute_fn=_prior_mean
+            )
+            trace = self._trace(model, block)
             found.update({name: SiteFacts.of(name, site) for name, site in trace.items()})
 
         jax.eval_shape(run, row_shapes(self.rows, n_rows))
@@ -214,11 +218,11 @@ class PlateModel:
 
 
 def _prior_mean(site: dict[str, Any]) -> Array | None:
-    """The mean of a latent site, or the image of 0 if no mean is known, finite and inside.
+    """The mean of a continuous latent site; the image of 0 if no finite mean is known.
 
     Nothing is drawn: programs that draw from a gamma distribution take seconds to compile.
     """
-    if site["type"] != "sample" or site["is_observed"]:
+    if site["type"] != "sample" or site["is_observed"] or site["fn"].support.is_discrete:
         return None
     from numpyro.distributions import biject_to
 
