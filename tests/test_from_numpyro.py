@@ -10,14 +10,17 @@ import numpy as np
 import pytest
 
 import tallmc
+from nuts_comparison import assert_same_moments
 from row_stores import write_store
 from tallmc.frontends.from_numpyro import from_numpyro
+from test_readme import ROOT, run_blocks
 
 numpyro = pytest.importorskip("numpyro")
 
 import numpyro.distributions as dist  # noqa: E402
 from numpyro import handlers  # noqa: E402
 from numpyro.contrib.control_flow import scan  # noqa: E402
+from numpyro.infer import MCMC, NUTS  # noqa: E402
 from numpyro.infer.reparam import LocScaleReparam  # noqa: E402
 from numpyro.infer.util import constrain_fn, potential_energy  # noqa: E402
 
@@ -430,3 +433,28 @@ def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "numpyro", None)
     with pytest.raises(ImportError, match=r"pip install tallmc\[numpyro\]"):
         from_numpyro(simple, {"x": X, "y": Y}, "N")
+
+
+@pytest.mark.parametrize("name", ["decentred", pytest.param("correlated", marks=pytest.mark.slow)])
+@pytest.mark.filterwarnings("ignore::tallmc.SamplingWarning")
+def test_draws_agree_with_nuts_of_numpyro(name):
+    draws = tallmc.sample(converted(name), chains=16, draws=300, progress=False)
+    model, names, keywords = MODELS[name]
+    reference = MCMC(
+        NUTS(model),
+        num_warmup=300,
+        num_samples=300,
+        num_chains=16,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    reference.run(jax.random.key(1), **{row: ROWS[row] for row in names}, **keywords)
+    assert_same_moments(draws.values, reference.get_samples(group_by_chain=True))
+
+
+def test_the_examples_of_the_page_run(capsys):
+    pytest.importorskip("pymc")
+    names = run_blocks(ROOT / "docs" / "other-libraries.md")
+    spread = names["draws"].values["spread"]
+    assert names["draws"].ok.all() and (spread > 0).all()
+    assert "beta[price]" in capsys.readouterr().out

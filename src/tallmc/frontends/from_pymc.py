@@ -21,7 +21,7 @@ from ..models.posterior import Posterior
 from ..rows.base import AbstractRows
 from .block_likelihood import check_block_likelihood, one_row, probed_rows
 from .named_rows import named_rows, some_rows
-from .pymc_graphs import RowGraphs
+from .pymc_graphs import RowGraphs, without_c_compiler
 
 
 def from_pymc(model: Any, rows: Any) -> Posterior:
@@ -65,12 +65,11 @@ def from_pymc(model: Any, rows: Any) -> Posterior:
         name = model.discrete_value_vars[0].name
         cure = "Sum it out, for example with pymc.Mixture or pymc_extras.marginalize."
         raise InvalidInput(f"variable {name!r}", "be continuous", "a discrete free variable", cure)
-    graphs = RowGraphs.of(model, table)
+    with without_c_compiler():
+        graphs = RowGraphs.of(model, table)
+        start = model.initial_point(random_seed=0)
     dtype = jnp.result_type(float)
-    init = {
-        name: jnp.asarray(value, dtype)
-        for name, value in model.initial_point(random_seed=0).items()
-    }
+    init = {name: jnp.asarray(value, dtype) for name, value in start.items()}
     block = some_rows(table, probed_rows(table.n_rows))
     check_block_likelihood(graphs.log_likelihood, init, block, graphs.rows_cure())
     layout, _ = layout_of(init)

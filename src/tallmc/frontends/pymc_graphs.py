@@ -13,7 +13,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import jax
@@ -196,6 +196,13 @@ def _with_static_rows(
     )
     inputs = set(symbols.values())
     return simplified, [not inputs.isdisjoint(ancestors([graph])) for graph in simplified]
+
+
+def without_c_compiler() -> AbstractContextManager[None]:
+    """PyTensor runs what it computes during a conversion in Python, which takes less time."""
+    import pytensor
+
+    return pytensor.config.change_flags(mode="FAST_COMPILE", cxx="")
 
 
 @contextmanager
