@@ -37,6 +37,7 @@ LAYERS = [
     "reference",
     "report",
     "frontends",
+    "sklearn",
     "experiments",
     "cli",
 ]

@@ -99,7 +99,7 @@ def test_lazy_names_are_listed_and_importable():
 def test_importing_the_core_needs_nothing_heavy_and_leaves_the_collector_on():
     heavy = (
         "blackjax xarray arviz_base arviz_stats typer rich pyarrow matplotlib pandas zarr netCDF4 "
-        "scipy.special optax"
+        "scipy.special optax sklearn"
     )
     program = (
         f"import gc, sys, tallmc; print(*(set('{heavy}'.split()) & set(sys.modules))); "
@@ -143,6 +143,7 @@ DOCUMENTED = [
     tallmc.results,
     tallmc.rows,
     tallmc.schedule,
+    tallmc.sklearn,
     tallmc.store,
     tallmc.subsample,
     tallmc.tuning,
