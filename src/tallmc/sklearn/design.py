@@ -14,7 +14,8 @@ direction, 1, from the rounding of the curvature of N rows in the others.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from jaxtyping import ArrayLike, Float
@@ -95,6 +96,18 @@ class ColumnScaling:
             result[start : start + len(block), first:] = columns
             start += len(block)
         return result
+
+    def column_names(self, features: Sequence[str], intercept: bool) -> list[str]:
+        """Names of the columns of D; a rotated column is named after its largest parts."""
+        names = list(features)
+        if self.rotation is not None:
+            large = np.abs(self.rotation) > 0.1 * np.abs(self.rotation).max(axis=0)
+            parts = [list(itertools.compress(features, column)) for column in large.T]
+            names = [
+                f"a combination of {', '.join(some[:4])}" if len(some) > 1 else some[0]
+                for some in parts
+            ]
+        return ["intercept", *names] if intercept else names
 
     def slopes(self, sampled: Float[np.ndarray, "*k p"]) -> Float[np.ndarray, "*k p"]:
         """Coefficients of the columns of X."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 from typing import Any, NamedTuple, Self
 
 import jax.numpy as jnp
@@ -121,8 +122,13 @@ class AbstractTallEstimator(BaseEstimator, abc.ABC):
             self._feature_names(),
             response.classes,
         )
+        model = posterior.model
+        if response.classes is None:  # names of entries in messages; those of vectors only
+            columns = scaling.column_names(self._feature_names(), intercept_scale is not None)
+            labels = {"beta": columns}
+            model = dataclasses.replace(model, layout=posterior.layout.labelled(labels))
         draws = sample(
-            ModelPosterior(posterior.model, posterior.rows, quantities),
+            ModelPosterior(model, posterior.rows, quantities),
             self.method,
             ess=self.ess,
             max_seconds=self.max_seconds,
@@ -158,7 +164,7 @@ class AbstractTallEstimator(BaseEstimator, abc.ABC):
 
     def _checked_rows(self, X: Any) -> Float[np.ndarray, "n p"]:
         """New rows; raises if the estimator is not fitted, or their columns are not those of X."""
-        check_is_fitted(self)
+        check_is_fitted(self, "draws_")
         return validate_data(self, X, reset=False, dtype=_INPUT_TYPES)
 
     def _predictor_draws(self) -> PredictorDraws:

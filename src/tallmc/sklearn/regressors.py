@@ -29,8 +29,8 @@ from .predictions import PredictorDraws, weights_of
 from .quantities import SCALE
 
 _MOST_ROWS_TO_LOOK_AT = 20_000
-_ROUNDINGS = 4.0
-"""Least noise in roundings of the fitted values. `linear_regression` rejects less than 2.9."""
+_ROUNDINGS = 30.0
+"""Least posterior sd of a coefficient, in units of its rounding."""
 
 
 class AbstractTallRegressor(RegressorMixin, AbstractTallEstimator):
@@ -74,7 +74,8 @@ class TallLinearRegression(AbstractTallRegressor):
     After `fit`: as `TallLogisticRegression`, without `classes_`, with `coef_` (n_features,) and a
     number `intercept_`, and `noise_variance_`, the posterior mean of the variance of the noise.
     `draws_` also has the noise `scale` if it is unknown. If y is a linear function of the columns
-    up to rounding, a `SamplingWarning` says so, and the noise is that of rounding.
+    up to rounding, a `SamplingWarning` says so, and the noise is that of rounding. Unknown noise
+    needs more rows than coefficients.
 
     >>> import numpy as np
     >>> X = np.arange(20.0)[:, None]
@@ -212,24 +213,25 @@ def _variance_of_rounding(x: Float[np.ndarray, "n c"], y: Float[np.ndarray, " n"
     """The least noise variance that the precision of x resolves, if the residuals are smaller.
 
     Without residuals the density of the noise scale has its mode near 0, where nothing is resolved.
-    None if the residuals of a regression on some of the rows are large enough, or there are none.
+    None if the residuals of a regression on some of the rows are large enough.
     """
-    n_rows, c = x.shape
-    some = np.linspace(0, n_rows - 1, min(n_rows, _MOST_ROWS_TO_LOOK_AT)).astype(int)
-    if len(some) <= c:
-        return None
+    n_rows, n_columns = len(x), int(np.count_nonzero(x.any(axis=0)))
+    if n_rows <= n_columns:
+        rule = f"have more rows than coefficients ({n_columns}) if the noise is unknown"
+        cure = "Pass noise_variance, or use fewer columns."
+        raise InvalidInput("X", rule, f"{n_rows} rows", cure)
+    most = max(_MOST_ROWS_TO_LOOK_AT, 2 * n_columns)
+    some = np.linspace(0, n_rows - 1, min(n_rows, most)).astype(int)
     some_x = x[some].astype(np.float64)
-    beta, _, rank, _ = np.linalg.lstsq(some_x, y[some], rcond=None)
-    if rank == len(some):
-        return None
+    beta = np.linalg.lstsq(some_x, y[some], rcond=None)[0]
     spread = np.sqrt(np.sum((beta * some_x) ** 2) / len(some))
-    resolved = _ROUNDINGS * np.finfo(x.dtype).eps * spread * np.sqrt(n_rows)
-    if np.sqrt(np.mean((y[some] - some_x @ beta) ** 2)) > resolved or resolved == 0:
+    resolved = float(_ROUNDINGS * np.finfo(x.dtype).eps * spread * np.sqrt(n_rows))
+    if resolved == 0 or np.sqrt(np.mean((y[some] - some_x @ beta) ** 2)) > resolved:
         return None
     warnings.warn(
-        "y is a linear function of the columns up to rounding: the noise cannot be estimated, and "
-        f"its sd is taken to be {resolved:.2g} sd of y. Pass noise_variance if it is known.",
+        "y is a linear function of the columns up to rounding: its noise cannot be estimated and "
+        "is taken to be that of rounding. Pass noise_variance if it is known.",
         SamplingWarning,
         stacklevel=4,
     )
-    return float(resolved**2)
+    return resolved**2
