@@ -61,7 +61,6 @@ from .store import load
 
 if TYPE_CHECKING:
     from . import diagnose, reference, report, tuning
-    from . import sklearn as sklearn
     from .frontends import priors
     from .frontends.fit import FitNote, fit
     from .frontends.from_numpyro import from_numpyro

@@ -23,7 +23,7 @@ _LEVEL = re.compile(r"\[(?:T\.)?([^\]]*)\]")
 
 
 @dataclasses.dataclass(frozen=True)
-class ColumnScaling:
+class DesignColumns:
     """Columns of a design: their names, their terms, and how they were scaled."""
 
     names: tuple[str, ...]
@@ -53,10 +53,10 @@ class GroupScaling:
 
     group: str
     levels: tuple[str, ...]
-    columns: ColumnScaling
+    columns: DesignColumns
 
 
-def without_intercept(columns: ColumnScaling, x: np.ndarray) -> tuple[ColumnScaling, np.ndarray]:
+def without_intercept(columns: DesignColumns, x: np.ndarray) -> tuple[DesignColumns, np.ndarray]:
     """The columns without that of the intercept, which cut points replace."""
     if not columns.has_intercept:
         return columns, x
@@ -67,7 +67,7 @@ def without_intercept(columns: ColumnScaling, x: np.ndarray) -> tuple[ColumnScal
     }
     if not terms:
         raise InvalidInput("TABLE", "have a column besides the response", "none")
-    kept = ColumnScaling(columns.names[1:], terms, columns.means[1:], columns.sds[1:])
+    kept = DesignColumns(columns.names[1:], terms, columns.means[1:], columns.sds[1:])
     return kept, np.ascontiguousarray(x[:, 1:])
 
 
@@ -87,7 +87,7 @@ class Coefficients(AbstractQuantities):
     def __init__(
         self,
         layout: Layout,
-        columns: ColumnScaling,
+        columns: DesignColumns,
         groups: Sequence[GroupScaling] = (),
         classes: Sequence[str] | None = None,
         response_mean: float = 0.0,
@@ -184,7 +184,7 @@ def _entry(term: str, name: str) -> str:
     return ", ".join(_LEVEL.findall(levels)) or name
 
 
-def _unscaled(columns: ColumnScaling) -> ColumnScaling:
+def _unscaled(columns: DesignColumns) -> DesignColumns:
     ones = np.ones(len(columns.names))
     return dataclasses.replace(columns, means=0 * ones, sds=ones)
 

@@ -24,7 +24,7 @@ from ..models.priors import (
     StudentTPrior,
 )
 from ..models.regression import Effects, Hyper
-from .coefficients import ColumnScaling
+from .coefficients import DesignColumns
 from .priors import AbstractPriorChoice, HorseshoeChoice, LaplaceChoice, Normal, StudentTChoice
 
 DEFAULT_SCALE = 2.5
@@ -45,7 +45,7 @@ class ModelPriors(NamedTuple):
 
 def model_priors(
     chosen: Mapping[str, AbstractPriorChoice],
-    columns: ColumnScaling,
+    columns: DesignColumns,
     column_sds: np.ndarray,
     response_sd: float,
     response_scale: float,
@@ -109,7 +109,7 @@ def model_priors(
 
 
 def _by_column(
-    chosen: Mapping[str, AbstractPriorChoice], columns: ColumnScaling
+    chosen: Mapping[str, AbstractPriorChoice], columns: DesignColumns
 ) -> list[AbstractPriorChoice]:
     """The choice for each column. Shrinking priors do not apply to the intercept by default."""
     found: list[AbstractPriorChoice] = [Normal()] * len(columns.names)

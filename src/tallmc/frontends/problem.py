@@ -19,7 +19,7 @@ from ..models.observations import GroupTerm
 from ..models.posterior import ModelPosterior
 from ..models.regression import Effects, regression_posterior
 from ..rows.sharded import ShardedRows
-from .coefficients import Coefficients, ColumnScaling, GroupScaling, without_intercept
+from .coefficients import Coefficients, DesignColumns, GroupScaling, without_intercept
 from .families import Family, known_noise
 from .model_priors import ModelPriors, model_priors
 from .priors import as_priors
@@ -48,7 +48,7 @@ class RegressionProblem:
     model: RegressionModel
     posterior: ModelPosterior
     response: str
-    columns: ColumnScaling
+    columns: DesignColumns
     description: dict[str, str]
     notes: tuple[str, ...]
     design: Design | None
@@ -81,7 +81,7 @@ class RegressionProblem:
         )
         assert design.y is not None
         design, notes = _without_zero_weights(design)
-        columns = ColumnScaling(design.names, design.terms, design.means, design.sds)
+        columns = DesignColumns(design.names, design.terms, design.means, design.sds)
         x = design.x
         if not family.has_intercept:
             columns, x = without_intercept(columns, x)
@@ -130,7 +130,7 @@ def _problem(
     model: RegressionModel,
     family_and_link: tuple[Family, str],
     data: RegressionData,
-    columns: ColumnScaling,
+    columns: DesignColumns,
     column_sds: np.ndarray,
     response: tuple[str, float, float, tuple[str, ...]],
     notes: tuple[str, ...],
@@ -180,7 +180,7 @@ def _problem(
             GroupScaling(
                 group.group,
                 group.levels,
-                ColumnScaling(
+                DesignColumns(
                     group.names,
                     {column: (j,) for j, column in enumerate(group.names)},
                     group.means,

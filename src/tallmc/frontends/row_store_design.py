@@ -11,7 +11,7 @@ import numpy as np
 from ..core.errors import InvalidInput
 from ..models.design import ObservationsOf, ProductColumn, ProductsOf
 from ..rows.manifest import RowManifest
-from .coefficients import ColumnScaling, without_intercept
+from .coefficients import DesignColumns, without_intercept
 from .families import Family
 from .regression_model import RegressionModel
 from .tables import store_terms
@@ -21,7 +21,7 @@ from .tables.matrix import INTERCEPT
 class RowStoreDesign(NamedTuple):
     """The columns of a design, and the view of the rows that shows them."""
 
-    columns: ColumnScaling
+    columns: DesignColumns
     column_sds: np.ndarray
     """The sds of the columns as the sampler sees them."""
     response: str
@@ -43,7 +43,7 @@ def row_store_design(
         found = f"The columns are: {', '.join(manifest.names[:20])}."
         raise InvalidInput("--response", "name a column of the row store", response, found)
     products = [_product_column(places, manifest) for places in terms.products]
-    columns = ColumnScaling(
+    columns = DesignColumns(
         terms.names,
         terms.terms,
         np.array([product.shift for product in products]),

@@ -20,10 +20,10 @@ from sklearn.utils import Tags
 from ..core.errors import InvalidInput, SamplingWarning, check_number
 from ..methods.base import AbstractMethod
 from ..models import linear_regression
-from ..models.design import regression_data
+from ..models.design import normal_prior, regression_data
 from ..models.families import Poisson
-from ..models.generalised_linear import regression
 from ..models.posterior import ModelPosterior
+from ..models.regression import regression_posterior
 from .estimator import AbstractTallEstimator, Response
 from .predictions import PredictorDraws, weights_of
 from .quantities import SCALE
@@ -191,7 +191,8 @@ class TallPoissonRegressor(AbstractTallRegressor):
     def _posterior(
         self, x: Float[np.ndarray, "n c"], y: Float[np.ndarray, " n"], response: Response
     ) -> ModelPosterior:
-        return regression(regression_data(x, y, None), 1.0, Poisson())
+        data = regression_data(x, y, None)
+        return regression_posterior(data, Poisson(), normal_prior(1.0, data))
 
     def _keep_means(
         self, coef: Float[np.ndarray, "k p"], intercept: Float[np.ndarray, " k"]
