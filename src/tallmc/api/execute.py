@@ -68,6 +68,7 @@ def execute(
         timing=Timing(preparation, compilation, run.seconds, checking),
         layout=plan.posterior.layout,
         quantities=_quantities(plan.posterior.quantities, whole),
+        predictive=plan.posterior.predictive,
         settings=plan.settings(),
         account=account,
         stopped_by=stopped_by,

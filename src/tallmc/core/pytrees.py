@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import equinox as eqx
 import jax
@@ -14,6 +15,7 @@ from jaxtyping import Array
 from .errors import InvalidInput
 
 Tree = TypeVar("Tree")
+Value = TypeVar("Value")
 
 
 def named_leaves(tree: Any) -> dict[str, Array]:
@@ -60,6 +62,17 @@ def with_leaves(tree: Tree, leaves: Mapping[str, np.ndarray]) -> Tree:
     return jax.tree.unflatten(
         jax.tree.structure(tree), [replaced(path, leaf) for path, leaf in known]
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Uncompared(Generic[Value]):
+    """A static value that no program depends on. All are equal, so programs are shared.
+
+    >>> Uncompared("age") == Uncompared("income")
+    True
+    """
+
+    value: Value = dataclasses.field(compare=False)
 
 
 class Static:

@@ -24,7 +24,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 from ..core.arrays import check_numeric
 from ..core.errors import InvalidInput
 from ..models.base import AbstractModel
-from ..models.observations import Observations
+from ..models.new_rows import rows_like
 from ..models.posterior import AbstractPosterior
 from ..rows.base import RowBlock
 from ..rows.resident import ResidentRows
@@ -54,7 +54,7 @@ def log_losses(
     array([0.693, 0.813])
     """
     draws = _checked_positions(positions, posterior)
-    held_out = _checked_rows(rows, posterior)
+    held_out = ResidentRows(rows_like(posterior.rows.row_shapes, rows))
     totals = _loss_sums(posterior.model, draws.reshape(-1, posterior.dim), held_out).float64()
     return totals.reshape(draws.shape[:-1]) / held_out.n_rows
 
@@ -78,7 +78,7 @@ def log_loss(positions: ArrayLike, posterior: AbstractPosterior, rows: PyTree[Ar
     0.721
     """
     draws = _checked_positions(positions, posterior).reshape(-1, posterior.dim)
-    held_out = _checked_rows(rows, posterior)
+    held_out = ResidentRows(rows_like(posterior.rows.row_shapes, rows))
     width = max(posterior.model.width(held_out), len(draws))
     losses = held_out.map(_mixture_losses, posterior.model, draws, width=width)
     return float(np.asarray(losses, np.float64).mean())
@@ -125,28 +125,3 @@ def _checked_positions(positions: ArrayLike, posterior: AbstractPosterior) -> Fl
         cure = "Leave out chains that failed: draws.positions[draws.ok]."
         raise InvalidInput("positions", "be finite", "NaN or infinity", cure)
     return jnp.asarray(values, posterior.dtype)
-
-
-def _checked_rows(rows: PyTree[ArrayLike], posterior: AbstractPosterior) -> ResidentRows:
-    """The held-out rows as arrays, in the structure of the posterior's data."""
-    own = posterior.rows.row_shapes
-    try:
-        given = Observations(*rows) if isinstance(own, Observations) else rows
-        columns = jax.tree.map(
-            lambda like, column: jnp.asarray(check_numeric("rows", column), like.dtype), own, given
-        )
-    except InvalidInput:
-        raise
-    except (TypeError, ValueError) as error:
-        raise InvalidInput(
-            "rows", "have the structure of the posterior's data", str(error)
-        ) from None
-    shapes, row_shapes = ([leaf.shape for leaf in jax.tree.leaves(tree)] for tree in (columns, own))
-    lengths = {shape[:1] for shape in shapes}
-    if [shape[1:] for shape in shapes] != row_shapes or len(lengths) != 1 or lengths <= {(), (0,)}:
-        raise InvalidInput(
-            "rows",
-            f"be arrays of one length, whose rows have shapes {row_shapes}",
-            f"shapes {shapes}",
-        )
-    return ResidentRows(columns)

@@ -196,7 +196,7 @@ def _problem(
     )
     description = {"table": table}
     description |= _description(model, family, link, name, design, priors, levels)
-    posterior = ModelPosterior(posterior.model, posterior.rows, quantities, description)
+    posterior = ModelPosterior(posterior.model, posterior.rows, quantities, description=description)
     return RegressionProblem(model, posterior, name, columns, description, notes, design)
 
 

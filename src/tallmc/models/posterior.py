@@ -20,6 +20,8 @@ from ..rows.base import AbstractRows, RowAccess, RowBlock, RowValues
 from ..rows.resident import ResidentRows, resident
 from .base import AbstractModel
 from .densities import Batched, DensityModel, PerRow, check_per_row, check_scalar
+from .density_predictive import DensityPredictive
+from .predictive import AbstractPredictive, predictive_of
 from .transforms import (
     ConstrainedLikelihood,
     ConstrainedPrior,
@@ -45,6 +47,8 @@ class AbstractPosterior(eqx.Module):
     quantities: eqx.AbstractVar[AbstractQuantities]
     description: eqx.AbstractVar[Mapping[str, str]]
     """The model in words: family, link, priors and so on."""
+    predictive: eqx.AbstractVar[AbstractPredictive | None]
+    """The law of the response of new rows; None if it is unknown."""
 
     @property
     def n_rows(self) -> int:
@@ -112,17 +116,20 @@ class ModelPosterior(AbstractPosterior):
     rows: AbstractRows
     quantities: AbstractQuantities = eqx.field(static=True)
     description: Mapping[str, str] = eqx.field(static=True)
+    predictive: AbstractPredictive | None
 
     def __init__(
         self,
         model: AbstractModel,
         rows: AbstractRows,
         quantities: AbstractQuantities | None = None,
+        predictive: AbstractPredictive | None = None,
         description: Mapping[str, str] | None = None,
     ):
         self.model, self.rows = model, rows
         self.quantities = Parameters(model.layout) if quantities is None else quantities
         self.description = dict(description or {})
+        self.predictive = predictive_of(model) if predictive is None else predictive
 
     def lipschitz(self) -> RowValues:
         return self.rows.map(_row_lipschitz, self.model, width=self.width)
@@ -149,6 +156,9 @@ class Posterior(AbstractPosterior):
       sampler moves in unconstrained space: positions are unconstrained.
     - `labels`: names for the entries of vector parameters: `{"beta": ["age", "income"]}`.
     - `quantities`: the quantities shown to users, instead of the parameters.
+    - `mean`: `mean(params, row)`, the mean of the response of a row, for `Draws.predict`.
+    - `simulate`: `simulate(key, params, row)`, a draw of the response of a row, for
+      `Draws.posterior_predictive`.
 
     **Raises:** `InvalidInput` if the data have no common leading axis, or a log density does not
     return a floating-point scalar (one number per row if `batched`).
@@ -183,6 +193,7 @@ class Posterior(AbstractPosterior):
     rows: AbstractRows
     quantities: AbstractQuantities = eqx.field(static=True)
     description: Mapping[str, str] = eqx.field(static=True)
+    predictive: DensityPredictive
     lipschitz_constants: Float[Array, " N"] | None
 
     def __init__(
@@ -197,10 +208,13 @@ class Posterior(AbstractPosterior):
         transforms: Mapping[str, Any] | None = None,
         labels: Mapping[str, Sequence[str]] | None = None,
         quantities: AbstractQuantities | None = None,
+        mean: Callable[[PyTree, PyTree], Any] | None = None,
+        simulate: Callable[[Any, PyTree, PyTree], Any] | None = None,
     ):
         for name, density in (("log_likelihood", log_likelihood), ("log_prior", log_prior)):
             if not callable(density):
                 raise InvalidInput(name, "be a function", density)
+        constraints = None
         self.rows = data if isinstance(data, AbstractRows) else resident(data)
         if transforms:
             constraints, init = constrained(init, transforms, labels or {})
@@ -214,6 +228,9 @@ class Posterior(AbstractPosterior):
         likelihood = Batched(log_likelihood) if batched else PerRow(log_likelihood)
         self.model = DensityModel(
             log_likelihood=likelihood, log_prior=log_prior, init=flat_init, layout=layout
+        )
+        self.predictive = DensityPredictive(
+            self.model, self.rows.row_shapes, constraints, simulate, mean
         )
         self.lipschitz_constants = (
             None if lipschitz is None else _checked_lipschitz(lipschitz, self.n_rows, self.dtype)

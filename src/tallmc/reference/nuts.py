@@ -113,6 +113,7 @@ def nuts(
         timing=Timing(preparation, compilation, sampling),
         layout=posterior.layout,
         quantities=posterior.quantities,
+        predictive=posterior.predictive,
         settings={
             "method": f"NUTS (BlackJAX {blackjax.__version__})",
             "seed": seed,

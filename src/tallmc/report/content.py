@@ -23,6 +23,7 @@ from ..engine.kernel import Kernel
 from ..models.posterior import AbstractPosterior
 from ..results.draws import Draws
 from ..schedule import Constant
+from ..statistics.thinned_history import evenly
 from ..store.reader import OpenStore, draws_of
 from ..store.setup import restored
 
@@ -81,12 +82,6 @@ class Content:
         """Numbers of evenly spaced draws, and the values of a parameter at these draws."""
         kept = evenly(self.draws.positions.shape[1], _TRACE_POINTS)
         return kept + 1, np.asarray(self.draws.flat_values[:, kept, parameter], np.float64)
-
-
-def evenly(count: int, most: int) -> np.ndarray:
-    """At most `most` evenly spaced indices below `count`; the last index is one of them."""
-    kept = min(count, most)
-    return np.arange(1, kept + 1) * count // max(kept, 1) - 1
 
 
 def make_content(

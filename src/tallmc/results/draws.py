@@ -23,12 +23,14 @@ from ..core.words import counted
 from ..methods.account import Account
 from ..methods.base import AbstractMethod
 from ..methods.method import Method
+from ..models.predictive import AbstractPredictive
 from ..schedule import Cyclical
 from ..statistics.convergence import Agreement
 from ..statistics.moments import moments
 from ..statistics.weighting import quantiles, weight_efficiency
 from .health import Health, assess
 from .html import draws_html
+from .predicting import AbstractPredictingDraws
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -60,7 +62,7 @@ class Timing:
 
 
 @dataclasses.dataclass(frozen=True)
-class Draws:
+class Draws(AbstractPredictingDraws):
     """The draws that `sample`, `resume` and `load` return.
 
     A failed chain has NaN from the draw of its failure on. Summaries leave it out.
@@ -82,6 +84,8 @@ class Draws:
     - `n_row_evals_check`: rows touched to measure the bias after the run.
     - `quantities`: how the quantities that users see are computed from positions. By default they
         are the parameters in the flat vector.
+    - `predictive`: the law of the response of new rows; None if it is unknown, as for draws from a
+        store.
 
     >>> from tallmc.core.layout import layout_of
     >>> layout, _ = layout_of({"slope": 0.0})
@@ -102,6 +106,7 @@ class Draws:
     stopped_by: str | None = None
     n_row_evals_check: int = 0
     quantities: AbstractQuantities = None  # type: ignore[assignment]  # `__post_init__` sets it
+    predictive: AbstractPredictive | None = None
 
     def __post_init__(self) -> None:
         if self.quantities is None:
@@ -167,19 +172,29 @@ class Draws:
             return self.values
         return jax.tree.unflatten(structure, list(self.values.values()))
 
-    def to_datatree(self, labels: Mapping[str, Sequence[str]] | None = None) -> xr.DataTree:
+    def to_datatree(
+        self,
+        labels: Mapping[str, Sequence[str]] | None = None,
+        *,
+        posterior_predictive: Any = None,
+        log_likelihood: Any = None,
+    ) -> xr.DataTree:
         """Convert to an `xarray.DataTree` in ArviZ's schema.
 
         **Arguments:**
 
         - `labels`: names for the entries of vector parameters, such as
             `{"beta": ["intercept", "age"]}`.
+        - `posterior_predictive`: rows whose responses are simulated, as in `posterior_predictive`.
+        - `log_likelihood`: rows with responses, as in `log_likelihood`.
 
-        **Returns:** a tree with groups `posterior` and `sample_stats`. All draws of a failed chain
-        are NaN. If draws count differently, `sample_stats` has their `weight`. ArviZ does not use
-        it: `Draws.summary` does.
+        **Returns:** a tree with groups `posterior` and `sample_stats`; with rows also
+        `posterior_predictive`, `log_likelihood` and, if responses are known, `observed_data`. All
+        draws of a failed chain are NaN. If draws count differently, `sample_stats` has their
+        `weight`. ArviZ does not use it: `Draws.summary` does.
 
-        **Raises:** `InvalidInput` if `labels` does not fit the parameters.
+        **Raises:** `InvalidInput` if `labels` does not fit the parameters, or rows do not fit the
+        model.
         """
         if labels is not None and not isinstance(labels, Mapping):
             raise InvalidInput("labels", "map parameter names to lists of entry names", labels)
@@ -225,6 +240,8 @@ class Draws:
                 "the mean step size."
             )
         tree.attrs.update(attributes)
+        if posterior_predictive is not None or log_likelihood is not None:
+            self._add_predictive_groups(tree, posterior_predictive, log_likelihood)
         return tree
 
     def summary(self, labels: Mapping[str, Sequence[str]] | None = None) -> SummaryTable:

@@ -7,7 +7,7 @@ cache of compiled programs serves every data set with the same columns.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -53,12 +53,17 @@ def map_blocks(
     read: ReadBlock, blocks: Blocks, per_row: Callable[..., Array], args: tuple[Any, ...]
 ) -> Array:
     """`per_row(rows, *args)` of all rows."""
+    return jax.device_put(np.concatenate(list(values_by_block(read, blocks, per_row, args))))
+
+
+def values_by_block(
+    read: ReadBlock, blocks: Blocks, per_row: Callable[..., Array], args: tuple[Any, ...]
+) -> Iterator[np.ndarray]:
+    """`per_row(rows, *args)`, block after block, each row once and in order."""
     arrays, others = split(args)
-    values = [
-        np.asarray(_values(read(number), arrays, others, per_row))[blocks.counted(number)]
-        for number in range(blocks.count)
-    ]
-    return jax.device_put(np.concatenate(values))
+    for number in range(blocks.count):
+        values = _values(read(number), arrays, others, per_row)
+        yield np.asarray(values)[blocks.counted(number)]
 
 
 @functools.lru_cache(maxsize=256)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -26,7 +26,7 @@ from .batch import Batch, RowDraws
 from .blocks import AbstractSubset, Blocks, BlockSubset, block_rows
 from .gather import materialised, take_rows
 from .law import AliasLaw, UniformLaw
-from .passes import map_blocks, reduce_blocks
+from .passes import map_blocks, reduce_blocks, values_by_block
 from .probabilities import PreferentialStream, certain_rows, probabilities
 from .stream import ResidentStream
 from .sums import Sum
@@ -101,6 +101,17 @@ class ResidentRows(AbstractRows):
         if _is_traced((columns, args)):
             return _traced_map(columns, self.n_rows, block_rows(width), value, args)
         return map_blocks(_reader(columns, blocks), blocks, value, args)
+
+    def by_block(
+        self, per_row: Callable[..., Array], *args: Any, width: int, beside: PyTree[Array]
+    ) -> Iterator[np.ndarray]:
+        """Values per row on the host, block by block: `per_row(rows, beside, *args)`.
+
+        For values that are too many to keep, such as one value per row and draw.
+        """
+        blocks = Blocks.of(self.n_rows, width)
+        read = _reader(self._columns_with(beside), blocks)
+        return values_by_block(read, blocks, _BesideRows(per_row), args)
 
     def first_where(self, per_row: Callable[..., Array], *args: Any, width: int) -> int | None:
         found = np.asarray(self.map(per_row, *args, width=width))

@@ -23,3 +23,9 @@ class ThinnedHistory:
         self.seen += positions.shape[1]
         while self.kept.shape[1] >= 2 * self.most:
             self.kept, self.every = self.kept[:, 1::2], 2 * self.every
+
+
+def evenly(count: int, most: int) -> np.ndarray:
+    """At most `most` evenly spaced indices below `count`; the last index is one of them."""
+    kept = min(count, most)
+    return np.arange(1, kept + 1) * count // max(kept, 1) - 1

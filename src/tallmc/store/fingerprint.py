@@ -32,8 +32,9 @@ def fingerprint(posterior: AbstractPosterior) -> dict[str, Any]:
     kinds = [f"{name} {type(value).__name__}" for name, value in vars(model).items()]
     header = f"{type(model).__name__} {kinds} {model.layout.names} {model.layout.shapes}"
     digest = hashlib.sha256(header.encode())
-    shown = ("rows", "quantities", "description")
-    settings = {name: value for name, value in vars(posterior).items() if name not in shown}
+    # The quantities and the description are shown; `predictive` repeats the arrays of the model.
+    left_out = ("rows", "quantities", "description", "predictive")
+    settings = {name: value for name, value in vars(posterior).items() if name not in left_out}
     if isinstance(posterior.rows, ShardedRows):
         digest.update(posterior.rows.identity.encode())
         contents: Any = settings
