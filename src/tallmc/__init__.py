@@ -57,7 +57,6 @@ from .methods import (
 )
 from .models.posterior import AbstractPosterior, Posterior
 from .results import Draws
-from .store import load
 
 if TYPE_CHECKING:
     from . import diagnose, reference, report, tuning
@@ -65,6 +64,7 @@ if TYPE_CHECKING:
     from .frontends.fit import FitNote, fit
     from .frontends.from_numpyro import from_numpyro
     from .frontends.from_pymc import from_pymc
+    from .frontends.loading import load
     from .ingestion import ingest
     from .tuning import Budget, tune
 
@@ -79,6 +79,7 @@ _LAZY = {
     "from_numpyro": ("frontends.from_numpyro", "from_numpyro"),
     "from_pymc": ("frontends.from_pymc", "from_pymc"),
     "ingest": ("ingestion", "ingest"),
+    "load": ("frontends.loading", "load"),
     "priors": ("frontends.priors", None),
     "reference": ("reference", None),
     "report": ("report", None),

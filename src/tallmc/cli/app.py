@@ -140,6 +140,71 @@ def diagnose(
     raise typer.Exit(print_findings(run, as_json=json))
 
 
+def predict(
+    fit: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FIT",
+            help="Folder of the results of `tallmc fit`, or of its stored run.",
+            show_default=False,
+        ),
+    ],
+    table: Annotated[
+        Path,
+        typer.Argument(
+            metavar="TABLE",
+            help="New rows: a table with the columns of the fit; - for standard input.",
+            show_default=False,
+        ),
+    ],
+    *,
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="File for the predictions: .parquet, .csv or .feather.",
+            show_default=False,
+        ),
+    ],
+    kind: Annotated[
+        Literal["mean", "response"],
+        typer.Option(
+            metavar="NAME",
+            help="mean: the expected response, with the uncertainty of the coefficients; "
+            "response: the response itself, with its noise.",
+        ),
+    ] = "mean",
+    interval: Annotated[
+        float,
+        typer.Option(min=0, max=1, metavar="X", help="Probability of the central interval."),
+    ] = 0.9,
+    formula: FormulaAgain = None,
+    seed: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Random seed of simulated responses.")
+    ] = 0,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace a file that exists.")
+    ] = False,
+) -> None:
+    """Predict the response of new rows: mean, sd and an interval per row, averaged over draws."""
+    from .predict import run_predict
+
+    raise typer.Exit(
+        run_predict(
+            fit,
+            table,
+            out,
+            formula=formula,
+            kind=kind,
+            interval=interval,
+            seed=seed,
+            overwrite=overwrite,
+        )
+    )
+
+
 def report(
     run: RunFolder,
     *,
@@ -227,6 +292,7 @@ app.command(epilog=EXIT_STATUSES)(fit)
 app.command(epilog=EXIT_STATUSES)(resume)
 app.command(epilog="Exit status: 0 no warnings; 1 warnings printed; 2 no such run.")(diagnose)
 app.command(epilog="Exit status: 0 written; 2 no such run.")(report)
+app.command(epilog="Exit status: 0 written; 2 bad input.")(predict)
 app.command(epilog=EXIT_STATUSES)(demo)
 app.command(
     epilog="Exit status: 0 fine; 1 with --check, a required claim does not hold; 2 bad input."

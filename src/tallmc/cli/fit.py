@@ -10,6 +10,7 @@ from rich.console import Console
 
 from ..core.errors import InvalidInput
 from ..core.words import counted
+from ..frontends.loading import FIT_FILE
 from ..frontends.regression_model import RegressionModel
 from ..ingestion.parquet_shards import ParquetShards
 from ..methods.method import Method
@@ -36,7 +37,7 @@ from .report import (
     summarise,
 )
 from .run import Finished, go_on, run
-from .save import FIT_FILE, check_out, make_folder, save_draws, save_json
+from .save import check_out, make_folder, save_draws, save_json
 
 _COLUMNS = {"mean": "mean", "sd": "sd", "q05": "q05", "q95": "q95", **DIAGNOSTICS}
 
@@ -130,8 +131,8 @@ def _print_problem(console: Console, problem: FitProblem) -> None:
     for note in regression.notes:
         say(console, f"note: {note}")
     for part in ("prior", "prior of shared parameters"):
-        if part in regression.description:
-            say(console, f"{part}: {shortened(regression.description[part])}")
+        if part in problem.posterior.description:
+            say(console, f"{part}: {shortened(problem.posterior.description[part])}")
     if isinstance(rows, ShardedRows) and isinstance(rows.shards, ParquetShards):
         slower = times_slower(rows.shards)
         say(
@@ -156,7 +157,7 @@ def _report_and_save(
         files.append(save_json(out / FIT_FILE, _fit_content(problem, settings, finished)))
     if summary is not None:
         print_coefficients(console, summary, _COLUMNS)
-        say(console, f"Results are {problem.regression.description['results']}.")
+        say(console, f"Results are {problem.posterior.description['results']}.")
     print_cost(console, finished.draws)
     print_warnings(console, finished, summary)
     status = exit_status(console, finished)
@@ -179,7 +180,7 @@ def _check_size(problem: FitProblem, method: str | None) -> None:
     if method is None or METHODS[method].axes["size"] != "adaptive":
         return
     if not has_bounded_curvature(problem.posterior.model):
-        family = problem.regression.description["family"]
+        family = problem.posterior.description["family"]
         rule = (
             f"have a fixed size with --family {family} (adaptive sizes need a bound on the "
             "curvature, and this model has none)"
@@ -193,11 +194,10 @@ def _fit_content(problem: FitProblem, settings: Settings, finished: Finished) ->
     method = run_settings["method"]
     size = method.size if isinstance(method, Method) else None
     schedule = getattr(method, "step_size", None)
-    design, columns = problem.regression.design, problem.regression.columns
+    columns = problem.regression.form.columns
     return {
         **problem.about(),
-        "description": problem.regression.description,
-        "encoding": None if design is None else design.encoding.to_json(),
+        "description": dict(problem.posterior.description),
         "columns": list(columns.names),
         "means": columns.means.tolist(),
         "sds": columns.sds.tolist(),

@@ -73,6 +73,7 @@ class FitProblem:
         return {
             "kind": _RUN_KIND,
             "table": "-" if is_stream else str(self.path.resolve()),
-            "model": self.regression.model.to_json(),
+            "model": self.regression.form.model.to_json(),
+            "encoding": self.regression.form.encoding.to_json(),
             "out_of_core": self.is_out_of_core,
         }

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.errors import InvalidInput
 from ..core.packages import check_installed
+from ..frontends.loading import FIT_FILE
 from ..results.draws import Draws
+from ..results.saved import FILE
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FIT_FILE = "fit.json"
-RESULT_FILES = ("draws.nc", "summary.csv", FIT_FILE)
+RESULT_FILES = (FILE, "summary.csv", FIT_FILE)
 """The files that `tallmc fit` writes."""
 
 
@@ -41,12 +42,12 @@ def make_folder(out: Path) -> None:
 
 def save_draws(out: Path, draws: Draws, summary: pd.DataFrame | None) -> list[str]:
     """Write draws.nc and, if there is a summary, summary.csv. Returns the file names."""
-    draws.to_datatree().to_netcdf(out / "draws.nc", engine="netcdf4")
+    draws.save(out / FILE)
     if summary is None:  # otherwise an old summary.csv would seem to describe these draws
         (out / "summary.csv").unlink(missing_ok=True)
-        return ["draws.nc"]
+        return [FILE]
     summary.to_csv(out / "summary.csv")
-    return ["draws.nc", "summary.csv"]
+    return [FILE, "summary.csv"]
 
 
 def save_json(path: Path, content: dict[str, Any]) -> str:

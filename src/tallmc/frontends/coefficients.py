@@ -56,10 +56,10 @@ class GroupScaling:
     columns: DesignColumns
 
 
-def without_intercept(columns: DesignColumns, x: np.ndarray) -> tuple[DesignColumns, np.ndarray]:
+def without_intercept(columns: DesignColumns) -> DesignColumns:
     """The columns without that of the intercept, which cut points replace."""
     if not columns.has_intercept:
-        return columns, x
+        return columns
     terms = {
         term: tuple(place - 1 for place in places)
         for term, places in columns.terms.items()
@@ -67,8 +67,7 @@ def without_intercept(columns: DesignColumns, x: np.ndarray) -> tuple[DesignColu
     }
     if not terms:
         raise InvalidInput("TABLE", "have a column besides the response", "none")
-    kept = DesignColumns(columns.names[1:], terms, columns.means[1:], columns.sds[1:])
-    return kept, np.ascontiguousarray(x[:, 1:])
+    return DesignColumns(columns.names[1:], terms, columns.means[1:], columns.sds[1:])
 
 
 class Coefficients(AbstractQuantities):

@@ -2,105 +2,153 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from ..core.errors import InvalidInput
+from ..ingestion.errors import INTERCEPT as STORED_INTERCEPT
+from ..ingestion.values import ColumnValues
 from ..models.design import ObservationsOf, ProductColumn, ProductsOf
-from ..rows.manifest import RowManifest
-from .coefficients import DesignColumns, without_intercept
+from ..rows.manifest import Column, RowManifest
 from .families import Family
 from .regression_model import RegressionModel
-from .tables import store_terms
+from .tables import DesignEncoding, ResponseEncoding, StoreTerms, store_terms
+from .tables.encoding import ScaledTerms
+from .tables.features import FeatureEncoding
+from .tables.formula_text import split_formula
+from .tables.formulas import FormulaTerms, make_terms, variables_of
 from .tables.matrix import INTERCEPT
+from .tables.roles import RowRoles
+from .tables.terms import PlainTerms
 
 
 class RowStoreDesign(NamedTuple):
-    """The columns of a design, and the view of the rows that shows them."""
+    """The encoding of a row store, and the view of its rows that shows the design."""
 
-    columns: DesignColumns
+    encoding: DesignEncoding
     column_sds: np.ndarray
     """The sds of the columns as the sampler sees them."""
-    response: str
     view: ObservationsOf | ProductsOf
 
 
-def row_store_design(
-    manifest: RowManifest, model: RegressionModel, family: Family
-) -> RowStoreDesign:
+def row_store_design(manifest: RowManifest, model: RegressionModel) -> RowStoreDesign:
     """The design that a model describes."""
     _check_row_store(model, manifest)
-    terms = (
-        _plain_terms(manifest, model)
-        if model.formula is None
-        else store_terms(model.formula, manifest)
-    )
+    family, _ = model.families()
+    terms, features = _terms(manifest, model)
     response = model.response or terms.response or manifest.response
     if response is None or response not in manifest.names:
         found = f"The columns are: {', '.join(manifest.names[:20])}."
         raise InvalidInput("--response", "name a column of the row store", response, found)
     products = [_product_column(places, manifest) for places in terms.products]
-    columns = DesignColumns(
-        terms.names,
-        terms.terms,
-        np.array([product.shift for product in products]),
-        np.array([product.scale for product in products]),
-    )
-    if not family.has_intercept and columns.has_intercept:
-        products = products[1:]
-        columns, _ = without_intercept(columns, np.zeros((1, len(terms.names))))
+    has_intercept = INTERCEPT in terms.names
     place = manifest.names.index(response)
     of_response = manifest.columns[place]
     scales = family.response == "number" and model.standardise
-    mean = of_response.mean if scales and columns.has_intercept else 0.0
-    scaling = (mean, of_response.sd if scales else 1.0)
+    mean = of_response.mean if scales and has_intercept else 0.0
+    sd = of_response.sd if scales else 1.0
+    encoding = DesignEncoding(
+        ScaledTerms(
+            features,
+            tuple(product.shift for product in products),
+            tuple(product.scale for product in products),
+        ),
+        ResponseEncoding(response, family.response, _levels(family, of_response), None, mean, sd),
+        RowRoles(weights=model.weights, offset=model.offset),
+        (),
+        model.formula,
+        str(jax.dtypes.canonicalize_dtype(manifest.dtype)),
+    )
+    shown = products if family.has_intercept or not has_intercept else products[1:]
     numbers = [
         None if name is None else manifest.names.index(name)
         for name in (model.weights, model.offset)
     ]
     view: ObservationsOf | ProductsOf
-    if all(len(product.columns) == 1 for product in products):
-        features = tuple(product.columns[0] for product in products)
-        view = ObservationsOf(features, place, *scaling, *numbers)
+    if all(len(product.columns) == 1 for product in shown):
+        view = ObservationsOf(
+            tuple(product.columns[0] for product in shown), place, mean, sd, *numbers
+        )
     else:
-        view = ProductsOf(tuple(products), place, *scaling, *numbers)
-    sds = np.array([_sd_as_stored(product, manifest) for product in products])
-    return RowStoreDesign(columns, sds, response, view)
+        view = ProductsOf(tuple(shown), place, mean, sd, *numbers)
+    sds = np.array([_sd_as_stored(product, manifest) for product in shown])
+    return RowStoreDesign(encoding, sds, view)
 
 
-@dataclasses.dataclass(frozen=True)
-class _PlainTerms:
-    """All columns of a row store, one by one."""
+def _levels(family: Family, response: Column) -> tuple[str, ...]:
+    """The classes 0, 1, … of a response of numbers."""
+    if family.response not in ("classes", "ordered"):
+        return ()
+    if not response.whole or response.low < 0:
+        rule = "hold the classes 0, 1, 2, … in a row store"
+        raise InvalidInput(f"response {response.name!r}", rule, f"{response.low:g} and others")
+    return tuple(str(k) for k in range(int(response.high) + 1))
 
-    response: str | None
-    products: list[tuple[int, ...]]
-    names: tuple[str, ...]
-    terms: dict[str, tuple[int, ...]]
 
-
-def _plain_terms(manifest: RowManifest, model: RegressionModel) -> _PlainTerms:
+def _terms(
+    manifest: RowManifest, model: RegressionModel
+) -> tuple[StoreTerms, PlainTerms | FormulaTerms]:
+    """The products of columns of the store, and the same terms for columns of a table."""
     response = model.response or manifest.response
     left_out = {response, model.weights, model.offset, *model.exclude}
-    products: list[tuple[int, ...]] = []
-    names: list[str] = []
-    terms: dict[str, tuple[int, ...]] = {}
-    for place, column in enumerate(manifest.columns):
-        is_intercept = column.name.lower() == INTERCEPT.lower()
-        if column.name in left_out or column.source in left_out:
-            continue
-        if is_intercept and not model.intercept:
-            continue
-        term = INTERCEPT if is_intercept else (column.source or column.name)
-        name = term if column.level is None else f"{column.source}[T.{column.level}]"
-        terms[term] = (*terms.get(term, ()), len(products))
-        products.append((place,))
-        names.append(name)
-    if not names:
+    if model.formula is not None:
+        terms = store_terms(model.formula, manifest)
+        left_out |= {terms.response}
+        features = tuple(_features(manifest, left_out).values())
+        return terms, _formula_terms(split_formula(model.formula).common, features)
+    features = tuple(_features(manifest, left_out).values())
+    has_intercept = model.intercept and any(map(_is_intercept, manifest.columns))
+    plain = PlainTerms(features, has_intercept)
+    if not plain.names:
         raise InvalidInput("row store", "have a column besides the response", f"only {response}")
-    return _PlainTerms(response, products, tuple(names), terms)
+    places = {
+        (column.source, column.level): (place,) for place, column in enumerate(manifest.columns)
+    }
+    products: list[tuple[int, ...]] = [
+        (place,)
+        for place, column in enumerate(manifest.columns)
+        if _is_intercept(column) and has_intercept
+    ]
+    for feature in features:
+        levels = feature.levels[1:] if feature.kind == "category" else (None,)
+        products += [places[feature.name, level] for level in levels]
+    return StoreTerms(response, products, plain.names, plain.terms), plain
+
+
+def _features(manifest: RowManifest, left_out: set[str | None]) -> dict[str, FeatureEncoding]:
+    """The columns of the table that the store came from, by name."""
+    levels = {category.name: category.levels for category in manifest.categories}
+    found = {}
+    for column in manifest.columns:
+        name = column.source or column.name
+        if _is_intercept(column) or name in left_out or column.name in left_out:
+            continue
+        is_category = column.level is not None
+        found[name] = FeatureEncoding(
+            name, "category" if is_category else "number", levels[name] if is_category else ()
+        )
+    return found
+
+
+def _is_intercept(column: Column) -> bool:
+    return column.name == STORED_INTERCEPT
+
+
+def _formula_terms(formula: str, features: tuple[FeatureEncoding, ...]) -> FormulaTerms:
+    """The terms of a formula for tables, from a small table that has every level."""
+    n_rows = max([2, *(len(feature.levels) for feature in features)])
+    columns = {
+        feature.name: ColumnValues("text", np.arange(n_rows) % len(feature.levels), feature.levels)
+        if feature.kind == "category"
+        else ColumnValues("number", np.arange(n_rows, dtype=float))
+        for feature in features
+    }
+    used = variables_of(formula, columns, columns)
+    chosen = [feature for feature in features if feature.name in used]
+    return make_terms(formula, chosen, columns, n_rows)[0]
 
 
 def _product_column(places: tuple[int, ...], manifest: RowManifest) -> ProductColumn:

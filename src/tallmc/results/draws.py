@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ from ..statistics.weighting import quantiles, weight_efficiency
 from .health import Health, assess
 from .html import draws_html
 from .predicting import AbstractPredictingDraws
+from .saved import save
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -298,6 +300,17 @@ class Draws(AbstractPredictingDraws):
         from .summary_table import COLUMNS, SummaryTable
 
         return SummaryTable(table[list(COLUMNS)])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the draws to one NetCDF file in ArviZ's schema; `tallmc.load` reads it.
+
+        **Arguments:**
+
+        - `path`: the file, such as "draws.nc". An existing file is replaced.
+
+        **Raises:** `InvalidInput` if the file cannot be written.
+        """
+        save(self, path)
 
     def _repr_html_(self) -> str:
         """The verdict, the size and the summary of a small run, for notebooks."""

@@ -95,14 +95,13 @@ def load(store: Any) -> Draws:
     >>> bool((tallmc.load(run).positions == draws.positions).all())
     True
     """
-    opened = open_store(store)
-    if not opened.manifest.n_draws:
-        raise StoreError(opened.path, "have at least one draw", "none yet")
-    return draws_of(opened)
+    return draws_of(open_store(store))
 
 
 def draws_of(opened: OpenStore) -> Draws:
-    """The draws in a store; `params` is a dict by parameter name."""
+    """The draws in a store; `params` is a dict by parameter name. Raises if there are none."""
+    if not opened.manifest.n_draws:
+        raise StoreError(opened.path, "have at least one draw", "none yet")
     with blaming(opened.path, "say what was run"):
         return _draws_of(opened)
 

@@ -1,0 +1,188 @@
+"""A regression without rows: how a model and an encoding become a posterior, and what it shows.
+
+The form follows from what the user chose (`RegressionModel`) and from what the fit remembers of its
+table (`DesignEncoding`). Both are JSON, so a saved fit has its form, and predicts new rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..models.design import RegressionData, design_data
+from ..models.likelihood import AbstractLikelihood
+from ..models.linear import ridge_start
+from ..models.observations import GroupTerm
+from ..models.posterior import ModelPosterior
+from ..models.predictive import RegressionPredictive
+from ..models.regression import Effects, regression_posterior
+from .coefficients import Coefficients, DesignColumns, GroupScaling, without_intercept
+from .families import Family, Likelihood, known_noise
+from .model_priors import ModelPriors, model_priors
+from .new_rows import TableEncoder
+from .priors import as_priors
+from .regression_model import RegressionModel
+from .tables import DesignEncoding
+from .tables.encoding import ScaledTerms
+
+
+@dataclasses.dataclass(frozen=True)
+class RegressionForm:
+    """A regression without rows."""
+
+    model: RegressionModel
+    encoding: DesignEncoding
+    table: str
+    """How messages call the table."""
+
+    @property
+    def family(self) -> Family:
+        return self.model.families()[0]
+
+    @property
+    def link(self) -> str:
+        return self.model.families()[1]
+
+    @property
+    def columns(self) -> DesignColumns:
+        """The columns of the design matrix."""
+        columns = _columns(self.encoding.scaled)
+        return columns if self.family.has_intercept else without_intercept(columns)
+
+    @property
+    def groups(self) -> list[GroupScaling]:
+        """The group terms."""
+        return [
+            GroupScaling(group.group.name, group.group.levels, _columns(group.scaled))
+            for group in self.encoding.groups
+        ]
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of classes; None if the response is a number."""
+        has_classes = self.family.response in ("classes", "ordered")
+        return self.encoding.response.levels if has_classes else None
+
+    def posterior(
+        self, data: RegressionData, column_sds: np.ndarray, *, search_start: bool = True
+    ) -> ModelPosterior:
+        """The posterior of these rows.
+
+        **Arguments:**
+
+        - `data`: the rows.
+        - `column_sds`: the sds of the columns of the design matrix.
+        - `search_start`: whether to look at the rows for a starting point.
+        """
+        response, columns = self.encoding.response, self.columns
+        likelihood = self._likelihood(data.dtype)
+        effects = [
+            Effects(f"effects of {group.group}", (len(group.levels), len(group.columns.names)))
+            for group in self.groups
+        ]
+        priors = model_priors(
+            as_priors(self.model.prior),
+            columns,
+            column_sds,
+            response.sd,
+            data.y_sd if self.family.response == "number" else 1.0,
+            effects,
+            data.dtype,
+            likelihood.n_predictors if isinstance(likelihood, AbstractLikelihood) else 1,
+        )
+        start, shared = None, self.family.shared(data, len(self.classes or ()))
+        if self.model.noise_variance is not None:
+            shared = ()
+        elif self.family.name == "gaussian" and search_start:
+            start, log_scale = ridge_start(data, priors.variances)
+            shared = [log_scale]
+        plain = regression_posterior(
+            data,
+            likelihood,
+            priors.prior,
+            start=start,
+            shared=shared,
+            effects=effects,
+            hyper=priors.hyper,
+        )
+        quantities = Coefficients(
+            plain.layout,
+            columns,
+            self.groups,
+            self.classes[1:] if self.classes and _has_predictors(likelihood) else None,
+            response.mean,
+            response.sd,
+            standardised=self.model.standardised_results,
+        )
+        predictive = RegressionPredictive(
+            plain.model,
+            encoder=TableEncoder(self.encoding, self.family.has_intercept),
+            classes=self.classes,
+            response_name=response.name,
+            shift=response.mean,
+            scale=response.sd,
+        )
+        return ModelPosterior(
+            plain.model, plain.rows, quantities, predictive, self._description(priors)
+        )
+
+    def without_rows(self) -> ModelPosterior:
+        """A posterior with the parameters of the fit, whose two rows mean nothing."""
+        dtype = np.dtype(self.encoding.dtype)
+        groups = tuple(
+            GroupTerm(
+                jnp.zeros(2, jnp.int32),
+                jnp.ones((2, len(group.columns.names)), dtype),
+                len(group.levels),
+            )
+            for group in self.groups
+        )
+        names = self.columns.names
+        x, y = np.ones((2, len(names)), dtype), np.array([1.0, 2.0])
+        data = design_data(x, y, names, groups=groups)
+        return self.posterior(data, np.ones(len(names)), search_start=False)
+
+    def _likelihood(self, dtype: Any) -> Likelihood:
+        known = self.model.noise_variance
+        noise = None if known is None else known_noise(known, self.encoding.response.sd, dtype)
+        return self.family.likelihood(self.link, len(self.classes or ()), noise)
+
+    def _description(self, priors: ModelPriors) -> dict[str, str]:
+        """The model in words."""
+        model, family, response = self.model, self.family, self.encoding.response
+        found = {"table": self.table, "family": family.name, "link": self.link}
+        found["response"] = response.name
+        if response.one is not None:
+            found["response level that counts as 1"] = str(response.one)
+        elif self.classes:
+            found["response levels"] = ", ".join(self.classes)
+        if model.formula is not None:
+            found["formula"] = model.formula
+        for role in ("weights", "offset", "exposure", "trials"):
+            if getattr(model, role) is not None:
+                found[role] = str(getattr(model, role))
+        found["prior"] = "; ".join(f"{term} ~ {shown}" for term, shown in priors.shown.items())
+        if family.shared_prior and model.noise_variance is None:
+            found["prior of shared parameters"] = "; ".join(
+                f"{name}: {prior}" for name, prior in family.shared_prior.items()
+            )
+        if model.noise_variance is not None:
+            found["noise variance"] = f"{model.noise_variance:g}"
+        scaled = "columns are standardised for the sampler"
+        found["scaling"] = scaled if model.standardise else "none"
+        standardised = model.standardised_results
+        found["results"] = "in standardised units" if standardised else "in the units of the table"
+        return found
+
+
+def _columns(scaled: ScaledTerms) -> DesignColumns:
+    terms = scaled.terms
+    return DesignColumns(terms.names, terms.terms, np.array(scaled.means), np.array(scaled.sds))
+
+
+def _has_predictors(likelihood: Likelihood) -> bool:
+    """Whether each class but the first has a predictor of its own."""
+    return isinstance(likelihood, AbstractLikelihood) and likelihood.n_predictors > 1
