@@ -20,6 +20,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from .observations import RegressionRows, weighted
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
+_FAR = 4.0
+_FRACTION_TERMS = 20  # accurate to 1e-16 beyond _FAR
 
 
 class AbstractFamily(eqx.Module):
@@ -93,12 +95,11 @@ class BernoulliProbit(AbstractFamily):
 
     def slope(self, z: Float[Array, " n"], y: Float[Array, " n"]) -> Float[Array, " n"]:
         sign = 2 * y - 1
-        return -sign * _inverse_mills(sign * z)
+        return -sign * _inverse_mills(sign * z)[0]
 
     def curvature(self, z: Float[Array, " n"], y: Float[Array, " n"]) -> Float[Array, " n"]:
-        signed = (2 * y - 1) * z
-        ratio = _inverse_mills(signed)
-        return ratio * (ratio + signed)
+        ratio, excess = _inverse_mills((2 * y - 1) * z)
+        return ratio * excess
 
     def largest_curvature(self) -> Float[Array, ""]:
         return jnp.asarray(1.0)
@@ -115,9 +116,17 @@ class BernoulliProbit(AbstractFamily):
         return (jax.random.normal(key, z.shape, z.dtype) < z).astype(z.dtype)
 
 
-def _inverse_mills(z: Float[Array, " n"]) -> Float[Array, " n"]:
-    """φ(z)/Φ(z), which is about −z for very negative z."""
-    return jnp.exp(-0.5 * z**2 - _LOG_SQRT_2PI - log_ndtr(z))
+def _inverse_mills(z: Float[Array, " n"]) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    """r = φ(z)/Φ(z), and r + z, which is about −1/z for very negative z."""
+    # r + z = 1/(x + 2/(x + 3/(x + …))) with x = −z; the quotient of densities loses all digits.
+    is_far = z < -_FAR
+    x = jnp.where(is_far, -z, _FAR)
+    fraction = x
+    for k in range(_FRACTION_TERMS, 1, -1):
+        fraction = x + k / fraction
+    near = jnp.where(is_far, 0.0, z)
+    ratio = jnp.exp(-0.5 * near**2 - _LOG_SQRT_2PI - log_ndtr(near))
+    return jnp.where(is_far, x + 1 / fraction, ratio), jnp.where(is_far, 1 / fraction, ratio + z)
 
 
 class Binomial(AbstractFamily):

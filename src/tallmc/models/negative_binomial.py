@@ -1,7 +1,12 @@
 """Negative binomial regression with log link and unknown dispersion.
 
-E y = μ = e^{x·β},   Var y = μ + αμ²,   s = log α, shared by all rows
-−log p(y) = log Γ(1/α) − log Γ(y + 1/α) − (1/α) log(1/(1 + αμ)) − y log(αμ/(1 + αμ)) + log y!
+    E y = μ = e^{x·β},   Var y = μ + αμ²,   s = log α, shared by all rows
+    −log p(y) = log Γ(r) − log Γ(y + r) + r log(1 + αμ) + y log(1 + 1/αμ) + log y!,   r = 1/α
+
+For small α the logs of Γ nearly cancel. With Stirling's remainder δ (`log_gamma.py`),
+
+    f = r log[(1 + αμ)/(1 + αy)] + y log[(1 + 1/αμ)/(1 + 1/αy)] + ½ log(1 + αy) + δ(r) − δ(y + r)
+    c(y) = y − y log y + log y!
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 from ..rows.sharded import ShardedRows
 from .design import RegressionData, normal_prior, regression_data
 from .likelihood import AbstractLikelihood
+from .log_gamma import stirling_remainder
 from .posterior import ModelPosterior
 from .priors import NormalPrior
 from .regression import Shared, regression_posterior
@@ -37,14 +43,21 @@ class NegativeBinomial(AbstractLikelihood):
     def row_potential(self, z: Float[Array, " 2"], y: Float[Array, ""]) -> Float[Array, ""]:
         log_mean, log_dispersion = z
         shape, log_odds = jnp.exp(-log_dispersion), log_mean + log_dispersion
-        log_gammas = gammaln(shape) - gammaln(y + shape) + gammaln(y + 1)
-        return log_gammas + shape * jax.nn.softplus(log_odds) + y * jax.nn.softplus(-log_odds)
+        positive = y > 0
+        at_best = jnp.log(jnp.where(positive, y, 1)) + log_dispersion
+        failures = jax.nn.softplus(log_odds) - jnp.where(positive, jax.nn.softplus(at_best), 0)
+        successes = jax.nn.softplus(-log_odds) - jax.nn.softplus(-at_best)
+        remainders = stirling_remainder(shape) - stirling_remainder(y + shape)
+        width = jnp.where(positive, 0.5 * jax.nn.softplus(at_best), 0)
+        return shape * failures + y * successes + width + remainders
 
     def largest_curvature(self) -> None:
         return None
 
     def constant(self, y: Float[Array, " n"]) -> Float[Array, " n"]:
-        return jnp.zeros_like(y)
+        positive = y > 0
+        count = jnp.where(positive, y, 1)
+        return jnp.where(positive, count - count * jnp.log(count) + gammaln(count + 1), 0)
 
     def mean(self, z: Float[Array, "n 2"]) -> Float[Array, " n"]:
         return jnp.exp(z[:, 0])

@@ -23,6 +23,8 @@ from .posterior import ModelPosterior
 from .priors import AbstractPrior
 from .regression import Shared, regression_posterior
 
+_TINY_GAP = -20.0  # below it, log(1 − e^{−g}) = s − g/2 to 1e-19
+
 
 class CumulativeLogit(AbstractLikelihood):
     """Ordered classes 0 to K − 1; z = (predictor, s₀, …, s_{K−2})."""
@@ -44,18 +46,12 @@ class CumulativeLogit(AbstractLikelihood):
     def row_potential(self, z: Float[Array, " k"], y: Float[Array, ""]) -> Float[Array, ""]:
         # σ(b) − σ(a) = σ(b) σ(−a) (1 − e^{−(b−a)}) with a, b the margins below and above y.
         margins = cut_points(z[1:]) - z[0]
-        below = jnp.concatenate([jnp.zeros(1, z.dtype), margins])
-        above = jnp.concatenate([margins, jnp.zeros(1, z.dtype)])
-        gaps = jnp.concatenate([jnp.ones(1, z.dtype), jnp.exp(z[2:]), jnp.ones(1, z.dtype)])
-        classes = jnp.arange(self.n_classes)
-        is_first, is_last = classes == 0, classes == self.n_classes - 1
-        inner = ~(is_first | is_last)
-        potentials = (
-            jnp.where(is_first, 0.0, jax.nn.softplus(below))
-            + jnp.where(is_last, 0.0, jax.nn.softplus(-above))
-            - jnp.where(inner, jnp.log(-jnp.expm1(-jnp.where(inner, gaps, 1.0))), 0.0)
-        )
-        return jnp.sum(jnp.where(classes == y, potentials, 0.0))
+        edge = jnp.zeros(1, z.dtype)
+        below = jnp.concatenate([edge, jax.nn.softplus(margins)])
+        above = jnp.concatenate([jax.nn.softplus(-margins), edge])
+        gaps = jnp.concatenate([edge, _log_gap(z[2:]), edge])
+        is_y = jnp.arange(self.n_classes) == y
+        return jnp.sum(jnp.where(is_y, below + above - gaps, 0.0))
 
     def largest_curvature(self) -> None:
         return None
@@ -71,6 +67,12 @@ class CumulativeLogit(AbstractLikelihood):
         latent = z[:, 0] + jax.random.logistic(key, z.shape[:1], z.dtype)
         cuts = jax.vmap(cut_points)(z[:, 1:])
         return jnp.sum(latent[:, None] > cuts, axis=1).astype(z.dtype)
+
+
+def _log_gap(s: Float[Array, " k"]) -> Float[Array, " k"]:
+    """log(1 − e^{−g}) with g = eˢ, also where g underflows."""
+    gap, is_tiny = jnp.exp(s), s < _TINY_GAP
+    return jnp.where(is_tiny, s - 0.5 * gap, jnp.log(-jnp.expm1(-jnp.where(is_tiny, 1.0, gap))))
 
 
 class CutPointPrior(AbstractPrior):

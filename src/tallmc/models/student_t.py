@@ -1,22 +1,26 @@
 """Robust regression: y ~ t_ν(z, σ) with unknown scale and degrees of freedom.
 
     u = (y − z)/σ,   f = log σ + (ν + 1)/2 · log(1 + u²/ν) + log B(1/2, ν/2) + (log ν)/2
+    log B(1/2, h) + (log 2h)/2 = ½ log 2π + ½ − h log(1 + 1/2h) + δ(h) − δ(h + ½)
 
+The second form has no large terms that nearly cancel; δ is Stirling's remainder (`log_gamma.py`).
 The shared parameters are log σ and log ν.
 """
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import betaln
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from ..core.errors import InvalidInput
 from ..rows.sharded import ShardedRows
 from .design import RegressionData, normal_prior, regression_data
 from .likelihood import AbstractLikelihood
+from .log_gamma import stirling_remainder
 from .noise_scale import log_scale_from
 from .posterior import ModelPosterior
 from .priors import LogGammaPrior
@@ -45,13 +49,15 @@ class StudentT(AbstractLikelihood):
         degrees = jnp.exp(log_degrees)
         squares = ((y - location) * jnp.exp(-log_scale)) ** 2
         spread = 0.5 * (degrees + 1) * jnp.log1p(squares / degrees)
-        return log_scale + spread + betaln(0.5, 0.5 * degrees) + 0.5 * log_degrees
+        half = 0.5 * degrees
+        remainders = stirling_remainder(half) - stirling_remainder(half + 0.5)
+        return log_scale + spread + 0.5 - half * jnp.log1p(1 / degrees) + remainders
 
     def largest_curvature(self) -> None:
         return None
 
     def constant(self, y: Float[Array, " n"]) -> Float[Array, " n"]:
-        return jnp.zeros_like(y)
+        return jnp.full_like(y, 0.5 * math.log(2 * math.pi))
 
     def mean(self, z: Float[Array, "n 3"]) -> Float[Array, " n"]:
         return z[:, 0]

@@ -1,0 +1,235 @@
+"""Every regression of `tallmc.models`, and the same models as log densities and in SciPy."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.scipy.stats as stats
+import numpy as np
+import scipy.special
+import scipy.stats
+
+import tallmc
+from problems import design
+from tallmc import models
+
+N_ROWS, DIM = 60, 3
+X = design(N_ROWS, DIM) / 3
+CUTS = np.array([-0.8, 0.1, 1.3])
+TRIALS = np.random.default_rng(4).integers(1, 9, N_ROWS)
+
+
+class Classes:
+    """A distribution over classes, with the interface of SciPy."""
+
+    def __init__(self, chances):
+        self.chances = chances
+
+    def logpmf(self, y):
+        return np.log(self.chances[np.arange(len(y)), np.asarray(y, int)])
+
+    def mean(self):
+        return self.chances
+
+
+class Regression(NamedTuple):
+    """A regression in three forms."""
+
+    build: Callable[..., tallmc.AbstractPosterior]
+    """The posterior from x, y and further arguments."""
+    log_density: Callable[..., Any]
+    """log p(y | z, shared parameters) of one row; for several predictors z is a vector."""
+    law: Callable[..., Any]
+    """The distribution of y in SciPy, from z, shared parameters and trials."""
+    simulate: Callable[[np.random.Generator, np.ndarray], np.ndarray]
+    """Responses for x."""
+    shared: Mapping[str, Any] = MappingProxyType({})
+    """The values of shared parameters at which models are compared."""
+    has_offset: bool = True
+    has_weights: bool = True
+
+
+def _binomial(x, y, weights=None, **arguments):
+    return models.binomial_regression(
+        x, y, TRIALS if weights is None else weights, 2.0, **arguments
+    )
+
+
+def _ordinal_log_density(z, params, y):
+    free = params["cut_points"]
+    cuts = jnp.cumsum(jnp.concatenate([free[:1], jnp.exp(free[1:])]))
+    upper = jnp.concatenate([jax.nn.sigmoid(cuts - z), jnp.ones(1)])
+    chances = jnp.diff(jnp.concatenate([jnp.zeros(1), upper]))
+    return jnp.log(chances[y.astype(int)])
+
+
+def _ordinal_law(z, params, trials):
+    upper = scipy.special.expit(CUTS - z[:, None])
+    return Classes(np.diff(np.pad(upper, ((0, 0), (1, 1)), constant_values=(0, 1)), axis=1))
+
+
+def _softmax_law(z, params, trials):
+    return Classes(scipy.special.softmax(np.column_stack([np.zeros(len(z)), z]), axis=1))
+
+
+def _negative_binomial_law(z, params, trials):
+    shape = np.exp(-params["log_dispersion"])
+    return scipy.stats.nbinom(shape, shape / (shape + np.exp(z)))
+
+
+def _negative_binomial_log_density(z, params, y):
+    shape = jnp.exp(-params["log_dispersion"])
+    return stats.nbinom.logpmf(y, shape, shape / (shape + jnp.exp(z)))
+
+
+def _gamma_law(z, params, trials):
+    shape = np.exp(params["log_shape"])
+    return scipy.stats.gamma(shape, scale=np.exp(z) / shape)
+
+
+def _gamma_log_density(z, params, y):
+    shape = jnp.exp(params["log_shape"])
+    return stats.gamma.logpdf(y, shape, scale=jnp.exp(z) / shape)
+
+
+def _student_t_law(z, params, trials):
+    return scipy.stats.t(np.exp(params["log_degrees"]), z, np.exp(params["log_scale"]))
+
+
+def _student_t_log_density(z, params, y):
+    return stats.t.logpdf(y, jnp.exp(params["log_degrees"]), z, jnp.exp(params["log_scale"]))
+
+
+def _with_prior(function, **settings):
+    return lambda x, y, **further: function(x, y, 2.0, **settings, **further)
+
+
+REGRESSIONS = {
+    "logistic": Regression(
+        _with_prior(models.logistic_regression),
+        lambda z, params, y: stats.bernoulli.logpmf(y, jax.nn.sigmoid(z)),
+        lambda z, params, trials: scipy.stats.bernoulli(scipy.special.expit(z)),
+        lambda rng, x: rng.integers(0, 2, len(x)),
+    ),
+    "probit": Regression(
+        _with_prior(models.probit_regression),
+        lambda z, params, y: stats.norm.logcdf((2 * y - 1) * z),
+        lambda z, params, trials: scipy.stats.bernoulli(scipy.special.ndtr(z)),
+        lambda rng, x: rng.integers(0, 2, len(x)),
+    ),
+    "binomial": Regression(
+        _binomial,
+        # Rows hold shares of successes, and the trials are weights.
+        lambda z, params, y: y * jax.nn.log_sigmoid(z) + (1 - y) * jax.nn.log_sigmoid(-z),
+        lambda z, params, trials: scipy.stats.binom(trials, scipy.special.expit(z)),
+        lambda rng, x: rng.binomial(TRIALS, 0.4),
+        has_weights=False,
+    ),
+    "known noise": Regression(
+        _with_prior(models.linear_regression, noise_variance=0.7),
+        lambda z, params, y: stats.norm.logpdf(y, z, jnp.sqrt(0.7)),
+        lambda z, params, trials: scipy.stats.norm(z, np.sqrt(0.7)),
+        lambda rng, x: rng.normal(size=len(x)),
+    ),
+    "linear": Regression(
+        _with_prior(models.linear_regression),
+        lambda z, params, y: stats.norm.logpdf(y, z, jnp.exp(params["log_scale"])),
+        lambda z, params, trials: scipy.stats.norm(z, np.exp(params["log_scale"])),
+        lambda rng, x: 3 + 2 * rng.normal(size=len(x)),
+        {"log_scale": 0.6},
+    ),
+    "poisson": Regression(
+        _with_prior(models.poisson_regression),
+        lambda z, params, y: stats.poisson.logpmf(y, jnp.exp(z)),
+        lambda z, params, trials: scipy.stats.poisson(np.exp(z)),
+        lambda rng, x: rng.poisson(1.5, len(x)),
+    ),
+    "negative binomial": Regression(
+        _with_prior(models.negative_binomial_regression),
+        _negative_binomial_log_density,
+        _negative_binomial_law,
+        lambda rng, x: rng.poisson(rng.gamma(1.0, 2.0, len(x))),
+        {"log_dispersion": 0.4},
+    ),
+    "softmax": Regression(
+        _with_prior(models.softmax_regression),
+        lambda z, params, y: jax.nn.log_softmax(jnp.concatenate([jnp.zeros(1), z]))[y.astype(int)],
+        _softmax_law,
+        lambda rng, x: rng.integers(0, 3, len(x)),
+        has_offset=False,
+    ),
+    "ordinal": Regression(
+        _with_prior(models.ordinal_regression),
+        _ordinal_log_density,
+        _ordinal_law,
+        lambda rng, x: rng.integers(0, 4, len(x)),
+        {"cut_points": np.append(CUTS[0], np.log(np.diff(CUTS)))},
+    ),
+    "student t": Regression(
+        _with_prior(models.student_t_regression),
+        _student_t_log_density,
+        _student_t_law,
+        lambda rng, x: 1 + 2 * rng.standard_t(3, len(x)),
+        {"log_scale": 0.3, "log_degrees": 1.7},
+    ),
+    "gamma": Regression(
+        _with_prior(models.gamma_regression),
+        _gamma_log_density,
+        _gamma_law,
+        lambda rng, x: rng.gamma(2.0, 3.0, len(x)),
+        {"log_shape": 0.8},
+    ),
+}
+
+
+class LogLikelihood(eqx.Module):
+    """The log density of a row with its weight and its offset, as a user would write it."""
+
+    log_density: Callable[..., Any]
+
+    def __call__(self, params, row):
+        z = row.x @ params["beta"]
+        z = z if row.offset is None else z + row.offset
+        value = self.log_density(z, params, row.y)
+        return value if row.weight is None else row.weight * value
+
+
+class LogPrior(eqx.Module):
+    """The prior of a posterior as a function of its parameters."""
+
+    posterior: Any
+
+    def __call__(self, params):
+        return -self.posterior.model.prior_potential(self.posterior.layout.ravel(params, "params"))
+
+
+def built(name: str, dtype=np.float64, weighted: bool = True) -> tallmc.AbstractPosterior:
+    """The posterior of this regression; with weights and offsets where it may have them."""
+    regression, rng = REGRESSIONS[name], np.random.default_rng(1)
+    arguments: dict[str, Any] = {}
+    if weighted and regression.has_weights:
+        arguments["weights"] = rng.uniform(0.5, 3.0, N_ROWS)
+    if weighted and regression.has_offset:
+        arguments["offset"] = 0.5 * rng.normal(size=N_ROWS)
+    return regression.build(X.astype(dtype), regression.simulate(rng, X), **arguments)
+
+
+def position_of(name: str, posterior: tallmc.AbstractPosterior) -> np.ndarray:
+    """A position with the shared parameters of the registry."""
+    regression = REGRESSIONS[name]
+    n_shared = sum(np.size(value) for value in regression.shared.values())
+    beta = np.random.default_rng(2).normal(size=posterior.dim - n_shared) / 2
+    return np.concatenate([beta, *(np.ravel(value) for value in regression.shared.values())])
+
+
+def by_densities(name: str, posterior: tallmc.AbstractPosterior) -> tallmc.Posterior:
+    """The same posterior from a log density and automatic differentiation."""
+    return tallmc.Posterior(
+        LogLikelihood(REGRESSIONS[name].log_density),
+        LogPrior(posterior),
+        posterior.data,
+        posterior.layout.unravel(posterior.init),
+    )
