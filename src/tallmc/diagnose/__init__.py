@@ -10,12 +10,14 @@ from .gaussian import (
 )
 from .gradients import exact_gradients
 from .ksd import ksd, ksd_path
+from .loo import LeaveOneOut, loo
 from .predictive import log_loss, log_losses
 from .pseudo_variance import Estimated, estimated_pseudo_variance, pseudo_variance
 
 __all__ = [
     "Discrepancy",
     "Estimated",
+    "LeaveOneOut",
     "draws_ksd",
     "ess",
     "estimated_pseudo_variance",
@@ -28,6 +30,7 @@ __all__ = [
     "leimkuhler_matthews_covariance",
     "log_loss",
     "log_losses",
+    "loo",
     "pseudo_variance",
     "rhat",
 ]

@@ -1,0 +1,204 @@
+"""Leave-one-out cross-validation on a subsample of the rows, by the difference estimator.
+
+    elpd = Σ_i π_i,   π_i = log p(y_i | data without row i)
+
+π_i of a row comes from its log-likelihood over the draws, by Pareto-smoothed importance sampling
+(Vehtari et al., 2017). That takes all draws per row, so it is computed for m of N rows. A surrogate
+of all rows, π̃_i = log p(y_i | θ̄) at the posterior mean, takes one pass. The difference estimator
+
+    elpd̂ = Σ_i π̃_i + (N/m) Σ_{j∈S} (π_j − π̃_j),   Var = N² (1 − m/N) s²_e/m,   e_j = π_j − π̃_j
+
+is unbiased for a simple random sample S (Magnusson et al., 2020). With m = N it is PSIS-LOO of all
+rows. Packages `loo` (R) and ArviZ compute the same estimate from the log-likelihood of all rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from ..core.errors import InvalidInput, check_int
+from ..models.posterior import AbstractPosterior, check_posterior
+from ..models.predictive import AbstractPredictive
+from ..results.draws import Draws
+from ..results.prediction import UsedDraws, log_likelihoods, used_draws
+from ..rows.base import AbstractRows, RowBlock
+from ..rows.resident import ResidentRows
+from ..rows.sharded import ShardedRows
+from ..statistics.pareto import HEAVY_TAIL
+from ..statistics.weighting import weight_efficiency
+
+
+@dataclasses.dataclass(frozen=True)
+class LeaveOneOut:
+    """An estimate of the expected log predictive density, elpd.
+
+    **Arguments:**
+
+    - `elpd`: Σ over all rows of log p(y_i | the other rows), in nats.
+    - `se`: the standard error of `elpd` as a statement about new data, √(N Var π).
+    - `subsampling_se`: the standard error that comes from using m of N rows.
+    - `p_loo`: the effective number of parameters.
+    - `n`, `n_rows`: m and N.
+    - `rows`: the numbers of the m rows.
+    - `pareto_k`: Pareto's k of the importance weights of these rows.
+
+    >>> few = np.zeros(2)
+    >>> LeaveOneOut(-120.5, 8.2, 0.4, 3.1, 2, 100, few.astype(int), few)
+    LeaveOneOut(elpd -120.5 ± 8.2, of which 0.4 by using 2 of 100 rows; p_loo 3.1; 0.0 % bad k)
+    """
+
+    elpd: float
+    se: float
+    subsampling_se: float
+    p_loo: float
+    n: int
+    n_rows: int
+    rows: np.ndarray
+    pareto_k: np.ndarray
+
+    @property
+    def bad_share(self) -> float:
+        """The share of rows with k > 0.7, whose π_i is unreliable."""
+        return float(np.mean(self.pareto_k > HEAVY_TAIL))
+
+    def __repr__(self) -> str:
+        return (
+            f"LeaveOneOut(elpd {self.elpd:.1f} ± {self.se:.1f}, of which {self.subsampling_se:.1f} "
+            f"by using {self.n:,} of {self.n_rows:,} rows; p_loo {self.p_loo:.1f}; "
+            f"{self.bad_share:.1%} bad k)".replace("%", " %")
+        )
+
+
+def loo(draws: Draws, posterior: AbstractPosterior, *, n: int = 1000, seed: int = 0) -> LeaveOneOut:
+    """Estimate the expected log predictive density by leave-one-out on some of the rows.
+
+    **Arguments:**
+
+    - `draws`: draws of the posterior.
+    - `posterior`: the posterior, in memory or on disk.
+    - `n`: the number of rows, m, whose leave-one-out density is computed.
+    - `seed`: seed of the choice of rows.
+
+    **Returns:** a `LeaveOneOut`.
+
+    **Raises:** `InvalidInput` if the posterior is not that of the draws, or `n` is less than 2.
+
+    >>> import tallmc
+    >>> X, y = np.ones((50, 1)), np.arange(50) % 2
+    >>> posterior = tallmc.models.logistic_regression(X, y, prior_variance=1.0)
+    >>> draws = tallmc.sample(posterior, tallmc.mala(0.1), draws=500, burn_in=100)
+    >>> estimate = loo(draws, posterior, n=20)
+    >>> round(estimate.elpd / 50, 1), estimate.n
+    (-0.7, 20)
+    """
+    check_posterior(posterior)
+    predictive = draws.with_posterior(posterior).predictive
+    if predictive is None:
+        cure = "Pass ModelPosterior(..., predictive=...)."
+        raise InvalidInput("posterior", "know its log-likelihood", "none", cure)
+    n_rows = posterior.n_rows
+    if n_rows < 2:
+        raise InvalidInput("posterior", "have at least 2 rows", n_rows)
+    m = min(check_int("n", n, 2), n_rows)
+    used = used_draws(draws.positions, draws.ok, draws.weights, None)
+    chosen = np.sort(np.random.default_rng(seed).choice(n_rows, m, replace=False, shuffle=False))
+    some = ResidentRows(_taken(posterior.rows, chosen))
+    exact, lpd, pareto_k = _psis(predictive, used, some, _relative_efficiency(draws))
+    centre = np.average(used.flat.astype(np.float64), axis=0, weights=_flat(used.weights))
+    position = jnp.asarray(centre, draws.positions.dtype)
+    surrogate = np.asarray(
+        some.map(_surrogates, predictive, position, width=posterior.width), np.float64
+    )
+    level = surrogate.mean()  # sums of differences from it need fewer digits
+    total, squares = posterior.rows.reduce(
+        _surrogate_sums, predictive, position, jnp.asarray(level), width=posterior.width
+    ).float64()
+    exact, surrogate = exact - level, surrogate - level
+    errors = exact - surrogate
+    excess = total + n_rows * errors.mean()
+    variance = n_rows**2 * (1 - m / n_rows) * errors.var(ddof=1) / m
+    # Σπ² by a difference estimator, and (Σπ)² without its bias.
+    sum_of_squares = squares + n_rows * np.mean(exact**2 - surrogate**2)
+    spread = sum_of_squares - (excess**2 - variance) / n_rows
+    return LeaveOneOut(
+        elpd=float(n_rows * level + excess),
+        se=math.sqrt(max(0.0, spread)),
+        subsampling_se=math.sqrt(variance),
+        p_loo=float(n_rows * np.mean(lpd - level - exact)),
+        n=m,
+        n_rows=n_rows,
+        rows=chosen,
+        pareto_k=pareto_k,
+    )
+
+
+def _psis(
+    predictive: AbstractPredictive, used: UsedDraws, rows: ResidentRows, efficiency: float
+) -> tuple[Float[np.ndarray, " m"], Float[np.ndarray, " m"], Float[np.ndarray, " m"]]:
+    """π_i, log p(y_i | data) and Pareto's k of these rows."""
+    from arviz_stats.base import array_stats
+
+    weights = _flat(used.weights)
+    count = used.flat.shape[0]
+    log_share = np.log(np.full(count, 1 / count) if weights is None else weights / weights.sum())
+    parts = []
+    for block in log_likelihoods(predictive, used, rows):
+        values = block.astype(np.float64)
+        # The ratios of importance sampling are w/p.
+        log_weights, k = array_stats.psislw(values - log_share, r_eff=efficiency)
+        parts.append([_log_sum(log_weights + values), _log_sum(values + log_share), k])
+    exact, lpd, pareto_k = np.concatenate(parts, axis=1)
+    return exact, lpd, pareto_k
+
+
+def _relative_efficiency(draws: Draws) -> float:
+    """Effective draws over draws, averaged over quantities, as ArviZ computes it."""
+    from arviz_stats.base import array_stats
+
+    values = np.asarray(draws.flat_values[draws.ok], np.float64)
+    if len(values) == 1:
+        return 1.0
+    effective = array_stats.ess(values, chain_axis=0, draw_axis=1, method="mean")
+    share = weight_efficiency(None if draws.weights is None else draws.weights[draws.ok])
+    return share * float(np.mean(effective)) / values[..., 0].size
+
+
+def _log_sum(values: Float[np.ndarray, "n k"]) -> Float[np.ndarray, " n"]:
+    """log Σ_k exp."""
+    highest = values.max(axis=1)
+    return highest + np.log(np.exp(values - highest[:, None]).sum(axis=1))
+
+
+def _flat(weights: Float[np.ndarray, "chains k"] | None) -> Float[np.ndarray, " n"] | None:
+    return None if weights is None else weights.ravel()
+
+
+def _taken(rows: AbstractRows, chosen: np.ndarray) -> RowBlock:
+    """Rows by number, from memory or from a row store."""
+    if isinstance(rows, ShardedRows):
+        return rows.view(rows.lines(chosen))
+    return rows.take(jnp.asarray(chosen))
+
+
+def _surrogates(
+    rows: RowBlock, predictive: AbstractPredictive, position: Float[Array, " d"]
+) -> Float[Array, " n"]:
+    return predictive.log_likelihood(position, rows)
+
+
+def _surrogate_sums(
+    rows: RowBlock,
+    counted: Bool[Array, " n"],
+    predictive: AbstractPredictive,
+    position: Float[Array, " d"],
+    level: Float[Array, ""],
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Σ(π̃ − level) and Σ(π̃ − level)²."""
+    excess = predictive.log_likelihood(position, rows) - level.astype(position.dtype)
+    excess = jnp.where(counted, excess, 0)
+    return jnp.sum(excess), jnp.sum(excess**2)
