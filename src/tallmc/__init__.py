@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from .frontends.from_numpyro import from_numpyro
     from .frontends.from_pymc import from_pymc
     from .frontends.loading import load
+    from .frontends.marginal import marginal_effects
     from .ingestion import ingest
     from .tuning import Budget, tune
 
@@ -80,6 +81,7 @@ _LAZY = {
     "from_pymc": ("frontends.from_pymc", "from_pymc"),
     "ingest": ("ingestion", "ingest"),
     "load": ("frontends.loading", "load"),
+    "marginal_effects": ("frontends.marginal", "marginal_effects"),
     "priors": ("frontends.priors", None),
     "reference": ("reference", None),
     "report": ("report", None),
@@ -144,6 +146,7 @@ __all__ = [
     "laplace",
     "load",
     "mala",
+    "marginal_effects",
     "models",
     "priors",
     "psgld",

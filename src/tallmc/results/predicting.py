@@ -18,6 +18,7 @@ from .prediction import (
     MOST_DRAWS,
     Prediction,
     UsedDraws,
+    average_response,
     gathered,
     log_likelihoods,
     predict,
@@ -144,6 +145,19 @@ class AbstractPredictingDraws(abc.ABC):
         rows = ResidentRows(predictive.encode(new_rows, offset=offset, trials=trials))
         found = simulations(predictive, used, rows, seed)
         return gathered(found, used, self.ok, rows.n_rows)
+
+    def average_response(
+        self, new_rows: Any, *, draws: int | None = MOST_DRAWS
+    ) -> Float[np.ndarray, "k ..."]:
+        """E(y | θ, x) averaged over rows, in each draw.
+
+        **Arguments:** as in `predict`.
+
+        **Returns:** one number per draw, or one per draw and class.
+
+        **Raises:** `InvalidInput` if the rows do not fit the model, or the law is unknown.
+        """
+        return average_response(self._predictive, self._used(draws), new_rows)
 
     def log_likelihood(
         self,

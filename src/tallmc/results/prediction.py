@@ -170,6 +170,15 @@ def predict(
     return Prediction(mean, sd, low, high, interval, kind, n_used, response, classes)
 
 
+def average_response(
+    predictive: AbstractPredictive, used: UsedDraws, new_rows: Any
+) -> Float[np.ndarray, "k ..."]:
+    """The mean of the response in each draw, averaged over the rows."""
+    rows = ResidentRows(predictive.encode(new_rows))
+    blocks = _means(predictive, used, rows, _n_columns(predictive, used, rows) or 1)
+    return sum(block.sum(axis=0, dtype=np.float64) for block in blocks) / rows.n_rows
+
+
 def simulations(
     predictive: AbstractPredictive, used: UsedDraws, rows: ResidentRows, seed: int
 ) -> Iterator[Float[np.ndarray, "n k"]]:
