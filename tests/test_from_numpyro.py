@@ -4,6 +4,7 @@ import functools
 import sys
 from typing import Any
 
+import cloudpickle
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -238,6 +239,13 @@ def test_rows_are_arguments_of_the_compiled_functions():
     ):
         constants = jax.make_jaxpr(function)(*arguments).consts
         assert max([np.size(value) for value in constants], default=0) < N
+
+
+def test_the_model_holds_no_rows():
+    """Workers get a pickled copy of the model."""
+    rows = {"x": np.ones((10_000, D)), "y": np.ones(10_000)}
+    posterior = from_numpyro(simple, rows, "N")
+    assert len(cloudpickle.dumps(posterior.model)) < 10_000
 
 
 def test_precision_is_left_as_it_is():

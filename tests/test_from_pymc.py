@@ -310,8 +310,6 @@ import os, sys, warnings
 warnings.simplefilter("ignore")
 import jax, numpy as np, pymc as pm, tallmc
 from tallmc.frontends.from_pymc import from_pymc
-if "x64" in sys.argv:
-    jax.config.update("jax_enable_x64", True)
 before = jax.config.jax_enable_x64, os.environ["XLA_FLAGS"]
 with pm.Model() as model:
     y = pm.Data("y", np.zeros(5))
@@ -329,7 +327,7 @@ print("done")
 """
 
 
-@pytest.mark.parametrize("arguments", [[], ["x64"], ["broken"]], ids=str)
+@pytest.mark.parametrize("arguments", [[], ["broken"]], ids=str)
 def test_settings_of_the_process_are_left_as_they_are(arguments):
     run = subprocess.run(
         [sys.executable, "-c", SETTINGS, *arguments], capture_output=True, text=True, check=False

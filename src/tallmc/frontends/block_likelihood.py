@@ -7,6 +7,7 @@ the block, which `check_block_likelihood` tries.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -29,13 +30,14 @@ def probed_rows(n_rows: int) -> int:
     return first if n_rows != first else second
 
 
-def one_row(log_likelihood: BlockLikelihood) -> Callable[[PyTree, PyTree], Float[Array, ""]]:
+@dataclasses.dataclass(frozen=True)
+class OneRow:
     """The log-likelihood of one row: that of a block with this row alone."""
 
-    def of_row(params: PyTree, row: dict[str, Array]) -> Float[Array, ""]:
-        return log_likelihood(params, {name: entry[None] for name, entry in row.items()})[0]
+    log_likelihood: BlockLikelihood
 
-    return of_row
+    def __call__(self, params: PyTree, row: dict[str, Array]) -> Float[Array, ""]:
+        return self.log_likelihood(params, {name: entry[None] for name, entry in row.items()})[0]
 
 
 def check_block_likelihood(
@@ -46,10 +48,11 @@ def check_block_likelihood(
     The parameters are near `init`, not at it: at zero coefficients no row matters.
     """
     rng = np.random.default_rng(0)
-    params = jax.tree.map(lambda leaf: leaf + 0.1 * jnp.asarray(rng.normal(size=leaf.shape)), init)
-    params = jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), params, init)
+    params = jax.tree.map(
+        lambda leaf: leaf + jnp.asarray(0.1 * rng.normal(size=leaf.shape), leaf.dtype), init
+    )
     together, alone = run_model(
-        lambda: _both_ways(one_row(log_likelihood), log_likelihood, params, block), cure
+        lambda: _both_ways(OneRow(log_likelihood), log_likelihood, params, block), cure
     )
     tolerance = float(np.sqrt(np.finfo(together.dtype).eps))
     if not np.allclose(together, alone, rtol=tolerance, atol=tolerance, equal_nan=True):

@@ -15,7 +15,7 @@ from ..core.errors import InvalidInput
 from ..core.layout import layout_of
 from ..core.quantities import ComputedQuantities
 from ..models.posterior import Posterior
-from .block_likelihood import check_block_likelihood, one_row, probed_rows, run_model
+from .block_likelihood import OneRow, check_block_likelihood, probed_rows, run_model
 from .named_rows import named_rows, some_rows
 from .numpyro_plate import ROWS_CURE, PlateModel
 from .numpyro_sites import check_plate, check_sites
@@ -68,7 +68,7 @@ def from_numpyro(
     table = named_rows(rows)
     if both := set(kwargs) & set(table.row_shapes):
         raise InvalidInput("kwargs", "not name columns of rows", sorted(both))
-    converted = PlateModel(numpyro, model, plate, table, kwargs)
+    converted = PlateModel(numpyro, model, plate, table.row_shapes, table.n_rows, kwargs)
     sites = run_model(lambda: converted.sites(table.n_rows), ROWS_CURE)
     check_plate(sites, plate, table.n_rows)
     check_sites(sites, plate)
@@ -87,7 +87,7 @@ def from_numpyro(
         {},
     )
     return Posterior(
-        one_row(converted.log_likelihood),
+        OneRow(converted.log_likelihood),
         converted.log_prior,
         table,
         init,

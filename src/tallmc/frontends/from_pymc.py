@@ -19,7 +19,7 @@ from ..core.layout import layout_of
 from ..core.quantities import ComputedQuantities
 from ..models.posterior import Posterior
 from ..rows.base import AbstractRows
-from .block_likelihood import check_block_likelihood, one_row, probed_rows
+from .block_likelihood import OneRow, check_block_likelihood, probed_rows
 from .named_rows import named_rows, some_rows
 from .pymc_graphs import RowGraphs, without_c_compiler
 
@@ -90,7 +90,7 @@ def from_pymc(model: Any, rows: Any) -> Posterior:
         },
     )
     return Posterior(
-        one_row(graphs.log_likelihood), graphs.log_prior, table, init, quantities=quantities
+        OneRow(graphs.log_likelihood), graphs.log_prior, table, init, quantities=quantities
     )
 
 

@@ -62,11 +62,14 @@ def some_rows(rows: AbstractRows, count: int) -> dict[str, Array]:
     return jax.tree.map(jnp.asarray, rows.view(lines))
 
 
-def row_shapes(rows: AbstractRows, count: int) -> dict[str, jax.ShapeDtypeStruct]:
-    """The shapes and dtypes of a block of `count` rows."""
-    return jax.tree.map(
-        lambda row: jax.ShapeDtypeStruct((count, *row.shape), row.dtype), rows.row_shapes
-    )
+def block_shapes(
+    row_shapes: dict[str, jax.ShapeDtypeStruct], count: int
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """The shapes and dtypes of a block of `count` rows, from those of one row."""
+    return {
+        name: jax.ShapeDtypeStruct((count, *row.shape), row.dtype)
+        for name, row in row_shapes.items()
+    }
 
 
 def _spaced(n_rows: int, count: int) -> np.ndarray:

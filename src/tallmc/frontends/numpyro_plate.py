@@ -19,10 +19,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ..core.errors import InvalidInput
-from ..rows.base import AbstractRows
 from .block_likelihood import probed_rows, run_model
 from .dependence import depends_on_last
-from .named_rows import row_shapes
+from .named_rows import block_shapes
 from .numpyro_sites import SiteFacts, refuse_latent_rows
 
 ROWS_CURE = (
@@ -30,14 +29,15 @@ ROWS_CURE = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class PlateModel:
-    """A NumPyro model that is called with any number of its rows."""
+    """A NumPyro model that is called with any number of its rows. It holds none."""
 
     numpyro: ModuleType
     model: Callable[..., Any]
     plate: str
-    rows: AbstractRows
+    row_shapes: dict[str, jax.ShapeDtypeStruct]
+    n_rows: int
     kwargs: dict[str, Any]
 
     def sites(self, n_rows: int) -> dict[str, SiteFacts]:
@@ -52,7 +52,7 @@ class PlateModel:
             trace = self._trace(model, block)
             found.update({name: SiteFacts.of(name, site) for name, site in trace.items()})
 
-        jax.eval_shape(run, row_shapes(self.rows, n_rows))
+        jax.eval_shape(run, block_shapes(self.row_shapes, n_rows))
         return found
 
     def init(
@@ -129,7 +129,7 @@ class PlateModel:
             trace = self._constrained_trace(params, block)
             return {name: site["value"] for name, site in trace.items() if self._is_data(site)}
 
-        block = row_shapes(self.rows, probed_rows(self.rows.n_rows))
+        block = block_shapes(self.row_shapes, probed_rows(self.n_rows))
         for name, depends in run_model(
             lambda: depends_on_last(values, init, block), ROWS_CURE
         ).items():
@@ -214,7 +214,7 @@ class PlateModel:
         return jax.tree.map(lambda row: jnp.zeros(row.shape, row.dtype), self._all_shapes())
 
     def _all_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
-        return row_shapes(self.rows, self.rows.n_rows)
+        return block_shapes(self.row_shapes, self.n_rows)
 
 
 def _prior_mean(site: dict[str, Any]) -> Array | None:

@@ -27,7 +27,7 @@ from .block_likelihood import run_model
 JaxFunction = Callable[..., Sequence[Array]]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class RowGraphs:
     """The densities and the quantities of a PyMC model, as JAX functions."""
 
