@@ -175,8 +175,8 @@ class RegressionData(abc.ABC):
         """Raise unless all responses are positive."""
 
     @abc.abstractmethod
-    def some(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """x and y of some rows by number, in float64 on the host."""
+    def some(self, chosen: np.ndarray) -> Observations:
+        """Some rows by number, in float64 on the host; of group terms, the common columns only."""
 
 
 class _InMemory(RegressionData):
@@ -202,9 +202,11 @@ class _InMemory(RegressionData):
         self.dtype = x.dtype
         self.y_high, self.y_sd = float(self.responses.max()), float(np.std(self.responses))
 
-    def some(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        x = self.rows.take(jnp.asarray(chosen)).x
-        return np.asarray(x, np.float64), self.responses[chosen]
+    def some(self, chosen: np.ndarray) -> Observations:
+        rows = self.rows.take(jnp.asarray(chosen))
+        x = rows.fixed if isinstance(rows, GroupedObservations) else rows.x
+        # The responses before they were rounded to the precision of x.
+        return _on_host(Observations(x, self.responses[chosen], rows.offset, rows.weight))
 
     def check_response(self, rule: str, allowed: Callable[[np.ndarray], np.ndarray]) -> None:
         bad = (self.responses != np.floor(self.responses)) | ~allowed(self.responses)
@@ -231,9 +233,8 @@ class _OfRowStore(RegressionData):
         self.y_high = (column.high - view.shift) / view.scale
         self.y_sd = column.sd / view.scale
 
-    def some(self, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        lines = self._view(self._lines(chosen))
-        return np.asarray(lines.x, np.float64), np.asarray(lines.y, np.float64)
+    def some(self, chosen: np.ndarray) -> Observations:
+        return _on_host(self._view(self._lines(chosen)))
 
     def check_response(self, rule: str, allowed: Callable[[np.ndarray], np.ndarray]) -> None:
         extremes = np.array([self._column.low, self._column.high])
@@ -246,6 +247,10 @@ class _OfRowStore(RegressionData):
         if self._column.low <= 0:
             name = f"response {self._column.name!r}"
             raise InvalidInput(name, "be positive in every row", f"{self._column.low:g}")
+
+
+def _on_host(rows: Observations) -> Observations:
+    return jax.tree.map(lambda column: np.asarray(column, np.float64), rows)
 
 
 def regression_data(

@@ -12,15 +12,20 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from ..rows.sharded import ShardedRows
 from .design import RegressionData, normal_prior, regression_data
 from .likelihood import AbstractLikelihood
 from .log_gamma import stirling_remainder
+from .observations import Observations
 from .posterior import ModelPosterior
 from .priors import LogHalfStudentTPrior
 from .regression import Shared, regression_posterior
+from .starts import StartingPoint, least_squares, row_weights
+
+_LEAST_VARIANCE = 1e-12
 
 
 class Gamma(AbstractLikelihood):
@@ -46,6 +51,13 @@ class Gamma(AbstractLikelihood):
 
     def largest_curvature(self) -> None:
         return None
+
+    def starting_point(self, rows: Observations) -> StartingPoint:
+        # log y has the variance ψ'(α), about 1/α for α ≥ 1.
+        weights = row_weights(rows)
+        beta, residuals = least_squares(rows, np.log(rows.y), weights)
+        variance = np.average(residuals**2, weights=weights)
+        return StartingPoint(beta, (-math.log(max(variance, _LEAST_VARIANCE)),))
 
     def constant(self, y: Float[Array, " n"]) -> Float[Array, " n"]:
         return jnp.log(y) + 0.5 * math.log(2 * math.pi)

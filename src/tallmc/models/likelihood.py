@@ -14,6 +14,9 @@ import abc
 import equinox as eqx
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from .observations import Observations
+from .starts import StartingPoint
+
 
 class AbstractLikelihood(eqx.Module):
     """The potential of one row, and the distribution of its response."""
@@ -40,6 +43,10 @@ class AbstractLikelihood(eqx.Module):
     @abc.abstractmethod
     def largest_curvature(self) -> float | None:
         """The supremum over z and y of the largest eigenvalue of ∂²f/∂z²; None if infinite."""
+
+    @abc.abstractmethod
+    def starting_point(self, rows: Observations) -> StartingPoint | None:
+        """Where the search for the mode starts, from some rows on the host; None for zero."""
 
     @abc.abstractmethod
     def constant(self, y: Float[Array, " n"]) -> Float[Array, " n"]:

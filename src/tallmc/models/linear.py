@@ -22,10 +22,8 @@ from .families import Gaussian
 from .noise_scale import GaussianScale, log_scale_from
 from .posterior import ModelPosterior
 from .regression import Shared, regression_posterior
+from .starts import START_MAX_DIM, row_weights, some_rows
 
-_START_MAX_DIM = 500  # Newton's limit in `laplace`; L-BFGS needs no positive definite Hessian
-_START_ROWS = 20_000
-_START_ROWS_PER_COLUMN = 20
 _MAX_ROUNDING = 0.1
 """Largest rounding error of the coefficients, in posterior standard deviations."""
 _MIN_EIGENVALUE = 50.0
@@ -97,7 +95,7 @@ def ridge_start(data: RegressionData, prior_variance: np.ndarray) -> tuple[np.nd
     """
     n_columns = prior_variance.size if prior_variance.ndim else data.n_columns
     beta, scale = np.zeros(n_columns), data.y_sd
-    if n_columns <= _START_MAX_DIM:
+    if n_columns <= START_MAX_DIM:
         beta, scale = _ridge(data, prior_variance)
     return beta, log_scale_from(data, scale)
 
@@ -107,14 +105,11 @@ def _ridge(data: RegressionData, prior_variance: np.ndarray) -> tuple[np.ndarray
 
     Raises if the precision of x does not resolve the columns or the coefficients.
     """
-    n_rows = data.rows.n_rows
-    d = prior_variance.size if prior_variance.ndim else data.n_columns
-    n = min(n_rows, max(_START_ROWS, _START_ROWS_PER_COLUMN * d))
-    every = n == n_rows
-    chosen = np.arange(n) if every else np.random.default_rng(0).choice(n_rows, n, replace=False)
-    some_x, some_y = data.some(np.sort(chosen))
-    some_x = some_x[:, :d]
-    gram, products = some_x.T @ some_x, some_x.T @ some_y
+    rows = some_rows(data)
+    x, n_rows, weights = np.asarray(rows.x), data.rows.n_rows, row_weights(rows)
+    n, d = x.shape
+    y = rows.y if rows.offset is None else rows.y - rows.offset
+    gram, products = (x * weights[:, None]).T @ x, x.T @ (weights * y)
     # The penalty depends on the noise. With enough rows, nearly least squares gives a first guess.
     has_many_rows = n > 2 * d
     scale = data.y_sd * (1e-3 if has_many_rows else 1.0)
@@ -123,7 +118,7 @@ def _ridge(data: RegressionData, prior_variance: np.ndarray) -> tuple[np.ndarray
         size = np.sqrt(np.diag(gram) + penalty)
         scaled = (gram + np.diag(penalty)) / np.outer(size, size)
         beta = np.linalg.lstsq(scaled, products / size, rcond=None)[0] / size
-        scale = float(np.sqrt(np.mean((some_y - some_x @ beta) ** 2)))
+        scale = float(np.sqrt(np.average((y - x @ beta) ** 2, weights=weights)))
     eps = float(jnp.finfo(data.dtype).eps)
     # Rounding β_j changes it by a uniform error of sd eps |β_j| / √12.
     rounding = eps * np.sqrt(np.sum(beta**2 * np.diag(gram)) / 12 * n_rows / n)

@@ -11,8 +11,11 @@ For small α the logs of Γ nearly cancel. With Stirling's remainder δ (`log_ga
 
 from __future__ import annotations
 
+import math
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.special import gammaln
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
@@ -20,9 +23,13 @@ from ..rows.sharded import ShardedRows
 from .design import RegressionData, normal_prior, regression_data
 from .likelihood import AbstractLikelihood
 from .log_gamma import stirling_remainder
+from .observations import Observations
 from .posterior import ModelPosterior
 from .priors import NormalPrior
 from .regression import Shared, regression_posterior
+from .starts import StartingPoint, least_squares, row_weights
+
+_START_DISPERSIONS = (1e-2, 1e2)
 
 
 class NegativeBinomial(AbstractLikelihood):
@@ -53,6 +60,15 @@ class NegativeBinomial(AbstractLikelihood):
 
     def largest_curvature(self) -> None:
         return None
+
+    def starting_point(self, rows: Observations) -> StartingPoint:
+        weights, y = row_weights(rows), np.asarray(rows.y)
+        beta, residuals = least_squares(rows, np.log(y + 0.5), weights)
+        mean = np.exp(np.log(y + 0.5) - residuals)
+        # E[(y − μ)² − μ] = αμ²
+        excess = np.average((y - mean) ** 2 - mean, weights=weights)
+        dispersion = excess / np.average(mean**2, weights=weights)
+        return StartingPoint(beta, (math.log(np.clip(dispersion, *_START_DISPERSIONS)),))
 
     def constant(self, y: Float[Array, " n"]) -> Float[Array, " n"]:
         positive = y > 0

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from .design import RegressionData
 from .likelihood import AbstractLikelihood
+from .observations import Observations
 from .priors import NormalPrior
 from .regression import Shared
 
@@ -36,6 +37,9 @@ class GaussianScale(AbstractLikelihood):
         return log_scale + 0.5 * ((y - fitted) * jnp.exp(-log_scale)) ** 2
 
     def largest_curvature(self) -> None:
+        return None
+
+    def starting_point(self, rows: Observations) -> None:
         return None
 
     def constant(self, y: Float[Array, " n"]) -> Float[Array, " n"]:

@@ -19,6 +19,7 @@ from ..core.errors import check_int
 from ..rows.sharded import ShardedRows
 from .design import normal_prior, regression_data
 from .likelihood import AbstractLikelihood
+from .observations import Observations
 from .posterior import ModelPosterior
 from .priors import AbstractPrior
 from .regression import Shared, regression_posterior
@@ -54,6 +55,9 @@ class CumulativeLogit(AbstractLikelihood):
         return jnp.sum(jnp.where(is_y, below + above - gaps, 0.0))
 
     def largest_curvature(self) -> None:
+        return None
+
+    def starting_point(self, rows: Observations) -> None:
         return None
 
     def constant(self, y: Float[Array, " n"]) -> Float[Array, " n"]:

@@ -25,6 +25,7 @@ from .linear_predictor import LinearPredictor
 from .observations import Observations
 from .posterior import ModelPosterior
 from .priors import AbstractPrior, JoinedPrior
+from .starts import START_MAX_DIM, some_rows
 
 
 class Shared(NamedTuple):
@@ -68,7 +69,8 @@ def regression_posterior(
     - `data`: the rows.
     - `likelihood`: a family with closed forms, or a likelihood of K predictors.
     - `prior`: the prior of all coefficients, those of group terms included.
-    - `start`: the common coefficients where the search for the mode starts; zero by default.
+    - `start`: the common coefficients where the search for the mode starts. By default those of
+      the likelihood's starting point, else zero.
     - `shared`: the parameters that all rows share, in the order of the likelihood.
     - `effects`: the group terms, in the order of the columns.
     - `hyper`: hyper-parameters.
@@ -80,6 +82,8 @@ def regression_posterior(
         if effects:
             raise InvalidInput("group terms", "be left out with several predictors", len(effects))
         shape = (*shape, likelihood.n_predictors)
+    if start is None and isinstance(likelihood, AbstractLikelihood):
+        start, shared = _start_of(likelihood, data, shared)
     beta = np.zeros(shape) if start is None else np.asarray(start, float)
     parts = [("beta", beta), *((name, np.zeros(shape)) for name, shape in effects)]
     parts += [(each.name, np.asarray(each.start, float)) for each in shared]
@@ -100,6 +104,20 @@ def regression_posterior(
         hyperprior = SeveralHyperpriors(tuple(each.hyperprior for each in hyper))
         model = Hierarchical(init=init, layout=layout, inner=model, hyperprior=hyperprior)
     return ModelPosterior(model, _packed(data, likelihood))
+
+
+def _start_of(
+    likelihood: AbstractLikelihood, data: RegressionData, shared: Sequence[Shared]
+) -> tuple[np.ndarray | None, Sequence[Shared]]:
+    """The start of the likelihood, if it has one, and the shared parameters there."""
+    if data.n_columns > START_MAX_DIM:
+        return None, shared
+    found = likelihood.starting_point(some_rows(data))
+    if found is None:
+        return None, shared
+    return found.beta, [
+        each._replace(start=value) for each, value in zip(shared, found.shared, strict=True)
+    ]
 
 
 def _layout(

@@ -14,6 +14,7 @@ from ..core.errors import check_int
 from ..rows.sharded import ShardedRows
 from .design import normal_prior, regression_data
 from .likelihood import AbstractLikelihood
+from .observations import Observations
 from .posterior import ModelPosterior
 from .regression import regression_posterior
 
@@ -43,6 +44,9 @@ class Softmax(AbstractLikelihood):
 
     def largest_curvature(self) -> float:
         return 0.25 if self.n_predictors == 1 else 0.5
+
+    def starting_point(self, rows: Observations) -> None:
+        return None
 
     def constant(self, y: Float[Array, " n"]) -> Float[Array, " n"]:
         return jnp.zeros_like(y)

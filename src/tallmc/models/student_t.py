@@ -22,9 +22,11 @@ from .design import RegressionData, normal_prior, regression_data
 from .likelihood import AbstractLikelihood
 from .log_gamma import stirling_remainder
 from .noise_scale import log_scale_from
+from .observations import Observations
 from .posterior import ModelPosterior
 from .priors import LogGammaPrior
 from .regression import Shared, regression_posterior
+from .starts import StartingPoint, robust_regression
 
 _START_DEGREES = 10.0
 
@@ -55,6 +57,12 @@ class StudentT(AbstractLikelihood):
 
     def largest_curvature(self) -> None:
         return None
+
+    def starting_point(self, rows: Observations) -> StartingPoint | None:
+        beta, scale = robust_regression(rows)
+        if scale == 0:
+            return None
+        return StartingPoint(beta, (math.log(scale), math.log(_START_DEGREES)))
 
     def constant(self, y: Float[Array, " n"]) -> Float[Array, " n"]:
         return jnp.full_like(y, 0.5 * math.log(2 * math.pi))

@@ -1,0 +1,287 @@
+"""Hyper-parameters: group effects and the horseshoe are those of densities written by hand."""
+
+import types
+
+import jax.numpy as jnp
+import jax.scipy.stats as stats
+import numpy as np
+import pytest
+
+import tallmc
+from tallmc.core.linear_maps import DenseMap
+from tallmc.models.effects import GroupEffects
+from tallmc.models.families import Bernoulli
+from tallmc.models.generalised_linear import GeneralisedLinear
+from tallmc.models.hierarchy import LeadingRows
+from tallmc.models.horseshoe import Horseshoe
+from tallmc.models.noise_scale import GaussianScale
+from tallmc.models.observations import GroupedObservations, GroupTerm, Observations
+from tallmc.models.priors import AbstractPrior, LogHalfStudentTPrior, NormalPrior, PriorOfEntries
+from tallmc.models.regression import Effects, Hyper, Shared, regression_posterior
+from tallmc.rows import Batch, ResidentRows
+
+N_ROWS, GROUPS = 40, (4, 3)
+RNG = np.random.default_rng(0)
+FIXED = np.column_stack([np.ones(N_ROWS), RNG.normal(size=N_ROWS)])
+CODES = [RNG.integers(0, groups, N_ROWS) for groups in GROUPS]
+COLUMNS = [FIXED, np.ones((N_ROWS, 1))]
+WEIGHT, OFFSET = RNG.uniform(0.5, 2, N_ROWS), RNG.normal(size=N_ROWS)
+RESPONSES = {
+    "bernoulli": RNG.integers(0, 2, N_ROWS).astype(float),
+    "gaussian": RNG.normal(size=N_ROWS),
+}
+
+
+class OfCommon(AbstractPrior):
+    """N(0, 2) for the first entries, nothing for the rest."""
+
+    n_common: int
+
+    @property
+    def log_concave(self):
+        return True
+
+    def potential(self, values):
+        return 0.25 * jnp.sum(values[: self.n_common] ** 2)
+
+
+def data_of(rows, n_columns):
+    return types.SimpleNamespace(
+        rows=ResidentRows(rows), n_columns=n_columns, dtype=jnp.dtype(float), names=None
+    )
+
+
+def likelihood_of(family):
+    if family == "bernoulli":
+        return Bernoulli(), []
+    return GaussianScale(), [Shared("log_scale", 0.0, NormalPrior(jnp.asarray(9.0)))]
+
+
+def log_density(family, z, y, params):
+    if family == "bernoulli":
+        return y * z - jnp.logaddexp(0.0, z)
+    return stats.norm.logpdf(y, z, jnp.exp(params["log_scale"]))
+
+
+def shared_log_prior(params):
+    return stats.norm.logpdf(params["log_scale"], 0, 3.0) if "log_scale" in params else 0.0
+
+
+def log_half_t(log_sd, degrees, scale):
+    return stats.t.logpdf(jnp.exp(log_sd), degrees, 0, scale) + log_sd
+
+
+def grouped(family):
+    """(1 + x | g) + (1 | h) with weights and offsets, and the same by hand."""
+    terms = tuple(
+        GroupTerm(jnp.asarray(codes), jnp.asarray(columns), groups)
+        for codes, columns, groups in zip(CODES, COLUMNS, GROUPS, strict=True)
+    )
+    y = jnp.asarray(RESPONSES[family])
+    rows = GroupedObservations(
+        jnp.asarray(FIXED), y, jnp.asarray(OFFSET), jnp.asarray(WEIGHT), terms
+    )
+    likelihood, shared = likelihood_of(family)
+    scales = jnp.array([2.5, 1.0, 0.7])
+    hyper = Hyper(
+        ("log_sd",),
+        (np.log([0.5, 0.4, 0.3]),),
+        GroupEffects((2, 10), ((4, 2), (3, 1)), LogHalfStudentTPrior(scales, jnp.asarray(4.0))),
+    )
+    posterior = regression_posterior(
+        data_of(rows, 2 + 8 + 3),
+        likelihood,
+        OfCommon(2),
+        shared=shared,
+        effects=[Effects("g", (4, 2)), Effects("h", (3, 1))],
+        hyper=[hyper],
+    )
+
+    def log_likelihood(params, row):
+        z = row["x"] @ params["beta"] + row["offset"] + row["x"] @ params["g"][row["g"]]
+        z += params["h"][row["h"], 0]
+        return row["weight"] * log_density(family, z, row["y"], params)
+
+    def log_prior(params):
+        sds = jnp.exp(params["log_sd"])
+        of_effects = jnp.sum(stats.norm.logpdf(params["g"], 0, sds[:2]))
+        of_effects += jnp.sum(stats.norm.logpdf(params["h"], 0, sds[2]))
+        of_sds = jnp.sum(log_half_t(params["log_sd"], 4.0, scales))
+        of_common = jnp.sum(stats.norm.logpdf(params["beta"], 0, jnp.sqrt(2.0)))
+        return of_common + of_effects + of_sds + shared_log_prior(params)
+
+    by_hand = {"x": FIXED, "y": y, "offset": OFFSET, "weight": WEIGHT, "g": CODES[0], "h": CODES[1]}
+    init = posterior.layout.unravel(posterior.init)
+    return posterior, tallmc.Posterior(log_likelihood, log_prior, by_hand, init)
+
+
+def horseshoe(family):
+    """Three of four coefficients with the regularised horseshoe, and the same by hand."""
+    x = np.column_stack([FIXED, RNG.normal(size=(N_ROWS, 2))])
+    y, entries = RESPONSES[family], (1, 2, 3)
+    likelihood, shared = likelihood_of(family)
+    hyperprior = Horseshoe(entries, jnp.asarray(0.2), jnp.asarray(2.0), jnp.asarray(4.0))
+    names = ("log_local", "log_global", "log_slab")
+    hyper = Hyper(names, (np.zeros(3), np.asarray(-1.0), np.asarray(0.5)), hyperprior)
+    rows = Observations(jnp.asarray(x), jnp.asarray(y))
+    posterior = regression_posterior(
+        data_of(rows, 4), likelihood, OfCommon(1), shared=shared, hyper=[hyper]
+    )
+
+    def log_likelihood(params, row):
+        return log_density(family, row["x"] @ params["beta"], row["y"], params)
+
+    def log_prior(params):
+        local, overall = jnp.exp(params["log_local"]), jnp.exp(params["log_global"])
+        slab = jnp.exp(params["log_slab"])
+        regularised = slab * local**2 / (slab + overall**2 * local**2)
+        beta = params["beta"]
+        total = stats.norm.logpdf(beta[0], 0, jnp.sqrt(2.0))
+        total += jnp.sum(stats.norm.logpdf(beta[1:], 0, overall * jnp.sqrt(regularised)))
+        total += jnp.sum(log_half_t(params["log_local"], 1.0, 1.0))
+        total += log_half_t(params["log_global"], 1.0, 0.2)
+        # c² ~ Inv-Gamma(2, 8): 1/c² ~ Gamma(2, rate 8), |d(1/c²)/d log c²| = 1/c²
+        total += stats.gamma.logpdf(1 / slab, 2.0, scale=1 / 8.0) - params["log_slab"]
+        return total + shared_log_prior(params)
+
+    init = posterior.layout.unravel(posterior.init)
+    return posterior, tallmc.Posterior(log_likelihood, log_prior, {"x": x, "y": y}, init)
+
+
+CASES = {
+    f"{make.__name__} {family}": (make, family)
+    for make in (grouped, horseshoe)
+    for family in ("bernoulli", "gaussian")
+}
+
+
+@pytest.fixture(params=CASES, scope="module")
+def pair(request):
+    make, family = CASES[request.param]
+    posterior, by_hand = make(family)
+    position = jnp.asarray(np.random.default_rng(2).normal(size=posterior.dim) / 2)
+    return posterior, by_hand, position
+
+
+def test_potential_gradient_and_hessian_are_those_by_hand(pair):
+    posterior, by_hand, position = pair
+    assert not posterior.model.log_concave
+    assert posterior.layout.names == by_hand.layout.names
+    np.testing.assert_allclose(
+        posterior.gradient(position), by_hand.gradient(position), rtol=1e-9, atol=1e-9
+    )
+    np.testing.assert_allclose(
+        posterior.hessian(position), by_hand.hessian(position), rtol=1e-8, atol=1e-8
+    )
+    moved = [p.potential(1.1 * position) - p.potential(position) for p in (posterior, by_hand)]
+    np.testing.assert_allclose(*moved, rtol=1e-9)
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_remainders_are_those_by_hand(pair, order):
+    posterior, by_hand, position = pair
+    centre = 0.7 * position
+    compact = posterior.model.remainders(order, position, centre, posterior.data)
+    dense = by_hand.model.remainders(order, position, centre, by_hand.data)
+    expanded = posterior.model.expand(compact, posterior.data)
+    np.testing.assert_allclose(expanded, dense, rtol=1e-7, atol=1e-10)
+    norms = posterior.model.norms(compact, posterior.data)
+    np.testing.assert_allclose(norms, np.linalg.norm(dense, axis=1), rtol=1e-7, atol=1e-10)
+    weights = jnp.asarray(np.random.default_rng(3).uniform(0.5, 2, N_ROWS))
+    sums = [
+        p.model.sum_remainders(order, position, centre, Batch(p.data, weights))
+        for p in (posterior, by_hand)
+    ]
+    np.testing.assert_allclose(*sums, rtol=1e-7, atol=1e-9)
+
+
+def test_curvature_norms_and_linear_gradients_are_those_by_hand(pair):
+    posterior, by_hand, position = pair
+    rng = np.random.default_rng(4)
+    factor = jnp.asarray(rng.normal(size=(posterior.dim, posterior.dim)))
+    norms = [p.model.curvature_norms(position, factor, p.data) for p in (posterior, by_hand)]
+    np.testing.assert_allclose(*norms, rtol=1e-8, atol=1e-10)
+    move = jnp.asarray(rng.normal(size=posterior.dim))
+    linear = posterior.model.linear_row_gradients(position, move, posterior.data)
+    np.testing.assert_allclose(
+        posterior.model.expand(linear, posterior.data),
+        by_hand.model.linear_row_gradients(position, move, by_hand.data),
+        rtol=1e-8,
+        atol=1e-10,
+    )
+
+
+def test_mean_squares_with_a_dense_metric_are_those_by_hand(pair):
+    """The metric mixes parameters and hyper-parameters, so rows of C must not be mistaken."""
+    posterior, by_hand, position = pair
+    rng, order = np.random.default_rng(5), 1
+    factor = rng.normal(size=(posterior.dim, posterior.dim))
+    metric, rows = DenseMap(jnp.asarray(factor)), posterior.data
+    positions = position + jnp.asarray(rng.normal(size=(5, posterior.dim))) / 10
+    found = posterior.model.mean_square_remainders(order, position, positions, metric, rows)
+    if isinstance(posterior.model.inner, GeneralisedLinear):
+        dense = [by_hand.model.remainders(order, at, position, by_hand.data) for at in positions]
+        expected = np.mean([np.sum((np.asarray(r) @ factor) ** 2, axis=1) for r in dense], axis=0)
+    else:
+        expected = by_hand.model.mean_square_remainders(
+            order, position, positions, metric, by_hand.data
+        )
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-14)
+
+
+def test_gaussian_mean_squares_use_the_spread_of_the_parameters(pair):
+    """Against the inner model, with the rows of F and C that belong to its parameters."""
+    posterior, _, position = pair
+    rng, inner = np.random.default_rng(6), posterior.model.inner
+    spread, metric = rng.normal(size=(2, posterior.dim, posterior.dim)) / 5
+    width, rows = jnp.asarray(0.7), posterior.data
+    found = posterior.model.gaussian_mean_square_remainders(
+        1, position, DenseMap(jnp.asarray(spread)), width, DenseMap(jnp.asarray(metric)), rows
+    )
+    # θ_inner is Gaussian with covariance F₁F₁ᵀ, whatever factor of it is used.
+    leading = [np.linalg.cholesky(m[: inner.dim] @ m[: inner.dim].T) for m in (spread, metric)]
+    expected = inner.gaussian_mean_square_remainders(
+        1,
+        position[: inner.dim],
+        DenseMap(jnp.asarray(leading[0])),
+        width,
+        DenseMap(jnp.asarray(leading[1])),
+        rows,
+    )
+    # Models without closed forms use 16 random positions and 4 directions for each.
+    exact = isinstance(inner, GeneralisedLinear)
+    np.testing.assert_allclose(found, expected, rtol=1e-9 if exact else 1.0, atol=1e-14)
+    assert abs(np.log(np.mean(found) / np.mean(expected))) < (1e-9 if exact else 0.5)
+
+
+def test_leading_rows_are_those_of_the_matrix():
+    rng = np.random.default_rng(0)
+    factor = rng.normal(size=(5, 5))
+    leading = LeadingRows(DenseMap(jnp.asarray(factor)), 2)
+    gradients, moves = rng.normal(size=(4, 3)), rng.normal(size=(4, 5))
+    assert leading.n_columns(3) == 5
+    np.testing.assert_allclose(leading.pull(jnp.asarray(gradients)), gradients @ factor[:3])
+    np.testing.assert_allclose(leading.push(jnp.asarray(moves)), moves @ factor[:3].T)
+
+
+def test_the_matrix_of_a_group_term_has_dummies_times_columns():
+    codes, columns = np.array([2, 0, 2]), np.array([[1.0, 3.0], [1.0, 4.0], [1.0, 5.0]])
+    term = GroupTerm(jnp.asarray(codes), jnp.asarray(columns), 3)
+    expected = np.zeros((3, 3, 2))
+    for row, code in enumerate(codes):
+        expected[row, code] = columns[row]
+    np.testing.assert_array_equal(term.x, expected.reshape(3, 6))
+    rows = GroupedObservations(jnp.asarray(columns), jnp.zeros(3), None, None, (term, term))
+    np.testing.assert_array_equal(rows.x, np.hstack([columns, *2 * [expected.reshape(3, 6)]]))
+
+
+def test_several_predictors_have_no_group_terms():
+    from tallmc.models.softmax import Softmax
+
+    with pytest.raises(tallmc.InvalidInput, match="group terms must be left out with several"):
+        regression_posterior(
+            data_of(Observations(jnp.asarray(FIXED), jnp.zeros(N_ROWS)), 6),
+            Softmax(3),
+            PriorOfEntries((), ()),
+            effects=[Effects("g", (4, 1))],
+        )
