@@ -218,7 +218,7 @@ def _variance_of_rounding(x: Float[np.ndarray, "n c"], y: Float[np.ndarray, " n"
     """
     n_rows, n_columns = len(x), int(np.count_nonzero(x.any(axis=0)))
     if n_rows <= n_columns:
-        rule = f"have more rows than coefficients ({n_columns}) if the noise is unknown"
+        rule = f"have more rows than coefficients ({x.shape[1]}) if the noise is unknown"
         cure = "Pass noise_variance, or use fewer columns."
         raise InvalidInput("X", rule, f"{n_rows} rows", cure)
     most = max(_MOST_ROWS_TO_LOOK_AT, 2 * n_columns)
