@@ -120,7 +120,7 @@ def after_steps(bound: BoundKernel, starts, key, steps: int):
 
 def exact_chances(bound, position):
     """P(z_i = 1 | θ), from the textbook form of the bound."""
-    x, y = bound.posterior.data
+    x, y, *_ = bound.posterior.data
     s = (2 * y - 1) * (x @ position)
     return 1 - jnp.exp(textbook_log_bound(x @ bound.kernel.bound.anchor, s) - jax.nn.log_sigmoid(s))
 

@@ -47,7 +47,11 @@ class OfCommon(AbstractPrior):
 
 def data_of(rows, n_columns):
     return types.SimpleNamespace(
-        rows=ResidentRows(rows), n_columns=n_columns, dtype=jnp.dtype(float), names=None
+        rows=ResidentRows(rows),
+        n_columns=n_columns,
+        dtype=jnp.dtype(float),
+        names=None,
+        some=lambda chosen: rows,
     )
 
 

@@ -10,7 +10,7 @@ from ..core.errors import InvalidInput
 from ..core.packages import check_installed
 from ..frontends.loading import FIT_FILE
 from ..results.draws import Draws
-from ..results.saved import FILE
+from ..results.saving import FILE
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,7 +10,8 @@ from typing import Any
 
 from ..core.errors import InvalidInput
 from ..results.draws import Draws
-from ..results.saved import FILE, load_saved
+from ..results.saved import load_saved
+from ..results.saving import FILE
 from ..store.folder import Folder, as_folder
 from ..store.reader import draws_of, open_store
 from .regression_form import RegressionForm

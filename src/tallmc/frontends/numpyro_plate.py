@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -27,6 +28,9 @@ from .numpyro_sites import SiteFacts, refuse_latent_rows
 ROWS_CURE = (
     "Every array with one entry per row must be in rows, and the model must use each row by itself."
 )
+
+_TRACING = threading.RLock()
+"""NumPyro keeps its handlers in one stack per process, and threads read rows of a row store."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -172,7 +176,8 @@ class PlateModel:
                 site["type"] == "sample" and _axis_of(site, self.plate) is not None
             ),
         )
-        return -potential_energy(prior, (), {**block, **self.kwargs}, params)
+        with _TRACING:
+            return -potential_energy(prior, (), {**block, **self.kwargs}, params)
 
     def _all_quantities(
         self, params: dict[str, Array], block: dict[str, Array]
@@ -181,7 +186,8 @@ class PlateModel:
 
         model = self._with_rows(_length(block))
         keywords = {**block, **self.kwargs}
-        return constrain_fn(model, (), keywords, params, return_deterministic=True)
+        with _TRACING:
+            return constrain_fn(model, (), keywords, params, return_deterministic=True)
 
     def _constrained_trace(
         self, params: dict[str, Array], block: dict[str, Array]
@@ -195,7 +201,8 @@ class PlateModel:
         return self._trace(self.numpyro.handlers.substitute(model, data=constrained), block)
 
     def _trace(self, model: Callable[..., Any], block: dict[str, Array]) -> dict[str, Any]:
-        return self.numpyro.handlers.trace(model).get_trace(**block, **self.kwargs)
+        with _TRACING:
+            return self.numpyro.handlers.trace(model).get_trace(**block, **self.kwargs)
 
     def _with_rows(self, n_rows: int) -> Callable[..., Any]:
         """The model, with a plate of `n_rows` rows whatever its size and subsample size."""

@@ -32,7 +32,7 @@ from ..statistics.weighting import quantiles, weight_efficiency
 from .health import Health, assess
 from .html import draws_html
 from .predicting import AbstractPredictingDraws
-from .saved import save
+from .saving import save
 
 if TYPE_CHECKING:
     import xarray as xr

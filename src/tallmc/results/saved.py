@@ -1,55 +1,23 @@
-"""Draws as one NetCDF file in ArviZ's schema, which holds all that `Draws` needs.
-
-The groups are those of `Draws.to_datatree`, and `unconstrained` for the positions. What is no array
-is JSON in the attribute `tallmc`. There are no pickles.
-"""
+"""Read draws from the NetCDF file that `Draws.save` wrote."""
 
 from __future__ import annotations
 
 import collections
-import dataclasses
 import json
 import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
 
 from ..core.errors import InvalidInput
-from ..core.files import TEMPORARY
 from ..core.layout import Layout
 from ..core.outcome import Outcome
 from ..core.packages import check_installed
 from ..core.quantities import AbstractQuantities, Parameters, StoredQuantities
 from ..methods.account import Account, Bias, ErrorBudget
-
-if TYPE_CHECKING:
-    from .draws import Draws
-
-FILE = "draws.nc"
-_VERSION = 1
-
-
-def save(draws: Draws, path: str | os.PathLike[str]) -> None:
-    """Write draws to a NetCDF file. An existing file is replaced when the new one is complete."""
-    check_installed("arviz_base", "netCDF4", needed_by="Draws.save")
-    import xarray as xr
-
-    tree = draws.to_datatree()
-    dims = ("chain", "draw", "coordinate")
-    position = xr.Dataset({"position": (dims, np.asarray(draws.positions))})
-    tree["unconstrained"] = xr.DataTree(position)
-    tree.attrs["tallmc"] = json.dumps(_content(draws), ensure_ascii=False)
-    path = Path(path)
-    temporary = path.with_name(path.name + TEMPORARY)
-    try:
-        tree.to_netcdf(temporary, engine="netcdf4")
-        os.replace(temporary, path)
-    except OSError as error:
-        raise InvalidInput("path", "be a file that can be written", f"{path}: {error}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
+from .draws import Draws, Timing
+from .saving import VERSION
 
 
 def load_saved(path: str | os.PathLike[str]) -> Draws:
@@ -61,7 +29,7 @@ def load_saved(path: str | os.PathLike[str]) -> Draws:
         with xr.open_datatree(path, engine="netcdf4") as tree:
             tree.load()
         content = json.loads(tree.attrs["tallmc"])
-        if content["version"] != _VERSION:
+        if content["version"] != VERSION:
             raise ValueError(f"version {content['version']}")
         return _draws(tree, content)
     except (OSError, KeyError, ValueError, TypeError, AttributeError) as error:
@@ -69,37 +37,7 @@ def load_saved(path: str | os.PathLike[str]) -> Draws:
         raise InvalidInput("path", rule, f"{path}: {error}") from None
 
 
-def _content(draws: Draws) -> dict[str, Any]:
-    quantities, layout = draws.quantities, draws.layout
-    settings = {
-        key: value if isinstance(value, (int, str, dict)) else repr(value)
-        for key, value in draws.settings.items()
-    }
-    return {
-        "version": _VERSION,
-        "parameters": {
-            name: list(shape) for name, shape in zip(layout.names, layout.shapes, strict=True)
-        },
-        "entries": {name: list(entries) for name, entries in layout.entries.items()},
-        "plain": isinstance(quantities, Parameters),
-        "dims": {name: list(quantities.dims.get(name, ())) for name in quantities.shapes},
-        "coords": {name: list(entries) for name, entries in quantities.coords.items()},
-        "outcomes": [int(outcome) for outcome in draws.outcomes],
-        "n_row_evals": [
-            draws.n_row_evals_sampling,
-            draws.n_row_evals_preparation,
-            draws.n_row_evals_check,
-        ],
-        "timing": dataclasses.asdict(draws.timing),
-        "settings": settings,
-        "stopped_by": draws.stopped_by,
-        "account": None if draws.account is None else _account_content(draws.account),
-    }
-
-
 def _draws(tree: Any, content: dict[str, Any]) -> Draws:
-    from .draws import Draws, Timing
-
     shapes = {name: tuple(shape) for name, shape in content["parameters"].items()}
     treedef = jax.tree.structure(collections.OrderedDict.fromkeys(shapes, 0))
     layout = Layout(treedef, tuple(shapes), tuple(shapes.values())).labelled(content["entries"])
@@ -126,24 +64,6 @@ def _draws(tree: Any, content: dict[str, Any]) -> Draws:
         stopped_by=content["stopped_by"],
         quantities=quantities,
     )
-
-
-def _account_content(account: Account) -> dict[str, Any]:
-    def listed(values: Any) -> list[float] | None:
-        return None if values is None else np.asarray(values, float).tolist()
-
-    bias = account.bias
-    return {
-        "budget": dataclasses.asdict(account.budget),
-        "reasons": list(account.reasons),
-        "doubts": list(account.doubts),
-        "bias": None if bias is None else {k: listed(v) for k, v in bias._asdict().items()},
-        "exact": account.exact,
-        "inflation": listed(account.inflation),
-        "noise_tail": account.noise_tail,
-        "notes": list(account.notes),
-        "unmeasured": account.unmeasured,
-    }
 
 
 def _account(content: dict[str, Any]) -> Account:
