@@ -443,7 +443,8 @@ def test_a_missing_package_is_named(monkeypatch):
         from_numpyro(simple, {"x": X, "y": Y}, "N")
 
 
-@pytest.mark.parametrize("name", ["decentred", pytest.param("correlated", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["decentred", "correlated"])
 @pytest.mark.filterwarnings("ignore::tallmc.SamplingWarning")
 def test_draws_agree_with_nuts_of_numpyro(name):
     draws = tallmc.sample(converted(name), chains=16, draws=300, progress=False)
