@@ -29,6 +29,7 @@ from tallmc.dynamics import (
 )
 from tallmc.gradient import SAGA, SVRG, Batch, ControlVariate, Full, Simple
 from tallmc.models.posterior import ModelPosterior
+from tallmc.results.draws import Timing
 from tallmc.subsample import (
     Adaptive,
     AllRows,
@@ -160,6 +161,17 @@ def exact_posterior(posterior) -> tuple[np.ndarray, np.ndarray]:
     precision = np.eye(x.shape[1]) / float(posterior.model.prior.variance) + x.T @ x / noise
     covariance = np.linalg.inv(precision)
     return covariance @ x.T @ y / noise, covariance
+
+
+def laplace_draws(posterior, chains=4, draws=100, seed=0) -> tallmc.Draws:
+    """Draws from the Laplace approximation. They stand for draws of the posterior."""
+    anchor = tallmc.laplace(posterior)
+    rng = np.random.default_rng(seed)
+    noise = rng.normal(size=(chains, draws, posterior.dim)) @ np.asarray(anchor.factor).T
+    outcomes = (tallmc.Outcome.OK,) * chains
+    positions, timing = np.asarray(anchor.position) + noise, Timing(0.0, 0.0, 0.0)
+    made = tallmc.Draws(positions, {}, outcomes, 0, 0, timing, posterior.layout, {})
+    return made.with_posterior(posterior)
 
 
 def start_of(gradient, rows, position):

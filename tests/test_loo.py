@@ -6,32 +6,13 @@ import numpy as np
 import pytest
 
 import tallmc
+from problems import laplace_draws
 from row_stores import stored_logistic
 from tallmc.diagnose import loo
-from tallmc.results.draws import Timing
 
 RNG = np.random.default_rng(8)
 X = np.c_[np.ones(300), RNG.normal(size=(300, 3))]
 ETA = X @ [0.3, 0.8, -0.5, 0.0]
-
-
-def laplace_draws(posterior, chains=4, draws=100, seed=0) -> tallmc.Draws:
-    """Draws from the Laplace approximation. They stand for draws of the posterior."""
-    anchor = tallmc.laplace(posterior)
-    rng = np.random.default_rng(seed)
-    noise = rng.normal(size=(chains, draws, posterior.dim)) @ np.asarray(anchor.factor).T
-    outcomes = (tallmc.Outcome.OK,) * chains
-    made = tallmc.Draws(
-        np.asarray(anchor.position) + noise,
-        {},
-        outcomes,
-        0,
-        0,
-        Timing(0.0, 0.0, 0.0),
-        posterior.layout,
-        {},
-    )
-    return dataclasses.replace(made, predictive=posterior.predictive)
 
 
 @pytest.fixture(scope="module", params=["poisson", "linear"])

@@ -26,6 +26,7 @@ from ..schedule import Constant
 from ..statistics.thinned_history import evenly
 from ..store.reader import OpenStore, draws_of
 from ..store.setup import restored
+from .predictive_check import PredictiveCheck, predictive_check
 
 _DEFAULT_PARAMETERS = 6
 _TRACE_POINTS = 400
@@ -66,6 +67,7 @@ class Content:
     warnings: tuple[str, ...]
     discrepancies: Discrepancies | None
     noise: NoiseSummary | None
+    check: PredictiveCheck | None
 
     @property
     def complete(self) -> Float[np.ndarray, "chains draws entries"]:
@@ -90,12 +92,20 @@ def make_content(
     """Collect the content of the report."""
     draws = draws_of(opened)
     names = tuple(draws.quantities.entry_names())
-    ksd = noise = None
+    ksd = noise = check = None
     if posterior is not None and draws.ok.any() and draws.positions.shape[1] >= 4:
         ksd = _discrepancies(draws, posterior, opened.setup.arrays.get("anchor/factor"))
         noise = _noise(opened, draws, posterior)
+        check = predictive_check(draws, posterior)
     return Content(
-        opened, draws, names, _chosen(names, parameters), tuple(findings(opened, draws)), ksd, noise
+        opened,
+        draws,
+        names,
+        _chosen(names, parameters),
+        tuple(findings(opened, draws)),
+        ksd,
+        noise,
+        check,
     )
 
 

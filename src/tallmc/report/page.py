@@ -17,6 +17,7 @@ from ..statistics.moments import by_parameter, moments
 from ..statistics.weighting import quantiles, weight_efficiency
 from . import plots
 from .content import Content
+from .predictive_panel import predictive_charts
 from .svg import Chart
 from .ticks import shown
 
@@ -47,6 +48,11 @@ def render(content: Content) -> str:
             ),
             _section(
                 "Pairs", _grid(plots.pairs(content)), "Draws of pairs of parameters, one per point."
+            ),
+            _section(
+                "Posterior predictive check",
+                _grid(predictive_charts(content.check)),
+                "Responses of the data against responses simulated from the draws.",
             ),
             _section("Rows, noise and discrepancy", _grid(_row_cards(content)), ""),
             _section("Time", plots.time_split(content), ""),

@@ -30,7 +30,7 @@ def write_report(
     - `store`: the store of the run.
     - `out`: the file to write.
     - `posterior`: the posterior of the run. If given, the report has the kernel Stein discrepancy,
-      and the gradient noise of methods that do not measure it.
+      the gradient noise of methods that do not measure it, and a posterior predictive check.
     - `parameters`: names of the parameters whose traces, marginals and pairs are plotted. Defaults
       to the first six.
 

@@ -1,0 +1,78 @@
+"""The posterior predictive panel of the report, and the calibration curve."""
+
+import numpy as np
+import pytest
+import scipy.stats as stats
+
+import tallmc
+from problems import laplace_draws
+from row_stores import stored_logistic
+from tallmc.report.predictive_check import PredictiveCheck, predictive_check
+from tallmc.report.predictive_panel import predictive_charts, wilson_interval
+from tallmc.report.write import write_report
+
+RNG = np.random.default_rng(4)
+X = np.c_[np.ones(500), RNG.normal(size=500)]
+ETA = X @ [0.2, 0.9]
+BUILD = {
+    "binary": lambda: tallmc.models.logistic_regression(
+        X, (RNG.random(500) < 1 / (1 + np.exp(-ETA))) * 1.0, 4.0
+    ),
+    "count": lambda: tallmc.models.poisson_regression(X, RNG.poisson(np.exp(ETA)), 4.0),
+    "number": lambda: tallmc.models.linear_regression(X, ETA + RNG.normal(size=500), 4.0, 1.0),
+    "class": lambda: tallmc.models.softmax_regression(X, RNG.integers(0, 3, size=500), 4.0),
+}
+
+
+@pytest.mark.parametrize("kind", ["binary", "number"])
+@pytest.mark.filterwarnings("ignore::tallmc.SamplingWarning")
+def test_the_report_checks_the_predictive_law(kind, tmp_path):
+    posterior = BUILD[kind]()
+    tallmc.sample(posterior, tallmc.mala(0.004), chains=2, draws=50, store=tmp_path / "run")
+    write_report(tmp_path / "run", tmp_path / "with.html", posterior=posterior)
+    write_report(tmp_path / "run", tmp_path / "without.html")
+    page, plain = ((tmp_path / name).read_text() for name in ("with.html", "without.html"))
+    assert "Posterior predictive check" in page and "Observed and simulated y" in page
+    assert ("Calibration" in page) == (kind == "binary")
+    assert "Posterior predictive check" not in plain
+
+
+@pytest.mark.parametrize("kind", BUILD)
+def test_the_check_compares_data_with_simulated_data(kind):
+    posterior = BUILD[kind]()
+    draws = laplace_draws(posterior)
+    found = predictive_check(draws, posterior)
+    assert found is not None and found.simulated.shape == (100, 500)
+    np.testing.assert_array_equal(found.observed, np.asarray(posterior.data.y))
+    if kind == "binary":
+        expected = draws.predict(X).mean
+        np.testing.assert_allclose(found.probability, expected, rtol=1e-10)
+    else:
+        assert found.probability is None
+    assert found.classes == (("0", "1", "2") if kind == "class" else None)
+    # The model is right: the mean of the data is like that of simulated data.
+    means = found.simulated.mean(axis=1)
+    assert abs(found.observed.mean() - means.mean()) < 4.6 * means.std()
+    charts = predictive_charts(found)
+    assert ("density" in charts[0]) == (kind == "number")
+    assert len(charts) == (2 if kind == "binary" else 1)
+
+
+def test_intervals_of_shares_are_those_of_wilson():
+    for successes, count in ((0, 12), (7, 20), (50, 50)):
+        low, high = wilson_interval(np.array([successes / count]), np.array([count]))
+        expected = stats.binomtest(successes, count).proportion_ci(0.9, method="wilson")
+        assert low[0] == pytest.approx(expected.low, abs=1e-4)
+        assert high[0] == pytest.approx(expected.high, abs=1e-4)
+
+
+def test_names_of_responses_are_escaped_and_equal_responses_shown():
+    equal = PredictiveCheck(np.full(9, 0.5), np.full((4, 9), 0.5), None, "<script>", None)
+    (chart,) = predictive_charts(equal)
+    assert "<script>" not in chart and "All responses are equal" in chart
+
+
+def test_rows_on_disk_are_not_checked(tmp_path):
+    on_disk, in_memory = stored_logistic(tmp_path / "rows")
+    assert predictive_check(laplace_draws(in_memory), on_disk) is None
+    assert predictive_charts(None) == []
