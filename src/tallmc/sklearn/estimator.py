@@ -17,8 +17,10 @@ from ..api import sample
 from ..core.errors import PreparationError, check_number
 from ..methods.base import AbstractMethod
 from ..models.posterior import ModelPosterior
+from ..models.predictive import RegressionPredictive
 from ..results.draws import Draws
 from .design import ColumnScaling, check_scales, with_neutral_rows
+from .new_columns import NewColumns
 from .predictions import PredictorDraws, weights_of
 from .quantities import COEF, INTERCEPT, CoefficientsOfColumns
 
@@ -127,8 +129,14 @@ class AbstractTallEstimator(BaseEstimator, abc.ABC):
             columns = scaling.column_names(self._feature_names(), intercept_scale is not None)
             labels = {"beta": columns}
             model = dataclasses.replace(model, layout=posterior.layout.labelled(labels))
+        predictive = RegressionPredictive(
+            model,
+            encoder=NewColumns(scaling, intercept_scale),
+            shift=response.centre,
+            scale=response.scale,
+        )
         draws = sample(
-            ModelPosterior(model, posterior.rows, quantities),
+            ModelPosterior(model, posterior.rows, quantities, predictive=predictive),
             self.method,
             ess=self.ess,
             max_seconds=self.max_seconds,
