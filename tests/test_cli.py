@@ -20,7 +20,7 @@ from tallmc.cli.plan import Settings, make_plan
 from tallmc.cli.report import print_coefficients
 
 N_ROWS = 400
-NAMES = ["intercept", "age", "dose [mg]"]
+NAMES = ["Intercept", "age", "dose [mg]"]
 
 
 def call(*arguments) -> str | int | None:
@@ -75,6 +75,7 @@ def fit(path, family, out, *options, method="sgld_cv_ps") -> str | int | None:
 
 
 def standardised_posterior(columns, family):
+    """The posterior of the command, with its default prior, in the units of the sampler."""
     x = np.stack(
         [
             np.ones(N_ROWS),
@@ -84,15 +85,26 @@ def standardised_posterior(columns, family):
     )
     if family == "gaussian":
         y = (columns[family] - columns[family].mean()) / columns[family].std()
-        return tallmc.models.linear_regression(x, y, 10.0)
+        return tallmc.models.linear_regression(x, y, 6.25)
     build = {
         "bernoulli": tallmc.models.logistic_regression,
         "poisson": tallmc.models.poisson_regression,
     }
-    return build[family](x, columns[family], prior_variance=10.0)
+    return build[family](x, columns[family], prior_variance=6.25)
 
 
-def exact_moments(posterior, n_draws=20_000):
+def in_units_of_table(columns, family, draws):
+    """Coefficients of the table's columns, and the noise, from draws in standardised units."""
+    means, sds = (np.array([f(columns[name]) for name in NAMES[1:]]) for f in (np.mean, np.std))
+    y = columns[family] if family == "gaussian" else np.array([-1.0, 1.0])
+    found = draws.copy()
+    found[:, 1:3] = draws[:, 1:3] / sds * y.std()
+    found[:, 0] = y.mean() + y.std() * draws[:, 0] - found[:, 1:3] @ means
+    found[:, 3:] = np.exp(draws[:, 3:]) * y.std()
+    return found
+
+
+def exact_moments(columns, family, n_draws=20_000):
     """Posterior mean, posterior sd and the standard error of the mean, by importance sampling.
 
     The proposal is a widened Laplace approximation. The mode is not a good enough reference: with a
@@ -100,6 +112,7 @@ def exact_moments(posterior, n_draws=20_000):
     """
     import jax
 
+    posterior = standardised_posterior(columns, family)
     anchor = tallmc.laplace(posterior)
     noise = np.random.default_rng(0).normal(size=(n_draws, posterior.dim))
     draws = np.asarray(anchor.position) + 1.1 * noise @ np.asarray(anchor.factor).T
@@ -109,6 +122,7 @@ def exact_moments(posterior, n_draws=20_000):
     log_weights = -potentials + 0.5 * (noise**2).sum(1)
     weights = np.exp(log_weights - log_weights.max())
     weights /= weights.sum()
+    draws = in_units_of_table(columns, family, draws)
     mean = weights @ draws
     sd = np.sqrt(weights @ (draws - mean) ** 2)
     return mean, sd, np.sqrt((weights**2) @ (draws - mean) ** 2)
@@ -200,8 +214,8 @@ def test_fit_recovers_the_posterior(tmp_path, capsys, columns, family):
     out = capsys.readouterr().out
     assert status == 0, out
     summary = pd.read_csv(tmp_path / "out" / "summary.csv", index_col="coefficient")
-    assert list(summary.index) == NAMES + ["log_scale"] * (family == "gaussian")
-    mean, sd, error = exact_moments(standardised_posterior(columns, family))
+    assert list(summary.index) == NAMES + ["sigma"] * (family == "gaussian")
+    mean, sd, error = exact_moments(columns, family)
     z = (summary["mean"] - mean) / np.hypot(summary["mcse_mean"], error)
     assert np.abs(z).max() < 4.6, z
     # The planned step size inflates the sd of a direction by at most 2.6 %. Using 32 of 400 rows
@@ -226,8 +240,10 @@ def test_every_format_gives_the_same_draws(tmp_path, columns, kind):
             == 3
         )
     first, second = (
-        xr.open_datatree(tmp_path / name / "draws.nc").posterior["beta"] for name in ("csv", kind)
+        xr.open_datatree(tmp_path / name / "draws.nc").posterior.to_dataset()
+        for name in ("csv", kind)
     )
+    assert list(first) == NAMES
     xr.testing.assert_identical(first.drop_attrs(), second.drop_attrs())
 
 
@@ -250,15 +266,16 @@ def test_fit_writes_files_that_say_what_they_hold(tmp_path, capsys, columns):
         2,
     ]
     assert fit(write_table(tmp_path, columns, "gaussian"), "gaussian", out, *options) == 3
-    assert {path.name for path in out.iterdir()} == {"draws.nc", "summary.csv", "scaling.json"}
+    assert {path.name for path in out.iterdir()} == {"draws.nc", "summary.csv", "fit.json"}
     printed = capsys.readouterr().out
 
     tree = xr.open_datatree(out / "draws.nc")
-    beta = tree.posterior["beta"]
-    assert beta.dims == ("chain", "draw", "beta_dim")
-    assert beta.shape == (3, 60, 3)
-    assert list(beta["beta_dim"].values) == NAMES
-    assert np.isfinite(beta).all()
+    assert list(tree.posterior) == NAMES
+    for name in NAMES:
+        assert tree.posterior[name].dims == ("chain", "draw")
+        assert tree.posterior[name].shape == (3, 60)
+        assert np.isfinite(tree.posterior[name]).all()
+    assert tree.attrs["family"] == "gaussian" and tree.attrs["response"] == "gaussian"
     assert tree.attrs["outcomes"] == ["ok"] * 3
     assert (tree.sample_stats["batch_size"] == 10).all()
     assert (
@@ -273,19 +290,17 @@ def test_fit_writes_files_that_say_what_they_hold(tmp_path, capsys, columns):
         f"including {preparation:.1f} for preparation" in printed
     )
 
-    scaling = json.loads((out / "scaling.json").read_text())
-    assert scaling["coefficients"] == NAMES
-    assert scaling["means"] == pytest.approx(
-        {name: columns[name].mean() for name in [*NAMES[1:], "gaussian"]}, rel=1e-12
-    )
-    assert scaling["sds"] == pytest.approx(
-        {name: columns[name].std() for name in [*NAMES[1:], "gaussian"]}, rel=1e-12
-    )
-    assert (scaling["family"], scaling["noise_variance"], scaling["prior_variance"]) == (
-        "gaussian",
-        2.0,
-        10.0,
-    )
+    content = json.loads((out / "fit.json").read_text())
+    assert content["columns"] == NAMES
+    for key, statistic, of_intercept in (("means", np.mean, 0.0), ("sds", np.std, 1.0)):
+        expected = [of_intercept, *(statistic(columns[name]) for name in NAMES[1:])]
+        assert content[key] == pytest.approx(expected, rel=1e-12)
+        of_response = content["encoding"]["response"][key.removesuffix("s")]
+        assert of_response == pytest.approx(statistic(columns["gaussian"]), rel=1e-12)
+    model, description = content["model"], content["description"]
+    assert (model["family"], model["noise_variance"]) == ("gaussian", 2.0)
+    sd = 2.5 * columns["gaussian"].std() / columns["age"].std()
+    assert f"age ~ normal({sd:.4g})" in description["prior"]
     given = {
         "method": "sgld_cv_ps",
         "size": 10,
@@ -295,11 +310,12 @@ def test_fit_writes_files_that_say_what_they_hold(tmp_path, capsys, columns):
         "burn_in": 5,
         "seed": 4,
     }
-    assert {name: scaling["settings"][name] for name in given} == given
+    assert {name: content["settings"][name] for name in given} == given
     data = standardised_posterior(columns, "gaussian").data
-    posterior = tallmc.models.linear_regression(*data, 10.0, noise_variance=2.0)
+    noise = 2.0 / columns["gaussian"].var()
+    posterior = tallmc.models.linear_regression(data.x, data.y, 6.25, noise_variance=noise)
     largest = np.linalg.eigvalsh(tallmc.laplace(posterior).hessian)[-1]
-    assert scaling["settings"]["step_size"] == pytest.approx(0.2 / largest, rel=1e-5)
+    assert content["settings"]["step_size"] == pytest.approx(0.2 / largest, rel=1e-5)
 
     for said in (
         "read: 400 rows, 2 columns",
@@ -308,7 +324,7 @@ def test_fit_writes_files_that_say_what_they_hold(tmp_path, capsys, columns):
         "dose [mg]",
     ):
         assert said in printed
-    assert "per standard deviation of their column" in printed
+    assert "Results are in the units of the table." in printed
     assert "\x1b" not in printed  # no progress bar and no colours without a terminal
 
 
@@ -356,10 +372,10 @@ def test_fit_without_a_method_chooses_one_and_says_how_wrong_it_may_be(tmp_path,
     assert "verdict: checked; nothing speaks against these draws" in out
     summary = pd.read_csv(tmp_path / "out" / "summary.csv", index_col="coefficient")
     assert summary["ess_bulk"].min() >= 1000
-    mean, sd, error = exact_moments(standardised_posterior(columns, "bernoulli"))
+    mean, sd, error = exact_moments(columns, "bernoulli")
     assert np.abs((summary["mean"] - mean) / np.hypot(summary["mcse_mean"], error)).max() < 4.6
     assert np.abs((summary["sd"] - sd) / np.hypot(summary["mcse_sd"], error)).max() < 4.6
-    settings = json.loads((tmp_path / "out" / "scaling.json").read_text())["settings"]
+    settings = json.loads((tmp_path / "out" / "fit.json").read_text())["settings"]
     assert settings["method"] is None and settings["chains"] == 8 and settings["step_size"] > 0
 
 
@@ -377,10 +393,10 @@ def test_fit_leaves_the_columns_as_they_are_when_asked(tmp_path, capsys, columns
     assert (
         fit(write_table(tmp_path, columns, "gaussian"), "gaussian", tmp_path / "out", *options) == 3
     )
-    assert "per standard deviation" not in capsys.readouterr().out
-    scaling = json.loads((tmp_path / "out" / "scaling.json").read_text())
-    assert scaling["coefficients"] == NAMES[1:]
-    assert scaling["means"] == scaling["sds"] == {}
+    content = json.loads((tmp_path / "out" / "fit.json").read_text())
+    assert content["columns"] == NAMES[1:]
+    assert (content["means"], content["sds"]) == ([0.0, 0.0], [1.0, 1.0])
+    assert content["description"]["scaling"] == "none"
 
 
 def test_fit_shows_progress_on_a_terminal(tmp_path, capsys, monkeypatch, columns):
@@ -448,7 +464,7 @@ def test_fit_does_not_replace_results_unasked(tmp_path, capsys, columns):
     assert "which has one. Pass --overwrite or another folder" in refused(capsys, *arguments)
     assert (out / "draws.nc").read_text() == "precious"
     assert call(*arguments, "--overwrite") == 3
-    assert xr.open_datatree(out / "draws.nc").posterior["beta"].shape == (4, 4, 3)
+    assert xr.open_datatree(out / "draws.nc").posterior["age"].shape == (4, 4)
 
 
 def test_the_unit_of_a_gaussian_response_does_not_matter(tmp_path, capsys, columns):
@@ -471,24 +487,18 @@ def test_the_unit_of_a_gaussian_response_does_not_matter(tmp_path, capsys, colum
         )
         == 0
     )
-    said = capsys.readouterr().out
-    assert "log_scale is the log of the standard deviation of the noise, in standard" in said
-    scaling = json.loads((tmp_path / "out" / "scaling.json").read_text())
     table = pd.read_csv(tmp_path / "out" / "summary.csv", index_col=0)
     x = np.stack([np.ones(N_ROWS), columns["age"], columns["dose [mg]"]], axis=1)
-    slope, squares, _, _ = np.linalg.lstsq(x, prices["gaussian"], rcond=None)
+    coefficients, squares, _, _ = np.linalg.lstsq(x, prices["gaussian"], rcond=None)
     errors = np.sqrt(squares[0] / (N_ROWS - 3) * np.diag(np.linalg.inv(x.T @ x)))
-    unit = scaling["sds"]["gaussian"] / scaling["sds"]["age"]
-    assert (
-        abs(table.loc["age", "mean"] * unit - slope[1])
-        < 4.6 * table.loc["age", "mcse_mean"] * unit + 0.01 * errors[1]
-    )
-    assert abs(table.loc["age", "sd"] * unit / errors[1] - 1) < 0.1
-    assert scaling["noise_variance"] is None
-    noise_sd = np.exp(table.loc["log_scale", "mean"]) * scaling["sds"]["gaussian"]
-    off = np.log(noise_sd / np.sqrt(squares[0] / N_ROWS))
-    # The posterior mean of log σ is (d + 1) / 2N above that of the residuals, up to 1/N².
-    assert abs(off - 4 / (2 * N_ROWS)) < 4.6 * table.loc["log_scale", "mcse_mean"] + 1e-3
+    for name, least_squares, error in zip(NAMES, coefficients, errors, strict=True):
+        off = abs(table.loc[name, "mean"] - least_squares)
+        assert off < 4.6 * table.loc[name, "mcse_mean"] + 0.01 * error
+        assert abs(table.loc[name, "sd"] / error - 1) < 0.1
+    # The posterior mean of σ is (2d + 3)/4N above that of the residuals, up to 1/N²; d is 3.
+    off = table.loc["sigma", "mean"] / np.sqrt(squares[0] / N_ROWS) - 1
+    mcse = table.loc["sigma", "mcse_mean"] / table.loc["sigma", "mean"]
+    assert abs(off - 9 / (4 * N_ROWS)) < 4.6 * mcse + 1e-3
 
 
 def test_fit_refuses_to_guess_the_noise_of_a_perfect_fit(tmp_path, capsys, columns):
@@ -504,16 +514,16 @@ def test_fit_refuses_to_guess_the_noise_of_a_perfect_fit(tmp_path, capsys, colum
         "-o",
         tmp_path / "out",
     )
-    assert "X and y must have noise and columns that float32 resolves" in message
+    assert "X and y must have noise and columns that float64 resolves" in message
     assert "If y is a function of the columns, pass noise_variance" in message
 
 
 def test_fit_refuses_a_column_named_like_the_noise(tmp_path, capsys):
     path = tmp_path / "table.csv"
-    csv.write_csv(pa.table({"log_scale": np.arange(9.0), "y": np.sin(np.arange(9.0))}), path)
+    csv.write_csv(pa.table({"sigma": np.arange(9.0), "y": np.sin(np.arange(9.0))}), path)
     options = ["--family", "gaussian", "--response", "y", "-o", tmp_path / "out"]
     message = refused(capsys, "fit", path, *options)
-    assert "column names must differ from 'log_scale'" in message
+    assert "columns must have a name other than 'sigma'" in message and "Rename" in message
     known = ["--noise-variance", 1, "--method", "mala", "--draws", 4]
     assert call("fit", path, *options, *known) == 3  # accepted; four draws are too few
 
@@ -548,7 +558,7 @@ def test_fit_refuses_a_file_as_folder(tmp_path, capsys, columns):
         (
             "bernoulli",
             ["--noise-variance", 2],
-            "--noise-variance must be left out unless --family is gaussian; got 2.0",
+            "--noise-variance (noise_variance) must be left out unless the family is gaussian",
         ),
         (
             "bernoulli",
@@ -560,8 +570,21 @@ def test_fit_refuses_a_file_as_folder(tmp_path, capsys, columns):
             ["--method", "sgld", "--step-size", 0],
             "--step-size must be a finite number and > 0; got 0.0",
         ),
-        ("bernoulli", ["--prior-variance", -1], "prior_variance must be positive"),
-        ("gaussian", ["--noise-variance", 0], "noise_variance must be a finite number and > 0"),
+        (
+            "bernoulli",
+            ["--prior", "normal(-1)"],
+            "sd of --prior (prior) must be a finite number and > 0",
+        ),
+        ("bernoulli", ["--prior", "cauchy(1)"], "must be one of normal, student_t, laplace, horse"),
+        ("bernoulli", ["--prior", "agee=normal(1)"], "name terms among Intercept, age, dose [mg]"),
+        ("bernoulli", ["--family", "tweedie"], "--family (family) must be one of bernoulli, binom"),
+        ("bernoulli", ["--link", "cloglog"], "--link (link) must be logit or probit for bernoulli"),
+        ("bernoulli", ["--trials", "age"], "--trials (trials) must name a column for family bino"),
+        ("bernoulli", ["--exposure", "age"], "be left out unless the family has the link log"),
+        ("bernoulli", ["--weights", "dose"], "The columns are: age, dose [mg], bernoulli."),
+        ("bernoulli", ["--level", "7"], "--level"),
+        ("bernoulli", ["--separator", "##"], "--separator (separator) must be one character"),
+        ("gaussian", ["--noise-variance", 0], "must be a finite number and > 0; got 0"),
         ("poisson", ["--method", "asgld_cv_ps"], "fixed size with --family poisson"),
         ("gaussian", ["--method", "asgld_cv"], "Use sgld_cv, or pass --noise-variance."),
     ],

@@ -62,9 +62,10 @@ def run_demo(*, rows: int, columns: int, settings: Settings, out: Path) -> int:
     finished = run(posterior, settings, lambda plan: print_plan(console, settings, plan))
 
     summary = summarise(finished.draws)
+    if summary is not None:
+        summary.index = truth.index.rename(summary.index.name)
     files = save_draws(out, finished.draws, summary)
     if summary is not None:
-        summary.index = truth.index
         compared = summary.assign(true=truth, z=(summary["mean"] - truth) / summary["sd"])
         print_coefficients(console, compared, _COLUMNS)
         outside = int((compared["z"].abs() > 2).sum())

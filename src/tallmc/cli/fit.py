@@ -185,7 +185,8 @@ def _check_size(problem: FitProblem, method: str | None) -> None:
             f"have a fixed size with --family {family} (adaptive sizes need a bound on the "
             "curvature, and this model has none)"
         )
-        raise InvalidInput("--method", rule, method, f"Use {method.removeprefix('a')}.")
+        other = ", or pass --noise-variance" if family == "gaussian" else ""
+        raise InvalidInput("--method", rule, method, f"Use {method.removeprefix('a')}{other}.")
 
 
 def _fit_content(problem: FitProblem, settings: Settings, finished: Finished) -> dict[str, Any]:

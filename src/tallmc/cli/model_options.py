@@ -146,6 +146,14 @@ DropMissing = Annotated[
         rich_help_panel=_COLUMNS_PANEL,
     ),
 ]
+Separator = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CHAR",
+        help="Character between the columns of a CSV file, or tab, space. Default: detected.",
+        rich_help_panel=_COLUMNS_PANEL,
+    ),
+]
 FormulaAgain = Annotated[
     str | None,
     typer.Option(

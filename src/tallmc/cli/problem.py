@@ -40,7 +40,9 @@ class FitProblem:
                 )
             rows = parquet_in_place(path, model.response, model.standardise, model.intercept)
             return cls(path, RegressionProblem.of_rows(rows, model))
-        return cls(path, RegressionProblem.of_table(read_table(path), model))
+        return cls(
+            path, RegressionProblem.of_table(read_table(path, separator=model.separator), model)
+        )
 
     @classmethod
     def of_run(
@@ -57,6 +59,9 @@ class FitProblem:
             )
         model = RegressionModel.from_json(about["model"], formula)
         path = Path(about["table"]) if table is None else table
+        if table is None and str(path) == "-":
+            cure = "Pass --table with the file, or --table - to read standard input again."
+            raise InvalidInput("--table", "be given", "a run on standard input", cure)
         return cls.read(path, model, bool(about.get("out_of_core", False)))
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _MAX_ROWS = 40
 _MAX_TEXT = 400
+_NARROWEST = 12
+_BREAK = re.compile(r"[:,|\]_](?!$)| ")
 _STATUS_OF_STOP = {"Ctrl-C": 130, "SIGTERM": 143, "the store": 4}
 DIAGNOSTICS = {"ess_bulk": "ESS", "rhat": "R-hat"}
 
@@ -87,15 +90,39 @@ def shortened(text: str) -> str:
     return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT].rpartition(';')[0]}; …"
 
 
+def in_lines(name: str, width: int) -> str:
+    """A name in lines of at most `width` characters, broken after one of :,|]_ or a space.
+
+    >>> in_lines("age:C(region)[south]", 16).splitlines()
+    ['age:', 'C(region)[south]']
+    >>> in_lines("a_name_without_a_place", 16).splitlines()
+    ['a_name_without_', 'a_place']
+    """
+    lines, width = [], max(width, _NARROWEST)
+    while len(name) > width:
+        places = [found.end() for found in _BREAK.finditer(name, 0, width)]
+        place = places[-1] if places else width
+        lines.append(name[:place].rstrip())
+        name = name[place:]
+    return "\n".join([*lines, name])
+
+
 def print_coefficients(console: Console, summary: pd.DataFrame, columns: Mapping[str, str]) -> None:
     """Print one row per coefficient. `columns` maps columns of `summary` to headings."""
-    table = Table(box=box.SIMPLE_HEAD)
+    shown = summary.head(_MAX_ROWS)
+    cells = [
+        [cell_text(column, row[column], row["sd"]) for column in columns]
+        for _, row in shown.iterrows()
+    ]
+    widths = [max(map(len, column)) for column in zip(columns.values(), *cells, strict=True)]
+    room = console.width - sum(widths) - 2 * len(widths) - 2
+    fits = max(len(str(name)) for name in shown.index) + len(widths) + 2 <= room
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1) if fits else (0, 1, 0, 0), pad_edge=fits)
     table.add_column("coefficient", overflow="fold")
     for heading in columns.values():
         table.add_column(heading, justify="right", no_wrap=True)
-    for name, row in summary.head(_MAX_ROWS).iterrows():
-        cells = (cell_text(column, row[column], row["sd"]) for column in columns)
-        table.add_row(Text(str(name)), *cells)
+    for name, line in zip(shown.index, cells, strict=True):
+        table.add_row(Text(in_lines(str(name), room)), *line)
     console.print(table)
     if len(summary) > _MAX_ROWS:
         console.print(f"{len(summary) - _MAX_ROWS} more coefficients are in summary.csv.\n")

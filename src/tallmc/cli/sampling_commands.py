@@ -135,6 +135,7 @@ def fit(
     categorical: options.Categorical = None,
     level: options.Level = None,
     drop_missing: options.DropMissing = False,
+    separator: options.Separator = None,
     method: Annotated[
         str | None,
         typer.Option(
@@ -247,6 +248,7 @@ def fit(
             intercept=not no_intercept,
             level=levels if len(levels) > 1 else (levels[0] if levels else None),
             standardised_results=standardised,
+            separator=separator,
         )
         settings = Settings(
             method=method,

@@ -49,8 +49,12 @@ class DesignColumns:
 
 @dataclasses.dataclass(frozen=True)
 class GroupScaling:
-    """The columns of a term (1 + x | group), and the names of the groups."""
+    """The columns of a term (1 + x | group), and the names of the groups.
 
+    `name` is that of its effects in the layout.
+    """
+
+    name: str
     group: str
     levels: tuple[str, ...]
     columns: DesignColumns
@@ -79,6 +83,7 @@ class Coefficients(AbstractQuantities):
     - `columns`: the common columns.
     - `groups`: the group terms.
     - `classes`: the classes with coefficients of their own; None for one predictor.
+    - `response`: the name of the response, by which the dimension of its classes is called.
     - `response_mean`, `response_sd`: the scaling of the response.
     - `standardised`: whether to leave everything in standardised units.
     """
@@ -89,6 +94,7 @@ class Coefficients(AbstractQuantities):
         columns: DesignColumns,
         groups: Sequence[GroupScaling] = (),
         classes: Sequence[str] | None = None,
+        response: str = "class",
         response_mean: float = 0.0,
         response_sd: float = 1.0,
         *,
@@ -96,6 +102,7 @@ class Coefficients(AbstractQuantities):
     ):
         self.layout, self.columns, self.groups = layout, columns, tuple(groups)
         self.response_mean, self.response_sd = response_mean, response_sd
+        self.response = response
         self.classes = None if classes is None else tuple(classes)
         self.standardised, self.structure = standardised, None
         self.dims, self.coords = {}, {}
@@ -111,10 +118,15 @@ class Coefficients(AbstractQuantities):
     def of(self, positions: np.ndarray) -> dict[str, np.ndarray]:
         parts = self.layout.split(np.asarray(positions, np.float64))
         found = self._common(parts.pop("beta"), parts)
-        for group in self.groups:
-            found |= self._effects(group, parts)
-        for name, values in parts.items():
-            found |= self._other(name, values)
+        others = [self._effects(group, parts) for group in self.groups]
+        others += [self._other(name, values) for name, values in parts.items()]
+        for each in others:
+            taken = sorted(set(found) & set(each))
+            if taken:
+                rule = f"have a name other than {taken[0]!r}, which a parameter of the model has"
+                cure = "Rename the column, or the term of the formula that occurs twice."
+                raise InvalidInput("columns", rule, taken[0], cure)
+            found |= each
         return found
 
     def _common(self, beta: np.ndarray, parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -146,14 +158,15 @@ class Coefficients(AbstractQuantities):
     def _name(self, variable: str, dims: tuple[tuple[str, tuple[str, ...]], ...]) -> None:
         """Name the dimensions of a variable, and those of its classes."""
         if self.classes is not None:
-            dims = (*dims, ("class_dim", self.classes))
+            dims = (*dims, (f"{self.response}_dim", self.classes))
         if dims:
             self.dims[variable] = tuple(name for name, _ in dims)
             self.coords |= dict(dims)
 
     def _effects(self, group: GroupScaling, parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        name, found = f"effects of {group.group}", {}
+        name, found = group.name, {}
         columns = group.columns
+        dim = f"{group.group}__factor_dim"  # as in Bambi; `{term}_dim` has the levels of a term
         effects = columns.in_units_of_table(parts.pop(name).copy(), 0.0, self.response_sd)
         # The prior belongs to the intercept at the means of the columns.
         sds = np.exp(parts.pop(f"log sd of {name}")) * self.response_sd / columns.sds
@@ -161,8 +174,7 @@ class Coefficients(AbstractQuantities):
             term = f"{'1' if column == INTERCEPT else column}|{group.group}"
             found[term] = effects[..., place]
             found[f"{term}_sigma"] = sds[..., place]
-            self.dims[term] = (f"{group.group}_dim",)
-            self.coords[f"{group.group}_dim"] = group.levels
+            self.dims[term], self.coords[dim] = (dim,), group.levels
         return found
 
     def _other(self, name: str, values: np.ndarray) -> dict[str, np.ndarray]:

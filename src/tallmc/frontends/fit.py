@@ -40,6 +40,7 @@ def fit(
     intercept: bool = True,
     level: str | Sequence[str] | None = None,
     standardised_results: bool = False,
+    separator: str | None = None,
     method: AbstractMethod | None = None,
     **sample_options: Any,
 ) -> Draws:
@@ -71,6 +72,7 @@ def fit(
     - `intercept`: whether a column of ones is added; a formula says so itself, with 0.
     - `level`: the level of a binary response that counts as 1, or the order of classes.
     - `standardised_results`: whether draws stay in standardised units.
+    - `separator`: the character between the columns of a CSV file; detected by default.
     - `method`: the sampling method; chosen for you by default.
     - `sample_options`: options of `tallmc.sample`, such as `ess`, `chains`, `seed`, `store`.
 
@@ -105,6 +107,7 @@ def fit(
         intercept=intercept,
         level=level if level is None or isinstance(level, str) else tuple(map(str, level)),
         standardised_results=standardised_results,
+        separator=separator,
     )
     problem = regression_problem(data, model)
     for note in problem.notes:
@@ -126,7 +129,7 @@ def regression_problem(data: Any, model: RegressionModel) -> RegressionProblem:
         data = open_rows(Path(data))
     if isinstance(data, ShardedRows):
         return RegressionProblem.of_rows(data, model)
-    return RegressionProblem.of_table(read_table(data), model)
+    return RegressionProblem.of_table(read_table(data, separator=model.separator), model)
 
 
 def _names(parameter: str, given: Sequence[str]) -> tuple[str, ...]:

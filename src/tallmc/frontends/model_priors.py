@@ -26,6 +26,7 @@ from ..models.priors import (
 from ..models.regression import Effects, Hyper
 from .coefficients import DesignColumns
 from .priors import AbstractPriorChoice, HorseshoeChoice, LaplaceChoice, Normal, StudentTChoice
+from .tables.matrix import INTERCEPT
 
 DEFAULT_SCALE = 2.5
 """Prior sd of a coefficient in units of sd(y)/sd(x), as in Bambi and rstanarm."""
@@ -52,6 +53,7 @@ def model_priors(
     effects: Sequence[Effects],
     dtype: Any,
     n_predictors: int = 1,
+    response_mean: float = 0.0,
 ) -> ModelPriors:
     """The priors of a model.
 
@@ -64,6 +66,8 @@ def model_priors(
     - `response_scale`: sd(y) of the default rule, in the units of the sampler.
     - `effects`: the group terms.
     - `n_predictors`: K; each column has K coefficients.
+    - `response_mean`: what was subtracted from the response. A prior that is chosen for the
+      intercept has its mean as stated; any other is centred at this mean.
     """
     unknown = set(chosen) - set(columns.terms) - {""}
     if unknown:
@@ -76,6 +80,8 @@ def model_priors(
     for j, choice in enumerate(choices):
         parts.setdefault(type(choice), []).append(j)
         mean[j] = getattr(choice, "mean", 0.0) * ratio[j]
+        if columns.names[j] == INTERCEPT and INTERCEPT in chosen:
+            mean[j] -= response_mean * ratio[j]
         if isinstance(choice, Normal) and choice.sd is None:
             scale[j] = DEFAULT_SCALE * response_scale / (column_sds[j] or 1.0)
         elif isinstance(choice, Normal):
@@ -98,11 +104,18 @@ def model_priors(
     hyper = _effect_hyper(effects, len(choices), response_scale, dtype)
     if HorseshoeChoice in parts:
         places = parts[HorseshoeChoice]
+        if len({choices[place] for place in places}) > 1:
+            given = ", ".join(dict.fromkeys(choices[place].shown for place in places))
+            cure = "Give all terms with a horseshoe the same one: they share its global scale."
+            raise InvalidInput("--prior (prior)", "have one horseshoe", given, cure)
         hyper.append(_horseshoe(choices[places[0]], _entries(places, n_predictors), dtype))
     shown = {
         term: _in_words(choices[places[0]], scale[places[0]] / ratio[places[0]])
         for term, places in columns.terms.items()
     }
+    if response_mean and INTERCEPT in shown and INTERCEPT not in chosen:
+        sd = scale[0] / ratio[0]
+        shown[INTERCEPT] = f"normal({sd:.4g}, {mean[0] / ratio[0] + response_mean:.4g})"
     if effects:
         shown["sds of group effects"] = f"half-t({_SD_DEGREES:g}, {DEFAULT_SCALE:g} sd(y)/sd(x))"
     return ModelPriors(prior, hyper, np.repeat(scale**2, n_predictors), shown)
@@ -115,7 +128,7 @@ def _by_column(
     found: list[AbstractPriorChoice] = [Normal()] * len(columns.names)
     for term, places in columns.terms.items():
         default = chosen.get("", Normal())
-        if term == "Intercept" and not isinstance(default, Normal):
+        if term == INTERCEPT and not isinstance(default, Normal):
             default = Normal()
         for place in places:
             found[place] = chosen.get(term, default)

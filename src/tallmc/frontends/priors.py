@@ -2,7 +2,8 @@
 
 Scales are in the units of the coefficients: those of the response (or of its link) per unit of the
 column. The prior of the intercept belongs to the intercept at the means of the columns, as in Bambi
-and rstanarm.
+and rstanarm. If it is not chosen for the intercept itself, it is centred at the mean of a gaussian
+or student_t response.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Normal(AbstractPriorChoice):
     def shown(self) -> str:
         if self.sd is None:
             return "normal()"
-        return f"normal({self.sd:g})" if not self.mean else f"normal({self.sd:g}, {self.mean:g})"
+        return _as_text("normal", self.sd, *([self.mean] if self.mean else []))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +55,8 @@ class StudentTChoice(AbstractPriorChoice):
 
     @property
     def shown(self) -> str:
-        mean = f", {self.mean:g}" if self.mean else ""
-        return f"student_t({self.degrees:g}, {self.scale:g}{mean})"
+        mean = [self.mean] if self.mean else []
+        return _as_text("student_t", self.degrees, self.scale, *mean)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,11 +68,7 @@ class LaplaceChoice(AbstractPriorChoice):
 
     @property
     def shown(self) -> str:
-        return (
-            f"laplace({self.scale:g})"
-            if not self.mean
-            else f"laplace({self.scale:g}, {self.mean:g})"
-        )
+        return _as_text("laplace", self.scale, *([self.mean] if self.mean else []))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +81,17 @@ class HorseshoeChoice(AbstractPriorChoice):
 
     @property
     def shown(self) -> str:
-        return f"horseshoe({self.global_scale:g}, {self.slab_scale:g}, {self.slab_degrees:g})"
+        return _as_text("horseshoe", self.global_scale, self.slab_scale, self.slab_degrees)
+
+
+def _as_text(name: str, *values: float) -> str:
+    """A prior as text that loses no digit.
+
+    >>> _as_text("normal", 2.5, 1234567.5)
+    'normal(2.5, 1234567.5)'
+    """
+    shown = (f"{v:g}" if float(f"{v:g}") == v else repr(float(v)) for v in values)
+    return f"{name}({', '.join(shown)})"
 
 
 def normal(sd: float | None = None, mean: float = 0.0) -> Normal:
@@ -189,6 +196,8 @@ def parse_prior(text: str) -> AbstractPriorChoice:
         arguments = [ast.literal_eval(value) for value in call.args]
         options = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
         return _BY_NAME[call.func.id](*arguments, **options)  # type: ignore[operator]
+    except InvalidInput as error:
+        raise error.renamed(f"{error.parameter} of {_PARAMETER}") from None
     except (SyntaxError, ValueError, KeyError, TypeError):
         raise InvalidInput(_PARAMETER, rule, text) from None
 

@@ -12,6 +12,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from ..core.errors import InvalidInput
 from ..models.design import RegressionData, design_data
 from ..models.likelihood import AbstractLikelihood
 from ..models.linear import ridge_start
@@ -27,6 +28,7 @@ from .priors import as_priors
 from .regression_model import RegressionModel
 from .tables import DesignEncoding
 from .tables.encoding import ScaledTerms
+from .tables.formula_text import FORMULA
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +58,12 @@ class RegressionForm:
     def groups(self) -> list[GroupScaling]:
         """The group terms."""
         return [
-            GroupScaling(group.group.name, group.group.levels, _columns(group.scaled))
+            GroupScaling(
+                f"effects of {group.name}",
+                group.group.name,
+                group.group.levels,
+                _columns(group.scaled),
+            )
             for group in self.encoding.groups
         ]
 
@@ -80,9 +87,11 @@ class RegressionForm:
         response, columns = self.encoding.response, self.columns
         likelihood = self._likelihood(data.dtype)
         effects = [
-            Effects(f"effects of {group.group}", (len(group.levels), len(group.columns.names)))
+            Effects(group.name, (len(group.levels), len(group.columns.names)))
             for group in self.groups
         ]
+        if len({each.name for each in effects}) < len(effects):
+            raise InvalidInput(FORMULA, "have each group term once", self.model.formula)
         priors = model_priors(
             as_priors(self.model.prior),
             columns,
@@ -92,6 +101,7 @@ class RegressionForm:
             effects,
             data.dtype,
             likelihood.n_predictors if isinstance(likelihood, AbstractLikelihood) else 1,
+            response.mean,
         )
         start, shared = None, self.family.shared(data, len(self.classes or ()))
         if self.model.noise_variance is not None:
@@ -113,6 +123,7 @@ class RegressionForm:
             columns,
             self.groups,
             self.classes[1:] if self.classes and _has_predictors(likelihood) else None,
+            response.name,
             response.mean,
             response.sd,
             standardised=self.model.standardised_results,

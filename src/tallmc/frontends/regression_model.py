@@ -36,6 +36,7 @@ class RegressionModel:
     intercept: bool = True
     level: str | tuple[str, ...] | None = None
     standardised_results: bool = False
+    separator: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """JSON-able content."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..core.errors import InvalidInput
 from ..ingestion.errors import INTERCEPT as STORED_INTERCEPT
+from ..ingestion.errors import some
 from ..ingestion.values import ColumnValues
 from ..models.design import ObservationsOf, ProductColumn, ProductsOf
 from ..rows.manifest import Column, RowManifest
@@ -18,7 +19,7 @@ from .regression_model import RegressionModel
 from .tables import DesignEncoding, ResponseEncoding, StoreTerms, store_terms
 from .tables.encoding import ScaledTerms
 from .tables.features import FeatureEncoding
-from .tables.formula_text import split_formula
+from .tables.formula_text import FORMULA, split_formula
 from .tables.formulas import FormulaTerms, make_terms, variables_of
 from .tables.matrix import INTERCEPT
 from .tables.roles import RowRoles
@@ -39,13 +40,14 @@ def row_store_design(manifest: RowManifest, model: RegressionModel) -> RowStoreD
     _check_row_store(model, manifest)
     family, _ = model.families()
     terms, features = _terms(manifest, model)
-    response = model.response or terms.response or manifest.response
-    if response is None or response not in manifest.names:
-        found = f"The columns are: {', '.join(manifest.names[:20])}."
-        raise InvalidInput("--response", "name a column of the row store", response, found)
-    products = [_product_column(places, manifest) for places in terms.products]
-    has_intercept = INTERCEPT in terms.names
+    response = _response(model, terms.response, manifest)
+    has_intercept = bool(terms.names) and terms.names[0] == INTERCEPT
+    products = [
+        _product_column(places, manifest, centred=has_intercept) for places in terms.products
+    ]
     place = manifest.names.index(response)
+    if any(place in places for places in terms.products):
+        raise InvalidInput(FORMULA, "not explain the response by itself", response)
     of_response = manifest.columns[place]
     scales = family.response == "number" and model.standardise
     mean = of_response.mean if scales and has_intercept else 0.0
@@ -68,7 +70,7 @@ def row_store_design(manifest: RowManifest, model: RegressionModel) -> RowStoreD
         for name in (model.weights, model.offset)
     ]
     view: ObservationsOf | ProductsOf
-    if all(len(product.columns) == 1 for product in shown):
+    if all(product.is_stored for product in shown):
         view = ObservationsOf(
             tuple(product.columns[0] for product in shown), place, mean, sd, *numbers
         )
@@ -151,8 +153,25 @@ def _formula_terms(formula: str, features: tuple[FeatureEncoding, ...]) -> Formu
     return make_terms(formula, chosen, columns, n_rows)[0]
 
 
-def _product_column(places: tuple[int, ...], manifest: RowManifest) -> ProductColumn:
-    """A column of a design over a row store.
+def _response(model: RegressionModel, of_formula: str | None, manifest: RowManifest) -> str:
+    """The name of the response; raises unless the row store holds it as it is."""
+    named = None if model.formula is None else split_formula(model.formula).response
+    if named is not None and model.response not in (None, named):
+        raise InvalidInput("--response", f"be that of the formula, {named!r}", model.response)
+    response = model.response or of_formula or manifest.response
+    if response is None or response not in manifest.names:
+        found = f"The columns are: {some(manifest.names)}."
+        raise InvalidInput("--response", "name a column of the row store", response, found)
+    if manifest.columns[manifest.names.index(response)].standardised:
+        cure = f"Ingest the table again with --response {response}."
+        raise InvalidInput("--response", "not be standardised in the row store", response, cure)
+    return response
+
+
+def _product_column(
+    places: tuple[int, ...], manifest: RowManifest, *, centred: bool
+) -> ProductColumn:
+    """A column of a design over a row store; it is not centred if there is no intercept.
 
     The mean and the sd of a product are those of independent columns. They only scale it.
     """
@@ -161,11 +180,11 @@ def _product_column(places: tuple[int, ...], manifest: RowManifest) -> ProductCo
     sds = tuple(column.sd if column.standardised else 1.0 for column in columns)
     if len(places) <= 1:
         shift, scale = (means[0], sds[0]) if places else (0.0, 1.0)
-        return ProductColumn(places, means, sds, shift, scale)
+        return ProductColumn(places, means, sds, shift if centred else 0.0, scale)
     shift = math.prod(column.mean for column in columns)
     square = math.prod(column.mean**2 + column.sd**2 for column in columns)
     scale = math.sqrt(max(square - shift**2, 0.0)) or 1.0
-    return ProductColumn(places, means, sds, shift, scale)
+    return ProductColumn(places, means, sds, shift if centred else 0.0, scale)
 
 
 def _sd_as_stored(product: ProductColumn, manifest: RowManifest) -> float:
@@ -185,12 +204,23 @@ def _check_row_store(model: RegressionModel, manifest: RowManifest) -> None:
         rule = "be left out with a row store whose columns are standardised"
         cure = "Ingest the table again with --no-standardise."
         raise InvalidInput("--no-standardise (standardise)", rule, False, cure)
+    known = {name for column in manifest.columns for name in (column.name, column.source)}
+    columns = f"The columns are: {some(manifest.names)}."
+    for name in model.exclude:
+        if name not in known:
+            rule = "name columns of the row store"
+            raise InvalidInput("--exclude (exclude)", rule, name, columns)
     for role in ("weights", "offset"):
         name = getattr(model, role)
         if name is None:
             continue
         if name not in manifest.names:
-            raise InvalidInput(f"--{role} ({role})", "name a column of the row store", name)
-        if manifest.columns[manifest.names.index(name)].standardised:
+            rule = "name a column of the row store"
+            raise InvalidInput(f"--{role} ({role})", rule, name, columns)
+        column = manifest.columns[manifest.names.index(name)]
+        if column.standardised:
             cure = "Ingest the table again with --no-standardise."
             raise InvalidInput(f"--{role} ({role})", "not be standardised", name, cure)
+        if role == "weights" and column.low <= 0:
+            cure = "Leave out rows of weight 0 before `tallmc ingest`."
+            raise InvalidInput("--weights (weights)", "be positive", f"{column.low:g}", cure)

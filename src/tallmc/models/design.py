@@ -31,9 +31,14 @@ class ProductColumn(NamedTuple):
     shift: float
     scale: float
 
+    @property
+    def is_stored(self) -> bool:
+        """Whether it is a column of the row store as it is."""
+        return len(self.columns) == 1 and (self.shift, self.scale) == (self.means[0], self.sds[0])
+
     def of(self, lines: Any) -> Any:
         """The column of these lines of a row store."""
-        if len(self.columns) == 1 and (self.shift, self.scale) == (self.means[0], self.sds[0]):
+        if self.is_stored:
             return lines[..., self.columns[0]]
         product = lines[..., 0] * 0 + 1
         for column, mean, sd in zip(self.columns, self.means, self.sds, strict=True):
@@ -105,7 +110,7 @@ def _observed(view: ObservationsOf | ProductsOf, x: Any, lines: Any) -> Observat
     return Observations(
         x,
         (y - view.shift) / view.scale if is_scaled else y,
-        None if view.offset is None else lines[..., view.offset],
+        None if view.offset is None else lines[..., view.offset] / view.scale,
         None if view.weight is None else lines[..., view.weight],
     )
 

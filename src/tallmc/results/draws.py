@@ -31,6 +31,7 @@ from ..statistics.moments import moments
 from ..statistics.weighting import quantiles, weight_efficiency
 from .health import Health, assess
 from .html import draws_html
+from .node_names import node_names
 from .predicting import AbstractPredictingDraws
 from .saving import save
 
@@ -203,15 +204,17 @@ class Draws(AbstractPredictingDraws):
         check_installed("arviz_base", needed_by="Draws.to_datatree")
         import arviz_base
 
-        coords = {name: list(entries) for name, entries in self.quantities.coords.items()}
-        dims = {_node_name(name): list(found) for name, found in self.quantities.dims.items()}
+        named, entries_of = dict(self.quantities.dims), dict(self.quantities.coords)
         for name, entries in check_labels(labels or {}, self.quantities.shapes).items():
-            coords[f"{name}_dim"], dims[name] = list(entries), [f"{name}_dim"]
+            entries_of[f"{name}_dim"], named[name] = tuple(entries), (f"{name}_dim",)
+        # Formats such as NetCDF refuse some names.
+        of_dims = node_names(dict.fromkeys(dim for found in named.values() for dim in found))
+        nodes = node_names(self.quantities.shapes, ("chain", "draw", *of_dims.values()))
+        coords = {of_dims[dim]: list(entries_of[dim]) for dim in of_dims if dim in entries_of}
+        dims = {nodes[name]: [of_dims[dim] for dim in found] for name, found in named.items()}
         # Draws of a failed chain before its failure are not valid draws either.
         completed = {
-            _node_name(name): np.where(
-                self.ok.reshape(-1, *[1] * (values.ndim - 1)), values, np.nan
-            )
+            nodes[name]: np.where(self.ok.reshape(-1, *[1] * (values.ndim - 1)), values, np.nan)
             for name, values in self.values.items()
         }
         weight = {} if self.weights is None else {"weight": self.weights}
@@ -329,12 +332,6 @@ class Draws(AbstractPredictingDraws):
             counted(d, "parameter"),
         )
         return f"Draws({' × '.join(size)}; {counted(self.n_row_evals, 'row')} touched)"
-
-
-def _node_name(name: str) -> str:
-    """A name for a variable of a DataTree, which NetCDF can write too."""
-    starts_well = name[:1].isalnum() or name[:1] == "_" or not name[:1].isascii()
-    return ("" if starts_well else "_") + name.replace("/", "∕").rstrip()
 
 
 def with_health(draws: Draws, agreed: Agreement | None) -> Draws:

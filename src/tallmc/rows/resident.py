@@ -196,7 +196,8 @@ def resident(data: PyTree[ArrayLike]) -> ResidentRows:
 
     **Arguments:**
 
-    - `data`: a pytree of arrays with one common, non-empty leading axis.
+    - `data`: a pytree of arrays with one common, non-empty leading axis, or a data frame, which
+      becomes a dict of its columns.
 
     **Returns:** the rows.
 
@@ -207,7 +208,7 @@ def resident(data: PyTree[ArrayLike]) -> ResidentRows:
     >>> resident({"x": np.ones((3, 2)), "y": np.arange(3)}).n_rows
     3
     """
-    columns = jax.tree.map(lambda column: to_device("data", column), data)
+    columns = jax.tree.map(lambda column: to_device("data", column), _by_column(data))
     leaves = jax.tree.leaves(columns)
     if not leaves:
         raise InvalidInput("data", "hold at least one array", data)
@@ -222,6 +223,23 @@ def resident(data: PyTree[ArrayLike]) -> ResidentRows:
         rule = "be arrays with one common, non-empty leading axis"
         raise InvalidInput("data", rule, f"shapes {shapes}", cure)
     return ResidentRows(columns)
+
+
+def _by_column(data: PyTree) -> PyTree:
+    """The columns of a data frame by name; anything else as it is."""
+    names = getattr(data, "columns", None)
+    if names is None or not hasattr(data, "to_numpy"):
+        return data
+    columns = {str(name): data[name].to_numpy() for name in names}
+    text = [name for name, values in columns.items() if values.dtype.kind in "OUSMmT"]
+    for name in text:
+        try:
+            columns[name] = columns[name].astype(float)
+        except (TypeError, ValueError):
+            cure = "Leave it out, or turn it into numbers first."
+            found = f"column {name!r} of dtype {data[name].dtype}"
+            raise InvalidInput("data", "be columns of numbers", found, cure) from None
+    return columns
 
 
 @dataclasses.dataclass(frozen=True)

@@ -42,7 +42,9 @@ class Export:
         about: dict[str, Any],
     ):
         self.run, self.path, self.quantities, self.about = run, run / FINISHED, quantities, about
+        dims = dict.fromkeys(dim for found in quantities.dims.values() for dim in found)
         self.folders = _folder_names(quantities.shapes)
+        self.dims = _folder_names(dims, self.folders.values())
         self.names = {folder: name for name, folder in self.folders.items()}
         self.files: dict[str, FileDigest] = {}
         self.metadata: dict[str, Any] = {}
@@ -123,7 +125,7 @@ class Export:
         for axis, size in enumerate(kind.shape):
             entries: Any = self.quantities.coords.get(named[axis]) if is_quantity else None
             if is_quantity:
-                found[axis] = _safe_name(named[axis])
+                found[axis] = self.dims[named[axis]]
             entries = np.arange(size) if entries is None else list(entries)
             self._write_array(f"{group}/{found[axis]}", entries, [found[axis]])
         return found
@@ -221,18 +223,20 @@ def _array_json(
     }
 
 
-def _folder_names(parameters: dict[str, tuple[int, ...]]) -> dict[str, str]:
-    """One folder name per parameter. Characters that are unsafe in paths are replaced.
+def _folder_names(names: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str]:
+    """One folder name per name. Characters that are unsafe in paths are replaced.
 
     >>> _folder_names({"beta": (2,), "Beta": (), "../x": (), "a/x": ()})
     {'beta': 'beta', 'Beta': 'Beta_', '../x': 'p_.._x', 'a/x': 'a_x'}
     """
     found: dict[str, str] = {}
-    for name in parameters:
+    used = {name.lower() for name in taken}  # some file systems ignore case
+    for name in names:
         safe_name = _safe_name(name)
-        while safe_name.lower() in map(str.lower, found.values()):  # some file systems ignore case
+        while safe_name.lower() in used:
             safe_name += "_"
         found[name] = safe_name
+        used.add(safe_name.lower())
     return found
 
 
