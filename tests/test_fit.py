@@ -95,7 +95,7 @@ def _per_row(values, z):
 
 def coefficients(found, values):
     """The coefficients of all columns of the design, (draws, columns, ...)."""
-    columns, listed = found.columns, {}
+    columns, listed = found.form.columns, {}
     for term, places in columns.terms.items():
         entries = values[term][0]
         for number, place in enumerate(places):
@@ -107,7 +107,7 @@ def coefficients(found, values):
 def predictor_of_table(found, frame, values, formula):
     """The linear predictor from coefficients in the units of the table."""
     matrix = model_matrix(formula, frame)
-    x = np.column_stack([matrix[name] for name in found.columns.names])
+    x = np.column_stack([matrix[name] for name in found.form.columns.names])
     return np.einsum("nd,kd...->kn...", x, coefficients(found, values))
 
 
@@ -135,7 +135,7 @@ def test_coefficients_of_the_table_give_the_predictor_of_the_sampler(
     z = predictor_of_table(found, frame, values, formula)
     if offset is not None:
         z = z + _per_row(frame[offset], z)
-    response = found.design.encoding.response
+    response = found.form.encoding.response
     ours = predictor_of_sampler(found, at) * response.sd + response.mean
     np.testing.assert_allclose(ours, z, rtol=1e-9, atol=1e-9 * response.sd)
 
@@ -147,7 +147,7 @@ def test_thresholds_and_coefficients_of_the_table_give_the_cumulative_logits(fra
     values = found.posterior.quantities.of(at)
     assert "Intercept" not in values and values["threshold"].shape == (1, 4, 3)
     matrix = model_matrix(formula, frame)
-    x = np.column_stack([matrix[name] for name in found.columns.names])
+    x = np.column_stack([matrix[name] for name in found.form.columns.names])
     z = coefficients(found, values) @ x.T
     cumulative = expit(values["threshold"][0][:, None, :] - z[:, :, None])
     probabilities = np.diff(cumulative, prepend=0, append=1)
@@ -173,7 +173,7 @@ def test_group_terms_give_the_predictor_of_the_sampler(frame):
     region = frame["region"].map({"east": 0, "north": 1, "south": 2}).to_numpy()
     z += values["1|shop"][0][:, shop] + values["dose|shop"][0][:, shop] * frame["dose"].to_numpy()
     z += values["age|region"][0][:, region] * frame["age"].to_numpy()
-    response = found.design.encoding.response
+    response = found.form.encoding.response
     ours = predictor_of_sampler(found, at) * response.sd + response.mean
     np.testing.assert_allclose(ours, z, rtol=1e-9)
     names = found.posterior.quantities.entry_names()
@@ -225,7 +225,7 @@ def test_the_posterior_is_that_of_the_table_with_the_stated_prior(frame, family,
     at = positions(found.posterior)
     values = found.posterior.quantities.of(at)
     matrix = model_matrix("age + C(region)", frame)
-    x = np.column_stack([matrix[name] for name in found.columns.names])
+    x = np.column_stack([matrix[name] for name in found.form.columns.names])
     beta = coefficients(found, values)
     z = np.einsum("nd,kd...->kn...", x, beta)
     log_density = LOG_LIKELIHOODS[family](frame, z).sum(axis=1)
@@ -239,7 +239,7 @@ def test_the_posterior_is_that_of_the_table_with_the_stated_prior(frame, family,
 def test_the_default_prior_is_bambis_rule_and_said(frame):
     found = problem(frame, "price ~ age", "gaussian", noise_variance=4e3**2)
     sd_y, sd_x = frame["price"].std(ddof=0), frame["age"].std(ddof=0)
-    shown = found.description["prior"]
+    shown = found.posterior.description["prior"]
     assert f"age ~ normal({2.5 * sd_y / sd_x:.4g})" in shown
     assert f"Intercept ~ normal({2.5 * sd_y:.4g}, {frame['price'].mean():.4g})" in shown
     at = positions(found.posterior)
@@ -276,7 +276,10 @@ def test_horseshoe_spares_the_intercept_and_shows_its_scales(frame):
     names = found.posterior.quantities.entry_names()
     scales = ["horseshoe_local[0]", "horseshoe_local[1]", "horseshoe_global", "horseshoe_slab"]
     assert names == ["Intercept", "age", "dose", *scales]
-    assert "Intercept ~ normal(2.5); age ~ horseshoe(0.2, 2.5, 4)" in found.description["prior"]
+    assert (
+        "Intercept ~ normal(2.5); age ~ horseshoe(0.2, 2.5, 4)"
+        in found.posterior.description["prior"]
+    )
 
 
 BAD = [
@@ -350,13 +353,13 @@ def test_trials_count_their_successes(frame):
 
 def test_level_chooses_what_counts_as_1_and_the_order_of_classes(frame):
     yes, no = (problem(frame, "bought ~ age", "bernoulli", level=level) for level in ("yes", "no"))
-    assert no.description["response level that counts as 1"] == "no"
+    assert no.posterior.description["response level that counts as 1"] == "no"
     at = positions(yes.posterior)
     np.testing.assert_allclose(
         potentials(yes.posterior, at), potentials(no.posterior, -at), rtol=1e-12
     )
     ordered = problem(frame, "grade ~ age", "ordinal", level=("d", "c", "b", "a"))
-    assert ordered.description["response levels"] == "d, c, b, a"
+    assert ordered.posterior.description["response levels"] == "d, c, b, a"
     softmax = problem(frame, "grade ~ age", "categorical", level=("d", "c", "b", "a"))
     assert softmax.posterior.quantities.entry_names()[:3] == [
         "Intercept[c]",
@@ -457,7 +460,7 @@ def test_standardised_results_are_the_positions(frame):
     values = found.posterior.quantities.of(at)
     np.testing.assert_array_equal(coefficients(found, values), at[0][:, :4])
     np.testing.assert_allclose(values["sigma"], np.exp(at[..., 4]))
-    assert found.description["results"] == "in standardised units"
+    assert found.posterior.description["results"] == "in standardised units"
 
 
 def test_the_description_travels_with_the_draws(frame, tmp_path):
@@ -581,8 +584,8 @@ def test_a_row_store_has_the_posterior_of_its_table(frame, row_store, formula, s
     wanted = np.random.default_rng(0).normal(size=(3, matrix.shape[1]))
     values = []
     for each in found:
-        assert set(each.columns.names) == set(matrix.columns)
-        order = [list(matrix.columns).index(name) for name in each.columns.names]
+        assert set(each.form.columns.names) == set(matrix.columns)
+        order = [list(matrix.columns).index(name) for name in each.form.columns.names]
         at = at_coefficients(each, wanted[:, order])
         values.append(potentials(each.posterior, at))
     difference = values[0] - values[1]

@@ -51,6 +51,7 @@ NAMES = [
     "laplace",
     "load",
     "mala",
+    "marginal_effects",
     "models",
     "priors",
     "psgld",
