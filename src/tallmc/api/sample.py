@@ -191,7 +191,9 @@ def _plan(
     check_int("burn_in + draws · thin", burn_in + steps, 1, _MOST_STEPS)
     account = prepared.account or Account(method, exact=method.exact)
     notes: list[str] = []
-    if prepared.anchor is not None and prepared.anchor.hessian is not None:
+    has_hessian = prepared.anchor is not None and prepared.anchor.hessian is not None
+    # Group effects are left to their prior in part, by intention.
+    if prepared.anchor is not None and has_hessian and posterior.model.bounded:
         notes = prior_directions(posterior, prepared.anchor)
     return RunPlan(
         posterior=posterior,

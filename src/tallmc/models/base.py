@@ -44,6 +44,11 @@ class AbstractModel(eqx.Module):
         """Whether f is known to be convex, so that there is one mode."""
 
     @property
+    @abc.abstractmethod
+    def bounded(self) -> bool:
+        """Whether exp(−f) is bounded. Otherwise a search for the mode may end in a spike."""
+
+    @property
     def dim(self) -> int:
         """d, the number of parameters."""
         return self.init.shape[0]

@@ -69,6 +69,10 @@ class DensityModel(AbstractModel):
     def log_concave(self) -> bool:
         return False
 
+    @property
+    def bounded(self) -> bool:
+        return True
+
     def prior_potential(self, position: Float[Array, " d"]) -> Float[Array, ""]:
         # A flat prior may return the Python number 0.0.
         return jnp.negative(self.log_prior(self.layout.unravel(position)))

@@ -48,6 +48,10 @@ class GeneralisedLinear(AbstractModel):
     def log_concave(self) -> bool:
         return self.prior.log_concave
 
+    @property
+    def bounded(self) -> bool:
+        return True
+
     def predictors(self, position: Float[Array, " d"], rows: RegressionRows) -> Float[Array, " n"]:
         """z_i of every row."""
         z = dot(rows.x, position)

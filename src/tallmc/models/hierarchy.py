@@ -5,15 +5,19 @@
 The rows do not depend on the hyper-parameters η. So a model of ψ becomes a model of θ whose row
 gradients are zero in η. The effects are *centred*: they lie in a position themselves, not divided
 by their scale. With many rows per group the rows determine the effects, and the centred form then
-has the weaker dependence between effects and scales.
+has the weaker dependence between effects and scales. The joint density has a spike without mass
+where a scale and its effects are zero. Next to it there is a mode, unless the effects are too small
+to be seen in the rows.
 """
 
 from __future__ import annotations
 
 import abc
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from ..core.layout import Layout
@@ -21,6 +25,10 @@ from ..core.linear_maps import AbstractLinearMap
 from ..rows.base import RowBlock
 from ..rows.batch import Batch
 from .base import AbstractModel
+
+
+_SPIKE = 3.0
+"""In logs: a scale 20 times smaller than its estimate."""
 
 
 class AbstractHyperprior(eqx.Module):
@@ -67,6 +75,11 @@ class Hierarchical(AbstractModel):
 
     @property
     def log_concave(self) -> bool:
+        return False
+
+    @property
+    def bounded(self) -> bool:
+        # If a scale and all its effects go to zero, the density goes to infinity.
         return False
 
     def prior_potential(self, position: Float[Array, " d"]) -> Float[Array, ""]:
@@ -149,6 +162,11 @@ class Hierarchical(AbstractModel):
 
     def row_lipschitz(self, rows: RowBlock) -> Float[Array, " n"]:
         return self.inner.row_lipschitz(rows)
+
+    def is_in_spike(self, position: Float[Any, " d"]) -> bool:
+        """Whether a scale is far below its estimate at the start, where the density has no bound."""
+        fall = np.asarray(self.init - position, np.float64)[self.inner.dim :]
+        return bool((fall > _SPIKE).any())
 
     def _inner(self, positions: Float[Array, "*k d"]) -> Float[Array, "*k c"]:
         return positions[..., : self.inner.dim]

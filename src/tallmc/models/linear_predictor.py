@@ -43,6 +43,10 @@ class LinearPredictor(AbstractModel):
         return self.likelihood.log_concave and self.prior.log_concave
 
     @property
+    def bounded(self) -> bool:
+        return True
+
+    @property
     def n_predictors(self) -> int:
         """K, the number of predictors from columns."""
         return self.likelihood.n_predictors

@@ -27,7 +27,6 @@ from .posterior import ModelPosterior
 from .priors import AbstractPrior, JoinedPrior
 from .starts import START_MAX_DIM, some_rows
 
-
 class Shared(NamedTuple):
     """A parameter that all rows share, such as the log of a noise scale."""
 

@@ -32,6 +32,7 @@ from ...dynamics.base import Curvature
 from ...engine.chains import chains_at_once
 from ...geometry import Dense, Diagonal
 from ...models.base import AbstractModel
+from ...models.hierarchy import Hierarchical
 from ...models.posterior import AbstractPosterior
 from ...rows.base import RowAccess, RowBlock
 from ...rows.batch import Batch
@@ -53,6 +54,7 @@ _POWER_ITERATIONS = 20
 # slow cores take about half an hour for them.
 _MOST_NUMBERS = 2e12
 _EXPECTED_STEPS = 8 * 5_000
+_SPIKE = "the effects of some groups are too small to be seen in the rows"
 _ALL_ROWS = "every step uses all rows"
 
 
@@ -119,6 +121,9 @@ class Automatic(AbstractMethod):
         except PreparationError as error:
             return _without_gaussian(posterior, budget, str(error), seed)
         assert found is not None
+        model = posterior.model
+        if isinstance(model, Hierarchical) and model.is_in_spike(found.position):
+            return _without_gaussian(posterior, budget, _SPIKE, seed)
         few = posterior.n_rows <= FEW_ROWS
         why = (f"{posterior.n_rows:,} rows are few: every step uses all of them",) if few else ()
         modes, rows_of_search = find_modes(posterior, found, seed)
@@ -187,7 +192,9 @@ def _diagonal_plan(
 def _without_gaussian(
     posterior: AbstractPosterior, budget: ErrorBudget, error: str, seed: int
 ) -> PreparedMethod:
-    anchor = laplace(posterior, hessian=False)
+    # The search for a mode of an unbounded density may end in a spike, where chains get stuck.
+    at = None if posterior.model.bounded else posterior.layout.unravel(posterior.init)
+    anchor = laplace(posterior, at=at, hessian=False)
     why = f"no Gaussian around the mode ({error.split(';')[0]})"
     if posterior.n_rows <= FEW_ROWS or exact_is_affordable(posterior):
         metric = absolute_hessian(posterior, anchor)
