@@ -1,7 +1,5 @@
 """Hyper-parameters: group effects and the horseshoe are those of densities written by hand."""
 
-import types
-
 import jax.numpy as jnp
 import jax.scipy.stats as stats
 import numpy as np
@@ -9,6 +7,7 @@ import pytest
 
 import tallmc
 from tallmc.core.linear_maps import DenseMap
+from tallmc.models.design import RegressionData
 from tallmc.models.effects import GroupEffects
 from tallmc.models.families import Bernoulli
 from tallmc.models.generalised_linear import GeneralisedLinear
@@ -45,14 +44,23 @@ class OfCommon(AbstractPrior):
         return 0.25 * jnp.sum(values[: self.n_common] ** 2)
 
 
-def data_of(rows, n_columns):
-    return types.SimpleNamespace(
-        rows=ResidentRows(rows),
-        n_columns=n_columns,
-        dtype=jnp.dtype(float),
-        names=None,
-        some=lambda chosen: rows,
-    )
+class Rows(RegressionData):
+    """Rows that a front end has made."""
+
+    def __init__(self, rows, n_columns):
+        self.rows, self.n_columns = ResidentRows(rows), n_columns
+        self.dtype, self.names = jnp.dtype(float), None
+
+    def check_response(self, rule, allowed):
+        raise AssertionError("not checked here")
+
+    def check_positive(self):
+        raise AssertionError("not checked here")
+
+    def some(self, chosen):
+        rows = self.rows.take(jnp.asarray(chosen))
+        x = rows.fixed if isinstance(rows, GroupedObservations) else rows.x
+        return Observations(np.asarray(x), np.asarray(rows.y), rows.offset, rows.weight)
 
 
 def likelihood_of(family):
@@ -93,7 +101,7 @@ def grouped(family):
         GroupEffects((2, 10), ((4, 2), (3, 1)), LogHalfStudentTPrior(scales, jnp.asarray(4.0))),
     )
     posterior = regression_posterior(
-        data_of(rows, 2 + 8 + 3),
+        Rows(rows, 2 + 8 + 3),
         likelihood,
         OfCommon(2),
         shared=shared,
@@ -129,7 +137,7 @@ def horseshoe(family):
     hyper = Hyper(names, (np.zeros(3), np.asarray(-1.0), np.asarray(0.5)), hyperprior)
     rows = Observations(jnp.asarray(x), jnp.asarray(y))
     posterior = regression_posterior(
-        data_of(rows, 4), likelihood, OfCommon(1), shared=shared, hyper=[hyper]
+        Rows(rows, 4), likelihood, OfCommon(1), shared=shared, hyper=[hyper]
     )
 
     def log_likelihood(params, row):
@@ -234,28 +242,21 @@ def test_mean_squares_with_a_dense_metric_are_those_by_hand(pair):
 
 
 def test_gaussian_mean_squares_use_the_spread_of_the_parameters(pair):
-    """Against the inner model, with the rows of F and C that belong to its parameters."""
-    posterior, _, position = pair
+    """Closed forms: θ_inner has the covariance F₁F₁ᵀ of the first rows of F. Else: same probes."""
+    posterior, by_hand, position = pair
     rng, inner = np.random.default_rng(6), posterior.model.inner
     spread, metric = rng.normal(size=(2, posterior.dim, posterior.dim)) / 5
     width, rows = jnp.asarray(0.7), posterior.data
-    found = posterior.model.gaussian_mean_square_remainders(
-        1, position, DenseMap(jnp.asarray(spread)), width, DenseMap(jnp.asarray(metric)), rows
-    )
-    # θ_inner is Gaussian with covariance F₁F₁ᵀ, whatever factor of it is used.
-    leading = [np.linalg.cholesky(m[: inner.dim] @ m[: inner.dim].T) for m in (spread, metric)]
-    expected = inner.gaussian_mean_square_remainders(
-        1,
-        position[: inner.dim],
-        DenseMap(jnp.asarray(leading[0])),
-        width,
-        DenseMap(jnp.asarray(leading[1])),
-        rows,
-    )
-    # Models without closed forms use 16 random positions and 4 directions for each.
-    exact = isinstance(inner, GeneralisedLinear)
-    np.testing.assert_allclose(found, expected, rtol=1e-9 if exact else 1.0, atol=1e-14)
-    assert abs(np.log(np.mean(found) / np.mean(expected))) < (1e-9 if exact else 0.5)
+    maps = DenseMap(jnp.asarray(spread)), width, DenseMap(jnp.asarray(metric))
+    found = posterior.model.gaussian_mean_square_remainders(1, position, *maps, rows)
+    if isinstance(inner, GeneralisedLinear):
+        first = [np.linalg.cholesky(m[: inner.dim] @ m[: inner.dim].T) for m in (spread, metric)]
+        maps = DenseMap(jnp.asarray(first[0])), width, DenseMap(jnp.asarray(first[1]))
+        at = position[: inner.dim]
+        expected = inner.gaussian_mean_square_remainders(1, at, *maps, rows)
+    else:
+        expected = by_hand.model.gaussian_mean_square_remainders(1, position, *maps, by_hand.data)
+    np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-14)
 
 
 def test_leading_rows_are_those_of_the_matrix():
@@ -284,8 +285,39 @@ def test_several_predictors_have_no_group_terms():
 
     with pytest.raises(tallmc.InvalidInput, match="group terms must be left out with several"):
         regression_posterior(
-            data_of(Observations(jnp.asarray(FIXED), jnp.zeros(N_ROWS)), 6),
+            Rows(Observations(jnp.asarray(FIXED), jnp.zeros(N_ROWS)), 6),
             Softmax(3),
             PriorOfEntries((), ()),
             effects=[Effects("g", (4, 1))],
         )
+
+
+@pytest.mark.parametrize("family", ["bernoulli", "gaussian"])
+def test_the_search_starts_near_the_effects_that_the_rows_support(family):
+    """From effects of zero, it would go where effects and spreads are zero."""
+    rng, n, groups = np.random.default_rng(1), 6000, 12
+    codes, x = rng.integers(0, groups, n), rng.normal(size=n)
+    effects, columns = rng.normal(size=(groups, 2)) * [0.7, 0.4], np.column_stack([np.ones(n), x])
+    z = 0.3 - 0.5 * x + np.sum(columns * effects[codes], axis=1)
+    y = rng.random(n) < 1 / (1 + np.exp(-z)) if family == "bernoulli" else z + rng.normal(size=n)
+    term = GroupTerm(jnp.asarray(codes), jnp.asarray(columns), groups)
+    rows = GroupedObservations(jnp.asarray(columns), jnp.asarray(y, float), None, None, (term,))
+    prior = LogHalfStudentTPrior(jnp.asarray(2.5), jnp.asarray(4.0))
+    hyperprior = GroupEffects((2,), ((groups, 2),), prior)
+    likelihood, shared = likelihood_of(family)
+    posterior = regression_posterior(
+        Rows(rows, 2 + 2 * groups),
+        likelihood,
+        OfCommon(2),
+        shared=shared,
+        effects=[Effects("u", (groups, 2))],
+        hyper=[Hyper(("log_sd",), (np.log([3.0, 3.0]),), hyperprior)],
+    )
+    anchor = tallmc.laplace(posterior)
+    at_start = posterior.layout.unravel(posterior.init)
+    at_mode = posterior.layout.unravel(anchor.position)
+    assert anchor.converged
+    # The standard error of the log of a standard deviation of 12 effects is 1/√24.
+    assert np.abs(at_start["log_sd"] - np.log([0.7, 0.4])).max() < 4.6 / np.sqrt(2 * groups)
+    assert np.abs(at_start["log_sd"] - at_mode["log_sd"]).max() < 0.2
+    assert np.abs(at_start["u"] - at_mode["u"]).max() < 0.1

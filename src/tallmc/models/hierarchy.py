@@ -26,7 +26,6 @@ from ..rows.base import RowBlock
 from ..rows.batch import Batch
 from .base import AbstractModel
 
-
 _SPIKE = 3.0
 """In logs: a scale 20 times smaller than its estimate."""
 
@@ -191,7 +190,8 @@ class LeadingRows(AbstractLinearMap):
         return self.whole.pull(_padded(gradient, self.n_left_out))
 
     def push(self, move: Float[Array, "*k d"]) -> Float[Array, "*k c"]:
-        return self.whole.push(move)[..., : -self.n_left_out]
+        pushed = self.whole.push(move)
+        return pushed[..., : pushed.shape[-1] - self.n_left_out]
 
     def solve(self, move: Float[Array, "*k c"]) -> Float[Array, "*k d"]:
         raise NotImplementedError("the first rows of a matrix have no inverse")

@@ -40,7 +40,7 @@ class Horseshoe(AbstractHyperprior):
         log_local, log_global, log_slab = hyper[:-2], hyper[-2], hyper[-1]
         one = jnp.ones((), hyper.dtype)
         of_local = LogHalfStudentTPrior(one, one).potential(log_local)
-        of_global = LogHalfStudentTPrior(self.global_scale, one).potential(log_global[None])
+        of_global = LogHalfStudentTPrior(self.global_scale, one).potential(hyper[-2:-1])
         half = 0.5 * self.slab_degrees
         of_slab = half * log_slab + half * self.slab_scale**2 * jnp.exp(-log_slab)
         # log λ̃²τ² = log c² − log(1 + c²/τ²λ²)

@@ -22,7 +22,7 @@ from .families import Gaussian
 from .noise_scale import GaussianScale, log_scale_from
 from .posterior import ModelPosterior
 from .regression import Shared, regression_posterior
-from .starts import START_MAX_DIM, row_weights, some_rows
+from .starts import START_MAX_DIM, chosen_rows, row_weights
 
 _MAX_ROUNDING = 0.1
 """Largest rounding error of the coefficients, in posterior standard deviations."""
@@ -105,7 +105,7 @@ def _ridge(data: RegressionData, prior_variance: np.ndarray) -> tuple[np.ndarray
 
     Raises if the precision of x does not resolve the columns or the coefficients.
     """
-    rows = some_rows(data)
+    rows = data.some(chosen_rows(data))
     x, n_rows, weights = np.asarray(rows.x), data.rows.n_rows, row_weights(rows)
     n, d = x.shape
     y = rows.y if rows.offset is None else rows.y - rows.offset

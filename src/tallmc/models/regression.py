@@ -17,6 +17,8 @@ from ..rows.resident import ResidentRows
 from . import fused
 from .base import AbstractModel
 from .design import RegressionData
+from .effect_starts import start_of_effects
+from .effects import GroupEffects
 from .families import AbstractFamily
 from .generalised_linear import GeneralisedLinear
 from .hierarchy import AbstractHyperprior, Hierarchical, SeveralHyperpriors
@@ -25,7 +27,8 @@ from .linear_predictor import LinearPredictor
 from .observations import Observations
 from .posterior import ModelPosterior
 from .priors import AbstractPrior, JoinedPrior
-from .starts import START_MAX_DIM, some_rows
+from .starts import START_MAX_DIM, chosen_rows
+
 
 class Shared(NamedTuple):
     """A parameter that all rows share, such as the log of a noise scale."""
@@ -84,7 +87,13 @@ def regression_posterior(
     if start is None and isinstance(likelihood, AbstractLikelihood):
         start, shared = _start_of(likelihood, data, shared)
     beta = np.zeros(shape) if start is None else np.asarray(start, float)
-    parts = [("beta", beta), *((name, np.zeros(shape)) for name, shape in effects)]
+    of_effects = [np.zeros(shape) for _, shape in effects]
+    if effects and hyper:
+        beta, of_effects, hyper = _start_with_effects(
+            likelihood, data, beta, shared, effects, hyper
+        )
+    parts = [("beta", beta)]
+    parts += [(each.name, values) for each, values in zip(effects, of_effects, strict=True)]
     parts += [(each.name, np.asarray(each.start, float)) for each in shared]
     n_coefficients = sum(values.size for _, values in parts[: 1 + len(effects)])
     priors = [prior, *(each.prior for each in shared)]
@@ -111,12 +120,51 @@ def _start_of(
     """The start of the likelihood, if it has one, and the shared parameters there."""
     if data.n_columns > START_MAX_DIM:
         return None, shared
-    found = likelihood.starting_point(some_rows(data))
+    found = likelihood.starting_point(data.some(chosen_rows(data)))
     if found is None:
         return None, shared
     return found.beta, [
         each._replace(start=value) for each, value in zip(shared, found.shared, strict=True)
     ]
+
+
+def _start_with_effects(
+    likelihood: AbstractFamily | AbstractLikelihood,
+    data: RegressionData,
+    beta: np.ndarray,
+    shared: Sequence[Shared],
+    effects: Sequence[Effects],
+    hyper: Sequence[Hyper],
+) -> tuple[np.ndarray, list[np.ndarray], Sequence[Hyper]]:
+    """Coefficients, effects and spreads near those that the rows support."""
+    rows = data.rows.take(jnp.asarray(chosen_rows(data)))
+    lengths = [columns for _, (_, columns) in effects]
+    spreads = [each for each in hyper if isinstance(each.hyperprior, GroupEffects)]
+    given = np.concatenate([np.ravel(start) for each in spreads for start in each.starts])
+    found = start_of_effects(
+        rows,
+        likelihood,
+        beta,
+        np.concatenate([np.zeros(0), *(np.ravel(each.start) for each in shared)]),
+        np.split(given, np.cumsum(lengths)[:-1]),
+    )
+    values = np.concatenate(found.log_sds)
+    if not np.isfinite(np.concatenate([values, *map(np.ravel, found.effects)])).all():
+        return beta, [np.zeros(shape) for _, shape in effects], hyper
+    moved, at = [], 0
+    for each in hyper:
+        if isinstance(each.hyperprior, GroupEffects):
+            sizes = [np.size(start) for start in each.starts]
+            parts = np.split(values[at : at + sum(sizes)], np.cumsum(sizes)[:-1])
+            each = each._replace(
+                starts=tuple(
+                    part.reshape(np.shape(start))
+                    for part, start in zip(parts, each.starts, strict=True)
+                )
+            )
+            at += sum(sizes)
+        moved.append(each)
+    return found.beta, found.effects, moved
 
 
 def _layout(

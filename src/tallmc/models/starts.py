@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from .design import RegressionData
 from .observations import Observations
@@ -33,13 +33,13 @@ class StartingPoint(NamedTuple):
     shared: tuple[float, ...]
 
 
-def some_rows(data: RegressionData) -> Observations:
-    """Some of the rows, or all if there are few, in float64 on the host."""
+def chosen_rows(data: RegressionData) -> Int[np.ndarray, " n"]:
+    """The numbers of some of the rows, or of all if there are few."""
     n_rows = data.rows.n_rows
     n = min(n_rows, max(_START_ROWS, _START_ROWS_PER_COLUMN * data.n_columns))
     if n == n_rows:
-        return data.some(np.arange(n))
-    return data.some(np.sort(np.random.default_rng(0).choice(n_rows, n, replace=False)))
+        return np.arange(n)
+    return np.sort(np.random.default_rng(0).choice(n_rows, n, replace=False))
 
 
 def least_squares(
