@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from tallmc.cli import main
 from tallmc.cli.demo import run_demo
 from tallmc.cli.plan import Settings
 from tallmc.cli.simulation import Simulation
+from tallmc.ingestion.parquet_shards import parquet_shards
 from tallmc.rows.manifest import RowManifest
 
 N_ROWS = 8000
@@ -183,3 +185,12 @@ def test_an_interrupted_simulation_goes_on(tmp_path, monkeypatch):
     whole = [np.load(path) for path in sorted((tmp_path / "whole").glob("*.npy"))]
     assert len(cut) == 5
     np.testing.assert_array_equal(np.concatenate(cut), np.concatenate(whole))
+
+
+def test_threads_that_read_parquet_in_place_do_not_disturb_each_other(table):
+    shards = parquet_shards([table], "bought")
+    numbers = [0, 1, 2] * 60
+    with ThreadPoolExecutor(4) as pool:
+        read = list(pool.map(shards.array, numbers))
+    for number, array in zip(numbers, read, strict=True):
+        np.testing.assert_array_equal(array, shards.array(number))

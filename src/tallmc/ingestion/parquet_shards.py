@@ -60,8 +60,9 @@ class ParquetShards(AbstractShards):
         )
         begin = 0
         group = self.groups[number]
+        encoder = RowEncoder(self.schema)  # of its own: threads read shards at the same time
         for batch in row_group_batches(group.file, group.number, group.first_row):
-            self._encoder.encode(
+            encoder.encode(
                 self._source.with_partition(group.file, batch), rows[begin : begin + batch.n_rows]
             )
             begin += batch.n_rows
@@ -72,10 +73,6 @@ class ParquetShards(AbstractShards):
 
     def __reduce__(self) -> tuple[type, tuple[RowManifest, tuple[RowGroup, ...], str]]:
         return ParquetShards, (self.schema, self.groups, self.path)
-
-    @functools.cached_property
-    def _encoder(self) -> RowEncoder:
-        return RowEncoder(self.schema)
 
     @functools.cached_property
     def _source(self) -> FileSource:
