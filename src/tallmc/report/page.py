@@ -92,6 +92,7 @@ def what_was_run(content: Content) -> dict[str, Any]:
         "burn-in and thinning": f"{counted(setup['burn_in'], 'step')} of burn-in; "
         f"steps per draw: {setup['thin']:,}",
         "data": f"{counted(setup['n_rows'], 'row')}, {counted(d, 'parameter')}, {setup['dtype']}",
+        **setup["description"],
         **about,
         "data fingerprint": setup["posterior"]["sha256"][:16],
         "seed": setup["seed"],
