@@ -163,7 +163,7 @@ class Hierarchical(AbstractModel):
         return self.inner.row_lipschitz(rows)
 
     def is_in_spike(self, position: Float[Any, " d"]) -> bool:
-        """Whether a scale is far below its estimate at the start: the density has no bound there."""
+        """Whether a scale is far below its estimate at the start, where there is no bound."""
         fall = np.asarray(self.init - position, np.float64)[self.inner.dim :]
         return bool((fall > _SPIKE).any())
 
