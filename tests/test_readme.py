@@ -1,6 +1,7 @@
 """The examples of the README and of the docs run in order."""
 
 import re
+import warnings
 from pathlib import Path
 
 import jax
@@ -34,6 +35,17 @@ def test_guide_examples_run(capsys):
     slope = names["cauchy_draws"].params["slope"]
     assert abs(slope.mean() - 2.0) < 4.6 * slope.std()
     assert "rhat" in capsys.readouterr().out
+
+
+def test_examples_of_tables_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # notes, and few effective draws in the second fit
+        names = run_blocks(ROOT / "docs" / "tables.md")
+    slope = names["draws"].values["age"]
+    assert abs(slope.mean() - 0.04) < 4.6 * slope.std()
+    assert "C(region) ~ laplace(1)" in capsys.readouterr().out
+    assert (tmp_path / "draws.nc").stat().st_size > 0
 
 
 def test_examples_of_stored_runs_run(tmp_path, monkeypatch):
