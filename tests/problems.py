@@ -114,6 +114,18 @@ def logistic(n_rows: int = 5, dim: int = 2, seed: int = 0) -> tallmc.AbstractPos
     return tallmc.models.logistic_regression(design(n_rows, dim, seed), y, prior_variance=2.0)
 
 
+def weighted_logistic(n_rows: int = 5, dim: int = 2) -> tallmc.AbstractPosterior:
+    """A logistic regression whose rows have weights and offsets."""
+    rng = np.random.default_rng(1)
+    return tallmc.models.logistic_regression(
+        design(n_rows, dim),
+        rng.integers(0, 2, n_rows),
+        prior_variance=2.0,
+        weights=rng.uniform(0.5, 3.0, n_rows),
+        offset=rng.normal(size=n_rows),
+    )
+
+
 def linear(n_rows: int = 12, dim: int = 2, seed: int = 0) -> tallmc.AbstractPosterior:
     x = design(n_rows, dim, seed)
     y = x @ np.arange(1, dim + 1) + np.random.default_rng(seed + 1).normal(size=n_rows)

@@ -9,6 +9,7 @@ import scipy.special
 import scipy.stats
 
 import tallmc
+from problems import slow_after
 from regressions import (
     DIM,
     N_ROWS,
@@ -20,9 +21,11 @@ from regressions import (
     by_densities,
     position_of,
 )
+from row_stores import write_store
 from tallmc import models
 from tallmc.core.linear_maps import DenseMap
 from tallmc.core.random import new_key
+from tallmc.models.design import observations
 from tallmc.models.families import AbstractFamily, Bernoulli, BernoulliProbit, Binomial
 from tallmc.models.gamma import Gamma
 from tallmc.models.generalised_linear import GeneralisedLinear
@@ -32,6 +35,7 @@ from tallmc.models.negative_binomial import NegativeBinomial
 from tallmc.models.observations import Observations
 from tallmc.models.ordinal import CumulativeLogit, cut_points
 from tallmc.models.student_t import StudentT
+from tallmc.reference import nuts
 from tallmc.rows import Batch
 
 LIMIT = 4.6
@@ -198,16 +202,19 @@ def test_a_row_of_weight_three_counts_three_times(name):
     repeated = regression.build(np.repeat(X, weights, axis=0), np.repeat(y, weights))
     position = jnp.asarray(position_of(name, weighted))
 
-    # The prior may depend on the sd of y, so it is subtracted.
-    for value, derivative in (("gradient", jax.grad), ("hessian", jax.hessian)):
-        found, expected = (
-            np.asarray(getattr(p, value)(position))
-            - np.asarray(derivative(p.model.prior_potential)(position))
-            for p in (weighted, repeated)
+    @jax.jit
+    def of_rows(posterior):
+        """Sums over the rows; the prior may depend on the sd of y."""
+        model, rows = posterior.model, posterior.data
+        batch = Batch(rows, jnp.ones_like(rows.y))
+        return (
+            jnp.sum(model.row_potentials(position, rows)),
+            model.sum_remainders(0, position, position, batch),
+            model.block_hessian(position, rows, batch.weights),
         )
+
+    for found, expected in zip(of_rows(weighted), of_rows(repeated), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
-    potentials = [np.sum(p.model.row_potentials(position, p.data)) for p in (weighted, repeated)]
-    np.testing.assert_allclose(*potentials, rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", [name for name in REGRESSIONS if REGRESSIONS[name].has_offset])
@@ -277,13 +284,16 @@ def test_simulated_responses_have_the_moments_of_scipy(name):
 def test_lipschitz_constants_bound_the_change_of_every_gradient(name):
     posterior, rng = built(name), np.random.default_rng(0)
     model, rows, largest = posterior.model, posterior.data, np.asarray(posterior.lipschitz())
-    ratio = np.zeros(N_ROWS)
-    for _ in range(200):
-        a, b = rng.normal(size=(2, posterior.dim)) * rng.choice([0.01, 1.0, 10.0])
-        change = model.row_gradients(jnp.asarray(a), rows) - model.row_gradients(
-            jnp.asarray(b), rows
-        )
-        ratio = np.maximum(ratio, np.asarray(model.norms(change, rows)) / np.linalg.norm(a - b))
+    scales = rng.choice([0.01, 1.0, 10.0], size=(200, 1, 1))
+    pairs = jnp.asarray(rng.normal(size=(200, 2, posterior.dim)) * scales)
+
+    @jax.jit
+    @jax.vmap
+    def ratios(pair):
+        change = model.row_gradients(pair[0], rows) - model.row_gradients(pair[1], rows)
+        return model.norms(change, rows) / jnp.linalg.norm(pair[0] - pair[1])
+
+    ratio = np.asarray(ratios(pairs)).max(axis=0)
     assert (ratio <= largest * (1 + 1e-9)).all()
     assert (ratio / largest).max() > 0.6
 
@@ -333,7 +343,7 @@ def test_probit_keeps_its_digits_in_both_tails(y, dtype):
     assert (np.abs(np.asarray(curvature) - expected) <= 8 * tolerance * expected + tiny).all()
     potentials = np.asarray(family.potential(z, response), float)
     np.testing.assert_allclose(
-        potentials, -scipy.special.log_ndtr(signed), rtol=20 * eps, atol=20 * eps
+        potentials, -scipy.special.log_ndtr(signed), rtol=100 * eps, atol=20 * eps
     )
 
 
@@ -409,8 +419,9 @@ def test_ordinal_is_finite_for_extreme_predictors_and_gaps(dtype):
     chances = np.asarray(likelihood.mean(z))
     np.testing.assert_allclose(chances.sum(axis=1), 1, rtol=1e-6)
     assert (chances >= 0).all()
-    value, gradient = jax.vmap(jax.value_and_grad(likelihood.row_potential))(z, y)
-    curvature = jax.jit(jax.vmap(jax.hessian(likelihood.row_potential)))(z, y)
+    potential = likelihood.row_potential
+    value, gradient = jax.jit(jax.vmap(jax.value_and_grad(potential)))(z, y)
+    curvature = jax.jit(jax.vmap(jax.hessian(potential)))(z, y)
     assert np.isfinite(value).all() and (np.asarray(value) >= 0).all()
     assert np.isfinite(gradient).all() and np.isfinite(curvature).all()
 
@@ -421,6 +432,138 @@ def test_cut_points_are_in_order():
     assert (np.diff(cuts, axis=1) > 0).all()
     np.testing.assert_allclose(cuts[:, 0], free[:, 0])
     np.testing.assert_allclose(np.log(np.diff(cuts, axis=1)), free[:, 1:], rtol=1e-6)
+
+
+# Starts and draws
+
+BAD_SCALES = {
+    "gamma 1e6": ("gamma", 1e6),
+    "gamma 1e-6": ("gamma", 1e-6),
+    "student t 1e6": ("student t", 1e6),
+    "student t 1e-6": ("student t", 1e-6),
+    "outliers": ("student t", 1.0),
+}
+
+
+@pytest.mark.parametrize("case", BAD_SCALES)
+def test_searches_reach_the_mode_whatever_the_scale_of_the_responses(case):
+    name, scale = BAD_SCALES[case]
+    rng, n = np.random.default_rng(0), 2000
+    x = np.column_stack([np.ones(n), rng.normal(size=n)]).astype(np.float32)
+    fitted, noise = 0.4 + 0.8 * x[:, 1], rng.gamma(3.0, 1 / 3.0, n)
+    if name == "gamma":
+        posterior = models.gamma_regression(x, scale * np.exp(fitted) * noise, 1e4)
+    else:
+        noise = rng.standard_cauchy(n) if case == "outliers" else rng.standard_t(4, n)
+        posterior = models.student_t_regression(x, scale * (100 + fitted + noise), 1e6 * scale**2)
+    anchor = tallmc.laplace(posterior)
+    assert anchor.converged
+    slope = np.asarray(anchor.position)[1] / (1.0 if name == "gamma" else scale)
+    sd = np.sqrt(np.asarray(anchor.covariance)[1, 1]) / (1.0 if name == "gamma" else scale)
+    assert abs(slope - 0.8) < LIMIT * sd < 0.5
+
+
+def test_the_start_of_a_linear_regression_subtracts_offsets_and_counts_weights():
+    rng = np.random.default_rng(0)
+    x, offset = rng.normal(size=(500, 2)), 1e3 * rng.normal(size=500)
+    y, weights = x @ [1.0, 2.0] + rng.normal(size=500), rng.integers(1, 4, 500)
+    shifted = models.linear_regression(x, y + offset, 1e8, weights=weights, offset=offset)
+    again = np.repeat(np.arange(500), weights)
+    repeated = models.linear_regression(x[again], y[again], 1e8)
+    np.testing.assert_allclose(shifted.init, repeated.init, rtol=1e-4)
+
+
+def draws_of(name):
+    rng, n = np.random.default_rng(1), 4000
+    x = np.column_stack([np.ones(n), rng.normal(size=(n, 2))])
+    z = x @ [0.4, 0.8, -0.5]
+    if name == "probit":
+        return models.probit_regression(x, rng.normal(size=n) < z, 10.0)
+    if name == "gamma":
+        return models.gamma_regression(x, rng.gamma(3.0, np.exp(z) / 3.0), 10.0)
+    if name == "binomial":
+        trials = rng.integers(1, 20, n)
+        return models.binomial_regression(
+            x, rng.binomial(trials, 1 / (1 + np.exp(-z))), trials, 10.0
+        )
+    if name == "exposure":
+        exposure = rng.lognormal(size=n)
+        y = rng.poisson(exposure * np.exp(z))
+        return models.poisson_regression(x, y, 10.0, offset=np.log(exposure))
+    if name == "negative binomial":
+        y = rng.poisson(rng.gamma(2.0, np.exp(z) / 2.0))
+        return models.negative_binomial_regression(x, y, 10.0)
+    if name == "ordinal":
+        y = np.searchsorted([-1.5, 0.2, 1.0], z + rng.logistic(size=n))
+        return models.ordinal_regression(x[:, 1:], y, 10.0)
+    if name == "student t":
+        return models.student_t_regression(x, z + 0.5 * rng.standard_t(4, n), 10.0)
+    y = rng.random(n) < 1 / (1 + np.exp(-z))
+    return models.logistic_regression(x, y, 10.0, weights=rng.integers(1, 5, n))
+
+
+SAMPLED = [
+    "gamma",
+    "probit",
+    "weighted",
+    "binomial",
+    "exposure",
+    "negative binomial",
+    "ordinal",
+    "student t",
+]
+
+
+@pytest.mark.parametrize("name", slow_after(1, SAMPLED))
+def test_the_default_samples_as_full_data_nuts_does(name):
+    posterior = draws_of(name)
+    draws = tallmc.sample(posterior, ess=1000, seed=0)
+    exact = nuts(posterior, draws=500, warmup=200, anchor=tallmc.laplace(posterior))
+    assert draws.ok.all()
+    one, other = (np.asarray(d.positions, float) for d in (draws, exact))
+    sd = other.std(axis=(0, 1))
+    error = (one.mean(axis=(0, 1)) - other.mean(axis=(0, 1))) / sd
+    variances = [d.mean(axis=1).var(axis=0, ddof=1) / len(d) / sd**2 for d in (one, other)]
+    assert (np.abs(error) < np.maximum(LIMIT * np.sqrt(np.sum(variances, axis=0)), 0.1)).all()
+    # 1,000 effective draws each: the log of an sd has a standard error of 1/√2000.
+    ratio = one.std(axis=(0, 1)) / sd
+    assert np.abs(np.log(ratio)).max() < LIMIT * np.sqrt(2 / 2000)
+
+
+# Row stores
+
+
+def stored(folder, weights):
+    """Columns x0, x1, the offset x2 and the weight x3, and a count."""
+    rng = np.random.default_rng(0)
+    x = np.column_stack([np.ones(300), rng.normal(size=(300, 2)), weights]).astype(np.float32)
+    y = rng.poisson(2.0, 300)
+    return x, y, tallmc.rows.open(write_store(folder, x, y, shard_rows=64))
+
+
+@pytest.mark.parametrize("build", [models.poisson_regression, models.negative_binomial_regression])
+def test_weights_and_offsets_of_a_row_store_are_those_of_arrays(build, tmp_path):
+    x, y, rows = stored(tmp_path / "rows", np.random.default_rng(1).integers(1, 4, 300))
+    from_store = build(rows, prior_variance=2.0, weights="x3", offset="x2")
+    in_memory = build(x[:, :2], y, 2.0, weights=x[:, 3], offset=x[:, 2])
+    position = jnp.asarray([0.3, -0.2, 0.1][: in_memory.dim], jnp.float32)
+    np.testing.assert_allclose(from_store.init, in_memory.init, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        from_store.gradient(position), in_memory.gradient(position), rtol=1e-5
+    )
+
+
+def test_columns_of_a_row_store_that_cannot_be_weights_are_refused(tmp_path):
+    _, _, rows = stored(tmp_path / "rows", np.arange(300) % 3)
+    poisson = models.poisson_regression
+    with pytest.raises(tallmc.InvalidInput, match=r"weights must be positive; got '0'\. Drop rows"):
+        poisson(rows, prior_variance=2.0, weights="x3")
+    with pytest.raises(tallmc.InvalidInput, match=r"offset must name a column .* got .*nowhere"):
+        poisson(rows, prior_variance=2.0, offset="nowhere")
+    with pytest.raises(tallmc.InvalidInput, match="weights must name a column of the row store"):
+        poisson(rows, prior_variance=2.0, weights=np.ones(300))
+    with pytest.raises(tallmc.InvalidInput, match="weights and offset must be named together"):
+        poisson(observations(rows, "y"), prior_variance=2.0, offset="x2")
 
 
 # Refusals

@@ -19,6 +19,7 @@ from problems import (
     memory_of,
     residual_matrix,
     slow_after,
+    weighted_logistic,
 )
 from tallmc.dynamics import DynamicsChoice
 from tallmc.gradient import GradientChoice
@@ -32,7 +33,11 @@ from tallmc.subsample.stratified import StratifiedSelection
 from tallmc.subsample.uniform import WithoutReplacement
 
 SIZE = 3
-POSTERIORS = {"glm": logistic, "autodiff": logistic_by_autodiff}
+POSTERIORS = {
+    "glm": logistic,
+    "autodiff": logistic_by_autodiff,
+    "weighted": weighted_logistic,
+}
 # Exponential weights are biased by design; test_exponential.py has their law.
 # Rules for weights differ in their numbers only: one of them is tested with every gradient, the
 # others with control variates.
@@ -159,6 +164,8 @@ def moments_by_enumeration(bound, position, memory=None):
 ON_BOTH = ("uniform", "all-rows")
 CASES = [("glm", *pair) for pair in PAIRS]
 CASES += [("autodiff", *pair) for pair in PAIRS if pair[0] in ON_BOTH]
+CASES += [("weighted", *pair) for pair in PAIRS if pair[0] in ("uniform", "curvature-weights")]
+CASES.append(("weighted", "residual-weights", "control-variate"))
 
 
 @pytest.mark.parametrize(("model", "subsample", "gradient"), CASES)

@@ -15,6 +15,7 @@ from jaxtyping import Array, ArrayLike, Float
 from ..core.arrays import check_numeric, to_floats
 from ..core.errors import InvalidInput
 from ..rows.base import AbstractRows
+from ..rows.manifest import Column
 from ..rows.resident import ResidentRows
 from ..rows.sharded import ShardedRows
 from .observations import GroupedObservations, GroupTerm, Observations
@@ -140,12 +141,14 @@ def observations(
     """
     manifest = rows.shards.manifest
     name, names = response or manifest.response, manifest.names
-    others = [column for column in (weights, offset) if column is not None]
-    for wanted in (name, *without, *others):
+    named = {"weights": weights, "offset": offset}
+    others = {role: column for role, column in named.items() if column is not None}
+    roles = [("response", name), *(("without", each) for each in without), *others.items()]
+    for role, wanted in roles:
         if wanted not in names:
             found = f"The columns are: {', '.join(names[:20])}."
-            raise InvalidInput("response", "name a column of the row store", wanted, found)
-    left_out = {name, *without, *others}
+            raise InvalidInput(role, "name a column of the row store", wanted, found)
+    left_out = {name, *without, *others.values()}
     features = tuple(k for k, column in enumerate(names) if column not in left_out)
     if not features:
         raise InvalidInput("row store", "have a column besides the response", f"only {name}")
@@ -237,6 +240,9 @@ class _OfRowStore(RegressionData):
         self.dtype = jax.dtypes.canonicalize_dtype(manifest.dtype)
         self.y_high = (column.high - view.shift) / view.scale
         self.y_sd = column.sd / view.scale
+        for name, number in (("weights", view.weight), ("offset", view.offset)):
+            if number is not None:
+                _check_stored(name, manifest.columns[number], positive=name == "weights")
 
     def some(self, chosen: np.ndarray) -> Observations:
         return _on_host(self._view(self._lines(chosen)))
@@ -252,6 +258,15 @@ class _OfRowStore(RegressionData):
         if self._column.low <= 0:
             name = f"response {self._column.name!r}"
             raise InvalidInput(name, "be positive in every row", f"{self._column.low:g}")
+
+
+def _check_stored(role: str, column: Column, *, positive: bool) -> None:
+    """Raise unless a column of a row store can be weights or offsets."""
+    if column.standardised:
+        cure = "Ingest the table without standardising it."
+        raise InvalidInput(role, "be a column as it was in the table", "a standardised one", cure)
+    if positive and column.low <= 0:
+        raise InvalidInput(role, "be positive", f"{column.low:g}", "Drop rows of weight 0.")
 
 
 def _on_host(rows: Observations) -> Observations:
@@ -278,6 +293,9 @@ def regression_data(
                 raise InvalidInput(name, "name a column of the row store", type(given).__name__)
         if response is not None or not isinstance(X.view, ObservationsOf):
             X = observations(X, response, weights=weights, offset=offset)
+        elif weights is not None or offset is not None:
+            rule = "be named together with `response`, or where the rows were made observations"
+            raise InvalidInput("weights and offset", rule, weights or offset)
         assert isinstance(X.view, ObservationsOf)
         return store_data(X, [X.shards.manifest.names[k] for k in X.view.features])
     if y is None or response is not None:

@@ -20,8 +20,8 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from .observations import RegressionRows, weighted
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
-_FAR = 4.0
-_FRACTION_TERMS = 20  # accurate to 1e-16 beyond _FAR
+_FAR = 5.0
+_FRACTION_TERMS = 25  # accurate to 1e-16 beyond _FAR
 
 
 class AbstractFamily(eqx.Module):
