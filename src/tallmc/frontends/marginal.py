@@ -17,6 +17,7 @@ import numpy as np
 
 from ..core.errors import InvalidInput, check_number
 from ..ingestion.values import ColumnValues
+from ..models.predictive import RegressionPredictive
 from ..results.draws import Draws
 from .new_rows import TableEncoder
 from .tables import read_table
@@ -156,7 +157,8 @@ def _changes(
 
 
 def _encoder(draws: Draws) -> TableEncoder:
-    encoder = getattr(getattr(draws.predictive, "encoder", None), "value", None)
+    predictive = draws.predictive
+    encoder = predictive.encoder.value if isinstance(predictive, RegressionPredictive) else None
     if not isinstance(encoder, TableEncoder):
         cure = "Use tallmc.fit; after tallmc.load pass its formula."
         raise InvalidInput("draws", "come from a fit of a table", "others", cure)

@@ -1,0 +1,227 @@
+"""Draws in one file, fits that are loaded again, predictions from the shell, marginal effects."""
+
+import json
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from pyarrow import csv, parquet
+
+import tallmc
+from problems import linear
+from tallmc.cli import main
+
+N_ROWS = 300
+FORMULA = "clicked ~ age * C(region)"
+QUICK = {"method": tallmc.mala(0.02), "chains": 2, "draws": 60, "burn_in": 40, "progress": False}
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(0)
+    found = pd.DataFrame(
+        {
+            "age": rng.uniform(20, 80, N_ROWS),
+            "region": rng.choice(["north", "south", "west"], N_ROWS),
+            "member": rng.random(N_ROWS) < 0.5,
+        }
+    )
+    chance = 1 / (1 + np.exp(2 - 0.04 * found.age - 0.5 * (found.region == "south")))
+    found["clicked"] = np.where(rng.random(N_ROWS) < chance, "yes", "no")
+    found["price"] = 3 * found.age + 10 * found.member + rng.normal(size=N_ROWS)
+    return found
+
+
+def fit(formula, table, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return tallmc.fit(formula, table, **(QUICK | options))
+
+
+@pytest.fixture(scope="module")
+def clicks(table):
+    return fit(FORMULA, table, family="bernoulli")
+
+
+def same_draws(a, b):
+    np.testing.assert_array_equal(a.positions, b.positions)
+    assert list(a.values) == list(b.values)
+    for name in a.values:
+        np.testing.assert_array_equal(a.values[name], b.values[name])
+    for name in a.sample_stats:
+        np.testing.assert_array_equal(a.sample_stats[name], b.sample_stats[name])
+    assert str(a.health) == str(b.health)
+    assert (a.outcomes, a.timing, a.n_row_evals) == (b.outcomes, b.timing, b.n_row_evals)
+    pd.testing.assert_frame_equal(pd.DataFrame(a.summary()), pd.DataFrame(b.summary()))
+
+
+def test_saved_draws_are_loaded_as_they_were(tmp_path, clicks):
+    clicks.save(tmp_path / "draws.nc")
+    loaded = tallmc.load(tmp_path / "draws.nc")
+    same_draws(clicks, loaded)
+    assert loaded.settings["model"]["response level that counts as 1"] == "yes"
+    assert [path.name for path in tmp_path.iterdir()] == ["draws.nc"]
+
+
+def test_saved_draws_of_plain_parameters_keep_bias_and_failed_chains(tmp_path):
+    start = np.array([[0.1, 0.2], [1e30, 1e30]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        draws = tallmc.sample(
+            linear(),
+            tallmc.sgld_cv(0.01, size=3),
+            chains=2,
+            draws=80,
+            start=start,
+            check=True,
+            progress=False,
+        )
+    assert draws.ok.tolist() == [True, False]
+    draws.save(tmp_path / "draws.nc")
+    same_draws(draws, tallmc.load(tmp_path / "draws.nc"))
+
+
+def test_a_file_that_is_no_draws_is_refused(tmp_path):
+    (tmp_path / "draws.nc").write_bytes(b"nothing")
+    with pytest.raises(tallmc.InvalidInput, match=r"be draws that Draws\.save"):
+        tallmc.load(tmp_path / "draws.nc")
+    with pytest.raises(tallmc.InvalidInput, match="be a file that can be written"):
+        linear_draws().save(tmp_path / "no" / "draws.nc")
+
+
+def linear_draws():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return tallmc.sample(linear(), tallmc.mala(0.1), chains=1, draws=10, progress=False)
+
+
+# Marginal effects
+
+
+def test_the_effect_of_a_column_is_its_coefficient_if_the_link_is_the_identity(table):
+    draws = fit("price ~ age + member", table, family="gaussian")
+    for column in ("age", "member"):
+        effect = tallmc.marginal_effects(draws, table, column, n_draws=120)
+        name = "age" if column == "age" else next(n for n in draws.values if n.startswith("member"))
+        np.testing.assert_allclose(
+            np.sort(effect.draws[:, 0]), np.sort(draws.values[name].ravel()), rtol=2e-3
+        )
+
+
+def test_effects_are_averages_of_differences_of_predictions(clicks, table):
+    effect = tallmc.marginal_effects(clicks, table, "region", n_draws=120)
+    assert effect.labels == ("south − north", "west − north")
+    for k, level in enumerate(("south", "west")):
+        high, low = (
+            clicks.predict(table.assign(region=each), draws=None).mean.mean()
+            for each in (level, "north")
+        )
+        assert effect.mean[k] == pytest.approx(high - low, abs=1e-6)
+    both = tallmc.marginal_effects(clicks, table, "region", contrasts=[("south", "west")])
+    assert both.mean[0] == pytest.approx(effect.mean[0] - effect.mean[1], abs=1e-6)
+    frame = effect.to_frame()
+    assert (frame["low"] <= frame["mean"]).all() and (frame["mean"] <= frame["high"]).all()
+    per_year = tallmc.marginal_effects(clicks, table, "age", n_draws=120).mean[0]
+    moved = [clicks.predict(table.assign(age=table.age + h), draws=None) for h in (0.5, -0.5)]
+    assert per_year == pytest.approx((moved[0].mean - moved[1].mean).mean(), rel=1e-2)
+
+
+def test_effects_on_classes_add_up_to_zero(table):
+    draws = fit("region ~ age", table, family="categorical")
+    effect = tallmc.marginal_effects(draws, table, "age")
+    assert effect.labels == ("per unit, north", "per unit, south", "per unit, west")
+    np.testing.assert_allclose(effect.draws.sum(axis=1), 0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("column", "options", "message"),
+    [
+        ("price", {}, "be one that the fit uses"),
+        ("weight", {}, "name a column"),
+        ("age", {"contrasts": [("a", "b")]}, "be left out unless the column is a category"),
+        ("region", {"contrasts": [("east", "north")]}, "levels that the fit has seen"),
+        ("age", {"interval": 2}, "interval must be"),
+    ],
+)
+def test_bad_questions_about_effects_are_refused(clicks, table, column, options, message):
+    with pytest.raises(tallmc.InvalidInput, match=message):
+        tallmc.marginal_effects(clicks, table, column, **options)
+
+
+def test_effects_need_a_fit_of_a_table():
+    with pytest.raises(tallmc.InvalidInput, match="come from a fit of a table"):
+        tallmc.marginal_effects(linear_draws(), {"x": [1.0]}, "x")
+
+
+# The shell
+
+
+def call(*arguments):
+    with pytest.raises(SystemExit) as caught:
+        main([str(argument) for argument in arguments])
+    return caught.value.code
+
+
+@pytest.fixture(scope="module")
+def shell_fit(tmp_path_factory, table):
+    folder = tmp_path_factory.mktemp("fit")
+    table.to_csv(folder / "table.csv", index=False)
+    call(
+        *("fit", folder / "table.csv", "--formula", FORMULA, "--family", "bernoulli"),
+        *("-o", folder / "fit", "--store", folder / "run", "--method", "mala"),
+        *("--draws", 40, "--chains", 2, "--no-progress"),
+    )
+    return folder
+
+
+@pytest.mark.parametrize("fitted", ["fit", "run"])
+def test_predictions_from_the_shell_are_those_of_the_draws(shell_fit, tmp_path, table, fitted):
+    again = ("--formula", "clicked~age*C(region)")
+    out = tmp_path / "predictions.parquet"
+    arguments = ("predict", shell_fit / fitted, shell_fit / "table.csv", "-o", out)
+    assert call(*arguments, *again) == 0
+    expected = tallmc.load(shell_fit / fitted, formula=FORMULA).predict(table)
+    found = parquet.read_table(out).to_pandas()
+    pd.testing.assert_frame_equal(found, expected.to_frame(), check_dtype=False, rtol=1e-6)
+    assert call(*arguments, *again) == 2  # the file exists
+    assert call(*arguments, *again, "--overwrite", "--kind", "response") == 0
+    assert set(np.unique(parquet.read_table(out).column("low"))) <= {0.0, 1.0}
+
+
+def test_predictions_refuse_what_does_not_fit(shell_fit, tmp_path, capsys):
+    new, out = tmp_path / "new.csv", tmp_path / "p.csv"
+    new.write_text("age,region\n30,south\n40,east\n")
+
+    def refusal(*options, to=out):
+        assert call("predict", shell_fit / "fit", new, "-o", to, *options) == 2
+        message = capsys.readouterr().err
+        assert message.count("\n") == 1
+        return message
+
+    assert "formula" in refusal() and "be passed again" in refusal()
+    assert "be that of the fit" in refusal("--formula", "clicked ~ age")
+    assert "got 'east' in row 2" in refusal("--formula", FORMULA)
+    assert "end in one of" in refusal("--formula", FORMULA, to=tmp_path / "p.xlsx")
+    new.write_text("age\n30\n")
+    assert "without region" in refusal("--formula", FORMULA)
+    assert not out.exists()
+    new.write_text("age,region\n30,south\n")
+    assert call("predict", shell_fit / "fit", new, "-o", out, "--formula", FORMULA) == 0
+    assert csv.read_csv(out).num_rows == 1
+
+
+def test_a_stored_formula_is_never_evaluated(shell_fit, tmp_path):
+    content = json.loads((shell_fit / "fit" / "fit.json").read_text())
+    evil = "clicked ~ age + np.log(__import__('os').system('touch exploded'))"
+    for part in (content["model"], content["encoding"]):
+        part["formula"] = evil
+    folder = tmp_path / "fit"
+    folder.mkdir()
+    (folder / "draws.nc").write_bytes((shell_fit / "fit" / "draws.nc").read_bytes())
+    (folder / "fit.json").write_text(json.dumps(content))
+    draws = tallmc.load(folder)
+    with pytest.raises(tallmc.InvalidInput, match="know the law of the response"):
+        draws.predict({"age": [30.0], "region": ["south"]})
+    with pytest.raises(tallmc.InvalidInput, match="be that of the fit"):
+        tallmc.load(folder, formula=FORMULA)
