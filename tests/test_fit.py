@@ -622,3 +622,24 @@ def test_weights_of_a_row_store_must_be_positive(frame, tmp_path):
     )
     with pytest.raises(tallmc.InvalidInput, match=r"--weights \(weights\) must be positive"):
         problem(tmp_path / "rows", "price", "gaussian", weights="off", standardise=False)
+
+
+def test_weights_of_a_binomial_are_refused(frame):
+    with pytest.raises(tallmc.InvalidInput, match="be left out for family binomial"):
+        problem(frame, "hits ~ age", "binomial", trials="trials", weights="trials")
+
+
+def test_group_effects_too_small_to_be_seen_are_sampled_without_the_spike():
+    """The joint density has no bound where effects and spread are zero; chains do not go there."""
+    rng = np.random.default_rng(0)
+    table = {"x": rng.normal(size=400), "g": rng.choice(list("abcd"), 400)}
+    table["y"] = table["x"] + rng.normal(size=400)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        draws = tallmc.fit(
+            "y ~ x + (1 | g)", table, family="gaussian", ess=50, max_seconds=60, progress=False
+        )
+    spread = draws.values["1|g_sigma"]
+    assert np.median(spread) > 1e-3
+    slope = draws.values["x"]
+    assert abs(slope.mean() - 1) < 4.6 * slope.std()

@@ -74,7 +74,7 @@ class RegressionProblem:
             y, weights = y / design.trials, times(design.trials, weights)
         data = design_data(x, y, form.columns.names, weights, design.offset, group_terms(design))
         posterior = form.posterior(data, x.std(axis=0, dtype=np.float64))
-        return cls(form, posterior, (*design.notes, *notes))
+        return cls(form, posterior, (*design.notes, *notes, *_notes_on(model)))
 
     @classmethod
     def of_rows(cls, rows: ShardedRows, model: RegressionModel) -> RegressionProblem:
@@ -82,7 +82,14 @@ class RegressionProblem:
         design = row_store_design(rows.shards.manifest, model)
         form = RegressionForm(model, design.encoding, "row store")
         data = store_data(rows.viewed(design.view), form.columns.names)
-        return cls(form, form.posterior(data, design.column_sds), ())
+        return cls(form, form.posterior(data, design.column_sds), _notes_on(model))
+
+
+def _notes_on(model: RegressionModel) -> tuple[str, ...]:
+    """Notes on choices that are hard to sample."""
+    if not any(shown.startswith("horseshoe") for shown in model.prior.values()):
+        return ()
+    return ("horseshoe: coefficients near zero make its posterior hard to sample; see the verdict",)
 
 
 def _without_zero_weights(design: Design) -> tuple[Design, tuple[str, ...]]:

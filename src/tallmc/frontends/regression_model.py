@@ -60,6 +60,10 @@ class RegressionModel:
         if (family.name == "binomial") != (self.trials is not None):
             rule = "name a column for family binomial, and be left out for others"
             raise InvalidInput("--trials (trials)", rule, self.trials)
+        if self.trials is not None and self.weights is not None:
+            cure = "Multiply the response and the trials by the weights."
+            rule = "be left out for family binomial"
+            raise InvalidInput("--weights (weights)", rule, self.weights, cure)
         if self.exposure is not None and link != "log":
             rule = "be left out unless the family has the link log"
             raise InvalidInput("--exposure (exposure)", rule, self.exposure)

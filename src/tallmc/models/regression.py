@@ -19,7 +19,7 @@ from .base import AbstractModel
 from .design import RegressionData
 from .effect_starts import start_of_effects
 from .effects import GroupEffects
-from .families import AbstractFamily
+from .families import AbstractFamily, BernoulliProbit
 from .generalised_linear import GeneralisedLinear
 from .hierarchy import AbstractHyperprior, Hierarchical, SeveralHyperpriors
 from .likelihood import AbstractLikelihood
@@ -187,7 +187,7 @@ def _packed(data: RegressionData, likelihood: Any) -> Any:
         return rows
     columns = rows.columns
     plain = isinstance(columns, Observations) and columns.offset is None is columns.weight
-    # The fused sum cannot read parameters of the family, so rows are packed only without them.
-    if not plain or jax.tree.leaves(likelihood):
+    # The fused sum cannot read parameters of the family, nor compute Φ.
+    if not plain or jax.tree.leaves(likelihood) or isinstance(likelihood, BernoulliProbit):
         return rows
     return ResidentRows(columns, fused.pack(columns.x, columns.y))

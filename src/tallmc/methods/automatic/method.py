@@ -25,7 +25,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ...anchor.anchor import Anchor, AnchorLevel, laplace
-from ...core.errors import PreparationError, check_number
+from ...core.errors import InvalidInput, PreparationError, check_number
 from ...core.random import new_key, standard_normal
 from ...core.supervision import checkpoint, stage
 from ...dynamics.base import Curvature
@@ -120,6 +120,10 @@ class Automatic(AbstractMethod):
             found, _ = prepare_anchor(posterior, anchor, AnchorLevel.HESSIAN)
         except PreparationError as error:
             return _without_gaussian(posterior, budget, str(error), seed)
+        except InvalidInput:  # a Hessian that is not positive definite, of an unbounded density
+            if anchor is not None or posterior.model.bounded:
+                raise
+            return _without_gaussian(posterior, budget, _SPIKE, seed)
         assert found is not None
         model = posterior.model
         if isinstance(model, Hierarchical) and model.is_in_spike(found.position):
