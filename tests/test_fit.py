@@ -629,6 +629,7 @@ def test_weights_of_a_binomial_are_refused(frame):
         problem(frame, "hits ~ age", "binomial", trials="trials", weights="trials")
 
 
+@pytest.mark.slow
 def test_group_effects_too_small_to_be_seen_are_sampled_without_the_spike():
     """The joint density has no bound where effects and spread are zero; chains do not go there."""
     rng = np.random.default_rng(0)

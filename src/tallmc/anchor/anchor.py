@@ -199,13 +199,20 @@ def _anchor_at(
         return anchor, []
     stage("computing the Hessian at the mode")
     curvature = anchor_curvature(passes, np.asarray(at, np.float64), gradient)
+    try:
+        factor = np.linalg.cholesky(curvature.covariance)
+    except np.linalg.LinAlgError:
+        raise PreparationError(
+            "the covariance at the mode must be positive definite; its directions differ too much "
+            "in scale. Use another init, or a method that needs no Hessian."
+        ) from None
     anchor = Anchor(
         position,
         potential,
         gradient=to_device(curvature.gradient),
         hessian=to_device(curvature.hessian),
         covariance=to_device(curvature.covariance),
-        factor=to_device(np.linalg.cholesky(curvature.covariance)),
+        factor=to_device(factor),
         decrement=curvature.decrement,
         n_row_evals=passes.n_row_evals,
         converged=curvature.definite and curvature.decrement <= _NEAR_THE_MODE,
