@@ -1,5 +1,7 @@
 """Constrained parameters: the density in unconstrained space, and what users see of it."""
 
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 import jax.scipy.stats as stats
@@ -103,6 +105,31 @@ def test_draws_of_a_failed_chain_are_missing_in_every_group(tmp_path):
     for array in ("posterior/rate", "unconstrained/position"):
         assert np.isnan(tree[array].values[1]).all()
         assert np.isfinite(tree[array].values[0]).all()
+
+
+class ScaleAndMean(NamedTuple):
+    scale: Any
+    mean: Any
+
+
+def test_draws_have_the_structure_of_init_whatever_the_order_of_its_names(tmp_path):
+    """JAX sorts the keys of dicts, but not the fields of a tuple."""
+    posterior = tallmc.Posterior(
+        log_likelihood=lambda p, y: stats.norm.logpdf(y, p.mean, p.scale),
+        log_prior=lambda p: -p.scale,
+        data=5.0 + np.arange(20) % 2,
+        init=ScaleAndMean(0.5, 5.5),
+        transforms={"scale": "positive"},
+    )
+    draws = tallmc.sample(
+        posterior, tallmc.mala(1e-3), chains=1, draws=20, store=tmp_path / "run", progress=False
+    )
+    scale, mean = np.exp(draws.positions[..., 0]), draws.positions[..., 1]
+    draws.save(tmp_path / "draws.nc")
+    found = (draws, tallmc.load(tmp_path / "run"), tallmc.load(tmp_path / "draws.nc"))
+    for values in (draws.params._asdict(), *(each.values for each in found)):
+        np.testing.assert_allclose(values["scale"], scale, rtol=1e-6)
+        np.testing.assert_allclose(values["mean"], mean, rtol=1e-6)
 
 
 def test_labels_name_entries_everywhere(tmp_path):

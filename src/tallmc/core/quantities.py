@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -106,6 +106,7 @@ class ComputedQuantities(AbstractQuantities):
     - `dim`: d, the length of a position.
     - `dims`, `coords`: names of dimensions and of their entries.
     - `structure`: the treedef of the quantities in the user's pytree.
+    - `names`: the order of the quantities, that of the leaves of `structure`. JAX sorts dicts.
     """
 
     def __init__(
@@ -115,9 +116,10 @@ class ComputedQuantities(AbstractQuantities):
         dims: Mapping[str, tuple[str, ...]],
         coords: Mapping[str, tuple[str, ...]],
         structure: Any = None,
+        names: Sequence[str] | None = None,
     ):
         example = jax.eval_shape(function, jax.ShapeDtypeStruct((dim,), jnp.zeros(()).dtype))
-        self.shapes = {name: value.shape for name, value in example.items()}
+        self.shapes = {name: example[name].shape for name in names or example}
         self.dims, self.coords, self.structure = dict(dims), dict(coords), structure
         self._of_block = jax.jit(jax.vmap(function))
 

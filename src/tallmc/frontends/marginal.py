@@ -98,7 +98,8 @@ def marginal_effects(
 
     **Returns:** a `MarginalEffects`, one effect per contrast, and per class if there are several.
 
-    **Raises:** `InvalidInput` if the draws do not come from a table, or there is no such column.
+    **Raises:** `InvalidInput` if the draws do not come from a table or are weighted, or there is no
+    such column.
 
     >>> import numpy as np, tallmc
     >>> x = np.random.default_rng(0).normal(size=200)
@@ -109,6 +110,8 @@ def marginal_effects(
     """
     interval = check_number("interval", interval, 0, 1, low_open=True, high_open=True)
     encoder = _encoder(draws)
+    if draws.weights is not None:
+        raise InvalidInput("draws", "all count the same", "draws of decreasing steps")
     table = read_table(rows)
     if table.n_rows > _MOST_ROWS:
         chosen = np.random.default_rng(0).choice(table.n_rows, _MOST_ROWS, replace=False)

@@ -86,6 +86,7 @@ def constrained_parameters(constraints: Constraints) -> ComputedQuantities:
         {name: (f"{name}_dim",) for name in layout.entries},
         {f"{name}_dim": entries for name, entries in layout.entries.items()},
         layout.treedef,
+        layout.names,
     )
 
 

@@ -43,10 +43,10 @@ def _draws(tree: Any, content: dict[str, Any]) -> Draws:
     layout = Layout(treedef, tuple(shapes), tuple(shapes.values())).labelled(content["entries"])
     quantities: AbstractQuantities = Parameters(layout)
     if not content["plain"]:
-        arrays = [tree["posterior"][name].to_numpy() for name in tree["posterior"].data_vars]
         dims = {name: tuple(found) for name, found in content["dims"].items() if found}
         coords = {name: tuple(found) for name, found in content["coords"].items()}
-        values = dict(zip(content["dims"], arrays, strict=True))
+        posterior, nodes = tree["posterior"], content["nodes"]
+        values = {name: posterior[nodes[name]].to_numpy() for name in content["dims"]}
         quantities = StoredQuantities(values, dims, coords)
     sampling, preparation, check = content["n_row_evals"]
     stats = tree["sample_stats"]

@@ -33,7 +33,8 @@ def save(draws: Any, path: str | os.PathLike[str]) -> None:
     dims = ("chain", "draw", "coordinate")
     position = xr.Dataset({"position": (dims, np.asarray(draws.positions))})
     tree["unconstrained"] = xr.DataTree(position)
-    tree.attrs["tallmc"] = json.dumps(_content(draws), ensure_ascii=False)
+    nodes = dict(zip(draws.quantities.shapes, map(str, tree["posterior"].data_vars), strict=True))
+    tree.attrs["tallmc"] = json.dumps(_content(draws) | {"nodes": nodes}, ensure_ascii=False)
     path = Path(path)
     temporary = path.with_name(path.name + TEMPORARY)
     try:
