@@ -64,6 +64,9 @@ class RegressionModel:
             cure = "Multiply the response and the trials by the weights."
             rule = "be left out for family binomial"
             raise InvalidInput("--weights (weights)", rule, self.weights, cure)
+        if self.offset is not None and family.response == "classes":
+            rule = "be left out for family categorical, whose classes have predictors of their own"
+            raise InvalidInput("--offset (offset)", rule, self.offset)
         if self.exposure is not None and link != "log":
             rule = "be left out unless the family has the link log"
             raise InvalidInput("--exposure (exposure)", rule, self.exposure)
