@@ -11,7 +11,7 @@ from problems import linear, logistic, slow_after
 from tallmc.cli import main
 from tallmc.experiments import EXPERIMENTS, ExperimentSetting, experiment_named, synthetic
 from tallmc.experiments.chains import kernel_of, kernels, trace
-from tallmc.experiments.data import casp, data_folder, load
+from tallmc.experiments.data import DATASETS, casp, data_folder, load, mnist, two_classes
 from tallmc.experiments.output import verdict_text
 from tallmc.experiments.putcha2023 import fig1, fig2a, fig4a
 from tallmc.experiments.putcha2023.discrepancy import KsdPath, as_run_path, prefixes, rows_to_reach
@@ -63,6 +63,19 @@ class TestData:
         assert x.shape == (45_730, 10)
         np.testing.assert_allclose([x[:, 1:].mean(), y.mean()], 0, atol=1e-12)
         np.testing.assert_allclose([*x[:, 1:].std(axis=0), y.std()], 1)
+
+    def test_images_are_between_zero_and_one_and_the_split_is_the_published_one(self, shared):
+        split = mnist(shared / "data")
+        assert split.X.shape == (60_000, 784) and split.X_held_out.shape == (10_000, 784)
+        assert split.X.min() == 0 and split.X.max() == 1
+        assert np.bincount(split.y_held_out).tolist()[:3] == [980, 1135, 1032]
+
+    @pytest.mark.parametrize(("name", "shape"), [("pima", (768, 9)), ("parkinsons", (195, 23))])
+    def test_small_tables_are_standardised_with_an_intercept(self, shared, name, shape):
+        x, y = two_classes(name, shared / "data")
+        assert x.shape == shape and set(y) == {0, 1}
+        np.testing.assert_array_equal(x[:, 0], 1)
+        np.testing.assert_allclose(x[:, 1:].std(axis=0), 1)
 
     def test_missing_data_are_refused_with_source_and_cure(self, tmp_path):
         with pytest.raises(
@@ -201,9 +214,12 @@ class TestFigure4a:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_experiment_holds_in_its_reduced_form(name, shared):
-    result = EXPERIMENTS[name].run("run", ExperimentSetting(shared / "data", quick=True))
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    [(name, way) for name, experiment in EXPERIMENTS.items() for way in experiment.variants],
+)
+def test_every_experiment_holds_in_its_reduced_form(name, variant, shared):
+    result = EXPERIMENTS[name].run(variant, ExperimentSetting(shared / "data", quick=True))
     failed = [claim for claim in result.claims if claim.required and not claim.holds]
     assert not failed
 
@@ -267,6 +283,10 @@ class TestCommand:
         assert experiment_named("putcha2023-fig3b")[0] == "putcha2023-fig3"
         assert experiment_named("putcha2023-fig2b-ii")[0] == "putcha2023-fig2b"
 
+    def test_a_way_that_an_experiment_does_not_have_is_refused(self, capsys, tmp_path):
+        assert call("reproduce", "putcha2023-fig3", "--as", "works", "-o", tmp_path) == 2
+        assert "--as must be one of run, meant" in capsys.readouterr().err
+
     def test_an_unknown_name_is_refused(self, capsys):
         assert call("reproduce", "putcha2023-fig9") == 2
         assert "See tallmc reproduce --list" in capsys.readouterr().err
@@ -274,7 +294,7 @@ class TestCommand:
     def test_data_not_found_come_with_a_source(self, tmp_path, capsys):
         assert call("data", "--data", tmp_path) == 0
         shown = capsys.readouterr().out
-        assert shown.count("not found") == 2
+        assert shown.count("not found") == len(DATASETS)
         assert "UCI" in shown and "savez_compressed" in shown
         assert (
             call("reproduce", "putcha2023-fig2a", "--data", tmp_path, "-o", tmp_path / "out") == 2

@@ -253,11 +253,12 @@ def reproduce(
     ] = False,
     data: _DataFolder = None,
     as_: Annotated[
-        Literal["run", "meant", "both"],
+        Literal["run", "meant", "stated", "works", "both"],
         typer.Option(
             "--as",
             metavar="HOW",
-            help="run (what the authors' code does), meant (what the paper says) or both.",
+            help="run (what the authors' code does), meant or stated (what the paper says), works "
+            "(what works where the paper cannot be right), or both (all that there are).",
         ),
     ] = "both",
 ) -> None:
@@ -270,7 +271,7 @@ def reproduce(
     if name is None:
         raise typer.BadParameter("give the NAME of an experiment, or --list", param_hint="NAME")
     raise typer.Exit(
-        run_reproduction(name, out=out, quick=quick, check=check, data=data, variants=as_)
+        run_reproduction(name, out=out, quick=quick, check=check, data=data, variant=as_)
     )
 
 

@@ -25,23 +25,20 @@ from ..experiments.output import write_result
 from .save import make_folder
 
 _CLAIM_FAILED_STATUS = 1
-_VARIANTS: dict[str, tuple[Variant, ...]] = {
-    "run": ("run",),
-    "meant": ("meant",),
-    "both": ("run", "meant"),
-}
 
 
 def print_experiments() -> None:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0))
-    for column in ("experiment", "shows", "panels", "data", "minutes"):
-        table.add_column(column, style="bold" if column == "experiment" else None)
+    for column in ("experiment", "shows", "panels", "as", "data", "minutes"):
+        is_name = column == "experiment"
+        table.add_column(column, style="bold" if is_name else None, no_wrap=is_name)
     for name, experiment in EXPERIMENTS.items():
         panels = ", ".join(panel.lstrip("-") for panel in experiment.panels)
         table.add_row(
             name,
             experiment.title,
             panels,
+            ", ".join(experiment.variants),
             ", ".join(experiment.data) or "simulated",
             str(experiment.minutes),
         )
@@ -49,7 +46,7 @@ def print_experiments() -> None:
     console.print(table)
     console.print(
         "The name of a panel, e.g. putcha2023-fig3a, runs its figure. "
-        "Minutes are for --as run without --quick, on two cores."
+        "Minutes are for one way of --as, without --quick, on two cores."
     )
 
 
@@ -74,7 +71,7 @@ def run_reproduction(
     quick: bool,
     check: bool,
     data: Path | None,
-    variants: Literal["run", "meant", "both"],
+    variant: Variant | Literal["both"],
 ) -> int:
     """Return the exit status: 1 if `check` is set and a required claim does not hold."""
     check_installed("matplotlib", needed_by="tallmc reproduce")
@@ -83,11 +80,11 @@ def run_reproduction(
     out = Path("reproduction") / name if out is None else out
     make_folder(out)
     failed = False
-    for variant in _VARIANTS[variants]:
+    for way in experiment.variants if variant == "both" else (variant,):
         start = time.perf_counter()
-        result = _run(experiment, variant, folder, console, quick=quick)
-        files = write_result(out, name, experiment.title, variant, result)
-        _print_result(console, f"{name}, as {variant}", result, time.perf_counter() - start)
+        result = _run(experiment, way, folder, console, quick=quick)
+        files = write_result(out, name, experiment.title, way, result)
+        _print_result(console, f"{name}, as {way}", result, time.perf_counter() - start)
         console.print(f"written to {out}: {', '.join(files)}\n")
         failed |= not result.holds
     return _CLAIM_FAILED_STATUS if check and failed else 0

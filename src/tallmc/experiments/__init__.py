@@ -6,7 +6,8 @@ output      CSV, PNG and verdict           data        real data, if found
 plot        the figure                     published   published curves, if found
 """
 
-from .registry import EXPERIMENTS, Experiment, experiment_named
+from .experiment import Experiment
+from .registry import EXPERIMENTS, experiment_named
 from .results import ExperimentSetting, Result, Variant
 
 __all__ = [

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from ..core.errors import InvalidInput
 from .synthetic import stratified_split
@@ -37,24 +37,55 @@ class Dataset(NamedTuple):
 
 DATASETS = {
     "casp": Dataset(
-        about="protein tertiary structure, 45,730 × 9 (figures 2a, 5)",
+        about="protein tertiary structure, 45,730 × 9",
         arrays="X (45730×9) float64, y (45730) float64",
         source="UCI Machine Learning Repository, dataset 265, CASP.csv",
         convert='t = pandas.read_csv("CASP.csv"); '
         'numpy.savez_compressed("casp.npz", X=t.iloc[:, 1:10], y=t["RMSD"])',
     ),
     "covertype": Dataset(
-        about="forest cover type, 581,012 × 54, classes 1 to 7 (figures 2b, 4b)",
+        about="forest cover type, 581,012 × 54, classes 1 to 7",
         arrays="X (581012×54) int16, y (581012) uint8",
         source="UCI Machine Learning Repository, dataset 31, covtype.data.gz",
         convert='t = numpy.loadtxt("covtype.data.gz", delimiter=",", dtype="int16"); '
         'numpy.savez_compressed("covertype.npz", X=t[:, :54], y=t[:, 54].astype("uint8"))',
     ),
+    "mnist": Dataset(
+        about="handwritten digits, 60,000 + 10,000 images of 28 × 28",
+        arrays="x_train (60000×28×28) uint8, y_train (60000) uint8, "
+        "x_test (10000×28×28) uint8, y_test (10000) uint8",
+        source="LeCun, Cortes and Burges, The MNIST database; npz as Keras distributes it",
+        convert="none needed: mnist.npz of Keras has these arrays",
+    ),
+    "movielens": Dataset(
+        about="MovieLens-100k, 943 users × 1,682 films, 80,000 + 20,000 ratings",
+        arrays="train (80000×3) int32, test (20000×3) int32",
+        source="GroupLens, grouplens.org/datasets/movielens/100k, ml-100k.zip (its licence does "
+        "not allow to pass it on)",
+        convert='numpy.savez_compressed("movielens.npz", '
+        'train=numpy.loadtxt("u1.base", dtype="int32")[:, :3], '
+        'test=numpy.loadtxt("u1.test", dtype="int32")[:, :3])',
+    ),
+    "parkinsons": Dataset(
+        about="voices with and without Parkinson's disease, 195 × 22",
+        arrays="X (195×22) float64, y (195) uint8",
+        source="UCI Machine Learning Repository, dataset 174, parkinsons.data",
+        convert='t = pandas.read_csv("parkinsons.data"); '
+        'numpy.savez_compressed("parkinsons.npz", X=t.drop(columns=["name", "status"]), '
+        'y=t["status"].astype("uint8"))',
+    ),
+    "pima": Dataset(
+        about="Pima Indians diabetes, 768 × 8",
+        arrays="X (768×8) float64, y (768) uint8",
+        source="R package mlbench, PimaIndiansDiabetes, or UCI's pima-indians-diabetes.data",
+        convert='t = numpy.loadtxt("pima-indians-diabetes.data", delimiter=","); '
+        'numpy.savez_compressed("pima.npz", X=t[:, :8], y=t[:, 8].astype("uint8"))',
+    ),
 }
 
 
 class Split(NamedTuple):
-    """Training rows and held-out rows of a regression, with the intercept as first column."""
+    """Training rows and held-out rows. Regressions have the intercept as first column."""
 
     X: Float[np.ndarray, "N d"]
     y: np.ndarray
@@ -126,3 +157,43 @@ def covertype(folder: Path | None) -> Split:
     x = np.column_stack([np.ones(len(x)), x]).astype(np.float32)
     kept, held_out = stratified_split(y, _N_HELD_OUT, seed=0)
     return Split(x[kept], y[kept], x[held_out], y[held_out])
+
+
+def mnist(folder: Path | None) -> Split:
+    """Return the digits as rows of 784 pixels between 0 and 1, in the published split."""
+    arrays = load("mnist", folder)
+    train, test = (
+        arrays[name].reshape(len(arrays[name]), -1).astype(np.float32) / 255
+        for name in ("x_train", "x_test")
+    )
+    return Split(train, arrays["y_train"].astype(int), test, arrays["y_test"].astype(int))
+
+
+def two_classes(
+    name: str, folder: Path | None
+) -> tuple[Float[np.ndarray, "N d"], Int[np.ndarray, " N"]]:
+    """Return pima or parkinsons with standardised columns, intercept first."""
+    arrays = load(name, folder)
+    x = arrays["X"].astype(float)
+    x = (x - x.mean(axis=0)) / x.std(axis=0)
+    return np.column_stack([np.ones(len(x)), x]), arrays["y"].astype(int)
+
+
+class Ratings(NamedTuple):
+    """Users, items (counted from 0) and ratings, for training and held out, and where from."""
+
+    train: Int[np.ndarray, "N 3"]
+    held_out: Int[np.ndarray, "M 3"]
+    n_users: int
+    n_items: int
+    source: str
+
+
+def movielens(folder: Path | None) -> Ratings | None:
+    """Return MovieLens-100k, or None if the user has no copy."""
+    if find("movielens", folder) is None:
+        return None
+    arrays = load("movielens", folder)
+    train, held_out = (arrays[name] - np.array([1, 1, 0]) for name in ("train", "test"))
+    users, items, _ = np.maximum(train.max(axis=0), held_out.max(axis=0)) + 1
+    return Ratings(train, held_out, int(users), int(items), "MovieLens-100k, u1")

@@ -1,10 +1,11 @@
-"""Plot a result, with one set of axes per panel.
+"""Plot a result, with one set of axes per panel, at most three in a row.
 
-Bands are ±2 sd over chains (not on log axes). Published curves are dotted.
+Bands are ±2 sd over chains (not on log axes). Published curves are dotted, exact ones dashed.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,19 +28,24 @@ _COLOURS = (
     "#7f5539",
 )
 _DPI = 110
+_MOST_IN_A_ROW = 3
 
 
 def plot(path: Path, result: Result, title: str) -> None:
-    figure = Figure(figsize=(5.4 * len(result.panels), 5.2), layout="constrained")
-    axes = figure.subplots(1, len(result.panels), squeeze=False)[0]
+    columns = min(len(result.panels), _MOST_IN_A_ROW)
+    rows = math.ceil(len(result.panels) / _MOST_IN_A_ROW)
+    figure = Figure(figsize=(5.4 * columns, 5.2 * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
     colours = _colour_by_label(result.curves)
-    for panel, panel_axes in zip(result.panels, axes, strict=True):
+    for panel, panel_axes in zip(result.panels, axes, strict=False):
         _draw(
             panel_axes,
             panel,
             [curve for curve in result.curves if curve.panel == panel.key],
             colours,
         )
+    for unused in axes[len(result.panels) :]:
+        unused.set_visible(False)
     figure.suptitle(title, fontsize=10)
     figure.savefig(path, dpi=_DPI)
 
@@ -51,33 +57,7 @@ def _colour_by_label(curves: Sequence[Curve]) -> dict[str, str]:
 
 def _draw(axes: Axes, panel: Panel, curves: Sequence[Curve], colours: dict[str, str]) -> None:
     for curve in curves:
-        colour = colours[curve.label]
-        if curve.kind == "points":
-            axes.plot(
-                curve.x,
-                curve.y,
-                "o",
-                markersize=4,
-                color=colour,
-                markeredgecolor="white",
-                markeredgewidth=0.5,
-                zorder=3,
-            )
-        elif curve.kind == "published":
-            axes.plot(curve.x, curve.y, ":", linewidth=1.6, color=colour, zorder=2.5)
-        else:
-            axes.plot(
-                curve.x, curve.y, "-", linewidth=1.5, color=colour, label=curve.label, zorder=2
-            )
-            if curve.sd is not None and not panel.log_y:
-                axes.fill_between(
-                    curve.x,
-                    curve.y - 2 * curve.sd,
-                    curve.y + 2 * curve.sd,
-                    color=colour,
-                    alpha=0.12,
-                    linewidth=0,
-                )
+        _draw_curve(axes, curve, colours[curve.label], with_band=not panel.log_y)
     kinds = {curve.kind for curve in curves}
     notes = [
         text
@@ -89,7 +69,51 @@ def _draw(axes: Axes, panel: Panel, curves: Sequence[Curve], colours: dict[str, 
     axes.set(xlabel=panel.x, ylabel=panel.y, title=panel.title)
     if panel.log_y:
         axes.set_yscale("log")
+    if panel.log_x:
+        axes.set_xscale("log")
     axes.grid(color="0.92")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, frameon=False, fontsize=8)
+
+
+def _draw_curve(axes: Axes, curve: Curve, colour: str, *, with_band: bool) -> None:
+    if curve.kind == "points":
+        axes.plot(
+            curve.x,
+            curve.y,
+            "o",
+            markersize=4,
+            color=colour,
+            markeredgecolor="white",
+            markeredgewidth=0.5,
+            zorder=3,
+        )
+    elif curve.kind == "cloud":
+        axes.plot(
+            curve.x,
+            curve.y,
+            ".",
+            markersize=2,
+            alpha=0.4,
+            color=colour,
+            label=curve.label,
+            zorder=2,
+        )
+    elif curve.kind == "reference":
+        axes.plot(
+            curve.x, curve.y, "--", linewidth=1.3, color=colour, label=curve.label, zorder=2.7
+        )
+    elif curve.kind == "published":
+        axes.plot(curve.x, curve.y, ":", linewidth=1.6, color=colour, zorder=2.5)
+    else:
+        axes.plot(curve.x, curve.y, "-", linewidth=1.5, color=colour, label=curve.label, zorder=2)
+        if curve.sd is not None and with_band:
+            axes.fill_between(
+                curve.x,
+                curve.y - 2 * curve.sd,
+                curve.y + 2 * curve.sd,
+                color=colour,
+                alpha=0.12,
+                linewidth=0,
+            )

@@ -10,7 +10,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-Variant = Literal["run", "meant"]
+Variant = Literal["run", "meant", "stated", "works"]
+"""As run by the authors' code, as meant, as stated in the paper, or as it works."""
 
 
 class Panel(NamedTuple):
@@ -21,12 +22,14 @@ class Panel(NamedTuple):
     x: str
     y: str
     log_y: bool = False
+    log_x: bool = False
 
 
 class Curve(NamedTuple):
     """A line of a panel, with the sd over chains if there are several.
 
-    Points are drawn as marks, published curves as dotted lines.
+    Points are drawn as marks, a cloud (draws) as small marks without a line, a reference (exact
+    values) as a dashed line and published curves as dotted lines.
     """
 
     panel: str
@@ -34,7 +37,7 @@ class Curve(NamedTuple):
     x: Float[np.ndarray, " k"]
     y: Float[np.ndarray, " k"]
     sd: Float[np.ndarray, " k"] | None = None
-    kind: Literal["line", "points", "published"] = "line"
+    kind: Literal["line", "points", "cloud", "reference", "published"] = "line"
 
 
 class Claim(NamedTuple):

@@ -1,0 +1,1 @@
+"""The experiments of Li, Wang, Zha and Tao (2021)."""

@@ -1,0 +1,1 @@
+"""The experiments of Nemeth and Fearnhead (2021)."""

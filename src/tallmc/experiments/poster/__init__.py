@@ -1,0 +1,1 @@
+"""The experiments of the poster on SGLD with control variates."""
