@@ -8,9 +8,15 @@ processor, so a program is never loaded on a machine for which it was not compil
 `TALLMC_TEST_CACHE=off` disables the cache. A cache of more than 4 GiB is deleted.
 
 The shapes in jaxtyping annotations are checked (`shape_checks.py`).
+
+A process may map at most 65,530 pieces of memory on Linux (`vm.max_map_count`), and every compiled
+program is several of them. A process that runs half of all tests would exceed that and be killed,
+so compiled programs are dropped from memory before it does.
 """
 
+import gc
 import hashlib
+import itertools
 import os
 import platform
 import shutil
@@ -26,6 +32,8 @@ shape_checks.install()
 
 _CACHE = "JAX_COMPILATION_CACHE_DIR"
 _MOST_BYTES = 4 * 2**30
+_MOST_MAPPINGS, _TESTS_BETWEEN_COUNTS = 20_000, 20
+_finished_tests = itertools.count(1)
 
 
 def _processor() -> str:
@@ -59,6 +67,19 @@ def pytest_configure(config):
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     jax.config.update("jax_compilation_cache_dir", os.environ[_CACHE])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+
+
+def _mappings() -> int:
+    try:
+        return Path("/proc/self/maps").read_bytes().count(b"\n")
+    except OSError:
+        return 0
+
+
+def pytest_runtest_logfinish():
+    if next(_finished_tests) % _TESTS_BETWEEN_COUNTS == 0 and _mappings() > _MOST_MAPPINGS:
+        jax.clear_caches()
+        gc.collect()
 
 
 SHARED = Path(os.environ.get("TALLMC_SHARED", Path(__file__).resolve().parents[2] / "shared"))
