@@ -1,6 +1,9 @@
 """Diagnostics: convergence, bias, gradient noise and predictive accuracy of draws."""
 
 from ..statistics.convergence import ess, rhat
+from .autocorrelation import autocorrelation
+from .averages import AverageErrors, average_errors
+from .calibration import Calibration, calibration
 from .draws_ksd import Discrepancy, draws_ksd
 from .gaussian import (
     gaussian_kl,
@@ -13,11 +16,18 @@ from .ksd import ksd, ksd_path
 from .loo import LeaveOneOut, loo
 from .predictive import log_loss, log_losses
 from .pseudo_variance import Estimated, estimated_pseudo_variance, pseudo_variance
+from .scores import accuracy, log_predictive_density, rmse
 
 __all__ = [
+    "AverageErrors",
+    "Calibration",
     "Discrepancy",
     "Estimated",
     "LeaveOneOut",
+    "accuracy",
+    "autocorrelation",
+    "average_errors",
+    "calibration",
     "draws_ksd",
     "ess",
     "estimated_pseudo_variance",
@@ -30,7 +40,9 @@ __all__ = [
     "leimkuhler_matthews_covariance",
     "log_loss",
     "log_losses",
+    "log_predictive_density",
     "loo",
     "pseudo_variance",
     "rhat",
+    "rmse",
 ]

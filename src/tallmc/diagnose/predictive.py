@@ -53,7 +53,7 @@ def log_losses(
     >>> log_losses([[0.0], [1.0]], posterior, ([[1.0], [-1.0]], [1, 1])).round(3)
     array([0.693, 0.813])
     """
-    draws = _checked_positions(positions, posterior)
+    draws = checked_positions(positions, posterior)
     held_out = ResidentRows(rows_like(posterior.rows.row_shapes, rows))
     totals = _loss_sums(posterior.model, draws.reshape(-1, posterior.dim), held_out).float64()
     return totals.reshape(draws.shape[:-1]) / held_out.n_rows
@@ -77,7 +77,7 @@ def log_loss(positions: ArrayLike, posterior: AbstractPosterior, rows: PyTree[Ar
     >>> round(log_loss([[0.0], [1.0]], posterior, ([[1.0], [-1.0]], [1, 1])), 3)
     0.721
     """
-    draws = _checked_positions(positions, posterior).reshape(-1, posterior.dim)
+    draws = checked_positions(positions, posterior).reshape(-1, posterior.dim)
     held_out = ResidentRows(rows_like(posterior.rows.row_shapes, rows))
     width = max(posterior.model.width(held_out), len(draws))
     losses = held_out.map(_mixture_losses, posterior.model, draws, width=width)
@@ -113,7 +113,8 @@ def _mixture_losses(
     return jnp.log(positions.shape[0]) - logsumexp(-potentials, axis=0)
 
 
-def _checked_positions(positions: ArrayLike, posterior: AbstractPosterior) -> Float[Array, "*k d"]:
+def checked_positions(positions: ArrayLike, posterior: AbstractPosterior) -> Float[Array, "*k d"]:
+    """Draws in the precision of the posterior; raises unless they are finite and of its size."""
     values = check_numeric("positions", positions)
     if not values.ndim or values.shape[-1] != posterior.dim or not values.size:
         raise InvalidInput(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..diagnose.calibration import binned
 from .plots import density
 from .predictive_check import PredictiveCheck
 from .svg import Chart
@@ -73,11 +74,8 @@ def _densities(check: PredictiveCheck) -> str:
 def _calibration(check: PredictiveCheck) -> str:
     """Observed shares against predicted probabilities, in bins of equally many rows."""
     assert check.probability is not None
-    order = np.argsort(check.probability, kind="stable")
-    bins = [part for part in np.array_split(order, _CALIBRATION_BINS) if len(part)]
-    predicted = np.array([check.probability[part].mean() for part in bins])
-    shares = np.array([check.observed[part].mean() for part in bins])
-    low, high = wilson_interval(shares, np.array([len(part) for part in bins]))
+    predicted, shares, counts = binned(check.probability, check.observed, _CALIBRATION_BINS)
+    low, high = wilson_interval(shares, counts)
     chart = Chart(
         "Calibration",
         (0, 1),

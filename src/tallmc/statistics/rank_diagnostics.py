@@ -22,6 +22,8 @@ from collections.abc import Callable
 import numpy as np
 from jaxtyping import Float
 
+from .autocovariance import mean_autocovariances
+
 _FEWEST_FOR_THREADS, _MOST_IN_THREADS = 2**15, 2**26  # draws: of one parameter, of all threads
 
 RHat = Callable[[Float[np.ndarray, "halves n"]], float]
@@ -151,7 +153,7 @@ def ess_of_scores(scores: Float[np.ndarray, "halves n"]) -> float:
     if np.ptp(scores) < np.finfo(float).resolution:
         return float(size)
     means = scores.mean(axis=1)
-    covariances = _autocovariances(scores - means[:, None])
+    covariances = mean_autocovariances(scores - means[:, None])
     within = covariances[0] * n / (n - 1)
     total = covariances[0] + (means.var(ddof=1) if len(means) > 1 else 0.0)
     correlations = 1 - (within - covariances) / total
@@ -165,15 +167,3 @@ def ess_of_scores(scores: Float[np.ndarray, "halves n"]) -> float:
     rest = even if even > 0 or pairs[end] >= 0 else 0.0
     time = -1 + 2 * np.minimum.accumulate(pairs[:end]).sum() + rest
     return float(size / max(time, 1 / np.log10(size)))
-
-
-def _autocovariances(centred: Float[np.ndarray, "halves n"]) -> Float[np.ndarray, " n"]:
-    """Autocovariances, averaged over half chains. Only their mean spectrum is transformed back."""
-    n = centred.shape[1]
-    from scipy.fft import irfft, next_fast_len, rfft  # a slow import
-
-    padded = next_fast_len(2 * n, real=True)
-    transformed = rfft(centred, padded, axis=1)
-    spectrum = np.einsum("ij,ij->j", transformed.real, transformed.real)
-    spectrum += np.einsum("ij,ij->j", transformed.imag, transformed.imag)
-    return irfft(spectrum, padded)[:n] / centred.size
