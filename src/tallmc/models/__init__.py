@@ -1,4 +1,4 @@
-"""Ready-made posteriors: regressions, and the mean of a Gaussian."""
+"""Ready-made posteriors: regressions, neural networks, matrix factorisation, a Gaussian mean."""
 
 from .exponential import (
     binomial_regression,
@@ -8,19 +8,27 @@ from .exponential import (
 )
 from .gamma import gamma_regression
 from .gaussian import gaussian
+from .layers import ConvolutionalLayer, DenseLayer, MaxPoolLayer
 from .linear import linear_regression
+from .matrix_factorisation import matrix_factorisation
 from .negative_binomial import negative_binomial_regression
+from .neural_network import neural_network
 from .ordinal import ordinal_regression
 from .softmax import softmax_regression
 from .student_t import student_t_regression
 
 __all__ = [
+    "ConvolutionalLayer",
+    "DenseLayer",
+    "MaxPoolLayer",
     "binomial_regression",
     "gamma_regression",
     "gaussian",
     "linear_regression",
     "logistic_regression",
+    "matrix_factorisation",
     "negative_binomial_regression",
+    "neural_network",
     "ordinal_regression",
     "poisson_regression",
     "probit_regression",

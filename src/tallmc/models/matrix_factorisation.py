@@ -1,0 +1,162 @@
+"""Bayesian probabilistic matrix factorisation (Salakhutdinov and Mnih, 2008; nemeth-2021, 6.3).
+
+    R_ij ~ N(c + U_iᵀV_j, α⁻¹)                for the ratings that are known
+    U_i ~ N(μ_U, Λ_U⁻¹),   V_j ~ N(μ_V, Λ_V⁻¹)
+    μ_W ~ N(μ₀, Λ_W⁻¹),   Λ_W diagonal with entries ~ Gamma(a₀, b₀),   W = U, V
+
+A row is one rating; its user and its item select a row of U and of V. The prior is counted once.
+The code of nemeth-2021 scales the priors of the users and items of a minibatch by N/n, together
+with the likelihood. That is biased: the prior of a user with many ratings counts up to N/n times.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, Int, PyTree
+
+from ..core.arrays import check_numeric, to_floats
+from ..core.errors import InvalidInput, check_int, check_number
+from .observations import Observations
+from .output_law import GaussianOutput, OutputLikelihood
+from .output_posterior import output_posterior
+from .posterior import ModelPosterior
+from .precisions import GammaLaw, normal_log_density
+
+_START_SD = 0.1
+_SIDES = ("user", "item")
+
+
+class FactorProducts(eqx.Module):
+    """c + U_iᵀV_j of a block of ratings."""
+
+    centre: Float[Array, ""]
+
+    def __call__(self, params: PyTree, x: Int[Array, "n 2"]) -> Float[Array, "n 1"]:
+        users, items = params["user_factors"][x[:, 0]], params["item_factors"][x[:, 1]]
+        return self.centre + jnp.sum(users * items, axis=1, keepdims=True)
+
+
+class FactorsPrior(eqx.Module):
+    """log p(U, V, μ_U, μ_V, Λ_U, Λ_V)."""
+
+    mean: Float[Array, ""]
+    law: GammaLaw = eqx.field(static=True)
+
+    def __call__(self, params: PyTree) -> Float[Array, ""]:
+        total = jnp.zeros_like(self.mean)
+        for side in _SIDES:
+            mean, precision = params[f"{side}_mean"], params[f"{side}_precision"]
+            total += normal_log_density(params[f"{side}_factors"], mean, precision)
+            total += normal_log_density(mean, self.mean, precision) + self.law.log_density(
+                precision
+            )
+        return total
+
+
+def matrix_factorisation(
+    users: ArrayLike,
+    items: ArrayLike,
+    ratings: ArrayLike,
+    n_users: int | None = None,
+    n_items: int | None = None,
+    rank: int = 20,
+    *,
+    noise_precision: float = 3.0,
+    prior_mean: float = 0.0,
+    precisions: tuple[float, float] = (1.0, 5.0),
+    centre: float | None = None,
+    seed: int = 0,
+) -> ModelPosterior:
+    """Bayesian probabilistic matrix factorisation of ratings of items by users.
+
+    **Arguments:**
+
+    - `users`, `items`: the user and the item of each rating, numbered from 0.
+    - `ratings`: the ratings.
+    - `n_users`, `n_items`: their numbers; by default one more than the largest in the ratings.
+    - `rank`: the number of factors per user and item.
+    - `noise_precision`: α, the precision of a rating around U_iᵀV_j.
+    - `prior_mean`: μ₀.
+    - `precisions`: (a₀, b₀), shape and rate of the Gamma prior of the precisions of factors.
+    - `centre`: c; by default the mean of the ratings.
+    - `seed`: seed of the factors at which chains start.
+
+    **Returns:** a posterior with the parameters `user_factors`, `user_mean`, `user_precision` and
+    the same for `item`. `draws.predict(pairs)` predicts ratings of pairs (user, item), an (n, 2)
+    array.
+
+    **Raises:** `InvalidInput` if the numbers of users or items are out of range, or a rating is not
+    finite.
+
+    >>> posterior = matrix_factorisation([0, 0, 1], [0, 1, 1], [4.0, 1.0, 2.0], rank=2)
+    >>> posterior.layout.names[:3]
+    ('item_factors', 'item_mean', 'item_precision')
+    >>> posterior.dim
+    16
+    """
+    y = to_floats("ratings", ratings)
+    if y.ndim != 1 or not y.size or not bool(jnp.all(jnp.isfinite(y))):
+        raise InvalidInput("ratings", "be finite numbers, one per rating", f"shape {y.shape}")
+    columns = [_numbers("users", users, n_users), _numbers("items", items, n_items)]
+    counts = tuple(count for _, count in columns)
+    if any(numbers.shape != y.shape for numbers, _ in columns):
+        shapes = f"shapes {[numbers.shape for numbers, _ in columns]}"
+        raise InvalidInput("users and items", f"have one entry per rating ({y.size})", shapes)
+    rows = Observations(jnp.asarray(np.stack([numbers for numbers, _ in columns], axis=1)), y)
+    law = GammaLaw.of("precisions", precisions)
+    alpha = check_number("noise_precision", noise_precision, 0, low_open=True)
+    middle = float(jnp.mean(y)) if centre is None else check_number("centre", centre)
+    start = _start(counts, check_int("rank", rank, 1), check_int("seed", seed, 0), y.dtype)
+    likelihood = OutputLikelihood(
+        FactorProducts(jnp.asarray(middle, y.dtype)),
+        GaussianOutput(jnp.asarray(1 / alpha, y.dtype)),
+    )
+    return output_posterior(
+        likelihood,
+        FactorsPrior(jnp.asarray(check_number("prior_mean", prior_mean), y.dtype), law),
+        rows,
+        start,
+        positive_names=[f"{side}_precision" for side in _SIDES],
+        encode_x=lambda new: _pairs(new, counts),
+        encode_y=lambda new: to_floats("ratings", new, y.dtype),
+        classes=None,
+        description={"family": "matrix factorisation", "rank": str(rank)},
+    )
+
+
+def _start(counts: tuple[int, ...], rank: int, seed: int, dtype: Any) -> dict[str, Array]:
+    rng, found = np.random.default_rng(seed), {}
+    for side, count in zip(_SIDES, counts, strict=True):
+        factors = _START_SD * rng.standard_normal((count, rank))
+        found[f"{side}_factors"] = jnp.asarray(factors, dtype)
+        found[f"{side}_mean"] = jnp.zeros(rank, dtype)
+        found[f"{side}_precision"] = jnp.ones(rank, dtype)
+    return found
+
+
+def _numbers(parameter: str, values: ArrayLike, count: int | None) -> tuple[np.ndarray, int]:
+    """Numbers from 0 to count − 1, and their count."""
+    found = np.asarray(check_numeric(parameter, values))
+    if found.ndim != 1 or not found.size or (found % 1 != 0).any() or found.min() < 0:
+        rule = "be integers from 0 on, one per rating"
+        raise InvalidInput(parameter, rule, f"an array of shape {found.shape}, {found.dtype}")
+    largest = int(found.max())
+    known = largest + 1 if count is None else check_int(f"n_{parameter}", count, 1)
+    if largest >= known:
+        raise InvalidInput(parameter, f"be below n_{parameter} = {known}", largest)
+    return found.astype(np.int32), known
+
+
+def _pairs(new: Any, counts: tuple[int, ...]) -> Int[Array, "n 2"]:
+    found = np.asarray(check_numeric("new rows", new))
+    if found.ndim != 2 or found.shape[1] != 2:
+        raise InvalidInput("new rows", "be an (n, 2) array of users and items", found.shape)
+    columns = [
+        _numbers(parameter, found[:, side], counts[side])[0]
+        for side, parameter in enumerate(("users", "items"))
+    ]
+    return jnp.asarray(np.stack(columns, axis=1))
