@@ -13,7 +13,7 @@ from ..dynamics import MALA, Langevin, RandomWalk
 from ..gradient import Full
 from ..subsample import AllRows
 from .base import AbstractMethod
-from .firefly import FlyMC
+from .firefly import BoundChoice, FlyMC
 from .method import Method, StepSize
 from .named_langevin import (
     asgld_cv,
@@ -102,13 +102,14 @@ def random_walk(step_size: StepSize) -> Method:
     return Method(dynamics=RandomWalk(), gradient=Full(), subsample=AllRows(), step_size=step_size)
 
 
-def flymc(step_size: StepSize, fraction: float = 0.1) -> FlyMC:
-    """Firefly Monte Carlo for logistic regression: exact, uses bright rows and a share of all rows.
+def flymc(step_size: StepSize, fraction: float = 0.1, bound: BoundChoice | None = None) -> FlyMC:
+    """Firefly Monte Carlo: exact, uses bright rows and a share of all rows.
 
     **Arguments:**
 
     - `step_size`: the step size ε, a number or a schedule.
     - `fraction`: the share of the rows whose brightness is redrawn per step.
+    - `bound`: the lower bound on each likelihood. By default the bound of logistic regression.
 
     **Returns:** a `FlyMC`.
 
@@ -118,7 +119,7 @@ def flymc(step_size: StepSize, fraction: float = 0.1) -> FlyMC:
     >>> tallmc.flymc(step_size=0.1).fraction
     0.1
     """
-    return FlyMC(step_size=step_size, fraction=fraction)
+    return FlyMC(step_size=step_size, fraction=fraction, bound=bound)
 
 
 class Named(NamedTuple):

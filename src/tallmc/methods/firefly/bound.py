@@ -1,128 +1,73 @@
-"""A lower bound on the logistic likelihood, Gaussian in the parameters and tight at the anchor.
+"""A lower bound on the likelihood of each row, as Firefly Monte Carlo uses it.
 
-With m = xᵀθ̂ and u = xᵀ(θ − θ̂), the bound of Jaakkola and Jordan (1997) on L = σ(s), s = ±xᵀθ, that
-is tight at θ̂ has log B = a s² + s/2 + c, a = −tanh(m/2)/4m. Since log L and log B have the same
-value and slope at θ̂, for δ = θ − θ̂
+A bound B_i ≤ L_i is useful if Σ log B_i costs nothing per row. Then the step needs the rows only
+through the gaps g_i = log L_i − log B_i ≥ 0 of some rows:
 
-    −log p(θ) − Σ_i log B_i(θ) = const + ∇f(θ̂)ᵀδ + ½ δᵀPδ,
-    P = ∇²f₀ + Σ_i (r_i/2) x_i x_iᵀ,   r = tanh(m/2)/m.
-
-For either response log L − log B is, for u ≥ 0 (otherwise flip the signs of m and u),
-
-    g = r u²/4 − q u − log(1 + q (e^−u − 1)) ≥ 0,   q = 1/(1 + e^m).
-
-Near the anchor the gap g is of order u². Its rounding error in this form is the machine precision
-times a number of order u.
+    P(z_i = 1 | θ) = 1 − e^−g_i,   −log((L_i − B_i)/B_i) = −g_i − log(1 − e^−g_i).
 """
 
 from __future__ import annotations
 
+import abc
+
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from ...anchor.anchor import Anchor
-from ...core.linear_maps import dot
-from ...models.generalised_linear import GeneralisedLinear
-from ...models.observations import Observations
+from ...models.base import AbstractModel
 from ...models.posterior import AbstractPosterior
-from ...rows.sums import Sum
+from ...rows.base import RowBlock
 
 
-class Bound(eqx.Module):
-    """The prior times Π B_i as one Gaussian, and the gaps between likelihoods and bounds."""
+class AbstractBound(eqx.Module):
+    """The prior times Π B_i, and the gaps between likelihoods and bounds."""
 
-    model: GeneralisedLinear
-    anchor: Float[Array, " d"]
-    """θ̂."""
-    gradient: Float[Array, " d"]
-    """∇f(θ̂)."""
-    precision: Float[Array, "d d"]
-    """P."""
+    model: eqx.AbstractVar[AbstractModel]
+    anchor: eqx.AbstractVar[Float[Array, " d"]]
+    """θ̂, where the bound is tight."""
 
+    @abc.abstractmethod
     def known(self, position: Float[Array, " d"]) -> tuple[Float[Array, ""], Float[Array, " d"]]:
-        """−log p(θ) − Σ log B_i(θ), up to a constant, and its gradient."""
-        delta = position - self.anchor
-        change = dot(self.precision, delta)
-        return dot(self.gradient + change / 2, delta), self.gradient + change
+        """−log p(θ) − Σ log B_i(θ), up to a constant, and its gradient. Reads no rows."""
 
-    def gaps(
-        self, position: Float[Array, " d"], rows: Observations
-    ) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-        """log L_i − log B_i and its derivative with respect to x_iᵀθ."""
-        predictors = dot(rows.x, jnp.stack([self.anchor, position - self.anchor], axis=1))
-        return gap(predictors[:, 0], predictors[:, 1])
+    @abc.abstractmethod
+    def gaps(self, position: Float[Array, " d"], rows: RowBlock) -> Float[Array, " n"]:
+        """g_i = log L_i − log B_i, positive."""
 
-    def chance_bright(self, position: Float[Array, " d"], rows: Observations) -> Float[Array, " n"]:
+    @abc.abstractmethod
+    def sum_gap_gradients(
+        self, position: Float[Array, " d"], rows: RowBlock, weights: Float[Array, " n"]
+    ) -> Float[Array, " d"]:
+        """Σ w_i ∇g_i(θ)."""
+
+    def chance_bright(self, position: Float[Array, " d"], rows: RowBlock) -> Float[Array, " n"]:
         """P(z_i = 1 | θ) = 1 − B_i/L_i."""
-        return -jnp.expm1(-self.gaps(position, rows)[0])
+        return -jnp.expm1(-self.gaps(position, rows))
 
-    def bright_terms(
-        self, position: Float[Array, " d"], rows: Observations
-    ) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-        """−log((L_i − B_i)/B_i) and its derivative with respect to x_iᵀθ."""
-        gaps, slopes = self.gaps(position, rows)
+    def bright_sum(
+        self, position: Float[Array, " d"], rows: RowBlock, used: Bool[Array, " n"]
+    ) -> tuple[Float[Array, ""], Float[Array, " d"]]:
+        """−Σ log((L_i − B_i)/B_i) over the used rows, and its gradient."""
+        gaps = self.gaps(position, rows)
         chance = -jnp.expm1(-gaps)
-        return -gaps - jnp.log(chance), -slopes / chance
+        terms = jnp.where(used, -gaps - jnp.log(chance), 0)
+        weights = jnp.where(used, -1 / chance, 0)
+        return jnp.sum(terms), self.sum_gap_gradients(position, rows, weights)
 
 
-def gap(
-    m: Float[Array, " n"], u: Float[Array, " n"]
-) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-    """log L − log B at m + u for the bound that is tight at m, and its derivative in u."""
-    sign = jnp.where(u < 0, -1, 1).astype(u.dtype)
-    m, u = sign * m, sign * u
-    r, q = _slope_ratio(m), jax.nn.sigmoid(-m)
-    change = q * jnp.expm1(-u)
-    # For q near 1, where m < 0, 1 + change is a rounding error. The other branch computes
-    # log(1 + e^(−m−u)) − log(1 + e^−m) instead.
-    is_accurate = change > -0.5
-    other = q * (1 + jnp.exp(-jnp.abs(m + u))) - 1
-    logarithm = jnp.where(is_accurate, 0, jnp.maximum(m, -u)) + jnp.log1p(
-        jnp.where(is_accurate, change, other)
-    )
-    # A row with u = 0 is never bright. The floor keeps its logarithm finite and is far below the
-    # rounding error.
-    floor = jnp.finfo(u.dtype).eps ** 2
-    return jnp.maximum(r * u**2 / 4 - q * u - logarithm, floor), sign * (
-        r * u / 2 - q + jax.nn.sigmoid(-m - u)
-    )
+class BoundChoice(abc.ABC):
+    """A bound as chosen by the user; `prepare` computes it for a posterior.
 
+    >>> from tallmc.methods.firefly import Tangent
+    >>> isinstance(Tangent(), BoundChoice)
+    True
+    """
 
-def _slope_ratio(m: Float[Array, " n"]) -> Float[Array, " n"]:
-    """tanh(m/2)/m."""
-    small = jnp.abs(m) < 1e-4
-    return jnp.where(small, 0.5 - m**2 / 24, jnp.tanh(m / 2) / jnp.where(small, 1, m))
+    @abc.abstractmethod
+    def check(self, posterior: AbstractPosterior) -> None:
+        """Raise `InvalidInput` if there is no such bound for this posterior."""
 
-
-def tangent_bound(posterior: AbstractPosterior, anchor: Anchor) -> Bound:
-    """Return the bound that is tight at the anchor; takes one pass over the rows."""
-    model = posterior.model
-    assert isinstance(model, GeneralisedLinear), "the bound requires a logistic regression"
-    precision = posterior.rows.reduce(
-        _bound_curvature,
-        model,
-        anchor.position,
-        width=posterior.width,
-        finish=_with_prior_curvature,
-    )
-    return Bound(model, anchor.position, anchor.gradient, precision)
-
-
-def _bound_curvature(
-    rows: Observations,
-    counted: Bool[Array, " n"],
-    model: GeneralisedLinear,
-    position: Float[Array, " d"],
-) -> Float[Array, "d d"]:
-    """Σ (r_i/2) x_i x_iᵀ."""
-    ratio = jnp.where(counted, _slope_ratio(dot(rows.x, position)), 0)
-    return dot((rows.x * (ratio / 2)[:, None]).T, rows.x)
-
-
-def _with_prior_curvature(
-    total: Sum, model: GeneralisedLinear, position: Float[Array, " d"]
-) -> Float[Array, "d d"]:
-    """P."""
-    return total.high + (total.low + jax.hessian(model.prior_potential)(position))
+    @abc.abstractmethod
+    def prepare(self, posterior: AbstractPosterior, anchor: Anchor) -> tuple[AbstractBound, int]:
+        """The bound that is tight at the anchor, and how many rows were evaluated to find it."""
