@@ -32,6 +32,7 @@ def test_readme_example_runs(capsys, tmp_path, monkeypatch):
 def test_guide_examples_run(capsys):
     names = run_blocks(ROOT / "docs" / "guide.md")
     assert names["draws"].ok.all()
+    assert names["share_right"] > 0.98
     slope = names["cauchy_draws"].params["slope"]
     assert abs(slope.mean() - 2.0) < 4.6 * slope.std()
     assert "rhat" in capsys.readouterr().out
