@@ -4,4 +4,11 @@ from __future__ import annotations
 
 from ..experiment import Experiment
 
-EXPERIMENTS: dict[str, Experiment] = {}
+EXPERIMENTS: dict[str, Experiment] = {
+    "li2021-fig1": Experiment(
+        "EWSG on a Gaussian: KL against passes, choices of x and M, error of averages",
+        "li2021.fig1",
+        ("a", "b", "c", "d", "e", "f"),
+        minutes=9,
+    ),
+}
