@@ -29,6 +29,7 @@ _COLOURS = (
 )
 _DPI = 110
 _MOST_IN_A_ROW = 3
+_LEGEND_MARK = 6
 
 
 def plot(path: Path, result: Result, title: str) -> None:
@@ -74,7 +75,28 @@ def _draw(axes: Axes, panel: Panel, curves: Sequence[Curve], colours: dict[str, 
     axes.grid(color="0.92")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, frameon=False, fontsize=8)
+    for axis, is_log in ((axes.xaxis, panel.log_x), (axes.yaxis, panel.log_y)):
+        if not is_log:
+            axis.get_major_formatter().set_useOffset(False)  # type: ignore[attr-defined]
+    _add_legend(axes)
+
+
+def _add_legend(axes: Axes) -> None:
+    """One entry per label, below the axes, with clouds as marks that can be seen."""
+    handles, labels = axes.get_legend_handles_labels()
+    by_label = dict(zip(labels, handles, strict=True))
+    legend = axes.legend(
+        by_label.values(),
+        by_label.keys(),
+        loc="upper center",
+        bbox_to_anchor=(0.5, -0.13),
+        ncols=2,
+        frameon=False,
+        fontsize=8,
+    )
+    for line in legend.get_lines():
+        line.set_markersize(max(line.get_markersize(), _LEGEND_MARK))
+        line.set_alpha(1)
 
 
 def _draw_curve(axes: Axes, curve: Curve, colour: str, *, with_band: bool) -> None:
