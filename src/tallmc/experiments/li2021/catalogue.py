@@ -11,4 +11,10 @@ EXPERIMENTS: dict[str, Experiment] = {
         ("a", "b", "c", "d", "e", "f"),
         minutes=9,
     ),
+    "li2021-fig4": Experiment(
+        "EWSG-VR against EWSG on a Gaussian",
+        "li2021.fig4",
+        minutes=4,
+        variants=("stated", "works"),
+    ),
 }

@@ -105,11 +105,13 @@ def full_gradient(h: float) -> Schedule:
 
 
 class KlPath(NamedTuple):
-    """The divergence against passes, and its standard error at the end."""
+    """The divergence against passes, its standard error at the end, and the chains that failed."""
 
     passes: Float[np.ndarray, " k"]
     kl: Float[np.ndarray, " k"]
     error: float
+    failed: float
+    """The share of the chains that ended with an outcome; `kl` is that of the others."""
 
     @property
     def end(self) -> float:
@@ -132,13 +134,16 @@ def kl_path(
     positions = ensemble.positions(records, share)
     steps = every * np.arange(1, records + 1)
     kl = np.array([kl_of(positions[:, record], points) for record in range(records)])
-    return KlPath(schedule.passes(steps), kl, jackknife_error(positions[:, -1], points))
+    failed = float(np.mean(np.isnan(positions[:, -1, 0])))
+    return KlPath(schedule.passes(steps), kl, jackknife_error(positions[:, -1], points), failed)
 
 
 def kl_of(positions: Float[np.ndarray, "chains 2"], points: Float[np.ndarray, "50 2"]) -> float:
-    """KL(target ‖ Gaussian fit over chains); NaN if a chain has failed."""
-    mean, covariance = positions.mean(axis=0), np.cov(positions.T)
-    return _kl(mean, covariance, points) if np.isfinite(covariance).all() else float("nan")
+    """KL(target ‖ Gaussian fit over the chains that have not failed); NaN if most have."""
+    alive = positions[np.isfinite(positions).all(axis=1)]
+    if len(alive) < len(positions) / 2:
+        return float("nan")
+    return _kl(alive.mean(axis=0), np.cov(alive.T), points)
 
 
 def jackknife_error(
