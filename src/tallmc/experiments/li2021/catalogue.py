@@ -17,4 +17,17 @@ EXPERIMENTS: dict[str, Experiment] = {
         minutes=4,
         variants=("stated", "works"),
     ),
+    "li2021-table1": Experiment(
+        "logistic regression on covertype in one pass: accuracy, log-likelihood, seconds",
+        "li2021.table1",
+        data=("covertype",),
+        minutes=10,
+        variants=("stated", "works"),
+    ),
+    "li2021-fig5": Experiment(
+        "test log-likelihood on Parkinsons and Pima: full gradient, SGHMC, EWSG, EWSG-VR",
+        "li2021.fig5",
+        data=("parkinsons", "pima"),
+        minutes=5,
+    ),
 }
