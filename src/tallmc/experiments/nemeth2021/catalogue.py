@@ -11,4 +11,22 @@ EXPERIMENTS: dict[str, Experiment] = {
         minutes=4,
         variants=("stated", "run"),
     ),
+    "nemeth2021-fig2": Experiment(
+        "trace plots of all samplers, logistic regression, d = 10",
+        "nemeth2021.fig2",
+        minutes=10,
+        variants=("stated", "works"),
+    ),
+    "nemeth2021-fig3": Experiment(
+        "errors of the posterior mean and sd against time, logistic regression, d = 10",
+        "nemeth2021.fig3",
+        minutes=15,
+        variants=("stated", "works"),
+    ),
+    "nemeth2021-table2": Experiment(
+        "time, log-loss and KSD of all samplers, logistic regression, d = 10, 50, 100",
+        "nemeth2021.table2",
+        minutes=60,
+        variants=("stated", "works"),
+    ),
 }
