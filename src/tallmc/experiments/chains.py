@@ -129,8 +129,9 @@ def quietly_sampled(
     thin: int,
     seed: int,
     share: Share,
+    start: Float[np.ndarray, "*chains d"] | None = None,
 ) -> Draws:
-    """Run `tallmc.sample` from the anchor, without burn-in.
+    """Run `tallmc.sample` without burn-in, from the anchor unless a start is given.
 
     Sampling warnings are suppressed, because the figures show the problems they report.
     """
@@ -150,7 +151,7 @@ def quietly_sampled(
             thin=thin,
             burn_in=0,
             seed=seed,
-            start=np.asarray(anchor.position),
+            start=np.asarray(anchor.position) if start is None else start,
             anchor=anchor_if_needed,
             callback=report_share,
         )

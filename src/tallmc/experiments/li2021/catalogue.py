@@ -30,4 +30,9 @@ EXPERIMENTS: dict[str, Experiment] = {
         data=("parkinsons", "pima"),
         minutes=5,
     ),
+    "li2021-fig6": Experiment(
+        "misspecified Gaussian: FlyMC, EWSG and Metropolis",
+        "li2021.fig6",
+        variants=("stated", "works"),
+    ),
 }
