@@ -29,4 +29,17 @@ EXPERIMENTS: dict[str, Experiment] = {
         minutes=60,
         variants=("stated", "works"),
     ),
+    "nemeth2021-fig5": Experiment(
+        "test log-loss of a neural network on MNIST, with and without control variates",
+        "nemeth2021.fig5",
+        data=("mnist",),
+        minutes=120,
+        variants=("stated", "works"),
+    ),
+    "nemeth2021-fig6": Experiment(
+        "test RMSE of matrix factorisation (simulated ratings without your copy of MovieLens)",
+        "nemeth2021.fig6",
+        minutes=10,
+        variants=("stated", "works"),
+    ),
 }
