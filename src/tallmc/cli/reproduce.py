@@ -28,26 +28,34 @@ _CLAIM_FAILED_STATUS = 1
 
 
 def print_experiments() -> None:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0))
-    for column in ("experiment", "shows", "panels", "as", "data", "minutes"):
-        is_name = column == "experiment"
-        table.add_column(column, style="bold" if is_name else None, no_wrap=is_name)
+    table = Table(box=None, show_header=False, padding=(0, 2, 1, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
     for name, experiment in EXPERIMENTS.items():
-        panels = ", ".join(panel.lstrip("-") for panel in experiment.panels)
-        table.add_row(
-            name,
-            experiment.title,
-            panels,
-            ", ".join(experiment.variants),
-            ", ".join(experiment.data) or "simulated",
-            str(experiment.minutes),
-        )
+        table.add_row(name, f"{experiment.title}\n{_facts(experiment)}")
     console = Console(highlight=False)
     console.print(table)
     console.print(
-        "The name of a panel, e.g. putcha2023-fig3a, runs its figure. "
-        "Minutes are for one way of --as, without --quick, on two cores."
+        "The name of a panel, e.g. putcha2023-fig3a, runs its figure. Times are for one way of "
+        "--as on two cores without --quick, which takes about a minute."
     )
+
+
+def _facts(experiment: Experiment) -> str:
+    """Ways, time, panels and data of an experiment, in one line."""
+    facts = [f"as {' or '.join(experiment.variants)}", _duration(experiment.minutes)]
+    if experiment.panels:
+        facts.append(f"panels {', '.join(panel.lstrip('-') for panel in experiment.panels)}")
+    if experiment.data:
+        facts.append(f"data {', '.join(experiment.data)}")
+    return "; ".join(facts)
+
+
+def _duration(minutes: int) -> str:
+    for unit, length in (("days", 24 * 60), ("hours", 60)):
+        if minutes >= 2 * length:
+            return f"{minutes / length:.0f} {unit}"
+    return f"{minutes} minutes"
 
 
 def print_data(given: Path | None) -> None:
