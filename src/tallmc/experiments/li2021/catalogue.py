@@ -12,7 +12,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         minutes=9,
     ),
     "li2021-fig3a": Experiment(
-        "test error of a perceptron on MNIST, five methods (with Table 2)",
+        "test error of a perceptron on MNIST, and Table 2",
         "li2021.fig3",
         argument="MLP",
         data=("mnist",),
@@ -20,7 +20,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         variants=("stated", "works"),
     ),
     "li2021-fig3b": Experiment(
-        "test error of a convolutional network on MNIST, five methods (with Table 2)",
+        "test error of a convolutional network, and Table 2",
         "li2021.fig3",
         argument="CNN",
         data=("mnist",),
@@ -28,7 +28,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         variants=("stated", "works"),
     ),
     "li2021-table3": Experiment(
-        "EWSG against SGHMC over b and M at equal passes, perceptron on MNIST",
+        "EWSG against SGHMC over b and M at equal passes",
         "li2021.table3",
         data=("mnist",),
         minutes=300,

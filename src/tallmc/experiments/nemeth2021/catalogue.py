@@ -37,7 +37,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         variants=("stated", "works"),
     ),
     "nemeth2021-fig6": Experiment(
-        "test RMSE of matrix factorisation (simulated ratings without your copy of MovieLens)",
+        "test RMSE of matrix factorisation, MovieLens or simulated",
         "nemeth2021.fig6",
         minutes=10,
         variants=("stated", "works"),
