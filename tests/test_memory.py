@@ -315,3 +315,15 @@ def test_memories_go_with_other_dynamics(gradient, dynamics):
     draws = tallmc.sample(linear(), method, chains=2, draws=40, burn_in=3)
     assert draws.ok.all()
     assert np.isfinite(draws.positions).all()
+
+
+def test_blocks_of_a_model_with_many_parameters_have_many_steps():
+    """A step holds its rows and its noise, not a gradient for each of its rows."""
+    posterior = tallmc.Posterior(
+        lambda theta, x: -((x - theta[:10]) ** 2).sum() / 2,
+        lambda theta: -(theta**2).sum() / 2,
+        data=jnp.zeros((1000, 10)),
+        init=jnp.zeros(50_000),
+    )
+    kernel = tallmc.sgld(1e-3, size=100).prepare(posterior).kernel.kernel
+    assert block_steps(kernel, posterior.rows) == 32  # 32 × 50,000 < 2²¹

@@ -43,11 +43,11 @@ _INIT_BLOCK, INIT_KEY = 2**32 - 1, 2**32 - 2  # no step belongs to these block n
 
 
 def block_steps(kernel: AbstractKernel, source: AbstractRows) -> int:
-    """K: the number of steps of a block. More steps take more memory for their rows.
+    """K: the number of steps of a block. More steps take more memory for their rows and noise.
 
     K is a power of two and depends only on the shapes of one chain.
     """
-    floats = kernel.model.width(source) * max(1, kernel.rows_ahead)
+    floats = max(kernel.model.dim, source.floats_per_row * max(1, kernel.rows_ahead))
     most = _BLOCK_FLOATS if jax.default_backend() == "cpu" else _GPU_BLOCK_FLOATS
     fitting = max(1, most // floats)
     return min(_MOST_BLOCK_STEPS, 1 << (fitting.bit_length() - 1))
@@ -84,14 +84,14 @@ class Supply:
         )
         """The rows that a step reads besides its supply."""
         self._drawing, self._static = split((self.stepper, chain_axes))
-        self._floats_per_step = self.stepper.rows_ahead * kernel.model.width(source)
+        self._floats_per_step = self.stepper.rows_ahead * source.floats_per_row
         self._on_cpu = jax.default_backend() == "cpu"
         self._ahead: RowsAhead | None = None
         if self._host_rows:
             self._gather_on_host = kernel.selection.gather_on_host(source)  # type: ignore[attr-defined]
             if source.access < RowAccess.TAKE and finer is None:
                 rows = self.steps * keys[0].shape[0] * len(keys) * self.stepper.rows_ahead
-                floats = rows * kernel.model.width(source)
+                floats = rows * source.floats_per_row
                 least = source.n_rows // _ROWS_PER_VISITED_ROW // rows
                 self._ahead = RowsAhead(self._draw, self._gather_on_host, len(keys), floats, least)
 
