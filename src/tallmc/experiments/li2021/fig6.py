@@ -288,7 +288,7 @@ def _result(
     firefly = [name for name in runs if name.startswith("FlyMC")]
     other = [name for name in runs if not name.startswith("FlyMC")]
     panels = [
-        Panel("a", "(a) rows that FlyMC uses", "iteration", "rows per iteration, %"),
+        Panel("a", "(a) FlyMC: bright rows", "iteration", "bright rows"),
         *(
             Panel(f"b{j}", f"(b) autocorrelation of {name}", "lag", "autocorrelation")
             for j, name in enumerate(PARAMETERS)
@@ -298,9 +298,9 @@ def _result(
     ]
     curves = []
     for name in firefly:
-        used = _share_used(runs[name])
-        every = max(1, used.shape[1] // SHOWN)
-        curves.append(Curve("a", name, np.arange(0, used.shape[1], every), used[0, ::every]))
+        bright = np.asarray(runs[name].sample_stats["bright_rows"])[0]
+        every = max(1, len(bright) // SHOWN)
+        curves.append(Curve("a", name, np.arange(0, len(bright), every), bright[::every]))
     for j in (0, 1):
         for name, draws in runs.items():
             values = diagnose.autocorrelation(_kept(draws)[:, :, j], LAGS)

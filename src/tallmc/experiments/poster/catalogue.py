@@ -4,4 +4,15 @@ from __future__ import annotations
 
 from ..experiment import Experiment
 
-EXPERIMENTS: dict[str, Experiment] = {}
+EXPERIMENTS = {
+    "poster-fig1": Experiment(
+        "a random walk on a two-dimensional Gaussian", "poster.fig1", minutes=1
+    ),
+    "poster-fig2": Experiment(
+        "densities of SGLD, SGLD-CV, MALA and ULA after 100 passes",
+        "poster.fig2",
+        variants=("stated", "works"),
+        minutes=1,
+    ),
+    "poster-fig3": Experiment("two modes: where each method ends", "poster.fig3", minutes=3),
+}

@@ -4,4 +4,8 @@ from __future__ import annotations
 
 from ..experiment import Experiment
 
-EXPERIMENTS: dict[str, Experiment] = {}
+EXPERIMENTS = {
+    "talk-fig1": Experiment(
+        "SGLD and SGLD-CV on a Gaussian mean, 1 and 90 % of the rows", "talk.fig1", minutes=1
+    ),
+}
