@@ -11,6 +11,7 @@ import importlib.util
 _DEFAULT = (
     "arviz_base",
     "arviz_stats",
+    "contourpy",
     "formulaic",
     "matplotlib",
     "narwhals",
