@@ -123,8 +123,8 @@ def test_simulated_ratings_have_the_shape_of_movielens():
 
 def test_momentum_of_the_review_is_that_of_the_library():
     """ν' = ν + εg − αν, θ' = θ + ν' has h = √ε and γ = α/√ε in units ν = √ε ρ."""
-    dynamics = fig5.methods()["SGHMC"]
+    dynamics = fig5.methods(fig5.PRINTED)["SGHMC"]
     h = dynamics.step_size / 2
     assert h**2 == pytest.approx(4e-6)
     assert dynamics.dynamics.friction * h == pytest.approx(0.01)
-    assert jnp.isclose(fig5.methods(10.0)["SGLD"].step_size, 1e-5)
+    assert jnp.isclose(fig5.methods(fig5.SMALLER)["SGLD"].step_size, 1e-5)
