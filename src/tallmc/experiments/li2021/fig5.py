@@ -38,7 +38,8 @@ from .ensemble import Ensemble
 DATASETS = {"parkinsons": "Parkinsons", "pima": "Pima"}
 PRIOR_VARIANCE = 1.0
 _STEP_OF_FULL_GRADIENT, _NOISE_OF_SGHMC = 0.1, 2.0
-_STEP_OF_MALA, _STEPS_OF_MALA = 0.3, 3_000
+_STEP_OF_MALA, _STEPS_OF_MALA = 0.3, 6_000
+_PASSES_OF_FULL_GRADIENT = 4_000
 
 
 class SmallRegression(NamedTuple):
@@ -134,10 +135,10 @@ def _spreads(setting: ExperimentSetting, problem: SmallRegression, title: str) -
         step_size=2 * _STEP_OF_FULL_GRADIENT * limit,
     )
     every = n // 2
-    passes = setting.pick(100, 20)
+    passes = setting.pick(42, 21)
     # Steps between records and their cost in passes.
     runs = {
-        "full gradient": (full, 10, 10.0, setting.pick(2_000, 600)),
+        "full gradient": (full, 20, 20.0, _PASSES_OF_FULL_GRADIENT),
         "SGHMC": (sghmc(epsilon, 1, friction), n, 1.0, passes),
         "EWSG": (ewsg(epsilon, 1, friction), n // 2, 1.0, passes),
         "EWSG-VR": (ewsg_vr(epsilon, 1, friction, every), every, 3.0, passes),
