@@ -17,6 +17,8 @@ of axes, so the rotation of the target does not matter.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 from jaxtyping import Float
 
@@ -41,15 +43,21 @@ def expected_squared_ksd(
     return float(pairs @ values) / n_draws**2
 
 
+@functools.cache
+def _quadrature() -> tuple[Float[np.ndarray, "n 1"], Float[np.ndarray, " n"]]:
+    """Return the nodes w, as a column, and weights of (2/√π) ∫ dw."""
+    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
+    w = _LARGEST_NODE * (nodes[:, None] + 1) / 2
+    return w, weights * _LARGEST_NODE / np.sqrt(np.pi)
+
+
 def mean_stein_kernel(
     target_variances: Float[np.ndarray, " 2"],
     chain_variances: Float[np.ndarray, " 2"],
     correlations: Float[np.ndarray, " 2"],
 ) -> float:
     """Return E k₀(x, y) for x, y with variances of the chain and given correlations."""
-    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
-    w = _LARGEST_NODE * (nodes[:, None] + 1) / 2
-    weights = weights * _LARGEST_NODE / np.sqrt(np.pi)
+    w, weights = _quadrature()
     variances = 2 * chain_variances * (1 - correlations)
     widths = 1 + 2 * w**2 * variances
     # E exp(−w²b), and the mean of u² under the law with this weight.

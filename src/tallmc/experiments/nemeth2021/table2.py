@@ -161,7 +161,7 @@ def result_of(found: list[DimensionScores], *, at_mode: bool) -> Result:
 
 def _panels() -> list[Panel]:
     return [
-        Panel("ksd", "KSD relative to NUTS", "dimension d", "KSD / KSD of NUTS"),
+        Panel("ksd", "KSD relative to NUTS", "dimension d", "KSD / KSD of NUTS", log_y=True),
         Panel(
             "whitened", "KSD in whitened coordinates", "dimension d", "KSD, whitened", log_y=True
         ),
