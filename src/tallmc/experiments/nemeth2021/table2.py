@@ -13,6 +13,7 @@ The draws of tallmc's default are 1,000, evenly spaced over its chains, in both.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -76,8 +77,8 @@ class DimensionScores(NamedTuple):
         They are 4.6 standard errors, of two runs if the truth is the short run of NUTS.
         """
         runs = 1 if self.has_stored_truth else 2
-        mean_error = 4.6 * np.sqrt(runs / _FEWEST_EFFECTIVE_DRAWS)
-        return mean_error, mean_error / np.sqrt(2)
+        mean_error = 4.6 * math.sqrt(runs / _FEWEST_EFFECTIVE_DRAWS)
+        return mean_error, mean_error / math.sqrt(2)
 
     def agrees(self, label: str) -> bool:
         largest_mean_error, largest_sd_error = self.largest_errors
