@@ -79,7 +79,7 @@ class TestLogisticRegression:
     def test_the_default_is_scored_like_exact_draws(self):
         data = review.simulated(3, 2000)
         run = review.default_run(data, lambda share: None)
-        truth = review.Moments(run.positions.mean(axis=(0, 1)), run.positions.std(axis=(0, 1)))
+        truth = review.TrueMoments(run.positions.mean(axis=(0, 1)), run.positions.std(axis=(0, 1)))
         kept = table2.kept_draws(review.DEFAULT, run, at_mode=False)
         scores = table2.score(data, run, kept, truth)
         assert scores.whitened_ksd == pytest.approx(np.sqrt(2 * 3 / 1000), rel=0.25)

@@ -67,8 +67,8 @@ def _verdict_content(name: str, variant: str, result: Result) -> dict[str, Any]:
     return {
         "experiment": name,
         "as": variant,
-        "holds": result.holds,
-        "claims": [claim._asdict() for claim in result.claims],
+        "holds": bool(result.holds),
+        "claims": [claim._asdict() | {"holds": bool(claim.holds)} for claim in result.claims],
         "tables": [
             {"title": table.title, "columns": list(table.columns), "rows": table.rows}
             for table in result.tables

@@ -50,7 +50,7 @@ PUBLISHED = {
     "EWSG": (75.306, -0.523),
     "FlyMC": (75.199, -0.523),
 }
-_SAMPLES, _RECORDS, _CHAINS_AT_ONCE = 100, 200, 25
+_SAMPLES, _RECORDS, _CHAINS_AT_ONCE = 100, 200, 100
 _CURVE_CHAINS, _CURVE_EVERY = 4, 10
 _QUANTITATIVE = 10
 
@@ -65,7 +65,7 @@ class Covertype(NamedTuple):
     """λ at θ = 0."""
 
 
-class Scores(NamedTuple):
+class CovertypeScores(NamedTuple):
     """Accuracy in per cent and mean log-likelihood per repetition, curves, and seconds."""
 
     accuracy: Float[np.ndarray, " repetitions"]
@@ -77,7 +77,7 @@ class Scores(NamedTuple):
 
 def as_stated(setting: ExperimentSetting) -> Result:
     problem = covertype(setting)
-    scores = _scores(setting, problem, PRINTED_STEPS, setting.pick(10, 2))
+    scores = _scores(setting, problem, PRINTED_STEPS, setting.pick(1000, 2))
     limits = {
         "SGLD": PRINTED_STEPS["SGLD"] * problem.largest_curvature / 2,
         "SGHMC": PRINTED_STEPS["SGHMC"] * problem.largest_curvature / FRICTION,
@@ -99,7 +99,7 @@ def as_works(setting: ExperimentSetting) -> Result:
     problem = covertype(setting)
     setting.part("mode")(0)
     anchor = laplace(problem.posterior)
-    scores = _scores(setting, problem, TUNED_STEPS, setting.pick(50, 3))
+    scores = _scores(setting, problem, TUNED_STEPS, setting.pick(1000, 3))
     scores["FlyMC"] = _firefly(setting, problem, anchor)
     accuracy, log_likelihood = predictive(problem, np.asarray(anchor.position)[None])
     below_mode = [
@@ -163,7 +163,7 @@ def methods(steps: dict[str, float]) -> dict[str, tuple[Method, int]]:
 
 def _scores(
     setting: ExperimentSetting, problem: Covertype, steps: dict[str, float], repetitions: int
-) -> dict[str, Scores]:
+) -> dict[str, CovertypeScores]:
     scores = {}
     for label, (method, batches) in methods(steps).items():
         every = problem.posterior.n_rows // (SIZE * batches * _RECORDS)
@@ -184,7 +184,7 @@ def _scores(
                 ]
         accuracy, log_likelihood = np.transpose(found)
         of_curves = np.mean(curves, axis=0).T
-        scores[label] = Scores(accuracy, log_likelihood, of_curves, seconds / repetitions)
+        scores[label] = CovertypeScores(accuracy, log_likelihood, of_curves, seconds / repetitions)
     return scores
 
 
@@ -193,7 +193,7 @@ def _kept_records() -> Int[np.ndarray, " k"]:
     return np.arange(_CURVE_EVERY - 1, _RECORDS, _CURVE_EVERY)
 
 
-def _firefly(setting: ExperimentSetting, problem: Covertype, anchor: Anchor) -> Scores:
+def _firefly(setting: ExperimentSetting, problem: Covertype, anchor: Anchor) -> CovertypeScores:
     chains, thin = setting.pick(4, 1), setting.pick(20, 2)
     began = time.perf_counter()
     draws = quietly_sampled(
@@ -209,10 +209,10 @@ def _firefly(setting: ExperimentSetting, problem: Covertype, anchor: Anchor) -> 
     seconds = time.perf_counter() - began
     found = [predictive(problem, chain) for chain in draws.positions]
     accuracy, log_likelihood = np.transpose(found)
-    return Scores(accuracy, log_likelihood, np.empty((2, 0)), seconds / chains)
+    return CovertypeScores(accuracy, log_likelihood, np.empty((2, 0)), seconds / chains)
 
 
-def _agreement(scores: dict[str, Scores]) -> list[Claim]:
+def _agreement(scores: dict[str, CovertypeScores]) -> list[Claim]:
     claims = []
     for label, found in scores.items():
         accuracy, log_likelihood = PUBLISHED[label]
@@ -235,7 +235,7 @@ def _agreement(scores: dict[str, Scores]) -> list[Claim]:
     return claims
 
 
-def _result(scores: dict[str, Scores], claims: list[Claim], *remarks: str) -> Result:
+def _result(scores: dict[str, CovertypeScores], claims: list[Claim], *remarks: str) -> Result:
     panels = [
         Panel("2a", "figure 2(a)", "passes through the data", "accuracy, %"),
         Panel("2b", "figure 2(b)", "passes through the data", "log-likelihood"),

@@ -15,7 +15,7 @@ import numpy as np
 from ...methods.base import AbstractMethod
 from ..results import Claim, Curve, ExperimentSetting, Panel, Result, ResultTable
 from . import review
-from .review import ADVI, DEFAULT, NUTS, Moments, ReviewData, SamplerRun
+from .review import ADVI, DEFAULT, NUTS, TrueMoments, ReviewData, SamplerRun
 
 _SHOWN, _POINTS = (0, 2, 4, 6, 8), 400
 _CV_METHODS = ("SGLD-CV", "SGHMC-CV", "SGNHT-CV")
@@ -43,12 +43,12 @@ def _runs(
     return review.all_runs(setting, data, methods_for(data), at_mode=at_mode), data
 
 
-def _truth(found: dict[str, SamplerRun]) -> Moments:
+def _truth(found: dict[str, SamplerRun]) -> TrueMoments:
     draws = found[NUTS].positions[0]
-    return Moments(draws.mean(axis=0), draws.std(axis=0))
+    return TrueMoments(draws.mean(axis=0), draws.std(axis=0))
 
 
-def arrival(run: SamplerRun, truth: Moments) -> int | None:
+def arrival(run: SamplerRun, truth: TrueMoments) -> int | None:
     """Iterations until every coordinate has been within two posterior sds of its mean."""
     near = np.abs(run.positions[0] - truth.mean) < 2 * truth.sd
     return int(near.argmax(axis=0).max()) if near.any(axis=0).all() else None

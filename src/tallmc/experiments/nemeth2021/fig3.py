@@ -21,7 +21,7 @@ from jaxtyping import Float
 from ...methods.base import AbstractMethod
 from ..results import Claim, Curve, ExperimentSetting, Panel, Result, ResultTable
 from . import review
-from .review import DEFAULT, NAMES, NUTS, Moments, ReviewData, SamplerRun
+from .review import DEFAULT, NAMES, NUTS, TrueMoments, ReviewData, SamplerRun
 
 _BURN_IN, _POINTS, _PILOT, _NUTS_PILOT = 0.1, 60, 1000, 200
 
@@ -55,7 +55,7 @@ def _result(
     runs[DEFAULT] = review.default_run(data, setting.part(DEFAULT))
     stored = review.stored_moments(setting.folder, 10, data.posterior.n_rows)
     of_nuts = runs[NUTS].positions[0]
-    truth = stored or Moments(of_nuts.mean(axis=0), of_nuts.std(axis=0))
+    truth = stored or TrueMoments(of_nuts.mean(axis=0), of_nuts.std(axis=0))
     return result_of(runs, truth, seconds, np.inf if stored else float(len(of_nuts)))
 
 
@@ -67,7 +67,7 @@ def _timed_nuts(data: ReviewData, seconds: float) -> SamplerRun:
 
 
 def result_of(
-    runs: dict[str, SamplerRun], truth: Moments, seconds: float, truth_draws: float
+    runs: dict[str, SamplerRun], truth: TrueMoments, seconds: float, truth_draws: float
 ) -> Result:
     """Make the figure from the runs. `truth_draws` are the draws that the truth is known from."""
     panels = [

@@ -93,7 +93,7 @@ class SamplerRun(NamedTuple):
         return float(self.times[-1])
 
 
-class Moments(NamedTuple):
+class TrueMoments(NamedTuple):
     """Means and standard deviations of a posterior."""
 
     mean: Float[np.ndarray, " d"]
@@ -130,7 +130,7 @@ def _responses(
     return (random.random(len(rows)) < 1 / (1 + np.exp(-rows @ theta))).astype(float)
 
 
-def stored_moments(folder: Path | None, d: int, n_rows: int) -> Moments | None:
+def stored_moments(folder: Path | None, d: int, n_rows: int) -> TrueMoments | None:
     """Read the moments of a long run of NUTS from the folder `reference` beside the data folder.
 
     None if there is no such file, or if it is of other rows.
@@ -139,7 +139,7 @@ def stored_moments(folder: Path | None, d: int, n_rows: int) -> Moments | None:
     if n_rows != N_ROWS or path is None or not path.is_file():
         return None
     with np.load(path, allow_pickle=False) as file:
-        return Moments(file["mean"], file["sd"])
+        return TrueMoments(file["mean"], file["sd"])
 
 
 def stated_methods(data: ReviewData) -> dict[str, AbstractMethod]:

@@ -25,7 +25,7 @@ from ...diagnose.draws_ksd import in_units, thinned
 from ...methods.base import AbstractMethod
 from ..results import Claim, Curve, ExperimentSetting, Panel, Result, ResultTable
 from . import review
-from .review import ADVI, DEFAULT, LABELS, NAMES, NUTS, Moments, ReviewData, SamplerRun
+from .review import ADVI, DEFAULT, LABELS, NAMES, NUTS, TrueMoments, ReviewData, SamplerRun
 
 _SCORED = 1000
 _PUBLISHED_LABELS = (NUTS, *NAMES, ADVI)
@@ -47,7 +47,7 @@ PUBLISHED_MINUTES = {
 _FEWEST_EFFECTIVE_DRAWS = 1000  # of the default and, about, of NUTS
 
 
-class Scores(NamedTuple):
+class SamplerScores(NamedTuple):
     """What the table shows of one sampler."""
 
     seconds: float
@@ -65,7 +65,7 @@ class DimensionScores(NamedTuple):
     """The scores of all samplers in one dimension."""
 
     d: int
-    scores: dict[str, Scores]
+    scores: dict[str, SamplerScores]
     floor: float
     """KSD to expect of 1,000 independent exact draws."""
     has_stored_truth: bool
@@ -114,7 +114,7 @@ def dimension_scores(
     """Score the draws of all samplers. The truth is a stored long run of NUTS, or this one."""
     stored = review.stored_moments(setting.folder, data.posterior.dim, data.posterior.n_rows)
     of_nuts = runs[NUTS].positions[0]
-    truth = stored or Moments(of_nuts.mean(axis=0), of_nuts.std(axis=0))
+    truth = stored or TrueMoments(of_nuts.mean(axis=0), of_nuts.std(axis=0))
     scores = {}
     for label, run in runs.items():
         setting.part(f"scores of {label}, d = {data.posterior.dim}")(0.0)
@@ -133,13 +133,13 @@ def kept_draws(label: str, run: SamplerRun, *, at_mode: bool) -> Float[np.ndarra
 
 
 def score(
-    data: ReviewData, run: SamplerRun, kept: Float[np.ndarray, "chains k d"], truth: Moments
-) -> Scores:
+    data: ReviewData, run: SamplerRun, kept: Float[np.ndarray, "chains k d"], truth: TrueMoments
+) -> SamplerScores:
     """Score draws: discrepancy and log-loss of 1,000 of them, means and sds of all."""
     draws = thinned(kept, _SCORED)
     gradients = diagnose.exact_gradients(data.posterior, draws)
     whitened = in_units(np.asarray(data.anchor.factor, float), draws, gradients)
-    return Scores(
+    return SamplerScores(
         run.seconds,
         run.compilation,
         float(diagnose.log_losses(draws, data.posterior, data.held_out).mean()),
@@ -261,7 +261,7 @@ def _claims(of_d: DimensionScores, *, at_mode: bool) -> list[Claim]:
     return claims
 
 
-def _errors(scores: Scores) -> str:
+def _errors(scores: SamplerScores) -> str:
     return f"{scores.mean_error:.3f} sd, {scores.sd_error:.1%}"
 
 
