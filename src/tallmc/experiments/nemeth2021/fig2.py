@@ -15,7 +15,7 @@ import numpy as np
 from ...methods.base import AbstractMethod
 from ..results import Claim, Curve, ExperimentSetting, Panel, Result, ResultTable
 from . import review
-from .review import ADVI, DEFAULT, NUTS, TrueMoments, ReviewData, SamplerRun
+from .review import ADVI, DEFAULT, NUTS, ReviewData, SamplerRun, TrueMoments
 
 _SHOWN, _POINTS = (0, 2, 4, 6, 8), 400
 _CV_METHODS = ("SGLD-CV", "SGHMC-CV", "SGNHT-CV")

@@ -21,7 +21,7 @@ from jaxtyping import Float
 from ...methods.base import AbstractMethod
 from ..results import Claim, Curve, ExperimentSetting, Panel, Result, ResultTable
 from . import review
-from .review import DEFAULT, NAMES, NUTS, TrueMoments, ReviewData, SamplerRun
+from .review import DEFAULT, NAMES, NUTS, ReviewData, SamplerRun, TrueMoments
 
 _BURN_IN, _POINTS, _PILOT, _NUTS_PILOT = 0.1, 60, 1000, 200
 

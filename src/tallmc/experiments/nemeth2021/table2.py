@@ -25,7 +25,7 @@ from ...diagnose.draws_ksd import in_units, thinned
 from ...methods.base import AbstractMethod
 from ..results import Claim, Curve, ExperimentSetting, Panel, Result, ResultTable
 from . import review
-from .review import ADVI, DEFAULT, LABELS, NAMES, NUTS, TrueMoments, ReviewData, SamplerRun
+from .review import ADVI, DEFAULT, LABELS, NAMES, NUTS, ReviewData, SamplerRun, TrueMoments
 
 _SCORED = 1000
 _PUBLISHED_LABELS = (NUTS, *NAMES, ADVI)
