@@ -59,6 +59,8 @@ def _colour_by_label(curves: Sequence[Curve]) -> dict[str, str]:
 def _draw(axes: Axes, panel: Panel, curves: Sequence[Curve], colours: dict[str, str]) -> None:
     for curve in curves:
         _draw_curve(axes, curve, colours[curve.label], with_band=not panel.log_y)
+    if not any(np.isfinite(curve.y).any() for curve in curves):
+        axes.text(0.5, 0.5, "all chains failed", ha="center", transform=axes.transAxes)
     kinds = {curve.kind for curve in curves}
     notes = [
         text

@@ -111,6 +111,10 @@ def lower(
     Chains with the same index share their noise, so differences are taken per chain.
     """
     gains = (worse - better)[np.isfinite(worse - better)]
+    if not len(gains):
+        return Claim(
+            statement, "lower", "no chain of both is finite", holds=False, required=required
+        )
     gain, error = (
         gains.mean(),
         gains.std(ddof=1) / np.sqrt(len(gains)) if len(gains) > 1 else np.nan,
