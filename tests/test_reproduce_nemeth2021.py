@@ -68,6 +68,7 @@ class TestLogisticRegression:
         assert methods["SGHMC"].dynamics.length == review.TRAJECTORY
         assert methods["SGLD"].step_size == pytest.approx(4e-5)
 
+    @pytest.mark.slow
     def test_the_variational_fit_has_the_conditional_variances(self):
         data = review.simulated(3, 2000)
         found = advi_draws(data.rows, data.responses, 10.0, steps=1500, draws=2000)
@@ -76,6 +77,7 @@ class TestLogisticRegression:
         # The last steps of Adam leave some per cent; 4.6 standard errors of an sd are 7 %.
         np.testing.assert_allclose(sds, conditional, rtol=0.15)
 
+    @pytest.mark.slow
     def test_the_default_is_scored_like_exact_draws(self):
         data = review.simulated(3, 2000)
         run = review.default_run(data, lambda share: None)

@@ -1,4 +1,4 @@
-"""Plot a result, with one set of axes per panel, at most three in a row.
+"""Plot a result, with one set of axes per panel, at most three in a row (four panels: two).
 
 Bands are ±2 sd over chains (not on log axes). Published curves are dotted, exact ones dashed.
 """
@@ -33,8 +33,9 @@ _LEGEND_MARK = 6
 
 
 def plot(path: Path, result: Result, title: str) -> None:
-    columns = min(len(result.panels), _MOST_IN_A_ROW)
-    rows = math.ceil(len(result.panels) / _MOST_IN_A_ROW)
+    count = len(result.panels)
+    columns = 2 if count == 4 else min(count, _MOST_IN_A_ROW)
+    rows = math.ceil(count / columns)
     figure = Figure(figsize=(5.4 * columns, 5.2 * rows), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     colours = _colour_by_label(result.curves)
