@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Real
 
 Variant = Literal["run", "meant", "stated", "works"]
 """As run by the authors' code, as meant, as stated in the paper, or as it works."""
@@ -34,7 +34,7 @@ class Curve(NamedTuple):
 
     panel: str
     label: str
-    x: Float[np.ndarray, " k"]
+    x: Real[np.ndarray, " k"]
     y: Float[np.ndarray, " k"]
     sd: Float[np.ndarray, " k"] | None = None
     kind: Literal["line", "points", "cloud", "reference", "published"] = "line"
@@ -135,7 +135,7 @@ def lower(
 
 
 def over_chains(
-    panel: str, label: str, x: Float[np.ndarray, " k"], values: Float[np.ndarray, "chains k"]
+    panel: str, label: str, x: Real[np.ndarray, " k"], values: Float[np.ndarray, "chains k"]
 ) -> Curve:
     """Return the mean and sd over chains, without failed chains (NaN)."""
     finite = values[np.isfinite(values).all(axis=1)]
