@@ -2,7 +2,9 @@
 
 import numpy as np
 
-from tallmc.experiments.poster import fig2
+from tallmc import laplace, models
+from tallmc.experiments.data import Split
+from tallmc.experiments.poster import covertype, fig2
 from tallmc.experiments.poster.gaussian_mean import N_ROWS, gaussian_mean, printed_target
 from tallmc.experiments.shapes import ellipses, share_inside
 from tallmc.experiments.talk import fig1
@@ -40,3 +42,16 @@ def test_the_variance_of_the_talk_is_checked_against_its_closed_form():
     draws = np.random.default_rng(0).normal(size=(4, 4000))
     assert fig1._variance_claim("right", draws, 1.0).holds
     assert not fig1._variance_claim("without gradient noise", draws, 1.2).holds
+
+
+def test_the_printed_gradient_with_control_variates_vanishes_at_the_mode():
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(200, 3)), rng.integers(0, 2, 200)
+    target = models.logistic_regression(x, y, covertype.PRIOR_VARIANCE)
+    mode = np.asarray(laplace(target).position)
+    at = mode + 0.5
+    printed = covertype.printed_target(Split(x, y, x, y), mode)
+    from_rows = np.asarray(target.gradient(at)) - at / covertype.PRIOR_VARIANCE
+    expected = from_rows / 200 + (at - mode) / covertype.PRIOR_VARIANCE
+    np.testing.assert_allclose(printed.gradient(at), expected, rtol=1e-4)
+    np.testing.assert_allclose(printed.gradient(mode), 0, atol=0.01)

@@ -14,5 +14,12 @@ EXPERIMENTS = {
         variants=("stated", "works"),
         minutes=1,
     ),
-    "poster-fig3": Experiment("two modes: where each method ends", "poster.fig3", minutes=3),
+    "poster-fig3": Experiment("two modes: where each method ends", "poster.fig3", minutes=1),
+    "poster-fig4": Experiment(
+        "logistic regression on covertype: log-loss and coefficients",
+        "poster.fig4",
+        data=("covertype",),
+        variants=("stated", "works"),
+        minutes=10,
+    ),
 }
