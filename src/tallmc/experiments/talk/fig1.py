@@ -63,15 +63,14 @@ def as_stated(setting: ExperimentSetting) -> Result:
                 curves += _curves(per_cent, name, values, scores)
                 found = np.sqrt(values.var() / variance)
                 rows.append([name, f"{np.sqrt(factor):.3f}", f"{found:.3f}"])
-    panels = []
-    for per_cent in PER_CENT:
-        panels += [
-            Panel(f"trace {per_cent}", f"{per_cent} % of the rows", "iteration", "θ"),
-            Panel(
-                f"density {per_cent}", f"{per_cent} % of the rows", "θ, posterior sds", "density"
-            ),
-        ]
-        curves.append(_exact(per_cent))
+    panels = [
+        *(
+            Panel(f"trace {per_cent}", f"{per_cent} % of the rows", "iteration", "θ")
+            for per_cent in PER_CENT
+        ),
+        Panel("density", "densities", "θ, posterior sds from its mean", "density"),
+    ]
+    curves.append(_exact())
     title = "sd of the draws in posterior sds"
     tables = [ResultTable(title, ["method", "closed form", "found"], rows)]
     by_name = {row[0]: float(row[2]) for row in rows}
@@ -111,10 +110,10 @@ def _curves(
     shown = values[0, -_SHOWN:]
     return [
         Curve(f"trace {per_cent}", name, np.arange(_SHOWN), shown),
-        density(f"density {per_cent}", name, scores[:, ::10].ravel(), _SCORES),
+        density("density", name, scores[:, ::10].ravel(), _SCORES),
     ]
 
 
-def _exact(per_cent: int) -> Curve:
+def _exact() -> Curve:
     exact = np.exp(-(_SCORES**2) / 2) / np.sqrt(2 * np.pi)
-    return Curve(f"density {per_cent}", "posterior", _SCORES, exact, kind="reference")
+    return Curve("density", "posterior", _SCORES, exact, kind="reference")
