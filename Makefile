@@ -12,8 +12,9 @@ demo: $(STAMP)            ## fit a simulated logistic regression with a million 
 test: lint                ## everything that must hold, in minutes
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
-test-slow: $(STAMP)       ## the long checks too
-	$(BIN)/python -m pytest -n 2
+test-slow: $(STAMP)       ## the long checks too, also every experiment in its reduced form
+	@echo "about three hours on two cores: half an hour of reduced experiments, the rest long runs"
+	$(BIN)/python -m pytest -n 2 --durations=20
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,9 +1,11 @@
 """The experiments of the papers, run by `tallmc reproduce`: one file per figure, shared modules.
 
-results     curves, claims and tables      chains      chains with their gradients
-registry    the experiments by name        synthetic   simulated data, bit for bit
-output      CSV, PNG and verdict           data        real data, if found
-plot        the figure                     published   published curves, if found
+results     curves, claims and tables      chains            chains with their gradients
+experiment  a figure and its ways          predictive_runs   chains scored by their predictions
+registry    the experiments by name        synthetic         simulated data, bit for bit
+output      CSV, PNG and verdict           data              real data, if found
+plot        the figure                     published         published curves, if found
+shapes      ellipses and densities         PAPER/catalogue   the experiments of a paper
 """
 
 from .experiment import Experiment
