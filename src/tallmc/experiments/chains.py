@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -131,27 +131,34 @@ def quietly_sampled(
     share: Share,
     start: Float[np.ndarray, "*chains d"] | None = None,
 ) -> Draws:
-    """Run `tallmc.sample` without burn-in, from the anchor unless a start is given.
+    """Run `tallmc.sample` without burn-in, from the anchor unless a start is given."""
+    return quiet_sample(
+        posterior,
+        method,
+        chains=chains,
+        draws=draws,
+        thin=thin,
+        burn_in=0,
+        seed=seed,
+        start=np.asarray(anchor.position) if start is None else start,
+        anchor=anchor if method.needs > 0 else None,
+        share=share,
+    )
 
-    Sampling warnings are suppressed, because the figures show the problems they report.
-    """
+
+def quiet_sample(
+    posterior: AbstractPosterior,
+    method: AbstractMethod | None = None,
+    *,
+    share: Share,
+    **settings: Any,
+) -> Draws:
+    """Run `tallmc.sample` without its warnings: the figures show the problems they report."""
 
     def report_share(progress: Progress) -> None:
         if not progress.is_preparing:
             share(progress.step / progress.n_steps)
 
-    anchor_if_needed = anchor if method.needs > 0 else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SamplingWarning)
-        return sample(
-            posterior,
-            method,
-            chains=chains,
-            draws=draws,
-            thin=thin,
-            burn_in=0,
-            seed=seed,
-            start=np.asarray(anchor.position) if start is None else start,
-            anchor=anchor_if_needed,
-            callback=report_share,
-        )
+        return sample(posterior, method, callback=report_share, **settings)

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,17 +29,14 @@ import numpy as np
 from jaxtyping import Float
 
 from ...anchor.anchor import Anchor, laplace
-from ...api.sample import sample
 from ...core.errors import SamplingWarning
-from ...engine.progress import Progress
 from ...methods.base import AbstractMethod
 from ...methods.named import METHODS, ula
 from ...methods.suggestions import suggest
 from ...models import logistic_regression
 from ...models.posterior import AbstractPosterior
 from ...reference.nuts import nuts
-from ...results.draws import Draws
-from ..chains import Share
+from ..chains import Share, quiet_sample
 from ..results import ExperimentSetting
 from .advi import advi_draws
 
@@ -195,7 +191,7 @@ def method_run(
 ) -> SamplerRun:
     """Run one chain, from the mode or from θ₀. The seconds include those of the anchor if used."""
     uses_anchor = at_mode or method.needs > 0
-    draws = _quiet_sample(
+    draws = quiet_sample(
         data.posterior,
         method,
         chains=1,
@@ -204,6 +200,7 @@ def method_run(
         burn_in=0,
         start=np.asarray(data.anchor.position) if uses_anchor else data.start,
         anchor=data.anchor if method.needs else None,
+        seed=SEED,
         share=share,
     )
     before = data.anchor_seconds if uses_anchor else 0.0
@@ -213,8 +210,8 @@ def method_run(
 
 def default_run(data: ReviewData, share: Share) -> SamplerRun:
     """Run `tallmc.sample(posterior)`, the second time in this process: nothing is compiled."""
-    first = _quiet_sample(data.posterior, share=share)
-    draws = _quiet_sample(data.posterior, share=share)
+    first = quiet_sample(data.posterior, share=share, seed=SEED)
+    draws = quiet_sample(data.posterior, share=share, seed=SEED)
     begun = draws.timing.preparation + draws.timing.compilation + draws.timing.checking
     n_draws = draws.positions.shape[1]
     times = begun + draws.timing.sampling * np.arange(1, n_draws + 1) / n_draws
@@ -258,21 +255,3 @@ def all_runs(
     runs[ADVI] = advi_run(data, setting.pick(4000, 1000), draws)
     runs[DEFAULT] = default_run(data, setting.part(f"{DEFAULT}, d = {d}"))
     return runs
-
-
-def _quiet_sample(
-    posterior: AbstractPosterior,
-    method: AbstractMethod | None = None,
-    *,
-    share: Callable[[float], None],
-    **settings: object,
-) -> Draws:
-    """Run `tallmc.sample` without its warnings: the figures show what they are about."""
-
-    def report_share(progress: Progress) -> None:
-        if not progress.is_preparing:
-            share(progress.step / progress.n_steps)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SamplingWarning)
-        return sample(posterior, method, seed=SEED, callback=report_share, **settings)  # type: ignore[arg-type]
