@@ -1,6 +1,7 @@
 """The experiments reproduce published data, closed forms and, in reduced form, figures."""
 
 import json
+import sys
 
 import jax.numpy as jnp
 import numpy as np
@@ -286,6 +287,11 @@ class TestCommand:
     def test_a_way_that_an_experiment_does_not_have_is_refused(self, capsys, tmp_path):
         assert call("reproduce", "putcha2023-fig3", "--as", "works", "-o", tmp_path) == 2
         assert "--as must be one of run, meant" in capsys.readouterr().err
+
+    def test_a_missing_package_is_named_before_the_work(self, monkeypatch, capsys, tmp_path):
+        monkeypatch.setitem(sys.modules, "numpyro", None)
+        assert call("reproduce", "nemeth2021-table2", "-o", tmp_path) != 0
+        assert "pip install 'tallmc[numpyro]'" in capsys.readouterr().err.replace('"', "'")
 
     def test_an_unknown_name_is_refused(self, capsys):
         assert call("reproduce", "putcha2023-fig9") == 2

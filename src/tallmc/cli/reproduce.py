@@ -82,8 +82,8 @@ def run_reproduction(
     variant: Variant | Literal["both"],
 ) -> int:
     """Return the exit status: 1 if `check` is set and a required claim does not hold."""
-    check_installed("matplotlib", needed_by="tallmc reproduce")
     name, experiment = experiment_named(name)
+    check_installed("matplotlib", *experiment.packages, needed_by=f"tallmc reproduce {name}")
     folder, console = data_folder(data), Console(highlight=False, soft_wrap=True)
     out = Path("reproduction") / name if out is None else out
     make_folder(out)

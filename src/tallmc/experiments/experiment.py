@@ -23,6 +23,8 @@ class Experiment(NamedTuple):
     data: tuple[str, ...] = ()
     minutes: int = 5
     variants: tuple[Variant, ...] = ("stated",)
+    packages: tuple[str, ...] = ()
+    """Packages that it needs besides those of a plain installation."""
 
     def run(self, variant: Variant, setting: ExperimentSetting) -> Result:
         if variant not in self.variants:

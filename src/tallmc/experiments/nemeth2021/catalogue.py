@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ..experiment import Experiment
 
+_BASELINES = ("blackjax", "numpyro")  # NUTS and ADVI
+
 EXPERIMENTS: dict[str, Experiment] = {
     "nemeth2021-fig1": Experiment(
         "KSD and effective sample size against the step size, rotated Gaussian",
@@ -16,18 +18,21 @@ EXPERIMENTS: dict[str, Experiment] = {
         "nemeth2021.fig2",
         minutes=10,
         variants=("stated", "works"),
+        packages=_BASELINES,
     ),
     "nemeth2021-fig3": Experiment(
         "errors of the posterior mean and sd against time, logistic regression, d = 10",
         "nemeth2021.fig3",
         minutes=15,
         variants=("stated", "works"),
+        packages=_BASELINES,
     ),
     "nemeth2021-table2": Experiment(
         "time, log-loss and KSD of all samplers, logistic regression, d = 10, 50, 100",
         "nemeth2021.table2",
         minutes=60,
         variants=("stated", "works"),
+        packages=_BASELINES,
     ),
     "nemeth2021-fig5": Experiment(
         "test log-loss of a neural network on MNIST, with and without control variates",
