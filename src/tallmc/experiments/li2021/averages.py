@@ -78,4 +78,5 @@ def squared_error(
 ) -> tuple[Float[np.ndarray, "*k"], Float[np.ndarray, "*k"]]:
     """The mean squared error over chains and its standard error."""
     squares = errors**2
-    return squares.mean(axis=-1), squares.std(axis=-1, ddof=1) / np.sqrt(errors.shape[-1])
+    error = squares.std(axis=-1, ddof=1) / np.sqrt(errors.shape[-1])
+    return np.asarray(squares.mean(axis=-1)), np.asarray(error)
