@@ -20,6 +20,7 @@ import itertools
 import os
 import platform
 import shutil
+import signal
 from pathlib import Path
 
 import jax
@@ -91,6 +92,14 @@ def shared():
     if not SHARED.is_dir():
         pytest.skip(_NO_SHARED)
     return SHARED
+
+
+@pytest.fixture
+def hears_ctrl_c():
+    """Handle SIGINT as at a terminal: a shell makes background processes ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def pytest_terminal_summary(terminalreporter):

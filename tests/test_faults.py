@@ -341,15 +341,7 @@ def test_a_disk_that_is_full_from_the_start_is_refused(tmp_path):
             tallmc.sample(linear(), METHOD, store=disk / "run", **SETTINGS)
 
 
-@pytest.fixture
-def ctrl_c():
-    """Handle SIGINT as at a terminal; a shell makes background processes ignore SIGINT."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("ctrl_c")
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_ctrl_c_is_heard_between_blocks_and_a_second_one_at_once(tmp_path, whole, monkeypatch):
     short_blocks(monkeypatch)
 

@@ -18,9 +18,7 @@ from tallmc.core.supervision import checkpoint, supervised
 from tallmc.engine.run import Run, chain_keys
 from tallmc.store.reader import open_store
 from test_cli import call
-from test_faults import ctrl_c
 
-assert ctrl_c  # a fixture
 # A shell makes background processes ignore Ctrl-C.
 _HEAR_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 _COMMAND = "from tallmc.cli import main; main()"
@@ -134,7 +132,7 @@ def test_ctrl_c_in_burn_in_returns_what_there_is():
     assert "interrupted in step " in errors and "there are no draws yet" in errors
 
 
-@pytest.mark.usefixtures("ctrl_c")
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_a_deferred_signal_raises_at_the_next_checkpoint():
     reached = []
 
@@ -155,7 +153,7 @@ def test_a_deferred_signal_raises_at_the_next_checkpoint():
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-@pytest.mark.usefixtures("ctrl_c")
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_a_signal_whose_exception_was_discarded_raises_again():
     """Python discards exceptions that are raised in callbacks of the garbage collector."""
     reached = []
@@ -173,7 +171,7 @@ def test_a_signal_whose_exception_was_discarded_raises_again():
     assert not reached
 
 
-@pytest.mark.usefixtures("ctrl_c")
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_a_pilot_run_that_is_interrupted_raises():
     posterior = linear()
     bound = tallmc.sgld(0.01, size=3).prepare(posterior).kernel

@@ -369,13 +369,14 @@ def test_a_given_method_and_a_limit_on_seconds_are_used():
         TallLogisticRegression(max_seconds=1e-3).fit(X, y)
 
 
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_ctrl_c_ends_a_search_too():
     X = columns(100)
     y = responses(TallLogisticRegression, X)
-    timer = threading.Timer(3.0, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+    threading.Timer(3.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+    model = TallLogisticRegression(ess=1e9, max_seconds=60)
     with pytest.raises(KeyboardInterrupt):
-        cross_val_score(TallLogisticRegression(ess=1e9), X, y, cv=2, error_score="raise")
+        cross_val_score(model, X, y, cv=2, error_score="raise")
 
 
 def test_the_module_is_imported_on_first_access_only():

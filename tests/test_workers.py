@@ -225,14 +225,6 @@ def test_an_error_in_a_shard_ends_the_pass_and_cancels_the_tasks_that_wait():
     assert run in ([0], [0, 1])
 
 
-@pytest.fixture
-def hears_ctrl_c():
-    """A shell starts background processes with Ctrl-C ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("hears_ctrl_c")
 @pytest.mark.parametrize("threads", [None, 1])
 def test_interrupts_end_a_pass_between_two_shards(threads):

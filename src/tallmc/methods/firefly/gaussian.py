@@ -30,8 +30,8 @@ def gaussian_bound() -> Taylor:
     **Returns:** a `Taylor` for a posterior whose rows are numbers and whose parameters are the
     pair (μ, log σ), a tuple.
 
-    >>> import numpy as np
-    >>> constants = gaussian_bound().constants((0.0, 0.0), np.float64(2.0))
+    >>> import jax.numpy as jnp
+    >>> constants = gaussian_bound().constants((0.0, 0.0), jnp.asarray(2.0))
     >>> [float(number) for number in constants]
     [2.0, 2.0, 0.5]
     """
