@@ -16,7 +16,7 @@ def autocorrelation(values: ArrayLike, lags: int = 100) -> Float[np.ndarray, "ch
     **Arguments:**
 
     - `values`: a quantity of each draw, of shape (chains, draws).
-    - `lags`: the largest lag, fewer than the draws of a chain.
+    - `lags`: the largest lag, less than the number of draws of a chain.
 
     **Returns:** one row per chain, one column per lag. The first column is 1. A chain that does not
     move has NaN.

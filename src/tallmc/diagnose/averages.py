@@ -1,4 +1,4 @@
-"""The error of averages over a chain, against its length.
+"""How the error of the average of a chain depends on the number of draws.
 
 For a function φ of the position with expectation φ̄ under the posterior,
 

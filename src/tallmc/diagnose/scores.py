@@ -130,7 +130,7 @@ def log_predictive_density(positions: ArrayLike, posterior: AbstractPosterior, r
     """
     predictive, draws = _known(posterior), _flat(positions, posterior)
     held_out = ResidentRows(predictive.encode(rows, response=True))
-    found = held_out.map(_log_densities, predictive, draws, width=_width(posterior, held_out))
+    found = held_out.map(_log_densities, predictive, draws, width=held_out.floats_per_row)
     return float(np.asarray(found, np.float64).mean())
 
 
@@ -150,7 +150,7 @@ def predicted_rows(
     values = np.asarray(observed, np.float64)
     if values.shape != (held_out.n_rows,):
         raise InvalidInput("response", f"have shape ({held_out.n_rows},)", f"{values.shape}")
-    found = held_out.map(_means, predictive, draws, width=_width(posterior, held_out))
+    found = held_out.map(_means, predictive, draws, width=held_out.floats_per_row)
     return PredictedRows(values, np.asarray(found, np.float64))
 
 
@@ -163,10 +163,6 @@ def _known(posterior: AbstractPosterior) -> AbstractPredictive:
 
 def _flat(positions: ArrayLike, posterior: AbstractPosterior) -> Float[Array, "K d"]:
     return checked_positions(positions, posterior).reshape(-1, posterior.dim)
-
-
-def _width(posterior: AbstractPosterior, rows: ResidentRows) -> int:
-    return max(posterior.model.width(rows), rows.floats_per_row)
 
 
 def _means(

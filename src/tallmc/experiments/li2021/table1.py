@@ -8,8 +8,8 @@ accuracy and log-likelihood are those of the mean of their predicted probabiliti
 rows. Figure 2 is the same for single positions along the pass.
 
 As stated, the printed step sizes: h λ is far above γ and, for SGLD, above 2, where λ is the largest
-curvature. As it works, they are tuned anew: for each method the step size of the grid 1, 3 × 10⁻ᵏ
-with the largest held-out log-likelihood over two repetitions, below the limit of stability.
+curvature. As it works, each method has the step size of the grid 1, 3 × 10⁻ᵏ that is stable and has
+the largest held-out log-likelihood over two repetitions.
 
 FlyMC is exact and costs far more. It has few chains, which start at the mode, where its bound is
 tight, and redraws the brightness of 50 rows per step.
