@@ -172,3 +172,10 @@ def test_what_is_no_bound_is_refused():
         Taylor(lambda anchor, x: jnp.ones(1), 1.0)
     with pytest.raises(tallmc.InvalidInput, match="bound must be Tangent"):
         FlyMC(step_size=0.1, bound="taylor")
+
+
+def test_only_a_bound_that_is_proved_makes_the_draws_exact():
+    unproved = Taylor(lambda anchor, x: np.ones(1), lambda anchor, params: np.ones(1))
+    assert not tallmc.FlyMC(step_size=0.1, bound=unproved).exact
+    assert tallmc.FlyMC(step_size=0.1, bound=gaussian_bound()).exact
+    assert tallmc.FlyMC(step_size=0.1).exact

@@ -64,6 +64,11 @@ class BoundChoice(abc.ABC):
     True
     """
 
+    @property
+    @abc.abstractmethod
+    def is_proved(self) -> bool:
+        """Whether it is below the likelihood everywhere. FlyMC is then known to be exact."""
+
     @abc.abstractmethod
     def check(self, posterior: AbstractPosterior) -> None:
         """Raise `InvalidInput` if there is no such bound for this posterior."""

@@ -105,7 +105,7 @@ class FlyMC(AbstractMethod):
 
     @property
     def exact(self) -> bool:
-        return True
+        return self.bound is None or self.bound.is_proved
 
     @property
     def unseen_by_pairs(self) -> None:

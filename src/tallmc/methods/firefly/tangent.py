@@ -105,6 +105,10 @@ class Tangent(BoundChoice):
     True
     """
 
+    @property
+    def is_proved(self) -> bool:
+        return True
+
     def check(self, posterior: AbstractPosterior) -> None:
         model = posterior.model
         if not isinstance(model, GeneralisedLinear) or not isinstance(model.family, Bernoulli):

@@ -116,13 +116,15 @@ class Taylor(BoundChoice):
 
     FlyMC is exact if |log L_i − expansion| ≤ c_iᵀφ for all rows and parameters. This is checked
     four posterior standard deviations from the anchor, along d directions; elsewhere it is up to
-    you. The smaller c_iᵀφ, the fewer rows are bright.
+    you. Unless you have proved it (`is_proved`), draws are "not checked". The smaller c_iᵀφ, the
+    fewer rows are bright.
 
     **Arguments:**
 
     - `constants`: `constants(anchor, row)`, the vector c_i of one row, of non-negative numbers.
       `anchor` has the structure of the parameters.
     - `growth`: `growth(anchor, params)`, the vector φ of the same length.
+    - `is_proved`: whether the inequality is known to hold for all rows and parameters.
 
     **Raises:** `InvalidInput` if an argument is not a function.
 
@@ -140,6 +142,7 @@ class Taylor(BoundChoice):
 
     constants: RowConstants
     growth: Growth
+    is_proved: bool = False
 
     def __post_init__(self) -> None:
         for name in ("constants", "growth"):
