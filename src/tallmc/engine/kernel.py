@@ -113,6 +113,10 @@ class AbstractKernel(eqx.Module):
         """Rows touched per chain to make the first state, not counting passes."""
 
     @abc.abstractmethod
+    def broken_claim(self, chains: ChainState) -> str | None:
+        """What happened in these chains that ends the claim of exactness, if anything did."""
+
+    @abc.abstractmethod
     def start_memory(self, positions: Float[Array, "chains d"], source: AbstractRows) -> Any:
         """The memory of chains that start at these positions, stacked.
 
@@ -193,6 +197,9 @@ class Kernel(AbstractKernel):
         return sum(
             (part.passes_before(step) for part in self._renewed_parts()), np.zeros_like(step)
         )
+
+    def broken_claim(self, chains: ChainState) -> None:
+        return None
 
     def rows_at_start(self) -> int:
         return self.most_rows if self.dynamics.evaluates_at_start else 0

@@ -94,8 +94,11 @@ class Account:
         doubts = self.doubts
         if stopped_by is not None:
             doubts += (f"{stopped_by} ended the run before its goal.",)
-        account = dataclasses.replace(self, doubts=doubts)
         kernel = run.kernel
+        broken = kernel.broken_claim(run.state.chains)
+        if broken is not None:
+            doubts += (broken,)
+        account = dataclasses.replace(self, doubts=doubts, exact=self.exact and broken is None)
         if not isinstance(kernel, Kernel) or not run.completed:
             return account, 0
         if isinstance(kernel.selection, MeasuredSelection):

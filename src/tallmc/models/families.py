@@ -4,6 +4,9 @@ A row's potential is f(z; y) = −log p(y | z) − c(y). `slope` is ∂f/∂z an
 ∇f_i = slope · x_i and ∇²f_i = curvature · x_i x_iᵀ. f is convex in z: `GeneralisedLinear` is
 log-concave. No formula overflows while f is finite. The potentials have no large terms that nearly
 cancel.
+
+Between two of its turning points a derivative is monotone. The supremum of its absolute value over
+an interval is therefore attained at an end or at a turning point in the interval.
 """
 
 from __future__ import annotations
@@ -22,6 +25,24 @@ from .observations import RegressionRows, weighted
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _FAR = 5.0
 _FRACTION_TERMS = 25  # accurate to 1e-16 beyond _FAR
+
+# With p = 1/(1 + e^−z), the third derivative p(1−p)(1−2p) turns where p(1−p) = 1/6, and the fourth,
+# p(1−p)(1 − 6p(1−p)), where p = 1/2 or p(1−p) = 1/12.
+_LOGISTIC_THIRD = math.log((3 + math.sqrt(3)) / (3 - math.sqrt(3)))
+_LOGISTIC_FOURTH = math.log((3 + math.sqrt(6)) / (3 - math.sqrt(6)))
+_LOGISTIC_TURNS: dict[int, tuple[float, ...]] = {
+    1: (),
+    2: (0.0,),
+    3: (-_LOGISTIC_THIRD, _LOGISTIC_THIRD),
+    4: (-_LOGISTIC_FOURTH, 0.0, _LOGISTIC_FOURTH),
+}
+# Zeros of the fourth and fifth derivatives of −log Φ.
+_PROBIT_TURNS: dict[int, tuple[float, ...]] = {
+    1: (),
+    2: (),
+    3: (1.00236934,),
+    4: (-0.02983362, 2.07128894),
+}
 
 
 class AbstractFamily(eqx.Module):
@@ -42,6 +63,26 @@ class AbstractFamily(eqx.Module):
     @abc.abstractmethod
     def largest_curvature(self) -> Float[Array, ""] | None:
         """The supremum of the curvature over z; None if it is infinite."""
+
+    @abc.abstractmethod
+    def turning_points(self, order: int, y: Float[Array, " n"]) -> tuple[Float[Array, " n"], ...]:
+        """Where ∂ᵏf/∂zᵏ, k = `order` ≤ 4, has its local extremes in z, per row."""
+
+    def derivative(
+        self, order: int, z: Float[Array, " n"], y: Float[Array, " n"]
+    ) -> Float[Array, " n"]:
+        """∂ᵏf/∂zᵏ with k = `order`."""
+        if order <= 2:
+            return (self.potential, self.slope, self.curvature)[order](z, y)
+        return jax.jvp(lambda at: self.derivative(order - 1, at, y), (z,), (jnp.ones_like(z),))[1]
+
+    def largest_derivative(
+        self, order: int, low: Float[Array, " n"], high: Float[Array, " n"], y: Float[Array, " n"]
+    ) -> Float[Array, " n"]:
+        """The largest |∂ᵏf/∂zᵏ| for z between `low` and `high`; 1 ≤ k = `order` ≤ 4."""
+        inside = [jnp.clip(point, low, high) for point in self.turning_points(order, y)]
+        values = [jnp.abs(self.derivative(order, z, y)) for z in (low, high, *inside)]
+        return jnp.max(jnp.stack(values), axis=0)
 
     @abc.abstractmethod
     def constant(self, rows: RegressionRows) -> Float[Array, " n"]:
@@ -75,6 +116,9 @@ class Bernoulli(AbstractFamily):
     def largest_curvature(self) -> Float[Array, ""]:
         return jnp.asarray(0.25)
 
+    def turning_points(self, order: int, y: Float[Array, " n"]) -> tuple[Float[Array, " n"], ...]:
+        return tuple(jnp.full_like(y, point) for point in _LOGISTIC_TURNS[order])
+
     def constant(self, rows: RegressionRows) -> Float[Array, " n"]:
         return jnp.zeros_like(rows.y)
 
@@ -103,6 +147,9 @@ class BernoulliProbit(AbstractFamily):
 
     def largest_curvature(self) -> Float[Array, ""]:
         return jnp.asarray(1.0)
+
+    def turning_points(self, order: int, y: Float[Array, " n"]) -> tuple[Float[Array, " n"], ...]:
+        return tuple((2 * y - 1) * point for point in _PROBIT_TURNS[order])
 
     def constant(self, rows: RegressionRows) -> Float[Array, " n"]:
         return jnp.zeros_like(rows.y)
@@ -147,6 +194,9 @@ class Binomial(AbstractFamily):
     def largest_curvature(self) -> Float[Array, ""]:
         return jnp.asarray(0.25)
 
+    def turning_points(self, order: int, y: Float[Array, " n"]) -> tuple[Float[Array, " n"], ...]:
+        return tuple(jnp.full_like(y, point) for point in _LOGISTIC_TURNS[order])
+
     def constant(self, rows: RegressionRows) -> Float[Array, " n"]:
         trials = _trials(rows)
         successes = trials * rows.y
@@ -183,6 +233,9 @@ class Gaussian(AbstractFamily):
     def largest_curvature(self) -> Float[Array, ""]:
         return 1 / self.noise_variance
 
+    def turning_points(self, order: int, y: Float[Array, " n"]) -> tuple[Float[Array, " n"], ...]:
+        return ()
+
     def constant(self, rows: RegressionRows) -> Float[Array, " n"]:
         one = _LOG_SQRT_2PI + 0.5 * jnp.log(self.noise_variance)
         return weighted(rows, jnp.broadcast_to(one, rows.y.shape))
@@ -213,6 +266,9 @@ class Poisson(AbstractFamily):
 
     def largest_curvature(self) -> None:
         return None
+
+    def turning_points(self, order: int, y: Float[Array, " n"]) -> tuple[Float[Array, " n"], ...]:
+        return ()
 
     def constant(self, rows: RegressionRows) -> Float[Array, " n"]:
         positive = rows.y > 0

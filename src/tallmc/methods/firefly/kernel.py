@@ -82,6 +82,9 @@ class FireflyKernel(AbstractKernel):
     def passes_before(self, step: np.ndarray) -> np.ndarray:
         return np.zeros_like(step)
 
+    def broken_claim(self, chains: ChainState) -> None:
+        return None
+
     def rows_at_start(self) -> int:
         return self.n_rows
 

@@ -1,0 +1,29 @@
+"""The remainders and bounds of a posterior, from its model or from the user."""
+
+from __future__ import annotations
+
+from ...anchor.anchor import Anchor
+from ...core.errors import InvalidInput
+from ...core.linear_maps import AbstractLinearMap
+from ...models.generalised_linear import GeneralisedLinear
+from ...models.posterior import AbstractPosterior
+from .linear import LinearRemainders
+from .remainders import AbstractRemainders
+
+_MOST_CUBIC = 200
+"""Parameters of expansions of order 3, which have d³ coefficients."""
+
+
+def prepare_remainders(
+    posterior: AbstractPosterior, anchor: Anchor, metric: AbstractLinearMap, order: int
+) -> AbstractRemainders:
+    """The remainders of this order at the anchor."""
+    model = posterior.model
+    if order == 3 and (posterior.dim > _MOST_CUBIC or not isinstance(model, GeneralisedLinear)):
+        rule = f"be 2 for models with several predictors, or more than {_MOST_CUBIC} parameters"
+        raise InvalidInput("order", rule, order)
+    if isinstance(model, GeneralisedLinear):
+        return LinearRemainders.at(model, order, anchor, metric)
+    rule = "have a bound on the third derivatives of its rows"
+    cure = "Pass bound=Taylor(...) with a bound of your own, or use mala(...)."
+    raise InvalidInput("posterior", rule, type(model).__name__, cure)

@@ -1,0 +1,101 @@
+"""The table that draws candidates, and how many a step is expected to draw.
+
+Row i is a candidate with probability p_i ∝ c_i. The table rounds p_i; with S = max c_i/p_i, S p_i ≥ c_i
+for every row. A row that would be expected at least once a step is certain: every step evaluates
+it, and none leaves it to chance.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from ...core.arrays import on_device
+from ...core.random import derived_keys, new_key, standard_normal
+from ...models.posterior import AbstractPosterior
+from ...rows.base import RowBlock
+from .proposals import AbstractProposal
+from .remainders import AbstractRemainders
+from .rules import AbstractRule
+from .surrogate import Surrogate
+from .thinning import PoissonDecision
+
+_TYPICAL_MOVES = 512
+_LEAST_CHUNK, _MOST_CHUNK = 8, 512
+_ROUNDING = 1 + 1e-6
+
+
+def row_constants(
+    posterior: AbstractPosterior, remainders: AbstractRemainders
+) -> Float[np.ndarray, " N"]:
+    """c_i of every row, in one pass."""
+    values = posterior.rows.map(_constants, remainders, width=posterior.width)
+    return np.asarray(values, np.float64)
+
+
+def _constants(rows: RowBlock, remainders: AbstractRemainders) -> Float[Array, " n"]:
+    return remainders.constants(rows)
+
+
+def typical_growth(
+    surrogate: Surrogate, proposal: AbstractProposal, step: Float[Array, ""]
+) -> float:
+    """The mean of M over moves from positions of the anchor's Gaussian."""
+    shape, dtype = (_TYPICAL_MOVES, *surrogate.anchor.shape), surrogate.anchor.dtype
+    here, normals = (standard_normal(key, shape, dtype) for key in derived_keys(new_key(0), 2))
+    return float(_mean_growth(surrogate, proposal, step, here, normals))
+
+
+@jax.jit
+def _mean_growth(
+    surrogate: Surrogate,
+    proposal: AbstractProposal,
+    step: Float[Array, ""],
+    here: Float[Array, "m d"],
+    normals: Float[Array, "m d"],
+) -> Float[Array, ""]:
+    def of_move(u: Float[Array, " d"], normal: Float[Array, " d"]) -> Float[Array, ""]:
+        return surrogate.remainders.growth(u, proposal.propose(surrogate, u, step, normal))
+
+    found = jax.vmap(of_move)(here, normals)
+    return jnp.mean(found, where=jnp.isfinite(found))
+
+
+def poisson_decision(
+    posterior: AbstractPosterior,
+    constants: Float[np.ndarray, " N"],
+    rule: AbstractRule,
+    typical: float,
+    dtype: Any,
+) -> tuple[PoissonDecision, Int[Array, " a"]]:
+    """The accept step for these caps, and the certain rows."""
+    # A row of zeros has c_i = 0 and D_i = 0; the table needs a positive weight.
+    positive = np.maximum(constants, np.finfo(np.float32).tiny)
+    positive = np.maximum(positive, 1e-9 * positive.mean())
+    expected = float(rule.rate(jnp.asarray(positive.sum() * typical)))
+    found = posterior.rows.preferential_stream(
+        positive, floor=0.0, certain_of=math.ceil(expected), dtype=dtype
+    )
+    left = np.ones(len(positive), bool)
+    left[found.certain] = False
+    probability = found.stream.probabilities()
+    total = _ROUNDING * np.max(positive[left] / probability[left])
+    mean = float(rule.rate(jnp.asarray(total * typical)))
+    decision = PoissonDecision(
+        rule=rule,
+        stream=found.stream,
+        total=on_device(total, dtype),
+        chunk=chunk_size(mean),
+    )
+    return decision, on_device(found.certain, np.int32)
+
+
+def chunk_size(mean: float) -> int:
+    """Candidates to draw at once, if a step needs `mean` on average."""
+    enough = 8 * math.ceil((mean + 2 * math.sqrt(mean)) / 8)
+    return min(max(enough, _LEAST_CHUNK), _MOST_CHUNK)

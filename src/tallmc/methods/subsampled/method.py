@@ -1,0 +1,167 @@
+"""Metropolis–Hastings with scalable subsampling: exact draws from a Poisson number of rows.
+
+Prado, Nemeth and Sherlock (2024), in the coordinates of the Laplace approximation. A proposal that
+leaves N(θ̂, Σ̂) invariant meets the target's excess over this Gaussian only. The excess of the rows
+is Σ R_i, the Taylor remainders (`remainders.py`). A step draws a Poisson number of rows, with mean
+M Σc, and accepts by their thinned factors (`rules.py`, `thinning.py`). The chain leaves the
+posterior invariant for any step size and order, as long as the bounds c_i M hold.
+
+Cost: a pass for c_i, one more for order 3. A step evaluates its candidates and the certain rows,
+those that would be drawn at least once a step anyway. Σc falls as N^(−1/2) with order 2 and as
+N^(−1) with order 3. In d dimensions the bound |wᵀu| ≤ ‖w‖‖u‖ loses a factor √d for each power.
+
+`caps` < 1 takes a fraction of the bound. Rows whose change exceeds their cap are counted. A run
+without any is what a run with rigorous caps would be on the rows that it saw; one with some is not
+exact, and says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+
+from ...anchor.anchor import Anchor, AnchorLevel
+from ...core.errors import InvalidInput, check_int, check_number
+from ...core.supervision import stage
+from ...dynamics.base import Curvature, Suggestion
+from ...engine.kernel import BoundKernel
+from ...geometry import Dense
+from ...models.posterior import AbstractPosterior, check_posterior
+from ...rows.base import RowAccess
+from ...schedule import AbstractSchedule, as_schedule, in_precision
+from ..base import AbstractMethod, PreparedMethod, RunDefaults, check_row_access, prepare_anchor
+from .bounds import prepare_remainders
+from .candidates import poisson_decision, row_constants, typical_growth
+from .kernel import SubsampledKernel
+from .proposals import PROPOSALS
+from .rules import AbstractRule, Factorised, Thinned, Tuna
+from .surrogate import prepare_surrogate
+
+_MALA_STEP = 2.0  # in one dimension; smaller by the cube root of d in d dimensions
+_RULES = ("thinned", "factorised", "tuna")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SubsampledMH(AbstractMethod):
+    """Metropolis–Hastings that decides from a Poisson number of rows; exact.
+
+    For logistic, probit, binomial, Poisson and linear regression.
+
+    **Arguments:**
+
+    - `step_size`: h. Proposals "pcn" with h = 1 are independent of the position.
+    - `proposal`: "pcn", "langevin" or "random-walk", in the coordinates of the anchor's Gaussian.
+    - `order`: the order of the expansions that the rows are compared with, 0 to 3.
+    - `rule`: "thinned", "tuna" or "factorised".
+    - `chi`: χ of the rule "tuna"; the larger, the more rows and the higher the acceptance rate.
+    - `caps`: the fraction of the bound on each row's change that is used. Below 1 fewer rows are
+      read, and rows that exceed their cap are counted. They end the claim of exactness.
+
+    **Raises:** `InvalidInput` if an argument is out of its range.
+
+    >>> import tallmc
+    >>> tallmc.SubsampledMH(step_size=1.0).exact
+    True
+    """
+
+    step_size: float | AbstractSchedule
+    proposal: str = "pcn"
+    order: int = 2
+    rule: str = "thinned"
+    chi: float = 0.0
+    caps: float = 1.0
+
+    def __post_init__(self) -> None:
+        as_schedule(self.step_size)
+        if self.proposal not in PROPOSALS:
+            raise InvalidInput("proposal", f"be one of {_listed(PROPOSALS)}", self.proposal)
+        if self.proposal == "pcn" and isinstance(self.step_size, int | float):
+            check_number("step_size", self.step_size, 0, 1, low_open=True)
+        if self.rule not in _RULES:
+            raise InvalidInput("rule", f"be one of {_listed(_RULES)}", self.rule)
+        check_int("order", self.order, 0, 3)
+        check_number("chi", self.chi, 0)
+        check_number("caps", self.caps, 0, 1, low_open=True)
+
+    @property
+    def needs(self) -> AnchorLevel:
+        return AnchorLevel.HESSIAN
+
+    @property
+    def row_access(self) -> RowAccess:
+        return RowAccess.TAKE
+
+    def defaults(self, dim: int) -> RunDefaults:
+        return RunDefaults(chains=4, draws=1000, ess=None)
+
+    @property
+    def has_accept_step(self) -> bool:
+        # The accept step compares remainders, which have no large terms in common.
+        return False
+
+    @property
+    def exact(self) -> bool:
+        return True
+
+    @property
+    def unseen_by_pairs(self) -> None:
+        return None
+
+    @property
+    def axes(self) -> dict[str, str]:
+        return {
+            "dynamics": f"{self.proposal} proposals",
+            "gradient": f"surrogate of order {self.order}",
+            "subsample": f"{self.rule} rows",
+            "size": "Poisson",
+        }
+
+    def suggest(self, curvature: Curvature) -> Suggestion:
+        if self.proposal == "pcn":
+            return Suggestion(1.0, "proposals that do not depend on the position", 1.0, 1.0)
+        step = _MALA_STEP / curvature.dim ** (1 / 3)
+        return Suggestion(step, "the scaling of Langevin proposals", 2 / step, step)
+
+    def prepare(
+        self, posterior: AbstractPosterior, anchor: Anchor | None = None, *, seed: int = 0
+    ) -> PreparedMethod:
+        """Find the anchor, the bounds of all rows and the table that draws them."""
+        check_posterior(posterior)
+        check_row_access(self, posterior)
+        anchor, n_row_evals = prepare_anchor(posterior, anchor, self.needs)
+        assert anchor is not None, "the method requires an anchor"
+        metric = Dense().prepare(posterior, anchor)
+        stage("bounding the rows")
+        remainders = prepare_remainders(posterior, anchor, metric, self.order)
+        surrogate, rows_of_surrogate = prepare_surrogate(posterior, anchor, metric, remainders)
+        schedule = in_precision(as_schedule(self.step_size), posterior.dtype)
+        proposal, rule = PROPOSALS[self.proposal], self._rule(posterior.dtype)
+        caps = self.caps * row_constants(posterior, remainders)
+        typical = typical_growth(surrogate, proposal, schedule(jnp.int32(0)))
+        decision, certain = poisson_decision(posterior, caps, rule, typical, posterior.dtype)
+        kernel = SubsampledKernel(
+            surrogate=eqx.tree_at(lambda part: part.certain, surrogate, certain),
+            proposal=proposal,
+            decision=decision,
+            schedule=schedule,
+            rest=anchor.position,
+        )
+        rows = n_row_evals + rows_of_surrogate + posterior.n_rows
+        return PreparedMethod(BoundKernel(kernel, posterior), anchor, rows)
+
+    def _rule(self, dtype: Any) -> AbstractRule:
+        match self.rule:
+            case "thinned":
+                return Thinned()
+            case "factorised":
+                return Factorised()
+            case _:
+                return Tuna(jnp.asarray(self.chi, dtype))
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names))
