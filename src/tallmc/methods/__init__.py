@@ -35,9 +35,13 @@ from .named import (
     sgnht_cv_ps,
     sgrhmc,
     sgrld,
+    smh,
+    subsampled_mh,
     svrg_ld,
+    tuna_mh,
     ula,
 )
+from .subsampled import SubsampledMH
 from .suggestions import Suggested, suggest
 
 __all__ = [
@@ -47,6 +51,7 @@ __all__ = [
     "FlyMC",
     "Method",
     "PreparedMethod",
+    "SubsampledMH",
     "Suggested",
     "asgld_cv",
     "asgld_cv_ps",
@@ -77,7 +82,10 @@ __all__ = [
     "sgnht_cv_ps",
     "sgrhmc",
     "sgrld",
+    "smh",
+    "subsampled_mh",
     "suggest",
     "svrg_ld",
+    "tuna_mh",
     "ula",
 ]

@@ -98,7 +98,12 @@ class Account:
         broken = kernel.broken_claim(run.state.chains)
         if broken is not None:
             doubts += (broken,)
-        account = dataclasses.replace(self, doubts=doubts, exact=self.exact and broken is None)
+        account = dataclasses.replace(
+            self,
+            doubts=doubts,
+            exact=self.exact and broken is None,
+            unmeasured=self.unmeasured if broken is None else broken,
+        )
         if not isinstance(kernel, Kernel) or not run.completed:
             return account, 0
         if isinstance(kernel.selection, MeasuredSelection):

@@ -1,7 +1,8 @@
 """The methods of the papers by name: each is a composition of parts.
 
 `named_langevin.py` has the methods of the SGLD family, `named_momentum.py` the methods with
-momentum, and this file the exact and full-data methods and the table of all methods.
+momentum, `named_exact.py` those that decide from a few rows, and this file the other exact methods,
+the full-data methods and the table of all methods.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ..subsample import AllRows
 from .base import AbstractMethod
 from .firefly import BoundChoice, FlyMC
 from .method import Method, StepSize
+from .named_exact import smh, subsampled_mh, tuna_mh
 from .named_langevin import (
     asgld_cv,
     asgld_cv_ps,
@@ -147,6 +149,9 @@ METHODS = {
     "mala": Named(mala, "Roberts and Tweedie (1996)", {}),
     "random_walk": Named(random_walk, "Metropolis et al. (1953)", {}),
     "flymc": Named(flymc, "Maclaurin and Adams (2014)", {}),
+    "subsampled_mh": Named(subsampled_mh, "Prado, Nemeth and Sherlock (2024)", {}),
+    "tuna_mh": Named(tuna_mh, "Zhang, Cooper and De Sa (2020)", {}),
+    "smh": Named(smh, "Cornish et al. (2019)", {}),
     "sgld": Named(sgld, "Putcha et al. (2023), eqs. 3, 4", {"size": 2}),
     "sgld_cv": Named(sgld_cv, "Putcha et al. (2023), eq. 5", {"size": 2}),
     "sgld_ps": Named(sgld_ps, "Putcha et al. (2023), eqs. 8, 11", {"size": 2}),

@@ -19,6 +19,7 @@ from ..methods.automatic import Automatic
 from ..methods.base import AbstractMethod
 from ..methods.firefly import FlyMC
 from ..methods.method import Method
+from ..methods.subsampled import SubsampledMH
 from ..rows.values import ShardedValues
 
 _SCALARS = (bool, int, float, str, type(None))
@@ -104,4 +105,5 @@ def _library_parts() -> dict[str, Any]:
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, kinds) and dataclasses.is_dataclass(value)
     ]
-    return {part.__name__: part for part in (*found, Method, Automatic, FlyMC, NoiseCorrection)}
+    own = (Method, Automatic, FlyMC, SubsampledMH, NoiseCorrection)
+    return {part.__name__: part for part in (*found, *own)}

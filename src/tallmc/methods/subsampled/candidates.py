@@ -1,8 +1,8 @@
 """The table that draws candidates, and how many a step is expected to draw.
 
-Row i is a candidate with probability p_i ∝ c_i. The table rounds p_i; with S = max c_i/p_i, S p_i ≥ c_i
-for every row. A row that would be expected at least once a step is certain: every step evaluates
-it, and none leaves it to chance.
+Row i is a candidate with probability p_i ∝ c_i. The table rounds p_i; with S = max c_i/p_i, every
+row has S p_i ≥ c_i. A row that would be expected at least once a step is certain: every step
+evaluates it, and none leaves it to chance.
 """
 
 from __future__ import annotations

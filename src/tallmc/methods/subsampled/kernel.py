@@ -33,11 +33,11 @@ class SubsampledState(AbstractDynamicsState):
 class Breaches(eqx.Module):
     """How often the steps of a chain left the bounds."""
 
-    exceeded: Int[Array, ""]
+    exceeded: Int[Array, "*chains"]
     """Rows whose change was above their cap."""
-    worst: Float[Array, ""]
+    worst: Float[Array, "*chains"]
     """The largest change, relative to its cap."""
-    outside: Int[Array, ""]
+    outside: Int[Array, "*chains"]
     """Moves that were rejected because there is no bound for them."""
 
 

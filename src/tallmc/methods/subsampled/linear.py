@@ -17,7 +17,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
-from scipy.stats import chi2
 
 from ...anchor.anchor import Anchor
 from ...core.linear_maps import AbstractLinearMap, dot
@@ -53,12 +52,14 @@ class LinearRemainders(AbstractRemainders):
         cls, model: GeneralisedLinear, order: int, anchor: Anchor, metric: AbstractLinearMap
     ) -> LinearRemainders:
         """Remainders at the anchor, with a radius that positions hardly ever leave."""
+        from scipy.special import chdtri  # a slow import
+
         y = jnp.ones((1,), model.dtype)
         everywhere = jnp.full_like(y, _EVERYWHERE)
         largest = model.family.largest_derivative(order + 1, -everywhere, everywhere, y)
         bounded = bool(jnp.isfinite(largest[0]))
         chance = _OFTEN_BEYOND if bounded else _NEVER_BEYOND
-        radius = jnp.asarray(math.sqrt(chi2.isf(chance, model.dim)), model.dtype)
+        radius = jnp.asarray(math.sqrt(chdtri(model.dim, chance)), model.dtype)
         return cls(model, order, anchor.position, metric, radius, bounded)
 
     def values(self, moves: Float[Array, "m d"], rows: RegressionRows) -> Float[Array, "m n"]:

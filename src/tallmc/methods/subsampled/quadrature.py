@@ -17,7 +17,6 @@ from collections.abc import Callable
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from scipy.special import roots_jacobi
 
 _NODES = 5
 _FAR = 1.0
@@ -46,6 +45,8 @@ def remainder(
 
 def _rule(order: int) -> tuple[list[float], list[float]]:
     """Nodes and weights on [0, 1] for the weight (1 − s)ᵏ/k!."""
+    from scipy.special import roots_jacobi  # a slow import
+
     nodes, weights = roots_jacobi(_NODES, order, 0)
     scale = 2.0 ** (order + 1) * math.factorial(order)
     return list(np.asarray((nodes + 1) / 2)), list(np.asarray(weights / scale))

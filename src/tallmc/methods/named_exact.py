@@ -1,0 +1,70 @@
+"""Named methods that decide from a few rows, and are exact."""
+
+from __future__ import annotations
+
+from .method import StepSize
+from .subsampled import SubsampledMH
+
+
+def subsampled_mh(
+    step_size: StepSize = 1.0, *, proposal: str = "pcn", order: int = 2, caps: float = 1.0
+) -> SubsampledMH:
+    """Metropolis–Hastings with scalable subsampling: exact, from a Poisson number of rows.
+
+    **Arguments:**
+
+    - `step_size`: h. Proposals "pcn" with h = 1 are independent of the position.
+    - `proposal`: "pcn", "langevin" or "random-walk".
+    - `order`: the order of the surrogate, 0 to 3. Order 3 takes d³ numbers and reads fewest rows.
+    - `caps`: the fraction of the bound on each row's change that is used.
+
+    **Returns:** a `SubsampledMH`.
+
+    **Raises:** `InvalidInput` if an argument is out of its range.
+
+    >>> import tallmc
+    >>> tallmc.subsampled_mh(order=3).exact
+    True
+    """
+    return SubsampledMH(step_size=step_size, proposal=proposal, order=order, caps=caps)
+
+
+def tuna_mh(step_size: StepSize, *, chi: float = 1e-3, order: int = 0) -> SubsampledMH:
+    """TunaMH: exact, a random walk that decides from minibatches; χ trades rows for acceptance.
+
+    **Arguments:**
+
+    - `step_size`: h of the random walk, in posterior variances.
+    - `chi`: χ; the larger, the more rows and the higher the acceptance rate.
+    - `order`: the order of the surrogate. The authors have none, which is order 0.
+
+    **Returns:** a `SubsampledMH`.
+
+    **Raises:** `InvalidInput` if an argument is out of its range.
+
+    >>> import tallmc
+    >>> tallmc.tuna_mh(0.01).rule
+    'tuna'
+    """
+    return SubsampledMH(
+        step_size=step_size, proposal="random-walk", order=order, rule="tuna", chi=chi
+    )
+
+
+def smh(step_size: StepSize = 1.0, *, order: int = 2) -> SubsampledMH:
+    """Scalable Metropolis–Hastings: exact, with one acceptance factor per row.
+
+    **Arguments:**
+
+    - `step_size`: h. Proposals with h = 1 are independent of the position.
+    - `order`: the order of the surrogate, 1 or 2 in the paper.
+
+    **Returns:** a `SubsampledMH`.
+
+    **Raises:** `InvalidInput` if an argument is out of its range.
+
+    >>> import tallmc
+    >>> tallmc.smh(order=1).rule
+    'factorised'
+    """
+    return SubsampledMH(step_size=step_size, order=order, rule="factorised")

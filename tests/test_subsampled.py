@@ -1,0 +1,377 @@
+"""Metropolis–Hastings with scalable subsampling: detailed balance, stationary laws, caps."""
+
+import dataclasses
+import functools
+import itertools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.stats import norm, poisson
+
+import tallmc
+from problems import slow_after
+from tallmc.methods.subsampled.decision import Move
+from tallmc.methods.subsampled.rules import AbstractRule, Thinned
+from tallmc.methods.subsampled.surrogate import Surrogate
+from tallmc.models.posterior import ModelPosterior
+from tallmc.models.priors import StudentTPrior
+from test_firefly import LIMIT, quadrature, run_z, three_points
+from test_mutants import cast
+
+AWAY = {"beta": np.array([1.0, -0.3])}
+MOST_KEPT = 24
+"""More rows of a kind are kept with a probability below 10⁻¹⁴ in these problems."""
+
+
+def with_student_prior(posterior: ModelPosterior) -> ModelPosterior:
+    prior = StudentTPrior(jnp.asarray(1.0), jnp.asarray(3.0), jnp.asarray([0.5, -0.5]))
+    return eqx.tree_at(lambda of: of.model.prior, posterior, prior)
+
+
+@functools.cache
+def prepared(student: bool = False, **settings):
+    posterior = three_points()
+    if student:
+        posterior = with_student_prior(posterior)
+    anchor = tallmc.laplace(posterior, at=AWAY)
+    return tallmc.SubsampledMH(**{"step_size": 0.7, **settings}).prepare(posterior, anchor).kernel
+
+
+def log_proposal(kernel, here, there) -> float:
+    """log q(u' | u), by the definition of the proposals."""
+    h = float(kernel.schedule(jnp.int32(0)))
+    name = type(kernel.proposal).__name__
+    if name == "PreconditionedCrankNicolson":
+        mean = np.sqrt(1 - h) * here
+    elif name == "SurrogateLangevin":
+        mean = here - h / 2 * np.asarray(kernel.surrogate.gradient(jnp.asarray(here)))
+    else:
+        mean = here
+    return norm.logpdf(there, mean, np.sqrt(h)).sum()
+
+
+def move_between(kernel, source, here, there) -> Move:
+    """The move as `SubsampledKernel.step` makes it, from functions that it calls."""
+    here, there = jnp.asarray(here), jnp.asarray(there)
+    surrogate, h = kernel.surrogate, kernel.schedule(jnp.int32(0))
+    excess = surrogate.excess(there, source) - surrogate.excess(here, source)
+    log_known = kernel.proposal.log_ratio(surrogate, here, there, h) - excess
+    moves = surrogate.metric.push(jnp.stack([here, there]))
+    return Move(here, there, moves, log_known, jnp.zeros(()))
+
+
+def chance_of_accepting(kernel, source, here, there) -> float:
+    """The sum over all numbers of kept rows of their probability and the acceptance rate."""
+    move = move_between(kernel, source, here, there)
+    decision, remainders = kernel.decision, kernel.surrogate.remainders
+    every = jnp.arange(source.n_rows)
+    before, after = remainders.values(move.moves, source.take(every))
+    total = decision.total * remainders.growth(move.here, move.there)
+    chance = jnp.asarray(decision.stream.probabilities())
+    cap, candidates = total * chance, decision.rule.rate(total) * chance
+    change = after - before
+    used = chance > 0
+    assert (jnp.abs(change) <= cap)[used].all()
+    forth = np.asarray(decision.rule.intensity(change, cap, candidates))[used]
+    back = np.asarray(decision.rule.intensity(-change, cap, candidates))[used]
+    assert (forth >= 0).all() and (forth <= np.asarray(candidates)[used] * (1 + 1e-12)).all()
+    with np.errstate(divide="ignore"):
+        factors = np.log(back) - np.log(forth)
+    kept = np.array(list(itertools.product(range(MOST_KEPT), repeat=len(forth))))
+    with np.errstate(invalid="ignore"):  # no row of a kind with an infinite factor
+        log_ratio = move.log_known + np.where(kept > 0, kept * factors, 0).sum(axis=1)
+    return np.prod(poisson.pmf(kept, forth), axis=1) @ np.exp(np.minimum(0, log_ratio))
+
+
+def imbalance(bound, kernel, here, there) -> float:
+    """The relative difference between the flows from u to u' and back."""
+    anchor, push = kernel.surrogate.anchor, kernel.surrogate.metric.push
+    flows = []
+    for a, b in ((here, there), (there, here)):
+        log_target = -float(bound.posterior.potential(anchor + push(jnp.asarray(a))))
+        accepted = chance_of_accepting(kernel, bound.rows, a, b)
+        flows.append(log_target + log_proposal(kernel, a, b) + np.log(accepted))
+    return abs(np.expm1(flows[1] - flows[0]))
+
+
+PAIRS = [([0.3, -0.4], [-0.5, 0.2]), ([0.1, 0.9], [0.6, 0.4])]
+SETTINGS = {
+    "pcn": {},
+    "independent": {"step_size": 1.0},
+    "langevin": {"proposal": "langevin"},
+    "langevin-cubic": {"proposal": "langevin", "order": 3},
+    "cubic": {"order": 3},
+    "order-1": {"order": 1},
+    "order-0-walk": {"order": 0, "proposal": "random-walk", "step_size": 0.1},
+    "tuna": {"rule": "tuna", "chi": 0.3, "order": 1},
+    "factorised": {"rule": "factorised"},
+    "student-prior": {"student": True},
+    "student-prior-cubic": {"student": True, "order": 3, "rule": "tuna", "chi": 0.2},
+}
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_detailed_balance_holds_over_all_numbers_of_kept_rows(name):
+    bound = prepared(**SETTINGS[name])
+    for here, there in PAIRS:
+        assert imbalance(bound, bound.kernel, np.array(here), np.array(there)) < 1e-11
+
+
+def acceptance_z(bound, kernel, keys: int = 40_000) -> tuple[float, float]:
+    """|z| of how often `decide` accepts, and of how many rows it reads, over many keys.
+
+    The move is one of those that are rejected most often.
+    """
+    moves = [tuple(map(np.array, pair)) for pair in (*PAIRS, *(pair[::-1] for pair in PAIRS))]
+    chances = [chance_of_accepting(bound.kernel, bound.rows, *move) for move in moves]
+    expected = min(chances)
+    assert 0.01 < expected < 0.95
+    here, there = moves[int(np.argmin(chances))]
+    move = move_between(kernel, bound.rows, here, there)
+    remainders = kernel.surrogate.remainders
+
+    @jax.jit
+    @jax.vmap
+    def decide(key):
+        rows_key, uniform_key = jax.random.split(key)
+        uniform = -jax.random.exponential(uniform_key, ())
+        return kernel.decision.decide(
+            remainders, move._replace(log_uniform=uniform), rows_key, bound.rows
+        )
+
+    found = decide(jax.random.split(jax.random.key(3), keys))
+    error = np.sqrt(expected * (1 - expected) / keys)
+    total = bound.kernel.decision.total * remainders.growth(move.here, move.there)
+    rate = float(bound.kernel.decision.rule.rate(total))
+    rows = np.asarray(found.n_rows)
+    return (
+        abs(np.asarray(found.accept).mean() - expected) / error,
+        abs(rows.mean() - rate) / np.sqrt(rate / keys),
+    )
+
+
+@pytest.mark.parametrize("name", ["independent", "order-1", "tuna", "factorised", "cubic"])
+def test_the_compiled_decision_has_the_enumerated_chance(name):
+    bound = prepared(**SETTINGS[name])
+    z = acceptance_z(bound, bound.kernel)
+    assert max(z) < LIMIT
+
+
+class WrongSign(Thinned):
+    def intensity(self, change, cap, candidates):
+        return cap - jnp.maximum(change, 0)
+
+
+class HalvedRate(Thinned):
+    def rate(self, total):
+        return total / 2
+
+
+class PriorLeftOut(Surrogate):
+    def _prior(self, u):
+        return jnp.zeros_like(u[0])
+
+
+def with_rule(bound, rule: AbstractRule):
+    return eqx.tree_at(lambda kernel: kernel.decision.rule, bound.kernel, rule)
+
+
+def test_enumeration_kills_a_wrong_sign_in_the_intensity():
+    bound = prepared()
+    wrong = with_rule(bound, WrongSign())
+    # φ(D) − φ(−D) is −D: the flows differ although each of them is a probability.
+    assert imbalance(bound, wrong, *map(np.array, PAIRS[0])) > 1e-4
+
+
+@pytest.mark.parametrize("name", ["student-prior", "order-1"])
+def test_enumeration_kills_a_prior_that_is_left_out(name):
+    bound = prepared(**SETTINGS[name])
+    surrogate = cast(bound.kernel.surrogate, PriorLeftOut)
+    wrong = dataclasses.replace(bound.kernel, surrogate=surrogate)
+    assert imbalance(bound, wrong, *map(np.array, PAIRS[0])) > 1e-3
+
+
+def test_frequencies_kill_a_halved_rate():
+    bound = prepared(order=1)
+    wrong = with_rule(bound, HalvedRate())
+    assert max(acceptance_z(bound, wrong)) > LIMIT
+
+
+def fourteen_rows(student: bool = False):
+    """Few enough to be skewed, and enough for the surrogate to be of use."""
+    rng = np.random.default_rng(4)
+    x = np.column_stack([np.ones(14), rng.normal(size=14)])
+    y = (np.arange(14) % 5 == 0).astype(float)
+    posterior = tallmc.models.logistic_regression(x, y, prior_variance=2.0)
+    return with_student_prior(posterior) if student else posterior
+
+
+@functools.cache
+def truth(student: bool) -> np.ndarray:
+    grid, weight = quadrature(fourteen_rows(student), np.zeros(2), np.eye(2), 9, 361)
+    return weight @ moments(grid)
+
+
+def moments(positions: np.ndarray) -> np.ndarray:
+    """The first three moments of two parameters."""
+    a, b = positions[..., 0], positions[..., 1]
+    return np.stack([a, b, a * a, a * b, b * b, a**3, b**3], axis=-1)
+
+
+LAWS = [
+    {"step_size": 0.7},
+    {"order": 3, "proposal": "langevin", "step_size": 0.8},
+    {"rule": "factorised", "step_size": 0.3},
+    {"rule": "tuna", "chi": 0.02, "order": 1, "step_size": 0.5},
+    {"step_size": 1.0, "order": 1},
+    {"student": True, "step_size": 0.7},
+    {"order": 0, "proposal": "random-walk", "step_size": 0.5},
+]
+
+
+@pytest.mark.parametrize("settings", slow_after(3, LAWS), ids=str)
+def test_draws_have_the_moments_of_the_posterior(settings):
+    settings = dict(settings)
+    student = settings.pop("student", False)
+    method = tallmc.SubsampledMH(**settings)
+    draws = tallmc.sample(fourteen_rows(student), method, chains=128, draws=2000, burn_in=300)
+    assert draws.account.exact
+    assert run_z(draws, truth(student), moments) < LIMIT
+
+
+def skewed_intercept(family: str):
+    x = np.ones((8, 1))
+    if family == "poisson":
+        return tallmc.models.poisson_regression(x, [0, 1, 0, 2, 0, 0, 1, 0], prior_variance=1.0)
+    model = {
+        "logistic": tallmc.models.logistic_regression,
+        "probit": tallmc.models.probit_regression,
+    }[family]
+    return model(x, [0, 0, 0, 0, 0, 0, 0, 1], prior_variance=4.0)
+
+
+@pytest.mark.parametrize("family", ["logistic", "probit", "poisson"])
+def test_the_law_of_one_parameter_is_that_of_quadrature(family):
+    posterior = skewed_intercept(family)
+    grid = jnp.linspace(-12, 6, 8001)[:, None]
+    potential = np.asarray(jax.vmap(posterior.potential)(grid))
+    weight = np.exp(potential.min() - potential)
+    weight /= weight.sum()
+
+    def powers(positions):
+        return np.concatenate([positions, positions**2, positions**3], axis=-1)
+
+    method = tallmc.SubsampledMH(step_size=0.8, order=2)
+    draws = tallmc.sample(posterior, method, chains=128, draws=1500, burn_in=100)
+    assert run_z(draws, weight @ powers(np.asarray(grid)), powers) < LIMIT
+    assert draws.account.exact
+
+
+def tall(n_rows: int = 4000, d: int = 3, seed: int = 0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n_rows, d))
+    y = rng.random(n_rows) < 1 / (1 + np.exp(-x @ np.linspace(-1, 1, d)))
+    return tallmc.models.logistic_regression(x, y.astype(float), prior_variance=10.0)
+
+
+def test_exceeded_caps_are_counted_and_end_the_claim_of_exactness():
+    method = tallmc.SubsampledMH(step_size=1.0, caps=1e-3)
+    with pytest.warns(tallmc.SamplingWarning, match="changed by more than their caps"):
+        draws = tallmc.sample(tall(), method, chains=16, draws=500)
+    assert not draws.account.exact
+    assert draws.health.verdict.value == "doubtful"
+    assert "the draws are not exact" in draws.health.doubts[0]
+
+
+def test_moderate_caps_are_not_exceeded_and_read_fewer_rows():
+    rigorous, moderate = (
+        tallmc.sample(tall(), tallmc.SubsampledMH(step_size=1.0, caps=caps), chains=16, draws=500)
+        for caps in (1.0, 0.5)
+    )
+    assert moderate.account.exact and moderate.health.verdict.value == "checked"
+    ratio = moderate.n_row_evals_sampling / rigorous.n_row_evals_sampling
+    # Poisson counts of some 10⁴ rows
+    assert abs(ratio - 0.5) < 4.6 * np.sqrt(0.75 / rigorous.n_row_evals_sampling)
+
+
+def test_the_number_of_rows_falls_with_the_number_of_rows_of_the_data():
+    """As N^(−1/2) with order 2, and as N^(−1) with order 3."""
+    for order, power in ((2, 0.5), (3, 1.0)):
+        method = tallmc.SubsampledMH(step_size=1.0, order=order)
+        totals = [
+            float(method.prepare(tall(n)).kernel.kernel.decision.total) for n in (2_000, 32_000)
+        ]
+        # Random rows change the sums by some per cent.
+        np.testing.assert_allclose(totals[0] / totals[1], 16**power, rtol=0.15)
+
+
+def test_rows_of_high_leverage_are_in_every_step():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2000, 2))
+    x[7], x[90] = [60.0, 0.0], [0.0, -40.0]
+    y = (rng.random(2000) < 0.5).astype(float)
+    posterior = tallmc.models.logistic_regression(x, y, prior_variance=10.0)
+    kernel = tallmc.SubsampledMH(step_size=1.0, order=1).prepare(posterior).kernel.kernel
+    assert {7, 90} <= set(np.asarray(kernel.surrogate.certain).tolist())
+    assert (kernel.decision.stream.probabilities()[[7, 90]] == 0).all()
+
+
+def test_single_precision_agrees_with_double():
+    """The remainders of a tall problem are of the order of 10⁻⁷."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(20_000, 3))
+    y = (rng.random(20_000) < 0.3).astype(float)
+    acceptance = []
+    for double in (True, False):
+        with jax.enable_x64(double):
+            posterior = tallmc.models.logistic_regression(
+                x.astype(float if double else np.float32), y, prior_variance=10.0
+            )
+            bound = tallmc.SubsampledMH(step_size=1.0).prepare(posterior).kernel
+            kernel = bound.kernel
+            u = jnp.asarray([[0.5, -1.0, 0.7], [-0.3, 0.2, 1.1]], posterior.dtype)
+            moves = kernel.surrogate.metric.push(u)
+            rows = posterior.rows.take(jnp.arange(200))
+            before, after = kernel.surrogate.remainders.values(moves, rows)
+            acceptance.append(np.asarray(after - before, float))
+    scale = np.abs(acceptance[0]).max()
+    assert scale < 1e-5
+    assert np.abs(acceptance[1] - acceptance[0]).max() < 1e-4 * scale
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"proposal": "jump"}, "proposal must be one of"),
+        ({"rule": "strict"}, "rule must be one of"),
+        ({"order": 4}, "order must be"),
+        ({"caps": 0.0}, "caps must be"),
+        ({"step_size": 1.5}, "step_size must be"),
+        ({"chi": -1.0}, "chi must be"),
+    ],
+)
+def test_bad_settings_are_refused(settings, message):
+    with pytest.raises(tallmc.InvalidInput, match=message):
+        tallmc.SubsampledMH(**{"step_size": 1.0, **settings})
+
+
+def test_a_model_without_bounds_is_refused_with_the_cure():
+    posterior = tallmc.Posterior(
+        log_likelihood=lambda theta, x: -((x - theta) ** 2) / 2,
+        log_prior=lambda theta: -(theta**2) / 2,
+        data=np.arange(5.0),
+        init=np.zeros(()),
+    )
+    with pytest.raises(tallmc.InvalidInput, match="bound on the third derivatives"):
+        tallmc.SubsampledMH(step_size=1.0).prepare(posterior)
+
+
+def test_a_run_resumes_bit_for_bit(tmp_path):
+    posterior, method = tall(500), tallmc.SubsampledMH(step_size=0.9, order=1)
+    whole = tallmc.sample(posterior, method, chains=3, draws=60, burn_in=5)
+    tallmc.sample(posterior, method, chains=3, draws=25, burn_in=5, store=tmp_path / "run")
+    resumed = tallmc.resume(tmp_path / "run", posterior, draws=60)
+    np.testing.assert_array_equal(np.asarray(resumed.positions), np.asarray(whole.positions))
