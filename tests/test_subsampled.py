@@ -245,12 +245,14 @@ def test_draws_have_the_moments_of_the_posterior(settings):
 def skewed_intercept(family: str):
     x = np.ones((8, 1))
     if family == "poisson":
-        return tallmc.models.poisson_regression(x, [0, 1, 0, 2, 0, 0, 1, 0], prior_variance=1.0)
+        return tallmc.models.poisson_regression(
+            x, np.array([0, 1, 0, 2, 0, 0, 1, 0]), prior_variance=1.0
+        )
     model = {
         "logistic": tallmc.models.logistic_regression,
         "probit": tallmc.models.probit_regression,
     }[family]
-    return model(x, [0, 0, 0, 0, 0, 0, 0, 1], prior_variance=4.0)
+    return model(x, np.arange(8) == 7, prior_variance=4.0)
 
 
 @pytest.mark.parametrize("family", ["logistic", "probit", "poisson"])

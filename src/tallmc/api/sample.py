@@ -43,6 +43,7 @@ def sample(
     posterior: AbstractPosterior,
     method: AbstractMethod | None = None,
     *,
+    exact: bool = False,
     chains: int | None = None,
     draws: int | None = None,
     ess: float | None = None,
@@ -75,6 +76,7 @@ def sample(
 
     - `posterior`: the posterior to draw from.
     - `method`: the sampling method.
+    - `exact`: whether only exact methods may be chosen: the draws then have no bias, at any cost.
     - `chains`: number of chains; 4 by default if a method is given.
     - `draws`: draws per chain; 1,000 by default if a method is given.
     - `ess`: goal in effective draws per parameter, over all chains, instead of `draws`.
@@ -130,7 +132,11 @@ def sample(
     check_posterior(posterior)
     posterior = with_few_rows_in_memory(read_by_executor(posterior, executor))
     workers = workers_for_chains(posterior, split_chains)
-    method = Automatic() if method is None else method
+    if method is None:
+        method = Automatic(exact=exact)
+    elif exact and isinstance(method, AbstractMethod) and not method.exact:
+        rule = "be an exact method with exact=True, or left out"
+        raise InvalidInput("method", rule, type(method).__name__)
     if not isinstance(method, AbstractMethod):
         example = "Call it with its settings, for example tallmc.sgld(step_size=1e-4, size=32)."
         raise InvalidInput(

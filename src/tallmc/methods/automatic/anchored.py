@@ -114,6 +114,8 @@ class AnchoredPlanner:
     reasons: list[str] = dataclasses.field(default_factory=list)
     why_not: str = ""
     """Why there is no plan, or why the plan is doubtful."""
+    rows_per_draw: float = math.inf
+    """Rows per effective draw of the plan."""
     _weights_from: str = (
         "row weights from the anchor's Gaussian: the pilot chains found too little noise for "
         "better ones to matter"
@@ -134,6 +136,7 @@ class AnchoredPlanner:
         if settings is None:
             return None
         step, rows, checked, doubts = settings
+        self.rows_per_draw = rows.size * (4 - step) / step
         method = dataclasses.replace(rows.method, step_size=step / self.stiffness)
         self._explain(rows, step, checked)
         account = Account(method, self.budget, tuple(self.reasons), doubts, checked.bias)

@@ -4,15 +4,19 @@ Posteriors, and the choice for each:
 
     few rows                             all rows, exact (HMC)
     several modes                        all rows, exact, with jumps between the modes
+    exact draws take few rows            accept steps from a few rows, exact (`few_rows.py`)
     up to 2,000 parameters               order-2 control variates, whitened (`anchored.py`)
     more parameters                      order-1 control variates, one scale per parameter
     pilot runs fail, need many rows,     all rows, exact
       or find no step size
     no Gaussian at the mode              all rows, exact
 
-Exact means every row in every step. Where that is too much (`_MOST_NUMBERS`), the anchored plan is
-kept and a doubt says what is wrong with it; without an anchor it is Nosé–Hoover with simple
+All rows means every row in every step. Where that is too much (`_MOST_NUMBERS`), the anchored plan
+is kept and a doubt says what is wrong with it; without an anchor it is Nosé–Hoover with simple
 gradients (`unanchored.py`).
+
+If the user asks for exact draws, only exact plans are candidates: a few rows where that costs less
+than all rows, and otherwise all rows at any cost.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ from ...engine.chains import chains_at_once
 from ...geometry import Dense, Diagonal
 from ...models.base import AbstractModel
 from ...models.hierarchy import Hierarchical
-from ...models.posterior import AbstractPosterior
+from ...models.posterior import AbstractPosterior, check_in_memory
 from ...rows.base import RowAccess, RowBlock
 from ...rows.batch import Batch
 from ...rows.sums import Sum
@@ -41,6 +45,7 @@ from ..account import ErrorBudget
 from ..base import AbstractMethod, PreparedMethod, RunDefaults, prepare_anchor
 from .anchored import AnchoredPlanner
 from .exact import exact_plan
+from .few_rows import NO_OFFER, Offer, few_rows_plan, offer_few_rows
 from .metric import absolute_hessian
 from .modes import find_modes, in_one_mode
 from .unanchored import unanchored_plan
@@ -50,12 +55,18 @@ FEW_ROWS = 5_000
 """Up to this number, every step uses all rows."""
 _MOST_DENSE = 2_000
 _POWER_ITERATIONS = 20
+FEW_PER_DRAW = 192.0
+"""Rows per effective draw that the anchored plan takes at best: 64 a step, 3 steps."""
+_PASSES_PER_DRAW = 5.0
+"""Passes per effective draw of Hamiltonian Monte Carlo on all rows, about."""
 # All rows in every step are affordable if 8 chains of 5,000 steps read at most so many numbers. Two
 # slow cores take about half an hour for them.
 _MOST_NUMBERS = 2e12
 _EXPECTED_STEPS = 8 * 5_000
 _SPIKE = "the effects of some groups are too small to be seen in the rows"
 _ALL_ROWS = "every step uses all rows"
+_IN_MEMORY = "exact draws read rows by number, or all rows, inside a step"
+_CURE = "Leave `exact` out, or fit a part of the rows in memory."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +76,7 @@ class Automatic(AbstractMethod):
     **Arguments:**
 
     - `inflation`: the error budget, the largest relative inflation of a variance by gradient noise.
+    - `exact`: whether only exact methods may be chosen.
 
     **Raises:** `InvalidInput` if `inflation` is not in (0, 1].
 
@@ -74,6 +86,7 @@ class Automatic(AbstractMethod):
     """
 
     inflation: float = 0.01
+    exact: bool = False
 
     def __post_init__(self) -> None:
         check_number("inflation", self.inflation, 0, 1, low_open=True)
@@ -94,10 +107,6 @@ class Automatic(AbstractMethod):
         return False
 
     @property
-    def exact(self) -> bool:
-        return False
-
-    @property
     def unseen_by_pairs(self) -> None:
         return None
 
@@ -114,31 +123,39 @@ class Automatic(AbstractMethod):
         self, posterior: AbstractPosterior, anchor: Anchor | None = None, *, seed: int = 0
     ) -> PreparedMethod:
         budget = ErrorBudget(inflation=self.inflation)
+        if self.exact:
+            check_in_memory(posterior, _IN_MEMORY, _CURE)
         if posterior.dim > _MOST_DENSE:
-            return _diagonal_plan(posterior, anchor, budget, seed)
+            return _diagonal_plan(posterior, anchor, budget, self.exact, seed)
         try:
             found, _ = prepare_anchor(posterior, anchor, AnchorLevel.HESSIAN)
         except PreparationError as error:
-            return _without_gaussian(posterior, budget, str(error), seed)
+            return _without_gaussian(posterior, budget, str(error), self.exact, seed)
         except InvalidInput:  # a Hessian that is not positive definite, of an unbounded density
             if anchor is not None or posterior.model.bounded:
                 raise
-            return _without_gaussian(posterior, budget, _SPIKE, seed)
+            return _without_gaussian(posterior, budget, _SPIKE, self.exact, seed)
         assert found is not None
         model = posterior.model
         if isinstance(model, Hierarchical) and model.is_in_spike(found.position):
-            return _without_gaussian(posterior, budget, _SPIKE, seed)
+            return _without_gaussian(posterior, budget, _SPIKE, self.exact, seed)
         few = posterior.n_rows <= FEW_ROWS
         why = (f"{posterior.n_rows:,} rows are few: every step uses all of them",) if few else ()
         modes, rows_of_search = find_modes(posterior, found, seed)
-        if few or (modes is not None and exact_is_affordable(posterior)):
+        if few or (modes is not None and (self.exact or exact_is_affordable(posterior))):
             plan = exact_plan(posterior, found, Dense(), budget, why, seed, modes)
             return plan._replace(n_row_evals=plan.n_row_evals + rows_of_search)
+        offer = NO_OFFER if modes is not None else offer_few_rows(posterior, found, FEW_PER_DRAW)
+        rows_so_far = rows_of_search + offer.n_row_evals
+        if self.exact:
+            return _exact_plan(posterior, found, budget, offer, rows_so_far, seed)
+        if offer.takes_at_most(FEW_PER_DRAW):
+            return few_rows_plan(posterior, found, budget, offer, (), rows_so_far)
         anchored = AnchoredPlanner(
             posterior, found, order=2, geometry=Dense(), stiffness=1.0, budget=budget, seed=seed
         )
-        anchored.n_row_evals += rows_of_search
-        plan = _anchored_or_exact(anchored)
+        anchored.n_row_evals += rows_so_far
+        plan = _anchored_or_exact(anchored, offer)
         return plan if modes is None else in_one_mode(plan, modes)
 
 
@@ -148,13 +165,38 @@ def exact_is_affordable(posterior: AbstractPosterior) -> bool:
     return posterior.rows.access >= RowAccess.TAKE and numbers <= _MOST_NUMBERS
 
 
-def _anchored_or_exact(planner: AnchoredPlanner) -> PreparedMethod:
-    """The anchored plan or, if it is not possible or doubtful, all rows in every step.
+def _exact_plan(
+    posterior: AbstractPosterior,
+    anchor: Anchor,
+    budget: ErrorBudget,
+    offer: Offer,
+    n_row_evals: int,
+    seed: int,
+) -> PreparedMethod:
+    """The cheaper one of the exact plans: a few rows, or all rows in every step."""
+    if offer.takes_at_most(_PASSES_PER_DRAW * posterior.n_rows):
+        asked = ("exact draws were asked for",)
+        return few_rows_plan(posterior, anchor, budget, offer, asked, n_row_evals)
+    quote = offer.quote
+    cost = offer.why_not if quote is None else f"they would take {quote.rows:,.2g} rows each"
+    why = (f"exact draws were asked for; from a few rows there are none: {cost}. {_ALL_ROWS}",)
+    plan = exact_plan(posterior, anchor, Dense(), budget, why, seed)
+    return plan._replace(n_row_evals=plan.n_row_evals + n_row_evals)
 
-    A doubtful plan is kept if all rows are too many.
+
+def _anchored_or_exact(planner: AnchoredPlanner, offer: Offer) -> PreparedMethod:
+    """The anchored plan or, if it is not possible or doubtful, an exact one.
+
+    A few rows are taken if that costs less. A doubtful plan is kept if all rows are too many.
     """
-    plan = planner.plan()
-    affordable = exact_is_affordable(planner.posterior)
+    posterior, plan = planner.posterior, planner.plan()
+    affordable = exact_is_affordable(posterior)
+    good = plan is not None and not planner.why_not
+    if offer.takes_at_most(planner.rows_per_draw if good else _PASSES_PER_DRAW * posterior.n_rows):
+        reasons = (f"{planner.why_not}: exact draws take fewer rows",) if planner.why_not else ()
+        return few_rows_plan(
+            posterior, planner.anchor, planner.budget, offer, reasons, planner.n_row_evals
+        )
     if plan is not None and not (affordable and planner.why_not):
         return plan
     if planner.posterior.rows.access < RowAccess.TAKE:
@@ -170,12 +212,21 @@ def _anchored_or_exact(planner: AnchoredPlanner) -> PreparedMethod:
 
 
 def _diagonal_plan(
-    posterior: AbstractPosterior, anchor: Anchor | None, budget: ErrorBudget, seed: int
+    posterior: AbstractPosterior,
+    anchor: Anchor | None,
+    budget: ErrorBudget,
+    exact: bool,
+    seed: int,
 ) -> PreparedMethod:
-    """Return an anchored plan without d×d matrices, with one scale per parameter."""
+    """Return an anchored or exact plan without d×d matrices, with one scale per parameter."""
     found, _ = prepare_anchor(posterior, anchor, AnchorLevel.MODE)
     assert found is not None
     scale = fisher_scales(posterior, found.position)
+    if exact:
+        why = f"exact draws were asked for, and {posterior.dim:,} parameters are many: {_ALL_ROWS}"
+        metric = Diagonal(np.asarray(scale))
+        plan = exact_plan(posterior, found, metric, budget, (why,), seed)
+        return plan._replace(n_row_evals=plan.n_row_evals + posterior.n_rows)
     stiffness = largest_curvature(posterior, found.position, scale)
     planner = AnchoredPlanner(
         posterior,
@@ -190,17 +241,17 @@ def _diagonal_plan(
     planner.reasons.append(
         f"{posterior.dim:,} parameters are too many for their covariance: each has its own scale"
     )
-    return _anchored_or_exact(planner)
+    return _anchored_or_exact(planner, NO_OFFER)
 
 
 def _without_gaussian(
-    posterior: AbstractPosterior, budget: ErrorBudget, error: str, seed: int
+    posterior: AbstractPosterior, budget: ErrorBudget, error: str, exact: bool, seed: int
 ) -> PreparedMethod:
     # The search for a mode of an unbounded density may end in a spike, where chains get stuck.
     at = None if posterior.model.bounded else posterior.layout.unravel(posterior.init)
     anchor = laplace(posterior, at=at, hessian=False)
     why = f"no Gaussian around the mode ({error.split(';')[0]})"
-    if posterior.n_rows <= FEW_ROWS or exact_is_affordable(posterior):
+    if exact or posterior.n_rows <= FEW_ROWS or exact_is_affordable(posterior):
         metric = absolute_hessian(posterior, anchor)
         plan = exact_plan(posterior, anchor, metric, budget, (f"{why}: {_ALL_ROWS}",), seed)
         return plan._replace(n_row_evals=plan.n_row_evals + posterior.n_rows)

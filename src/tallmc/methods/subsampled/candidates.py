@@ -8,21 +8,25 @@ evaluates it, and none leaves it to chance.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from ...anchor.anchor import Anchor
 from ...core.arrays import on_device
 from ...core.random import derived_keys, new_key, standard_normal
+from ...core.supervision import stage
+from ...geometry import Dense
 from ...models.posterior import AbstractPosterior
 from ...rows.base import RowBlock
+from .bounds import prepare_remainders
 from .proposals import AbstractProposal
 from .remainders import AbstractRemainders
 from .rules import AbstractRule
-from .surrogate import Surrogate
+from .surrogate import Surrogate, prepare_surrogate
 from .thinning import PoissonDecision
 
 _TYPICAL_MOVES = 512
@@ -30,12 +34,25 @@ _LEAST_CHUNK, _MOST_CHUNK = 8, 512
 _ROUNDING = 1 + 1e-6
 
 
-def row_constants(
-    posterior: AbstractPosterior, remainders: AbstractRemainders
-) -> Float[np.ndarray, " N"]:
-    """c_i of every row, in one pass."""
+class BoundedRows(NamedTuple):
+    """The surrogate and the bounds of all rows, at an anchor."""
+
+    surrogate: Surrogate
+    constants: Float[np.ndarray, " N"]
+    """c_i."""
+    n_row_evals: int
+    """Rows evaluated to find them."""
+
+
+def bound_rows(posterior: AbstractPosterior, anchor: Anchor, order: int) -> BoundedRows:
+    """The surrogate of this order and c_i of every row, in one pass or two."""
+    stage("bounding the rows")
+    metric = Dense().prepare(posterior, anchor)
+    remainders = prepare_remainders(posterior, anchor, metric, order)
+    surrogate, n_row_evals = prepare_surrogate(posterior, anchor, metric, remainders)
     values = posterior.rows.map(_constants, remainders, width=posterior.width)
-    return np.asarray(values, np.float64)
+    constants = np.asarray(values, np.float64)
+    return BoundedRows(surrogate, constants, n_row_evals + posterior.n_rows)
 
 
 def _constants(rows: RowBlock, remainders: AbstractRemainders) -> Float[Array, " n"]:

@@ -26,20 +26,16 @@ import jax.numpy as jnp
 
 from ...anchor.anchor import Anchor, AnchorLevel
 from ...core.errors import InvalidInput, check_int, check_number
-from ...core.supervision import stage
 from ...dynamics.base import Curvature, Suggestion
 from ...engine.kernel import BoundKernel
-from ...geometry import Dense
 from ...models.posterior import AbstractPosterior, check_posterior
 from ...rows.base import RowAccess
 from ...schedule import AbstractSchedule, as_schedule, in_precision
 from ..base import AbstractMethod, PreparedMethod, RunDefaults, check_row_access, prepare_anchor
-from .bounds import prepare_remainders
-from .candidates import poisson_decision, row_constants, typical_growth
+from .candidates import BoundedRows, bound_rows, poisson_decision, typical_growth
 from .kernel import SubsampledKernel
 from .proposals import PROPOSALS
 from .rules import AbstractRule, Factorised, Thinned, Tuna
-from .surrogate import prepare_surrogate
 
 _MALA_STEP = 2.0  # in one dimension; smaller by the cube root of d in d dimensions
 _RULES = ("thinned", "factorised", "tuna")
@@ -134,24 +130,25 @@ class SubsampledMH(AbstractMethod):
         check_row_access(self, posterior)
         anchor, n_row_evals = prepare_anchor(posterior, anchor, self.needs)
         assert anchor is not None, "the method requires an anchor"
-        metric = Dense().prepare(posterior, anchor)
-        stage("bounding the rows")
-        remainders = prepare_remainders(posterior, anchor, metric, self.order)
-        surrogate, rows_of_surrogate = prepare_surrogate(posterior, anchor, metric, remainders)
+        bounded = bound_rows(posterior, anchor, self.order)
+        kernel = self.with_bounds(posterior, bounded)
+        return PreparedMethod(kernel, anchor, n_row_evals + bounded.n_row_evals)
+
+    def with_bounds(self, posterior: AbstractPosterior, bounded: BoundedRows) -> BoundKernel:
+        """The kernel with these bounds."""
         schedule = in_precision(as_schedule(self.step_size), posterior.dtype)
-        proposal, rule = PROPOSALS[self.proposal], self._rule(posterior.dtype)
-        caps = self.caps * row_constants(posterior, remainders)
+        proposal, surrogate = PROPOSALS[self.proposal], bounded.surrogate
         typical = typical_growth(surrogate, proposal, schedule(jnp.int32(0)))
+        caps, rule = self.caps * bounded.constants, self._rule(posterior.dtype)
         decision, certain = poisson_decision(posterior, caps, rule, typical, posterior.dtype)
         kernel = SubsampledKernel(
             surrogate=eqx.tree_at(lambda part: part.certain, surrogate, certain),
             proposal=proposal,
             decision=decision,
             schedule=schedule,
-            rest=anchor.position,
+            rest=surrogate.anchor,
         )
-        rows = n_row_evals + rows_of_surrogate + posterior.n_rows
-        return PreparedMethod(BoundKernel(kernel, posterior), anchor, rows)
+        return BoundKernel(kernel, posterior)
 
     def _rule(self, dtype: Any) -> AbstractRule:
         match self.rule:
