@@ -63,6 +63,7 @@ GRADIENTS = {
     "simple": Simple(),
     "control-variate": ControlVariate(),
     "second-order": ControlVariate(order=2),
+    "within-radius": ControlVariate(radius=2.0),
     "svrg": SVRG(every=10),
     "saga": SAGA(),
     "full": Full(),

@@ -32,7 +32,7 @@ from tallmc.dynamics import (
     UnderdampedDynamics,
 )
 from tallmc.dynamics.base import DynamicsStep
-from tallmc.gradient import ControlVariateGradient
+from tallmc.gradient import ControlVariate, ControlVariateGradient, WithinRadiusGradient
 from tallmc.gradient.base import combined_residuals
 from tallmc.rows import RowDraws
 from tallmc.rows.sums import Sum
@@ -230,6 +230,38 @@ def test_enumeration_kills(kind):
     error = lambda of: np.abs(moments_by_enumeration(of, position)[1] - exact).max()
     mutants_error = error(mutate(bound, "selection", kind))
     assert error(bound) < 1e-11 < 1e-3 < mutants_error < np.inf
+
+
+class KnownPartOfTheOtherSide(WithinRadiusGradient):
+    """Beyond the radius, the residuals change and the known part does not."""
+
+    def known(self, position, memory=None):
+        return self.near.known(position, memory)
+
+
+class DistanceWithoutCovariance(WithinRadiusGradient):
+    """A radius in the units of the parameters."""
+
+    def is_near(self, position):
+        return jnp.sum((position - self.anchor) ** 2) <= self.radius**2
+
+
+def test_enumeration_kills_a_known_part_of_the_other_side_of_the_radius():
+    posterior, position = logistic(), jnp.array([0.7, -1.3])
+    method = tallmc.Method(gradient=ControlVariate(radius=0.5), size=3, step_size=0.1)
+    bound = method.prepare(posterior).kernel
+    exact = np.asarray(posterior.gradient(position))
+    error = lambda of: np.abs(moments_by_enumeration(of, position)[1] - exact).max()
+    mutant = mutate(bound, "gradient", KnownPartOfTheOtherSide)
+    assert error(bound) < 1e-11 < 1e-3 < error(mutant) < np.inf
+
+
+def test_border_kills_a_distance_without_covariance():
+    posterior = linear()
+    gradient = ControlVariate(radius=1.0).prepare(posterior, tallmc.laplace(posterior))
+    mutant = cast(gradient, DistanceWithoutCovariance)
+    beyond = gradient.anchor + 1.01 * jnp.linalg.inv(gradient.whitening)[:, 1]
+    assert not gradient.is_near(beyond) and mutant.is_near(beyond)
 
 
 class AdaptiveMaskForgotten(AdaptiveSelection):

@@ -7,6 +7,7 @@ from .full import Full
 from .saga import SAGA, SagaGradient
 from .simple import Simple, SimpleGradient
 from .svrg import SVRG, SvrgGradient
+from .within_radius import WithinRadiusGradient
 
 __all__ = [
     "SAGA",
@@ -23,4 +24,5 @@ __all__ = [
     "Simple",
     "SimpleGradient",
     "SvrgGradient",
+    "WithinRadiusGradient",
 ]

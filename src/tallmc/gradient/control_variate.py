@@ -12,7 +12,8 @@ gradient for other models.
 
 Order 1: Baker et al. (2019); with preferential weights, Putcha et al. (2023), eqs. 5 and 12. The
 best weights are p_i ∝ ‖r_i(θ)‖ (eq. 14). Eq. 16 approximates them for order 1, and the weights
-"residual" for both orders.
+"residual" for both orders. With a radius, control variates are used near the anchor only
+(`within_radius.py`).
 """
 
 from __future__ import annotations
@@ -22,16 +23,20 @@ from typing import ClassVar
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from ..anchor.anchor import Anchor, AnchorLevel
-from ..core.errors import InvalidInput
+from ..core.arrays import on_device
+from ..core.errors import InvalidInput, check_number
 from ..core.linear_maps import dot
 from ..models.base import AbstractModel
 from ..models.posterior import AbstractPosterior
 from ..rows.base import RowAccess, RowBlock
 from ..rows.batch import Batch
 from .base import AbstractMemoryless, GradientChoice
+from .within_radius import WithinRadiusGradient
 
 
 class AbstractControlVariate(AbstractMemoryless):
@@ -118,29 +123,50 @@ class ControlVariate(GradientChoice):
     **Arguments:**
 
     - `order`: number of Taylor terms that are subtracted from each row's gradient, 1 or 2.
+    - `radius`: control variates are used within this many posterior standard deviations of the
+      anchor, simple gradients beyond. None uses control variates everywhere. A posterior draw is
+      about √d standard deviations away.
 
-    **Raises:** `InvalidInput` if `order` is not 1 or 2.
+    **Raises:** `InvalidInput` if `order` is not 1 or 2, or if `radius` is not positive.
 
     >>> ControlVariate(order=2).needs.name
     'HESSIAN'
     """
 
     order: int = 1
+    radius: float | None = None
     has_memory = False
     row_access = RowAccess.STREAM
 
     def __post_init__(self) -> None:
         if self.order not in (1, 2):
             raise InvalidInput("order", "be 1 or 2", self.order)
+        if self.radius is not None:
+            check_number("radius", self.radius, 0, low_open=True)
 
     @property
     def needs(self) -> AnchorLevel:
-        return AnchorLevel.MODE if self.order == 1 else AnchorLevel.HESSIAN
+        everywhere_first = self.order == 1 and self.radius is None
+        return AnchorLevel.MODE if everywhere_first else AnchorLevel.HESSIAN
 
-    def prepare(
-        self, posterior: AbstractPosterior, anchor: Anchor | None
-    ) -> AbstractControlVariate:
+    def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None) -> AbstractMemoryless:
         assert anchor is not None, "a method that needs an anchor is prepared with one"
+        near = self._everywhere(posterior, anchor)
+        if self.radius is None:
+            return near
+        assert anchor.factor is not None, "a method that needs a Hessian is prepared with one"
+        return WithinRadiusGradient(
+            model=posterior.model,
+            near=near,
+            anchor=anchor.position,
+            whitening=on_device(
+                np.linalg.inv(np.asarray(anchor.factor, np.float64)), posterior.dtype
+            ),
+            radius=jnp.asarray(self.radius, posterior.dtype),
+        )
+
+    def _everywhere(self, posterior: AbstractPosterior, anchor: Anchor) -> AbstractControlVariate:
+        """The estimator without a radius."""
         if self.order == 1:
             known = anchor.gradient - posterior.model.prior_gradient(anchor.position)
             return ControlVariateGradient(

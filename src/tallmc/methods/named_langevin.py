@@ -51,8 +51,8 @@ def sgld_cv(step_size: StepSize, size: Size, replace: bool = True) -> Method:
     **Raises:** `InvalidInput` if an argument is out of its range.
 
     >>> import tallmc
-    >>> tallmc.sgld_cv(step_size=0.1, size=2).gradient
-    ControlVariate(order=1)
+    >>> tallmc.sgld_cv(step_size=0.1, size=2).axes["gradient"]
+    'ControlVariate'
     """
     return Method(
         dynamics=Langevin(),

@@ -53,8 +53,8 @@ def sghmc_cv(step_size: StepSize, size: Size, friction: float) -> Method:
     **Raises:** `InvalidInput` if an argument is out of its range.
 
     >>> import tallmc
-    >>> tallmc.sghmc_cv(step_size=0.1, size=2, friction=1.0).gradient
-    ControlVariate(order=1)
+    >>> tallmc.sghmc_cv(step_size=0.1, size=2, friction=1.0).axes["gradient"]
+    'ControlVariate'
     """
     return Method(
         dynamics=Underdamped(friction), gradient=ControlVariate(), size=size, step_size=step_size
@@ -194,8 +194,8 @@ def sgnht_cv(step_size: StepSize, size: Size, friction: float) -> Method:
     **Raises:** `InvalidInput` if an argument is out of its range.
 
     >>> import tallmc
-    >>> tallmc.sgnht_cv(step_size=0.1, size=2, friction=1.0).gradient
-    ControlVariate(order=1)
+    >>> tallmc.sgnht_cv(step_size=0.1, size=2, friction=1.0).axes["gradient"]
+    'ControlVariate'
     """
     return Method(
         dynamics=NoseHoover(friction), gradient=ControlVariate(), size=size, step_size=step_size
