@@ -207,6 +207,8 @@ CASES = {
         "max_steps must be an int of at least 1; got 0",
     ),
     "lbfgs": (lambda: tallmc.LBFGS(max_steps=0), "max_steps must be an int of at least 1"),
+    "sgd": (lambda: tallmc.SGD(step_size=0.0), "step_size must be a finite number and > 0"),
+    "sgd steps": (lambda: tallmc.SGD(1e-3, steps=0), "steps must be an int of at least 1"),
     "adam": (lambda: tallmc.Adam(step_size=-1), "step_size must be a finite number and > 0"),
     "adam size": (lambda: tallmc.Adam(size=0), "size must be an int of at least 1"),
     # schedules and sizes

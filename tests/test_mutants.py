@@ -13,6 +13,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import tallmc
@@ -39,6 +40,7 @@ from tallmc.rows.sums import Sum
 from tallmc.subsample.replacement import WithReplacement
 from tallmc.subsample.size import AdaptiveSelection
 from test_mala import invariance_z
+from test_sgd import covariance_z
 from test_unbiased import estimates, moments_by_enumeration
 
 STEP = 0.15
@@ -372,6 +374,18 @@ def test_optimal_weights_follow_the_residual_not_the_gradient():
     r, g = norms(tallmc.sgld_cv(0.1, size=3)), norms(tallmc.sgld(0.1, size=3))
     noise = lambda p: np.sum(r**2 / p)
     assert noise(g / g.sum()) > 1.05 * noise(r / r.sum())
+
+
+class MomentumInDescent(tallmc.SGD):
+    """Descent with momentum, which is not plain: the law of its end is wider."""
+
+    @staticmethod
+    def rule(step_size):
+        return optax.sgd(step_size, momentum=0.5)
+
+
+def test_law_of_the_end_kills_descent_with_momentum():
+    assert covariance_z(MomentumInDescent.rule, 0.002, of_step_size=0.002) > KILLED
 
 
 # Dynamics with momentum. Each mistake has been published.

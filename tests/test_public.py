@@ -28,6 +28,7 @@ NAMES = [
     "Posterior",
     "PreparationError",
     "Progress",
+    "SGD",
     "SamplingWarning",
     "SubsampledMH",
     "__version__",

@@ -327,6 +327,8 @@ def test_others_that_need_rows_in_memory_are_refused(both):
     stored = both[0]
     with pytest.raises(tallmc.InvalidInput, match="in memory"):
         tallmc.laplace(stored, optimiser=tallmc.Adam())
+    with pytest.raises(tallmc.InvalidInput, match="SGD reads rows by number"):
+        tallmc.laplace(stored, optimiser=tallmc.SGD(1e-3))
     with pytest.raises(tallmc.InvalidInput, match="in memory"):
         tallmc.reference.nuts(stored)
     with pytest.raises(tallmc.InvalidInput, match="in memory"):

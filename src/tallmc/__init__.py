@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import dynamics, geometry, gradient, models, rows, schedule, store, subsample
 from ._version import __version__
-from .anchor import LBFGS, Adam, Anchor, Newton, laplace
+from .anchor import LBFGS, SGD, Adam, Anchor, Newton, laplace
 from .api import check, resume, sample
 from .core.cache import cache, use_cache_if_asked
 from .core.compiler import ask_for_whole_loops
@@ -111,6 +111,7 @@ def __dir__() -> list[str]:
 __all__ = [
     "LBFGS",
     "METHODS",
+    "SGD",
     "AbstractPosterior",
     "Adam",
     "Anchor",

@@ -3,10 +3,11 @@
 from .anchor import Anchor, AnchorLevel, laplace
 from .identification import prior_directions
 from .modes import OtherMode, other_modes
-from .optimisers import LBFGS, AbstractOptimiser, Adam, Newton
+from .optimisers import LBFGS, SGD, AbstractOptimiser, Adam, Newton
 
 __all__ = [
     "LBFGS",
+    "SGD",
     "AbstractOptimiser",
     "Adam",
     "Anchor",

@@ -95,7 +95,8 @@ def laplace(
     - `hessian`: whether to compute the Hessian and its inverse, which need d² memory.
     - `optimiser`: by default `tallmc.Newton()` in up to 500 dimensions and `tallmc.LBFGS()` above.
       If they do not reach the mode, L-BFGS and Adam search from several starts, and the best point
-      found is taken. An optimiser given here is not replaced. The papers used `tallmc.Adam(...)`.
+      found is taken. An optimiser given here is not replaced. The papers used `tallmc.Adam(...)`
+      and `tallmc.SGD(...)`.
     - `at`: parameters to anchor at; skips the search.
 
     **Returns:** an `Anchor`.
@@ -117,7 +118,7 @@ def laplace(
     if optimiser is not None and not isinstance(optimiser, AbstractOptimiser):
         raise InvalidInput(
             "optimiser",
-            "be Newton(), LBFGS() or Adam()",
+            "be Newton(), LBFGS(), Adam() or SGD(...)",
             optimiser,
             "Pass an instance: write the brackets.",
         )
