@@ -14,6 +14,7 @@ from tallmc.core.quantities import Parameters
 from tallmc.dynamics import (
     HMC,
     MALA,
+    FisherScoring,
     Hamiltonian,
     Langevin,
     LeimkuhlerMatthews,
@@ -77,6 +78,7 @@ DYNAMICS = {
     "langevin": Langevin(),
     "leimkuhler-matthews": LeimkuhlerMatthews(),
     "rmsprop": RMSprop(),
+    "fisher-scoring": FisherScoring(),
     "riemannian-langevin": RiemannianLangevin(),
     "underdamped": Underdamped(friction=3.0),
     "trajectories": Hamiltonian(length=3, friction=3.0),

@@ -165,11 +165,14 @@ def fixed_point(period: Callable[[np.ndarray], np.ndarray], k: int) -> np.ndarra
     return np.linalg.solve(np.eye(k * k) - operator, constant.ravel()).reshape(k, k)
 
 
-def exact_law(bound: BoundKernel, step_size: float) -> Law:
-    """The law of the positions; at the ends of trajectories if the momentum is refreshed."""
+def exact_law(bound: BoundKernel, step_size: float, steps: Recursion | None = None) -> Law:
+    """The law of the positions; at the ends of trajectories if the momentum is refreshed.
+
+    `steps` is the recursion of dynamics that `recursion` does not know.
+    """
     mean, covariance = exact_posterior(bound.posterior)
     d, noise_given = len(mean), gradient_covariance(bound)
-    A, B, N, P, refresh = recursion(bound.composition.dynamics, step_size, d)
+    A, B, N, P, refresh = steps or recursion(bound.composition.dynamics, step_size, d)
     k = len(A)
     P = np.eye(d, k) if P is None else P
     M = A + B @ np.linalg.inv(covariance) @ P

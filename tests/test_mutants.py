@@ -39,6 +39,7 @@ from tallmc.rows import RowDraws
 from tallmc.rows.sums import Sum
 from tallmc.subsample.replacement import WithReplacement
 from tallmc.subsample.size import AdaptiveSelection
+from test_fisher_scoring import KnownFisher, fisher_scoring_law, with_known_fisher
 from test_mala import invariance_z
 from test_sgd import covariance_z
 from test_unbiased import estimates, moments_by_enumeration
@@ -386,6 +387,30 @@ class MomentumInDescent(tallmc.SGD):
 
 def test_law_of_the_end_kills_descent_with_momentum():
     assert covariance_z(MomentumInDescent.rule, 0.002, of_step_size=0.002) > KILLED
+
+
+class NoiseOfAQuarter(KnownFisher):
+    """Noise of covariance B/ε, as if ε were that of dθ = −∇f dt + √2 dB, in place of 4B/ε."""
+
+    def step(self, state, evaluate, step_size, noise):
+        return super().step(state, evaluate, step_size, noise / 2)
+
+
+class GradientNoiseForgotten(KnownFisher):
+    """γ = (n + 1)/n in place of (n + N)/n."""
+
+    def step(self, state, evaluate, step_size, noise):
+        right = cast(self, KnownFisher, n_rows=jnp.ones(()))
+        return KnownFisher.step(right, state, evaluate, step_size, noise)
+
+
+@pytest.mark.parametrize("kind", [NoiseOfAQuarter, GradientNoiseForgotten])
+def test_law_of_fisher_scoring_kills(kind):
+    """The unmutated control is in test_fisher_scoring.py."""
+    fisher = np.array([[3.0, 1.0], [1.0, 2.0]])
+    bound = tallmc.sgfs(0.2, size=4).prepare(linear()).kernel
+    law = fisher_scoring_law(bound, fisher, 0.2, 4)
+    assert_killed(law_z(with_known_fisher(bound, fisher, kind), law, chains=CHAINS))
 
 
 # Dynamics with momentum. Each mistake has been published.

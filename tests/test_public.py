@@ -67,6 +67,7 @@ NAMES = [
     "sample",
     "schedule",
     "sg_baoab",
+    "sgfs",
     "sghmc",
     "sghmc_cv",
     "sghmc_cv_ps",

@@ -2,6 +2,7 @@
 
 from . import table_1
 from .base import AbstractDynamics, DynamicsChoice
+from .fisher_scoring import FisherScoring, FisherScoringDynamics
 from .hamiltonian import Hamiltonian, HamiltonianDynamics
 from .hmc import HMC, HMCDynamics
 from .langevin import Langevin, LangevinDynamics
@@ -22,6 +23,8 @@ __all__ = [
     "MALA",
     "AbstractDynamics",
     "DynamicsChoice",
+    "FisherScoring",
+    "FisherScoringDynamics",
     "HMCDynamics",
     "Hamiltonian",
     "HamiltonianDynamics",

@@ -195,6 +195,12 @@ class DynamicsChoice(abc.ABC):
     """Whether the dynamics can use other coordinates; False if it has its own metric."""
     has_transition: ClassVar[bool]
     """Whether the dynamics passes a `Transition` to `evaluate`; exponential weighting needs one."""
+    reads_fisher_information: ClassVar[bool] = False
+    """Whether the dynamics estimates the Fisher information from the gradients of a step's rows.
+
+    They must be simple gradients of rows that are drawn uniformly. The dynamics then allows for
+    gradient noise itself.
+    """
     unseen_by_pairs: ClassVar[str | None] = None
     """A bias that does not vanish with the step size, if the dynamics has one."""
     own_coordinates: ClassVar[OwnCoordinates | None] = None

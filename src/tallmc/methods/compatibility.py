@@ -41,6 +41,7 @@ def check_composition(method: Composition) -> None:
     """Raise `InvalidInput` with the reason unless the parts fit together."""
     _check_rows(method)
     _check_size(method)
+    _check_fisher(method)
     _check_transition(method)
     _check_geometry(method)
     _check_correction(method)
@@ -76,6 +77,22 @@ def _check_size(method: Composition) -> None:
         rule = "be ControlVariate(order=1) with an adaptive size: eq. 18 bounds its noise only"
         cure = "For another gradient, Measured(size, noise) adapts the size to the measured noise."
         raise InvalidInput("gradient", rule, method.gradient, cure)
+
+
+def _check_fisher(method: Composition) -> None:
+    if not method.dynamics.reads_fisher_information:
+        return
+    reason = (
+        f"with {type(method.dynamics).__name__}, which reads the Fisher information "
+        "off the gradients of a step's rows"
+    )
+    if not isinstance(method.gradient, Simple):
+        raise InvalidInput("gradient", f"be Simple() {reason}", method.gradient)
+    if not isinstance(method.subsample, Uniform) or not method.subsample.replace:
+        raise InvalidInput("subsample", f"be Uniform() {reason}", method.subsample)
+    size = as_size(method.size)
+    if not isinstance(size, Fixed) or size.size < 2:
+        raise InvalidInput("size", f"be an int of at least 2 {reason}", method.size)
 
 
 def _check_transition(method: Composition) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..dynamics import Langevin, LeimkuhlerMatthews, RiemannianLangevin, RMSprop
+from ..correction.base import Shape
+from ..dynamics import FisherScoring, Langevin, LeimkuhlerMatthews, RiemannianLangevin, RMSprop
 from ..gradient import SAGA, SVRG, ControlVariate, Simple
 from ..schedule import Cyclical
 from ..subsample import Adaptive, ExponentiallyWeighted, Preferential, Uniform
@@ -220,6 +221,26 @@ def psgld(
     0.99
     """
     return Method(dynamics=RMSprop(decay, regulariser, gamma), size=size, step_size=step_size)
+
+
+def sgfs(step_size: StepSize, size: Size, shape: Shape = "dense") -> Method:
+    """Stochastic gradient Fisher scoring: a preconditioner from the gradients of the rows seen.
+
+    **Arguments:**
+
+    - `step_size`: the step size ε, a number or a schedule.
+    - `size`: rows per step, at least 2.
+    - `shape`: "dense" estimates the Fisher information as a d×d matrix, "diagonal" its diagonal.
+
+    **Returns:** a `Method`.
+
+    **Raises:** `InvalidInput` if an argument is out of its range.
+
+    >>> import tallmc
+    >>> tallmc.sgfs(step_size=0.1, size=2).dynamics
+    FisherScoring(shape='dense')
+    """
+    return Method(dynamics=FisherScoring(shape), size=size, step_size=step_size)
 
 
 def sgrld(step_size: StepSize, size: Size, metric: Any = "fisher") -> Method:

@@ -1,0 +1,149 @@
+"""Stochastic gradient Fisher scoring, SGFS (Ahn, Korattikara and Welling, 2012, Algorithm 1).
+
+    Î ← Î + (V − Î)/t,   V the covariance of the ∇f_i within the batch of step t
+    θ' = θ − P (∇f̂(θ) − (2/√ε) B^½ η),   P = 2 [γNÎ + (4/ε)B]⁻¹,   γ = (n + N)/n,   η ~ N(0, I)
+
+Î estimates the Fisher information of one row on the run. B = (CCᵀ)⁻¹ is any positive definite
+matrix, here that of the geometry: B = I with `Identity()`. As ε → 0 the step is that of Langevin
+dynamics, θ − (ε/2)B⁻¹∇f̂ + √ε B^(−½)η. As ε → ∞ no noise is injected: the noise of the gradient
+alone drives the chain.
+
+Bias. On a Gaussian with Hessian H, fixed Î and gradient noise V the stationary covariance S solves
+PHS + SHP − PHSHP = P(V + (4/ε)B)P. If NÎ = H and V = (N/n)NÎ, then S = H⁻¹ at *any* ε: neither
+discretisation nor gradient noise adds a bias. These are the premises of the paper's Bayesian
+central limit theorem. What they neglect is the bias, which grows with ε and is of order ε as ε → 0:
+
+- The Hessian of f differs from NÎ: by the curvature of the prior, and by the whole matrix if the
+  model is wrong, because the covariance of the ∇f_i is then not their mean Hessian.
+- A posterior that is not Gaussian: at large ε the draws are those of a Gaussian near the mode.
+- With "diagonal", NÎ without its correlations. The chain is stable at any ε if PH < 2, which holds
+  with "dense" and NÎ = H, but with "diagonal" only if H < γ diag(H) + (4/ε)B.
+
+V is unbiased for rows drawn uniformly with replacement, and the ∇f_i are those of the simple
+estimator. "dense" costs O(nd² + d³) per step, "diagonal" O(nd). Both need the gradient of each row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax.scipy.linalg import cho_factor, cho_solve
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from ..anchor.anchor import AnchorLevel
+from ..core.errors import InvalidInput
+from ..core.linear_maps import AbstractLinearMap
+from ..correction.base import Covariance, Shape, second_moment
+from .base import (
+    AbstractDiffusion,
+    AbstractDynamicsState,
+    Curvature,
+    DynamicsChoice,
+    DynamicsContext,
+    DynamicsStep,
+    Evaluate,
+    Suggestion,
+    overdamped_suggestion,
+)
+
+
+class FisherState(AbstractDynamicsState):
+    """Position θ and the running average of the Fisher information."""
+
+    position: Float[Array, " d"]
+    fisher: Covariance
+    """CᵀNÎC, diagonal or full: the Fisher information of all rows in the coordinates of C."""
+    count: Int[Array, ""]
+    """Batches in the average."""
+
+
+class FisherScoringDynamics(AbstractDiffusion):
+    """SGFS prepared for one posterior.
+
+    **Arguments:**
+
+    - `geometry`: the linear map C of the coordinates; B = (CCᵀ)⁻¹.
+    - `n_rows`: N.
+    - `shape`: "dense" or "diagonal", the form of Î.
+
+    >>> import tallmc
+    >>> tallmc.dynamics.FisherScoringDynamics.evaluates_at_start
+    False
+    """
+
+    geometry: AbstractLinearMap
+    n_rows: Float[Array, ""]
+    shape: Shape = eqx.field(static=True)
+    evaluates_at_start = False
+
+    def init(
+        self, key: PRNGKeyArray, position: Float[Array, " d"], evaluate: Evaluate
+    ) -> FisherState:
+        d = position.shape[0]
+        nothing = jnp.zeros(d if self.shape == "diagonal" else (d, d), position.dtype)
+        return FisherState(position, nothing, jnp.int32(0))
+
+    def step(
+        self,
+        state: FisherState,
+        evaluate: Evaluate,
+        step_size: Float[Array, ""],
+        noise: Float[Array, " d"],
+    ) -> DynamicsStep:
+        estimate = evaluate(state.position, None)
+        assert estimate.spread is not None, "Fisher scoring requires the spread of its batch"
+        drawn_share = estimate.n_rows / self.n_rows
+        # The covariance of the estimate is (N/n)NÎ.
+        newest = drawn_share * second_moment(self.geometry.pull(estimate.spread), self.shape)
+        fisher = state.fisher + (newest - state.fisher) / (state.count + 1)
+        force = 2 / jnp.sqrt(step_size) * noise - self.geometry.pull(estimate.gradient)
+        move = 2 * _solve((1 + 1 / drawn_share) * fisher, 4 / step_size, force)
+        position = state.position + self.geometry.push(move)
+        return DynamicsStep(FisherState(position, fisher, state.count + 1), estimate, {})
+
+
+def _solve(
+    information: Covariance, added: Float[Array, ""], force: Float[Array, " d"]
+) -> Float[Array, " d"]:
+    """(J + aI)⁻¹ v, with J = `information` and a = `added`."""
+    if information.ndim == 1:
+        return force / (information + added)
+    matrix = information + added * jnp.eye(force.shape[0], dtype=force.dtype)
+    return cho_solve(cho_factor(matrix), force)
+
+
+@dataclasses.dataclass(frozen=True)
+class FisherScoring(DynamicsChoice):
+    """Stochastic gradient Fisher scoring, for `Simple()` gradients and `Uniform()` draws.
+
+    **Arguments:**
+
+    - `shape`: "dense" estimates the Fisher information as a d×d matrix, "diagonal" its diagonal.
+
+    **Raises:** `InvalidInput` if `shape` is neither.
+
+    >>> import tallmc
+    >>> tallmc.dynamics.FisherScoring("diagonal")
+    FisherScoring(shape='diagonal')
+    """
+
+    shape: Shape = "dense"
+    needs = AnchorLevel.NOTHING
+    exact_only = False
+    takes_geometry = True
+    corrects_through = ()
+    has_transition = False
+    reads_fisher_information = True
+
+    def __post_init__(self) -> None:
+        if self.shape not in ("dense", "diagonal"):
+            raise InvalidInput("shape", 'be "dense" or "diagonal"', self.shape)
+
+    def suggest(self, curvature: Curvature) -> Suggestion:
+        return overdamped_suggestion(curvature)
+
+    def prepare(self, context: DynamicsContext) -> FisherScoringDynamics:
+        n_rows = jnp.asarray(context.posterior.n_rows, context.posterior.dtype)
+        return FisherScoringDynamics(context.geometry, n_rows, self.shape)
