@@ -26,6 +26,7 @@ from tallmc.dynamics import (
     HamiltonianDynamics,
     LangevinDynamics,
     LeimkuhlerMatthewsDynamics,
+    MatrixFrictionDynamics,
     RiemannianHamiltonianDynamics,
     RiemannianLangevinDynamics,
     SplittingDynamics,
@@ -85,6 +86,11 @@ def recursion(dynamics, step_size: float, d: int) -> Recursion:
             return Recursion(
                 A, np.vstack([zero, -h * C.T]), np.vstack([zero, np.sqrt(2 * gamma * h) * one])
             )
+        case MatrixFrictionDynamics():
+            D = np.asarray(dynamics.friction)
+            A = np.block([[one, h * C], [zero, one - h * D]])
+            kick, noise = np.vstack([zero, -h * C.T]), np.linalg.cholesky(step_size * D)
+            return Recursion(A, kick, np.vstack([zero, noise]))
         case SplittingDynamics():
             c = np.exp(-float(dynamics.friction) * h)
             s, A_half = np.sqrt(1 - c**2), h / 2 * C

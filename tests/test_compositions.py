@@ -10,6 +10,7 @@ from problems import logistic
 from tallmc import InvalidInput, Method, NoiseCorrection, Posterior
 from tallmc.dynamics import (
     Hamiltonian,
+    MatrixFriction,
     Recipe,
     RiemannianLangevin,
     RMSprop,
@@ -32,6 +33,19 @@ CASES = {
         lambda: Hamiltonian(3, -1.0),
         "friction must be a finite number and >= 0",
     ),
+    "friction matrix": (
+        lambda: Method(dynamics=MatrixFriction(-np.eye(2)), size=2, step_size=0.1).prepare(
+            logistic()
+        ),
+        "friction must be positive definite",
+    ),
+    "friction of another shape": (
+        lambda: Method(dynamics=MatrixFriction(np.eye(3)), size=2, step_size=0.1).prepare(
+            logistic()
+        ),
+        "friction must be a number, 2 numbers or a symmetric 2×2 matrix",
+    ),
+    "friction of words": (lambda: MatrixFriction("high"), "friction must be real numbers"),
     "trajectory": (lambda: Hamiltonian(0, 1.0), "length must be an int of at least 1"),
     "decay": (lambda: RMSprop(decay=1.5), "decay must be a finite number and >= 0 and <= 1"),
     "gamma term": (lambda: RMSprop(gamma=1), "gamma must be True or False"),

@@ -20,6 +20,7 @@ from tallmc.dynamics import (
     Hamiltonian,
     Langevin,
     LeimkuhlerMatthews,
+    MatrixFriction,
     NoseHoover,
     RiemannianHamiltonian,
     RiemannianLangevin,
@@ -268,6 +269,7 @@ INVERSE_ROOT = np.linalg.inv(METRIC_ROOT).T
 SAME_PLACE = {
     "langevin": (Langevin(), 0.3),
     "underdamped": (Underdamped(3.0), 0.3),
+    "matrix-friction": (MatrixFriction([[4.0, 1.0], [1.0, 2.0]]), 0.3),
     "trajectories": (Hamiltonian(4, 3.0), 0.3),
     "nose-hoover": (NoseHoover(3.0), 0.3),
     "riemannian-langevin": (RiemannianLangevin(lambda params: jnp.asarray(METRIC)), 0.3),

@@ -26,6 +26,8 @@ from tallmc.dynamics import (
     LeimkuhlerMatthews,
     LeimkuhlerMatthewsDynamics,
     MalaDynamics,
+    MatrixFriction,
+    MatrixFrictionDynamics,
     RandomWalkDynamics,
     Splitting,
     SplittingDynamics,
@@ -483,6 +485,24 @@ def scaled_friction(drag=1.0, noise=1.0):
     return lambda bound: mutate(bound, "dynamics", ScaledFriction, **factors)
 
 
+class DiagonalOfTheFriction(MatrixFrictionDynamics):
+    """The drag of the diagonal of C, with the noise of the whole matrix."""
+
+    def step(self, state, evaluate, step_size, noise):
+        moved = super().step(state, evaluate, step_size, noise)
+        between = self.friction - jnp.diag(jnp.diag(self.friction))
+        momentum = moved.state.momentum + step_size / 2 * between @ state.momentum
+        return moved._replace(state=dataclasses.replace(moved.state, momentum=momentum))
+
+
+class FrictionForItsRoot(MatrixFrictionDynamics):
+    """Noise C ξ in place of C^½ ξ."""
+
+    def step(self, state, evaluate, step_size, noise):
+        wrong = cast(self, MatrixFrictionDynamics, root=self.friction)
+        return wrong.step(state, evaluate, step_size, noise)
+
+
 class OldNoiseForgotten(LeimkuhlerMatthewsDynamics):
     """Two halves of the same noise: Langevin dynamics again."""
 
@@ -516,6 +536,16 @@ MOMENTUM = {
     # Without any drag the chains would run away.
     "half-of-the-drag-forgotten": (Underdamped(6.0), 0.2, scaled_friction(drag=0.5)),
     "noise-of-one-friction": (Underdamped(6.0), 0.2, scaled_friction(noise=np.sqrt(0.5))),
+    "diagonal-of-the-friction": (
+        MatrixFriction([[8.0, 4.0], [4.0, 5.0]]),
+        0.2,
+        lambda bound: mutate(bound, "dynamics", DiagonalOfTheFriction),
+    ),
+    "friction-for-its-root": (
+        MatrixFriction([[8.0, 4.0], [4.0, 5.0]]),
+        0.2,
+        lambda bound: mutate(bound, "dynamics", FrictionForItsRoot),
+    ),
     "old-noise-forgotten": (
         LeimkuhlerMatthews(),
         0.15,

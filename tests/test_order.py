@@ -18,6 +18,7 @@ from tallmc.dynamics import (
     Hamiltonian,
     Langevin,
     LeimkuhlerMatthews,
+    MatrixFriction,
     NoseHoover,
     Recipe,
     RiemannianHamiltonian,
@@ -109,6 +110,7 @@ CASES = {
     "langevin": (Langevin(), 0.4, 1, 30),
     "leimkuhler-matthews": (LeimkuhlerMatthews(), 0.4, 2, 22),
     "underdamped": (Underdamped(2.0), 0.2, 1, 22),
+    "matrix-friction": (MatrixFriction([[2.0]]), 0.2, 1, 22),
     "splitting": (Splitting(1.0), 0.8, 2, 22),
     "nose-hoover": (NoseHoover(1.5), 0.2, 1, 10),
     "riemannian-langevin": (RiemannianLangevin(metric), 0.2, 1, 30),
@@ -135,6 +137,7 @@ def test_order_of_the_stationary_bias(name):
 GAUSSIAN_CASES = {
     "langevin": (Langevin(), 0.2, 1),
     "underdamped": (Underdamped(6.0), 0.2, 1),
+    "matrix-friction": (MatrixFriction([[8.0, 2.0], [2.0, 5.0]]), 0.2, 1),
     "trajectories": (Hamiltonian(length=3, friction=1.0), 0.4, 2),
     "trajectories-of-one-step": (Hamiltonian(length=1, friction=0.0), 0.4, 2),
     "riemannian-langevin": (RiemannianLangevin(), 0.5, 1),

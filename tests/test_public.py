@@ -72,6 +72,7 @@ NAMES = [
     "sghmc_cv",
     "sghmc_cv_ps",
     "sghmc_cv_trajectories",
+    "sghmc_matrix",
     "sghmc_trajectories",
     "sgld",
     "sgld_cv",

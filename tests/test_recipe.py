@@ -14,6 +14,7 @@ from problems import logistic
 from tallmc.core.linear_maps import IdentityMap
 from tallmc.dynamics import (
     Langevin,
+    MatrixFriction,
     NoseHoover,
     Recipe,
     RiemannianHamiltonian,
@@ -26,6 +27,7 @@ from tallmc.dynamics.metric import prepare_metric
 
 STEP = 0.3
 FRICTION = 1.7
+FRICTION_MATRIX = np.array([[2.0, 0.7], [0.7, 1.1]])
 
 
 def bent_metric(params):
@@ -46,6 +48,7 @@ RECIPES = {
     "sgld": lambda posterior: table_1.sgld_recipe(2),
     "sgrld": lambda posterior: table_1.sgrld_recipe(2, inverse_root(posterior)),
     "sghmc": lambda posterior: table_1.sghmc_recipe(2, FRICTION),
+    "sghmc-matrix": lambda posterior: table_1.sghmc_recipe(2, jnp.asarray(FRICTION_MATRIX)),
     "sgrhmc": lambda posterior: table_1.sgrhmc_recipe(2, inverse_root(posterior), FRICTION),
     "sgnht": lambda posterior: table_1.sgnht_recipe(2, FRICTION),
     "own": lambda posterior: Recipe(
@@ -61,6 +64,7 @@ DIRECT = {
     "sgld": Langevin(),
     "sgrld": RiemannianLangevin(bent_metric),
     "sghmc": Underdamped(FRICTION),
+    "sghmc-matrix": MatrixFriction(FRICTION_MATRIX),
     "sgrhmc": RiemannianHamiltonian(bent_metric, FRICTION),
     "sgnht": NoseHoover(FRICTION),
 }
@@ -144,6 +148,9 @@ def _direct_root(name, posterior, position):
     """The factor of the noise in the direct form, without √ε."""
     if name in ("sgrld", "sgrhmc"):
         return inverse_root(posterior)(position) * (np.sqrt(FRICTION) if name == "sgrhmc" else 1)
+    if name == "sghmc-matrix":
+        values, axes = np.linalg.eigh(FRICTION_MATRIX)
+        return axes @ np.diag(np.sqrt(values)) @ axes.T
     return np.eye(2) * (1 if name == "sgld" else np.sqrt(FRICTION))
 
 

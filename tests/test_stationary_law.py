@@ -24,6 +24,7 @@ from tallmc.dynamics import (
     Hamiltonian,
     Langevin,
     LeimkuhlerMatthews,
+    MatrixFriction,
     RiemannianHamiltonian,
     RiemannianLangevin,
     Splitting,
@@ -41,6 +42,7 @@ AFFINE = {
     "langevin": (Langevin(), 0.15),
     "leimkuhler-matthews": (LeimkuhlerMatthews(), 0.15),
     "underdamped": (Underdamped(friction=6.0), 0.2),
+    "matrix-friction": (MatrixFriction([[8.0, 2.0], [2.0, 5.0]]), 0.2),
     "trajectories": (Hamiltonian(length=4, friction=1.0), 0.3),
     "splitting": (Splitting(friction=3.0), 0.4),
 }

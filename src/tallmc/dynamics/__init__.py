@@ -8,6 +8,7 @@ from .hmc import HMC, HMCDynamics
 from .langevin import Langevin, LangevinDynamics
 from .leimkuhler_matthews import LeimkuhlerMatthews, LeimkuhlerMatthewsDynamics
 from .mala import MALA, MalaDynamics
+from .matrix_friction import MatrixFriction, MatrixFrictionDynamics
 from .mode_jumps import ModeJumpingHMC
 from .nose_hoover import NoseHoover, NoseHooverDynamics
 from .random_walk import RandomWalk, RandomWalkDynamics
@@ -33,6 +34,8 @@ __all__ = [
     "LeimkuhlerMatthews",
     "LeimkuhlerMatthewsDynamics",
     "MalaDynamics",
+    "MatrixFriction",
+    "MatrixFrictionDynamics",
     "ModeJumpingHMC",
     "NoseHoover",
     "NoseHooverDynamics",

@@ -2,8 +2,8 @@
 
 In each function `d` is the number of parameters, `friction` is γ and `inverse_root` is R(θ). The
 recipes serve as definitions and as references for tests. Each has a fast, direct form that takes
-the same steps: `Langevin`, `RiemannianLangevin`, `Underdamped`, `RiemannianHamiltonian`,
-`NoseHoover`.
+the same steps: `Langevin`, `RiemannianLangevin`, `Underdamped`, `MatrixFriction`,
+`RiemannianHamiltonian`, `NoseHoover`.
 """
 
 from __future__ import annotations
@@ -40,15 +40,18 @@ def sgrld_recipe(d: int, inverse_root: InverseRoot) -> Recipe:
     )
 
 
-def sghmc_recipe(d: int, friction: float) -> Recipe:
-    """Return SGHMC: H = f + ρᵀρ/2, D = diag(0, γI), Q = [[0, −I], [I, 0]].
+def sghmc_recipe(d: int, friction: float | Float[Array, "d d"]) -> Recipe:
+    """Return SGHMC: H = f + ρᵀρ/2, D = diag(0, C), Q = [[0, −I], [I, 0]].
+
+    `friction` is the matrix C, or a number γ for C = γI.
 
     >>> sghmc_recipe(2, friction=1.0).auxiliary
     2
     """
     zero, one = jnp.zeros((d, d)), jnp.eye(d)
+    matrix = jnp.asarray(friction) * (one if jnp.ndim(friction) == 0 else 1)
     return Recipe(
-        diffusion=lambda zeta: jnp.block([[zero, zero], [zero, friction * one]]),
+        diffusion=lambda zeta: jnp.block([[zero, zero], [zero, matrix]]),
         curl=lambda zeta: jnp.block([[zero, -one], [one, zero]]),
         energy=lambda zeta: jnp.sum(zeta[d:] ** 2) / 2,
         auxiliary=d,

@@ -43,6 +43,7 @@ from .named_momentum import (
     sghmc_cv,
     sghmc_cv_ps,
     sghmc_cv_trajectories,
+    sghmc_matrix,
     sghmc_trajectories,
     sgnht,
     sgnht_cv,
@@ -169,6 +170,9 @@ METHODS = {
     "saga_ld_ps": Named(saga_ld_ps, "Putcha et al. (2023), eq. 16 with SAGA's table", {"size": 2}),
     "ewsg_overdamped": Named(ewsg_overdamped, "Li, Wang et al. (2021), appendix E", {"size": 2}),
     "sghmc": Named(sghmc, "Nemeth and Fearnhead (2021), Table 1", {"size": 2, "friction": 1.0}),
+    "sghmc_matrix": Named(
+        sghmc_matrix, "Nemeth and Fearnhead (2021), Table 1", {"size": 2, "friction": 1.0}
+    ),
     "sghmc_cv": Named(
         sghmc_cv,
         "Nemeth and Fearnhead (2021), Table 1 and section 2.3",

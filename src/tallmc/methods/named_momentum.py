@@ -7,6 +7,7 @@ from typing import Any
 from ..correction import NoiseCorrection
 from ..dynamics import (
     Hamiltonian,
+    MatrixFriction,
     NoseHoover,
     RiemannianHamiltonian,
     Splitting,
@@ -35,6 +36,27 @@ def sghmc(step_size: StepSize, size: Size, friction: float) -> Method:
     Underdamped(friction=1.0)
     """
     return Method(dynamics=Underdamped(friction), size=size, step_size=step_size)
+
+
+def sghmc_matrix(step_size: StepSize, size: Size, friction: Any) -> Method:
+    """SGHMC with a friction matrix C, which can damp every direction critically.
+
+    **Arguments:**
+
+    - `step_size`: the step size ε, a number or a schedule.
+    - `size`: rows per step, a number or a size choice.
+    - `friction`: C, a positive definite d×d matrix, d numbers for its diagonal, or a number.
+
+    **Returns:** a `Method`.
+
+    **Raises:** `InvalidInput` if an argument is out of its range.
+
+    >>> import tallmc
+    >>> friction = [[2.0, 0.5], [0.5, 1.0]]
+    >>> tallmc.sghmc_matrix(step_size=0.1, size=2, friction=friction).axes["dynamics"]
+    'MatrixFriction'
+    """
+    return Method(dynamics=MatrixFriction(friction), size=size, step_size=step_size)
 
 
 def sghmc_cv(step_size: StepSize, size: Size, friction: float) -> Method:
