@@ -190,7 +190,7 @@ def test_methods_json_lists_exactly_the_methods(capsys):
     assert [entry["method"] for entry in entries] == list(tallmc.METHODS)
     for entry, named in zip(entries, tallmc.METHODS.values(), strict=True):
         assert entry == entry | named.axes
-        assert entry["equation"] == named.equation
+        assert entry["reference"] == named.reference
         assert entry["description"] == named.make.__doc__.splitlines()[0]
 
 
@@ -205,7 +205,7 @@ def test_methods_fit_80_columns(capsys, monkeypatch):
     for name, named in tallmc.METHODS.items():
         description = named.make.__doc__.splitlines()[0]
         axes = " · ".join(named.axes.values())
-        assert f"{name} {axes} {description} {named.equation}. " in words  # no name is broken
+        assert f"{name} {axes} {description} {named.reference}. " in words  # no name is broken
 
 
 @pytest.mark.parametrize("family", slow_after(2, ["gaussian", "poisson", "bernoulli"]))

@@ -41,7 +41,7 @@ def test_flags_have_no_type_in_the_help(capsys, monkeypatch, command):
 
 def test_every_equation_names_its_paper_and_year():
     for name, named in tallmc.METHODS.items():
-        assert re.match(r"[A-Z][a-z]+.* \((19|20)\d\d\)", named.equation), name
+        assert re.match(r"[A-Z][a-z]+.* \((19|20)\d\d\)", named.reference), name
 
 
 def test_one_of_a_thing_is_singular(tmp_path, capsys):

@@ -58,14 +58,24 @@ def tallmc(
 
 
 def methods(
-    json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON list instead of tables.")
-    ] = False,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]",
+            help="A method, to print its equations, bias, cost and references.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> None:
-    """List the methods with their components and references."""
-    from .listing import print_methods
+    """List the methods with their components and references, or describe one of them."""
+    from .listing import print_method, print_methods
 
-    print_methods(as_json=json)
+    if name is None:
+        print_methods(as_json=json)
+    else:
+        print_method(name, as_json=json)
 
 
 def ingest(

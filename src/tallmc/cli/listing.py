@@ -1,22 +1,26 @@
-"""`tallmc methods`: list the named methods with their choice on each axis."""
+"""`tallmc methods`: list the named methods, or print all there is to know about one of them."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from ..methods.description import MethodDescription, describe
 from ..methods.named import METHODS
+from ..methods.references import cited_in
 
 _AXES = ("dynamics", "gradient", "subsample", "size")
 
 
 def print_methods(*, as_json: bool) -> None:
+    """List all methods with their choice on each axis, then the papers."""
     entries = method_entries()
     if as_json:
-        print(json.dumps(entries, indent=2, ensure_ascii=False))
+        _print_json(entries)
         return
     # One block per method: a row with the name and all axes needs more than 80 columns.
     console = Console(highlight=False)
@@ -25,13 +29,37 @@ def print_methods(*, as_json: bool) -> None:
         console.print()
         console.print(Text(entry["method"], style="bold"))
         axes = " · ".join(entry[name] for name in _AXES)
-        about = f"{entry['description']} {entry['equation']}."
-        console.print(Padding(Text(f"{axes}\n{about}"), (0, 0, 0, 4)))
-    console.print(
-        "\nPutcha et al. (2023) is Putcha, Nemeth and Fearnhead (2023), Preferential subsampling "
-        "for stochastic gradient Langevin dynamics."
-    )
-    console.print("Nemeth and Fearnhead (2021) is Stochastic gradient Markov chain Monte Carlo.")
+        about = f"{entry['description']} {entry['reference']}."
+        _print_indented(console, [f"{axes}\n{about}"])
+    console.print("\nPapers:\n")
+    papers = cited_in(" ".join(named.reference for named in METHODS.values()))
+    _print_indented(console, map(str, papers))
+    console.print("\n`tallmc methods NAME` prints the equations, bias and cost of a method.")
+
+
+def print_method(name: str, *, as_json: bool) -> None:
+    """Print the equations, axes, bias, cost and references of one method, and an example."""
+    method = describe(name)
+    if as_json:
+        _print_json(method.as_json())
+        return
+    console = Console(highlight=False)
+    console.print(Text(method.name, style="bold"))
+    _print_indented(console, [f"{method.summary} {method.reference}."])
+    _print_title(console, "axes")
+    _print_indented(console, (f"{axis:<10}  {method.axes[axis]}" for axis in _AXES))
+    _print_title(console, "equations")
+    _print_equations(console, method)
+    for title, paragraphs in (
+        ("bias", method.bias),
+        ("cost", method.cost),
+        ("references", method.references),
+    ):
+        _print_title(console, title)
+        _print_indented(console, paragraphs)
+    _print_title(console, "example")
+    sampled = f'tallmc.sample(posterior, tallmc.suggest(posterior, "{name}").method)'
+    _print_indented(console, [sampled, method.example, f"tallmc fit TABLE --method {name}"])
 
 
 def method_entries() -> list[dict[str, str]]:
@@ -40,8 +68,31 @@ def method_entries() -> list[dict[str, str]]:
         {
             "method": name,
             **named.axes,
-            "equation": named.equation,
-            "description": (named.make.__doc__ or "").strip().partition("\n")[0],
+            "reference": named.reference,
+            "description": named.summary,
         }
         for name, named in METHODS.items()
     ]
+
+
+def _print_json(content: object) -> None:
+    print(json.dumps(content, indent=2, ensure_ascii=False))
+
+
+def _print_title(console: Console, title: str) -> None:
+    console.print()
+    console.print(Text(title, style="bold"))
+
+
+def _print_indented(console: Console, paragraphs: Iterable[str]) -> None:
+    for paragraph in paragraphs:
+        console.print(Padding(Text(paragraph), (0, 0, 0, 4), expand=False))
+
+
+def _print_equations(console: Console, method: MethodDescription) -> None:
+    # Equations are up to 100 columns wide, and must not be wrapped.
+    for part in method.parts:
+        if part.equation:
+            console.print(Text(f"    {part.name}"))
+            for line in part.equation.splitlines():
+                console.print(Text(f"        {line}".rstrip()), soft_wrap=True)

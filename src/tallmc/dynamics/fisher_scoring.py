@@ -12,12 +12,14 @@ Bias. On a Gaussian with Hessian H, fixed Î and gradient noise V the stationary
 PHS + SHP − PHSHP = P(V + (4/ε)B)P. If NÎ = H and V = (N/n)NÎ, then S = H⁻¹ at *any* ε: neither
 discretisation nor gradient noise adds a bias. These are the premises of the paper's Bayesian
 central limit theorem. What they neglect is the bias, which grows with ε and is of order ε as ε → 0:
-
 - The Hessian of f differs from NÎ: by the curvature of the prior, and by the whole matrix if the
   model is wrong, because the covariance of the ∇f_i is then not their mean Hessian.
 - A posterior that is not Gaussian: at large ε the draws are those of a Gaussian near the mode.
 - With "diagonal", NÎ without its correlations. The chain is stable at any ε if PH < 2, which holds
   with "dense" and NÎ = H, but with "diagonal" only if H < γ diag(H) + (4/ε)B.
+- An Î that remembers the burn-in: gradients far from the mode vary more, and their share in Î falls
+  as 1/t only. On a linear regression with 200 rows and ε = 0.05, chains from zero had half of the
+  posterior's sds after 5,000 steps, and chains from the mode 1.04 to 1.07 times. Start at the mode.
 
 V is unbiased for rows drawn uniformly with replacement, and the ∇f_i are those of the simple
 estimator. "dense" costs O(nd² + d³) per step, "diagonal" O(nd). Both need the gradient of each row.

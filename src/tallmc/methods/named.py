@@ -135,10 +135,15 @@ class Named(NamedTuple):
 
     make: Callable[..., AbstractMethod]
     """Function of the step size and further settings that returns the method."""
-    equation: str
-    """Defining equation or reference."""
+    reference: str
+    """Citation of a paper in `references.py`, and the place in the paper."""
     example: dict[str, Any]
     """Example values of the settings other than the step size."""
+
+    @property
+    def summary(self) -> str:
+        """What the method is: the first line of the documentation of `make`."""
+        return (self.make.__doc__ or "").partition("\n")[0]
 
     @property
     def axes(self) -> dict[str, str]:
@@ -147,28 +152,42 @@ class Named(NamedTuple):
 
 
 METHODS = {
-    "ula": Named(ula, "Putcha et al. (2023), eq. 2", {}),
+    "ula": Named(ula, "Putcha, Nemeth and Fearnhead (2023), eq. 2", {}),
     "mala": Named(mala, "Roberts and Tweedie (1996)", {}),
-    "random_walk": Named(random_walk, "Metropolis et al. (1953)", {}),
+    "random_walk": Named(
+        random_walk, "Metropolis, Rosenbluth, Rosenbluth, Teller and Teller (1953)", {}
+    ),
     "flymc": Named(flymc, "Maclaurin and Adams (2014)", {}),
     "subsampled_mh": Named(subsampled_mh, "Prado, Nemeth and Sherlock (2024)", {}),
     "tuna_mh": Named(tuna_mh, "Zhang, Cooper and De Sa (2020)", {}),
-    "smh": Named(smh, "Cornish et al. (2019)", {}),
-    "sgld": Named(sgld, "Putcha et al. (2023), eqs. 3, 4", {"size": 2}),
-    "sgld_cv": Named(sgld_cv, "Putcha et al. (2023), eq. 5", {"size": 2}),
-    "sgld_ps": Named(sgld_ps, "Putcha et al. (2023), eqs. 8, 11", {"size": 2}),
-    "sgld_cv_ps": Named(sgld_cv_ps, "Putcha et al. (2023), eqs. 12, 16", {"size": 2}),
-    "asgld_cv": Named(asgld_cv, "Putcha et al. (2023), eqs. 5, 19", {}),
-    "asgld_cv_ps": Named(asgld_cv_ps, "Putcha et al. (2023), eqs. 12, 16, 19", {}),
-    "cyclical_sgld": Named(cyclical_sgld, "Zhang et al. (2020)", {"size": 2, "cycle": 4}),
+    "smh": Named(smh, "Cornish, Vanetti, Bouchard-Côté, Deligiannidis and Doucet (2019)", {}),
+    "sgld": Named(sgld, "Putcha, Nemeth and Fearnhead (2023), eqs. 3, 4", {"size": 2}),
+    "sgld_cv": Named(sgld_cv, "Putcha, Nemeth and Fearnhead (2023), eq. 5", {"size": 2}),
+    "sgld_ps": Named(sgld_ps, "Putcha, Nemeth and Fearnhead (2023), eqs. 8, 11", {"size": 2}),
+    "sgld_cv_ps": Named(
+        sgld_cv_ps, "Putcha, Nemeth and Fearnhead (2023), eqs. 12, 16", {"size": 2}
+    ),
+    "asgld_cv": Named(asgld_cv, "Putcha, Nemeth and Fearnhead (2023), eqs. 5, 19", {}),
+    "asgld_cv_ps": Named(asgld_cv_ps, "Putcha, Nemeth and Fearnhead (2023), eqs. 12, 16, 19", {}),
+    "cyclical_sgld": Named(
+        cyclical_sgld, "Zhang, Li, Zhang, Chen and Wilson (2020)", {"size": 2, "cycle": 4}
+    ),
     "sgld_lm": Named(sgld_lm, "Leimkuhler and Matthews (2013)", {"size": 2}),
-    "psgld": Named(psgld, "Li, Chen et al. (2016)", {"size": 2}),
+    "psgld": Named(psgld, "Li, Chen, Carlson and Carin (2016)", {"size": 2}),
     "sgfs": Named(sgfs, "Ahn, Korattikara and Welling (2012), Algorithm 1", {"size": 2}),
     "sgrld": Named(sgrld, "Nemeth and Fearnhead (2021), Table 1", {"size": 2}),
-    "svrg_ld": Named(svrg_ld, "Dubey et al. (2016)", {"size": 2, "every": 10}),
-    "saga_ld": Named(saga_ld, "Dubey et al. (2016)", {"size": 2}),
-    "saga_ld_ps": Named(saga_ld_ps, "Putcha et al. (2023), eq. 16 with SAGA's table", {"size": 2}),
-    "ewsg_overdamped": Named(ewsg_overdamped, "Li, Wang et al. (2021), appendix E", {"size": 2}),
+    "svrg_ld": Named(
+        svrg_ld, "Dubey, Reddi, Williamson, Póczos, Smola and Xing (2016)", {"size": 2, "every": 10}
+    ),
+    "saga_ld": Named(
+        saga_ld, "Dubey, Reddi, Williamson, Póczos, Smola and Xing (2016)", {"size": 2}
+    ),
+    "saga_ld_ps": Named(
+        saga_ld_ps, "Putcha, Nemeth and Fearnhead (2023), eq. 16 with SAGA's table", {"size": 2}
+    ),
+    "ewsg_overdamped": Named(
+        ewsg_overdamped, "Li, Wang, Zha and Tao (2021), appendix E", {"size": 2}
+    ),
     "sghmc": Named(sghmc, "Nemeth and Fearnhead (2021), Table 1", {"size": 2, "friction": 1.0}),
     "sghmc_matrix": Named(
         sghmc_matrix, "Nemeth and Fearnhead (2021), Table 1", {"size": 2, "friction": 1.0}
@@ -179,10 +198,14 @@ METHODS = {
         {"size": 2, "friction": 1.0},
     ),
     "sghmc_cv_ps": Named(
-        sghmc_cv_ps, "Putcha et al. (2023), eqs. 12, 16", {"size": 2, "friction": 1.0}
+        sghmc_cv_ps,
+        "Putcha, Nemeth and Fearnhead (2023), eqs. 12, 16",
+        {"size": 2, "friction": 1.0},
     ),
     "sghmc_trajectories": Named(
-        sghmc_trajectories, "Chen et al. (2014)", {"size": 2, "length": 5, "friction": 1.0}
+        sghmc_trajectories,
+        "Chen, Fox and Guestrin (2014)",
+        {"size": 2, "length": 5, "friction": 1.0},
     ),
     "sghmc_cv_trajectories": Named(
         sghmc_cv_trajectories,
@@ -197,13 +220,17 @@ METHODS = {
         {"size": 2, "friction": 1.0},
     ),
     "sgnht_cv_ps": Named(
-        sgnht_cv_ps, "Putcha et al. (2023), eqs. 12, 16", {"size": 2, "friction": 1.0}
+        sgnht_cv_ps,
+        "Putcha, Nemeth and Fearnhead (2023), eqs. 12, 16",
+        {"size": 2, "friction": 1.0},
     ),
     "sgrhmc": Named(sgrhmc, "Nemeth and Fearnhead (2021), Table 1", {"size": 2}),
     "cp_sghmc": Named(cp_sghmc, "Fu and Zhang (2017)", {"size": 20, "friction": 1.0}),
-    "ewsg": Named(ewsg, "Li, Wang et al. (2021), eq. 4", {"size": 2, "friction": 1.0}),
+    "ewsg": Named(ewsg, "Li, Wang, Zha and Tao (2021), eq. 4", {"size": 2, "friction": 1.0}),
     "ewsg_vr": Named(
-        ewsg_vr, "Li, Wang et al. (2021), appendix F", {"size": 2, "friction": 1.0, "every": 10}
+        ewsg_vr,
+        "Li, Wang, Zha and Tao (2021), appendix F",
+        {"size": 2, "friction": 1.0, "every": 10},
     ),
 }
 """All named methods."""
