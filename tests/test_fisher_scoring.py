@@ -23,9 +23,9 @@ SHAPES = ("dense", "diagonal")
 GEOMETRIES = {"identity": Identity(), "dense": Dense(COVARIANCE)}
 
 
-def kernel_of(posterior, shape="dense", step=0.3, size=3, geometry=None):
+def kernel_of(posterior, shape="dense", step=0.3, size=3, geometry=None, memory=None):
     method = tallmc.Method(
-        dynamics=FisherScoring(shape),
+        dynamics=FisherScoring(shape, memory),
         size=size,
         step_size=step,
         geometry=geometry or Identity(),
@@ -162,7 +162,21 @@ def covariance_z(bound, chains=512, draws=100, thin=10, burn_in=1000):
 )
 def test_no_bias_at_any_step_size_where_the_fisher_information_is_the_hessian(shape, step):
     """The Fisher information is estimated on the run. Langevin steps are visibly biased here."""
-    assert covariance_z(kernel_of(location(), shape, step, 20)) < 4.6
+    memory = None if step < 1 else 100
+    assert covariance_z(kernel_of(location(), shape, step, 20, memory=memory)) < 4.6
+
+
+def test_a_memory_forgets_a_start_far_away():
+    """With the paper's average, gradients of the burn-in slow the chain and narrow its law."""
+    options = {"chains": 256, "steps": 50, "burn_in": 1000, "thin": 10}
+
+    def largest_sd(memory):
+        bound = kernel_of(linear(n_rows=200), "dense", 0.05, 20, memory=memory)
+        mean, covariance = exact_posterior(linear(n_rows=200))
+        u = run_chains(bound, start=np.zeros(2), **options) - mean
+        return np.sqrt(np.einsum("cti->i", u**2) / u[..., 0].size / np.diag(covariance)).max()
+
+    assert largest_sd(None) < 0.6 and 0.9 < largest_sd(100) < 1.2
 
 
 def test_langevin_has_a_bias_there():
@@ -183,6 +197,11 @@ def test_langevin_has_a_bias_there():
 def test_compositions_whose_spread_is_not_the_fisher_information_are_refused(parts, message):
     with pytest.raises(tallmc.InvalidInput, match=message):
         tallmc.Method(dynamics=FisherScoring(), step_size=0.1, **parts)
+
+
+def test_memory_must_be_positive():
+    with pytest.raises(tallmc.InvalidInput, match="memory must be an int in"):
+        FisherScoring(memory=0)
 
 
 def test_shape_must_be_known():

@@ -410,7 +410,7 @@ class GradientNoiseForgotten(KnownFisher):
 def test_law_of_fisher_scoring_kills(kind):
     """The unmutated control is in test_fisher_scoring.py."""
     fisher = np.array([[3.0, 1.0], [1.0, 2.0]])
-    bound = tallmc.sgfs(0.2, size=4).prepare(linear()).kernel
+    bound = tallmc.sgfs(0.2, size=4, memory=None).prepare(linear()).kernel
     law = fisher_scoring_law(bound, fisher, 0.2, 4)
     assert_killed(law_z(with_known_fisher(bound, fisher, kind), law, chains=CHAINS))
 

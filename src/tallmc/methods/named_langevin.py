@@ -223,7 +223,9 @@ def psgld(
     return Method(dynamics=RMSprop(decay, regulariser, gamma), size=size, step_size=step_size)
 
 
-def sgfs(step_size: StepSize, size: Size, shape: Shape = "dense") -> Method:
+def sgfs(
+    step_size: StepSize, size: Size, shape: Shape = "dense", memory: int | None = 100
+) -> Method:
     """Stochastic gradient Fisher scoring: a preconditioner from the gradients of the rows seen.
 
     **Arguments:**
@@ -231,6 +233,8 @@ def sgfs(step_size: StepSize, size: Size, shape: Shape = "dense") -> Method:
     - `step_size`: the step size ε, a number or a schedule.
     - `size`: rows per step, at least 2.
     - `shape`: "dense" estimates the Fisher information as a d×d matrix, "diagonal" its diagonal.
+    - `memory`: about how many of the last batches the estimate averages over. None averages over
+      all batches, as in the paper; start such chains near the mode.
 
     **Returns:** a `Method`.
 
@@ -238,9 +242,9 @@ def sgfs(step_size: StepSize, size: Size, shape: Shape = "dense") -> Method:
 
     >>> import tallmc
     >>> tallmc.sgfs(step_size=0.1, size=2).dynamics
-    FisherScoring(shape='dense')
+    FisherScoring(shape='dense', memory=100)
     """
-    return Method(dynamics=FisherScoring(shape), size=size, step_size=step_size)
+    return Method(dynamics=FisherScoring(shape, memory), size=size, step_size=step_size)
 
 
 def sgrld(step_size: StepSize, size: Size, metric: Any = "fisher") -> Method:
