@@ -88,7 +88,7 @@ REFERENCES = (
         2021,
         "Improving sampling accuracy of stochastic gradient MCMC methods via non-uniform "
         "subsampling of gradients",
-        "Discrete and Continuous Dynamical Systems S",
+        "AIMS; arXiv 2002.08949",
         "li-2021",
     ),
     Reference(
