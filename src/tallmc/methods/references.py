@@ -24,6 +24,8 @@ class Reference(NamedTuple):
     venue: str
     key: str | None = None
     """What the files of the parts call the paper, if it has a short name there."""
+    is_et_al: bool = True
+    """Whether "first author et al. (year)" means this paper, and no other one."""
 
     @property
     def citation(self) -> str:
@@ -35,7 +37,9 @@ class Reference(NamedTuple):
     def short_forms(self) -> tuple[str, ...]:
         """Other names of the paper in the text of this package."""
         first, second = self.authors[:2]
-        several = (f"{first} et al. ({self.year})", f"{first}, {second} et al. ({self.year})")
+        several: tuple[str, ...] = (f"{first}, {second} et al. ({self.year})",)
+        if self.is_et_al:
+            several = (f"{first} et al. ({self.year})", *several)
         key = () if self.key is None else (self.key,)
         return key if len(self.authors) == 2 else (*several, *key)
 
@@ -131,6 +135,7 @@ REFERENCES = (
         2020,
         "Asymptotically optimal exact minibatch Metropolis–Hastings",
         "NeurIPS",
+        is_et_al=False,
     ),
     Reference(
         ("Zhang", "Li", "Zhang", "Chen", "Wilson"),

@@ -1,10 +1,14 @@
 """Metropolis–Hastings with scalable subsampling: exact draws from a Poisson number of rows.
 
-Prado, Nemeth and Sherlock (2024), in the coordinates of the Laplace approximation. A proposal that
-leaves N(θ̂, Σ̂) invariant meets the target's excess over this Gaussian only. The excess of the rows
-is Σ R_i, the Taylor remainders (`remainders.py`). A step draws a Poisson number of rows, with mean
-M Σc, and accepts by their thinned factors (`rules.py`, `thinning.py`). The chain leaves the
-posterior invariant for any step size and order, as long as the bounds c_i M hold.
+Prado, Nemeth and Sherlock (2024), in the coordinates u of the Laplace approximation, θ = θ̂ + Cu.
+Row i has f_i = T_i + R_i, its Taylor expansion at the anchor and the remainder (`remainders.py`),
+and a step has D_i = R_i(u') − R_i(u) (`rules.py`, `thinning.py`):
+
+    |D_i| ≤ c_i M(u, u'),   B ~ Poisson(M Σc) rows ∝ c_i,   each kept with probability φ_i/(c_i M),
+    log ratio = log q(u | u')/q(u' | u) − Σ T_i(u') + Σ T_i(u) + Σ_kept log(φ_i(−D_i)/φ_i(D_i))
+
+A proposal that leaves N(θ̂, Σ̂) invariant meets the target's excess over this Gaussian only. The
+chain leaves the posterior invariant for any step size and order, as long as the bounds c_i M hold.
 
 Cost: a pass for c_i, one more for order 3. A step evaluates its candidates and the certain rows,
 those that would be drawn at least once a step anyway. Σc falls as N^(−1/2) with order 2 and as
