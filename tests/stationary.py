@@ -23,6 +23,7 @@ import numpy as np
 
 from problems import exact_posterior, residual_matrix
 from tallmc.dynamics import (
+    GeometricLangevinDynamics,
     HamiltonianDynamics,
     LangevinDynamics,
     LeimkuhlerMatthewsDynamics,
@@ -99,6 +100,13 @@ def recursion(dynamics, step_size: float, d: int) -> Recursion:
             return Recursion(
                 drift_and_damp, drift_and_damp @ kick, np.vstack([s * A_half, s * one])
             )
+        case GeometricLangevinDynamics():
+            c = np.exp(-float(dynamics.friction) * h)
+            drift = np.block([[one, h * C], [zero, one]])
+            damp = np.block([[one, zero], [zero, c * one]])
+            half_kick = np.vstack([zero, -h / 2 * C.T])
+            noise = np.vstack([zero, np.sqrt(1 - c**2) * one])
+            return Recursion(drift @ damp, drift @ (damp @ half_kick + half_kick), drift @ noise)
         case HamiltonianDynamics():
             c = np.exp(-float(dynamics.friction) * h)
             half = np.block([[one, h / 2 * C], [zero, one]])

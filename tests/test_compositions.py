@@ -11,6 +11,7 @@ from tallmc import InvalidInput, Method, NoiseCorrection, Posterior
 from tallmc.dynamics import (
     Hamiltonian,
     MatrixFriction,
+    NoseHoover,
     Recipe,
     RiemannianLangevin,
     RMSprop,
@@ -141,9 +142,9 @@ CASES = {
     ),
     "transition": (
         lambda: Method(
-            dynamics=Splitting(1.0), subsample=ExponentiallyWeighted(), size=2, step_size=0.1
+            dynamics=NoseHoover(1.0), subsample=ExponentiallyWeighted(), size=2, step_size=0.1
         ),
-        "subsample must not be exponentially weighted with Splitting",
+        "subsample must not be exponentially weighted with NoseHoover",
     ),
     # noise correction
     "correction shape": (lambda: NoiseCorrection("full"), 'shape must be "diagonal" or "dense"'),

@@ -17,6 +17,7 @@ from tallmc import NoiseCorrection
 from tallmc.core.linear_maps import IdentityMap
 from tallmc.correction import drag, reduced_noise
 from tallmc.dynamics import (
+    GeometricLangevin,
     Hamiltonian,
     Langevin,
     LeimkuhlerMatthews,
@@ -271,6 +272,7 @@ SAME_PLACE = {
     "underdamped": (Underdamped(3.0), 0.3),
     "matrix-friction": (MatrixFriction([[4.0, 1.0], [1.0, 2.0]]), 0.3),
     "trajectories": (Hamiltonian(4, 3.0), 0.3),
+    "geometric-langevin": (GeometricLangevin(3.0), 0.3),
     "nose-hoover": (NoseHoover(3.0), 0.3),
     "riemannian-langevin": (RiemannianLangevin(lambda params: jnp.asarray(METRIC)), 0.3),
     "riemannian-hamiltonian": (RiemannianHamiltonian(lambda params: jnp.asarray(METRIC), 3.0), 0.3),

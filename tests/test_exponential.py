@@ -58,12 +58,12 @@ def draws_at(base, batch):
     return base.completed(base.stream.at(jnp.array(batch)))
 
 
-def step_without_noise(bound, motion, batches, log_uniform, memory=None):
+def step_without_noise(bound, motion, batches, log_uniform, memory=None, noise=(0.0, 0.0)):
     """The state after one step of the kernel in which the index chain proposes these batches."""
     kernel = bound.kernel
     each = [draws_at(kernel.selection.base, batch) for batch in batches]
     proposed = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
-    drawn = Drawn(ChainDraws(proposed, jnp.asarray(log_uniform)), jnp.zeros(2))
+    drawn = Drawn(ChainDraws(proposed, jnp.asarray(log_uniform)), jnp.asarray(noise))
     state = ChainState(motion, memory or Memory())
     return kernel.step(state, kernel.gather(drawn, bound.rows), jnp.int32(0), bound.rows).state
 

@@ -41,6 +41,7 @@ from tallmc.rows import RowDraws
 from tallmc.rows.sums import Sum
 from tallmc.subsample.replacement import WithReplacement
 from tallmc.subsample.size import AdaptiveSelection
+from test_exponential_integrators import bound_with, weights_error
 from test_fisher_scoring import KnownFisher, fisher_scoring_law, with_known_fisher
 from test_mala import invariance_z
 from test_sgd import covariance_z
@@ -566,3 +567,21 @@ def test_joint_law_kills(name):
     method = tallmc.Method(dynamics=dynamics, size=4, step_size=step)
     bound = method.prepare(linear()).kernel
     assert_killed(law_z(mutation(bound), exact_law(bound, step), chains=CHAINS))
+
+
+class EulersWeights(SplittingDynamics):
+    """The exponential weights of Euler steps, used with another integrator."""
+
+    def step(self, state, evaluate, step_size, noise):
+        h = step_size / 2
+        sd = jnp.sqrt(2 * self.friction * h)
+        at_rest = h * self.friction * state.momentum / sd
+        as_euler = lambda at, move: evaluate(at, move._replace(at_rest=at_rest, scale=h / sd))
+        return super().step(state, as_euler, step_size, noise)
+
+
+def test_densities_of_the_moves_kill_the_weights_of_another_integrator():
+    bound = bound_with(Splitting(1.3))
+    right = bound.kernel.dynamics
+    mutants_error = weights_error(cast(right, EulersWeights), bound)
+    assert weights_error(right, bound) < 1e-9 < 1e-2 < mutants_error < np.inf

@@ -15,6 +15,7 @@ from galerkin import gauss, stationary_law
 from problems import exact_posterior, linear
 from stationary import exact_law
 from tallmc.dynamics import (
+    GeometricLangevin,
     Hamiltonian,
     Langevin,
     LeimkuhlerMatthews,
@@ -112,6 +113,7 @@ CASES = {
     "underdamped": (Underdamped(2.0), 0.2, 1, 22),
     "matrix-friction": (MatrixFriction([[2.0]]), 0.2, 1, 22),
     "splitting": (Splitting(1.0), 0.8, 2, 22),
+    "geometric-langevin": (GeometricLangevin(1.0), 0.8, 2, 22),
     "nose-hoover": (NoseHoover(1.5), 0.2, 1, 10),
     "riemannian-langevin": (RiemannianLangevin(metric), 0.2, 1, 30),
     "riemannian-hamiltonian": (RiemannianHamiltonian(metric, friction=2.0), 0.2, 1, 22),

@@ -41,6 +41,8 @@ NAMES = [
     "diagnose",
     "dynamics",
     "ewsg",
+    "ewsg_baoab",
+    "ewsg_gla",
     "ewsg_overdamped",
     "ewsg_vr",
     "fit",

@@ -21,6 +21,7 @@ from stationary import (
     law_z,
 )
 from tallmc.dynamics import (
+    GeometricLangevin,
     Hamiltonian,
     Langevin,
     LeimkuhlerMatthews,
@@ -45,6 +46,7 @@ AFFINE = {
     "matrix-friction": (MatrixFriction([[8.0, 2.0], [2.0, 5.0]]), 0.2),
     "trajectories": (Hamiltonian(length=4, friction=1.0), 0.3),
     "splitting": (Splitting(friction=3.0), 0.4),
+    "geometric-langevin": (GeometricLangevin(friction=3.0), 0.4),
 }
 METRIC = {
     "riemannian-langevin": (RiemannianLangevin(), 1.0),
@@ -121,6 +123,16 @@ def test_second_order_positions_have_no_bias_on_a_gaussian(dynamics, geometry):
     method, step = composed(dynamics, gradient=Full(), subsample=AllRows(), geometry=geometry)
     law = exact_law(method.prepare(linear()).kernel, step)
     np.testing.assert_allclose(law.covariance, exact_posterior(linear())[1], rtol=1e-12, atol=1e-14)
+
+
+def test_positions_of_the_geometric_langevin_algorithm_have_the_variance_of_its_docstring():
+    """1/(λ(1 − ε²λ/16)) in each direction of curvature λ."""
+    method, step = composed("geometric-langevin", gradient=Full(), subsample=AllRows())
+    law = exact_law(method.prepare(linear()).kernel, step)
+    curvatures, directions = np.linalg.eigh(np.linalg.inv(exact_posterior(linear())[1]))
+    variances = 1 / (curvatures * (1 - step**2 * curvatures / 16))
+    expected = directions * variances @ directions.T
+    np.testing.assert_allclose(law.covariance, expected, rtol=1e-10, atol=1e-12)
 
 
 def test_preferential_weights_bring_the_variance_nearer_to_the_posterior():

@@ -3,6 +3,7 @@
 from . import table_1
 from .base import AbstractDynamics, DynamicsChoice
 from .fisher_scoring import FisherScoring, FisherScoringDynamics
+from .geometric_langevin import GeometricLangevin, GeometricLangevinDynamics
 from .hamiltonian import Hamiltonian, HamiltonianDynamics
 from .hmc import HMC, HMCDynamics
 from .langevin import Langevin, LangevinDynamics
@@ -26,6 +27,8 @@ __all__ = [
     "DynamicsChoice",
     "FisherScoring",
     "FisherScoringDynamics",
+    "GeometricLangevin",
+    "GeometricLangevinDynamics",
     "HMCDynamics",
     "Hamiltonian",
     "HamiltonianDynamics",

@@ -193,8 +193,6 @@ class DynamicsChoice(abc.ABC):
     """Whether the dynamics is correct with exact gradients only."""
     takes_geometry: ClassVar[bool]
     """Whether the dynamics can use other coordinates; False if it has its own metric."""
-    has_transition: ClassVar[bool]
-    """Whether the dynamics passes a `Transition` to `evaluate`; exponential weighting needs one."""
     reads_fisher_information: ClassVar[bool] = False
     """Whether the dynamics estimates the Fisher information from the gradients of a step's rows.
 
@@ -205,6 +203,11 @@ class DynamicsChoice(abc.ABC):
     """A bias that does not vanish with the step size, if the dynamics has one."""
     own_coordinates: ClassVar[OwnCoordinates | None] = None
     """Returns C at the mode, if the dynamics has a metric CCᵀ of its own."""
+
+    @property
+    @abc.abstractmethod
+    def has_transition(self) -> bool:
+        """Whether it passes a `Transition` to `evaluate`; exponential weighting needs one."""
 
     @property
     @abc.abstractmethod

@@ -41,7 +41,7 @@ from .base import (
     merged_normal,
     smaller_step,
 )
-from .momentum import damping
+from .momentum import damped_transition, damping
 
 _LEAST_LENGTH, _MOST_LENGTH = 10, 1000
 
@@ -105,9 +105,10 @@ class HamiltonianDynamics(AbstractDynamics):
         h = step_size / 2
         momentum = jnp.where(state.inner == 0, fresh, state.momentum)
         halfway = state.position + self.geometry.push(h / 2 * momentum)
-        estimate = evaluate(halfway, None)
-        half_kick = h / 2 * self.geometry.pull(estimate.gradient)
         friction = damping(self.friction, h)
+        kick = (1 + friction.decay) * h / 2
+        estimate = evaluate(halfway, damped_transition(momentum, friction, kick, self.geometry))
+        half_kick = h / 2 * self.geometry.pull(estimate.gradient)
         injected = reduced_noise(normal, estimate.noise, friction.share)
         thermal = friction.sd * injected.noise
         momentum = friction.decay * (momentum - half_kick) + thermal - half_kick
@@ -137,11 +138,15 @@ class Hamiltonian(DynamicsChoice):
     needs = AnchorLevel.NOTHING
     exact_only = False
     takes_geometry = True
-    has_transition = False
 
     def __post_init__(self) -> None:
         check_int("length", self.length, 1)
         check_number("friction", self.friction, 0)
+
+    @property
+    def has_transition(self) -> bool:
+        """Without friction the move given a gradient is deterministic and has no density."""
+        return self.friction > 0
 
     @property
     def corrects_through(self) -> tuple[str, ...]:

@@ -7,7 +7,9 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from ..core.linear_maps import AbstractLinearMap
 from ..core.random import standard_normal
+from ..subsample.selection import Transition
 from .base import AbstractDynamicsState, Curvature, Suggestion, smaller_step
 
 
@@ -42,6 +44,33 @@ def damping(friction: Float[Array, ""], h: Float[Array, ""]) -> Damping:
     """Friction γ over the time h."""
     decay, variance = jnp.exp(-friction * h), -jnp.expm1(-2 * friction * h)
     return Damping(decay, jnp.sqrt(variance), ((1 + decay) * h / 2) ** 2 / variance)
+
+
+def damped_transition(
+    momentum: Float[Array, " d"],
+    friction: Damping,
+    kick: Float[Array, ""],
+    geometry: AbstractLinearMap,
+) -> Transition:
+    """The transition of ρ' = cρ − kick·Cᵀg + sd·ξ: its density at ρ' has x = (ρ' − cρ)/sd."""
+    at_rest = (1 - friction.decay) * momentum / friction.sd
+
+    def to_zero() -> Float[Array, " d"]:
+        return -friction.decay * momentum / friction.sd
+
+    return Transition(at_rest, to_zero, kick / friction.sd, geometry)
+
+
+def damped_suggestion(curvature: Curvature) -> Suggestion:
+    """Suggest settings for second-order steps with friction that is solved exactly."""
+    friction = 2 * curvature.smallest**0.5
+    step, rule = smaller_step(
+        curvature.largest**-0.5,
+        "1 / root of the largest curvature",
+        friction * curvature.noise_limit,
+    )
+    between = 2 / (step * curvature.smallest**0.5)
+    return Suggestion(step, rule, between, step / friction, {"friction": friction})
 
 
 def kicked_suggestion(curvature: Curvature) -> Suggestion:

@@ -13,6 +13,10 @@ Leimkuhler–Matthews dynamics with step size ε²/4.
 
 Gradient noise of covariance V is corrected by ξ ~ N(0, I − (1 + c)²/(1 − c²) (ε²/16) V). The kick
 comes before the noise within a step, so a share of order ε² of the excess variance remains.
+
+For exponential weights (li-2021, footnote 2) the move is described by its momentum alone,
+ρ' ~ N(cρ − c(ε/2) Cᵀg, (1 − c²) I). The pair (θ', ρ') has no density ratio: with gradient g it lies
+on θ' − (ε/4)Cρ' = θ + (ε/4) C(ρ − (ε/2) Cᵀg), which differs between gradients.
 """
 
 from __future__ import annotations
@@ -34,9 +38,14 @@ from .base import (
     DynamicsStep,
     Evaluate,
     Suggestion,
-    smaller_step,
 )
-from .momentum import MomentumState, damping, with_momentum
+from .momentum import (
+    MomentumState,
+    damped_suggestion,
+    damped_transition,
+    damping,
+    with_momentum,
+)
 
 
 class SplittingDynamics(AbstractDiffusion):
@@ -70,9 +79,10 @@ class SplittingDynamics(AbstractDiffusion):
         noise: Float[Array, " d"],
     ) -> DynamicsStep:
         h = step_size / 2
-        estimate = evaluate(state.position, None)
-        kicked = state.momentum - h * self.geometry.pull(estimate.gradient)
         friction = damping(self.friction, h)
+        transition = damped_transition(state.momentum, friction, friction.decay * h, self.geometry)
+        estimate = evaluate(state.position, transition)
+        kicked = state.momentum - h * self.geometry.pull(estimate.gradient)
         injected = reduced_noise(noise, estimate.noise, friction.share)
         damped = friction.decay * kicked + friction.sd * injected.noise
         position = state.position + self.geometry.push(h / 2 * (kicked + damped))
@@ -100,20 +110,13 @@ class Splitting(DynamicsChoice):
     exact_only = False
     takes_geometry = True
     corrects_through = ("noise",)
-    has_transition = False
+    has_transition = True
 
     def __post_init__(self) -> None:
         check_number("friction", self.friction, 0, low_open=True)
 
     def suggest(self, curvature: Curvature) -> Suggestion:
-        friction = 2 * curvature.smallest**0.5
-        step, rule = smaller_step(
-            curvature.largest**-0.5,
-            "1 / root of the largest curvature",
-            friction * curvature.noise_limit,
-        )
-        between = 2 / (step * curvature.smallest**0.5)
-        return Suggestion(step, rule, between, step / friction, {"friction": friction})
+        return damped_suggestion(curvature)
 
     def prepare(self, context: DynamicsContext) -> SplittingDynamics:
         return SplittingDynamics(

@@ -102,7 +102,11 @@ def _check_transition(method: Composition) -> None:
             "which does not provide its transition density"
         )
         raise InvalidInput(
-            "subsample", rule, method.subsample, "Use Underdamped(...) or Langevin()."
+            "subsample",
+            rule,
+            method.subsample,
+            "Use Langevin(), or Underdamped, Splitting, GeometricLangevin or Hamiltonian with "
+            "friction.",
         )
 
 

@@ -1,8 +1,9 @@
 """The methods of the papers by name: each is a composition of parts.
 
 `named_langevin.py` has the methods of the SGLD family, `named_momentum.py` the methods with
-momentum, `named_exact.py` those that decide from a few rows, and this file the other exact methods,
-the full-data methods and the table of all methods.
+momentum, `named_ewsg.py` exponential weights for further integrators, `named_exact.py` those that
+decide from a few rows, and this file the other exact methods, the full-data methods and the table
+of all methods.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from ..subsample import AllRows
 from .base import AbstractMethod
 from .firefly import BoundChoice, FlyMC
 from .method import Method, StepSize
+from .named_ewsg import ewsg_baoab, ewsg_gla
 from .named_exact import smh, subsampled_mh, tuna_mh
 from .named_langevin import (
     asgld_cv,
@@ -227,6 +229,12 @@ METHODS = {
     "sgrhmc": Named(sgrhmc, "Nemeth and Fearnhead (2021), Table 1", {"size": 2}),
     "cp_sghmc": Named(cp_sghmc, "Fu and Zhang (2017)", {"size": 20, "friction": 1.0}),
     "ewsg": Named(ewsg, "Li, Wang, Zha and Tao (2021), eq. 4", {"size": 2, "friction": 1.0}),
+    "ewsg_baoab": Named(
+        ewsg_baoab, "Li, Wang, Zha and Tao (2021), footnote 2", {"size": 2, "friction": 1.0}
+    ),
+    "ewsg_gla": Named(
+        ewsg_gla, "Li, Wang, Zha and Tao (2021), footnote 2", {"size": 2, "friction": 1.0}
+    ),
     "ewsg_vr": Named(
         ewsg_vr,
         "Li, Wang, Zha and Tao (2021), appendix F",

@@ -13,6 +13,24 @@ rows. It proposes batches from q and accepts with probability
 min(1, exp(‖x + aG_j‖²/2 − ‖x + aG_i‖²/2)) (eq. 6). It begins at a fresh batch (Algorithm 1) or,
 with `carry`, at the batch of the last step (section 4.4).
 
+Each integrator fixes x and a (`Transition`). A momentum that moves as ρ' = mρ − kCᵀg + sξ with
+ξ ~ N(0, I) has the density ∝ exp(−‖(ρ' − mρ)/s + (k/s)Cᵀg‖²/2), so x = (ρ' − mρ)/s and a = k/s.
+"at_rest" is ρ' = ρ, x = (1 − m)ρ/s, and "to_zero" is ρ' = 0, x = −mρ/s. With h = ε/2 and
+c = exp(−γh):
+
+    dynamics                          m        k              s²
+    Underdamped (Euler; eq. 4)        1 − γh   h              2γh
+    Splitting (BAOAB)                 c        ch             1 − c²
+    GeometricLangevin, Hamiltonian    c        (1 + c)h/2     1 − c²
+
+In all but `Splitting`, θ' is a function of ρ' that does not depend on g, so the ratio of the
+densities of ρ' is that of the whole move. In `Splitting`, moves with different gradients end on
+disjoint sets. Their density ratio does not exist, and the weights make the laws of ρ' alone agree.
+The mean of the weighted estimates is g + aV(x + ag) + …; V is the covariance of G_S under q. At
+rest the kick has the mean −kaVx = −(1 − m)(k²/s²)Vρ. To first order in V it removes the share
+2m(1 − m)/s² of the variance k²V that gradient noise adds to ρ': 1 − γh for Euler steps, and
+2c/(1 + c) with exact friction.
+
 The estimate has a bias of order ε; every other subsample here is unbiased. The paper claims less
 variance in return. On the paper's own Gaussian example the variance is a fifth larger than that of
 uniform draws. The gain comes from the bias: a mean force (h/2)Vr along the momentum, which is the
