@@ -19,6 +19,7 @@ import pytest
 import tallmc
 from problems import linear, logistic, residual_matrix
 from stationary import exact_law, law_z
+from tallmc.diagnose.sparse_probabilities import cheapest_probabilities
 from tallmc.dynamics import (
     Hamiltonian,
     HamiltonianDynamics,
@@ -45,6 +46,7 @@ from test_exponential_integrators import bound_with, weights_error
 from test_fisher_scoring import KnownFisher, fisher_scoring_law, with_known_fisher
 from test_mala import invariance_z
 from test_sgd import covariance_z
+from test_sparse_probabilities import gradients_of, least_variance_by_enumeration
 from test_unbiased import estimates, moments_by_enumeration
 
 STEP = 0.15
@@ -585,3 +587,13 @@ def test_densities_of_the_moves_kill_the_weights_of_another_integrator():
     right = bound.kernel.dynamics
     mutants_error = weights_error(cast(right, EulersWeights), bound)
     assert weights_error(right, bound) < 1e-9 < 1e-2 < mutants_error < np.inf
+
+
+def test_enumeration_of_vertices_kills_costs_that_are_not_squared():
+    """Theorem 4.1 of li-2021 with ‖b_i‖ in place of ‖b_i‖²."""
+    gradients = gradients_of(10, 3, seed=1)
+    errors = len(gradients) * gradients - gradients.sum(axis=0)
+    norms = np.linalg.norm(errors, axis=1)
+    least = least_variance_by_enumeration(gradients)
+    excess = lambda costs: cheapest_probabilities(costs, errors) @ norms**2 / least - 1
+    assert abs(excess(norms**2)) < 1e-9 < 1e-3 < excess(norms) < np.inf

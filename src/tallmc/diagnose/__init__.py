@@ -17,6 +17,7 @@ from .loo import LeaveOneOut, loo
 from .predictive import log_loss, log_losses
 from .pseudo_variance import Estimated, estimated_pseudo_variance, pseudo_variance
 from .scores import accuracy, log_predictive_density, rmse
+from .sparse_probabilities import SparseProbabilities, sparse_probabilities
 
 __all__ = [
     "AverageErrors",
@@ -24,6 +25,7 @@ __all__ = [
     "Discrepancy",
     "Estimated",
     "LeaveOneOut",
+    "SparseProbabilities",
     "accuracy",
     "autocorrelation",
     "average_errors",
@@ -45,4 +47,5 @@ __all__ = [
     "pseudo_variance",
     "rhat",
     "rmse",
+    "sparse_probabilities",
 ]

@@ -11,6 +11,12 @@ EXPERIMENTS: dict[str, Experiment] = {
         ("a", "b", "c", "d", "e", "f"),
         minutes=9,
     ),
+    "li2021-theorem41": Experiment(
+        "the sparse probabilities of Theorem 4.1: how many rows, how much less variance",
+        "li2021.theorem41",
+        ("a", "b", "c"),
+        minutes=1,
+    ),
     "li2021-fig3a": Experiment(
         "test error of a perceptron on MNIST, and Table 2",
         "li2021.fig3",
