@@ -29,6 +29,7 @@ from tallmc.dynamics import (
     MalaDynamics,
     MatrixFriction,
     MatrixFrictionDynamics,
+    MicrocanonicalDynamics,
     RandomWalkDynamics,
     Splitting,
     SplittingDynamics,
@@ -45,6 +46,8 @@ from tallmc.subsample.size import AdaptiveSelection
 from test_exponential_integrators import bound_with, weights_error
 from test_fisher_scoring import KnownFisher, fisher_scoring_law, with_known_fisher
 from test_mala import invariance_z
+from test_microcanonical import orders
+from test_microcanonical import prepared as microcanonical
 from test_sgd import covariance_z
 from test_sparse_probabilities import gradients_of, least_variance_by_enumeration
 from test_unbiased import estimates, moments_by_enumeration
@@ -597,3 +600,29 @@ def test_enumeration_of_vertices_kills_costs_that_are_not_squared():
     least = least_variance_by_enumeration(gradients)
     excess = lambda costs: cheapest_probabilities(costs, errors) @ norms**2 / least - 1
     assert abs(excess(norms**2)) < 1e-9 < 1e-3 < excess(norms) < np.inf
+
+
+class CanonicalForce(MicrocanonicalDynamics):
+    """The factor d/(d − 1) of the force is forgotten."""
+
+    def step(self, state, evaluate, step_size, noise):
+        def weaker(at, transition):
+            estimate = evaluate(at, transition)
+            d = at.shape[0]
+            return dataclasses.replace(estimate, gradient=estimate.gradient * (d - 1) / d)
+
+        return super().step(state, weaker, step_size, noise)
+
+
+class NoiseOfOneSign(MicrocanonicalDynamics):
+    """Injected noise that prefers some directions."""
+
+    def step(self, state, evaluate, step_size, noise):
+        return super().step(state, evaluate, step_size, jnp.abs(noise))
+
+
+@pytest.mark.parametrize("kind", [CanonicalForce, NoiseOfOneSign])
+def test_quadrature_kills_other_microcanonical_forces(kind):
+    right = microcanonical()
+    mutant = cast(right, kind)
+    assert min(orders(right).values()) > 2.8 > 2.3 > min(orders(mutant).values())

@@ -81,6 +81,7 @@ NAMES = [
     "sgld_cv_ps",
     "sgld_lm",
     "sgld_ps",
+    "sgmclmc",
     "sgnht",
     "sgnht_cv",
     "sgnht_cv_ps",

@@ -10,6 +10,7 @@ from .langevin import Langevin, LangevinDynamics
 from .leimkuhler_matthews import LeimkuhlerMatthews, LeimkuhlerMatthewsDynamics
 from .mala import MALA, MalaDynamics
 from .matrix_friction import MatrixFriction, MatrixFrictionDynamics
+from .microcanonical import Microcanonical, MicrocanonicalDynamics
 from .mode_jumps import ModeJumpingHMC
 from .nose_hoover import NoseHoover, NoseHooverDynamics
 from .random_walk import RandomWalk, RandomWalkDynamics
@@ -39,6 +40,8 @@ __all__ = [
     "MalaDynamics",
     "MatrixFriction",
     "MatrixFrictionDynamics",
+    "Microcanonical",
+    "MicrocanonicalDynamics",
     "ModeJumpingHMC",
     "NoseHoover",
     "NoseHooverDynamics",
