@@ -20,7 +20,7 @@ from tallmc.core.linear_maps import DenseMap, IdentityMap
 from tallmc.dynamics import Microcanonical, MicrocanonicalDynamics
 from tallmc.dynamics.microcanonical import turned
 from tallmc.dynamics.momentum import MomentumState
-from tallmc.geometry import GradientNoise
+from tallmc.geometry import NoiseDiagonal
 from tallmc.gradient import Full
 from tallmc.subsample import AllRows
 from tallmc.subsample.selection import Estimate, Memory
@@ -164,7 +164,7 @@ def test_long_runs_have_the_moments_of_the_posterior_up_to_the_square_of_the_ste
 def test_noise_coordinates_are_the_inverse_sds_of_the_row_gradients():
     posterior = linear()
     anchor = tallmc.laplace(posterior)
-    found = GradientNoise().prepare(posterior, anchor)
+    found = NoiseDiagonal().prepare(posterior, anchor)
     x, y = np.asarray(posterior.data.x), np.asarray(posterior.data.y)
     residual = x @ np.asarray(anchor.position) - y
     gradients = residual[:, None] * x / float(posterior.model.family.noise_variance)
@@ -177,7 +177,7 @@ def test_a_parameter_without_noise_keeps_the_scale_of_the_others():
     posterior = tallmc.models.linear_regression(
         x, np.arange(5.0) ** 2, prior_variance=1.0, noise_variance=1.0
     )
-    scale = np.asarray(GradientNoise().prepare(posterior, tallmc.laplace(posterior)).scale)
+    scale = np.asarray(NoiseDiagonal().prepare(posterior, tallmc.laplace(posterior)).scale)
     np.testing.assert_allclose(scale[1], scale[0], rtol=1e-12)
 
 

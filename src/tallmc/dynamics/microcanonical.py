@@ -18,7 +18,7 @@ Steps are symmetric, and the bias is of order ε² with exact gradients.
 Gradient noise of covariance V in the coordinates C turns ρ at random. Noise that is equal in all
 directions, V = vI, adds to O, which may have any strength: to leading order there is no bias. Other
 noise prefers some directions, and the bias is of order ε (Sommer et al., 2026, "SMILE"). Two
-remedies make the noise isotropic: the coordinates `GradientNoise()`, which is the noise
+remedies make the noise isotropic: the coordinates `NoiseDiagonal()`, which is the noise
 preconditioning of that paper with a fixed diagonal, and a correction through the injected noise,
 ξ ~ N(0, I − (d/(d − 1))² (1 + c)²/(1 − c²) (ε²/16) V), after which both together are isotropic.
 With the correction, ω = cρ + √(1 − c²) (I − ρρᵀ/2d) ξ. Noise of covariance S in B changes the mean

@@ -3,7 +3,7 @@
 from .base import GeometryChoice
 from .dense import Dense
 from .diagonal import Diagonal
-from .gradient_noise import GradientNoise
 from .identity import Identity
+from .noise_diagonal import NoiseDiagonal
 
-__all__ = ["Dense", "Diagonal", "GeometryChoice", "GradientNoise", "Identity"]
+__all__ = ["Dense", "Diagonal", "GeometryChoice", "Identity", "NoiseDiagonal"]

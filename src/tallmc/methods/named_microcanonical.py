@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..dynamics import Microcanonical
-from ..geometry import GradientNoise, Identity
+from ..geometry import Identity, NoiseDiagonal
 from .method import Method, Size, StepSize
 
 
@@ -24,9 +24,9 @@ def sgmclmc(step_size: StepSize, size: Size, friction: float, precondition: bool
 
     >>> import tallmc
     >>> tallmc.sgmclmc(step_size=0.1, size=2, friction=1.0).geometry
-    GradientNoise()
+    NoiseDiagonal()
     """
-    geometry = GradientNoise() if precondition else Identity()
+    geometry = NoiseDiagonal() if precondition else Identity()
     return Method(
         dynamics=Microcanonical(friction), size=size, step_size=step_size, geometry=geometry
     )

@@ -26,10 +26,10 @@ from .base import GeometryChoice
 
 
 @dataclasses.dataclass(frozen=True)
-class GradientNoise(GeometryChoice):
+class NoiseDiagonal(GeometryChoice):
     """One scale per parameter, the inverse sd of the row gradients at the mode.
 
-    >>> GradientNoise().needs.name
+    >>> NoiseDiagonal().needs.name
     'MODE'
     """
 
@@ -38,7 +38,7 @@ class GradientNoise(GeometryChoice):
         return AnchorLevel.MODE
 
     def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None) -> DiagonalMap:
-        assert anchor is not None, "GradientNoise() needs an anchor"
+        assert anchor is not None, "NoiseDiagonal() needs an anchor"
         total = posterior.rows.reduce(
             _moments, posterior.model, anchor.position, width=posterior.width
         )
