@@ -38,15 +38,27 @@ from tallmc.subsample import (
     Adaptive,
     AllRows,
     Bandit,
+    Determinantal,
     ExponentiallyWeighted,
     Fixed,
     Measured,
     Optimal,
+    PoissonDisk,
     Preferential,
     Stratified,
     Uniform,
 )
 
+FEATURES = np.array(
+    [
+        [1.0, 0.2, 0.0, 0.3],
+        [0.9, 0.3, 0.1, 0.0],
+        [-0.5, 1.0, 0.4, 0.2],
+        [0.1, -0.8, 1.0, 0.5],
+        [0.0, 0.0, 0.0, 0.0],
+    ]
+)
+"""Features of five rows. The first two are similar, and the last has none."""
 SUBSAMPLES = {
     "uniform": Uniform(),
     "without-replacement": Uniform(replace=False),
@@ -61,6 +73,8 @@ SUBSAMPLES = {
     "bandit": Bandit(),
     "optimal": Optimal(),
     "exponential": ExponentiallyWeighted(),
+    "determinantal": Determinantal(FEATURES, floor=0.1),
+    "poisson-disk": PoissonDisk(radius=1.0, features=FEATURES, tries=2, simulated=10_000),
     "all-rows": AllRows(),
 }
 GRADIENTS = {

@@ -455,7 +455,7 @@ CASES = {
         lambda: Stratified(2).prepare(
             SubsampleContext(Posterior(GAUSSIAN, FLAT, np.array([1.0, np.nan, 2.0]), 0.0)), Fixed(2)
         ),
-        "data must be finite to be clustered; got NaN or infinity in row 1. "
+        "data must be finite to be compared; got NaN or infinity in row 1. "
         r"Pass Stratified\(labels\)",
     ),
     "adaptive strata": (

@@ -43,6 +43,7 @@ from tallmc.rows import RowDraws
 from tallmc.rows.sums import Sum
 from tallmc.subsample.replacement import WithReplacement
 from tallmc.subsample.size import AdaptiveSelection
+from test_diverse import diverse_selection, weights_z
 from test_exponential_integrators import bound_with, weights_error
 from test_fisher_scoring import KnownFisher, fisher_scoring_law, with_known_fisher
 from test_mala import invariance_z
@@ -626,3 +627,12 @@ def test_quadrature_kills_other_microcanonical_forces(kind):
     right = microcanonical()
     mutant = cast(right, kind)
     assert min(orders(right).values()) > 2.8 > 2.3 > min(orders(mutant).values())
+
+
+@pytest.mark.parametrize("name", ["determinantal", "poisson-disk"])
+def test_inclusion_probabilities_kill_the_weights_of_uniform_draws(name):
+    """Diversified batches as in the original papers, which weight all rows alike."""
+    selection = diverse_selection(name)
+    mutant = dataclasses.replace(selection, inverse=jnp.full_like(selection.inverse, 5 / 3))
+    z, mutants_z = (weights_z(of) for of in (selection, mutant))
+    assert z < KILLED < mutants_z < np.inf

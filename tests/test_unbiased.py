@@ -11,6 +11,7 @@ import pytest
 import tallmc
 from problems import (
     DYNAMICS,
+    FEATURES,
     GRADIENTS,
     SIZES,
     SUBSAMPLES,
@@ -25,6 +26,7 @@ from tallmc.dynamics import DynamicsChoice
 from tallmc.gradient import GradientChoice
 from tallmc.subsample import SizeChoice, SubsampleChoice
 from tallmc.subsample.bandit import BanditSelection
+from tallmc.subsample.determinantal import DeterminantalSelection
 from tallmc.subsample.full import AllRowsSelection
 from tallmc.subsample.optimal import OptimalSelection
 from tallmc.subsample.replacement import WithReplacement
@@ -38,7 +40,8 @@ POSTERIORS = {
     "autodiff": logistic_by_autodiff,
     "weighted": weighted_logistic,
 }
-# Exponential weights are biased by design; test_exponential.py has their law.
+# Exponential weights are biased by design; test_exponential.py has their law. The weights of
+# Poisson disks are estimated; test_diverse.py measures their bias.
 # Rules for weights differ in their numbers only: one of them is tested with every gradient, the
 # others with control variates.
 OTHER_RULES = (
@@ -53,7 +56,7 @@ PAIRS = [
     for s in SUBSAMPLES
     for g in GRADIENTS
     if (s == "all-rows") == (g == "full")
-    and s != "exponential"
+    and s not in ("exponential", "poisson-disk")
     and (s not in OTHER_RULES or g == "control-variate")
 ]
 
@@ -119,6 +122,13 @@ def law_of(bound, position, memory):
     return stream.probabilities(), lambda indices: selection.completed(stream.at(indices))
 
 
+def determinantal_law(size, floor, features=FEATURES):
+    """The probability of every set of rows, from the determinants themselves."""
+    sets = list(itertools.combinations(range(len(features)), size))
+    minors = np.array([np.linalg.det((features @ features.T)[np.ix_(s, s)]) for s in sets])
+    return dict(zip(sets, (1 - floor) * minors / minors.sum() + floor / len(sets), strict=True))
+
+
 def all_batches(bound, position, memory):
     """The row draws of every batch that a step can see, with their probability."""
     selection = bound.kernel.selection
@@ -126,6 +136,10 @@ def all_batches(bound, position, memory):
         sets = list(itertools.combinations(range(bound.rows.n_rows), SIZE))
         for indices in sets:
             yield selection.draws_at(jnp.array(indices)), 1 / len(sets)
+        return
+    if isinstance(selection, DeterminantalSelection):
+        for indices, probability in determinantal_law(SIZE, 0.1).items():
+            yield selection.draws_at(jnp.array(indices)), probability
         return
     if isinstance(selection, StratifiedSelection):
         places = list(itertools.product(*(range(count) for count in selection.count)))
@@ -194,6 +208,12 @@ def test_estimator_is_unbiased_with_the_stated_covariance_by_enumeration(
     np.testing.assert_allclose(by_row, exact, atol=rounding)
     if isinstance(kernel.selection, WithoutReplacement):
         expected = N**2 / SIZE * (1 - SIZE / N) * np.cov(r.T)
+    elif isinstance(kernel.selection, DeterminantalSelection):
+        law = determinantal_law(SIZE, 0.1)
+        inside = np.array([[i in rows for i in range(N)] for rows in law], float)
+        pairs = inside.T * np.array(list(law.values())) @ inside  # π_ij, and π_i for i = j
+        single = np.diag(pairs)
+        expected = r.T @ (pairs / np.outer(single, single) - 1) @ r
     elif isinstance(kernel.selection, StratifiedSelection):
         first, second = r[[1, 3]], r[[0, 2, 4]]  # one draw and two
         expected = 2**2 * np.cov(first.T, ddof=0) + 3**2 / 2 * np.cov(second.T, ddof=0)
@@ -223,8 +243,10 @@ def z_of_moments(estimates, exact, covariance) -> float:
 OTHER_DRAWS = (
     "all-rows",
     "bandit",
+    "determinantal",
     "exponential",
     "optimal",
+    "poisson-disk",
     "stratified",
     "take-all",
     "without-replacement",

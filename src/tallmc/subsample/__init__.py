@@ -3,10 +3,12 @@
 from ..rows.probabilities import probabilities
 from .bandit import Bandit
 from .base import SizeChoice, SubsampleChoice
+from .determinantal import Determinantal
 from .exponential import ExponentiallyWeighted
 from .full import AllRows
 from .measured import Measured
 from .optimal import Optimal
+from .poisson_disk import PoissonDisk
 from .preferential import Preferential
 from .size import Adaptive, Fixed
 from .stratified import Stratified
@@ -23,10 +25,12 @@ __all__ = [
     "Adaptive",
     "AllRows",
     "Bandit",
+    "Determinantal",
     "ExponentiallyWeighted",
     "Fixed",
     "Measured",
     "Optimal",
+    "PoissonDisk",
     "Preferential",
     "SizeChoice",
     "Stratified",

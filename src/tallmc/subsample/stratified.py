@@ -21,7 +21,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import warnings
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import equinox as eqx
@@ -39,11 +38,12 @@ from ..models.posterior import AbstractPosterior
 from ..rows.base import AbstractRows, RowAccess, RowBlock
 from ..rows.batch import RowDraws
 from ..rows.bits import uniform_index
-from ..rows.blocks import block_rows
 from .base import SizeChoice, SubsampleChoice, SubsampleContext
+from .features import columns_of, index_blocks
 from .selection import AbstractStaticSelection
 from .size import Fixed
 
+_CURE = "Pass Stratified(labels), one per row."
 _CLUSTERED_ROWS = 20_000  # rows on which k-means runs; each row then joins the nearest centre
 
 
@@ -250,8 +250,8 @@ def _clusters_of(rows: AbstractRows, clusters: int) -> np.ndarray:
 
     n_rows = rows.n_rows
     rng = np.random.default_rng(0)
-    sample = _columns(
-        rows, np.sort(rng.choice(n_rows, min(n_rows, _CLUSTERED_ROWS), replace=False))
+    sample = columns_of(
+        rows, np.sort(rng.choice(n_rows, min(n_rows, _CLUSTERED_ROWS), replace=False)), _CURE
     )
     mean, deviation = sample.mean(axis=0), sample.std(axis=0)
     scale = np.where(deviation > 0, deviation, 1)
@@ -261,27 +261,7 @@ def _clusters_of(rows: AbstractRows, clusters: int) -> np.ndarray:
         centres = kmeans2((sample - mean) / scale, clusters, minit="++", seed=rng)[0]
     return np.concatenate(
         [
-            vq((_columns(rows, block) - mean) / scale, centres)[0]
-            for block in _index_blocks(n_rows, sample.shape[1])
+            vq((columns_of(rows, block, _CURE) - mean) / scale, centres)[0]
+            for block in index_blocks(n_rows, sample.shape[1])
         ]
     )
-
-
-def _index_blocks(n_rows: int, width: int) -> Iterator[np.ndarray]:
-    block = block_rows(width)
-    return (np.arange(start, min(start + block, n_rows)) for start in range(0, n_rows, block))
-
-
-def _columns(rows: AbstractRows, indices: np.ndarray) -> np.ndarray:
-    """These rows as a matrix, on the host."""
-    columns = [
-        np.asarray(column, float) for column in jax.tree.leaves(rows.take(jnp.asarray(indices)))
-    ]
-    matrix = np.concatenate([column.reshape(len(indices), -1) for column in columns], axis=1)
-    bad = ~np.isfinite(matrix).all(axis=1)
-    if bad.any():
-        value = f"NaN or infinity in row {indices[np.argmax(bad)]}"
-        raise InvalidInput(
-            "data", "be finite to be clustered", value, "Pass Stratified(labels), one per row."
-        )
-    return matrix
