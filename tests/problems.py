@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tallmc
+import tallmc.methods.automatic.method as automatic
 from tallmc.core.quantities import Parameters
 from tallmc.dynamics import (
     HMC,
@@ -111,6 +112,11 @@ DYNAMICS = {
     "hmc": HMC(length=3),
     "mode-jumping-hmc": ModeJumpingHMC(3, np.zeros((1, 2)), np.eye(2)[None], [1.0]),
 }
+
+
+def without_exact_draws(monkeypatch) -> None:
+    """Have the default method offer no exact draws from a few rows."""
+    monkeypatch.setattr(automatic, "offer_few_rows", lambda *_: automatic.NO_OFFER)
 
 
 def slow_after(number: int, cases) -> list:

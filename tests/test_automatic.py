@@ -9,8 +9,10 @@ import pytest
 
 import tallmc
 import tallmc.methods.automatic.method as automatic
-from problems import exact_posterior, linear, logistic, slow_after
+from problems import exact_posterior, linear, logistic, slow_after, without_exact_draws
 from tallmc import Automatic, InvalidInput
+from tallmc.methods.automatic.few_rows import offer_few_rows
+from tallmc.methods.automatic.method import FEW_PER_DRAW
 
 
 def regression(n_rows=20_000, dim=5, seed=0):
@@ -22,6 +24,14 @@ def regression(n_rows=20_000, dim=5, seed=0):
 
 @pytest.fixture(scope="module")
 def drawn():
+    """Draws by control variates."""
+    with pytest.MonkeyPatch.context() as patched:
+        without_exact_draws(patched)
+        return tallmc.sample(regression(), seed=1)
+
+
+@pytest.fixture(scope="module")
+def drawn_exactly():
     return tallmc.sample(regression(), seed=1)
 
 
@@ -41,7 +51,9 @@ def nearly_exact(posterior, n_draws=40_000):
     return mean, np.sqrt(weights @ (draws - mean) ** 2)
 
 
-def test_the_default_is_right_within_the_error_it_reports(drawn):
+@pytest.mark.parametrize("kind", ["drawn", "drawn_exactly"])
+def test_the_default_is_right_within_the_error_it_reports(kind, request):
+    drawn = request.getfixturevalue(kind)
     mean, sd = nearly_exact(regression(), n_draws=4000)
     found = drawn.positions[drawn.ok]
     mean_error = np.abs(found.mean(axis=(0, 1)) - mean) / sd
@@ -65,6 +77,49 @@ def test_it_says_what_it_chose_and_why(drawn):
     assert drawn.health.inflation < 0.01
 
 
+def test_it_takes_exact_draws_where_they_need_fewer_rows(drawn, drawn_exactly):
+    assert isinstance(drawn_exactly.settings["method"], tallmc.SubsampledMH)
+    assert drawn_exactly.account.exact
+    assert "exact accept steps from a few rows" in str(drawn_exactly.health)
+    per_draw = [draws.n_row_evals_sampling / draws.health.ess for draws in (drawn, drawn_exactly)]
+    assert per_draw[1] < per_draw[0]
+
+
+def test_the_quoted_cost_is_the_cost_of_the_run(drawn_exactly):
+    quoted = offer_few_rows(regression(), tallmc.laplace(regression()), FEW_PER_DRAW).quote
+    rows = np.asarray(drawn_exactly.sample_stats["batch_size"]).mean()
+    acceptance = np.asarray(drawn_exactly.sample_stats["acceptance_rate"]).mean()
+    # 24 moves, whose M differ by a third
+    assert quoted.rows_per_step == pytest.approx(rows, rel=4.6 / 3 / np.sqrt(24))
+    assert quoted.acceptance == pytest.approx(acceptance, abs=0.05)
+
+
+def test_exact_draws_on_request():
+    draws = tallmc.sample(regression(), exact=True, ess=500)
+    assert draws.health.reasons[0] == "exact draws were asked for"
+    assert draws.account.exact and draws.health.trusted
+
+
+def test_exact_draws_use_all_rows_where_the_rows_have_no_bounds():
+    posterior = tallmc.Posterior(
+        log_likelihood=lambda mean, x: -((x - mean) ** 2) / 2,
+        log_prior=lambda mean: -(mean**2) / 2,
+        data=np.random.default_rng(0).normal(size=6000),
+        init=np.zeros(()),
+    )
+    draws = tallmc.sample(posterior, exact=True, ess=200)
+    assert "exact draws were asked for; from a few rows there are none" in str(draws.health)
+    assert "bound on the third derivatives" in str(draws.health)
+    assert isinstance(draws.settings["method"].dynamics, tallmc.dynamics.HMC)
+    assert draws.account.exact
+
+
+def test_an_approximate_method_is_refused_with_exact():
+    with pytest.raises(InvalidInput, match="be an exact method with exact=True"):
+        tallmc.sample(linear(), tallmc.sgld(0.1, size=2), exact=True)
+    assert tallmc.sample(linear(), tallmc.mala(0.1), exact=True, draws=5).account.exact
+
+
 def test_far_fewer_rows_than_there_are_make_a_step(drawn):
     assert np.mean(drawn.sample_stats["batch_size"]) < 0.05 * 20_000
     assert drawn.n_row_evals_preparation > 64 * 20_000  # pilot runs and weights are counted
@@ -77,8 +132,9 @@ def test_the_same_seed_gives_the_same_draws():
 
 
 @pytest.mark.parametrize("double", slow_after(0, [True, False]))
-def test_a_posterior_without_noise_is_no_trouble(double):
+def test_a_posterior_without_noise_is_no_trouble(double, monkeypatch):
     """On a linear regression, order-2 control variates leave a noise of rounding errors or zero."""
+    without_exact_draws(monkeypatch)
     with jax.enable_x64(double):
         posterior = linear(n_rows=6000)
         draws = tallmc.sample(posterior)
@@ -106,7 +162,8 @@ def test_few_rows_are_all_looked_at_by_an_exact_sampler():
 
 @pytest.mark.slow
 def test_noise_that_asks_for_most_rows_gets_all_of_them(monkeypatch):
-    monkeypatch.setattr(automatic, "_FEW_ROWS", 10)
+    without_exact_draws(monkeypatch)
+    monkeypatch.setattr(automatic, "FEW_ROWS", 10)
     posterior = logistic(n_rows=150, dim=2)
     draws = tallmc.sample(posterior, Automatic(inflation=1e-6), draws=50)
     assert draws.health.reasons[0] == (

@@ -6,6 +6,7 @@ import pytest
 from jax._src import compiler
 
 import tallmc
+from problems import without_exact_draws
 
 _MOST_PROGRAMS = 15
 
@@ -31,7 +32,8 @@ def regression(n_rows, seed, outliers=0):
     return tallmc.models.logistic_regression(x, y, prior_variance=10.0)
 
 
-def test_a_default_run_compiles_few_programs_and_other_data_none(compiled):
+def test_a_default_run_compiles_few_programs_and_other_data_none(compiled, monkeypatch):
+    without_exact_draws(monkeypatch)
     jax.clear_caches()
     first = regression(30_000, seed=0)
     compiled.clear()
@@ -44,3 +46,18 @@ def test_a_default_run_compiles_few_programs_and_other_data_none(compiled):
     weights_again = ['"jit__values"']  # only where the pilot's noise asks for other weights
     assert compiled in ([], weights_again), compiled
     assert draws.health.trusted, draws.health
+
+
+def test_exact_draws_compile_few_programs_and_other_data_only_those_that_read_rows(compiled):
+    """A step reads rows by number, so its program depends on their number."""
+    jax.clear_caches()
+    first = regression(30_000, seed=0)
+    compiled.clear()
+    tallmc.sample(first, ess=500)
+    assert 5 <= len(compiled) <= _MOST_PROGRAMS, compiled
+
+    other = regression(41_234, seed=1)
+    compiled.clear()
+    draws = tallmc.sample(other, ess=500)
+    assert set(compiled) <= {'"jit__draw_block"', '"jit_start_chains"', '"jit_advance"'}, compiled
+    assert isinstance(draws.settings["method"], tallmc.SubsampledMH)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tallmc
-from problems import linear, logistic
+from problems import linear, logistic, without_exact_draws
 from tallmc.core.errors import PreparationError
 from tallmc.core.supervision import (
     Clock,
@@ -62,6 +62,7 @@ class FakeClock:
 
 @pytest.fixture
 def clock(monkeypatch):
+    without_exact_draws(monkeypatch)
     return FakeClock(monkeypatch)
 
 
@@ -69,6 +70,18 @@ def test_every_stage_is_announced_in_order(clock):
     draws = clock.sample(None, 0.0)
     assert [name for name, _ in itertools.groupby(clock.stages)] == STAGES
     assert draws.stopped_by is None
+
+
+def test_the_stages_of_exact_draws_are_announced(monkeypatch):
+    clock = FakeClock(monkeypatch)
+    clock.sample(None, 0.0)
+    found = [name for name, _ in itertools.groupby(clock.stages)]
+    assert found == [
+        *STAGES[:3],
+        "bounding the rows",
+        "estimating the cost of exact draws",
+        *STAGES[6:],
+    ]
 
 
 @pytest.mark.parametrize("stage", STAGES[1:6])

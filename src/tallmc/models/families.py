@@ -68,6 +68,10 @@ class AbstractFamily(eqx.Module):
     def turning_points(self, order: int, y: Float[Array, " n"]) -> tuple[Float[Array, " n"], ...]:
         """Where ∂ᵏf/∂zᵏ, k = `order` ≤ 4, has its local extremes in z, per row."""
 
+    @abc.abstractmethod
+    def has_bounded(self, order: int) -> bool:
+        """Whether ∂ᵏf/∂zᵏ, k = `order` ≥ 1, is bounded over all z."""
+
     def derivative(
         self, order: int, z: Float[Array, " n"], y: Float[Array, " n"]
     ) -> Float[Array, " n"]:
@@ -119,6 +123,9 @@ class Bernoulli(AbstractFamily):
     def turning_points(self, order: int, y: Float[Array, " n"]) -> tuple[Float[Array, " n"], ...]:
         return tuple(jnp.full_like(y, point) for point in _LOGISTIC_TURNS[order])
 
+    def has_bounded(self, order: int) -> bool:
+        return True
+
     def constant(self, rows: RegressionRows) -> Float[Array, " n"]:
         return jnp.zeros_like(rows.y)
 
@@ -150,6 +157,9 @@ class BernoulliProbit(AbstractFamily):
 
     def turning_points(self, order: int, y: Float[Array, " n"]) -> tuple[Float[Array, " n"], ...]:
         return tuple((2 * y - 1) * point for point in _PROBIT_TURNS[order])
+
+    def has_bounded(self, order: int) -> bool:
+        return order >= 2
 
     def constant(self, rows: RegressionRows) -> Float[Array, " n"]:
         return jnp.zeros_like(rows.y)
@@ -197,6 +207,9 @@ class Binomial(AbstractFamily):
     def turning_points(self, order: int, y: Float[Array, " n"]) -> tuple[Float[Array, " n"], ...]:
         return tuple(jnp.full_like(y, point) for point in _LOGISTIC_TURNS[order])
 
+    def has_bounded(self, order: int) -> bool:
+        return True
+
     def constant(self, rows: RegressionRows) -> Float[Array, " n"]:
         trials = _trials(rows)
         successes = trials * rows.y
@@ -236,6 +249,9 @@ class Gaussian(AbstractFamily):
     def turning_points(self, order: int, y: Float[Array, " n"]) -> tuple[Float[Array, " n"], ...]:
         return ()
 
+    def has_bounded(self, order: int) -> bool:
+        return order >= 2
+
     def constant(self, rows: RegressionRows) -> Float[Array, " n"]:
         one = _LOG_SQRT_2PI + 0.5 * jnp.log(self.noise_variance)
         return weighted(rows, jnp.broadcast_to(one, rows.y.shape))
@@ -269,6 +285,9 @@ class Poisson(AbstractFamily):
 
     def turning_points(self, order: int, y: Float[Array, " n"]) -> tuple[Float[Array, " n"], ...]:
         return ()
+
+    def has_bounded(self, order: int) -> bool:
+        return False
 
     def constant(self, rows: RegressionRows) -> Float[Array, " n"]:
         positive = rows.y > 0

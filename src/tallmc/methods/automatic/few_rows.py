@@ -21,8 +21,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ...anchor.anchor import Anchor
+from ...core.compiler import quickly_compiled
 from ...core.errors import InvalidInput
-from ...core.random import derived_keys, new_key, standard_normal
 from ...core.supervision import stage
 from ...models.posterior import AbstractPosterior
 from ...rows.base import RowAccess, RowBlock
@@ -131,20 +131,22 @@ def _quotes(posterior: AbstractPosterior, bounded: BoundedRows, order: int) -> l
     stage("estimating the cost of exact draws")
     surrogate, dtype = bounded.surrogate, posterior.dtype
     shape = (len(_WIDTHS) * _POSITIONS, posterior.dim)
-    here, normals = (standard_normal(key, shape, dtype) for key in derived_keys(new_key(1), 2))
-    here = here * jnp.repeat(jnp.asarray(_WIDTHS, dtype), _POSITIONS)[:, None]
-    there = jnp.stack([_proposed(surrogate, h, here, normals) for h in _STEPS])
-    every = jnp.concatenate([here[None], there]).reshape(-1, posterior.dim)
-    of_rows = posterior.rows.reduce(
-        _remainder_sums, surrogate, every, width=len(every) + posterior.width, finish=_rounded
+    here, normals = np.random.default_rng(1).normal(size=(2, *shape))
+    here *= np.repeat(_WIDTHS, _POSITIONS)[:, None]
+    moves = _moves(surrogate, here.astype(dtype), normals.astype(dtype))
+    excess = posterior.rows.reduce(
+        _remainder_sums,
+        surrogate,
+        moves.positions,
+        width=len(moves.positions) + posterior.width,
+        finish=_with_surrogate,
     )
-    excess = np.asarray(of_rows + jax.vmap(surrogate.smooth)(every), np.float64)
-    excess = excess.reshape(len(_STEPS) + 1, len(_WIDTHS), _POSITIONS)
-    total = float(bounded.constants.sum())
+    excess = np.asarray(excess, np.float64).reshape(len(_STEPS) + 1, len(_WIDTHS), _POSITIONS)
+    all_growth, total = np.asarray(moves.growth, np.float64), float(bounded.constants.sum())
     found = []
     for number, h in enumerate(_STEPS):
-        growth = jax.vmap(surrogate.remainders.growth)(here, there[number])[:_POSITIONS]
-        rows = total * float(jnp.mean(growth, where=jnp.isfinite(growth)))
+        growth = all_growth[number, :_POSITIONS]
+        rows = total * float(np.mean(growth, where=np.isfinite(growth)))
         change = np.nan_to_num(excess[number + 1] - excess[0], nan=np.inf)
         acceptance = float(np.exp(-np.maximum(change, 0)).mean(axis=1).min())
         correlation = 1 - acceptance * (1 - np.sqrt(1 - h))
@@ -154,13 +156,28 @@ def _quotes(posterior: AbstractPosterior, bounded: BoundedRows, order: int) -> l
     return found
 
 
-def _proposed(
-    surrogate: Surrogate, h: float, here: Float[Array, "m d"], normals: Float[Array, "m d"]
-) -> Float[Array, "m d"]:
-    step = jnp.asarray(h, here.dtype)
-    return jax.vmap(lambda u, normal: PROPOSALS["pcn"].propose(surrogate, u, step, normal))(
-        here, normals
-    )
+class _Moves(NamedTuple):
+    """Positions, first those where the moves begin, and M of every move."""
+
+    positions: Float[Array, "m d"]
+    growth: Float[Array, "steps n"]
+
+
+@quickly_compiled
+def _moves(surrogate: Surrogate, here: Float[Array, "n d"], normals: Float[Array, "n d"]) -> _Moves:
+    """pCN proposals of every step size, with the same noise."""
+
+    def of_step(h: Float[Array, ""]) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
+        def move(
+            u: Float[Array, " d"], normal: Float[Array, " d"]
+        ) -> tuple[Float[Array, " d"], Float[Array, ""]]:
+            there = PROPOSALS["pcn"].propose(surrogate, u, h, normal)
+            return there, surrogate.remainders.growth(u, there)
+
+        return jax.vmap(move)(here, normals)
+
+    there, growth = jax.vmap(of_step)(jnp.asarray(_STEPS, here.dtype))
+    return _Moves(jnp.concatenate([here[None], there]).reshape(-1, here.shape[1]), growth)
 
 
 def _remainder_sums(
@@ -173,5 +190,8 @@ def _remainder_sums(
     return jnp.sum(values, axis=1, where=counted)
 
 
-def _rounded(total: Sum, *args: object) -> Array:
-    return total.rounded()
+def _with_surrogate(
+    total: Sum, surrogate: Surrogate, positions: Float[Array, "m d"]
+) -> Float[Array, " m"]:
+    """The excess over ½‖u‖² of the whole potential."""
+    return total.rounded() + jax.vmap(surrogate.smooth)(positions)

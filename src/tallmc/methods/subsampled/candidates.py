@@ -17,7 +17,6 @@ from jaxtyping import Array, Float, Int
 
 from ...anchor.anchor import Anchor
 from ...core.arrays import on_device
-from ...core.random import derived_keys, new_key, standard_normal
 from ...core.supervision import stage
 from ...geometry import Dense
 from ...models.posterior import AbstractPosterior
@@ -64,7 +63,7 @@ def typical_growth(
 ) -> float:
     """The mean of M over moves from positions of the anchor's Gaussian."""
     shape, dtype = (_TYPICAL_MOVES, *surrogate.anchor.shape), surrogate.anchor.dtype
-    here, normals = (standard_normal(key, shape, dtype) for key in derived_keys(new_key(0), 2))
+    here, normals = np.random.default_rng(0).normal(size=(2, *shape)).astype(dtype)
     return float(_mean_growth(surrogate, proposal, step, here, normals))
 
 
@@ -94,7 +93,7 @@ def poisson_decision(
     # A row of zeros has c_i = 0 and D_i = 0; the table needs a positive weight.
     positive = np.maximum(constants, np.finfo(np.float32).tiny)
     positive = np.maximum(positive, 1e-9 * positive.mean())
-    expected = float(rule.rate(jnp.asarray(positive.sum() * typical)))
+    expected = float(rule.rate(positive.sum() * typical))
     found = posterior.rows.preferential_stream(
         positive, floor=0.0, certain_of=math.ceil(expected), dtype=dtype
     )
@@ -102,7 +101,7 @@ def poisson_decision(
     left[found.certain] = False
     probability = found.stream.probabilities()
     total = _ROUNDING * np.max(positive[left] / probability[left])
-    mean = float(rule.rate(jnp.asarray(total * typical)))
+    mean = float(rule.rate(total * typical))
     decision = PoissonDecision(
         rule=rule,
         stream=found.stream,

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from ...core.arrays import on_device
 from ...core.outcome import Outcome
 from ...core.random import derived_keys, key_of, random_words, standard_normal
 from ...dynamics.base import AbstractDynamicsState
@@ -100,8 +101,9 @@ class SubsampledKernel(AbstractKernel):
         return None
 
     def start_memory(self, positions: Float[Array, "chains d"], source: AbstractRows) -> Breaches:
-        none = jnp.zeros(len(positions), jnp.int32)
-        return Breaches(none, jnp.zeros(len(positions), positions.dtype), none)
+        none = np.zeros(len(positions))
+        counts = on_device(none, np.int32)
+        return Breaches(counts, on_device(none, positions.dtype), counts)
 
     def init(
         self,

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ...anchor.anchor import Anchor
+from ...core.arrays import on_device
 from ...core.linear_maps import AbstractLinearMap, dot
 from ...models.generalised_linear import GeneralisedLinear
 from ...models.observations import RegressionRows, weighted
@@ -29,7 +30,7 @@ from .remainders import AbstractRemainders
 _FACTOR_BEYOND = 16.0
 """κ."""
 _EVERYWHERE = 1e4
-"""Predictors are between −10⁴ and 10⁴. e^z overflows in between, if it matters."""
+"""A bounded derivative is constant, to rounding, beyond predictors of ±10⁴."""
 _OFTEN_BEYOND, _NEVER_BEYOND = 1e-3, 1e-10
 """Chances that a Gaussian position is beyond the radius, with and without a bound there."""
 _ROUNDING = 1 + 1e-5
@@ -54,12 +55,9 @@ class LinearRemainders(AbstractRemainders):
         """Remainders at the anchor, with a radius that positions hardly ever leave."""
         from scipy.special import chdtri  # a slow import
 
-        y = jnp.ones((1,), model.dtype)
-        everywhere = jnp.full_like(y, _EVERYWHERE)
-        largest = model.family.largest_derivative(order + 1, -everywhere, everywhere, y)
-        bounded = bool(jnp.isfinite(largest[0]))
+        bounded = model.family.has_bounded(order + 1)
         chance = _OFTEN_BEYOND if bounded else _NEVER_BEYOND
-        radius = jnp.asarray(math.sqrt(chdtri(model.dim, chance)), model.dtype)
+        radius = on_device(math.sqrt(chdtri(model.dim, chance)), model.dtype)
         return cls(model, order, anchor.position, metric, radius, bounded)
 
     def values(self, moves: Float[Array, "m d"], rows: RegressionRows) -> Float[Array, "m n"]:

@@ -15,7 +15,6 @@ import math
 from collections.abc import Callable
 
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 _NODES = 5
@@ -49,4 +48,5 @@ def _rule(order: int) -> tuple[list[float], list[float]]:
 
     nodes, weights = roots_jacobi(_NODES, order, 0)
     scale = 2.0 ** (order + 1) * math.factorial(order)
-    return list(np.asarray((nodes + 1) / 2)), list(np.asarray(weights / scale))
+    # Python's numbers leave arrays in their precision.
+    return ((nodes + 1) / 2).tolist(), (weights / scale).tolist()

@@ -19,7 +19,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ...anchor.anchor import Anchor
 from ...core.arrays import on_device
+from ...core.compiler import quickly_compiled
 from ...core.linear_maps import AbstractLinearMap, dot
+from ...models.base import AbstractModel
 from ...models.generalised_linear import GeneralisedLinear
 from ...models.observations import RegressionRows, weighted
 from ...models.posterior import AbstractPosterior
@@ -83,13 +85,13 @@ def prepare_surrogate(
     model, at, order = posterior.model, anchor.position, remainders.order
     assert anchor.hessian is not None and anchor.factor is not None, "the method needs a Hessian"
     factor = np.asarray(anchor.factor, np.float64)
-    prior_gradient = model.prior_gradient(at)
+    prior_value, prior_gradient, prior_hessian = _prior_terms(model, at)
     if order >= 2:
         linear = factor.T @ np.asarray(anchor.gradient, np.float64)
         quadratic = factor.T @ np.asarray(anchor.hessian, np.float64) @ factor - np.eye(len(factor))
-        expanded: tuple[Array, ...] = (prior_gradient, jax.hessian(model.prior_potential)(at))
+        expanded: tuple[Array, ...] = (prior_gradient, prior_hessian)
     else:
-        of_rows = np.asarray(anchor.gradient - prior_gradient, np.float64)
+        of_rows = np.asarray(anchor.gradient, np.float64) - np.asarray(prior_gradient)
         linear = factor.T @ of_rows if order == 1 else np.zeros(len(factor))
         quadratic, expanded = -np.eye(len(factor)), ()
     cubic, n_row_evals = None, 0
@@ -106,10 +108,20 @@ def prepare_surrogate(
         linear=on_device(linear, posterior.dtype),
         quadratic=on_device(quadratic, posterior.dtype),
         cubic=cubic,
-        prior_terms=(model.prior_potential(at), *expanded),
-        certain=jnp.zeros(0, jnp.int32),
+        prior_terms=(prior_value, *expanded),
+        certain=on_device(np.zeros(0), np.int32),
     )
     return surrogate, n_row_evals
+
+
+@quickly_compiled
+def _prior_terms(model: AbstractModel, at: Float[Array, " d"]) -> tuple[Array, Array, Array]:
+    """Value, gradient and Hessian of the prior's potential."""
+    return (
+        model.prior_potential(at),
+        model.prior_gradient(at),
+        jax.hessian(model.prior_potential)(at),
+    )
 
 
 def _third_derivatives(
