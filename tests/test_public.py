@@ -31,6 +31,7 @@ NAMES = [
     "SGD",
     "SamplingWarning",
     "SubsampledMH",
+    "ZigZag",
     "__version__",
     "asgld_cv",
     "asgld_cv_ps",
@@ -97,6 +98,7 @@ NAMES = [
     "tune",
     "tuning",
     "ula",
+    "zig_zag",
 ]
 
 

@@ -23,6 +23,7 @@ from .methods import (
     FlyMC,
     Method,
     SubsampledMH,
+    ZigZag,
     asgld_cv,
     asgld_cv_ps,
     cp_sghmc,
@@ -63,6 +64,7 @@ from .methods import (
     svrg_ld,
     tuna_mh,
     ula,
+    zig_zag,
 )
 from .models.posterior import AbstractPosterior, Posterior
 from .results import Draws
@@ -135,6 +137,7 @@ __all__ = [
     "Progress",
     "SamplingWarning",
     "SubsampledMH",
+    "ZigZag",
     "__version__",
     "asgld_cv",
     "asgld_cv_ps",
@@ -201,6 +204,7 @@ __all__ = [
     "tune",
     "tuning",
     "ula",
+    "zig_zag",
 ]
 
 startup.resume_collection()

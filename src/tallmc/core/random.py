@@ -67,6 +67,11 @@ def random_words(
     return lax.optimization_barrier(words)  # otherwise XLA computes the words once per use
 
 
+def uniform_of(words: UInt32[Array, "*k"], dtype: Any) -> Float[Array, "*k"]:
+    """(w + ½)/2³² of every word: never 0, and 1 after rounding at most."""
+    return (words.astype(dtype) + 0.5) * 2.0**-32
+
+
 def standard_normal(
     key: PRNGKeyArray, shape: tuple[int, ...], dtype: Any
 ) -> Float[Array, "*shape"]:

@@ -14,6 +14,7 @@ from .gaussian import (
 from .gradients import exact_gradients
 from .ksd import ksd, ksd_path
 from .loo import LeaveOneOut, loo
+from .path_averages import PathMoments, path_moments
 from .predictive import log_loss, log_losses
 from .pseudo_variance import Estimated, estimated_pseudo_variance, pseudo_variance
 from .scores import accuracy, log_predictive_density, rmse
@@ -25,6 +26,7 @@ __all__ = [
     "Discrepancy",
     "Estimated",
     "LeaveOneOut",
+    "PathMoments",
     "SparseProbabilities",
     "accuracy",
     "autocorrelation",
@@ -44,6 +46,7 @@ __all__ = [
     "log_losses",
     "log_predictive_density",
     "loo",
+    "path_moments",
     "pseudo_variance",
     "rhat",
     "rmse",

@@ -45,9 +45,11 @@ from .named import (
     svrg_ld,
     tuna_mh,
     ula,
+    zig_zag,
 )
 from .subsampled import SubsampledMH
 from .suggestions import Suggested, suggest
+from .zig_zag import ZigZag
 
 __all__ = [
     "METHODS",
@@ -58,6 +60,7 @@ __all__ = [
     "PreparedMethod",
     "SubsampledMH",
     "Suggested",
+    "ZigZag",
     "asgld_cv",
     "asgld_cv_ps",
     "cp_sghmc",
@@ -98,4 +101,5 @@ __all__ = [
     "svrg_ld",
     "tuna_mh",
     "ula",
+    "zig_zag",
 ]

@@ -1,9 +1,9 @@
 """The methods of the papers by name: each is a composition of parts.
 
 `named_langevin.py` has the methods of the SGLD family, `named_momentum.py` the methods with
-momentum, `named_ewsg.py` exponential weights for further integrators, `named_exact.py` those that
-decide from a few rows, and this file the other exact methods, the full-data methods and the table
-of all methods.
+momentum, `named_ewsg.py` exponential weights for further integrators, `named_exact.py` those whose
+accept steps or rates read a few rows, and this file the full-data methods, FlyMC and the table of
+all methods.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .base import AbstractMethod
 from .firefly import BoundChoice, FlyMC
 from .method import Method, StepSize
 from .named_ewsg import ewsg_baoab, ewsg_gla
-from .named_exact import smh, subsampled_mh, tuna_mh
+from .named_exact import smh, subsampled_mh, tuna_mh, zig_zag
 from .named_langevin import (
     asgld_cv,
     asgld_cv_ps,
@@ -164,6 +164,7 @@ METHODS = {
     "subsampled_mh": Named(subsampled_mh, "Prado, Nemeth and Sherlock (2024)", {}),
     "tuna_mh": Named(tuna_mh, "Zhang, Cooper and De Sa (2020)", {}),
     "smh": Named(smh, "Cornish, Vanetti, Bouchard-Côté, Deligiannidis and Doucet (2019)", {}),
+    "zig_zag": Named(zig_zag, "Bierkens, Fearnhead and Roberts (2019), section 5", {}),
     "sgld": Named(sgld, "Putcha, Nemeth and Fearnhead (2023), eqs. 3, 4", {"size": 2}),
     "sgld_cv": Named(sgld_cv, "Putcha, Nemeth and Fearnhead (2023), eq. 5", {"size": 2}),
     "sgld_ps": Named(sgld_ps, "Putcha, Nemeth and Fearnhead (2023), eqs. 8, 11", {"size": 2}),

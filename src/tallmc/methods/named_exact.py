@@ -1,9 +1,10 @@
-"""Named methods that decide from a few rows, and are exact."""
+"""Named methods whose accept steps or rates read a few rows."""
 
 from __future__ import annotations
 
 from .method import StepSize
 from .subsampled import SubsampledMH
+from .zig_zag import ZigZag
 
 
 def subsampled_mh(
@@ -68,3 +69,22 @@ def smh(step_size: StepSize = 1.0, *, order: int = 2) -> SubsampledMH:
     'factorised'
     """
     return SubsampledMH(step_size=step_size, order=order, rule="factorised")
+
+
+def zig_zag(step_size: float, order: int = 2) -> ZigZag:
+    """Zig-zag process with subsampling and control variates: exact, reads a few rows.
+
+    **Arguments:**
+
+    - `step_size`: the time along the path between draws, a number.
+    - `order`: the order of the control variates: 1, as in the paper, or 2, which reads fewer rows.
+
+    **Returns:** a `ZigZag`.
+
+    **Raises:** `InvalidInput` if an argument is out of its range.
+
+    >>> import tallmc
+    >>> tallmc.zig_zag(step_size=2.0).order
+    2
+    """
+    return ZigZag(step_size=step_size, order=order)

@@ -55,6 +55,12 @@ REFERENCES = (
         "ICML",
     ),
     Reference(
+        ("Bierkens", "Fearnhead", "Roberts"),
+        2019,
+        "The zig-zag process and super-efficient sampling for Bayesian analysis of big data",
+        "The Annals of Statistics",
+    ),
+    Reference(
         ("Chen", "Fox", "Guestrin"), 2014, "Stochastic gradient Hamiltonian Monte Carlo", "ICML"
     ),
     Reference(

@@ -20,6 +20,7 @@ from ..methods.base import AbstractMethod
 from ..methods.firefly import FlyMC
 from ..methods.method import Method
 from ..methods.subsampled import SubsampledMH
+from ..methods.zig_zag import ZigZag
 from ..rows.values import ShardedValues
 
 _SCALARS = (bool, int, float, str, type(None))
@@ -105,5 +106,5 @@ def _library_parts() -> dict[str, Any]:
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, kinds) and dataclasses.is_dataclass(value)
     ]
-    own = (Method, Automatic, FlyMC, SubsampledMH, NoiseCorrection)
+    own = (Method, Automatic, FlyMC, SubsampledMH, ZigZag, NoiseCorrection)
     return {part.__name__: part for part in (*found, *own)}
