@@ -19,6 +19,7 @@ from .correction import NoiseCorrection
 from .engine.progress import Progress
 from .methods import (
     METHODS,
+    Austerity,
     Automatic,
     FlyMC,
     Method,
@@ -26,6 +27,7 @@ from .methods import (
     ZigZag,
     asgld_cv,
     asgld_cv_ps,
+    austerity_mh,
     cp_sghmc,
     cyclical_sgld,
     ewsg,
@@ -122,6 +124,7 @@ __all__ = [
     "AbstractPosterior",
     "Adam",
     "Anchor",
+    "Austerity",
     "Automatic",
     "Budget",
     "Draws",
@@ -141,6 +144,7 @@ __all__ = [
     "__version__",
     "asgld_cv",
     "asgld_cv_ps",
+    "austerity_mh",
     "cache",
     "check",
     "cp_sghmc",

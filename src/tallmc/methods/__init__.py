@@ -8,6 +8,7 @@ from .named import (
     METHODS,
     asgld_cv,
     asgld_cv_ps,
+    austerity_mh,
     cp_sghmc,
     cyclical_sgld,
     ewsg,
@@ -47,13 +48,14 @@ from .named import (
     ula,
     zig_zag,
 )
-from .subsampled import SubsampledMH
+from .subsampled import Austerity, SubsampledMH
 from .suggestions import Suggested, suggest
 from .zig_zag import ZigZag
 
 __all__ = [
     "METHODS",
     "AbstractMethod",
+    "Austerity",
     "Automatic",
     "FlyMC",
     "Method",
@@ -63,6 +65,7 @@ __all__ = [
     "ZigZag",
     "asgld_cv",
     "asgld_cv_ps",
+    "austerity_mh",
     "cp_sghmc",
     "cyclical_sgld",
     "ewsg",

@@ -41,6 +41,8 @@ def with_measured_bias(
     failed = any(outcome is not Outcome.OK for outcome in run.outcomes())
     if failed or account.exact or account.bias is not None or account.doubts:
         return account, 0
+    if account.unmeasured is not None:  # no measurement would show it
+        return account, 0
     if not isinstance(bound.kernel, Kernel):
         reason = "pairs of chains cannot measure the bias of this method."
         return dataclasses.replace(account, unmeasured=reason), 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .method import StepSize
-from .subsampled import SubsampledMH
+from .subsampled import Austerity, SubsampledMH
 from .zig_zag import ZigZag
 
 
@@ -88,3 +88,26 @@ def zig_zag(step_size: float, order: int = 2) -> ZigZag:
     2
     """
     return ZigZag(step_size=step_size, order=order)
+
+
+def austerity_mh(
+    step_size: StepSize, epsilon: float = 0.05, batch: int = 500, order: int = 0
+) -> Austerity:
+    """Random-walk Metropolis by sequential tests: approximate, reads some rows.
+
+    **Arguments:**
+
+    - `step_size`: the step size ε, a number or a schedule.
+    - `epsilon`: the probability of an error at each look of a test.
+    - `batch`: rows read between looks.
+    - `order`: the order of the expansions that rows are compared with; 0 as in the paper.
+
+    **Returns:** an `Austerity`.
+
+    **Raises:** `InvalidInput` if an argument is out of its range.
+
+    >>> import tallmc
+    >>> tallmc.austerity_mh(step_size=0.5).exact
+    False
+    """
+    return Austerity(step_size=step_size, epsilon=epsilon, batch=batch, order=order)

@@ -82,6 +82,12 @@ REFERENCES = (
         "AISTATS",
     ),
     Reference(
+        ("Korattikara", "Chen", "Welling"),
+        2014,
+        "Austerity in MCMC land: cutting the Metropolis–Hastings budget",
+        "ICML",
+    ),
+    Reference(
         ("Leimkuhler", "Matthews"),
         2013,
         "Rational construction of stochastic numerical methods for molecular sampling",

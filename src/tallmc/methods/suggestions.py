@@ -126,7 +126,8 @@ def suggest(
     example = named.make(1.0, **named.example)
     without_noise = _suggestion(example, hessian, np.zeros_like(hessian), posterior, inflation)
     noise, rows = np.zeros_like(hessian), anchor.n_row_evals
-    if not example.exact and named.axes["size"] != "all rows":
+    # The noise of other methods is not that of a gradient.
+    if isinstance(example, Method) and not example.exact and named.axes["size"] != "all rows":
         # An adaptive size makes pilot runs, which need a stable step size.
         measured = _measurable(make(without_noise, without_noise.step_size))
         prepared = measured.prepare(posterior, anchor, seed=seed)

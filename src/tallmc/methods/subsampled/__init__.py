@@ -1,5 +1,6 @@
 """Exact accept steps from a few rows: Metropolis–Hastings with scalable subsampling."""
 
+from .austerity import Austerity
 from .method import SubsampledMH
 
-__all__ = ["SubsampledMH"]
+__all__ = ["Austerity", "SubsampledMH"]
