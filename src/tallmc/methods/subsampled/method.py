@@ -27,7 +27,6 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
-import numpy as np
 
 from ...anchor.anchor import Anchor, AnchorLevel
 from ...core.errors import InvalidInput, check_int, check_number
@@ -143,7 +142,7 @@ class SubsampledMH(AbstractMethod):
         """The kernel with these bounds."""
         schedule = in_precision(as_schedule(self.step_size), posterior.dtype)
         proposal, surrogate = PROPOSALS[self.proposal], bounded.surrogate
-        typical = typical_growth(surrogate, proposal, schedule(np.int32(0)))
+        typical = typical_growth(surrogate, proposal, schedule(jnp.asarray(0)))
         caps, rule = self.caps * bounded.constants, self._rule(posterior.dtype)
         decision, certain = poisson_decision(posterior, caps, rule, typical, posterior.dtype)
         kernel = SubsampledKernel(
