@@ -39,10 +39,20 @@ from tallmc.dynamics import (
 from tallmc.dynamics.base import DynamicsStep
 from tallmc.gradient import ControlVariate, ControlVariateGradient, WithinRadiusGradient
 from tallmc.gradient.base import combined_residuals
+from tallmc.methods.subsampled.growth import growth
+from tallmc.methods.subsampled.linear import LinearRemainders
+from tallmc.models.families import Bernoulli, BernoulliProbit
 from tallmc.rows import RowDraws
 from tallmc.rows.sums import Sum
 from tallmc.subsample.replacement import WithReplacement
 from tallmc.subsample.size import AdaptiveSelection
+from test_derivative_bounds import (
+    change_ratios,
+    growth_ratios,
+    regression,
+    remainders_of,
+    supremum_ratios,
+)
 from test_diverse import diverse_selection, weights_z
 from test_exponential_integrators import bound_with, weights_error
 from test_fisher_scoring import KnownFisher, fisher_scoring_law, with_known_fisher
@@ -636,3 +646,44 @@ def test_inclusion_probabilities_kill_the_weights_of_uniform_draws(name):
     mutant = dataclasses.replace(selection, inverse=jnp.full_like(selection.inverse, 5 / 3))
     z, mutants_z = (weights_z(of) for of in (selection, mutant))
     assert z < KILLED < mutants_z < np.inf
+
+
+# Bounds of exact accept steps.
+
+
+class FirstTurningPointForgotten(Bernoulli):
+    def turning_points(self, order, y):
+        return super().turning_points(order, y)[1:]
+
+
+class LastTurningPointForgotten(BernoulliProbit):
+    def turning_points(self, order, y):
+        return super().turning_points(order, y)[:-1]
+
+
+@pytest.mark.parametrize("order", [3, 4])
+@pytest.mark.parametrize("kind", [FirstTurningPointForgotten, LastTurningPointForgotten])
+def test_a_grid_kills_a_forgotten_turning_point(kind, order):
+    right, wrong = kind.__base__(), kind()
+    assert supremum_ratios(right, order, 1.0).min() > 1 - 1e-12
+    assert supremum_ratios(wrong, order, 1.0).min() < 0.99
+
+
+class HalfTheBound(LinearRemainders):
+    def constants(self, rows):
+        return super().constants(rows) / 2
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_changes_of_rows_kill_half_the_bound(order):
+    right = remainders_of("poisson", order)
+    wrong = cast(right, HalfTheBound)
+    largest = lambda of: change_ratios(of, regression("poisson").data)[0].max()
+    assert largest(right) <= 1 < largest(wrong) < np.inf
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_suprema_kill_a_growth_of_one_order_less(order):
+    one_less = lambda order, here, there: growth(order - 1, here, there)
+    right, wrong = growth_ratios(order)[0], growth_ratios(order, one_less)[0]
+    assert right.min() > 1 - 1e-6 > wrong.min()

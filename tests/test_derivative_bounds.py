@@ -1,0 +1,333 @@
+"""Bounds on derivatives and on changes of Taylor remainders hold, and are suprema.
+
+The changes of remainders between two positions are what exact accept steps draw rows for
+(`methods/subsampled`). A bound that is too small biases them; one that is too large costs rows.
+"""
+
+import functools
+import itertools
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.optimize
+import scipy.stats
+
+import tallmc
+from tallmc.geometry import Dense
+from tallmc.methods.subsampled.growth import growth
+from tallmc.methods.subsampled.linear import LinearRemainders
+from tallmc.models.families import Bernoulli, BernoulliProbit, Binomial, Gaussian, Poisson
+
+FAMILIES = {
+    "bernoulli": Bernoulli(),
+    "probit": BernoulliProbit(),
+    "binomial": Binomial(),
+    "poisson": Poisson(),
+    "gaussian": Gaussian(jnp.asarray(1.7)),
+}
+RESPONSES = {
+    "bernoulli": [0.0, 1.0],
+    "probit": [0.0, 1.0],
+    "binomial": [0.0, 0.3, 1.0],
+    "poisson": [0.0, 2.0, 40.0],
+    "gaussian": [-1.3, 4.0],
+}
+ORDERS = (1, 2, 3, 4)
+DIM, N_ROWS = 3, 40
+
+
+def intervals(count=60, seed=0):
+    """Short and long intervals of z, with zero, one or more turning points inside."""
+    rng = np.random.default_rng(seed)
+    centre, half = rng.uniform(-7, 7, count), 10.0 ** rng.uniform(-2, 0.9, count)
+    return centre - half, centre + half
+
+
+def suprema(family, order, low, high, y):
+    along = lambda value: jnp.full(np.shape(low), value)
+    return np.asarray(
+        family.largest_derivative(order, jnp.asarray(low), jnp.asarray(high), along(y))
+    )
+
+
+def grid_maxima(family, order, low, high, y, points=4001):
+    """The largest |derivative| on a dense grid of each interval."""
+    z = jnp.asarray(np.linspace(low, high, points).ravel())
+    values = np.abs(family.derivative(order, z, jnp.full_like(z, y)))
+    return np.asarray(values).reshape(points, -1).max(axis=0)
+
+
+def supremum_ratios(family, order, y):
+    """The supremum over the largest value of a grid, for each interval; 1 if it is right."""
+    low, high = intervals()
+    return suprema(family, order, low, high, y) / grid_maxima(family, order, low, high, y)
+
+
+CASES = [
+    (name, order, y)
+    for name in FAMILIES
+    for order in ORDERS
+    for y in RESPONSES[name]
+    if not (name == "gaussian" and order > 2)
+]
+
+
+@pytest.mark.parametrize(("name", "order", "y"), CASES)
+def test_the_largest_derivative_is_the_supremum_of_a_grid(name, order, y):
+    ratios = supremum_ratios(FAMILIES[name], order, y)
+    assert ratios.min() > 1 - 1e-12
+    # A grid of 4001 points misses an extreme of a smooth function by far less than this.
+    assert ratios.max() < 1 + 1e-4
+
+
+@pytest.mark.parametrize("order", [3, 4])
+def test_a_gaussian_has_no_derivatives_beyond_the_second(order):
+    low, high = intervals()
+    assert not suprema(FAMILIES["gaussian"], order, low, high, 4.0).any()
+
+
+@pytest.mark.parametrize(("name", "order", "y"), CASES)
+def test_maximisation_finds_no_larger_derivative(name, order, y):
+    """From 12 parts of each interval, with a method that does not know the turning points."""
+    family = FAMILIES[name]
+    derivative = jax.jit(lambda z: family.derivative(order, z[None], jnp.asarray([y]))[0])
+    low, high = intervals(6, seed=1)
+    for least, largest, bound in zip(low, high, suprema(family, order, low, high, y), strict=True):
+        edges = np.linspace(least, largest, 13)
+        found = [
+            -scipy.optimize.minimize_scalar(
+                lambda z: -abs(float(derivative(jnp.asarray(z)))),
+                bounds=(a, b),
+                method="bounded",
+                options={"xatol": 1e-6},
+            ).fun
+            for a, b in itertools.pairwise(edges)
+        ]
+        assert max(found) <= bound * (1 + 1e-12)
+        assert bound <= 1.01 * max(found)
+
+
+def closed_form(name, order, z, y):
+    """The derivatives as functions of the mean."""
+    if name == "gaussian":
+        return [(z - y) / 1.7, np.full_like(z, 1 / 1.7), 0 * z, 0 * z][order - 1]
+    if name == "poisson":
+        return np.exp(z) - (y if order == 1 else 0)
+    if name == "probit":
+        sign = 2 * y - 1
+        x = sign * z
+        m = np.exp(scipy.stats.norm.logpdf(x) - scipy.stats.norm.logcdf(x))
+        m1 = -m * (m + x)
+        m2 = -(m1 * (m + x) + m * (m1 + 1))
+        second, third = -m1, m1 * (x + 2 * m) + m
+        fourth = m2 * (x + 2 * m) + m1 * (1 + 2 * m1) + m1
+        return [-sign * m, second, sign * third, fourth][order - 1]
+    p = 1 / (1 + np.exp(-z))
+    v = p * (1 - p)
+    return [p - y, v, v * (1 - 2 * p), v * (1 - 6 * v)][order - 1]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_derivatives_are_closed_forms_and_finite_differences(name, order):
+    family, z = FAMILIES[name], np.linspace(-7, 4, 301)
+    for y in RESPONSES[name]:
+        responses = jnp.full_like(z, y)
+        of = lambda k, at, responses=responses: np.asarray(
+            family.derivative(k, jnp.asarray(at), responses)
+        )
+        found = of(order, z)
+        scale = 1 + np.abs(found).max()
+        np.testing.assert_allclose(found, closed_form(name, order, z, y), atol=1e-10 * scale)
+        step = 1e-4
+        slope = (of(order - 1, z + step) - of(order - 1, z - step)) / (2 * step)
+        # The error of the difference is step²/6 times a derivative two orders higher.
+        np.testing.assert_allclose(found, slope, atol=2e-8 * scale)
+
+
+# Remainders of regressions.
+
+
+@functools.cache
+def regression(name, dtype=np.float64, extra=False):
+    """A regression of this family, with weights and offsets if `extra`."""
+    rng = np.random.default_rng(7)
+    x = (rng.normal(size=(N_ROWS, DIM)) * rng.lognormal(0, 0.5, size=(N_ROWS, 1))).astype(dtype)
+    settings = {"offset": rng.normal(size=N_ROWS).astype(dtype)} if extra else {}
+    if extra and name != "binomial":
+        settings["weights"] = rng.uniform(0.5, 3.0, N_ROWS).astype(dtype)
+    binary, counts = rng.integers(0, 2, N_ROWS), rng.integers(0, 6, N_ROWS)
+    models = tallmc.models
+    match name:
+        case "bernoulli":
+            return models.logistic_regression(x, binary, 4.0, **settings)
+        case "probit":
+            return models.probit_regression(x, binary, 4.0, **settings)
+        case "binomial":
+            return models.binomial_regression(x, counts, np.full(N_ROWS, 6), 4.0, **settings)
+        case "poisson":
+            return models.poisson_regression(x, counts, 0.5, **settings)
+        case _:
+            return models.linear_regression(x, rng.normal(size=N_ROWS), 4.0, 1.7, **settings)
+
+
+@functools.cache
+def anchored(name, dtype, extra):
+    return tallmc.laplace(regression(name, dtype, extra))
+
+
+def remainders_of(name, order, dtype=np.float64, extra=False) -> LinearRemainders:
+    posterior, anchor = regression(name, dtype, extra), anchored(name, dtype, extra)
+    metric = Dense().prepare(posterior, anchor)
+    return LinearRemainders.at(posterior.model, order, anchor, metric)
+
+
+@eqx.filter_jit
+def values_of(remainders: LinearRemainders, moves, rows):
+    return remainders.values(moves, rows)
+
+
+def positions(radius, count, seed=0):
+    """Pairs of positions: near, at and beyond the radius, close to each other and far apart."""
+    rng = np.random.default_rng(seed)
+    directions = rng.normal(size=(2, count, DIM))
+    directions /= np.linalg.norm(directions, axis=-1, keepdims=True)
+    here = directions[0] * radius * 10.0 ** rng.uniform(-2, 0.4, size=(count, 1))
+    apart = directions[1] * radius * 10.0 ** rng.uniform(-2, 0.4, size=(count, 1))
+    there = np.where(rng.uniform(size=(count, 1)) < 0.5, here + 0.1 * apart, apart)
+    return jnp.asarray(here), jnp.asarray(there)
+
+
+def change_ratios(remainders: LinearRemainders, rows, pairs=1500):
+    """The largest |D_i|/(c_i M) of each pair, beside whether a bound covers the pair."""
+    here, there = positions(float(remainders.radius), pairs)
+    metric = remainders.metric
+    before, after = (values_of(remainders, metric.push(u), rows) for u in (here, there))
+    bounds = jax.vmap(remainders.growth)(here, there)
+    constants = remainders.constants(rows)
+    # Differences of double precision lose 1e-15 of the potentials, which are below 10³ here.
+    changes = jnp.maximum(jnp.abs(after - before) - 1e-12, 0)
+    return np.asarray(jnp.max(changes / (constants * bounds[:, None]), axis=1)), np.asarray(bounds)
+
+
+@pytest.mark.parametrize(
+    ("name", "extra"), [*((name, True) for name in FAMILIES), ("bernoulli", False)]
+)
+@pytest.mark.parametrize("order", [0, 1, 2, 3])
+def test_no_row_changes_by_more_than_its_bound(name, order, extra):
+    rows, remainders = regression(name, extra=extra).data, remainders_of(name, order, extra=extra)
+    if name == "gaussian" and order >= 2:
+        here, _ = positions(3.0, 20)
+        assert np.abs(remainders.values(here, rows)).max() < 1e-12
+        return
+    ratios, bounds = change_ratios(remainders, rows)
+    assert ratios.max() <= 1
+    is_covered = np.isfinite(bounds)
+    assert is_covered.mean() > 0.5
+    if remainders.bounded:
+        assert is_covered.all()
+
+
+@pytest.mark.parametrize("order", [0, 1, 2, 3])
+@pytest.mark.parametrize("name", ["bernoulli", "probit", "poisson"])
+def test_remainders_in_single_precision_keep_their_digits(name, order):
+    """Against differences in double precision, from |t| = 10⁻³ on."""
+    with jax.enable_x64(False):
+        rows = regression(name, np.float32).data
+        single = remainders_of(name, order, np.float32)
+        # Moves that change all predictors by at most a given size.
+        sizes = [1e-2, 0.1, 0.9, 1.2, 3.0] if order == 3 else [1e-3, 1e-2, 0.1, 0.9, 1.2, 3.0]
+        rng = np.random.default_rng(3)
+        moves = rng.normal(size=(len(sizes), DIM))
+        largest = np.abs(moves @ np.asarray(rows.x).T).max(axis=1)
+        moves = (moves * (np.array(sizes) / largest)[:, None]).astype(np.float32)
+        found = np.asarray(values_of(single, jnp.asarray(moves), rows))
+    family = FAMILIES[name]
+    x, y, at, moves = (
+        np.asarray(part, np.float64) for part in (rows.x, rows.y, single.anchor, moves)
+    )
+    z, t, y = jnp.asarray(x @ at), jnp.asarray(moves @ x.T), jnp.asarray(y)
+    terms = [family.derivative(k, z, y) * t**k / math.factorial(k) for k in range(order + 1)]
+    now = jnp.stack([family.potential(z + move, y) for move in t])
+    exact = np.asarray(now - sum(terms))
+    low, high = jnp.minimum(z, z + t), jnp.maximum(z, z + t)
+    largest = jnp.stack(
+        [family.largest_derivative(order + 1, *ends, y) for ends in zip(low, high, strict=True)]
+    )
+    size = largest * jnp.abs(t) ** (order + 1) / math.factorial(order + 1)
+    is_near = np.abs(t) < 1
+    parts = sum(jnp.abs(term) for term in terms) + jnp.abs(now)
+    eps = np.finfo(np.float32).eps
+    # The integral is accurate relative to R. Far moves have the rounding error of the difference,
+    # and so has the difference in double precision.
+    rounding = jnp.where(is_near, 1e-15, 8 * eps) * (1 + parts)
+    allowed = 1e-4 * size + rounding
+    assert (np.abs(found - exact) <= allowed).all()
+    assert is_near.any() and not is_near.all()
+
+
+# The growth M.
+
+
+def exact_supremum(order, here, there, angles=4001):
+    """sup |R(u') − R(u)|/(F‖w‖ᵏ⁺¹) over all functions and all directions w.
+
+    With t = wᵀu and t' = wᵀu', the largest |R(t') − R(t)| of functions with |f⁽ᵏ⁺¹⁾| ≤ 1 is
+    |s(t') − s(t)|/(k + 1)!, s(t) = sign(t)|t|ᵏ⁺¹. The best w is in the plane of u and u'.
+    """
+    basis = np.linalg.qr(np.stack([here, there], axis=1))[0]
+    angle = np.linspace(0, np.pi, angles)
+    w = basis @ np.stack([np.cos(angle), np.sin(angle)])
+    signed = lambda t: np.sign(t) * np.abs(t) ** (order + 1)
+    changes = np.abs(signed(w.T @ there) - signed(w.T @ here))
+    return changes.max() / math.factorial(order + 1)
+
+
+def norm_bound(order, here, there):
+    """M with its integral computed numerically: only |wᵀu| ≤ ‖w‖‖u‖ is lost."""
+    nodes, weights = np.polynomial.legendre.leggauss(200)
+    s = (nodes + 1) / 2
+    norms = np.linalg.norm(here + s[:, None] * (there - here), axis=1)
+    path = np.linalg.norm(there - here) * (weights / 2 @ norms**order) / math.factorial(order)
+    ends = sum(np.linalg.norm(u) ** (order + 1) for u in (here, there))
+    return min(path, ends / math.factorial(order + 1))
+
+
+LOSS = {0: 1.0, 1: 2 / math.sqrt(3), 2: 1.0, 3: 4 / math.sqrt(15)}
+"""√∫‖·‖² over ∫‖·‖, and √(∫‖·‖² ∫‖·‖⁴) over ∫‖·‖³: largest on a path that starts at the anchor."""
+
+
+def growth_pairs(count=200, seed=0):
+    here, there = (np.asarray(u) for u in positions(3.0, count, seed))
+    collinear = here * np.random.default_rng(seed).uniform(-2, 2, size=(count, 1))
+    return [*zip(here, there, strict=True), *zip(here, collinear, strict=True)]
+
+
+def growth_ratios(order, of=growth):
+    """M over the exact supremum, and over the bound that loses only the angle, for many pairs."""
+    pairs = growth_pairs()
+    here, there = (jnp.asarray(np.array(part)) for part in zip(*pairs, strict=True))
+    found = np.asarray(jax.vmap(functools.partial(of, order))(here, there))
+    exact = np.array([exact_supremum(order, u, v) for u, v in pairs])
+    norms = np.array([norm_bound(order, u, v) for u, v in pairs])
+    return found / exact, found / norms
+
+
+@pytest.mark.parametrize("order", [0, 1, 2, 3])
+def test_growth_is_above_the_supremum_by_no_more_than_the_angle_explains(order):
+    over_exact, over_norms = growth_ratios(order)
+    assert over_exact.min() > 1 - 1e-6
+    assert over_norms.max() < LOSS[order] * (1 + 1e-6)
+    # On a line through the anchor there is no angle.
+    assert over_exact[len(over_exact) // 2 :].max() < LOSS[order] * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("order", [0, 1, 2, 3])
+def test_growth_is_symmetric(order):
+    here, there = (jnp.asarray(u) for u in positions(3.0, 300))
+    of = jax.vmap(functools.partial(growth, order))
+    np.testing.assert_allclose(of(here, there), of(there, here), rtol=1e-9)
