@@ -279,20 +279,22 @@ def exact_supremum(order, here, there, angles=4001):
     With t = wᵀu and t' = wᵀu', the largest |R(t') − R(t)| of functions with |f⁽ᵏ⁺¹⁾| ≤ 1 is
     |s(t') − s(t)|/(k + 1)!, s(t) = sign(t)|t|ᵏ⁺¹. The best w is in the plane of u and u'.
     """
-    basis = np.linalg.qr(np.stack([here, there], axis=1))[0]
+    length, other = np.linalg.norm(here), np.linalg.norm(there)
+    between = np.arccos(np.clip(np.sum(here * there) / (length * other), -1, 1))
     angle = np.linspace(0, np.pi, angles)
-    w = basis @ np.stack([np.cos(angle), np.sin(angle)])
     signed = lambda t: np.sign(t) * np.abs(t) ** (order + 1)
-    changes = np.abs(signed(w.T @ there) - signed(w.T @ here))
+    changes = np.abs(signed(other * np.cos(angle - between)) - signed(length * np.cos(angle)))
     return changes.max() / math.factorial(order + 1)
+
+
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(200)
 
 
 def norm_bound(order, here, there):
     """M with its integral computed numerically: only |wᵀu| ≤ ‖w‖‖u‖ is lost."""
-    nodes, weights = np.polynomial.legendre.leggauss(200)
-    s = (nodes + 1) / 2
+    s = (NODES + 1) / 2
     norms = np.linalg.norm(here + s[:, None] * (there - here), axis=1)
-    path = np.linalg.norm(there - here) * (weights / 2 @ norms**order) / math.factorial(order)
+    path = np.linalg.norm(there - here) * np.sum(WEIGHTS / 2 * norms**order) / math.factorial(order)
     ends = sum(np.linalg.norm(u) ** (order + 1) for u in (here, there))
     return min(path, ends / math.factorial(order + 1))
 
