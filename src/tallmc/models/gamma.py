@@ -23,6 +23,7 @@ from .observations import Observations
 from .posterior import ModelPosterior
 from .priors import LogHalfStudentTPrior
 from .regression import Shared, regression_posterior
+from .scale_bounds import GammaCubicBound
 from .starts import StartingPoint, least_squares, row_weights
 
 _LEAST_VARIANCE = 1e-12
@@ -51,6 +52,10 @@ class Gamma(AbstractLikelihood):
 
     def largest_curvature(self) -> None:
         return None
+
+    @property
+    def cubic_bound(self) -> GammaCubicBound:
+        return GammaCubicBound()
 
     def starting_point(self, rows: Observations) -> StartingPoint:
         # log y has the variance ψ'(α), about 1/α for α ≥ 1.

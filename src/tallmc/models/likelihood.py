@@ -14,6 +14,7 @@ import abc
 import equinox as eqx
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from .cubic_bound import AbstractCubicBound
 from .observations import Observations
 from .starts import StartingPoint
 
@@ -43,6 +44,11 @@ class AbstractLikelihood(eqx.Module):
     @abc.abstractmethod
     def largest_curvature(self) -> float | None:
         """The supremum over z and y of the largest eigenvalue of ∂²f/∂z²; None if infinite."""
+
+    @property
+    @abc.abstractmethod
+    def cubic_bound(self) -> AbstractCubicBound | None:
+        """A bound on the third derivatives; None if none is known."""
 
     @abc.abstractmethod
     def starting_point(self, rows: Observations) -> StartingPoint | None:

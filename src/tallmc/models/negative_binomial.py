@@ -61,6 +61,10 @@ class NegativeBinomial(AbstractLikelihood):
     def largest_curvature(self) -> None:
         return None
 
+    @property
+    def cubic_bound(self) -> None:
+        return None
+
     def starting_point(self, rows: Observations) -> StartingPoint:
         weights, y = row_weights(rows), np.asarray(rows.y)
         beta, residuals = least_squares(rows, np.log(y + 0.5), weights)

@@ -13,6 +13,7 @@ from .likelihood import AbstractLikelihood
 from .observations import Observations
 from .priors import NormalPrior
 from .regression import Shared
+from .scale_bounds import GaussianCubicBound
 
 _LOG_SCALE_SD = 3.0
 
@@ -38,6 +39,10 @@ class GaussianScale(AbstractLikelihood):
 
     def largest_curvature(self) -> None:
         return None
+
+    @property
+    def cubic_bound(self) -> GaussianCubicBound:
+        return GaussianCubicBound()
 
     def starting_point(self, rows: Observations) -> None:
         return None

@@ -57,6 +57,10 @@ class CumulativeLogit(AbstractLikelihood):
     def largest_curvature(self) -> None:
         return None
 
+    @property
+    def cubic_bound(self) -> None:
+        return None
+
     def starting_point(self, rows: Observations) -> None:
         return None
 

@@ -17,6 +17,7 @@ from .likelihood import AbstractLikelihood
 from .observations import Observations
 from .posterior import ModelPosterior
 from .regression import regression_posterior
+from .softmax_bound import SoftmaxCubicBound
 
 
 class Softmax(AbstractLikelihood):
@@ -44,6 +45,10 @@ class Softmax(AbstractLikelihood):
 
     def largest_curvature(self) -> float:
         return 0.25 if self.n_predictors == 1 else 0.5
+
+    @property
+    def cubic_bound(self) -> SoftmaxCubicBound:
+        return SoftmaxCubicBound()
 
     def starting_point(self, rows: Observations) -> None:
         return None

@@ -27,6 +27,7 @@ from .posterior import ModelPosterior
 from .priors import LogGammaPrior
 from .regression import Shared, regression_posterior
 from .starts import StartingPoint, robust_regression
+from .student_t_bound import StudentTCubicBound
 
 _START_DEGREES = 10.0
 
@@ -57,6 +58,10 @@ class StudentT(AbstractLikelihood):
 
     def largest_curvature(self) -> None:
         return None
+
+    @property
+    def cubic_bound(self) -> StudentTCubicBound:
+        return StudentTCubicBound()
 
     def starting_point(self, rows: Observations) -> StartingPoint | None:
         beta, scale = robust_regression(rows)

@@ -6,8 +6,10 @@ from ...anchor.anchor import Anchor
 from ...core.errors import InvalidInput
 from ...core.linear_maps import AbstractLinearMap
 from ...models.generalised_linear import GeneralisedLinear
+from ...models.linear_predictor import LinearPredictor
 from ...models.posterior import AbstractPosterior
 from .linear import LinearRemainders
+from .predictors import PredictorRemainders
 from .remainders import AbstractRemainders
 
 _MOST_CUBIC = 200
@@ -24,6 +26,10 @@ def prepare_remainders(
         raise InvalidInput("order", rule, order)
     if isinstance(model, GeneralisedLinear):
         return LinearRemainders.at(model, order, anchor, metric)
+    if isinstance(model, LinearPredictor) and model.likelihood.cubic_bound is not None:
+        if order < 2:
+            raise InvalidInput("order", "be 2 for models with several predictors", order)
+        return PredictorRemainders.at(model, model.likelihood.cubic_bound, anchor, metric)
     rule = "have a bound on the third derivatives of its rows"
     cure = "Pass bound=Taylor(...) with a bound of your own, or use mala(...)."
     raise InvalidInput("posterior", rule, type(model).__name__, cure)

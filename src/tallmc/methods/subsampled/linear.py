@@ -2,11 +2,7 @@
 
     |D_i| ≤ sup |f⁽ᵏ⁺¹⁾| · ‖w_i‖ᵏ⁺¹ M(u, u'),   w_i = Cᵀx_i
 
-Within the radius r of the anchor, the predictor stays between ẑ_i ± ‖w_i‖r, so the supremum over
-this interval is enough. It is often a fraction of the supremum over all z, and it is finite for
-Poisson regression too. Beyond the radius M is larger by a factor κ, and c_i is at least 1/κ of its
-value for all z. A family whose derivative has no bound has no M there: such moves are rejected, so
-the chain draws from the posterior within the radius.
+The supremum is that over the interval ẑ_i ± ‖w_i‖r, with the radius r of `radius.py`.
 """
 
 from __future__ import annotations
@@ -25,14 +21,11 @@ from ...models.generalised_linear import GeneralisedLinear
 from ...models.observations import RegressionRows, weighted
 from .growth import growth
 from .quadrature import remainder
+from .radius import covering, factor_beyond, radius_of
 from .remainders import AbstractRemainders
 
-_FACTOR_BEYOND = 16.0
-"""κ."""
 _EVERYWHERE = 1e4
 """A bounded derivative is constant, to rounding, beyond predictors of ±10⁴."""
-_OFTEN_BEYOND, _NEVER_BEYOND = 1e-3, 1e-10
-"""Chances that a Gaussian position is beyond the radius, with and without a bound there."""
 _ROUNDING = 1 + 1e-5
 
 
@@ -53,11 +46,8 @@ class LinearRemainders(AbstractRemainders):
         cls, model: GeneralisedLinear, order: int, anchor: Anchor, metric: AbstractLinearMap
     ) -> LinearRemainders:
         """Remainders at the anchor, with a radius that positions hardly ever leave."""
-        from scipy.special import chdtri  # a slow import
-
         bounded = model.family.has_bounded(order + 1)
-        chance = _OFTEN_BEYOND if bounded else _NEVER_BEYOND
-        radius = on_device(math.sqrt(chdtri(model.dim, chance)), model.dtype)
+        radius = on_device(radius_of(model.dim, bounded), model.dtype)
         return cls(model, order, anchor.position, metric, radius, bounded)
 
     def values(self, moves: Float[Array, "m d"], rows: RegressionRows) -> Float[Array, "m n"]:
@@ -88,10 +78,9 @@ class LinearRemainders(AbstractRemainders):
         if self.bounded:
             everywhere = jnp.full_like(anchored, _EVERYWHERE)
             beyond = family.largest_derivative(self.order + 1, -everywhere, everywhere, y)
-            largest = jnp.maximum(largest, beyond / _FACTOR_BEYOND)
+            largest = covering(largest, beyond)
         return weighted(rows, _ROUNDING * largest * size ** (self.order + 1))
 
     def growth(self, here: Float[Array, " d"], there: Float[Array, " d"]) -> Float[Array, ""]:
-        farthest = jnp.maximum(jnp.linalg.norm(here), jnp.linalg.norm(there))
-        factor = jnp.where(farthest <= self.radius, 1, _FACTOR_BEYOND if self.bounded else jnp.inf)
+        factor = factor_beyond(self.radius, self.bounded, here, there)
         return factor * growth(self.order, here, there)
