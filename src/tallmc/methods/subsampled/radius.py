@@ -13,7 +13,6 @@ import math
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
-from scipy.stats import chi2
 
 _FACTOR_BEYOND = 16.0
 """κ."""
@@ -23,7 +22,9 @@ _OFTEN_BEYOND, _NEVER_BEYOND = 1e-3, 1e-10
 
 def radius_of(dim: int, bounded: bool) -> float:
     """r: positions hardly ever leave it; with a bound beyond, they may sometimes."""
-    return math.sqrt(chi2.isf(_OFTEN_BEYOND if bounded else _NEVER_BEYOND, dim))
+    from scipy.special import chdtri  # a slow import
+
+    return math.sqrt(chdtri(dim, _OFTEN_BEYOND if bounded else _NEVER_BEYOND))
 
 
 def covering(within: Float[Array, " n"], everywhere: Float[Array, " n"]) -> Float[Array, " n"]:
