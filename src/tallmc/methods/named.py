@@ -231,7 +231,9 @@ METHODS = {
     ),
     "sgrhmc": Named(sgrhmc, "Nemeth and Fearnhead (2021), Table 1", {"size": 2}),
     "cp_sghmc": Named(cp_sghmc, "Fu and Zhang (2017)", {"size": 20, "friction": 1.0}),
-    "sgmclmc": Named(sgmclmc, "Sommer et al. (2026)", {"size": 2, "friction": 1.0}),
+    "sgmclmc": Named(
+        sgmclmc, "Sommer, Diao, Robnik, Seljak and Rügamer (2026)", {"size": 2, "friction": 1.0}
+    ),
     "ewsg": Named(ewsg, "Li, Wang, Zha and Tao (2021), eq. 4", {"size": 2, "friction": 1.0}),
     "ewsg_baoab": Named(
         ewsg_baoab, "Li, Wang, Zha and Tao (2021), footnote 2", {"size": 2, "friction": 1.0}

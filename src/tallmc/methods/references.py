@@ -143,6 +143,12 @@ REFERENCES = (
         "Bernoulli",
     ),
     Reference(
+        ("Sommer", "Diao", "Robnik", "Seljak", "Rügamer"),
+        2026,
+        "Can microcanonical Langevin dynamics leverage mini-batch gradient noise?",
+        "arXiv 2602.06500",
+    ),
+    Reference(
         ("Zhang", "Cooper", "De Sa"),
         2020,
         "Asymptotically optimal exact minibatch Metropolis–Hastings",

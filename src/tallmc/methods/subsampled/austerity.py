@@ -2,8 +2,12 @@
 
 Korattikara, Chen and Welling (2014), with the proposals of `SubsampledMH`. The paper tests the
 log-likelihoods themselves, which is order 0. Remainders of a higher order have a smaller variance,
-so the test needs fewer rows. The draws are biased by the errors of the tests (`sequential.py`); the
-bias vanishes with ε, when every step reads all rows.
+so the test needs fewer rows. With the mean D̄ of n rows and its standard error s,
+
+    accept or reject as soon as P(|t_{n−1}| > |D̄ − μ₀|/s) < ε,   μ₀ = −log(uniform/known ratio)/N
+
+The draws are biased by the errors of the tests (`sequential.py`); the bias vanishes with ε, when
+every step reads all rows. The cost of a step is at least one batch of rows, and at most all rows.
 """
 
 from __future__ import annotations

@@ -2,9 +2,13 @@
 
 Bierkens, Fearnhead and Roberts (2019), in the coordinates of the Laplace approximation. The
 position moves on a straight line with velocity v ∈ {−1, 1}ᵈ, and coordinates of v change their sign
-at random times (`rates.py`). A step follows the path for the time `step_size`. The position at its
-end is the draw. Averages along the path are recorded too, without any error of discretisation
-(`path.py`): `tallmc.diagnose.path_moments` reads them.
+at random times (`rates.py`), whose rates leave the posterior invariant:
+
+    du/dt = v,   v_j → −v_j at the rate λ_j(u, v),   λ_j(u, v) − λ_j(u, F_j v) = v_j ∂_j U(u)
+
+A step follows the path for the time `step_size`. The position at its end is the draw. Averages
+along the path are recorded too, without any error of discretisation (`path.py`):
+`tallmc.diagnose.path_moments` reads them.
 
 Cost: a pass for c_i, and then about Σc E‖u‖ᵏ/k! rows per unit of time, with the order k. Whitened
 rows have a length of the order of N^(−1/2), so this number does not depend on N with order 1, which
