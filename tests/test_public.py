@@ -39,6 +39,7 @@ NAMES = [
     "austerity_mh",
     "cache",
     "check",
+    "consensus",
     "cp_sghmc",
     "cyclical_sgld",
     "diagnose",
