@@ -4,8 +4,7 @@ A draw of `ZigZag` records the mean and the variance of its piece of the path. O
 
     mean = average of the means,   sd² = average of the variances + variance of the means.
 
-Both are integrals along the path, without an error of discretisation. They have Monte-Carlo error
-only, and never more of it than averages over the draws of long pieces have.
+Both are integrals along the path, without an error of discretisation: Monte-Carlo error remains.
 """
 
 from __future__ import annotations
