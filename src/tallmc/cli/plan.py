@@ -31,6 +31,7 @@ class Settings:
     burn_in: int | None = None
     thin: int | None = None
     seed: int = 0
+    exact: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +56,7 @@ def make_plan(posterior: AbstractPosterior, settings: Settings) -> Plan:
                     value,
                     "Without --method, pilot runs choose it.",
                 )
-        return Plan(Automatic(), None, settings.draws, 0.0)
+        return Plan(Automatic(exact=settings.exact), None, settings.draws, 0.0)
     began = time.perf_counter()
     try:
         found = suggest(
@@ -68,6 +69,9 @@ def make_plan(posterior: AbstractPosterior, settings: Settings) -> Plan:
         )
     except InvalidInput as error:
         raise error.renamed(_OPTIONS.get(error.parameter, error.parameter)) from None
+    if settings.exact and not found.method.exact:
+        rule = "be left out, or come with an exact method"
+        raise InvalidInput("--exact", rule, settings.method, "`tallmc methods` lists them.")
     seconds = time.perf_counter() - began
     draws = _DEFAULT_DRAWS if settings.draws is None and settings.ess is None else settings.draws
     return Plan(found.method, found, draws, seconds)

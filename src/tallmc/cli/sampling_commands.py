@@ -162,6 +162,14 @@ def fit(
             rich_help_panel=_SAMPLING_PANEL,
         ),
     ] = None,
+    exact: Annotated[
+        bool,
+        typer.Option(
+            "--exact",
+            help="Use exact methods only: draws without bias, at any cost.",
+            rich_help_panel=_SAMPLING_PANEL,
+        ),
+    ] = False,
     chains: _Chains = None,
     draws: _Draws = None,
     ess: _Ess = None,
@@ -260,6 +268,7 @@ def fit(
             burn_in=burn_in,
             thin=thin,
             seed=seed,
+            exact=exact,
         )
         status = run_fit(
             table,

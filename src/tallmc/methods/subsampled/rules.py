@@ -20,6 +20,7 @@ as soon as one row is kept: it accepts with probability Π min(1, exp(−D_i)).
 from __future__ import annotations
 
 import abc
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -30,7 +31,7 @@ class AbstractRule(eqx.Module):
     """φ and the rate of candidates."""
 
     @abc.abstractmethod
-    def rate(self, total: Float[Array, ""]) -> Float[Array, ""]:
+    def rate(self, total: Float[Any, ""]) -> Float[Any, ""]:
         """Σ b_i, from Σ cap_i. b_i/cap_i is the same for all rows."""
 
     @abc.abstractmethod
@@ -43,7 +44,7 @@ class AbstractRule(eqx.Module):
 class Thinned(AbstractRule):
     """The rule of Metropolis–Hastings with scalable subsampling."""
 
-    def rate(self, total: Float[Array, ""]) -> Float[Array, ""]:
+    def rate(self, total: Float[Any, ""]) -> Float[Any, ""]:
         return total
 
     def intensity(
@@ -58,7 +59,7 @@ class Tuna(AbstractRule):
     chi: Float[Array, ""]
     """χ: the larger, the more rows and the higher the acceptance rate."""
 
-    def rate(self, total: Float[Array, ""]) -> Float[Array, ""]:
+    def rate(self, total: Float[Any, ""]) -> Float[Any, ""]:
         return total * (1 + self.chi * total)
 
     def intensity(
@@ -70,7 +71,7 @@ class Tuna(AbstractRule):
 class Factorised(AbstractRule):
     """The rule of scalable Metropolis–Hastings."""
 
-    def rate(self, total: Float[Array, ""]) -> Float[Array, ""]:
+    def rate(self, total: Float[Any, ""]) -> Float[Any, ""]:
         return total
 
     def intensity(

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from ...core.random import derived_keys, random_words
+from ...core.random import derived_keys, random_words, uniform_of
 from ...rows.base import AbstractRows
 from ...rows.stream import AbstractStream
 from .decision import AbstractDecision, Decided, Move
@@ -56,7 +56,7 @@ class PoissonDecision(AbstractDecision):
         def look(carry: _Looked) -> _Looked:
             first = carry.n_drawn
             words = random_words(coins_key, (self.chunk,), first)
-            arrivals = carry.arrived + jnp.cumsum(-jnp.log(_uniform(words[:, 0], rate.dtype)))
+            arrivals = carry.arrived + jnp.cumsum(-jnp.log(uniform_of(words[:, 0], rate.dtype)))
             used = arrivals < rate
             draws = self.stream.draw(rows_key, (self.chunk,), first)
             before, after = remainders.values(move.moves, source.take(draws.indices))
@@ -67,7 +67,7 @@ class PoissonDecision(AbstractDecision):
             change = jnp.clip(change, -_BELOW_CAP * cap, _BELOW_CAP * cap)
             forth = self.rule.intensity(change, cap, candidates)
             back = self.rule.intensity(-change, cap, candidates)
-            kept = used & (_uniform(words[:, 1], rate.dtype) * candidates < forth)
+            kept = used & (uniform_of(words[:, 1], rate.dtype) * candidates < forth)
             factors = jnp.where(kept, jnp.log(back) - jnp.log(forth), 0)
             return _Looked(
                 n_drawn=first + self.chunk,
@@ -105,8 +105,3 @@ class _Looked(eqx.Module):
     log_ratio: Float[Array, ""]
     exceeded: Int[Array, ""]
     worst: Float[Array, ""]
-
-
-def _uniform(words: Array, dtype: jnp.dtype) -> Float[Array, " n"]:
-    """(w + ½)/2³², in (0, 1]."""
-    return (words.astype(dtype) + 0.5) * 2.0**-32
