@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ...anchor.anchor import Anchor
+from ...core.arrays import on_device
 from ...core.compiler import quickly_compiled
 from ...core.errors import InvalidInput
 from ...core.supervision import stage
@@ -30,7 +31,7 @@ from ...rows.sums import Sum
 from ..account import Account, ErrorBudget
 from ..base import PreparedMethod
 from ..subsampled import SubsampledMH
-from ..subsampled.candidates import BoundedRows, bound_rows
+from ..subsampled.candidates import BoundedRows, bound_rows, typical_growth
 from ..subsampled.proposals import PROPOSALS
 from ..subsampled.surrogate import Surrogate
 
@@ -133,20 +134,19 @@ def _quotes(posterior: AbstractPosterior, bounded: BoundedRows, order: int) -> l
     shape = (len(_WIDTHS) * _POSITIONS, posterior.dim)
     here, normals = np.random.default_rng(1).normal(size=(2, *shape))
     here *= np.repeat(_WIDTHS, _POSITIONS)[:, None]
-    moves = _moves(surrogate, here.astype(dtype), normals.astype(dtype))
+    positions = _moves(surrogate, here.astype(dtype), normals.astype(dtype))
     excess = posterior.rows.reduce(
         _remainder_sums,
         surrogate,
-        moves.positions,
-        width=len(moves.positions) + posterior.width,
+        positions,
+        width=len(positions) + posterior.width,
         finish=_with_surrogate,
     )
     excess = np.asarray(excess, np.float64).reshape(len(_STEPS) + 1, len(_WIDTHS), _POSITIONS)
-    all_growth, total = np.asarray(moves.growth, np.float64), float(bounded.constants.sum())
+    total = float(bounded.constants.sum())
     found = []
     for number, h in enumerate(_STEPS):
-        growth = all_growth[number, :_POSITIONS]
-        rows = total * float(np.mean(growth, where=np.isfinite(growth)))
+        rows = total * typical_growth(surrogate, PROPOSALS["pcn"], on_device(h, dtype))
         change = np.nan_to_num(excess[number + 1] - excess[0], nan=np.inf)
         acceptance = float(np.exp(-np.maximum(change, 0)).mean(axis=1).min())
         correlation = 1 - acceptance * (1 - np.sqrt(1 - h))
@@ -156,28 +156,20 @@ def _quotes(posterior: AbstractPosterior, bounded: BoundedRows, order: int) -> l
     return found
 
 
-class _Moves(NamedTuple):
-    """Positions, first those where the moves begin, and M of every move."""
-
-    positions: Float[Array, "m d"]
-    growth: Float[Array, "steps n"]
-
-
 @quickly_compiled
-def _moves(surrogate: Surrogate, here: Float[Array, "n d"], normals: Float[Array, "n d"]) -> _Moves:
-    """pCN proposals of every step size, with the same noise."""
+def _moves(
+    surrogate: Surrogate, here: Float[Array, "n d"], normals: Float[Array, "n d"]
+) -> Float[Array, "m d"]:
+    """Positions, and from them pCN proposals of every step size, with the same noise."""
 
-    def of_step(h: Float[Array, ""]) -> tuple[Float[Array, "n d"], Float[Array, " n"]]:
-        def move(
-            u: Float[Array, " d"], normal: Float[Array, " d"]
-        ) -> tuple[Float[Array, " d"], Float[Array, ""]]:
-            there = PROPOSALS["pcn"].propose(surrogate, u, h, normal)
-            return there, surrogate.remainders.growth(u, there)
+    def of_step(h: Float[Array, ""]) -> Float[Array, "n d"]:
+        def propose(u: Float[Array, " d"], normal: Float[Array, " d"]) -> Float[Array, " d"]:
+            return PROPOSALS["pcn"].propose(surrogate, u, h, normal)
 
-        return jax.vmap(move)(here, normals)
+        return jax.vmap(propose)(here, normals)
 
-    there, growth = jax.vmap(of_step)(jnp.asarray(_STEPS, here.dtype))
-    return _Moves(jnp.concatenate([here[None], there]).reshape(-1, here.shape[1]), growth)
+    there = jax.vmap(of_step)(jnp.asarray(_STEPS, here.dtype))
+    return jnp.concatenate([here[None], there]).reshape(-1, here.shape[1])
 
 
 def _remainder_sums(
