@@ -93,7 +93,7 @@ def poisson_decision(
     # A row of zeros has c_i = 0 and D_i = 0; the table needs a positive weight.
     positive = np.maximum(constants, np.finfo(np.float32).tiny)
     positive = np.maximum(positive, 1e-9 * positive.mean())
-    expected = float(rule.rate(positive.sum() * typical))
+    expected = float(rule.rate(on_device(positive.sum() * typical, dtype)))
     found = posterior.rows.preferential_stream(
         positive, floor=0.0, certain_of=math.ceil(expected), dtype=dtype
     )
@@ -101,7 +101,7 @@ def poisson_decision(
     left[found.certain] = False
     probability = found.stream.probabilities()
     total = _ROUNDING * np.max(positive[left] / probability[left])
-    mean = float(rule.rate(total * typical))
+    mean = float(rule.rate(on_device(total * typical, dtype)))
     decision = PoissonDecision(
         rule=rule,
         stream=found.stream,
