@@ -98,6 +98,15 @@ def test_ascent_finds_no_third_derivative_above_its_bound(name, reach):
         assert np.median(ratios) > 1 / LOOSENESS[name]
 
 
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_only_global_bounds_are_finite_for_all_predictors(name):
+    likelihood = LIKELIHOODS[name]
+    z, maps, boxes, y = random_rows(likelihood, 1.0)
+    gram, far = maps @ jnp.swapaxes(maps, 1, 2), jnp.full_like(boxes, jnp.inf)
+    everywhere = jax.vmap(likelihood.cubic_bound.largest_cubic)(z, far, gram, y)
+    assert (np.isfinite(everywhere) == likelihood.cubic_bound.is_global).all()
+
+
 def test_softmax_is_bounded_for_all_predictors():
     likelihood = Softmax(4)
     z, maps, boxes, y = random_rows(likelihood, 1.0)

@@ -21,6 +21,11 @@ from ..core.linear_maps import dot
 class AbstractCubicBound(eqx.Module):
     """A bound on the third derivatives of one row."""
 
+    @property
+    @abc.abstractmethod
+    def is_global(self) -> bool:
+        """Whether the bound is finite for all predictors, so with an infinite `reach`."""
+
     @abc.abstractmethod
     def largest_cubic(
         self,

@@ -25,6 +25,10 @@ _LARGEST_NORMALISATION = 0.047
 class GaussianCubicBound(AbstractCubicBound):
     """The bound for Gaussian noise of unknown scale."""
 
+    @property
+    def is_global(self) -> bool:
+        return False
+
     def largest_cubic(
         self,
         z: Float[Array, " 2"],
@@ -44,6 +48,10 @@ class GaussianCubicBound(AbstractCubicBound):
 
 class GammaCubicBound(AbstractCubicBound):
     """The bound for Gamma regression of unknown shape."""
+
+    @property
+    def is_global(self) -> bool:
+        return False
 
     def largest_cubic(
         self,

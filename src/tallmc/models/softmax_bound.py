@@ -26,6 +26,10 @@ _LARGEST_SKEW = math.sqrt(3) / 18
 class SoftmaxCubicBound(AbstractCubicBound):
     """The bound by the range of v, or by its variance."""
 
+    @property
+    def is_global(self) -> bool:
+        return True
+
     def largest_cubic(
         self,
         z: Float[Array, " k"],

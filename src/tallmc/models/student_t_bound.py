@@ -69,6 +69,10 @@ _THIRD: dict[tuple[int, int], _Term] = {
 class StudentTCubicBound(AbstractCubicBound):
     """The sum of the largest values of all terms."""
 
+    @property
+    def is_global(self) -> bool:
+        return False
+
     def largest_cubic(
         self,
         z: Float[Array, " 3"],

@@ -49,7 +49,7 @@ def bound_rows(posterior: AbstractPosterior, anchor: Anchor, order: int) -> Boun
     metric = Dense().prepare(posterior, anchor)
     remainders = prepare_remainders(posterior, anchor, metric, order)
     surrogate, n_row_evals = prepare_surrogate(posterior, anchor, metric, remainders)
-    values = posterior.rows.map(_constants, remainders, width=posterior.width)
+    values = posterior.rows.map(_constants, remainders, width=remainders.width(posterior.rows))
     constants = np.asarray(values, np.float64)
     return BoundedRows(surrogate, constants, n_row_evals + posterior.n_rows)
 

@@ -19,6 +19,7 @@ from ...core.arrays import on_device
 from ...core.linear_maps import AbstractLinearMap, dot
 from ...models.generalised_linear import GeneralisedLinear
 from ...models.observations import RegressionRows, weighted
+from ...rows.base import AbstractRows
 from .growth import growth
 from .quadrature import remainder
 from .radius import covering, factor_beyond, radius_of
@@ -84,3 +85,6 @@ class LinearRemainders(AbstractRemainders):
     def growth(self, here: Float[Array, " d"], there: Float[Array, " d"]) -> Float[Array, ""]:
         factor = factor_beyond(self.radius, self.bounded, here, there)
         return factor * growth(self.order, here, there)
+
+    def width(self, source: AbstractRows) -> int:
+        return self.model.width(source)

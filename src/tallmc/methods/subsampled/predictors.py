@@ -16,10 +16,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ...anchor.anchor import Anchor
+from ...core.arrays import on_device
 from ...core.linear_maps import AbstractLinearMap
 from ...models.cubic_bound import AbstractCubicBound
 from ...models.linear_predictor import LinearPredictor
 from ...models.observations import RegressionRows, weighted
+from ...rows.base import AbstractRows
 from .growth import growth
 from .quadrature import remainder
 from .radius import covering, factor_beyond, radius_of
@@ -38,8 +40,6 @@ class PredictorRemainders(AbstractRemainders):
     metric: AbstractLinearMap
     radius: Float[Array, ""]
     """r."""
-    bounded: bool = eqx.field(static=True)
-    """Whether there is a bound beyond the radius."""
 
     @classmethod
     def at(
@@ -50,12 +50,8 @@ class PredictorRemainders(AbstractRemainders):
         metric: AbstractLinearMap,
     ) -> PredictorRemainders:
         """Remainders at the anchor, with a radius that positions hardly ever leave."""
-        zero = jnp.zeros(_width(model), model.dtype)
-        gram = jnp.eye(len(zero), dtype=model.dtype)
-        beyond = cubic.largest_cubic(zero, zero + jnp.inf, gram, jnp.ones((), model.dtype))
-        bounded = bool(jnp.isfinite(beyond))
-        radius = jnp.asarray(radius_of(model.dim, bounded), model.dtype)
-        return cls(model, 2, cubic, anchor.position, metric, radius, bounded)
+        radius = on_device(radius_of(model.dim, cubic.is_global), model.dtype)
+        return cls(model, 2, cubic, anchor.position, metric, radius)
 
     def values(self, moves: Float[Array, "m d"], rows: RegressionRows) -> Float[Array, "m n"]:
         anchored, potential = self.model.predictors(self.anchor, rows), _of_rows(self.model, rows)
@@ -81,13 +77,17 @@ class PredictorRemainders(AbstractRemainders):
         sizes = jnp.sqrt(jnp.diagonal(gram, axis1=1, axis2=2))
         z, largest = self.model.predictors(self.anchor, rows), jax.vmap(self.cubic.largest_cubic)
         found = largest(z, _ROUNDING * sizes * self.radius, gram, rows.y)
-        if self.bounded:
+        if self.cubic.is_global:
             found = covering(found, largest(z, jnp.full_like(sizes, jnp.inf), gram, rows.y))
         return weighted(rows, _ROUNDING * found)
 
     def growth(self, here: Float[Array, " d"], there: Float[Array, " d"]) -> Float[Array, ""]:
-        factor = factor_beyond(self.radius, self.bounded, here, there)
+        factor = factor_beyond(self.radius, self.cubic.is_global, here, there)
         return factor * growth(self.order, here, there)
+
+    def width(self, source: AbstractRows) -> int:
+        # The rows of all J_i are the largest array.
+        return max(self.model.width(source), _n_predictors(self.model) * self.model.dim)
 
     def _gram(self, rows: RegressionRows) -> Float[Array, "n k k"]:
         """J_i J_iᵀ, with C included in J_i."""
@@ -96,11 +96,12 @@ class PredictorRemainders(AbstractRemainders):
             compact = jnp.broadcast_to(unit, (rows.y.shape[0], len(unit)))
             return self.metric.pull(self.model.expand(compact, rows))
 
-        w = jax.vmap(of_predictor)(jnp.eye(_width(self.model), dtype=self.model.dtype))
+        w = jax.vmap(of_predictor)(jnp.eye(_n_predictors(self.model), dtype=self.model.dtype))
         return jnp.einsum("knd,lnd->nkl", w, w, precision=jax.lax.Precision.HIGHEST)
 
 
-def _width(model: LinearPredictor) -> int:
+def _n_predictors(model: LinearPredictor) -> int:
+    """Predictors of a row, and parameters that all rows share."""
     return model.n_predictors + model.likelihood.n_shared
 
 

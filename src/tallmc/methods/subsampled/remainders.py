@@ -19,7 +19,7 @@ import equinox as eqx
 from jaxtyping import Array, Float
 
 from ...models.base import AbstractModel
-from ...rows.base import RowBlock
+from ...rows.base import AbstractRows, RowBlock
 
 
 class AbstractRemainders(eqx.Module):
@@ -40,3 +40,7 @@ class AbstractRemainders(eqx.Module):
     @abc.abstractmethod
     def growth(self, here: Float[Array, " d"], there: Float[Array, " d"]) -> Float[Array, ""]:
         """M(u, u'); infinite where there is no bound."""
+
+    @abc.abstractmethod
+    def width(self, source: AbstractRows) -> int:
+        """Floats that a pass over the rows for c_i needs per row."""
