@@ -4,24 +4,19 @@ With ℓ_i = log L_i and δ = θ − θ̂, Bardenet, Doucet and Holmes (2017) us
 
     log B_i(θ) = ℓ_i(θ̂) + ∇ℓ_i(θ̂)ᵀδ + ½ δᵀ∇²ℓ_i(θ̂)δ − c_iᵀφ(θ̂, θ),
 
-where c_iᵀφ ≥ |ℓ_i − its expansion| has constants c_i of the row and a function φ that all rows
-share. The sum over all rows then needs only Σ∇ℓ_i(θ̂), Σ∇²ℓ_i(θ̂) and Σc_i. An example is
-c_i = sup ‖∇³ℓ_i‖ and φ = ‖δ‖³/6.
-
-The gap is of third order and the difference of numbers of order 1, so the bound needs double
-precision.
+where c_iᵀφ ≥ |ℓ_i − its expansion| is the bound of `expansion.py`. The sum over all rows then needs
+only Σ∇ℓ_i(θ̂), Σ∇²ℓ_i(θ̂) and Σc_i. An example is c_i = sup ‖∇³ℓ_i‖ and φ = ‖δ‖³/6.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float
 
 from ...anchor.anchor import Anchor
 from ...core.errors import InvalidInput
@@ -32,16 +27,7 @@ from ...rows.base import RowBlock
 from ...rows.batch import Batch
 from ...rows.sums import Sum
 from .bound import AbstractBound, BoundChoice
-
-_ROUNDING = 64
-"""Rounding errors of a gap, in units of the machine precision times its largest term."""
-_CHECKED_DISTANCE = 4.0
-"""The bound is checked at so many posterior standard deviations from the anchor."""
-
-RowConstants = Callable[[PyTree, PyTree], ArrayLike]
-"""c_i from the parameters at the anchor and one row, a vector of k numbers."""
-Growth = Callable[[PyTree, PyTree], ArrayLike]
-"""φ from the parameters at the anchor and the parameters, a vector of k numbers."""
+from .expansion import BoundedExpansion, Growth, RowConstants, check_near_anchor
 
 
 class TaylorBound(AbstractBound):
@@ -49,8 +35,7 @@ class TaylorBound(AbstractBound):
 
     model: AbstractModel
     anchor: Float[Array, " d"]
-    constants: RowConstants
-    growth: Growth
+    expansion: BoundedExpansion
     gradient: Float[Array, " d"]
     """−Σ ∇ℓ_i(θ̂)."""
     hessian: Float[Array, "d d"]
@@ -64,7 +49,7 @@ class TaylorBound(AbstractBound):
     def _collapsed(self, position: Float[Array, " d"]) -> Float[Array, ""]:
         delta = position - self.anchor
         expansion = dot(self.gradient + dot(self.hessian, delta) / 2, delta)
-        remainder = dot(self.total, self.growth_at(position))
+        remainder = dot(self.total, self.expansion.growth_at(position))
         return self.model.prior_potential(position) + expansion + remainder
 
     def gaps(self, position: Float[Array, " d"], rows: RowBlock) -> Float[Array, " n"]:
@@ -75,49 +60,26 @@ class TaylorBound(AbstractBound):
         self, position: Float[Array, " d"], rows: RowBlock, weights: Float[Array, " n"]
     ) -> Float[Array, " d"]:
         remainders = self.model.sum_remainders(2, position, self.anchor, Batch(rows, weights))
-        constants = dot(weights, self.constants_of(rows))
-        return jax.grad(lambda at: dot(constants, self.growth_at(at)))(position) - remainders
+        constants = dot(weights, self.expansion.constants_of(rows))
+        growth = self.expansion.growth_at
+        return jax.grad(lambda at: dot(constants, growth(at)))(position) - remainders
 
     def signed_gaps(
         self, position: Float[Array, " d"], rows: RowBlock
     ) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
         """ℓ_i − log B_i, which is negative where B_i is no bound, and its rounding error."""
-        delta = position - self.anchor
-
-        def potentials(at: Float[Array, " d"]) -> Float[Array, " n"]:
-            return self.model.row_potentials(at, rows)
-
-        def along_delta(at: Float[Array, " d"]) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
-            return jax.jvp(potentials, (at,), (delta,))
-
-        (value, slope), (_, curvature) = jax.jvp(along_delta, (self.anchor,), (delta,))
-        now = potentials(position)
-        allowance = dot(self.constants_of(rows), self.growth_at(position))
-        parts = jnp.stack([value, -now, slope, curvature / 2, allowance])
-        precision = _ROUNDING * jnp.finfo(position.dtype).eps
-        return jnp.sum(parts, axis=0), precision * jnp.max(jnp.abs(parts), axis=0)
-
-    def constants_of(self, rows: RowBlock) -> Float[Array, "n k"]:
-        """c_i."""
-        centre = self.model.layout.unravel(self.anchor)
-        constants = jax.vmap(lambda row: jnp.asarray(self.constants(centre, row)))(rows)
-        return constants.astype(self.anchor.dtype)
-
-    def growth_at(self, position: Float[Array, " d"]) -> Float[Array, " k"]:
-        """φ(θ̂, θ)."""
-        unravel = self.model.layout.unravel
-        growth = jnp.asarray(self.growth(unravel(self.anchor), unravel(position)))
-        return growth.astype(position.dtype)
+        found = self.expansion.remainders(position, rows)
+        return found.bounds - found.values, found.rounding
 
 
 @dataclasses.dataclass(frozen=True)
 class Taylor(BoundChoice):
-    """A Taylor expansion of order 2 at the anchor, less a bound c_iᵀφ on its remainder.
+    """A Taylor expansion of order 2 at the anchor, and a bound c_iᵀφ on its remainder.
 
-    FlyMC is exact if |log L_i − expansion| ≤ c_iᵀφ for all rows and parameters. This is checked
-    four posterior standard deviations from the anchor, along d directions; elsewhere it is up to
-    you. Unless you have proved it (`is_proved`), draws are "not checked". The smaller c_iᵀφ, the
-    fewer rows are bright.
+    `FlyMC` and `SubsampledMH` are exact if |log L_i − expansion| ≤ c_iᵀφ for all rows and
+    parameters. This is checked four posterior standard deviations from the anchor, along d
+    directions; elsewhere it is up to you. Unless you have proved it (`is_proved`), draws are "not
+    checked". The smaller c_iᵀφ, the fewer rows a step reads.
 
     **Arguments:**
 
@@ -151,7 +113,7 @@ class Taylor(BoundChoice):
 
     def check(self, posterior: AbstractPosterior) -> None:
         if posterior.dtype != np.float64:
-            rule = "be in double precision for a Taylor bound, whose gaps are of third order"
+            rule = "be in double precision for a Taylor bound, whose remainders are of third order"
             cure = 'Call jax.config.update("jax_enable_x64", True) first.'
             raise InvalidInput("posterior", rule, str(posterior.dtype), cure)
         anchor = jax.eval_shape(posterior.layout.unravel, posterior.init)
@@ -167,8 +129,7 @@ class Taylor(BoundChoice):
         empty = TaylorBound(
             model=model,
             anchor=centre,
-            constants=self.constants,
-            growth=self.growth,
+            expansion=BoundedExpansion(model, centre, self.constants, self.growth),
             gradient=anchor.gradient - model.prior_gradient(centre),
             hessian=jnp.zeros((posterior.dim, posterior.dim), posterior.dtype),
             total=jnp.zeros(0, posterior.dtype),
@@ -177,7 +138,9 @@ class Taylor(BoundChoice):
             _hessian_and_constants, empty, width=posterior.width, finish=_rounded
         )
         bound = dataclasses.replace(empty, hessian=hessian, total=total)
-        return bound, posterior.n_rows + _checked(bound, posterior)
+        of_posterior = hessian + jax.hessian(model.prior_potential)(centre)
+        checked = check_near_anchor(bound.expansion, posterior, of_posterior, both_sides=False)
+        return bound, posterior.n_rows + checked
 
 
 def _hessian_and_constants(
@@ -185,32 +148,9 @@ def _hessian_and_constants(
 ) -> tuple[Float[Array, "d d"], Float[Array, " k"]]:
     weights = counted.astype(bound.anchor.dtype)
     hessian = bound.model.block_hessian(bound.anchor, rows, weights)
-    return hessian, jnp.sum(jnp.where(counted[:, None], bound.constants_of(rows), 0), axis=0)
+    constants = bound.expansion.constants_of(rows)
+    return hessian, jnp.sum(jnp.where(counted[:, None], constants, 0), axis=0)
 
 
 def _rounded(total: Sum, bound: TaylorBound) -> Any:
     return total.rounded()
-
-
-def _checked(bound: TaylorBound, posterior: AbstractPosterior) -> int:
-    """Raise if the bound is above a likelihood near the anchor; return the rows evaluated."""
-    prior_hessian = jax.hessian(bound.model.prior_potential)(bound.anchor)
-    curvatures, directions = np.linalg.eigh(np.asarray(bound.hessian + prior_hessian))
-    sds = 1 / np.sqrt(np.maximum(curvatures, np.finfo(float).tiny))
-    moves = _CHECKED_DISTANCE * (directions * np.minimum(sds, 1.0)).T
-    for move in np.concatenate([moves, -moves]):
-        row = posterior.rows.first_where(
-            _is_above, bound, bound.anchor + move, width=posterior.width
-        )
-        if row is not None:
-            rule = "be below every likelihood: |log L_i − expansion| ≤ c_iᵀφ"
-            position = ", ".join(f"{number:.4g}" for number in np.asarray(bound.anchor + move))
-            raise InvalidInput("bound", rule, f"more for row {row} at ({position})")
-    return 2 * len(moves) * posterior.n_rows
-
-
-def _is_above(
-    rows: RowBlock, bound: TaylorBound, position: Float[Array, " d"]
-) -> Bool[Array, " n"]:
-    gaps, rounding = bound.signed_gaps(position, rows)
-    return gaps < -rounding
