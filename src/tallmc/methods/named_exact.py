@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from .firefly import Taylor
 from .method import StepSize
 from .subsampled import Austerity, SubsampledMH
 from .zig_zag import ZigZag
 
 
 def subsampled_mh(
-    step_size: StepSize = 1.0, *, proposal: str = "pcn", order: int = 2, caps: float = 1.0
+    step_size: StepSize = 1.0,
+    *,
+    proposal: str = "pcn",
+    order: int = 2,
+    caps: float = 1.0,
+    bound: Taylor | None = None,
 ) -> SubsampledMH:
     """Metropolis–Hastings with scalable subsampling: exact, from a Poisson number of rows.
+
+    For logistic, probit, binomial, Poisson, linear, softmax, Student-t and Gamma regression, linear
+    regression of unknown scale, and any model with a bound of yours.
 
     **Arguments:**
 
@@ -18,6 +27,8 @@ def subsampled_mh(
     - `proposal`: "pcn", "langevin" or "random-walk".
     - `order`: the order of the surrogate, 0 to 3. Order 3 takes d³ numbers and reads fewest rows.
     - `caps`: the fraction of the bound on each row's change that is used.
+    - `bound`: a `Taylor(...)` with your bound on the Taylor remainders of the rows, for any model.
+      Needs order 2 and double precision.
 
     **Returns:** a `SubsampledMH`.
 
@@ -27,7 +38,7 @@ def subsampled_mh(
     >>> tallmc.subsampled_mh(order=3).exact
     True
     """
-    return SubsampledMH(step_size=step_size, proposal=proposal, order=order, caps=caps)
+    return SubsampledMH(step_size=step_size, proposal=proposal, order=order, caps=caps, bound=bound)
 
 
 def tuna_mh(step_size: StepSize, *, chi: float = 1e-3, order: int = 0) -> SubsampledMH:

@@ -118,7 +118,7 @@ class Austerity(AbstractMethod):
         anchor, n_row_evals = prepare_anchor(posterior, anchor, self.needs)
         assert anchor is not None, "the method requires an anchor"
         metric = Dense().prepare(posterior, anchor)
-        remainders = prepare_remainders(posterior, anchor, metric, self.order)
+        remainders, _ = prepare_remainders(posterior, anchor, metric, self.order)
         surrogate, rows_of_surrogate = prepare_surrogate(posterior, anchor, metric, remainders)
         batch = min(self.batch, posterior.n_rows)
         kernel = SubsampledKernel(

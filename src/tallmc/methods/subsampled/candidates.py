@@ -17,10 +17,12 @@ from jaxtyping import Array, Float, Int
 
 from ...anchor.anchor import Anchor
 from ...core.arrays import on_device
+from ...core.compiler import quickly_compiled
 from ...core.supervision import stage
 from ...geometry import Dense
 from ...models.posterior import AbstractPosterior
 from ...rows.base import RowBlock
+from ..firefly.taylor import Taylor
 from .bounds import prepare_remainders
 from .proposals import AbstractProposal
 from .remainders import AbstractRemainders
@@ -43,15 +45,17 @@ class BoundedRows(NamedTuple):
     """Rows evaluated to find them."""
 
 
-def bound_rows(posterior: AbstractPosterior, anchor: Anchor, order: int) -> BoundedRows:
-    """The surrogate of this order and c_i of every row, in one pass or two."""
+def bound_rows(
+    posterior: AbstractPosterior, anchor: Anchor, order: int, bound: Taylor | None = None
+) -> BoundedRows:
+    """The surrogate of this order and c_i of every row, in a few passes."""
     stage("bounding the rows")
     metric = Dense().prepare(posterior, anchor)
-    remainders = prepare_remainders(posterior, anchor, metric, order)
-    surrogate, n_row_evals = prepare_surrogate(posterior, anchor, metric, remainders)
+    remainders, of_bound = prepare_remainders(posterior, anchor, metric, order, bound)
+    surrogate, of_surrogate = prepare_surrogate(posterior, anchor, metric, remainders)
     values = posterior.rows.map(_constants, remainders, width=remainders.width(posterior.rows))
     constants = np.asarray(values, np.float64)
-    return BoundedRows(surrogate, constants, n_row_evals + posterior.n_rows)
+    return BoundedRows(surrogate, constants, of_bound + of_surrogate + posterior.n_rows)
 
 
 def _constants(rows: RowBlock, remainders: AbstractRemainders) -> Float[Array, " n"]:
@@ -63,11 +67,13 @@ def typical_growth(
 ) -> float:
     """The mean of M over moves from positions of the anchor's Gaussian."""
     shape, dtype = (_TYPICAL_MOVES, *surrogate.anchor.shape), surrogate.anchor.dtype
-    here, normals = np.random.default_rng(0).normal(size=(2, *shape)).astype(dtype)
+    here, normals = (
+        on_device(of, dtype) for of in np.random.default_rng(0).normal(size=(2, *shape))
+    )
     return float(_mean_growth(surrogate, proposal, step, here, normals))
 
 
-@jax.jit
+@quickly_compiled
 def _mean_growth(
     surrogate: Surrogate,
     proposal: AbstractProposal,

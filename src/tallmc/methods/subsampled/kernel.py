@@ -91,7 +91,7 @@ class SubsampledKernel(AbstractKernel):
             worst = float(np.max(chains.memory.worst))
             return (
                 f"{exceeded:,} evaluated rows changed by more than their caps, at most by "
-                f"{worst:.2g} times: the draws are not exact. Use larger caps."
+                f"{worst:.2g} times: the draws are not exact. Use larger caps, or a larger bound."
             )
         if outside:
             return (

@@ -10,9 +10,10 @@ and a step has D_i = R_i(u') − R_i(u) (`rules.py`, `thinning.py`):
 A proposal that leaves N(θ̂, Σ̂) invariant meets the target's excess over this Gaussian only. The
 chain leaves the posterior invariant for any step size and order, as long as the bounds c_i M hold.
 
-Cost: a pass for c_i, one more for order 3. A step evaluates its candidates and the certain rows,
-those that would be drawn at least once a step anyway. Σc falls as N^(−1/2) with order 2 and as
-N^(−1) with order 3. In d dimensions the bound |wᵀu| ≤ ‖w‖‖u‖ loses a factor √d for each power.
+Cost: a pass for c_i, one more for order 3, and 2d + 1 more to check a bound of the user's
+(`given.py`). A step evaluates its candidates and the certain rows, those that would be drawn at
+least once a step anyway. Σc falls as N^(−1/2) with order 2 and as N^(−1) with order 3. In d
+dimensions the bound |wᵀu| ≤ ‖w‖‖u‖ loses a factor √d for each power.
 
 `caps` < 1 takes a fraction of the bound. Rows whose change exceeds their cap are counted. A run
 without any is what a run with rigorous caps would be on the rows that it saw; one with some is not
@@ -36,6 +37,7 @@ from ...models.posterior import AbstractPosterior, check_posterior
 from ...rows.base import RowAccess
 from ...schedule import AbstractSchedule, as_schedule, in_precision
 from ..base import AbstractMethod, PreparedMethod, RunDefaults, check_row_access, prepare_anchor
+from ..firefly.taylor import Taylor
 from .candidates import BoundedRows, bound_rows, poisson_decision, typical_growth
 from .kernel import SubsampledKernel
 from .proposals import PROPOSALS
@@ -49,7 +51,8 @@ _RULES = ("thinned", "factorised", "tuna")
 class SubsampledMH(AbstractMethod):
     """Metropolis–Hastings that decides from a Poisson number of rows; exact.
 
-    For logistic, probit, binomial, Poisson and linear regression.
+    For logistic, probit, binomial, Poisson, linear, softmax, Student-t and Gamma regression, linear
+    regression of unknown scale, and any model with a bound of yours.
 
     **Arguments:**
 
@@ -60,6 +63,8 @@ class SubsampledMH(AbstractMethod):
     - `chi`: χ of the rule "tuna"; the larger, the more rows and the higher the acceptance rate.
     - `caps`: the fraction of the bound on each row's change that is used. Below 1 fewer rows are
       read, and rows that exceed their cap are counted. They end the claim of exactness.
+    - `bound`: a `Taylor(...)` with your bound on the Taylor remainders of the rows, for any model.
+      Needs order 2 and double precision. By default the bound comes from the model.
 
     **Raises:** `InvalidInput` if an argument is out of its range.
 
@@ -74,6 +79,7 @@ class SubsampledMH(AbstractMethod):
     rule: str = "thinned"
     chi: float = 0.0
     caps: float = 1.0
+    bound: Taylor | None = None
 
     def __post_init__(self) -> None:
         as_schedule(self.step_size)
@@ -86,6 +92,11 @@ class SubsampledMH(AbstractMethod):
         check_int("order", self.order, 0, 3)
         check_number("chi", self.chi, 0)
         check_number("caps", self.caps, 0, 1, low_open=True)
+        if not isinstance(self.bound, Taylor | None):
+            cure = "A lower bound on the likelihood such as Tangent() does not bound remainders."
+            raise InvalidInput("bound", "be Taylor(...) or None", self.bound, cure)
+        if self.bound is not None and self.order != 2:
+            raise InvalidInput("order", "be 2 with a bound of yours", self.order)
 
     @property
     def needs(self) -> AnchorLevel:
@@ -105,7 +116,7 @@ class SubsampledMH(AbstractMethod):
 
     @property
     def exact(self) -> bool:
-        return True
+        return self.bound is None or self.bound.is_proved
 
     @property
     def unseen_by_pairs(self) -> None:
@@ -131,10 +142,12 @@ class SubsampledMH(AbstractMethod):
     ) -> PreparedMethod:
         """Find the anchor, the bounds of all rows and the table that draws them."""
         check_posterior(posterior)
+        if self.bound is not None:
+            self.bound.check(posterior)
         check_row_access(self, posterior)
         anchor, n_row_evals = prepare_anchor(posterior, anchor, self.needs)
         assert anchor is not None, "the method requires an anchor"
-        bounded = bound_rows(posterior, anchor, self.order)
+        bounded = bound_rows(posterior, anchor, self.order, self.bound)
         kernel = self.with_bounds(posterior, bounded)
         return PreparedMethod(kernel, anchor, n_row_evals + bounded.n_row_evals)
 
