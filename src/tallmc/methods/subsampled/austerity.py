@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 
 from ...anchor.anchor import Anchor, AnchorLevel
-from ...core.errors import InvalidInput, check_int, check_number
+from ...core.errors import check_int, check_number
 from ...dynamics.base import Curvature, Suggestion
 from ...engine.kernel import BoundKernel
 from ...geometry import Dense
@@ -26,7 +26,7 @@ from ..account import Account
 from ..base import AbstractMethod, PreparedMethod, RunDefaults, check_row_access, prepare_anchor
 from .bounds import prepare_remainders
 from .kernel import SubsampledKernel
-from .proposals import PROPOSALS
+from .proposals import PROPOSALS, check_proposal
 from .sequential import SequentialDecision
 from .surrogate import prepare_surrogate
 
@@ -63,15 +63,10 @@ class Austerity(AbstractMethod):
     order: int = 0
 
     def __post_init__(self) -> None:
-        as_schedule(self.step_size)
+        check_proposal(self.proposal, self.step_size)
         check_number("epsilon", self.epsilon, 0, 0.5, high_open=True)
         check_int("batch", self.batch, 1)
         check_int("order", self.order, 0, 3)
-        if self.proposal not in PROPOSALS:
-            rule = f"be one of {', '.join(map(repr, PROPOSALS))}"
-            raise InvalidInput("proposal", rule, self.proposal)
-        if self.proposal == "pcn" and isinstance(self.step_size, int | float):
-            check_number("step_size", self.step_size, 0, 1, low_open=True)
 
     @property
     def needs(self) -> AnchorLevel:

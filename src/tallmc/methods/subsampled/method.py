@@ -23,7 +23,6 @@ exact, and says so.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
 from typing import Any
 
 import equinox as eqx
@@ -40,7 +39,7 @@ from ..base import AbstractMethod, PreparedMethod, RunDefaults, check_row_access
 from ..firefly.taylor import Taylor
 from .candidates import BoundedRows, bound_rows, poisson_decision, typical_growth
 from .kernel import SubsampledKernel
-from .proposals import PROPOSALS
+from .proposals import PROPOSALS, check_proposal
 from .rules import AbstractRule, Factorised, Thinned, Tuna
 
 _MALA_STEP = 2.0  # in one dimension; smaller by the cube root of d in d dimensions
@@ -82,13 +81,9 @@ class SubsampledMH(AbstractMethod):
     bound: Taylor | None = None
 
     def __post_init__(self) -> None:
-        as_schedule(self.step_size)
-        if self.proposal not in PROPOSALS:
-            raise InvalidInput("proposal", f"be one of {_listed(PROPOSALS)}", self.proposal)
-        if self.proposal == "pcn" and isinstance(self.step_size, int | float):
-            check_number("step_size", self.step_size, 0, 1, low_open=True)
+        check_proposal(self.proposal, self.step_size)
         if self.rule not in _RULES:
-            raise InvalidInput("rule", f"be one of {_listed(_RULES)}", self.rule)
+            raise InvalidInput("rule", f"be one of {', '.join(map(repr, _RULES))}", self.rule)
         check_int("order", self.order, 0, 3)
         check_number("chi", self.chi, 0)
         check_number("caps", self.caps, 0, 1, low_open=True)
@@ -175,7 +170,3 @@ class SubsampledMH(AbstractMethod):
                 return Factorised()
             case _:
                 return Tuna(jnp.asarray(self.chi, dtype))
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(map(repr, names))

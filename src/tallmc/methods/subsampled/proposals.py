@@ -16,6 +16,8 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ...core.errors import InvalidInput, check_number
+from ...schedule import AbstractSchedule, as_schedule
 from .surrogate import Surrogate
 
 
@@ -120,3 +122,12 @@ PROPOSALS: dict[str, AbstractProposal] = {
     "langevin": SurrogateLangevin(),
     "random-walk": RandomWalkProposal(),
 }
+
+
+def check_proposal(name: str, step_size: float | AbstractSchedule) -> None:
+    """Raise if there is no such proposal, or the step size is out of its range."""
+    as_schedule(step_size)
+    if name not in PROPOSALS:
+        raise InvalidInput("proposal", f"be one of {', '.join(map(repr, PROPOSALS))}", name)
+    if name == "pcn" and isinstance(step_size, int | float):
+        check_number("step_size", step_size, 0, 1, low_open=True)
