@@ -18,6 +18,7 @@ from .named import (
     ewsg_vr,
     flymc,
     mala,
+    pseudo_marginal_mh,
     psgld,
     random_walk,
     saga_ld,
@@ -48,7 +49,7 @@ from .named import (
     ula,
     zig_zag,
 )
-from .subsampled import Austerity, SubsampledMH
+from .subsampled import Austerity, PseudoMarginal, SubsampledMH
 from .suggestions import Suggested, suggest
 from .zig_zag import ZigZag
 
@@ -60,6 +61,7 @@ __all__ = [
     "FlyMC",
     "Method",
     "PreparedMethod",
+    "PseudoMarginal",
     "SubsampledMH",
     "Suggested",
     "ZigZag",
@@ -75,6 +77,7 @@ __all__ = [
     "ewsg_vr",
     "flymc",
     "mala",
+    "pseudo_marginal_mh",
     "psgld",
     "random_walk",
     "saga_ld",

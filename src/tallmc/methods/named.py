@@ -18,7 +18,7 @@ from .base import AbstractMethod
 from .firefly import BoundChoice, FlyMC
 from .method import Method, StepSize
 from .named_ewsg import ewsg_baoab, ewsg_gla
-from .named_exact import austerity_mh, smh, subsampled_mh, tuna_mh, zig_zag
+from .named_exact import austerity_mh, pseudo_marginal_mh, smh, subsampled_mh, tuna_mh, zig_zag
 from .named_langevin import (
     asgld_cv,
     asgld_cv_ps,
@@ -165,6 +165,9 @@ METHODS = {
     "tuna_mh": Named(tuna_mh, "Zhang, Cooper and De Sa (2020)", {}),
     "smh": Named(smh, "Cornish, Vanetti, Bouchard-Côté, Deligiannidis and Doucet (2019)", {}),
     "austerity_mh": Named(austerity_mh, "Korattikara, Chen and Welling (2014), algorithm 1", {}),
+    "pseudo_marginal_mh": Named(
+        pseudo_marginal_mh, "Quiroz, Kohn, Villani and Tran (2019)", {"size": 20}
+    ),
     "zig_zag": Named(zig_zag, "Bierkens, Fearnhead and Roberts (2019), section 5", {}),
     "sgld": Named(sgld, "Putcha, Nemeth and Fearnhead (2023), eqs. 3, 4", {"size": 2}),
     "sgld_cv": Named(sgld_cv, "Putcha, Nemeth and Fearnhead (2023), eq. 5", {"size": 2}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .firefly import Taylor
 from .method import StepSize
-from .subsampled import Austerity, SubsampledMH
+from .subsampled import Austerity, PseudoMarginal, SubsampledMH
 from .zig_zag import ZigZag
 
 
@@ -122,3 +122,26 @@ def austerity_mh(
     False
     """
     return Austerity(step_size=step_size, epsilon=epsilon, batch=batch, order=order)
+
+
+def pseudo_marginal_mh(
+    step_size: StepSize = 1.0, size: int = 100, blocks: int = 20, *, proposal: str = "pcn"
+) -> PseudoMarginal:
+    """Block pseudo-marginal Metropolis–Hastings: approximate, reads a fixed number of rows.
+
+    **Arguments:**
+
+    - `step_size`: h. Proposals "pcn" with h = 1 are independent of the position.
+    - `size`: m, the rows that estimate the likelihood. The bias falls as 1/m².
+    - `blocks`: G; a proposal redraws about m/G of the rows.
+    - `proposal`: "pcn", "langevin" or "random-walk".
+
+    **Returns:** a `PseudoMarginal`.
+
+    **Raises:** `InvalidInput` if an argument is out of its range.
+
+    >>> import tallmc
+    >>> tallmc.pseudo_marginal_mh(size=50, blocks=10).exact
+    False
+    """
+    return PseudoMarginal(step_size=step_size, size=size, blocks=blocks, proposal=proposal)

@@ -137,6 +137,12 @@ REFERENCES = (
         "putcha-2023",
     ),
     Reference(
+        ("Quiroz", "Kohn", "Villani", "Tran"),
+        2019,
+        "Speeding up MCMC by efficient data subsampling",
+        "Journal of the American Statistical Association",
+    ),
+    Reference(
         ("Roberts", "Tweedie"),
         1996,
         "Exponential convergence of Langevin distributions and their discrete approximations",

@@ -19,7 +19,7 @@ from ..methods.automatic import Automatic
 from ..methods.base import AbstractMethod
 from ..methods.firefly import FlyMC
 from ..methods.method import Method
-from ..methods.subsampled import Austerity, SubsampledMH
+from ..methods.subsampled import Austerity, PseudoMarginal, SubsampledMH
 from ..methods.zig_zag import ZigZag
 from ..rows.values import ShardedValues
 
@@ -106,5 +106,14 @@ def _library_parts() -> dict[str, Any]:
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, kinds) and dataclasses.is_dataclass(value)
     ]
-    own = (Method, Automatic, FlyMC, SubsampledMH, ZigZag, Austerity, NoiseCorrection)
+    own = (
+        Method,
+        Automatic,
+        FlyMC,
+        SubsampledMH,
+        ZigZag,
+        Austerity,
+        PseudoMarginal,
+        NoiseCorrection,
+    )
     return {part.__name__: part for part in (*found, *own)}

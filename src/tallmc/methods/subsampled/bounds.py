@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...anchor.anchor import Anchor
 from ...core.errors import InvalidInput
 from ...core.linear_maps import AbstractLinearMap
+from ...models.base import AbstractModel
 from ...models.generalised_linear import GeneralisedLinear
 from ...models.linear_predictor import LinearPredictor
 from ...models.posterior import AbstractPosterior
@@ -16,6 +17,13 @@ from .remainders import AbstractRemainders
 
 _MOST_CUBIC = 200
 """Parameters of expansions of order 3, which have d³ coefficients."""
+
+
+def has_bounds(model: AbstractModel) -> bool:
+    """Whether the changes of remainders of order 2 have bounds."""
+    if isinstance(model, LinearPredictor):
+        return model.likelihood.cubic_bound is not None
+    return isinstance(model, GeneralisedLinear)
 
 
 def prepare_remainders(

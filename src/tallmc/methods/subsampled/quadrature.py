@@ -37,9 +37,18 @@ def remainder(
     - `difference`: R as a difference, which is used for far moves.
     - `distance`: how far the predictors move.
     """
-    nodes, weights = _rule(order)
-    integral = sum(weight * derivative(node) for node, weight in zip(nodes, weights, strict=True))
-    return jnp.where(distance < _FAR, integral, difference)
+    return jnp.where(distance < _FAR, integral(order, derivative), difference)
+
+
+def integral(
+    order: int, derivative: Callable[[float], Float[Array, "*k n"]]
+) -> Float[Array, "*k n"]:
+    """R by the rule."""
+    (first, *nodes), (weight, *weights) = _rule(order)
+    total = weight * derivative(first)
+    for node, weight in zip(nodes, weights, strict=True):
+        total += weight * derivative(node)
+    return total
 
 
 def _rule(order: int) -> tuple[list[float], list[float]]:
