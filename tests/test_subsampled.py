@@ -304,7 +304,7 @@ def test_moderate_caps_are_not_exceeded_and_read_fewer_rows():
 
 
 def test_the_number_of_rows_falls_with_the_number_of_rows_of_the_data():
-    """As N^(−1/2) with order 2 and N^(−1) with order 3; the interval of the supremum shrinks, too."""
+    """As N^(−1/2) with order 2 and N^(−1) with order 3; intervals shrink, too."""
     for order, power in ((2, 0.5), (3, 1.0)):
         method = tallmc.SubsampledMH(step_size=1.0, order=order)
         totals = [
