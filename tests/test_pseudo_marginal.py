@@ -38,7 +38,9 @@ CASES = {
 @functools.cache
 def prepared(case: str, size: int, blocks: int = 1):
     x, y, at = CASES[case]
-    posterior = tallmc.models.logistic_regression(np.array(x)[:, None], y, prior_variance=1.0)
+    posterior: tallmc.AbstractPosterior = tallmc.models.logistic_regression(
+        np.array(x)[:, None], np.array(y), prior_variance=1.0
+    )
     if case == "equal":
         posterior = by_autodiff(posterior, logistic_log_likelihood)
     anchor = tallmc.laplace(posterior, at={"beta": np.array([at])})

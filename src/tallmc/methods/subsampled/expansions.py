@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ...models.base import AbstractModel
-from ...rows.base import RowBlock
+from ...rows.base import AbstractRows, RowBlock
 from .quadrature import integral
 from .remainders import AbstractRemainders
 
@@ -55,6 +55,9 @@ class ExpansionRemainders(AbstractRemainders):
 
     def growth(self, here: Float[Array, " d"], there: Float[Array, " d"]) -> Float[Array, ""]:
         return jnp.full((), jnp.inf, self.anchor.dtype)
+
+    def width(self, source: AbstractRows) -> int:
+        return self.model.width(source)
 
 
 _Path = Callable[[Float[Array, ""]], Float[Array, " n"]]
