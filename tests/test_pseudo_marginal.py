@@ -38,11 +38,8 @@ CASES = {
 @functools.cache
 def prepared(case: str, size: int, blocks: int = 1):
     x, y, at = CASES[case]
-    posterior: tallmc.AbstractPosterior = tallmc.models.logistic_regression(
-        np.array(x)[:, None], np.array(y), prior_variance=1.0
-    )
-    if case == "equal":
-        posterior = by_autodiff(posterior, logistic_log_likelihood)
+    glm = tallmc.models.logistic_regression(np.array(x)[:, None], np.array(y), prior_variance=1.0)
+    posterior = by_autodiff(glm, logistic_log_likelihood) if case == "equal" else glm
     anchor = tallmc.laplace(posterior, at={"beta": np.array([at])})
     return tallmc.pseudo_marginal_mh(0.5, size, blocks).prepare(posterior, anchor).kernel
 

@@ -12,15 +12,11 @@ share of 1 % for equal probabilities. Models without bounds have equal probabili
 part of the state of the chain. A proposal redraws one of G blocks of them, so successive estimates
 have a correlation of about 1 − 1/G (`correlated.py`).
 
-The draws have a bias that no step size removes. They are those of a perturbed posterior, whose
-logarithm differs from that of the posterior by
-
-    log E exp(−½σ̂² + ℓ̂ − ℓ) = κ₃/(3m²) + O(m⁻³),
-
-where κ₃ is the third cumulant of R_i/p_i. This falls as N^(−3/2) m⁻². The bias of means and sds
-is of this order, as long as m is not so small that all rows may be the same. Proposals far from the
-anchor are rejected (`correlated.py`). `potential_variance` of `draws.sample_stats` is σ̂², which
-should be below 1.
+The draws have a bias that no step size removes. They are those of a perturbed posterior. Its
+logarithm differs from that of the posterior by κ₃/(3m²) + O(m⁻³), where κ₃ is the third cumulant of
+R_i/p_i, of the order of N^(−3/2). If m is so small that all draws may be of one row, the bias is
+larger. Proposals far from the anchor are rejected (`correlated.py`). `potential_variance` of
+`draws.sample_stats` is σ̂², which should be far below 1.
 
 Cost: a pass over all rows for c_i. A step evaluates m rows at one position; G does not change this.
 """
