@@ -160,6 +160,27 @@ class AbstractKernel(eqx.Module):
         """Take one step."""
 
 
+class AbstractReadingKernel(AbstractKernel):
+    """A transition whose steps read their rows themselves, without passes between steps."""
+
+    @property
+    def rows_ahead(self) -> int:
+        return 0
+
+    @property
+    def renewed_every(self) -> None:
+        return None
+
+    def passes_before(self, step: np.ndarray) -> np.ndarray:
+        return np.zeros_like(step)
+
+    def renew(self, chains: ChainState, source: AbstractRows) -> ChainState:
+        return chains
+
+    def gather(self, drawn: Drawn, source: AbstractRows) -> Gathered:
+        return Gathered(drawn.selection, drawn.noise)
+
+
 class Kernel(AbstractKernel):
     """A transition composed of a gradient, a selection of rows, dynamics and a schedule."""
 

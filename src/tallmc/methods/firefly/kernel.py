@@ -12,14 +12,13 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.custom_batching import sequential_vmap
 from jaxtyping import Array, Float, Int, Key, PRNGKeyArray, UInt32
 
 from ...core.random import random_words
 from ...dynamics.base import AbstractDynamics, AbstractDynamicsState
-from ...engine.kernel import AbstractKernel, ChainState, Drawn, Gathered, KernelStep
+from ...engine.kernel import AbstractReadingKernel, ChainState, Drawn, Gathered, KernelStep
 from ...models.base import AbstractModel
 from ...rows.base import AbstractRows
 from ...rows.bits import uniform_index
@@ -49,7 +48,7 @@ class FireflyState(AbstractDynamicsState):
     position: Float[Array, " d"]
 
 
-class FireflyKernel(AbstractKernel):
+class FireflyKernel(AbstractReadingKernel):
     """Updates the brightness given the position, then the position given the brightness."""
 
     bound: AbstractBound
@@ -68,19 +67,8 @@ class FireflyKernel(AbstractKernel):
         return None
 
     @property
-    def rows_ahead(self) -> int:
-        return 0
-
-    @property
     def most_rows(self) -> int:
         return self.ring_size + 2 * self.n_rows
-
-    @property
-    def renewed_every(self) -> None:
-        return None
-
-    def passes_before(self, step: np.ndarray) -> np.ndarray:
-        return np.zeros_like(step)
 
     def broken_claim(self, chains: ChainState) -> None:
         return None
@@ -107,18 +95,12 @@ class FireflyKernel(AbstractKernel):
         )
         return ChainState(FireflyState(position), words)
 
-    def renew(self, chains: ChainState, source: AbstractRows) -> ChainState:
-        return chains
-
     def draw(self, key: PRNGKeyArray, steps: int) -> Drawn:
         start_key, step_key, noise_key = jax.random.split(key, 3)
         starts = uniform_index(random_words(start_key, (steps,)), jnp.uint32(self.n_rows))
         ring_keys, dynamics_keys = jax.random.split(step_key, (2, steps))
         noise = self.dynamics.noise(noise_key, steps, self.model.init)
         return Drawn(Ring(starts, ring_keys), (dynamics_keys, noise))
-
-    def gather(self, drawn: Drawn, source: AbstractRows) -> Gathered:
-        return Gathered(drawn.selection, drawn.noise)
 
     def step(
         self,

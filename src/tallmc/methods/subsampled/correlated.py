@@ -30,7 +30,7 @@ from ...core.arrays import on_device
 from ...core.outcome import Outcome
 from ...core.random import derived_keys, key_of, random_words, standard_normal
 from ...dynamics.base import AbstractDynamicsState
-from ...engine.kernel import AbstractKernel, ChainState, Drawn, Gathered, KernelStep
+from ...engine.kernel import AbstractReadingKernel, ChainState, Drawn, Gathered, KernelStep
 from ...models.base import AbstractModel
 from ...rows.base import AbstractRows
 from ...rows.stream import AbstractStream
@@ -54,7 +54,7 @@ class CorrelatedState(AbstractDynamicsState):
     """σ̂²."""
 
 
-class CorrelatedKernel(AbstractKernel):
+class CorrelatedKernel(AbstractReadingKernel):
     """Proposes a move of the surrogate and new rows in one block."""
 
     surrogate: Surrogate
@@ -78,19 +78,8 @@ class CorrelatedKernel(AbstractKernel):
         return self.size
 
     @property
-    def rows_ahead(self) -> int:
-        return 0
-
-    @property
     def most_rows(self) -> int:
         return self.size
-
-    @property
-    def renewed_every(self) -> None:
-        return None
-
-    def passes_before(self, step: np.ndarray) -> np.ndarray:
-        return np.zeros_like(step)
 
     def rows_at_start(self) -> int:
         return self.size
@@ -144,18 +133,12 @@ class CorrelatedKernel(AbstractKernel):
         variance = jnp.sum((z - mean) ** 2) / (self.size * (self.size - 1))
         return mean + variance / 2, variance
 
-    def renew(self, chains: ChainState, source: AbstractRows) -> ChainState:
-        return chains
-
     def draw(self, key: PRNGKeyArray, steps: int) -> Drawn:
         normal_key, uniform_key, rows_key = derived_keys(key, 3)
         like = self.model.init
         normal = standard_normal(normal_key, (steps, *like.shape), like.dtype)
         uniform = -jax.random.exponential(uniform_key, (steps,), like.dtype)
         return Drawn(key_of(random_words(rows_key, (steps,))), (normal, uniform))
-
-    def gather(self, drawn: Drawn, source: AbstractRows) -> Gathered:
-        return Gathered(drawn.selection, drawn.noise)
 
     def step(
         self,

@@ -12,7 +12,7 @@ from ...core.arrays import on_device
 from ...core.outcome import Outcome
 from ...core.random import derived_keys, key_of, random_words, standard_normal
 from ...dynamics.base import AbstractDynamicsState
-from ...engine.kernel import AbstractKernel, ChainState, Drawn, Gathered, KernelStep
+from ...engine.kernel import AbstractReadingKernel, ChainState, Drawn, Gathered, KernelStep
 from ...models.base import AbstractModel
 from ...rows.base import AbstractRows
 from ...schedule import AbstractSchedule
@@ -42,7 +42,7 @@ class Breaches(eqx.Module):
     """Moves that were rejected because there is no bound for them."""
 
 
-class SubsampledKernel(AbstractKernel):
+class SubsampledKernel(AbstractReadingKernel):
     """Proposes a move of the surrogate, and decides from a few rows."""
 
     surrogate: Surrogate
@@ -60,10 +60,6 @@ class SubsampledKernel(AbstractKernel):
         return None
 
     @property
-    def rows_ahead(self) -> int:
-        return 0
-
-    @property
     def most_rows(self) -> int:
         return self.n_certain + self.decision.most_rows
 
@@ -71,13 +67,6 @@ class SubsampledKernel(AbstractKernel):
     def n_certain(self) -> int:
         """Rows that every step evaluates."""
         return int(self.surrogate.certain.shape[0])
-
-    @property
-    def renewed_every(self) -> None:
-        return None
-
-    def passes_before(self, step: np.ndarray) -> np.ndarray:
-        return np.zeros_like(step)
 
     def rows_at_start(self) -> int:
         return self.n_certain
@@ -116,18 +105,12 @@ class SubsampledKernel(AbstractKernel):
         u = self.surrogate.metric.solve(position - self.surrogate.anchor)
         return ChainState(SubsampledState(position, u, self.surrogate.excess(u, source)), memory)
 
-    def renew(self, chains: ChainState, source: AbstractRows) -> ChainState:
-        return chains
-
     def draw(self, key: PRNGKeyArray, steps: int) -> Drawn:
         normal_key, uniform_key, rows_key = derived_keys(key, 3)
         like = self.model.init
         normal = standard_normal(normal_key, (steps, *like.shape), like.dtype)
         uniform = -jax.random.exponential(uniform_key, (steps,), like.dtype)
         return Drawn(key_of(random_words(rows_key, (steps,))), (normal, uniform))
-
-    def gather(self, drawn: Drawn, source: AbstractRows) -> Gathered:
-        return Gathered(drawn.selection, drawn.noise)
 
     def step(
         self,

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from ...core.outcome import Outcome
 from ...core.random import derived_keys, key_of, random_words, uniform_of
 from ...dynamics.base import AbstractDynamicsState
-from ...engine.kernel import AbstractKernel, ChainState, Drawn, Gathered, KernelStep
+from ...engine.kernel import AbstractReadingKernel, ChainState, Drawn, Gathered, KernelStep
 from ...models.base import AbstractModel
 from ...rows.base import AbstractRows
 from ...schedule import AbstractSchedule
@@ -70,7 +70,7 @@ class _Flight(eqx.Module):
     integrals: PathIntegrals
 
 
-class ZigZagKernel(AbstractKernel):
+class ZigZagKernel(AbstractReadingKernel):
     """Follows the path of the zig-zag process for a fixed time."""
 
     rates: Rates
@@ -88,19 +88,8 @@ class ZigZagKernel(AbstractKernel):
         return None
 
     @property
-    def rows_ahead(self) -> int:
-        return 0
-
-    @property
     def most_rows(self) -> int:
         return _MOST_ROWS
-
-    @property
-    def renewed_every(self) -> None:
-        return None
-
-    def passes_before(self, step: np.ndarray) -> np.ndarray:
-        return np.zeros_like(step)
 
     def rows_at_start(self) -> int:
         return 0
@@ -141,14 +130,8 @@ class ZigZagKernel(AbstractKernel):
         velocity = jax.random.rademacher(key, u.shape, u.dtype)
         return ChainState(ZigZagState(position, u, velocity), memory)
 
-    def renew(self, chains: ChainState, source: AbstractRows) -> ChainState:
-        return chains
-
     def draw(self, key: PRNGKeyArray, steps: int) -> Drawn:
         return Drawn(key_of(random_words(key, (steps,))), None)
-
-    def gather(self, drawn: Drawn, source: AbstractRows) -> Gathered:
-        return Gathered(drawn.selection, drawn.noise)
 
     def step(
         self,
