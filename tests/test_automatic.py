@@ -115,6 +115,21 @@ def test_exact_draws_use_all_rows_where_the_rows_have_no_bounds():
     assert draws.account.exact
 
 
+def test_exact_draws_use_all_rows_where_the_tails_are_heavy():
+    """Two rare categories: a coefficient has a long tail to one side."""
+    rng = np.random.default_rng(0)
+    x = np.c_[np.ones(6000), np.zeros(6000), rng.normal(size=6000)]
+    x[:12, 1] = 1
+    y = (rng.random(6000) < 0.5).astype(float)
+    y[:12] = 1
+    posterior = tallmc.models.logistic_regression(x, y, prior_variance=100.0)
+    offer = offer_few_rows(posterior, tallmc.laplace(posterior), FEW_PER_DRAW)
+    assert offer.quote is None and "tails" in offer.why_not
+    draws = tallmc.sample(posterior, exact=True, ess=200)
+    assert "from a few rows there are none: its tails are so heavy" in str(draws.health)
+    assert isinstance(draws.settings["method"].dynamics, tallmc.dynamics.HMC)
+
+
 def test_an_approximate_method_is_refused_with_exact():
     with pytest.raises(InvalidInput, match="be an exact method with exact=True"):
         tallmc.sample(linear(), tallmc.sgld(0.1, size=2), exact=True)
@@ -142,7 +157,7 @@ def test_a_posterior_without_noise_is_no_trouble(double, monkeypatch):
     mean, covariance = exact_posterior(posterior)
     sd = np.sqrt(np.diag(covariance))
     assert draws.health.trusted, str(draws.health)
-    assert draws.settings["method"].size.size == 32
+    assert draws.settings["method"].size.size == 64
     assert (np.abs(draws.positions.mean(axis=(0, 1)) - mean) / sd).max() < draws.health.mean_error
     assert np.abs(draws.positions.std(axis=(0, 1)) / sd - 1).max() < draws.health.sd_error
 

@@ -2,8 +2,11 @@
 
 In u = C⁻¹(θ − θ̂) the posterior is close to N(0, I). One pass over the rows sums their remainders at
 Gaussian positions and at pCN proposals from there, for several step sizes h. This gives the
-acceptance rate a of each h; positions from a wider Gaussian show whether chains would get stuck in
-the tails. A step with lag-one correlation
+acceptance rate a of each h. The same pass looks at the tails: three standard deviations of each
+parameter from the mode, where the other parameters follow. Where the posterior is w times as likely
+as the Gaussian, a chain of Gaussian proposals stays for some w steps. Excesses of several
+parameters multiply, so there is no offer above w = e^1.5 in one of them. A step with lag-one
+correlation
 
     ρ = 1 − a(1 − √(1 − h))
 
@@ -39,6 +42,13 @@ _STEPS = (1.0, 0.5, 0.2, 0.05)
 _POSITIONS = 24
 _WIDTHS = (1.0, 1.3)
 """Widths of the Gaussians that the positions come from."""
+_TAIL = 3.0
+"""Where the tails are looked at, in standard deviations."""
+_MOST_TAILS = 64
+"""Parameters whose tails are looked at."""
+_HEAVIEST_TAIL = 1.5
+"""Largest logarithm of posterior over Gaussian in the tails."""
+_HEAVY_TAILS = "its tails are so heavy that chains of Gaussian proposals would get stuck there"
 _MOST_CUBIC = 64
 """Parameters up to which expansions of order 3 are tried: their pass takes d³ operations a row."""
 _BURN_IN = 30
@@ -95,6 +105,8 @@ def offer_few_rows(posterior: AbstractPosterior, anchor: Anchor, enough: float) 
             break
         quotes = _quotes(posterior, bounded, order)
         n_row_evals += bounded.n_row_evals + posterior.n_rows
+        if quotes is None:
+            return Offer(None, _HEAVY_TAILS, n_row_evals)
         best = min([*quotes, *([] if best is None else [best])], key=lambda quote: quote.rows)
     return Offer(best, "", n_row_evals)
 
@@ -127,22 +139,26 @@ def few_rows_plan(
     return PreparedMethod(kernel, anchor, rows, account, None, burn_in, thin)
 
 
-def _quotes(posterior: AbstractPosterior, bounded: BoundedRows, order: int) -> list[Quote]:
-    """What each step size costs, from one pass over the rows."""
+def _quotes(posterior: AbstractPosterior, bounded: BoundedRows, order: int) -> list[Quote] | None:
+    """What each step size costs, from one pass over the rows; None if the tails are heavy."""
     stage("estimating the cost of exact draws")
     surrogate, dtype = bounded.surrogate, posterior.dtype
     shape = (len(_WIDTHS) * _POSITIONS, posterior.dim)
     here, normals = np.random.default_rng(1).normal(size=(2, *shape))
     here *= np.repeat(_WIDTHS, _POSITIONS)[:, None]
-    positions = _moves(surrogate, here.astype(dtype), normals.astype(dtype))
-    excess = posterior.rows.reduce(
+    moves = np.asarray(_moves(surrogate, here.astype(dtype), normals.astype(dtype)))
+    positions = np.concatenate([moves, _tails(surrogate).astype(dtype)])
+    of_all = posterior.rows.reduce(
         _remainder_sums,
         surrogate,
         positions,
-        width=len(positions) + posterior.width,
+        width=len(positions) + surrogate.remainders.width(posterior.rows),
         finish=_with_surrogate,
     )
-    excess = np.asarray(excess, np.float64).reshape(len(_STEPS) + 1, len(_WIDTHS), _POSITIONS)
+    of_all = np.asarray(of_all, np.float64)
+    if -of_all[len(moves) :].min() > _HEAVIEST_TAIL:
+        return None
+    excess = of_all[: len(moves)].reshape(len(_STEPS) + 1, len(_WIDTHS), _POSITIONS)
     total = float(bounded.constants.sum())
     found = []
     for number, h in enumerate(_STEPS):
@@ -154,6 +170,14 @@ def _quotes(posterior: AbstractPosterior, bounded: BoundedRows, order: int) -> l
         draws = (1 - correlation) / (1 + correlation)
         found.append(Quote(method, bounded, acceptance, rows, draws))
     return found
+
+
+def _tails(surrogate: Surrogate) -> Float[np.ndarray, "m d"]:
+    """u where one parameter is three sds from the mode, and the others where they then are."""
+    factor = np.asarray(surrogate.metric.factor, np.float64)  # type: ignore[attr-defined]
+    chosen = np.unique(np.linspace(0, len(factor) - 1, _MOST_TAILS).astype(int))
+    directions = factor[chosen] / np.linalg.norm(factor[chosen], axis=1, keepdims=True)
+    return _TAIL * np.concatenate([directions, -directions])
 
 
 @quickly_compiled

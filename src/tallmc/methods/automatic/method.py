@@ -57,8 +57,9 @@ _MOST_DENSE = 2_000
 _POWER_ITERATIONS = 20
 FEW_PER_DRAW = 192.0
 """Rows per effective draw that the anchored plan takes at best: 64 a step, 3 steps."""
-_PASSES_PER_DRAW = 5.0
-"""Passes per effective draw of Hamiltonian Monte Carlo on all rows, about."""
+_PASSES_PER_DRAW = 0.5
+"""Hamiltonian Monte Carlo on all rows takes about 5 passes per effective draw. A row that is read
+by number takes the time of ten rows of a pass."""
 # All rows in every step are affordable if 8 chains of 5,000 steps read at most so many numbers. Two
 # slow cores take about half an hour for them.
 _MOST_NUMBERS = 2e12
