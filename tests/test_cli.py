@@ -336,6 +336,16 @@ def test_every_method_can_be_planned_from_the_command_line(columns, method):
     assert plan.method.axes == tallmc.METHODS[method].axes
 
 
+def test_exact_draws_from_the_command_line(columns):
+    posterior = standardised_posterior(columns, "bernoulli")
+    assert make_plan(posterior, Settings(exact=True)).method == tallmc.Automatic(exact=True)
+    assert make_plan(posterior, Settings(method="mala", exact=True)).method.exact
+    with pytest.raises(
+        tallmc.InvalidInput, match="--exact must be left out, or come with an exact"
+    ):
+        make_plan(posterior, Settings(method="sgld", exact=True))
+
+
 # At least one method per kind of dynamics, and per setting that only some methods have.
 RUN = [
     "asgld_cv_ps",
