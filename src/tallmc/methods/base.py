@@ -104,6 +104,21 @@ class AbstractMethod(abc.ABC):
         """Do everything that precedes the first step."""
 
 
+class AbstractReadingMethod(AbstractMethod):
+    """A method whose steps read some rows by number, and compare no potentials of all rows."""
+
+    @property
+    def row_access(self) -> RowAccess:
+        return RowAccess.TAKE
+
+    def defaults(self, dim: int) -> RunDefaults:
+        return RunDefaults(chains=4, draws=1000, ess=None)
+
+    @property
+    def has_accept_step(self) -> bool:
+        return False
+
+
 def prepare_anchor(
     posterior: AbstractPosterior, anchor: Anchor | None, needs: AnchorLevel
 ) -> tuple[Anchor | None, int]:

@@ -37,9 +37,13 @@ from ...dynamics.base import Curvature, DynamicsContext, Suggestion
 from ...engine.kernel import BoundKernel
 from ...geometry import GeometryChoice, Identity
 from ...models.posterior import AbstractPosterior, check_posterior
-from ...rows.base import RowAccess
 from ...schedule import AbstractSchedule, as_schedule, in_precision
-from ..base import AbstractMethod, PreparedMethod, RunDefaults, check_row_access, prepare_anchor
+from ..base import (
+    AbstractReadingMethod,
+    PreparedMethod,
+    check_row_access,
+    prepare_anchor,
+)
 from .bound import BoundChoice
 from .kernel import FireflyKernel
 from .tangent import Tangent
@@ -48,7 +52,7 @@ _PROPOSALS = {"random-walk": RandomWalk(), "langevin": MALA()}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FlyMC(AbstractMethod):
+class FlyMC(AbstractReadingMethod):
     """Firefly Monte Carlo, exact, for `logistic_regression`, or any model with a bound of yours.
 
     **Arguments:**
@@ -90,18 +94,6 @@ class FlyMC(AbstractMethod):
     @property
     def needs(self) -> AnchorLevel:
         return max(AnchorLevel.MODE, self.geometry.needs)
-
-    @property
-    def row_access(self) -> RowAccess:
-        return RowAccess.TAKE
-
-    def defaults(self, dim: int) -> RunDefaults:
-        return RunDefaults(chains=4, draws=1000, ess=None)
-
-    @property
-    def has_accept_step(self) -> bool:
-        # The accept step compares potentials of the bright rows only.
-        return False
 
     @property
     def exact(self) -> bool:

@@ -4,7 +4,7 @@ Korattikara, Chen and Welling (2014), with the proposals of `SubsampledMH`. The 
 log-likelihoods themselves, which is order 0. Remainders of a higher order have a smaller variance,
 so the test needs fewer rows. With the mean D̄ of n rows and its standard error s,
 
-    accept or reject as soon as P(|t_{n−1}| > |D̄ − μ₀|/s) < ε,   μ₀ = −log(uniform/known ratio)/N
+    accept or reject as soon as P(t_{n−1} > |D̄ − μ₀|/s) < ε,   μ₀ = log(known ratio/uniform)/N
 
 The draws are biased by the errors of the tests (`sequential.py`); the bias vanishes with ε, when
 every step reads all rows. The cost of a step is at least one batch of rows, and at most all rows.

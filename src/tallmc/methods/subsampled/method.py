@@ -33,9 +33,13 @@ from ...core.errors import InvalidInput, check_int, check_number
 from ...dynamics.base import Curvature, Suggestion
 from ...engine.kernel import BoundKernel
 from ...models.posterior import AbstractPosterior, check_posterior
-from ...rows.base import RowAccess
 from ...schedule import AbstractSchedule, as_schedule, in_precision
-from ..base import AbstractMethod, PreparedMethod, RunDefaults, check_row_access, prepare_anchor
+from ..base import (
+    AbstractReadingMethod,
+    PreparedMethod,
+    check_row_access,
+    prepare_anchor,
+)
 from ..firefly.taylor import Taylor
 from .candidates import BoundedRows, bound_rows, poisson_decision, typical_growth
 from .kernel import SubsampledKernel
@@ -47,7 +51,7 @@ _RULES = ("thinned", "factorised", "tuna")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SubsampledMH(AbstractMethod):
+class SubsampledMH(AbstractReadingMethod):
     """Metropolis–Hastings that decides from a Poisson number of rows; exact.
 
     For logistic, probit, binomial, Poisson, linear, softmax, Student-t and Gamma regression, linear
@@ -96,18 +100,6 @@ class SubsampledMH(AbstractMethod):
     @property
     def needs(self) -> AnchorLevel:
         return AnchorLevel.HESSIAN
-
-    @property
-    def row_access(self) -> RowAccess:
-        return RowAccess.TAKE
-
-    def defaults(self, dim: int) -> RunDefaults:
-        return RunDefaults(chains=4, draws=1000, ess=None)
-
-    @property
-    def has_accept_step(self) -> bool:
-        # The accept step compares remainders, which have no large terms in common.
-        return False
 
     @property
     def exact(self) -> bool:

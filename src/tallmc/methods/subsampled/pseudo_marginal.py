@@ -34,11 +34,15 @@ from ...dynamics.base import Curvature, Suggestion
 from ...engine.kernel import BoundKernel
 from ...geometry import Dense
 from ...models.posterior import AbstractPosterior, check_posterior
-from ...rows.base import RowAccess
 from ...rows.stream import AbstractStream
 from ...schedule import AbstractSchedule, as_schedule, in_precision
 from ..account import Account
-from ..base import AbstractMethod, PreparedMethod, RunDefaults, check_row_access, prepare_anchor
+from ..base import (
+    AbstractReadingMethod,
+    PreparedMethod,
+    check_row_access,
+    prepare_anchor,
+)
 from .bounds import has_bounds
 from .candidates import bound_rows
 from .correlated import CorrelatedKernel
@@ -54,7 +58,7 @@ _STEP = 2.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PseudoMarginal(AbstractMethod):
+class PseudoMarginal(AbstractReadingMethod):
     """Metropolis–Hastings with an estimate of the likelihood from a fixed number of rows.
 
     Approximate. For every model.
@@ -86,18 +90,6 @@ class PseudoMarginal(AbstractMethod):
     @property
     def needs(self) -> AnchorLevel:
         return AnchorLevel.HESSIAN
-
-    @property
-    def row_access(self) -> RowAccess:
-        return RowAccess.TAKE
-
-    def defaults(self, dim: int) -> RunDefaults:
-        return RunDefaults(chains=4, draws=1000, ess=None)
-
-    @property
-    def has_accept_step(self) -> bool:
-        # The accept step compares remainders, which have no large terms in common.
-        return False
 
     @property
     def exact(self) -> bool:

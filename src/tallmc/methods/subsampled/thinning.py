@@ -63,6 +63,7 @@ class PoissonDecision(AbstractDecision):
             candidates = rate / draws.weights
             cap = share * candidates
             change = after - before
+            # A change that is not a number exceeds its cap.
             ratio = jnp.where(used, jnp.abs(change) / cap, 0)
             change = jnp.clip(change, -_BELOW_CAP * cap, _BELOW_CAP * cap)
             forth = self.rule.intensity(change, cap, candidates)
@@ -74,7 +75,7 @@ class PoissonDecision(AbstractDecision):
                 n_rows=carry.n_rows + jnp.sum(used, dtype=jnp.int32),
                 arrived=arrivals[-1],
                 log_ratio=carry.log_ratio + jnp.sum(factors),
-                exceeded=carry.exceeded + jnp.sum(ratio > 1, dtype=jnp.int32),
+                exceeded=carry.exceeded + jnp.sum(~(ratio <= 1), dtype=jnp.int32),
                 worst=jnp.maximum(carry.worst, jnp.max(ratio)),
             )
 

@@ -30,9 +30,13 @@ from ...dynamics.base import Curvature, Suggestion
 from ...engine.kernel import BoundKernel
 from ...geometry import Dense
 from ...models.posterior import AbstractPosterior, check_posterior
-from ...rows.base import RowAccess
 from ...schedule import as_schedule, in_precision
-from ..base import AbstractMethod, PreparedMethod, RunDefaults, check_row_access, prepare_anchor
+from ..base import (
+    AbstractReadingMethod,
+    PreparedMethod,
+    check_row_access,
+    prepare_anchor,
+)
 from .kernel import HORIZON, ZigZagKernel
 from .rates import Rates, prepare_rates
 
@@ -41,7 +45,7 @@ _MOST_CHUNK = 256
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ZigZag(AbstractMethod):
+class ZigZag(AbstractReadingMethod):
     """The zig-zag process; exact.
 
     For logistic, probit, binomial and linear regression with a Gaussian prior.
@@ -69,18 +73,6 @@ class ZigZag(AbstractMethod):
     @property
     def needs(self) -> AnchorLevel:
         return AnchorLevel.HESSIAN
-
-    @property
-    def row_access(self) -> RowAccess:
-        return RowAccess.TAKE
-
-    def defaults(self, dim: int) -> RunDefaults:
-        return RunDefaults(chains=4, draws=1000, ess=None)
-
-    @property
-    def has_accept_step(self) -> bool:
-        # Rates are sums of remainders, which have no large terms in common.
-        return False
 
     @property
     def exact(self) -> bool:
