@@ -3,8 +3,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 BENCH  := $(VENV)/.bench
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
-.PHONY: demo test test-slow lint bench bench-quick trust clean
+.PHONY: demo test test-slow lint docs docs-serve docs-look bench bench-quick trust clean
 
 demo: $(STAMP)            ## fit a simulated logistic regression with a million rows
 	$(BIN)/tallmc demo
@@ -21,6 +22,17 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(STAMP)            ## the documentation site, into site/; runs the examples of the gallery that have changed
+	$(BIN)/python -m website
+	$(MKDOCS) build --strict
+
+docs-serve: docs          ## show the site, at http://127.0.0.1:8000
+	$(MKDOCS) serve
+
+docs-look: docs           ## screenshots of every page by Chromium, and a check that no page overflows
+	$(BIN)/pip install --quiet playwright
+	$(BIN)/python -m website.look
+
 bench: $(BENCH)           ## speed against the peers, as ratios measured in one run; writes docs/performance.md
 	$(BIN)/python -m benchmarks --page
 
@@ -31,7 +43,7 @@ trust: $(BENCH)           ## real errors, reported errors and verdicts of every 
 	$(BIN)/python -m benchmarks.trust
 
 clean:
-	rm -rf $(VENV) .bench
+	rm -rf $(VENV) .bench site docs/gallery docs/reference
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,1 @@
+"""Generates the pages of the documentation site that come from the code."""

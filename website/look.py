@@ -1,0 +1,58 @@
+"""`python -m website.look FOLDER`: screenshots of every page, and a list of pages that overflow.
+
+Needs Chromium and the package playwright. Pages are opened as files, without a server, at the
+widths of a desktop and of a phone, in the light and in the dark scheme.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from playwright.sync_api import sync_playwright
+
+from .places import ROOT
+
+SITE = ROOT / "site"
+WIDTHS = (1280, 390)
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+_CHROMIUM = "/usr/bin/chromium"
+_OVERFLOW = "(e => e.scrollWidth - e.clientWidth)(document.documentElement)"
+_BROKEN = "[...document.images].filter(i => i.complete && !i.naturalWidth).map(i => i.src)"
+
+
+def look(folder: Path, pages: list[Path]) -> Iterator[str]:
+    """Write screenshots into `folder`; return what is wrong with the pages."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=_CHROMIUM)
+        for width in WIDTHS:
+            for scheme in SCHEMES:
+                view = browser.new_page(
+                    viewport={"width": width, "height": 900}, color_scheme=scheme
+                )
+                for page in pages:
+                    name = str(page.relative_to(SITE)).replace("/", "-").removesuffix(".html")
+                    view.goto(page.as_uri())
+                    view.wait_for_timeout(150)
+                    view.screenshot(path=folder / f"{name}-{width}-{scheme}.png")
+                    overflow = view.evaluate(_OVERFLOW)
+                    if overflow > 0:
+                        yield f"{name} at {width}: {overflow} pixels wider than the window"
+                    for source in view.evaluate(_BROKEN):
+                        yield f"{name}: broken image {source}"
+                view.close()
+        browser.close()
+
+
+def main() -> None:
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / ".screenshots")
+    wrong = list(look(folder, sorted(SITE.rglob("*.html"))))
+    print("\n".join(wrong) or f"every page fits; screenshots are in {folder}")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()

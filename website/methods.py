@@ -1,0 +1,75 @@
+"""Pages on the named methods: a table to choose from, and all there is to know about each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tallmc.anchor.anchor import AnchorLevel
+from tallmc.methods.base import AbstractMethod
+from tallmc.methods.description import MethodDescription, describe
+from tallmc.methods.named import METHODS
+from tallmc.rows.base import RowAccess
+
+_NEEDS = {
+    AnchorLevel.NOTHING: "nothing",
+    AnchorLevel.MODE: "the mode",
+    AnchorLevel.HESSIAN: "the mode and the Hessian",
+}
+_ROWS_ARE = {RowAccess.STREAM: "in memory or in a row store", RowAccess.TAKE: "in memory"}
+_HEAD = "| method | what it is | bias | rows per step | needs first | rows are |"
+
+
+def write_pages(folder: Path) -> None:
+    """Write the table (`methods-table.md`) and the details (`named-methods.md`)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "methods-table.md").write_text(f"# Table of methods\n\n{table()}", encoding="utf-8")
+    details = [_details(describe(name)) for name in METHODS]
+    intro = "# Named methods\n\nWhat `tallmc methods NAME` prints, for every method.\n\n"
+    (folder / "named-methods.md").write_text(intro + "\n".join(details), encoding="utf-8")
+
+
+def table() -> str:
+    """One line per named method."""
+    lines = [_HEAD, "| --- " * (_HEAD.count("|") - 1) + "|"]
+    for name, named in METHODS.items():
+        method = named.make(1.0, **named.example)
+        cells = (
+            f"[`{name}`](named-methods.md#{name})",
+            named.summary.rstrip("."),
+            _bias(method),
+            method.axes["size"],
+            _NEEDS[method.needs],
+            _ROWS_ARE[method.row_access],
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _bias(method: AbstractMethod) -> str:
+    if method.exact:
+        return "none"
+    return "of the step size and of gradient noise" + (
+        "; pairs do not see all of it" if method.unseen_by_pairs else ""
+    )
+
+
+def _details(method: MethodDescription) -> str:
+    lines = [f"## {method.name} {{ #{method.name} }}", "", f"{method.summary} {method.reference}."]
+    axes = ", ".join(f"{axis}: {value}" for axis, value in method.axes.items())
+    lines += ["", f"*{axes}*", ""]
+    for part in method.parts:
+        if part.equation:
+            lines += [f"`{part.name}`", "", "```text", part.equation, "```", ""]
+    for title, paragraphs in (
+        ("Bias", method.bias),
+        ("Cost", method.cost),
+        ("Papers", method.references),
+    ):
+        if paragraphs:
+            lines += [f"**{title}**", "", *(f"- {_in_list(text)}" for text in paragraphs), ""]
+    return "\n".join([*lines, "```python", method.example, "```", ""])
+
+
+def _in_list(text: str) -> str:
+    """Text as an item of a list: lists within it are indented."""
+    return text.replace("\n- ", "\n    - ")

@@ -1,0 +1,94 @@
+"""Pages with the documentation of every public name, one per module."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import tallmc
+
+
+class ReferencePage(NamedTuple):
+    """A page on the public names of a module."""
+
+    module: str
+    title: str
+    text: str
+    """What the names are for."""
+
+
+PAGES = (
+    ReferencePage("tallmc", "tallmc", "What most programs need."),
+    ReferencePage("tallmc.models", "Models", "Posteriors that are ready to be sampled."),
+    ReferencePage("tallmc.priors", "Priors", "Priors of coefficients for `tallmc.fit`."),
+    ReferencePage("tallmc.results", "Results", "Draws and the verdict on them."),
+    ReferencePage("tallmc.diagnose", "Diagnostics", "How wrong draws are, and why."),
+    ReferencePage("tallmc.methods", "Methods", "Methods and what they share."),
+    ReferencePage("tallmc.dynamics", "Dynamics", "How a gradient estimate moves a chain."),
+    ReferencePage("tallmc.gradient", "Gradients", "Estimates of the gradient from drawn rows."),
+    ReferencePage("tallmc.subsample", "Subsamples", "Which rows a step sees, and how many."),
+    ReferencePage("tallmc.schedule", "Step sizes", "Step sizes as functions of the step number."),
+    ReferencePage("tallmc.geometry", "Geometry", "The coordinates in which the dynamics move."),
+    ReferencePage("tallmc.correction", "Noise correction", "Gradient noise taken out of a step."),
+    ReferencePage("tallmc.anchor", "Anchors", "The mode and the curvature there."),
+    ReferencePage("tallmc.rows", "Rows", "Where the data are, in memory or in a row store."),
+    ReferencePage("tallmc.store", "Stores", "Runs on disk."),
+    ReferencePage("tallmc.tuning", "Tuning", "Step sizes and sizes found by short runs."),
+    ReferencePage("tallmc.report", "Reports", "A page on a stored run."),
+    ReferencePage("tallmc.reference", "Reference sampler", "NUTS on all rows, for comparison."),
+    ReferencePage("tallmc.sklearn", "scikit-learn", "Estimators for scikit-learn."),
+)
+
+
+def public_objects(module: str) -> dict[str, Any]:
+    """The public functions and classes of a module, by `module.name`.
+
+    >>> list(public_objects("tallmc.report"))
+    ['tallmc.report.write_report']
+    """
+    found = _module(module)
+    values = {f"{module}.{name}": getattr(found, name) for name in found.__all__}
+    return {
+        name: value
+        for name, value in values.items()
+        if (inspect.isclass(value) or inspect.isfunction(value))
+        and value.__module__.startswith("tallmc")
+    }
+
+
+def write_pages(folder: Path) -> None:
+    """Write one page per module, and an index.
+
+    A name is documented on the first page that has it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    index = ["# Reference", "", "Every public name, by module.", ""]
+    documented: set[str] = set()
+    for page in PAGES:
+        text = [f"# {page.title}", "", f"`{page.module}`: {page.text}", ""]
+        shown = []
+        for name, value in public_objects(page.module).items():
+            # griffe reads files, and does not follow lazy imports.
+            place = f"{value.__module__}.{value.__qualname__}"
+            if place not in documented:
+                text += [f"::: {place}", "    options:", f"      heading: {name}", ""]
+                shown.append(f"`{name.removeprefix(page.module + '.')}`")
+                documented.add(place)
+        file = f"{page.module}.md"
+        (folder / file).write_text("\n".join(text), encoding="utf-8")
+        index += [f"**[{page.title}]({file})**. {page.text}", "", ", ".join(shown), ""]
+    index += [
+        "**[Named methods](named-methods.md)**. Equations, bias, cost and papers of each.",
+        "",
+        "**[Command line](command-line.md)**. Every command of `tallmc`.",
+        "",
+    ]
+    (folder / "index.md").write_text("\n".join(index), encoding="utf-8")
+
+
+def _module(path: str) -> ModuleType:
+    """The module at a path of attributes of `tallmc`, which may be imported when first used."""
+    return functools.reduce(getattr, path.split(".")[1:], tallmc)
