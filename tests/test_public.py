@@ -40,6 +40,7 @@ NAMES = [
     "austerity_mh",
     "cache",
     "check",
+    "cite",
     "consensus",
     "cp_sghmc",
     "cyclical_sgld",

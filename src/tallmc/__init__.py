@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from . import dynamics, geometry, gradient, models, rows, schedule, store, subsample
 from ._version import __version__
 from .anchor import LBFGS, SGD, Adam, Anchor, Newton, laplace
-from .api import check, consensus, resume, sample
+from .api import check, cite, consensus, resume, sample
 from .core.cache import cache, use_cache_if_asked
 from .core.compiler import ask_for_whole_loops
 from .core.errors import InvalidInput, PreparationError, SamplingWarning
@@ -150,6 +150,7 @@ __all__ = [
     "austerity_mh",
     "cache",
     "check",
+    "cite",
     "consensus",
     "cp_sghmc",
     "cyclical_sgld",

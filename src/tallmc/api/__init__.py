@@ -1,8 +1,9 @@
-"""The entry points: `sample`, `check`, `resume` and `consensus`."""
+"""The entry points: `sample`, `check`, `resume`, `consensus` and `cite`."""
 
 from .check import check
+from .cite import cite
 from .consensus import consensus
 from .resume import resume
 from .sample import sample
 
-__all__ = ["check", "consensus", "resume", "sample"]
+__all__ = ["check", "cite", "consensus", "resume", "sample"]
