@@ -5,7 +5,7 @@ STAMP  := $(VENV)/.installed
 BENCH  := $(VENV)/.bench
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
-.PHONY: demo test test-slow lint docs docs-serve docs-look bench bench-quick trust clean
+.PHONY: demo test test-slow lint docs docs-serve docs-look dist test-oldest test-newest bench bench-quick trust clean
 
 demo: $(STAMP)            ## fit a simulated logistic regression with a million rows
 	$(BIN)/tallmc demo
@@ -33,6 +33,28 @@ docs-look: docs           ## screenshots of every page by Chromium, and a check 
 	$(BIN)/pip install --quiet playwright
 	$(BIN)/python -m website.look
 
+dist: $(STAMP)            ## build the wheel, install it into an empty environment, and try it there
+	$(BIN)/pip install --quiet build
+	rm -rf dist .dist && mkdir .dist
+	$(BIN)/python -m build --quiet
+	$(PYTHON) -m venv .dist/env
+	.dist/env/bin/pip install --quiet dist/*.whl
+	cd .dist && env/bin/python ../tests/release/smoke.py
+
+# A part of the suite that needs no extras; it covers every layer.
+CORE := tests/test_order.py tests/test_stationary_law.py tests/test_automatic.py tests/test_store.py tests/test_subsampled.py tests/test_ingest.py
+
+test-oldest: $(STAMP)     ## the smallest versions that pyproject.toml allows
+	$(BIN)/pip install --quiet uv
+	$(PYTHON) -m venv .oldest
+	$(BIN)/uv pip install --quiet --python .oldest/bin/python --resolution lowest-direct -e . "pytest>=8" "pytest-xdist>=3" "beartype>=0.22"
+	.oldest/bin/python -m pytest -n 2 -m "not slow" $(CORE)
+
+test-newest: $(STAMP)     ## the newest versions of everything; another interpreter: PYTHON=python3.13 make test-newest
+	$(PYTHON) -m venv .newest
+	.newest/bin/pip install --quiet --upgrade -e . pytest pytest-xdist beartype
+	.newest/bin/python -m pytest -n 2 -m "not slow" $(CORE)
+
 bench: $(BENCH)           ## speed against the peers, as ratios measured in one run; writes docs/performance.md
 	$(BIN)/python -m benchmarks --page
 
@@ -43,7 +65,7 @@ trust: $(BENCH)           ## real errors, reported errors and verdicts of every 
 	$(BIN)/python -m benchmarks.trust
 
 clean:
-	rm -rf $(VENV) .bench site docs/gallery docs/reference
+	rm -rf $(VENV) .bench .dist .oldest .newest dist site docs/gallery docs/reference
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -20,9 +20,9 @@ _HEAD = "| method | what it is | bias | rows per step | needs first | rows are |
 
 
 def write_pages(folder: Path) -> None:
-    """Write the table (`methods-table.md`) and the details (`named-methods.md`)."""
+    """Write the table (`methods-table.txt`, part of `choose.md`) and the details."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "methods-table.md").write_text(f"# Table of methods\n\n{table()}", encoding="utf-8")
+    (folder / "methods-table.txt").write_text(table(), encoding="utf-8")
     details = [_details(describe(name)) for name in METHODS]
     intro = "# Named methods\n\nWhat `tallmc methods NAME` prints, for every method.\n\n"
     (folder / "named-methods.md").write_text(intro + "\n".join(details), encoding="utf-8")
@@ -34,7 +34,7 @@ def table() -> str:
     for name, named in METHODS.items():
         method = named.make(1.0, **named.example)
         cells = (
-            f"[`{name}`](named-methods.md#{name})",
+            f"[`{name}`](reference/named-methods.md#{name})",
             named.summary.rstrip("."),
             _bias(method),
             method.axes["size"],

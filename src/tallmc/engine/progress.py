@@ -162,16 +162,18 @@ class ProgressTracker:
         }
         sizes, noise = means.get("batch_size"), means.get("grad_noise")
         step_now = float(run.kernel.schedule(jnp.int32(max(run.step - 1, 0))))
+        outcomes, rows_touched = run.outcomes(), run.rows_touched()
+        of_run = rows_touched / max(run.step * len(outcomes), 1)  # in the burn-in
         facts = tuple(
             ChainFacts(
                 outcome,
                 step_now,
-                float(run.kernel.most_rows if sizes is None else sizes[chain]),
+                float(of_run if sizes is None else sizes[chain]),
                 None if noise is None else float(noise[chain]),
             )
-            for chain, outcome in enumerate(run.outcomes())
+            for chain, outcome in enumerate(outcomes)
         )
-        so_far = run.step, run.n_steps, run.completed, run.rows_touched(), run.seconds
+        so_far = run.step, run.n_steps, run.completed, rows_touched, run.seconds
         return Progress(*so_far, run.rows.n_rows, *self.wanted, facts, self)
 
     def pace(self, now: Progress) -> float:

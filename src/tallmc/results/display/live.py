@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...engine.progress import Progress
-from .text import ess_shown, goal_shown, preparation_shown, share_done, time_shown
+from .text import ess_shown, goal_shown, preparation_shown, share_done, size_shown, time_shown
 
 _MOST_CHAINS = 12
 
@@ -65,7 +65,7 @@ def rendered(now: Progress) -> Group:
             str(number),
             f"{now.draws:,}",
             f"{chain.step_size:.3g}",
-            f"{chain.batch_size:,.0f}",
+            size_shown(chain.batch_size),
             noise,
             state,
         )

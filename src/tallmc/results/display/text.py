@@ -54,6 +54,15 @@ def share_done(now: Progress) -> float:
     return min(1.0, (now.ess or 0.0) / now.wanted_ess) if now.wanted_ess else 0.0
 
 
+def size_shown(rows: float) -> str:
+    """Format a mean number of rows per step, which may be far below one.
+
+    >>> size_shown(1234.0), size_shown(0.0576)
+    ('1,234', '0.058')
+    """
+    return f"{rows:,.0f}" if rows >= 10 else f"{rows:.2g}"
+
+
 def line(now: Progress) -> str:
     """Format all facts in one line, for logs."""
     if now.is_preparing:
@@ -67,7 +76,7 @@ def line(now: Progress) -> str:
         f"{now.steps_per_second:,.0f} steps/s",
         f"{now.n_row_evals:,} rows ({now.passes:.3g} passes)",
         f"step {now.chains[0].step_size:.3g}",
-        f"{sizes:,.0f} rows per step",
+        f"{size_shown(sizes)} rows per step",
         *([f"noise {sum(noises) / len(noises):.3g}"] if noises else []),
         *([f"{failed} of {len(now.chains)} chains failed"] if failed else []),
         time_shown(now),
