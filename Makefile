@@ -25,6 +25,7 @@ lint: $(STAMP)
 docs: $(STAMP)            ## the documentation site, into site/; runs the examples of the gallery that have changed
 	$(BIN)/python -m website
 	$(MKDOCS) build --strict
+	$(BIN)/python -m website.crawl site
 
 docs-serve: docs          ## show the site, at http://127.0.0.1:8000
 	$(MKDOCS) serve

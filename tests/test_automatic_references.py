@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from benchmarks import problems
 
 import tallmc
+from benchmarks import problems
 from problems import slow_after
 
 EFFECTIVE = 4000

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from . import command_line, gallery, methods, reference
+from .gallery import Runs
 from .places import DOCS
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m website", description=__doc__)
+    parser.add_argument("--docs", type=Path, default=DOCS, help="the folder of the pages")
     parser.add_argument(
-        "--reduced", action="store_true", help="run the examples of the gallery on few rows"
+        "--examples",
+        type=Runs,
+        choices=Runs,
+        default=Runs.FULL,
+        help="run the examples of the gallery in full, on few rows, or not at all",
     )
-    reduced = parser.parse_args().reduced
-    reference.write_pages(DOCS / "reference")
-    command_line.write_page(DOCS / "reference" / "command-line.md")
-    methods.write_pages(DOCS / "reference")
-    gallery.write_pages(DOCS / "gallery", reduced=reduced)
+    arguments = parser.parse_args()
+    docs: Path = arguments.docs
+    reference.write_pages(docs / "reference")
+    command_line.write_page(docs / "reference" / "command-line.md")
+    methods.write_pages(docs / "reference")
+    gallery.write_pages(docs / "gallery", arguments.examples)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ has a second value for a reduced run, which takes seconds.
 from __future__ import annotations
 
 import ast
+import enum
 import re
 import subprocess
 import sys
@@ -21,6 +22,15 @@ from typing import NamedTuple
 from .places import EXAMPLES
 
 _REDUCED = re.compile(r"^(\w+ = ).+?  # reduced: (.+)$", re.MULTILINE)
+
+
+class Runs(enum.StrEnum):
+    """How the examples are run."""
+
+    FULL = "full"
+    REDUCED = "reduced"
+    NONE = "none"
+    """Pages show the code only."""
 
 
 class Example(NamedTuple):
@@ -90,26 +100,38 @@ def run(script: Path, folder: Path, *, reduced: bool) -> Result:
     )
 
 
-def write_pages(folder: Path, *, reduced: bool) -> None:
-    """Run all examples whose page is older than their script, and write an index with pictures."""
+def write_pages(folder: Path, runs: Runs) -> None:
+    """Write a page per example, and an index with pictures.
+
+    An example is run if its page is older than its script.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     index = ["# Gallery", "", "Scripts from `examples/`, run when this site was built.", ""]
     for script in examples():
         example = read(script)
         page = folder / f"{example.name}.md"
         if not page.exists() or page.stat().st_mtime < script.stat().st_mtime:
-            print(f"running {script.name}", flush=True)
             for old in folder.glob(f"{example.name}*.png"):
                 old.unlink()
-            page.write_text(_page(example, run(script, folder, reduced=reduced)), encoding="utf-8")
+            page.write_text(_page(example, _result(script, folder, runs)), encoding="utf-8")
         index += _card(example, folder)
     (folder / "index.md").write_text("\n".join(index), encoding="utf-8")
 
 
-def _page(example: Example, result: Result) -> str:
+def _result(script: Path, folder: Path, runs: Runs) -> Result | None:
+    if runs is Runs.NONE:
+        return None
+    print(f"running {script.name}", flush=True)
+    return run(script, folder, reduced=runs is Runs.REDUCED)
+
+
+def _page(example: Example, result: Result | None) -> str:
     lines = [f"# {example.title}", "", example.text, ""]
-    lines += [f"![{example.title}]({name})\n" for name in result.pictures]
+    if result is not None:
+        lines += [f"![{example.title}]({name})\n" for name in result.pictures]
     lines += ["```python", example.code, "```", ""]
+    if result is None:
+        return "\n".join(lines)
     if result.output.strip():
         lines += ["Output:", "", "```text", result.output.strip("\n"), "```", ""]
     return "\n".join([*lines, f"The script took {result.seconds:.0f} s, imports included.", ""])

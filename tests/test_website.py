@@ -1,0 +1,131 @@
+"""The documentation site builds without warnings, has every public name, and has no broken link."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import tallmc
+from website import reference
+from website.crawl import broken
+from website.doctest_fences import with_fences
+from website.gallery import examples, read, reduced_source
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site, with the code of the examples and without their output."""
+    folder = tmp_path_factory.mktemp("website")
+    generated = shutil.ignore_patterns("reference", "gallery")
+    shutil.copytree(ROOT / "docs", folder / "docs", ignore=generated)
+    for name in ("src", "website"):
+        (folder / name).symlink_to(ROOT / name)
+    for name in ("mkdocs.yml", "CHANGELOG.md"):
+        shutil.copy(ROOT / name, folder)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"}
+    website = ["website", "--docs", str(folder / "docs"), "--examples", "none"]
+    for command in (website, ["mkdocs", "build", "--strict", "--quiet"]):
+        done = subprocess.run(
+            [sys.executable, "-m", *command],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "site"
+
+
+def test_nothing_is_broken_and_nothing_comes_from_elsewhere(site):
+    assert not list(broken(site))
+
+
+def test_the_crawler_sees_what_is_broken(tmp_path):
+    (tmp_path / "index.html").write_text(
+        '<img src="lost.png"><script src="https://elsewhere.example/x.js"></script>'
+        '<a href="gone.html">a</a><a href="#nowhere">b</a><a id="here" href="#here">c</a>'
+    )
+    assert [line.split(" ", 1)[1] for line in broken(tmp_path)] == [
+        "lacks lost.png",
+        "loads https://elsewhere.example/x.js",
+        "links to gone.html, which does not exist",
+        "links to #nowhere, which has no such place",
+    ]
+
+
+def test_every_public_name_is_in_the_reference(site):
+    pages = "".join(
+        page.read_text(encoding="utf-8") for page in (site / "reference").glob("tallmc*.html")
+    )
+    documented = set(re.findall(r'<h2 id="([\w.]+)"', pages))
+    for page in reference.PAGES:
+        for name, value in reference.public_objects(page.module).items():
+            assert f"{value.__module__}.{value.__qualname__}" in documented, name
+
+
+def test_every_module_with_public_names_has_a_page():
+    modules = {page.module for page in reference.PAGES}
+    public = {f"tallmc.{name}" for name in tallmc.__all__ if _is_module(name)}
+    assert public <= modules
+
+
+def test_every_named_method_is_in_the_table_and_has_its_place(site):
+    choose = (site / "choose.html").read_text(encoding="utf-8")
+    details = (site / "reference" / "named-methods.html").read_text(encoding="utf-8")
+    for name in tallmc.METHODS:
+        assert f"reference/named-methods.html#{name}" in choose
+        assert f'id="{name}"' in details
+
+
+def test_every_command_is_in_the_reference(site):
+    page = (site / "reference" / "command-line.html").read_text(encoding="utf-8")
+    for command in ("fit", "resume", "report", "predict", "ingest", "methods", "reproduce"):
+        assert f"tallmc {command}" in page
+
+
+def test_search_works_without_a_server(site):
+    index = (site / "search" / "search_index.js").read_text(encoding="utf-8")
+    assert "preferential" in index
+
+
+def test_every_page_is_in_the_navigation():
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    pages = {
+        str(page.relative_to(ROOT / "docs"))
+        for page in (ROOT / "docs").rglob("*.md")
+        if page.parent.name not in ("reference", "gallery")
+    }
+    pages |= {f"gallery/{script.stem}.md" for script in examples()}
+    assert not {page for page in pages if page not in text}
+
+
+def test_examples_have_titles_texts_and_code_without_marks():
+    for script in examples():
+        example = read(script)
+        assert example.title and example.text and "# reduced" not in example.code
+        assert reduced_source(script.read_text(encoding="utf-8")).count("# reduced") == 0
+
+
+def test_examples_of_docstrings_become_code_blocks():
+    assert with_fences("Sum.\n\n>>> 1 + 1\n2\n\nMore.") == (
+        "Sum.\n\n```pycon\n>>> 1 + 1\n2\n```\n\nMore."
+    )
+
+
+def test_configuration_uses_no_fonts_from_elsewhere_and_no_code_of_its_own():
+    """Zensical reads the file too: no hooks, no Python tags."""
+    configuration = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    assert configuration["theme"]["font"] is False
+    assert "hooks" not in configuration
+
+
+def _is_module(name):
+    return type(getattr(tallmc, name)).__name__ == "module"
