@@ -3,6 +3,7 @@
 from ..statistics.convergence import ess, rhat
 from .autocorrelation import autocorrelation
 from .averages import AverageErrors, average_errors
+from .buffer_error import BufferError, buffer_error
 from .calibration import Calibration, calibration
 from .draws_ksd import Discrepancy, draws_ksd
 from .gaussian import (
@@ -12,6 +13,7 @@ from .gaussian import (
     leimkuhler_matthews_covariance,
 )
 from .gradients import exact_gradients
+from .hidden_states import hidden_states
 from .ksd import ksd, ksd_path
 from .loo import LeaveOneOut, loo
 from .path_averages import PathMoments, path_moments
@@ -22,6 +24,7 @@ from .sparse_probabilities import SparseProbabilities, sparse_probabilities
 
 __all__ = [
     "AverageErrors",
+    "BufferError",
     "Calibration",
     "Discrepancy",
     "Estimated",
@@ -31,12 +34,14 @@ __all__ = [
     "accuracy",
     "autocorrelation",
     "average_errors",
+    "buffer_error",
     "calibration",
     "draws_ksd",
     "ess",
     "estimated_pseudo_variance",
     "exact_gradients",
     "gaussian_kl",
+    "hidden_states",
     "ksd",
     "ksd_path",
     "langevin_covariance",

@@ -8,6 +8,7 @@ from .exponential import (
 )
 from .gamma import gamma_regression
 from .gaussian import gaussian
+from .hidden_markov import hidden_markov
 from .layers import ConvolutionalLayer, DenseLayer, MaxPoolLayer
 from .linear import linear_regression
 from .matrix_factorisation import matrix_factorisation
@@ -15,6 +16,7 @@ from .negative_binomial import negative_binomial_regression
 from .neural_network import neural_network
 from .ordinal import ordinal_regression
 from .softmax import softmax_regression
+from .state_space import state_space
 from .student_t import student_t_regression
 
 __all__ = [
@@ -24,6 +26,7 @@ __all__ = [
     "binomial_regression",
     "gamma_regression",
     "gaussian",
+    "hidden_markov",
     "linear_regression",
     "logistic_regression",
     "matrix_factorisation",
@@ -33,5 +36,6 @@ __all__ = [
     "poisson_regression",
     "probit_regression",
     "softmax_regression",
+    "state_space",
     "student_t_regression",
 ]
