@@ -95,8 +95,8 @@ class MarkovPrior(eqx.Module):
 def stationary_law(transition: Float[Array, "k k"]) -> Float[Array, " k"]:
     """π with πP = π and Σπ = 1.
 
-    >>> stationary_law(jnp.array([[0.9, 0.1], [0.3, 0.7]])).round(3)
-    Array([0.75, 0.25], dtype=float32)
+    >>> np.asarray(stationary_law(jnp.array([[0.9, 0.1], [0.3, 0.7]]))).round(3)
+    array([0.75, 0.25], dtype=float32)
     """
     k = transition.shape[0]
     # π(I − P) = 0 and π11ᵀ = 1ᵀ together; the sum of both matrices is not singular.
