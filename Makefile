@@ -6,6 +6,7 @@ BENCH  := $(VENV)/.bench
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
 .PHONY: demo test test-slow lint docs docs-serve docs-look dist test-oldest test-newest bench bench-quick trust clean
+.PHONY: demo test test-slow lint docs docs-serve docs-look docs-figures bench bench-quick trust clean
 
 demo: $(STAMP)            ## fit a simulated logistic regression with a million rows
 	$(BIN)/tallmc demo
@@ -55,6 +56,8 @@ test-newest: $(STAMP)     ## the newest versions of everything; another interpre
 	$(PYTHON) -m venv .newest
 	.newest/bin/pip install --quiet --upgrade -e . pytest pytest-xdist beartype
 	.newest/bin/python -m pytest -n 2 -m "not slow" $(CORE)
+docs-figures: $(STAMP)    ## draw the figures of the theory pages again, in minutes
+	$(BIN)/python -m website.figures
 
 bench: $(BENCH)           ## speed against the peers, as ratios measured in one run; writes docs/performance.md
 	$(BIN)/python -m benchmarks --page

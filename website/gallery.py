@@ -93,7 +93,7 @@ def run(script: Path, folder: Path, *, reduced: bool) -> Result:
         check=False,
     )
     if done.returncode:
-        raise RuntimeError(f"examples/{script.name} failed:\n{done.stderr}")
+        raise RuntimeError(f"{script.parent.name}/{script.name} failed:\n{done.stderr}")
     pictures = {file for file in folder.glob("*.png") if file not in before}
     return Result(
         done.stdout, tuple(sorted(file.name for file in pictures)), time.perf_counter() - started
