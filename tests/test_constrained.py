@@ -18,6 +18,9 @@ SHAPES = {
     "weights": ("simplex", np.array([0.2, 0.5, 0.3])),
     "cuts": ("ordered_vector", np.array([-1.0, 0.5, 2.0])),
     "chol": ("lower_cholesky", np.array([[1.0, 0.0], [0.3, 2.0]])),
+    "cholesky": ("cholesky", np.array([[1.0, 0.0], [0.3, 2.0]])),
+    "corr": (constraints.corr_cholesky, np.array([[1.0, 0.0], [0.6, 0.8]])),
+    "between": (constraints.interval(-1.0, 3.0), 0.5),
     "shifted": (transforms.AffineTransform(1.0, 3.0), 2.0),
 }
 
@@ -59,6 +62,120 @@ def test_the_density_has_the_jacobian_of_the_map(name):
     free = np.asarray(jacobian)[np.abs(jacobian).sum(axis=1) > 0][: len(u)]
     expected = 0.5 * np.sum(value(u) ** 2) - np.linalg.slogdet(free)[1]
     assert posterior.potential(u) == pytest.approx(expected, abs=1e-10)
+
+
+def prior_only(init, log_prior, constraint):
+    """A posterior without information in its rows, so that it is its prior."""
+    return tallmc.Posterior(
+        log_likelihood=lambda p, row: 0.0 * row,
+        log_prior=lambda p: log_prior(p["x"]),
+        data=np.ones(2),
+        init={"x": init},
+        transforms={"x": constraint},
+    )
+
+
+def gamma_pair_and_normal(factor):
+    """L₁₁ ~ Gamma(3, 1), L₂₂ ~ Gamma(2, 1), L₂₁ ~ N(0, 1)."""
+    first, second = (stats.gamma.logpdf(factor[k, k], 3.0 - k) for k in (0, 1))
+    return first + second + stats.norm.logpdf(factor[1, 0])
+
+
+LAWS = {
+    "scale": (
+        prior_only(1.0, lambda x: stats.gamma.logpdf(x, 2.5), "positive"),
+        np.linspace(-12, 4, 2001),
+        2.5,
+    ),
+    "simplex": (
+        prior_only(
+            np.full(3, 1 / 3),
+            lambda x: stats.dirichlet.logpdf(x[:2], jnp.array([2.0, 3.0, 1.5])),
+            "simplex",
+        ),
+        np.linspace(-16, 16, 321),
+        np.array([2.0, 3.0, 1.5]) / 6.5,
+    ),
+    "cholesky": (
+        prior_only(np.eye(2), gamma_pair_and_normal, "cholesky"),
+        np.linspace(-14, 14, 141),
+        np.array([[3.0, 0.0], [0.0, 2.0]]),
+    ),
+}
+"""A normalised prior, a grid per unconstrained coordinate, and the mean of the constrained law."""
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_the_law_in_unconstrained_space_is_the_prior_by_quadrature(name):
+    """∫ exp(−f(u)) du = 1 and ∫ T(u) exp(−f(u)) du is the mean of the constrained prior."""
+    posterior, grid, mean = LAWS[name]
+    axes = np.meshgrid(*[grid] * posterior.dim, indexing="ij")
+    points = jnp.asarray(np.stack([axis.ravel() for axis in axes], axis=1))
+    density = np.exp(-np.asarray(jax.jit(jax.vmap(posterior.model.prior_potential))(points)))
+    density *= (grid[1] - grid[0]) ** posterior.dim
+    constrained = posterior.quantities.of(np.asarray(points)[None])["x"][0]
+    assert density.sum() == pytest.approx(1, abs=1e-4)
+    np.testing.assert_allclose(np.tensordot(density, constrained, 1), mean, atol=1e-3)
+
+
+def of_shapes(names):
+    """One posterior with these parameters of `SHAPES`."""
+    return tallmc.Posterior(
+        log_likelihood=lambda p, row: stats.norm.logpdf(row, 0.0, p["scale"]),
+        log_prior=lambda p: -0.5 * sum(jnp.sum(p[name] ** 2) for name in names),
+        data=np.linspace(-1.0, 2.0, 20),
+        init={name: SHAPES[name][1] for name in names},
+        transforms={name: SHAPES[name][0] for name in names},
+    )
+
+
+def outside_of_triangle(factor):
+    """How far a 2×2 matrix is from a lower triangle with a positive diagonal."""
+    diagonal = factor[..., [0, 1], [0, 1]]
+    return np.maximum(np.abs(factor[..., 0, 1]), -diagonal.min(axis=-1))
+
+
+BREACHES = {
+    "scale": lambda x: -x,
+    "chance": lambda x: np.abs(x - 0.5) - 0.5,
+    "weights": lambda x: np.maximum(np.abs(x.sum(axis=-1) - 1), -x.min(axis=-1)),
+    "cuts": lambda x: -np.diff(x, axis=-1),
+    "chol": outside_of_triangle,
+    "cholesky": outside_of_triangle,
+    "corr": lambda x: outside_of_triangle(x) + np.abs((x**2).sum(axis=-1) - 1).max(axis=-1),
+    "between": lambda x: np.abs(x - 1) - 2,
+    "shifted": lambda x: np.zeros_like(x),
+}
+"""How far draws are from their constraints; at most zero, up to rounding, if they hold."""
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("scale", "chol"), pytest.param(tuple(SHAPES), marks=pytest.mark.slow)],
+    ids=["few", "all"],
+)
+def test_constraints_hold_wherever_users_look(names, tmp_path):
+    posterior = of_shapes(names)
+    options = {"chains": 2, "burn_in": 20, "progress": False}
+    with pytest.warns(tallmc.SamplingWarning):  # too short to agree
+        draws = tallmc.sample(
+            posterior, tallmc.sgld(0.02, size=10), draws=60, store=tmp_path / "run", **options
+        )
+    with pytest.warns(tallmc.SamplingWarning):
+        resumed = tallmc.resume(tmp_path / "run", posterior, draws=80, progress=False)
+    tree = draws.to_datatree()["posterior"]
+    loaded = tallmc.load(tmp_path / "run")
+    for found in (draws.values, resumed.values, loaded.values, tree):
+        for name in names:
+            assert BREACHES[name](np.asarray(found[name])).max() < 1e-5, name
+    entries = list(draws.summary().index)
+    assert {"chol[1, 0]", "scale"} <= set(entries)
+    assert len(entries) == sum(np.size(SHAPES[name][1]) for name in names) > posterior.dim
+    assert list(loaded.summary().index) == entries
+    assert list(tree["chol"].dims) == ["chain", "draw", "chol_dim_0", "chol_dim_1"]
+    tallmc.report.write_report(tmp_path / "run", tmp_path / "page.html", posterior=posterior)
+    page = (tmp_path / "page.html").read_text()
+    assert all(entry in page for entry in entries)
 
 
 def test_draws_store_tree_and_report_are_constrained(tmp_path):
@@ -155,6 +272,9 @@ def test_labels_name_entries_everywhere(tmp_path):
         ({"transforms": {"speed": "positive"}}, "transforms must name leaves of init"),
         ({"transforms": {"rate": "nonsense"}}, "be a NumPyro transform"),
         ({"transforms": {"rate": 3}}, "be a NumPyro transform"),
+        ({"transforms": {"rate": "interval"}}, "pass an instance"),
+        ({"transforms": {"rate": "simplex"}, "init": {"rate": np.array([0.5, 0.6])}}, "satisfy"),
+        ({"transforms": {"rate": "cholesky"}, "init": {"rate": np.ones((2, 2))}}, "satisfy"),
         ({"transforms": {"rate": constraints.positive}, "init": {"rate": -1.0}}, "satisfy"),
         ({"labels": {"rate": ["a"]}}, "one name per entry"),
     ],

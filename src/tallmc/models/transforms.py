@@ -22,6 +22,11 @@ from ..core.errors import InvalidInput
 from ..core.layout import Layout, layout_of
 from ..core.quantities import ComputedQuantities
 
+_ALIASES = {"cholesky": "lower_cholesky"}
+"""Shorter names of constraints."""
+_ROUNDING = 1e-4
+"""Relative difference of T(T⁻¹(θ)) from θ that float32 may cause."""
+
 
 class Constraints(eqx.Module):
     """Maps unconstrained parameters to constrained ones, leaf by leaf."""
@@ -99,7 +104,8 @@ def constrained(
 
     - `init`: constrained parameters.
     - `transforms`: by the name of a leaf, a NumPyro constraint, the name of one ("positive",
-      "simplex", "unit_interval", "ordered_vector", "lower_cholesky", …), or a NumPyro transform.
+      "simplex", "unit_interval", "ordered_vector", "cholesky", "corr_cholesky", …), or a NumPyro
+      transform.
     - `labels`: names for the entries of constrained vectors.
     """
     layout = layout_of(init)[0].labelled(labels)
@@ -113,13 +119,27 @@ def constrained(
     for name, leaf in zip(layout.names, jax.tree.leaves(init), strict=True):
         value = jnp.asarray(leaf)
         free = found[name].inv(value) if name in found else value
-        if not bool(jnp.all(jnp.isfinite(free))):
+        if name in found and not _goes_back(found[name], free, value):
             rule = f"satisfy its constraint ({transforms[name]})"
             raise InvalidInput(f"init, leaf {name}", rule, np.asarray(value))
         leaves.append(free)
     unconstrained = jax.tree.unflatten(layout.treedef, leaves)
     free_layout = dataclasses.replace(layout_of(unconstrained)[0], entries=layout.entries)
     return Constraints(found, free_layout), unconstrained
+
+
+def _goes_back(transform: Any, free: Array, value: Array) -> bool:
+    """Whether T(u) is the value that u = T⁻¹(θ) came from: the value is in the image of T.
+
+    The inverse of a map into a simplex or a triangle also takes values outside of it.
+    """
+    if not bool(jnp.all(jnp.isfinite(free))):
+        return False
+    back = np.asarray(transform(free))
+    scale = np.abs(np.asarray(value)).max(initial=0)
+    return back.shape == value.shape and bool(
+        np.all(np.abs(back - np.asarray(value)) <= _ROUNDING * scale)
+    )
 
 
 def _transform(name: str, given: Any) -> Any:
@@ -134,10 +154,17 @@ def _transform(name: str, given: Any) -> Any:
     if isinstance(given, Transform):
         return given
     parameter = f"transforms[{name!r}]"
-    wanted = getattr(constraints, given, None) if isinstance(given, str) else given
+    wanted = given
+    if isinstance(given, str):
+        wanted = getattr(constraints, _ALIASES.get(given, given), None)
     rule = "be a NumPyro transform, a NumPyro constraint or the name of one"
     if not isinstance(wanted, constraints.Constraint):
-        raise InvalidInput(parameter, rule, given, 'For example "positive" or "simplex".')
+        cure = (
+            "It has settings: pass an instance, such as constraints.interval(0.0, 1.0)."
+            if isinstance(wanted, type)
+            else 'For example "positive" or "simplex".'
+        )
+        raise InvalidInput(parameter, rule, given, cure)
     try:
         return biject_to(wanted)
     except NotImplementedError:

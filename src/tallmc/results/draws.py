@@ -285,7 +285,9 @@ class Draws(AbstractPredictingDraws):
         )
         entries = complete.flat_values
         tree = complete.to_datatree(labels)
-        table = arviz_stats.summary(tree, ci_prob=0.9, ci_kind="eti", round_to="none")
+        # Entries that are constant, such as the zeros of a Cholesky factor, have no R-hat.
+        with np.errstate(invalid="ignore", divide="ignore"):
+            table = arviz_stats.summary(tree, ci_prob=0.9, ci_kind="eti", round_to="none")
         table = table.rename(columns={"eti90_lb": "q05", "eti90_ub": "q95", "r_hat": "rhat"})
         if labels is None:
             table.index = self.quantities.entry_names()
