@@ -22,9 +22,12 @@ from tallmc.dynamics import (
     LeimkuhlerMatthews,
     MatrixFriction,
     Microcanonical,
+    Mirrored,
     ModeJumpingHMC,
     NoseHoover,
+    Projected,
     RandomWalk,
+    Reflected,
     RiemannianHamiltonian,
     RiemannianLangevin,
     RMSprop,
@@ -110,6 +113,9 @@ DYNAMICS = {
     "mala": MALA(),
     "random-walk": RandomWalk(),
     "hmc": HMC(length=3),
+    "projected": Projected((-5.0, 5.0)),
+    "reflected": Reflected((-5.0, 5.0)),
+    "mirrored": Mirrored((-5.0, 5.0)),
     "mode-jumping-hmc": ModeJumpingHMC(3, np.zeros((1, 2)), np.eye(2)[None], [1.0]),
 }
 

@@ -189,6 +189,7 @@ def _plan(
     prepared = method.prepare(posterior, anchor, seed=seed)
     thin = prepared.thin if thin is None else thin
     positions, anchored = _start_positions(posterior, prepared, start, chains)
+    prepared.kernel.check_start(np.asarray(positions))
     steps = goal.first_draws * thin
     if burn_in is None and start is None:
         burn_in = prepared.burn_in

@@ -32,6 +32,10 @@ The transition is None for dynamics that cannot state how the gradient enters th
 """
 
 
+CheckStart = Callable[[Any, np.ndarray], None]
+"""A method that takes the starting positions of all chains."""
+
+
 class AbstractDynamicsState(eqx.Module):
     """State of the dynamics of one chain."""
 
@@ -64,6 +68,10 @@ class AbstractDynamics(eqx.Module):
 
     evaluates_at_start: ClassVar[bool]
     """Whether `init` calls `evaluate`."""
+    bias_order: ClassVar[float] = 1.0
+    """The bias at step size ε is of order ε to this power; pairs of chains measure it by this."""
+    check_start: ClassVar[CheckStart | None] = None
+    """Raises `InvalidInput` unless chains may start at these positions; None if all may."""
 
     @abc.abstractmethod
     def init(self, key: PRNGKeyArray, position: Float[Array, " d"], evaluate: Evaluate) -> Any:
@@ -192,7 +200,9 @@ class DynamicsChoice(abc.ABC):
     exact_only: ClassVar[bool]
     """Whether the dynamics is correct with exact gradients only."""
     takes_geometry: ClassVar[bool]
-    """Whether the dynamics can use other coordinates; False if it has its own metric."""
+    """Whether the dynamics can use other coordinates."""
+    why_no_geometry: ClassVar[str] = "which has its own metric"
+    """Why the dynamics cannot use other coordinates, if it cannot."""
     reads_fisher_information: ClassVar[bool] = False
     """Whether the dynamics estimates the Fisher information from the gradients of a step's rows.
 

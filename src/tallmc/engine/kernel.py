@@ -334,6 +334,11 @@ class BoundKernel(eqx.Module):
     def rows(self) -> AbstractRows:
         return self.posterior.rows
 
+    def check_start(self, positions: Float[np.ndarray, "chains d"]) -> None:
+        """Raise `InvalidInput` unless chains may start at these positions."""
+        if isinstance(self.kernel, Kernel) and self.kernel.dynamics.check_start is not None:
+            self.kernel.dynamics.check_start(positions)
+
     @property
     def composition(self) -> Kernel:
         """The kernel as a `Kernel`. A `Method` prepares one; other methods may not."""

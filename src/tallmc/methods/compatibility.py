@@ -112,7 +112,8 @@ def _check_transition(method: Composition) -> None:
 
 def _check_geometry(method: Composition) -> None:
     if not method.dynamics.takes_geometry and not isinstance(method.geometry, Identity):
-        rule = f"be Identity() with {type(method.dynamics).__name__}, which has its own metric"
+        dynamics = method.dynamics
+        rule = f"be Identity() with {type(dynamics).__name__}, {dynamics.why_no_geometry}"
         raise InvalidInput("geometry", rule, method.geometry)
 
 

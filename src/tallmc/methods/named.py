@@ -1,9 +1,9 @@
 """The methods of the papers by name: each is a composition of parts.
 
 `named_langevin.py` has the methods of the SGLD family, `named_momentum.py` the methods with
-momentum, `named_ewsg.py` exponential weights for further integrators, `named_exact.py` those whose
-accept steps or rates read a few rows, and this file the full-data methods, FlyMC and the table of
-all methods.
+momentum, `named_constrained.py` those in boxes and simplices, `named_ewsg.py` exponential weights
+for further integrators, `named_exact.py` those whose accept steps or rates read a few rows, and
+this file the full-data methods, FlyMC and the table of all methods.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ..subsample import AllRows
 from .base import AbstractMethod
 from .firefly import BoundChoice, FlyMC
 from .method import Method, StepSize
+from .named_constrained import mirrored_sgld, projected_sgld, reflected_sgld
 from .named_ewsg import ewsg_baoab, ewsg_gla
 from .named_exact import austerity_mh, pseudo_marginal_mh, smh, subsampled_mh, tuna_mh, zig_zag
 from .named_langevin import (
@@ -184,6 +185,17 @@ METHODS = {
     "psgld": Named(psgld, "Li, Chen, Carlson and Carin (2016)", {"size": 2}),
     "sgfs": Named(sgfs, "Ahn, Korattikara and Welling (2012), Algorithm 1", {"size": 2}),
     "sgrld": Named(sgrld, "Nemeth and Fearnhead (2021), Table 1", {"size": 2}),
+    "projected_sgld": Named(
+        projected_sgld, "Bubeck, Eldan and Lehec (2018)", {"size": 2, "within": (-2.0, 2.0)}
+    ),
+    "reflected_sgld": Named(
+        reflected_sgld, "Bossy, Gobet and Talay (2004)", {"size": 2, "within": (-2.0, 2.0)}
+    ),
+    "mirrored_sgld": Named(
+        mirrored_sgld,
+        "Hsieh, Kavis, Rolland and Cevher (2018)",
+        {"size": 2, "mirrors": (-2.0, 2.0)},
+    ),
     "svrg_ld": Named(
         svrg_ld, "Dubey, Reddi, Williamson, Póczos, Smola and Xing (2016)", {"size": 2, "every": 10}
     ),

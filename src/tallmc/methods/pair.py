@@ -9,8 +9,9 @@ The coarse and the fine chains are two runs with the same keys, and run the same
 as the chains of the method.
 
 A bias c₁ε + c₂ε² + … makes the averages differ by c₁ε/2 + ¾c₂ε². Twice the difference has the whole
-first term of the coarse chain's bias and more than its second term. A bias that does not vanish
-with the step size remains unseen (`DynamicsChoice.unseen_by_pairs`).
+first term of the coarse chain's bias and more than its second term. Where the first term is cε^p
+with another p (`AbstractDynamics.bias_order`), the factor 1/(1 − 2^−p) takes the place of 2. A bias
+that does not vanish with the step size remains unseen (`DynamicsChoice.unseen_by_pairs`).
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class PairRun:
     ):
         keys = chain_keys(seed, len(start), _PAIRS_PURPOSE)
         composition = bound.composition
+        self._bias_order = composition.dynamics.bias_order
         finer = eqx.tree_at(
             lambda kernel: (kernel.schedule, kernel.dynamics),
             composition,
@@ -106,7 +108,8 @@ class PairRun:
         x, y = (coarse - centre) / sd, (fine - centre) / sd
         mean, mean_error = _mean_with_error(x - y, batches)
         spread, spread_error = _mean_with_error((x**2 - y**2) / 2, batches)
-        return Bias(2 * mean, 2 * mean_error, 2 * spread, 2 * spread_error)
+        whole = 1 / (1 - 2**-self._bias_order)
+        return Bias(whole * mean, whole * mean_error, whole * spread, whole * spread_error)
 
 
 def _mean_with_error(

@@ -103,6 +103,19 @@ REFERENCES = (
         2010,
         "Long-run accuracy of variational integrators in the stochastic context",
         "SIAM Journal on Numerical Analysis",
+        ("Bossy", "Gobet", "Talay"),
+        2004,
+        "A symmetrized Euler scheme for an efficient approximation of reflected diffusions",
+        "Journal of Applied Probability",
+    ),
+    Reference(
+        ("Bubeck", "Eldan", "Lehec"),
+        2018,
+        "Sampling from a log-concave distribution with projected Langevin Monte Carlo",
+        "Discrete & Computational Geometry",
+    ),
+    Reference(
+        ("Chen", "Fox", "Guestrin"), 2014, "Stochastic gradient Hamiltonian Monte Carlo", "ICML"
     ),
     Reference(
         ("Chen, Tianqi", "Fox, Emily B.", "Guestrin, Carlos"),
@@ -168,6 +181,10 @@ REFERENCES = (
     ),
     Reference(
         ("Korattikara, Anoop", "Chen, Yutian", "Welling, Max"),
+        ("Hsieh", "Kavis", "Rolland", "Cevher"), 2018, "Mirrored Langevin dynamics", "NeurIPS"
+    ),
+    Reference(
+        ("Korattikara", "Chen", "Welling"),
         2014,
         "Austerity in MCMC land: cutting the Metropolis–Hastings budget",
         "ICML",

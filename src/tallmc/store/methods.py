@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,7 +44,8 @@ def encode_method(method: AbstractMethod) -> tuple[Any, dict[str, np.ndarray]]:
     def encode(value: Any) -> Any:
         if isinstance(value, np.generic):
             value = value.item()
-        if isinstance(value, _SCALARS):
+        is_infinite = isinstance(value, float) and not math.isfinite(value)  # JSON has no infinity
+        if isinstance(value, _SCALARS) and not is_infinite:
             return value
         if isinstance(value, ShardedValues):
             return _WEIGHTS_BESIDE_ROWS
@@ -54,6 +56,8 @@ def encode_method(method: AbstractMethod) -> tuple[Any, dict[str, np.ndarray]]:
                 if field.init
             }
             return {"part": type(value).__name__, "fields": fields}
+        if isinstance(value, Mapping):
+            return {"by_name": {str(name): encode(part) for name, part in value.items()}}
         if callable(value):
             raise NotSerialisable(f"the function {getattr(value, '__name__', value)!r}")
         numbers = np.asarray(value)
@@ -78,6 +82,8 @@ def decode_method(content: Any, arrays: Mapping[str, np.ndarray]) -> AbstractMet
             return ShardedValues(())
         if set(content) == {"array"}:
             return arrays[content["array"]]
+        if set(content) == {"by_name"} and isinstance(content["by_name"], dict):
+            return {str(name): decode(value) for name, value in content["by_name"].items()}
         part = _library_parts().get(str(content.get("part")))
         if part is None or not isinstance(content.get("fields"), dict):
             raise ValueError(f"{content.get('part')!r} is not a part of tallmc")
@@ -94,6 +100,8 @@ def _library_parts() -> dict[str, Any]:
     """The library's classes that methods consist of, by name."""
     kinds = (
         dynamics.DynamicsChoice,
+        dynamics.Domain,
+        dynamics.MirrorMap,
         gradient.GradientChoice,
         subsample.SubsampleChoice,
         subsample.SizeChoice,
