@@ -12,7 +12,9 @@ from .hidden_markov import hidden_markov
 from .layers import ConvolutionalLayer, DenseLayer, MaxPoolLayer
 from .linear import linear_regression
 from .matrix_factorisation import matrix_factorisation
+from .mixed_membership import mixed_membership
 from .negative_binomial import negative_binomial_regression
+from .network import HeldOutPairs, held_out_pairs
 from .neural_network import neural_network
 from .ordinal import ordinal_regression
 from .softmax import softmax_regression
@@ -22,14 +24,17 @@ from .student_t import student_t_regression
 __all__ = [
     "ConvolutionalLayer",
     "DenseLayer",
+    "HeldOutPairs",
     "MaxPoolLayer",
     "binomial_regression",
     "gamma_regression",
     "gaussian",
     "hidden_markov",
+    "held_out_pairs",
     "linear_regression",
     "logistic_regression",
     "matrix_factorisation",
+    "mixed_membership",
     "negative_binomial_regression",
     "neural_network",
     "ordinal_regression",

@@ -1,0 +1,1 @@
+"""Communities in networks: mini-batches of nodes and of their pairs."""
