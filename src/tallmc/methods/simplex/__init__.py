@@ -1,0 +1,5 @@
+"""Points on simplices: SGRLD in the expanded mean, and the Cox–Ingersoll–Ross process."""
+
+from .transitions import AbstractGammaTransition, CoxIngersollRoss, ExpandedMean
+
+__all__ = ["AbstractGammaTransition", "CoxIngersollRoss", "ExpandedMean"]
