@@ -15,6 +15,7 @@ from .gaussian import (
 from .gradients import exact_gradients
 from .hidden_states import hidden_states
 from .ksd import ksd, ksd_path
+from .link_perplexity import link_perplexity
 from .loo import LeaveOneOut, loo
 from .path_averages import PathMoments, path_moments
 from .predictive import log_loss, log_losses
@@ -47,6 +48,7 @@ __all__ = [
     "langevin_covariance",
     "langevin_inflation",
     "leimkuhler_matthews_covariance",
+    "link_perplexity",
     "log_loss",
     "log_losses",
     "log_predictive_density",

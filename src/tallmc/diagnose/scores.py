@@ -129,8 +129,15 @@ def log_predictive_density(positions: ArrayLike, posterior: AbstractPosterior, r
     -0.721
     """
     predictive, draws = _known(posterior), _flat(positions, posterior)
-    held_out = ResidentRows(predictive.encode(rows, response=True))
-    found = held_out.map(_log_densities, predictive, draws, width=held_out.floats_per_row)
+    return mean_log_density(predictive, draws, predictive.encode(rows, response=True))
+
+
+def mean_log_density(
+    predictive: AbstractPredictive, positions: Float[Array, "K d"], rows: RowBlock
+) -> float:
+    """(1/n) Σ_i log (1/K) Σ_k p(y_i | θ_k, x_i), of rows of the model."""
+    held_out = ResidentRows(rows)
+    found = held_out.map(_log_densities, predictive, positions, width=held_out.floats_per_row)
     return float(np.asarray(found, np.float64).mean())
 
 

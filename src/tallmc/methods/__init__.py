@@ -20,6 +20,8 @@ from .named import (
     mala,
     mirrored_sgld,
     projected_sgld,
+    mmsb_scir,
+    mmsb_sgrld,
     pseudo_marginal_mh,
     psgld,
     random_walk,
@@ -52,6 +54,7 @@ from .named import (
     ula,
     zig_zag,
 )
+from .network import CommunitySampler
 from .subsampled import Austerity, PseudoMarginal, SubsampledMH
 from .suggestions import Suggested, suggest
 from .zig_zag import ZigZag
@@ -61,6 +64,7 @@ __all__ = [
     "AbstractMethod",
     "Austerity",
     "Automatic",
+    "CommunitySampler",
     "FlyMC",
     "Method",
     "PreparedMethod",
@@ -82,6 +86,8 @@ __all__ = [
     "mala",
     "mirrored_sgld",
     "projected_sgld",
+    "mmsb_scir",
+    "mmsb_sgrld",
     "pseudo_marginal_mh",
     "psgld",
     "random_walk",

@@ -54,6 +54,7 @@ from .named_momentum import (
     sgnht_cv_ps,
     sgrhmc,
 )
+from .named_network import mmsb_scir, mmsb_sgrld
 
 
 def ula(step_size: StepSize) -> Method:
@@ -169,6 +170,8 @@ METHODS = {
     "pseudo_marginal_mh": Named(
         pseudo_marginal_mh, "Quiroz, Kohn, Villani and Tran (2019)", {"size": 20}
     ),
+    "mmsb_scir": Named(mmsb_scir, "Li, Ahn and Welling (2016), with SCIR for SGRLD", {}),
+    "mmsb_sgrld": Named(mmsb_sgrld, "Li, Ahn and Welling (2016)", {}),
     "zig_zag": Named(zig_zag, "Bierkens, Fearnhead and Roberts (2019), section 5", {}),
     "sgld": Named(sgld, "Putcha, Nemeth and Fearnhead (2023), eqs. 3, 4", {"size": 2}),
     "sgld_cv": Named(sgld_cv, "Putcha, Nemeth and Fearnhead (2023), eq. 5", {"size": 2}),

@@ -197,6 +197,14 @@ REFERENCES = (
     ),
     Reference(
         ("Li, Chunyuan", "Chen, Changyou", "Carlson, David", "Carin, Lawrence"),
+        ("Li", "Ahn", "Welling"),
+        2016,
+        "Scalable MCMC for mixed membership stochastic blockmodels",
+        "AISTATS",
+        is_et_al=False,
+    ),
+    Reference(
+        ("Li", "Chen", "Carlson", "Carin"),
         2016,
         "Preconditioned stochastic gradient Langevin dynamics for deep neural networks",
         "AAAI",

@@ -20,6 +20,7 @@ from ..methods.automatic import Automatic
 from ..methods.base import AbstractMethod
 from ..methods.firefly import FlyMC
 from ..methods.method import Method
+from ..methods.network import CommunitySampler
 from ..methods.subsampled import Austerity, PseudoMarginal, SubsampledMH
 from ..methods.zig_zag import ZigZag
 from ..rows.values import ShardedValues
@@ -118,6 +119,7 @@ def _library_parts() -> dict[str, Any]:
         Method,
         Automatic,
         FlyMC,
+        CommunitySampler,
         SubsampledMH,
         ZigZag,
         Austerity,
