@@ -16,8 +16,8 @@ Both are biased: the noise of n̂ widens the draws in proportion to the step siz
 discretisation error. As the step size vanishes, SGRLD leaves the posterior invariant. So does SCIR
 for memberships, since the total of the counts of a node is constant. The total m̂_k. of a community
 changes with β_k, and SCIR runs β_k at a speed in proportion to 1/θ_k., so the law of β_k is about
-its posterior times η. + m_k.(β_k). This tilt shifts β_k by a share of about 1/m_k. of its value; it
-matters for tiny networks only (`tests/test_network.py`).
+its posterior times η. + m_k.(β_k). This tilt shifts β_k by a share of the order of 1/m_k. of its
+value; with four nodes it was 0.02 posterior sds (`tests/test_network.py`).
 
 Cost: O(K) per pair, and at most M times the numbers of links and of non-links pairs per mini-batch,
 whatever the number of nodes. A step consists of N/M mini-batches, about one move per node.
