@@ -5,8 +5,8 @@ STAMP  := $(VENV)/.installed
 BENCH  := $(VENV)/.bench
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
-.PHONY: demo test test-slow lint docs docs-serve docs-look dist test-oldest test-newest bench bench-quick trust clean
-.PHONY: demo test test-slow lint docs docs-serve docs-look docs-figures bench bench-quick trust clean
+.PHONY: demo test test-slow lint docs docs-serve docs-look docs-figures dist test-oldest test-newest
+.PHONY: bench bench-quick trust clean
 
 demo: $(STAMP)            ## fit a simulated logistic regression with a million rows
 	$(BIN)/tallmc demo
@@ -35,6 +35,9 @@ docs-look: docs           ## screenshots of every page by Chromium, and a check 
 	$(BIN)/pip install --quiet playwright
 	$(BIN)/python -m website.look
 
+docs-figures: $(STAMP)    ## draw the figures of the theory pages again, in minutes
+	$(BIN)/python -m website.figures
+
 dist: $(STAMP)            ## build the wheel, install it into an empty environment, and try it there
 	$(BIN)/pip install --quiet build
 	rm -rf dist .dist && mkdir .dist
@@ -56,8 +59,6 @@ test-newest: $(STAMP)     ## the newest versions of everything; another interpre
 	$(PYTHON) -m venv .newest
 	.newest/bin/pip install --quiet --upgrade -e . pytest pytest-xdist beartype
 	.newest/bin/python -m pytest -n 2 -m "not slow" $(CORE)
-docs-figures: $(STAMP)    ## draw the figures of the theory pages again, in minutes
-	$(BIN)/python -m website.figures
 
 bench: $(BENCH)           ## speed against the peers, as ratios measured in one run; writes docs/performance.md
 	$(BIN)/python -m benchmarks --page

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from website.figures import figures
 from website.gallery import run
 

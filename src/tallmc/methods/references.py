@@ -88,6 +88,12 @@ REFERENCES = (
     ),
     Reference(
         ("Baker, Jack", "Fearnhead, Paul", "Fox, Emily B.", "Nemeth, Christopher"),
+        2018,
+        "Large-scale stochastic sampling from the probability simplex",
+        "NeurIPS",
+    ),
+    Reference(
+        ("Baker, Jack", "Fearnhead, Paul", "Fox, Emily B.", "Nemeth, Christopher"),
         2019,
         "Control variates for stochastic gradient MCMC",
         "Statistics and Computing",
@@ -99,23 +105,22 @@ REFERENCES = (
         "The Annals of Statistics",
     ),
     Reference(
-        ("Bou-Rabee, Nawaf", "Owhadi, Houman"),
-        2010,
-        "Long-run accuracy of variational integrators in the stochastic context",
-        "SIAM Journal on Numerical Analysis",
-        ("Bossy", "Gobet", "Talay"),
+        ("Bossy, Mireille", "Gobet, Emmanuel", "Talay, Denis"),
         2004,
         "A symmetrized Euler scheme for an efficient approximation of reflected diffusions",
         "Journal of Applied Probability",
     ),
     Reference(
-        ("Bubeck", "Eldan", "Lehec"),
+        ("Bou-Rabee, Nawaf", "Owhadi, Houman"),
+        2010,
+        "Long-run accuracy of variational integrators in the stochastic context",
+        "SIAM Journal on Numerical Analysis",
+    ),
+    Reference(
+        ("Bubeck, Sébastien", "Eldan, Ronen", "Lehec, Joseph"),
         2018,
         "Sampling from a log-concave distribution with projected Langevin Monte Carlo",
         "Discrete & Computational Geometry",
-    ),
-    Reference(
-        ("Chen", "Fox", "Guestrin"), 2014, "Stochastic gradient Hamiltonian Monte Carlo", "ICML"
     ),
     Reference(
         ("Chen, Tianqi", "Fox, Emily B.", "Guestrin, Carlos"),
@@ -180,11 +185,13 @@ REFERENCES = (
         "Journal of Machine Learning Research",
     ),
     Reference(
-        ("Korattikara, Anoop", "Chen, Yutian", "Welling, Max"),
-        ("Hsieh", "Kavis", "Rolland", "Cevher"), 2018, "Mirrored Langevin dynamics", "NeurIPS"
+        ("Hsieh, Ya-Ping", "Kavis, Ali", "Rolland, Paul", "Cevher, Volkan"),
+        2018,
+        "Mirrored Langevin dynamics",
+        "NeurIPS",
     ),
     Reference(
-        ("Korattikara", "Chen", "Welling"),
+        ("Korattikara, Anoop", "Chen, Yutian", "Welling, Max"),
         2014,
         "Austerity in MCMC land: cutting the Metropolis–Hastings budget",
         "ICML",
@@ -197,17 +204,16 @@ REFERENCES = (
     ),
     Reference(
         ("Li, Chunyuan", "Chen, Changyou", "Carlson, David", "Carin, Lawrence"),
-        ("Li", "Ahn", "Welling"),
+        2016,
+        "Preconditioned stochastic gradient Langevin dynamics for deep neural networks",
+        "AAAI",
+    ),
+    Reference(
+        ("Li, Wenzhe", "Ahn, Sungjin", "Welling, Max"),
         2016,
         "Scalable MCMC for mixed membership stochastic blockmodels",
         "AISTATS",
         is_et_al=False,
-    ),
-    Reference(
-        ("Li", "Chen", "Carlson", "Carin"),
-        2016,
-        "Preconditioned stochastic gradient Langevin dynamics for deep neural networks",
-        "AAAI",
     ),
     Reference(
         ("Li, Ruilin", "Wang, Xin", "Zha, Hongyuan", "Tao, Molei"),
