@@ -7,6 +7,7 @@ import numpy as np
 import tallmc
 from tallmc.methods.subsampled.candidates import typical_growth
 from tallmc.methods.subsampled.kernel import SubsampledKernel
+from tallmc.methods.subsampled.thinning import PoissonDecision
 
 N_ROWS = [3_000, 30_000, 300_000]  # reduced: [500, 1_000]
 POWERS = {1: "0", 2: "−1/2", 3: "−1"}
@@ -21,6 +22,7 @@ for order, power in POWERS.items():
         posterior = tallmc.models.logistic_regression(X, y, prior_variance=10.0)
         kernel = tallmc.subsampled_mh(order=order).prepare(posterior).kernel.kernel
         assert isinstance(kernel, SubsampledKernel)
+        assert isinstance(kernel.decision, PoissonDecision)
         typical = typical_growth(kernel.surrogate, kernel.proposal, jnp.float32(1.0))
         per_proposal.append(kernel.n_certain + float(kernel.decision.total) * typical)
     slope = np.polyfit(np.log(N_ROWS), np.log(per_proposal), 1)[0]
