@@ -328,12 +328,22 @@ def test_fit_writes_files_that_say_what_they_hold(tmp_path, capsys, columns):
     assert "\x1b" not in printed  # no progress bar and no colours without a terminal
 
 
-@pytest.mark.parametrize("method", list(tallmc.METHODS))
+OF_COUNTS = {"scir", "sgrld_simplex"}
+
+
+@pytest.mark.parametrize("method", [name for name in tallmc.METHODS if name not in OF_COUNTS])
 def test_every_method_can_be_planned_from_the_command_line(columns, method):
     posterior = standardised_posterior(columns, "bernoulli")
     plan = make_plan(posterior, Settings(method=method))
     assert 0 < plan.suggested.step_size < np.inf and plan.suggested.thin >= 1
     assert plan.method.axes == tallmc.METHODS[method].axes
+
+
+@pytest.mark.parametrize("method", sorted(OF_COUNTS))
+def test_methods_for_counts_are_refused_for_a_regression(columns, method):
+    posterior = standardised_posterior(columns, "bernoulli")
+    with pytest.raises(tallmc.InvalidInput, match="models of counts"):
+        make_plan(posterior, Settings(method=method))
 
 
 def test_exact_draws_from_the_command_line(columns):

@@ -18,6 +18,7 @@ from .ksd import ksd, ksd_path
 from .link_perplexity import link_perplexity
 from .loo import LeaveOneOut, loo
 from .path_averages import PathMoments, path_moments
+from .perplexity import perplexity
 from .predictive import log_loss, log_losses
 from .pseudo_variance import Estimated, estimated_pseudo_variance, pseudo_variance
 from .scores import accuracy, log_predictive_density, rmse
@@ -54,6 +55,7 @@ __all__ = [
     "log_predictive_density",
     "loo",
     "path_moments",
+    "perplexity",
     "pseudo_variance",
     "rhat",
     "rmse",

@@ -28,6 +28,7 @@ from .named import (
     reflected_sgld,
     saga_ld,
     saga_ld_ps,
+    scir,
     sg_baoab,
     sgfs,
     sghmc,
@@ -47,6 +48,7 @@ from .named import (
     sgnht_cv_ps,
     sgrhmc,
     sgrld,
+    sgrld_simplex,
     smh,
     subsampled_mh,
     svrg_ld,
@@ -55,6 +57,7 @@ from .named import (
     zig_zag,
 )
 from .network import CommunitySampler
+from .simplex import SimplexSampler
 from .subsampled import Austerity, PseudoMarginal, SubsampledMH
 from .suggestions import Suggested, suggest
 from .zig_zag import ZigZag
@@ -69,6 +72,7 @@ __all__ = [
     "Method",
     "PreparedMethod",
     "PseudoMarginal",
+    "SimplexSampler",
     "SubsampledMH",
     "Suggested",
     "ZigZag",
@@ -94,6 +98,7 @@ __all__ = [
     "reflected_sgld",
     "saga_ld",
     "saga_ld_ps",
+    "scir",
     "sg_baoab",
     "sgfs",
     "sghmc",
@@ -113,6 +118,7 @@ __all__ = [
     "sgnht_cv_ps",
     "sgrhmc",
     "sgrld",
+    "sgrld_simplex",
     "smh",
     "subsampled_mh",
     "suggest",

@@ -4,6 +4,9 @@
 momentum, `named_constrained.py` those in boxes and simplices, `named_ewsg.py` exponential weights
 for further integrators, `named_exact.py` those whose accept steps or rates read a few rows, and
 this file the full-data methods, FlyMC and the table of all methods.
+momentum, `named_ewsg.py` exponential weights for further integrators, `named_exact.py` those whose
+accept steps or rates read a few rows, `named_simplex.py` those for points on simplices, and this
+file the full-data methods, FlyMC and the table of all methods.
 """
 
 from __future__ import annotations
@@ -55,6 +58,7 @@ from .named_momentum import (
     sgrhmc,
 )
 from .named_network import mmsb_scir, mmsb_sgrld
+from .named_simplex import scir, sgrld_simplex
 
 
 def ula(step_size: StepSize) -> Method:
@@ -173,6 +177,8 @@ METHODS = {
     "mmsb_scir": Named(mmsb_scir, "Li, Ahn and Welling (2016), with SCIR for SGRLD", {}),
     "mmsb_sgrld": Named(mmsb_sgrld, "Li, Ahn and Welling (2016)", {}),
     "zig_zag": Named(zig_zag, "Bierkens, Fearnhead and Roberts (2019), section 5", {}),
+    "sgrld_simplex": Named(sgrld_simplex, "Patterson and Teh (2013)", {"size": 2}),
+    "scir": Named(scir, "Baker, Fearnhead, Fox and Nemeth (2018)", {"size": 2}),
     "sgld": Named(sgld, "Putcha, Nemeth and Fearnhead (2023), eqs. 3, 4", {"size": 2}),
     "sgld_cv": Named(sgld_cv, "Putcha, Nemeth and Fearnhead (2023), eq. 5", {"size": 2}),
     "sgld_ps": Named(sgld_ps, "Putcha, Nemeth and Fearnhead (2023), eqs. 8, 11", {"size": 2}),

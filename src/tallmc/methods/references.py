@@ -88,6 +88,7 @@ REFERENCES = (
     ),
     Reference(
         ("Baker, Jack", "Fearnhead, Paul", "Fox, Emily B.", "Nemeth, Christopher"),
+        ("Baker", "Fearnhead", "Fox", "Nemeth"),
         2018,
         "Large-scale stochastic sampling from the probability simplex",
         "NeurIPS",
@@ -100,6 +101,7 @@ REFERENCES = (
     ),
     Reference(
         ("Bierkens, Joris", "Fearnhead, Paul", "Roberts, Gareth O."),
+        ("Bierkens", "Fearnhead", "Roberts"),
         2019,
         "The zig-zag process and super-efficient sampling for Bayesian analysis of big data",
         "The Annals of Statistics",
@@ -256,12 +258,14 @@ REFERENCES = (
     ),
     Reference(
         ("Patterson, Sam", "Teh, Yee Whye"),
+        ("Patterson", "Teh"),
         2013,
         "Stochastic gradient Riemannian Langevin dynamics on the probability simplex",
         "NeurIPS",
     ),
     Reference(
         ("Prado, Estevão B.", "Nemeth, Christopher", "Sherlock, Chris"),
+        ("Prado", "Nemeth", "Sherlock"),
         2024,
         "Metropolis–Hastings with scalable subsampling",
         "arXiv 2407.19602",

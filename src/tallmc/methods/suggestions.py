@@ -22,6 +22,7 @@ from .base import AbstractMethod
 from .method import Method
 from .named import METHODS
 from .noise import gradient_noise, inflation_rate
+from .simplex import SimplexSampler
 
 _MOST_STEPS_PER_DRAW = 100
 _DRAWS_PER_CYCLE = 10
@@ -105,6 +106,11 @@ def suggest(
     check_number("inflation", inflation, 0, 1, low_open=True)
     if step_size is not None:
         check_number("step_size", step_size, 0, low_open=True)
+    if isinstance(METHODS[name].make(1.0, **METHODS[name].example), SimplexSampler):
+        cure = f"Call tallmc.{name}(step_size=..., size=...)."
+        raise InvalidInput(
+            "name", "be a method that evaluates gradients, not one for models of counts", name, cure
+        )
     named, size = METHODS[name], checked_size(name, posterior.n_rows, size)
     parameters = set(inspect.signature(named.make).parameters)
     anchor = laplace(posterior) if anchor is None else anchor

@@ -1,5 +1,6 @@
 """Ready-made posteriors: regressions, neural networks, matrix factorisation, a Gaussian mean."""
 
+from .dirichlet_multinomial import dirichlet_multinomial
 from .exponential import (
     binomial_regression,
     logistic_regression,
@@ -10,6 +11,7 @@ from .gamma import gamma_regression
 from .gaussian import gaussian
 from .hidden_markov import hidden_markov
 from .layers import ConvolutionalLayer, DenseLayer, MaxPoolLayer
+from .lda import lda
 from .linear import linear_regression
 from .matrix_factorisation import matrix_factorisation
 from .mixed_membership import mixed_membership
@@ -20,6 +22,7 @@ from .ordinal import ordinal_regression
 from .softmax import softmax_regression
 from .state_space import state_space
 from .student_t import student_t_regression
+from .top_words import top_words
 
 __all__ = [
     "ConvolutionalLayer",
@@ -27,10 +30,12 @@ __all__ = [
     "HeldOutPairs",
     "MaxPoolLayer",
     "binomial_regression",
+    "dirichlet_multinomial",
     "gamma_regression",
     "gaussian",
     "held_out_pairs",
     "hidden_markov",
+    "lda",
     "linear_regression",
     "logistic_regression",
     "matrix_factorisation",
@@ -43,4 +48,5 @@ __all__ = [
     "softmax_regression",
     "state_space",
     "student_t_regression",
+    "top_words",
 ]

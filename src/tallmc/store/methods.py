@@ -21,6 +21,7 @@ from ..methods.base import AbstractMethod
 from ..methods.firefly import FlyMC
 from ..methods.method import Method
 from ..methods.network import CommunitySampler
+from ..methods.simplex import SimplexSampler
 from ..methods.subsampled import Austerity, PseudoMarginal, SubsampledMH
 from ..methods.zig_zag import ZigZag
 from ..rows.values import ShardedValues
@@ -124,6 +125,7 @@ def _library_parts() -> dict[str, Any]:
         ZigZag,
         Austerity,
         PseudoMarginal,
+        SimplexSampler,
         NoiseCorrection,
     )
     return {part.__name__: part for part in (*found, *own)}

@@ -22,6 +22,7 @@ than all rows, and otherwise all rows at any cost.
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +37,7 @@ from ...dynamics.base import Curvature
 from ...engine.chains import chains_at_once
 from ...geometry import Dense, Diagonal
 from ...models.base import AbstractModel
+from ...models.counts import AbstractCountsModel
 from ...models.hierarchy import Hierarchical
 from ...models.posterior import AbstractPosterior, check_in_memory
 from ...rows.base import RowAccess, RowBlock
@@ -54,6 +56,7 @@ _CHAINS = 8  # or more, if the device runs more chains at once
 FEW_ROWS = 5_000
 """Up to this number, every step uses all rows."""
 _MOST_DENSE = 2_000
+_ROWS_OF_SCIR = 100
 _POWER_ITERATIONS = 20
 FEW_PER_DRAW = 192.0
 """Rows per effective draw that the anchored plan takes at best: 64 a step, 3 steps."""
@@ -123,6 +126,8 @@ class Automatic(AbstractMethod):
     def prepare(
         self, posterior: AbstractPosterior, anchor: Anchor | None = None, *, seed: int = 0
     ) -> PreparedMethod:
+        if isinstance(posterior.model, AbstractCountsModel):
+            raise _needs_scir(posterior, self.inflation)
         budget = ErrorBudget(inflation=self.inflation)
         if self.exact:
             check_in_memory(posterior, _IN_MEMORY, _CURE)
@@ -158,6 +163,20 @@ class Automatic(AbstractMethod):
         anchored.n_row_evals += rows_so_far
         plan = _anchored_or_exact(anchored, offer)
         return plan if modes is None else in_one_mode(plan, modes)
+
+
+def _needs_scir(posterior: AbstractPosterior, inflation: float) -> InvalidInput:
+    """The error for a model of counts, with settings of SCIR that inflate variances this much."""
+    n_rows = posterior.n_rows
+    size = min(n_rows, _ROWS_OF_SCIR)
+    step_size = min(1.0, 4 * inflation * size / max(n_rows - size, 1))
+    thin = math.ceil(2 / step_size)
+    return InvalidInput(
+        "method",
+        "be given for a model of counts, which has no gradients of rows",
+        None,
+        f"Try tallmc.scir(step_size={step_size:.2g}, size={size}) with thin={thin}.",
+    )
 
 
 def exact_is_affordable(posterior: AbstractPosterior) -> bool:
