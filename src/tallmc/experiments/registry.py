@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..core.errors import InvalidInput
+from .baker2018.catalogue import EXPERIMENTS as BAKER_2018
 from .experiment import Experiment
 from .li2021.catalogue import EXPERIMENTS as LI_2021
 from .nemeth2021.catalogue import EXPERIMENTS as NEMETH_2021
@@ -10,7 +11,14 @@ from .poster.catalogue import EXPERIMENTS as POSTER
 from .putcha2023.catalogue import EXPERIMENTS as PUTCHA_2023
 from .talk.catalogue import EXPERIMENTS as TALK
 
-EXPERIMENTS: dict[str, Experiment] = {**PUTCHA_2023, **LI_2021, **NEMETH_2021, **POSTER, **TALK}
+EXPERIMENTS: dict[str, Experiment] = {
+    **PUTCHA_2023,
+    **LI_2021,
+    **NEMETH_2021,
+    **POSTER,
+    **TALK,
+    **BAKER_2018,
+}
 
 
 def experiment_named(name: str) -> tuple[str, Experiment]:

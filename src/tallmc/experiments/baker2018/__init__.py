@@ -1,0 +1,1 @@
+"""Experiments of Baker, Fearnhead, Fox and Nemeth (2018): sparse simplices."""
