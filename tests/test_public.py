@@ -35,6 +35,8 @@ NAMES = [
     "SamplingWarning",
     "SimplexSampler",
     "SubsampledMH",
+    "LocalPosterior",
+    "LocalSGLD",
     "ZigZag",
     "__version__",
     "asgld_cv",
@@ -113,6 +115,7 @@ NAMES = [
     "tune",
     "tuning",
     "ula",
+    "local_sgld",
     "zig_zag",
 ]
 

@@ -23,6 +23,7 @@ from .methods import (
     Automatic,
     CommunitySampler,
     FlyMC,
+    LocalSGLD,
     Method,
     PseudoMarginal,
     SimplexSampler,
@@ -39,6 +40,7 @@ from .methods import (
     ewsg_overdamped,
     ewsg_vr,
     flymc,
+    local_sgld,
     mala,
     mirrored_sgld,
     mmsb_scir,
@@ -79,6 +81,7 @@ from .methods import (
     ula,
     zig_zag,
 )
+from .models.local import LocalPosterior
 from .models.posterior import AbstractPosterior, Posterior
 from .results import Draws
 
@@ -143,6 +146,8 @@ __all__ = [
     "FitNote",
     "FlyMC",
     "InvalidInput",
+    "LocalPosterior",
+    "LocalSGLD",
     "Method",
     "Newton",
     "NoiseCorrection",
@@ -181,6 +186,7 @@ __all__ = [
     "ingest",
     "laplace",
     "load",
+    "local_sgld",
     "mala",
     "marginal_effects",
     "mirrored_sgld",

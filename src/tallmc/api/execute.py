@@ -72,6 +72,7 @@ def execute(
         settings=plan.settings(),
         account=account,
         stopped_by=stopped_by,
+        group_moments=run.group_moments(),
     )
     covariance = None if plan.anchor is None else plan.anchor.covariance
     found = findings(draws, run.failed_at(), covariance)

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ..core.pytrees import stacked
 from ..core.random import derived_keys
@@ -26,6 +26,7 @@ from ..models.base import AbstractModel
 from ..models.posterior import AbstractPosterior
 from ..rows.base import AbstractRows
 from ..schedule.base import AbstractSchedule
+from ..statistics.group_moments import GroupMoments
 from ..subsample.selection import AbstractSelection, Estimate, Memory, Transition
 
 
@@ -117,6 +118,16 @@ class AbstractKernel(eqx.Module):
         """What happened in these chains that ends the claim of exactness, if anything did."""
 
     @abc.abstractmethod
+    def after_burn_in(self, burn_in: int) -> Self:
+        """The kernel of a run whose first `burn_in` steps are discarded."""
+
+    @abc.abstractmethod
+    def group_moments(
+        self, chains: ChainState, counted: Bool[np.ndarray, " chains"], steps: int
+    ) -> dict[str, GroupMoments]:
+        """Moments of parameters beside the position, over `steps` steps of the counted chains."""
+
+    @abc.abstractmethod
     def start_memory(self, positions: Float[Array, "chains d"], source: AbstractRows) -> Any:
         """The memory of chains that start at these positions, stacked.
 
@@ -174,6 +185,14 @@ class AbstractReadingKernel(AbstractKernel):
     def passes_before(self, step: np.ndarray) -> np.ndarray:
         return np.zeros_like(step)
 
+    def after_burn_in(self, burn_in: int) -> Self:
+        return self
+
+    def group_moments(
+        self, chains: ChainState, counted: Bool[np.ndarray, " chains"], steps: int
+    ) -> dict[str, GroupMoments]:
+        return {}
+
     def renew(self, chains: ChainState, source: AbstractRows) -> ChainState:
         return chains
 
@@ -221,6 +240,14 @@ class Kernel(AbstractKernel):
 
     def broken_claim(self, chains: ChainState) -> None:
         return None
+
+    def after_burn_in(self, burn_in: int) -> Self:
+        return self
+
+    def group_moments(
+        self, chains: ChainState, counted: Bool[np.ndarray, " chains"], steps: int
+    ) -> dict[str, GroupMoments]:
+        return {}
 
     def rows_at_start(self) -> int:
         return self.most_rows if self.dynamics.evaluates_at_start else 0

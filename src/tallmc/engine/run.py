@@ -21,6 +21,7 @@ from ..core.outcome import Outcome
 from ..core.pytrees import named_leaves, with_leaves
 from ..core.random import keys_on_host
 from ..core.supervision import checkpoint
+from ..statistics.group_moments import GroupMoments
 from ..statistics.moments import moments
 from .call_length import SECONDS_PER_CALL, CallLength
 from .chains import Chains
@@ -178,6 +179,13 @@ class Run:
     def last_positions(self) -> Float[Array, "chains d"]:
         """The current position of each chain."""
         return jnp.asarray(self.state.chains.position)
+
+    def group_moments(self) -> dict[str, GroupMoments]:
+        """Moments of parameters beside the position, over the chains that have not failed."""
+        completed = np.array([outcome is Outcome.OK for outcome in self.outcomes()])
+        if not completed.any():
+            return {}
+        return self.kernel.group_moments(self.state.chains, completed, self.step)
 
     def failed_at(self) -> np.ndarray:
         """The step at which each chain failed; −1 if it has not failed."""

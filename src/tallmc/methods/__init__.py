@@ -3,6 +3,7 @@
 from .automatic import Automatic
 from .base import AbstractMethod, PreparedMethod
 from .firefly import FlyMC
+from .local import LocalSGLD
 from .method import Method
 from .named import (
     METHODS,
@@ -17,6 +18,7 @@ from .named import (
     ewsg_overdamped,
     ewsg_vr,
     flymc,
+    local_sgld,
     mala,
     mirrored_sgld,
     mmsb_scir,
@@ -69,6 +71,7 @@ __all__ = [
     "Automatic",
     "CommunitySampler",
     "FlyMC",
+    "LocalSGLD",
     "Method",
     "PreparedMethod",
     "PseudoMarginal",
@@ -87,6 +90,7 @@ __all__ = [
     "ewsg_overdamped",
     "ewsg_vr",
     "flymc",
+    "local_sgld",
     "mala",
     "mirrored_sgld",
     "mmsb_scir",

@@ -40,6 +40,7 @@ from .named_langevin import (
     sgrld,
     svrg_ld,
 )
+from .named_local import local_sgld
 from .named_microcanonical import sgmclmc
 from .named_momentum import (
     cp_sghmc,
@@ -190,6 +191,7 @@ METHODS = {
     "cyclical_sgld": Named(
         cyclical_sgld, "Zhang, Li, Zhang, Chen and Wilson (2020)", {"size": 2, "cycle": 4}
     ),
+    "local_sgld": Named(local_sgld, "Ahn, Korattikara, Liu, Rajan and Welling (2015)", {"size": 2}),
     "sgld_lm": Named(sgld_lm, "Leimkuhler and Matthews (2013)", {"size": 2}),
     "psgld": Named(psgld, "Li, Chen, Carlson and Carin (2016)", {"size": 2}),
     "sgfs": Named(sgfs, "Ahn, Korattikara and Welling (2012), Algorithm 1", {"size": 2}),

@@ -101,6 +101,12 @@ REFERENCES = (
     ),
     Reference(
         ("Bierkens, Joris", "Fearnhead, Paul", "Roberts, Gareth O."),
+        ("Ahn", "Korattikara", "Liu", "Rajan", "Welling"),
+        2015,
+        "Large-scale distributed Bayesian matrix factorization using stochastic gradient MCMC",
+        "KDD",
+    ),
+    Reference(
         ("Bierkens", "Fearnhead", "Roberts"),
         2019,
         "The zig-zag process and super-efficient sampling for Bayesian analysis of big data",

@@ -45,7 +45,7 @@ class RunPlan:
     @property
     def bound(self) -> BoundKernel:
         """The kernel with the posterior whose rows it runs on."""
-        return BoundKernel(self.kernel, self.posterior)
+        return BoundKernel(self.kernel.after_burn_in(self.burn_in), self.posterior)
 
     def run(self, sink: AbstractDrawSink) -> Run:
         """Return the run before its first step."""

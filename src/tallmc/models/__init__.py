@@ -10,11 +10,14 @@ from .exponential import (
 from .gamma import gamma_regression
 from .gaussian import gaussian
 from .hidden_markov import hidden_markov
+from .group_priors import NormalGroups
 from .layers import ConvolutionalLayer, DenseLayer, MaxPoolLayer
 from .lda import lda
 from .linear import linear_regression
+from .local import Local
 from .matrix_factorisation import matrix_factorisation
 from .mixed_membership import mixed_membership
+from .mixed_effects import mixed_effects
 from .negative_binomial import negative_binomial_regression
 from .network import HeldOutPairs, held_out_pairs
 from .neural_network import neural_network
@@ -28,7 +31,9 @@ __all__ = [
     "ConvolutionalLayer",
     "DenseLayer",
     "HeldOutPairs",
+    "Local",
     "MaxPoolLayer",
+    "NormalGroups",
     "binomial_regression",
     "dirichlet_multinomial",
     "gamma_regression",
@@ -40,6 +45,7 @@ __all__ = [
     "logistic_regression",
     "matrix_factorisation",
     "mixed_membership",
+    "mixed_effects",
     "negative_binomial_regression",
     "neural_network",
     "ordinal_regression",

@@ -27,6 +27,7 @@ from ..methods.method import Method
 from ..models.predictive import AbstractPredictive
 from ..schedule import Cyclical
 from ..statistics.convergence import Agreement
+from ..statistics.group_moments import GroupMoments
 from ..statistics.moments import moments
 from ..statistics.weighting import quantiles, weight_efficiency
 from .health import Health, assess
@@ -89,6 +90,8 @@ class Draws(AbstractPredictingDraws):
         are the parameters in the flat vector.
     - `predictive`: the law of the response of new rows; None if it is unknown, as for draws from a
         store.
+    - `group_moments`: means and standard deviations of the parameters of all groups of a
+        `LocalPosterior`, by kind; empty for other posteriors and for draws from a store.
 
     >>> from tallmc.core.layout import layout_of
     >>> layout, _ = layout_of({"slope": 0.0})
@@ -110,6 +113,7 @@ class Draws(AbstractPredictingDraws):
     n_row_evals_check: int = 0
     quantities: AbstractQuantities = None  # type: ignore[assignment]  # `__post_init__` sets it
     predictive: AbstractPredictive | None = None
+    group_moments: Mapping[str, GroupMoments] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.quantities is None:

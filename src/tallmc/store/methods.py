@@ -19,6 +19,7 @@ from ..correction import NoiseCorrection
 from ..methods.automatic import Automatic
 from ..methods.base import AbstractMethod
 from ..methods.firefly import FlyMC
+from ..methods.local import LocalSGLD
 from ..methods.method import Method
 from ..methods.network import CommunitySampler
 from ..methods.simplex import SimplexSampler
@@ -121,6 +122,7 @@ def _library_parts() -> dict[str, Any]:
         Automatic,
         FlyMC,
         CommunitySampler,
+        LocalSGLD,
         SubsampledMH,
         ZigZag,
         Austerity,

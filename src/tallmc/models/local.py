@@ -1,0 +1,346 @@
+"""Posteriors with parameters of groups, of which a step moves those of its rows only.
+
+A position of the posterior holds the shared parameters and the *kept* groups. Chains hold the
+parameters of all groups, and their draws hold the kept ones. If all groups are kept, the posterior
+is an ordinary one: every method of the library, `laplace` and NUTS run on it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float, Int, PyTree
+
+from ..core.arrays import check_numeric, to_floats
+from ..core.errors import InvalidInput
+from ..core.layout import Layout, layout_of
+from ..core.pytrees import Uncompared
+from ..core.quantities import AbstractQuantities, Parameters
+from ..rows.base import RowValues
+from ..rows.resident import ResidentRows, resident
+from .densities import Batched, DensityModel, check_scalar
+from .group_priors import AbstractGroupPrior, group_prior
+from .local_densities import (
+    DenseLikelihood,
+    DensePrior,
+    HiddenGroups,
+    LocalDensities,
+    LocalRows,
+)
+from .posterior import AbstractPosterior
+from .predictive import AbstractPredictive
+from .transforms import Constraints, constrained, constrained_parameters
+
+_MOST_KEPT_ENTRIES = 2000
+_KEPT_BY_DEFAULT = 100
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Local:
+    """One kind of groups: the group of each row, where the parameters start, and their prior.
+
+    **Arguments:**
+
+    - `groups`: the group of each row, numbered from 0. Every group has a row.
+    - `init`: the parameters of all groups at the start, an array (groups, ...).
+    - `log_prior`: `log_prior(shared, values)`, a scalar for the parameters of one group. With
+      `tallmc.models.NormalGroups(law)`, the gradient of the shared parameters has less noise.
+
+    >>> import numpy as np
+    >>> Local(groups=[0, 0, 1], init=np.zeros(2), log_prior=lambda shared, z: -0.5 * z**2).count
+    2
+    """
+
+    groups: ArrayLike
+    init: ArrayLike
+    log_prior: Callable[[PyTree, Array], Any] | AbstractGroupPrior
+
+    @property
+    def count(self) -> int:
+        """The number of groups."""
+        return np.shape(self.init)[0]
+
+
+class LocalPosterior(AbstractPosterior):
+    """A posterior with shared parameters and parameters of groups of rows.
+
+    `tallmc.local_sgld` samples it: a step moves the shared parameters and the groups of its rows,
+    so its cost does not grow with the number of groups.
+
+    **Arguments:**
+
+    - `log_likelihood`: `log_likelihood(shared, local, row)`, a scalar. `shared` has the structure
+      of `init`. `local` is a dict with the parameters of the row's own group of each kind. `row`
+      has the structure of `data`, without the leading axis of the arrays.
+    - `log_prior`: `log_prior(shared)`, a scalar: the prior of the shared parameters.
+    - `data`: a pytree of arrays with one common leading axis.
+    - `init`: a dict of floats or arrays, the shared parameters at the start.
+    - `groups`: a `Local` for each kind of groups, by name.
+    - `transforms`: constraints of shared parameters, as in `tallmc.Posterior`.
+    - `keep`: the groups whose draws are kept: "all", or their numbers by kind. Kinds that are left
+      out keep none. By default all groups are kept if positions then have at most 2,000 entries,
+      and otherwise the first 100 groups of each kind. Means and standard deviations of all groups
+      are in `Draws.group_moments` in any case.
+    - `description`: the model in words.
+    - `predicting`: makes the law of new rows from the model of all parameters. Draws predict if all
+      groups are kept.
+
+    **Raises:** `InvalidInput` if a group has no row, numbers or shapes do not fit, or a log density
+    does not return a floating-point scalar.
+
+    >>> import jax.numpy as jnp, jax.scipy.stats as stats
+    >>> schools = Local(
+    ...     groups=[0, 0, 1, 1],
+    ...     init=jnp.zeros(2),
+    ...     log_prior=lambda shared, effect: stats.norm.logpdf(effect, shared["mean"], 1.0),
+    ... )
+    >>> posterior = LocalPosterior(
+    ...     log_likelihood=lambda shared, local, y: stats.norm.logpdf(y, local["school"], 1.0),
+    ...     log_prior=lambda shared: stats.norm.logpdf(shared["mean"], 0.0, 10.0),
+    ...     data=jnp.array([1.0, 2.0, 0.0, 0.5]),
+    ...     init={"mean": 0.0},
+    ...     groups={"school": schools},
+    ... )
+    >>> posterior.dim, posterior.layout.names
+    (3, ('mean', 'school'))
+    >>> posterior.keeping({"school": [1]}).dim
+    2
+    """
+
+    model: DensityModel
+    rows: ResidentRows
+    quantities: AbstractQuantities = eqx.field(static=True)
+    description: Mapping[str, str] = eqx.field(static=True)
+    predictive: AbstractPredictive | None
+    densities: LocalDensities
+    shared_init: PyTree[Array]
+    """The unconstrained shared parameters at the start."""
+    group_init: dict[str, Float[Array, "groups ..."]]
+    """The parameters of all groups at the start, by kind."""
+    kept: dict[str, Int[np.ndarray, " kept"]]
+    """The numbers of the kept groups, by kind."""
+    predicting: Uncompared[Callable[[DensityModel], AbstractPredictive] | None] = eqx.field(
+        static=True
+    )
+    """Makes the law of new rows from the model of all parameters."""
+
+    def __init__(
+        self,
+        log_likelihood: Callable[[PyTree, dict[str, Array], PyTree], Any],
+        log_prior: Callable[[PyTree], Any],
+        data: PyTree[ArrayLike],
+        init: Mapping[str, PyTree[ArrayLike]],
+        groups: Mapping[str, Local],
+        *,
+        transforms: Mapping[str, Any] | Constraints | None = None,
+        keep: str | Mapping[str, ArrayLike] | None = None,
+        description: Mapping[str, str] | None = None,
+        predicting: Callable[[DensityModel], AbstractPredictive] | None = None,
+    ):
+        for name, density in (("log_likelihood", log_likelihood), ("log_prior", log_prior)):
+            if not callable(density):
+                raise InvalidInput(name, "be a function", density)
+        _check_names(init, groups)
+        columns = resident(data).columns
+        n_rows = jax.tree.leaves(columns)[0].shape[0]
+        shared, constraints = dict(init), None
+        if isinstance(transforms, Constraints):
+            constraints = transforms
+        elif transforms:
+            constraints, shared = constrained(shared, transforms, {})
+        layout, flat = layout_of(shared)
+        self.shared_init = layout.unravel(flat)
+        self.densities = LocalDensities(
+            log_likelihood=log_likelihood,
+            log_prior=log_prior,
+            group_priors={
+                kind: group_prior(f"groups[{kind!r}].log_prior", local.log_prior)
+                for kind, local in groups.items()
+            },
+            constraints=constraints,
+            layout=layout,
+        )
+        numbers = {kind: _numbers(kind, local, n_rows) for kind, local in groups.items()}
+        self.rows = ResidentRows(LocalRows(columns, jax.tree.map(jnp.asarray, numbers)))
+        self.group_init = {
+            kind: to_floats(f"groups[{kind!r}].init", local.init, flat.dtype)
+            for kind, local in groups.items()
+        }
+        self.description, self.predicting = dict(description or {}), Uncompared(predicting)
+        _check_densities(self.densities, self.shared_init, self.group_init, self.rows)
+        self.kept = _kept(keep, self.group_init, layout.dim)
+        self.model, self.quantities = _visible(
+            self.densities, self.shared_init, self.group_init, self.kept
+        )
+        self.predictive = _predictive(predicting, self.model, self.keeps_all)
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether a position holds the parameters of all groups."""
+        return _keeps_all(self.kept, self.group_init)
+
+    def keeping(self, keep: str | Mapping[str, ArrayLike]) -> LocalPosterior:
+        """The same posterior with other groups kept: "all", or their numbers by kind."""
+        kept = _kept(keep, self.group_init, self.densities.layout.dim)
+        model, quantities = _visible(self.densities, self.shared_init, self.group_init, kept)
+        whole = _keeps_all(kept, self.group_init)
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        fields |= {
+            "kept": kept,
+            "model": model,
+            "quantities": quantities,
+            "predictive": _predictive(self.predicting.value, model, whole),
+        }
+        # Without the constructor, which would check all rows again.
+        found = object.__new__(LocalPosterior)
+        for name, value in fields.items():
+            object.__setattr__(found, name, value)
+        return found
+
+    def lipschitz(self) -> RowValues:
+        cure = "Choose another method, such as tallmc.local_sgld(...)."
+        raise InvalidInput("posterior", "know Lipschitz constants for this method", "none", cure)
+
+
+def _check_names(init: Mapping[str, Any], groups: Mapping[str, Local]) -> None:
+    if not isinstance(init, Mapping):
+        raise InvalidInput("init", "be a dict of the shared parameters", type(init).__name__)
+    if not groups or not all(isinstance(local, Local) for local in groups.values()):
+        cure = "For example groups={'school': tallmc.models.Local(...)}."
+        raise InvalidInput("groups", "be a dict with a Local per kind of groups", groups, cure)
+    both = sorted(set(init) & set(groups))
+    if both:
+        raise InvalidInput("groups", "have other names than the shared parameters", both)
+
+
+def _numbers(kind: str, local: Local, n_rows: int) -> Int[np.ndarray, " n"]:
+    """The group of each row."""
+    parameter = f"groups[{kind!r}].groups"
+    found = np.asarray(check_numeric(parameter, local.groups))
+    if found.shape != (n_rows,) or (found % 1 != 0).any() or found.min() < 0:
+        rule = f"be integers from 0 on, one per row ({n_rows})"
+        raise InvalidInput(parameter, rule, f"an array of shape {found.shape}, {found.dtype}")
+    if not np.ndim(local.init) or found.max() >= local.count:
+        rule = f"have an entry per group, of which there are {int(found.max()) + 1}"
+        raise InvalidInput(f"groups[{kind!r}].init", rule, f"shape {np.shape(local.init)}")
+    found = found.astype(np.int32)
+    empty = np.flatnonzero(np.bincount(found, minlength=local.count) == 0)
+    if empty.size:
+        cure = "No step would move it. Number the groups anew, with np.unique(..., True)."
+        rule = "have a row of every group"
+        raise InvalidInput(parameter, rule, f"no row of group {empty[0]}", cure)
+    return found
+
+
+def _check_densities(
+    densities: LocalDensities,
+    shared: PyTree[Array],
+    group_init: Mapping[str, Array],
+    rows: ResidentRows,
+) -> None:
+    seen = jax.eval_shape(densities.constrained, shared)
+    local = {
+        kind: jax.ShapeDtypeStruct(values.shape[1:], values.dtype)
+        for kind, values in group_init.items()
+    }
+    data = rows.row_shapes.data
+    cure = "It gets one row and its groups; sum over their axes."
+    name = "log_likelihood(shared, local, row)"
+    check_scalar(name, cure, densities.log_likelihood, seen, local, data)
+    check_scalar("log_prior(shared)", "For a flat prior return 0.0.", densities.log_prior, seen)
+    for kind, prior in densities.group_priors.items():
+        name = f"groups[{kind!r}].log_prior(shared, values)"
+        check_scalar(name, "It gets one group.", prior.log_density, seen, local[kind])
+
+
+def _kept(
+    keep: str | Mapping[str, ArrayLike] | None, group_init: Mapping[str, Array], n_shared: int
+) -> dict[str, Int[np.ndarray, " kept"]]:
+    """The numbers of the kept groups."""
+    everything = {kind: np.arange(len(values)) for kind, values in group_init.items()}
+    if keep is None:
+        entries = n_shared + sum(values.size for values in group_init.values())
+        if entries <= _MOST_KEPT_ENTRIES:
+            return everything
+        return {kind: numbers[:_KEPT_BY_DEFAULT] for kind, numbers in everything.items()}
+    if isinstance(keep, str) and keep == "all":
+        return everything
+    if not isinstance(keep, Mapping):
+        raise InvalidInput("keep", 'be "all" or a dict of group numbers by kind', keep)
+    unknown = sorted(set(keep) - set(group_init))
+    if unknown:
+        raise InvalidInput("keep", f"name kinds among {', '.join(group_init)}", unknown[0])
+    found = {kind: np.zeros(0, int) for kind in group_init}
+    for kind, given in keep.items():
+        numbers = np.asarray(given)
+        count = len(group_init[kind])
+        good = numbers.ndim == 1 and (numbers.dtype.kind in "iu" or not numbers.size)
+        if not good or (numbers.size and not 0 <= numbers.min() <= numbers.max() < count):
+            rule = f"be group numbers from 0 to {count - 1}"
+            raise InvalidInput(f"keep[{kind!r}]", rule, given)
+        found[kind] = np.unique(numbers.astype(int))
+    return found
+
+
+def _keeps_all(kept: Mapping[str, np.ndarray], group_init: Mapping[str, Array]) -> bool:
+    return all(len(kept[kind]) == len(values) for kind, values in group_init.items())
+
+
+def _predictive(
+    predicting: Callable[[DensityModel], AbstractPredictive] | None,
+    model: DensityModel,
+    whole: bool,
+) -> AbstractPredictive | None:
+    return predicting(model) if predicting is not None and whole else None
+
+
+def _visible(
+    densities: LocalDensities,
+    shared: Mapping[str, Any],
+    group_init: Mapping[str, Array],
+    kept: Mapping[str, np.ndarray],
+) -> tuple[DensityModel, AbstractQuantities]:
+    """The model of the shared parameters and the kept groups, and what users see of it."""
+    shown = {kind: values[kept[kind]] for kind, values in group_init.items() if len(kept[kind])}
+    layout, flat = layout_of({**shared, **shown})
+    whole = _keeps_all(kept, group_init)
+    model = DensityModel(
+        log_likelihood=Batched(DenseLikelihood(densities) if whole else HiddenGroups()),
+        log_prior=DensePrior(densities) if whole else HiddenGroups(),
+        init=flat,
+        layout=layout,
+    )
+    return model, _quantities(densities.constraints, layout, kept)
+
+
+def _quantities(
+    constraints: Constraints | None, layout: Layout, kept: Mapping[str, np.ndarray]
+) -> AbstractQuantities:
+    """Parameters by name; the entries of a kind are labelled by the numbers of the groups."""
+    found: AbstractQuantities = (
+        Parameters(layout)
+        if constraints is None
+        else constrained_parameters(Constraints(constraints.transforms, layout))
+    )
+    for kind, numbers in kept.items():
+        if not len(numbers):
+            continue
+        further = len(found.shapes[kind]) - 1
+        found.dims[kind] = (f"{kind}_group", *(f"{kind}_dim_{k}" for k in range(further)))
+        found.coords[f"{kind}_group"] = tuple(map(str, numbers))
+    return found
+
+
+def position_of(
+    shared: Mapping[str, Any], shown: Mapping[str, Float[Array, "kept ..."]]
+) -> Float[Array, " d"]:
+    """The position with these shared parameters and kept groups."""
+    leaves = jax.tree.leaves({**shared, **{k: v for k, v in shown.items() if math.prod(v.shape)}})
+    return jnp.concatenate([jnp.ravel(leaf) for leaf in leaves])
