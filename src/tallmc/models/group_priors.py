@@ -34,8 +34,8 @@ class AbstractGroupPrior(eqx.Module):
     """log p(z | φ) of one kind of groups."""
 
     @abc.abstractmethod
-    def log_density(self, shared: PyTree, values: Float[Array, "*k"]) -> Float[Array, ""]:
-        """log p(z_g | φ) of one group."""
+    def log_density(self, shared: PyTree, values: Float[Array, "*k"]) -> Array:
+        """log p(z_g | φ) of one group, a scalar."""
 
     @abc.abstractmethod
     def statistics(self, values: Float[Array, "n ..."]) -> PyTree[Array]:
@@ -66,7 +66,7 @@ class GroupDensity(AbstractGroupPrior):
 
     function: Callable[[PyTree, Array], Any]
 
-    def log_density(self, shared: PyTree, values: Float[Array, "*k"]) -> Float[Array, ""]:
+    def log_density(self, shared: PyTree, values: Float[Array, "*k"]) -> Array:
         return jnp.asarray(self.function(shared, values))
 
     def statistics(self, values: Float[Array, "n ..."]) -> None:

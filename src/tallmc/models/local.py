@@ -21,7 +21,6 @@ from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 from ..core.arrays import check_numeric, to_floats
 from ..core.errors import InvalidInput
 from ..core.layout import Layout, layout_of
-from ..core.pytrees import Uncompared
 from ..core.quantities import AbstractQuantities, Parameters
 from ..rows.base import RowValues
 from ..rows.resident import ResidentRows, resident
@@ -89,8 +88,6 @@ class LocalPosterior(AbstractPosterior):
       and otherwise the first 100 groups of each kind. Means and standard deviations of all groups
       are in `Draws.group_moments` in any case.
     - `description`: the model in words.
-    - `predicting`: makes the law of new rows from the model of all parameters. Draws predict if all
-      groups are kept.
 
     **Raises:** `InvalidInput` if a group has no row, numbers or shapes do not fit, or a log density
     does not return a floating-point scalar.
@@ -126,10 +123,6 @@ class LocalPosterior(AbstractPosterior):
     """The parameters of all groups at the start, by kind."""
     kept: dict[str, Int[np.ndarray, " kept"]]
     """The numbers of the kept groups, by kind."""
-    predicting: Uncompared[Callable[[DensityModel], AbstractPredictive] | None] = eqx.field(
-        static=True
-    )
-    """Makes the law of new rows from the model of all parameters."""
 
     def __init__(
         self,
@@ -142,7 +135,6 @@ class LocalPosterior(AbstractPosterior):
         transforms: Mapping[str, Any] | Constraints | None = None,
         keep: str | Mapping[str, ArrayLike] | None = None,
         description: Mapping[str, str] | None = None,
-        predicting: Callable[[DensityModel], AbstractPredictive] | None = None,
     ):
         for name, density in (("log_likelihood", log_likelihood), ("log_prior", log_prior)):
             if not callable(density):
@@ -173,31 +165,19 @@ class LocalPosterior(AbstractPosterior):
             kind: to_floats(f"groups[{kind!r}].init", local.init, flat.dtype)
             for kind, local in groups.items()
         }
-        self.description, self.predicting = dict(description or {}), Uncompared(predicting)
+        self.description, self.predictive = dict(description or {}), None
         _check_densities(self.densities, self.shared_init, self.group_init, self.rows)
         self.kept = _kept(keep, self.group_init, layout.dim)
         self.model, self.quantities = _visible(
             self.densities, self.shared_init, self.group_init, self.kept
         )
-        self.predictive = _predictive(predicting, self.model, self.keeps_all)
-
-    @property
-    def keeps_all(self) -> bool:
-        """Whether a position holds the parameters of all groups."""
-        return _keeps_all(self.kept, self.group_init)
 
     def keeping(self, keep: str | Mapping[str, ArrayLike]) -> LocalPosterior:
         """The same posterior with other groups kept: "all", or their numbers by kind."""
         kept = _kept(keep, self.group_init, self.densities.layout.dim)
         model, quantities = _visible(self.densities, self.shared_init, self.group_init, kept)
-        whole = _keeps_all(kept, self.group_init)
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        fields |= {
-            "kept": kept,
-            "model": model,
-            "quantities": quantities,
-            "predictive": _predictive(self.predicting.value, model, whole),
-        }
+        fields |= {"kept": kept, "model": model, "quantities": quantities}
         # Without the constructor, which would check all rows again.
         found = object.__new__(LocalPosterior)
         for name, value in fields.items():
@@ -291,14 +271,6 @@ def _kept(
 
 def _keeps_all(kept: Mapping[str, np.ndarray], group_init: Mapping[str, Array]) -> bool:
     return all(len(kept[kind]) == len(values) for kind, values in group_init.items())
-
-
-def _predictive(
-    predicting: Callable[[DensityModel], AbstractPredictive] | None,
-    model: DensityModel,
-    whole: bool,
-) -> AbstractPredictive | None:
-    return predicting(model) if predicting is not None and whole else None
 
 
 def _visible(

@@ -11,6 +11,8 @@ with the likelihood. That is biased: the prior of a user with many ratings count
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
@@ -20,11 +22,13 @@ from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from ..core.arrays import check_numeric, to_floats
 from ..core.errors import InvalidInput, check_int, check_number
+from .group_priors import NormalGroups
+from .local import Local, LocalPosterior
 from .observations import Observations
 from .output_law import GaussianOutput, OutputLikelihood
 from .output_posterior import output_posterior
 from .posterior import ModelPosterior
-from .precisions import GammaLaw, normal_log_density
+from .precisions import GammaLaw, normal_log_density, positive
 
 _START_SD = 0.1
 _SIDES = ("user", "item")
@@ -40,8 +44,8 @@ class FactorProducts(eqx.Module):
         return self.centre + jnp.sum(users * items, axis=1, keepdims=True)
 
 
-class FactorsPrior(eqx.Module):
-    """log p(U, V, μ_U, μ_V, Λ_U, Λ_V)."""
+class FactorMeansPrior(eqx.Module):
+    """log p(μ_U, μ_V, Λ_U, Λ_V)."""
 
     mean: Float[Array, ""]
     law: GammaLaw = eqx.field(static=True)
@@ -50,11 +54,46 @@ class FactorsPrior(eqx.Module):
         total = jnp.zeros_like(self.mean)
         for side in _SIDES:
             mean, precision = params[f"{side}_mean"], params[f"{side}_precision"]
-            total += normal_log_density(params[f"{side}_factors"], mean, precision)
             total += normal_log_density(mean, self.mean, precision) + self.law.log_density(
                 precision
             )
         return total
+
+
+class FactorsPrior(eqx.Module):
+    """log p(U, V, μ_U, μ_V, Λ_U, Λ_V)."""
+
+    of_means: FactorMeansPrior
+
+    def __call__(self, params: PyTree) -> Float[Array, ""]:
+        total = self.of_means(params)
+        for side in _SIDES:
+            mean, precision = params[f"{side}_mean"], params[f"{side}_precision"]
+            total += normal_log_density(params[f"{side}_factors"], mean, precision)
+        return total
+
+
+class FactorProduct(eqx.Module):
+    """log p(R_ij | U_i, V_j) of one rating, as a function of its user and its item."""
+
+    likelihood: OutputLikelihood
+
+    def __call__(
+        self, shared: PyTree, local: dict[str, Array], row: Observations
+    ) -> Float[Array, ""]:
+        tables = {kind: values[None] for kind, values in local.items()}
+        first = jnp.zeros((1, 2), jnp.int32)
+        return self.likelihood(tables, Observations(first, row.y[None]))[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class FactorLaw:
+    """Mean and standard deviation of the factors of one side."""
+
+    side: str
+
+    def __call__(self, shared: PyTree) -> tuple[Array, Array]:
+        return shared[f"{self.side}_mean"], shared[f"{self.side}_precision"] ** -0.5
 
 
 def matrix_factorisation(
@@ -70,7 +109,9 @@ def matrix_factorisation(
     precisions: tuple[float, float] = (1.0, 5.0),
     centre: float | None = None,
     seed: int = 0,
-) -> ModelPosterior:
+    local: bool = False,
+    keep: str | Mapping[str, ArrayLike] | None = None,
+) -> ModelPosterior | LocalPosterior:
     """Bayesian probabilistic matrix factorisation of ratings of items by users.
 
     **Arguments:**
@@ -84,6 +125,10 @@ def matrix_factorisation(
     - `precisions`: (a₀, b₀), shape and rate of the Gamma prior of the precisions of factors.
     - `centre`: c; by default the mean of the ratings.
     - `seed`: seed of the factors at which chains start.
+    - `local`: whether to return a `LocalPosterior`, for `tallmc.local_sgld`: a step then moves the
+      users and items of its ratings only. Every user and item needs a rating.
+    - `keep`: with `local`, the users and items whose draws are kept, by `user_factors` and
+      `item_factors` (see `tallmc.LocalPosterior`).
 
     **Returns:** a posterior with the parameters `user_factors`, `user_mean`, `user_precision` and
     the same for `item`. `draws.predict(pairs)` predicts ratings of pairs (user, item), an (n, 2)
@@ -115,16 +160,38 @@ def matrix_factorisation(
         FactorProducts(jnp.asarray(middle, y.dtype)),
         GaussianOutput(jnp.asarray(1 / alpha, y.dtype)),
     )
+    of_means = FactorMeansPrior(jnp.asarray(check_number("prior_mean", prior_mean), y.dtype), law)
+    positive_names = [f"{side}_precision" for side in _SIDES]
+    description = {"family": "matrix factorisation", "rank": str(rank)}
+    if local:
+        kinds = [f"{side}_factors" for side in _SIDES]
+        shared = {name: part for name, part in start.items() if name not in kinds}
+        constraints, free = positive(shared, positive_names)
+        return LocalPosterior(
+            FactorProduct(likelihood),
+            of_means,
+            rows,
+            free,
+            {
+                kind: Local(numbers, start[kind], NormalGroups(FactorLaw(side)))
+                for kind, side, (numbers, _) in zip(kinds, _SIDES, columns, strict=True)
+            },
+            transforms=constraints,
+            keep=keep,
+            description=description,
+        )
+    if keep is not None:
+        raise InvalidInput("keep", "be left out without local=True", keep)
     return output_posterior(
         likelihood,
-        FactorsPrior(jnp.asarray(check_number("prior_mean", prior_mean), y.dtype), law),
+        FactorsPrior(of_means),
         rows,
         start,
-        positive_names=[f"{side}_precision" for side in _SIDES],
+        positive_names=positive_names,
         encode_x=lambda new: _pairs(new, counts),
         encode_y=lambda new: to_floats("ratings", new, y.dtype),
         classes=None,
-        description={"family": "matrix factorisation", "rank": str(rank)},
+        description=description,
     )
 
 
