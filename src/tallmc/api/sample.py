@@ -35,6 +35,7 @@ from .execute import execute
 from .executors import read_by_executor
 from .few_rows import with_few_rows_in_memory
 from .listeners import Listeners
+from .memory import check_draws_fit
 
 _MOST_STEPS = 2**31 - 1
 
@@ -147,6 +148,8 @@ def sample(
         draws, ess = defaults.draws, defaults.ess
     goal = Goal.of(draws, ess, max_seconds, max_rows)
     chains = check_int("chains", defaults.chains if chains is None else chains, 1)
+    if store is None:
+        check_draws_fit(posterior, chains, goal.first_draws)
     if thin is not None:
         thin = check_int("thin", thin, 1)
     seed = check_int("seed", seed, 0, 2**32 - 1)
