@@ -2,6 +2,7 @@
 
 import pytest
 import yaml
+
 from website import gallery
 from website.places import ROOT
 

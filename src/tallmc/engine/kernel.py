@@ -171,7 +171,19 @@ class AbstractKernel(eqx.Module):
         """Take one step."""
 
 
-class AbstractReadingKernel(AbstractKernel):
+class AbstractPositionKernel(AbstractKernel):
+    """A kernel whose parameters are all in the position."""
+
+    def after_burn_in(self, burn_in: int) -> Self:
+        return self
+
+    def group_moments(
+        self, chains: ChainState, counted: Bool[np.ndarray, " chains"], steps: int
+    ) -> dict[str, GroupMoments]:
+        return {}
+
+
+class AbstractReadingKernel(AbstractPositionKernel):
     """A transition whose steps read their rows themselves, without passes between steps."""
 
     @property
@@ -185,14 +197,6 @@ class AbstractReadingKernel(AbstractKernel):
     def passes_before(self, step: np.ndarray) -> np.ndarray:
         return np.zeros_like(step)
 
-    def after_burn_in(self, burn_in: int) -> Self:
-        return self
-
-    def group_moments(
-        self, chains: ChainState, counted: Bool[np.ndarray, " chains"], steps: int
-    ) -> dict[str, GroupMoments]:
-        return {}
-
     def renew(self, chains: ChainState, source: AbstractRows) -> ChainState:
         return chains
 
@@ -200,7 +204,7 @@ class AbstractReadingKernel(AbstractKernel):
         return Gathered(drawn.selection, drawn.noise)
 
 
-class Kernel(AbstractKernel):
+class Kernel(AbstractPositionKernel):
     """A transition composed of a gradient, a selection of rows, dynamics and a schedule."""
 
     gradient: AbstractGradient
@@ -240,14 +244,6 @@ class Kernel(AbstractKernel):
 
     def broken_claim(self, chains: ChainState) -> None:
         return None
-
-    def after_burn_in(self, burn_in: int) -> Self:
-        return self
-
-    def group_moments(
-        self, chains: ChainState, counted: Bool[np.ndarray, " chains"], steps: int
-    ) -> dict[str, GroupMoments]:
-        return {}
 
     def rows_at_start(self) -> int:
         return self.most_rows if self.dynamics.evaluates_at_start else 0

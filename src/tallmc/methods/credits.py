@@ -30,6 +30,7 @@ CREDITS = {
     "Hamiltonian": "Chen, Fox and Guestrin (2014)",
     "Langevin": "Welling and Teh (2011)",
     "LeimkuhlerMatthews": "Leimkuhler and Matthews (2013)",
+    "LocalSGLD": "Ahn, Korattikara, Liu, Rajan and Welling (2015)",
     "MALA": "Roberts and Tweedie (1996)",
     "MatrixFriction": "Chen, Fox and Guestrin (2014)",
     "Microcanonical": "Sommer, Diao, Robnik, Seljak and Rügamer (2026)",
@@ -57,7 +58,9 @@ CREDITS = {
     "ZigZag": "Bierkens, Fearnhead and Roberts (2019)",
     NUTS: "Hoffman and Gelman (2014)",
     CONSENSUS: "Scott, Blocker, Bonassi, Chipman, George and McCulloch (2016)",
-    # The rule of an accept step decides between three papers.
+    # A setting decides between papers.
+    "SimplexSampler cir": "Baker, Fearnhead, Fox and Nemeth (2018)",
+    "SimplexSampler expanded": "Patterson and Teh (2013)",
     "SubsampledMH thinned": "Prado, Nemeth and Sherlock (2024)",
     "SubsampledMH tuna": "Zhang, Cooper and De Sa (2020)",
     "SubsampledMH factorised": "Cornish, Vanetti, Bouchard-Côté, Deligiannidis and Doucet (2019)",
@@ -90,11 +93,9 @@ def papers_of(method: str) -> tuple[Reference, ...]:
     >>> [paper.year for paper in papers_of("Method(dynamics=NoseHoover(friction=1.0))")]
     [2014]
     """
-    rule = re.search(r"rule='(\w+)'", method)
-    parts = [
-        f"{name} {rule[1]}" if rule and name == "SubsampledMH" else name
-        for name in re.findall(r"\w+", method)
-    ]
+    setting = re.search(r"(?:rule|transition)='(\w+)", method)
+    names = re.findall(r"\w+", method)
+    parts = [*names, *(f"{name} {setting[1]}" for name in names if setting)]
     return cited_in("; ".join(CREDITS[part] for part in parts if part in CREDITS))
 
 

@@ -69,7 +69,7 @@ class Reference(NamedTuple):
         return f"{self.citation}. {self.title}. {self.venue}."
 
 
-_CONFERENCES = ("AAAI", "AISTATS", "ICLR", "ICML", "NeurIPS", "UAI")
+_CONFERENCES = ("AAAI", "AISTATS", "ICLR", "ICML", "KDD", "NeurIPS", "UAI")
 
 
 def _kind(venue: str) -> tuple[str, str]:
@@ -87,8 +87,13 @@ REFERENCES = (
         "ICML",
     ),
     Reference(
+        ("Ahn, Sungjin", "Korattikara, Anoop", "Liu, Nathan", "Rajan, Suju", "Welling, Max"),
+        2015,
+        "Large-scale distributed Bayesian matrix factorization using stochastic gradient MCMC",
+        "KDD",
+    ),
+    Reference(
         ("Baker, Jack", "Fearnhead, Paul", "Fox, Emily B.", "Nemeth, Christopher"),
-        ("Baker", "Fearnhead", "Fox", "Nemeth"),
         2018,
         "Large-scale stochastic sampling from the probability simplex",
         "NeurIPS",
@@ -101,13 +106,6 @@ REFERENCES = (
     ),
     Reference(
         ("Bierkens, Joris", "Fearnhead, Paul", "Roberts, Gareth O."),
-        ("Ahn", "Korattikara", "Liu", "Rajan", "Welling"),
-        2015,
-        "Large-scale distributed Bayesian matrix factorization using stochastic gradient MCMC",
-        "KDD",
-    ),
-    Reference(
-        ("Bierkens", "Fearnhead", "Roberts"),
         2019,
         "The zig-zag process and super-efficient sampling for Bayesian analysis of big data",
         "The Annals of Statistics",
@@ -264,14 +262,12 @@ REFERENCES = (
     ),
     Reference(
         ("Patterson, Sam", "Teh, Yee Whye"),
-        ("Patterson", "Teh"),
         2013,
         "Stochastic gradient Riemannian Langevin dynamics on the probability simplex",
         "NeurIPS",
     ),
     Reference(
         ("Prado, Estevão B.", "Nemeth, Christopher", "Sherlock, Chris"),
-        ("Prado", "Nemeth", "Sherlock"),
         2024,
         "Metropolis–Hastings with scalable subsampling",
         "arXiv 2407.19602",

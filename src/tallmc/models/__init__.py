@@ -9,15 +9,15 @@ from .exponential import (
 )
 from .gamma import gamma_regression
 from .gaussian import gaussian
-from .hidden_markov import hidden_markov
 from .group_priors import NormalGroups
+from .hidden_markov import hidden_markov
 from .layers import ConvolutionalLayer, DenseLayer, MaxPoolLayer
 from .lda import lda
 from .linear import linear_regression
 from .local import Local
 from .matrix_factorisation import matrix_factorisation
-from .mixed_membership import mixed_membership
 from .mixed_effects import mixed_effects
+from .mixed_membership import mixed_membership
 from .negative_binomial import negative_binomial_regression
 from .network import HeldOutPairs, held_out_pairs
 from .neural_network import neural_network
@@ -44,8 +44,8 @@ __all__ = [
     "linear_regression",
     "logistic_regression",
     "matrix_factorisation",
-    "mixed_membership",
     "mixed_effects",
+    "mixed_membership",
     "negative_binomial_regression",
     "neural_network",
     "ordinal_regression",

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from ...core.outcome import Outcome
 from ...core.random import derived_keys
 from ...dynamics.base import AbstractDynamicsState
-from ...engine.kernel import AbstractKernel, ChainState, Drawn, Gathered, KernelStep
+from ...engine.kernel import AbstractPositionKernel, ChainState, Drawn, Gathered, KernelStep
 from ...models.counts import AbstractCountsModel
 from ...rows.base import AbstractRows
 from ...schedule import AbstractSchedule
@@ -23,7 +23,7 @@ class SimplexState(AbstractDynamicsState):
     position: Float[Array, " d"]
 
 
-class SimplexKernel(AbstractKernel):
+class SimplexKernel(AbstractPositionKernel):
     """Estimates counts from the rows of a step and moves θ."""
 
     counts_model: AbstractCountsModel

@@ -65,16 +65,18 @@ def poisson_variables(key: PRNGKeyArray, rate: Float[Array, "*k"]) -> Float[Arra
 
     least = jnp.finfo(rate.dtype).eps / 8
 
-    def search(carry: _Search) -> _Search:
+    def search(carry: _InversionSearch) -> _InversionSearch:
         term = carry.term * searched / (carry.seen + 1)
-        return _Search(carry.seen + 1, term, carry.total + term, carry.found + below(carry))
+        return _InversionSearch(
+            carry.seen + 1, term, carry.total + term, carry.found + below(carry)
+        )
 
-    def below(carry: _Search) -> Bool[Array, "*k"]:
+    def below(carry: _InversionSearch) -> Bool[Array, "*k"]:
         # Rounding may keep the total below u for ever: negligible terms after the mode end it.
         return (u > carry.total) & ((carry.term > least) | (carry.seen < searched))
 
     none = jnp.exp(-searched)
-    start = _Search(jnp.zeros((), rate.dtype), none, none, jnp.zeros_like(rate))
+    start = _InversionSearch(jnp.zeros((), rate.dtype), none, none, jnp.zeros_like(rate))
     counted = lax.while_loop(lambda carry: jnp.any(below(carry)), search, start).found
     z = standard_normal(normal_key, rate.shape, rate.dtype)
     root = jnp.sqrt(rate)
@@ -82,7 +84,7 @@ def poisson_variables(key: PRNGKeyArray, rate: Float[Array, "*k"]) -> Float[Arra
     return jnp.where(large, expanded, counted)
 
 
-class _Search(NamedTuple):
+class _InversionSearch(NamedTuple):
     """An inversion after `seen` terms."""
 
     seen: Float[Array, ""]
