@@ -10,9 +10,8 @@ correction uses J Cov(∇f̂) J with J = (∇²h)⁻¹, and costs O(d³).
 The bias at fixed ε is of order ε if W has bounded derivatives, as it has with `Entropic` and a
 Dirichlet law: ∇W = α₀θ − α, and the means are exact at any ε, with subsampled rows, too. With
 `LogBarrier` y has heavy tails. Where the density of θ is positive on an end of the box, that of y
-falls as 1/y² only. Chains then stay at this end for very long, and the bias there is large.
-`LogBarrier` suits densities that vanish on the ends of the box. For others reflect, or use a
-transform.
+falls as 1/y² only. Chains then stay at this end for very long. `LogBarrier` suits densities that
+vanish on the ends of the box. For others reflect, or use a transform.
 """
 
 from __future__ import annotations
