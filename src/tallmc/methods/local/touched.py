@@ -39,7 +39,7 @@ def touched_groups(
     - `numbers`: the group of each row.
     - `scratch`: a table with `NO_ROW` for every group.
 
-    >>> touched, scratch = touched_groups(jnp.array([7, 2, 7]), jnp.full(9, NO_ROW))
+    >>> touched, scratch = touched_groups(jnp.array([7, 2, 7]), jnp.full(9, NO_ROW, int))
     >>> touched.slots, touched.of_rows
     (Array([9, 2, 7], dtype=int32), Array([2, 1, 2], dtype=int32))
     """
