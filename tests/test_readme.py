@@ -87,3 +87,11 @@ def test_readme_begins_with_the_two_commands():
     ]
     assert lines[1].startswith("make demo")
     assert lines[2].startswith("make test")
+
+
+def test_examples_of_simplices_run():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # few effective draws
+        names = run_blocks(ROOT / "docs" / "simplex.md")
+    topics = names["draws"].values["topics"]
+    assert topics.shape == (1, 500, 2, 4)

@@ -72,11 +72,17 @@ def poisson_variables(key: PRNGKeyArray, rate: Float[Array, "*k"]) -> Float[Arra
         )
 
     def below(carry: _InversionSearch) -> Bool[Array, "*k"]:
+    def search(carry: _Inversion) -> _Inversion:
+        term = carry.term * searched / (carry.seen + 1)
+        return _Inversion(carry.seen + 1, term, carry.total + term, carry.found + below(carry))
+
+    def below(carry: _Inversion) -> Bool[Array, "*k"]:
         # Rounding may keep the total below u for ever: negligible terms after the mode end it.
         return (u > carry.total) & ((carry.term > least) | (carry.seen < searched))
 
     none = jnp.exp(-searched)
     start = _InversionSearch(jnp.zeros((), rate.dtype), none, none, jnp.zeros_like(rate))
+    start = _Inversion(jnp.zeros((), rate.dtype), none, none, jnp.zeros_like(rate))
     counted = lax.while_loop(lambda carry: jnp.any(below(carry)), search, start).found
     z = standard_normal(normal_key, rate.shape, rate.dtype)
     root = jnp.sqrt(rate)
@@ -85,6 +91,7 @@ def poisson_variables(key: PRNGKeyArray, rate: Float[Array, "*k"]) -> Float[Arra
 
 
 class _InversionSearch(NamedTuple):
+class _Inversion(NamedTuple):
     """An inversion after `seen` terms."""
 
     seen: Float[Array, ""]
