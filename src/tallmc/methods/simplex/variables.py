@@ -65,13 +65,6 @@ def poisson_variables(key: PRNGKeyArray, rate: Float[Array, "*k"]) -> Float[Arra
 
     least = jnp.finfo(rate.dtype).eps / 8
 
-    def search(carry: _InversionSearch) -> _InversionSearch:
-        term = carry.term * searched / (carry.seen + 1)
-        return _InversionSearch(
-            carry.seen + 1, term, carry.total + term, carry.found + below(carry)
-        )
-
-    def below(carry: _InversionSearch) -> Bool[Array, "*k"]:
     def search(carry: _Inversion) -> _Inversion:
         term = carry.term * searched / (carry.seen + 1)
         return _Inversion(carry.seen + 1, term, carry.total + term, carry.found + below(carry))
@@ -81,7 +74,6 @@ def poisson_variables(key: PRNGKeyArray, rate: Float[Array, "*k"]) -> Float[Arra
         return (u > carry.total) & ((carry.term > least) | (carry.seen < searched))
 
     none = jnp.exp(-searched)
-    start = _InversionSearch(jnp.zeros((), rate.dtype), none, none, jnp.zeros_like(rate))
     start = _Inversion(jnp.zeros((), rate.dtype), none, none, jnp.zeros_like(rate))
     counted = lax.while_loop(lambda carry: jnp.any(below(carry)), search, start).found
     z = standard_normal(normal_key, rate.shape, rate.dtype)
@@ -90,7 +82,6 @@ def poisson_variables(key: PRNGKeyArray, rate: Float[Array, "*k"]) -> Float[Arra
     return jnp.where(large, expanded, counted)
 
 
-class _InversionSearch(NamedTuple):
 class _Inversion(NamedTuple):
     """An inversion after `seen` terms."""
 
