@@ -148,7 +148,7 @@ def sample(
         draws, ess = defaults.draws, defaults.ess
     goal = Goal.of(draws, ess, max_seconds, max_rows)
     chains = check_int("chains", defaults.chains if chains is None else chains, 1)
-    if store is None:
+    if store is None and goal.first_draws <= _MOST_STEPS:  # more draws are refused below
         check_draws_fit(posterior, chains, goal.first_draws)
     if thin is not None:
         thin = check_int("thin", thin, 1)
