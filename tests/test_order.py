@@ -125,7 +125,14 @@ def slope(steps, biases) -> float:
     return float(np.polyfit(np.log(steps), np.log(np.abs(biases)), 1)[0])
 
 
-@pytest.mark.parametrize("name", CASES)
+FAST_CASES = ("langevin", "leimkuhler-matthews", "splitting")
+"""The other cases take half a minute each."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in FAST_CASES else pytest.mark.slow) for name in CASES],
+)
 def test_order_of_the_stationary_bias(name):
     dynamics, largest, order, degree = CASES[name]
     steps = largest / 2.0 ** np.arange(HALVINGS + 1)

@@ -11,9 +11,9 @@ ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 
 
-def run_blocks(page: Path) -> dict:
+def run_blocks(page: Path, given: dict | None = None) -> dict:
     """Run the Python blocks of a page in one namespace, which is returned."""
-    names: dict = {}
+    names: dict = dict(given or {})
     with jax.enable_x64(False):
         for block in re.findall(
             r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL
@@ -24,8 +24,10 @@ def run_blocks(page: Path) -> dict:
 
 def test_readme_example_runs(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert run_blocks(README)["draws"].health.trusted
+    draws = run_blocks(README)["draws"]
+    assert draws.health.trusted
     assert "verdict: " in capsys.readouterr().out
+    run_blocks(ROOT / "docs" / "diagnostics.md", {"draws": draws})
     for name in ("forest.png", "traces.png"):  # the plots of arviz_plots
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 

@@ -53,6 +53,7 @@ def test_long_runs_have_the_law_of_the_papers_formulas(gamma):
     assert largest_z((u**2).mean(1)[:, None], np.array([other])) > 10
 
 
+@pytest.mark.slow
 def test_only_with_gamma_does_a_smaller_step_lead_to_the_posterior():
     truth = true_second_moment()
     with_gamma = [second_moment_by_quadrature(True, step) - truth for step in (0.04, 0.02)]
@@ -122,6 +123,7 @@ def test_stationary_law_with_a_preconditioner_that_stays(gradient, subsample):
     assert max(z.values()) < 4.6, z
 
 
+@pytest.mark.slow
 def test_order_of_the_bias_with_gamma():
     steps = 0.16 / 2.0 ** np.arange(5)
     biases = [second_moment_by_quadrature(True, step) - true_second_moment() for step in steps]

@@ -13,6 +13,7 @@ PAGES = sorted((ROOT / "docs" / "theory").glob("*.md"))
 PROOFS = r"`tests/(\w+)\.py::(\w+)`"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("script", figures(), ids=lambda script: script.stem)
 def test_a_figure_is_drawn_by_its_script(script, tmp_path):
     assert run(script, tmp_path, reduced=True).pictures == (f"{script.stem}.png",)
