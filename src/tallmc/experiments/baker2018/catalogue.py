@@ -18,7 +18,7 @@ EXPERIMENTS = {
     "baker2018-lda": Experiment(
         "topics of docstrings: perplexity of SGRLD, SCIR and scikit-learn on held-out documents",
         "baker2018.lda",
-        minutes=5,
+        minutes=12,
         packages=("sklearn",),
     ),
 }

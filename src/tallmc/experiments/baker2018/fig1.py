@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from ..results import Claim, Curve, ExperimentSetting, Panel, Result, ResultTable
-from .simplices import N_ROWS, PRIOR, SPARSE, STEP_SIZES, distance, drawn
+from .simplices import METHODS, N_ROWS, PRIOR, SPARSE, distance, drawn, step_sizes
 
 COMPONENT, SIZE = 4, 10
 LEVELS = (0.1, 0.5, 0.9)
@@ -26,9 +26,9 @@ def as_stated(setting: ExperimentSetting) -> Result:
     curves = [Curve("cdf", "posterior", grid, law.cdf(10.0**grid), kind="reference")]
     rows, best = [["posterior", "", "0", *(f"{q:.1e}" for q in law.ppf(LEVELS))]], {}
     with jax.enable_x64(True):
-        for method, step_sizes in STEP_SIZES.items():
+        for method in METHODS:
             found = {}
-            for step_size in step_sizes:
+            for step_size in step_sizes(method, setting):
                 values = drawn(SPARSE, method, step_size, SIZE, setting)[..., COMPONENT]
                 found[step_size] = distance(values, SPARSE[COMPONENT]), values
                 quantiles = (f"{q:.1e}" for q in np.quantile(values, LEVELS))

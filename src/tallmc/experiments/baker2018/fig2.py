@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from ..results import Claim, Curve, ExperimentSetting, Panel, Result, ResultTable
-from .simplices import DENSE, SPARSE, STEP_SIZES, distances, drawn
+from .simplices import DENSE, METHODS, SPARSE, distances, drawn, step_sizes
 
 SIZES = (1, 10, 50, 100)
 QUICK_SIZES = (10, 100)
@@ -23,11 +23,11 @@ def as_stated(setting: ExperimentSetting) -> Result:
     rows = []
     with jax.enable_x64(True):
         for problem, counts in PROBLEMS.items():
-            for method, step_sizes in STEP_SIZES.items():
+            for method in METHODS:
                 best = []
                 for size in sizes:
                     of_steps = {}
-                    for step_size in step_sizes:
+                    for step_size in step_sizes(method, setting):
                         values = drawn(counts, method, step_size, size, setting)
                         of_steps[step_size] = float(distances(values, counts).mean())
                     chosen = min(of_steps, key=lambda step_size: of_steps[step_size])
