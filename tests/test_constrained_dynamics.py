@@ -289,6 +289,7 @@ def barrier_law(step, rows=ROWS):
     return free_law(60.0, barrier_means(step, rows), step, 1600).moved_to(barrier_theta)
 
 
+@pytest.mark.slow
 def test_law_of_a_log_barrier_is_that_of_its_transition():
     step = 0.4
     law = barrier_law(step)

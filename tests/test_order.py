@@ -125,7 +125,7 @@ def slope(steps, biases) -> float:
     return float(np.polyfit(np.log(steps), np.log(np.abs(biases)), 1)[0])
 
 
-FAST_CASES = ("langevin", "leimkuhler-matthews", "splitting")
+FAST_CASES = ("langevin", "leimkuhler-matthews")
 """The other cases take half a minute each."""
 
 

@@ -87,7 +87,7 @@ def largest_ratios(likelihood, cubic, z, maps, boxes, y):
     return jax.lax.map(lambda row: of_row(*row), (z, maps, boxes, y, keys))
 
 
-@pytest.mark.parametrize("reach", [0.05, 1.0])
+@pytest.mark.parametrize("reach", [pytest.param(0.05, marks=pytest.mark.slow), 1.0])
 @pytest.mark.parametrize("name", LIKELIHOODS)
 def test_ascent_finds_no_third_derivative_above_its_bound(name, reach):
     likelihood = LIKELIHOODS[name]

@@ -97,3 +97,19 @@ def test_examples_of_simplices_run():
         names = run_blocks(ROOT / "docs" / "simplex.md")
     topics = names["draws"].values["topics"]
     assert topics.shape == (1, 500, 2, 4)
+
+
+def test_the_dynamics_of_the_walk_through_has_the_posterior():
+    names = run_blocks(ROOT / "docs" / "adding-a-method.md")
+    draws, exact = names["draws"], names["tallmc"].laplace(names["posterior"])
+    assert draws.ok.all()
+    sds = np.sqrt(np.diag(exact.covariance))
+    shift = (draws.positions.mean(axis=(0, 1)) - exact.position) / sds
+    assert abs(shift).max() < 0.5  # the posterior is nearly Gaussian, and its mode nearly its mean
+
+
+def test_the_page_on_citing_shows_what_is_printed(capsys):
+    run_blocks(ROOT / "docs" / "citing.md")
+    shown = re.search(r"```text\n(.*?)```", (ROOT / "docs" / "citing.md").read_text(), re.DOTALL)
+    assert shown is not None
+    assert capsys.readouterr().out.strip() == shown[1].strip()
