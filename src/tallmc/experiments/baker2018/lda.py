@@ -18,7 +18,7 @@ from ...methods.simplex import SimplexSampler
 from ...models import lda, top_words
 from ...results.draws import Draws
 from ..chains import quiet_sample
-from ..results import Claim, ExperimentSetting, Result, ResultTable
+from ..results import Claim, Curve, ExperimentSetting, Panel, Result, ResultTable
 from .corpus import Corpus, standard_library
 
 N_TOPICS, PRIOR, SWEEPS, SIZE = 20, 0.1, 10, 100
@@ -82,7 +82,19 @@ def as_stated(setting: ExperimentSetting) -> Result:
     )
     numbered = [[str(number), ", ".join(words)] for number, words in enumerate(topics)]
     words = ResultTable("topics of SCIR", ["topic", "words"], numbered)
-    return Result([], [], claims, [scores, words])
+    panel = Panel("p", "held-out documents", "step size", "perplexity per word", log_x=True)
+    ends = np.array([step for steps in STEP_SIZES.values() for step in (steps[0], steps[-1])])
+    span = np.array([ends.min(), ends.max()])
+    curves = [
+        Curve("p", method, np.array(list(map(float, values))), np.array(list(values.values())))
+        for method, values in found.items()
+        if method in STEP_SIZES
+    ]
+    curves += [
+        Curve("p", label, span, np.full(2, best[label]), kind="reference")
+        for label in (VARIATIONAL, FREQUENCIES)
+    ]
+    return Result([panel], curves, claims, [scores, words])
 
 
 def _sampled(
