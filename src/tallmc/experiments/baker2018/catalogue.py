@@ -6,7 +6,7 @@ from ..experiment import Experiment
 
 EXPERIMENTS = {
     "baker2018-fig1": Experiment(
-        "sparse probabilities: the smallest component by SGRLD, SCIR and exact draws",
+        "a probability without observations: SGRLD and SCIR",
         "baker2018.fig1",
         minutes=2,
     ),
