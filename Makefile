@@ -12,18 +12,19 @@ demo: $(STAMP)            ## fit a simulated logistic regression with a million 
 	$(BIN)/tallmc demo
 
 test: lint                ## everything that must hold, in minutes
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not docs"
 
-test-slow: $(STAMP)       ## the long checks too, also every experiment in its reduced form
+test-slow: $(STAMP)       ## the long checks too, all of contrib, and every experiment in its reduced form
 	@echo "about three hours on two cores: half an hour of reduced experiments, the rest long runs"
-	$(BIN)/python -m pytest -n 2 --durations=20
+	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=20
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: $(STAMP)            ## the documentation site, into site/; runs the examples of the gallery that have changed
+docs: $(STAMP)            ## the documentation site, into site/; runs every example of docstrings, pages and the gallery
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "docs and not slow"
 	$(BIN)/python -m website
 	$(MKDOCS) build --strict
 	$(BIN)/python -m website.crawl site
@@ -53,12 +54,12 @@ test-oldest: $(STAMP)     ## the smallest versions that pyproject.toml allows
 	$(BIN)/pip install --quiet uv
 	$(PYTHON) -m venv .oldest
 	$(BIN)/uv pip install --quiet --python .oldest/bin/python --resolution lowest-direct -e . "pytest>=8" "pytest-xdist>=3" "beartype>=0.22"
-	.oldest/bin/python -m pytest -n 2 -m "not slow" $(CORE)
+	.oldest/bin/python -m pytest -n 2 --dist loadfile -m "not slow" $(CORE)
 
 test-newest: $(STAMP)     ## the newest versions of everything; another interpreter: PYTHON=python3.13 make test-newest
 	$(PYTHON) -m venv .newest
 	.newest/bin/pip install --quiet --upgrade -e . pytest pytest-xdist beartype
-	.newest/bin/python -m pytest -n 2 -m "not slow" $(CORE)
+	.newest/bin/python -m pytest -n 2 --dist loadfile -m "not slow" $(CORE)
 
 bench: $(BENCH)           ## speed against the peers, as ratios measured in one run; writes docs/performance.md
 	$(BIN)/python -m benchmarks --page

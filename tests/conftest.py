@@ -7,7 +7,8 @@ runs and between clones. The name of the cache folder is a hash of the pinned pa
 processor, so a program is never loaded on a machine for which it was not compiled.
 `TALLMC_TEST_CACHE=off` disables the cache. A cache of more than 4 GiB is deleted.
 
-The shapes in jaxtyping annotations are checked (`shape_checks.py`).
+The shapes in jaxtyping annotations are checked (`shape_checks.py`). Tests of contrib topics and of
+experiments run when their files have changed (`topics.py`).
 
 A process may map at most 65,530 pieces of memory on Linux (`vm.max_map_count`), and every compiled
 program is several of them. A process that runs half of all tests would exceed that and be killed,
@@ -21,12 +22,18 @@ import os
 import platform
 import shutil
 import signal
+import sys
 from pathlib import Path
 
 import jax
 import pytest
 
 import shape_checks
+import topics
+
+# Tests import helpers and mutants from each other, also across these folders.
+sys.path += [str(folder) for folder in sorted(topics.TESTS.glob("contrib/*")) if folder.is_dir()]
+sys.path.append(str(topics.TESTS / "experiments"))
 
 jax.config.update("jax_enable_x64", True)
 shape_checks.install()
@@ -68,6 +75,11 @@ def pytest_configure(config):
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     jax.config.update("jax_compilation_cache_dir", os.environ[_CACHE])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    topics.mark_slow_tests(items)
 
 
 def _mappings() -> int:

@@ -11,45 +11,22 @@ import pytest
 
 import tallmc
 import tallmc.methods.automatic.method as automatic
-from tallmc.core.quantities import Parameters
-from tallmc.dynamics import (
-    HMC,
-    MALA,
-    FisherScoring,
-    GeometricLangevin,
-    Hamiltonian,
-    Langevin,
-    LeimkuhlerMatthews,
-    MatrixFriction,
-    Microcanonical,
-    Mirrored,
-    ModeJumpingHMC,
-    NoseHoover,
-    Projected,
-    RandomWalk,
-    Reflected,
-    RiemannianHamiltonian,
-    RiemannianLangevin,
-    RMSprop,
-    Splitting,
-    Underdamped,
-    table_1,
-)
+from laws import LAWS
+from tallmc._core.arrays import Parameters
+from tallmc.contrib.diverse_batches import Determinantal, PoissonDisk
 from tallmc.gradient import SAGA, SVRG, Batch, ControlVariate, Full, Simple
 from tallmc.models.posterior import ModelPosterior
 from tallmc.results.draws import Timing
 from tallmc.subsample import (
-    Adaptive,
     AllRows,
     Bandit,
-    Determinantal,
+    BoundedNoise,
     ExponentiallyWeighted,
     Fixed,
-    Measured,
     Optimal,
-    PoissonDisk,
     Preferential,
     Stratified,
+    TargetNoise,
     Uniform,
 )
 
@@ -92,32 +69,10 @@ GRADIENTS = {
 }
 SIZES = {
     "fixed": Fixed(3),
-    "adaptive": Adaptive(noise_threshold=1.0),
-    "measured": Measured(3, noise=1.0),
+    "adaptive": BoundedNoise(noise_threshold=1.0),
+    "measured": TargetNoise(3, noise=1.0),
 }
-DYNAMICS = {
-    "langevin": Langevin(),
-    "leimkuhler-matthews": LeimkuhlerMatthews(),
-    "rmsprop": RMSprop(),
-    "fisher-scoring": FisherScoring(),
-    "riemannian-langevin": RiemannianLangevin(),
-    "underdamped": Underdamped(friction=3.0),
-    "matrix-friction": MatrixFriction([[4.0, 1.0], [1.0, 2.0]]),
-    "trajectories": Hamiltonian(length=3, friction=3.0),
-    "splitting": Splitting(friction=3.0),
-    "geometric-langevin": GeometricLangevin(friction=3.0),
-    "nose-hoover": NoseHoover(friction=3.0),
-    "microcanonical": Microcanonical(friction=3.0),
-    "riemannian-hamiltonian": RiemannianHamiltonian(friction=10.0),
-    "recipe": table_1.sghmc_recipe(2, friction=3.0),
-    "mala": MALA(),
-    "random-walk": RandomWalk(),
-    "hmc": HMC(length=3),
-    "projected": Projected((-5.0, 5.0)),
-    "reflected": Reflected((-5.0, 5.0)),
-    "mirrored": Mirrored((-5.0, 5.0)),
-    "mode-jumping-hmc": ModeJumpingHMC(3, np.zeros((1, 2)), np.eye(2)[None], [1.0]),
-}
+DYNAMICS = {name: law.choice for name, law in LAWS.items()}
 
 
 def without_exact_draws(monkeypatch) -> None:
@@ -144,12 +99,12 @@ def design(n_rows: int, dim: int, seed: int = 0) -> np.ndarray:
     return rng.normal(size=(n_rows, dim)) * rng.lognormal(0, 0.8, size=(n_rows, 1))
 
 
-def logistic(n_rows: int = 5, dim: int = 2, seed: int = 0) -> tallmc.AbstractPosterior:
+def logistic(n_rows: int = 5, dim: int = 2, seed: int = 0) -> tallmc.models.AbstractPosterior:
     y = np.random.default_rng(seed + 1).integers(0, 2, n_rows)
     return tallmc.models.logistic_regression(design(n_rows, dim, seed), y, prior_variance=2.0)
 
 
-def weighted_logistic(n_rows: int = 5, dim: int = 2) -> tallmc.AbstractPosterior:
+def weighted_logistic(n_rows: int = 5, dim: int = 2) -> tallmc.models.AbstractPosterior:
     """A logistic regression whose rows have weights and offsets."""
     rng = np.random.default_rng(1)
     return tallmc.models.logistic_regression(
@@ -161,7 +116,7 @@ def weighted_logistic(n_rows: int = 5, dim: int = 2) -> tallmc.AbstractPosterior
     )
 
 
-def linear(n_rows: int = 12, dim: int = 2, seed: int = 0) -> tallmc.AbstractPosterior:
+def linear(n_rows: int = 12, dim: int = 2, seed: int = 0) -> tallmc.models.AbstractPosterior:
     x = design(n_rows, dim, seed)
     y = x @ np.arange(1, dim + 1) + np.random.default_rng(seed + 1).normal(size=n_rows)
     return tallmc.models.linear_regression(x, y, prior_variance=4.0, noise_variance=1.5)
@@ -181,7 +136,7 @@ def logistic_log_likelihood(params, row):
     return stats.bernoulli.logpmf(row.y, jnp.reciprocal(1 + jnp.exp(-z)))
 
 
-def by_autodiff(glm: tallmc.AbstractPosterior, log_likelihood) -> tallmc.Posterior:
+def by_autodiff(glm: tallmc.models.AbstractPosterior, log_likelihood) -> tallmc.Posterior:
     """The same regression written by a user as two log densities.
 
     Pass a log-likelihood that is defined at module level, so that it is compiled once for all
@@ -204,7 +159,7 @@ def logistic_by_autodiff(n_rows: int = 5, dim: int = 2) -> tallmc.Posterior:
 def exact_posterior(posterior) -> tuple[np.ndarray, np.ndarray]:
     """Mean and covariance of a linear regression's posterior, in closed form."""
     x, y = np.asarray(posterior.data.x, float), np.asarray(posterior.data.y, float)
-    noise = float(posterior.model.family.noise_variance)
+    noise = float(posterior.model.likelihood.noise_variance)
     precision = np.eye(x.shape[1]) / float(posterior.model.prior.variance) + x.T @ x / noise
     covariance = np.linalg.inv(precision)
     return covariance @ x.T @ y / noise, covariance
@@ -212,10 +167,10 @@ def exact_posterior(posterior) -> tuple[np.ndarray, np.ndarray]:
 
 def laplace_draws(posterior, chains=4, draws=100, seed=0) -> tallmc.Draws:
     """Draws from the Laplace approximation. They stand for draws of the posterior."""
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     rng = np.random.default_rng(seed)
     noise = rng.normal(size=(chains, draws, posterior.dim)) @ np.asarray(anchor.factor).T
-    outcomes = (tallmc.Outcome.OK,) * chains
+    outcomes = (tallmc.diagnose.Outcome.OK,) * chains
     positions, timing = np.asarray(anchor.position) + noise, Timing(0.0, 0.0, 0.0)
     made = tallmc.Draws(positions, {}, outcomes, 0, 0, timing, posterior.layout, {})
     return made.with_posterior(posterior)
@@ -230,17 +185,17 @@ def start_of(gradient, rows, position):
 def memory_of(gradient, rows):
     """The memory of an estimator that started at one position and read rows at another."""
     elsewhere = jnp.linspace(-0.4, 0.9, gradient.model.dim)
-    memory = start_of(gradient, rows, elsewhere)
+    carried = start_of(gradient, rows, elsewhere)
     indices = jnp.array([3, 0, 3])
     batch = Batch(rows.take(indices), jnp.ones(3), indices)
-    residuals = gradient.residuals(elsewhere + 0.3, batch.rows, indices, memory)
-    return gradient.learn(memory, batch, residuals)
+    residuals = gradient.residuals(elsewhere + 0.3, batch.rows, indices, carried)
+    return gradient.learn(carried, batch, residuals)
 
 
-def residual_matrix(gradient, rows, position, memory=None) -> np.ndarray:
+def residual_matrix(gradient, rows, position, carried=None) -> np.ndarray:
     """The residuals r_i(θ), one matrix row per data row."""
     everything = rows.columns
-    compact = gradient.residuals(position, everything, jnp.arange(rows.n_rows), memory)
+    compact = gradient.residuals(position, everything, jnp.arange(rows.n_rows), carried)
     of_one = jax.vmap(lambda weights: gradient.model.combine(compact, everything, weights))
     return np.asarray(of_one(jnp.eye(rows.n_rows)))
 

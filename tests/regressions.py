@@ -15,6 +15,7 @@ import scipy.stats
 import tallmc
 from problems import design
 from tallmc import models
+from tallmc.models.families import FAMILIES
 
 N_ROWS, DIM = 60, 3
 X = design(N_ROWS, DIM) / 3
@@ -38,7 +39,9 @@ class Classes:
 class Regression(NamedTuple):
     """A regression in three forms."""
 
-    build: Callable[..., tallmc.AbstractPosterior]
+    family: str
+    """The name of its record in `tallmc.models.families`."""
+    build: Callable[..., tallmc.models.AbstractPosterior]
     """The posterior from x, y and further arguments."""
     log_density: Callable[..., Any]
     """log p(y | z, shared parameters) of one row; for several predictors z is a vector."""
@@ -48,8 +51,15 @@ class Regression(NamedTuple):
     """Responses for x."""
     shared: Mapping[str, Any] = MappingProxyType({})
     """The values of shared parameters at which models are compared."""
-    has_offset: bool = True
-    has_weights: bool = True
+
+    @property
+    def has_offset(self) -> bool:
+        return FAMILIES[self.family].response != "classes"
+
+    @property
+    def has_weights(self) -> bool:
+        family = FAMILIES[self.family]
+        return not family.likelihood(family.links[0], 2, None).has_trials
 
 
 def _binomial(x, y, weights=None, **arguments):
@@ -109,32 +119,36 @@ def _with_prior(function, **settings):
 
 REGRESSIONS = {
     "logistic": Regression(
+        "bernoulli",
         _with_prior(models.logistic_regression),
         lambda z, params, y: stats.bernoulli.logpmf(y, jax.nn.sigmoid(z)),
         lambda z, params, trials: scipy.stats.bernoulli(scipy.special.expit(z)),
         lambda rng, x: rng.integers(0, 2, len(x)),
     ),
     "probit": Regression(
+        "bernoulli",
         _with_prior(models.probit_regression),
         lambda z, params, y: stats.norm.logcdf((2 * y - 1) * z),
         lambda z, params, trials: scipy.stats.bernoulli(scipy.special.ndtr(z)),
         lambda rng, x: rng.integers(0, 2, len(x)),
     ),
     "binomial": Regression(
+        "binomial",
         _binomial,
         # Rows hold shares of successes, and the trials are weights.
         lambda z, params, y: y * jax.nn.log_sigmoid(z) + (1 - y) * jax.nn.log_sigmoid(-z),
         lambda z, params, trials: scipy.stats.binom(trials, scipy.special.expit(z)),
         lambda rng, x: rng.binomial(TRIALS, 0.4),
-        has_weights=False,
     ),
     "known noise": Regression(
+        "gaussian",
         _with_prior(models.linear_regression, noise_variance=0.7),
         lambda z, params, y: stats.norm.logpdf(y, z, jnp.sqrt(0.7)),
         lambda z, params, trials: scipy.stats.norm(z, np.sqrt(0.7)),
         lambda rng, x: rng.normal(size=len(x)),
     ),
     "linear": Regression(
+        "gaussian",
         _with_prior(models.linear_regression),
         lambda z, params, y: stats.norm.logpdf(y, z, jnp.exp(params["log_scale"])),
         lambda z, params, trials: scipy.stats.norm(z, np.exp(params["log_scale"])),
@@ -142,12 +156,14 @@ REGRESSIONS = {
         {"log_scale": 0.6},
     ),
     "poisson": Regression(
+        "poisson",
         _with_prior(models.poisson_regression),
         lambda z, params, y: stats.poisson.logpmf(y, jnp.exp(z)),
         lambda z, params, trials: scipy.stats.poisson(np.exp(z)),
         lambda rng, x: rng.poisson(1.5, len(x)),
     ),
     "negative binomial": Regression(
+        "negative_binomial",
         _with_prior(models.negative_binomial_regression),
         _negative_binomial_log_density,
         _negative_binomial_law,
@@ -155,13 +171,14 @@ REGRESSIONS = {
         {"log_dispersion": 0.4},
     ),
     "softmax": Regression(
+        "categorical",
         _with_prior(models.softmax_regression),
         lambda z, params, y: jax.nn.log_softmax(jnp.concatenate([jnp.zeros(1), z]))[y.astype(int)],
         _softmax_law,
         lambda rng, x: rng.integers(0, 3, len(x)),
-        has_offset=False,
     ),
     "ordinal": Regression(
+        "ordinal",
         _with_prior(models.ordinal_regression),
         _ordinal_log_density,
         _ordinal_law,
@@ -169,6 +186,7 @@ REGRESSIONS = {
         {"cut_points": np.append(CUTS[0], np.log(np.diff(CUTS)))},
     ),
     "student t": Regression(
+        "student_t",
         _with_prior(models.student_t_regression),
         _student_t_log_density,
         _student_t_law,
@@ -176,6 +194,7 @@ REGRESSIONS = {
         {"log_scale": 0.3, "log_degrees": 1.7},
     ),
     "gamma": Regression(
+        "gamma",
         _with_prior(models.gamma_regression),
         _gamma_log_density,
         _gamma_law,
@@ -206,7 +225,7 @@ class LogPrior(eqx.Module):
         return -self.posterior.model.prior_potential(self.posterior.layout.ravel(params, "params"))
 
 
-def built(name: str, dtype=np.float64, weighted: bool = True) -> tallmc.AbstractPosterior:
+def built(name: str, dtype=np.float64, weighted: bool = True) -> tallmc.models.AbstractPosterior:
     """The posterior of this regression; with weights and offsets where it may have them."""
     regression, rng = REGRESSIONS[name], np.random.default_rng(1)
     arguments: dict[str, Any] = {}
@@ -217,7 +236,7 @@ def built(name: str, dtype=np.float64, weighted: bool = True) -> tallmc.Abstract
     return regression.build(X.astype(dtype), regression.simulate(rng, X), **arguments)
 
 
-def position_of(name: str, posterior: tallmc.AbstractPosterior) -> np.ndarray:
+def position_of(name: str, posterior: tallmc.models.AbstractPosterior) -> np.ndarray:
     """A position with the shared parameters of the registry."""
     regression = REGRESSIONS[name]
     n_shared = sum(np.size(value) for value in regression.shared.values())
@@ -225,7 +244,7 @@ def position_of(name: str, posterior: tallmc.AbstractPosterior) -> np.ndarray:
     return np.concatenate([beta, *(np.ravel(value) for value in regression.shared.values())])
 
 
-def by_densities(name: str, posterior: tallmc.AbstractPosterior) -> tallmc.Posterior:
+def by_densities(name: str, posterior: tallmc.models.AbstractPosterior) -> tallmc.Posterior:
     """The same posterior from a log density and automatic differentiation."""
     return tallmc.Posterior(
         LogLikelihood(REGRESSIONS[name].log_density),

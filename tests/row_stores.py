@@ -6,9 +6,24 @@ from pathlib import Path
 import numpy as np
 
 import tallmc
+from tallmc._rows.manifest import Column
+from tallmc._rows.values import PartFiles
+from tallmc._rows.writer import RowStoreWriter
 from tallmc.rows import ShardedRows
-from tallmc.rows.manifest import Column
-from tallmc.rows.writer import RowStoreWriter
+
+
+def read_values(rows, values):
+    """The values of all rows of a row store, as one array."""
+    return sum(
+        part.factor
+        * np.concatenate(
+            [
+                PartFiles(rows.shards, rows.view, part).of_shard(number).astype(np.float64)
+                for number in range(rows.n_shards)
+            ]
+        )
+        for part in values.parts
+    )
 
 
 def write_store(folder: Path, x, y, shard_rows=None, dtype="float32"):
@@ -57,13 +72,15 @@ def fit(rows: ShardedRows, executor=None) -> dict[str, np.ndarray]:
     shutil.rmtree(rows.shards.folder / "numbers", ignore_errors=True)  # weights of other fits
     posterior = tallmc.models.logistic_regression(rows, prior_variance=10.0)
     assert isinstance(posterior.rows, ShardedRows)
-    anchor = tallmc.laplace(posterior)
-    method = tallmc.sgld_cv_ps(step_size=1e-4, size=8)
-    draws = tallmc.sample(posterior, method, chains=5, draws=60, executor=executor, progress=False)
+    anchor = tallmc.anchor.find_anchor(posterior)
+    method = tallmc.methods.sgld_cv_ps(step_size=1e-4, batch_size=8)
+    draws = tallmc.sample(
+        posterior, method, chains=5, n_draws=60, executor=executor, progress=False
+    )
     return {
         "mode": np.asarray(anchor.position),
         "Hessian": np.asarray(anchor.hessian),
-        "weights": posterior.rows.read_values(posterior.lipschitz()),
+        "weights": read_values(posterior.rows, posterior.lipschitz()),
         "draws": draws.positions,
     }
 

@@ -6,7 +6,10 @@ Only arrays are checked. The package validates other arguments itself, and tests
 from beartype import BeartypeConf, beartype
 from jaxtyping import install_import_hook
 
-_ARRAYS = ("jaxtyping.", "[Array, ", "[np.ndarray, ")
+_ARRAYS = (
+    *("jaxtyping.", "[Array, ", "[np.ndarray, "),
+    *("Scalar", "Vector", "Matrix", "PerRow", "Positions", "Indices"),
+)
 _checked = beartype(conf=BeartypeConf(is_pep484_tower=True))
 
 

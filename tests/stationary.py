@@ -14,6 +14,7 @@ draws from the N_h rows of each stratum, a_i = N_h/n_h and b_h = 1/n_h, so that
 Cov(g | θ) = Σ_h (N_h²/n_h) C_h. With all rows, a_i = b = 0. The lag-1 covariance is MS.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -21,21 +22,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from laws import Recursion, recursion
 from problems import exact_posterior, residual_matrix
-from tallmc.dynamics import (
-    GeometricLangevinDynamics,
-    HamiltonianDynamics,
-    LangevinDynamics,
-    LeimkuhlerMatthewsDynamics,
-    MatrixFrictionDynamics,
-    RiemannianHamiltonianDynamics,
-    RiemannianLangevinDynamics,
-    SplittingDynamics,
-    UnderdampedDynamics,
-)
-from tallmc.engine.kernel import BoundKernel
-from tallmc.engine.run import Run
-from tallmc.subsample.full import AllRowsSelection
+from tallmc._engine.kernel import BoundKernel
+from tallmc._engine.run import Run
+from tallmc.subsample.all_rows import AllRowsSelection
 from tallmc.subsample.stratified import StratifiedSelection
 from tallmc.subsample.uniform import WithoutReplacement
 
@@ -44,77 +35,6 @@ class Law(NamedTuple):
     mean: np.ndarray
     covariance: np.ndarray
     lag1: np.ndarray
-
-
-class Recursion(NamedTuple):
-    """s' = As + Bg(Ps) + Nξ, with the momentum redrawn every `refresh` steps (0: never)."""
-
-    A: np.ndarray
-    B: np.ndarray
-    N: np.ndarray
-    P: np.ndarray | None = None
-    """Maps s to the point at which the gradient is evaluated; None: at θ."""
-    refresh: int = 0
-
-
-def recursion(dynamics, step_size: float, d: int) -> Recursion:
-    """The recursion of each dynamics, transcribed from the papers independently of the package."""
-    one, zero, h = np.eye(d), np.zeros((d, d)), step_size / 2
-    C = np.asarray(dynamics.geometry.push(jnp.eye(d))).T if hasattr(dynamics, "geometry") else one
-    match dynamics:
-        case RiemannianLangevinDynamics():  # the Fisher metric of a linear regression is constant
-            R = np.asarray(dynamics.metric.inverse_root(jnp.zeros(d)))
-            return Recursion(one, -h * R @ R.T, np.sqrt(step_size) * R)
-        case RiemannianHamiltonianDynamics():
-            R = np.asarray(dynamics.metric.inverse_root(jnp.zeros(d)))
-            gamma = float(dynamics.friction)
-            A = np.block([[one, h * R], [zero, one - h * gamma * R @ R.T]])
-            return Recursion(
-                A, np.vstack([zero, -h * R.T]), np.vstack([zero, np.sqrt(step_size * gamma) * R])
-            )
-        case LangevinDynamics():
-            return Recursion(one, -h * C @ C.T, np.sqrt(step_size) * C)
-        case LeimkuhlerMatthewsDynamics():
-            half = np.sqrt(step_size) / 2 * C
-            return Recursion(
-                np.block([[one, half], [zero, zero]]),
-                np.vstack([-h * C @ C.T, zero]),
-                np.vstack([half, one]),
-            )
-        case UnderdampedDynamics():
-            gamma = float(dynamics.friction)
-            A = np.block([[one, h * C], [zero, (1 - h * gamma) * one]])
-            return Recursion(
-                A, np.vstack([zero, -h * C.T]), np.vstack([zero, np.sqrt(2 * gamma * h) * one])
-            )
-        case MatrixFrictionDynamics():
-            D = np.asarray(dynamics.friction)
-            A = np.block([[one, h * C], [zero, one - h * D]])
-            kick, noise = np.vstack([zero, -h * C.T]), np.linalg.cholesky(step_size * D)
-            return Recursion(A, kick, np.vstack([zero, noise]))
-        case SplittingDynamics():
-            c = np.exp(-float(dynamics.friction) * h)
-            s, A_half = np.sqrt(1 - c**2), h / 2 * C
-            kick = np.vstack([zero, -h * C.T])
-            drift_and_damp = np.block([[one, (1 + c) * A_half], [zero, c * one]])
-            return Recursion(
-                drift_and_damp, drift_and_damp @ kick, np.vstack([s * A_half, s * one])
-            )
-        case GeometricLangevinDynamics():
-            c = np.exp(-float(dynamics.friction) * h)
-            drift = np.block([[one, h * C], [zero, one]])
-            damp = np.block([[one, zero], [zero, c * one]])
-            half_kick = np.vstack([zero, -h / 2 * C.T])
-            noise = np.vstack([zero, np.sqrt(1 - c**2) * one])
-            return Recursion(drift @ damp, drift @ (damp @ half_kick + half_kick), drift @ noise)
-        case HamiltonianDynamics():
-            c = np.exp(-float(dynamics.friction) * h)
-            half = np.block([[one, h / 2 * C], [zero, one]])
-            damp = half @ np.block([[one, zero], [zero, c * one]])
-            kick = half @ np.vstack([zero, -h / 2 * (1 + c) * C.T])
-            noise = half @ np.vstack([zero, np.sqrt(1 - c**2) * one])
-            return Recursion(damp @ half, kick, noise, half[:d], int(dynamics.length))
-    raise TypeError(f"no law for {type(dynamics).__name__}")
 
 
 class NoiseCoefficients(NamedTuple):
@@ -250,3 +170,12 @@ def law_z(
 def largest_z(per_chain: np.ndarray, truth: np.ndarray) -> float:
     error = per_chain.std(0, ddof=1) / np.sqrt(len(per_chain))
     return float(np.max(np.abs(per_chain.mean(0) - truth) / error))
+
+
+def cast(part, kind, **more):
+    """The same fields under a mutant's methods; `more` are the fields that only the mutant has."""
+    mutant = object.__new__(kind)
+    fields = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
+    for name, value in (fields | more).items():
+        object.__setattr__(mutant, name, value)
+    return mutant

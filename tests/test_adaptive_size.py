@@ -8,18 +8,18 @@ import pytest
 
 import tallmc
 from problems import linear, logistic, slow_after
-from tallmc.engine.run import Run, chain_keys
+from tallmc._engine.run import Run, chain_keys
 from tallmc.gradient import ControlVariate
-from tallmc.subsample import Adaptive, Preferential
+from tallmc.subsample import BoundedNoise, Preferential
 
-METHODS = {"asgld_cv": tallmc.asgld_cv, "asgld_cv_ps": tallmc.asgld_cv_ps}
+METHODS = {"asgld_cv": tallmc.methods.asgld_cv, "asgld_cv_ps": tallmc.methods.asgld_cv_ps}
 
 
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("model", slow_after(1, [logistic, linear]))
 def test_size_is_eq_19_and_keeps_the_noise_under_the_threshold(name, model):
     posterior = model(n_rows=2000, dim=3)
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     lipschitz, position_rng = np.asarray(posterior.lipschitz()), np.random.default_rng(0)
     threshold = 1e5
     bound_kernel = METHODS[name](1e-4, threshold).prepare(posterior, anchor).kernel
@@ -46,12 +46,12 @@ def test_size_is_eq_19_and_keeps_the_noise_under_the_threshold(name, model):
 
 def test_threshold_is_that_of_section_5_3_3():
     posterior = linear(n_rows=2000, dim=2)
-    anchor = tallmc.laplace(posterior)
-    pilot = tallmc.sgld_cv_ps(1e-4, size=2).prepare(posterior, anchor).kernel
-    found = tallmc.tuning.noise_threshold(pilot, anchor, chains=5, steps=400, seed=3)
+    anchor = tallmc.anchor.find_anchor(posterior)
+    pilot = tallmc.methods.sgld_cv_ps(1e-4, batch_size=2).prepare(posterior, anchor).kernel
+    found = tallmc.methods.method.noise_threshold(pilot, anchor, chains=5, steps=400, seed=3)
     kernel = pilot.kernel
     keys, start = chain_keys(3, 5, purpose=1), jnp.broadcast_to(anchor.position, (5, 2))
-    run = Run(pilot, keys, start, burn_in=0, thin=1, draws=400)
+    run = Run(pilot, keys, start, burn_in=0, thin=1, n_draws=400)
     run.run_to(400)
     squared = np.sum((run.positions() - np.asarray(anchor.position)) ** 2, axis=2)
     expected_percentiles = [np.sort(chain)[379:381].mean() for chain in squared]
@@ -61,9 +61,9 @@ def test_threshold_is_that_of_section_5_3_3():
     assert found.threshold == pytest.approx(found.squared_distances.max() * bound / 2, rel=1e-12)
     assert found.n_row_evals == 5 * 400 * 2 + 2000
 
-    size = Adaptive(pilot_steps=400, pilot_chains=5)
+    size = BoundedNoise(pilot_steps=400, pilot_chains=5)
     method = tallmc.Method(
-        gradient=ControlVariate(), subsample=Preferential(), size=size, step_size=1e-4
+        gradient=ControlVariate(), subsample=Preferential(), batch_size=size, step_size=1e-4
     )
     prepared = method.prepare(posterior, anchor, seed=3)
     per_distance = float(prepared.kernel.composition.selection.rows_per_squared_distance)
@@ -74,7 +74,7 @@ def test_threshold_is_that_of_section_5_3_3():
 
 def test_rows_read_follow_the_size_and_nothing_is_compiled_again():
     posterior = linear(n_rows=20_000, dim=2)
-    bound = tallmc.asgld_cv(1e-4, noise_threshold=1e6).prepare(posterior).kernel
+    bound = tallmc.methods.asgld_cv(1e-4, noise_threshold=1e6).prepare(posterior).kernel
     selection = bound.kernel.selection
     compiled = eqx.filter_jit(
         lambda bound, position, words: bound.kernel.estimate(position, words, bound.rows)
@@ -90,8 +90,8 @@ def test_rows_read_follow_the_size_and_nothing_is_compiled_again():
 
 def test_recorded_sizes_and_row_counts_agree():
     posterior = linear(n_rows=2000, dim=2)
-    method = tallmc.asgld_cv(1e-4, noise_threshold=3e6)
-    draws = tallmc.sample(posterior, method, chains=3, draws=200, burn_in=0, seed=0)
+    method = tallmc.methods.asgld_cv(1e-4, noise_threshold=3e6)
+    draws = tallmc.sample(posterior, method, chains=3, n_draws=200, burn_in=0, seed=0)
     sizes, rows = draws.sample_stats["batch_size"], draws.sample_stats["n_row_evals"]
     assert sizes.min() >= 1
     assert sizes.max() > sizes.min()

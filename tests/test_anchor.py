@@ -9,10 +9,10 @@ import tallmc
 from problems import design, exact_posterior, linear, logistic
 
 
-@pytest.mark.parametrize("optimiser", [tallmc.Newton(), tallmc.LBFGS()])
+@pytest.mark.parametrize("optimiser", [tallmc.anchor.Newton(), tallmc.anchor.LBFGS()])
 def test_optimisers_find_the_mode(optimiser):
     posterior = logistic(n_rows=3000, dim=4)
-    anchor = tallmc.laplace(posterior, optimiser=optimiser)
+    anchor = tallmc.anchor.find_anchor(posterior, optimiser=optimiser)
     assert anchor.decrement < 1e-2
     np.testing.assert_allclose(
         anchor.gradient, posterior.gradient(anchor.position), rtol=1e-9, atol=1e-9
@@ -27,7 +27,7 @@ def test_optimisers_find_the_mode(optimiser):
 def test_newton_is_exact_on_a_gaussian_posterior():
     posterior = linear(n_rows=500, dim=3)
     mean, covariance = exact_posterior(posterior)
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     np.testing.assert_allclose(anchor.position, mean, rtol=1e-10)
     np.testing.assert_allclose(anchor.covariance, covariance, rtol=1e-10)
 
@@ -37,7 +37,7 @@ def test_newton_survives_a_start_where_full_steps_overshoot():
     posterior = tallmc.models.poisson_regression(
         x / 30, np.random.default_rng(0).poisson(2.0, 400), prior_variance=10.0
     )
-    assert tallmc.laplace(posterior).decrement < 1e-3
+    assert tallmc.anchor.find_anchor(posterior).decrement < 1e-3
 
 
 def test_newton_leaves_a_saddle():
@@ -48,15 +48,17 @@ def test_newton_leaves_a_saddle():
         data=jnp.ones(10),
         init=0.1,
     )
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     assert float(anchor.position[0]) == pytest.approx(1.0, abs=1e-2)
 
 
 def test_adam_is_the_papers_optimiser():
     """Adam equals a plain transcription of Kingma and Ba with the papers' settings."""
     posterior = logistic(n_rows=300, dim=2)
-    found = tallmc.laplace(
-        posterior, optimiser=tallmc.Adam(step_size=1e-3, steps=200, size=10, seed=4), hessian=False
+    found = tallmc.anchor.find_anchor(
+        posterior,
+        optimiser=tallmc.anchor.Adam(step_size=1e-3, steps=200, size=10, seed=4),
+        hessian=False,
     )
     keys = jax.random.split(jax.random.key(4), 200)
     theta, m, v = np.zeros(2), np.zeros(2), np.zeros(2)
@@ -73,10 +75,10 @@ def test_adam_is_the_papers_optimiser():
 
 def test_an_anchor_anywhere_and_a_warning_when_it_is_far_from_the_mode():
     posterior = logistic(n_rows=300, dim=2)
-    there = tallmc.laplace(posterior, at={"beta": np.array([0.3, 0.4])})
+    there = tallmc.anchor.find_anchor(posterior, at={"beta": np.array([0.3, 0.4])})
     np.testing.assert_array_equal(there.position, [0.3, 0.4])
     with pytest.warns(UserWarning, match="posterior standard deviations from the mode"):
-        tallmc.laplace(posterior, optimiser=tallmc.Adam(steps=5))
+        tallmc.anchor.find_anchor(posterior, optimiser=tallmc.anchor.Adam(steps=5))
 
 
 def test_a_part_of_the_rows_leads_to_the_mode_of_all():
@@ -86,7 +88,7 @@ def test_a_part_of_the_rows_leads_to_the_mode_of_all():
     posterior = tallmc.models.logistic_regression(
         x, rng.random(200_001) < 1 / (1 + np.exp(-x[:, 0])), prior_variance=10.0
     )
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     assert anchor.decrement < 1e-2
     np.testing.assert_allclose(anchor.gradient, posterior.gradient(anchor.position), atol=1e-2)
     assert anchor.n_row_evals < 15 * 200_001
@@ -95,10 +97,10 @@ def test_a_part_of_the_rows_leads_to_the_mode_of_all():
 def test_no_anchor_where_the_potential_is_not_finite():
     posterior = logistic(n_rows=300, dim=2)
     with pytest.raises(tallmc.PreparationError, match="not finite at the anchor"):
-        tallmc.laplace(posterior, at={"beta": np.array([np.nan, 0.0])})
+        tallmc.anchor.find_anchor(posterior, at={"beta": np.array([np.nan, 0.0])})
     nowhere = tallmc.Posterior(lambda t, row: jnp.log(t) * row, lambda t: -t, jnp.ones(5), -1.0)
     with pytest.raises(tallmc.PreparationError, match="not finite at init"):
-        tallmc.laplace(nowhere)
+        tallmc.anchor.find_anchor(nowhere)
 
 
 @pytest.mark.slow
@@ -108,11 +110,13 @@ def test_lbfgs_stops_when_rounding_does_and_says_when_it_did_not_arrive():
     posterior = tallmc.models.logistic_regression(
         x, rng.random(5000) < 1 / (1 + np.exp(-x[:, 0])), prior_variance=10.0
     )
-    anchor = tallmc.laplace(posterior, optimiser=tallmc.LBFGS())
+    anchor = tallmc.anchor.find_anchor(posterior, optimiser=tallmc.anchor.LBFGS())
     assert anchor.decrement < 0.05
     assert anchor.n_row_evals < 100 * 5000
     with pytest.warns(UserWarning, match="stopped after 2 steps, before the mode"):
-        tallmc.laplace(posterior, optimiser=tallmc.LBFGS(max_steps=2), hessian=False)
+        tallmc.anchor.find_anchor(
+            posterior, optimiser=tallmc.anchor.LBFGS(max_steps=2), hessian=False
+        )
 
 
 def test_an_improper_posterior_has_no_anchor():
@@ -123,13 +127,13 @@ def test_an_improper_posterior_has_no_anchor():
         jnp.zeros(2),
     )
     with pytest.raises(tallmc.PreparationError, match="positive definite"):
-        tallmc.laplace(posterior)
+        tallmc.anchor.find_anchor(posterior)
 
 
 def test_a_failed_search_says_so():
     posterior = tallmc.Posterior(lambda t, row: row * t, lambda t: 0.0 * t, jnp.ones(5), 0.0)
     with pytest.raises(tallmc.PreparationError, match="did not reach the mode"):
-        tallmc.laplace(posterior, optimiser=tallmc.Newton(max_steps=5))
+        tallmc.anchor.find_anchor(posterior, optimiser=tallmc.anchor.Newton(max_steps=5))
 
 
 def test_single_precision_anchor_of_an_ill_conditioned_posterior():
@@ -139,8 +143,8 @@ def test_single_precision_anchor_of_an_ill_conditioned_posterior():
         np.float32
     )
     y = rng.random(100_000) < 1 / (1 + np.exp(-x @ [0.5, 1.0, -1.0, 0.2, 1.0]))
-    single = tallmc.laplace(tallmc.models.logistic_regression(x, y, prior_variance=10.0))
-    double = tallmc.laplace(
+    single = tallmc.anchor.find_anchor(tallmc.models.logistic_regression(x, y, prior_variance=10.0))
+    double = tallmc.anchor.find_anchor(
         tallmc.models.logistic_regression(x.astype(float), y, prior_variance=10.0)
     )
     sd = np.sqrt(np.diag(double.covariance))

@@ -7,17 +7,17 @@ import pytest
 
 import tallmc
 from problems import logistic
-from tallmc.anchor.optimisers import lbfgs
-from tallmc.anchor.passes import CountedPasses, double_passes
+from tallmc._anchor import optimisers as lbfgs
+from tallmc._anchor.optimisers import CountedPasses, double_passes
 from tallmc.geometry import Diagonal
 
 
 def test_a_well_behaved_posterior_is_searched_by_newton_alone(monkeypatch):
     posterior = logistic(n_rows=500, dim=3)
-    newton = tallmc.laplace(posterior, optimiser=tallmc.Newton())
-    for optimiser in (tallmc.LBFGS, tallmc.Adam):
+    newton = tallmc.anchor.find_anchor(posterior, optimiser=tallmc.anchor.Newton())
+    for optimiser in (tallmc.anchor.LBFGS, tallmc.anchor.Adam):
         monkeypatch.setattr(optimiser, "search", None)
-    default = tallmc.laplace(posterior)
+    default = tallmc.anchor.find_anchor(posterior)
     np.testing.assert_array_equal(default.position, newton.position)
     assert default.n_row_evals == newton.n_row_evals
     assert default.converged is True and newton.converged is True
@@ -45,7 +45,7 @@ def lasso(n_rows: int, dim: int, scale: float) -> tuple[tallmc.Posterior, np.nda
 def test_kinks_give_the_best_point_with_the_smooth_hessian():
     posterior, mode = lasso(400, 6, scale=0.01)
     with pytest.warns(UserWarning, match="no search reached the mode"):
-        anchor = tallmc.laplace(posterior)
+        anchor = tallmc.anchor.find_anchor(posterior)
     assert anchor.converged is False
     assert anchor.potential < float(posterior.potential(jnp.asarray(mode))) + 0.1
     x = np.asarray(posterior.data["x"])
@@ -59,11 +59,11 @@ def test_a_start_at_a_saddle_ends_at_a_mode():
         jnp.linspace(2.0, 6.0, 50),
         0.0,
     )
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     assert anchor.converged is True
     assert abs(float(anchor.position[0])) == pytest.approx(2.0, abs=0.01)
     # Newton sees that init is a saddle, also without a Hessian for the anchor.
-    assert abs(float(tallmc.laplace(posterior, hessian=False).position[0])) > 1.9
+    assert abs(float(tallmc.anchor.find_anchor(posterior, hessian=False).position[0])) > 1.9
 
 
 def test_a_negative_prior_curvature_is_left_out_of_the_covariance_only():
@@ -74,7 +74,7 @@ def test_a_negative_prior_curvature_is_left_out_of_the_covariance_only():
         jnp.zeros((10, 2)),
         jnp.zeros(2),
     )
-    anchor = tallmc.laplace(posterior, at=jnp.array([0.0, 0.0]))
+    anchor = tallmc.anchor.find_anchor(posterior, at=jnp.array([0.0, 0.0]))
     np.testing.assert_allclose(anchor.hessian, np.diag([-10.0, 10.0]), atol=1e-12)
     np.testing.assert_allclose(anchor.covariance, np.diag([0.1, 0.1]), atol=1e-12)
     assert anchor.converged is False
@@ -88,23 +88,25 @@ def test_an_infinite_prior_curvature_is_left_out():
         jnp.zeros(8),
         0.5,
     )
-    anchor = tallmc.laplace(posterior, at=0.0)
+    anchor = tallmc.anchor.find_anchor(posterior, at=0.0)
     np.testing.assert_allclose(anchor.covariance, [[1 / 8]])
 
 
 def test_a_given_optimiser_is_not_replaced_and_its_failure_says_what_to_do():
     posterior = tallmc.Posterior(lambda t, row: row * t, lambda t: 0.0 * t, jnp.ones(5), 0.0)
     with pytest.raises(tallmc.PreparationError, match="leave out the optimiser") as failure:
-        tallmc.laplace(posterior, optimiser=tallmc.Newton(max_steps=5))
+        tallmc.anchor.find_anchor(posterior, optimiser=tallmc.anchor.Newton(max_steps=5))
     assert "columns" not in str(failure.value)
     with pytest.raises(tallmc.PreparationError, match="Standardise the columns"):
-        tallmc.laplace(logistic(n_rows=300, dim=3), optimiser=tallmc.Newton(max_steps=1))
+        tallmc.anchor.find_anchor(
+            logistic(n_rows=300, dim=3), optimiser=tallmc.anchor.Newton(max_steps=1)
+        )
 
 
 def test_lbfgs_starts_where_it_is_told():
     posterior = logistic(n_rows=200, dim=2)
     passes = CountedPasses(posterior)
-    mode = np.asarray(tallmc.laplace(posterior).position)
+    mode = np.asarray(tallmc.anchor.find_anchor(posterior).position)
     end = lbfgs.LBFGS(max_steps=1).search(passes, mode)
     np.testing.assert_allclose(end.position, mode, atol=1e-3)
 
@@ -113,9 +115,9 @@ def test_a_row_with_nan_is_named():
     rows = jnp.ones(10).at[7].set(jnp.nan)
     posterior = tallmc.Posterior(lambda t, row: -0.5 * (t - row) ** 2, lambda t: -(t**2), rows, 0.0)
     with pytest.raises(tallmc.PreparationError, match=r"not finite at init.*row 7, counted from 0"):
-        tallmc.laplace(posterior)
+        tallmc.anchor.find_anchor(posterior)
     with pytest.raises(tallmc.PreparationError, match=r"at the anchor.*row 7"):
-        tallmc.laplace(posterior, at=1.0)
+        tallmc.anchor.find_anchor(posterior, at=1.0)
 
 
 def hierarchy(dtype, n_rows: int = 20_000, groups: int = 6, noise: float = 0.2) -> tallmc.Posterior:
@@ -156,7 +158,7 @@ def test_a_likelihood_that_fails_in_double_precision_stays_in_single():
 def test_single_precision_falls_back_to_double():
     """The smallest eigenvalue, 0.7, is lost in single precision beside the largest, 10⁷."""
     with jax.enable_x64(False), pytest.warns(UserWarning, match="jax_enable_x64") as caught:
-        single = tallmc.laplace(hierarchy(np.float32, noise=0.05))
+        single = tallmc.anchor.find_anchor(hierarchy(np.float32, noise=0.05))
     assert sum("jax_enable_x64" in str(warning.message) for warning in caught) == 1
     assert single.position.dtype == jnp.float32 and single.converged is True
     double = hierarchy(np.float64, noise=0.05)
@@ -165,7 +167,7 @@ def test_single_precision_falls_back_to_double():
     for _ in range(10):  # plain Newton steps from the anchor, in double precision
         gradient = passes.value_and_gradient(position)[1]
         position = position - np.linalg.solve(passes.hessian(position), gradient)
-    exact = tallmc.laplace(double, at=double.layout.unravel(jnp.asarray(position)))
+    exact = tallmc.anchor.find_anchor(double, at=double.layout.unravel(jnp.asarray(position)))
     assert exact.decrement < 1e-6
     sd = np.sqrt(np.diag(exact.covariance))
     assert np.abs((np.asarray(single.position, float) - exact.position) / sd).max() < 0.01

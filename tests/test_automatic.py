@@ -11,7 +11,7 @@ import tallmc
 import tallmc.methods.automatic.method as automatic
 from problems import exact_posterior, linear, logistic, slow_after, without_exact_draws
 from tallmc import Automatic, InvalidInput
-from tallmc.methods.automatic.few_rows import offer_few_rows
+from tallmc.methods.automatic.accept_steps import offer_few_rows
 from tallmc.methods.automatic.method import FEW_PER_DRAW
 
 
@@ -40,7 +40,7 @@ def nearly_exact(posterior, n_draws=40_000):
 
     The approximation is close because there are many rows.
     """
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     noise = np.random.default_rng(0).normal(size=(n_draws, posterior.dim))
     draws = np.asarray(anchor.position) + noise @ np.asarray(anchor.factor).T
     potentials = np.asarray(jax.lax.map(posterior.potential, jnp.asarray(draws), batch_size=200))
@@ -58,35 +58,37 @@ def test_the_default_is_right_within_the_error_it_reports(kind, request):
     found = drawn.positions[drawn.ok]
     mean_error = np.abs(found.mean(axis=(0, 1)) - mean) / sd
     sd_error = np.abs(found.std(axis=(0, 1)) / sd - 1)
-    health = drawn.health
-    assert health.ess >= 1000 and health.trusted, str(health)
-    assert mean_error.max() < health.mean_error + 4.6 / np.sqrt(4000)
-    assert sd_error.max() < health.sd_error + 4.6 / np.sqrt(2 * 4000)
-    assert health.mean_error < 0.2 and health.sd_error < 0.15
+    report = drawn.report
+    assert report.ess >= 1000 and report.trusted, str(report)
+    assert mean_error.max() < report.mean_error + 4.6 / np.sqrt(4000)
+    assert sd_error.max() < report.sd_error + 4.6 / np.sqrt(2 * 4000)
+    assert report.mean_error < 0.2 and report.sd_error < 0.15
 
 
 def test_it_says_what_it_chose_and_why(drawn):
     method = drawn.settings["method"]
     assert isinstance(method, tallmc.Method)
     assert method.gradient == tallmc.gradient.ControlVariate(2)
-    said = str(drawn.health)
+    said = str(drawn.report)
     assert "control variates of order 2" in said
-    assert f"{method.size.size} rows per step" in said
+    assert f"{method.batch_size.size} rows per step" in said
     assert "Leimkuhler–Matthews steps" in said
     assert said.endswith("verdict: checked; nothing speaks against these draws")
-    assert drawn.health.inflation < 0.01
+    assert drawn.report.inflation < 0.01
 
 
 def test_it_takes_exact_draws_where_they_need_fewer_rows(drawn, drawn_exactly):
-    assert isinstance(drawn_exactly.settings["method"], tallmc.SubsampledMH)
+    assert isinstance(drawn_exactly.settings["method"], tallmc.methods.subsampled.SubsampledMH)
     assert drawn_exactly.account.exact
-    assert "exact accept steps from a few rows" in str(drawn_exactly.health)
-    per_draw = [draws.n_row_evals_sampling / draws.health.ess for draws in (drawn, drawn_exactly)]
+    assert "exact accept steps from a few rows" in str(drawn_exactly.report)
+    per_draw = [draws.n_row_evals_sampling / draws.report.ess for draws in (drawn, drawn_exactly)]
     assert per_draw[1] < per_draw[0]
 
 
 def test_the_quoted_cost_is_the_cost_of_the_run(drawn_exactly):
-    quoted = offer_few_rows(regression(), tallmc.laplace(regression()), FEW_PER_DRAW).quote
+    quoted = offer_few_rows(
+        regression(), tallmc.anchor.find_anchor(regression()), FEW_PER_DRAW
+    ).quote
     rows = np.asarray(drawn_exactly.sample_stats["batch_size"]).mean()
     acceptance = np.asarray(drawn_exactly.sample_stats["acceptance_rate"]).mean()
     # M of 512 moves varies by about its mean, and so do Poisson numbers of some 1,600 steps.
@@ -97,8 +99,8 @@ def test_the_quoted_cost_is_the_cost_of_the_run(drawn_exactly):
 
 def test_exact_draws_on_request():
     draws = tallmc.sample(regression(), exact=True, ess=500)
-    assert draws.health.reasons[0] == "exact draws were asked for"
-    assert draws.account.exact and draws.health.trusted
+    assert draws.report.reasons[0] == "exact draws were asked for"
+    assert draws.account.exact and draws.report.trusted
 
 
 def test_exact_draws_use_all_rows_where_the_rows_have_no_bounds():
@@ -109,8 +111,8 @@ def test_exact_draws_use_all_rows_where_the_rows_have_no_bounds():
         init=np.zeros(()),
     )
     draws = tallmc.sample(posterior, exact=True, ess=200)
-    assert "exact draws were asked for; from a few rows there are none" in str(draws.health)
-    assert "bound on the third derivatives" in str(draws.health)
+    assert "exact draws were asked for; from a few rows there are none" in str(draws.report)
+    assert "bound on the third derivatives" in str(draws.report)
     assert isinstance(draws.settings["method"].dynamics, tallmc.dynamics.HMC)
     assert draws.account.exact
 
@@ -123,17 +125,17 @@ def test_exact_draws_use_all_rows_where_the_tails_are_heavy():
     y = (rng.random(6000) < 0.5).astype(float)
     y[:12] = 1
     posterior = tallmc.models.logistic_regression(x, y, prior_variance=100.0)
-    offer = offer_few_rows(posterior, tallmc.laplace(posterior), FEW_PER_DRAW)
+    offer = offer_few_rows(posterior, tallmc.anchor.find_anchor(posterior), FEW_PER_DRAW)
     assert offer.quote is None and "tails" in offer.why_not
     draws = tallmc.sample(posterior, exact=True, ess=200)
-    assert "from a few rows there are none: its tails are so heavy" in str(draws.health)
+    assert "from a few rows there are none: its tails are so heavy" in str(draws.report)
     assert isinstance(draws.settings["method"].dynamics, tallmc.dynamics.HMC)
 
 
 def test_an_approximate_method_is_refused_with_exact():
     with pytest.raises(InvalidInput, match="be an exact method with exact=True"):
-        tallmc.sample(linear(), tallmc.sgld(0.1, size=2), exact=True)
-    assert tallmc.sample(linear(), tallmc.mala(0.1), exact=True, draws=5).account.exact
+        tallmc.sample(linear(), tallmc.methods.sgld(0.1, batch_size=2), exact=True)
+    assert tallmc.sample(linear(), tallmc.methods.mala(0.1), exact=True, n_draws=5).account.exact
 
 
 def test_far_fewer_rows_than_there_are_make_a_step(drawn):
@@ -143,7 +145,7 @@ def test_far_fewer_rows_than_there_are_make_a_step(drawn):
 
 def test_the_same_seed_gives_the_same_draws():
     """test_pair.py checks the same property for an anchored plan."""
-    first, second = (tallmc.sample(linear(n_rows=50), draws=20, seed=4) for _ in range(2))
+    first, second = (tallmc.sample(linear(n_rows=50), n_draws=20, seed=4) for _ in range(2))
     np.testing.assert_array_equal(first.positions, second.positions)
 
 
@@ -156,22 +158,22 @@ def test_a_posterior_without_noise_is_no_trouble(double, monkeypatch):
         draws = tallmc.sample(posterior)
     mean, covariance = exact_posterior(posterior)
     sd = np.sqrt(np.diag(covariance))
-    assert draws.health.trusted, str(draws.health)
+    assert draws.report.trusted, str(draws.report)
     assert draws.settings["method"].size.size == 64
-    assert (np.abs(draws.positions.mean(axis=(0, 1)) - mean) / sd).max() < draws.health.mean_error
-    assert np.abs(draws.positions.std(axis=(0, 1)) / sd - 1).max() < draws.health.sd_error
+    assert (np.abs(draws.positions.mean(axis=(0, 1)) - mean) / sd).max() < draws.report.mean_error
+    assert np.abs(draws.positions.std(axis=(0, 1)) / sd - 1).max() < draws.report.sd_error
 
 
 def test_few_rows_are_all_looked_at_by_an_exact_sampler():
     posterior = linear(n_rows=50)
     draws = tallmc.sample(posterior, ess=4000)
-    assert draws.health.reasons[0] == "50 rows are few: every step uses all of them"
+    assert draws.report.reasons[0] == "50 rows are few: every step uses all of them"
     assert isinstance(draws.settings["method"].dynamics, tallmc.dynamics.HMC)
     mean, covariance = exact_posterior(posterior)
     sd = np.sqrt(np.diag(covariance))
     found = draws.positions
-    assert (np.abs(found.mean(axis=(0, 1)) - mean) / sd).max() < draws.health.mean_error < 0.08
-    assert np.abs(found.std(axis=(0, 1)) / sd - 1).max() < draws.health.sd_error
+    assert (np.abs(found.mean(axis=(0, 1)) - mean) / sd).max() < draws.report.mean_error < 0.08
+    assert np.abs(found.std(axis=(0, 1)) / sd - 1).max() < draws.report.sd_error
     acceptance = draws.sample_stats["acceptance_rate"].mean()
     assert 0.7 < acceptance < 0.95
 
@@ -181,8 +183,8 @@ def test_noise_that_asks_for_most_rows_gets_all_of_them(monkeypatch):
     without_exact_draws(monkeypatch)
     monkeypatch.setattr(automatic, "FEW_ROWS", 10)
     posterior = logistic(n_rows=150, dim=2)
-    draws = tallmc.sample(posterior, Automatic(inflation=1e-6), draws=50)
-    assert draws.health.reasons[0] == (
+    draws = tallmc.sample(posterior, Automatic(inflation=1e-6), n_draws=50)
+    assert draws.report.reasons[0] == (
         "gradient noise would require all the rows in a step: every step uses all rows"
     )
     assert isinstance(draws.settings["method"].dynamics, tallmc.dynamics.HMC)
@@ -196,14 +198,14 @@ def test_with_too_many_parameters_each_has_its_own_scale(monkeypatch):
     method = draws.settings["method"]
     assert method.gradient == tallmc.gradient.ControlVariate(1)
     assert isinstance(method.geometry, tallmc.geometry.Diagonal)
-    assert "parameters are too many for their covariance" in draws.health.reasons[0]
+    assert "parameters are too many for their covariance" in draws.report.reasons[0]
     mean, sd = nearly_exact(posterior, n_draws=4000)
     assert (
         np.abs(draws.positions.mean(axis=(0, 1)) - mean) / sd
-    ).max() < draws.health.mean_error + 4.6 / np.sqrt(4000)
+    ).max() < draws.report.mean_error + 4.6 / np.sqrt(4000)
     assert np.abs(
         draws.positions.std(axis=(0, 1)) / sd - 1
-    ).max() < draws.health.sd_error + 4.6 / np.sqrt(2 * 4000)
+    ).max() < draws.report.sd_error + 4.6 / np.sqrt(2 * 4000)
 
 
 def double_well(n_rows):
@@ -221,7 +223,7 @@ def test_without_a_gaussian_all_rows_are_used():
     draws = tallmc.sample(double_well(6000), ess=400)
     assert draws.ok.all() and draws.account.exact
     left = (draws.positions < 0).mean()
-    assert abs(left - 0.5) < 4.6 * np.sqrt(0.25 / draws.health.ess)
+    assert abs(left - 0.5) < 4.6 * np.sqrt(0.25 / draws.report.ess)
 
 
 def test_without_a_gaussian_and_with_too_many_rows_the_user_is_told(monkeypatch):
@@ -232,19 +234,19 @@ def test_without_a_gaussian_and_with_too_many_rows_the_user_is_told(monkeypatch)
         data=np.resize([1.0, -1.0], 6000),  # the Hessian at the mode is zero
         init={"x": 0.0},
     )
-    draws = tallmc.sample(posterior, draws=100)
+    draws = tallmc.sample(posterior, n_draws=100)
     assert draws.ok.all() and np.ptp(draws.positions) > 1
-    assert not draws.health.trusted
-    assert "no Gaussian around the mode" in draws.health.reasons[0]
+    assert not draws.report.trusted
+    assert "no Gaussian around the mode" in draws.report.reasons[0]
     assert draws.settings["method"].dynamics == tallmc.dynamics.NoseHoover(friction=2.0)
     assert any(
-        "neither the noise nor the step has been checked" in doubt for doubt in draws.health.doubts
+        "neither the noise nor the step has been checked" in doubt for doubt in draws.report.doubts
     )
 
 
 def test_scales_and_the_largest_curvature_are_those_of_the_model():
     posterior = linear(n_rows=500, dim=3)
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     x, y = np.asarray(posterior.data.x), np.asarray(posterior.data.y)
     gradients = x * ((x @ np.asarray(anchor.position) - y) / 1.5)[:, None]
     scale = automatic.fisher_scales(posterior, anchor.position)
@@ -257,22 +259,22 @@ def test_scales_and_the_largest_curvature_are_those_of_the_model():
 
 def test_a_run_goes_on_until_every_parameter_has_its_effective_draws():
     posterior = linear(n_rows=50)
-    draws = tallmc.sample(posterior, tallmc.ula(0.01), ess=300, chains=2, burn_in=100)
-    assert draws.health.ess >= 300
+    draws = tallmc.sample(posterior, tallmc.methods.ula(0.01), ess=300, chains=2, burn_in=100)
+    assert draws.report.ess >= 300
     assert draws.positions.shape[1] > 200  # more draws than the first check of the goal
 
 
 def test_a_limit_ends_a_run_and_is_a_reason_for_doubt():
     draws = tallmc.sample(linear(n_rows=50), ess=1e6, burn_in=0, max_rows=20_000)
     assert 0 < draws.positions.shape[1] < 10_000
-    assert any("the limit of 20,000 rows ended the run" in doubt for doubt in draws.health.doubts)
-    assert not draws.health.trusted
+    assert any("the limit of 20,000 rows ended the run" in doubt for doubt in draws.report.doubts)
+    assert not draws.report.trusted
 
 
 def test_the_health_of_a_method_of_your_own_knows_no_bias():
-    draws = tallmc.sample(linear(n_rows=50), tallmc.ula(0.02), draws=2000)
-    assert draws.health.mean_error is None and draws.health.reasons == ()
-    assert not draws.health.trusted
+    draws = tallmc.sample(linear(n_rows=50), tallmc.methods.ula(0.02), n_draws=2000)
+    assert draws.report.mean_error is None and draws.report.reasons == ()
+    assert not draws.report.trusted
 
 
 def test_health_doubts_what_the_run_itself_has_shown(drawn):
@@ -280,7 +282,7 @@ def test_health_doubts_what_the_run_itself_has_shown(drawn):
         return " ".join(
             dataclasses.replace(
                 drawn, account=dataclasses.replace(drawn.account, **changes)
-            ).health.doubts
+            ).report.doubts
         )
 
     d = drawn.positions.shape[2]
@@ -298,9 +300,9 @@ def test_bad_requests_are_refused():
     posterior = linear()
     with pytest.raises(
         InvalidInput,
-        match=r"ess must be left out when draws are given; got 100\. Give one of the two\.",
+        match=r"ess must be left out when n_draws is given; got 100\. Give one of the two\.",
     ):
-        tallmc.sample(posterior, draws=10, ess=100)
+        tallmc.sample(posterior, n_draws=10, ess=100)
     with pytest.raises(InvalidInput, match="inflation must be a finite number"):
         Automatic(inflation=0)
     with pytest.raises(InvalidInput, match="max_rows must be an int of at least 1"):

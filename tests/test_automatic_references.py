@@ -18,13 +18,13 @@ LARGE = {
 
 
 def check_errors(draws, mean, sd):
-    found, health = draws.positions[draws.ok].astype(float), draws.health
+    found, report = draws.positions[draws.ok].astype(float), draws.report
     mean_error = (np.abs(found.mean(axis=(0, 1)) - mean) / sd).max()
     ratio = found.std(axis=(0, 1)) / sd
-    assert health.ess >= EFFECTIVE and health.trusted, str(health)
+    assert report.ess >= EFFECTIVE and report.trusted, str(report)
     assert mean_error <= 0.1 and ratio.min() >= 0.95 and ratio.max() <= 1.05
-    assert health.mean_error >= mean_error / 2
-    assert health.sd_error >= np.abs(ratio - 1).max() / 2
+    assert report.mean_error >= mean_error / 2
+    assert report.sd_error >= np.abs(ratio - 1).max() / 2
 
 
 @pytest.mark.parametrize("seed", slow_after(1, [0, 1]))
@@ -59,12 +59,12 @@ HARD = {
 def test_hard_cases_are_right_or_refused(shared, name):
     """The reference is full-data NUTS, run here. The limits include its Monte-Carlo error."""
     posterior = HARD[name]()
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     draws = tallmc.sample(posterior, anchor=anchor, ess=EFFECTIVE)
-    if not draws.health.trusted:
-        assert draws.health.doubts
+    if not draws.report.trusted:
+        assert draws.report.doubts
         return
-    referee = tallmc.reference.nuts(posterior, chains=4, draws=500, warmup=300, anchor=anchor)
+    referee = tallmc.reference.nuts(posterior, chains=4, n_draws=500, warmup=300, anchor=anchor)
     table = referee.summary()
     sd, found = table["sd"].to_numpy(), draws.positions[draws.ok].astype(float)
     mean_error = np.abs(found.mean(axis=(0, 1)) - table["mean"].to_numpy()) / sd

@@ -14,12 +14,12 @@ from jax import lax
 
 import tallmc
 from problems import GRADIENTS, logistic, residual_matrix
-from tallmc.engine.run import Run
+from tallmc._engine.run import Run
+from tallmc._rows.law import first_of_each
 from tallmc.rows import RowDraws
-from tallmc.rows.gather import first_of_each
 from tallmc.subsample import Bandit, bandit
 from tallmc.subsample.bandit import BanditSelection, LearnedWeights, SumTree
-from tallmc.subsample.selection import Memory
+from tallmc.subsample.selection import Carried
 from test_mutants import mutate
 from test_preferential import pseudo_variance
 from test_unbiased import learned_by, moments_by_enumeration
@@ -29,7 +29,7 @@ POSITION = jnp.array([0.7, -1.3])
 
 def prepared(posterior, size=4, gradient="simple", **settings):
     method = tallmc.Method(
-        subsample=Bandit(**settings), gradient=GRADIENTS[gradient], size=size, step_size=1e-3
+        subsample=Bandit(**settings), gradient=GRADIENTS[gradient], batch_size=size, step_size=1e-3
     )
     return method.prepare(posterior).kernel
 
@@ -102,15 +102,17 @@ def test_the_tree_stays_a_tree_of_sums(gradient, n_rows):
     state = after_steps(bound, jnp.tile(POSITION, (3, 1)), 3000)
     assert (state.outcome == 0).all()
     for chain in range(3):
-        learned = jax.tree.map(lambda leaf, chain=chain: leaf[chain], state.chains.memory.selection)
+        learned = jax.tree.map(
+            lambda leaf, chain=chain: leaf[chain], state.chains.carried.selection
+        )
         check_tree(learned.units, n_rows)
         units = units_of(learned, n_rows)
         assert units.min() >= 1 and units.max() > units.min()
-    assert not np.array_equal(*np.asarray(state.chains.memory.selection.units.levels[0][:2]))
+    assert not np.array_equal(*np.asarray(state.chains.carried.selection.units.levels[0][:2]))
 
 
 def test_a_row_seen_twice_moves_once(monkeypatch):
-    """s ← s^(1−ρ) (‖r‖/r̄)^ρ for the rows that were drawn, and for no others."""
+    """S ← s^(1−ρ) (‖r‖/r̄)^ρ for the rows that were drawn, and for no others."""
     selection = selection_of(20)
     learned = dataclasses.replace(at_start(selection), mean_norm=jnp.asarray(2.0))
     drawn = selection.draws_at(learned, jnp.array([4, 11, 4, 4]))
@@ -184,9 +186,9 @@ def test_learned_weights_go_to_the_norms_of_the_residuals(gradient, size):
     optimum = 0.9 * norms / norms.sum() + 0.1 / n_rows
     steps = 20_000 // size
     words = kernel.selection.draw(jax.random.key(0), steps)
-    see = lambda t, memory: kernel.estimate(POSITION, words[t], rows, memory).memory
-    many = jax.jit(lambda memory: lax.fori_loop(0, steps, see, memory))
-    learned = many(Memory(None, at_start(kernel.selection))).selection
+    see = lambda t, carried: kernel.estimate(POSITION, words[t], rows, carried).carried
+    many = jax.jit(lambda carried: lax.fori_loop(0, steps, see, carried))
+    learned = many(Carried(None, at_start(kernel.selection))).selection
     p = kernel.selection.probabilities(learned)
     laws = (np.full(n_rows, 1 / n_rows), p, optimum)
     uniform, learned, best = (pseudo_variance(r, law) for law in laws)
@@ -200,7 +202,9 @@ def test_learned_weights_lower_the_noise_on_a_run():
     bound = prepared(logistic(n_rows=300, dim=3), size=8)
     state = after_steps(bound, jnp.zeros((2, 3)), 2000)
     for chain in range(2):
-        learned = jax.tree.map(lambda leaf, chain=chain: leaf[chain], state.chains.memory.selection)
+        learned = jax.tree.map(
+            lambda leaf, chain=chain: leaf[chain], state.chains.carried.selection
+        )
         r = residual_matrix(bound.kernel.gradient, bound.rows, state.chains.position[chain])
         noise = pseudo_variance(r, bound.kernel.selection.probabilities(learned))
         assert noise < 0.7 * pseudo_variance(r, np.full(300, 1 / 300))
@@ -239,13 +243,15 @@ def test_a_step_copies_no_tree():
     selection = bound.kernel.selection
     words = selection.draw(jax.random.key(0), 8)
 
-    def many(bound, words, memory):
-        def see(t, memory):
-            return bound.kernel.estimate(POSITION, words[t], bound.rows, memory).memory
+    def many(bound, words, carried):
+        def see(t, carried):
+            return bound.kernel.estimate(POSITION, words[t], bound.rows, carried).carried
 
-        return lax.fori_loop(0, 8, see, memory)
+        return lax.fori_loop(0, 8, see, carried)
 
-    lowered = jax.jit(many, donate_argnums=2).lower(bound, words, Memory(None, at_start(selection)))
+    lowered = jax.jit(many, donate_argnums=2).lower(
+        bound, words, Carried(None, at_start(selection))
+    )
     text = lowered.compile().as_text()
     assert f"u32[{n_rows}]" in text
     assert not [line for line in text.splitlines() if f"u32[{n_rows}]" in line and " copy(" in line]
@@ -254,7 +260,7 @@ def test_a_step_copies_no_tree():
 def test_single_precision_stays_single():
     x = np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32)
     posterior = tallmc.models.logistic_regression(x, np.arange(50) % 2, prior_variance=1.0)
-    method = tallmc.Method(subsample=Bandit(), size=4, step_size=1e-3)
-    draws = tallmc.sample(posterior, method, chains=2, draws=50)
+    method = tallmc.Method(subsample=Bandit(), batch_size=4, step_size=1e-3)
+    draws = tallmc.sample(posterior, method, chains=2, n_draws=50)
     assert draws.positions.dtype == np.float32
     assert np.isfinite(draws.positions).all()

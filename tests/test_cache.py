@@ -10,8 +10,8 @@ import jax
 import pytest
 
 import tallmc
-from tallmc.core import cache as cache_module
-from tallmc.core.errors import InvalidInput
+from tallmc._core import cache as cache_module
+from tallmc._core.errors import InvalidInput
 
 _SAMPLE = """
 import collections, json, warnings, jax, numpy as np, tallmc
@@ -20,7 +20,8 @@ seen = collections.Counter()
 jax.monitoring.register_event_listener(lambda event, **_: seen.update([event.rsplit("/")[-1]]))
 x = np.random.default_rng(0).normal(size=(500, 3)).astype(np.float32)
 posterior = tallmc.models.logistic_regression(x, x[:, 0] > 0, prior_variance=1.0)
-draws = tallmc.sample(posterior, tallmc.sgld(1e-3, size=8), draws=50, seed=1, progress=False)
+method = tallmc.methods.sgld(1e-3, batch_size=8)
+draws = tallmc.sample(posterior, method, n_draws=50, seed=1, progress=False)
 print(json.dumps({
     "programs": seen["compile_requests_use_cache"],
     "read": seen["cache_hits"],

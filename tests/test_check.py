@@ -13,18 +13,18 @@ import pytest
 import tallmc
 from problems import exact_posterior, linear, logistic, slow_after
 from stationary import exact_law
-from tallmc.dynamics import Hamiltonian, Langevin, Splitting, Underdamped
-from tallmc.methods.account import CHOSEN_BUDGET, Account, Bias
-from tallmc.methods.noise import gradient_noise, inflation_rate
-from tallmc.methods.pair import PairRun
-from tallmc.results.health import Verdict, assess
-from tallmc.statistics.convergence import agreement
+from tallmc._core.statistics import agreement
+from tallmc.dynamics import BAOAB, SGHMC, Hamiltonian, Langevin
+from tallmc.methods.abstract import CHOSEN_BUDGET, Account, Bias
+from tallmc.methods.pairs import PairRun
+from tallmc.methods.suggestions import gradient_noise, inflation_rate
+from tallmc.results.report import Verdict, make_report
 
 STEP = 0.15
 DYNAMICS = {
     "langevin": Langevin(),
-    "underdamped": Underdamped(friction=6.0),
-    "splitting": Splitting(friction=6.0),
+    "underdamped": SGHMC(friction=6.0),
+    "splitting": BAOAB(friction=6.0),
     "trajectories": Hamiltonian(length=4, friction=3.0),
 }
 
@@ -32,14 +32,16 @@ DYNAMICS = {
 def bound_with(dynamics, step, size=6):
     if isinstance(dynamics, Hamiltonian) and step < STEP:
         dynamics = dataclasses.replace(dynamics, length=2 * dynamics.length)
-    return tallmc.Method(dynamics=dynamics, size=size, step_size=step).prepare(linear()).kernel
+    return (
+        tallmc.Method(dynamics=dynamics, batch_size=size, step_size=step).prepare(linear()).kernel
+    )
 
 
 @pytest.mark.parametrize("name", slow_after(2, DYNAMICS))
 def test_pairs_measure_the_difference_of_the_exact_laws(name):
     bound, dynamics = bound_with(DYNAMICS[name], STEP), DYNAMICS[name]
-    start = jnp.broadcast_to(tallmc.laplace(linear()).position, (128, 2))
-    pairs = PairRun(bound, start, burn_in=200, draws=300, thin=2)
+    start = jnp.broadcast_to(tallmc.anchor.find_anchor(linear()).position, (128, 2))
+    pairs = PairRun(bound, start, burn_in=200, n_draws=300, thin=2)
     coarse, fine = (
         np.diag(exact_law(bound_with(dynamics, step), step).covariance) for step in (STEP, STEP / 2)
     )
@@ -54,10 +56,12 @@ def test_pairs_measure_the_difference_of_the_exact_laws(name):
 @pytest.mark.parametrize("name", slow_after(1, ["sgnht_cv", "svrg_ld", "saga_ld", "cyclical_sgld"]))
 def test_methods_with_a_memory_or_a_schedule_are_measured_from_where_the_run_ended(name):
     posterior = linear(n_rows=200)
-    suggested = tallmc.suggest(posterior, name, size=20)
-    draws = tallmc.sample(posterior, suggested.method, draws=1000, thin=suggested.thin, check=True)
+    suggested = tallmc.suggest(posterior, name, batch_size=20)
+    draws = tallmc.sample(
+        posterior, suggested.method, n_draws=1000, thin=suggested.thin, measure_bias=True
+    )
     assert draws.account.bias is not None
-    assert draws.health.trusted, str(draws.health)
+    assert draws.report.trusted, str(draws.report)
 
 
 @pytest.fixture(scope="module")
@@ -66,38 +70,38 @@ def posterior():
 
 
 def test_a_step_too_large_is_doubtful_and_a_suggested_one_is_checked(posterior):
-    suggested = tallmc.suggest(posterior, "sgld_cv", size=40)
-    good = tallmc.sample(posterior, suggested.method, thin=suggested.thin, check=True)
-    assert good.health.verdict is Verdict.CHECKED, str(good.health)
+    suggested = tallmc.suggest(posterior, "sgld_cv", batch_size=40)
+    good = tallmc.sample(posterior, suggested.method, thin=suggested.thin, measure_bias=True)
+    assert good.report.verdict is Verdict.CHECKED, str(good.report)
     _, covariance = exact_posterior(posterior)
     error = np.abs(good.positions.std(axis=(0, 1)) / np.sqrt(np.diag(covariance)) - 1).max()
-    assert error < 2 * good.health.sd_error < 0.4
+    assert error < 2 * good.report.sd_error < 0.4
     assert good.n_row_evals_check <= good.n_row_evals_sampling / 5
     assert good.n_row_evals_check > good.n_row_evals_sampling / 20, "pairs must have run"
 
-    noisy = tallmc.sgld(step_size=0.2 / 400, size=4)
+    noisy = tallmc.methods.sgld(step_size=0.2 / 400, batch_size=4)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        bad = tallmc.sample(posterior, noisy, thin=20, check=True)
-    assert bad.health.verdict is Verdict.DOUBTFUL
-    assert "shift posterior means" in bad.health.doubts[0]
+        bad = tallmc.sample(posterior, noisy, thin=20, measure_bias=True)
+    assert bad.report.verdict is Verdict.DOUBTFUL
+    assert "shift posterior means" in bad.report.doubts[0]
     said = [str(w.message) for w in caught if w.category is tallmc.SamplingWarning]
-    assert said == list(bad.health.doubts), "warnings and doubts come from one place"
+    assert said == list(bad.report.doubts), "warnings and doubts come from one place"
 
 
 def test_what_was_not_measured_is_not_trusted(posterior):
-    method = tallmc.sgld_cv(step_size=2e-4, size=40)
-    unchecked = tallmc.sample(posterior, method, draws=1000, thin=20)
-    assert unchecked.health.verdict is Verdict.NOT_CHECKED and not unchecked.health.trusted
-    assert unchecked.health.mean_error is None
-    assert "Use sample(..., check=True) or tallmc.check" in str(unchecked.health)
-    assert "verdict: not checked" in str(unchecked.health)
+    method = tallmc.methods.sgld_cv(step_size=2e-4, batch_size=40)
+    unchecked = tallmc.sample(posterior, method, n_draws=1000, thin=20)
+    assert unchecked.report.verdict is Verdict.NOT_CHECKED and not unchecked.report.trusted
+    assert unchecked.report.mean_error is None
+    assert "Use sample(..., measure_bias=True) or tallmc.check" in str(unchecked.report)
+    assert "verdict: not checked" in str(unchecked.report)
 
 
 def test_an_accept_step_leaves_nothing_to_check(posterior):
-    draws = tallmc.sample(posterior, tallmc.mala(2e-3), draws=1000, check=True)
+    draws = tallmc.sample(posterior, tallmc.methods.mala(2e-3), n_draws=1000, measure_bias=True)
     assert draws.account.exact and draws.account.bias is None and draws.n_row_evals_check == 0
-    assert draws.health.verdict is Verdict.CHECKED, str(draws.health)
+    assert draws.report.verdict is Verdict.CHECKED, str(draws.report)
 
 
 @pytest.mark.parametrize(
@@ -105,30 +109,34 @@ def test_an_accept_step_leaves_nothing_to_check(posterior):
 )
 def test_a_bias_that_pairs_cannot_see_is_named(name, said):
     posterior = linear(n_rows=50)
-    suggested = tallmc.suggest(posterior, name, size=25)
-    draws = tallmc.sample(posterior, suggested.method, draws=1000, thin=suggested.thin, check=True)
+    suggested = tallmc.suggest(posterior, name, batch_size=25)
+    draws = tallmc.sample(
+        posterior, suggested.method, n_draws=1000, thin=suggested.thin, measure_bias=True
+    )
     assert draws.account.bias is not None
-    assert said in draws.health.unknown
-    assert draws.health.verdict is not Verdict.CHECKED
+    assert said in draws.report.unknown
+    assert draws.report.verdict is not Verdict.CHECKED
 
 
 def test_a_run_too_short_to_check_says_how_long_it_must_be(posterior):
-    method = tallmc.sgld_cv(step_size=2e-4, size=40)
-    draws = tallmc.sample(posterior, method, draws=40, thin=20, check=True)
+    method = tallmc.methods.sgld_cv(step_size=2e-4, batch_size=40)
+    draws = tallmc.sample(posterior, method, n_draws=40, thin=20, measure_bias=True)
     assert draws.account.bias is None
-    assert "Run" in draws.health.unknown
-    assert draws.health.verdict is Verdict.DOUBTFUL
+    assert "Run" in draws.report.unknown
+    assert draws.report.verdict is Verdict.DOUBTFUL
 
 
 def test_a_stored_run_keeps_its_verdict(posterior, tmp_path):
-    method = tallmc.sgld_cv(step_size=5e-4, size=40)
-    draws = tallmc.sample(posterior, method, draws=800, thin=10, check=True, store=tmp_path / "run")
+    method = tallmc.methods.sgld_cv(step_size=5e-4, batch_size=40)
+    draws = tallmc.sample(
+        posterior, method, n_draws=800, thin=10, measure_bias=True, store=tmp_path / "run"
+    )
     loaded = tallmc.load(tmp_path / "run")
     assert draws.account.bias is not None
-    assert str(loaded.health) == str(draws.health)
+    assert str(loaded.report) == str(draws.report)
     np.testing.assert_array_equal(loaded.account.bias.sd, draws.account.bias.sd)
     assert loaded.n_row_evals == draws.n_row_evals
-    longer = tallmc.resume(tmp_path / "run", posterior, draws=1000)
+    longer = tallmc.resume(tmp_path / "run", posterior, n_draws=1000)
     assert longer.account.bias is not None, "a resumed run is checked again"
     assert not np.array_equal(longer.account.bias.sd, draws.account.bias.sd)
 
@@ -136,8 +144,8 @@ def test_a_stored_run_keeps_its_verdict(posterior, tmp_path):
 def test_check_returns_the_health_and_does_not_warn(posterior):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        health = tallmc.check(posterior, tallmc.sgld(step_size=5e-4, size=4), thin=20)
-    assert health.verdict is Verdict.DOUBTFUL
+        report = tallmc.check(posterior, tallmc.methods.sgld(step_size=5e-4, batch_size=4), thin=20)
+    assert report.verdict is Verdict.DOUBTFUL
 
 
 def account_with(**changes):
@@ -148,7 +156,7 @@ def account_with(**changes):
 
 def verdict_of(account):
     positions = np.random.default_rng(0).normal(size=(4, 500, 3))
-    return assess(positions, np.ones(4, bool), {}, account).verdict
+    return make_report(positions, np.ones(4, bool), {}, account).verdict
 
 
 def test_the_verdict_compares_the_bias_with_its_budget_and_its_error():
@@ -210,49 +218,51 @@ def test_many_short_chains_that_have_not_forgotten_their_starts_disagree():
 
 def test_predicted_inflation_is_that_of_the_exact_law():
     posterior, step = linear(), 1e-3
-    method = tallmc.sgld(step, 3)
+    method = tallmc.methods.sgld(step, 3)
     bound = method.prepare(posterior).kernel
     _, covariance = exact_posterior(posterior)
     law = exact_law(bound, step)
-    without_noise = exact_law(tallmc.ula(step).prepare(posterior).kernel, step)
+    without_noise = exact_law(tallmc.methods.ula(step).prepare(posterior).kernel, step)
     exact = np.max(np.diag(law.covariance - without_noise.covariance) / np.diag(covariance))
-    noise = gradient_noise(bound, tallmc.laplace(posterior))
-    found = step * inflation_rate(np.linalg.inv(covariance), noise.covariance, None)
+    noise, n_row_evals = gradient_noise(bound, tallmc.anchor.find_anchor(posterior))
+    found = step * inflation_rate(np.linalg.inv(covariance), noise, None)
     assert found == pytest.approx(exact, rel=0.15)
-    assert noise.n_row_evals == 8 * 64 * 3
+    assert n_row_evals == 8 * 64 * 3
 
 
 @pytest.mark.parametrize("name", slow_after(3, ["sgld", "sghmc", "sgrld", "sg_baoab", "psgld"]))
 def test_the_suggested_step_uses_the_budget_and_no_more(name):
     posterior = logistic(n_rows=2000, dim=3)
-    suggested = tallmc.suggest(posterior, name, size=10)
+    suggested = tallmc.suggest(posterior, name, batch_size=10)
     assert suggested.inflation == pytest.approx(0.1, rel=1e-6)
     assert suggested.rule == "the gradient noise that the error budget allows"
-    stricter = tallmc.suggest(posterior, name, size=10, inflation=0.05, anchor=suggested.anchor)
+    stricter = tallmc.suggest(
+        posterior, name, batch_size=10, inflation=0.05, anchor=suggested.anchor
+    )
     assert stricter.step_size == pytest.approx(suggested.step_size / 2, rel=1e-3)
 
 
 def test_a_given_step_size_is_kept_and_its_inflation_predicted():
     posterior = logistic(n_rows=2000, dim=3)
-    suggested = tallmc.suggest(posterior, "sghmc", size=10)
-    given = tallmc.suggest(posterior, "sghmc", size=10, step_size=3 * suggested.step_size)
+    suggested = tallmc.suggest(posterior, "sghmc", batch_size=10)
+    given = tallmc.suggest(posterior, "sghmc", batch_size=10, step_size=3 * suggested.step_size)
     assert given.step_size == given.method.step_size == 3 * suggested.step_size
     assert given.inflation == pytest.approx(0.3, rel=1e-6) and given.rule is None
 
 
 def test_a_method_that_is_too_slow_here_says_so():
     posterior = logistic(n_rows=20_000, dim=3)
-    (warning,) = tallmc.suggest(posterior, "sgld", size=10).warnings
+    (warning,) = tallmc.suggest(posterior, "sgld", batch_size=10).warnings
     assert "sgld is slow here" in warning and "control variates" in warning
-    assert tallmc.suggest(posterior, "sgld_cv_ps", size=100).warnings == ()
+    assert tallmc.suggest(posterior, "sgld_cv_ps", batch_size=100).warnings == ()
 
 
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [
         ("sgdl", {}, "name must be one of"),
-        ("ula", {"size": 5}, "size must be left out with ula, which uses every row"),
-        ("sgld", {"size": 0}, "size must be an int in"),
+        ("ula", {"batch_size": 5}, "size must be left out with ula, which uses every row"),
+        ("sgld", {"batch_size": 0}, "size must be an int in"),
         ("sgld", {"inflation": 0.0}, "inflation must"),
     ],
 )

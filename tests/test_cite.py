@@ -1,13 +1,15 @@
 """Citations name exactly the papers that the parts of a run come from."""
 
+import inspect
 import re
+import subprocess
+import sys
 
 import pytest
 
-import problems
 import tallmc
-from tallmc.methods.credits import CREDITS, is_credited, papers_of
-from tallmc.methods.references import REFERENCES, cited_in
+from tallmc._core.part import import_topics, parts_by_name
+from tallmc.methods.references import PAPERS, cited_in, papers_of
 
 X, Y = [[1.0], [2.0], [0.5]], [1.0, 2.0, 0.0]
 
@@ -17,62 +19,105 @@ def posterior():
 
 
 def run(method):
-    return tallmc.sample(posterior(), method, chains=2, draws=5, burn_in=0)
+    return tallmc.sample(posterior(), method, chains=2, n_draws=5, burn_in=0)
 
 
 def years(bibliography):
     return sorted(re.findall(r"year = \{(\d+)\}", bibliography))
 
 
-def test_every_part_and_every_named_method_is_credited():
-    axes = (problems.DYNAMICS, problems.GRADIENTS, problems.SUBSAMPLES, problems.SIZES)
-    parts = {type(part).__name__ for axis in axes for part in axis.values()}
-    schedules = {name for name in tallmc.schedule.__all__ if not name.startswith("Abstract")}
-    made = {
-        type(named.make(1.0, **named.example)).__name__ for named in tallmc.METHODS.values()
-    } - {"Method"}
-    classes = {name for name in parts | made | schedules if name[0].isupper()}
-    assert not {name for name in classes if not is_credited(name)}
+WITHOUT_PAPER = frozenset(
+    {
+        "AllRows",
+        "Automatic",
+        "Bandit",
+        "Box",
+        "Constant",
+        "Dense",
+        "Diagonal",
+        "Entropic",
+        "Fixed",
+        "Full",
+        "HalfSpace",
+        "Halved",
+        "Identity",
+        "LogBarrier",
+        "Method",
+        "OfStep",
+        "Polynomial",
+        "Simple",
+        "SimplexSampler",
+        "SubsampledMH",
+        "TargetNoise",
+        "Uniform",
+    }
+)
+"""Parts of this library, those that everybody knows, and those whose setting has the paper."""
 
 
-def test_every_credit_is_a_paper_of_the_table():
-    for citation in CREDITS.values():
-        assert [paper.citation for paper in cited_in(citation)] == [citation]
+def parts():
+    import_topics()
+    found = parts_by_name().items()
+    return {name: part for name, part in found if not name.startswith("_")}
+
+
+def test_every_part_names_a_paper_of_the_table_or_needs_none():
+    known = {paper.citation for paper in PAPERS}
+    for name, part in parts().items():
+        if inspect.isabstract(part):
+            continue
+        assert (part.paper is None) == (name in WITHOUT_PAPER), name
+        assert {*part.paper_by_setting.values(), part.paper or PAPERS[0].citation} <= known
 
 
 def test_a_run_cites_its_parts_and_nothing_else():
-    assert years(tallmc.cite(run(tallmc.sgld(1e-3, size=2)))) == ["2011"]
-    found = tallmc.cite(run(tallmc.sgld_cv_ps(1e-3, size=2)))
+    assert years(tallmc.cite(run(tallmc.methods.sgld(1e-3, batch_size=2)))) == ["2011"]
+    found = tallmc.cite(run(tallmc.methods.sgld_cv_ps(1e-3, batch_size=2)))
     assert years(found) == ["2011", "2019", "2023"]
     assert "Putcha, Srshti and Nemeth, Christopher and Fearnhead, Paul" in found
 
 
 def test_a_saved_run_cites_the_same(tmp_path):
-    draws = run(tallmc.sgld_cv_ps(1e-3, size=2))
+    draws = run(tallmc.methods.sgld_cv_ps(1e-3, batch_size=2))
     draws.save(tmp_path / "draws.nc")
     assert tallmc.cite(tallmc.load(tmp_path / "draws.nc")) == tallmc.cite(draws)
 
 
 def test_a_stored_run_cites_the_same(tmp_path):
     draws = tallmc.sample(
-        posterior(), tallmc.sgnht(1e-3, size=2, friction=1.0), draws=5, store=tmp_path / "run"
+        posterior(),
+        tallmc.methods.sgnht(1e-3, batch_size=2, friction=1.0),
+        n_draws=5,
+        store=tmp_path / "run",
     )
     assert years(tallmc.cite(draws)) == ["2014"]
-    assert tallmc.cite(tallmc.store.load(tmp_path / "run")) == tallmc.cite(draws)
+    assert tallmc.cite(tallmc.load(tmp_path / "run")) == tallmc.cite(draws)
 
 
 @pytest.mark.parametrize(
     ("name", "year"), [("subsampled_mh", 2024), ("tuna_mh", 2020), ("smh", 2019)]
 )
 def test_the_rule_of_an_accept_step_decides_between_papers(name, year):
-    named = tallmc.METHODS[name]
-    papers = papers_of(str(named.make(1.0, **named.example)))
+    named = tallmc.methods.METHODS[name]
+    papers = papers_of(str(named.build()))
     assert [paper.year for paper in papers] == [year]
     assert papers == cited_in(named.reference)
 
 
+def test_a_run_of_a_topic_that_is_not_imported_cites_its_paper():
+    program = (
+        "from tallmc.methods.references import papers_of; import sys; "
+        "assert 'tallmc.contrib.zig_zag' not in sys.modules; "
+        "print(*(paper.year for paper in papers_of('ZigZag(step_size=1.0, order=2)')))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.strip() == "2019"
+
+
 def test_entries_are_well_formed_and_their_keys_differ():
-    entries = [paper.bibtex for paper in REFERENCES]
+    entries = [paper.bibtex for paper in PAPERS]
     for entry in entries:
         assert entry.count("{") == entry.count("}")
         assert re.match(r"@(inproceedings|article|misc)\{[a-z0-9]+,\n", entry), entry
@@ -81,7 +126,7 @@ def test_entries_are_well_formed_and_their_keys_differ():
 
 
 def test_authors_have_given_names():
-    assert all(", " in author for paper in REFERENCES for author in paper.authors)
+    assert all(", " in author for paper in PAPERS for author in paper.authors)
 
 
 def test_a_prompt_shows_the_entries_as_they_are():

@@ -16,9 +16,11 @@ from rich.console import Console
 import tallmc
 from problems import slow_after
 from tallmc.cli import main
-from tallmc.cli.plan import Settings, make_plan
-from tallmc.cli.report import print_coefficients
+from tallmc.cli.output import print_coefficients
+from tallmc.cli.run import Settings, make_plan
+from tallmc.methods.registry import all_methods
 
+METHODS = all_methods()
 N_ROWS = 400
 NAMES = ["Intercept", "age", "dose [mg]"]
 
@@ -113,7 +115,7 @@ def exact_moments(columns, family, n_draws=20_000):
     import jax
 
     posterior = standardised_posterior(columns, family)
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     noise = np.random.default_rng(0).normal(size=(n_draws, posterior.dim))
     draws = np.asarray(anchor.position) + 1.1 * noise @ np.asarray(anchor.factor).T
     potentials = np.asarray(
@@ -140,8 +142,8 @@ def test_imports_are_lazy():
 import sys, tallmc
 assert not {{"typer", "rich"}} & set(sys.modules)
 from tallmc.cli import main
-from tallmc.cli.plan import Settings, make_plan
-from tallmc.cli.report import print_coefficients
+from tallmc.cli.run import Settings, make_plan
+from tallmc.cli.output import print_coefficients
 try:
     main(["--help"])
 except SystemExit:
@@ -179,7 +181,7 @@ def test_unexpected_errors_keep_their_traceback(monkeypatch):
     def broken(**_):
         raise ZeroDivisionError
 
-    monkeypatch.setattr("tallmc.cli.listing.print_methods", broken)
+    monkeypatch.setattr("tallmc.cli.methods.print_methods", broken)
     with pytest.raises(ZeroDivisionError):
         main(["methods"])
 
@@ -187,8 +189,8 @@ def test_unexpected_errors_keep_their_traceback(monkeypatch):
 def test_methods_json_lists_exactly_the_methods(capsys):
     assert call("methods", "--json") == 0
     entries = json.loads(capsys.readouterr().out)
-    assert [entry["method"] for entry in entries] == list(tallmc.METHODS)
-    for entry, named in zip(entries, tallmc.METHODS.values(), strict=True):
+    assert [entry["method"] for entry in entries] == list(METHODS)
+    for entry, named in zip(entries, METHODS.values(), strict=True):
         assert entry == entry | named.axes
         assert entry["reference"] == named.reference
         assert entry["description"] == named.make.__doc__.splitlines()[0]
@@ -202,7 +204,7 @@ def test_methods_fit_80_columns(capsys, monkeypatch):
     assert max(shown(line) for line in out.splitlines()) <= 80
     assert "…" not in out
     words = " ".join(out.split())
-    for name, named in tallmc.METHODS.items():
+    for name, named in METHODS.items():
         description = named.make.__doc__.splitlines()[0]
         axes = " · ".join(named.axes.values())
         assert f"{name} {axes} {description} {named.reference}. " in words  # no name is broken
@@ -258,7 +260,7 @@ def test_fit_writes_files_that_say_what_they_hold(tmp_path, capsys, columns):
         2,
         "--burn-in",
         5,
-        "--size",
+        "--batch-size",
         10,
         "--seed",
         4,
@@ -303,9 +305,9 @@ def test_fit_writes_files_that_say_what_they_hold(tmp_path, capsys, columns):
     assert f"age ~ normal({sd:.4g})" in description["prior"]
     given = {
         "method": "sgld_cv_ps",
-        "size": 10,
+        "batch_size": 10,
         "chains": 3,
-        "draws": 60,
+        "n_draws": 60,
         "thin": 2,
         "burn_in": 5,
         "seed": 4,
@@ -314,7 +316,7 @@ def test_fit_writes_files_that_say_what_they_hold(tmp_path, capsys, columns):
     data = standardised_posterior(columns, "gaussian").data
     noise = 2.0 / columns["gaussian"].var()
     posterior = tallmc.models.linear_regression(data.x, data.y, 6.25, noise_variance=noise)
-    largest = np.linalg.eigvalsh(tallmc.laplace(posterior).hessian)[-1]
+    largest = np.linalg.eigvalsh(tallmc.anchor.find_anchor(posterior).hessian)[-1]
     assert content["settings"]["step_size"] == pytest.approx(0.2 / largest, rel=1e-5)
 
     for said in (
@@ -331,12 +333,12 @@ def test_fit_writes_files_that_say_what_they_hold(tmp_path, capsys, columns):
 OF_COUNTS = {"scir", "sgrld_simplex"}
 
 
-@pytest.mark.parametrize("method", [name for name in tallmc.METHODS if name not in OF_COUNTS])
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in OF_COUNTS])
 def test_every_method_can_be_planned_from_the_command_line(columns, method):
     posterior = standardised_posterior(columns, "bernoulli")
     plan = make_plan(posterior, Settings(method=method))
     assert 0 < plan.suggested.step_size < np.inf and plan.suggested.thin >= 1
-    assert plan.method.axes == tallmc.METHODS[method].axes
+    assert plan.method.axes == METHODS[method].axes
 
 
 @pytest.mark.parametrize("method", sorted(OF_COUNTS))
@@ -376,7 +378,7 @@ def test_fit_runs_methods_of_every_kind(tmp_path, capsys, columns, method):
     )
     attributes = xr.open_datatree(tmp_path / "out" / "draws.nc").attrs
     # The count includes the rows read for the step size, even if the method needs no anchor.
-    looked_at = tallmc.laplace(standardised_posterior(columns, "bernoulli")).n_row_evals
+    looked_at = tallmc.anchor.find_anchor(standardised_posterior(columns, "bernoulli")).n_row_evals
     assert attributes["n_row_evals_preparation"] >= looked_at
     assert f"method: {method}, step size" in capsys.readouterr().out
 
@@ -433,7 +435,7 @@ def test_fit_warns_of_too_few_draws_and_of_gradient_noise(tmp_path, capsys, colu
     out = capsys.readouterr().out
     assert "the chains do not agree yet. Run longer." in out
     assert "effective draws for the worst parameter. Run longer." in out
-    noisy = ["--method", "sgld", "--size", 2, "--step-size", 0.2 / 400]
+    noisy = ["--method", "sgld", "--batch-size", 2, "--step-size", 0.2 / 400]
     assert fit(path, "gaussian", tmp_path / "noisy", *noisy) == 3
     out = capsys.readouterr().out
     assert "doubt: step size and gradient noise shift posterior means" in out
@@ -559,20 +561,20 @@ def test_fit_refuses_a_file_as_folder(tmp_path, capsys, columns):
     [
         (
             "bernoulli",
-            ["--method", "ula", "--size", 5],
-            "--size must be left out with ula, which uses every row",
+            ["--method", "ula", "--batch-size", 5],
+            "--batch-size must be left out with ula, which uses every row",
         ),
         (
             "bernoulli",
-            ["--method", "asgld_cv", "--size", 5],
+            ["--method", "asgld_cv", "--batch-size", 5],
             "left out with asgld_cv, which chooses its size",
         ),
         (
             "bernoulli",
-            ["--method", "sgld", "--size", 401],
-            "--size must be an int in [1, n_rows = 400]; got 401",
+            ["--method", "sgld", "--batch-size", 401],
+            "--batch-size must be an int in [1, n_rows = 400]; got 401",
         ),
-        ("bernoulli", ["--method", "nuts"], "--method must be one of ula, mala, random_walk"),
+        ("bernoulli", ["--method", "nuts"], "--method must be one of sgld, sgld_cv, sgld_ps"),
         (
             "bernoulli",
             ["--noise-variance", 2],
@@ -639,7 +641,7 @@ def test_fit_turns_a_missing_mode_into_a_message(tmp_path, capsys, monkeypatch, 
     def lost(*_, **__):
         raise tallmc.PreparationError("no mode in sight")
 
-    monkeypatch.setattr("tallmc.methods.suggestions.laplace", lost)
+    monkeypatch.setattr("tallmc.methods.suggestions.find_anchor", lost)
     path = write_table(tmp_path, columns, "gaussian")
     arguments = [
         "fit",

@@ -12,12 +12,11 @@ import pytest
 import xarray as xr
 from pyarrow import parquet
 
+from tallmc._ingestion.parquet_shards import parquet_shards
+from tallmc._rows.manifest import RowManifest
 from tallmc.cli import main
-from tallmc.cli.demo import run_demo
-from tallmc.cli.plan import Settings
-from tallmc.cli.simulation import Simulation
-from tallmc.ingestion.parquet_shards import parquet_shards
-from tallmc.rows.manifest import RowManifest
+from tallmc.cli.demo import Simulation, run_demo
+from tallmc.cli.run import Settings
 
 N_ROWS = 8000
 
@@ -148,7 +147,7 @@ def test_a_large_demo_is_fitted_from_a_row_store(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("tallmc.cli.demo._LARGEST_IN_MEMORY", 1000)
     for said in ("takes 0.0 GB of disk space", "found:"):
         status = run_demo(
-            rows=20_000, columns=3, settings=Settings(draws=200, chains=4), out=tmp_path
+            rows=20_000, columns=3, settings=Settings(n_draws=200, chains=4), out=tmp_path
         )
         assert status in (0, 3)
         assert said in " ".join(capsys.readouterr().out.split())
@@ -164,7 +163,7 @@ def test_a_demo_without_room_is_refused(tmp_path, monkeypatch):
 
 
 def test_an_interrupted_simulation_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr("tallmc.cli.simulation._ROWS_PER_PIECE", 100)
+    monkeypatch.setattr("tallmc.cli.demo._ROWS_PER_PIECE", 100)
     simulation = Simulation(1050, 3, seed=1)
     simulation.into_row_store(tmp_path / "whole")
     pieces = Simulation._pieces
@@ -176,7 +175,7 @@ def test_an_interrupted_simulation_goes_on(tmp_path, monkeypatch):
             yield piece
 
     monkeypatch.setattr(Simulation, "_pieces", few)
-    monkeypatch.setattr("tallmc.rows.writer.rows_per_shard", lambda *_: 256)
+    monkeypatch.setattr("tallmc._rows.writer.rows_per_shard", lambda *_: 256)
     with pytest.raises(KeyboardInterrupt):
         simulation.into_row_store(tmp_path / "cut")
     monkeypatch.setattr(Simulation, "_pieces", pieces)

@@ -15,7 +15,7 @@ import pytest
 import xarray as xr
 
 import tallmc
-from tallmc.store.reader import open_store
+from tallmc._store.reader import open_store
 from test_cli import call, refused
 from test_faults import small_disk
 
@@ -153,7 +153,9 @@ def test_a_run_of_python_is_judged_and_reported_and_resumed_from_python(tmp_path
     posterior = tallmc.models.linear_regression(
         np.ones((20, 1)), np.arange(20.0), prior_variance=1e6, noise_variance=1.0
     )
-    tallmc.sample(posterior, tallmc.mala(0.05), chains=4, draws=2000, store=tmp_path / "run")
+    tallmc.sample(
+        posterior, tallmc.methods.mala(0.05), chains=4, n_draws=2000, store=tmp_path / "run"
+    )
     assert call("diagnose", tmp_path / "run") == 0
     assert capsys.readouterr().out == "checked: nothing speaks against these draws\n"
     assert call("report", tmp_path / "run", "-o", tmp_path / "page.html") == 0

@@ -11,7 +11,7 @@ import pytest
 import xarray as xr
 from rich.console import Console
 
-from tallmc.cli.report import in_lines, print_coefficients
+from tallmc.cli.output import in_lines, print_coefficients
 from test_cli import call, refused
 
 N = 120

@@ -16,9 +16,9 @@ from distributed import Client, LocalCluster
 
 import tallmc
 from row_stores import assert_same_bits, fit, write_logistic
-from tallmc.rows.manifest import RowManifest
-from tallmc.rows.shards import AbstractShards, NpyShards
-from tallmc.rows.workers import Workers
+from tallmc._rows.manifest import RowManifest
+from tallmc._rows.shards import AbstractShards, NpyShards
+from tallmc._rows.workers import Workers
 
 pytestmark = pytest.mark.filterwarnings("ignore::tallmc.SamplingWarning")
 

@@ -45,7 +45,7 @@ def test_a_default_run_compiles_few_programs_and_other_data_none(compiled, monke
     draws = tallmc.sample(other, ess=500)
     weights_again = ['"jit__values"']  # only where the pilot's noise asks for other weights
     assert compiled in ([], weights_again), compiled
-    assert draws.health.trusted, draws.health
+    assert draws.report.trusted, draws.report
 
 
 def test_exact_draws_compile_few_programs_and_other_data_only_those_that_read_rows(compiled):
@@ -60,4 +60,4 @@ def test_exact_draws_compile_few_programs_and_other_data_only_those_that_read_ro
     compiled.clear()
     draws = tallmc.sample(other, ess=500)
     assert set(compiled) <= {'"jit__draw_block"', '"jit_start_chains"', '"jit_advance"'}, compiled
-    assert isinstance(draws.settings["method"], tallmc.SubsampledMH)
+    assert isinstance(draws.settings["method"], tallmc.methods.subsampled.SubsampledMH)

@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 
 import tallmc
-from tallmc.rows import gather
+from tallmc._rows import law as gather
 
 _SAMPLE = """
 from tallmc.models import logistic_regression
 x = np.random.default_rng(0).normal(size=(500, 3))
 posterior = logistic_regression(x, x[:, 0] > 0, prior_variance=1.0)
-method = tallmc.sgld_ps(1e-3, size=8)
-sampled = tallmc.sample(posterior, method, chains=2, draws=50, seed=1, progress=False)
+method = tallmc.methods.sgld_ps(1e-3, batch_size=8)
+sampled = tallmc.sample(posterior, method, chains=2, n_draws=50, seed=1, progress=False)
 draws = sampled.positions.tolist()
 """
 _REPORT = """
 import json, os
-from tallmc.core.compiler import loops_are_whole
+from tallmc._core.compiler import loops_are_whole
 print(json.dumps({"whole": loops_are_whole(), "flags": os.environ["XLA_FLAGS"], "draws": draws}))
 """
 

@@ -7,76 +7,82 @@ import pytest
 
 import tallmc
 from problems import logistic
-from tallmc import InvalidInput, Method, NoiseCorrection, Posterior
+from tallmc import InvalidInput, Method, Posterior
+from tallmc.contrib import recipe as table_1
+from tallmc.contrib.recipe import Recipe
+from tallmc.correction import NoiseCorrection
 from tallmc.dynamics import (
+    BAOAB,
+    SGHMC,
     Hamiltonian,
     MatrixFriction,
     NoseHoover,
-    Recipe,
+    PreconditionedLangevin,
     RiemannianLangevin,
-    RMSprop,
-    Splitting,
-    Underdamped,
-    table_1,
 )
 from tallmc.geometry import Dense, Diagonal
 from tallmc.gradient import SAGA, SVRG, ControlVariate, Full
 from tallmc.schedule import Cyclical
-from tallmc.subsample import Adaptive, AllRows, ExponentiallyWeighted, Optimal
+from tallmc.subsample import AllRows, BoundedNoise, ExponentiallyWeighted, Optimal
 
 GAUSSIAN = lambda p, row: -0.5 * (p - row) ** 2
 FLAT = lambda p: 0.0 * p
 
 CASES = {
     # dynamics
-    "friction": (lambda: Underdamped(0.0), "friction must be a finite number and > 0"),
+    "friction": (lambda: SGHMC(0.0), "friction must be a finite number and > 0"),
     "negative friction": (
         lambda: Hamiltonian(3, -1.0),
         "friction must be a finite number and >= 0",
     ),
     "friction matrix": (
-        lambda: Method(dynamics=MatrixFriction(-np.eye(2)), size=2, step_size=0.1).prepare(
+        lambda: Method(dynamics=MatrixFriction(-np.eye(2)), batch_size=2, step_size=0.1).prepare(
             logistic()
         ),
         "friction must be positive definite",
     ),
     "friction of another shape": (
-        lambda: Method(dynamics=MatrixFriction(np.eye(3)), size=2, step_size=0.1).prepare(
+        lambda: Method(dynamics=MatrixFriction(np.eye(3)), batch_size=2, step_size=0.1).prepare(
             logistic()
         ),
         "friction must be a number, 2 numbers or a symmetric 2×2 matrix",
     ),
     "friction of words": (lambda: MatrixFriction("high"), "friction must be real numbers"),
     "trajectory": (lambda: Hamiltonian(0, 1.0), "length must be an int of at least 1"),
-    "decay": (lambda: RMSprop(decay=1.5), "decay must be a finite number and >= 0 and <= 1"),
-    "gamma term": (lambda: RMSprop(gamma=1), "gamma must be True or False"),
+    "decay": (
+        lambda: PreconditionedLangevin(decay=1.5),
+        "decay must be a finite number and >= 0 and <= 1",
+    ),
+    "gamma term": (lambda: PreconditionedLangevin(gamma=1), "gamma must be True or False"),
     "metric": (lambda: RiemannianLangevin("euclid"), 'metric must be "fisher" or a function'),
     "metric matrix": (
-        lambda: tallmc.sgrld(0.1, 2, metric=lambda params: -jnp.eye(2)).prepare(logistic()),
+        lambda: tallmc.methods.sgrld(0.1, 2, metric=lambda params: -jnp.eye(2)).prepare(logistic()),
         "metric must return a symmetric positive definite 2×2",
     ),
     "fisher of no glm": (
-        lambda: tallmc.sgrld(0.1, 2).prepare(Posterior(GAUSSIAN, FLAT, np.ones(3), 0.0)),
+        lambda: tallmc.methods.sgrld(0.1, 2).prepare(Posterior(GAUSSIAN, FLAT, np.ones(3), 0.0)),
         "metric must be a function of the parameters unless the model is a generalised linear",
     ),
     "diffusion": (
         lambda: Method(
             dynamics=Recipe(lambda z: -jnp.eye(2), lambda z: jnp.zeros((2, 2))),
-            size=2,
+            batch_size=2,
             step_size=0.1,
         ).prepare(logistic()),
         "diffusion must be symmetric and positive semi-definite",
     ),
     "curl": (
         lambda: Method(
-            dynamics=Recipe(lambda z: jnp.eye(2), lambda z: jnp.ones((2, 2))), size=2, step_size=0.1
+            dynamics=Recipe(lambda z: jnp.eye(2), lambda z: jnp.ones((2, 2))),
+            batch_size=2,
+            step_size=0.1,
         ).prepare(logistic()),
         "curl must be skew-symmetric",
     ),
     "curl away from the start": (
         lambda: Method(
             dynamics=Recipe(lambda z: jnp.eye(2), lambda z: z[0] * jnp.ones((2, 2))),
-            size=2,
+            batch_size=2,
             step_size=0.1,
         ).prepare(logistic()),
         "curl must be skew-symmetric",
@@ -84,35 +90,39 @@ CASES = {
     "recipe shape": (
         lambda: Method(
             dynamics=Recipe(lambda z: jnp.eye(3), lambda z: jnp.zeros((2, 2))),
-            size=2,
+            batch_size=2,
             step_size=0.1,
         ).prepare(logistic()),
         "diffusion must return a finite 2×2 matrix",
     ),
     "auxiliary start": (
-        lambda: Method(dynamics=table_1.sghmc_recipe(2, 1.0), size=2, step_size=0.1).prepare(
+        lambda: Method(dynamics=table_1.sghmc_recipe(2, 1.0), batch_size=2, step_size=0.1).prepare(
             logistic(dim=3)
         ),
         "diffusion must return a finite 5×5 matrix",
     ),
     # geometry
     "scale": (
-        lambda: Method(size=2, step_size=0.1, geometry=Diagonal([1.0, -1.0])).prepare(logistic()),
+        lambda: Method(batch_size=2, step_size=0.1, geometry=Diagonal([1.0, -1.0])).prepare(
+            logistic()
+        ),
         "scale must be positive and finite, one per parameter",
     ),
     "dense": (
-        lambda: Method(size=2, step_size=0.1, geometry=Dense([[1.0, 2.0], [2.0, 1.0]])).prepare(
-            logistic()
-        ),
+        lambda: Method(
+            batch_size=2, step_size=0.1, geometry=Dense([[1.0, 2.0], [2.0, 1.0]])
+        ).prepare(logistic()),
         "covariance must be a symmetric positive definite 2×2",
     ),
     "geometry of a metric": (
-        lambda: Method(dynamics=RiemannianLangevin(), size=2, step_size=0.1, geometry=Dense()),
+        lambda: Method(
+            dynamics=RiemannianLangevin(), batch_size=2, step_size=0.1, geometry=Dense()
+        ),
         r"geometry must be Identity\(\) with RiemannianLangevin, which has its own metric",
     ),
     "no geometry": (
-        lambda: Method(size=2, step_size=0.1, geometry="dense"),
-        "geometry must be a GeometryChoice",
+        lambda: Method(batch_size=2, step_size=0.1, geometry="dense"),
+        "geometry must be one of the parts in tallmc.geometry",
     ),
     # estimators
     "every": (lambda: SVRG(0), "every must be an int of at least 1"),
@@ -121,11 +131,13 @@ CASES = {
         "gradient must have no memory with AllRows",
     ),
     "adaptive saga": (
-        lambda: Method(gradient=SAGA(), size=Adaptive(1.0), step_size=0.1),
+        lambda: Method(gradient=SAGA(), batch_size=BoundedNoise(1.0), step_size=0.1),
         r"gradient must be ControlVariate\(order=1\) with an adaptive size: eq. 18 bounds",
     ),
     "adaptive size of order 2": (
-        lambda: Method(gradient=ControlVariate(order=2), size=Adaptive(1.0), step_size=0.1),
+        lambda: Method(
+            gradient=ControlVariate(order=2), batch_size=BoundedNoise(1.0), step_size=0.1
+        ),
         r"gradient must be ControlVariate\(order=1\) with an adaptive size: eq. 18 bounds",
     ),
     # exponential weights
@@ -136,13 +148,13 @@ CASES = {
     "carry": (lambda: ExponentiallyWeighted(0, carry=True), "length must be an int of at least 1"),
     "base": (
         lambda: Method(
-            subsample=ExponentiallyWeighted(base=Optimal()), size=2, step_size=0.1
+            subsample=ExponentiallyWeighted(base=Optimal()), batch_size=2, step_size=0.1
         ).prepare(logistic()),
         "base must draw a fixed number of rows, chosen independently of the state",
     ),
     "transition": (
         lambda: Method(
-            dynamics=NoseHoover(1.0), subsample=ExponentiallyWeighted(), size=2, step_size=0.1
+            dynamics=NoseHoover(1.0), subsample=ExponentiallyWeighted(), batch_size=2, step_size=0.1
         ),
         "subsample must not be exponentially weighted with NoseHoover",
     ),
@@ -153,17 +165,17 @@ CASES = {
         'through must be "noise" or "friction"',
     ),
     "correction of langevin": (
-        lambda: Method(size=2, step_size=0.1, correction=NoiseCorrection(through="friction")),
+        lambda: Method(batch_size=2, step_size=0.1, correction=NoiseCorrection(through="friction")),
         'correction must go through "noise" with Langevin',
     ),
     "friction of a splitting": (
         lambda: Method(
-            dynamics=Splitting(1.0),
-            size=2,
+            dynamics=BAOAB(1.0),
+            batch_size=2,
             step_size=0.1,
             correction=NoiseCorrection(through="friction"),
         ),
-        'correction must go through "noise" with Splitting',
+        'correction must go through "noise" with BAOAB',
     ),
     "correction of nothing": (
         lambda: Method(
@@ -172,26 +184,26 @@ CASES = {
         "correction must be left out with AllRows",
     ),
     "correction of one row": (
-        lambda: Method(size=1, step_size=0.1, correction=NoiseCorrection()),
+        lambda: Method(batch_size=1, step_size=0.1, correction=NoiseCorrection()),
         "size must be at least 2 with a correction estimated from the spread of the batch",
     ),
     "correction without friction": (
         lambda: Method(
-            dynamics=Hamiltonian(3, 0.0), size=4, step_size=0.1, correction=NoiseCorrection()
+            dynamics=Hamiltonian(3, 0.0), batch_size=4, step_size=0.1, correction=NoiseCorrection()
         ),
         "correction must be left out with Hamiltonian, which injects no noise",
     ),
     "groups of distinct rows": (
         lambda: Method(
             subsample=tallmc.subsample.Uniform(replace=False),
-            size=4,
+            batch_size=4,
             step_size=0.1,
             correction=NoiseCorrection(groups=2),
         ),
         "subsample must draw rows independently with a correction from groups",
     ),
     "groups of different sizes": (
-        lambda: Method(size=5, step_size=0.1, correction=NoiseCorrection(groups=2)),
+        lambda: Method(batch_size=5, step_size=0.1, correction=NoiseCorrection(groups=2)),
         "size must be a multiple of the number of groups, 2",
     ),
     "calibrated groups": (
@@ -201,7 +213,7 @@ CASES = {
     "correction of an adaptive size": (
         lambda: Method(
             gradient=ControlVariate(),
-            size=Adaptive(1.0),
+            batch_size=BoundedNoise(1.0),
             step_size=0.1,
             correction=NoiseCorrection(),
         ),
@@ -210,7 +222,7 @@ CASES = {
     "calibrated control variate": (
         lambda: Method(
             gradient=ControlVariate(),
-            size=2,
+            batch_size=2,
             step_size=0.1,
             correction=NoiseCorrection(calibrate_every=5),
         ),
@@ -218,9 +230,9 @@ CASES = {
     ),
     "correction without spread": (
         lambda: Method(
-            dynamics=Underdamped(1.0),
+            dynamics=SGHMC(1.0),
             subsample=ExponentiallyWeighted(),
-            size=2,
+            batch_size=2,
             step_size=0.1,
             correction=NoiseCorrection(),
         ),
@@ -234,13 +246,13 @@ CASES = {
     ),
     # methods that are not compositions of parts
     "firefly of counts": (
-        lambda: tallmc.flymc(0.1).prepare(
+        lambda: tallmc.methods.flymc(0.1).prepare(
             tallmc.models.poisson_regression(np.ones((3, 1)), [0, 1, 2], 1.0)
         ),
         "posterior must be a logistic regression for FlyMC",
     ),
     "firefly share": (
-        lambda: tallmc.flymc(0.1, fraction=0.0),
+        lambda: tallmc.methods.flymc(0.1, fraction=0.0),
         "fraction must be a finite number and > 0",
     ),
 }

@@ -26,7 +26,7 @@ SHAPES = {
 
 
 def exponential(n_rows=200, **options):
-    """y ~ Exp(rate), rate ~ Gamma(2, 1): the posterior is Gamma(2 + N, 1 + Σy)."""
+    """Y ~ Exp(rate), rate ~ Gamma(2, 1): the posterior is Gamma(2 + N, 1 + Σy)."""
     y = np.random.default_rng(0).exponential(0.5, size=n_rows)
     posterior = tallmc.Posterior(
         log_likelihood=lambda p, y: jnp.log(p["rate"]) - p["rate"] * y,
@@ -159,10 +159,14 @@ def test_constraints_hold_wherever_users_look(names, tmp_path):
     options = {"chains": 2, "burn_in": 20, "progress": False}
     with pytest.warns(tallmc.SamplingWarning):  # too short to agree
         draws = tallmc.sample(
-            posterior, tallmc.sgld(0.02, size=10), draws=60, store=tmp_path / "run", **options
+            posterior,
+            tallmc.methods.sgld(0.02, batch_size=10),
+            n_draws=60,
+            store=tmp_path / "run",
+            **options,
         )
     with pytest.warns(tallmc.SamplingWarning):
-        resumed = tallmc.resume(tmp_path / "run", posterior, draws=80, progress=False)
+        resumed = tallmc.resume(tmp_path / "run", posterior, n_draws=80, progress=False)
     tree = draws.to_datatree()["posterior"]
     loaded = tallmc.load(tmp_path / "run")
     for found in (draws.values, resumed.values, loaded.values, tree):
@@ -181,7 +185,12 @@ def test_constraints_hold_wherever_users_look(names, tmp_path):
 def test_draws_store_tree_and_report_are_constrained(tmp_path):
     posterior, y = exponential()
     draws = tallmc.sample(
-        posterior, tallmc.mala(0.004), chains=4, draws=2000, store=tmp_path / "run", progress=False
+        posterior,
+        tallmc.methods.mala(0.004),
+        chains=4,
+        n_draws=2000,
+        store=tmp_path / "run",
+        progress=False,
     )
     rate = draws.params["rate"]
     np.testing.assert_allclose(rate, np.exp(draws.positions[..., 0]), rtol=1e-6)
@@ -198,7 +207,7 @@ def test_draws_store_tree_and_report_are_constrained(tmp_path):
     np.testing.assert_array_equal(tree["posterior/rate"].values, rate)
     np.testing.assert_array_equal(tree["unconstrained/position"].values, draws.positions)
     np.testing.assert_array_equal(draws.to_datatree()["posterior/rate"].values, rate)
-    resumed = tallmc.resume(tmp_path / "run", posterior, draws=2100, progress=False)
+    resumed = tallmc.resume(tmp_path / "run", posterior, n_draws=2100, progress=False)
     np.testing.assert_array_equal(resumed.params["rate"][:, :2000], rate)
     tallmc.report.write_report(tmp_path / "run", tmp_path / "page.html", posterior=posterior)
     mean = f"{table.loc['rate', 'mean']:.2f}"
@@ -211,9 +220,9 @@ def test_draws_of_a_failed_chain_are_missing_in_every_group(tmp_path):
     with pytest.warns(tallmc.SamplingWarning):
         tallmc.sample(
             posterior,
-            tallmc.sgld(1e-3, size=10),
+            tallmc.methods.sgld(1e-3, batch_size=10),
             chains=2,
-            draws=50,
+            n_draws=50,
             start=start,
             store=tmp_path / "run",
             progress=False,
@@ -239,7 +248,12 @@ def test_draws_have_the_structure_of_init_whatever_the_order_of_its_names(tmp_pa
         transforms={"scale": "positive"},
     )
     draws = tallmc.sample(
-        posterior, tallmc.mala(1e-3), chains=1, draws=20, store=tmp_path / "run", progress=False
+        posterior,
+        tallmc.methods.mala(1e-3),
+        chains=1,
+        n_draws=20,
+        store=tmp_path / "run",
+        progress=False,
     )
     scale, mean = np.exp(draws.positions[..., 0]), draws.positions[..., 1]
     draws.save(tmp_path / "draws.nc")
@@ -259,7 +273,12 @@ def test_labels_name_entries_everywhere(tmp_path):
         labels={"w": ["a", "b", "c"]},
     )
     draws = tallmc.sample(
-        posterior, tallmc.mala(0.01), chains=2, draws=60, store=tmp_path / "run", progress=False
+        posterior,
+        tallmc.methods.mala(0.01),
+        chains=2,
+        n_draws=60,
+        store=tmp_path / "run",
+        progress=False,
     )
     assert list(draws.summary().index) == ["w[a]", "w[b]", "w[c]"]
     assert list(tallmc.load(tmp_path / "run").summary().index) == ["w[a]", "w[b]", "w[c]"]

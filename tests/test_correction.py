@@ -13,32 +13,29 @@ import pytest
 import tallmc
 from problems import DYNAMICS, SUBSAMPLES, exact_posterior, linear, logistic, slow_after
 from stationary import exact_law, fixed_point, gradient_covariance, law_z, run_chains
-from tallmc import NoiseCorrection
-from tallmc.core.linear_maps import IdentityMap
-from tallmc.correction import drag, reduced_noise
+from tallmc.contrib import recipe as table_1
+from tallmc.contrib.constrained import Mirrored, Projected, Reflected
+from tallmc.correction import NoiseCorrection
 from tallmc.dynamics import (
+    BAOAB,
+    SGHMC,
     GeometricLangevin,
     Hamiltonian,
     Langevin,
     LeimkuhlerMatthews,
     MatrixFriction,
     Microcanonical,
-    Mirrored,
     NoseHoover,
-    Projected,
-    Reflected,
+    PreconditionedLangevin,
     RiemannianHamiltonian,
     RiemannianLangevin,
-    RMSprop,
-    Splitting,
-    Underdamped,
-    table_1,
 )
-from tallmc.dynamics.base import DynamicsContext
+from tallmc.dynamics.dynamics import drag, reduced_noise
+from tallmc.dynamics.metric import inverse_root
 from tallmc.geometry import Dense, Identity
 from tallmc.gradient import ControlVariate, Full, Simple
 from tallmc.subsample import AllRows, Preferential, Stratified
-from tallmc.subsample.selection import Estimate, Memory
+from tallmc.subsample.selection import Carried, Estimate
 from test_unbiased import all_batches
 
 ROUND = Stratified(np.arange(12) % 2, at_least=2)
@@ -58,7 +55,7 @@ def share_of_noise(method, posterior):
     bound = method.prepare(posterior).kernel
     dynamics, d = bound.kernel.dynamics, posterior.dim
     C = (
-        np.asarray(dynamics.metric.inverse_root(jnp.zeros(d)))
+        np.asarray(inverse_root(dynamics.metric, jnp.zeros(d)))
         if isinstance(method.dynamics, RiemannianLangevin)
         else np.asarray(dynamics.geometry.push(jnp.eye(d))).T
     )
@@ -75,9 +72,9 @@ def share_of_noise(method, posterior):
         [
             (Langevin(), Identity(), "dense"),
             (RiemannianLangevin(), Identity(), "dense"),
-            (Underdamped(2.0), Dense(), "dense"),
+            (SGHMC(2.0), Dense(), "dense"),
             (Langevin(), Dense(), "diagonal"),
-            (Underdamped(FRICTION), Identity(), "diagonal"),
+            (SGHMC(FRICTION), Identity(), "diagonal"),
         ],
     ),
     ids=["langevin", "riemannian", "underdamped-dense", "langevin-dense", "underdamped"],
@@ -88,10 +85,10 @@ def test_corrected_law_is_that_of_exact_gradients(dynamics, geometry, shape):
     The diagonal form is tested in one dimension, where it is the whole covariance.
     """
     posterior = even(dim=1 if shape == "diagonal" else 2)
-    parts = {"dynamics": dynamics, "geometry": geometry, "gradient": Simple(), "size": 12}
+    parts = {"dynamics": dynamics, "geometry": geometry, "gradient": Simple(), "batch_size": 12}
     step = 0.15 / share_of_noise(tallmc.Method(**parts, step_size=1.0), posterior)
     noisy = exact_law(tallmc.Method(**parts, step_size=step).prepare(posterior).kernel, step)
-    quiet = {**parts, "gradient": Full(), "subsample": AllRows(), "size": None}
+    quiet = {**parts, "gradient": Full(), "subsample": AllRows(), "batch_size": None}
     exact = exact_law(tallmc.Method(**quiet, step_size=step).prepare(posterior).kernel, step)
     assert np.trace(noisy.covariance) > 1.08 * np.trace(exact.covariance)
     corrected = tallmc.Method(**parts, step_size=step, correction=NoiseCorrection(shape))
@@ -110,9 +107,9 @@ KNOW_THEIR_SPREAD = [
 def test_spread_estimates_the_covariance_without_bias_by_enumeration(name):
     posterior, position = logistic(), jnp.array([0.7, -1.3])
     method = tallmc.Method(
-        subsample=SUBSAMPLES[name], gradient=ControlVariate(), size=3, step_size=0.1
+        subsample=SUBSAMPLES[name], gradient=ControlVariate(), batch_size=3, step_size=0.1
     )
-    bound = method.prepare(posterior, tallmc.laplace(posterior)).kernel
+    bound = method.prepare(posterior, tallmc.anchor.find_anchor(posterior)).kernel
     kernel, rows = bound.kernel, bound.rows
 
     @jax.jit
@@ -132,8 +129,8 @@ def test_spread_estimates_the_covariance_without_bias_by_enumeration(name):
 @pytest.mark.parametrize("gradient", [Simple(), ControlVariate()], ids=["simple", "cv"])
 def test_groups_estimate_the_covariance_without_bias_by_enumeration(name, gradient):
     posterior, position = logistic(), jnp.array([0.7, -1.3])
-    parts = {"subsample": SUBSAMPLES[name], "gradient": gradient, "size": 4, "step_size": 0.1}
-    anchor = tallmc.laplace(posterior)
+    parts = {"subsample": SUBSAMPLES[name], "gradient": gradient, "batch_size": 4, "step_size": 0.1}
+    anchor = tallmc.anchor.find_anchor(posterior)
     plain = tallmc.Method(**parts).prepare(posterior, anchor).kernel
     grouped = tallmc.Method(**parts, correction=NoiseCorrection("dense", groups=2))
     bound = grouped.prepare(posterior, anchor).kernel
@@ -157,7 +154,7 @@ def test_groups_estimate_the_covariance_without_bias_by_enumeration(name, gradie
 def test_calibrated_friction_brings_the_variance_back(shape):
     """It removes at least two thirds of the variance that noise and discretisation add."""
     posterior = even(dim=2)
-    parts = {"dynamics": Underdamped(FRICTION), "size": 4}
+    parts = {"dynamics": SGHMC(FRICTION), "batch_size": 4}
     step = 0.3 / share_of_noise(tallmc.Method(**parts, step_size=1.0), posterior)
     uncorrected = tallmc.Method(**parts, step_size=step).prepare(posterior).kernel
     noisy = exact_law(uncorrected, step).covariance
@@ -174,8 +171,8 @@ def test_calibrated_friction_brings_the_variance_back(shape):
 
 def test_passes_of_a_calibrated_correction_are_counted():
     correction = NoiseCorrection(calibrate_every=10)
-    method = tallmc.Method(size=2, step_size=0.001, correction=correction)
-    draws = tallmc.sample(linear(), method, chains=1, draws=25, burn_in=0)
+    method = tallmc.Method(batch_size=2, step_size=0.001, correction=correction)
+    draws = tallmc.sample(linear(), method, chains=1, n_draws=25, burn_in=0)
     assert draws.n_row_evals_sampling == 25 * 2 + 3 * 12
 
 
@@ -199,8 +196,8 @@ def test_injected_noise_is_positive_by_construction(covariance):
     found = reduced(first, 0.5)
     uncorrected = np.maximum(values - 1, 0).sum() / values.sum()
     assert float(found.stats["uncorrected_noise"]) == pytest.approx(uncorrected)
-    assert int(found.outcome) == tallmc.Outcome.OK
-    assert int(reduced(first, 0.6).outcome) == tallmc.Outcome.TOO_NOISY
+    assert int(found.outcome) == tallmc.diagnose.Outcome.OK
+    assert int(reduced(first, 0.6).outcome) == tallmc.diagnose.Outcome.TOO_NOISY
 
 
 def test_drag_is_the_papers_friction():
@@ -209,16 +206,16 @@ def test_drag_is_the_papers_friction():
     dense = 0.05 * np.asarray(V) @ [1.0, -2.0]
     np.testing.assert_allclose(drag(momentum, V, step).force, dense)
     np.testing.assert_allclose(drag(momentum, jnp.diagonal(V), step).force, [0.1, -0.1])
-    assert int(drag(momentum, 1e3 * V, step).outcome) == tallmc.Outcome.TOO_NOISY
+    assert int(drag(momentum, 1e3 * V, step).outcome) == tallmc.diagnose.Outcome.TOO_NOISY
 
 
 def test_a_step_too_large_for_the_correction_is_an_outcome_not_a_wrong_answer():
-    method = tallmc.Method(size=2, step_size=0.5, correction=NoiseCorrection())
+    method = tallmc.Method(batch_size=2, step_size=0.5, correction=NoiseCorrection())
     with pytest.warns(
         tallmc.SamplingWarning, match="more gradient noise than its step can correct"
     ):
-        draws = tallmc.sample(linear(), method, chains=3, draws=50, burn_in=0)
-    assert set(draws.outcomes) == {tallmc.Outcome.TOO_NOISY}
+        draws = tallmc.sample(linear(), method, chains=3, n_draws=50, burn_in=0)
+    assert set(draws.outcomes) == {tallmc.diagnose.Outcome.TOO_NOISY}
     assert np.isnan(draws.positions[:, -1]).all()
 
 
@@ -228,25 +225,27 @@ def test_suggested_step_of_ewsg_vr_is_one_that_friction_can_correct():
     x = rng.normal(size=(n_rows, 3))
     y = x @ [1.0, -2.0, 0.5] + rng.normal(size=n_rows)
     posterior = tallmc.models.linear_regression(x, y, prior_variance=10.0, noise_variance=1.0)
-    method = tallmc.suggest(posterior, "ewsg_vr", size=32).method
-    draws = tallmc.sample(posterior, method, chains=2, draws=40, thin=100, burn_in=2000)
+    method = tallmc.suggest(posterior, "ewsg_vr", batch_size=32).method
+    draws = tallmc.sample(posterior, method, chains=2, n_draws=40, thin=100, burn_in=2000)
     assert draws.ok.all()
 
 
 def test_noise_left_uncorrected_is_reported():
     """With rows of very different size, some batches have too much spread in one direction."""
-    method = tallmc.Method(size=3, step_size=0.3, correction=NoiseCorrection())
+    method = tallmc.Method(batch_size=3, step_size=0.3, correction=NoiseCorrection())
     start = exact_posterior(linear())[0]
     with pytest.warns(
         tallmc.SamplingWarning, match="of the gradient noise was too large for the step to correct"
     ):
-        draws = tallmc.sample(linear(), method, chains=64, draws=8, burn_in=0, start=start)
+        draws = tallmc.sample(linear(), method, chains=64, n_draws=8, burn_in=0, start=start)
     assert draws.ok.any()
 
 
 def test_strata_know_their_spread_when_each_is_drawn_from_twice():
-    method = tallmc.Method(size=6, subsample=ROUND, step_size=0.005, correction=NoiseCorrection())
-    draws = tallmc.sample(linear(), method, chains=2, draws=50)
+    method = tallmc.Method(
+        batch_size=6, subsample=ROUND, step_size=0.005, correction=NoiseCorrection()
+    )
+    draws = tallmc.sample(linear(), method, chains=2, n_draws=50)
     assert draws.ok.all()
     assert 0 <= draws.sample_stats["uncorrected_noise"].max() <= 1
 
@@ -256,11 +255,11 @@ def test_correction_goes_with_preferential_weights_and_control_variates():
     method = tallmc.Method(
         gradient=ControlVariate(),
         subsample=Preferential("curvature"),
-        size=8,
+        batch_size=8,
         step_size=step,
         correction=NoiseCorrection("dense"),
     )
-    exact = exact_law(tallmc.ula(step).prepare(posterior).kernel, step)
+    exact = exact_law(tallmc.methods.ula(step).prepare(posterior).kernel, step)
     z = law_z(method.prepare(posterior).kernel, exact)
     assert max(z.values()) < 4.6, z
 
@@ -273,14 +272,14 @@ METRIC = METRIC_ROOT @ METRIC_ROOT.T
 INVERSE_ROOT = np.linalg.inv(METRIC_ROOT).T
 SAME_PLACE = {
     "langevin": (Langevin(), 0.3),
-    "underdamped": (Underdamped(3.0), 0.3),
+    "underdamped": (SGHMC(3.0), 0.3),
     "matrix-friction": (MatrixFriction([[4.0, 1.0], [1.0, 2.0]]), 0.3),
     "trajectories": (Hamiltonian(4, 3.0), 0.3),
     "geometric-langevin": (GeometricLangevin(3.0), 0.3),
     "nose-hoover": (NoseHoover(3.0), 0.3),
     "riemannian-langevin": (RiemannianLangevin(lambda params: jnp.asarray(METRIC)), 0.3),
     "riemannian-hamiltonian": (RiemannianHamiltonian(lambda params: jnp.asarray(METRIC), 3.0), 0.3),
-    "rmsprop": (RMSprop(decay=1.0), 0.03),
+    "rmsprop": (PreconditionedLangevin(decay=1.0), 0.03),
     "projected": (Projected({}), 0.3),
     "reflected": (Reflected({}), 0.3),
     "mirrored": (Mirrored({}), 0.3),  # with mirror maps: test_constrained_dynamics.py
@@ -290,7 +289,7 @@ SAME_PLACE = {
 }
 BETWEEN = {
     "leimkuhler-matthews": (LeimkuhlerMatthews(), 0.2),
-    "splitting": (Splitting(3.0), 0.4),
+    "splitting": (BAOAB(3.0), 0.4),
 }
 
 
@@ -304,9 +303,8 @@ def test_every_dynamics_that_injects_noise_corrects_for_gradient_noise():
 
 def one_step(choice, covariance):
     """The state after a step as a function of (state, gradient, noise), and arguments for it."""
-    context = DynamicsContext(linear(), IdentityMap(), None)
-    dynamics = choice.prepare(context)
-    zero = lambda at, transition: Estimate(jnp.ones(2), jnp.int32(0), Memory())
+    dynamics = choice.prepare(linear())
+    zero = lambda at, transition: Estimate(jnp.ones(2), jnp.int32(0), Carried())
     state = dynamics.init(jax.random.key(0), jnp.array([0.3, -0.2]), zero)
     if isinstance(choice, Hamiltonian):  # inside a trajectory, where no momentum is drawn
         state = dataclasses.replace(state, inner=jnp.int32(1))
@@ -314,7 +312,7 @@ def one_step(choice, covariance):
 
     def after(state, gradient, noise, step_size):
         def evaluate(at, transition):
-            return Estimate(gradient, jnp.int32(0), Memory(), noise=covariance)
+            return Estimate(gradient, jnp.int32(0), Carried(), noise=covariance)
 
         moved = dynamics.step(state, evaluate, jnp.asarray(step_size), noise)
         flat = [leaf for leaf in jax.tree.leaves(moved.state) if leaf.dtype == jnp.float64]
@@ -366,7 +364,7 @@ def stationary(choice, step, H, covariance, gradient_noise):
 def test_correction_elsewhere_in_the_step_leaves_an_error_of_second_order(name):
     """Kick and noise are not at the same place, so a share of the excess remains.
 
-    It goes as ε², and as ε for Leimkuhler–Matthews, whose ε is the square of a step of `Splitting`.
+    It goes as ε², and as ε for Leimkuhler–Matthews, whose ε is the square of a step of `BAOAB`.
     """
     choice, largest = BETWEEN[name]
     H, remaining = np.array([[2.0, 0.5], [0.5, 1.0]]), []

@@ -18,9 +18,11 @@ import scipy.stats
 
 import tallmc
 from tallmc.geometry import Dense
-from tallmc.methods.subsampled.growth import growth
-from tallmc.methods.subsampled.linear import LinearRemainders
-from tallmc.models.families import Bernoulli, BernoulliProbit, Binomial, Gaussian, Poisson
+from tallmc.methods.subsampled.remainders import ModelRemainders, growth
+from tallmc.models.families.bernoulli import Bernoulli, BernoulliProbit
+from tallmc.models.families.binomial import Binomial
+from tallmc.models.families.gaussian import Gaussian
+from tallmc.models.families.poisson import Poisson
 
 FAMILIES = {
     "bernoulli": Bernoulli(),
@@ -177,17 +179,17 @@ def regression(name, dtype=np.float64, extra=False):
 
 @functools.cache
 def anchored(name, dtype, extra):
-    return tallmc.laplace(regression(name, dtype, extra))
+    return tallmc.anchor.find_anchor(regression(name, dtype, extra))
 
 
-def remainders_of(name, order, dtype=np.float64, extra=False) -> LinearRemainders:
+def remainders_of(name, order, dtype=np.float64, extra=False) -> ModelRemainders:
     posterior, anchor = regression(name, dtype, extra), anchored(name, dtype, extra)
     metric = Dense().prepare(posterior, anchor)
-    return LinearRemainders.at(posterior.model, order, anchor, metric)
+    return ModelRemainders.at(posterior.model, order, anchor, metric)
 
 
 @eqx.filter_jit
-def values_of(remainders: LinearRemainders, moves, rows):
+def values_of(remainders: ModelRemainders, moves, rows):
     return remainders.values(moves, rows)
 
 
@@ -202,7 +204,7 @@ def positions(radius, count, seed=0):
     return jnp.asarray(here), jnp.asarray(there)
 
 
-def change_ratios(remainders: LinearRemainders, rows, pairs=1500):
+def change_ratios(remainders: ModelRemainders, rows, pairs=1500):
     """The largest |D_i|/(c_i M) of each pair, beside whether a bound covers the pair."""
     here, there = positions(float(remainders.radius), pairs)
     metric = remainders.metric
@@ -274,7 +276,7 @@ def test_remainders_in_single_precision_keep_their_digits(name, order):
 
 
 def exact_supremum(order, here, there, angles=4001):
-    """sup |R(u') − R(u)|/(F‖w‖ᵏ⁺¹) over all functions and all directions w.
+    """Sup |R(u') − R(u)|/(F‖w‖ᵏ⁺¹) over all functions and all directions w.
 
     With t = wᵀu and t' = wᵀu', the largest |R(t') − R(t)| of functions with |f⁽ᵏ⁺¹⁾| ≤ 1 is
     |s(t') − s(t)|/(k + 1)!, s(t) = sign(t)|t|ᵏ⁺¹. The best w is in the plane of u and u'.

@@ -11,9 +11,9 @@ import pytest
 
 import tallmc
 from row_stores import write_logistic
-from tallmc.engine.devices import chains_on
-from tallmc.engine.kernel import BoundKernel
-from tallmc.engine.run import Run, chain_keys
+from tallmc._engine.chains import chains_on
+from tallmc._engine.kernel import BoundKernel
+from tallmc._engine.run import Run, chain_keys
 
 pytestmark = pytest.mark.filterwarnings("ignore::tallmc.SamplingWarning")
 
@@ -22,21 +22,21 @@ def posteriors(store: Path):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(500, 2))
     y = rng.random(500) < 1 / (1 + np.exp(-x @ [1.0, -1.0]))
-    memory = tallmc.models.logistic_regression(x, y, prior_variance=10.0)
+    carried = tallmc.models.logistic_regression(x, y, prior_variance=10.0)
     stored = tallmc.models.logistic_regression(tallmc.rows.open(store), prior_variance=10.0)
-    return memory, stored
+    return carried, stored
 
 
 def all_draws(store: Path, devices=None) -> dict[str, np.ndarray]:
     """Draws of methods that read rows on the device, and rows that the host sends to it."""
-    memory, stored = posteriors(store)
+    carried, stored = posteriors(store)
     runs = {
-        "memory": (memory, tallmc.saga_ld(1e-3, size=8)),
-        "store": (stored, tallmc.svrg_ld(1e-4, size=8, every=20)),
+        "memory": (carried, tallmc.methods.saga_ld(1e-3, batch_size=8)),
+        "store": (stored, tallmc.methods.svrg_ld(1e-4, batch_size=8, every=20)),
     }
     return {
         name: tallmc.sample(
-            posterior, method, chains=10, draws=40, devices=devices, progress=False
+            posterior, method, chains=10, n_draws=40, devices=devices, progress=False
         ).positions
         for name, (posterior, method) in runs.items()
     }
@@ -45,7 +45,7 @@ def all_draws(store: Path, devices=None) -> dict[str, np.ndarray]:
 def devices_of_groups(store: Path, devices) -> list[int]:
     """The number of the device on which each group of ten chains is."""
     posterior = posteriors(store)[0]
-    kernel = tallmc.sgld(1e-3, size=8).prepare(posterior).kernel.kernel
+    kernel = tallmc.methods.sgld(1e-3, batch_size=8).prepare(posterior).kernel.kernel
     with chains_on(devices):
         start = np.broadcast_to(np.asarray(posterior.init), (10, posterior.dim))
         run = Run(
@@ -71,18 +71,18 @@ def test_two_devices_change_no_bit(tmp_path):
 
 @pytest.mark.parametrize("devices", [0, len(jax.local_devices()) + 1, "cpu", True])
 def test_the_number_of_devices_is_checked(tmp_path, devices):
-    memory, _ = posteriors(write_logistic(tmp_path / "store"))
+    carried, _ = posteriors(write_logistic(tmp_path / "store"))
     with pytest.raises(
         tallmc.InvalidInput, match=r"devices must be an int in \[1, number of local"
     ):
-        tallmc.sample(memory, devices=devices)
+        tallmc.sample(carried, devices=devices)
 
 
 @pytest.mark.parametrize("devices", [[], [jax.local_devices()[0]] * 2, ["cpu"]])
 def test_devices_are_checked(tmp_path, devices):
-    memory, _ = posteriors(write_logistic(tmp_path / "store"))
+    carried, _ = posteriors(write_logistic(tmp_path / "store"))
     with pytest.raises(tallmc.InvalidInput, match="devices must be different devices"):
-        tallmc.sample(memory, devices=devices)
+        tallmc.sample(carried, devices=devices)
 
 
 if __name__ == "__main__":

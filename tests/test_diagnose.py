@@ -23,7 +23,8 @@ from problems import (
     start_of,
 )
 from stationary import exact_law, gradient_covariance
-from tallmc.core.linear_maps import DenseMap
+from tallmc._core.arrays import DenseMap
+from tallmc._core.statistics import pareto_k
 from tallmc.diagnose import (
     ess,
     estimated_pseudo_variance,
@@ -39,11 +40,10 @@ from tallmc.diagnose import (
 from tallmc.dynamics import Langevin, LeimkuhlerMatthews
 from tallmc.geometry import Dense, Diagonal, Identity
 from tallmc.gradient import SVRG, ControlVariate, Full, Simple
-from tallmc.statistics.pareto import pareto_k
 from tallmc.subsample import (
-    Adaptive,
     AllRows,
     Bandit,
+    BoundedNoise,
     ExponentiallyWeighted,
     Optimal,
     Preferential,
@@ -66,11 +66,11 @@ GRADIENTS = {"simple": Simple(), "control-variate": ControlVariate(), "svrg": SV
 
 
 MODELS = {"glm": logistic(), "autodiff": logistic_by_autodiff()}
-anchor_of = functools.cache(lambda model: tallmc.laplace(MODELS[model]))
+anchor_of = functools.cache(lambda model: tallmc.anchor.find_anchor(MODELS[model]))
 
 
 def prepared(subsample, gradient, model="glm", size=3):
-    method = tallmc.Method(subsample=subsample, gradient=gradient, size=size, step_size=0.1)
+    method = tallmc.Method(subsample=subsample, gradient=gradient, batch_size=size, step_size=0.1)
     return method.prepare(MODELS[model], anchor_of(model)).kernel
 
 
@@ -89,8 +89,8 @@ def every_batch(bound, name):
         return
     certain = list(np.asarray(selection.certain)) if name != "optimal" else []
     if name == "optimal":
-        position, memory = jnp.asarray(POSITION), memory_at_rest(bound)
-        units = selection.units(bound.kernel.gradient, position, bound.rows, memory)
+        position, carried = jnp.asarray(POSITION), memory_at_rest(bound)
+        units = selection.units(bound.kernel.gradient, position, bound.rows, carried)
         p = np.asarray(units, float) / 2**32
     else:
         p = selection.stream.probabilities()
@@ -107,8 +107,8 @@ CASES += [("autodiff", "own-weights", "control-variate")]
 @pytest.mark.parametrize(("model", "subsample", "gradient"), slow_after(8, CASES))
 def test_pseudo_variance_is_the_trace_by_enumeration(model, subsample, gradient):
     bound = prepared(SUBSAMPLES[subsample], GRADIENTS[gradient], model)
-    position, memory = jnp.asarray(POSITION), memory_at_rest(bound)
-    r = residual_matrix(bound.kernel.gradient, bound.rows, position, memory)
+    position, carried = jnp.asarray(POSITION), memory_at_rest(bound)
+    r = residual_matrix(bound.kernel.gradient, bound.rows, position, carried)
     rows, weights, probability = zip(*every_batch(bound, subsample), strict=True)
     assert sum(probability) == pytest.approx(1, abs=1e-12)
     for geometry, factor in [(None, np.eye(2)), (DenseMap(jnp.asarray(FACTOR)), FACTOR)]:
@@ -126,7 +126,7 @@ def test_certain_rows_are_tested():
 
 
 def test_pseudo_variance_of_an_adaptive_size_is_that_of_its_rows_at_the_position():
-    adaptive = prepared(Uniform(), ControlVariate(), size=Adaptive(noise_threshold=3.0))
+    adaptive = prepared(Uniform(), ControlVariate(), size=BoundedNoise(noise_threshold=3.0))
     size = int(adaptive.kernel.selection.size_at(jnp.asarray(POSITION)))
     assert 1 < size < 5
     fixed = prepared(Uniform(), ControlVariate(), size=size)
@@ -144,7 +144,7 @@ def test_pseudo_variance_of_many_rows_keeps_its_digits_in_single_precision():
     single = tallmc.models.linear_regression(x, y, prior_variance=4.0, noise_variance=1.5)
     assert single.dtype == np.float32
     position = np.array([0.5, 1.0, 2.0])
-    method = tallmc.sgld(1e-4, 10)
+    method = tallmc.methods.sgld(1e-4, 10)
     exact, found = (
         pseudo_variance(method.prepare(posterior).kernel, position)
         for posterior in (double, single)
@@ -180,7 +180,7 @@ def test_pseudo_variance_refuses_what_it_does_not_know():
     for message, call in {
         unknown: lambda: pseudo_variance(stratified, POSITION),
         "kernel must come from a prepared method": lambda: pseudo_variance(
-            tallmc.sgld(0.1, 2), POSITION
+            tallmc.methods.sgld(0.1, 2), POSITION
         ),
         "position must be finite, with one value per coordinate \\(2\\)": lambda: pseudo_variance(
             uniform, [1.0]
@@ -247,8 +247,8 @@ def test_predicted_covariance_is_the_exact_stationary_law(dynamics, predicted, g
     # is the same everywhere.
     x, y = np.tile([1.0, -0.6], (6, 1)), np.array([0.3, -1.0, 2.0, 0.1, 0.9, -2.2])
     posterior = tallmc.models.linear_regression(x, y, prior_variance=0.5, noise_variance=2.0)
-    method = tallmc.Method(dynamics=dynamics, size=2, step_size=0.3, geometry=geometry)
-    bound = method.prepare(posterior, tallmc.laplace(posterior)).kernel
+    method = tallmc.Method(dynamics=dynamics, batch_size=2, step_size=0.3, geometry=geometry)
+    bound = method.prepare(posterior, tallmc.anchor.find_anchor(posterior)).kernel
     noise_at = gradient_covariance(bound)
     noise = noise_at(np.zeros((2, 2)))
     np.testing.assert_allclose(noise_at(np.eye(2)), noise, atol=1e-10)
@@ -377,7 +377,7 @@ sys.modules["arviz_stats"] = None
 import tallmc.diagnose
 assert not {"xarray", "arviz_base", "pandas"} & set(sys.modules)
 assert tallmc.diagnose.ess(np.zeros((2, 10, 1))) == 20
-assert tallmc.statistics.pareto.pareto_k(np.arange(100.0)) < 0.5
+assert tallmc._core.statistics.pareto_k(np.arange(100.0)) < 0.5
 assert not {"xarray", "arviz_base", "pandas"} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", program], check=True)

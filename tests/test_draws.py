@@ -12,7 +12,9 @@ from problems import exact_posterior, linear
 
 @pytest.fixture(scope="module")
 def draws():
-    return tallmc.sample(linear(), tallmc.mala(0.1), chains=4, draws=2000, burn_in=100, seed=3)
+    return tallmc.sample(
+        linear(), tallmc.methods.mala(0.1), chains=4, n_draws=2000, burn_in=100, seed=3
+    )
 
 
 def test_datatree_has_the_arviz_schema(draws):
@@ -74,7 +76,9 @@ DECREASING = tallmc.schedule.Polynomial(0.3, 1.0, 0.4)
 
 @pytest.fixture(scope="module")
 def decreasing():
-    return tallmc.sample(linear(), tallmc.ula(DECREASING), chains=3, draws=500, burn_in=20, seed=1)
+    return tallmc.sample(
+        linear(), tallmc.methods.ula(DECREASING), chains=3, n_draws=500, burn_in=20, seed=1
+    )
 
 
 def test_draws_of_decreasing_steps_are_weighted_by_the_step_size(decreasing):
@@ -124,13 +128,13 @@ def test_weights_reduce_the_variance_of_an_average_over_decreasing_steps():
 @pytest.mark.parametrize(
     "method",
     [
-        tallmc.sgld(0.01, size=3),
-        tallmc.sgld(tallmc.schedule.Cyclical(0.05, 10, 0.5), size=3),
-        tallmc.mala(DECREASING),
+        tallmc.methods.sgld(0.01, batch_size=3),
+        tallmc.methods.sgld(tallmc.schedule.Cyclical(0.05, 10, 0.5), batch_size=3),
+        tallmc.methods.mala(DECREASING),
     ],
     ids=["constant", "cyclical", "accept-step"],
 )
 def test_other_draws_count_the_same(method):
-    draws = tallmc.sample(linear(), method, chains=2, draws=8, burn_in=0)
+    draws = tallmc.sample(linear(), method, chains=2, n_draws=8, burn_in=0)
     assert draws.weights is None
     assert "weight" not in draws.to_datatree()["sample_stats"]

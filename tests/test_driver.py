@@ -11,37 +11,37 @@ import pytest
 
 import tallmc
 from problems import linear, logistic
+from tallmc._engine import loop as _loop
+from tallmc._engine import run as _run
+from tallmc._engine import supply as _supply
+from tallmc._engine.run import CallLength
 from tallmc.dynamics import Hamiltonian, NoseHoover
-from tallmc.engine import loop as _loop
-from tallmc.engine import run as _run
-from tallmc.engine import supply as _supply
-from tallmc.engine.call_length import CallLength
 from tallmc.gradient import SAGA, SVRG
 from tallmc.rows import ResidentRows
 from tallmc.schedule import Polynomial
 from tallmc.subsample import Bandit
 
 RUNS = {
-    "sgld-schedule": tallmc.sgld(Polynomial(0.05, 10.0, 0.55), size=3, replace=False),
-    "sgld_cv_ps": tallmc.sgld_cv_ps(0.01, size=3),
-    "asgld_cv": tallmc.asgld_cv(0.01, noise_threshold=10.0),
-    "mala": tallmc.mala(0.05),
+    "sgld-schedule": tallmc.methods.sgld(Polynomial(0.05, 10.0, 0.55), batch_size=3, replace=False),
+    "sgld_cv_ps": tallmc.methods.sgld_cv_ps(0.01, batch_size=3),
+    "asgld_cv": tallmc.methods.asgld_cv(0.01, noise_threshold=10.0),
+    "mala": tallmc.methods.mala(0.05),
     "svrg-trajectories": tallmc.Method(
-        dynamics=Hamiltonian(5, 0.5), gradient=SVRG(17), size=3, step_size=0.1
+        dynamics=Hamiltonian(5, 0.5), gradient=SVRG(17), batch_size=3, step_size=0.1
     ),
     "saga-bandit-thermostat": tallmc.Method(
-        dynamics=NoseHoover(2.0), gradient=SAGA(), subsample=Bandit(), size=3, step_size=0.02
+        dynamics=NoseHoover(2.0), gradient=SAGA(), subsample=Bandit(), batch_size=3, step_size=0.02
     ),
-    "ewsg_vr": tallmc.ewsg_vr(0.02, size=3, friction=4.0, every=13),
-    "carried-index": tallmc.ewsg(0.02, size=3, friction=4.0, carry=True),
-    "psgld": tallmc.psgld(0.01, size=3),
-    "leimkuhler-matthews": tallmc.sgld_lm(0.01, size=3),
+    "ewsg_vr": tallmc.methods.ewsg_vr(0.02, batch_size=3, friction=4.0, every=13),
+    "carried-index": tallmc.methods.ewsg(0.02, batch_size=3, friction=4.0, carry=True),
+    "psgld": tallmc.methods.psgld(0.01, batch_size=3),
+    "leimkuhler-matthews": tallmc.methods.sgld_lm(0.01, batch_size=3),
 }
 
 
 def run(method, **settings):
     return tallmc.sample(
-        linear(), method, **{"chains": 3, "draws": 700, "burn_in": 13, "seed": 7} | settings
+        linear(), method, **{"chains": 3, "n_draws": 700, "burn_in": 13, "seed": 7} | settings
     )
 
 
@@ -61,28 +61,30 @@ def test_draws_do_not_depend_on_how_the_host_cuts_the_run(name, monkeypatch):
 @pytest.mark.parametrize("name", ["sgld-schedule", "asgld_cv", "mala", "svrg-trajectories"])
 def test_thinning_and_burn_in_keep_the_steps_they_say(name):
     method = RUNS[name]
-    every = run(method, burn_in=0, draws=713).positions
+    every = run(method, burn_in=0, n_draws=713).positions
     np.testing.assert_array_equal(
-        run(method, burn_in=13, draws=100, thin=7).positions, every[:, 13:][:, 6::7]
+        run(method, burn_in=13, n_draws=100, thin=7).positions, every[:, 13:][:, 6::7]
     )
 
 
 def test_gathering_rows_ahead_changes_nothing(monkeypatch):
-    ahead = run(tallmc.sgld_cv_ps(0.01, size=3)).positions
+    ahead = run(tallmc.methods.sgld_cv_ps(0.01, batch_size=3)).positions
     monkeypatch.setattr(ResidentRows, "on_host", False)
     jax.clear_caches()
-    np.testing.assert_allclose(run(tallmc.sgld_cv_ps(0.01, size=3)).positions, ahead, rtol=1e-10)
+    np.testing.assert_allclose(
+        run(tallmc.methods.sgld_cv_ps(0.01, batch_size=3)).positions, ahead, rtol=1e-10
+    )
 
 
 def test_chains_are_different_and_do_not_depend_on_how_many_there_are():
     few, many = (
-        run(tallmc.sgld(0.01, size=3), chains=2).positions,
-        run(tallmc.sgld(0.01, size=3), chains=5).positions,
+        run(tallmc.methods.sgld(0.01, batch_size=3), chains=2).positions,
+        run(tallmc.methods.sgld(0.01, batch_size=3), chains=5).positions,
     )
     np.testing.assert_allclose(few, many[:2], rtol=1e-10)
     correlation = np.corrcoef(np.diff(many[..., 0], axis=1))
     assert np.abs(correlation - np.eye(5)).max() < 0.2
-    other_seed = run(tallmc.sgld(0.01, size=3), chains=2, seed=8).positions
+    other_seed = run(tallmc.methods.sgld(0.01, batch_size=3), chains=2, seed=8).positions
     assert np.abs(other_seed - few).min() > 0
 
 
@@ -94,8 +96,8 @@ def test_the_same_seed_gives_the_same_draws_in_another_process():
         sys.path.insert(0, sys.argv[1])
         import tallmc
         from problems import linear
-        method = tallmc.sgld_cv_ps(0.01, size=3)
-        draws = tallmc.sample(linear(), method, chains=3, draws=50, seed=11)
+        method = tallmc.methods.sgld_cv_ps(0.01, batch_size=3)
+        draws = tallmc.sample(linear(), method, chains=3, n_draws=50, seed=11)
         print(hashlib.sha256(draws.positions.tobytes()).hexdigest())
     """)
     here = str(__import__("pathlib").Path(__file__).parent)
@@ -112,10 +114,10 @@ def test_the_same_seed_gives_the_same_draws_in_another_process():
 def test_blocks_have_fresh_randomness():
     """A run of several blocks uses no noise twice."""
     posterior = linear()
-    kernel = tallmc.sgld(0.01, size=3).prepare(posterior).kernel.kernel
+    kernel = tallmc.methods.sgld(0.01, batch_size=3).prepare(posterior).kernel.kernel
     block = _supply.block_steps(kernel, posterior.rows)
     draws = tallmc.sample(
-        posterior, tallmc.ula(1e-12), chains=1, draws=3 * block, burn_in=0, seed=0
+        posterior, tallmc.methods.ula(1e-12), chains=1, n_draws=3 * block, burn_in=0, seed=0
     )
     steps = np.diff(draws.positions[0, :, 0])
     assert len(np.unique(steps.round(12))) > 0.99 * len(steps)
@@ -135,12 +137,12 @@ def not_a_number_beyond(limit: float) -> tallmc.Posterior:
 
 
 def test_one_bad_chain_leaves_the_other_seven_bitwise_unchanged():
-    posterior, method = not_a_number_beyond(2.5), tallmc.sgld(0.01, size=2)
+    posterior, method = not_a_number_beyond(2.5), tallmc.methods.sgld(0.01, batch_size=2)
     start = np.linspace(0, 1, 8)[:, None]
-    fine = tallmc.sample(posterior, method, chains=8, draws=300, burn_in=0, start=start)
+    fine = tallmc.sample(posterior, method, chains=8, n_draws=300, burn_in=0, start=start)
     start[3] = 2.6
     with pytest.warns(tallmc.SamplingWarning, match="chain 3"):
-        spoilt = tallmc.sample(posterior, method, chains=8, draws=300, burn_in=0, start=start)
+        spoilt = tallmc.sample(posterior, method, chains=8, n_draws=300, burn_in=0, start=start)
     others = np.arange(8) != 3
     np.testing.assert_array_equal(spoilt.ok, others)
     np.testing.assert_array_equal(spoilt.positions[others], fine.positions[others])
@@ -154,13 +156,17 @@ def test_a_non_finite_chain_is_frozen_flagged_and_named():
     ):
         draws = tallmc.sample(
             not_a_number_beyond(2.5),
-            tallmc.sgld(0.01, size=2),
+            tallmc.methods.sgld(0.01, batch_size=2),
             chains=3,
-            draws=50,
+            n_draws=50,
             burn_in=0,
             start=start,
         )
-    assert draws.outcomes == (tallmc.Outcome.OK, tallmc.Outcome.NON_FINITE, tallmc.Outcome.OK)
+    assert draws.outcomes == (
+        tallmc.diagnose.Outcome.OK,
+        tallmc.diagnose.Outcome.NON_FINITE,
+        tallmc.diagnose.Outcome.OK,
+    )
     assert np.isnan(draws.positions[1]).all()
     assert np.isfinite(draws.positions[[0, 2]]).all()
     assert len(draws.summary()) == 1
@@ -168,8 +174,8 @@ def test_a_non_finite_chain_is_frozen_flagged_and_named():
 
 def test_a_diverging_chain_is_flagged():
     with pytest.warns(tallmc.SamplingWarning, match="ran away"):
-        draws = run(tallmc.ula(5.0), draws=200)
-    assert set(draws.outcomes) == {tallmc.Outcome.DIVERGED}
+        draws = run(tallmc.methods.ula(5.0), n_draws=200)
+    assert set(draws.outcomes) == {tallmc.diagnose.Outcome.DIVERGED}
     finite = np.isfinite(draws.positions).all(axis=2)
     assert not finite[:, -1].any()
     with pytest.raises(tallmc.InvalidInput, match="have a chain that completed"):
@@ -178,7 +184,7 @@ def test_a_diverging_chain_is_flagged():
 
 def test_scheduled_steps_are_recorded_and_used():
     schedule = Polynomial(0.05, 10.0, 0.55)
-    draws = run(tallmc.sgld(schedule, size=3), thin=2, draws=20)
+    draws = run(tallmc.methods.sgld(schedule, batch_size=3), thin=2, n_draws=20)
     last_step = 13 + 2 * np.arange(1, 21) - 1
     np.testing.assert_allclose(
         draws.sample_stats["step_size"][0], 0.05 * (10 + last_step) ** -0.55, rtol=1e-6
@@ -192,7 +198,12 @@ def test_scheduled_steps_move_by_their_own_size():
     )
     schedule = Polynomial(1.0, 1.0, 1.0)
     draws = tallmc.sample(
-        posterior, tallmc.ula(schedule), chains=400, draws=200, burn_in=0, start=np.zeros(1)
+        posterior,
+        tallmc.methods.ula(schedule),
+        chains=400,
+        n_draws=200,
+        burn_in=0,
+        start=np.zeros(1),
     )
     steps = np.diff(np.concatenate([np.zeros((400, 1)), draws.positions[..., 0]], axis=1), axis=1)
     scaled = steps / np.sqrt(1 / (1 + np.arange(200)))
@@ -202,7 +213,9 @@ def test_scheduled_steps_move_by_their_own_size():
 
 def test_rows_and_noise_come_from_different_words():
     """If rows and noise shared a key, rows in the upper half would coincide with positive noise."""
-    kernel = tallmc.sgld(0.01, size=2).prepare(linear(n_rows=1000, dim=2)).kernel.kernel
+    kernel = (
+        tallmc.methods.sgld(0.01, batch_size=2).prepare(linear(n_rows=1000, dim=2)).kernel.kernel
+    )
     drawn = kernel.draw(jax.random.key(0), 20_000)
     upper = np.asarray(drawn.selection.indices) >= 500
     correlation = np.corrcoef(upper.ravel(), np.asarray(drawn.noise).ravel() > 0)[0, 1]
@@ -211,7 +224,7 @@ def test_rows_and_noise_come_from_different_words():
 
 def test_the_last_steps_before_the_counter_ends_are_recorded():
     posterior = linear()
-    bound = tallmc.ula(0.01).prepare(posterior).kernel
+    bound = tallmc.methods.ula(0.01).prepare(posterior).kernel
     run = _run.Run(bound, _run.chain_keys(0, 2), jnp.zeros((2, 2)), 2**31 - 11, 1, 10)
     run.step = 2**31 - 11
     run.run_to(10)
@@ -219,8 +232,8 @@ def test_the_last_steps_before_the_counter_ends_are_recorded():
 
 
 def test_kept_draws_do_not_hold_on_to_the_record():
-    bound, keys = tallmc.ula(0.01).prepare(linear()).kernel, _run.chain_keys(0, 2)
-    run = _run.Run(bound, keys, jnp.zeros((2, 2)), burn_in=5, thin=3, draws=10)
+    bound, keys = tallmc.methods.ula(0.01).prepare(linear()).kernel, _run.chain_keys(0, 2)
+    run = _run.Run(bound, keys, jnp.zeros((2, 2)), burn_in=5, thin=3, n_draws=10)
     run.run_to(run.draws)
     assert all(block.positions.base is None for block in run.sink.blocks)
     assert sum(block.positions.nbytes for block in run.sink.blocks) == 2 * 10 * 2 * 8
@@ -228,12 +241,15 @@ def test_kept_draws_do_not_hold_on_to_the_record():
 
 def test_a_failed_chain_costs_next_to_nothing_and_a_failed_run_ends():
     posterior = linear(n_rows=5000, dim=2)
-    method, anchor = tallmc.asgld_cv(1e-5, noise_threshold=3e7), tallmc.laplace(posterior)
+    method, anchor = (
+        tallmc.methods.asgld_cv(1e-5, noise_threshold=3e7),
+        tallmc.anchor.find_anchor(posterior),
+    )
     start = np.broadcast_to(np.asarray(anchor.position), (2, 2)).copy()
     start[1] = 1e10
     with pytest.warns(tallmc.SamplingWarning, match="1 of 2 chains ran away"):
         draws = tallmc.sample(
-            posterior, method, chains=2, draws=300, burn_in=0, start=start, anchor=anchor
+            posterior, method, chains=2, n_draws=300, burn_in=0, start=start, anchor=anchor
         )
     assert draws.sample_stats["batch_size"][1, 10:].max() == 1
     with pytest.warns(tallmc.SamplingWarning, match="2 of 2 chains ran away"):
@@ -241,7 +257,7 @@ def test_a_failed_chain_costs_next_to_nothing_and_a_failed_run_ends():
             posterior,
             method,
             chains=2,
-            draws=10**6,
+            n_draws=10**6,
             burn_in=0,
             start=np.full((2, 2), 1e10),
             anchor=anchor,
@@ -253,18 +269,18 @@ def test_a_failed_chain_costs_next_to_nothing_and_a_failed_run_ends():
 
 def test_chains_that_never_move_are_reported():
     with pytest.warns(tallmc.SamplingWarning, match=r"3 of 3 chains never moved \(0, 1, 2\)"):
-        run(tallmc.mala(1e6), draws=50)
+        run(tallmc.methods.mala(1e6), n_draws=50)
     posterior = tallmc.models.poisson_regression(np.ones((3, 1)), [1, 2, 3], prior_variance=10.0)
     with pytest.warns(
         tallmc.SamplingWarning, match="4 of 4 chains reached a NaN or infinite position"
     ):
-        tallmc.sample(posterior, tallmc.mala(0.1), draws=20, start=np.full(1, 1000.0))
+        tallmc.sample(posterior, tallmc.methods.mala(0.1), n_draws=20, start=np.full(1, 1000.0))
 
 
 def test_draws_far_wider_than_the_anchor_are_reported():
     posterior = logistic(n_rows=2000, dim=2)
     with pytest.warns(tallmc.SamplingWarning, match="times the sd from the curvature at the mode"):
-        tallmc.sample(posterior, tallmc.sgld_cv_ps(1.0, size=2), draws=500)
+        tallmc.sample(posterior, tallmc.methods.sgld_cv_ps(1.0, batch_size=2), n_draws=500)
 
 
 def test_positions_too_coarse_for_their_spread_are_reported():
@@ -273,29 +289,34 @@ def test_positions_too_coarse_for_their_spread_are_reported():
         x, np.full(100, 3e6), prior_variance=1e14, noise_variance=1.0
     )
     with pytest.warns(tallmc.SamplingWarning, match="float32 resolves only"):
-        tallmc.sample(posterior, tallmc.mala(0.01), draws=300, start=np.full(1, 3e6))
+        tallmc.sample(posterior, tallmc.methods.mala(0.01), n_draws=300, start=np.full(1, 3e6))
 
 
 def test_row_counts_are_what_was_touched():
-    draws = run(tallmc.sgld(0.01, size=3), thin=2)
+    draws = run(tallmc.methods.sgld(0.01, batch_size=3), thin=2)
     steps = 13 + 2 * 700
     assert draws.n_row_evals == draws.n_row_evals_sampling == 3 * 3 * steps
     assert draws.n_row_evals_preparation == 0
     assert draws.sample_stats["n_row_evals"][0, -1] == 3 * steps
-    mala = run(tallmc.mala(0.01), draws=10)
+    mala = run(tallmc.methods.mala(0.01), n_draws=10)
     assert mala.n_row_evals == 3 * 12 * (13 + 10 + 1)  # one evaluation at the start
-    anchor = tallmc.laplace(linear())
-    prepared = run(tallmc.sgld_cv_ps(0.01, size=3), draws=10, anchor=anchor)
+    anchor = tallmc.anchor.find_anchor(linear())
+    prepared = run(tallmc.methods.sgld_cv_ps(0.01, batch_size=3), n_draws=10, anchor=anchor)
     # One pass checks that the anchor belongs to the posterior, another computes the weights.
     assert prepared.n_row_evals_preparation == anchor.n_row_evals + 12 + 12
 
 
 def test_start_and_burn_in_defaults():
-    anchored = run(tallmc.sgld_cv(0.01, size=3), burn_in=None, draws=200, thin=2)
+    anchored = run(tallmc.methods.sgld_cv(0.01, batch_size=3), burn_in=None, n_draws=200, thin=2)
     assert anchored.settings["burn_in"] == 40
-    elsewhere = run(tallmc.sgld(0.01, size=3), burn_in=None, draws=200, thin=2)
+    elsewhere = run(tallmc.methods.sgld(0.01, batch_size=3), burn_in=None, n_draws=200, thin=2)
     assert elsewhere.settings["burn_in"] == 400
-    tiny = run(tallmc.sgld(1e-20, size=3), burn_in=0, draws=1, start={"beta": np.array([3.0, 4.0])})
+    tiny = run(
+        tallmc.methods.sgld(1e-20, batch_size=3),
+        burn_in=0,
+        n_draws=1,
+        start={"beta": np.array([3.0, 4.0])},
+    )
     np.testing.assert_allclose(tiny.positions[:, 0], [[3.0, 4.0]] * 3, atol=1e-8)
 
 
@@ -304,9 +325,9 @@ def test_interrupt_returns_the_draws_so_far():
         if progress.draws >= 100:
             raise KeyboardInterrupt
 
-    whole = run(tallmc.sgld(0.01, size=3), draws=5000)
+    whole = run(tallmc.methods.sgld(0.01, batch_size=3), n_draws=5000)
     with pytest.warns(tallmc.SamplingWarning, match="interrupted after"):
-        part = run(tallmc.sgld(0.01, size=3), draws=5000, callback=interrupt)
+        part = run(tallmc.methods.sgld(0.01, batch_size=3), n_draws=5000, callback=interrupt)
     n = part.positions.shape[1]
     assert 100 <= n < 5000
     np.testing.assert_array_equal(part.positions, whole.positions[:, :n])
@@ -314,7 +335,7 @@ def test_interrupt_returns_the_draws_so_far():
 
 def test_callback_hears_of_progress():
     heard = []
-    run(tallmc.sgld(0.01, size=3), callback=heard.append)
+    run(tallmc.methods.sgld(0.01, batch_size=3), callback=heard.append)
     first = [p.is_preparing for p in heard].index(False)
     assert {p.stage for p in heard[:first]} >= {"starting the chains", "compiling the step"}
     heard = heard[first:]
@@ -329,14 +350,16 @@ def test_nothing_is_compiled_again_for_other_seeds_steps_draws_or_data():
         before = _loop.advance._cache_size()
         step = settings.pop("step_size", 0.01)
         tallmc.sample(
-            posterior, tallmc.sgld_cv_ps(step, size=4), **{"chains": 2, "draws": 30} | settings
+            posterior,
+            tallmc.methods.sgld_cv_ps(step, batch_size=4),
+            **{"chains": 2, "n_draws": 30} | settings,
         )
         return _loop.advance._cache_size() - before
 
     compiled(logistic(n_rows=40))
     assert compiled(logistic(n_rows=40), seed=5) == 0
     assert compiled(logistic(n_rows=40), step_size=0.02) == 0
-    assert compiled(logistic(n_rows=40), draws=77, thin=3, burn_in=5) == 0
+    assert compiled(logistic(n_rows=40), n_draws=77, thin=3, burn_in=5) == 0
     assert compiled(logistic(n_rows=40, seed=9)) == 0
     assert compiled(logistic(n_rows=55, seed=9)) == 0
     assert compiled(logistic(n_rows=55, seed=9), chains=5) == 1, "another number per group"
@@ -352,7 +375,9 @@ def test_a_pytree_of_parameters_comes_back_as_one():
         data={"x": rng.normal(size=(50, 2)), "y": rng.normal(size=50)},
         init={"intercept": 0.0, "slope": np.zeros(2)},
     )
-    draws = tallmc.sample(posterior, tallmc.sgld_cv(0.01, size=5), chains=2, draws=30)
+    draws = tallmc.sample(
+        posterior, tallmc.methods.sgld_cv(0.01, batch_size=5), chains=2, n_draws=30
+    )
     assert draws.params["intercept"].shape == (2, 30)
     assert draws.params["slope"].shape == (2, 30, 2)
     np.testing.assert_array_equal(draws.params["slope"], draws.positions[..., 1:])

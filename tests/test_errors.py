@@ -8,14 +8,16 @@ import pytest
 
 import tallmc
 from problems import linear, logistic
-from tallmc import InvalidInput, Method, NoiseCorrection, Posterior, laplace, models, sample
+from tallmc import InvalidInput, Method, Posterior, models, sample
+from tallmc._anchor import find_anchor
+from tallmc.correction import NoiseCorrection
 from tallmc.dynamics import MALA, Langevin
 from tallmc.gradient import ControlVariate, Full, Simple
 from tallmc.schedule import Constant, Polynomial
 from tallmc.subsample import (
-    Adaptive,
     AllRows,
     Bandit,
+    BoundedNoise,
     Fixed,
     Optimal,
     Preferential,
@@ -25,12 +27,12 @@ from tallmc.subsample import (
     gradient_weights,
     probabilities,
 )
-from tallmc.subsample.base import SubsampleContext
+from tallmc.subsample.selection import SubsampleContext
 
 X, Y = np.eye(3), np.array([0, 1, 1])
 GAUSSIAN = lambda p, row: -0.5 * (p - row) ** 2
 FLAT = lambda p: 0.0 * p
-SGLD = tallmc.sgld(0.1, size=2)
+SGLD = tallmc.methods.sgld(0.1, batch_size=2)
 SINGLE = np.ones((2, 1), np.float32)
 
 CASES = {
@@ -182,42 +184,42 @@ CASES = {
     ),
     # anchor
     "optimiser": (
-        lambda: laplace(linear(), optimiser="newton"),
+        lambda: find_anchor(linear(), optimiser="newton"),
         "optimiser must be Newton.*write the brackets",
     ),
     "optimiser class": (
-        lambda: laplace(linear(), optimiser=tallmc.Newton),
+        lambda: find_anchor(linear(), optimiser=tallmc.anchor.Newton),
         "optimiser must be Newton.*write the brackets",
     ),
-    "adam seed": (lambda: tallmc.Adam(seed=-1), "seed must be an int in"),
+    "adam seed": (lambda: tallmc.anchor.Adam(seed=-1), "seed must be an int in"),
     "not a posterior": (
-        lambda: laplace("posterior"),
+        lambda: find_anchor("posterior"),
         "posterior must be a tallmc posterior; got 'str'",
     ),
     "at": (
-        lambda: laplace(linear(), at={"beta": np.zeros(5)}),
+        lambda: find_anchor(linear(), at={"beta": np.zeros(5)}),
         r"at must have the structure and shapes of init \(beta \(2,\)\)",
     ),
     "tolerance": (
-        lambda: tallmc.Newton(tolerance=0),
+        lambda: tallmc.anchor.Newton(tolerance=0),
         "tolerance must be a finite number and > 0; got 0",
     ),
     "newton steps": (
-        lambda: tallmc.Newton(max_steps=0),
+        lambda: tallmc.anchor.Newton(max_steps=0),
         "max_steps must be an int of at least 1; got 0",
     ),
-    "lbfgs": (lambda: tallmc.LBFGS(max_steps=0), "max_steps must be an int of at least 1"),
-    "sgd": (lambda: tallmc.SGD(step_size=0.0), "step_size must be a finite number and > 0"),
-    "sgd steps": (lambda: tallmc.SGD(1e-3, steps=0), "steps must be an int of at least 1"),
-    "adam": (lambda: tallmc.Adam(step_size=-1), "step_size must be a finite number and > 0"),
-    "adam size": (lambda: tallmc.Adam(size=0), "size must be an int of at least 1"),
+    "lbfgs": (lambda: tallmc.anchor.LBFGS(max_steps=0), "max_steps must be an int of at least 1"),
+    "sgd": (lambda: tallmc.anchor.SGD(step_size=0.0), "step_size must be a finite number and > 0"),
+    "sgd steps": (lambda: tallmc.anchor.SGD(1e-3, steps=0), "steps must be an int of at least 1"),
+    "adam": (lambda: tallmc.anchor.Adam(step_size=-1), "step_size must be a finite number and > 0"),
+    "adam size": (lambda: tallmc.anchor.Adam(size=0), "size must be an int of at least 1"),
     # schedules and sizes
     "step": (
-        lambda: tallmc.sgld(-0.1, size=2),
+        lambda: tallmc.methods.sgld(-0.1, batch_size=2),
         "step_size must be a finite number and > 0; got -0.1",
     ),
     "step text": (
-        lambda: tallmc.sgld("0.1", size=2),
+        lambda: tallmc.methods.sgld("0.1", batch_size=2),
         "step_size must be a finite number and > 0; got '0.1'",
     ),
     "constant": (lambda: Constant(float("inf")), "step_size must be a finite number"),
@@ -227,36 +229,42 @@ CASES = {
     ),
     "b": (lambda: Polynomial(1.0, 0.0, 0.5), "b must be a finite number and > 0"),
     "a": (lambda: Polynomial(0.0, 1.0, 0.5), "a must be a finite number and > 0"),
-    "size": (lambda: tallmc.sgld(0.1, size=0), "size must be an int of at least 1; got 0"),
+    "size": (
+        lambda: tallmc.methods.sgld(0.1, batch_size=0),
+        "size must be an int of at least 1; got 0",
+    ),
     "size float": (
-        lambda: tallmc.sgld(0.1, size=2.5),
+        lambda: tallmc.methods.sgld(0.1, batch_size=2.5),
         "size must be an int of at least 1; got 2.5",
     ),
     "size bool": (lambda: Fixed(True), "size must be an int"),
     "size too large": (
-        lambda: sample(linear(), tallmc.sgld(0.1, size=13)),
+        lambda: sample(linear(), tallmc.methods.sgld(0.1, batch_size=13)),
         r"size must be an int in \[1, n_rows = 12\]; got 13",
     ),
     "wor too large": (
-        lambda: sample(linear(), tallmc.sgld(0.1, size=13, replace=False)),
+        lambda: sample(linear(), tallmc.methods.sgld(0.1, batch_size=13, replace=False)),
         r"size must be an int in \[1, n_rows = 12\]",
     ),
     "optimal too large": (
-        lambda: Method(subsample=Optimal(), size=13, step_size=0.1).prepare(linear()),
+        lambda: Method(subsample=Optimal(), batch_size=13, step_size=0.1).prepare(linear()),
         "n_rows = 12",
     ),
     "threshold": (
-        lambda: Adaptive(noise_threshold=0.0),
+        lambda: BoundedNoise(noise_threshold=0.0),
         "noise_threshold must be a finite number and > 0",
     ),
-    "pilot": (lambda: Adaptive(pilot_steps=3), "pilot_steps must be an int of at least 20"),
-    "pilot chains": (lambda: Adaptive(pilot_chains=0), "pilot_chains must be an int of at least 1"),
+    "pilot": (lambda: BoundedNoise(pilot_steps=3), "pilot_steps must be an int of at least 20"),
+    "pilot chains": (
+        lambda: BoundedNoise(pilot_chains=0),
+        "pilot_chains must be an int of at least 1",
+    ),
     "pilot size": (
-        lambda: sample(linear(), tallmc.sgld_cv(0.1, Adaptive(pilot_size=99))),
+        lambda: sample(linear(), tallmc.methods.sgld_cv(0.1, BoundedNoise(pilot_size=99))),
         r"size must be an int in \[1, n_rows = 12\]",
     ),
     "max size": (
-        lambda: sample(linear(), tallmc.sgld_cv(0.1, Adaptive(1.0, max_size=99))),
+        lambda: sample(linear(), tallmc.methods.sgld_cv(0.1, BoundedNoise(1.0, max_size=99))),
         "max_size must be an int in .* got 99",
     ),
     # weights
@@ -286,12 +294,12 @@ CASES = {
         "which would never be drawn.*Pass floor=0.05",
     ),
     "curvature weights": (
-        lambda: curvature_weights(linear(), laplace(linear(), hessian=False)),
+        lambda: curvature_weights(linear(), find_anchor(linear(), hessian=False)),
         "anchor must have a Hessian for curvature weights",
     ),
     "lipschitz weights": (
         lambda: sample(
-            poisson(), Method(subsample=Preferential("lipschitz"), size=2, step_size=0.1)
+            poisson(), Method(subsample=Preferential("lipschitz"), batch_size=2, step_size=0.1)
         ),
         "posterior must have Lipschitz gradients",
     ),
@@ -306,27 +314,27 @@ CASES = {
     "no weights": (lambda: probabilities([], 0.1), "preferential weights must be a vector"),
     "no anchor": (
         lambda: gradient_weights(linear(), None),
-        r"anchor must come from laplace\(posterior\); got 'NoneType'",
+        r"anchor must come from find_anchor\(posterior\); got 'NoneType'",
     ),
     "replace": (lambda: Uniform(replace="no"), "replace must be True or False; got 'no'"),
     "pilot kernel": (
-        lambda: tallmc.tuning.noise_threshold(SGLD, laplace(linear())),
+        lambda: tallmc.methods.method.noise_threshold(SGLD, find_anchor(linear())),
         "kernel must be a prepared method of fixed size",
     ),
     # compositions
     "full on a subsample": (
-        lambda: Method(gradient=Full(), subsample=Uniform(), size=2, step_size=0.1),
+        lambda: Method(gradient=Full(), subsample=Uniform(), batch_size=2, step_size=0.1),
         r"subsample must be AllRows\(\) with the full gradient",
     ),
     "mala on a subsample": (
         lambda: Method(
-            dynamics=MALA(), gradient=Simple(), subsample=Uniform(), size=2, step_size=0.1
+            dynamics=MALA(), gradient=Simple(), subsample=Uniform(), batch_size=2, step_size=0.1
         ),
         r"subsample must be AllRows\(\) with MALA, "
         "whose accept step needs the exact gradient and potential",
     ),
     "size with all rows": (
-        lambda: Method(gradient=Full(), subsample=AllRows(), size=2, step_size=0.1),
+        lambda: Method(gradient=Full(), subsample=AllRows(), batch_size=2, step_size=0.1),
         "size must be left out",
     ),
     "no size": (
@@ -334,29 +342,32 @@ CASES = {
         "size must be given with a subsample",
     ),
     "adaptive simple": (
-        lambda: tallmc.sgld(0.1, Adaptive()),
+        lambda: tallmc.methods.sgld(0.1, BoundedNoise()),
         r"gradient must be ControlVariate\(order=1\) with an adaptive size",
     ),
     "adaptive wor": (
-        lambda: tallmc.sgld_cv(0.1, Adaptive(1.0), replace=False).prepare(linear()),
+        lambda: tallmc.methods.sgld_cv(0.1, BoundedNoise(1.0), replace=False).prepare(linear()),
         "size must be fixed without replacement",
     ),
     "adaptive optimal": (
         lambda: Method(
-            gradient=ControlVariate(), subsample=Optimal(), size=Adaptive(1.0), step_size=0.1
+            gradient=ControlVariate(),
+            subsample=Optimal(),
+            batch_size=BoundedNoise(1.0),
+            step_size=0.1,
         ).prepare(linear()),
         "size must be fixed with state-dependent weights",
     ),
     "class": (
-        lambda: Method(dynamics=Langevin, size=2, step_size=0.1),
-        "dynamics must be a DynamicsChoice.*write the brackets",
+        lambda: Method(dynamics=Langevin, batch_size=2, step_size=0.1),
+        "dynamics must be one of the parts in tallmc.dynamics.*write the brackets",
     ),
     "not a part": (
-        lambda: Method(gradient="simple", size=2, step_size=0.1),
-        "gradient must be a GradientChoice; got 'simple'",
+        lambda: Method(gradient="simple", batch_size=2, step_size=0.1),
+        "gradient must be one of the parts in tallmc.gradient; got 'simple'",
     ),
     "adaptive poisson": (
-        lambda: sample(poisson(), tallmc.asgld_cv(0.1, 1.0)),
+        lambda: sample(poisson(), tallmc.methods.asgld_cv(0.1, 1.0)),
         "posterior must have Lipschitz gradients",
     ),
     # sample
@@ -367,14 +378,17 @@ CASES = {
     "prepare posterior": (lambda: SGLD.prepare(np.ones(3)), "posterior must be a tallmc posterior"),
     "method": (lambda: sample(linear(), "sgld"), "method must be a Method; got 'sgld'"),
     "method uncalled": (
-        lambda: sample(linear(), tallmc.sgld),
+        lambda: sample(linear(), tallmc.methods.sgld),
         "method must be a Method.*Call it with its settings",
     ),
     "chains": (
         lambda: sample(linear(), SGLD, chains=0),
         "chains must be an int of at least 1; got 0",
     ),
-    "draws": (lambda: sample(linear(), SGLD, draws=0), "draws must be an int of at least 1; got 0"),
+    "draws": (
+        lambda: sample(linear(), SGLD, n_draws=0),
+        "draws must be an int of at least 1; got 0",
+    ),
     "thin": (lambda: sample(linear(), SGLD, thin=0), "thin must be an int of at least 1; got 0"),
     "burn-in": (
         lambda: sample(linear(), SGLD, burn_in=-1),
@@ -385,7 +399,7 @@ CASES = {
         r"seed must be an int in \[0, 4294967295\]; got -1",
     ),
     "too many": (
-        lambda: sample(linear(), SGLD, draws=2**31, burn_in=0),
+        lambda: sample(linear(), SGLD, n_draws=2**31, burn_in=0),
         "burn_in \\+ draws · thin must be an int in",
     ),
     "start": (
@@ -397,25 +411,31 @@ CASES = {
         "start must be finite",
     ),
     "anchor": (
-        lambda: sample(linear(), tallmc.sgld_cv(0.1, size=2), anchor="here"),
-        r"anchor must come from laplace\(posterior\)",
+        lambda: sample(linear(), tallmc.methods.sgld_cv(0.1, batch_size=2), anchor="here"),
+        r"anchor must come from find_anchor\(posterior\)",
     ),
     "anchor of another": (
-        lambda: sample(linear(), tallmc.sgld_cv(0.1, size=2), anchor=laplace(linear(dim=3))),
-        r"anchor must come from laplace\(posterior\) of the same posterior",
+        lambda: sample(
+            linear(), tallmc.methods.sgld_cv(0.1, batch_size=2), anchor=find_anchor(linear(dim=3))
+        ),
+        r"anchor must come from find_anchor\(posterior\) of the same posterior",
     ),
     "anchor of other data": (
-        lambda: sample(linear(), tallmc.sgld_cv(0.1, size=2), anchor=laplace(linear(seed=5))),
-        r"anchor must come from laplace\(posterior\) of the same posterior; "
+        lambda: sample(
+            linear(), tallmc.methods.sgld_cv(0.1, batch_size=2), anchor=find_anchor(linear(seed=5))
+        ),
+        r"anchor must come from find_anchor\(posterior\) of the same posterior; "
         "got one whose potential",
     ),
     "callback": (lambda: sample(linear(), SGLD, callback=5), "callback must be callable"),
     "anchor without hessian": (
         lambda: sample(
-            linear(), tallmc.sgld_cv_ps(0.1, size=2), anchor=laplace(linear(), hessian=False)
+            linear(),
+            tallmc.methods.sgld_cv_ps(0.1, batch_size=2),
+            anchor=find_anchor(linear(), hessian=False),
         ),
         "anchor must have a Hessian for this method; got 'none'. "
-        r"Use laplace\(posterior, hessian=True\)",
+        r"Use find_anchor\(posterior, hessian=True\)",
     ),
     # strata and bandits
     "strata": (lambda: Stratified(0), "strata must be an int of at least 1; got 0"),
@@ -460,13 +480,16 @@ CASES = {
     ),
     "adaptive strata": (
         lambda: Method(
-            gradient=ControlVariate(), subsample=Stratified(2), size=Adaptive(1.0), step_size=0.1
+            gradient=ControlVariate(),
+            subsample=Stratified(2),
+            batch_size=BoundedNoise(1.0),
+            step_size=0.1,
         ).prepare(linear()),
         "size must be fixed with strata: the draws are allocated",
     ),
     "one draw has no spread": (
         lambda: Method(
-            subsample=Stratified(2), size=3, step_size=0.1, correction=NoiseCorrection()
+            subsample=Stratified(2), batch_size=3, step_size=0.1, correction=NoiseCorrection()
         ),
         "subsample must know the spread of its batches",
     ),
@@ -484,7 +507,10 @@ CASES = {
     ),
     "adaptive bandit": (
         lambda: Method(
-            gradient=ControlVariate(), subsample=Bandit(), size=Adaptive(1.0), step_size=0.1
+            gradient=ControlVariate(),
+            subsample=Bandit(),
+            batch_size=BoundedNoise(1.0),
+            step_size=0.1,
         ).prepare(linear()),
         "size must be fixed with weights learned during the run",
     ),
@@ -497,11 +523,13 @@ CASES = {
 
 
 def strata(subsample, size=3, posterior=None):
-    return Method(subsample=subsample, size=size, step_size=0.1).prepare(posterior or linear())
+    return Method(subsample=subsample, batch_size=size, step_size=0.1).prepare(
+        posterior or linear()
+    )
 
 
 def own(weights):
-    return Method(subsample=Preferential(weights), size=2, step_size=0.1)
+    return Method(subsample=Preferential(weights), batch_size=2, step_size=0.1)
 
 
 def poisson():
@@ -516,7 +544,7 @@ def test_bad_input_gets_our_own_error(case):
 
 
 def test_labels_must_name_parameters():
-    draws = sample(logistic(), SGLD, chains=2, draws=10)
+    draws = sample(logistic(), SGLD, chains=2, n_draws=10)
     with pytest.raises(InvalidInput, match="labels must name parameters among beta; got 'gamma'"):
         draws.to_datatree(labels={"gamma": ["a"]})
     with pytest.raises(InvalidInput, match=r"labels\['beta'\] must have one name per entry \(2\)"):
@@ -530,7 +558,7 @@ def test_errors_are_value_errors():
 def test_float32_data_under_double_precision_stay_float32():
     x = jnp.ones((4, 2), jnp.float32)
     posterior = models.linear_regression(x, np.ones(4), prior_variance=1.0, noise_variance=1.0)
-    draws = sample(posterior, tallmc.sgld_cv_ps(0.01, size=2), chains=2, draws=10)
+    draws = sample(posterior, tallmc.methods.sgld_cv_ps(0.01, batch_size=2), chains=2, n_draws=10)
     assert draws.positions.dtype == np.float32
 
 
@@ -551,4 +579,4 @@ def test_an_anchor_of_another_precision_is_refused():
     with pytest.raises(
         InvalidInput, match="anchor must have the posterior's precision, float32; got 'float64'"
     ):
-        sample(single, tallmc.sgld_cv(0.1, size=2), anchor=laplace(double))
+        sample(single, tallmc.methods.sgld_cv(0.1, batch_size=2), anchor=find_anchor(double))

@@ -1,4 +1,7 @@
-"""Every script of the gallery runs in its reduced form, prints, and leaves a picture."""
+"""Every script of the gallery runs in its reduced form, prints, and leaves a picture.
+
+Part of `make docs`.
+"""
 
 import pytest
 import yaml
@@ -15,6 +18,7 @@ PRINTED = {
 """What a script must print, because its text says so."""
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
 def test_example_prints_and_leaves_a_picture(script, tmp_path):
     result = gallery.run(script, tmp_path, reduced=True)

@@ -13,16 +13,16 @@ import pytest
 import tallmc
 from problems import logistic
 from stationary import run_chains
-from tallmc.core.linear_maps import IdentityMap
-from tallmc.dynamics import Langevin, Underdamped
-from tallmc.dynamics.langevin import LangevinState
+from tallmc._core.arrays import IdentityMap
+from tallmc._engine.kernel import ChainState, Drawn
+from tallmc.dynamics import SGHMC, Langevin
+from tallmc.dynamics.dynamics import PositionState
 from tallmc.dynamics.momentum import MomentumState
-from tallmc.engine.kernel import ChainState, Drawn
 from tallmc.geometry import Dense, Diagonal
 from tallmc.gradient import SAGA, SVRG, ControlVariate, Simple
 from tallmc.subsample import ExponentiallyWeighted, Preferential, Uniform
-from tallmc.subsample.exponential import ChainDraws
-from tallmc.subsample.selection import Estimate, Memory, Transition
+from tallmc.subsample.exponential import Proposals
+from tallmc.subsample.selection import Carried, Estimate, Transition
 
 STEP, FRICTION = 0.4, 1.3
 MOMENTUM, POSITION = np.array([0.8, -0.5]), np.array([0.7, -1.3])
@@ -44,10 +44,10 @@ def bound_kernel_of(
     posterior, length, guess="at_rest", size=1, carry=False, gradient=None, base=None
 ):
     method = tallmc.Method(
-        dynamics=Underdamped(FRICTION),
+        dynamics=SGHMC(FRICTION),
         gradient=gradient or Simple(),
         subsample=ExponentiallyWeighted(length, guess, carry, base or Uniform()),
-        size=size,
+        batch_size=size,
         step_size=STEP,
     )
     return method.prepare(posterior).kernel
@@ -58,20 +58,20 @@ def draws_at(base, batch):
     return base.completed(base.stream.at(jnp.array(batch)))
 
 
-def step_without_noise(bound, motion, batches, log_uniform, memory=None, noise=(0.0, 0.0)):
+def step_without_noise(bound, motion, batches, log_uniform, carried=None, noise=(0.0, 0.0)):
     """The state after one step of the kernel in which the index chain proposes these batches."""
     kernel = bound.kernel
     each = [draws_at(kernel.selection.base, batch) for batch in batches]
     proposed = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
-    drawn = Drawn(ChainDraws(proposed, jnp.asarray(log_uniform)), jnp.asarray(noise))
-    state = ChainState(motion, memory or Memory())
+    drawn = Drawn(Proposals(proposed, jnp.asarray(log_uniform)), jnp.asarray(noise))
+    state = ChainState(motion, carried or Carried())
     return kernel.step(state, kernel.gather(drawn, bound.rows), jnp.int32(0), bound.rows).state
 
 
-def momentum_after(bound, batches, log_uniform, memory=None):
+def momentum_after(bound, batches, log_uniform, carried=None):
     """The momentum after one step without noise in which these batches are proposed."""
     motion = MomentumState(jnp.asarray(POSITION), jnp.asarray(MOMENTUM))
-    state = step_without_noise(bound, motion, batches, log_uniform, memory)
+    state = step_without_noise(bound, motion, batches, log_uniform, carried)
     return np.asarray(state.motion.momentum)
 
 
@@ -157,7 +157,7 @@ def test_gradients_have_the_enumerated_law_of_the_index_chain(length):
     law, _, G = chain_law(bound, length, size)
     n = 200_000
     drawn = kernel.draw(jax.random.key(0), n)
-    state = ChainState(MomentumState(jnp.asarray(POSITION), jnp.asarray(MOMENTUM)), Memory())
+    state = ChainState(MomentumState(jnp.asarray(POSITION), jnp.asarray(MOMENTUM)), Carried())
 
     def momentum(drawn):
         stepped = kernel.step(state, kernel.gather(drawn, rows), jnp.int32(0), rows)
@@ -184,7 +184,7 @@ def test_long_index_chains_reach_equation_4():
 def test_carried_index_starts_at_the_last_batch():
     posterior = logistic(n_rows=4)
     bound = bound_kernel_of(posterior, 1, carry=True)
-    held = Memory(selection=draws_at(bound.kernel.selection.base, [2]))
+    held = Carried(selection=draws_at(bound.kernel.selection.base, [2]))
     _, _, G = estimates_by_batch(bound, 1)
     after = lambda i: MOMENTUM - STEP / 2 * (G[i] + FRICTION * MOMENTUM)
     refused = momentum_after(bound, [(0,)], [50.0], held)
@@ -195,7 +195,7 @@ def test_carried_index_starts_at_the_last_batch():
 
 @pytest.mark.parametrize(
     ("gradient", "dynamics"),
-    [(ControlVariate(), Langevin()), (SVRG(every=5), Underdamped(2.0)), (SAGA(), Langevin())],
+    [(ControlVariate(), Langevin()), (SVRG(every=5), SGHMC(2.0)), (SAGA(), Langevin())],
     ids=["cv", "svrg", "saga"],
 )
 def test_it_goes_with_other_gradients_and_dynamics(gradient, dynamics):
@@ -203,11 +203,11 @@ def test_it_goes_with_other_gradients_and_dynamics(gradient, dynamics):
         dynamics=dynamics,
         gradient=gradient,
         subsample=ExponentiallyWeighted(2),
-        size=2,
+        batch_size=2,
         step_size=0.02,
         geometry=Dense(),
     )
-    draws = tallmc.sample(logistic(n_rows=20), method, chains=2, draws=50)
+    draws = tallmc.sample(logistic(n_rows=20), method, chains=2, n_draws=50)
     assert draws.ok.all()
     assert draws.sample_stats["batch_size"].max() == 6
 
@@ -250,9 +250,9 @@ def divergence(method, rows_per_step, passes=30, chains=2000):
 
 def of_the_example(h, subsample, correction=None):
     return tallmc.Method(
-        dynamics=Underdamped(10.0),
+        dynamics=SGHMC(10.0),
         subsample=subsample,
-        size=1,
+        batch_size=1,
         step_size=2 * h,
         correction=correction,
     )
@@ -287,7 +287,9 @@ def test_variance_reduction_beats_ewsg_where_noise_is_strong():
     At the paper's h = 0.05 its formula gives the friction h·Γ = 3.6, for which Euler steps are
     unstable.
     """
-    correction = tallmc.NoiseCorrection("diagonal", through="friction", calibrate_every=50)
+    correction = tallmc.correction.NoiseCorrection(
+        "diagonal", through="friction", calibrate_every=50
+    )
     ewsg = divergence(of_the_example(0.02, ExponentiallyWeighted(1)), 2)
     reduced = divergence(of_the_example(0.02, ExponentiallyWeighted(1), correction), 3)
     assert reduced < 0.9 * ewsg
@@ -295,19 +297,21 @@ def test_variance_reduction_beats_ewsg_where_noise_is_strong():
 
 @pytest.mark.slow
 def test_calibrated_friction_makes_uniform_draws_better_than_exponential_weights():
-    correction = tallmc.NoiseCorrection("diagonal", through="friction", calibrate_every=50)
+    correction = tallmc.correction.NoiseCorrection(
+        "diagonal", through="friction", calibrate_every=50
+    )
     ewsg = divergence(of_the_example(0.01, ExponentiallyWeighted(1)), 2)
     assert divergence(of_the_example(0.01, Uniform(), correction), 2) < 0.2 * ewsg
 
 
 def test_a_step_too_large_for_the_variance_reduction_ends_the_chain():
-    correction = tallmc.NoiseCorrection("dense", through="friction", calibrate_every=25)
+    correction = tallmc.correction.NoiseCorrection("dense", through="friction", calibrate_every=25)
     method = of_the_example(0.05, ExponentiallyWeighted(1), correction)
     with pytest.warns(
         tallmc.SamplingWarning, match="more gradient noise than its step can correct"
     ):
-        draws = tallmc.sample(example(), method, chains=2, draws=20)
-    assert set(draws.outcomes) == {tallmc.Outcome.TOO_NOISY}
+        draws = tallmc.sample(example(), method, chains=2, n_draws=20)
+    assert set(draws.outcomes) == {tallmc.diagnose.Outcome.TOO_NOISY}
 
 
 @pytest.mark.slow
@@ -321,17 +325,17 @@ def test_the_recommended_guess_beats_the_other_three():
 
 
 def test_overdamped_choice_turns_where_appendix_e_says():
-    """a = √(h/2)·n∇V_I with h = ε/2: the estimate of the whole gradient, not that of one row."""
+    """A = √(h/2)·n∇V_I with h = ε/2: the estimate of the whole gradient, not that of one row."""
     posterior = logistic(n_rows=4)
     method = tallmc.Method(
-        dynamics=Langevin(), subsample=ExponentiallyWeighted(1), size=1, step_size=STEP
+        dynamics=Langevin(), subsample=ExponentiallyWeighted(1), batch_size=1, step_size=STEP
     )
     bound = method.prepare(posterior).kernel
     _, _, G = estimates_by_batch(bound, 1)
     h = STEP / 2
     weight = np.sum((np.sqrt(h / 2) * G) ** 2, axis=1) / 2
     i, j = int(np.argmax(weight)), int(np.argmin(weight))
-    motion = LangevinState(jnp.asarray(POSITION))
+    motion = PositionState(jnp.asarray(POSITION))
     for offset, chosen in ((-1e-6, j), (1e-6, i)):
         log_uniform = [weight[j] - weight[i] + offset]
         moved = step_without_noise(bound, motion, [(i,), (j,)], log_uniform).position
@@ -343,17 +347,17 @@ def test_overdamped_choice_turns_where_appendix_e_says():
     [Dense([[0.3, 0.1], [0.1, 0.2]]), Diagonal([0.5, 0.2])],
     ids=["dense", "diagonal"],
 )
-@pytest.mark.parametrize("dynamics", [Langevin(), Underdamped(FRICTION)], ids=["over", "under"])
+@pytest.mark.parametrize("dynamics", [Langevin(), SGHMC(FRICTION)], ids=["over", "under"])
 def test_the_move_to_zero_ends_at_zero_in_any_geometry(dynamics, geometry):
-    """x is the noise of a move to zero when there is no gradient.
+    """X is the noise of a move to zero when there is no gradient.
 
     The position of Langevin dynamics moves, and the momentum of underdamped dynamics.
     """
-    method = tallmc.Method(dynamics=dynamics, size=1, step_size=STEP, geometry=geometry)
+    method = tallmc.Method(dynamics=dynamics, batch_size=1, step_size=STEP, geometry=geometry)
     prepared = method.prepare(logistic(n_rows=4)).kernel.kernel.dynamics
     overdamped = isinstance(dynamics, Langevin)
     state = (
-        LangevinState(jnp.asarray(POSITION))
+        PositionState(jnp.asarray(POSITION))
         if overdamped
         else MomentumState(jnp.asarray(POSITION), jnp.asarray(MOMENTUM))
     )
@@ -361,7 +365,7 @@ def test_the_move_to_zero_ends_at_zero_in_any_geometry(dynamics, geometry):
 
     def no_gradient(position, transition):
         asked.append(transition)
-        return Estimate(jnp.zeros_like(position), jnp.int32(0), Memory())
+        return Estimate(jnp.zeros_like(position), jnp.int32(0), Carried())
 
     prepared.step(state, no_gradient, jnp.asarray(STEP), jnp.zeros(2))
     ended = prepared.step(state, no_gradient, jnp.asarray(STEP), asked[0].to_zero()).state

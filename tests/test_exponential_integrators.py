@@ -15,22 +15,17 @@ import pytest
 import tallmc
 from problems import DYNAMICS, logistic
 from stationary import run_chains
-from tallmc.dynamics import (
-    GeometricLangevin,
-    Hamiltonian,
-    Splitting,
-    Underdamped,
-)
+from tallmc.dynamics import BAOAB, SGHMC, GeometricLangevin, Hamiltonian
 from tallmc.geometry import Dense, Identity
 from tallmc.subsample import ExponentiallyWeighted, Uniform
-from tallmc.subsample.selection import Estimate, Memory
+from tallmc.subsample.selection import Carried, Estimate
 from test_exponential import estimates_by_batch, example, step_without_noise
 
 STEP, FRICTION, SIZE = 0.4, 1.3, 2
 POSITION, MOMENTUM = jnp.array([0.7, -1.3]), jnp.array([0.8, -0.5])
 INTEGRATORS = {
-    "underdamped": Underdamped(FRICTION),
-    "splitting": Splitting(FRICTION),
+    "underdamped": SGHMC(FRICTION),
+    "splitting": BAOAB(FRICTION),
     "geometric-langevin": GeometricLangevin(FRICTION),
     "trajectories": Hamiltonian(3, FRICTION),
 }
@@ -48,7 +43,7 @@ def bound_with(dynamics, geometry=None, guess="at_rest"):
     method = tallmc.Method(
         dynamics=dynamics,
         subsample=ExponentiallyWeighted(1, guess),
-        size=SIZE,
+        batch_size=SIZE,
         step_size=STEP,
         geometry=geometry or Identity(),
     )
@@ -68,7 +63,7 @@ def moved(dynamics, gradient, noise):
 
     def evaluate(at, transition):
         asked.append(transition)
-        return Estimate(jnp.asarray(gradient), jnp.int32(0), Memory())
+        return Estimate(jnp.asarray(gradient), jnp.int32(0), Carried())
 
     drawn = dynamics.noise(jax.random.key(0), 1, POSITION)[0]
     noise = jnp.broadcast_to(jnp.asarray(noise), drawn.shape)
@@ -130,7 +125,7 @@ def test_weighted_batches_have_the_density_of_the_exact_gradient_at_the_guessed_
 
 @pytest.mark.parametrize("name", INTEGRATORS)
 def test_where_a_move_ends_depends_on_the_gradient_only_through_the_momentum(name):
-    """Except in `Splitting`, whose joint density ratio therefore does not exist."""
+    """Except in `BAOAB`, whose joint density ratio therefore does not exist."""
     bound = bound_with(INTEGRATORS[name])
     _, G, _ = gradients_by_batch(bound)
     dynamics = bound.kernel.dynamics
@@ -166,14 +161,14 @@ def test_the_choice_between_two_batches_turns_where_the_densities_say(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dynamics", [Splitting(10.0), GeometricLangevin(10.0)])
+@pytest.mark.parametrize("dynamics", [BAOAB(10.0), GeometricLangevin(10.0)])
 def test_exponential_weights_reduce_the_excess_variance_of_second_order_integrators(dynamics):
     """On the Gaussian example of the paper at h = 0.02, against uniform draws of the same step."""
     posterior, settings = example(), {"chains": 256, "steps": 1000, "thin": 3, "burn_in": 600}
     mean = np.asarray(posterior.data).mean(0)
     variances = []
     for subsample in (Uniform(), ExponentiallyWeighted(1)):
-        parts = {"dynamics": dynamics, "subsample": subsample, "size": 1, "step_size": 0.04}
+        parts = {"dynamics": dynamics, "subsample": subsample, "batch_size": 1, "step_size": 0.04}
         draws = run_chains(tallmc.Method(**parts).prepare(posterior).kernel, start=mean, **settings)
         variances.append(np.mean((draws - mean) ** 2, axis=(1, 2)) * 50)
     uniform, weighted = variances

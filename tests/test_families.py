@@ -1,6 +1,8 @@
 # mypy: disable-error-code="arg-type"
 """Families agree with SciPy and with automatic differentiation, and are stable in their tails."""
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,18 +25,18 @@ from regressions import (
 )
 from row_stores import write_store
 from tallmc import models
-from tallmc.core.linear_maps import DenseMap
-from tallmc.core.random import new_key
+from tallmc._core.arrays import DenseMap
+from tallmc._core.random import new_key
 from tallmc.models.design import observations
-from tallmc.models.families import AbstractFamily, Bernoulli, BernoulliProbit, Binomial
-from tallmc.models.gamma import Gamma
+from tallmc.models.families import FAMILIES
+from tallmc.models.families.bernoulli import Bernoulli, BernoulliProbit
+from tallmc.models.families.binomial import Binomial
+from tallmc.models.families.gamma import Gamma
+from tallmc.models.families.negative_binomial import NegativeBinomial
+from tallmc.models.families.ordinal import CumulativeLogit, cut_points
+from tallmc.models.families.student_t import StudentT
 from tallmc.models.generalised_linear import GeneralisedLinear
-from tallmc.models.likelihood import AbstractLikelihood
-from tallmc.models.log_gamma import stirling_remainder
-from tallmc.models.negative_binomial import NegativeBinomial
-from tallmc.models.observations import Observations
-from tallmc.models.ordinal import CumulativeLogit, cut_points
-from tallmc.models.student_t import StudentT
+from tallmc.models.likelihood import stirling_remainder
 from tallmc.reference import nuts
 from tallmc.rows import Batch
 
@@ -42,18 +44,25 @@ LIMIT = 4.6
 
 
 def test_every_regression_is_registered_here():
-    known = {type(family_of(built(name).model)) for name in REGRESSIONS}
-    every = [AbstractFamily, AbstractLikelihood]
-    for base in every:
-        assert set(base.__subclasses__()) <= known
+    known = {type(built(name).model.likelihood) for name in REGRESSIONS}
+    of_records = {
+        type(family.likelihood(link, 3, noise))
+        for family in FAMILIES.values()
+        for link in family.links
+        for noise in (None, jnp.asarray(1.0))
+    }
+    assert of_records == known
 
 
-def family_of(model):
-    return model.family if isinstance(model, GeneralisedLinear) else model.likelihood
+def test_the_page_of_families_is_that_of_the_records():
+    page = (Path(__file__).parents[1] / "docs" / "tables.md").read_text()
+    for family in FAMILIES.values():
+        (row,) = (line for line in page.splitlines() if line.startswith(f"| `{family.name}` |"))
+        assert all(link in row for link in family.links)
 
 
 def predictors(name, posterior, position):
-    """z without shared parameters, by NumPy."""
+    """Z without shared parameters, by NumPy."""
     n_shared = sum(np.size(value) for value in REGRESSIONS[name].shared.values())
     beta = np.asarray(position, float)[: len(position) - n_shared].reshape(DIM, -1)
     z = np.asarray(posterior.data.x, float) @ beta
@@ -64,8 +73,8 @@ def predictors(name, posterior, position):
 
 def row_constants(posterior):
     model, rows = posterior.model, posterior.data
-    if isinstance(model, GeneralisedLinear):
-        return np.asarray(model.family.constant(rows), float)
+    if model.likelihood.has_trials:
+        return np.asarray(model.likelihood.constant(rows.y, rows.weight), float)
     weights = 1 if rows.weight is None else np.asarray(rows.weight, float)
     return weights * np.asarray(model.likelihood.constant(rows.y), float)
 
@@ -183,7 +192,7 @@ def test_gaussian_mean_squares_are_integrals_over_the_predictor(name):
     nodes, weights = np.polynomial.hermite_e.hermegauss(60)
     x, z = np.asarray(rows.x), np.asarray(posterior.model.predictors(centre, rows))
     sd = 0.5 * np.linalg.norm(x @ spread, axis=1)
-    slope = lambda at: np.asarray(posterior.model.family.slope(jnp.asarray(at), rows.y))
+    slope = lambda at: np.asarray(posterior.model.likelihood.slope(jnp.asarray(at), rows.y))
     squares = [
         weight * (slope(z + node * sd) - slope(z)) ** 2
         for node, weight in zip(nodes, weights, strict=True)
@@ -244,17 +253,16 @@ def test_an_offset_is_a_column_whose_coefficient_is_one(name):
 def test_simulated_responses_have_the_moments_of_scipy(name):
     n, n_different = 40_000, 5
     regression, posterior = REGRESSIONS[name], built(name)
-    family = family_of(posterior.model)
+    family = posterior.model.likelihood
     some = np.random.default_rng(0).normal(size=(n_different, posterior.data.x.shape[1]))
     z = some[:, :2] if name == "softmax" else some[:, 0]
     trials = np.array([1, 2, 5, 9, 30])
     law = regression.law(z, regression.shared, trials)
     each = np.repeat(np.arange(n_different), n)
     key = new_key(3)
-    if isinstance(family, AbstractFamily):
-        weight = jnp.asarray(trials[each], float) if name == "binomial" else None
-        rows = Observations(jnp.zeros((len(each), 0)), jnp.zeros(len(each)), None, weight)
-        y = np.asarray(family.simulate(key, jnp.asarray(z[each]), rows))
+    if family.elementwise:
+        of_rows = jnp.asarray(trials[each], float) if family.has_trials else None
+        y = np.asarray(family.simulate(key, jnp.asarray(z[each]), of_rows))
         mean = np.asarray(family.mean(jnp.asarray(z)))
         if name == "binomial":
             y, mean = y * trials[each], mean * trials
@@ -311,7 +319,7 @@ def test_other_families_have_no_lipschitz_constants(name):
 def test_firefly_refuses_weights_and_offsets(arguments):
     posterior = models.logistic_regression(X, np.arange(N_ROWS) % 2, 1.0, **arguments)
     with pytest.raises(tallmc.InvalidInput, match="have no weights or offsets for FlyMC"):
-        tallmc.sample(posterior, tallmc.flymc(step_size=0.1), draws=1)
+        tallmc.sample(posterior, tallmc.methods.flymc(step_size=0.1), n_draws=1)
 
 
 # Tails and single precision
@@ -391,16 +399,14 @@ def test_single_precision_keeps_gradients_of_rows(name):
     likelihood, y, z, shared = SHARED_FAMILIES[name]
     single, double = (
         np.asarray(
-            jax.grad(likelihood.row_potential)(
-                jnp.asarray([z, *shared], dtype), jnp.asarray(y, dtype)
-            ),
+            jax.grad(likelihood.potential)(jnp.asarray([z, *shared], dtype), jnp.asarray(y, dtype)),
             float,
         )
         for dtype in (np.float32, np.float64)
     )
     rounded = np.float32(z)
     moved = np.asarray(
-        jax.grad(likelihood.row_potential)(
+        jax.grad(likelihood.potential)(
             jnp.asarray([float(rounded), *np.float32(shared)], float),
             jnp.asarray(np.float32(y), float),
         )
@@ -419,7 +425,7 @@ def test_ordinal_is_finite_for_extreme_predictors_and_gaps(dtype):
     chances = np.asarray(likelihood.mean(z))
     np.testing.assert_allclose(chances.sum(axis=1), 1, rtol=1e-6)
     assert (chances >= 0).all()
-    potential = likelihood.row_potential
+    potential = likelihood.potential
     value, gradient = jax.jit(jax.vmap(jax.value_and_grad(potential)))(z, y)
     curvature = jax.jit(jax.vmap(jax.hessian(potential)))(z, y)
     assert np.isfinite(value).all() and (np.asarray(value) >= 0).all()
@@ -456,7 +462,7 @@ def test_searches_reach_the_mode_whatever_the_scale_of_the_responses(case):
     else:
         noise = rng.standard_cauchy(n) if case == "outliers" else rng.standard_t(4, n)
         posterior = models.student_t_regression(x, scale * (100 + fitted + noise), 1e6 * scale**2)
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     assert anchor.converged
     slope = np.asarray(anchor.position)[1] / (1.0 if name == "gamma" else scale)
     sd = np.sqrt(np.asarray(anchor.covariance)[1, 1]) / (1.0 if name == "gamma" else scale)
@@ -518,7 +524,7 @@ SAMPLED = [
 def test_the_default_samples_as_full_data_nuts_does(name):
     posterior = draws_of(name)
     draws = tallmc.sample(posterior, ess=1000, seed=0)
-    exact = nuts(posterior, draws=500, warmup=200, anchor=tallmc.laplace(posterior))
+    exact = nuts(posterior, n_draws=500, warmup=200, anchor=tallmc.anchor.find_anchor(posterior))
     assert draws.ok.all()
     one, other = (np.asarray(d.positions, float) for d in (draws, exact))
     sd = other.std(axis=(0, 1))

@@ -18,13 +18,13 @@ import pytest
 
 import tallmc
 from problems import linear
-from tallmc.engine.call_length import CallLength
-from tallmc.store import StoreError, chunks, writer
-from tallmc.store.reader import open_store
+from tallmc._engine.run import CallLength
+from tallmc._store import StoreError, chunks, writer
+from tallmc._store.reader import open_store
 
 DRAWS = 6000
-METHOD = tallmc.sgld_cv_ps(0.01, size=3)
-SETTINGS = {"chains": 3, "draws": DRAWS, "burn_in": 40, "seed": 5}
+METHOD = tallmc.methods.sgld_cv_ps(0.01, batch_size=3)
+SETTINGS = {"chains": 3, "n_draws": DRAWS, "burn_in": 40, "seed": 5}
 
 CHILD = textwrap.dedent("""
     import os, signal, sys, warnings
@@ -33,8 +33,8 @@ CHILD = textwrap.dedent("""
     sys.path.insert(0, sys.argv[2])
     import tallmc
     from problems import linear
-    from tallmc.engine.call_length import CallLength
-    from tallmc.store import chunks, writer
+    from tallmc._engine.run import CallLength
+    from tallmc._store import chunks, writer
     from test_faults import METHOD, SETTINGS, has_run
 
     writer._SECONDS_PER_BLOCK = writer._SHARE_PER_BLOCK = 0.0  # every call of the loop is a block

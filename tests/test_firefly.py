@@ -12,12 +12,19 @@ import pytest
 
 import tallmc
 from problems import linear, logistic, logistic_by_autodiff, slow_after
-from tallmc.engine.kernel import BoundKernel, Gathered
+from tallmc._engine.kernel import BoundKernel, Gathered
+from tallmc.dynamics.dynamics import PositionState
 from tallmc.geometry import Dense
-from tallmc.methods.firefly.bits import WORD, BrightRows, pack
-from tallmc.methods.firefly.kernel import FireflyKernel, FireflyState, Ring
-from tallmc.methods.firefly.method import FlyMC
-from tallmc.methods.firefly.tangent import TangentBound, gap
+from tallmc.methods.firefly import (
+    WORD,
+    BrightRows,
+    FireflyKernel,
+    FlyMC,
+    Ring,
+    TangentBound,
+    gap,
+    pack,
+)
 from test_mutants import cast
 
 LIMIT = 4.6
@@ -36,8 +43,8 @@ def prepared(proposal="langevin", fraction=0.3, at=AWAY, step_size=2.0) -> Bound
     return method.prepare(posterior, anchored(posterior, at)).kernel
 
 
-def anchored(posterior, at=None) -> tallmc.Anchor:
-    return tallmc.laplace(posterior, at=at)
+def anchored(posterior, at=None) -> tallmc.anchor.Anchor:
+    return tallmc.anchor.find_anchor(posterior, at=at)
 
 
 def quadrature(
@@ -88,7 +95,7 @@ def invariance_z(bound: BoundKernel, chains: int = 8000, steps: int = 5) -> floa
     expected_bright = np.asarray(expected(jnp.asarray(grid)))
     starts = jnp.asarray(posterior_draws(bound.posterior, chains))
     state = after_steps(bound, starts, jax.random.key(1), steps)
-    bright = np.bitwise_count(np.asarray(state.memory)).sum(axis=1)
+    bright = np.bitwise_count(np.asarray(state.carried)).sum(axis=1)
 
     def joint_moments(positions, bright):
         products = positions * bright[:, None]
@@ -127,7 +134,7 @@ def exact_chances(bound, position):
 
 
 def textbook_log_bound(m, s):
-    """a s² + s/2 + c with ξ = |m|: Maclaurin and Adams (2014), section 3.1."""
+    """A s² + s/2 + c with ξ = |m|: Maclaurin and Adams (2014), section 3.1."""
     xi = jnp.abs(m)
     a = jnp.where(xi < 1e-8, -1 / 8, -jnp.tanh(xi / 2) / (4 * jnp.maximum(xi, 1e-8)))
     return a * s**2 + s / 2 - a * xi**2 + xi / 2 - jnp.logaddexp(xi, 0)
@@ -251,7 +258,7 @@ def test_a_ring_has_its_rows_and_no_others(n_rows):
     kernel, source = bound.kernel, bound.rows
     kernel = dataclasses.replace(kernel, bound=cast(kernel.bound, AlwaysBright))
     key, position = jax.random.key(0), jnp.zeros(1)
-    dark = jnp.zeros_like(kernel.init(key, position, None, Gathered(None, None), source).memory)
+    dark = jnp.zeros_like(kernel.init(key, position, None, Gathered(None, None), source).carried)
 
     @jax.jit
     def resample(start, size):
@@ -269,7 +276,7 @@ def test_brightness_has_its_law_given_the_position():
     bound = FlyMC(step_size=1.0).prepare(logistic(n_rows=70)).kernel
     position, draws = jnp.array([0.6, -0.4]), 10_000
     brightness = lambda key: (
-        bound.kernel.init(key, position, None, Gathered(None, None), bound.rows).memory
+        bound.kernel.init(key, position, None, Gathered(None, None), bound.rows).carried
     )
     words = jax.jit(jax.vmap(brightness))(jax.random.split(jax.random.key(0), draws))
     places = jnp.arange(WORD, dtype=jnp.uint32)
@@ -289,7 +296,7 @@ def test_moments_agree_with_quadrature(proposal, fraction, at):
     posterior = three_points()
     grid, weight = three_points_quadrature()
     method = FlyMC(step_size=2.0, fraction=fraction, proposal=proposal)
-    settings = {"chains": 32, "draws": 1500, "burn_in": 100, "seed": 3}
+    settings = {"chains": 32, "n_draws": 1500, "burn_in": 100, "seed": 3}
     draws = tallmc.sample(posterior, method, anchor=anchored(posterior, at), **settings)
     assert 0.2 < draws.sample_stats["acceptance_rate"].mean() < 0.95
     assert 0.05 < draws.sample_stats["bright_rows"].mean() < 2.9
@@ -324,14 +331,14 @@ class StalePotential(FireflyKernel):
     def step(self, state, gathered, step, source):
         position = state.position
         ring, (key, noise) = gathered.selection, gathered.noise
-        words = self.resample(source, state.memory, position, ring, self.ring_size)
-        before, bright = BrightRows.of(state.memory), BrightRows.of(words)
+        words = self.resample(source, state.carried, position, ring, self.ring_size)
+        before, bright = BrightRows.of(state.carried), BrightRows.of(words)
         with_old = lambda at, to: self.evaluate(at, before, source)
         with_new = lambda at, to: self.evaluate(at, bright, source)
         motion = self.dynamics.init(key, position, with_old)
         moved = self.dynamics.step(motion, with_new, self.schedule(step), noise)
         right = super().step(state, gathered, step, source)
-        motion = FireflyState(moved.state.position)
+        motion = PositionState(moved.state.position)
         return right._replace(state=dataclasses.replace(right.state, motion=motion))
 
 
@@ -378,7 +385,7 @@ def test_rows_are_counted():
     posterior = three_points()
     anchor = anchored(posterior, AWAY)
     method = FlyMC(step_size=2.0, fraction=0.3)
-    draws = tallmc.sample(posterior, method, chains=32, draws=40, burn_in=0, anchor=anchor)
+    draws = tallmc.sample(posterior, method, chains=32, n_draws=40, burn_in=0, anchor=anchor)
     stats = draws.sample_stats
     assert set(np.unique(stats["bright_rows"])) == {0, 1, 2, 3}
     assert (stats["batch_size"] == 1 + 2 * stats["bright_rows"]).all()
@@ -395,13 +402,13 @@ def test_draws_of_many_rows_in_single_precision_agree_with_quadrature():
     x = np.c_[np.ones(20_000), rng.normal(size=20_000)].astype(np.float32)
     y = rng.uniform(size=20_000) < 1 / (1 + np.exp(2.5 - x[:, 1]))
     double = tallmc.models.logistic_regression(x.astype(float), y, prior_variance=10.0)
-    anchor = tallmc.laplace(double)
+    anchor = tallmc.anchor.find_anchor(double)
     grid, weight = quadrature(double, anchor.position, anchor.factor, 5, 17)
     mode, whitening = np.asarray(anchor.position), np.linalg.inv(anchor.factor).T
     whitened = lambda positions: moments_of((positions - mode) @ whitening)
     single = tallmc.models.logistic_regression(x, y, prior_variance=10.0)
     method = FlyMC(step_size=0.8, fraction=0.05, geometry=Dense())
-    draws = tallmc.sample(single, method, chains=24, draws=500, burn_in=60, seed=1)
+    draws = tallmc.sample(single, method, chains=24, n_draws=500, burn_in=60, seed=1)
     assert draws.positions.dtype == np.float32
     assert draws.sample_stats["bright_rows"].mean() < 50
     assert run_z(draws, weight @ whitened(grid), whitened) < LIMIT
@@ -411,7 +418,7 @@ def test_a_start_where_every_row_is_bright_is_no_failure():
     posterior = three_points()
     method, start = FlyMC(step_size=2.0, fraction=0.3), np.array([1e4, -1e4])
     anchor = anchored(posterior, AWAY)
-    draws = tallmc.sample(posterior, method, start=start, chains=32, draws=40, anchor=anchor)
+    draws = tallmc.sample(posterior, method, start=start, chains=32, n_draws=40, anchor=anchor)
     assert draws.ok.all()
     assert np.isfinite(draws.positions).all()
     assert np.abs(draws.positions[:, -1]).max() < 1e4

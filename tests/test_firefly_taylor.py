@@ -11,8 +11,15 @@ import pytest
 
 import tallmc
 from problems import slow_after
-from tallmc.methods.firefly import FlyMC, Taylor, gaussian_bound, uniform_gaussian_bound
-from tallmc.methods.firefly.bits import WORD, BrightRows, pack
+from tallmc.methods.firefly import (
+    WORD,
+    BrightRows,
+    FlyMC,
+    Taylor,
+    gaussian_bound,
+    pack,
+    uniform_gaussian_bound,
+)
 from test_firefly import LIMIT, moments_of, quadrature, run_z
 
 ROWS = np.array([-0.9, 0.2, 0.4, 1.1, 6.0])
@@ -143,7 +150,7 @@ def test_moments_agree_with_quadrature(name, proposal, fraction):
     posterior = gaussian_posterior()
     grid, weight = quadrature(posterior, np.array([0.5, 0.5]), np.eye(2), 6, 241)
     method = FlyMC(step_size=0.5, fraction=fraction, proposal=proposal, bound=BOUNDS[name])
-    draws = tallmc.sample(posterior, method, chains=24, draws=2000, burn_in=200, seed=2)
+    draws = tallmc.sample(posterior, method, chains=24, n_draws=2000, burn_in=200, seed=2)
     assert 0.1 < draws.sample_stats["bright_rows"].mean() < 4.9
     assert run_z(draws, weight @ moments_of(grid)) < LIMIT
 
@@ -176,6 +183,6 @@ def test_what_is_no_bound_is_refused():
 
 def test_only_a_bound_that_is_proved_makes_the_draws_exact():
     unproved = Taylor(lambda anchor, x: np.ones(1), lambda anchor, params: np.ones(1))
-    assert not tallmc.FlyMC(step_size=0.1, bound=unproved).exact
-    assert tallmc.FlyMC(step_size=0.1, bound=gaussian_bound()).exact
-    assert tallmc.FlyMC(step_size=0.1).exact
+    assert not tallmc.methods.firefly.FlyMC(step_size=0.1, bound=unproved).exact
+    assert tallmc.methods.firefly.FlyMC(step_size=0.1, bound=gaussian_bound()).exact
+    assert tallmc.methods.firefly.FlyMC(step_size=0.1).exact

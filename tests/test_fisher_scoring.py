@@ -7,26 +7,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from test_recipe import never_evaluated
 
 import tallmc
 from problems import exact_posterior, linear, logistic
-from stationary import Recursion, exact_law, largest_z, law_z, run_chains
-from tallmc.dynamics import FisherScoring, FisherScoringDynamics, Langevin
+from stationary import Recursion, cast, exact_law, largest_z, law_z, run_chains
+from tallmc.dynamics import FisherScoring, Langevin
 from tallmc.dynamics.fisher_scoring import FisherState
 from tallmc.geometry import Dense, Identity
 from tallmc.gradient import ControlVariate
-from tallmc.subsample import Measured, Preferential, Uniform
-from test_recipe import never_evaluated
+from tallmc.subsample import Preferential, TargetNoise, Uniform
 
 COVARIANCE = np.array([[0.3, 0.1], [0.1, 0.2]])
 SHAPES = ("dense", "diagonal")
 GEOMETRIES = {"identity": Identity(), "dense": Dense(COVARIANCE)}
 
 
-def kernel_of(posterior, shape="dense", step=0.3, size=3, geometry=None, memory=None):
+def kernel_of(posterior, shape="dense", step=0.3, size=3, geometry=None, window=None):
     method = tallmc.Method(
-        dynamics=FisherScoring(shape, memory),
-        size=size,
+        dynamics=FisherScoring(shape, window),
+        batch_size=size,
         step_size=step,
         geometry=geometry or Identity(),
     )
@@ -84,10 +84,10 @@ def test_within_batch_covariance_is_the_fisher_information_on_average_by_enumera
     np.testing.assert_allclose(mean, 5 * np.cov(scores.T, ddof=0), rtol=1e-11)
 
 
-class KnownFisher(FisherScoringDynamics):
+class KnownFisher(FisherScoring):
     """The Fisher information is given: batches no longer change the average."""
 
-    fisher: jax.Array
+    fisher: jax.Array | None = None
 
     def init(self, key, position, evaluate):
         return FisherState(position, self.fisher, jnp.int32(2**31 - 2))
@@ -95,9 +95,7 @@ class KnownFisher(FisherScoringDynamics):
 
 def with_known_fisher(bound, fisher, kind=KnownFisher):
     """The kernel with CᵀNÎC fixed at `fisher`."""
-    dynamics = bound.kernel.dynamics
-    fields = [getattr(dynamics, field.name) for field in dataclasses.fields(dynamics)]
-    known = kind(*fields, jnp.asarray(fisher))
+    known = cast(bound.kernel.dynamics, kind, fisher=jnp.asarray(fisher))
     return dataclasses.replace(bound, kernel=dataclasses.replace(bound.kernel, dynamics=known))
 
 
@@ -162,16 +160,16 @@ def covariance_z(bound, chains=512, draws=100, thin=10, burn_in=1000):
 )
 def test_no_bias_at_any_step_size_where_the_fisher_information_is_the_hessian(shape, step):
     """The Fisher information is estimated on the run. Langevin steps are visibly biased here."""
-    memory = None if step < 1 else 100
-    assert covariance_z(kernel_of(location(), shape, step, 20, memory=memory)) < 4.6
+    window = None if step < 1 else 100
+    assert covariance_z(kernel_of(location(), shape, step, 20, window=window)) < 4.6
 
 
 def test_a_memory_forgets_a_start_far_away():
     """With the paper's average, gradients of the burn-in slow the chain and narrow its law."""
     options = {"chains": 256, "steps": 50, "burn_in": 1000, "thin": 10}
 
-    def largest_sd(memory):
-        bound = kernel_of(linear(n_rows=200), "dense", 0.05, 20, memory=memory)
+    def largest_sd(window):
+        bound = kernel_of(linear(n_rows=200), "dense", 0.05, 20, window=window)
         mean, covariance = exact_posterior(linear(n_rows=200))
         u = run_chains(bound, start=np.zeros(2), **options) - mean
         return np.sqrt(np.einsum("cti->i", u**2) / u[..., 0].size / np.diag(covariance)).max()
@@ -180,18 +178,21 @@ def test_a_memory_forgets_a_start_far_away():
 
 
 def test_langevin_has_a_bias_there():
-    method = tallmc.Method(dynamics=Langevin(), size=20, step_size=0.002)
+    method = tallmc.Method(dynamics=Langevin(), batch_size=20, step_size=0.002)
     assert covariance_z(method.prepare(location()).kernel) > 10
 
 
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"gradient": ControlVariate(), "size": 4}, r"gradient must be Simple\(\)"),
-        ({"subsample": Preferential("gradient"), "size": 4}, r"subsample must be Uniform\(\)"),
-        ({"subsample": Uniform(replace=False), "size": 4}, r"subsample must be Uniform\(\)"),
-        ({"size": 1}, "size must be an int of at least 2"),
-        ({"size": Measured(4, noise=1.0)}, "size must be an int of at least 2"),
+        ({"gradient": ControlVariate(), "batch_size": 4}, r"gradient must be Simple\(\)"),
+        (
+            {"subsample": Preferential("gradient"), "batch_size": 4},
+            r"subsample must be Uniform\(\)",
+        ),
+        ({"subsample": Uniform(replace=False), "batch_size": 4}, r"subsample must be Uniform\(\)"),
+        ({"batch_size": 1}, "size must be an int of at least 2"),
+        ({"batch_size": TargetNoise(4, noise=1.0)}, "size must be an int of at least 2"),
     ],
 )
 def test_compositions_whose_spread_is_not_the_fisher_information_are_refused(parts, message):
@@ -200,8 +201,8 @@ def test_compositions_whose_spread_is_not_the_fisher_information_are_refused(par
 
 
 def test_memory_must_be_positive():
-    with pytest.raises(tallmc.InvalidInput, match="memory must be an int in"):
-        FisherScoring(memory=0)
+    with pytest.raises(tallmc.InvalidInput, match="window must be an int in"):
+        FisherScoring(window=0)
 
 
 def test_shape_must_be_known():

@@ -16,13 +16,13 @@ from scipy import stats
 from scipy.special import expit, log_softmax
 
 import tallmc
-from tallmc.frontends.fit import regression_problem
-from tallmc.frontends.priors import as_priors
-from tallmc.frontends.regression_model import RegressionModel
-from tallmc.results.node_names import node_names
+from tallmc._fit.fit import regression_problem
+from tallmc._fit.regression import RegressionModel
+from tallmc.priors import as_priors
+from tallmc.results.saved import node_names
 
 N = 60
-QUICK = {"method": tallmc.mala(0.01), "chains": 2, "draws": 4, "progress": False}
+QUICK = {"method": tallmc.methods.mala(0.01), "chains": 2, "n_draws": 4, "progress": False}
 
 
 @pytest.fixture(scope="module")
@@ -260,7 +260,7 @@ def test_draws_of_a_linear_regression_have_the_moments_of_the_exact_posterior(fr
         family="gaussian",
         prior={"age": "normal(200)", "Intercept": "normal(1e4, 2e5)"},
         noise_variance=4e3**2,
-        **QUICK | {"method": tallmc.mala(0.02), "draws": 3000},
+        **QUICK | {"method": tallmc.methods.mala(0.02), "n_draws": 3000},
     )
     age = frame["age"] - frame["age"].mean()
     x = np.column_stack([np.ones(N), age])
@@ -377,7 +377,7 @@ def test_missing_values_are_refused_or_dropped_and_said(frame):
     gaps.loc[[3, 7], "age"] = pd.NA
     with pytest.raises(tallmc.InvalidInput, match="age: 2 missing"):
         tallmc.fit("count ~ age", gaps, family="poisson", **QUICK)
-    with pytest.warns(tallmc.FitNote, match="2 of 60"):
+    with pytest.warns(tallmc._fit.FitNote, match="2 of 60"):
         draws = tallmc.fit("count ~ age", gaps, family="poisson", drop_missing=True, **QUICK)
     assert draws.settings["n_rows"] == N - 2
 
@@ -398,7 +398,7 @@ def test_all_kinds_of_tables_give_the_same_draws(frame, tmp_path):
     ]
     found = []
     for table in tables:
-        with pytest.warns(tallmc.FitNote, match="baseline 'east'"):
+        with pytest.warns(tallmc._fit.FitNote, match="baseline 'east'"):
             found.append(tallmc.fit("count", table, family="poisson", **QUICK).values)
     assert list(found[0]) == ["Intercept", "age", "region"]
     for other, name in itertools.product(found[1:], found[0]):
@@ -469,7 +469,7 @@ def test_standardised_results_are_the_positions(frame):
 
 def test_the_description_travels_with_the_draws(frame, tmp_path):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", tallmc.FitNote)
+        warnings.simplefilter("ignore", tallmc._fit.FitNote)
         draws = tallmc.fit(
             "bought ~ age + region", frame, family="logistic", store=tmp_path / "run", **QUICK
         )
@@ -508,7 +508,7 @@ def test_odd_names_of_columns_lose_neither_the_run_nor_the_names(tmp_path):
     columns |= {name: rng.choice(["p", "q", "r"], N) for name in ("x", "t/u", "größe", "grüße")}
     columns["y"] = rng.choice(["u", "v", "w"], N)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", tallmc.FitNote)
+        warnings.simplefilter("ignore", tallmc._fit.FitNote)
         draws = tallmc.fit("y", columns, family="softmax", store=tmp_path / "run", **QUICK)
     terms = ["Intercept", *(name.strip() for name in ODD), "x", "t/u", "größe", "grüße"]
     assert list(draws.values) == terms

@@ -8,8 +8,8 @@ import scipy.stats as stats
 
 import tallmc
 from problems import laplace_draws
-from tallmc.frontends.fit import regression_problem
-from tallmc.frontends.regression_model import RegressionModel
+from tallmc._fit.fit import regression_problem
+from tallmc._fit.regression import RegressionModel
 
 RNG = np.random.default_rng(6)
 N = 400
@@ -92,13 +92,13 @@ def test_unknown_levels_and_missing_columns_are_errors():
 
 def test_draws_of_an_estimator_predict_as_the_estimator_does():
     pytest.importorskip("sklearn")
-    from tallmc.sklearn import TallLinearRegression
+    from tallmc.interop.sklearn import TallLinearRegression
 
     X = np.column_stack([AGE, EFFECT])
     estimator = TallLinearRegression(ess=200, random_state=0).fit(
         X, 1000 + 50 * AGE + EFFECT + 80 * RNG.normal(size=N)
     )
-    found = estimator.draws_.predict(X[:9], draws=None)
+    found = estimator.draws_.predict(X[:9], n_draws=None)
     np.testing.assert_allclose(found.mean, estimator.predict(X[:9]), rtol=1e-8)
     with pytest.raises(tallmc.InvalidInput, match="finite matrix with 2 columns"):
         estimator.draws_.predict(X[:9, :1])

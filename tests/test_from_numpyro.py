@@ -13,8 +13,8 @@ import pytest
 import tallmc
 from nuts_comparison import assert_same_moments
 from row_stores import write_store
-from tallmc.frontends.from_numpyro import from_numpyro
-from test_readme import ROOT, run_blocks
+from tallmc.interop.numpyro import from_numpyro
+from test_pages import ROOT, run_blocks
 
 numpyro = pytest.importorskip("numpyro")
 
@@ -234,7 +234,7 @@ def test_rows_are_arguments_of_the_compiled_functions():
     params = posterior.layout.unravel(posterior.init)
     row = {"x": X[0], "y": Y[0]}
     for function, arguments in (
-        (posterior.model.log_likelihood.of_row, (params, row)),
+        (posterior.model.log_likelihood, (params, row)),
         (posterior.model.log_prior, (params,)),
     ):
         constants = jax.make_jaxpr(function)(*arguments).consts
@@ -447,7 +447,7 @@ def test_a_missing_package_is_named(monkeypatch):
 @pytest.mark.parametrize("name", ["decentred", "correlated"])
 @pytest.mark.filterwarnings("ignore::tallmc.SamplingWarning")
 def test_draws_agree_with_nuts_of_numpyro(name):
-    draws = tallmc.sample(converted(name), chains=16, draws=300, progress=False)
+    draws = tallmc.sample(converted(name), chains=16, n_draws=300, progress=False)
     model, names, keywords = MODELS[name]
     reference = MCMC(
         NUTS(model),
@@ -461,6 +461,7 @@ def test_draws_agree_with_nuts_of_numpyro(name):
     assert_same_moments(draws.values, reference.get_samples(group_by_chain=True))
 
 
+@pytest.mark.docs
 def test_the_examples_of_the_page_run(capsys):
     pytest.importorskip("pymc")
     names = run_blocks(ROOT / "docs" / "other-libraries.md")

@@ -12,7 +12,7 @@ import pytest
 import tallmc
 from nuts_comparison import assert_same_moments
 from row_stores import write_store
-from tallmc.frontends.from_pymc import from_pymc
+from tallmc.interop.pymc import from_pymc
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS"),
@@ -198,7 +198,7 @@ def test_dims_and_coords_name_the_draws():
         pm.Deterministic("predictor", x @ beta)
         pm.Normal("observed", x @ beta + weights[0], 1.0, observed=y)
     posterior = from_pymc(model, ["x", "y"])
-    draws = tallmc.reference.nuts(posterior, chains=2, draws=100, warmup=100)
+    draws = tallmc.reference.nuts(posterior, chains=2, n_draws=100, warmup=100)
     tree = draws.to_datatree()["posterior"]
     assert set(tree.data_vars) == {"beta", "weights", "odds"}
     assert tree["odds"].dims == ("chain", "draw", "column")
@@ -214,7 +214,7 @@ def test_draws_agree_with_nuts_on_the_density_of_pymc():
     model, posterior = converted("ordinal")
     from pymc.sampling.jax import get_jaxified_logp  # its first import changes JAX's settings
 
-    draws = tallmc.sample(posterior, chains=16, draws=300, progress=False)
+    draws = tallmc.sample(posterior, chains=16, n_draws=300, progress=False)
     names = [value.name for value in model.value_vars]
     minus_logp = get_jaxified_logp(model, negative_logp=False)  # False means negated
     start = {
@@ -281,7 +281,7 @@ def test_rows_are_arguments_of_the_compiled_functions():
     params = posterior.layout.unravel(posterior.init)
     row = {"x": X[0], "y": Y[0]}
     for function, arguments in (
-        (posterior.model.log_likelihood.of_row, (params, row)),
+        (posterior.model.log_likelihood, (params, row)),
         (posterior.model.log_prior, (params,)),
     ):
         constants = jax.make_jaxpr(function)(*arguments).consts
@@ -309,7 +309,7 @@ SETTINGS = """
 import os, sys, warnings
 warnings.simplefilter("ignore")
 import jax, numpy as np, pymc as pm, tallmc
-from tallmc.frontends.from_pymc import from_pymc
+from tallmc.interop.pymc import from_pymc
 before = jax.config.jax_enable_x64, os.environ["XLA_FLAGS"]
 with pm.Model() as model:
     y = pm.Data("y", np.zeros(5))

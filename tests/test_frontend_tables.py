@@ -15,8 +15,9 @@ import scipy.sparse
 from pyarrow import csv, parquet
 
 import tallmc
-from tallmc.frontends.tables import DesignEncoding, make_design, read_table
-from tallmc.ingestion.errors import TableError
+from tallmc._fit.encoding import DesignEncoding, make_design
+from tallmc._fit.reading import read_table
+from tallmc._ingestion.errors import TableError
 
 GOOD = {"age": [20.0, 30.0, 40.0, 70.0], "smoker": [True, False, False, True], "y": [0, 1, 1, 0]}
 N = 200
@@ -286,12 +287,14 @@ def test_design_is_standardised_behind_an_intercept(tmp_path, kind):
     age, smoker = np.array(GOOD["age"]), np.array(GOOD["smoker"], float)
     expected = np.stack([np.ones(4), (age - 40) / np.sqrt(350), (smoker - 0.5) / 0.5], axis=1)
     assert design.names == ("Intercept", "age", "smoker")
-    assert design.terms == {"Intercept": (0,), "age": (1,), "smoker": (2,)}
+    assert design.encoding.scaled.terms.terms == {"Intercept": (0,), "age": (1,), "smoker": (2,)}
     assert design.x.dtype == np.float32
     np.testing.assert_array_equal(design.x, expected.astype(np.float32))
     np.testing.assert_array_equal(design.y, [0, 1, 1, 0])
-    np.testing.assert_array_equal(design.means, [0, 40, 0.5])
-    np.testing.assert_allclose(design.sds, [1, np.sqrt(350), 0.5], rtol=1e-15)
+    np.testing.assert_array_equal(np.array(design.encoding.scaled.means), [0, 40, 0.5])
+    np.testing.assert_allclose(
+        np.array(design.encoding.scaled.sds), [1, np.sqrt(350), 0.5], rtol=1e-15
+    )
     assert design.notes == ()
 
 
@@ -299,7 +302,10 @@ def test_design_can_be_left_as_it_is():
     design = design_of(GOOD, kind="binary", standardise=False, intercept=False)
     np.testing.assert_array_equal(design.x, np.stack([GOOD["age"], GOOD["smoker"]], axis=1))
     assert design.names == ("age", "smoker")
-    np.testing.assert_array_equal([design.means, design.sds], [[0, 0], [1, 1]])
+    np.testing.assert_array_equal(
+        [np.array(design.encoding.scaled.means), np.array(design.encoding.scaled.sds)],
+        [[0, 0], [1, 1]],
+    )
 
 
 def test_scaled_columns_and_response_turn_back_into_the_table():
@@ -307,7 +313,9 @@ def test_scaled_columns_and_response_turn_back_into_the_table():
     columns = many(city=np.array(["a", "b", "c", "d"])[np.arange(N) % 4])
     for options in ({"intercept": False}, {"dtype": "float64"}):
         design = design_of(columns, **options)
-        back = design.x * design.sds + design.means
+        back = design.x * np.array(design.encoding.scaled.sds) + np.array(
+            design.encoding.scaled.means
+        )
         dummies = [np.array(columns["city"]) == level for level in "bcd"]
         parts = [np.ones(N)] * (design.names[0] == "Intercept") + [columns["age"], *dummies]
         tolerance = 1e-6 if design.x.dtype == np.float32 else 1e-14
@@ -316,7 +324,7 @@ def test_scaled_columns_and_response_turn_back_into_the_table():
         np.testing.assert_allclose(design.y * response.sd + response.mean, columns["y"], atol=1e-14)
         centred = design.names[0] == "Intercept"
         assert (response.mean != 0) == centred
-        assert (design.means != 0).any() == centred
+        assert (np.array(design.encoding.scaled.means) != 0).any() == centred
         np.testing.assert_allclose(design.x[:, -1].std(), 1, rtol=1e-6)
 
 
@@ -326,7 +334,11 @@ def test_text_becomes_categories_with_a_stated_baseline():
     for source in (columns, pd.DataFrame(columns), pl.DataFrame(columns), pa.table(columns)):
         design = design_of(source, standardise=False)
         assert design.names == ("Intercept", "city[T.Oslo]", "city[T.Rome]", "age")
-        assert design.terms == {"Intercept": (0,), "city": (1, 2), "age": (3,)}
+        assert design.encoding.scaled.terms.terms == {
+            "Intercept": (0,),
+            "city": (1, 2),
+            "age": (3,),
+        }
         assert design.notes == ("city: 3 levels, baseline 'Kyiv'",)
         expected = [[1, 0, 1, 1], [1, 1, 0, 2], [1, 0, 0, 3], [1, 0, 1, 5], [1, 1, 0, 8]]
         np.testing.assert_array_equal(design.x, expected)
@@ -337,7 +349,7 @@ def test_many_levels_are_refused_unless_asked_for():
     message = refusal(columns)
     assert "column 'code' must have at most 50 levels, as it holds text; got 60, such" in message
     assert "--exclude" in message and "--categorical code (categorical)" in message
-    assert len(design_of(columns, categorical=["code"]).terms["code"]) == 59
+    assert len(design_of(columns, categorical=["code"]).encoding.scaled.terms.terms["code"]) == 59
 
 
 def test_numbers_become_categories_on_request():
@@ -614,7 +626,7 @@ def test_stored_encoding_gives_the_same_bits_also_on_chunks():
         np.testing.assert_array_equal(part.y, design.y[rows])
         np.testing.assert_array_equal(part.offset, design.offset[rows])
         assert part.names == design.names
-        assert part.terms == design.terms
+        assert part.encoding.scaled.terms.terms == design.encoding.scaled.terms.terms
 
 
 def test_new_rows_may_have_other_columns_fewer_levels_and_no_response():
@@ -622,7 +634,7 @@ def test_new_rows_may_have_other_columns_fewer_levels_and_no_response():
     new = {"days": [2.0], "year": [2003.0], "city": ["Rome"], "extra": [1], "smoker": [0]}
     made = design.encoding.apply(read_table({**new, "age": [500]}))
     assert made.y is None and made.weights is None
-    back = made.x[0] * made.sds + made.means
+    back = made.x[0] * np.array(made.encoding.scaled.sds) + np.array(made.encoding.scaled.means)
     np.testing.assert_allclose(back, [1, 500, 0, 1, 0, 0, 1, 0], rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(made.offset, [np.log(2)])
 

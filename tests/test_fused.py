@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import tallmc
-from tallmc.models import fused
+from tallmc._store.setup import fingerprint
+from tallmc.models import generalised_linear as fused
 from tallmc.rows import ResidentRows, RowDraws
-from tallmc.store.fingerprint import fingerprint
 
 
 @pytest.fixture
@@ -50,9 +50,9 @@ def test_fused_sums_are_those_of_gathered_rows(regression, order, n):
 
 def test_a_chain_by_fused_sums_is_a_chain_by_gathered_rows(regression):
     plain = unpacked(regression)
-    method = tallmc.sgld(step_size=1e-3, size=20)
+    method = tallmc.methods.sgld(step_size=1e-3, batch_size=20)
     found, expected = (
-        tallmc.sample(posterior, method, draws=20, chains=2, burn_in=0, thin=1).positions
+        tallmc.sample(posterior, method, n_draws=20, chains=2, burn_in=0, thin=1).positions
         for posterior in (regression, plain)
     )
     np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-4)

@@ -8,8 +8,7 @@ import pytest
 
 import tallmc
 from problems import linear
-from tallmc.engine.goal import Goal, run_until
-from tallmc.engine.run import Run, chain_keys
+from tallmc._engine.run import Goal, Run, chain_keys, run_until
 
 ESS = 150.0
 
@@ -19,9 +18,9 @@ def new_start():
 
 
 def new_run(start=None, sink=None):
-    bound = tallmc.mala(0.5).prepare(linear()).kernel
+    bound = tallmc.methods.mala(0.5).prepare(linear()).kernel
     start = new_start() if start is None else start
-    return Run(bound, chain_keys(0, 3), start, burn_in=20, thin=1, draws=200, sink=sink)
+    return Run(bound, chain_keys(0, 3), start, burn_in=20, thin=1, n_draws=200, sink=sink)
 
 
 def ends_at(satisfied, run=None):

@@ -19,7 +19,7 @@ from tallmc.dynamics import HMC, ModeJumpingHMC
 class Hard(NamedTuple):
     """A posterior with the mean and the sd of every parameter."""
 
-    posterior: tallmc.AbstractPosterior
+    posterior: tallmc.models.AbstractPosterior
     mean: np.ndarray
     sd: np.ndarray
 
@@ -41,16 +41,16 @@ def on_a_grid(posterior, *axes):
 
 def assert_right_or_doubtful(hard, draws, *, must_be_right=True):
     """Draws without a doubt are within the reported errors."""
-    health = draws.health
-    if not must_be_right and not health.trusted:
+    report = draws.report
+    if not must_be_right and not report.trusted:
         return
-    assert health.trusted, str(health)
+    assert report.trusted, str(report)
     found = draws.positions[draws.ok]
     mean_error = (np.abs(found.mean(axis=(0, 1)) - hard.mean) / hard.sd).max()
     sd_error = np.abs(found.std(axis=(0, 1)) / hard.sd - 1).max()
-    assert mean_error < health.mean_error < 0.2, (mean_error, str(health))
+    assert mean_error < report.mean_error < 0.2, (mean_error, str(report))
     # The Monte-Carlo error of an sd is reported for a Gaussian; with other tails it is larger.
-    assert sd_error < 2 * health.sd_error < 0.25, (sd_error, str(health))
+    assert sd_error < 2 * report.sd_error < 0.25, (sd_error, str(report))
 
 
 # Two modes
@@ -84,17 +84,17 @@ def test_both_modes_of_a_likelihood_are_visited(n_rows):
     hard = two_modes(n_rows)
     draws = tallmc.sample(hard.posterior, ess=2000)
     assert isinstance(draws.settings["method"].dynamics, ModeJumpingHMC)
-    assert "another mode" in str(draws.health) and "40% of the probability" in str(draws.health)
+    assert "another mode" in str(draws.report) and "40% of the probability" in str(draws.report)
     assert_right_or_doubtful(hard, draws)
     left = (draws.positions < 0).mean()
-    assert abs(left - 0.4) < 4.6 * math.sqrt(0.24 / draws.health.ess)
+    assert abs(left - 0.4) < 4.6 * math.sqrt(0.24 / draws.report.ess)
 
 
 def test_a_run_with_jumps_is_resumed_bit_for_bit(tmp_path):
     posterior = two_modes(200).posterior
-    tallmc.sample(posterior, draws=30, store=tmp_path / "run")
-    resumed = tallmc.resume(tmp_path / "run", posterior, draws=60)
-    whole = tallmc.sample(posterior, draws=60)
+    tallmc.sample(posterior, n_draws=30, store=tmp_path / "run")
+    resumed = tallmc.resume(tmp_path / "run", posterior, n_draws=60)
+    whole = tallmc.sample(posterior, n_draws=60)
     np.testing.assert_array_equal(resumed.positions, whole.positions)
     assert resumed.n_row_evals_sampling == whole.n_row_evals_sampling
 
@@ -103,8 +103,8 @@ def test_modes_that_chains_cannot_visit_are_a_doubt(monkeypatch):
     monkeypatch.setattr("tallmc.methods.automatic.method._MOST_NUMBERS", 0)
     draws = tallmc.sample(two_modes(6000).posterior, ess=400)
     assert np.ptp(np.sign(draws.positions)) == 0, "the chains changed modes after all"
-    assert not draws.health.trusted
-    doubts = " ".join(draws.health.doubts)
+    assert not draws.report.trusted
+    doubts = " ".join(draws.report.doubts)
     assert "another mode" in doubts and "the chains stayed in one mode" in doubts
 
 
@@ -114,7 +114,7 @@ def test_jumps_that_are_never_accepted_are_given_up_with_a_doubt(monkeypatch):
     draws = tallmc.sample(two_modes(300).posterior, ess=200)
     assert np.ptp(np.sign(draws.positions)) == 0
     assert isinstance(draws.settings["method"].dynamics, HMC)
-    assert "about 40% of the probability; the chains stayed in one mode" in str(draws.health)
+    assert "about 40% of the probability; the chains stayed in one mode" in str(draws.report)
 
 
 class MixtureLikelihood(eqx.Module):
@@ -157,8 +157,8 @@ def test_mixtures_are_right_or_doubtful(n_rows, p, v):
 def test_a_distant_mode_with_little_probability_is_a_doubt():
     """0.5 % of the probability at 50 standard deviations: it determines the standard deviation."""
     draws = tallmc.sample(two_modes(1000, share=0.005).posterior, ess=400)
-    assert not draws.health.trusted
-    assert "0.5% of the probability" in " ".join(draws.health.doubts), str(draws.health)
+    assert not draws.report.trusted
+    assert "0.5% of the probability" in " ".join(draws.report.doubts), str(draws.report)
 
 
 # A curved ridge
@@ -317,7 +317,7 @@ def test_a_non_centred_hierarchy_is_right_or_doubtful(n_rows, n_groups):
     hard = hierarchy(n_rows, n_groups, centred=False)
     draws = tallmc.sample(hard.posterior, ess=1000)
     assert draws.settings["method"].dynamics.__class__ in (HMC, ModeJumpingHMC)
-    assert "effective draws take about" in str(draws.health)
+    assert "effective draws take about" in str(draws.report)
     assert_right_or_doubtful(hard, draws, must_be_right=False)
 
 

@@ -6,15 +6,12 @@ import numpy as np
 import pytest
 
 import tallmc
-from tallmc.core.linear_maps import DenseMap
-from tallmc.models.design import RegressionData
-from tallmc.models.effects import GroupEffects
-from tallmc.models.families import Bernoulli
+from tallmc._core.arrays import DenseMap
+from tallmc.models.design import GroupedObservations, GroupTerm, Observations, RegressionData
+from tallmc.models.families.bernoulli import Bernoulli
+from tallmc.models.families.gaussian import GaussianScale
 from tallmc.models.generalised_linear import GeneralisedLinear
-from tallmc.models.hierarchy import LeadingRows
-from tallmc.models.horseshoe import Horseshoe
-from tallmc.models.noise_scale import GaussianScale
-from tallmc.models.observations import GroupedObservations, GroupTerm, Observations
+from tallmc.models.hierarchy import GroupEffects, Horseshoe, LeadingRows
 from tallmc.models.priors import AbstractPrior, LogHalfStudentTPrior, NormalPrior, PriorOfEntries
 from tallmc.models.regression import Effects, Hyper, Shared, regression_posterior
 from tallmc.rows import Batch, ResidentRows
@@ -281,7 +278,7 @@ def test_the_matrix_of_a_group_term_has_dummies_times_columns():
 
 
 def test_several_predictors_have_no_group_terms():
-    from tallmc.models.softmax import Softmax
+    from tallmc.models.families.softmax import Softmax
 
     with pytest.raises(tallmc.InvalidInput, match="group terms must be left out with several"):
         regression_posterior(
@@ -313,7 +310,7 @@ def test_the_search_starts_near_the_effects_that_the_rows_support(family):
         effects=[Effects("u", (groups, 2))],
         hyper=[Hyper(("log_sd",), (np.log([3.0, 3.0]),), hyperprior)],
     )
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     at_start = posterior.layout.unravel(posterior.init)
     at_mode = posterior.layout.unravel(anchor.position)
     assert anchor.converged

@@ -16,12 +16,13 @@ import pytest
 
 import tallmc
 from problems import labelled, linear
-from tallmc.core.files import FileDigest, replaced
+from tallmc._core.files import FileDigest, replaced
+from tallmc._store import StoreError, files
+from tallmc._store import files as arrays
+from tallmc._store.chunks import Kind, Series
+from tallmc._store.manifest import read_manifest, write_manifest
+from tallmc._store.reader import open_store
 from tallmc.report import write_report
-from tallmc.store import StoreError, arrays, files
-from tallmc.store.chunks import Kind, Series
-from tallmc.store.manifest import read_manifest, write_manifest
-from tallmc.store.reader import open_store
 
 SOURCE = Path(tallmc.__file__).parent
 DRAWS = "draws.zarr/posterior/beta/c.0.0.0"
@@ -37,7 +38,9 @@ class Bomb:
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory):
     store = tmp_path_factory.mktemp("honest") / "run"
-    tallmc.sample(linear(), tallmc.sgld_cv_ps(0.01, size=3), chains=2, draws=50, store=store)
+    tallmc.sample(
+        linear(), tallmc.methods.sgld_cv_ps(0.01, batch_size=3), chains=2, n_draws=50, store=store
+    )
     return store
 
 
@@ -201,7 +204,7 @@ def test_draws_of_another_shape_are_refused(store):
     with pytest.raises(StoreError, match="name the parameters of its draws"):
         tallmc.load(store)
     with pytest.raises(StoreError, match="have the arrays of its run"):
-        tallmc.resume(store, linear(), draws=60)
+        tallmc.resume(store, linear(), n_draws=60)
 
 
 def test_a_zip_bomb_is_not_unpacked(store, monkeypatch):
@@ -278,7 +281,7 @@ def test_links_in_place_of_folders_are_not_followed(folder, blocks, store, tmp_p
     shutil.rmtree(store / folder, ignore_errors=True)
     (store / folder).symlink_to(target)
     with pytest.raises(StoreError, match="not links"):
-        tallmc.resume(store, linear(), draws=60)
+        tallmc.resume(store, linear(), n_draws=60)
     assert [(file.name, file.read_text()) for file in target.iterdir()] == [("file", "precious")]
 
 
@@ -319,15 +322,17 @@ def test_hostile_setups_are_refused(what, store):
     for name in ("setup.json", "setup-copy.json"):
         plant(store, name, json.dumps(content).encode())
     with pytest.raises((StoreError, tallmc.InvalidInput)):
-        tallmc.resume(store, linear(), draws=60)
+        tallmc.resume(store, linear(), n_draws=60)
 
 
 def test_names_and_metadata_are_escaped_in_the_page(tmp_path):
     evil = '"><script>alert(1)</script><img src=x onerror=alert(2)>&lt;'
     labels = {"beta": [evil, "</script><script>alert(3)</script>"]}
-    store = tallmc.store.Folder(tmp_path / "<i>run", about={evil: evil})
+    store = tallmc._store.Folder(tmp_path / "<i>run", about={evil: evil})
     posterior = labelled(linear(), labels)
-    tallmc.sample(posterior, tallmc.sgld_cv_ps(0.01, size=3), chains=2, draws=60, store=store)
+    tallmc.sample(
+        posterior, tallmc.methods.sgld_cv_ps(0.01, batch_size=3), chains=2, n_draws=60, store=store
+    )
     write_report(tmp_path / "<i>run", tmp_path / "page.html", posterior=linear())
     page = (tmp_path / "page.html").read_text()
     assert "alert(1)" in page  # shown as text

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tallmc
-from tallmc.anchor import prior_directions
+from tallmc._anchor import prior_directions
 from test_anchor_fallback import hierarchy
 
 
@@ -17,14 +17,14 @@ def logistic_on(x: np.ndarray, seed: int = 0, prior_variance: float = 10.0):
 
 
 def messages(posterior) -> list[str]:
-    return prior_directions(posterior, tallmc.laplace(posterior))
+    return prior_directions(posterior, tallmc.anchor.find_anchor(posterior))
 
 
 def test_a_clean_regression_gives_no_message():
     x = np.random.default_rng(0).normal(size=(20_000, 60)).astype(np.float32)
     x[:, 0] = 1
     posterior = logistic_on(x)
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     assert prior_directions(posterior, anchor) == []
 
 
@@ -117,4 +117,4 @@ def test_a_model_of_ones_own_is_named_without_columns():
 def test_a_hessian_is_needed():
     posterior = logistic_on(np.random.default_rng(0).normal(size=(50, 2)))
     with pytest.raises(tallmc.InvalidInput, match="have a Hessian"):
-        prior_directions(posterior, tallmc.laplace(posterior, hessian=False))
+        prior_directions(posterior, tallmc.anchor.find_anchor(posterior, hessian=False))

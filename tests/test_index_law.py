@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tallmc.core.random import random_words
-from tallmc.rows.alias import CELL, alias_table
-from tallmc.rows.bits import high_product, uniform_index
-from tallmc.rows.law import AliasLaw, UniformLaw
-from tallmc.rows.probabilities import probabilities
+from tallmc._core.random import random_words
+from tallmc._rows.law import CELL, AliasLaw, UniformLaw, alias_table, high_product, uniform_index
+from tallmc._rows.probabilities import probabilities
 from tallmc.subsample.uniform import WithoutReplacement
 
 LAWS = {

@@ -17,11 +17,11 @@ import pytest
 from pyarrow import csv, feather, ipc, parquet
 
 import tallmc
-from tallmc.ingestion.parquet_shards import parquet_shards
-from tallmc.rows import writer
-from tallmc.rows.manifest import RowManifest
-from tallmc.rows.shards import NpyShards
-from tallmc.rows.writer import rows_per_shard
+from tallmc._ingestion.parquet_shards import parquet_shards
+from tallmc._rows import writer
+from tallmc._rows.manifest import RowManifest
+from tallmc._rows.shards import NpyShards
+from tallmc._rows.writer import rows_per_shard
 from test_cli import call, refused
 
 RNG = np.random.default_rng(5)
@@ -349,8 +349,8 @@ def test_finished_stores_and_other_folders_are_not_touched(tmp_path):
 
 
 SMALL_PIECES = """
-from tallmc.ingestion import readers, values
-from tallmc.rows import writer
+from tallmc._ingestion import readers, values
+from tallmc._rows import writer
 
 readers._CSV_BLOCK = values._BATCH_BYTES = writer._SHARD_BYTES = 2**20
 """
@@ -424,7 +424,7 @@ MEASURE = (
     + """
 import sys, threading, time
 from pathlib import Path
-from tallmc.ingestion.ingest import ingest
+from tallmc._ingestion.ingest import ingest
 
 most = 0
 def watch():

@@ -11,7 +11,7 @@ import pytest
 import tallmc
 from problems import linear, logistic, logistic_by_autodiff, residual_matrix
 from tallmc.diagnose import draws_ksd, exact_gradients, ksd, ksd_path
-from tallmc.diagnose.gradients import stochastic_gradients
+from tallmc.diagnose.ksd import stochastic_gradients
 from tallmc.gradient import Simple
 
 FORMS = ("one_root", "sum_of_roots")
@@ -195,7 +195,7 @@ def test_stochastic_gradients_are_independent_draws_of_the_estimator():
     posterior, size = logistic(n_rows=6), 3
     position = np.array([0.7, -1.3])
     kernel, rows = (
-        tallmc.sgld(step_size=0.1, size=size).prepare(posterior).kernel.composition,
+        tallmc.methods.sgld(step_size=0.1, batch_size=size).prepare(posterior).kernel.composition,
         posterior.rows,
     )
     positions = np.tile(position, (40_000, 1))
@@ -214,8 +214,8 @@ def test_stochastic_gradients_are_independent_draws_of_the_estimator():
 @pytest.fixture(scope="module")
 def run():
     posterior = linear(n_rows=40)
-    method = tallmc.sgld(step_size=1e-3, size=10)
-    return posterior, tallmc.sample(posterior, method, chains=3, draws=50)
+    method = tallmc.methods.sgld(step_size=1e-3, batch_size=10)
+    return posterior, tallmc.sample(posterior, method, chains=3, n_draws=50)
 
 
 def test_ksd_of_a_run_is_that_of_its_thinned_draws(run):
@@ -246,11 +246,11 @@ def test_ksd_of_a_run_leaves_failed_chains_out(run):
     posterior, draws = run
     positions = draws.positions.copy()
     positions[1, 20:] = np.nan
-    ok, non_finite = tallmc.Outcome.OK, tallmc.Outcome.NON_FINITE
+    ok, non_finite = tallmc.diagnose.Outcome.OK, tallmc.diagnose.Outcome.NON_FINITE
     failed = dataclasses.replace(draws, positions=positions, outcomes=(ok, non_finite, ok))
     rest = dataclasses.replace(draws, positions=draws.positions[[0, 2]], outcomes=(ok, ok))
     assert draws_ksd(failed, posterior) == draws_ksd(rest, posterior)
-    none = dataclasses.replace(draws, outcomes=(tallmc.Outcome.DIVERGED,) * 3)
+    none = dataclasses.replace(draws, outcomes=(tallmc.diagnose.Outcome.DIVERGED,) * 3)
     with pytest.raises(tallmc.InvalidInput, match="draws must have a chain that completed"):
         draws_ksd(none, posterior)
 

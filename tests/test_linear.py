@@ -58,14 +58,14 @@ def test_the_default_samples_the_exact_posterior_of_noisy_data():
     assert draws.params["log_scale"].shape == draws.positions.shape[:2]
     np.testing.assert_allclose(draws.positions.std(axis=(0, 1), dtype=float), sd, rtol=0.05)
     z = (draws.positions.mean(axis=(0, 1), dtype=float) - mean) / sd
-    assert np.abs(z).max() < 4.6 / np.sqrt(draws.health.ess)
+    assert np.abs(z).max() < 4.6 / np.sqrt(draws.report.ess)
 
 
 @pytest.mark.parametrize(("slope", "noise_sd"), [(100.0, 50.0), (3e3, 5e4)])
 def test_a_raw_year_and_responses_near_a_million_are_resolved_in_single_precision(slope, noise_sd):
     x, y = year_data(slope, noise_sd)
     posterior = models.linear_regression(x, y, prior_variance=1e12)
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     mean, sd = exact_moments(x, y, 1e12)
     assert posterior.dtype == jnp.float32
     np.testing.assert_allclose(np.sqrt(np.diag(anchor.covariance)), sd, rtol=0.05)
@@ -90,7 +90,9 @@ def test_the_search_starts_where_the_hessian_is_positive_definite():
     assert np.linalg.eigvalsh(posterior.hessian(posterior.init))[0] > 0
     at_zero = posterior.hessian(jnp.array([0.0, 0.0, jnp.log(20.0)]))
     assert np.linalg.eigvalsh(at_zero)[0] < 0
-    decrement = tallmc.laplace(posterior, at=posterior.layout.unravel(posterior.init)).decrement
+    decrement = tallmc.anchor.find_anchor(
+        posterior, at=posterior.layout.unravel(posterior.init)
+    ).decrement
     assert decrement < 4.6 * np.sqrt(3 * 50_000 / 20_000)
 
 

@@ -10,11 +10,11 @@ import pytest
 
 import tallmc
 from problems import linear
-from tallmc.results.health import Health
-from tallmc.results.summary_table import COLUMNS, SummaryTable
+from tallmc.results.report import RunReport
+from tallmc.results.summary import COLUMNS, SummaryTable
 from test_cli import call
 
-COMMANDS = ["methods", "ingest", "fit", "resume", "diagnose", "report", "demo", "reproduce", "data"]
+COMMANDS = ["methods", "ingest", "fit", "resume", "diagnose", "report", "predict", "demo"]
 
 
 def test_dir_lists_public_names_only():
@@ -40,7 +40,7 @@ def test_flags_have_no_type_in_the_help(capsys, monkeypatch, command):
 
 
 def test_every_equation_names_its_paper_and_year():
-    for name, named in tallmc.METHODS.items():
+    for name, named in tallmc.methods.METHODS.items():
         assert re.match(r"[A-Z][a-z]+.* \((19|20)\d\d\)", named.reference), name
 
 
@@ -49,7 +49,7 @@ def test_one_of_a_thing_is_singular(tmp_path, capsys):
     x = rng.normal(size=100)
     y = (rng.random(100) < 0.5).astype(int)
     pd.DataFrame({"x": x, "y": y}).to_csv(tmp_path / "t.csv", index=False)
-    options = ["--method", "sgld", "--size", 1, "--chains", 1, "--draws", 4, "--burn-in", 0]
+    options = ["--method", "sgld", "--batch-size", 1, "--chains", 1, "--draws", 4, "--burn-in", 0]
     status = call(
         "fit", tmp_path / "t.csv", "--family", "bernoulli", *options, "-o", tmp_path / "out"
     )
@@ -62,7 +62,9 @@ def test_one_of_a_thing_is_singular(tmp_path, capsys):
 @pytest.fixture(scope="module")
 def draws():
     posterior = linear(n_rows=50)
-    return tallmc.sample(posterior, tallmc.sgld(1e-3, size=5), chains=2, draws=50, progress=False)
+    return tallmc.sample(
+        posterior, tallmc.methods.sgld(1e-3, batch_size=5), chains=2, n_draws=50, progress=False
+    )
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
@@ -101,8 +103,8 @@ def test_notebooks_show_the_verdict_first_and_escape_everything(draws):
     assert html.index("verdict: ") < html.index("effective draws") < html.index("ess_bulk")
     assert html.index("verdict: ") < html.index("2 chains × 50 draws")
     assert html.count("<tr>") == 1 + draws.positions.shape[2]
-    health = Health((), ("<script>1</script>",), 80.0, 1.2, None, None, None, None, (), None)
-    shown = health._repr_html_()
+    report = RunReport((), ("<script>1</script>",), 80.0, 1.2, None, None, None, None, (), None)
+    shown = report._repr_html_()
     assert "<script>" not in shown and "doubt: &lt;script&gt;" in shown
     assert shown.index("verdict: doubtful") < shown.index("doubt: ")
     table = SummaryTable([[1.0] * len(COLUMNS)], index=["<script>x"], columns=list(COLUMNS))
@@ -111,6 +113,6 @@ def test_notebooks_show_the_verdict_first_and_escape_everything(draws):
 
 def test_a_notebook_shows_draws_that_have_no_summary():
     posterior = linear(n_rows=50)
-    method = tallmc.sgld(1e-3, size=5)
-    few = tallmc.sample(posterior, method, chains=2, draws=2, progress=False)
+    method = tallmc.methods.sgld(1e-3, batch_size=5)
+    few = tallmc.sample(posterior, method, chains=2, n_draws=2, progress=False)
     assert "too few draws" in few._repr_html_() and "<table>" not in few._repr_html_()

@@ -23,12 +23,12 @@ def positions_after(bound, keys, start, steps: int):
     """
     kernel, rows = bound.kernel, bound.rows
 
-    def of_chain(key, position, memory):
+    def of_chain(key, position, carried):
         init_key, draw_key = jax.random.split(key)
         gathered = kernel.gather(kernel.draw(draw_key, steps), rows)
         step = lambda state, at: (kernel.step(state, *at, rows).state, None)
         first_step = jax.tree.map(lambda leaf: leaf[0], gathered)
-        first = kernel.init(init_key, position, memory, first_step, rows)
+        first = kernel.init(init_key, position, carried, first_step, rows)
         return lax.scan(step, first, (gathered, jnp.arange(steps)))[0].position
 
     return jax.vmap(of_chain)(keys, start, kernel.start_memory(start, rows))
@@ -85,7 +85,7 @@ def test_accept_steps_leave_the_posterior_invariant(dynamics, geometry):
 
 @pytest.mark.parametrize("name", ["mala", "random_walk"])
 def test_accept_steps_move_and_report_it(name):
-    draws = tallmc.sample(linear(), tallmc.METHODS[name].make(0.3), chains=4, draws=200)
+    draws = tallmc.sample(linear(), tallmc.methods.METHODS[name].make(0.3), chains=4, n_draws=200)
     rate = draws.sample_stats["acceptance_rate"]
     assert np.isfinite(rate).all() and 0.2 < rate.mean() < 0.99
     assert (np.ptp(draws.positions, axis=1) > 0).all()
@@ -98,7 +98,9 @@ def test_mala_agrees_with_quadrature_on_a_logistic_regression():
     weight = np.exp(log_density - log_density.max())
     weight /= weight.sum()
     moments = weight @ grid, weight @ grid**2
-    draws = tallmc.sample(posterior, tallmc.mala(4.0), chains=64, draws=4000, burn_in=200, seed=2)
+    draws = tallmc.sample(
+        posterior, tallmc.methods.mala(4.0), chains=64, n_draws=4000, burn_in=200, seed=2
+    )
     assert 0.3 < draws.sample_stats["acceptance_rate"].mean() < 0.95
     x = draws.positions[..., 0]
     for values, truth in zip((x, x**2), moments, strict=True):
@@ -114,7 +116,7 @@ def test_a_proposal_without_density_is_refused():
     x = np.ones((3, 1))
     posterior = tallmc.models.poisson_regression(x, [1, 2, 3], prior_variance=1e6)
     with pytest.warns(tallmc.SamplingWarning, match="never moved"):
-        draws = tallmc.sample(posterior, tallmc.mala(1e5), chains=4, draws=50, seed=0)
+        draws = tallmc.sample(posterior, tallmc.methods.mala(1e5), chains=4, n_draws=50, seed=0)
     assert draws.ok.all()
     assert np.isfinite(draws.positions).all()
     assert draws.sample_stats["acceptance_rate"].min() == 0
@@ -131,10 +133,10 @@ def test_mala_is_exact_in_single_precision_with_large_counts():
     y = rng.poisson(np.exp(x @ [8.0, 0.01]))
     posterior = tallmc.models.poisson_regression(x, y, prior_variance=10.0)
     double = tallmc.models.poisson_regression(x.astype(float), y, prior_variance=10.0)
-    exact = tallmc.laplace(double)
+    exact = tallmc.anchor.find_anchor(double)
     sd = np.sqrt(np.diag(exact.covariance))
-    method, start = tallmc.mala(1.2 * sd.min() ** 2), np.asarray(exact.position)
-    draws = tallmc.sample(posterior, method, chains=16, draws=500, start=start, seed=0)
+    method, start = tallmc.methods.mala(1.2 * sd.min() ** 2), np.asarray(exact.position)
+    draws = tallmc.sample(posterior, method, chains=16, n_draws=500, start=start, seed=0)
     assert draws.positions.dtype == np.float32
     assert draws.sample_stats["acceptance_rate"].mean() > 0.5
     table = draws.summary()
@@ -147,4 +149,4 @@ def test_a_potential_too_coarse_for_an_accept_step_is_reported():
     y = 1e4 * np.random.default_rng(0).normal(size=20_000)
     posterior = tallmc.models.linear_regression(x, y, prior_variance=1e6, noise_variance=1.0)
     with pytest.warns(tallmc.SamplingWarning, match="too coarse for an accept step"):
-        tallmc.sample(posterior, tallmc.mala(1e-5), draws=20, start=np.array([y.mean()]))
+        tallmc.sample(posterior, tallmc.methods.mala(1e-5), n_draws=20, start=np.array([y.mean()]))

@@ -5,20 +5,20 @@ import pytest
 
 import tallmc
 from problems import linear
-from tallmc.engine import chains
-from tallmc.engine.call_length import CallLength
-from tallmc.subsample import Measured
+from tallmc._engine import chains
+from tallmc._engine.run import CallLength
+from tallmc.subsample import TargetNoise
 
 METHODS = {
-    "sgld": tallmc.sgld(0.01, size=3),
-    "saga": tallmc.Method(gradient=tallmc.gradient.SAGA(), size=3, step_size=0.01),
-    "measured": tallmc.Method(size=Measured(4, 0.5), step_size=0.01),
-    "mala": tallmc.mala(0.3),
+    "sgld": tallmc.methods.sgld(0.01, batch_size=3),
+    "saga": tallmc.Method(gradient=tallmc.gradient.SAGA(), batch_size=3, step_size=0.01),
+    "measured": tallmc.Method(batch_size=TargetNoise(4, 0.5), step_size=0.01),
+    "mala": tallmc.methods.mala(0.3),
 }
 
 
 def sampled(method, n_chains, **settings):
-    settings = {"draws": 40, "burn_in": 5, "thin": 2, "seed": 3} | settings
+    settings = {"n_draws": 40, "burn_in": 5, "thin": 2, "seed": 3} | settings
     return tallmc.sample(linear(), method, chains=n_chains, **settings)
 
 

@@ -11,8 +11,8 @@ import pytest
 
 import tallmc
 from problems import linear, logistic, without_exact_draws
-from tallmc.core.errors import PreparationError
-from tallmc.core.supervision import (
+from tallmc._core.errors import PreparationError
+from tallmc._core.supervision import (
     Clock,
     checkpoint,
     current_clock,
@@ -21,7 +21,7 @@ from tallmc.core.supervision import (
     supervised,
 )
 from tallmc.methods.automatic.exact import _Tuner
-from tallmc.results.display import show
+from tallmc.results import display as show
 from test_cli import call
 
 STAGES = [
@@ -45,7 +45,7 @@ class FakeClock:
     def __init__(self, monkeypatch):
         self.seconds, self.stages = 0.0, []
         monkeypatch.setattr(Clock, "seconds", property(lambda clock: self.seconds))
-        monkeypatch.setattr("tallmc.core.supervision._BETWEEN_REPORTS", 0.0)
+        monkeypatch.setattr("tallmc._core.supervision._BETWEEN_REPORTS", 0.0)
 
     def sample(self, stage, seconds, **settings):
         """Sample; set the clock to `seconds` when `stage` begins."""
@@ -56,7 +56,7 @@ class FakeClock:
                 self.seconds = seconds
 
         posterior = logistic(n_rows=6000, dim=2)
-        settings = {"chains": 2, "draws": 300, "max_seconds": LIMIT} | settings
+        settings = {"chains": 2, "n_draws": 300, "max_seconds": LIMIT} | settings
         return tallmc.sample(posterior, callback=hear, **settings)
 
 
@@ -94,9 +94,9 @@ def test_a_limit_that_passes_in_preparation_names_the_stage_and_the_cure(stage, 
 
 
 def test_half_of_the_limit_ends_the_search_for_settings_and_leaves_time_for_draws(clock):
-    draws = clock.sample(STAGES[5], 0.5 * LIMIT, draws=500)
+    draws = clock.sample(STAGES[5], 0.5 * LIMIT, n_draws=500)
     assert draws.positions.shape[1] == 500
-    assert any("half of max_seconds passed" in doubt for doubt in draws.health.doubts)
+    assert any("half of max_seconds passed" in doubt for doubt in draws.report.doubts)
 
 
 def test_half_of_the_limit_ends_the_tuning_of_the_exact_plan(clock, monkeypatch):
@@ -109,16 +109,16 @@ def test_half_of_the_limit_ends_the_tuning_of_the_exact_plan(clock, monkeypatch)
             if now.stage == "tuning Hamiltonian Monte Carlo on all rows":
                 clock.seconds = seconds
 
-        settings = {"chains": 2, "draws": 50, "max_seconds": LIMIT, "callback": hear}
+        settings = {"chains": 2, "n_draws": 50, "max_seconds": LIMIT, "callback": hear}
         rows.append(tallmc.sample(linear(n_rows=50), **settings).n_row_evals_preparation)
     assert rows[1] < 0.75 * rows[0]
 
 
 def test_the_time_of_the_preparation_counts_when_chains_run(clock):
-    draws = clock.sample("compiling the step", 0.99 * LIMIT, draws=500)
+    draws = clock.sample("compiling the step", 0.99 * LIMIT, n_draws=500)
     assert draws.stopped_by is None
     clock.seconds = 0.0
-    draws = clock.sample("sampling", LIMIT, draws=10**6, burn_in=0)
+    draws = clock.sample("sampling", LIMIT, n_draws=10**6, burn_in=0)
     assert draws.stopped_by == "the limit of 100 seconds"
     assert 0 < draws.positions.shape[1] < 10**6
     assert clock.stages[-1] == "stopped by the limit of 100 seconds"
@@ -131,10 +131,10 @@ def test_a_limit_that_passes_in_burn_in_returns_no_draws_and_says_so(clock):
 
 
 def test_a_resumed_run_counts_what_was_stored(tmp_path):
-    posterior, method = linear(), tallmc.sgld(0.01, size=3)
-    tallmc.sample(posterior, method, draws=100, store=tmp_path / "run")
+    posterior, method = linear(), tallmc.methods.sgld(0.01, batch_size=3)
+    tallmc.sample(posterior, method, n_draws=100, store=tmp_path / "run")
     with pytest.raises(PreparationError, match=r"the limit of 1e-06 seconds passed while"):
-        tallmc.resume(tmp_path / "run", posterior, draws=10**6, max_seconds=1e-6)
+        tallmc.resume(tmp_path / "run", posterior, n_draws=10**6, max_seconds=1e-6)
     assert tallmc.resume(tmp_path / "run", posterior).positions.shape[1] == 100
 
 
@@ -157,7 +157,7 @@ def test_the_clock_counts_earlier_processes():
 
 def test_stages_are_shown_before_the_chains_run(monkeypatch, capsys):
     monkeypatch.setattr(show, "_FIRST_LINE", 0.0)
-    tallmc.sample(linear(n_rows=50), chains=2, draws=50, progress=True)
+    tallmc.sample(linear(n_rows=50), chains=2, n_draws=50, progress=True)
     said = capsys.readouterr().err
     assert "tallmc: finding the mode · " in said
     assert (

@@ -14,15 +14,14 @@ import pytest
 import tallmc
 from problems import linear, logistic, residual_matrix
 from stationary import exact_law, law_z
-from tallmc.core.linear_maps import DenseMap
-from tallmc.core.pytrees import named_leaves
+from tallmc._core.arrays import DenseMap, named_leaves
+from tallmc._engine.run import Run, chain_keys
+from tallmc._engine.supply import block_steps
 from tallmc.diagnose import pseudo_variance
-from tallmc.engine.run import Run, chain_keys
-from tallmc.engine.supply import block_steps
 from tallmc.gradient import ControlVariate
-from tallmc.subsample import Measured, Preferential
-from tallmc.subsample.measured_selection import NoiseMeasurement
-from tallmc.subsample.selection import Memory
+from tallmc.subsample import Preferential, TargetNoise
+from tallmc.subsample.measured import NoiseMeasurement
+from tallmc.subsample.selection import Carried
 from test_unbiased import z_of_moments
 
 POSITION = jnp.array([0.7, -1.3])
@@ -35,11 +34,11 @@ def prepared(size, posterior, *, take_all=False, gradient=None):
     method = tallmc.Method(
         gradient=gradient or ControlVariate(),
         subsample=Preferential(weights, take_all=take_all),
-        size=size,
+        batch_size=size,
         geometry=tallmc.geometry.Dense(COVARIANCE),
         step_size=0.1,
     )
-    return method.prepare(posterior, tallmc.laplace(posterior)).kernel
+    return method.prepare(posterior, tallmc.anchor.find_anchor(posterior)).kernel
 
 
 def measurement(of_one_draw, reserve_words=(0, 0), reserve_used=0):
@@ -66,8 +65,8 @@ def estimates(bound, of_one_draw, number=40_000, left=None):
         drawn = jax.tree.map(lambda leaf: leaf[0], kernel.draw(key, 1).selection)
         reserve = drawn.reserve
         used = 0 if left is None else reserve.size - left
-        memory = Memory(None, measurement(of_one_draw, reserve.words, used))
-        return kernel.estimate(POSITION, kernel.selection.gather(drawn, rows), rows, memory)
+        carried = Carried(None, measurement(of_one_draw, reserve.words, used))
+        return kernel.estimate(POSITION, kernel.selection.gather(drawn, rows), rows, carried)
 
     return jax.vmap(one)(jax.random.split(jax.random.key(3), number))
 
@@ -82,11 +81,11 @@ def covariance_of_one_draw(bound):
 @pytest.mark.parametrize("take_all", [False, True])
 @pytest.mark.parametrize("size", [3, 4])
 def test_the_measure_is_unbiased_by_parameter_and_in_all(size, take_all):
-    bound = prepared(Measured(size, noise=1.0), logistic(), take_all=take_all)
+    bound = prepared(TargetNoise(size, noise=1.0), logistic(), take_all=take_all)
     found = estimates(bound, jnp.asarray(0.0))
     base, C = bound.kernel.selection.base, np.asarray(FACTOR)
     one_draw = C.T @ covariance_of_one_draw(bound) @ C
-    measure = found.memory.selection
+    measure = found.carried.selection
     assert np.all(np.asarray(measure.steps) == 1)
     for sample, exact in (
         (measure.sum_of_one_draw, np.trace(one_draw) / 2),
@@ -106,7 +105,7 @@ def test_the_measure_is_unbiased_by_parameter_and_in_all(size, take_all):
 def test_the_estimate_has_the_mean_and_covariance_of_its_size(rows):
     """With the draws of every step alone, and with further draws in one and in several chunks."""
     posterior = logistic(n_rows=200)
-    bound = prepared(Measured(3, noise=1.0), posterior)
+    bound = prepared(TargetNoise(3, noise=1.0), posterior)
     found = estimates(bound, jnp.asarray(float(rows)), number=20_000)
     assert np.all(np.asarray(found.n_rows) == rows)
     covariance = covariance_of_one_draw(bound) / rows
@@ -114,7 +113,7 @@ def test_the_estimate_has_the_mean_and_covariance_of_its_size(rows):
 
 
 def test_the_size_stays_between_its_limits():
-    bound = prepared(Measured(4, noise=1.0, max_size=40), logistic(n_rows=200))
+    bound = prepared(TargetNoise(4, noise=1.0, max_size=40), logistic(n_rows=200))
     for level, rows in ((0.0, 4), (17.2, 18), (1e9, 40)):
         found = estimates(bound, jnp.asarray(level), number=2)
         assert np.all(np.asarray(found.n_rows) == rows)
@@ -122,16 +121,16 @@ def test_the_size_stays_between_its_limits():
 
 def test_the_size_follows_the_noise_into_the_tail_and_back():
     posterior = logistic(n_rows=200)
-    bound = prepared(Measured(16, noise=0.05), posterior, gradient=ControlVariate(2))
+    bound = prepared(TargetNoise(16, noise=0.05), posterior, gradient=ControlVariate(2))
     selection = bound.kernel.selection
-    anchor = tallmc.laplace(posterior).position
+    anchor = tallmc.anchor.find_anchor(posterior).position
     batches = selection.gather(selection.draw(jax.random.key(0), 450), bound.rows)
     positions = jnp.where((jnp.arange(450) // 150 == 1)[:, None], anchor + 3.0, anchor + 0.01)
 
     def step(measure, given):
         position, batch = given
-        estimate = bound.kernel.estimate(position, batch, bound.rows, Memory(None, measure))
-        return estimate.memory.selection, estimate.n_rows
+        estimate = bound.kernel.estimate(position, batch, bound.rows, Carried(None, measure))
+        return estimate.carried.selection, estimate.n_rows
 
     start = selection.start(jax.tree.map(lambda leaf: leaf[0], batches))
     _, sizes = jax.lax.scan(step, start, (positions, batches))
@@ -149,8 +148,10 @@ def test_with_noise_below_its_aim_it_is_the_fixed_size():
         "subsample": Preferential("curvature"),
         "step_size": 0.4,
     }
-    fixed = tallmc.Method(**parts, size=6).prepare(posterior).kernel
-    measured = tallmc.Method(**parts, size=Measured(6, noise=1e9)).prepare(posterior).kernel
+    fixed = tallmc.Method(**parts, batch_size=6).prepare(posterior).kernel
+    measured = (
+        tallmc.Method(**parts, batch_size=TargetNoise(6, noise=1e9)).prepare(posterior).kernel
+    )
     z = law_z(measured, exact_law(fixed, 0.4))
     assert max(z.values()) < 4.6, z
 
@@ -179,9 +180,9 @@ def steps_of_a_block(bound, reserve_size, of_one_draw, number, steps):
         drawn = with_reserve(kernel.draw(key, steps).selection, reserve_size)
 
         def step(measured, batch):
-            estimate = kernel.estimate(POSITION, batch, rows, Memory(None, measured))
+            estimate = kernel.estimate(POSITION, batch, rows, Carried(None, measured))
             seen = (estimate.gradient, estimate.n_rows, measured.of_one_draw)
-            return estimate.memory.selection, seen
+            return estimate.carried.selection, seen
 
         batches = kernel.selection.gather(drawn, rows)
         return jax.lax.scan(step, measurement(of_one_draw), batches)[1]
@@ -201,7 +202,7 @@ def test_the_estimate_is_unbiased_when_the_reserve_caps_the_size():
     no correlation with the error of the step before.
     """
     posterior, reserve = logistic(n_rows=200), 24
-    bound = prepared(Measured(3, noise=AIM), posterior)
+    bound = prepared(TargetNoise(3, noise=AIM), posterior)
     found = steps_of_a_block(bound, jnp.int32(reserve), jnp.asarray(12 * AIM), 40_000, 5)
     gradients, sizes, of_one_draw = (np.asarray(part) for part in found)
     error = gradients - np.asarray(posterior.gradient(POSITION))
@@ -227,13 +228,13 @@ def test_the_estimate_is_unbiased_when_the_reserve_caps_the_size():
 def test_a_step_takes_no_more_than_what_is_left_of_the_reserve(left, take_all):
     """Whatever the noise, and with the mean and covariance of that number of draws."""
     posterior = logistic(n_rows=5) if take_all else logistic(n_rows=200)
-    bound = prepared(Measured(3, noise=1.0), posterior, take_all=take_all)
+    bound = prepared(TargetNoise(3, noise=1.0), posterior, take_all=take_all)
     base, largest = bound.kernel.selection.base, bound.kernel.selection.largest
     found = estimates(bound, jnp.asarray(1e9), number=20_000, left=jnp.int32(left))
     rows = min(base.size + left, largest)
     assert np.all(np.asarray(found.n_rows) == rows)
     used = bound.kernel.draw(jax.random.key(0), 1).selection.reserve.size[0] - left
-    after = np.asarray(found.memory.selection.reserve_used)
+    after = np.asarray(found.carried.selection.reserve_used)
     assert np.all(after == used + rows - base.size)
     covariance = covariance_of_one_draw(bound) / (rows - base.certain.shape[0])
     assert z_of_moments(found.gradient, posterior.gradient(POSITION), covariance) < 4.6
@@ -241,7 +242,7 @@ def test_a_step_takes_no_more_than_what_is_left_of_the_reserve(left, take_all):
 
 @pytest.mark.parametrize("reserve", [0, 1, 7, 30])
 def test_the_steps_of_a_block_take_no_more_than_its_reserve(reserve):
-    bound = prepared(Measured(3, noise=AIM), logistic(n_rows=200))
+    bound = prepared(TargetNoise(3, noise=AIM), logistic(n_rows=200))
     _, sizes, _ = steps_of_a_block(bound, jnp.int32(reserve), jnp.asarray(12 * AIM), 200, 8)
     further = np.cumsum(np.asarray(sizes) - 3, axis=1)
     assert (np.asarray(sizes) >= 3).all()
@@ -251,7 +252,7 @@ def test_the_steps_of_a_block_take_no_more_than_its_reserve(reserve):
 
 def reserve_of(stepped):
     """What a chain knows of its reserve, to be recorded with every step."""
-    measured = stepped.state.memory.selection
+    measured = stepped.state.carried.selection
     return {
         "of_one_draw": measured.of_one_draw,
         "reserve_words": measured.reserve_words,
@@ -264,7 +265,7 @@ def measured_run(draws):
     method = tallmc.Method(
         gradient=ControlVariate(),
         subsample=Preferential("curvature"),
-        size=Measured(3, noise=AIM_OF_RUN),
+        batch_size=TargetNoise(3, noise=AIM_OF_RUN),
         geometry=tallmc.geometry.Dense(),
         step_size=0.4,
     )

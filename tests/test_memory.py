@@ -21,11 +21,11 @@ from problems import (
     slow_after,
     start_of,
 )
-from stationary import Law, largest_z, law_z, run_chains
-from tallmc.core.pytrees import named_leaves
-from tallmc.engine.run import Run, chain_keys
-from tallmc.engine.supply import block_steps
-from tallmc.gradient import SAGA, SVRG, Batch, SagaGradient, SvrgGradient
+from stationary import Law, cast, largest_z, law_z, run_chains
+from tallmc._core.arrays import named_leaves
+from tallmc._engine.run import Run, chain_keys
+from tallmc._engine.supply import block_steps
+from tallmc.gradient import SAGA, SVRG, Batch
 from tallmc.subsample import Bandit, Preferential, Uniform
 
 STEP = 0.1
@@ -40,9 +40,9 @@ def affine_maps(bound, size):
     N, d = posterior.n_rows, posterior.dim
     x, y = np.asarray(posterior.data.x), np.asarray(posterior.data.y)
     model = posterior.model
-    noise, prior = float(model.family.noise_variance), float(model.prior.variance)
+    noise, prior = float(model.likelihood.noise_variance), float(model.prior.variance)
     p = kernel.selection.stream.probabilities()
-    assert isinstance(kernel.gradient, SagaGradient)
+    assert isinstance(kernel.gradient, SAGA)
     for batch in itertools.product(range(N), repeat=size):
         A, b = np.eye(d + N), np.zeros(d + N)
         # ∇f̂ = θ/prior + Σ_i t_i x_i + Σ_{i∈S} w_i (c_i(θ) − t_i) x_i,  c_i(θ) = (x_iᵀθ − y_i)/noise
@@ -84,7 +84,7 @@ def saga_law(bound, size) -> Law:
 def test_saga_has_its_exact_stationary_law(subsample):
     """With two draws per step, a row may be drawn twice."""
     posterior = linear(n_rows=7)
-    method = tallmc.Method(gradient=SAGA(), subsample=subsample, size=2, step_size=STEP)
+    method = tallmc.Method(gradient=SAGA(), subsample=subsample, batch_size=2, step_size=STEP)
     bound = method.prepare(posterior).kernel
     law = saga_law(bound, 2)
     np.testing.assert_allclose(law.mean, exact_posterior(posterior)[0], rtol=1e-10)
@@ -92,27 +92,27 @@ def test_saga_has_its_exact_stationary_law(subsample):
     assert max(z.values()) < 4.6, z
 
 
-class DuplicatesCountedTwice(SagaGradient):
-    def learn(self, memory, batch, residuals):
-        learned = super().learn(memory, batch, residuals)
+class DuplicatesCountedTwice(SAGA):
+    def learn(self, carried, batch, residuals):
+        learned = super().learn(carried, batch, residuals)
         change = self.model.combine(residuals, batch.rows, jnp.ones_like(batch.weights))
-        return type(memory)(learned.compact, memory.row_sum.plus(change))
+        return type(carried)(learned.compact, carried.row_sum.plus(change))
 
 
-class TableNeverChanges(SagaGradient):
-    def learn(self, memory, batch, residuals):
-        return memory
+class TableNeverChanges(SAGA):
+    def learn(self, carried, batch, residuals):
+        return carried
 
 
-class SumForgotten(SagaGradient):
-    def learn(self, memory, batch, residuals):
-        return type(memory)(super().learn(memory, batch, residuals).compact, memory.row_sum)
+class SumForgotten(SAGA):
+    def learn(self, carried, batch, residuals):
+        return type(carried)(super().learn(carried, batch, residuals).compact, carried.row_sum)
 
 
 @pytest.mark.parametrize("kind", [DuplicatesCountedTwice, TableNeverChanges, SumForgotten])
 def test_law_kills(kind):
-    bound = tallmc.saga_ld(STEP, size=2).prepare(linear(n_rows=7)).kernel
-    mutant = eqx.tree_at(lambda b: b.kernel.gradient, bound, kind(bound.kernel.model))
+    bound = tallmc.methods.saga_ld(STEP, batch_size=2).prepare(linear(n_rows=7)).kernel
+    mutant = eqx.tree_at(lambda b: b.kernel.gradient, bound, cast(bound.kernel.gradient, kind))
     z = law_z(mutant, saga_law(bound, 2), chains=512)
     assert not max(z.values()) < 4.6
 
@@ -126,7 +126,7 @@ def svrg_law(bound, size, every) -> Law:
     mean, covariance = exact_posterior(posterior)
     x, d, H = np.asarray(posterior.data.x), posterior.dim, np.linalg.inv(covariance)
     p = bound.kernel.selection.stream.probabilities()
-    noise = float(posterior.model.family.noise_variance)
+    noise = float(posterior.model.likelihood.noise_variance)
     B = np.einsum("ij,ik->ijk", x, x) / noise
     M = np.block([[np.eye(d) - STEP / 2 * H, np.zeros((d, d))], [np.zeros((d, d)), np.eye(d)]])
     apart = np.block([np.eye(d), -np.eye(d)])
@@ -168,40 +168,39 @@ def svrg_z(bound, law, every):
     "subsample", [Uniform(), Preferential("frobenius")], ids=["uniform", "preferential"]
 )
 def test_svrg_has_its_exact_stationary_law(subsample):
-    method = tallmc.Method(gradient=SVRG(5), subsample=subsample, size=2, step_size=STEP)
+    method = tallmc.Method(gradient=SVRG(5), subsample=subsample, batch_size=2, step_size=STEP)
     bound = method.prepare(linear()).kernel
     assert svrg_z(bound, svrg_law(bound, 2, 5), 5) < 4.6
 
 
-class CentreNeverMoves(SvrgGradient):
-    def renew(self, memory, positions, row_sums):
-        return memory
+class CentreNeverMoves(SVRG):
+    def renew(self, carried, positions, row_sums):
+        return carried
 
 
-class CentreMovesWithoutItsSum(SvrgGradient):
-    def renew(self, memory, positions, row_sums):
-        renewed = super().renew(memory, positions, row_sums)
-        return type(memory)(renewed.position, memory.row_sum)
+class CentreMovesWithoutItsSum(SVRG):
+    def renew(self, carried, positions, row_sums):
+        renewed = super().renew(carried, positions, row_sums)
+        return type(carried)(renewed.position, carried.row_sum)
 
 
 @pytest.mark.parametrize("kind", [CentreNeverMoves, CentreMovesWithoutItsSum])
 def test_svrg_law_kills(kind):
-    bound = tallmc.svrg_ld(STEP, size=2, every=5).prepare(linear()).kernel
-    mutant = eqx.tree_at(
-        lambda b: b.kernel.gradient, bound, kind(model=bound.kernel.model, every=5)
-    )
+    bound = tallmc.methods.svrg_ld(STEP, batch_size=2, every=5).prepare(linear()).kernel
+    mutated = cast(bound.kernel.gradient, kind)
+    mutant = eqx.tree_at(lambda b: b.kernel.gradient, bound, mutated)
     assert not svrg_z(mutant, svrg_law(bound, 2, 5), 5) < 4.6
 
 
 def centre_of(stepped):
     """What SVRG keeps, to be recorded with every step."""
-    centre = stepped.state.memory.gradient
+    centre = stepped.state.carried.gradient
     return {"centre": centre.position, "centre_row_sum": centre.row_sum}
 
 
 def svrg_run(every, draws, record=None):
     """A run of three chains from different starts, one draw per step; not a step of it is done."""
-    bound = tallmc.svrg_ld(STEP, size=2, every=every).prepare(linear()).kernel
+    bound = tallmc.methods.svrg_ld(STEP, batch_size=2, every=every).prepare(linear()).kernel
     start = jnp.asarray([[0.5, 2.5], [-1.0, 0.0], [3.0, 1.0]])
     return Run(bound, chain_keys(0, 3), start, 0, 1, draws, record=record)
 
@@ -256,12 +255,14 @@ def test_an_svrg_run_does_not_depend_on_where_its_calls_are_cut(every):
 
 def test_passes_of_svrg_and_the_table_of_saga_are_counted():
     posterior = linear(n_rows=12)
-    settings = {"chains": 3, "draws": 20, "thin": 2, "burn_in": 5}  # 45 steps
-    svrg = tallmc.sample(posterior, tallmc.svrg_ld(0.01, size=2, every=10), **settings)
+    settings = {"chains": 3, "n_draws": 20, "thin": 2, "burn_in": 5}  # 45 steps
+    svrg = tallmc.sample(
+        posterior, tallmc.methods.svrg_ld(0.01, batch_size=2, every=10), **settings
+    )
     assert svrg.n_row_evals_sampling == 3 * (45 * 2 + 5 * 12)
     assert svrg.sample_stats["n_row_evals"][0, -1] == 45 * 2 + 5 * 12
     assert svrg.sample_stats["n_row_evals"][0, 0] == 7 * 2 + 12
-    saga = tallmc.sample(posterior, tallmc.saga_ld(0.01, size=2), **settings)
+    saga = tallmc.sample(posterior, tallmc.methods.saga_ld(0.01, batch_size=2), **settings)
     assert saga.n_row_evals_sampling == 3 * (45 * 2 + 12)
 
 
@@ -269,8 +270,8 @@ def test_passes_of_svrg_and_the_table_of_saga_are_counted():
 def test_the_table_of_a_glm_is_one_number_per_row(model):
     posterior = model(n_rows=9)
     gradient = SAGA().prepare(posterior, None)
-    memory = start_of(gradient, posterior.rows, jnp.array([0.3, -0.2]))
-    assert memory.compact.shape == ((9,) if model is logistic else (9, 2))
+    carried = start_of(gradient, posterior.rows, jnp.array([0.3, -0.2]))
+    assert carried.compact.shape == ((9,) if model is logistic else (9, 2))
 
 
 def test_sum_of_the_table_stays_what_the_table_says_in_single_precision():
@@ -281,26 +282,26 @@ def test_sum_of_the_table_stays_what_the_table_says_in_single_precision():
     posterior = tallmc.models.linear_regression(
         x, y, prior_variance=np.float32(10), noise_variance=1.0
     )
-    kernel = tallmc.saga_ld(1e-6, size=8).prepare(posterior).kernel.kernel
+    kernel = tallmc.methods.saga_ld(1e-6, batch_size=8).prepare(posterior).kernel.kernel
     gradient, position = kernel.gradient, jnp.zeros(3, jnp.float32)
 
     @jax.jit
-    def many(memory, drawn):
-        def one(memory, drawn):
+    def many(carried, drawn):
+        def one(carried, drawn):
             rows = jax.tree.map(lambda column: column[drawn.indices], posterior.data)
             at = position + jnp.sin(jnp.sum(drawn.indices)).astype(jnp.float32)
             batch = Batch(rows, drawn.weights, drawn.indices)
-            residuals = gradient.residuals(at, rows, drawn.indices, memory)
-            return gradient.learn(memory, batch, residuals), None
+            residuals = gradient.residuals(at, rows, drawn.indices, carried)
+            return gradient.learn(carried, batch, residuals), None
 
-        return jax.lax.scan(one, memory, drawn)[0]
+        return jax.lax.scan(one, carried, drawn)[0]
 
     start = start_of(gradient, posterior.rows, position)
-    memory = many(start, kernel.selection.draw(jax.random.key(0), 50_000))
-    exact = np.asarray(memory.compact, np.float64) @ np.asarray(x, np.float64)
-    assert memory.compact.dtype == jnp.float32
-    atol = 2e-6 * np.abs(memory.compact).max() * np.abs(x).sum(0).max()
-    np.testing.assert_allclose(memory.row_sum.rounded(), exact, atol=atol)
+    carried = many(start, kernel.selection.draw(jax.random.key(0), 50_000))
+    exact = np.asarray(carried.compact, np.float64) @ np.asarray(x, np.float64)
+    assert carried.compact.dtype == jnp.float32
+    atol = 2e-6 * np.abs(carried.compact).max() * np.abs(x).sum(0).max()
+    np.testing.assert_allclose(carried.row_sum.rounded(), exact, atol=atol)
 
 
 @pytest.mark.parametrize(
@@ -310,9 +311,13 @@ def test_sum_of_the_table_stays_what_the_table_says_in_single_precision():
 )
 def test_memories_go_with_other_dynamics(gradient, dynamics):
     method = tallmc.Method(
-        dynamics=DYNAMICS[dynamics], gradient=gradient, subsample=Bandit(), size=3, step_size=0.02
+        dynamics=DYNAMICS[dynamics],
+        gradient=gradient,
+        subsample=Bandit(),
+        batch_size=3,
+        step_size=0.02,
     )
-    draws = tallmc.sample(linear(), method, chains=2, draws=40, burn_in=3)
+    draws = tallmc.sample(linear(), method, chains=2, n_draws=40, burn_in=3)
     assert draws.ok.all()
     assert np.isfinite(draws.positions).all()
 
@@ -325,5 +330,5 @@ def test_blocks_of_a_model_with_many_parameters_have_many_steps():
         data=jnp.zeros((1000, 10)),
         init=jnp.zeros(50_000),
     )
-    kernel = tallmc.sgld(1e-3, size=100).prepare(posterior).kernel.kernel
+    kernel = tallmc.methods.sgld(1e-3, batch_size=100).prepare(posterior).kernel.kernel
     assert block_steps(kernel, posterior.rows) == 32  # 32 × 50,000 < 2²¹

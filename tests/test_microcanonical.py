@@ -14,16 +14,17 @@ import pytest
 from scipy.integrate import solve_ivp
 
 import tallmc
+import tallmc.anchor
 from problems import exact_posterior, linear
 from stationary import largest_z, run_chains
-from tallmc.core.linear_maps import DenseMap, IdentityMap
-from tallmc.dynamics import Microcanonical, MicrocanonicalDynamics
+from tallmc._core.arrays import DenseMap, IdentityMap
+from tallmc.dynamics import Microcanonical
 from tallmc.dynamics.microcanonical import turned
 from tallmc.dynamics.momentum import MomentumState
 from tallmc.geometry import NoiseDiagonal
 from tallmc.gradient import Full
 from tallmc.subsample import AllRows
-from tallmc.subsample.selection import Estimate, Memory
+from tallmc.subsample.selection import Carried, Estimate
 
 HESSIAN = np.array([[3.0, 0.5], [0.5, 1.0]])
 FRICTION = 1.5
@@ -89,7 +90,7 @@ def defects(dynamics, step, noise=None, corrected=False):
         def evaluate(at, transition):
             known = dynamics_noise if corrected else None
             gradient = jnp.asarray(HESSIAN) @ at + nu
-            return Estimate(gradient, jnp.int32(0), Memory(), noise=known)
+            return Estimate(gradient, jnp.int32(0), Carried(), noise=known)
 
         return dynamics.step(MomentumState(theta, rho), evaluate, jnp.asarray(step), xi).state
 
@@ -111,7 +112,7 @@ def orders(dynamics, **settings):
 
 
 def prepared(geometry=None):
-    return MicrocanonicalDynamics(geometry or IdentityMap(), jnp.asarray(FRICTION))
+    return Microcanonical(FRICTION, geometry=geometry or IdentityMap())
 
 
 @pytest.mark.parametrize(
@@ -163,11 +164,11 @@ def test_long_runs_have_the_moments_of_the_posterior_up_to_the_square_of_the_ste
 
 def test_noise_coordinates_are_the_inverse_sds_of_the_row_gradients():
     posterior = linear()
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     found = NoiseDiagonal().prepare(posterior, anchor)
     x, y = np.asarray(posterior.data.x), np.asarray(posterior.data.y)
     residual = x @ np.asarray(anchor.position) - y
-    gradients = residual[:, None] * x / float(posterior.model.family.noise_variance)
+    gradients = residual[:, None] * x / float(posterior.model.likelihood.noise_variance)
     expected = 1 / np.sqrt(len(x) * gradients.var(axis=0))
     np.testing.assert_allclose(found.scale, expected, rtol=1e-10)
 
@@ -177,18 +178,24 @@ def test_a_parameter_without_noise_keeps_the_scale_of_the_others():
     posterior = tallmc.models.linear_regression(
         x, np.arange(5.0) ** 2, prior_variance=1.0, noise_variance=1.0
     )
-    scale = np.asarray(NoiseDiagonal().prepare(posterior, tallmc.laplace(posterior)).scale)
+    scale = np.asarray(
+        NoiseDiagonal().prepare(posterior, tallmc.anchor.find_anchor(posterior)).scale
+    )
     np.testing.assert_allclose(scale[1], scale[0], rtol=1e-12)
 
 
 def test_one_parameter_is_refused():
     posterior = linear(dim=1)
     with pytest.raises(tallmc.InvalidInput, match="dynamics must not be Microcanonical"):
-        tallmc.sgmclmc(0.1, size=2, friction=1.0).prepare(posterior)
+        tallmc.methods.sgmclmc(0.1, batch_size=2, friction=1.0).prepare(posterior)
 
 
 def test_the_named_method_runs_on_rows():
     draws = tallmc.sample(
-        linear(), tallmc.sgmclmc(0.2, size=4, friction=2.0), chains=2, draws=50, seed=0
+        linear(),
+        tallmc.methods.sgmclmc(0.2, batch_size=4, friction=2.0),
+        chains=2,
+        n_draws=50,
+        seed=0,
     )
     assert draws.ok.all()

@@ -15,37 +15,32 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from test_diverse import diverse_selection, weights_z
+from test_sparse_probabilities import gradients_of, least_variance_by_enumeration
 
 import tallmc
+from experiments.li2021.theorem41 import cheapest_probabilities
 from problems import linear, logistic, residual_matrix
-from stationary import exact_law, law_z
-from tallmc.diagnose.sparse_probabilities import cheapest_probabilities
+from stationary import cast, exact_law, law_z
+from tallmc._rows.passes import Sum
 from tallmc.dynamics import (
+    BAOAB,
+    MALA,
+    SGHMC,
     Hamiltonian,
-    HamiltonianDynamics,
-    LangevinDynamics,
+    Langevin,
     LeimkuhlerMatthews,
-    LeimkuhlerMatthewsDynamics,
-    MalaDynamics,
     MatrixFriction,
-    MatrixFrictionDynamics,
-    MicrocanonicalDynamics,
-    RandomWalkDynamics,
-    Splitting,
-    SplittingDynamics,
-    Underdamped,
-    UnderdampedDynamics,
+    Microcanonical,
+    RandomWalk,
 )
-from tallmc.dynamics.base import DynamicsStep
-from tallmc.gradient import ControlVariate, ControlVariateGradient, WithinRadiusGradient
-from tallmc.gradient.base import combined_residuals
-from tallmc.methods.subsampled.growth import growth
-from tallmc.methods.subsampled.linear import LinearRemainders
-from tallmc.models.families import Bernoulli, BernoulliProbit
+from tallmc.dynamics.dynamics import DynamicsStep
+from tallmc.gradient import AbstractGradient, ControlVariate
+from tallmc.methods.subsampled.remainders import ModelRemainders, growth
+from tallmc.models.families.bernoulli import Bernoulli, BernoulliProbit
 from tallmc.rows import RowDraws
-from tallmc.rows.sums import Sum
-from tallmc.subsample.replacement import WithReplacement
-from tallmc.subsample.size import AdaptiveSelection
+from tallmc.subsample.bounded_noise import AdaptiveSelection
+from tallmc.subsample.selection import WithReplacement
 from test_derivative_bounds import (
     change_ratios,
     growth_ratios,
@@ -53,28 +48,17 @@ from test_derivative_bounds import (
     remainders_of,
     supremum_ratios,
 )
-from test_diverse import diverse_selection, weights_z
 from test_exponential_integrators import bound_with, weights_error
 from test_fisher_scoring import KnownFisher, fisher_scoring_law, with_known_fisher
 from test_mala import invariance_z
 from test_microcanonical import orders
 from test_microcanonical import prepared as microcanonical
 from test_sgd import covariance_z
-from test_sparse_probabilities import gradients_of, least_variance_by_enumeration
 from test_unbiased import estimates, moments_by_enumeration
 
 STEP = 0.15
 KILLED = 4.6
 CHAINS = 1024
-
-
-def cast(part, kind, **more):
-    """The same fields under a mutant's methods; `more` are the fields that only the mutant has."""
-    mutant = object.__new__(kind)
-    fields = {field.name: getattr(part, field.name) for field in dataclasses.fields(part)}
-    for name, value in (fields | more).items():
-        object.__setattr__(mutant, name, value)
-    return mutant
 
 
 def mutate(bound, part: str, kind, **more):
@@ -140,7 +124,7 @@ def anchor_gradient_forgotten(bound):
 # Mutants of methods.
 
 
-class ScaledLangevin(LangevinDynamics):
+class ScaledLangevin(Langevin):
     """Noise and drift times these factors."""
 
     of_noise: jax.Array
@@ -159,7 +143,7 @@ def scaled_langevin(noise=1.0, drift=1.0):
     return lambda bound: mutate(bound, "dynamics", ScaledLangevin, **factors)
 
 
-class OneNoiseForAllSteps(LangevinDynamics):
+class OneNoiseForAllSteps(Langevin):
     def noise(self, key, steps, like):
         return jnp.broadcast_to(super().noise(key, 1, like), (steps, *like.shape))
 
@@ -170,15 +154,15 @@ class OneBatchForAllSteps(WithReplacement):
         return lambda words: gather(np.broadcast_to(words[:1], words.shape))
 
 
-class SignFlipped(ControlVariateGradient):
+class SignFlipped(ControlVariate):
     """∇f_i(θ) + ∇f_i(θ̂)."""
 
-    def residuals(self, position, rows, indices=None, memory=None):
+    def residuals(self, position, rows, indices=None, carried=None):
         at_anchor = self.model.row_gradients(self.anchor, rows)
         return self.model.row_gradients(position, rows) + at_anchor
 
-    def residual_sum(self, position, batch, memory=None):
-        return combined_residuals(self, position, batch, memory)
+    def residual_sum(self, position, batch, carried=None):
+        return AbstractGradient.residual_sum(self, position, batch, carried)
 
 
 # Side by side with the others of the same method, which run the same program.
@@ -206,13 +190,13 @@ STATIONARY = {
 def prepared(method, **settings):
     posterior = linear()
     # The anchor is not the mode, so that ∇f(θ̂) matters.
-    anchor = tallmc.laplace(posterior, at={"beta": np.array([0.8, 2.2])})
-    return tallmc.METHODS[method].make(STEP, **settings).prepare(posterior, anchor).kernel
+    anchor = tallmc.anchor.find_anchor(posterior, at={"beta": np.array([0.8, 2.2])})
+    return tallmc.methods.METHODS[method].make(STEP, **settings).prepare(posterior, anchor).kernel
 
 
 @pytest.mark.parametrize("method", dict.fromkeys(method for method, _ in STATIONARY.values()))
 def test_what_the_mutants_are_made_from_survives(method):
-    bound = prepared(method, size=4)
+    bound = prepared(method, batch_size=4)
     z = law_z(bound, exact_law(bound, STEP), chains=CHAINS)
     assert max(z.values()) < KILLED, z
 
@@ -220,11 +204,11 @@ def test_what_the_mutants_are_made_from_survives(method):
 @pytest.mark.parametrize("name", STATIONARY)
 def test_stationary_law_kills(name):
     method, mutation = STATIONARY[name]
-    bound = prepared(method, size=4)
+    bound = prepared(method, batch_size=4)
     assert_killed(law_z(mutation(bound), exact_law(bound, STEP), chains=CHAINS))
 
 
-@pytest.mark.parametrize(("method", "settings"), [("sgld_cv_ps", {"size": 4}), ("ula", {})])
+@pytest.mark.parametrize(("method", "settings"), [("sgld_cv_ps", {"batch_size": 4}), ("ula", {})])
 def test_a_step_scaled_by_105_percent_is_seen_by_the_lag_not_by_the_mean(method, settings):
     bound = prepared(method, **settings)
     z = law_z(step_too_large(bound), exact_law(bound, STEP), chains=4 * CHAINS)
@@ -247,21 +231,21 @@ class MeanInsteadOfSum(WithReplacement):
 @pytest.mark.parametrize("kind", [WeightsForgotten, MeanInsteadOfSum])
 def test_enumeration_kills(kind):
     posterior, position = logistic(), jnp.array([0.7, -1.3])
-    bound = tallmc.sgld_ps(0.1, size=3).prepare(posterior).kernel
+    bound = tallmc.methods.sgld_ps(0.1, batch_size=3).prepare(posterior).kernel
     exact = np.asarray(posterior.gradient(position))
     error = lambda of: np.abs(moments_by_enumeration(of, position)[1] - exact).max()
     mutants_error = error(mutate(bound, "selection", kind))
     assert error(bound) < 1e-11 < 1e-3 < mutants_error < np.inf
 
 
-class KnownPartOfTheOtherSide(WithinRadiusGradient):
+class KnownPartOfTheOtherSide(ControlVariate):
     """Beyond the radius, the residuals change and the known part does not."""
 
-    def known(self, position, memory=None):
-        return self.near.known(position, memory)
+    def known(self, position, carried=None):
+        return ControlVariate.known(self._with(radius=None), position)
 
 
-class DistanceWithoutCovariance(WithinRadiusGradient):
+class DistanceWithoutCovariance(ControlVariate):
     """A radius in the units of the parameters."""
 
     def is_near(self, position):
@@ -270,7 +254,7 @@ class DistanceWithoutCovariance(WithinRadiusGradient):
 
 def test_enumeration_kills_a_known_part_of_the_other_side_of_the_radius():
     posterior, position = logistic(), jnp.array([0.7, -1.3])
-    method = tallmc.Method(gradient=ControlVariate(radius=0.5), size=3, step_size=0.1)
+    method = tallmc.Method(gradient=ControlVariate(radius=0.5), batch_size=3, step_size=0.1)
     bound = method.prepare(posterior).kernel
     exact = np.asarray(posterior.gradient(position))
     error = lambda of: np.abs(moments_by_enumeration(of, position)[1] - exact).max()
@@ -280,7 +264,7 @@ def test_enumeration_kills_a_known_part_of_the_other_side_of_the_radius():
 
 def test_border_kills_a_distance_without_covariance():
     posterior = linear()
-    gradient = ControlVariate(radius=1.0).prepare(posterior, tallmc.laplace(posterior))
+    gradient = ControlVariate(radius=1.0).prepare(posterior, tallmc.anchor.find_anchor(posterior))
     mutant = cast(gradient, DistanceWithoutCovariance)
     beyond = gradient.anchor + 1.01 * jnp.linalg.inv(gradient.whitening)[:, 1]
     assert not gradient.is_near(beyond) and mutant.is_near(beyond)
@@ -289,8 +273,8 @@ def test_border_kills_a_distance_without_covariance():
 class AdaptiveMaskForgotten(AdaptiveSelection):
     """Weights 1/(n p_i) on the whole chunk instead of on n rows of it."""
 
-    def estimate(self, gradient, position, memory, gathered, source, transition):
-        estimate = super().estimate(gradient, position, memory, gathered, source, transition)
+    def estimate(self, gradient, position, carried, gathered, source, transition):
+        estimate = super().estimate(gradient, position, carried, gathered, source, transition)
         known = gradient.known(position)
         residual = (estimate.gradient - known) * 64 / estimate.n_rows
         return dataclasses.replace(estimate, gradient=known + residual)
@@ -298,7 +282,7 @@ class AdaptiveMaskForgotten(AdaptiveSelection):
 
 def test_adaptive_mean_kills_a_forgotten_mask():
     posterior, position = logistic(), jnp.array([0.7, -1.3])
-    bound = tallmc.asgld_cv(0.1, noise_threshold=0.5).prepare(posterior).kernel
+    bound = tallmc.methods.asgld_cv(0.1, noise_threshold=0.5).prepare(posterior).kernel
     words = bound.kernel.selection.draw(jax.random.key(0), 20_000)
     exact = np.asarray(posterior.gradient(position))
 
@@ -309,7 +293,7 @@ def test_adaptive_mean_kills_a_forgotten_mask():
     assert z(bound) < KILLED < z(mutate(bound, "selection", AdaptiveMaskForgotten)) < np.inf
 
 
-class StaleGradient(MalaDynamics):
+class StaleGradient(MALA):
     """The gradient of the proposal is kept although the proposal was refused."""
 
     def step(self, state, evaluate, step_size, noise):
@@ -318,7 +302,7 @@ class StaleGradient(MalaDynamics):
         return moved._replace(state=stale)
 
 
-class ProposalRatioForgotten(MalaDynamics):
+class ProposalRatioForgotten(MALA):
     """A Metropolis step that treats the Langevin proposal as symmetric."""
 
     def step(self, state, evaluate, step_size, noise):
@@ -337,7 +321,7 @@ def negated(total: Sum) -> Sum:
     return jax.tree.map(jnp.negative, total)
 
 
-class AcceptsWhenWorse(MalaDynamics):
+class AcceptsWhenWorse(MALA):
     """The sign of the potential is wrong in the accept step."""
 
     def step(self, state, evaluate, step_size, noise):
@@ -352,12 +336,12 @@ class AcceptsWhenWorse(MalaDynamics):
         return moved._replace(state=right)
 
 
-class AcceptsEverything(RandomWalkDynamics):
+class AcceptsEverything(RandomWalk):
     def step(self, state, evaluate, step_size, noise):
         return super().step(state, evaluate, step_size, (noise[0], jnp.asarray(-jnp.inf)))
 
 
-class PotentialOfTheProposalKept(RandomWalkDynamics):
+class PotentialOfTheProposalKept(RandomWalk):
     """The potential of the proposal is kept although the proposal was refused."""
 
     def step(self, state, evaluate, step_size, noise):
@@ -377,7 +361,7 @@ class PotentialOfTheProposalKept(RandomWalkDynamics):
     ],
 )
 def test_invariance_kills(method, kind):
-    bound = tallmc.METHODS[method].make(0.7).prepare(linear()).kernel
+    bound = tallmc.methods.METHODS[method].make(0.7).prepare(linear()).kernel
     mutant = mutate(bound, "dynamics", kind)
     z, mutants_z = (invariance_z(of, chains=80_000) for of in (bound, mutant))
     assert z < KILLED < mutants_z < np.inf
@@ -391,21 +375,19 @@ def test_optimal_weights_follow_the_residual_not_the_gradient():
         gradient = method.prepare(posterior).kernel.composition.gradient
         return np.linalg.norm(residual_matrix(gradient, posterior.rows, position), axis=1)
 
-    r, g = norms(tallmc.sgld_cv(0.1, size=3)), norms(tallmc.sgld(0.1, size=3))
+    r, g = (
+        norms(tallmc.methods.sgld_cv(0.1, batch_size=3)),
+        norms(tallmc.methods.sgld(0.1, batch_size=3)),
+    )
     noise = lambda p: np.sum(r**2 / p)
     assert noise(g / g.sum()) > 1.05 * noise(r / r.sum())
 
 
-class MomentumInDescent(tallmc.SGD):
-    """Descent with momentum, which is not plain: the law of its end is wider."""
-
-    @staticmethod
-    def rule(step_size):
-        return optax.sgd(step_size, momentum=0.5)
-
-
-def test_law_of_the_end_kills_descent_with_momentum():
-    assert covariance_z(MomentumInDescent.rule, 0.002, of_step_size=0.002) > KILLED
+def test_law_of_the_end_kills_descent_with_momentum(monkeypatch):
+    """Descent with momentum is not plain: the law of its end is wider."""
+    with_momentum = lambda step_size: optax.sgd(step_size, momentum=0.5)
+    monkeypatch.setattr(optax, "with_momentum", with_momentum, raising=False)
+    assert covariance_z("with_momentum", 0.002, of_step_size=0.002) > KILLED
 
 
 class NoiseOfAQuarter(KnownFisher):
@@ -427,7 +409,7 @@ class GradientNoiseForgotten(KnownFisher):
 def test_law_of_fisher_scoring_kills(kind):
     """The unmutated control is in test_fisher_scoring.py."""
     fisher = np.array([[3.0, 1.0], [1.0, 2.0]])
-    bound = tallmc.sgfs(0.2, size=4, memory=None).prepare(linear()).kernel
+    bound = tallmc.methods.sgfs(0.2, batch_size=4, window=None).prepare(linear()).kernel
     law = fisher_scoring_law(bound, fisher, 0.2, 4)
     assert_killed(law_z(with_known_fisher(bound, fisher, kind), law, chains=CHAINS))
 
@@ -443,7 +425,7 @@ class BatchHeldThroughATrajectory(WithReplacement):
         return lambda words: gather(np.repeat(words[::4], 4, axis=0)[: len(words)])
 
 
-class OtherMomentum(HamiltonianDynamics):
+class OtherMomentum(Hamiltonian):
     """At the start of a trajectory, ρ ← (kept) ρ + (of_fresh) ξ; it should be ξ."""
 
     kept: jax.Array
@@ -460,7 +442,7 @@ def other_momentum(kept, of_fresh):
     return lambda bound: mutate(bound, "dynamics", OtherMomentum, **factors)
 
 
-class EulerKick(HamiltonianDynamics):
+class EulerKick(Hamiltonian):
     """Whole Euler steps: θ' = θ + h ρ̄ and ρ' = ρ − hg, with ρ̄ a mixture of ρ and ρ'.
 
     With ρ̄ = ρ and a fresh momentum in every step the gradient never reaches θ. With ρ̄ = ρ' the
@@ -484,7 +466,7 @@ def euler_kick(of_old):
     return lambda bound: mutate(bound, "dynamics", EulerKick, of_old=jnp.asarray(of_old))
 
 
-class ScaledFriction(UnderdampedDynamics):
+class ScaledFriction(SGHMC):
     """The drag of friction and its noise times these factors."""
 
     of_drag: jax.Array
@@ -502,7 +484,7 @@ def scaled_friction(drag=1.0, noise=1.0):
     return lambda bound: mutate(bound, "dynamics", ScaledFriction, **factors)
 
 
-class DiagonalOfTheFriction(MatrixFrictionDynamics):
+class DiagonalOfTheFriction(MatrixFriction):
     """The drag of the diagonal of C, with the noise of the whole matrix."""
 
     def step(self, state, evaluate, step_size, noise):
@@ -512,22 +494,22 @@ class DiagonalOfTheFriction(MatrixFrictionDynamics):
         return moved._replace(state=dataclasses.replace(moved.state, momentum=momentum))
 
 
-class FrictionForItsRoot(MatrixFrictionDynamics):
+class FrictionForItsRoot(MatrixFriction):
     """Noise C ξ in place of C^½ ξ."""
 
     def step(self, state, evaluate, step_size, noise):
-        wrong = cast(self, MatrixFrictionDynamics, root=self.friction)
+        wrong = cast(self, MatrixFriction, root=self.friction)
         return wrong.step(state, evaluate, step_size, noise)
 
 
-class OldNoiseForgotten(LeimkuhlerMatthewsDynamics):
+class OldNoiseForgotten(LeimkuhlerMatthews):
     """Two halves of the same noise: Langevin dynamics again."""
 
     def step(self, state, evaluate, step_size, noise):
         return super().step(dataclasses.replace(state, noise=noise), evaluate, step_size, noise)
 
 
-class KickOfAWholeStepTwice(SplittingDynamics):
+class KickOfAWholeStepTwice(BAOAB):
     def step(self, state, evaluate, step_size, noise):
         def doubled(at, transition):
             estimate = evaluate(at, transition)
@@ -551,8 +533,8 @@ MOMENTUM = {
     "position-moves-first": (Hamiltonian(1, 0.0), 0.3, euler_kick(1.0)),
     "whole-kick-after-a-refresh": (Hamiltonian(1, 0.0), 0.3, euler_kick(0.0)),
     # Without any drag the chains would run away.
-    "half-of-the-drag-forgotten": (Underdamped(6.0), 0.2, scaled_friction(drag=0.5)),
-    "noise-of-one-friction": (Underdamped(6.0), 0.2, scaled_friction(noise=np.sqrt(0.5))),
+    "half-of-the-drag-forgotten": (SGHMC(6.0), 0.2, scaled_friction(drag=0.5)),
+    "noise-of-one-friction": (SGHMC(6.0), 0.2, scaled_friction(noise=np.sqrt(0.5))),
     "diagonal-of-the-friction": (
         MatrixFriction([[8.0, 4.0], [4.0, 5.0]]),
         0.2,
@@ -569,7 +551,7 @@ MOMENTUM = {
         lambda bound: mutate(bound, "dynamics", OldNoiseForgotten),
     ),
     "kick-of-a-whole-step-twice": (
-        Splitting(3.0),
+        BAOAB(3.0),
         0.2,
         lambda bound: mutate(bound, "dynamics", KickOfAWholeStepTwice),
     ),
@@ -580,12 +562,12 @@ MOMENTUM = {
 def test_joint_law_kills(name):
     """Their unmutated controls are in test_stationary_law.py."""
     dynamics, step, mutation = MOMENTUM[name]
-    method = tallmc.Method(dynamics=dynamics, size=4, step_size=step)
+    method = tallmc.Method(dynamics=dynamics, batch_size=4, step_size=step)
     bound = method.prepare(linear()).kernel
     assert_killed(law_z(mutation(bound), exact_law(bound, step), chains=CHAINS))
 
 
-class EulersWeights(SplittingDynamics):
+class EulersWeights(BAOAB):
     """The exponential weights of Euler steps, used with another integrator."""
 
     def step(self, state, evaluate, step_size, noise):
@@ -597,7 +579,7 @@ class EulersWeights(SplittingDynamics):
 
 
 def test_densities_of_the_moves_kill_the_weights_of_another_integrator():
-    bound = bound_with(Splitting(1.3))
+    bound = bound_with(BAOAB(1.3))
     right = bound.kernel.dynamics
     mutants_error = weights_error(cast(right, EulersWeights), bound)
     assert weights_error(right, bound) < 1e-9 < 1e-2 < mutants_error < np.inf
@@ -613,7 +595,7 @@ def test_enumeration_of_vertices_kills_costs_that_are_not_squared():
     assert abs(excess(norms**2)) < 1e-9 < 1e-3 < excess(norms) < np.inf
 
 
-class CanonicalForce(MicrocanonicalDynamics):
+class CanonicalForce(Microcanonical):
     """The factor d/(d − 1) of the force is forgotten."""
 
     def step(self, state, evaluate, step_size, noise):
@@ -625,7 +607,7 @@ class CanonicalForce(MicrocanonicalDynamics):
         return super().step(state, weaker, step_size, noise)
 
 
-class NoiseOfOneSign(MicrocanonicalDynamics):
+class NoiseOfOneSign(Microcanonical):
     """Injected noise that prefers some directions."""
 
     def step(self, state, evaluate, step_size, noise):
@@ -669,7 +651,7 @@ def test_a_grid_kills_a_forgotten_turning_point(kind, order):
     assert supremum_ratios(wrong, order, 1.0).min() < 0.99
 
 
-class HalfTheBound(LinearRemainders):
+class HalfTheBound(ModelRemainders):
     def constants(self, rows):
         return super().constants(rows) / 2
 

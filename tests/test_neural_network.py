@@ -142,7 +142,9 @@ def test_sampling_a_linear_network_gives_the_conjugate_posterior():
     x = rng.normal(size=(60, 2))
     y = x @ [1.0, -0.5] + 0.3 + 0.5 * rng.normal(size=60)
     posterior = neural_network([], x, y, response="gaussian", noise_variance=0.25)
-    draws = tallmc.sample(posterior, tallmc.mala(0.004), chains=4, draws=2000, burn_in=200, seed=1)
+    draws = tallmc.sample(
+        posterior, tallmc.methods.mala(0.004), chains=4, n_draws=2000, burn_in=200, seed=1
+    )
     design = np.column_stack([np.ones(60), x])  # bias first: leaves are sorted by name
     covariance = np.linalg.inv(design.T @ design / 0.25 + np.eye(3))
     mean = covariance @ design.T @ y / 0.25
@@ -157,7 +159,7 @@ def test_sampling_a_linear_network_gives_the_conjugate_posterior():
 
 def test_predictions_of_classes_are_probabilities():
     posterior = neural_network(LAYERS, X, CLASSES)
-    draws = tallmc.sample(posterior, tallmc.sgld(0.01, 3), chains=2, draws=20, burn_in=0)
+    draws = tallmc.sample(posterior, tallmc.methods.sgld(0.01, 3), chains=2, n_draws=20, burn_in=0)
     prediction = draws.predict(X[:4])
     assert prediction.mean.shape == (4, 3)
     np.testing.assert_allclose(prediction.mean.sum(axis=1), 1, rtol=1e-6)

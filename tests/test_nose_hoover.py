@@ -10,15 +10,14 @@ import pytest
 import tallmc
 from galerkin import gauss, stationary_law
 from problems import exact_posterior, linear, slow_after
-from stationary import exact_law, largest_z, run_chains
-from tallmc.core.linear_maps import IdentityMap
-from tallmc.dynamics import NoseHoover, NoseHooverDynamics
+from stationary import cast, exact_law, largest_z, run_chains
+from tallmc._rows.law import take_rows
+from tallmc.dynamics import NoseHoover
 from tallmc.dynamics.nose_hoover import ThermostatState
 from tallmc.geometry import Dense
 from tallmc.gradient import Batch, ControlVariate, Simple
-from tallmc.rows.gather import take_rows
 from tallmc.subsample import Preferential, Uniform
-from tallmc.subsample.selection import Estimate, Memory
+from tallmc.subsample.selection import Carried, Estimate
 
 STEP, FRICTION = 0.1, 1.0
 COMPOSITIONS = {
@@ -44,7 +43,7 @@ def prepared(name, step=STEP):
         dynamics=NoseHoover(FRICTION),
         gradient=gradient,
         subsample=subsample,
-        size=1,
+        batch_size=1,
         step_size=step,
         geometry=Dense(),
     )
@@ -103,8 +102,8 @@ def test_long_runs_have_the_law_of_the_papers_formulas(name):
 
 def test_momenta_are_as_hot_as_they_should_be_whatever_the_noise():
     """E ‖ρ‖² = d at any step size and any gradient noise: the thermostat is stationary."""
-    method = tallmc.sgnht(0.02, size=2, friction=2.0)
-    settings = {"chains": 256, "draws": 500, "thin": 10, "burn_in": 2000, "seed": 0}
+    method = tallmc.methods.sgnht(0.02, batch_size=2, friction=2.0)
+    settings = {"chains": 256, "n_draws": 500, "thin": 10, "burn_in": 2000, "seed": 0}
     stats = tallmc.sample(linear(), method, **settings).sample_stats
     temperature, thermostat = (stats[name].mean(1) for name in ("temperature", "thermostat"))
     assert largest_z(temperature[:, None], np.array([1.0])) < 4.6
@@ -119,14 +118,14 @@ def test_thermostat_absorbs_noise_that_underdamped_dynamics_does_not():
     """
     posterior, step = one_dimensional(), 0.02
     law, _, sd = law_by_the_papers_formulas(prepared("simple-uniform", step), step)
-    underdamped = tallmc.dynamics.Underdamped(FRICTION)
-    method = tallmc.Method(dynamics=underdamped, size=1, step_size=step, geometry=Dense())
+    underdamped = tallmc.dynamics.SGHMC(FRICTION)
+    method = tallmc.Method(dynamics=underdamped, batch_size=1, step_size=step, geometry=Dense())
     widened = exact_law(method.prepare(posterior).kernel, step).covariance[0, 0] / sd**2
     assert widened > 1.02
     assert abs(law.second_moment(0) - 1) < 0.5 * (widened - 1)
 
 
-class NormForItsSquare(NoseHooverDynamics):
+class NormForItsSquare(NoseHoover):
     """‖ρ‖ in place of ‖ρ‖²."""
 
     def step(self, state, evaluate, step_size, noise):
@@ -136,7 +135,7 @@ class NormForItsSquare(NoseHooverDynamics):
         return moved._replace(state=dataclasses.replace(moved.state, thermostat=thermostat))
 
 
-class MinusOneForgotten(NoseHooverDynamics):
+class MinusOneForgotten(NoseHoover):
     """Without Γ the thermostat never falls."""
 
     def step(self, state, evaluate, step_size, noise):
@@ -145,7 +144,7 @@ class MinusOneForgotten(NoseHooverDynamics):
         return moved._replace(state=dataclasses.replace(moved.state, thermostat=thermostat))
 
 
-class HalfTheNoise(NoseHooverDynamics):
+class HalfTheNoise(NoseHoover):
     def noise(self, key, steps, like):
         return super().noise(key, steps, like) / jnp.sqrt(2)
 
@@ -155,16 +154,16 @@ def test_law_kills(kind):
     bound = prepared("control-variate-uniform")
     law, mean, sd = law_by_the_papers_formulas(bound, STEP)
     dynamics = bound.kernel.dynamics
-    mutated = dataclasses.replace(bound.kernel, dynamics=kind(dynamics.geometry, dynamics.friction))
+    mutated = dataclasses.replace(bound.kernel, dynamics=cast(dynamics, kind))
     mutant = dataclasses.replace(bound, kernel=mutated)
     z = moments_z(mutant, law, mean, sd)
     assert np.isfinite(z) and z > 4.6, z
 
 
 def test_one_step_by_hand():
-    dynamics = NoseHooverDynamics(IdentityMap(), jnp.asarray(2.0))
+    dynamics = NoseHoover(2.0)
     state = ThermostatState(jnp.array([1.0, 2.0]), jnp.array([3.0, -1.0]), jnp.asarray(1.5))
-    gradient = lambda at, to: Estimate(jnp.array([10.0, 20.0]), jnp.int32(1), Memory())
+    gradient = lambda at, to: Estimate(jnp.array([10.0, 20.0]), jnp.int32(1), Carried())
     new = dynamics.step(state, gradient, jnp.asarray(0.2), jnp.array([0.5, 1.0])).state
     np.testing.assert_allclose(new.position, [1.3, 1.9])
     kicked = [

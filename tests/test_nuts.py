@@ -13,7 +13,7 @@ from tallmc.reference import nuts
 
 LIMIT = 4.6
 # Shared by all tests, because every other shape is compiled again.
-SHAPE = {"chains": 32, "draws": 500, "warmup": 300}
+SHAPE = {"chains": 32, "n_draws": 500, "warmup": 300}
 
 
 def moment_z(x: np.ndarray, mean: float, variance: float) -> float:
@@ -31,7 +31,7 @@ def moment_z(x: np.ndarray, mean: float, variance: float) -> float:
 def test_moments_of_a_linear_regression_are_exact():
     posterior = linear()
     mean, covariance = exact_posterior(posterior)
-    draws = nuts(posterior, **SHAPE, anchor=tallmc.laplace(posterior))
+    draws = nuts(posterior, **SHAPE, anchor=tallmc.anchor.find_anchor(posterior))
     for j in range(posterior.dim):
         assert moment_z(draws.positions[..., j], mean[j], covariance[j, j]) < LIMIT
     products = np.prod(draws.positions - mean, axis=2).mean(1)
@@ -43,7 +43,7 @@ def test_moments_of_a_linear_regression_are_exact():
 
 def test_rows_are_counted_from_integration_steps():
     posterior = linear()
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     draws = nuts(posterior, **SHAPE, anchor=anchor)
     steps, counted = draws.sample_stats["n_steps"], draws.sample_stats["n_row_evals"]
     assert (np.diff(counted, axis=1) == posterior.n_rows * steps[:, 1:]).all()
@@ -61,7 +61,7 @@ def test_rows_are_counted_from_integration_steps():
 
 def test_the_same_seed_gives_the_same_draws_and_another_gives_others():
     posterior = linear()
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     first, again, other = (
         nuts(posterior, **SHAPE, anchor=anchor, seed=seed).positions for seed in (3, 3, 4)
     )
@@ -94,7 +94,9 @@ def test_small_parts_of_a_large_potential_survive_single_precision():
     mean, covariance = exact_posterior(
         tallmc.models.linear_regression(x.astype(float), y, prior_variance=10.0, noise_variance=1.0)
     )
-    draws = nuts(single, chains=16, draws=200, warmup=50, anchor=tallmc.laplace(single))
+    draws = nuts(
+        single, chains=16, n_draws=200, warmup=50, anchor=tallmc.anchor.find_anchor(single)
+    )
     assert draws.positions.dtype == np.float32
     assert draws.sample_stats["acceptance_rate"].mean() > 0.7
     for j in range(2):
@@ -105,10 +107,10 @@ def test_small_parts_of_a_large_potential_survive_single_precision():
     ("arguments", "message"),
     [
         ({"chains": 0}, "chains must be an int of at least 1; got 0"),
-        ({"draws": 0}, "draws must be an int of at least 1; got 0"),
+        ({"n_draws": 0}, "draws must be an int of at least 1; got 0"),
         ({"warmup": 5}, "warmup must be an int of at least 20; got 5"),
         ({"seed": -1}, "seed must be an int"),
-        ({"anchor": "mode"}, "anchor must come from laplace"),
+        ({"anchor": "mode"}, "anchor must come from find_anchor"),
     ],
 )
 def test_bad_input_is_refused(arguments, message):

@@ -12,21 +12,10 @@ from jax.flatten_util import ravel_pytree
 
 import tallmc
 from galerkin import gauss, stationary_law
+from laws import LAWS
 from problems import exact_posterior, linear
 from stationary import exact_law
-from tallmc.dynamics import (
-    GeometricLangevin,
-    Hamiltonian,
-    Langevin,
-    LeimkuhlerMatthews,
-    MatrixFriction,
-    NoseHoover,
-    Recipe,
-    RiemannianHamiltonian,
-    RiemannianLangevin,
-    Splitting,
-    Underdamped,
-)
+from tallmc.dynamics import Hamiltonian, NoseHoover
 from tallmc.gradient import Full
 from tallmc.subsample import AllRows
 
@@ -99,26 +88,7 @@ def law_of(dynamics, step: float, degree: int):
     return stationary_law(step_of, gauss(12), scales, degree)
 
 
-def metric(theta):
-    return jnp.reshape(1 / (1 + 0.2 * theta**2), (1, 1))
-
-
-WALK = Recipe(
-    diffusion=lambda zeta: jnp.diag(1 + 0.2 * zeta**2),
-    curl=lambda zeta: jnp.zeros((1, 1)),
-)
-CASES = {
-    "langevin": (Langevin(), 0.4, 1, 30),
-    "leimkuhler-matthews": (LeimkuhlerMatthews(), 0.4, 2, 22),
-    "underdamped": (Underdamped(2.0), 0.2, 1, 22),
-    "matrix-friction": (MatrixFriction([[2.0]]), 0.2, 1, 22),
-    "splitting": (Splitting(1.0), 0.8, 2, 22),
-    "geometric-langevin": (GeometricLangevin(1.0), 0.8, 2, 22),
-    "nose-hoover": (NoseHoover(1.5), 0.2, 1, 10),
-    "riemannian-langevin": (RiemannianLangevin(metric), 0.2, 1, 30),
-    "riemannian-hamiltonian": (RiemannianHamiltonian(metric, friction=2.0), 0.2, 1, 22),
-    "recipe": (WALK, 0.2, 1, 30),
-}
+CASES = {name: law for name, law in LAWS.items() if law.quartic is not None}
 
 
 def slope(steps, biases) -> float:
@@ -134,7 +104,7 @@ FAST_CASES = ("langevin", "leimkuhler-matthews")
     [pytest.param(name, marks=() if name in FAST_CASES else pytest.mark.slow) for name in CASES],
 )
 def test_order_of_the_stationary_bias(name):
-    dynamics, largest, order, degree = CASES[name]
+    (dynamics, largest, degree), order = CASES[name].quartic, CASES[name].order
     steps = largest / 2.0 ** np.arange(HALVINGS + 1)
     laws = [law_of(dynamics, step, degree) for step in steps]
     biases = [law.second_moment(0) - true_second_moment() for law in laws]
@@ -144,13 +114,8 @@ def test_order_of_the_stationary_bias(name):
 
 
 GAUSSIAN_CASES = {
-    "langevin": (Langevin(), 0.2, 1),
-    "underdamped": (Underdamped(6.0), 0.2, 1),
-    "matrix-friction": (MatrixFriction([[8.0, 2.0], [2.0, 5.0]]), 0.2, 1),
-    "trajectories": (Hamiltonian(length=3, friction=1.0), 0.4, 2),
+    **{name: (*law.gaussian, law.order) for name, law in LAWS.items() if law.gaussian},
     "trajectories-of-one-step": (Hamiltonian(length=1, friction=0.0), 0.4, 2),
-    "riemannian-langevin": (RiemannianLangevin(), 0.5, 1),
-    "riemannian-hamiltonian": (RiemannianHamiltonian(friction=20.0), 0.2, 1),
 }
 
 

@@ -8,8 +8,8 @@ import pytest
 
 import tallmc
 from problems import logistic
-from tallmc.anchor import other_modes
-from tallmc.anchor.passes import CountedPasses
+from tallmc._anchor import other_modes
+from tallmc._anchor.optimisers import CountedPasses
 
 
 def squared_mean(n_rows: int, tilt: float = 0.0, init: float = 1.0) -> tallmc.Posterior:
@@ -25,7 +25,7 @@ def squared_mean(n_rows: int, tilt: float = 0.0, init: float = 1.0) -> tallmc.Po
 
 def test_both_signs_of_a_squared_parameter_are_found():
     posterior = squared_mean(1000)
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     (mode,) = other_modes(posterior, anchor)
     np.testing.assert_allclose(mode.position, -anchor.position, rtol=1e-4)
     assert mode.potential_difference == pytest.approx(0.0, abs=1e-4)
@@ -37,7 +37,7 @@ def test_both_signs_of_a_squared_parameter_are_found():
 def test_unequal_modes_have_their_masses():
     """A tilt of log(1.5)/4 per unit of θ gives the modes near ±2 about 60 and 40 %."""
     posterior = squared_mean(1000, tilt=np.log(1.5) / 4)
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     (mode,) = other_modes(posterior, anchor)
     grid = np.linspace(-3, 3, 24001)
     log_density = -np.asarray(jax.vmap(posterior.potential)(jnp.asarray(grid)[:, None]))
@@ -63,7 +63,7 @@ def test_the_swapped_components_of_a_mixture_are_found():
         jnp.asarray(x),
         jnp.array([-1.0, 1.0]),
     )
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     np.testing.assert_allclose(anchor.position, [-2, 2], atol=0.3)
     modes = other_modes(posterior, anchor)
     assert len(modes) == 1
@@ -74,7 +74,7 @@ def test_the_swapped_components_of_a_mixture_are_found():
 
 def test_from_the_worse_mode_the_better_one_is_found():
     posterior = squared_mean(1000, tilt=2.0, init=-1.0)
-    worse = tallmc.laplace(posterior)
+    worse = tallmc.anchor.find_anchor(posterior)
     assert worse.position[0] < -1
     (mode,) = other_modes(posterior, worse)
     assert mode.position[0] > 1
@@ -91,18 +91,18 @@ def test_one_mode_and_many_rows_give_an_empty_list_on_part_of_the_rows():
         {"mean": np.float32(0), "log_sd": np.float32(0)},
     )
     passes = CountedPasses(posterior)
-    assert other_modes(posterior, tallmc.laplace(posterior), passes=passes) == []
+    assert other_modes(posterior, tallmc.anchor.find_anchor(posterior), passes=passes) == []
     assert 0 < passes.n_row_evals < 60 * posterior.n_rows
 
 
 def test_a_log_concave_model_is_not_searched():
     posterior = logistic(n_rows=300, dim=3)
     passes = CountedPasses(posterior)
-    assert other_modes(posterior, tallmc.laplace(posterior), passes=passes) == []
+    assert other_modes(posterior, tallmc.anchor.find_anchor(posterior), passes=passes) == []
     assert passes.n_row_evals == 0
 
 
 def test_other_modes_need_a_hessian():
     posterior = squared_mean(50)
     with pytest.raises(tallmc.InvalidInput, match="have a Hessian"):
-        other_modes(posterior, tallmc.laplace(posterior, hessian=False))
+        other_modes(posterior, tallmc.anchor.find_anchor(posterior, hessian=False))

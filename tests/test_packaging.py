@@ -12,16 +12,20 @@ import pytest
 
 import tallmc
 from problems import linear
-from tallmc.cli.readers import Readers
-from tallmc.core.packages import INSTALLED_BY
+from tallmc._core.packages import INSTALLED_BY
+from tallmc._rows.pickled import pickled
+from tallmc.cli.demo import run_demo
+from tallmc.cli.fit import Readers
+from tallmc.cli.run import Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 
-OTHER_NAMES = {"arviz_base": "arviz-base", "arviz_stats": "arviz-stats", "netCDF4": "netcdf4"}
+OTHER_NAMES = {"arviz_stats": "arviz-stats", "netCDF4": "netcdf4"}
 OTHER_NAMES |= {"arviz_plots": "arviz-plots", "sklearn": "scikit-learn"}
 COMES_WITH = {"jaxlib": "jax", "distributed": "dask", "pytensor": "pymc"}
+COMES_WITH |= {"arviz_base": "arviz-stats"}  # by its extra `xarray`
 ONLY_IF_LOADED = {"IPython"}  # the progress display asks whether it runs in a notebook
 
 
@@ -67,8 +71,13 @@ def test_errors_name_extras_that_install_the_package():
         assert requirement_of(imported) in packages(declared), imported
 
 
-def test_old_extras_still_install():
-    assert EXTRAS["arviz"] == EXTRAS["cli"] == []
+def test_a_plain_install_is_small_and_has_no_upper_bounds():
+    required = PROJECT["dependencies"]
+    assert len(packages(required)) <= 14
+    assert not [requirement for requirement in required if "<" in requirement]
+    imported = {requirement_of(name) for name in imported_packages()}
+    assert packages(required) <= imported | {"netcdf4"}, "xarray writes files of draws with netcdf4"
+    assert all(EXTRAS.values())
 
 
 def test_constraints_pin_every_declared_package_and_nothing_local():
@@ -81,7 +90,9 @@ def test_constraints_pin_every_declared_package_and_nothing_local():
 
 @pytest.fixture(scope="module")
 def draws():
-    return tallmc.sample(linear(n_rows=50), tallmc.sgld(1e-3, size=5), chains=2, draws=20)
+    return tallmc.sample(
+        linear(n_rows=50), tallmc.methods.sgld(1e-3, batch_size=5), chains=2, n_draws=20
+    )
 
 
 @pytest.mark.parametrize("package", ["arviz_base", "arviz_stats"])
@@ -95,12 +106,26 @@ def test_a_summary_without_arviz_says_what_to_install(draws, monkeypatch, packag
 def test_sampling_needs_no_package_that_is_imported_late(monkeypatch):
     for package in INSTALLED_BY:
         monkeypatch.setitem(sys.modules, package, None)
-    method = tallmc.sgld(1e-3, size=5)
-    found = tallmc.sample(linear(n_rows=50), method, chains=2, draws=20, progress=False)
-    assert np.isfinite(found.positions).all() and found.health.verdict
+    method = tallmc.methods.sgld(1e-3, batch_size=5)
+    found = tallmc.sample(linear(n_rows=50), method, chains=2, n_draws=20, progress=False)
+    assert np.isfinite(found.positions).all() and found.report.verdict
 
 
 def test_a_missing_dask_is_noticed_before_the_rows_are_read(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(ModuleNotFoundError, match=r'pip install "tallmc\[dask\]"'):
         Readers(scheduler="tcp://127.0.0.1:1")
+
+
+def test_workers_without_cloudpickle_say_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "tallmc\[executors\]"'):
+        pickled(1)
+
+
+def test_the_demo_without_matplotlib_says_that_there_is_no_plot(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    settings = Settings(method="sgld", n_draws=20)
+    run_demo(rows=500, columns=2, settings=settings, out=tmp_path / "demo")
+    assert 'pip install "tallmc[plots]"' in capsys.readouterr().out.replace("\n", " ")
+    assert not (tmp_path / "demo" / "posterior.png").exists()

@@ -13,10 +13,9 @@ import tallmc
 from problems import linear
 from stationary import exact_law, gradient_covariance
 from tallmc.gradient import ControlVariate
-from tallmc.methods.account import ErrorBudget
-from tallmc.methods.automatic.pilot import run_pairs
-from tallmc.methods.visited_noise import visited_noise
-from tallmc.subsample import Measured, Preferential
+from tallmc.methods.abstract import ErrorBudget, visited_noise
+from tallmc.methods.automatic.anchored import run_pairs
+from tallmc.subsample import Preferential, TargetNoise
 
 STEP = 0.8
 
@@ -27,7 +26,7 @@ def bound_kernel_with(size, step, order=1):
         gradient=ControlVariate(order),
         geometry=tallmc.geometry.Dense(),
         subsample=Preferential("curvature"),
-        size=size,
+        batch_size=size,
         step_size=step,
     )
     return method.prepare(linear()).kernel
@@ -35,10 +34,10 @@ def bound_kernel_with(size, step, order=1):
 
 @functools.cache
 def pairs(order, *, chains=256, steps=400, seed=0):
-    start = jnp.broadcast_to(tallmc.laplace(linear()).position, (chains, 2))
-    bound = bound_kernel_with(Measured(6, noise=1e9), STEP, order)
+    start = jnp.broadcast_to(tallmc.anchor.find_anchor(linear()).position, (chains, 2))
+    bound = bound_kernel_with(TargetNoise(6, noise=1e9), STEP, order)
     fixed = bound_kernel_with(6, STEP, order)
-    return run_pairs(bound, fixed, start, draws=steps, burn_in=60, seed=seed)
+    return run_pairs(bound, fixed, start, n_draws=steps, burn_in=60, seed=seed)
 
 
 def test_the_bias_of_gradient_noise_is_that_of_the_exact_laws():
@@ -84,7 +83,7 @@ def test_the_noise_by_parameter_is_that_of_the_exact_law():
     found = pairs(order=1)
     bound = bound_kernel_with(6, STEP / 2)
     law = exact_law(bound, STEP / 2)
-    shape = np.asarray(tallmc.laplace(linear()).covariance)
+    shape = np.asarray(tallmc.anchor.find_anchor(linear()).covariance)
     of_gradient = gradient_covariance(bound)(law.covariance)
     noise = np.diag(shape @ of_gradient @ shape) / np.diag(law.covariance)
     fixed = bound_kernel_with(6, STEP)
@@ -99,9 +98,9 @@ def test_the_noise_by_parameter_is_that_of_the_exact_law():
 
 @pytest.mark.slow
 def test_a_step_too_large_is_a_failure():
-    start = jnp.broadcast_to(tallmc.laplace(linear()).position, (4, 2))
+    start = jnp.broadcast_to(tallmc.anchor.find_anchor(linear()).position, (4, 2))
     bound = bound_kernel_with(6, 9.0)
-    assert run_pairs(bound, bound, start, draws=200, burn_in=0, seed=0).failed
+    assert run_pairs(bound, bound, start, n_draws=200, burn_in=0, seed=0).failed
 
 
 def test_rows_are_counted_for_both_chains():
@@ -111,9 +110,9 @@ def test_rows_are_counted_for_both_chains():
 
 
 def test_pairs_run_on_until_the_bias_is_known_well_enough():
-    start = jnp.broadcast_to(tallmc.laplace(linear()).position, (4, 2))
+    start = jnp.broadcast_to(tallmc.anchor.find_anchor(linear()).position, (4, 2))
     bound, budget = bound_kernel_with(6, STEP), ErrorBudget(mean_bias=0.06, sd_bias=0.06)
-    settings = {"draws": 50, "burn_in": 60, "seed": 0}
+    settings = {"n_draws": 50, "burn_in": 60, "seed": 0}
     short = run_pairs(bound, bound, start, **settings)
     long = run_pairs(bound, bound, start, precise_for=budget, **settings)
     assert short.bias.imprecision(budget) > 0.8 >= long.bias.imprecision(budget)

@@ -11,10 +11,9 @@ import scipy.stats as stats
 
 import tallmc
 from problems import exact_posterior
-from tallmc.core.layout import layout_of
-from tallmc.models.hierarchy import Hierarchical
-from tallmc.models.horseshoe import Horseshoe
-from tallmc.models.observations import GroupedObservations, GroupTerm, Observations
+from tallmc._core.arrays import layout_of
+from tallmc.models.design import GroupedObservations, GroupTerm, Observations
+from tallmc.models.hierarchy import Hierarchical, Horseshoe
 from tallmc.models.posterior import ModelPosterior
 from tallmc.models.predictive import RegressionPredictive
 from tallmc.results.draws import Timing
@@ -28,7 +27,7 @@ MODELS = tallmc.models
 
 def draws_at(positions, posterior, **others) -> tallmc.Draws:
     """Draws with these positions, as if `posterior` had been sampled."""
-    outcomes = (tallmc.Outcome.OK,) * len(positions)
+    outcomes = (tallmc.diagnose.Outcome.OK,) * len(positions)
     timing = Timing(0.0, 0.0, 0.0)
     made = tallmc.Draws(positions, {}, outcomes, 0, 0, timing, posterior.layout, {})
     return dataclasses.replace(made, predictive=posterior.predictive, **others)
@@ -127,7 +126,7 @@ def test_gaussian_predictions_have_the_closed_form():
         ("mean", np.sqrt(variance)),
         ("response", np.sqrt(variance + NOISE_VARIANCE)),
     ):
-        found = draws.predict(NEW, kind=kind, draws=None, interval=0.8)
+        found = draws.predict(NEW, kind=kind, n_draws=None, interval=0.8)
         assert found.n_draws == n
         assert np.abs((found.mean - NEW @ mean) / (sd / np.sqrt(n))).max() < 4.6
         assert np.abs((found.sd / sd - 1) * np.sqrt(2 * n)).max() < 4.6
@@ -177,8 +176,8 @@ def test_means_and_simulated_responses_follow_the_law(name):
     position = np.asarray(posterior.init) + np.linspace(-0.3, 0.3, posterior.dim)
     many = draws_at(np.tile(position, (1, 4000, 1)), posterior)
     of = law(position)
-    np.testing.assert_allclose(many.predict(NEW, draws=1).mean, of.mean(), rtol=1e-10)
-    simulated = many.posterior_predictive(NEW, draws=None)[0]
+    np.testing.assert_allclose(many.predict(NEW, n_draws=1).mean, of.mean(), rtol=1e-10)
+    simulated = many.posterior_predictive(NEW, n_draws=None)[0]
     # Ranks of simulated values have bounded moments, also those of heavy tails.
     ranks = of.cdf(simulated) - of.pmf(simulated) / 2 if hasattr(of, "pmf") else of.cdf(simulated)
     z = (ranks.mean(axis=0) - 0.5) / (ranks.std(axis=0) / np.sqrt(len(ranks)))
@@ -195,7 +194,7 @@ def test_blocks_do_not_change_predictions(kind, monkeypatch):
     rows = np.tile(NEW, (9, 1))
     whole = draws.predict(rows, kind=kind, seed=3)
     first = draws.predict(rows[:10], kind=kind, seed=3)
-    monkeypatch.setattr("tallmc.rows.blocks._BLOCK_FLOATS", 8 * draws.positions[..., 0].size)
+    monkeypatch.setattr("tallmc._rows.passes._BLOCK_FLOATS", 8 * draws.positions[..., 0].size)
     in_blocks = draws.predict(rows, kind=kind, seed=3)
     for name, values in whole.columns().items():
         np.testing.assert_allclose(in_blocks.columns()[name], values, rtol=1e-12)
@@ -208,7 +207,7 @@ def test_simulated_responses_differ_between_rows_draws_and_seeds():
     rows = np.tile(NEW[:1], (20, 1))
     one, other = (same.posterior_predictive(rows, seed=seed) for seed in (0, 1))
     assert len(np.unique([one, other])) == 2 * 2 * 30 * 20
-    thinned = same.posterior_predictive(rows, draws=20)
+    thinned = same.posterior_predictive(rows, n_draws=20)
     np.testing.assert_array_equal(thinned, one[:, 2::3])
 
 
@@ -360,7 +359,7 @@ def test_columns_of_data_frames_are_found_by_name():
         (NEW, {"trials": np.ones(7)}, "trials must be left out"),
         (NEW, {"interval": 1.0}, "interval must be a finite number and > 0 and < 1"),
         (NEW, {"kind": "median"}, 'kind must be "mean" or "response"'),
-        (NEW, {"draws": 0}, "draws must be an int of at least 1"),
+        (NEW, {"n_draws": 0}, "draws must be an int of at least 1"),
         (NEW, {"seed": -1, "kind": "response"}, "seed must be"),
         ([["a", "b", "c"]], {}, "be numbers|real numbers"),
     ],
@@ -387,7 +386,11 @@ def test_failed_chains_are_left_out():
     good = spread_draws(posterior, 3)
     positions = good.positions.copy()
     positions[1, 20:] = np.nan
-    outcomes = (tallmc.Outcome.OK, tallmc.Outcome.NON_FINITE, tallmc.Outcome.OK)
+    outcomes = (
+        tallmc.diagnose.Outcome.OK,
+        tallmc.diagnose.Outcome.NON_FINITE,
+        tallmc.diagnose.Outcome.OK,
+    )
     draws = dataclasses.replace(good, positions=positions, outcomes=outcomes)
     without = dataclasses.replace(good, positions=good.positions[::2], outcomes=outcomes[::2])
     np.testing.assert_array_equal(draws.predict(NEW).mean, without.predict(NEW).mean)
@@ -428,7 +431,9 @@ def test_single_precision_predicts_as_double_precision_does():
 
 def test_loaded_draws_predict_once_they_have_their_posterior(tmp_path):
     posterior = gaussian_problem(np.random.default_rng(2))
-    draws = tallmc.sample(posterior, tallmc.mala(0.01), draws=50, chains=2, store=tmp_path / "run")
+    draws = tallmc.sample(
+        posterior, tallmc.methods.mala(0.01), n_draws=50, chains=2, store=tmp_path / "run"
+    )
     loaded = tallmc.load(tmp_path / "run")
     with pytest.raises(tallmc.InvalidInput, match=r"draws.with_posterior\(posterior\)"):
         loaded.predict(NEW)
@@ -479,7 +484,7 @@ def test_own_densities_predict_with_functions_of_the_user():
     draws = draws_at(np.tile(position, (1, 4000, 1)), posterior)
     rows = {"x": NEW[:, 1], "y": NEW[:, 2]}
     np.testing.assert_allclose(draws.predict(rows).mean, 2 * rows["x"], rtol=1e-12)
-    simulated = draws.posterior_predictive(rows, draws=None)[0]
+    simulated = draws.posterior_predictive(rows, n_draws=None)[0]
     assert np.abs((simulated.mean(axis=0) - 2 * rows["x"]) / (0.5 / np.sqrt(4000))).max() < 4.6
     assert np.abs((simulated.std(axis=0) / 0.5 - 1) * np.sqrt(2 * 4000)).max() < 4.6
 
@@ -506,7 +511,7 @@ def test_too_many_values_are_refused_before_they_are_computed():
     posterior, *_ = problem("logistic")
     draws = spread_draws(posterior, 2, 5000)
     with pytest.raises(tallmc.InvalidInput, match="fewer draws"):
-        draws.posterior_predictive(np.ones((60_000, 3)), draws=None)
+        draws.posterior_predictive(np.ones((60_000, 3)), n_draws=None)
 
 
 def test_predictions_become_tables():

@@ -7,9 +7,9 @@ import scipy.stats as stats
 import tallmc
 from problems import laplace_draws
 from row_stores import stored_logistic
-from tallmc.report.predictive_check import PredictiveCheck, predictive_check
-from tallmc.report.predictive_panel import predictive_charts, wilson_interval
-from tallmc.report.write import write_report
+from tallmc.report.content import PredictiveCheck, predictive_check
+from tallmc.report.page import write_report
+from tallmc.report.plots import predictive_charts, wilson_interval
 
 RNG = np.random.default_rng(4)
 X = np.c_[np.ones(500), RNG.normal(size=500)]
@@ -28,7 +28,9 @@ BUILD = {
 @pytest.mark.filterwarnings("ignore::tallmc.SamplingWarning")
 def test_the_report_checks_the_predictive_law(kind, tmp_path):
     posterior = BUILD[kind]()
-    tallmc.sample(posterior, tallmc.mala(0.004), chains=2, draws=50, store=tmp_path / "run")
+    tallmc.sample(
+        posterior, tallmc.methods.mala(0.004), chains=2, n_draws=50, store=tmp_path / "run"
+    )
     write_report(tmp_path / "run", tmp_path / "with.html", posterior=posterior)
     write_report(tmp_path / "run", tmp_path / "without.html")
     page, plain = ((tmp_path / name).read_text() for name in ("with.html", "without.html"))

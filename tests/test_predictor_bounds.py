@@ -11,12 +11,12 @@ import pytest
 import tallmc
 from tallmc.geometry import Dense
 from tallmc.methods.subsampled import SubsampledMH
-from tallmc.methods.subsampled.predictors import PredictorRemainders
-from tallmc.models.gamma import Gamma
-from tallmc.models.log_gamma import stirling_remainder
-from tallmc.models.noise_scale import GaussianScale
-from tallmc.models.softmax import Softmax
-from tallmc.models.student_t import StudentT
+from tallmc.methods.subsampled.remainders import ModelRemainders
+from tallmc.models.families.gamma import Gamma
+from tallmc.models.families.gaussian import GaussianScale
+from tallmc.models.families.softmax import Softmax
+from tallmc.models.families.student_t import StudentT
+from tallmc.models.likelihood import stirling_remainder
 from test_firefly import LIMIT, run_z
 
 LIKELIHOODS = {
@@ -53,16 +53,16 @@ def random_rows(likelihood, reach: float):
 
 
 @eqx.filter_jit
-def largest_ratios(likelihood, cubic, z, maps, boxes, y):
+def largest_ratios(likelihood, z, maps, boxes, y):
     """The largest |D³f|/bound per row, by ascent from random places in the box and directions."""
 
     def of_row(z, along, box, y, key):
-        bound = cubic.largest_cubic(z, box, along @ along.T, y)
+        bound = likelihood.largest_cubic(z, box, along @ along.T, y)
 
         def ratio(free):
             place, direction = free
             v = along @ (direction / jnp.linalg.norm(direction))
-            potential = lambda t: likelihood.row_potential(z + box * jnp.sin(place) + t * v, y)
+            potential = lambda t: likelihood.potential(z + box * jnp.sin(place) + t * v, y)
             third = jax.grad(jax.grad(jax.grad(potential)))
             return jnp.abs(third(0.0)) / bound
 
@@ -92,7 +92,7 @@ def largest_ratios(likelihood, cubic, z, maps, boxes, y):
 def test_ascent_finds_no_third_derivative_above_its_bound(name, reach):
     likelihood = LIKELIHOODS[name]
     rows = random_rows(likelihood, reach)
-    ratios = np.asarray(largest_ratios(likelihood, likelihood.cubic_bound, *rows))
+    ratios = np.asarray(largest_ratios(likelihood, *rows))
     assert ratios.max() <= 1 + 1e-9
     if reach < 0.1:
         assert np.median(ratios) > 1 / LOOSENESS[name]
@@ -103,19 +103,19 @@ def test_only_global_bounds_are_finite_for_all_predictors(name):
     likelihood = LIKELIHOODS[name]
     z, maps, boxes, y = random_rows(likelihood, 1.0)
     gram, far = maps @ jnp.swapaxes(maps, 1, 2), jnp.full_like(boxes, jnp.inf)
-    everywhere = jax.vmap(likelihood.cubic_bound.largest_cubic)(z, far, gram, y)
-    assert (np.isfinite(everywhere) == likelihood.cubic_bound.is_global).all()
+    everywhere = jax.vmap(likelihood.largest_cubic)(z, far, gram, y)
+    assert (np.isfinite(everywhere) == likelihood.bounded(3)).all()
 
 
 def test_softmax_is_bounded_for_all_predictors():
     likelihood = Softmax(4)
     z, maps, boxes, y = random_rows(likelihood, 1.0)
     far = jnp.full_like(boxes, jnp.inf)
-    of = jax.vmap(likelihood.cubic_bound.largest_cubic)
+    of = jax.vmap(likelihood.largest_cubic)
     gram = maps @ jnp.swapaxes(maps, 1, 2)
     everywhere, near = of(z, far, gram, y), of(z, boxes, gram, y)
     assert np.isfinite(everywhere).all() and (everywhere >= near).all()
-    ratios = largest_ratios(likelihood, likelihood.cubic_bound, z, maps, jnp.full_like(z, 30.0), y)
+    ratios = largest_ratios(likelihood, z, maps, jnp.full_like(z, 30.0), y)
     assert 0.5 < np.max(ratios) <= 1 + 1e-9
 
 
@@ -125,7 +125,7 @@ def third_derivative(function, low=-14.0, high=14.0):
 
 
 def test_the_constants_of_normalisations_are_above_their_third_derivatives():
-    centred = lambda at: StudentT().row_potential(jnp.stack([0.0, 0.0, at]), jnp.zeros(()))
+    centred = lambda at: StudentT().potential(jnp.stack([0.0, 0.0, at]), jnp.zeros(()))
     assert 0.99 < third_derivative(centred) / 0.0592 < 1
     shape = lambda at: stirling_remainder(jnp.exp(at)) - at / 2
     assert 0.99 < third_derivative(shape) / 0.047 < 1
@@ -175,15 +175,12 @@ POSTERIORS = {
 
 @functools.cache
 def anchored(name):
-    return tallmc.laplace(POSTERIORS[name]())
+    return tallmc.anchor.find_anchor(POSTERIORS[name]())
 
 
-def remainders_of(name) -> PredictorRemainders:
+def remainders_of(name) -> ModelRemainders:
     posterior, anchor = POSTERIORS[name](), anchored(name)
-    cubic = posterior.model.likelihood.cubic_bound
-    return PredictorRemainders.at(
-        posterior.model, cubic, anchor, Dense().prepare(posterior, anchor)
-    )
+    return ModelRemainders.at(posterior.model, 2, anchor, Dense().prepare(posterior, anchor))
 
 
 @pytest.mark.parametrize("name", POSTERIORS)
@@ -259,7 +256,7 @@ def test_moments_agree_with_quadrature(name, points):
         SubsampledMH(step_size=1.0),
         anchor=anchor,
         chains=24,
-        draws=1000,
+        n_draws=1000,
         burn_in=50,
         seed=3,
     )

@@ -20,7 +20,7 @@ LEMMAS = {"lemma-3.1": Simple(), "lemma-3.2": ControlVariate()}
 
 
 def pseudo_variance(residuals: np.ndarray, p: np.ndarray) -> float:
-    """tr Cov of the estimator at n = 1."""
+    """Tr Cov of the estimator at n = 1."""
     return np.sum(residuals**2 / p[:, None]) - np.sum(residuals.sum(0) ** 2)
 
 
@@ -29,7 +29,7 @@ def pseudo_variance(residuals: np.ndarray, p: np.ndarray) -> float:
 def test_the_optimum_beats_uniform_and_every_perturbation(lemma, seed):
     posterior = logistic(n_rows=40, dim=3, seed=seed)
     rng = np.random.default_rng(seed)
-    method = tallmc.Method(gradient=LEMMAS[lemma], subsample=Optimal(), size=4, step_size=0.1)
+    method = tallmc.Method(gradient=LEMMAS[lemma], subsample=Optimal(), batch_size=4, step_size=0.1)
     bound = method.prepare(posterior).kernel
     gradient, selection, rows = bound.kernel.gradient, bound.kernel.selection, bound.rows
     position = jnp.asarray(rng.normal(size=3))
@@ -49,7 +49,7 @@ def test_the_optimum_beats_uniform_and_every_perturbation(lemma, seed):
 
 def test_gradient_weights_are_the_optimum_at_the_mode():
     posterior = logistic(n_rows=30, dim=3)
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     gradient = Simple().prepare(posterior, None)
     norms = np.linalg.norm(residual_matrix(gradient, posterior.rows, anchor.position), axis=1)
     np.testing.assert_allclose(gradient_weights(posterior, anchor), norms, rtol=1e-10)
@@ -61,9 +61,9 @@ def test_curvature_weights_minimise_the_expected_noise_on_a_gaussian_posterior()
     No other fixed weights have less noise on average over the posterior.
     """
     posterior = linear(n_rows=30, dim=3)
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     weights = np.asarray(curvature_weights(posterior, anchor))
-    x, noise = np.asarray(posterior.data.x), float(posterior.model.family.noise_variance)
+    x, noise = np.asarray(posterior.data.x), float(posterior.model.likelihood.noise_variance)
     hessians = np.einsum("ni,nj->nij", x, x) / noise
     traces = np.einsum("nij,jk,nik->n", hessians, np.asarray(anchor.covariance), hessians)
     np.testing.assert_allclose(weights, np.sqrt(traces), rtol=1e-10)
@@ -84,15 +84,15 @@ def test_curvature_weights_minimise_the_expected_noise_on_a_gaussian_posterior()
 )
 def test_weights_agree_between_closed_forms_and_autodiff(weigh):
     glm, general = logistic(n_rows=50, dim=3), logistic_by_autodiff(n_rows=50, dim=3)
-    anchor = tallmc.laplace(glm)
+    anchor = tallmc.anchor.find_anchor(glm)
     np.testing.assert_allclose(weigh(general, anchor), weigh(glm, anchor), rtol=1e-8)
 
 
 def test_weights_of_many_blocks_are_those_of_each_row():
     posterior = linear(n_rows=20_000, dim=2)  # blocks have 8192 rows
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     x, y = np.asarray(posterior.data.x), np.asarray(posterior.data.y)
-    noise = float(posterior.model.family.noise_variance)
+    noise = float(posterior.model.likelihood.noise_variance)
     gradient = np.abs(x @ np.asarray(anchor.position) - y) * np.linalg.norm(x, axis=1) / noise
     spread = np.sqrt(np.einsum("ni,ij,nj->n", x, np.asarray(anchor.covariance), x))
     curvature = np.linalg.norm(x, axis=1) * spread / noise

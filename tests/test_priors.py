@@ -7,7 +7,7 @@ import pytest
 import scipy.special
 import scipy.stats
 
-from tallmc.models.ordinal import CutPointPrior
+from tallmc.models.families.ordinal import CutPointPrior
 from tallmc.models.priors import (
     AbstractPrior,
     JoinedPrior,

@@ -17,14 +17,15 @@ from rich.console import Console
 
 import tallmc
 from problems import linear
-from tallmc.engine import progress as facts
-from tallmc.engine.call_length import CallLength
-from tallmc.results.display import live, show
-from tallmc.results.display.text import bar, line
-from tallmc.subsample import Measured
+from tallmc._engine import run as facts
+from tallmc._engine.run import CallLength
+from tallmc.results import display as live
+from tallmc.results import display as show
+from tallmc.results.display import bar, line
+from tallmc.subsample import TargetNoise
 
-SETTINGS = {"chains": 3, "draws": 800, "burn_in": 13, "seed": 7}
-METHOD = tallmc.Method(size=Measured(4, 0.5), step_size=0.01)
+SETTINGS = {"chains": 3, "n_draws": 800, "burn_in": 13, "seed": 7}
+METHOD = tallmc.Method(batch_size=TargetNoise(4, 0.5), step_size=0.01)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -62,7 +63,7 @@ def test_facts_are_those_of_the_run(heard):
     middle = found[len(found) // 2]
     assert middle.seconds_left == pytest.approx((813 - middle.step) / middle.steps_per_second)
     for chain, now in enumerate(last.chains):
-        assert now.outcome is tallmc.Outcome.OK
+        assert now.outcome is tallmc.diagnose.Outcome.OK
         assert now.step_size == 0.01
         length = last.draws - found[-3].draws
         assert now.batch_size == pytest.approx(
@@ -84,7 +85,7 @@ def test_effective_draws_so_far_are_those_of_all_draws(monkeypatch):
 def test_a_goal_in_effective_draws_says_how_far_it_is():
     found = []
     run(
-        draws=None,
+        n_draws=None,
         ess=20,
         callback=lambda now: found.append((now.wanted_draws, now.wanted_ess, now.seconds_left)),
     )
@@ -165,7 +166,7 @@ class Redrawn:
         self.shown.append(line(now))
 
 
-@pytest.mark.parametrize("goal", [{"draws": 700}, {"draws": None, "ess": 200}])
+@pytest.mark.parametrize("goal", [{"n_draws": 700}, {"n_draws": None, "ess": 200}])
 def test_the_last_thing_shown_is_the_final_state(goal, monkeypatch, capsys):
     display = Redrawn()
     monkeypatch.setattr(show, "_open", lambda stack, lines_too: display)
@@ -210,7 +211,7 @@ def test_a_live_table_on_a_real_terminal():
         sys.path.insert(0, sys.argv[1])
         import tallmc
         from problems import linear
-        tallmc.sample(linear(), tallmc.sgld(0.01, size=3), chains=3, draws=300)
+        tallmc.sample(linear(), tallmc.methods.sgld(0.01, batch_size=3), chains=3, n_draws=300)
     """)
     main, terminal = pty.openpty()
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "120"}

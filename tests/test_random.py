@@ -7,7 +7,7 @@ import pytest
 from jax.extend.random import threefry_2x32
 from scipy import stats
 
-from tallmc.core.random import new_key, random_words, standard_normal
+from tallmc._core.random import new_key, random_words, standard_normal
 
 
 @pytest.mark.parametrize("seed", [0, 1, 12345])

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from arviz_stats.base import array_stats
 
-from tallmc.core.layout import layout_of
-from tallmc.core.outcome import Outcome
-from tallmc.results.draws import Draws, Timing, with_health
-from tallmc.statistics import convergence, rank_diagnostics
-from tallmc.statistics.convergence import agreement, ess, rhat, suspects
-from tallmc.statistics.rank_diagnostics import for_each_parameter, nested_rhat
+from tallmc._core import statistics as convergence
+from tallmc._core import statistics as rank_diagnostics
+from tallmc._core.arrays import layout_of
+from tallmc._core.errors import Outcome
+from tallmc._core.statistics import agreement, ess, for_each_parameter, nested_rhat, rhat, suspects
+from tallmc.results.draws import Draws, Timing
 
 GROUPS = 16
 CONSTANT = 3
@@ -113,14 +113,15 @@ def test_suspects_include_the_parameter_with_the_fewest_effective_draws(few_exam
     assert np.argmin(ess(x)) in suspects(x)
 
 
-def test_health_is_the_same_with_an_agreement_that_is_known():
+def test_the_report_is_the_same_with_an_agreement_that_is_known():
     positions = np.random.default_rng(0).normal(size=(4, 200, 1))
     timing, (layout, _) = Timing(0.0, 0.0, 0.0), layout_of({"slope": 0.0})
     draws = Draws(positions, {}, (Outcome.OK,) * 4, 0, 0, timing, layout, {})
     agreed = agreement(draws.positions)
-    assert with_health(draws, agreed).health == draws.health
-    other = with_health(draws, agreed._replace(rhat=1.5)).health
-    assert other.rhat == 1.5 and other != draws.health
+    at = np.zeros(4, int)
+    assert draws.judged(at, None, agreed=agreed).report == draws.report
+    other = draws.judged(at, None, agreed=agreed._replace(rhat=1.5)).report
+    assert other.rhat == 1.5 and other != draws.report
 
 
 def test_chains_in_equilibrium_agree_although_their_distances_from_the_median_mix_slowly():

@@ -46,7 +46,7 @@ def test_mala_agrees_with_nuts_on_pima(shared):
     posterior = tallmc.models.logistic_regression(X, y, prior_variance=10.0)
     reference = np.load(shared / "reference" / "pima.npz", allow_pickle=False)
     draws = tallmc.sample(
-        posterior, tallmc.mala(0.012), chains=8, draws=10_000, burn_in=1000, seed=0
+        posterior, tallmc.methods.mala(0.012), chains=8, n_draws=10_000, burn_in=1000, seed=0
     )
     mean, mean_error, spread, sd_error = errors(draws, reference)
     assert draws.summary()["rhat"].max() < 1.01
@@ -58,7 +58,7 @@ def test_mala_agrees_with_nuts_on_pima(shared):
 def test_laplace_agrees_with_the_reference_anchor(name, shared):
     X, y = {"pima": pima, "review10": review10}[name](shared)
     reference = np.load(shared / "reference" / f"{name}.npz", allow_pickle=False)
-    anchor = tallmc.laplace(tallmc.models.logistic_regression(X, y, prior_variance=10.0))
+    anchor = tallmc.anchor.find_anchor(tallmc.models.logistic_regression(X, y, prior_variance=10.0))
     sd = np.sqrt(np.diag(reference["laplace_cov"]))
     assert (np.abs(np.asarray(anchor.position) - reference["mode"]) / sd).max() < 1e-3
     np.testing.assert_allclose(
@@ -72,12 +72,12 @@ def test_control_variates_agree_with_nuts_on_review10(method, shared):
     X, y = review10(shared)
     posterior = tallmc.models.logistic_regression(X.astype(np.float32), y, prior_variance=10.0)
     reference = np.load(shared / "reference" / "review10.npz", allow_pickle=False)
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     step_size = 0.05 / float(np.linalg.eigvalsh(np.asarray(anchor.hessian, float))[-1])
-    make = tallmc.METHODS[method].make
-    chosen = make(step_size) if method.startswith("a") else make(step_size, size=200)
+    make = tallmc.methods.METHODS[method].make
+    chosen = make(step_size) if method.startswith("a") else make(step_size, batch_size=200)
     draws = tallmc.sample(
-        posterior, chosen, chains=32, draws=4000, burn_in=400, seed=1, anchor=anchor
+        posterior, chosen, chains=32, n_draws=4000, burn_in=400, seed=1, anchor=anchor
     )
     mean, mean_error, spread, sd_error = errors(draws, reference)
     assert (np.abs(mean) / mean_error).max() < 4.6

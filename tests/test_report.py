@@ -16,12 +16,10 @@ from PIL import ImageFont
 
 import tallmc
 from problems import labelled, linear, logistic
+from tallmc._store import Folder, StoreError
 from tallmc.report import write_report
-from tallmc.report.plots import density
-from tallmc.report.svg import HEIGHT, WIDTH, Chart
-from tallmc.report.ticks import nice_ticks, tick_texts
-from tallmc.store import Folder, StoreError
-from tallmc.subsample import Measured, Preferential
+from tallmc.report.plots import HEIGHT, WIDTH, Chart, density, nice_ticks, tick_texts
+from tallmc.subsample import Preferential, TargetNoise
 
 LONG = "a_parameter_with_a_name_that_does_not_end_" * 4
 NAMES = ["intercept", "age", LONG, "dose <mg>"]
@@ -39,10 +37,10 @@ def store(tmp_path_factory, posterior):
     method = tallmc.Method(
         gradient=tallmc.gradient.ControlVariate(),
         subsample=Preferential("residual"),
-        size=Measured(8, 0.5),
+        batch_size=TargetNoise(8, 0.5),
         step_size=0.01,
     )
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     start = np.broadcast_to(np.asarray(anchor.position), (4, 4)).copy()
     start[2] = 1e11
     folder = Folder(path, about={"table": "patients.csv"})
@@ -52,7 +50,7 @@ def store(tmp_path_factory, posterior):
             posterior,
             method,
             chains=4,
-            draws=900,
+            n_draws=900,
             burn_in=20,
             start=start,
             anchor=anchor,
@@ -144,12 +142,16 @@ def test_another_posterior_and_a_place_that_cannot_be_written_are_refused(store,
 def test_the_noise_of_langevin_dynamics_is_computed_and_its_inflation_predicted(tmp_path):
     posterior = linear(n_rows=50)
     draws = tallmc.sample(
-        posterior, tallmc.sgld(1e-3, size=5), chains=2, draws=50, store=tmp_path / "run"
+        posterior,
+        tallmc.methods.sgld(1e-3, batch_size=5),
+        chains=2,
+        n_draws=50,
+        store=tmp_path / "run",
     )
     write_report(tmp_path / "run", tmp_path / "page.html", posterior=posterior)
     text = (tmp_path / "page.html").read_text()
     trace = float(re.search(r"gradient estimate is ([\d.e+-]+)\.", text).group(1))
-    kernel = tallmc.sgld(1e-3, size=5).prepare(posterior).kernel
+    kernel = tallmc.methods.sgld(1e-3, batch_size=5).prepare(posterior).kernel
     at = [draws.positions[0, draw] for draw in (9, 19, 29, 39, 49)]
     exact = np.mean([tallmc.diagnose.pseudo_variance(kernel, position) for position in at])
     assert trace == pytest.approx(exact, rel=0.01)

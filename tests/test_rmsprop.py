@@ -9,7 +9,7 @@ import pytest
 
 import tallmc
 from problems import linear
-from stationary import exact_law, largest_z, law_z, run_chains
+from stationary import cast, exact_law, largest_z, law_z, run_chains
 from tallmc.gradient import ControlVariate, Simple
 from tallmc.subsample import Preferential, Uniform
 from test_order import anharmonic, slope, true_second_moment
@@ -20,7 +20,7 @@ GRID = np.linspace(-6, 6, 1501)
 
 def prepared(gamma, step=STEP, decay=0.0):
     method = tallmc.Method(
-        dynamics=tallmc.dynamics.RMSprop(decay=decay, regulariser=0.5, gamma=gamma),
+        dynamics=tallmc.dynamics.PreconditionedLangevin(decay=decay, regulariser=0.5, gamma=gamma),
         gradient=tallmc.gradient.Full(),
         subsample=tallmc.subsample.AllRows(),
         step_size=step,
@@ -73,7 +73,7 @@ def test_gamma_is_the_derivative_of_the_preconditioner():
     """The drift with Γ less the drift without is a numerical derivative of G, with memory too."""
     for decay in (0.0, 0.7):
         position, mean_square = jnp.array([0.8]), jnp.array([0.3])
-        state = tallmc.dynamics.rmsprop.RMSpropState(position, mean_square)
+        state = tallmc.dynamics.preconditioned_langevin.MeanSquareState(position, mean_square)
         noise = jnp.zeros(1), jnp.array([-1.0])
         moved = [
             position_after(prepared(gamma, decay=decay), state, noise) for gamma in (True, False)
@@ -94,14 +94,16 @@ def test_signs_are_fair_and_fresh():
     assert np.abs((np.asarray(signs) * np.asarray(noise)).mean(0)).max() < 4.6 / np.sqrt(40_000)
 
 
-class FromThisMeanSquare(tallmc.dynamics.RMSpropDynamics):
+class FromThisMeanSquare(tallmc.dynamics.PreconditionedLangevin):
     """V is given, not found from a noisy gradient.
 
     With decay 1 it stays constant, and the dynamics are affine.
     """
 
     def init(self, key, position, evaluate):
-        return tallmc.dynamics.rmsprop.RMSpropState(position, jnp.array([0.04, 0.25]))
+        return tallmc.dynamics.preconditioned_langevin.MeanSquareState(
+            position, jnp.array([0.04, 0.25])
+        )
 
 
 @pytest.mark.parametrize("gradient", [Simple(), ControlVariate()], ids=["simple", "cv"])
@@ -110,15 +112,14 @@ def test_stationary_law_with_a_preconditioner_that_stays(gradient, subsample):
     """The Lyapunov solution of Langevin dynamics with scale √G = (λ + √V)^(−1/2)."""
     step = 0.05
     choice = Uniform() if subsample == "uniform" else Preferential(subsample)
-    parts = {"gradient": gradient, "subsample": choice, "size": 4, "step_size": step}
+    parts = {"gradient": gradient, "subsample": choice, "batch_size": 4, "step_size": step}
     scale = np.sqrt(1 / (0.5 + np.array([0.2, 0.5])))
     whitened = tallmc.Method(**parts, geometry=tallmc.geometry.Diagonal(scale))
     law = exact_law(whitened.prepare(linear()).kernel, step)
-    dynamics = tallmc.dynamics.RMSprop(decay=1.0, regulariser=0.5)
+    dynamics = tallmc.dynamics.PreconditionedLangevin(decay=1.0, regulariser=0.5)
     bound = tallmc.Method(**parts, dynamics=dynamics).prepare(linear()).kernel
-    rmsprop = bound.kernel.dynamics
-    fields = [getattr(rmsprop, field.name) for field in dataclasses.fields(rmsprop)]
-    kernel = dataclasses.replace(bound.kernel, dynamics=FromThisMeanSquare(*fields))
+    given = cast(bound.kernel.dynamics, FromThisMeanSquare)
+    kernel = dataclasses.replace(bound.kernel, dynamics=given)
     z = law_z(dataclasses.replace(bound, kernel=kernel), law)
     assert max(z.values()) < 4.6, z
 

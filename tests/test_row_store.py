@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 import tallmc
-from row_stores import stored_logistic, write_store
-from tallmc.engine import ahead
-from tallmc.engine.kernel import Drawn, Gathered
-from tallmc.engine.run import chain_keys
-from tallmc.engine.supply import Supply
-from tallmc.rows.manifest import Column, RowManifest, RowStoreError
-from tallmc.rows.sharded import _places
-from tallmc.rows.writer import RowStoreWriter
-from tallmc.subsample.measured_selection import NoiseMeasurement
-from tallmc.subsample.selection import Memory
+from row_stores import read_values, stored_logistic, write_store
+from tallmc._engine import supply as ahead
+from tallmc._engine.kernel import Drawn, Gathered
+from tallmc._engine.run import chain_keys
+from tallmc._engine.supply import Supply
+from tallmc._rows.manifest import Column, RowManifest, RowStoreError
+from tallmc._rows.sharded import _places
+from tallmc._rows.writer import RowStoreWriter
+from tallmc.subsample.measured import NoiseMeasurement
+from tallmc.subsample.selection import Carried
 from tallmc.subsample.weights import residual_weights
 
 POSITION = np.array([0.3, -0.2], np.float32)
@@ -54,14 +54,14 @@ def test_values_per_row_are_those_of_rows_in_memory(both):
     stored, resident = both
     values = [
         residual_weights(
-            posterior, anchor := tallmc.laplace(posterior), 2, _metric(posterior, anchor)
+            posterior, anchor := tallmc.anchor.find_anchor(posterior), 2, _metric(posterior, anchor)
         )
         for posterior in both
     ]
-    np.testing.assert_allclose(stored.rows.read_values(values[0]), values[1], rtol=1e-3)
+    np.testing.assert_allclose(read_values(stored.rows, values[0]), values[1], rtol=1e-3)
     mixed = stored.rows.mixture([values[0], stored.lipschitz()], [0.7, 0.3])
     expected = resident.rows.mixture([values[1], resident.lipschitz()], [0.7, 0.3])
-    np.testing.assert_allclose(stored.rows.read_values(mixed), expected, rtol=1e-3)
+    np.testing.assert_allclose(read_values(stored.rows, mixed), expected, rtol=1e-3)
     assert mixed.total == pytest.approx(1)
 
 
@@ -72,7 +72,7 @@ def _metric(posterior, anchor):
 def test_deleted_and_damaged_values_are_computed_again_to_the_same_bits(both):
     rows = both[0].rows
     values = both[0].lipschitz()
-    before = rows.read_values(values)
+    before = read_values(rows, values)
     files = sorted((rows.shards.folder / "numbers").rglob("*.npy"))
     assert len(files) >= rows.n_shards
     for number, path in enumerate(files):
@@ -80,9 +80,9 @@ def test_deleted_and_damaged_values_are_computed_again_to_the_same_bits(both):
             path.unlink()
         else:
             path.write_bytes(path.read_bytes()[:100])
-    np.testing.assert_array_equal(rows.read_values(values), before)
+    np.testing.assert_array_equal(read_values(rows, values), before)
     shutil.rmtree(rows.shards.folder / "numbers")
-    np.testing.assert_array_equal(rows.read_values(values), before)
+    np.testing.assert_array_equal(read_values(rows, values), before)
 
 
 def uneven(n_rows):
@@ -189,20 +189,20 @@ def test_batches_have_the_rows_of_their_numbers(both, certain):
 
 
 METHODS = {
-    "sgld": tallmc.sgld(1e-3, size=4),
-    "sgld_ps": tallmc.sgld_ps(1e-3, size=4),
-    "sgld_cv_ps": tallmc.sgld_cv_ps(1e-3, size=4),
-    "svrg_ld": tallmc.svrg_ld(1e-3, size=4, every=5),
+    "sgld": tallmc.methods.sgld(1e-3, batch_size=4),
+    "sgld_ps": tallmc.methods.sgld_ps(1e-3, batch_size=4),
+    "sgld_cv_ps": tallmc.methods.sgld_cv_ps(1e-3, batch_size=4),
+    "svrg_ld": tallmc.methods.svrg_ld(1e-3, batch_size=4, every=5),
     "take-all": tallmc.Method(
         gradient=tallmc.gradient.ControlVariate(2),
         subsample=tallmc.subsample.Preferential("residual", take_all=True),
-        size=12,
+        batch_size=12,
         step_size=1e-3,
     ),
     "measured": tallmc.Method(
         gradient=tallmc.gradient.ControlVariate(1),
         subsample=tallmc.subsample.Preferential("residual"),
-        size=tallmc.subsample.Measured(4, noise=1.0, max_size=300),
+        batch_size=tallmc.subsample.TargetNoise(4, noise=1.0, max_size=300),
         step_size=1e-3,
     ),
 }
@@ -214,18 +214,18 @@ def test_gradient_estimates_are_unbiased(both, name):
     kernel = METHODS[name].prepare(posterior).kernel.kernel
     supply = Supply(kernel, posterior.rows, [chain_keys(1, 4)])
     at = jnp.asarray(POSITION)
-    memory = kernel.start_memory(jnp.broadcast_to(at + 0.3, (4, 2)), posterior.rows)
+    carried = kernel.start_memory(jnp.broadcast_to(at + 0.3, (4, 2)), posterior.rows)
 
     @jax.jit
-    def estimates(made, memory):
-        def one(made, memory, k):
-            learned = Memory(memory.gradient, _noisy(supply.stepper, made.selection, 46 * k))
-            found = supply.stepper.estimate(at, made.selection, supply.source_of_steps, learned)
+    def estimates(made, carried):
+        def one(made, carried, k):
+            learned = Carried(carried.gradient, _noisy(supply.stepper, made.selection, 46 * k))
+            found = supply.stepper.estimate(at, made.selection, supply.rows_of_steps, learned)
             return found.gradient, jnp.asarray(found.n_rows)
 
         def of_step(k):
             step = jax.tree.map(lambda leaf: leaf[0] if leaf.shape[0] == 1 else leaf[k], made)
-            return jax.vmap(one, in_axes=(0, 0, None))(step, memory, k)
+            return jax.vmap(one, in_axes=(0, 0, None))(step, carried, k)
 
         # More steps would need more than there is in a reserve.
         return jax.lax.map(of_step, jnp.arange(40 if name == "measured" else supply.steps))
@@ -237,7 +237,7 @@ def test_gradient_estimates_are_unbiased(both, name):
         supply.prepare(number, len(blocks))
         made = supply.block(0, number)
         assert isinstance(made, Gathered)
-        gradients, n_rows = estimates(made, memory)
+        gradients, n_rows = estimates(made, carried)
         found.append(np.asarray(gradients, np.float64).reshape(-1, 2))
         sizes.append(np.asarray(n_rows))
     every = np.concatenate(found)
@@ -262,13 +262,13 @@ def _noisy(stepper, gathered, used):
     )
 
 
-OPTIONS = {"chains": 6, "draws": 40, "burn_in": 7, "seed": 3}
+OPTIONS = {"chains": 6, "n_draws": 40, "burn_in": 7, "seed": 3}
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_how_many_blocks_a_visit_brings_changes_no_draw(both, name, monkeypatch):
     posterior, method = both[0], METHODS[name]
-    options = OPTIONS | {"draws": 600}
+    options = OPTIONS | {"n_draws": 600}
     whole = tallmc.sample(posterior, method, **options).positions
     monkeypatch.setattr(ahead, "_FLOATS_PER_VISIT", 1)  # one block, then the next in a thread
     np.testing.assert_array_equal(tallmc.sample(posterior, method, **options).positions, whole)
@@ -306,37 +306,44 @@ def test_a_chain_has_the_same_draws_among_others(both, seed):
 
 
 NEED_TAKE = {
-    "saga_ld": tallmc.saga_ld(1e-3, size=4),
-    "bandit": tallmc.Method(subsample=tallmc.subsample.Bandit(), size=4, step_size=1e-3),
-    "ewsg": tallmc.ewsg(1e-3, size=4, friction=1.0),
-    "optimal": tallmc.Method(subsample=tallmc.subsample.Optimal(), size=4, step_size=1e-3),
-    "mala": tallmc.mala(1e-3),
-    "flymc": tallmc.flymc(1e-3),
-    "without-replacement": tallmc.sgld(1e-3, size=4, replace=False),
-    "asgld_cv_ps": tallmc.asgld_cv_ps(1e-3),
+    "saga_ld": tallmc.methods.saga_ld(1e-3, batch_size=4),
+    "bandit": tallmc.Method(subsample=tallmc.subsample.Bandit(), batch_size=4, step_size=1e-3),
+    "ewsg": tallmc.methods.ewsg(1e-3, batch_size=4, friction=1.0),
+    "optimal": tallmc.Method(subsample=tallmc.subsample.Optimal(), batch_size=4, step_size=1e-3),
+    "mala": tallmc.methods.mala(1e-3),
+    "flymc": tallmc.methods.flymc(1e-3),
+    "without-replacement": tallmc.methods.sgld(1e-3, batch_size=4, replace=False),
+    "asgld_cv_ps": tallmc.methods.asgld_cv_ps(1e-3),
 }
 
 
 @pytest.mark.parametrize("name", NEED_TAKE)
 def test_methods_that_need_rows_by_number_are_refused(both, name):
     with pytest.raises(tallmc.InvalidInput, match=r"must have rows in memory.*ShardedRows"):
-        tallmc.sample(both[0], NEED_TAKE[name], draws=5)
+        tallmc.sample(both[0], NEED_TAKE[name], n_draws=5)
 
 
 def test_others_that_need_rows_in_memory_are_refused(both):
     stored = both[0]
     with pytest.raises(tallmc.InvalidInput, match="in memory"):
-        tallmc.laplace(stored, optimiser=tallmc.Adam())
+        tallmc.anchor.find_anchor(stored, optimiser=tallmc.anchor.Adam())
     with pytest.raises(tallmc.InvalidInput, match="SGD reads rows by number"):
-        tallmc.laplace(stored, optimiser=tallmc.SGD(1e-3))
+        tallmc.anchor.find_anchor(stored, optimiser=tallmc.anchor.SGD(1e-3))
     with pytest.raises(tallmc.InvalidInput, match="in memory"):
         tallmc.reference.nuts(stored)
     with pytest.raises(tallmc.InvalidInput, match="in memory"):
-        tallmc.tune(stored, [tallmc.sgld(1e-3, size=4)], budget=tallmc.Budget(rows=10**6))
+        tallmc.tune(
+            stored,
+            [tallmc.methods.sgld(1e-3, batch_size=4)],
+            budget=tallmc.tuning.Budget(rows=10**6),
+        )
 
 
 def test_lbfgs_finds_the_mode_of_a_row_store(both):
-    newton, lbfgs = tallmc.laplace(both[1]), tallmc.laplace(both[0], optimiser=tallmc.LBFGS())
+    newton, lbfgs = (
+        tallmc.anchor.find_anchor(both[1]),
+        tallmc.anchor.find_anchor(both[0], optimiser=tallmc.anchor.LBFGS()),
+    )
     np.testing.assert_allclose(lbfgs.position, newton.position, atol=2e-3)
 
 
@@ -345,7 +352,7 @@ def test_the_default_agrees_with_rows_in_memory(tmp_path):
     out_of_core, in_memory = (
         tallmc.sample(posterior, ess=400, seed=2) for posterior in (stored, resident)
     )
-    assert out_of_core.health.verdict == "checked"
+    assert out_of_core.report.verdict == "checked"
     a, b = (draws.positions.reshape(-1, 4) for draws in (out_of_core, in_memory))
     sd = b.std(axis=0)
     assert np.abs(a.mean(0) - b.mean(0)).max() < 0.25 * sd.max()
@@ -355,12 +362,12 @@ def test_the_default_agrees_with_rows_in_memory(tmp_path):
 def test_a_row_store_with_few_rows_is_read_into_memory(tmp_path):
     stored, _ = stored_logistic(tmp_path / "rows", n_rows=400, shard_rows=90)
     draws = tallmc.sample(stored, ess=100)
-    assert draws.health.verdict == "checked"
-    assert "rows are few" in str(draws.health)
+    assert draws.report.verdict == "checked"
+    assert "rows are few" in str(draws.report)
 
 
 def test_a_suggested_step_size_works_from_a_row_store(both):
-    stored, resident = (tallmc.suggest(posterior, "sgld_cv_ps", size=8) for posterior in both)
+    stored, resident = (tallmc.suggest(posterior, "sgld_cv_ps", batch_size=8) for posterior in both)
     assert stored.method.step_size == pytest.approx(resident.method.step_size, rel=0.2)
 
 
@@ -379,7 +386,7 @@ def test_a_density_of_the_user_sees_rows_by_column_name(tmp_path):
         tallmc.rows.open(folder),
         init={"mean": 1.0},
     )
-    mode = tallmc.laplace(posterior).position
+    mode = tallmc.anchor.find_anchor(posterior).position
     np.testing.assert_allclose(mode, heights.mean(), rtol=1e-5)
 
 
@@ -394,7 +401,7 @@ def test_a_row_without_a_finite_density_is_named(tmp_path):
         init=1.0,
     )
     with pytest.raises(tallmc.PreparationError, match="row 211"):
-        tallmc.laplace(posterior)
+        tallmc.anchor.find_anchor(posterior)
 
 
 @pytest.mark.parametrize(
@@ -430,7 +437,10 @@ def test_linear_regression_with_unknown_noise_from_a_row_store(tmp_path):
         tallmc.rows.open(write_store(tmp_path / "rows", x, y, 1000)), prior_variance=10.0
     )
     resident = tallmc.models.linear_regression(x, y, prior_variance=10.0)
-    modes = [np.asarray(tallmc.laplace(posterior).position) for posterior in (stored, resident)]
+    modes = [
+        np.asarray(tallmc.anchor.find_anchor(posterior).position)
+        for posterior in (stored, resident)
+    ]
     np.testing.assert_allclose(*modes, atol=1e-4)
 
 
@@ -492,24 +502,24 @@ def test_an_interrupted_writer_goes_on(tmp_path):
 @pytest.mark.parametrize("name", ["take-all", "measured"])
 def test_a_stored_run_goes_on_bitwise_without_its_weights(tmp_path, both, name):
     posterior, method = both[0], METHODS[name]
-    whole = tallmc.sample(posterior, method, **OPTIONS | {"draws": 400}).positions
-    tallmc.sample(posterior, method, store=tmp_path / "run", **OPTIONS | {"draws": 150})
+    whole = tallmc.sample(posterior, method, **OPTIONS | {"n_draws": 400}).positions
+    tallmc.sample(posterior, method, store=tmp_path / "run", **OPTIONS | {"n_draws": 150})
     moved = shutil.copytree(posterior.rows.shards.folder, tmp_path / "moved")
     shutil.rmtree(moved / "numbers", ignore_errors=True)
     elsewhere = tallmc.models.logistic_regression(tallmc.rows.open(moved), prior_variance=10.0)
-    resumed = tallmc.resume(tmp_path / "run", elsewhere, draws=400)
+    resumed = tallmc.resume(tmp_path / "run", elsewhere, n_draws=400)
     np.testing.assert_array_equal(resumed.positions, whole)
 
 
 def test_a_stored_default_run_keeps_no_copy_of_the_rows_and_goes_on_bitwise(tmp_path):
     stored, _ = stored_logistic(tmp_path / "rows", n_rows=30_000, dim=4, shard_rows=4096)
     options = {"chains": 4, "burn_in": 10, "seed": 1}
-    whole = tallmc.sample(stored, draws=300, **options).positions
-    tallmc.sample(stored, draws=120, store=tmp_path / "run", **options)
+    whole = tallmc.sample(stored, n_draws=300, **options).positions
+    tallmc.sample(stored, n_draws=120, store=tmp_path / "run", **options)
     written = sum(path.stat().st_size for path in (tmp_path / "run").rglob("*") if path.is_file())
     assert written < 4 * stored.n_rows  # a number per row takes as many bytes
-    resumed = tallmc.resume(tmp_path / "run", stored, draws=300)
+    resumed = tallmc.resume(tmp_path / "run", stored, n_draws=300)
     np.testing.assert_array_equal(resumed.positions, whole)
     other, _ = stored_logistic(tmp_path / "other", n_rows=30_000, dim=4, shard_rows=4096, seed=9)
-    with pytest.raises(tallmc.store.StoreError, match="another"):
-        tallmc.resume(tmp_path / "run", other, draws=400)
+    with pytest.raises(tallmc._store.StoreError, match="another"):
+        tallmc.resume(tmp_path / "run", other, n_draws=400)

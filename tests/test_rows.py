@@ -8,12 +8,12 @@ import pytest
 
 import tallmc
 from problems import DYNAMICS, GRADIENTS, SIZES, SUBSAMPLES, design
-from tallmc.anchor.passes import CountedPasses
-from tallmc.models.base import block_potential_and_gradient
+from tallmc._anchor.optimisers import CountedPasses
+from tallmc._rows import passes as _passes
+from tallmc._rows.passes import block_rows
+from tallmc.models.model import block_potential_and_gradient
 from tallmc.models.posterior import _row_lipschitz
 from tallmc.rows import ResidentRows, RowAccess
-from tallmc.rows import passes as _passes
-from tallmc.rows.blocks import block_rows
 
 N_ROWS = 20_011  # two full blocks and a partial one at this width
 WIDTH = 60
@@ -93,7 +93,7 @@ def test_a_subset_has_whole_blocks_and_needs_no_other_program():
     subset, everything = rows.subset(0.5, WIDTH), rows.subset(1.0, WIDTH)
     assert subset.n_rows == size and everything.n_rows == N_ROWS
     count = rows.reduce(sum_of_chosen, 1, width=WIDTH, beside=jnp.ones(N_ROWS), subset=subset)
-    first = subset.numbers[0] * size
+    first = subset.blocks[0][1][0] * size
     assert int(count.float64()) == np.arange(first, first + size).sum()
     whole = rows.reduce(sum_of_chosen, 1, width=WIDTH, beside=jnp.ones(N_ROWS), subset=everything)
     assert int(whole.float64()) == np.arange(N_ROWS).sum()

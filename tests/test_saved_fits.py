@@ -14,7 +14,13 @@ from tallmc.cli import main
 
 N_ROWS = 300
 FORMULA = "clicked ~ age * C(region)"
-QUICK = {"method": tallmc.mala(0.02), "chains": 2, "draws": 60, "burn_in": 40, "progress": False}
+QUICK = {
+    "method": tallmc.methods.mala(0.02),
+    "chains": 2,
+    "n_draws": 60,
+    "burn_in": 40,
+    "progress": False,
+}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +57,7 @@ def same_draws(a, b):
         np.testing.assert_array_equal(a.values[name], b.values[name])
     for name in a.sample_stats:
         np.testing.assert_array_equal(a.sample_stats[name], b.sample_stats[name])
-    assert str(a.health) == str(b.health)
+    assert str(a.report) == str(b.report)
     assert (a.outcomes, a.timing, a.n_row_evals) == (b.outcomes, b.timing, b.n_row_evals)
     pd.testing.assert_frame_equal(pd.DataFrame(a.summary()), pd.DataFrame(b.summary()))
 
@@ -70,11 +76,11 @@ def test_saved_draws_of_plain_parameters_keep_bias_and_failed_chains(tmp_path):
         warnings.simplefilter("ignore")
         draws = tallmc.sample(
             linear(),
-            tallmc.sgld_cv(0.01, size=3),
+            tallmc.methods.sgld_cv(0.01, batch_size=3),
             chains=2,
-            draws=80,
+            n_draws=80,
             start=start,
-            check=True,
+            measure_bias=True,
             progress=False,
         )
     assert draws.ok.tolist() == [True, False]
@@ -93,7 +99,9 @@ def test_a_file_that_is_no_draws_is_refused(tmp_path):
 def linear_draws():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return tallmc.sample(linear(), tallmc.mala(0.1), chains=1, draws=10, progress=False)
+        return tallmc.sample(
+            linear(), tallmc.methods.mala(0.1), chains=1, n_draws=10, progress=False
+        )
 
 
 # Marginal effects
@@ -102,7 +110,7 @@ def linear_draws():
 def test_the_effect_of_a_column_is_its_coefficient_if_the_link_is_the_identity(table):
     draws = fit("price ~ age + member", table, family="gaussian")
     for column in ("age", "member"):
-        effect = tallmc.marginal_effects(draws, table, column, n_draws=120)
+        effect = tallmc.diagnose.marginal_effects(draws, table, column, n_draws=120)
         name = "age" if column == "age" else next(n for n in draws.values if n.startswith("member"))
         np.testing.assert_allclose(
             np.sort(effect.draws[:, 0]), np.sort(draws.values[name].ravel()), rtol=2e-3
@@ -110,26 +118,26 @@ def test_the_effect_of_a_column_is_its_coefficient_if_the_link_is_the_identity(t
 
 
 def test_effects_are_averages_of_differences_of_predictions(clicks, table):
-    effect = tallmc.marginal_effects(clicks, table, "region", n_draws=120)
+    effect = tallmc.diagnose.marginal_effects(clicks, table, "region", n_draws=120)
     assert effect.labels == ("south − north", "west − north")
     for k, level in enumerate(("south", "west")):
         high, low = (
-            clicks.predict(table.assign(region=each), draws=None).mean.mean()
+            clicks.predict(table.assign(region=each), n_draws=None).mean.mean()
             for each in (level, "north")
         )
         assert effect.mean[k] == pytest.approx(high - low, abs=1e-6)
-    both = tallmc.marginal_effects(clicks, table, "region", contrasts=[("south", "west")])
+    both = tallmc.diagnose.marginal_effects(clicks, table, "region", contrasts=[("south", "west")])
     assert both.mean[0] == pytest.approx(effect.mean[0] - effect.mean[1], abs=1e-6)
     frame = effect.to_frame()
     assert (frame["low"] <= frame["mean"]).all() and (frame["mean"] <= frame["high"]).all()
-    per_year = tallmc.marginal_effects(clicks, table, "age", n_draws=120).mean[0]
-    moved = [clicks.predict(table.assign(age=table.age + h), draws=None) for h in (0.5, -0.5)]
+    per_year = tallmc.diagnose.marginal_effects(clicks, table, "age", n_draws=120).mean[0]
+    moved = [clicks.predict(table.assign(age=table.age + h), n_draws=None) for h in (0.5, -0.5)]
     assert per_year == pytest.approx((moved[0].mean - moved[1].mean).mean(), rel=1e-2)
 
 
 def test_effects_on_classes_add_up_to_zero(table):
     draws = fit("region ~ age", table, family="categorical")
-    effect = tallmc.marginal_effects(draws, table, "age")
+    effect = tallmc.diagnose.marginal_effects(draws, table, "age")
     assert effect.labels == ("per unit, north", "per unit, south", "per unit, west")
     np.testing.assert_allclose(effect.draws.sum(axis=1), 0, atol=1e-6)
 
@@ -146,12 +154,12 @@ def test_effects_on_classes_add_up_to_zero(table):
 )
 def test_bad_questions_about_effects_are_refused(clicks, table, column, options, message):
     with pytest.raises(tallmc.InvalidInput, match=message):
-        tallmc.marginal_effects(clicks, table, column, **options)
+        tallmc.diagnose.marginal_effects(clicks, table, column, **options)
 
 
 def test_effects_need_a_fit_of_a_table():
     with pytest.raises(tallmc.InvalidInput, match="come from a fit of a table"):
-        tallmc.marginal_effects(linear_draws(), {"x": [1.0]}, "x")
+        tallmc.diagnose.marginal_effects(linear_draws(), {"x": [1.0]}, "x")
 
 
 # The shell

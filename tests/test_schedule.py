@@ -38,10 +38,19 @@ def test_counting_sampled_steps_and_finding_them_are_inverse(schedule):
 def test_draws_come_from_the_sampling_phase_only(burn_in, thin):
     settings = {"chains": 2, "seed": 3}
     every = tallmc.sample(
-        linear(), tallmc.sgld(Cyclical(0.05, 10, 1.0), size=3), draws=600, burn_in=0, **settings
+        linear(),
+        tallmc.methods.sgld(Cyclical(0.05, 10, 1.0), batch_size=3),
+        n_draws=600,
+        burn_in=0,
+        **settings,
     ).positions
     draws = tallmc.sample(
-        linear(), tallmc.sgld(CYCLE, size=3), draws=30, burn_in=burn_in, thin=thin, **settings
+        linear(),
+        tallmc.methods.sgld(CYCLE, batch_size=3),
+        n_draws=30,
+        burn_in=burn_in,
+        thin=thin,
+        **settings,
     )
     phase = [t for t in range(burn_in, 600) if t % 10 >= 7]
     kept = phase[thin - 1 :: thin][:30]

@@ -155,7 +155,12 @@ class TestAverages:
         precision = float(jax.hessian(posterior.potential)(jnp.zeros(1))[0, 0])
         for step_size in (0.1, 0.4):
             draws = tallmc.sample(
-                posterior, tallmc.ula(step_size), chains=400, draws=500, burn_in=50, thin=1
+                posterior,
+                tallmc.methods.ula(step_size),
+                chains=400,
+                n_draws=500,
+                burn_in=50,
+                thin=1,
             )
             squares = draws.positions[:, :, 0] ** 2
             found = diagnose.average_errors(squares, 1 / precision, at=[500])

@@ -7,12 +7,12 @@ import pytest
 
 import tallmc
 from problems import linear, logistic, logistic_by_autodiff, residual_matrix
-from tallmc.core.linear_maps import DenseMap, DiagonalMap
+from tallmc._core.arrays import DenseMap, DiagonalMap
+from tallmc._rows.law import alias_table
+from tallmc._rows.probabilities import certain_rows
 from tallmc.diagnose import pseudo_variance
 from tallmc.geometry import Dense
 from tallmc.gradient import ControlVariate, Simple
-from tallmc.rows.alias import alias_table
-from tallmc.rows.probabilities import certain_rows
 from tallmc.subsample import Preferential, residual_weights
 
 POSITION = jnp.array([0.7, -1.3])
@@ -21,7 +21,7 @@ POSITION = jnp.array([0.7, -1.3])
 def test_nothing_is_left_of_a_quadratic():
     """On a linear regression the residual of order 2 is zero at every position."""
     posterior = linear()
-    gradient = ControlVariate(order=2).prepare(posterior, tallmc.laplace(posterior))
+    gradient = ControlVariate(order=2).prepare(posterior, tallmc.anchor.find_anchor(posterior))
     r = residual_matrix(gradient, posterior.rows, POSITION)
     whole = residual_matrix(Simple().prepare(posterior, None), posterior.rows, POSITION)
     assert np.abs(r).max() < 1e-12 * np.abs(whole).max()
@@ -32,7 +32,7 @@ def test_nothing_is_left_of_a_quadratic():
 def test_the_residual_falls_with_the_distance_as_its_order_says(order):
     """‖r(θ̂ + tv)‖ ∝ t^order for small t: halving the distance divides it by 2^order."""
     posterior = logistic()
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     gradient = ControlVariate(order).prepare(posterior, anchor)
     far, near = (
         np.linalg.norm(residual_matrix(gradient, posterior.rows, anchor.position + t * POSITION))
@@ -63,7 +63,7 @@ def expected_weights(posterior, anchor, order, factor, metric, width, nodes=60):
 @pytest.mark.parametrize("order", [0, 1, 2])
 def test_weights_of_a_glm_are_the_integral_over_the_widened_gaussian(order):
     posterior = logistic()
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     metric = np.array([[0.8, 0.0], [-0.3, 1.7]])
     found = residual_weights(posterior, anchor, order, DenseMap(jnp.asarray(metric)))
     exact = expected_weights(posterior, anchor, order, anchor.factor, metric, 1.5)
@@ -73,7 +73,7 @@ def test_weights_of_a_glm_are_the_integral_over_the_widened_gaussian(order):
 
 def test_weights_without_a_hessian_take_the_metric_for_the_spread():
     posterior = logistic()
-    anchor = tallmc.laplace(posterior, hessian=False)
+    anchor = tallmc.anchor.find_anchor(posterior, hessian=False)
     scale = np.array([0.5, 0.9])
     found = residual_weights(posterior, anchor, 1, DiagonalMap(jnp.asarray(scale)))
     exact = expected_weights(posterior, anchor, 1, np.diag(scale), np.diag(scale), 1.5)
@@ -87,7 +87,7 @@ def test_probes_of_a_general_model_agree_with_the_quadrature_of_the_same_glm(ord
     Their mean square has a relative deviation of a few tenths, and its root half of that.
     """
     glm, general = logistic(n_rows=400, dim=3), logistic_by_autodiff(n_rows=400, dim=3)
-    anchor = tallmc.laplace(glm)
+    anchor = tallmc.anchor.find_anchor(glm)
     metric = DenseMap(anchor.factor)
     exact, probed = (
         np.asarray(residual_weights(posterior, anchor, order, metric))
@@ -102,7 +102,7 @@ def test_probes_of_a_general_model_agree_with_the_quadrature_of_the_same_glm(ord
 @pytest.mark.parametrize("order", [0, 1, 2])
 def test_weights_at_given_positions_are_their_root_mean_square(order):
     posterior = logistic(n_rows=30, dim=2)
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     positions = anchor.position + jnp.asarray(np.random.default_rng(0).normal(size=(7, 2)))
     metric = DenseMap(anchor.factor)
     found = residual_weights(posterior, anchor, order, metric, positions=positions)
@@ -115,12 +115,12 @@ def test_weights_at_given_positions_are_their_root_mean_square(order):
 def test_each_step_of_the_ladder_takes_noise_away():
     """In the whitened metric: simple, order 1 with eq. 16, order 2 with its own weights."""
     posterior = logistic(n_rows=2000, dim=4)
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     position = anchor.position + anchor.factor @ jnp.array([1.0, -1.0, 1.0, -1.0])
 
     def noise(gradient, subsample):
         method = tallmc.Method(
-            gradient=gradient, subsample=subsample, size=10, geometry=Dense(), step_size=0.1
+            gradient=gradient, subsample=subsample, batch_size=10, geometry=Dense(), step_size=0.1
         )
         bound = method.prepare(posterior, anchor).kernel
         return pseudo_variance(bound, position, geometry=DenseMap(anchor.factor))
@@ -166,7 +166,7 @@ def test_many_parameters_need_no_matrix_for_any_row():
     x = rng.normal(size=(3000, 2000)).astype(np.float32) / np.sqrt(2000)
     y = rng.random(3000) < 0.5
     posterior = tallmc.models.logistic_regression(x, y, prior_variance=1.0)
-    anchor = tallmc.laplace(posterior, hessian=False)
+    anchor = tallmc.anchor.find_anchor(posterior, hessian=False)
     scale = jnp.full(2000, 0.5, posterior.dtype)
     weights = np.asarray(residual_weights(posterior, anchor, 2, DiagonalMap(scale)))
     assert weights.shape == (3000,) and np.isfinite(weights).all() and (weights > 0).all()

@@ -8,15 +8,15 @@ import pytest
 import tallmc
 from problems import exact_posterior, linear, logistic
 from stationary import gradient_covariance
-from tallmc.anchor.optimisers.minibatches import _descend
+from tallmc._anchor.optimisers import _descend
 
 CHAINS = 4000
 
 
 def test_sgd_is_a_plain_transcription():
     posterior = logistic(n_rows=300, dim=2)
-    optimiser = tallmc.SGD(step_size=2e-3, steps=200, size=10, seed=4)
-    found = tallmc.laplace(posterior, optimiser=optimiser, hessian=False)
+    optimiser = tallmc.anchor.SGD(step_size=2e-3, steps=200, size=10, seed=4)
+    found = tallmc.anchor.find_anchor(posterior, optimiser=optimiser, hessian=False)
     theta = np.zeros(2)
     x, y = np.asarray(posterior.data.x), np.asarray(posterior.data.y)
     for key in jax.random.split(jax.random.key(4), 200):
@@ -29,7 +29,7 @@ def test_sgd_is_a_plain_transcription():
 
 def sgd_covariance(posterior, step_size, size):
     """S = MSMᵀ + a² E Cov(g | θ), M = I − aH: the law of SGD's iterates on a Gaussian."""
-    bound = tallmc.sgld(0.1, size=size).prepare(posterior).kernel
+    bound = tallmc.methods.sgld(0.1, batch_size=size).prepare(posterior).kernel
     _, covariance = exact_posterior(posterior)
     noise, d = gradient_covariance(bound), posterior.dim
     M, S = np.eye(d) - step_size * np.linalg.inv(covariance), np.zeros((d, d))
@@ -51,14 +51,14 @@ def covariance_z(rule, step_size, of_step_size) -> float:
 
 
 def test_ends_have_the_stationary_law_of_descent_on_a_gaussian():
-    assert covariance_z(tallmc.SGD.rule, 0.004, of_step_size=0.004) < 4.6
-    assert covariance_z(tallmc.SGD.rule, 0.004, of_step_size=0.005) > 4.6
+    assert covariance_z(tallmc.anchor.SGD.rule, 0.004, of_step_size=0.004) < 4.6
+    assert covariance_z(tallmc.anchor.SGD.rule, 0.004, of_step_size=0.005) > 4.6
 
 
 def test_variance_of_the_end_is_as_stated_in_one_dimension():
     """av/(λ(2 − aλ)), with v the noise at the end's own law."""
     posterior, step_size, size = linear(dim=1), 0.004, 3
-    bound = tallmc.sgld(0.1, size=size).prepare(posterior).kernel
+    bound = tallmc.methods.sgld(0.1, batch_size=size).prepare(posterior).kernel
     _, covariance = exact_posterior(posterior)
     S = sgd_covariance(posterior, step_size, size)
     v, curvature = float(gradient_covariance(bound)(S)[0, 0]), 1 / float(covariance[0, 0])
@@ -69,9 +69,9 @@ def test_variance_of_the_end_is_as_stated_in_one_dimension():
 def test_anchor_by_sgd_samples_the_same_posterior():
     posterior = linear(n_rows=200)
     curvature = np.linalg.eigvalsh(np.asarray(posterior.hessian(posterior.init))).max()
-    optimiser = tallmc.SGD(step_size=0.05 / curvature, steps=2000, size=20)
+    optimiser = tallmc.anchor.SGD(step_size=0.05 / curvature, steps=2000, size=20)
     with pytest.warns(UserWarning, match="from the mode"):
-        anchor = tallmc.laplace(posterior, optimiser=optimiser)
+        anchor = tallmc.anchor.find_anchor(posterior, optimiser=optimiser)
     assert 0.1 < anchor.decrement < 5
     gradient = tallmc.gradient.ControlVariate().prepare(posterior, anchor)
     everything = tallmc.gradient.Batch(posterior.data, jnp.ones(200))
@@ -81,7 +81,9 @@ def test_anchor_by_sgd_samples_the_same_posterior():
 
 def test_a_step_that_is_too_large_is_said_to_be():
     with pytest.raises(tallmc.PreparationError, match=r"SGD .* diverged with step_size = 10"):
-        tallmc.laplace(linear(), optimiser=tallmc.SGD(step_size=10.0, steps=1000, size=3))
+        tallmc.anchor.find_anchor(
+            linear(), optimiser=tallmc.anchor.SGD(step_size=10.0, steps=1000, size=3)
+        )
 
 
 def test_a_bad_row_is_named_rather_than_the_step_size():
@@ -93,4 +95,6 @@ def test_a_bad_row_is_named_rather_than_the_step_size():
         log_likelihood=log_likelihood, log_prior=lambda theta: -(theta**2), data=data, init=0.5
     )
     with pytest.raises(tallmc.PreparationError, match="row 1, counted from 0"):
-        tallmc.laplace(posterior, optimiser=tallmc.SGD(step_size=1e-3, steps=50, size=3))
+        tallmc.anchor.find_anchor(
+            posterior, optimiser=tallmc.anchor.SGD(step_size=1e-3, steps=50, size=3)
+        )

@@ -14,9 +14,9 @@ import pytest
 
 import tallmc
 from problems import linear
-from tallmc.core.supervision import checkpoint, supervised
-from tallmc.engine.run import Run, chain_keys
-from tallmc.store.reader import open_store
+from tallmc._core.supervision import checkpoint, supervised
+from tallmc._engine.run import Run, chain_keys
+from tallmc._store.reader import open_store
 from test_cli import call
 
 # A shell makes background processes ignore Ctrl-C.
@@ -35,8 +35,8 @@ import sys, numpy as np, tallmc
 x = np.random.default_rng(0).normal(size=(100, 2))
 posterior = tallmc.models.linear_regression(x, x @ [1.0, 2.0], 10.0, noise_variance=1.0)
 tell = lambda now: None if now.is_preparing else print("read:", now.step, flush=True)
-method = tallmc.sgld(1e-3, size=3)
-draws = tallmc.sample(posterior, method, chains=2, draws=10, burn_in=10**9, callback=tell)
+method = tallmc.methods.sgld(1e-3, batch_size=3)
+draws = tallmc.sample(posterior, method, chains=2, n_draws=10, burn_in=10**9, callback=tell)
 print(draws.positions.shape, draws.stopped_by)
 """
 
@@ -174,9 +174,9 @@ def test_a_signal_whose_exception_was_discarded_raises_again():
 @pytest.mark.usefixtures("hears_ctrl_c")
 def test_a_pilot_run_that_is_interrupted_raises():
     posterior = linear()
-    bound = tallmc.sgld(0.01, size=3).prepare(posterior).kernel
+    bound = tallmc.methods.sgld(0.01, batch_size=3).prepare(posterior).kernel
     start = jnp.zeros((2, posterior.dim))
-    run = Run(bound, chain_keys(0, 2), start, burn_in=0, thin=1, draws=10**6)
+    run = Run(bound, chain_keys(0, 2), start, burn_in=0, thin=1, n_draws=10**6)
 
     def interrupt():
         if run.completed > 200:

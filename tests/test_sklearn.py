@@ -23,14 +23,14 @@ from sklearn.preprocessing import PolynomialFeatures
 from sklearn.utils.estimator_checks import check_estimator, estimator_checks_generator
 
 import tallmc
-from tallmc.sklearn import (
+from tallmc.interop.sklearn import (
     TallLinearRegression,
     TallLogisticRegression,
     TallPoissonRegressor,
     TallSoftmaxRegression,
 )
-from tallmc.sklearn.design import ColumnScaling, with_neutral_rows
-from tallmc.sklearn.predictions import PredictorDraws
+from tallmc.interop.sklearn.design import ColumnScaling, with_neutral_rows
+from tallmc.interop.sklearn.estimators import PredictorDraws
 
 pytestmark = pytest.mark.filterwarnings("ignore::tallmc.SamplingWarning")
 
@@ -59,7 +59,7 @@ def responses(kind, X, seed=1):
 def z_scores(draws, name, reference, reference_error=0.0):
     """Differences of posterior means from a reference, in their Monte-Carlo errors."""
     values = draws.values[name].reshape(*draws.positions.shape[:2], -1)
-    errors = values.std(axis=(0, 1)) / np.sqrt(draws.health.ess)
+    errors = values.std(axis=(0, 1)) / np.sqrt(draws.report.ess)
     difference = values.mean(axis=(0, 1)) - np.ravel(reference)
     return difference / np.hypot(errors, np.ravel(reference_error))
 
@@ -105,7 +105,7 @@ def test_single_precision_and_its_setting_are_left_alone():
         assert not jax.config.jax_enable_x64
         assert model.draws_.positions.dtype == np.float32
     assert model.coef_.dtype == np.float64
-    assert model.health_.trusted
+    assert model.report_.trusted
 
 
 @pytest.mark.parametrize("fit_intercept", [True, False])
@@ -144,7 +144,7 @@ def test_linear_posterior_with_known_noise_is_the_exact_one(fit_intercept, stand
         assert model.intercept_ == 0.0 and "intercept" not in model.draws_.values
     sd = model.draws_.values["coef"].std(axis=(0, 1))
     exact_sd = np.sqrt(np.diag(covariance)[:2])
-    assert np.abs((sd / exact_sd - 1) * np.sqrt(2 * model.health_.ess)).max() < Z
+    assert np.abs((sd / exact_sd - 1) * np.sqrt(2 * model.report_.ess)).max() < Z
 
     new = np.array([[0.5, 1.0], [3.0, 5.0]])
     new_design = new - centre
@@ -152,9 +152,9 @@ def test_linear_posterior_with_known_noise_is_the_exact_one(fit_intercept, stand
         new_design = np.column_stack([new_design, np.ones(2)])
     found, found_sd = model.predict(new, return_std=True)
     variance = np.einsum("ij,jk,ik->i", new_design, covariance, new_design)
-    error = np.sqrt(variance / model.health_.ess)
+    error = np.sqrt(variance / model.report_.ess)
     assert (np.abs(found - y_centre - new_design @ mean) < Z * error).all()
-    of_mean = variance * np.sqrt(2 / model.health_.ess)  # Monte-Carlo error of a variance
+    of_mean = variance * np.sqrt(2 / model.report_.ess)  # Monte-Carlo error of a variance
     assert (np.abs(found_sd**2 - 0.49 - variance) < Z * of_mean).all()
 
 
@@ -181,15 +181,17 @@ def test_posterior_is_that_of_the_model_by_nuts(kind):
         posterior = tallmc.models.logistic_regression(scaled, y == "yes", variance)
     else:
         posterior = tallmc.models.softmax_regression(scaled, y - 5, variance)
-    reference = tallmc.reference.nuts(posterior, anchor=tallmc.laplace(posterior), draws=500)
+    reference = tallmc.reference.nuts(
+        posterior, anchor=tallmc.anchor.find_anchor(posterior), n_draws=500
+    )
     beta = np.asarray(reference.params["beta"])
     scale = y.std() if kind is TallLinearRegression else 1.0
     slopes = scale * np.moveaxis(beta[:, :, 1:], 2, -1) / X.std(axis=0)
-    error = slopes.std(axis=(0, 1)) / np.sqrt(reference.health.ess)
+    error = slopes.std(axis=(0, 1)) / np.sqrt(reference.report.ess)
     assert np.abs(z_scores(model.draws_, "coef", slopes.mean(axis=(0, 1)), error)).max() < Z
     if kind is TallLinearRegression:
         noise = scale * np.exp(reference.params["log_scale"])
-        error = noise.std() / np.sqrt(reference.health.ess)
+        error = noise.std() / np.sqrt(reference.report.ess)
         assert np.abs(z_scores(model.draws_, "scale", noise.mean(), error)).max() < Z
 
 
@@ -205,7 +207,7 @@ def test_probabilities_average_over_the_posterior():
     new = np.array([[-1.5], [1.0], [3.0]])
     at = expit(np.outer(new[:, 0], grid))
     exact = at @ density
-    error = np.sqrt((at**2 @ density - exact**2) / model.health_.ess)
+    error = np.sqrt((at**2 @ density - exact**2) / model.report_.ess)
     found = model.predict_proba(new)
     assert (np.abs(found[:, 1] - exact) < Z * error).all()
     plug_in = expit(new[:, 0] * (grid @ density))
@@ -235,7 +237,7 @@ def test_averages_do_not_depend_on_blocks(monkeypatch):
     z = np.einsum("np,skp->nsk", X, draws.slopes) + draws.intercepts
     exact = np.einsum("nsk,s->nk", np.exp(z), draws.weights)
     np.testing.assert_allclose(draws.average(X, np.exp), exact, rtol=1e-12)
-    monkeypatch.setattr("tallmc.sklearn.predictions._NUMBERS_PER_BLOCK", 500)
+    monkeypatch.setattr("tallmc.interop.sklearn.estimators._NUMBERS_PER_BLOCK", 500)
     np.testing.assert_allclose(draws.average(X, np.exp), exact, rtol=1e-12)
 
 
@@ -251,9 +253,9 @@ def test_collinear_and_constant_columns_get_their_prior():
     assert abs(total.mean() - 1.0) < Z * np.sqrt(2 / 2000)
     prior_sd = 2.5 * y.std() / X[:, 0].std() * np.sqrt(2)
     for values, sd in ((contrast, prior_sd), (coef[..., 3], 2.5 * y.std())):
-        assert abs(values.mean()) < Z * sd / np.sqrt(model.health_.ess)
-        assert abs(values.std() / sd - 1) < Z / np.sqrt(2 * model.health_.ess)
-    assert any("a combination of x0, x2" in note for note in model.health_.notes)
+        assert abs(values.mean()) < Z * sd / np.sqrt(model.report_.ess)
+        assert abs(values.std() / sd - 1) < Z / np.sqrt(2 * model.report_.ess)
+    assert any("a combination of x0, x2" in note for note in model.report_.notes)
 
 
 def test_rotated_design_is_that_of_the_coefficients():
@@ -332,7 +334,7 @@ def test_linear_functions_of_the_columns_are_fitted_with_a_warning():
     ):
         model = TallLinearRegression(random_state=0).fit(x, 2 * x[:, 0] + 1)
     assert abs(model.coef_[0] - 2) < 1e-3 and abs(model.intercept_ - 1) < 1e-3
-    assert model.health_.trusted
+    assert model.report_.trusted
 
 
 @pytest.mark.parametrize(
@@ -361,7 +363,7 @@ def test_invalid_input_is_a_value_error_with_its_reason(model, X, y, message):
 def test_a_given_method_and_a_limit_on_seconds_are_used():
     X = columns(100)
     y = responses(TallLogisticRegression, X)
-    method = tallmc.sgld_cv(step_size=1e-3, size=10)
+    method = tallmc.methods.sgld_cv(step_size=1e-3, batch_size=10)
     model = TallLogisticRegression(method=method, ess=50, random_state=0).fit(X, y)
     assert model.draws_.settings["method"] == method
     assert model.draws_.settings["n_rows"] == 100  # no rows of zeros
@@ -383,6 +385,6 @@ def test_the_module_is_imported_on_first_access_only():
     program = (
         "import sys, tallmc; assert 'sklearn' not in sys.modules; "
         "from tallmc import *; assert 'sklearn' not in globals(); "
-        "tallmc.sklearn.TallLogisticRegression; import sklearn; assert sklearn.base"
+        "tallmc.interop.sklearn.TallLogisticRegression; import sklearn; assert sklearn.base"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -14,37 +14,40 @@ import pytest
 
 import tallmc
 from problems import linear, logistic
-from tallmc.dynamics import Hamiltonian, Langevin, LangevinDynamics, NoseHoover, table_1
-from tallmc.engine.call_length import CallLength
+from tallmc._core.statistics import by_parameter, moments
+from tallmc._engine.run import CallLength
+from tallmc._store import StoreError, chunks, reader, writer
+from tallmc._store.manifest import read_manifest
+from tallmc._store.parts import NotSerialisable, decode_method, encode_method
+from tallmc._store.reader import open_store
+from tallmc.contrib import recipe as table_1
+from tallmc.dynamics import Hamiltonian, Langevin, NoseHoover
 from tallmc.gradient import SAGA, SVRG
 from tallmc.schedule import Cyclical, Polynomial
-from tallmc.statistics.moments import by_parameter, moments
-from tallmc.store import StoreError, chunks, reader, writer
-from tallmc.store.manifest import read_manifest
-from tallmc.store.methods import NotSerialisable, decode_method, encode_method
-from tallmc.store.reader import open_store
 from tallmc.subsample import Bandit
 
 STRATA: Any = np.arange(12) % 3  # labels, to store a method that holds an array
 RUNS = {
-    "preferential": tallmc.sgld_cv_ps(0.01, size=3),
+    "preferential": tallmc.methods.sgld_cv_ps(0.01, batch_size=3),
     "memories": tallmc.Method(
-        dynamics=NoseHoover(2.0), gradient=SAGA(), subsample=Bandit(), size=3, step_size=0.02
+        dynamics=NoseHoover(2.0), gradient=SAGA(), subsample=Bandit(), batch_size=3, step_size=0.02
     ),
-    "adaptive": tallmc.asgld_cv(0.01),
-    "mala": tallmc.mala(0.05),
-    "schedule": tallmc.sgld(Polynomial(0.05, 10.0, 0.55), size=3, replace=False),
-    "cyclical": tallmc.sgld(Cyclical(0.05, 20, 0.5), size=3),
+    "adaptive": tallmc.methods.asgld_cv(0.01),
+    "mala": tallmc.methods.mala(0.05),
+    "schedule": tallmc.methods.sgld(Polynomial(0.05, 10.0, 0.55), batch_size=3, replace=False),
+    "cyclical": tallmc.methods.sgld(Cyclical(0.05, 20, 0.5), batch_size=3),
     "svrg-trajectories": tallmc.Method(
-        dynamics=Hamiltonian(5, 0.5), gradient=SVRG(17), size=3, step_size=0.1
+        dynamics=Hamiltonian(5, 0.5), gradient=SVRG(17), batch_size=3, step_size=0.1
     ),
-    "carried-index": tallmc.ewsg(0.02, size=3, friction=4.0, carry=True),
-    "corrected": tallmc.cp_sghmc(0.02, size=6, friction=4.0, strata=STRATA),
-    "psgld": tallmc.psgld(0.01, size=3),
-    "sgrld": tallmc.sgrld(0.01, size=3),
-    "order-2": tallmc.Method(gradient=tallmc.gradient.ControlVariate(2), size=3, step_size=0.01),
+    "carried-index": tallmc.methods.ewsg(0.02, batch_size=3, friction=4.0, carry=True),
+    "corrected": tallmc.methods.cp_sghmc(0.02, batch_size=6, friction=4.0, strata=STRATA),
+    "psgld": tallmc.methods.psgld(0.01, batch_size=3),
+    "sgrld": tallmc.methods.sgrld(0.01, batch_size=3),
+    "order-2": tallmc.Method(
+        gradient=tallmc.gradient.ControlVariate(2), batch_size=3, step_size=0.01
+    ),
 }
-SETTINGS = {"chains": 3, "draws": 700, "burn_in": 13, "thin": 2, "seed": 7}
+SETTINGS = {"chains": 3, "n_draws": 700, "burn_in": 13, "thin": 2, "seed": 7}
 
 
 @pytest.fixture(autouse=True)
@@ -110,15 +113,15 @@ def test_a_stored_run_is_bitwise_the_one_in_memory_and_is_read_without_its_poste
 def test_extending_a_finished_run_is_bitwise_the_longer_run(tmp_path):
     posterior, method = linear(), RUNS["memories"]
     tallmc.sample(posterior, method, store=tmp_path / "run", **SETTINGS)
-    extended = tallmc.resume(tmp_path / "run", posterior, draws=900)
-    assert_same(extended, tallmc.sample(posterior, method, **SETTINGS | {"draws": 900}))
-    assert_same(tallmc.resume(tmp_path / "run", posterior, draws=900), extended)
+    extended = tallmc.resume(tmp_path / "run", posterior, n_draws=900)
+    assert_same(extended, tallmc.sample(posterior, method, **SETTINGS | {"n_draws": 900}))
+    assert_same(tallmc.resume(tmp_path / "run", posterior, n_draws=900), extended)
     with pytest.raises(tallmc.InvalidInput, match="be at least the number stored"):
-        tallmc.resume(tmp_path / "run", posterior, draws=100)
+        tallmc.resume(tmp_path / "run", posterior, n_draws=100)
 
 
 def test_a_run_until_enough_effective_draws_decides_alike_when_cut(tmp_path):
-    posterior, method = linear(), tallmc.mala(0.5)
+    posterior, method = linear(), tallmc.methods.mala(0.5)
     settings = {"chains": 3, "burn_in": 5, "ess": 900, "seed": 3}
     whole = tallmc.sample(posterior, method, **settings)
     assert whole.positions.shape[1] > 200
@@ -135,9 +138,14 @@ def test_the_automatic_choice_is_resumed_with_its_account(n_rows, tmp_path):
     posterior = logistic(n_rows=n_rows, dim=3)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        whole = tallmc.sample(posterior, chains=4, draws=400, seed=1)
+        whole = tallmc.sample(posterior, chains=4, n_draws=400, seed=1)
         tallmc.sample(
-            posterior, chains=4, draws=400, seed=1, store=tmp_path / "run", callback=stop_after(100)
+            posterior,
+            chains=4,
+            n_draws=400,
+            seed=1,
+            store=tmp_path / "run",
+            callback=stop_after(100),
         )
         found = tallmc.resume(tmp_path / "run", posterior)
     assert_same(found, whole)
@@ -148,11 +156,11 @@ def test_the_automatic_choice_is_resumed_with_its_account(n_rows, tmp_path):
         if not account.exact:
             np.testing.assert_allclose(account.inflation, whole.account.inflation, rtol=1e-12)
             np.testing.assert_array_equal(account.bias.mean, whole.account.bias.mean)
-    assert str(loaded.health) == str(whole.health)
+    assert str(loaded.report) == str(whole.report)
 
 
 def test_a_limit_ends_a_run_that_can_be_resumed_without_it(tmp_path):
-    posterior, method = linear(), tallmc.sgld(0.01, size=3)
+    posterior, method = linear(), tallmc.methods.sgld(0.01, batch_size=3)
     part = tallmc.sample(posterior, method, store=tmp_path / "run", max_rows=2000, **SETTINGS)
     assert "rows" in part.stopped_by and part.positions.shape[1] < 700
     assert_same(
@@ -161,8 +169,8 @@ def test_a_limit_ends_a_run_that_can_be_resumed_without_it(tmp_path):
 
 
 def test_a_run_ended_before_its_first_draw_goes_on_from_its_burn_in(tmp_path):
-    posterior, method = linear(), tallmc.sgld(0.01, size=3)
-    settings = SETTINGS | {"burn_in": 5000, "draws": 20}
+    posterior, method = linear(), tallmc.methods.sgld(0.01, batch_size=3)
+    settings = SETTINGS | {"burn_in": 5000, "n_draws": 20}
 
     def stop(progress):
         if progress.step > 300:
@@ -193,7 +201,13 @@ def test_other_data_another_model_and_another_precision_are_refused(tmp_path):
             init=np.zeros(2),
         )
 
-    tallmc.sample(model(), tallmc.sgld(1e-4, size=3), draws=20, chains=2, store=tmp_path / "run")
+    tallmc.sample(
+        model(),
+        tallmc.methods.sgld(1e-4, batch_size=3),
+        n_draws=20,
+        chains=2,
+        store=tmp_path / "run",
+    )
     changed = y.copy()
     changed[17] += 1e-9
     with jax.enable_x64(False):
@@ -204,24 +218,24 @@ def test_other_data_another_model_and_another_precision_are_refused(tmp_path):
 
 
 def test_finished_foreign_and_unwritable_folders_are_refused_before_anything_is_computed(tmp_path):
-    posterior, method = linear(), tallmc.sgld(0.01, size=3)
-    tallmc.sample(posterior, method, draws=20, store=tmp_path / "run")
+    posterior, method = linear(), tallmc.methods.sgld(0.01, batch_size=3)
+    tallmc.sample(posterior, method, n_draws=20, store=tmp_path / "run")
     before = {file: file.read_bytes() for file in (tmp_path / "run").rglob("*") if file.is_file()}
     with pytest.raises(
         StoreError, match=r"be a new folder; got one that holds a run.*tallmc\.resume"
     ):
-        tallmc.sample(posterior, method, draws=20, store=tmp_path / "run")
+        tallmc.sample(posterior, method, n_draws=20, store=tmp_path / "run")
     assert before == {
         file: file.read_bytes() for file in (tmp_path / "run").rglob("*") if file.is_file()
     }
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.jpg").write_bytes(b"cat")
     with pytest.raises(StoreError, match=r"be a new or empty folder; got one that holds cat\.jpg"):
-        tallmc.sample(posterior, method, draws=20, store=tmp_path / "photos")
+        tallmc.sample(posterior, method, n_draws=20, store=tmp_path / "photos")
     with pytest.raises(StoreError, match="be a folder that can be written"):
-        tallmc.sample(posterior, method, draws=20, store=tmp_path / "photos" / "cat.jpg")
+        tallmc.sample(posterior, method, n_draws=20, store=tmp_path / "photos" / "cat.jpg")
     with pytest.raises(tallmc.InvalidInput, match="be the name of a folder"):
-        tallmc.sample(posterior, method, draws=20, store=3)
+        tallmc.sample(posterior, method, n_draws=20, store=3)
     for folder in (tmp_path / "photos", tmp_path / "nowhere"):
         with pytest.raises(StoreError, match="be the folder of a run"):
             tallmc.resume(folder, posterior)
@@ -238,7 +252,11 @@ def test_one_writer_at_a_time(tmp_path):
         refused.append(progress)
 
     tallmc.sample(
-        posterior, tallmc.sgld(0.01, size=3), draws=100, store=tmp_path / "run", callback=interfere
+        posterior,
+        tallmc.methods.sgld(0.01, batch_size=3),
+        n_draws=100,
+        store=tmp_path / "run",
+        callback=interfere,
     )
     assert refused
 
@@ -255,10 +273,23 @@ def test_other_versions_are_said(tmp_path):
         tallmc.resume(tmp_path / "run", posterior)
 
 
+def test_a_store_of_the_former_version_gives_its_draws_and_is_not_resumed(tmp_path):
+    posterior, method = linear(), tallmc.methods.sgld(0.01, batch_size=3)
+    draws = tallmc.sample(posterior, method, chains=2, n_draws=20, store=tmp_path / "run")
+    setup = open_store(tmp_path / "run").setup
+    setup.content["method"] = {"part": "FormerName", "fields": {"size": 3}}
+    written = writer.write_setup(tmp_path / "run", setup)
+    manifest = dataclasses.replace(read_manifest(tmp_path / "run")[0], setup=written, version=4)
+    writer.write_manifest(tmp_path / "run", manifest)
+    with pytest.raises(StoreError, match=r"be of version 5; got version 4.*tallmc\.load reads"):
+        tallmc.resume(tmp_path / "run", posterior)
+    np.testing.assert_array_equal(tallmc.load(tmp_path / "run").positions, draws.positions)
+
+
 def test_a_failed_chain_is_stored_as_it_is_and_leaves_the_others_unchanged(tmp_path):
     start = np.zeros((3, 2))
     start[1] = 1e11
-    posterior, method = linear(), tallmc.sgld(0.01, size=3)
+    posterior, method = linear(), tallmc.methods.sgld(0.01, batch_size=3)
     fine = tallmc.sample(posterior, method, **SETTINGS, start=np.zeros((3, 2)))
     with pytest.warns(tallmc.SamplingWarning, match="chain 1 at step 0"):
         spoilt = tallmc.sample(posterior, method, store=tmp_path / "run", **SETTINGS, start=start)
@@ -271,26 +302,21 @@ def test_a_failed_chain_is_stored_as_it_is_and_leaves_the_others_unchanged(tmp_p
 
 def test_a_run_of_which_every_chain_failed_is_complete(tmp_path):
     with pytest.warns(tallmc.SamplingWarning, match="3 of 3 chains ran away"):
-        ended = tallmc.sample(linear(), tallmc.ula(5.0), store=tmp_path / "run", **SETTINGS)
+        ended = tallmc.sample(linear(), tallmc.methods.ula(5.0), store=tmp_path / "run", **SETTINGS)
     assert ended.positions.shape == (3, 700, 2)
     with pytest.warns(tallmc.SamplingWarning, match="3 of 3 chains ran away"):
-        again = tallmc.resume(tmp_path / "run", linear(), draws=800)
+        again = tallmc.resume(tmp_path / "run", linear(), n_draws=800)
     assert again.positions.shape == (3, 800, 2)
     np.testing.assert_array_equal(again.positions[:, :700], ended.positions)
 
 
-class OwnDynamics(LangevinDynamics):
-    """A prepared part of the user's own class, which the store cannot describe."""
-
-
 class OwnLangevin(Langevin):
-    def prepare(self, context):
-        return OwnDynamics(context.geometry)
+    """A part of the user's own class, which the store cannot describe."""
 
 
 def test_a_method_with_a_part_of_the_users_own_class_is_given_again(tmp_path):
     posterior = linear(n_rows=40)
-    parts = {"gradient": tallmc.gradient.ControlVariate(), "size": 3, "step_size": 0.01}
+    parts = {"gradient": tallmc.gradient.ControlVariate(), "batch_size": 3, "step_size": 0.01}
     method = tallmc.Method(dynamics=OwnLangevin(), **parts)
     whole = tallmc.sample(posterior, method, **SETTINGS)
     cut(posterior, method, tmp_path / "run", after=300)
@@ -305,15 +331,19 @@ def test_other_lipschitz_constants_make_another_posterior(tmp_path):
     first, other = (
         tallmc.Posterior(*densities, data, jnp.zeros(2), lipschitz=L) for L in (2.0, 3.0)
     )
-    tallmc.sample(first, tallmc.sgld(1e-3, size=2), draws=20, chains=2, store=tmp_path / "run")
+    tallmc.sample(
+        first, tallmc.methods.sgld(1e-3, batch_size=2), n_draws=20, chains=2, store=tmp_path / "run"
+    )
     with pytest.raises(StoreError, match="another"):
-        tallmc.resume(tmp_path / "run", other, draws=30)
+        tallmc.resume(tmp_path / "run", other, n_draws=30)
 
 
 @pytest.mark.slow
 def test_a_method_with_functions_is_given_again(tmp_path):
     posterior = linear()
-    method = tallmc.Method(dynamics=table_1.sghmc_recipe(2, friction=3.0), size=3, step_size=0.01)
+    method = tallmc.Method(
+        dynamics=table_1.sghmc_recipe(2, friction=3.0), batch_size=3, step_size=0.01
+    )
     whole = tallmc.sample(posterior, method, **SETTINGS)
     cut(posterior, method, tmp_path / "run", 100)
     with pytest.raises(
@@ -325,12 +355,12 @@ def test_a_method_with_functions_is_given_again(tmp_path):
         encode_method(method)
 
 
-@pytest.mark.parametrize("name", [*tallmc.METHODS, *RUNS])
+@pytest.mark.parametrize("name", [*tallmc.methods.METHODS, *RUNS])
 def test_every_named_method_is_data(name):
     method = (
         RUNS[name]
         if name in RUNS
-        else tallmc.METHODS[name].make(0.1, **tallmc.METHODS[name].example)
+        else tallmc.methods.METHODS[name].make(0.1, **tallmc.methods.METHODS[name].example)
     )
     content, arrays = encode_method(method)
     again = decode_method(json.loads(json.dumps(content)), arrays)
@@ -344,13 +374,13 @@ def test_large_draws_are_mapped_and_small_ones_are_not(tmp_path, monkeypatch):
     mapped = tallmc.load(tmp_path / "run")
     assert isinstance(mapped.positions, np.memmap)
     assert_same(mapped, stored)
-    assert str(mapped.health) == str(stored.health)
+    assert str(mapped.report) == str(stored.report)
 
 
 @pytest.mark.slow
 def test_a_large_state_is_kept_for_the_last_blocks_only(tmp_path):
     posterior = linear(n_rows=20_000)
-    method = tallmc.saga_ld(1e-6, size=3)
+    method = tallmc.methods.saga_ld(1e-6, batch_size=3)
     whole = tallmc.sample(posterior, method, **SETTINGS)
     cut(posterior, method, tmp_path / "run", 300)
     blocks = open_store(tmp_path / "run").blocks
@@ -361,7 +391,7 @@ def test_a_large_state_is_kept_for_the_last_blocks_only(tmp_path):
 
 
 def test_moments_and_parameters_in_pieces_are_those_of_the_whole(monkeypatch):
-    from tallmc.statistics import moments as pieces
+    from tallmc._core import statistics as pieces
 
     draws = np.random.default_rng(0).normal(3.0, 2.0, size=(3, 1000, 5)).astype(np.float32)
     monkeypatch.setattr(pieces, "_BYTES_AT_ONCE", 3000)
@@ -392,10 +422,10 @@ def test_the_finished_run_opens_in_xarray_and_arviz(tmp_path, chunk, monkeypatch
         labels={"slope": ["age", "größe"]},
     )
     store = tmp_path / "run"
-    draws = tallmc.sample(posterior, tallmc.mala(0.01), chains=2, draws=300, store=store)
+    draws = tallmc.sample(posterior, tallmc.methods.mala(0.01), chains=2, n_draws=300, store=store)
     for length in (300, 450):
         if length > 300:
-            draws = tallmc.resume(tmp_path / "run", posterior, draws=length)
+            draws = tallmc.resume(tmp_path / "run", posterior, n_draws=length)
         tree = xr.open_datatree(tmp_path / "run" / "draws.zarr", engine="zarr")
         np.testing.assert_array_equal(tree["posterior/slope"].values, draws.params["slope"])
         np.testing.assert_array_equal(
@@ -438,9 +468,9 @@ def test_a_failed_chain_is_nan_in_the_export(tmp_path):
     with pytest.warns(tallmc.SamplingWarning, match="ran away"):
         draws = tallmc.sample(
             posterior,
-            tallmc.ula(0.1),
+            tallmc.methods.ula(0.1),
             chains=2,
-            draws=300,
+            n_draws=300,
             burn_in=0,
             start=start,
             store=tmp_path / "run",
@@ -449,7 +479,7 @@ def test_a_failed_chain_is_nan_in_the_export(tmp_path):
     for length in (300, 400):
         if length > 300:
             with pytest.warns(tallmc.SamplingWarning, match="ran away"):
-                draws = tallmc.resume(tmp_path / "run", posterior, draws=length)
+                draws = tallmc.resume(tmp_path / "run", posterior, n_draws=length)
         theta = xr.open_datatree(tmp_path / "run" / "draws.zarr", engine="zarr")[
             "posterior/theta"
         ].values
@@ -465,7 +495,7 @@ def test_draws_that_the_manifest_does_not_name_do_not_exist(tmp_path, chunk, mon
     posterior, method, run = linear(), RUNS["preferential"], tmp_path / "run"
     draws = tallmc.sample(posterior, method, store=run, **SETTINGS)
     before = (run / "manifest.json").read_bytes()
-    tallmc.resume(run, posterior, draws=900)
+    tallmc.resume(run, posterior, n_draws=900)
     # As if the process had ended before it wrote the manifest.
     for name in ("manifest.json", "manifest.previous.json"):
         (run / name).write_bytes(before)
@@ -482,8 +512,8 @@ def test_draws_that_the_manifest_does_not_name_do_not_exist(tmp_path, chunk, mon
         length = min(manifest.series.chunk, 700)
         assert {file.stat().st_size for file in files} == {length * 3 * kind.bytes}
     assert_same(
-        tallmc.resume(run, posterior, draws=900),
-        tallmc.sample(posterior, method, **SETTINGS | {"draws": 900}),
+        tallmc.resume(run, posterior, n_draws=900),
+        tallmc.sample(posterior, method, **SETTINGS | {"n_draws": 900}),
     )
 
 

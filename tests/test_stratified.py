@@ -8,7 +8,7 @@ import pytest
 import tallmc
 from problems import design, linear, logistic, residual_matrix
 from tallmc.subsample import Fixed, Stratified
-from tallmc.subsample.base import SubsampleContext
+from tallmc.subsample.selection import SubsampleContext
 from tallmc.subsample.stratified import StratifiedSelection, allocate
 
 POSITION = jnp.array([0.7, -1.3])
@@ -23,11 +23,13 @@ def noise(residuals, labels, draws) -> np.ndarray:
 
 
 def prepared(posterior, subsample, size):
-    return tallmc.Method(subsample=subsample, size=size, step_size=0.1).prepare(posterior).kernel
+    return (
+        tallmc.Method(subsample=subsample, batch_size=size, step_size=0.1).prepare(posterior).kernel
+    )
 
 
 def simple_gradient(posterior):
-    return tallmc.sgld(0.1, size=6).prepare(posterior).kernel.kernel.gradient
+    return tallmc.methods.sgld(0.1, batch_size=6).prepare(posterior).kernel.kernel.gradient
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -71,7 +73,7 @@ def test_proportional_strata_never_have_more_noise_than_uniform_draws():
 def test_neyman_is_the_allocation_with_the_least_noise_at_the_mode():
     posterior = logistic(n_rows=40)
     labels = np.repeat([0, 1, 2], [20, 12, 8])
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     choice = Stratified(labels, allocation="neyman")
     draws = choice.prepare(SubsampleContext(posterior, anchor), Fixed(15)).draws
     r = residual_matrix(simple_gradient(posterior), posterior.rows, anchor.position)
@@ -86,17 +88,17 @@ def test_neyman_is_the_allocation_with_the_least_noise_at_the_mode():
     assert trace[tuple(int(n) for n in draws[:2])] < 1.02 * trace[best]
     proportional = Stratified(labels).prepare(SubsampleContext(posterior), Fixed(15)).draws
     assert np.abs(np.array(proportional[:2]) - best).max() > 1
-    assert choice.needs == tallmc.anchor.anchor.AnchorLevel.MODE
+    assert choice.needs == tallmc._anchor.anchor.AnchorLevel.MODE
 
 
 def test_passes_over_the_rows_are_counted():
     posterior = linear(n_rows=50)
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     labels = np.arange(50) % 3
 
     def passes(subsample):
-        method = tallmc.Method(subsample=subsample, size=10, step_size=0.1)
-        uniform = tallmc.sgld(0.1, size=10)
+        method = tallmc.Method(subsample=subsample, batch_size=10, step_size=0.1)
+        uniform = tallmc.methods.sgld(0.1, batch_size=10)
         rows, without = (of.prepare(posterior, anchor).n_row_evals for of in (method, uniform))
         return (rows - without) / 50
 

@@ -13,9 +13,9 @@ from scipy.stats import norm, poisson
 
 import tallmc
 from problems import slow_after
-from tallmc.methods.subsampled.decision import Move
-from tallmc.methods.subsampled.rules import AbstractRule, Thinned
+from tallmc.methods.subsampled import SubsampledMH
 from tallmc.methods.subsampled.surrogate import Surrogate
+from tallmc.methods.subsampled.thinning import Move, Rule
 from tallmc.models.posterior import ModelPosterior
 from tallmc.models.priors import StudentTPrior
 from test_firefly import LIMIT, quadrature, run_z, three_points
@@ -36,17 +36,17 @@ def prepared(student: bool = False, **settings):
     posterior = three_points()
     if student:
         posterior = with_student_prior(posterior)
-    anchor = tallmc.laplace(posterior, at=AWAY)
-    return tallmc.SubsampledMH(**{"step_size": 0.7, **settings}).prepare(posterior, anchor).kernel
+    anchor = tallmc.anchor.find_anchor(posterior, at=AWAY)
+    return SubsampledMH(**{"step_size": 0.7, **settings}).prepare(posterior, anchor).kernel
 
 
 def log_proposal(kernel, here, there) -> float:
-    """log q(u' | u), by the definition of the proposals."""
+    """Log q(u' | u), by the definition of the proposals."""
     h = float(kernel.schedule(jnp.int32(0)))
-    name = type(kernel.proposal).__name__
-    if name == "PreconditionedCrankNicolson":
+    name = kernel.proposal.name
+    if name == "pcn":
         mean = np.sqrt(1 - h) * here
-    elif name == "SurrogateLangevin":
+    elif name == "langevin":
         mean = here - h / 2 * np.asarray(kernel.surrogate.gradient(jnp.asarray(here)))
     else:
         mean = here
@@ -162,12 +162,12 @@ def test_the_compiled_decision_has_the_enumerated_chance(name):
     assert max(z) < LIMIT
 
 
-class WrongSign(Thinned):
+class WrongSign(Rule):
     def intensity(self, change, cap, candidates):
         return cap - jnp.maximum(change, 0)
 
 
-class HalvedRate(Thinned):
+class HalvedRate(Rule):
     def rate(self, total):
         return total / 2
 
@@ -177,13 +177,13 @@ class PriorLeftOut(Surrogate):
         return jnp.zeros_like(u[0])
 
 
-def with_rule(bound, rule: AbstractRule):
+def with_rule(bound, rule: Rule):
     return eqx.tree_at(lambda kernel: kernel.decision.rule, bound.kernel, rule)
 
 
 def test_enumeration_kills_a_wrong_sign_in_the_intensity():
     bound = prepared()
-    wrong = with_rule(bound, WrongSign())
+    wrong = with_rule(bound, WrongSign("thinned"))
     # φ(D) − φ(−D) is −D: the flows differ although each of them is a probability.
     assert imbalance(bound, wrong, *map(np.array, PAIRS[0])) > 1e-4
 
@@ -198,7 +198,7 @@ def test_enumeration_kills_a_prior_that_is_left_out(name):
 
 def test_frequencies_kill_a_halved_rate():
     bound = prepared(order=1)
-    wrong = with_rule(bound, HalvedRate())
+    wrong = with_rule(bound, HalvedRate("thinned"))
     assert max(acceptance_z(bound, wrong)) > LIMIT
 
 
@@ -238,8 +238,8 @@ LAWS = [
 def test_draws_have_the_moments_of_the_posterior(settings):
     settings = dict(settings)
     student = settings.pop("student", False)
-    method = tallmc.SubsampledMH(**settings)
-    draws = tallmc.sample(fourteen_rows(student), method, chains=128, draws=2000, burn_in=300)
+    method = SubsampledMH(**settings)
+    draws = tallmc.sample(fourteen_rows(student), method, chains=128, n_draws=2000, burn_in=300)
     assert draws.account.exact
     assert run_z(draws, truth(student), moments) < LIMIT
 
@@ -268,8 +268,8 @@ def test_the_law_of_one_parameter_is_that_of_quadrature(family):
     def powers(positions):
         return np.concatenate([positions, positions**2, positions**3], axis=-1)
 
-    method = tallmc.SubsampledMH(step_size=0.8, order=2)
-    draws = tallmc.sample(posterior, method, chains=128, draws=1500, burn_in=100)
+    method = SubsampledMH(step_size=0.8, order=2)
+    draws = tallmc.sample(posterior, method, chains=128, n_draws=1500, burn_in=100)
     assert run_z(draws, weight @ powers(np.asarray(grid)), powers) < LIMIT
     assert draws.account.exact
 
@@ -282,22 +282,25 @@ def tall(n_rows: int = 4000, d: int = 3, seed: int = 0):
 
 
 def test_exceeded_caps_are_counted_and_end_the_claim_of_exactness():
-    method = tallmc.SubsampledMH(step_size=1.0, caps=0.2)
+    method = SubsampledMH(step_size=1.0, caps=0.2)
     with pytest.warns(tallmc.SamplingWarning, match="changed by more than their caps"):
-        draws = tallmc.sample(tall(), method, chains=16, draws=500)
+        draws = tallmc.sample(tall(), method, chains=16, n_draws=500)
     assert not draws.account.exact
-    assert draws.health.verdict.value == "doubtful"
-    assert "the draws are not exact" in draws.health.doubts[0]
+    assert draws.report.verdict.value == "doubtful"
+    assert "the draws are not exact" in draws.report.doubts[0]
 
 
 def test_moderate_caps_are_not_exceeded_and_read_fewer_rows():
     rigorous, moderate = (
         tallmc.sample(
-            tall(d=12), tallmc.SubsampledMH(step_size=1.0, caps=caps), chains=16, draws=200
+            tall(d=12),
+            SubsampledMH(step_size=1.0, caps=caps),
+            chains=16,
+            n_draws=200,
         )
         for caps in (1.0, 0.5)
     )
-    assert moderate.account.exact and moderate.health.verdict.value == "checked"
+    assert moderate.account.exact and moderate.report.verdict.value == "checked"
     ratio = moderate.n_row_evals_sampling / rigorous.n_row_evals_sampling
     # Poisson counts of some 10⁴ rows
     assert abs(ratio - 0.5) < 4.6 * np.sqrt(0.75 / rigorous.n_row_evals_sampling)
@@ -306,7 +309,7 @@ def test_moderate_caps_are_not_exceeded_and_read_fewer_rows():
 def test_the_number_of_rows_falls_with_the_number_of_rows_of_the_data():
     """As N^(−1/2) with order 2 and N^(−1) with order 3; intervals shrink, too."""
     for order, power in ((2, 0.5), (3, 1.0)):
-        method = tallmc.SubsampledMH(step_size=1.0, order=order)
+        method = SubsampledMH(step_size=1.0, order=order)
         totals = [
             float(method.prepare(tall(n)).kernel.kernel.decision.total) for n in (8_000, 128_000)
         ]
@@ -320,7 +323,7 @@ def test_rows_of_high_leverage_are_in_every_step():
     x[7], x[90] = [60.0, 0.0], [0.0, -40.0]
     y = (rng.random(2000) < 0.5).astype(float)
     posterior = tallmc.models.logistic_regression(x, y, prior_variance=10.0)
-    kernel = tallmc.SubsampledMH(step_size=1.0, order=1).prepare(posterior).kernel.kernel
+    kernel = SubsampledMH(step_size=1.0, order=1).prepare(posterior).kernel.kernel
     assert {7, 90} <= set(np.asarray(kernel.surrogate.certain).tolist())
     assert (kernel.decision.stream.probabilities()[[7, 90]] == 0).all()
 
@@ -336,7 +339,7 @@ def test_single_precision_agrees_with_double():
             posterior = tallmc.models.logistic_regression(
                 x.astype(float if double else np.float32), y, prior_variance=10.0
             )
-            bound = tallmc.SubsampledMH(step_size=1.0).prepare(posterior).kernel
+            bound = SubsampledMH(step_size=1.0).prepare(posterior).kernel
             kernel = bound.kernel
             u = jnp.asarray([[0.5, -1.0, 0.7], [-0.3, 0.2, 1.1]], posterior.dtype)
             moves = kernel.surrogate.metric.push(u)
@@ -361,7 +364,7 @@ def test_single_precision_agrees_with_double():
 )
 def test_bad_settings_are_refused(settings, message):
     with pytest.raises(tallmc.InvalidInput, match=message):
-        tallmc.SubsampledMH(**{"step_size": 1.0, **settings})
+        SubsampledMH(**{"step_size": 1.0, **settings})
 
 
 def test_a_model_without_bounds_is_refused_with_the_cure():
@@ -372,12 +375,12 @@ def test_a_model_without_bounds_is_refused_with_the_cure():
         init=np.zeros(()),
     )
     with pytest.raises(tallmc.InvalidInput, match="bound on the third derivatives"):
-        tallmc.SubsampledMH(step_size=1.0).prepare(posterior)
+        SubsampledMH(step_size=1.0).prepare(posterior)
 
 
 def test_a_run_resumes_bit_for_bit(tmp_path):
-    posterior, method = tall(500), tallmc.SubsampledMH(step_size=0.9, order=1)
-    whole = tallmc.sample(posterior, method, chains=3, draws=60, burn_in=5)
-    tallmc.sample(posterior, method, chains=3, draws=25, burn_in=5, store=tmp_path / "run")
-    resumed = tallmc.resume(tmp_path / "run", posterior, draws=60)
+    posterior, method = tall(500), SubsampledMH(step_size=0.9, order=1)
+    whole = tallmc.sample(posterior, method, chains=3, n_draws=60, burn_in=5)
+    tallmc.sample(posterior, method, chains=3, n_draws=25, burn_in=5, store=tmp_path / "run")
+    resumed = tallmc.resume(tmp_path / "run", posterior, n_draws=60)
     np.testing.assert_array_equal(np.asarray(resumed.positions), np.asarray(whole.positions))

@@ -28,7 +28,7 @@ def bound_of(name: str, rows: np.ndarray) -> Taylor:
 
 @functools.cache
 def prepared(name: str):
-    method = tallmc.subsampled_mh(bound=bound_of(name, MANY))
+    method = tallmc.methods.subsampled_mh(bound=bound_of(name, MANY))
     return method.prepare(gaussian_posterior(MANY)).kernel
 
 
@@ -36,7 +36,9 @@ def prepared(name: str):
 def left_to_chance(name, **settings):
     """Three rows, none of which is certain."""
     posterior = gaussian_posterior(THREE)
-    method = tallmc.SubsampledMH(**{"step_size": 1.0, **settings}, bound=bound_of(name, THREE))
+    method = tallmc.methods.subsampled.SubsampledMH(
+        **{"step_size": 1.0, **settings}, bound=bound_of(name, THREE)
+    )
     bound = method.prepare(posterior).kernel
     surrogate, rule = bound.kernel.surrogate, bound.kernel.decision.rule
     constants = np.asarray(surrogate.remainders.constants(jnp.asarray(THREE)))
@@ -133,9 +135,9 @@ def truth() -> np.ndarray:
     ),
 )
 def test_draws_have_the_moments_of_the_posterior(name, settings):
-    method = tallmc.SubsampledMH(**settings, bound=bound_of(name, MANY))
+    method = tallmc.methods.subsampled.SubsampledMH(**settings, bound=bound_of(name, MANY))
     posterior = gaussian_posterior(MANY)
-    draws = tallmc.sample(posterior, method, chains=64, draws=2000, burn_in=200, seed=1)
+    draws = tallmc.sample(posterior, method, chains=64, n_draws=2000, burn_in=200, seed=1)
     assert draws.account.exact
     assert run_z(draws, truth(), moments) < LIMIT
 
@@ -153,21 +155,24 @@ def shrunken_between(inner: float) -> Taylor:
 
 def test_rows_above_a_wrong_bound_are_counted_and_end_the_claim():
     """The wrong part is inside the distance at which the bound is checked."""
-    method = tallmc.subsampled_mh(bound=shrunken_between(0.35))
+    method = tallmc.methods.subsampled_mh(bound=shrunken_between(0.35))
     assert method.exact
     with pytest.warns(tallmc.SamplingWarning, match="changed by more than their caps"):
-        draws = tallmc.sample(gaussian_posterior(MANY), method, chains=16, draws=500)
+        draws = tallmc.sample(gaussian_posterior(MANY), method, chains=16, n_draws=500)
     assert not draws.account.exact
-    assert "the draws are not exact" in draws.health.doubts[0]
+    assert "the draws are not exact" in draws.report.doubts[0]
 
 
 def test_an_unproved_bound_makes_no_claim():
     right = gaussian_bound()
     unproved = Taylor(right.constants, right.growth)
-    assert tallmc.subsampled_mh(bound=right).exact
-    assert not tallmc.subsampled_mh(bound=unproved).exact
+    assert tallmc.methods.subsampled_mh(bound=right).exact
+    assert not tallmc.methods.subsampled_mh(bound=unproved).exact
     draws = tallmc.sample(
-        gaussian_posterior(MANY), tallmc.subsampled_mh(bound=unproved), chains=8, draws=500
+        gaussian_posterior(MANY),
+        tallmc.methods.subsampled_mh(bound=unproved),
+        chains=8,
+        n_draws=500,
     )
     assert not draws.account.exact
 
@@ -186,7 +191,9 @@ def test_a_bound_of_the_user_takes_the_place_of_the_models():
         lambda anchor, row: 0.0963 / 6 * jnp.linalg.norm(row.x)[None] ** 3, growth, is_proved=True
     )
     by_user, by_model = (
-        tallmc.sample(posterior, tallmc.subsampled_mh(bound=of), chains=16, draws=400, seed=1)
+        tallmc.sample(
+            posterior, tallmc.methods.subsampled_mh(bound=of), chains=16, n_draws=400, seed=1
+        )
         for of in (bound, None)
     )
     assert by_user.account.exact and by_model.account.exact
@@ -218,21 +225,21 @@ TOO_SMALL = Taylor(
 )
 def test_bad_bounds_are_refused(bound, message):
     with pytest.raises(tallmc.InvalidInput, match=message):
-        tallmc.subsampled_mh(bound=bound).prepare(gaussian_posterior(MANY))
+        tallmc.methods.subsampled_mh(bound=bound).prepare(gaussian_posterior(MANY))
 
 
 def test_single_precision_is_refused():
     with jax.enable_x64(False):
         posterior = gaussian_posterior(dtype=np.float32)
         with pytest.raises(tallmc.InvalidInput, match="double precision for a Taylor bound"):
-            tallmc.subsampled_mh(bound=gaussian_bound()).prepare(posterior)
+            tallmc.methods.subsampled_mh(bound=gaussian_bound()).prepare(posterior)
 
 
 def test_bounds_of_another_kind_or_order_are_refused():
     with pytest.raises(tallmc.InvalidInput, match=r"bound must be Taylor.*Tangent\(\) does not"):
-        tallmc.subsampled_mh(bound=Tangent())
+        tallmc.methods.subsampled_mh(bound=Tangent())
     with pytest.raises(tallmc.InvalidInput, match="order must be 2 with a bound"):
-        tallmc.subsampled_mh(order=3, bound=gaussian_bound())
+        tallmc.methods.subsampled_mh(order=3, bound=gaussian_bound())
 
 
 def test_rows_beyond_the_support_end_the_claim():
@@ -245,5 +252,7 @@ def test_rows_beyond_the_support_end_the_claim():
     )
     bound = Taylor(lambda anchor, x: jnp.ones(1), lambda anchor, mean: jnp.ones(1), is_proved=True)
     with pytest.warns(tallmc.SamplingWarning, match="changed by more than their caps"):
-        draws = tallmc.sample(posterior, tallmc.subsampled_mh(bound=bound), chains=8, draws=200)
+        draws = tallmc.sample(
+            posterior, tallmc.methods.subsampled_mh(bound=bound), chains=8, n_draws=200
+        )
     assert not draws.account.exact

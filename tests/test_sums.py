@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from tallmc.rows.sums import split_sum
+from tallmc._rows.passes import split_sum
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 2048, 2049, 5000, 8192])

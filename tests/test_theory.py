@@ -10,10 +10,11 @@ from website.gallery import run
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted((ROOT / "docs" / "theory").glob("*.md"))
-PROOFS = r"`tests/(\w+)\.py::(\w+)`"
+PROOFS = r"`tests/([\w/]+)\.py::(\w+)`"
 
 
 @pytest.mark.slow
+@pytest.mark.docs
 @pytest.mark.parametrize("script", figures(), ids=lambda script: script.stem)
 def test_a_figure_is_drawn_by_its_script(script, tmp_path):
     assert run(script, tmp_path, reduced=True).pictures == (f"{script.stem}.png",)

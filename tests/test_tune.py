@@ -8,20 +8,18 @@ import pytest
 
 import tallmc
 from problems import exact_posterior, linear, logistic, slow_after
+from tallmc._core.statistics import ThinnedHistory
+from tallmc._engine.loop import advance
+from tallmc._engine.run import Run, chain_keys
 from tallmc.diagnose import exact_gradients, gaussian_kl, ksd
-from tallmc.engine.loop import advance
-from tallmc.engine.run import Run, chain_keys
-from tallmc.statistics.thinned_history import ThinnedHistory
-from tallmc.tuning import Budget, grid, tune
-from tallmc.tuning.score import Score
-from tallmc.tuning.trial import Trial
+from tallmc.tuning import Budget, Score, Trial, grid, tune
 
 N_ROWS = 500
 POSTERIOR = linear(n_rows=N_ROWS)
 MEAN, COVARIANCE = exact_posterior(POSTERIOR)
 WIDEST = float(np.linalg.eigvalsh(COVARIANCE)[-1])
 BUDGET = Budget(rows=600_000)
-CENTRE = tallmc.sgld_cv(step_size=0.5 * WIDEST, size=20)
+CENTRE = tallmc.methods.sgld_cv(step_size=0.5 * WIDEST, batch_size=20)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +29,7 @@ def tuned():
 
 def true_error(method, anchor):
     """KL of a short run's mean and covariance from the posterior's; infinite if it fails."""
-    draws = tallmc.sample(POSTERIOR, method, draws=3000, anchor=anchor, seed=1)
+    draws = tallmc.sample(POSTERIOR, method, n_draws=3000, anchor=anchor, seed=1)
     if not draws.ok.all():
         return np.inf
     positions = draws.positions.reshape(-1, 2)
@@ -83,11 +81,14 @@ def test_one_round_for_all_is_a_plain_grid():
 STEPS = [0.05, 0.2, 0.5]
 CANDIDATES = {
     "fixed": grid(CENTRE, STEPS),
-    "two-sizes": grid(CENTRE, STEPS, sizes=[10, 40]),
-    "with-passes": grid(tallmc.svrg_ld(0.5 * WIDEST, size=20, every=50), STEPS),
-    "all-rows": grid(tallmc.ula(0.5 * WIDEST), STEPS),
-    "adaptive": grid(tallmc.asgld_cv(0.5 * WIDEST, noise_threshold=1e6), STEPS),
-    "cyclical": [tallmc.cyclical_sgld(step * WIDEST, size=20, cycle=40) for step in (0.01, 0.05)],
+    "two-sizes": grid(CENTRE, STEPS, batch_sizes=[10, 40]),
+    "with-passes": grid(tallmc.methods.svrg_ld(0.5 * WIDEST, batch_size=20, every=50), STEPS),
+    "all-rows": grid(tallmc.methods.ula(0.5 * WIDEST), STEPS),
+    "adaptive": grid(tallmc.methods.asgld_cv(0.5 * WIDEST, noise_threshold=1e6), STEPS),
+    "cyclical": [
+        tallmc.methods.cyclical_sgld(step * WIDEST, batch_size=20, cycle=40)
+        for step in (0.01, 0.05)
+    ],
 }
 
 
@@ -117,7 +118,7 @@ def test_a_budget_of_seconds_lets_every_candidate_run():
 
 
 def test_step_sizes_share_preparation_and_compilation():
-    method = tallmc.sgld_cv_ps(step_size=0.1 * WIDEST, size=17)
+    method = tallmc.methods.sgld_cv_ps(step_size=0.1 * WIDEST, batch_size=17)
     before = advance._cache_size()
     found = tune(POSTERIOR, method, factors=[0.1, 0.5, 1.0], budget=BUDGET)
     assert advance._cache_size() == before + 1
@@ -132,7 +133,7 @@ def test_a_round_continues_the_run_of_the_one_before():
     trial = Trial(CENTRE, bound, start, seed=3, most=1000)
     for rows in (4000, 12_000):
         trial.run_for_rows(rows)
-    whole = Run(bound, chain_keys(3, 4), start, burn_in=0, thin=1, draws=200)
+    whole = Run(bound, chain_keys(3, 4), start, burn_in=0, thin=1, n_draws=200)
     whole.run_to(whole.draws)
     np.testing.assert_array_equal(trial.history.kept, whole.positions())
     assert trial.n_row_evals == 16_000
@@ -170,8 +171,8 @@ def test_the_answer_does_not_depend_on_the_units_of_the_parameters(hessian):
     factors = [0.02, 0.1, 0.5]
     scores = []
     for posterior, step in ((POSTERIOR, WIDEST), (scaled, 1e-4 * WIDEST)):
-        anchor = tallmc.laplace(posterior, hessian=hessian)
-        method = tallmc.sgld_cv(step, size=20)
+        anchor = tallmc.anchor.find_anchor(posterior, hessian=hessian)
+        method = tallmc.methods.sgld_cv(step, batch_size=20)
         found = tune(posterior, method, factors=factors, budget=BUDGET, anchor=anchor)
         scores.append([candidate.ksd for candidate in found.candidates])
     np.testing.assert_allclose(*scores, rtol=1e-6)
@@ -179,7 +180,7 @@ def test_the_answer_does_not_depend_on_the_units_of_the_parameters(hessian):
 
 def test_the_score_is_ksd_where_the_posterior_is_round():
     posterior = logistic(n_rows=30)  # fewer rows than a score would draw
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     C, u = np.asarray(anchor.factor), np.random.default_rng(0).normal(size=(64, 2))
     draws = np.asarray(anchor.position) + u @ C.T
     expected = ksd(u, exact_gradients(posterior, draws) @ C)
@@ -189,7 +190,7 @@ def test_the_score_is_ksd_where_the_posterior_is_round():
 @pytest.mark.parametrize("hessian", [True, False])
 def test_noise_of_the_score_is_small_beside_what_exact_draws_leave(hessian):
     posterior = logistic(n_rows=5000, dim=3)
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     given = dataclasses.replace(anchor, hessian=None) if not hessian else anchor
     score = Score.around(posterior, given)
     assert score.rows_per_draw == 64
@@ -207,12 +208,12 @@ def test_noise_of_the_score_is_small_beside_what_exact_draws_leave(hessian):
 
 
 def test_a_score_of_what_is_not_finite_is_infinite():
-    score = Score.around(POSTERIOR, tallmc.laplace(POSTERIOR))
+    score = Score.around(POSTERIOR, tallmc.anchor.find_anchor(POSTERIOR))
     assert score(np.array([[0.0, np.nan], [0.0, 1.0]])) == np.inf
 
 
 def test_tuning_refuses_what_makes_no_sense():
-    sgld = tallmc.sgld(tallmc.schedule.Polynomial(1e-3, 10.0, 0.5), size=5)
+    sgld = tallmc.methods.sgld(tallmc.schedule.Polynomial(1e-3, 10.0, 0.5), batch_size=5)
     for message, call in {
         "budget must be in rows or in seconds; got rows=None, seconds=None": Budget,
         "budget must be in rows or in seconds; got rows=1, seconds=1": lambda: Budget(
@@ -225,13 +226,13 @@ def test_tuning_refuses_what_makes_no_sense():
             POSTERIOR, CENTRE, budget=Budget(rows=100)
         ),
         "method must be a Method, or a list of them": lambda: tune(
-            POSTERIOR, tallmc.sgld, budget=BUDGET
+            POSTERIOR, tallmc.methods.sgld, budget=BUDGET
         ),
         "method must have a number for its step size": lambda: grid(sgld),
         "method must be a Method;": lambda: grid([CENTRE]),
         "factors must be a finite number and > 0": lambda: grid(CENTRE, factors=[1.0, -1.0]),
-        "factors and sizes must be left out with a list": lambda: tune(
-            POSTERIOR, [CENTRE] * 2, sizes=[1], budget=BUDGET
+        "factors and batch_sizes must be left out with a list": lambda: tune(
+            POSTERIOR, [CENTRE] * 2, batch_sizes=[1], budget=BUDGET
         ),
         "give at least two candidates; got 1": lambda: tune(
             POSTERIOR, CENTRE, factors=[1.0], budget=BUDGET

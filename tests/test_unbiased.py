@@ -1,5 +1,6 @@
 """Mean and covariance of every Subsample × Gradient, by enumeration of every draw."""
 
+import inspect
 import itertools
 
 import equinox as eqx
@@ -22,15 +23,14 @@ from problems import (
     slow_after,
     weighted_logistic,
 )
-from tallmc.dynamics import DynamicsChoice
-from tallmc.gradient import GradientChoice
+from tallmc.contrib.diverse_batches import DeterminantalSelection
+from tallmc.dynamics import AbstractDynamics
+from tallmc.gradient import AbstractGradient
 from tallmc.subsample import SizeChoice, SubsampleChoice
+from tallmc.subsample.all_rows import AllRowsSelection
 from tallmc.subsample.bandit import BanditSelection
-from tallmc.subsample.determinantal import DeterminantalSelection
-from tallmc.subsample.full import AllRowsSelection
 from tallmc.subsample.optimal import OptimalSelection
-from tallmc.subsample.replacement import WithReplacement
-from tallmc.subsample.selection import Memory
+from tallmc.subsample.selection import Carried, WithReplacement
 from tallmc.subsample.stratified import StratifiedSelection
 from tallmc.subsample.uniform import WithoutReplacement
 
@@ -61,61 +61,72 @@ PAIRS = [
 ]
 
 
+def final_subclasses(kind):
+    """The library's own subclasses that can be made; tests define further ones."""
+    for subclass in kind.__subclasses__():
+        if subclass.__module__.startswith("tallmc.") and not inspect.isabstract(subclass):
+            yield subclass
+        yield from final_subclasses(subclass)
+
+
 def test_every_part_is_registered_here():
     for kind, examples in [
         (SubsampleChoice, SUBSAMPLES),
-        (GradientChoice, GRADIENTS),
+        (AbstractGradient, GRADIENTS),
         (SizeChoice, SIZES),
-        (DynamicsChoice, DYNAMICS),
+        (AbstractDynamics, DYNAMICS),
     ]:
-        assert set(kind.__subclasses__()) == {type(example) for example in examples.values()}
+        assert set(final_subclasses(kind)) == {type(example) for example in examples.values()}
 
 
 def prepared(posterior, subsample, gradient):
     size = None if subsample == "all-rows" else SIZE
     method = tallmc.Method(
-        subsample=SUBSAMPLES[subsample], gradient=GRADIENTS[gradient], size=size, step_size=0.1
+        subsample=SUBSAMPLES[subsample],
+        gradient=GRADIENTS[gradient],
+        batch_size=size,
+        step_size=0.1,
     )
-    return method.prepare(posterior, tallmc.laplace(posterior)).kernel
+    return method.prepare(posterior, tallmc.anchor.find_anchor(posterior)).kernel
 
 
 @eqx.filter_jit
-def estimates(bound, position, drawn, memory=Memory()):  # noqa: B008  (it is frozen)
+def estimates(bound, position, drawn, carried=Carried()):  # noqa: B008  (it is frozen)
     """The gradient estimate of every entry of `drawn`, what the selection draws for one step."""
     kernel, rows = bound.kernel, bound.rows
 
     def estimate(drawn):
         gathered = kernel.selection.gather(drawn, rows)
-        return kernel.estimate(position, gathered, rows, memory).gradient
+        return kernel.estimate(position, gathered, rows, carried).gradient
 
     return jax.vmap(estimate)(drawn)
 
 
 @eqx.filter_jit
-def learned_after(bound, position, words, memory):
+def learned_after(bound, position, words, carried):
     """The bandit's memory after one step at this position."""
-    return bound.kernel.estimate(position, words, bound.rows, memory).memory.selection
+    return bound.kernel.estimate(position, words, bound.rows, carried).carried.selection
 
 
-def learned_by(bound, position, memory, steps=20):
+def learned_by(bound, position, carried, steps=20):
     """The bandit's memory after some steps at this position."""
     selection = bound.kernel.selection
     words = selection.draw(jax.random.key(7), steps)
     learned = selection.start(words[0])
     for word in words:
-        learned = learned_after(bound, position, word, Memory(memory, learned))
+        learned = learned_after(bound, position, word, Carried(carried, learned))
     return learned
 
 
-def law_of(bound, position, memory):
-    """p of every draw with replacement, and the function from row numbers to row draws."""
+def law_of(bound, position, carried):
+    """P of every draw with replacement, and the function from row numbers to row draws."""
     kernel, selection = bound.kernel, bound.kernel.selection
     if isinstance(selection, OptimalSelection):
-        units = selection.units(kernel.gradient, position, bound.rows, memory)
+        units = selection.units(kernel.gradient, position, bound.rows, carried)
         p = np.asarray(units, float) / 2**32
         return p, lambda indices: selection.draws_at(units, indices, position.dtype)
     if isinstance(selection, BanditSelection):
-        learned = learned_by(bound, position, memory)
+        learned = learned_by(bound, position, carried)
         p = selection.probabilities(learned)
         return p, lambda indices: selection.draws_at(learned, indices)
     stream = selection.stream
@@ -129,7 +140,7 @@ def determinantal_law(size, floor, features=FEATURES):
     return dict(zip(sets, (1 - floor) * minors / minors.sum() + floor / len(sets), strict=True))
 
 
-def all_batches(bound, position, memory):
+def all_batches(bound, position, carried):
     """The row draws of every batch that a step can see, with their probability."""
     selection = bound.kernel.selection
     if isinstance(selection, WithoutReplacement):
@@ -146,29 +157,29 @@ def all_batches(bound, position, memory):
         for place in places:
             yield selection.draws_at(jnp.array(place)), 1 / len(places)
         return
-    probability, draws_at = law_of(bound, position, memory)
+    probability, draws_at = law_of(bound, position, carried)
     draws = selection.draws if isinstance(selection, WithReplacement) else SIZE
     for indices in itertools.product(np.flatnonzero(probability), repeat=draws):
         yield draws_at(jnp.array(indices)), np.prod(probability[list(indices)])
 
 
 @eqx.filter_jit
-def estimates_from(gradient, rows, position, drawn, memory):
+def estimates_from(gradient, rows, position, drawn, carried):
     """The gradient estimate of every batch in `drawn`."""
 
     def estimate(drawn):
-        return gradient(position, rows.complete(rows.gather(drawn)), memory)
+        return gradient(position, rows.complete(rows.gather(drawn)), carried)
 
     return jax.vmap(estimate)(drawn)
 
 
-def moments_by_enumeration(bound, position, memory=None):
+def moments_by_enumeration(bound, position, carried=None):
     """Total probability, mean and covariance of the estimate over every batch."""
-    batches = list(all_batches(bound, position, memory))
+    batches = list(all_batches(bound, position, carried))
     probability = np.array([p for _, p in batches])
     drawn = jax.tree.map(lambda *leaves: np.stack(leaves), *(drawn for drawn, _ in batches))
     gradient = bound.kernel.gradient
-    values = np.asarray(estimates_from(gradient, bound.rows, position, drawn, memory))
+    values = np.asarray(estimates_from(gradient, bound.rows, position, drawn, carried))
     mean = probability @ values
     return probability.sum(), mean, (values - mean).T * probability @ (values - mean)
 
@@ -197,14 +208,14 @@ def test_estimator_is_unbiased_with_the_stated_covariance_by_enumeration(
         estimate = kernel.estimate(position, None, rows).gradient
         np.testing.assert_allclose(estimate, by_row, rtol=1e-12, atol=1e-12)
         return
-    memory = memory_of(kernel.gradient, rows)
-    total, mean, covariance = moments_by_enumeration(bound, position, memory)
+    carried = memory_of(kernel.gradient, rows)
+    total, mean, covariance = moments_by_enumeration(bound, position, carried)
     assert total == pytest.approx(1, abs=1e-12)
     rounding = 1e-12 * np.abs(exact).max()
     np.testing.assert_allclose(mean, exact, atol=rounding)
 
-    r, N = residual_matrix(kernel.gradient, rows, position, memory), rows.n_rows
-    by_row = kernel.gradient.known(position, memory) + r.sum(0)
+    r, N = residual_matrix(kernel.gradient, rows, position, carried), rows.n_rows
+    by_row = kernel.gradient.known(position, carried) + r.sum(0)
     np.testing.assert_allclose(by_row, exact, atol=rounding)
     if isinstance(kernel.selection, WithoutReplacement):
         expected = N**2 / SIZE * (1 - SIZE / N) * np.cov(r.T)
@@ -218,7 +229,7 @@ def test_estimator_is_unbiased_with_the_stated_covariance_by_enumeration(
         first, second = r[[1, 3]], r[[0, 2, 4]]  # one draw and two
         expected = 2**2 * np.cov(first.T, ddof=0) + 3**2 / 2 * np.cov(second.T, ddof=0)
     else:
-        p, _ = law_of(bound, position, memory)
+        p, _ = law_of(bound, position, carried)
         draws = SIZE - np.count_nonzero(p == 0)
         expected = covariance_of_draws(r[p > 0], p[p > 0], draws)
     np.testing.assert_allclose(covariance, expected, atol=1e-12 * np.abs(expected).max())
@@ -260,7 +271,7 @@ def test_adaptive_estimator_has_the_mean_and_covariance_of_its_size(subsample):
     method = tallmc.Method(
         subsample=SUBSAMPLES[subsample],
         gradient=GRADIENTS["control-variate"],
-        size=tallmc.subsample.Adaptive(noise_threshold=0.5, max_size=5),
+        batch_size=tallmc.subsample.BoundedNoise(noise_threshold=0.5, max_size=5),
         step_size=0.1,
     )
     bound = method.prepare(posterior).kernel
@@ -272,10 +283,14 @@ def test_adaptive_estimator_has_the_mean_and_covariance_of_its_size(subsample):
 @pytest.mark.parametrize("wanted", [64, 65, 150])
 def test_adaptive_estimator_is_right_beyond_one_chunk(wanted):
     posterior, position = logistic(n_rows=200), jnp.array([0.7, -1.3])
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
 
     def with_threshold(threshold):
-        return tallmc.asgld_cv(0.1, noise_threshold=threshold).prepare(posterior, anchor).kernel
+        return (
+            tallmc.methods.asgld_cv(0.1, noise_threshold=threshold)
+            .prepare(posterior, anchor)
+            .kernel
+        )
 
     per_distance = with_threshold(1.0).kernel.selection.rows_per_squared_distance
     squared_distance = jnp.sum((position - anchor.position) ** 2)
@@ -314,7 +329,7 @@ def test_a_bandit_draws_from_the_law_it_reports(gradient):
     p = selection.probabilities(learned)
     assert p.max() > 1.5 * p.min()
     words = selection.draw(jax.random.key(0), 100_000)
-    found = estimates(bound, position, words, Memory(None, learned))
+    found = estimates(bound, position, words, Carried(None, learned))
     r = residual_matrix(bound.kernel.gradient, bound.rows, position)
     covariance = covariance_of_draws(r, p, SIZE)
     assert z_of_moments(found, posterior.gradient(position), covariance) < 4.6

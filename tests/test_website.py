@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 import tallmc
+from tallmc.methods.registry import all_methods
 from website import reference
 from website.crawl import broken
 from website.doctest_fences import with_fences
@@ -29,7 +30,8 @@ def site(tmp_path_factory):
         (folder / name).symlink_to(ROOT / name)
     for name in ("mkdocs.yml", "CHANGELOG.md"):
         shutil.copy(ROOT / name, folder)
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "NO_MKDOCS_2_WARNING": "1"}
+    sources = os.pathsep.join([str(ROOT), str(ROOT / "src")])
+    environment = os.environ | {"PYTHONPATH": sources, "NO_MKDOCS_2_WARNING": "1"}
     website = ["website", "--docs", str(folder / "docs"), "--examples", "none"]
     for command in (website, ["mkdocs", "build", "--strict", "--quiet"]):
         done = subprocess.run(
@@ -44,6 +46,7 @@ def site(tmp_path_factory):
     return folder / "site"
 
 
+@pytest.mark.docs
 def test_nothing_is_broken_and_nothing_comes_from_elsewhere(site):
     assert not list(broken(site))
 
@@ -61,6 +64,7 @@ def test_the_crawler_sees_what_is_broken(tmp_path):
     ]
 
 
+@pytest.mark.docs
 def test_every_public_name_is_in_the_reference(site):
     pages = "".join(
         page.read_text(encoding="utf-8") for page in (site / "reference").glob("tallmc*.html")
@@ -77,20 +81,23 @@ def test_every_module_with_public_names_has_a_page():
     assert public <= modules
 
 
+@pytest.mark.docs
 def test_every_named_method_is_in_the_table_and_has_its_place(site):
     choose = (site / "choose.html").read_text(encoding="utf-8")
     details = (site / "reference" / "named-methods.html").read_text(encoding="utf-8")
-    for name in tallmc.METHODS:
+    for name in all_methods():
         assert f"reference/named-methods.html#{name}" in choose
         assert f'id="{name}"' in details
 
 
+@pytest.mark.docs
 def test_every_command_is_in_the_reference(site):
     page = (site / "reference" / "command-line.html").read_text(encoding="utf-8")
-    for command in ("fit", "resume", "report", "predict", "ingest", "methods", "reproduce"):
+    for command in ("fit", "resume", "report", "predict", "ingest", "methods"):
         assert f"tallmc {command}" in page
 
 
+@pytest.mark.docs
 def test_search_works_without_a_server(site):
     index = (site / "search" / "search_index.js").read_text(encoding="utf-8")
     assert "preferential" in index
@@ -125,6 +132,13 @@ def test_configuration_uses_no_fonts_from_elsewhere_and_no_code_of_its_own():
     configuration = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     assert configuration["theme"]["font"] is False
     assert "hooks" not in configuration
+
+
+def test_readme_begins_with_the_two_commands():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    assert lines[1].startswith("make demo")
+    assert lines[2].startswith("make test")
 
 
 def _is_module(name):

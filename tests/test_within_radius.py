@@ -15,14 +15,14 @@ RADIUS = 1.5
 
 def kernel_of(posterior, gradient, subsample=None):
     method = tallmc.Method(
-        gradient=gradient, subsample=subsample or Uniform(), size=2, step_size=0.1
+        gradient=gradient, subsample=subsample or Uniform(), batch_size=2, step_size=0.1
     )
-    return method.prepare(posterior, tallmc.laplace(posterior)).kernel
+    return method.prepare(posterior, tallmc.anchor.find_anchor(posterior)).kernel
 
 
 def at_distance(posterior, distance, direction=(0.6, -0.8)):
     """A position that is this many posterior standard deviations from the mode."""
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     precision, move = np.asarray(anchor.hessian, float), np.asarray(direction)
     return anchor.position + jnp.asarray(distance * move / np.sqrt(move @ precision @ move))
 
@@ -75,11 +75,11 @@ def test_distance_is_in_posterior_standard_deviations_in_every_direction(directi
 
 
 def test_an_infinite_radius_is_no_radius():
-    posterior, settings = logistic(), {"chains": 2, "draws": 50, "burn_in": 5, "seed": 3}
+    posterior, settings = logistic(), {"chains": 2, "n_draws": 50, "burn_in": 5, "seed": 3}
     draws = [
         tallmc.sample(
             posterior,
-            tallmc.Method(gradient=gradient, size=3, step_size=0.05),
+            tallmc.Method(gradient=gradient, batch_size=3, step_size=0.05),
             **settings,
         )
         for gradient in (ControlVariate(radius=1e12), ControlVariate())

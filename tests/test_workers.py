@@ -14,10 +14,9 @@ import pytest
 
 import tallmc
 from row_stores import assert_same_bits, fit, write_logistic
-from tallmc.core.supervision import supervised
-from tallmc.rows.pickled import pickled, unpickled
-from tallmc.rows.tasks import WorkerError
-from tallmc.rows.workers import Workers
+from tallmc._core.supervision import supervised
+from tallmc._rows.pickled import pickled, unpickled
+from tallmc._rows.workers import WorkerError, Workers
 
 pytestmark = pytest.mark.filterwarnings("ignore::tallmc.SamplingWarning")
 SHARDS = dict.fromkeys(range(8))
@@ -95,12 +94,12 @@ def test_an_executor_of_sample_changes_no_bit_and_leaves_nothing_behind(store, e
 
 
 SPLIT = {
-    "sgld_cv_ps": tallmc.sgld_cv_ps(step_size=1e-4, size=8),
-    "svrg_ld": tallmc.svrg_ld(1e-4, size=8, every=70),
+    "sgld_cv_ps": tallmc.methods.sgld_cv_ps(step_size=1e-4, batch_size=8),
+    "svrg_ld": tallmc.methods.svrg_ld(1e-4, batch_size=8, every=70),
     "measured": tallmc.Method(
         gradient=tallmc.gradient.ControlVariate(1),
         subsample=tallmc.subsample.Preferential("residual", take_all=True),
-        size=tallmc.subsample.Measured(8, noise=1e-4, max_size=40),
+        batch_size=tallmc.subsample.TargetNoise(8, noise=1e-4, max_size=40),
         step_size=1e-4,
     ),
 }
@@ -109,13 +108,13 @@ SPLIT = {
 @pytest.mark.parametrize("name", SPLIT)
 def test_chains_split_over_processes_have_the_same_draws(store, pool, tmp_path, name):
     posterior = tallmc.models.logistic_regression(tallmc.rows.open(store), prior_variance=10.0)
-    options = {"chains": 10, "draws": 700, "burn_in": 5, "progress": False}
+    options = {"chains": 10, "n_draws": 700, "burn_in": 5, "progress": False}
     whole = tallmc.sample(posterior, SPLIT[name], **options).positions
     split = {"executor": pool, "split_chains": True}
     run = tmp_path / "run"
-    begun = tallmc.sample(posterior, SPLIT[name], store=run, **options | {"draws": 200}, **split)
+    begun = tallmc.sample(posterior, SPLIT[name], store=run, **options | {"n_draws": 200}, **split)
     np.testing.assert_array_equal(begun.positions, whole[:, :200])
-    resumed = tallmc.resume(run, posterior, draws=700, progress=False, **split)
+    resumed = tallmc.resume(run, posterior, n_draws=700, progress=False, **split)
     np.testing.assert_array_equal(resumed.positions, whole)
 
 
@@ -133,7 +132,7 @@ def test_functions_of_the_user_are_read_by_processes(store, pool):
             tallmc.rows.open(store, executor=executor),
             {"mean": 0.0},
         )
-        return np.asarray(tallmc.laplace(posterior).position)
+        return np.asarray(tallmc.anchor.find_anchor(posterior).position)
 
     np.testing.assert_array_equal(mean_of(pool), mean_of(None))
 

@@ -23,7 +23,17 @@ def check(what: str, holds: bool) -> None:
 def main() -> None:
     check("not the source tree", "site-packages" in str(Path(tallmc.__file__)))
     check("typed", files("tallmc").joinpath("py.typed").is_file())
-    extras = ("numpyro", "pymc", "dask", "sklearn", "blackjax", "arviz_plots")
+    extras = [
+        "numpyro",
+        "pymc",
+        "dask",
+        "sklearn",
+        "blackjax",
+        "arviz_plots",
+        "matplotlib",
+        "zarr",
+        "cloudpickle",
+    ]
     check("no extras", not any(map(importlib.util.find_spec, extras)))
 
     rng = np.random.default_rng(0)
@@ -34,7 +44,7 @@ def main() -> None:
     X = np.column_stack([np.ones(20_000), age / 50])
     posterior = tallmc.models.logistic_regression(X, clicked, prior_variance=10.0)
     draws = tallmc.sample(posterior, seed=0, store="run")
-    check("sample", draws.health.trusted and "rhat" in str(draws.summary()))
+    check("sample", draws.report.trusted and "rhat" in str(draws.summary()))
     draws.to_datatree()
     draws.save("draws.nc")
     check("save and load", np.array_equal(tallmc.load("draws.nc").positions, draws.positions))
@@ -56,6 +66,7 @@ def main() -> None:
         ["fit", "clicks.csv", "--response", "clicked", "--family", "bernoulli", "-o", "fit"],
         ["predict", "fit", "clicks.csv", "-o", "predictions.csv"],
         ["report", "run", "-o", "report.html"],
+        ["demo", "--rows", "20000", "--columns", "3", "-o", "demo"],
     ):
         done = subprocess.run([command, *arguments], capture_output=True, text=True, check=False)
         if done.returncode:

@@ -4,25 +4,36 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
-from ..core.errors import InvalidInput, PreparationError
-from ..core.packages import INSTALLED_BY, missing
+from .._core.errors import InvalidInput, PreparationError
+from .._core.packages import INSTALLED_BY, missing
 from .signals import AFTER_SIGNALS, end_at_once
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line on `arguments`, by default `sys.argv[1:]`, and exit with its status.
+    """Run the command line on `arguments`, by default `sys.argv[1:]`, and exit with its status."""
 
-    `InvalidInput`, `PreparationError` and missing packages become messages with exit
-    status 2. Any other exception is a bug and keeps its traceback. After a signal the process ends
-    without the teardown of the interpreter.
+    def make() -> Any:
+        from .app import app, command
+
+        return command(app)
+
+    run_command(make, "tallmc", arguments)
+
+
+def run_command(
+    make: Callable[[], Any], name: str, arguments: Sequence[str] | None = None
+) -> NoReturn:
+    """Run the command that `make` returns, and exit with its status.
+
+    `InvalidInput`, `PreparationError` and missing packages become messages with exit status 2. Any
+    other exception is a bug and keeps its traceback. After a signal the process ends without the
+    teardown of the interpreter.
     """
     try:
-        from .app import command
-
-        command()(args=None if arguments is None else list(arguments), prog_name="tallmc")
+        make()(args=None if arguments is None else list(arguments), prog_name=name)
     except SystemExit as ended:
         if isinstance(ended.code, int) and ended.code in AFTER_SIGNALS.values():
             end_at_once(ended.code)

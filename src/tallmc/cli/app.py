@@ -1,7 +1,6 @@
-"""The command line application, and the commands that ingest, inspect or reproduce.
+"""The commands.
 
-Function bodies import what they need, so that `--help` and `--version` stay fast. The commands
-that sample are in `sampling_commands`.
+Function bodies import what they need, so that `--help` and `--version` stay fast.
 """
 
 from __future__ import annotations
@@ -12,10 +11,22 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.main import get_command
 
+from .._core.cache import cache
 from .._version import __version__
-from ..core.cache import cache
-from .model_options import FormulaAgain
-from .sampling_commands import EXIT_STATUSES, RunFolder, TablePath, demo, fit, resume
+from . import options
+from .signals import exit_on_signals
+
+_SAMPLED = (
+    "Exit status: 0 fine; 1 some chain failed; 2 bad input; "
+    "3 the draws should not be trusted, for the reasons printed; "
+    "4 the store could not be written, e.g. because the disk is full; 130 Ctrl-C; 143 SIGTERM. "
+    "Except with status 2, the draws so far are written."
+)
+_INGESTED = (
+    "Exit status: 0 fine; 2 bad input; 4 the store could not be written, e.g. because the "
+    "disk is full; 130 Ctrl-C; 143 SIGTERM. After 4, 130 and 143, the same command goes on after "
+    "the last shard."
+)
 
 app = typer.Typer(
     add_completion=False,
@@ -28,15 +39,16 @@ app = typer.Typer(
     "runs start sooner. TALLMC_CACHE=DIR changes the folder; TALLMC_CACHE=off disables the cache.",
 )
 
-_DataFolder = Annotated[
-    Path | None,
-    typer.Option(
-        "--data",
-        metavar="DIR",
-        help="Folder of datasets. Default: TALLMC_DATA if set, else ../shared/data.",
-        show_default=False,
-    ),
-]
+
+def command(app: typer.Typer) -> Any:
+    """The application as a command. Flags have no type in `--help`; typer would show `<bool>`."""
+    made: Any = get_command(app)
+    context = typer.Context(made, **made.context_settings)
+    for each in (made, *getattr(made, "commands", {}).values()):
+        for parameter in each.get_params(typer.Context(each, parent=context)):
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
+    return made
 
 
 def _print_version(requested: bool) -> None:
@@ -57,20 +69,17 @@ def tallmc(
     cache()
 
 
+@app.command()
 def methods(
     name: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[NAME]",
-            help="A method, to print its equations, bias, cost and references.",
-            show_default=False,
-        ),
+        options.argument("[NAME]", "A method, to print its equations, bias, cost and references."),
     ] = None,
     *,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    json: options.Json = False,
 ) -> None:
     """List the methods with their components and references, or describe one of them."""
-    from .listing import print_method, print_methods
+    from .methods import print_method, print_methods
 
     if name is None:
         print_methods(as_json=json)
@@ -78,46 +87,36 @@ def methods(
         print_method(name, as_json=json)
 
 
+@app.command(epilog=_INGESTED)
 def ingest(
     tables: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="TABLE...",
-            help="Files (.csv, .csv.gz, .parquet, .arrow, .feather, .npz), or folders of them.",
-            show_default=False,
+        options.argument(
+            "TABLE...",
+            "Files (.csv, .csv.gz, .parquet, .arrow, .feather, .npz), or folders of them.",
         ),
     ],
     *,
-    out: Annotated[
-        Path,
-        typer.Option(
-            "--out", "-o", metavar="OUT", help="New folder for the row store.", show_default=False
-        ),
-    ],
+    out: Annotated[Path, options.out("OUT", "New folder for the row store.")],
     response: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Name of the response column, which is stored as it is, after the others.",
-            show_default=False,
+        options.option(
+            "NAME", "Name of the response column, which is stored as it is, after the others."
         ),
     ] = None,
     no_standardise: Annotated[
-        bool,
-        typer.Option("--no-standardise", help="Do not scale the columns to mean 0 and sd 1."),
+        bool, options.flag("--no-standardise", "Do not scale the columns to mean 0 and sd 1.")
     ] = False,
     no_intercept: Annotated[
-        bool, typer.Option("--no-intercept", help="Do not add a column of ones.")
+        bool, options.flag("--no-intercept", "Do not add a column of ones.")
     ] = False,
     float64: Annotated[
-        bool, typer.Option("--float64", help="Store float64 instead of float32: twice the bytes.")
+        bool, options.flag("--float64", "Store float64 instead of float32: twice the bytes.")
     ] = False,
     max_levels: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Most levels that a column of text may have.")
+        int, options.option("N", "Most levels that a column of text may have.", min=1)
     ] = 100,
-    no_progress: Annotated[bool, typer.Option("--no-progress", help="Do not show progress.")] = (
-        False
-    ),
+    no_progress: Annotated[bool, options.flag("--no-progress", "Do not show progress.")] = False,
 ) -> None:
     """Write tables of any size into a row store: a folder of .npy files with a manifest.
 
@@ -125,198 +124,294 @@ def ingest(
     Columns of text become one 0/1 column per level but the most frequent one.
     An interrupted command goes on where it stopped when it is run again.
     """
-    from .ingest import run_ingest
+    import time
 
-    status = run_ingest(
-        tables,
-        out,
-        response,
-        standardise=not no_standardise,
-        intercept=not no_intercept,
-        dtype="float64" if float64 else "float32",
-        max_levels=max_levels,
-        progress=not no_progress,
+    from .._ingestion import ingest
+    from .._ingestion.errors import some
+
+    began = time.perf_counter()
+    try:
+        with exit_on_signals("stopped; the same command goes on from here"):
+            manifest = ingest(
+                tables,
+                out,
+                response=response,
+                standardise=not no_standardise,
+                intercept=not no_intercept,
+                dtype="float64" if float64 else "float32",
+                max_levels=max_levels,
+                progress=False if no_progress else None,
+            )
+    except OSError as error:
+        typer.echo(f"tallmc: {out} could not be written: {error}", err=True)
+        raise typer.Exit(4) from None
+    seconds = time.perf_counter() - began
+    megabytes = sum((out / shard.name).stat().st_size for shard in manifest.shards) / 1e6
+    print(
+        f"wrote {out}: {manifest.n_rows:,} rows of {len(manifest.columns)} numbers, "
+        f"{megabytes:,.1f} MB in {seconds:.1f} s ({megabytes / seconds:,.0f} MB/s)"
     )
+    print(f"columns: {some(manifest.names)}")
+    for category in manifest.categories:
+        if category.name != response:
+            print(f"{category.name}: compared with {category.levels[0]!r}")
+    named = "" if response is None else f" --response {response}"
+    print(f"fit it with: tallmc fit {out}{named} --family FAMILY -o fit")
+
+
+@app.command(epilog=_SAMPLED)
+def fit(
+    table: Annotated[
+        Path,
+        options.argument(
+            "TABLE",
+            "A table (CSV, also .tsv and .gz; Parquet, Arrow, .npz; a folder; - for standard "
+            "input), or a row store made by `tallmc ingest`.",
+        ),
+    ],
+    *,
+    formula: Annotated[str | None, options.model("formula", "TEXT")] = None,
+    response: Annotated[str | None, options.model("response", "NAME")] = None,
+    family: Annotated[str, options.model("family", "NAME")],
+    link: Annotated[str | None, options.model("link", "NAME")] = None,
+    prior: Annotated[list[str] | None, options.model("prior", "TEXT")] = None,
+    noise_variance: Annotated[float | None, options.model("noise_variance", "X")] = None,
+    no_standardise: Annotated[bool, options.model("no_standardise")] = False,
+    no_intercept: Annotated[bool, options.model("no_intercept")] = False,
+    standardised: Annotated[bool, options.model("standardised")] = False,
+    weights: Annotated[str | None, options.columns("weights", "NAME")] = None,
+    offset: Annotated[str | None, options.columns("offset", "NAME")] = None,
+    exposure: Annotated[str | None, options.columns("exposure", "NAME")] = None,
+    trials: Annotated[str | None, options.columns("trials", "NAME")] = None,
+    exclude: Annotated[list[str] | None, options.columns("exclude", "NAME")] = None,
+    categorical: Annotated[list[str] | None, options.columns("categorical", "NAME")] = None,
+    level: Annotated[list[str] | None, options.columns("level", "LEVEL")] = None,
+    drop_missing: Annotated[bool, options.columns("drop_missing")] = False,
+    separator: Annotated[str | None, options.columns("separator", "CHAR")] = None,
+    method: Annotated[str | None, options.sampling("method", "NAME")] = None,
+    step_size: Annotated[float | None, options.sampling("step_size", "X")] = None,
+    batch_size: Annotated[int | None, options.sampling("batch_size", "N", min=1)] = None,
+    exact: Annotated[bool, options.sampling("exact")] = False,
+    chains: options.Chains = None,
+    draws: options.DrawsPerChain = None,
+    ess: options.Ess = None,
+    max_seconds: options.MaxSeconds = None,
+    thin: Annotated[int | None, options.sampling("thin", "N", min=1)] = None,
+    burn_in: Annotated[int | None, options.sampling("burn_in", "N", min=0)] = None,
+    seed: options.Seed = 0,
+    out: Annotated[Path, options.out("OUT", "Folder for the results.")],
+    overwrite: options.Overwrite = False,
+    store: Annotated[
+        Path | None,
+        options.option(
+            "RUN", "New folder for the run itself, for `tallmc resume` and `tallmc report`."
+        ),
+    ] = None,
+    out_of_core: Annotated[bool, options.rows("out_of_core")] = False,
+    workers: options.Workers = None,
+    scheduler: options.Scheduler = None,
+    no_progress: options.NoProgress = False,
+) -> None:
+    """Fit a regression to a table; write draws.nc, summary.csv and fit.json into a folder.
+
+    Columns of text are categories; the first level is the baseline. The command prints what it
+    chose: baselines, the level that counts as 1, priors.
+
+    Without --method, pilot runs choose all settings.
+    The command prints the choice, the reasons for it and the possible error of the draws.
+    With --method, the curvature at the mode determines step size and thinning unless given.
+    """
+    with exit_on_signals():
+        from .._fit.regression import RegressionModel
+        from ..priors import parse_priors
+        from .fit import Readers, run_fit
+        from .run import Settings
+
+        levels = tuple(level or ())
+        model = RegressionModel(
+            family=family,
+            link=link,
+            response=response or (None if formula else "y"),
+            formula=formula,
+            prior={term: found.shown for term, found in parse_priors(prior or []).items()},
+            noise_variance=noise_variance,
+            weights=weights,
+            offset=offset,
+            exposure=exposure,
+            trials=trials,
+            exclude=tuple(exclude or ()),
+            categorical=tuple(categorical or ()),
+            drop_missing=drop_missing,
+            standardise=not no_standardise,
+            intercept=not no_intercept,
+            level=levels if len(levels) > 1 else (levels[0] if levels else None),
+            standardised_results=standardised,
+            separator=separator,
+        )
+        settings = Settings(
+            method, step_size, batch_size, chains, draws, ess, burn_in, thin, seed, exact
+        )
+        status = run_fit(
+            table,
+            model,
+            settings,
+            out,
+            overwrite=overwrite,
+            store=store,
+            progress=not no_progress,
+            max_seconds=max_seconds,
+            readers=Readers(workers, scheduler),
+            out_of_core=out_of_core,
+        )
     raise typer.Exit(status)
 
 
-def diagnose(
-    run: RunFolder,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
+@app.command(epilog=_SAMPLED)
+def resume(
+    run: options.RunFolder,
+    *,
+    table: options.TablePath = None,
+    formula: options.FormulaAgain = None,
+    draws: options.DrawsPerChain = None,
+    ess: options.Ess = None,
+    max_seconds: options.MaxSeconds = None,
+    out: Annotated[Path | None, options.out("OUT", "Folder for the results.")] = None,
+    overwrite: options.Overwrite = False,
+    workers: options.Workers = None,
+    scheduler: options.Scheduler = None,
+    no_progress: options.NoProgress = False,
 ) -> None:
+    """Continue or extend a run of `tallmc fit --store`; the draws equal those of one long run."""
+    with exit_on_signals():
+        from .fit import Readers, run_resume
+
+        status = run_resume(
+            run,
+            table=table,
+            formula=formula,
+            n_draws=draws,
+            ess=ess,
+            out=out,
+            overwrite=overwrite,
+            progress=not no_progress,
+            max_seconds=max_seconds,
+            readers=Readers(workers, scheduler),
+        )
+    raise typer.Exit(status)
+
+
+@app.command(epilog="Exit status: 0 no warnings; 1 warnings printed; 2 no such run.")
+def diagnose(run: options.RunFolder, json: options.Json = False) -> None:
     """Print the warnings about the draws of a stored run, each with a remedy."""
     from .stored import print_findings
 
     raise typer.Exit(print_findings(run, as_json=json))
 
 
-def predict(
-    fit: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FIT",
-            help="Folder of the results of `tallmc fit`, or of its stored run.",
-            show_default=False,
-        ),
-    ],
-    table: Annotated[
-        Path,
-        typer.Argument(
-            metavar="TABLE",
-            help="New rows: a table with the columns of the fit; - for standard input.",
-            show_default=False,
-        ),
-    ],
-    *,
-    out: Annotated[
-        Path,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="FILE",
-            help="File for the predictions: .parquet, .csv or .feather.",
-            show_default=False,
-        ),
-    ],
-    kind: Annotated[
-        Literal["mean", "response"],
-        typer.Option(
-            metavar="NAME",
-            help="mean: the expected response, with the uncertainty of the coefficients; "
-            "response: the response itself, with its noise.",
-        ),
-    ] = "mean",
-    interval: Annotated[
-        float,
-        typer.Option(min=0, max=1, metavar="X", help="Probability of the central interval."),
-    ] = 0.9,
-    formula: FormulaAgain = None,
-    seed: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Random seed of simulated responses.")
-    ] = 0,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace a file that exists.")
-    ] = False,
-) -> None:
-    """Predict the response of new rows: mean, sd and an interval per row, averaged over draws."""
-    from .predict import run_predict
-
-    raise typer.Exit(
-        run_predict(
-            fit,
-            table,
-            out,
-            formula=formula,
-            kind=kind,
-            interval=interval,
-            seed=seed,
-            overwrite=overwrite,
-        )
-    )
-
-
+@app.command(epilog="Exit status: 0 written; 2 no such run.")
 def report(
-    run: RunFolder,
+    run: options.RunFolder,
     *,
-    out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FILE", help="The HTML file to write.")
-    ] = Path("report.html"),
+    out: Annotated[Path, options.out("FILE", "The HTML file to write.", show_default=True)] = Path(
+        "report.html"
+    ),
     parameter: Annotated[
         list[str] | None,
-        typer.Option(
+        options.option(
+            "NAME",
+            "Parameter to plot; may be repeated. Default: the first six.",
+            None,
             "--parameter",
             "-p",
-            metavar="NAME",
-            help="Parameter to plot; may be repeated. Default: the first six.",
         ),
     ] = None,
-    table: TablePath = None,
-    formula: FormulaAgain = None,
+    table: options.TablePath = None,
+    formula: options.FormulaAgain = None,
 ) -> None:
     """Write a self-contained HTML page on a stored run: its setup, posterior and reliability."""
     from .stored import write_report
 
-    raise typer.Exit(write_report(run, out, parameter, table, formula))
+    write_report(run, out, parameter, table, formula)
 
 
-def reproduce(
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="NAME", help="An experiment listed by --list.", show_default=False),
-    ] = None,
-    list_: Annotated[bool, typer.Option("--list", help="List the experiments and exit.")] = False,
+@app.command(epilog="Exit status: 0 written; 2 bad input.")
+def predict(
+    fit: Annotated[
+        Path,
+        options.argument("FIT", "Folder of the results of `tallmc fit`, or of its stored run."),
+    ],
+    table: Annotated[
+        Path,
+        options.argument(
+            "TABLE", "New rows: a table with the columns of the fit; - for standard input."
+        ),
+    ],
+    *,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="OUT",
-            help="Folder for the results. Default: reproduction/NAME.",
-            show_default=False,
+        Path, options.out("FILE", "File for the predictions: .parquet, .csv or .feather.")
+    ],
+    kind: Annotated[
+        Literal["mean", "response"],
+        options.option(
+            "NAME",
+            "mean: the expected response, with the uncertainty of the coefficients; "
+            "response: the response itself, with its noise.",
         ),
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Use fewer chains or passes: about a minute.")
-    ] = False,
-    check: Annotated[
-        bool, typer.Option("--check", help="Exit with status 1 if a required claim does not hold.")
-    ] = False,
-    data: _DataFolder = None,
-    as_: Annotated[
-        Literal["run", "meant", "stated", "works", "both"],
-        typer.Option(
-            "--as",
-            metavar="HOW",
-            help="run (what the authors' code does), meant or stated (what the paper says), works "
-            "(what works where the paper cannot be right), or both (all that there are).",
-        ),
-    ] = "both",
+    ] = "mean",
+    interval: Annotated[
+        float, options.option("X", "Probability of the central interval.", min=0, max=1)
+    ] = 0.9,
+    formula: options.FormulaAgain = None,
+    seed: Annotated[int, options.option("N", "Random seed of simulated responses.", min=0)] = 0,
+    overwrite: Annotated[bool, options.flag("--overwrite", "Replace a file that exists.")] = False,
 ) -> None:
-    """Run an experiment of a paper; write its numbers, its figure and a verdict."""
-    from .reproduce import print_experiments, run_reproduction
+    """Predict the response of new rows: mean, sd and an interval per row, averaged over draws."""
+    from rich.console import Console
 
-    if list_:
-        print_experiments()
-        return
-    if name is None:
-        raise typer.BadParameter("give the NAME of an experiment, or --list", param_hint="NAME")
-    raise typer.Exit(
-        run_reproduction(name, out=out, quick=quick, check=check, data=data, variant=as_)
-    )
+    from .._core.errors import counted
+    from .._fit.loading import load_fit
+    from .._fit.reading import read_table
+    from .output import check_table, say, write_table
 
-
-def data(folder: _DataFolder = None) -> None:
-    """List the datasets of the experiments, their location if found, and otherwise their source."""
-    from .reproduce import print_data
-
-    print_data(folder)
-
-
-# `--help` lists the commands in this order.
-app.command()(methods)
-app.command(
-    epilog="Exit status: 0 fine; 2 bad input; 4 the store could not be written, e.g. because the "
-    "disk is full; 130 Ctrl-C; 143 SIGTERM. After 4, 130 and 143, the same command goes on after "
-    "the last shard."
-)(ingest)
-app.command(epilog=EXIT_STATUSES)(fit)
-app.command(epilog=EXIT_STATUSES)(resume)
-app.command(epilog="Exit status: 0 no warnings; 1 warnings printed; 2 no such run.")(diagnose)
-app.command(epilog="Exit status: 0 written; 2 no such run.")(report)
-app.command(epilog="Exit status: 0 written; 2 bad input.")(predict)
-app.command(epilog=EXIT_STATUSES)(demo)
-app.command(
-    epilog="Exit status: 0 fine; 1 with --check, a required claim does not hold; 2 bad input."
-)(reproduce)
-app.command()(data)
+    console = Console(highlight=False, markup=False)
+    check_table(out, overwrite=overwrite)
+    draws = load_fit(fit, formula)
+    rows = read_table(table)
+    prediction = draws.predict(rows, kind=kind, interval=interval, seed=seed)
+    write_table(prediction.to_arrow(), out)
+    say(console, f"read: {counted(rows.n_rows, 'row')} from {table}")
+    say(console, f"predicted: {prediction}")
+    say(console, f"saved: {out} with the columns {', '.join(prediction.columns())}")
+    for doubt in draws.report.doubts:
+        say(console, f"warning: {doubt}")
 
 
-def command() -> Any:
-    """The application as a command. Flags have no type in `--help`; typer would show `<bool>`."""
-    group: Any = get_command(app)
-    context = typer.Context(group, **group.context_settings)
-    for each in (group, *group.commands.values()):
-        for parameter in each.get_params(typer.Context(each, parent=context)):
-            if getattr(parameter, "is_flag", False):
-                parameter.metavar = ""
-    return group
+@app.command(epilog=_SAMPLED)
+def demo(
+    rows: Annotated[int, options.option("N", "Number of rows to simulate.", min=100)] = 1_000_000,
+    columns: Annotated[
+        int, options.option("N", "Number of coefficients, including the intercept.", min=2)
+    ] = 20,
+    seed: options.Seed = 0,
+    chains: options.Chains = None,
+    draws: options.DrawsPerChain = None,
+    ess: options.Ess = None,
+    out: Annotated[
+        Path,
+        options.out(
+            "OUT", "Folder for the results. Existing results are replaced.", show_default=True
+        ),
+    ] = Path("tallmc-demo"),
+) -> None:
+    """Simulate a logistic regression, fit it and compare the posterior with the true values.
+
+    A million rows take seconds. More than a gigabyte of rows is written to a row store in OUT, and
+    fitted from there: memory does not grow with the number of rows.
+    """
+    with exit_on_signals():
+        from .demo import run_demo
+        from .run import Settings
+
+        settings = Settings(chains=chains, n_draws=draws, ess=ess, seed=seed)
+        status = run_demo(rows=rows, columns=columns, settings=settings, out=out)
+    raise typer.Exit(status)

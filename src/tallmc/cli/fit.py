@@ -2,42 +2,199 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Executor, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
-from ..core.errors import InvalidInput
-from ..core.words import counted
-from ..frontends.loading import FIT_FILE
-from ..frontends.regression_model import RegressionModel
-from ..ingestion.parquet_shards import ParquetShards
+from .._core.errors import InvalidInput, counted
+from .._core.packages import check_installed
+from .._fit.fit import RegressionProblem
+from .._fit.reading import read_table
+from .._fit.regression import RegressionModel
+from .._ingestion.parquet_shards import ParquetShards, parquet_shards
+from .._rows.manifest import MANIFEST
+from .._rows.opening import open_rows
+from .._rows.sharded import ShardedRows
+from .._rows.shards import ByName
+from .._store import Folder
+from .._store.reader import open_store
 from ..methods.method import Method
-from ..methods.named import METHODS
-from ..models.curvature import has_bounded_curvature
-from ..rows.sharded import ShardedRows
-from ..store import Folder
-from ..store.reader import open_store
+from ..methods.registry import method_named
+from ..models.posterior import ModelPosterior
+from ..results.saved import FIT_FILE
 from ..subsample import SizeChoice
-from .in_place import times_slower
-from .plan import Settings
-from .problem import FitProblem
-from .readers import NO_READERS, Readers
-from .report import (
+from .output import (
     DIAGNOSTICS,
+    check_out,
     exit_status,
+    make_folder,
     print_coefficients,
     print_cost,
     print_outdated,
     print_plan,
     print_warnings,
+    save_draws,
+    save_json,
     say,
     shortened,
     summarise,
 )
-from .run import Finished, go_on, run
-from .save import check_out, make_folder, save_draws, save_json
+from .run import Finished, Settings, go_on, run
+
+# Who reads a row store for a command: this process, several processes, or a Dask cluster.
+
+
+@dataclasses.dataclass(frozen=True)
+class Readers:
+    """The choice of the user."""
+
+    workers: int | None = None
+    """Number of processes on this machine."""
+    scheduler: str | None = None
+    """Address of a Dask scheduler."""
+
+    def __post_init__(self) -> None:
+        if self.scheduler is None:
+            return
+        check_installed("dask", "distributed", needed_by="--scheduler")
+        if self.workers is not None:
+            rule = "be left out with --scheduler, whose cluster has its own workers"
+            raise InvalidInput("--workers", rule, self.workers)
+
+    @contextlib.contextmanager
+    def executor(self) -> Iterator[Executor | None]:
+        """The executor, which ends with the block; None if this process reads the rows."""
+        if self.workers is not None:
+            # JAX has threads, and a forked process would not have them.
+            context = multiprocessing.get_context("spawn")
+            with ProcessPoolExecutor(self.workers, context) as pool:
+                yield pool
+        elif self.scheduler is not None:
+            with _client(self.scheduler) as client:
+                yield client.get_executor()
+        else:
+            yield None
+
+
+NO_READERS = Readers()
+
+
+def _client(address: str) -> contextlib.AbstractContextManager:
+    from dask.distributed import Client
+
+    try:
+        return Client(address)
+    except OSError as error:
+        cure = "Start one with `dask scheduler`, and workers with `dask worker ADDRESS`."
+        raise InvalidInput(
+            "--scheduler", "be the address of one", f"{address}: {error}", cure
+        ) from None
+
+
+# Rows of Parquet files that are read in place, and how much slower that is than a row store.
+
+
+def parquet_in_place(path: Path, response: str, standardise: bool, intercept: bool) -> ShardedRows:
+    """The rows of a Parquet file, or of a folder of them, decoded again in every pass."""
+    shards = parquet_shards([path], response, standardise=standardise, intercept=intercept)
+    return ShardedRows(shards, ByName(shards.manifest.names))
+
+
+def times_slower(shards: ParquetShards) -> float:
+    """How many times longer it takes to decode rows than to read them from a row store.
+
+    Measured with the first row group.
+    """
+    began = time.perf_counter()
+    rows = shards.array(0)
+    decoding = time.perf_counter() - began
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "rows.npy"
+        np.save(copy, rows, allow_pickle=False)
+        began = time.perf_counter()
+        np.load(copy, mmap_mode="r", allow_pickle=False).sum()
+        reading = time.perf_counter() - began
+    return decoding / reading
+
+
+# The problem of `tallmc fit`: a table or row store on disk, also that of a stored run.
+
+
+_RUN_KIND = "tallmc fit"
+
+
+@dataclasses.dataclass(frozen=True)
+class FitProblem:
+    """A table or row store, and the regression fitted to it."""
+
+    path: Path
+    regression: RegressionProblem
+
+    @classmethod
+    def read(cls, path: Path, model: RegressionModel, out_of_core: bool = False) -> FitProblem:
+        """Read a table into memory, or open a row store; `out_of_core` opens Parquet in place."""
+        if (path / MANIFEST).is_file():
+            return cls(path, RegressionProblem.of_rows(open_rows(path), model))
+        if out_of_core:
+            if model.response is None:
+                cure = "Pass --response; the formula needs a row store or memory."
+                raise InvalidInput(
+                    "--formula", "be left out with --out-of-core", model.formula, cure
+                )
+            rows = parquet_in_place(path, model.response, model.standardise, model.intercept)
+            return cls(path, RegressionProblem.of_rows(rows, model))
+        return cls(
+            path, RegressionProblem.of_table(read_table(path, separator=model.separator), model)
+        )
+
+    @classmethod
+    def of_run(
+        cls, about: Mapping[str, Any], table: Path | None, formula: str | None = None
+    ) -> FitProblem:
+        """Rebuild the problem that `about` in a store describes.
+
+        `table` replaces a moved file. A formula is code, so it must be passed again.
+        """
+        if about.get("kind") != _RUN_KIND:
+            cure = "Resume it from Python: tallmc.resume(store, posterior)."
+            raise InvalidInput(
+                "RUN", "come from `tallmc fit --store`", "a run of another program", cure
+            )
+        model = RegressionModel.from_json(about["model"], formula)
+        path = Path(about["table"]) if table is None else table
+        if table is None and str(path) == "-":
+            cure = "Pass --table with the file, or --table - to read standard input again."
+            raise InvalidInput("--table", "be given", "a run on standard input", cure)
+        return cls.read(path, model, bool(about.get("out_of_core", False)))
+
+    @property
+    def posterior(self) -> ModelPosterior:
+        return self.regression.posterior
+
+    @property
+    def is_out_of_core(self) -> bool:
+        return isinstance(self.posterior.rows, ShardedRows)
+
+    def about(self) -> dict[str, Any]:
+        """What a store needs to rebuild the problem."""
+        is_stream = str(self.path) == "-"
+        return {
+            "kind": _RUN_KIND,
+            "table": "-" if is_stream else str(self.path.resolve()),
+            "model": self.regression.form.model.to_json(),
+            "encoding": self.regression.form.encoding.to_json(),
+            "out_of_core": self.is_out_of_core,
+        }
+
 
 _COLUMNS = {"mean": "mean", "sd": "sd", "q05": "q05", "q95": "q95", **DIAGNOSTICS}
 
@@ -58,7 +215,6 @@ def run_fit(
     """Fit, print and save. Returns the exit status."""
     console = Console(highlight=False, markup=False)
     check_out(out, overwrite=overwrite)
-    _check_known(settings.method)
     problem = FitProblem.read(path, model, out_of_core)
     _check_size(problem, settings.method)
     make_folder(out)
@@ -86,7 +242,7 @@ def run_resume(
     *,
     table: Path | None,
     formula: str | None = None,
-    draws: int | None,
+    n_draws: int | None,
     ess: float | None,
     out: Path | None,
     overwrite: bool,
@@ -108,7 +264,7 @@ def run_resume(
         finished = go_on(
             problem.posterior,
             store,
-            draws=draws,
+            n_draws=n_draws,
             ess=ess,
             max_seconds=max_seconds,
             progress=progress,
@@ -168,18 +324,11 @@ def _report_and_save(
     return status
 
 
-def _check_known(method: str | None) -> None:
-    if method is not None and method not in METHODS:
-        raise InvalidInput(
-            "--method", f"be one of {', '.join(METHODS)}", method, "See `tallmc methods`."
-        )
-
-
 def _check_size(problem: FitProblem, method: str | None) -> None:
     """Refuse adaptive sizes where the curvature has no bound."""
-    if method is None or METHODS[method].axes["size"] != "adaptive":
+    if method is None or method_named(method).axes["size"] != "adaptive":
         return
-    if not has_bounded_curvature(problem.posterior.model):
+    if not problem.posterior.model.bounded_curvature:
         family = problem.posterior.description["family"]
         rule = (
             f"have a fixed size with --family {family} (adaptive sizes need a bound on the "
@@ -193,7 +342,7 @@ def _fit_content(problem: FitProblem, settings: Settings, finished: Finished) ->
     """Return what is needed to interpret the draws, to reproduce them and to predict with them."""
     run_settings = finished.draws.settings
     method = run_settings["method"]
-    size = method.size if isinstance(method, Method) else None
+    size = method.batch_size if isinstance(method, Method) else None
     schedule = getattr(method, "step_size", None)
     columns = problem.regression.form.columns
     return {
@@ -206,8 +355,8 @@ def _fit_content(problem: FitProblem, settings: Settings, finished: Finished) ->
             **dataclasses.asdict(settings),
             "chains": finished.draws.positions.shape[0],
             "step_size": getattr(schedule, "step_size", schedule),
-            "size": size.size if isinstance(size, SizeChoice) else size,
-            "draws": finished.draws.positions.shape[1],  # fewer than requested after Ctrl-C
+            "batch_size": size.size if isinstance(size, SizeChoice) else size,
+            "n_draws": finished.draws.positions.shape[1],  # fewer than requested after Ctrl-C
             "burn_in": run_settings["burn_in"],
             "thin": run_settings["thin"],
         },

@@ -1,27 +1,72 @@
-"""Run a plan or continue a stored run. Costs include those of planning."""
+"""Make a plan of the user's settings and run it, or continue a stored run.
+
+Settings that the user does not give are suggested (`methods/suggestions.py`). Costs include those
+of planning.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
-from ..api.executors import read_by_executor
-from ..api.listeners import Listeners
-from ..api.resume import resume
-from ..api.sample import sample
-from ..core.errors import PreparationError
-from ..core.supervision import supervised
-from ..engine.goal import Goal
+from .._api.resume import resume
+from .._api.sample import Listeners, read_by_executor, sample
+from .._core.errors import InvalidInput, PreparationError
+from .._core.supervision import supervised
+from .._engine.run import Goal
+from .._store import Folder
+from .._store.reader import open_store
+from ..methods.abstract import AbstractMethod
+from ..methods.automatic import Automatic
+from ..methods.registry import method_named
+from ..methods.suggestions import Suggested, suggest
 from ..models.posterior import AbstractPosterior
 from ..results.draws import Draws
-from ..store import Folder
-from ..store.reader import open_store
-from .plan import Plan, Settings, make_plan
 from .signals import Terminated
+
+_DEFAULT_DRAWS = 2000
+_OPTIONS = {"batch_size": "--batch-size", "step_size": "--step-size", "thin": "--thin"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Settings given by the user. None means: choose a value."""
+
+    method: str | None = None
+    step_size: float | None = None
+    batch_size: int | None = None
+    chains: int | None = None
+    n_draws: int | None = None
+    ess: float | None = None
+    burn_in: int | None = None
+    thin: int | None = None
+    seed: int = 0
+    exact: bool = False
+
+    def __post_init__(self) -> None:
+        if self.method is None:
+            return
+        try:
+            method_named(self.method)
+        except InvalidInput as error:
+            raise error.renamed("--method") from None
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The method to run and how its settings were chosen."""
+
+    method: AbstractMethod
+    suggested: Suggested | None
+    """Settings of a named method. None if pilot runs choose them."""
+    n_draws: int | None
+    seconds: float
+    """Time spent on choosing the settings."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +78,35 @@ class Finished:
     warnings: list[str]
     """Warnings issued by the library, shown after the results."""
     store: Path | None = None
+
+
+def make_plan(posterior: AbstractPosterior, settings: Settings) -> Plan:
+    if settings.method is None:
+        for name in ("step_size", "batch_size"):
+            if getattr(settings, name) is not None:
+                cure = "Without --method, pilot runs choose it."
+                raise InvalidInput(
+                    _OPTIONS[name], "come with --method", getattr(settings, name), cure
+                )
+        return Plan(Automatic(exact=settings.exact), None, settings.n_draws, 0.0)
+    began = time.perf_counter()
+    try:
+        found = suggest(
+            posterior,
+            settings.method,
+            batch_size=settings.batch_size,
+            step_size=settings.step_size,
+            thin=settings.thin,
+            seed=settings.seed,
+        )
+    except InvalidInput as error:
+        raise error.renamed(_OPTIONS.get(error.parameter, error.parameter)) from None
+    if settings.exact and not found.method.exact:
+        rule = "be left out, or come with an exact method"
+        raise InvalidInput("--exact", rule, settings.method, "`tallmc methods` lists them.")
+    is_open = settings.n_draws is None and settings.ess is None
+    n_draws = _DEFAULT_DRAWS if is_open else settings.n_draws
+    return Plan(found.method, found, n_draws, time.perf_counter() - began)
 
 
 def run(
@@ -52,44 +126,47 @@ def run(
     posterior = read_by_executor(posterior, executor)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        goal = Goal.of(settings.draws, settings.ess, max_seconds, None)
+        goal = Goal.of(settings.n_draws, settings.ess, max_seconds, None)
         with (
             Listeners(progress, None, goal, posterior.n_rows) as listeners,
             supervised(None, max_seconds, listeners.announce),
         ):
             plan = make_plan(posterior, settings)
         announce(plan)
-        suggested = plan.suggested
-        planning = {"seconds": plan.seconds, "rows": _uncounted_rows(plan)}
+        suggested, anchor, rows = plan.suggested, None, 0
+        if suggested is not None:
+            rows = suggested.n_row_evals
+            if plan.method.needs > 0:
+                anchor = suggested.anchor
+                rows -= anchor.n_row_evals  # `sample` counts them
+        planning = {"seconds": plan.seconds, "rows": rows}
+        if store is not None:
+            store = dataclasses.replace(store, about={**store.about, "planning": planning})
         draws = sample(
             posterior,
             plan.method,
             chains=settings.chains,
-            draws=plan.draws,
+            n_draws=plan.n_draws,
             ess=settings.ess,
             max_seconds=max_seconds,
             burn_in=settings.burn_in,
             thin=settings.thin if suggested is None else suggested.thin,
             seed=settings.seed,
-            anchor=suggested.anchor if suggested is not None and plan.method.needs > 0 else None,
-            check=True,
-            store=None
-            if store is None
-            else dataclasses.replace(store, about={**store.about, "planning": planning}),
+            anchor=anchor,
+            measure_bias=True,
+            store=store,
             progress=progress,
         )
-    _check_any_draws(draws)
     messages = [str(warning.message) for warning in caught]
-    return Finished(
-        _with_planning(draws, planning), plan, messages, None if store is None else Path(store.path)
-    )
+    path = None if store is None else Path(store.path)
+    return Finished(_with_planning(draws, planning), plan, messages, path)
 
 
 def go_on(
     posterior: AbstractPosterior,
     store: Path,
     *,
-    draws: int | None,
+    n_draws: int | None,
     ess: float | None,
     max_seconds: float | None = None,
     progress: bool = True,
@@ -102,42 +179,26 @@ def go_on(
         resumed = resume(
             store,
             posterior,
-            draws=draws,
+            n_draws=n_draws,
             ess=ess,
             max_seconds=max_seconds,
             progress=progress,
             executor=executor,
         )
-    _check_any_draws(resumed)
-    plan = Plan(resumed.settings["method"], None, draws, planning["seconds"])
-    return Finished(
-        _with_planning(resumed, planning), plan, [str(warning.message) for warning in caught], store
-    )
-
-
-def _check_any_draws(draws: Draws) -> None:
-    """Raise what ended the run if it ended in the burn-in: without draws there is no result."""
-    if draws.positions.shape[1]:
-        return
-    if draws.stopped_by in ("Ctrl-C", "SIGTERM"):
-        raise Terminated if draws.stopped_by == "SIGTERM" else KeyboardInterrupt
-    raise PreparationError(f"{draws.stopped_by} ended the run in the burn-in. Raise the limit.")
-
-
-def _uncounted_rows(plan: Plan) -> int:
-    """Return the rows touched by the suggestion that `sample` does not count."""
-    if plan.suggested is None:
-        return 0
-    counted = plan.suggested.anchor.n_row_evals if plan.method.needs > 0 else 0
-    return plan.suggested.n_row_evals - counted
+    messages = [str(warning.message) for warning in caught]
+    plan = Plan(resumed.settings["method"], None, n_draws, planning["seconds"])
+    return Finished(_with_planning(resumed, planning), plan, messages, store)
 
 
 def _with_planning(draws: Draws, planning: dict[str, Any]) -> Draws:
-    timing = dataclasses.replace(
-        draws.timing, preparation=draws.timing.preparation + planning["seconds"]
-    )
+    """The draws with the cost of planning; a run that ended in the burn-in has no result."""
+    if not draws.positions.shape[1]:
+        if draws.stopped_by in ("Ctrl-C", "SIGTERM"):
+            raise Terminated if draws.stopped_by == "SIGTERM" else KeyboardInterrupt
+        raise PreparationError(f"{draws.stopped_by} ended the run in the burn-in. Raise the limit.")
+    seconds = draws.timing.preparation + planning["seconds"]
     return dataclasses.replace(
         draws,
-        timing=timing,
+        timing=dataclasses.replace(draws.timing, preparation=seconds),
         n_row_evals_preparation=draws.n_row_evals_preparation + planning["rows"],
     )

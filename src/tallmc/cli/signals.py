@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import NoReturn
 
-from ..core.supervision import supervised
+from .._core.supervision import supervised
 
 AFTER_SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: 143}
 """Exit statuses."""

@@ -5,33 +5,33 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from .. import report
-from ..diagnose.stored import findings
-from ..store.files import StoreError
-from ..store.reader import OpenStore, draws_of, open_store
-from .problem import FitProblem
+from .. import report as pages
+from .._store.files import StoreError
+from .._store.reader import OpenStore, draws_of, open_store
+from ..report.content import stored_doubts
+from .fit import FitProblem
 
 
 def print_findings(store: Path, *, as_json: bool) -> int:
     """Print the warnings about the draws. Returns 1 if there are any, otherwise 0."""
     opened = _open_with_draws(store)
     draws = draws_of(opened)
-    found = findings(opened, draws)
+    found = stored_doubts(opened, draws)
     if as_json:
         chains, n_draws, d = draws.positions.shape
-        health = draws.health
+        report = draws.report
         content = {
             "run": str(store),
             "finished": opened.manifest.finished,
             "chains": chains,
             "draws": n_draws,
             "parameters": d,
-            "ess": health.ess,
-            "rhat": health.rhat
-            if health.rhat == health.rhat and health.rhat < float("inf")
+            "ess": report.ess,
+            "rhat": report.rhat
+            if report.rhat == report.rhat and report.rhat < float("inf")
             else None,
-            "verdict": str(health.verdict),
-            "unknown": health.unknown,
+            "verdict": str(report.verdict),
+            "unknown": report.unknown,
             "warnings": found,
         }
         print(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False))
@@ -39,9 +39,9 @@ def print_findings(store: Path, *, as_json: bool) -> int:
         for message in found:
             print(f"warning: {message}")
         if not found:
-            print(f"{draws.health.verdict}: {draws.health.meaning}")
-        if draws.health.unknown is not None:
-            print(f"unknown: {draws.health.unknown}")
+            print(f"{draws.report.verdict}: {draws.report.meaning}")
+        if draws.report.unknown is not None:
+            print(f"unknown: {draws.report.unknown}")
     return 1 if found else 0
 
 
@@ -60,8 +60,8 @@ def write_report(
     parameters: list[str] | None,
     table: Path | None,
     formula: str | None = None,
-) -> int:
-    """Write the page and return the exit status.
+) -> None:
+    """Write the page.
 
     If the table no longer exists, or the formula is not passed again, the page omits the parts
     that need it and says so.
@@ -71,6 +71,5 @@ def write_report(
     has_formula = bool(about.get("model", {}).get("formula")) and formula is None
     if table is not None or (Path(str(about.get("table", ""))).is_file() and not has_formula):
         posterior = FitProblem.of_run(about, table, formula).posterior
-    report.write_report(store, out, posterior=posterior, parameters=parameters)
+    pages.write_report(store, out, posterior=posterior, parameters=parameters)
     print(f"written: {out}")
-    return 0

@@ -17,16 +17,39 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import ArrayLike, Float, Int
 
-from ..core.arrays import check_numeric
-from ..core.errors import InvalidInput, check_number
+from .._core.arrays import check_numeric
+from .._core.errors import InvalidInput, check_int, check_number
+from .._core.statistics import mean_autocovariances
+
+
+# Autocorrelation of draws: how slowly a chain forgets where it was.
+def autocorrelation(values: ArrayLike, lags: int = 100) -> Float[np.ndarray, "chains lags"]:
+    """Autocorrelation of each chain at the lags 0, 1, …, `lags`.
+
+    **Arguments:**
+
+    - `values`: a quantity of each draw, of shape (chains, draws).
+    - `lags`: the largest lag, less than the number of draws of a chain.
+
+    **Returns:** one row per chain, one column per lag. The first column is 1. A chain that does not
+    move has NaN.
+    """
+    checked = np.asarray(check_numeric("values", values), np.float64)
+    if checked.ndim != 2:
+        cure = "For one coordinate: draws.positions[:, :, j]."
+        raise InvalidInput("values", "have shape (chains, draws)", f"shape {checked.shape}", cure)
+    if not np.isfinite(checked).all():
+        raise InvalidInput("values", "be finite", "NaN or infinity")
+    lags = check_int("lags", lags, 0, checked.shape[1] - 1)
+    centred = checked - checked.mean(axis=1, keepdims=True)
+    covariances = np.array([mean_autocovariances(chain[None])[: lags + 1] for chain in centred])
+    moves = np.ptp(checked, axis=1) > 0
+    variances = np.where(moves, covariances[:, 0], np.nan)
+    return covariances / variances[:, None]
 
 
 class AverageErrors(NamedTuple):
-    """Errors of averages over the first T draws, one entry per T.
-
-    >>> AverageErrors(np.array([10]), np.array([0.1]), np.array([0.01]), np.array([0.2])).bias
-    array([0.1])
-    """
+    """Errors of averages over the first T draws, one entry per T."""
 
     lengths: Int[np.ndarray, " k"]
     """T, the number of draws in the average."""
@@ -48,17 +71,6 @@ def average_errors(
     - `values`: φ of each draw, of shape (chains, draws), with at least two independent chains.
     - `truth`: the expectation of φ under the posterior.
     - `at`: the lengths T; 20 lengths with equal ratios by default.
-
-    **Returns:** an `AverageErrors`.
-
-    **Raises:** `InvalidInput` if the shape is wrong, a value is not finite or a length is not
-    between 1 and the number of draws.
-
-    >>> import numpy as np
-    >>> draws = np.random.default_rng(0).normal(size=(2000, 400))
-    >>> errors = average_errors(draws, 0.0, at=[1, 100, 400])
-    >>> (errors.lengths * errors.mean_square).round(1)
-    array([1., 1., 1.])
     """
     checked = np.asarray(check_numeric("values", values), np.float64)
     if checked.ndim != 2 or checked.shape[0] < 2 or not checked.shape[1]:

@@ -21,16 +21,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from ..core.errors import InvalidInput, check_int
+from .._core.errors import InvalidInput, check_int
+from .._core.statistics import HEAVY_TAIL, weight_efficiency
+from .._rows.access import AbstractRows, RowBlock
+from .._rows.resident import ResidentRows
+from .._rows.sharded import ShardedRows
 from ..models.posterior import AbstractPosterior, check_posterior
 from ..models.predictive import AbstractPredictive
 from ..results.draws import Draws
 from ..results.prediction import UsedDraws, log_likelihoods, used_draws
-from ..rows.base import AbstractRows, RowBlock
-from ..rows.resident import ResidentRows
-from ..rows.sharded import ShardedRows
-from ..statistics.pareto import HEAVY_TAIL
-from ..statistics.weighting import weight_efficiency
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,10 +45,6 @@ class LeaveOneOut:
     - `n`, `n_rows`: m and N.
     - `rows`: the numbers of the m rows.
     - `pareto_k`: Pareto's k of the importance weights of these rows.
-
-    >>> few = np.zeros(2)
-    >>> LeaveOneOut(-120.5, 8.2, 0.4, 3.1, 2, 100, few.astype(int), few)
-    LeaveOneOut(elpd -120.5 ± 8.2, of which 0.4 by using 2 of 100 rows; p_loo 3.1; 0.0 % bad k)
     """
 
     elpd: float
@@ -83,18 +78,6 @@ def loo(draws: Draws, posterior: AbstractPosterior, *, n: int = 1000, seed: int 
     - `posterior`: the posterior, in memory or on disk.
     - `n`: the number of rows, m, whose leave-one-out density is computed.
     - `seed`: seed of the choice of rows.
-
-    **Returns:** a `LeaveOneOut`.
-
-    **Raises:** `InvalidInput` if the posterior is not that of the draws, or `n` is less than 2.
-
-    >>> import tallmc
-    >>> X, y = np.ones((50, 1)), np.arange(50) % 2
-    >>> posterior = tallmc.models.logistic_regression(X, y, prior_variance=1.0)
-    >>> draws = tallmc.sample(posterior, tallmc.mala(0.1), draws=500, burn_in=100)
-    >>> estimate = loo(draws, posterior, n=20)
-    >>> round(estimate.elpd / 50, 1), estimate.n
-    (-0.7, 20)
     """
     check_posterior(posterior)
     predictive = draws.with_posterior(posterior).predictive
@@ -169,7 +152,7 @@ def _relative_efficiency(draws: Draws) -> float:
 
 
 def _log_sum(values: Float[np.ndarray, "n k"]) -> Float[np.ndarray, " n"]:
-    """log Σ_k exp."""
+    """Log Σ_k exp."""
     highest = values.max(axis=1)
     return highest + np.log(np.exp(values - highest[:, None]).sum(axis=1))
 
@@ -186,19 +169,19 @@ def _taken(rows: AbstractRows, chosen: np.ndarray) -> RowBlock:
 
 
 def _surrogates(
-    rows: RowBlock, predictive: AbstractPredictive, position: Float[Array, " d"]
+    block: RowBlock, predictive: AbstractPredictive, position: Float[Array, " d"]
 ) -> Float[Array, " n"]:
-    return predictive.log_likelihood(position, rows)
+    return predictive.log_likelihood(position, block)
 
 
 def _surrogate_sums(
-    rows: RowBlock,
+    block: RowBlock,
     counted: Bool[Array, " n"],
     predictive: AbstractPredictive,
     position: Float[Array, " d"],
     level: Float[Array, ""],
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Σ(π̃ − level) and Σ(π̃ − level)²."""
-    excess = predictive.log_likelihood(position, rows) - level.astype(position.dtype)
+    excess = predictive.log_likelihood(position, block) - level.astype(position.dtype)
     excess = jnp.where(counted, excess, 0)
     return jnp.sum(excess), jnp.sum(excess**2)

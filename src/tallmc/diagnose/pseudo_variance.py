@@ -23,36 +23,26 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float, PRNGKeyArray
 
-from ..core.errors import InvalidInput, check_int
-from ..core.linear_maps import AbstractLinearMap, IdentityMap
-from ..core.random import new_key
-from ..engine.kernel import BoundKernel, Kernel
+from .._core.arrays import AbstractLinearMap, IdentityMap
+from .._core.errors import InvalidInput, check_int
+from .._core.random import new_key
+from .._engine.kernel import BoundKernel, Kernel
+from .._rows.access import AbstractRows, RowBlock
+from .._rows.law import AbstractStream
+from .._rows.passes import split_sum
 from ..models.posterior import check_in_memory
-from ..rows.base import AbstractRows, RowBlock
-from ..rows.stream import AbstractStream
-from ..rows.sums import split_sum
+from ..subsample.all_rows import AllRowsSelection
 from ..subsample.bandit import BanditSelection
-from ..subsample.full import AllRowsSelection
+from ..subsample.bounded_noise import AdaptiveSelection
 from ..subsample.optimal import OptimalSelection
-from ..subsample.replacement import WithReplacement
-from ..subsample.selection import AbstractStaticSelection, Memory
-from ..subsample.size import AdaptiveSelection
+from ..subsample.selection import AbstractStaticSelection, Carried, WithReplacement
 from ..subsample.uniform import WithoutReplacement
 
 _BATCHES_AT_ONCE = 64
 
 
 class Estimated(NamedTuple):
-    """An estimate with its Monte Carlo standard error.
-
-    **Arguments:**
-
-    - `value`: the estimate.
-    - `standard_error`: its standard error.
-
-    >>> Estimated(value=0.5, standard_error=0.01).value
-    0.5
-    """
+    """An estimate with its Monte Carlo standard error."""
 
     value: float
     standard_error: float
@@ -68,35 +58,22 @@ def pseudo_variance(
     - `kernel`: the kernel of a prepared method, `method.prepare(posterior).kernel`.
     - `position`: θ, one value per coordinate.
     - `geometry`: C. Defaults to the identity.
-
-    **Returns:** the pseudo-variance.
-
-    **Raises:** `InvalidInput` if the subsample has no known probabilities, or if `position` is
-    invalid.
-
-    >>> import tallmc
-    >>> X, y = [[1.0], [2.0]], [0.0, 1.0]
-    >>> posterior = tallmc.models.linear_regression(X, y, prior_variance=10.0, noise_variance=1.0)
-    >>> kernel = tallmc.sgld(step_size=0.1, size=1).prepare(posterior).kernel
-    >>> pseudo_variance(kernel, [1.0])                       # ∇f_i is 1 or 2; its weight is 2
-    1.0
     """
     composition, source, theta = _checked(kernel, position)
-    memory = _memory_at_start(composition, source)
-    coefficients, coefficient_of_sum = _coefficients(composition, source, theta, memory)
+    carried = _memory_at_start(composition, source)
+    coefficients, coefficient_of_sum = _coefficients(composition, source, theta, carried)
     total = source.reduce(
         _spread_sums,
         composition,
         theta,
-        memory,
+        carried,
         geometry or IdentityMap(),
         width=composition.model.width(source),
         beside=(jnp.arange(source.n_rows), coefficients),
     )
     squares_high, squares_low, residual_sum = total.float64()
-    squares = squares_high + squares_low
     weight = float(np.asarray(coefficient_of_sum))
-    return float(squares - weight * np.sum(residual_sum**2))
+    return float(squares_high + squares_low - weight * np.sum(residual_sum**2))
 
 
 def estimated_pseudo_variance(
@@ -116,42 +93,22 @@ def estimated_pseudo_variance(
     - `batches`: the number of batches.
     - `geometry`: C. Defaults to the identity.
     - `seed`: seed of the batches.
-
-    **Returns:** an `Estimated`.
-
-    **Raises:** `InvalidInput` if the subsample does not provide the spread of a batch, or if a
-    batch has too few rows for it.
-
-    >>> import tallmc
-    >>> X, y = [[1.0], [2.0]], [0.0, 1.0]
-    >>> posterior = tallmc.models.linear_regression(X, y, prior_variance=10.0, noise_variance=1.0)
-    >>> kernel = tallmc.sgld(step_size=0.1, size=2).prepare(posterior).kernel
-    >>> round(estimated_pseudo_variance(kernel, [1.0], batches=100_000).value, 2)    # exact: 0.5
-    0.5
     """
     composition, source, theta = _checked(kernel, position)
     batches = check_int("batches", batches, 2)
-    if not isinstance(
-        composition.selection, AbstractStaticSelection | BanditSelection | OptimalSelection
-    ):
-        raise InvalidInput(
-            "kernel",
-            "have a subsample that provides the spread of a batch",
-            type(composition.selection).__name__,
-        )
-    memory = _memory_at_start(composition, source)
+    selection = composition.selection
+    if not isinstance(selection, AbstractStaticSelection | BanditSelection | OptimalSelection):
+        rule = "have a subsample that provides the spread of a batch"
+        raise InvalidInput("kernel", rule, type(selection).__name__)
+    carried = _memory_at_start(composition, source)
     metric = geometry or IdentityMap()
     values = np.asarray(
-        _batch_estimates(composition, source, theta, memory, new_key(seed), batches, metric),
+        _batch_estimates(composition, source, theta, carried, new_key(seed), batches, metric),
         np.float64,
     )
     if not np.isfinite(values).all():
-        raise InvalidInput(
-            "kernel",
-            "draw at least two rows per batch, and per stratum if it has strata",
-            "a batch without spread",
-            "Use a larger size.",
-        )
+        rule = "draw at least two rows per batch, and per stratum if it has strata"
+        raise InvalidInput("kernel", rule, "a batch without spread", "Use a larger size.")
     return Estimated(float(values.mean()), float(values.std(ddof=1) / np.sqrt(batches)))
 
 
@@ -159,54 +116,49 @@ def _checked(
     kernel: BoundKernel, position: ArrayLike
 ) -> tuple[Kernel, AbstractRows, Float[Array, " d"]]:
     if not isinstance(kernel, BoundKernel) or not isinstance(kernel.kernel, Kernel):
-        cure = "For example tallmc.sgld(...).prepare(posterior).kernel."
-        raise InvalidInput(
-            "kernel", "come from a prepared method with a gradient", type(kernel).__name__, cure
-        )
+        cure = "For example tallmc.methods.sgld(...).prepare(posterior).kernel."
+        rule = "come from a prepared method with a gradient"
+        raise InvalidInput("kernel", rule, type(kernel).__name__, cure)
     posterior = kernel.posterior
     check_in_memory(posterior, "1/p of every row is needed at once", "Use a part of the rows.")
     theta = jnp.asarray(position, posterior.dtype)
     if theta.shape != (posterior.dim,) or not bool(jnp.all(jnp.isfinite(theta))):
-        raise InvalidInput(
-            "position", f"be finite, with one value per coordinate ({posterior.dim})", position
-        )
+        rule = f"be finite, with one value per coordinate ({posterior.dim})"
+        raise InvalidInput("position", rule, position)
     return kernel.kernel, posterior.rows, theta
 
 
-def _memory_at_start(kernel: Kernel, source: AbstractRows) -> Memory:
+def _memory_at_start(kernel: Kernel, rows: AbstractRows) -> Carried:
     """The memory of a chain that starts at the anchor, before its first step."""
-    started = kernel.start_memory(kernel.rest[None], source)
+    started = kernel.start_memory(kernel.rest[None], rows)
     drawn = jax.tree.map(lambda leaf: leaf[0], kernel.selection.draw(new_key(0), 1))
-    selection = kernel.selection.start(kernel.selection.gather(drawn, source))
-    return Memory(jax.tree.map(lambda leaf: leaf[0], started.gradient), selection)
+    selection = kernel.selection.start(kernel.selection.gather(drawn, rows))
+    return Carried(jax.tree.map(lambda leaf: leaf[0], started.gradient), selection)
 
 
 def _spread_sums(
-    rows: RowBlock,
+    block: RowBlock,
     beside: tuple[Array, Array],
     counted: Bool[Array, " n"],
     kernel: Kernel,
     position: Float[Array, " d"],
-    memory: Memory,
+    carried: Carried,
     geometry: AbstractLinearMap,
 ) -> tuple[Array, Array, Array]:
     """Σ a_i ‖Cᵀr_i‖² as the two parts of `split_sum`, and Σ Cᵀr_i over the rows with a_i > 0."""
     indices, coefficient = beside
     coefficient = jnp.where(counted, coefficient, 0)
-    residuals = kernel.gradient.residuals(position, rows, indices, memory.gradient)
-    pulled = geometry.pull(kernel.model.expand(residuals, rows))
+    residuals = kernel.gradient.residuals(position, block, indices, carried.gradient)
+    pulled = geometry.pull(kernel.model.expand(residuals, block))
     squares = split_sum(coefficient * jnp.sum(pulled**2, axis=1))
     return *squares, jnp.sum(pulled, axis=0, where=coefficient[:, None] > 0)
 
 
 def _coefficients(
-    kernel: Kernel, source: AbstractRows, position: Float[Array, " d"], memory: Memory
+    kernel: Kernel, rows: AbstractRows, position: Float[Array, " d"], carried: Carried
 ) -> tuple[Float[Array, " N"], Float[ArrayLike, ""]]:
-    """a_i and b in tr Cov = Σ a_i ‖Cᵀr_i‖² − b ‖Σ Cᵀr_i‖².
-
-    The second sum runs over the rows with a_i > 0.
-    """
-    selection, dtype, N = kernel.selection, kernel.model.dtype, source.n_rows
+    """a_i and b in tr Cov = Σ a_i ‖Cᵀr_i‖² − b ‖Σ Cᵀr_i‖², the second over rows with a_i > 0."""
+    selection, dtype, N = kernel.selection, kernel.model.dtype, rows.n_rows
     every_row = jnp.arange(N)
     match selection:
         case AllRowsSelection():
@@ -218,15 +170,14 @@ def _coefficients(
             size = selection.size_at(position)
             return _inverse_probabilities(selection.stream, dtype) / size, 1 / size
         case OptimalSelection():
-            units = selection.units(kernel.gradient, position, source, memory.gradient)
+            units = selection.units(kernel.gradient, position, rows, carried.gradient)
             return selection.draws_at(units, every_row, dtype).weights, 1 / selection.size
         case WithoutReplacement():
             coefficient = N * (N - selection.size) / (selection.size * max(N - 1, 1))
             return jnp.full(N, coefficient, dtype), coefficient / N
     rule = "draw rows with known probabilities, or without replacement"
-    raise InvalidInput(
-        "kernel", rule, type(selection).__name__, "Try estimated_pseudo_variance(...)."
-    )
+    cure = "Try estimated_pseudo_variance(...)."
+    raise InvalidInput("kernel", rule, type(selection).__name__, cure)
 
 
 def _inverse_probabilities(stream: AbstractStream, dtype: Any) -> Float[Array, " N"]:
@@ -238,9 +189,9 @@ def _inverse_probabilities(stream: AbstractStream, dtype: Any) -> Float[Array, "
 @eqx.filter_jit
 def _batch_estimates(
     kernel: Kernel,
-    source: AbstractRows,
+    rows: AbstractRows,
     position: Float[Array, " d"],
-    memory: Memory,
+    carried: Carried,
     key: PRNGKeyArray,
     batches: int,
     geometry: AbstractLinearMap,
@@ -249,8 +200,8 @@ def _batch_estimates(
     selection = kernel.selection
 
     def estimate_of_batch(drawn: Any) -> Float[Array, ""]:
-        gathered = selection.gather(drawn, source)
-        estimate = selection.estimate(kernel.gradient, position, memory, gathered, source, None)
+        gathered = selection.gather(drawn, rows)
+        estimate = selection.estimate(kernel.gradient, position, carried, gathered, rows, None)
         assert estimate.spread is not None, "the caller checked that the selection has a spread"
         return jnp.sum(geometry.pull(estimate.spread) ** 2)
 

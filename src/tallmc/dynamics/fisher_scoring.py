@@ -8,10 +8,9 @@ matrix, here that of the geometry: B = I with `Identity()`. As ε → 0 the step
 dynamics, θ − (ε/2)B⁻¹∇f̂ + √ε B^(−½)η. As ε → ∞ no noise is injected: the noise of the gradient
 alone drives the chain.
 
-Bias. On a Gaussian with Hessian H, fixed Î and gradient noise V the stationary covariance S solves
-PHS + SHP − PHSHP = P(V + (4/ε)B)P. If NÎ = H and V = (N/n)NÎ, then S = H⁻¹ at *any* ε: neither
-discretisation nor gradient noise adds a bias. These are the premises of the paper's Bayesian
-central limit theorem. What they neglect is the bias, which grows with ε and is of order ε as ε → 0:
+On a Gaussian with Hessian H, fixed Î and gradient noise V the stationary covariance S solves
+PHS + SHP − PHSHP = P(V + (4/ε)B)P. If NÎ = H and V = (N/n)NÎ, then S = H⁻¹ at *any* ε. These are
+the premises of the paper's Bayesian central limit theorem. What they neglect:
 - The Hessian of f differs from NÎ: by the curvature of the prior, and by the whole matrix if the
   model is wrong, because the covariance of the ∇f_i is then not their mean Hessian.
 - A posterior that is not Gaussian: at large ε the draws are those of a Gaussian near the mode.
@@ -24,33 +23,24 @@ central limit theorem. What they neglect is the bias, which grows with ε and is
   makes Î follow the path of the chain, and "dense" needs nm ≫ d.
 
 V is unbiased for rows drawn uniformly with replacement, and the ∇f_i are those of the simple
-estimator. "dense" costs O(nd² + d³) per step, "diagonal" O(nd). Both need the gradient of each row.
+estimator.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import math
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 from jax.scipy.linalg import cho_factor, cho_solve
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Int, PRNGKeyArray
 
-from ..anchor.anchor import AnchorLevel
-from ..core.errors import InvalidInput, check_int
-from ..core.linear_maps import AbstractLinearMap
-from ..correction.base import Covariance, Shape, second_moment
-from .base import (
-    AbstractDiffusion,
-    AbstractDynamicsState,
-    Curvature,
-    DynamicsChoice,
-    DynamicsContext,
-    DynamicsStep,
-    Evaluate,
-    Suggestion,
-    overdamped_suggestion,
-)
+from .._core.arrays import Scalar, Vector
+from .._core.errors import InvalidInput, check_int
+from ..correction import Covariance, Shape, second_moment
+from ..models.posterior import AbstractPosterior
+from .dynamics import AbstractDynamics, AbstractDynamicsState, DynamicsStep, Evaluate
 
 _ALL_BATCHES = 2**31 - 1
 
@@ -58,54 +48,68 @@ _ALL_BATCHES = 2**31 - 1
 class FisherState(AbstractDynamicsState):
     """Position θ and the running average of the Fisher information."""
 
-    position: Float[Array, " d"]
+    position: Vector
     fisher: Covariance
     """CᵀNÎC, diagonal or full: the Fisher information of all rows in the coordinates of C."""
     count: Int[Array, ""]
-    """Batches in the average, at most `memory`."""
+    """Batches in the average, at most `window`."""
 
 
-class FisherScoringDynamics(AbstractDiffusion):
-    """SGFS prepared for one posterior.
+class FisherScoring(AbstractDynamics):
+    """Stochastic gradient Fisher scoring, for `Simple()` gradients and `Uniform()` draws.
 
     **Arguments:**
 
-    - `geometry`: the linear map C of the coordinates; B = (CCᵀ)⁻¹.
-    - `n_rows`: N.
-    - `memory`: m, the largest number of batches in the average.
-    - `shape`: "dense" or "diagonal", the form of Î.
-
-    >>> import tallmc
-    >>> tallmc.dynamics.FisherScoringDynamics.evaluates_at_start
-    False
+    - `shape`: "dense" estimates the Fisher information as a d×d matrix, "diagonal" its diagonal.
+    - `window`: about how many of the last batches the estimate averages over. None averages over
+      all batches, as in the paper; start such chains near the mode.
     """
 
-    geometry: AbstractLinearMap
-    n_rows: Float[Array, ""]
-    memory: Int[Array, ""]
-    shape: Shape = eqx.field(static=True)
-    evaluates_at_start = False
+    paper = "Ahn, Korattikara and Welling (2012)"
+    bias = (
+        "No bias on a Gaussian whose Hessian is the Fisher information, at any ε: neither "
+        "discretisation nor gradient noise adds one. Otherwise the bias grows with ε and is of "
+        "order ε as ε → 0: by the prior, a wrong model, a posterior that is not Gaussian, or, "
+        'with "diagonal", correlations.'
+    )
+    cost = (
+        '"dense" costs O(nd² + d³) per step, "diagonal" O(nd). Both need the gradient of each row.'
+    )
+    corrects_through = ()
+    reads_fisher_information = True
 
-    def init(
-        self, key: PRNGKeyArray, position: Float[Array, " d"], evaluate: Evaluate
-    ) -> FisherState:
+    shape: Shape = eqx.field(default="dense", static=True)
+    window: int | None = 100
+    n_rows: float = eqx.field(default=math.nan, repr=False, kw_only=True)
+    """N."""
+
+    def __post_init__(self) -> None:
+        if self.shape not in ("dense", "diagonal"):
+            raise InvalidInput("shape", 'be "dense" or "diagonal"', self.shape)
+        if self.window is not None:
+            check_int("window", self.window, 1, _ALL_BATCHES)
+
+    def filled(self, posterior: AbstractPosterior) -> dict[str, Any]:
+        return {
+            "window": jnp.int32(_ALL_BATCHES if self.window is None else self.window),
+            "n_rows": jnp.asarray(posterior.n_rows, posterior.dtype),
+        }
+
+    def init(self, key: PRNGKeyArray, position: Vector, evaluate: Evaluate) -> FisherState:
         d = position.shape[0]
         nothing = jnp.zeros(d if self.shape == "diagonal" else (d, d), position.dtype)
         return FisherState(position, nothing, jnp.int32(0))
 
     def step(
-        self,
-        state: FisherState,
-        evaluate: Evaluate,
-        step_size: Float[Array, ""],
-        noise: Float[Array, " d"],
+        self, state: FisherState, evaluate: Evaluate, step_size: Scalar, noise: Vector
     ) -> DynamicsStep:
         estimate = evaluate(state.position, None)
         assert estimate.spread is not None, "Fisher scoring requires the spread of its batch"
+        assert self.window is not None, "`prepare` makes it a number"
         drawn_share = estimate.n_rows / self.n_rows
         # The covariance of the estimate is (N/n)NÎ.
         newest = drawn_share * second_moment(self.geometry.pull(estimate.spread), self.shape)
-        count = jnp.minimum(state.count, self.memory - 1) + 1
+        count = jnp.minimum(state.count, self.window - 1) + 1
         fisher = state.fisher + (newest - state.fisher) / count
         force = 2 / jnp.sqrt(step_size) * noise - self.geometry.pull(estimate.gradient)
         move = 2 * _solve((1 + 1 / drawn_share) * fisher, 4 / step_size, force)
@@ -113,52 +117,9 @@ class FisherScoringDynamics(AbstractDiffusion):
         return DynamicsStep(FisherState(position, fisher, count), estimate, {})
 
 
-def _solve(
-    information: Covariance, added: Float[Array, ""], force: Float[Array, " d"]
-) -> Float[Array, " d"]:
+def _solve(information: Covariance, added: Scalar, force: Vector) -> Vector:
     """(J + aI)⁻¹ v, with J = `information` and a = `added`."""
     if information.ndim == 1:
         return force / (information + added)
     matrix = information + added * jnp.eye(force.shape[0], dtype=force.dtype)
     return cho_solve(cho_factor(matrix), force)
-
-
-@dataclasses.dataclass(frozen=True)
-class FisherScoring(DynamicsChoice):
-    """Stochastic gradient Fisher scoring, for `Simple()` gradients and `Uniform()` draws.
-
-    **Arguments:**
-
-    - `shape`: "dense" estimates the Fisher information as a d×d matrix, "diagonal" its diagonal.
-    - `memory`: about how many of the last batches the estimate averages over. None averages over
-      all batches, as in the paper; start such chains near the mode.
-
-    **Raises:** `InvalidInput` if `shape` is neither, or if `memory` is not an int of at least 1.
-
-    >>> import tallmc
-    >>> tallmc.dynamics.FisherScoring("diagonal")
-    FisherScoring(shape='diagonal', memory=100)
-    """
-
-    shape: Shape = "dense"
-    memory: int | None = 100
-    needs = AnchorLevel.NOTHING
-    exact_only = False
-    takes_geometry = True
-    corrects_through = ()
-    has_transition = False
-    reads_fisher_information = True
-
-    def __post_init__(self) -> None:
-        if self.shape not in ("dense", "diagonal"):
-            raise InvalidInput("shape", 'be "dense" or "diagonal"', self.shape)
-        if self.memory is not None:
-            check_int("memory", self.memory, 1, _ALL_BATCHES)
-
-    def suggest(self, curvature: Curvature) -> Suggestion:
-        return overdamped_suggestion(curvature)
-
-    def prepare(self, context: DynamicsContext) -> FisherScoringDynamics:
-        n_rows = jnp.asarray(context.posterior.n_rows, context.posterior.dtype)
-        memory = jnp.int32(_ALL_BATCHES if self.memory is None else self.memory)
-        return FisherScoringDynamics(context.geometry, n_rows, memory, self.shape)

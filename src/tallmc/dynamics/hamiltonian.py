@@ -6,7 +6,7 @@
     A    θ ← θ + (ε/4) Cρ
 
 Each inner step draws a new batch: a batch kept for a whole trajectory would add its noise L times
-in the same direction. The inner step is symmetric, so the bias is of order ε² at any L. The common
+in the same direction. The common
 form with full Euler kicks makes the first kick of each trajectory a half kick too large: with L = 1
 the variance is half the correct one at any ε, or, if the position moves first, the gradient never
 reaches the position. A step here is one inner step; thin by L to keep the ends of trajectories.
@@ -18,27 +18,25 @@ is corrected by ξ ~ N(0, I − (1 + c)²/(1 − c²) (ε²/16) V).
 
 from __future__ import annotations
 
-import dataclasses
 import math
+from typing import Any, Self
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from ..anchor.anchor import AnchorLevel
-from ..core.errors import check_int, check_number
-from ..core.linear_maps import AbstractLinearMap
-from ..core.random import standard_normal
-from ..correction import reduced_noise
-from .base import (
+from .._core.arrays import Scalar, Vector
+from .._core.errors import check_int, check_number
+from .._core.random import standard_normal
+from ..models.posterior import AbstractPosterior
+from .dynamics import (
     AbstractDynamics,
     AbstractDynamicsState,
     Curvature,
-    DynamicsChoice,
-    DynamicsContext,
     DynamicsStep,
     Evaluate,
     Suggestion,
     merged_normal,
+    reduced_noise,
     smaller_step,
 )
 from .momentum import damped_transition, damping
@@ -49,44 +47,51 @@ _LEAST_LENGTH, _MOST_LENGTH = 10, 1000
 class TrajectoryState(AbstractDynamicsState):
     """Position, momentum and place in the trajectory."""
 
-    position: Float[Array, " d"]
-    momentum: Float[Array, " d"]
+    position: Vector
+    momentum: Vector
     inner: Int[Array, ""]
     """Inner steps since the momentum was drawn."""
 
 
-class HamiltonianDynamics(AbstractDynamics):
-    """SGHMC in trajectories, prepared for one posterior.
+class Hamiltonian(AbstractDynamics):
+    """SGHMC in trajectories.
 
     **Arguments:**
 
-    - `geometry`: the linear map C of the coordinates.
-    - `friction`: the friction γ.
-    - `length`: L, the inner steps per trajectory. An array, so chains of one run may differ in it.
-
-    >>> import jax.numpy as jnp, tallmc
-    >>> from tallmc.core.linear_maps import IdentityMap
-    >>> tallmc.dynamics.HamiltonianDynamics(IdentityMap(), jnp.zeros(()), jnp.int32(10)).length
-    Array(10, dtype=int32)
+    - `length`: L, the inner steps per trajectory.
+    - `friction`: the friction γ, positive; zero only with exact gradients.
     """
 
-    geometry: AbstractLinearMap
-    friction: Float[Array, ""]
-    length: Int[Array, ""]
-    evaluates_at_start = False
+    paper = "Chen, Fox and Guestrin (2014)"
+    bias = "The inner step is symmetric, so the bias is of order ε² at any L."
 
-    def init(
-        self, key: PRNGKeyArray, position: Float[Array, " d"], evaluate: Evaluate
-    ) -> TrajectoryState:
+    length: int
+    friction: float
+
+    def __post_init__(self) -> None:
+        check_int("length", self.length, 1)
+        check_number("friction", self.friction, 0)
+
+    @property
+    def has_transition(self) -> bool:
+        """Without friction the move given a gradient is deterministic and has no density."""
+        return self.friction > 0
+
+    @property
+    def corrects_through(self) -> tuple[str, ...]:
+        return ("noise",) if self.friction > 0 else ()
+
+    def filled(self, posterior: AbstractPosterior) -> dict[str, Any]:
+        return {"length": jnp.int32(self.length)}
+
+    def init(self, key: PRNGKeyArray, position: Vector, evaluate: Evaluate) -> TrajectoryState:
         return TrajectoryState(position, jnp.zeros_like(position), jnp.int32(0))
 
-    def noise(
-        self, key: PRNGKeyArray, steps: int, like: Float[Array, " d"]
-    ) -> Float[Array, "steps 2 d"]:
+    def noise(self, key: PRNGKeyArray, steps: int, like: Vector) -> Float[Array, "steps 2 d"]:
         return standard_normal(key, (steps, 2, *like.shape), like.dtype)
 
-    def finer(self) -> HamiltonianDynamics:
-        return HamiltonianDynamics(self.geometry, self.friction, 2 * self.length)
+    def finer(self) -> Self:
+        return self._with(length=2 * self.length)
 
     def merged_noise(
         self, first: Float[Array, "2 d"], second: Float[Array, "2 d"]
@@ -98,7 +103,7 @@ class HamiltonianDynamics(AbstractDynamics):
         self,
         state: TrajectoryState,
         evaluate: Evaluate,
-        step_size: Float[Array, ""],
+        step_size: Scalar,
         noise: Float[Array, "2 d"],
     ) -> DynamicsStep:
         fresh, normal = noise
@@ -116,42 +121,6 @@ class HamiltonianDynamics(AbstractDynamics):
         moved = TrajectoryState(position, momentum, (state.inner + 1) % self.length)
         return DynamicsStep(moved, estimate, injected.stats, injected.outcome)
 
-
-@dataclasses.dataclass(frozen=True)
-class Hamiltonian(DynamicsChoice):
-    """SGHMC in trajectories.
-
-    **Arguments:**
-
-    - `length`: L, the inner steps per trajectory.
-    - `friction`: the friction γ, positive; zero only with exact gradients.
-
-    **Raises:** `InvalidInput` if `length` is not a positive int or `friction` is negative.
-
-    >>> import tallmc
-    >>> tallmc.dynamics.Hamiltonian(length=10, friction=2.0)
-    Hamiltonian(length=10, friction=2.0)
-    """
-
-    length: int
-    friction: float
-    needs = AnchorLevel.NOTHING
-    exact_only = False
-    takes_geometry = True
-
-    def __post_init__(self) -> None:
-        check_int("length", self.length, 1)
-        check_number("friction", self.friction, 0)
-
-    @property
-    def has_transition(self) -> bool:
-        """Without friction the move given a gradient is deterministic and has no density."""
-        return self.friction > 0
-
-    @property
-    def corrects_through(self) -> tuple[str, ...]:
-        return ("noise",) if self.friction > 0 else ()
-
     def suggest(self, curvature: Curvature) -> Suggestion:
         slowest = curvature.smallest**0.5
         friction = 2 * slowest
@@ -164,7 +133,3 @@ class Hamiltonian(DynamicsChoice):
         length = min(max(math.ceil(math.pi / (step * slowest)), _LEAST_LENGTH), _MOST_LENGTH)
         others = {"length": length, "friction": friction}
         return Suggestion(step, rule, length, step / friction, others)
-
-    def prepare(self, context: DynamicsContext) -> HamiltonianDynamics:
-        friction = jnp.asarray(self.friction, context.posterior.dtype)
-        return HamiltonianDynamics(context.geometry, friction, jnp.int32(self.length))

@@ -4,8 +4,8 @@
     leapfrog          ρ ← ρ − (δ_k/2) Cᵀ∇f(θ);   θ ← θ + δ_k Cρ;   ρ ← ρ − (δ_k/2) Cᵀ∇f(θ)
     after L_k steps   accepted with probability min(1, exp(f(θ) + ‖ρ‖²/2 − f(θ') − ‖ρ'‖²/2))
 
-Exact: every ε leaves exp(−f) invariant. A step of the chain is one leapfrog step, which takes one
-pass over the data, so chains whose trajectories differ in length do not wait for each other. The
+A step of the chain is one leapfrog step, so chains whose trajectories differ in length do not wait
+for each other. The
 position of the chain is the last accepted one. L_k depends on neither position nor momentum. So the
 number of trajectories that a chain has completed after t steps does not either, and the position
 after t steps follows exp(−f) in equilibrium. (The length of a trajectory of NUTS depends on the
@@ -13,68 +13,110 @@ trajectory: its position after t leapfrog steps would be biased.) Random lengths
 that return to where they began; random steps get a chain out of regions of high curvature, in which
 the largest step is never accepted (Neal, 2011, section 3.2).
 
-With a mixture that approximates the posterior (`mode_jumps.py`), a share of the trajectories is
+With a mixture that approximates the posterior (`ModeJumpingHMC`), a share of the trajectories is
 replaced by an independent proposal θ' from the mixture, of density q, accepted with probability
 min(1, exp(f(θ) − f(θ') + log q(θ) − log q(θ'))). Such proposals move between modes.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from ..anchor.anchor import AnchorLevel
-from ..core.errors import check_int
-from ..core.linear_maps import AbstractLinearMap
-from ..core.random import standard_normal
-from ..rows.sums import Sum
-from .accept import AbstractExact, potential_drop
-from .base import (
+from .._core.arrays import Scalar, Vector, check_numeric
+from .._core.errors import InvalidInput, check_int
+from .._core.random import standard_normal
+from .._rows.passes import Sum
+from ..models.posterior import AbstractPosterior
+from .dynamics import (
+    AbstractDynamics,
     AbstractDynamicsState,
     Curvature,
-    DynamicsChoice,
-    DynamicsContext,
     DynamicsStep,
     Evaluate,
     Suggestion,
+    acceptance_rate,
+    potential_drop,
 )
-from .mixture import Mixture
+
+# A mixture of Student t distributions, one per mode of the posterior, to propose positions from.
+#
+#     q(θ) = Σ_m w_m t_ν(θ; μ_m, C_m C_mᵀ),   ν = d + 5
+#
+# The tails of a proposal must not be lighter than those of the posterior, or a chain stays in a
+# tail for long. In d dimensions a fixed ν would make the bulk of the mixture unlike a Gaussian.
+
+
+_DEGREES_OF_FREEDOM = 5  # in addition to d
+
+
+class Mixture(eqx.Module):
+    """A mixture of t distributions."""
+
+    centres: Float[Array, "modes d"]
+    """μ_m."""
+    factors: Float[Array, "modes d d"]
+    """C_m, lower triangular."""
+    log_weights: Float[Array, " modes"]
+    """log w_m; the w_m sum to one."""
+
+    def draw(self, key: PRNGKeyArray, steps: int) -> Float[Array, "steps d"]:
+        """Draw `steps` positions."""
+        mode_key, normal_key, scale_key = jax.random.split(key, 3)
+        dim, dtype = self.centres.shape[1], self.centres.dtype
+        mode = jax.random.categorical(mode_key, self.log_weights, shape=(steps,))
+        normal = standard_normal(normal_key, (steps, dim), dtype)
+        freedom = dim + _DEGREES_OF_FREEDOM
+        # χ²_ν = 2 Gamma(ν/2)
+        mean_square = 2 * jax.random.gamma(scale_key, freedom / 2, (steps,), dtype) / freedom
+        spread = normal / jnp.sqrt(mean_square)[:, None]
+        moves = jnp.einsum(
+            "sij,sj->si", self.factors[mode], spread, precision=jax.lax.Precision.HIGHEST
+        )
+        return self.centres[mode] + moves
+
+    def log_density(self, position: Vector) -> Scalar:
+        """Log q(θ), up to a constant."""
+        dim = position.shape[0]
+        freedom = dim + _DEGREES_OF_FREEDOM
+
+        def of_mode(centre: Array, factor: Array) -> Scalar:
+            standardised = solve_triangular(factor, position - centre, lower=True)
+            bulk = jnp.log1p(jnp.sum(standardised**2) / freedom)
+            return -(freedom + dim) / 2 * bulk - jnp.sum(jnp.log(jnp.diagonal(factor)))
+
+        each = jax.vmap(of_mode)(self.centres, self.factors)
+        return jax.nn.logsumexp(self.log_weights + each)
+
 
 _JUMP_SHARE = 0.5  # of the trajectories, if there is a mixture
 _SMALLEST_LEAP = 0.25  # leapfrog step, relative to the largest one
 _SUGGESTED_LENGTH = 10
 
 
-class Point(eqx.Module):
-    """A position with ∇f and f there."""
-
-    position: Float[Array, " d"]
-    gradient: Float[Array, " d"]
-    potential: Sum
-
-
 class HMCState(AbstractDynamicsState):
     """The last accepted point, and the trajectory that began there."""
 
-    position: Float[Array, " d"]
-    gradient: Float[Array, " d"]
+    position: Vector
+    gradient: Vector
     potential: Sum
-    moving: Float[Array, " d"]
+    moving: Vector
     """Position of the trajectory."""
-    moving_gradient: Float[Array, " d"]
-    momentum: Float[Array, " d"]
-    kinetic: Float[Array, ""]
+    moving_gradient: Vector
+    momentum: Vector
+    kinetic: Scalar
     """Kinetic energy at the beginning of the trajectory."""
-    leap: Float[Array, ""]
+    leap: Scalar
     """Leapfrog step of the trajectory, relative to the largest one."""
     left: Int[Array, ""]
     """Steps until the trajectory ends; zero if the next step begins a trajectory."""
-    rate: Float[Array, ""]
+    rate: Scalar
     """Acceptance probability of the last trajectory."""
 
 
@@ -91,44 +133,45 @@ class HMCNoise(eqx.Module):
     """Uniform number that decides between jump and trajectory, and the proposal of a jump."""
 
 
-class HMCDynamics(AbstractExact):
-    """Hamiltonian Monte Carlo prepared for one posterior.
+class HMC(AbstractDynamics):
+    """Hamiltonian Monte Carlo; requires `AllRows()`.
 
     **Arguments:**
 
-    - `geometry`: the linear map C of the coordinates.
     - `length`: L, the mean number of leapfrog steps of a trajectory.
-    - `mixture`: an approximation of the posterior to propose jumps from, or None.
-
-    >>> import jax.numpy as jnp, tallmc
-    >>> from tallmc.core.linear_maps import IdentityMap
-    >>> tallmc.dynamics.HMCDynamics(IdentityMap(), jnp.asarray(5.0)).evaluates_at_start
-    True
     """
 
-    geometry: AbstractLinearMap
-    length: Float[Array, ""]
-    mixture: Mixture | None = None
+    paper = "Duane, Kennedy, Pendleton and Roweth (1987)"
+    bias = "Exact: every ε leaves exp(−f) invariant."
+    cost = "A step is one leapfrog step, which takes one pass over the data."
+    exact_only = True
     evaluates_at_start = True
 
-    def init(self, key: PRNGKeyArray, position: Float[Array, " d"], evaluate: Evaluate) -> HMCState:
+    length: int = _SUGGESTED_LENGTH
+    mixture: Mixture | None = eqx.field(default=None, repr=False, kw_only=True)
+    """An approximation of the posterior to propose jumps from, or None."""
+
+    def __post_init__(self) -> None:
+        check_int("length", self.length, 1)
+
+    def init(self, key: PRNGKeyArray, position: Vector, evaluate: Evaluate) -> HMCState:
         estimate = evaluate(position, None)
         assert estimate.potential is not None, "an accept step requires the potential of all rows"
         zero = jnp.zeros((), position.dtype)
         return HMCState(
-            position,
-            estimate.gradient,
-            estimate.potential,
-            position,
-            estimate.gradient,
-            jnp.zeros_like(position),
-            zero,
-            zero,
-            jnp.int32(0),
-            zero,
+            position=position,
+            gradient=estimate.gradient,
+            potential=estimate.potential,
+            moving=position,
+            moving_gradient=estimate.gradient,
+            momentum=jnp.zeros_like(position),
+            kinetic=zero,
+            leap=zero,
+            left=jnp.int32(0),
+            rate=zero,
         )
 
-    def noise(self, key: PRNGKeyArray, steps: int, like: Float[Array, " d"]) -> HMCNoise:
+    def noise(self, key: PRNGKeyArray, steps: int, like: Vector) -> HMCNoise:
         momentum_key, accept_key, length_key, leap_key, jump_key = jax.random.split(key, 5)
         jump = None
         if self.mixture is not None:
@@ -144,11 +187,7 @@ class HMCDynamics(AbstractExact):
         )
 
     def step(
-        self,
-        state: HMCState,
-        evaluate: Evaluate,
-        step_size: Float[Array, ""],
-        noise: HMCNoise,
+        self, state: HMCState, evaluate: Evaluate, step_size: Scalar, noise: HMCNoise
     ) -> DynamicsStep:
         begins = state.left == 0
         drawn_length = 1 + jnp.floor(noise.length * (2 * self.length - 1)).astype(jnp.int32)
@@ -181,14 +220,16 @@ class HMCDynamics(AbstractExact):
             )
         log_ratio += potential_drop(state.potential, estimate.potential)
         accept = (left == 0) & (noise.log_uniform < log_ratio)  # NaN rejects
-        rate = jnp.exp(jnp.minimum(jnp.nan_to_num(log_ratio, nan=-jnp.inf), 0))
-        there = Point(moving, estimate.gradient, estimate.potential)
-        here = Point(state.position, state.gradient, state.potential)
-        kept: Any = jax.tree.map(lambda new, old: jnp.where(accept, new, old), there, here)
+        rate = acceptance_rate(log_ratio)
+        there = (moving, estimate.gradient, estimate.potential)
+        here = (state.position, state.gradient, state.potential)
+        position, kept_gradient, potential = jax.tree.map(
+            lambda new, old: jnp.where(accept, new, old), there, here
+        )
         moved = HMCState(
-            kept.position,
-            kept.gradient,
-            kept.potential,
+            position,
+            kept_gradient,
+            potential,
             moving,
             estimate.gradient,
             momentum,
@@ -199,41 +240,58 @@ class HMCDynamics(AbstractExact):
         )
         return DynamicsStep(moved, estimate, {"acceptance_rate": moved.rate})
 
+    def suggest(self, curvature: Curvature) -> Suggestion:
+        # Leapfrog steps at half the stability limit of the fastest direction.
+        step, others = 1 / curvature.largest, {"length": _SUGGESTED_LENGTH}
+        return Suggestion(step, "1 / largest curvature", _SUGGESTED_LENGTH, step, others)
 
-@dataclasses.dataclass(frozen=True)
-class HMC(DynamicsChoice):
-    """Hamiltonian Monte Carlo; requires `AllRows()`.
+
+class ModeJumpingHMC(HMC):
+    """Hamiltonian Monte Carlo with jumps between known modes; requires `AllRows()`.
+
+    Half of the trajectories are proposals from a mixture of t distributions around the modes.
+    Exact, whatever the mixture; the mixture decides how often a chain changes its mode. A mode that
+    is not in the mixture is not proposed.
 
     **Arguments:**
 
-    - `length`: L, the mean number of leapfrog steps of a trajectory.
-
-    **Raises:** `InvalidInput` if `length` is not a positive int.
-
-    >>> import tallmc
-    >>> tallmc.dynamics.HMC(length=8)
-    HMC(length=8)
+    - `length`: the mean number of leapfrog steps of a trajectory.
+    - `modes`: the modes, one per row (k, d).
+    - `covariances`: the covariance of the posterior near each mode (k, d, d).
+    - `weights`: the share of jumps to each mode (k,), positive; close to the mode's probability.
     """
 
-    length: int = _SUGGESTED_LENGTH
-    needs = AnchorLevel.NOTHING
-    exact_only = True
-    takes_geometry = True
-    corrects_through = ()
-    has_transition = False
+    modes: Any = None
+    covariances: Any = None
+    weights: Any = None
 
     def __post_init__(self) -> None:
         check_int("length", self.length, 1)
+        modes, covariances, weights = self._arrays()
+        if modes.ndim != 2:
+            raise InvalidInput("modes", "have shape (k, d)", f"shape {modes.shape}")
+        k, d = modes.shape
+        if covariances.shape != (k, d, d):
+            shape = f"shape {covariances.shape}"
+            raise InvalidInput("covariances", f"have shape ({k}, {d}, {d}) with these modes", shape)
+        if not (np.linalg.eigvalsh(covariances)[:, 0] > 0).all():
+            raise InvalidInput("covariances", "be positive definite", self.covariances)
+        if weights.shape != (k,) or not (weights > 0).all():
+            raise InvalidInput("weights", f"be {k} positive numbers with these modes", weights)
 
-    def suggest(self, curvature: Curvature) -> Suggestion:
-        return suggestion(curvature)
+    def filled(self, posterior: AbstractPosterior) -> dict[str, Any]:
+        modes, covariances, weights = self._arrays()
+        if modes.shape[1] != posterior.dim:
+            rule = f"have shape (k, {posterior.dim}) for this posterior"
+            raise InvalidInput("modes", rule, f"shape {modes.shape}")
+        parts = (modes, np.linalg.cholesky(covariances), np.log(weights / weights.sum()))
+        mixture = Mixture(*(jnp.asarray(part, posterior.dtype) for part in parts))
+        # The mixture replaces what it was made of.
+        return {"mixture": mixture, "modes": None, "covariances": None, "weights": None}
 
-    def prepare(self, context: DynamicsContext) -> HMCDynamics:
-        length = jnp.asarray(self.length, context.posterior.dtype)
-        return HMCDynamics(context.geometry, length)
-
-
-def suggestion(curvature: Curvature) -> Suggestion:
-    """Suggest leapfrog steps at half the stability limit of the fastest direction."""
-    step, others = 1 / curvature.largest, {"length": _SUGGESTED_LENGTH}
-    return Suggestion(step, "1 / largest curvature", _SUGGESTED_LENGTH, step, others)
+    def _arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        modes, covariances, weights = (
+            np.asarray(check_numeric(name, getattr(self, name)), np.float64)
+            for name in ("modes", "covariances", "weights")
+        )
+        return modes, covariances, weights

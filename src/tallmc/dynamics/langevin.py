@@ -2,100 +2,45 @@
 
     θ' = θ − (ε/2) CCᵀ∇f̂(θ) + √ε Cη,   η ~ N(0, I)
 
-This is putcha-2023, eqs. 2 and 4 (there C = I). The bias at fixed ε is of order ε. On a Gaussian
-with variance σ² the stationary variance is σ²(1 + εv/4)/(1 − ε/4σ²), where v = Var ∇f̂: the
-denominator is discretisation error, the numerator gradient noise. The chain is stable for ε < 4σ²
-in the narrowest direction.
+This is putcha-2023, eqs. 2 and 4 (there C = I). The chain is stable for ε < 4σ² in the narrowest
+direction.
 """
 
 from __future__ import annotations
 
-import dataclasses
-
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
-from ..anchor.anchor import AnchorLevel
-from ..core.linear_maps import AbstractLinearMap
-from ..correction import reduced_noise
+from .._core.arrays import Scalar, Vector
 from ..subsample.selection import Transition
-from .base import (
-    AbstractDiffusion,
-    AbstractDynamicsState,
-    Curvature,
-    DynamicsChoice,
-    DynamicsContext,
-    DynamicsStep,
-    Evaluate,
-    Suggestion,
-    overdamped_suggestion,
-)
+from .dynamics import AbstractDynamics, DynamicsStep, Evaluate, PositionState, reduced_noise
 
 
-class LangevinState(AbstractDynamicsState):
-    """Position θ."""
+class Langevin(AbstractDynamics):
+    """Overdamped Langevin dynamics."""
 
-    position: Float[Array, " d"]
+    paper = "Welling and Teh (2011)"
+    bias = (
+        "The bias at fixed ε is of order ε. On a Gaussian with variance σ² the stationary variance "
+        "is σ²(1 + εv/4)/(1 − ε/4σ²), where v = Var ∇f̂: the denominator is discretisation error, "
+        "the numerator gradient noise."
+    )
+    has_transition = True
 
-
-class LangevinDynamics(AbstractDiffusion):
-    """Overdamped Langevin dynamics prepared for one posterior.
-
-    **Arguments:**
-
-    - `geometry`: the linear map C of the coordinates.
-
-    >>> import tallmc
-    >>> from tallmc.core.linear_maps import IdentityMap
-    >>> tallmc.dynamics.LangevinDynamics(IdentityMap()).evaluates_at_start
-    False
-    """
-
-    geometry: AbstractLinearMap
-    evaluates_at_start = False
-
-    def init(
-        self, key: PRNGKeyArray, position: Float[Array, " d"], evaluate: Evaluate
-    ) -> LangevinState:
-        return LangevinState(position)
+    def init(self, key: PRNGKeyArray, position: Vector, evaluate: Evaluate) -> PositionState:
+        return PositionState(position)
 
     def step(
-        self,
-        state: LangevinState,
-        evaluate: Evaluate,
-        step_size: Float[Array, ""],
-        noise: Float[Array, " d"],
+        self, state: PositionState, evaluate: Evaluate, step_size: Scalar, noise: Vector
     ) -> DynamicsStep:
         root = jnp.sqrt(step_size)
 
-        def to_zero() -> Float[Array, " d"]:
+        def to_zero() -> Vector:
             return -self.geometry.solve(state.position) / root
 
         transition = Transition(jnp.zeros_like(noise), to_zero, root / 2, self.geometry)
         estimate = evaluate(state.position, transition)
         injected = reduced_noise(noise, estimate.noise, step_size / 4)
         move = root * injected.noise - step_size / 2 * self.geometry.pull(estimate.gradient)
-        moved = LangevinState(state.position + self.geometry.push(move))
+        moved = PositionState(state.position + self.geometry.push(move))
         return DynamicsStep(moved, estimate, injected.stats, injected.outcome)
-
-
-@dataclasses.dataclass(frozen=True)
-class Langevin(DynamicsChoice):
-    """Overdamped Langevin dynamics.
-
-    >>> import tallmc
-    >>> tallmc.sgld(step_size=1e-4, size=10).dynamics
-    Langevin()
-    """
-
-    needs = AnchorLevel.NOTHING
-    exact_only = False
-    takes_geometry = True
-    corrects_through = ("noise",)
-    has_transition = True
-
-    def suggest(self, curvature: Curvature) -> Suggestion:
-        return overdamped_suggestion(curvature)
-
-    def prepare(self, context: DynamicsContext) -> LangevinDynamics:
-        return LangevinDynamics(context.geometry)

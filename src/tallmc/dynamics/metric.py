@@ -7,7 +7,6 @@ a small fixed set of rows, scaled up: a smooth function of θ whose cost does no
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Callable
 from typing import Any
 
@@ -16,57 +15,52 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import PyTree
 
-from ..core.errors import InvalidInput
-from ..core.layout import Layout
-from ..models.generalised_linear import GeneralisedLinear
-from ..models.observations import Observations
+from .._core.arrays import Layout, Matrix, Scalar, Vector
+from .._core.errors import InvalidInput
+from .._rows.access import RowAccess
+from ..models.design import Observations
+from ..models.model import AbstractModel
 from ..models.posterior import AbstractPosterior
-from ..rows.base import RowAccess
 
 _FISHER_ROWS = 1000
 
 
-class AbstractMetric(eqx.Module):
-    """A metric G(θ), as a function of the flat position."""
-
-    @abc.abstractmethod
-    def __call__(self, position: Float[Array, " d"]) -> Float[Array, "d d"]:
-        """G(θ)."""
-
-    def inverse_root(self, position: Float[Array, " d"]) -> Float[Array, "d d"]:
-        """Return R(θ) with RRᵀ = G⁻¹, upper triangular and smooth in θ.
-
-        R is NaN where G is not positive definite.
-        """
-        lower = jnp.linalg.cholesky(self(position), symmetrize_input=False)
-        return solve_triangular(
-            lower, jnp.eye(position.shape[0], dtype=position.dtype), lower=True
-        ).T
+Metric = Callable[[Vector], Matrix]
+"""G(θ), as a function of the flat position."""
 
 
-class FisherMetric(AbstractMetric):
+def inverse_root(metric: Metric, position: Vector) -> Matrix:
+    """Return R(θ) with RRᵀ = G⁻¹, upper triangular and smooth in θ.
+
+    R is NaN where G is not positive definite.
+    """
+    lower = jnp.linalg.cholesky(metric(position), symmetrize_input=False)
+    return solve_triangular(lower, jnp.eye(position.shape[0], dtype=position.dtype), lower=True).T
+
+
+class FisherMetric(eqx.Module):
     """∇²f₀ + (N/K) Σ f''(x_iᵀθ) x_i x_iᵀ over K rows that are chosen once."""
 
-    model: GeneralisedLinear
+    model: AbstractModel
     rows: Observations
     """The K chosen rows."""
-    scale: Float[Array, ""]
+    scale: Scalar
     """N/K."""
 
-    def __call__(self, position: Float[Array, " d"]) -> Float[Array, "d d"]:
+    def __call__(self, position: Vector) -> Matrix:
         curvature = self.model.block_hessian(position, self.rows, jnp.ones_like(self.rows.y))
         return self.scale * curvature + jax.hessian(self.model.prior_potential)(position)
 
 
-class OwnMetric(AbstractMetric):
+class OwnMetric(eqx.Module):
     """Metric given by a function of the user's parameters."""
 
-    function: Callable[[PyTree], Float[Array, "d d"]]
+    function: Callable[[PyTree], Matrix]
     layout: Layout = eqx.field(static=True)
 
-    def __call__(self, position: Float[Array, " d"]) -> Float[Array, "d d"]:
+    def __call__(self, position: Vector) -> Matrix:
         return self.function(self.layout.unravel(position))
 
 
@@ -85,10 +79,10 @@ def check_metric(metric: Any) -> None:
         raise InvalidInput("metric", 'be "fisher" or a function of the parameters', metric)
 
 
-def prepare_metric(metric: Any, posterior: AbstractPosterior) -> AbstractMetric:
+def prepare_metric(metric: Any, posterior: AbstractPosterior) -> Metric:
     """Return the metric for this posterior; a user's metric is checked at `posterior.init`."""
     if metric == "fisher":
-        if not isinstance(posterior.model, GeneralisedLinear):
+        if not posterior.model.one_predictor:
             rule = "be a function of the parameters unless the model is a generalised linear model"
             cure = "Pass a function that returns a positive definite d×d matrix."
             raise InvalidInput("metric", rule, metric, cure)

@@ -13,16 +13,15 @@ direction is forgotten; O is their refreshment, u + νξ normalised with ν² = 
 dynamics needs d ≥ 2. As d → ∞ it becomes underdamped Langevin dynamics with friction γ.
 
 The stationary law of the diffusion is exp(−f) times the uniform law of ρ on its sphere, whatever γ.
-Steps are symmetric, and the bias is of order ε² with exact gradients.
 
 Gradient noise of covariance V in the coordinates C turns ρ at random. Noise that is equal in all
-directions, V = vI, adds to O, which may have any strength: to leading order there is no bias. Other
-noise prefers some directions, and the bias is of order ε (Sommer et al., 2026, "SMILE"). Two
-remedies make the noise isotropic: the coordinates `NoiseDiagonal()`, which is the noise
-preconditioning of that paper with a fixed diagonal, and a correction through the injected noise,
-ξ ~ N(0, I − (d/(d − 1))² (1 + c)²/(1 − c²) (ε²/16) V), after which both together are isotropic.
-With the correction, ω = cρ + √(1 − c²) (I − ρρᵀ/2d) ξ. Noise of covariance S in B changes the mean
-of ρ by −(I − ρρᵀ/d)Sρ/2d, and without the factor I − ρρᵀ/2d the same noise in O by twice as much.
+directions, V = vI, adds to O, which may have any strength. Other noise prefers some directions
+(Sommer et al., 2026, "SMILE"). Two remedies make the noise isotropic: the coordinates
+`NoiseDiagonal()`, which is the noise preconditioning of that paper with a fixed diagonal, and a
+correction through the injected noise, ξ ~ N(0, I − (d/(d − 1))² (1 + c)²/(1 − c²) (ε²/16) V), after
+which both together are isotropic. With the correction, ω = cρ + √(1 − c²) (I − ρρᵀ/2d) ξ. Noise of
+covariance S in B changes the mean of ρ by −(I − ρρᵀ/d)Sρ/2d, and without the factor I − ρρᵀ/2d the
+same noise in O by twice as much.
 
 Only the abstract and reviews of Sommer et al. (2026) were at hand. What follows from the equations
 above is tested here: the stationary law, the part that the noise plays, and the effect of the
@@ -32,56 +31,44 @@ preconditioner, the tuner of the step size by the variance of the energy, and th
 
 from __future__ import annotations
 
-import dataclasses
+from typing import Any
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
-from ..anchor.anchor import AnchorLevel
-from ..core.errors import InvalidInput, check_number
-from ..core.linear_maps import AbstractLinearMap
-from ..correction import reduced_noise
-from .base import (
-    AbstractDiffusion,
-    Curvature,
-    DynamicsChoice,
-    DynamicsContext,
-    DynamicsStep,
-    Evaluate,
-    Suggestion,
-)
-from .momentum import MomentumState, damped_suggestion, damping, with_momentum
+from .._core.arrays import Scalar, Vector
+from .._core.errors import InvalidInput
+from ..models.posterior import AbstractPosterior
+from .dynamics import DynamicsStep, Evaluate, reduced_noise
+from .momentum import AbstractWithFriction, MomentumState, damping, with_momentum
 
 
-class MicrocanonicalDynamics(AbstractDiffusion):
-    """Microcanonical Langevin dynamics prepared for one posterior.
+class Microcanonical(AbstractWithFriction):
+    """Microcanonical Langevin dynamics: the momentum has a fixed length, gradients turn it.
 
     **Arguments:**
 
-    - `geometry`: the linear map C of the coordinates.
-    - `friction`: γ, the rate at which the direction is forgotten.
-
-    >>> import jax.numpy as jnp, tallmc
-    >>> from tallmc.core.linear_maps import IdentityMap
-    >>> tallmc.dynamics.MicrocanonicalDynamics(IdentityMap(), jnp.ones(())).evaluates_at_start
-    False
+    - `friction`: γ, the rate at which the direction is forgotten; √d/L in the papers.
     """
 
-    geometry: AbstractLinearMap
-    friction: Float[Array, ""]
-    evaluates_at_start = False
+    paper = "Sommer, Diao, Robnik, Seljak and Rügamer (2026)"
+    bias = (
+        "Steps are symmetric, and the bias is of order ε² with exact gradients. Gradient noise "
+        "that is equal in all directions adds no bias to leading order; other noise adds a bias of "
+        "order ε."
+    )
 
-    def init(
-        self, key: PRNGKeyArray, position: Float[Array, " d"], evaluate: Evaluate
-    ) -> MomentumState:
+    def filled(self, posterior: AbstractPosterior) -> dict[str, Any]:
+        if posterior.dim < 2:
+            rule = "not be Microcanonical for a posterior with one parameter"
+            raise InvalidInput("dynamics", rule, self, "Use BAOAB(...) or Langevin().")
+        return {}
+
+    def init(self, key: PRNGKeyArray, position: Vector, evaluate: Evaluate) -> MomentumState:
         return MomentumState(position, on_sphere(with_momentum(key, position).momentum))
 
     def step(
-        self,
-        state: MomentumState,
-        evaluate: Evaluate,
-        step_size: Float[Array, ""],
-        noise: Float[Array, " d"],
+        self, state: MomentumState, evaluate: Evaluate, step_size: Scalar, noise: Vector
     ) -> DynamicsStep:
         h, d = step_size / 2, state.position.shape[0]
         halfway = state.position + self.geometry.push(h / 2 * state.momentum)
@@ -100,14 +87,12 @@ class MicrocanonicalDynamics(AbstractDiffusion):
         return DynamicsStep(moved, estimate, injected.stats, injected.outcome)
 
 
-def on_sphere(momentum: Float[Array, " d"]) -> Float[Array, " d"]:
+def on_sphere(momentum: Vector) -> Vector:
     """The momentum with length √d."""
     return momentum * (momentum.shape[0] ** 0.5 / jnp.linalg.norm(momentum))
 
 
-def turned(
-    momentum: Float[Array, " d"], gradient: Float[Array, " d"], time: Float[Array, ""]
-) -> Float[Array, " d"]:
+def turned(momentum: Vector, gradient: Vector, time: Scalar) -> Vector:
     """B over this time, in terms of exp(−δ), which does not overflow."""
     d = momentum.shape[0]
     size = jnp.linalg.norm(gradient)
@@ -117,45 +102,3 @@ def turned(
     aligned = jnp.sum(towards * direction)
     along = (1 - decay) * (1 + decay + aligned * (1 - decay))
     return on_sphere(along * towards + 2 * decay * direction)
-
-
-@dataclasses.dataclass(frozen=True)
-class Microcanonical(DynamicsChoice):
-    """Microcanonical Langevin dynamics: the momentum has a fixed length, gradients turn it.
-
-    **Arguments:**
-
-    - `friction`: γ, the rate at which the direction is forgotten; √d/L in the papers.
-
-    **Raises:** `InvalidInput` if `friction` is not positive. `prepare` raises it if the posterior
-    has one parameter.
-
-    >>> import tallmc
-    >>> tallmc.dynamics.Microcanonical(friction=2.0)
-    Microcanonical(friction=2.0)
-    """
-
-    friction: float
-    needs = AnchorLevel.NOTHING
-    exact_only = False
-    takes_geometry = True
-    corrects_through = ("noise",)
-    has_transition = False
-
-    def __post_init__(self) -> None:
-        check_number("friction", self.friction, 0, low_open=True)
-
-    def suggest(self, curvature: Curvature) -> Suggestion:
-        return damped_suggestion(curvature)
-
-    def prepare(self, context: DynamicsContext) -> MicrocanonicalDynamics:
-        if context.posterior.dim < 2:
-            raise InvalidInput(
-                "dynamics",
-                "not be Microcanonical for a posterior with one parameter",
-                self,
-                "Use Splitting(...) or Langevin().",
-            )
-        return MicrocanonicalDynamics(
-            context.geometry, jnp.asarray(self.friction, context.posterior.dtype)
-        )

@@ -8,74 +8,51 @@ This is nemeth-2021, Table 1 (SGNHT) with a = 1/d, by eq. 11. The update of η u
 and its −1 is Γ. The thermostat η rises while the momenta are hotter than N(0, I), which is the
 effect of gradient noise, and falls while they are colder. Gradient noise that is equal in all
 directions is absorbed without being known: η settles at A + (ε/4)v. Noise that differs between
-directions is absorbed on average only, unless it is corrected by ξ ~ N(0, I − (ε/4A)V). The bias at
-fixed ε is of order ε.
+directions is absorbed on average only, unless it is corrected by ξ ~ N(0, I − (ε/4A)V).
 """
 
 from __future__ import annotations
 
-import dataclasses
-
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import PRNGKeyArray
 
-from ..anchor.anchor import AnchorLevel
-from ..core.errors import check_number
-from ..core.linear_maps import AbstractLinearMap
-from ..core.random import standard_normal
-from ..correction import reduced_noise
-from .base import (
-    AbstractDiffusion,
+from .._core.arrays import Scalar, Vector
+from .dynamics import (
     AbstractDynamicsState,
     Curvature,
-    DynamicsChoice,
-    DynamicsContext,
     DynamicsStep,
     Evaluate,
     Suggestion,
+    reduced_noise,
 )
-from .momentum import kicked_suggestion
+from .momentum import AbstractWithFriction, euler_suggestion, with_momentum
 
 
 class ThermostatState(AbstractDynamicsState):
     """Position θ, momentum ρ and thermostat η."""
 
-    position: Float[Array, " d"]
-    momentum: Float[Array, " d"]
-    thermostat: Float[Array, ""]
+    position: Vector
+    momentum: Vector
+    thermostat: Scalar
 
 
-class NoseHooverDynamics(AbstractDiffusion):
-    """Nosé–Hoover thermostat prepared for one posterior.
+class NoseHoover(AbstractWithFriction):
+    """Nosé–Hoover thermostat.
 
     **Arguments:**
 
-    - `geometry`: the linear map C of the coordinates.
     - `friction`: A, the friction without gradient noise.
-
-    >>> import jax.numpy as jnp, tallmc
-    >>> from tallmc.core.linear_maps import IdentityMap
-    >>> tallmc.dynamics.NoseHooverDynamics(IdentityMap(), jnp.ones(())).evaluates_at_start
-    False
     """
 
-    geometry: AbstractLinearMap
-    friction: Float[Array, ""]
-    evaluates_at_start = False
+    paper = "Ding, Fang, Babbush, Chen, Skeel and Neven (2014)"
+    bias = "The bias at fixed ε is of order ε."
 
-    def init(
-        self, key: PRNGKeyArray, position: Float[Array, " d"], evaluate: Evaluate
-    ) -> ThermostatState:
-        return ThermostatState(
-            position, standard_normal(key, position.shape, position.dtype), self.friction
-        )
+    def init(self, key: PRNGKeyArray, position: Vector, evaluate: Evaluate) -> ThermostatState:
+        start = with_momentum(key, position)
+        return ThermostatState(start.position, start.momentum, jnp.asarray(self.friction))
 
     def step(
-        self,
-        state: ThermostatState,
-        evaluate: Evaluate,
-        step_size: Float[Array, ""],
-        noise: Float[Array, " d"],
+        self, state: ThermostatState, evaluate: Evaluate, step_size: Scalar, noise: Vector
     ) -> DynamicsStep:
         h, momentum = step_size / 2, state.momentum
         estimate = evaluate(state.position, None)
@@ -88,36 +65,5 @@ class NoseHooverDynamics(AbstractDiffusion):
         moved = ThermostatState(position, momentum, thermostat)
         return DynamicsStep(moved, estimate, stats, injected.outcome)
 
-
-@dataclasses.dataclass(frozen=True)
-class NoseHoover(DynamicsChoice):
-    """Nosé–Hoover thermostat.
-
-    **Arguments:**
-
-    - `friction`: A, the friction without gradient noise.
-
-    **Raises:** `InvalidInput` if `friction` is not positive.
-
-    >>> import tallmc
-    >>> tallmc.dynamics.NoseHoover(friction=2.0)
-    NoseHoover(friction=2.0)
-    """
-
-    friction: float
-    needs = AnchorLevel.NOTHING
-    exact_only = False
-    takes_geometry = True
-    corrects_through = ("noise",)
-    has_transition = False
-
-    def __post_init__(self) -> None:
-        check_number("friction", self.friction, 0, low_open=True)
-
     def suggest(self, curvature: Curvature) -> Suggestion:
-        return kicked_suggestion(curvature)
-
-    def prepare(self, context: DynamicsContext) -> NoseHooverDynamics:
-        return NoseHooverDynamics(
-            context.geometry, jnp.asarray(self.friction, context.posterior.dtype)
-        )
+        return euler_suggestion(curvature)

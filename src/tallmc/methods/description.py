@@ -1,33 +1,27 @@
-"""What there is to know about a named method, from its record and from the files of its parts.
+"""What there is to know about a named method, from its record in `METHODS` and from its parts.
 
-This file holds no facts about methods. The summary is the first line of the method's function. The
-citation is in the method's record in `METHODS`, and the papers are in `references.py`. The file of
-every part begins with its equations, in an indented block, and says what is biased and what a step
-costs. These passages are taken from there, so a new method is described once it is in `METHODS`.
+This file holds no facts about methods. The summary is the first line of the method's function, the
+citation is in the record. Bias, cost and paper are class variables of the parts, and the equations
+are the indented blocks of the documentation of a part or, if it has none, of its file.
 """
 
 from __future__ import annotations
 
-import re
+import inspect
 import sys
-import textwrap
 from typing import Any, NamedTuple
 
-from ..anchor.anchor import AnchorLevel
-from ..core.errors import InvalidInput
-from ..rows.base import RowAccess
-from .base import AbstractMethod
+from .._anchor.anchor import AnchorLevel
+from .._core.part import Part
+from .._rows.access import RowAccess
+from .abstract import AbstractMethod
 from .method import Method
-from .named import METHODS
-from .references import cited_in, with_citations
+from .references import cited_in
+from .registry import method_named
 
 _INDENT = "    "
-_ABOUT_BIAS = re.compile(r"bias|\binvariant\b", re.IGNORECASE)
-_ABOUT_COST = re.compile(
-    r"\bcosts?\b|\bpass(es)? over\b|\bbatches of rows\b|\bO\([dkn]", re.IGNORECASE
-)
 _ROWS_PER_STEP = {
-    "fixed": "Each batch has `size` rows.",
+    "fixed": "Each batch has `batch_size` rows.",
     "all rows": "Each step reads all rows.",
     "adaptive": "Each step reads a number of rows that depends on the position.",
 }
@@ -45,24 +39,18 @@ _ACCESS = {
 
 
 class PartDescription(NamedTuple):
-    """A part of a method: what its file says."""
+    """A part of a method."""
 
     axis: str
     name: str
     equation: str
-    """The equations; empty if the file has none."""
-    bias: tuple[str, ...]
-    """The paragraphs about bias."""
-    cost: tuple[str, ...]
-    """The sentences about cost."""
+    bias: str
+    cost: str
+    paper: str | None
 
 
 class MethodDescription(NamedTuple):
-    """A named method.
-
-    >>> describe("sgld_cv").axes["gradient"]
-    'ControlVariate'
-    """
+    """A named method."""
 
     name: str
     summary: str
@@ -73,7 +61,7 @@ class MethodDescription(NamedTuple):
     bias: tuple[str, ...]
     cost: tuple[str, ...]
     references: tuple[str, ...]
-    """The papers, with title and venue."""
+    """The papers of the method and of its parts, with title and venue."""
     example: str
     """An expression that makes the method."""
 
@@ -83,98 +71,66 @@ class MethodDescription(NamedTuple):
 
 
 def describe(name: str) -> MethodDescription:
-    """Describe a named method.
-
-    **Arguments:**
-
-    - `name`: the name of the method, one of `tallmc.METHODS`.
-
-    **Returns:** a `MethodDescription`.
-
-    **Raises:** `InvalidInput` if there is no such method.
-
-    >>> describe("sgld").example
-    'tallmc.sgld(step_size=0.1, size=2)'
-    """
-    if name not in METHODS:
-        raise InvalidInput("name", f"be one of {', '.join(METHODS)}", name)
-    named = METHODS[name]
-    method = named.make(1.0, **named.example)
+    """Describe a named method of this library or of a topic of `tallmc.contrib`."""
+    named = method_named(name)
+    method = named.build()
     parts = tuple(_described(axis, part) for axis, part in _parts(method).items())
-    bias = tuple(f"{part.name}: {paragraph}" for part in parts for paragraph in part.bias)
+    papers = cited_in("; ".join((named.reference, *(part.paper or "" for part in parts))))
     settings = {"step_size": 0.1, **named.example}
     arguments = ", ".join(f"{key}={value!r}" for key, value in settings.items())
     return MethodDescription(
         name=name,
         summary=named.summary,
         reference=named.reference,
-        axes=named.axes,
+        axes=method.axes,
         parts=parts,
-        bias=(*_bias_in_general(method), *bias),
+        bias=(
+            *_bias_in_general(method),
+            *(f"{part.name}: {part.bias}" for part in parts if part.bias),
+        ),
         cost=(
             *_cost_in_general(method),
-            *(f"{part.name}: {sentence}" for part in parts for sentence in part.cost),
+            *(f"{part.name}: {part.cost}" for part in parts if part.cost),
         ),
-        references=tuple(str(paper) for paper in cited_in(" ".join((named.reference, *bias)))),
-        example=f"tallmc.{name}({arguments})",
+        references=tuple(map(str, papers)),
+        example=f"{named.path}({arguments})",
     )
 
 
-def _parts(method: AbstractMethod) -> dict[str, object]:
+def _parts(method: AbstractMethod) -> dict[str, Part]:
     if not isinstance(method, Method):
         return {"method": method}
     parts = {
         "dynamics": method.dynamics,
         "gradient": method.gradient,
         "subsample": method.subsample,
-        "size": method.size,
+        "size": method.batch_size,
         "step size": method.step_size,
         "correction": method.correction,
     }
-    return {
-        axis: part
-        for axis, part in parts.items()
-        if part is not None and not isinstance(part, int | float)
-    }
+    return {axis: part for axis, part in parts.items() if isinstance(part, Part)}
 
 
-def _described(axis: str, part: object) -> PartDescription:
-    _, *paragraphs = (sys.modules[type(part).__module__].__doc__ or "").strip("\n").split("\n\n")
-    blocks = [paragraph for paragraph in paragraphs if paragraph.startswith(_INDENT)]
-    prose = [
-        with_citations(_joined(paragraph)) for paragraph in paragraphs if paragraph not in blocks
-    ]
-    return PartDescription(
-        axis=axis,
-        name=type(part).__name__,
-        equation="\n\n".join(_equation(block) for block in blocks),
-        bias=tuple(paragraph for paragraph in prose if _ABOUT_BIAS.search(paragraph)),
-        cost=tuple(
-            sentence
-            for paragraph in prose
-            for sentence in re.split(r"(?<=\.)\s+(?=[A-Z\"])", paragraph)
-            if _ABOUT_COST.search(sentence)
-        ),
-    )
+def _described(axis: str, part: Part) -> PartDescription:
+    kind = type(part)
+    texts = (kind.__doc__, sys.modules[kind.__module__].__doc__)
+    equations = (_equations(text) for text in texts if text)
+    equation = next((found for found in equations if found), "")
+    return PartDescription(axis, kind.__name__, equation, part.bias, part.cost, part.paper)
 
 
-def _equation(block: str) -> str:
-    """A block without its indentation, with citations that need not be aligned."""
-    dedented = textwrap.dedent(block).rstrip()
-    cited = with_citations(dedented)
-    return dedented if cited == dedented else re.sub(r"(?<=\S) {4,}", "   ", cited)
-
-
-def _joined(paragraph: str) -> str:
-    """A paragraph in one line; the items of a list keep theirs."""
-    return re.sub(r"\s*\n(?!- )\s*", " ", paragraph)
+def _equations(text: str) -> str:
+    """The indented blocks of a documentation."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    blocks = (block for block in paragraphs if block.startswith(_INDENT))
+    return "\n\n".join(inspect.cleandoc(f"\n{block}") for block in blocks)
 
 
 def _bias_in_general(method: AbstractMethod) -> tuple[str, ...]:
     if method.exact:
         return ("None: the posterior is invariant at any step size.",)
     unseen = method.unseen_by_pairs
-    return () if unseen is None else (f"A check with two step sizes does not see {unseen}.",)
+    return () if unseen is None else (f"Pairs of chains at two step sizes do not see {unseen}.",)
 
 
 def _cost_in_general(method: AbstractMethod) -> tuple[str, ...]:

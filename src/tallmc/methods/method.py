@@ -7,28 +7,244 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any, NamedTuple
 
-from ..anchor.anchor import Anchor, AnchorLevel
-from ..core.errors import InvalidInput
+import jax.numpy as jnp
+import numpy as np
+
+from .._anchor.anchor import Anchor, AnchorLevel
+from .._core.arrays import AbstractLinearMap, IdentityMap
+from .._core.errors import InvalidInput, Outcome, PreparationError, check_int
+from .._core.supervision import stage
+from .._engine.kernel import BoundKernel, Kernel
+from .._engine.run import DrawSink, Run, chain_keys
+from .._rows.access import RowAccess
 from ..correction import NoiseCorrection
-from ..dynamics import DynamicsChoice, Langevin
-from ..dynamics.base import Curvature, DynamicsContext, Suggestion
-from ..engine.kernel import BoundKernel, Kernel
+from ..dynamics import AbstractDynamics, Langevin
+from ..dynamics.dynamics import Curvature, Suggestion
 from ..geometry import GeometryChoice, Identity
-from ..gradient import GradientChoice, Simple
+from ..gradient import AbstractGradient, ControlVariate, Full, Simple
 from ..models.posterior import AbstractPosterior
-from ..rows.base import RowAccess
 from ..schedule import AbstractSchedule, as_schedule, in_precision
-from ..subsample import Adaptive, Fixed, SizeChoice, SubsampleChoice, Uniform
-from ..subsample.base import SubsampleContext
-from ..subsample.replacement import NO_ROWS, WithReplacement
-from ..subsample.selection import AbstractSelection
-from ..subsample.size import as_size
-from .base import AbstractMethod, PreparedMethod, RunDefaults, check_row_access, prepare_anchor
-from .compatibility import Composition, check_composition
-from .noise_threshold import noise_threshold
+from ..subsample import (
+    AllRows,
+    BoundedNoise,
+    ExponentiallyWeighted,
+    Fixed,
+    Preferential,
+    SizeChoice,
+    Stratified,
+    SubsampleChoice,
+    Uniform,
+)
+from ..subsample.bounded_noise import noise_bound
+from ..subsample.selection import (
+    NO_ROWS,
+    AbstractSelection,
+    SubsampleContext,
+    WithReplacement,
+    as_size,
+)
+from .abstract import AbstractMethod, PreparedMethod, check_row_access, prepare_anchor
 
-StepSize = float | AbstractSchedule
+# The noise threshold V₀ of an adaptive size, as in section 5.3.3 of putcha-2023.
+#
+# Pilot chains run with a fixed size n₀. In each chain q is the 95th percentile of ‖θ − θ̂‖², and
+# the bound of eq. 18 at that distance is (1/n₀) q Σ L_i²/p_i. V₀ is the largest of these bounds.
+# The adaptive chain then uses about n₀ rows at the edge of the pilot's region and fewer inside.
+
+
+_STEPS_AT_ONCE = 1000
+_PILOT_PURPOSE = 1  # separates the keys of pilot runs from the keys of the run
+
+
+class Threshold(NamedTuple):
+    """Result of `noise_threshold`."""
+
+    threshold: float
+    """V₀."""
+    squared_distances: np.ndarray
+    """95th percentile of ‖θ − θ̂‖² in each pilot chain."""
+    n_row_evals: int
+    """Rows touched by the pilot runs and by the bound."""
+
+
+def noise_threshold(
+    kernel: BoundKernel, anchor: Anchor, *, chains: int = 10, steps: int = 10_000, seed: int = 0
+) -> Threshold:
+    """Find the noise threshold V₀ by pilot runs that start at the anchor.
+
+    **Arguments:**
+
+    - `kernel`: the kernel of a prepared method with a fixed size, drawn with replacement.
+    - `anchor`: the anchor θ̂.
+    - `chains`, `steps`: the number of pilot chains, and of steps per chain.
+    - `seed`: the seed of the pilot runs.
+
+    Raises `PreparationError` if a pilot chain reaches a position that is not finite.
+    """
+    selection = _selection_of(kernel)
+    chains, steps = check_int("chains", chains, 1), check_int("steps", steps, 20)
+    sink, start = DrawSink(), jnp.broadcast_to(anchor.position, (chains, *anchor.position.shape))
+    keys = chain_keys(seed, chains, _PILOT_PURPOSE)
+    run = Run(kernel, keys, start, burn_in=0, thin=1, n_draws=0, sink=sink)
+    centre, distances = np.asarray(anchor.position, np.float64), []
+    stage("running pilot chains for the adaptive size")
+    while run.step < steps:  # in parts, so memory does not grow with the number of steps
+        run.run_to(min(run.step + _STEPS_AT_ONCE, steps))
+        distances.append(np.sum((run.positions() - centre) ** 2, axis=2))
+        sink.forget()
+    if any(outcome is not Outcome.OK for outcome in run.outcomes()):
+        raise PreparationError(
+            "a pilot run for the adaptive size failed: a chain reached a position that is not "
+            "finite. Make the step size smaller, the pilot size larger, or pass "
+            "BoundedNoise(noise_threshold=...)."
+        )
+    squared_distances = np.percentile(np.concatenate(distances, axis=1), 95, axis=1)
+    bound_of_one_row = noise_bound(selection.stream, kernel.posterior)
+    threshold = float(squared_distances.max() * bound_of_one_row / selection.size)
+    n_row_evals = run.rows_touched() + kernel.posterior.n_rows
+    return Threshold(threshold, squared_distances, n_row_evals)
+
+
+def _selection_of(kernel: BoundKernel) -> WithReplacement:
+    parts = kernel.kernel if isinstance(kernel, BoundKernel) else None
+    if isinstance(parts, Kernel) and isinstance(parts.selection, WithReplacement):
+        return parts.selection
+    rule = "be a prepared method of fixed size with replacement"
+    cure = "Pass tallmc.methods.sgld_cv(...).prepare(posterior, anchor).kernel."
+    raise InvalidInput("kernel", rule, type(kernel).__name__, cure)
+
+
+# Rules for which parts fit together.
+#
+# Every part of one axis works with every part of the other axes, except where a check here raises.
+
+
+def check_composition(method: Method) -> None:
+    """Raise `InvalidInput` with the reason unless the parts fit together."""
+    _check_rows(method)
+    _check_size(method)
+    _check_fisher(method)
+    dynamics, name = method.dynamics, type(method.dynamics).__name__
+    if isinstance(method.subsample, ExponentiallyWeighted) and not dynamics.has_transition:
+        rule = (
+            f"not be exponentially weighted with {name}, "
+            "which does not provide its transition density"
+        )
+        cure = "Use Langevin(), or SGHMC, BAOAB, GeometricLangevin or Hamiltonian with friction."
+        raise InvalidInput("subsample", rule, method.subsample, cure)
+    if not dynamics.takes_geometry and not isinstance(method.geometry, Identity):
+        rule = f"be Identity() with {name}, {dynamics.why_no_geometry}"
+        raise InvalidInput("geometry", rule, method.geometry)
+    _check_correction(method)
+
+
+def _check_rows(method: Method) -> None:
+    if isinstance(method.subsample, AllRows):
+        if method.gradient.has_memory:
+            rule = "have no memory with AllRows(), whose gradients have no noise"
+            raise InvalidInput("gradient", rule, method.gradient, "Choose Full().")
+        return
+    if isinstance(method.gradient, Full):
+        rule = "be AllRows() with the full gradient, which uses every row"
+        cure = "To subsample, choose another gradient, such as Simple()."
+        raise InvalidInput("subsample", rule, method.subsample, cure)
+    if method.dynamics.exact_only:
+        rule = (
+            f"be AllRows() with {type(method.dynamics).__name__}, "
+            "whose accept step needs the exact gradient and potential"
+        )
+        raise InvalidInput("subsample", rule, method.subsample, "Use Langevin() with a subsample.")
+
+
+def _check_size(method: Method) -> None:
+    all_rows = isinstance(method.subsample, AllRows)
+    if all_rows and method.batch_size is not None:
+        raise InvalidInput("batch_size", "be left out with AllRows()", method.batch_size)
+    if not all_rows and method.batch_size is None:
+        cure = "Pass a number of rows or BoundedNoise()."
+        raise InvalidInput("batch_size", "be given with a subsample", None, cure)
+    if isinstance(method.batch_size, BoundedNoise) and method.gradient != ControlVariate(order=1):
+        rule = "be ControlVariate(order=1) with an adaptive size: eq. 18 bounds its noise only"
+        cure = (
+            "For another gradient, TargetNoise(size, noise) adapts the size to the measured noise."
+        )
+        raise InvalidInput("gradient", rule, method.gradient, cure)
+
+
+def _check_fisher(method: Method) -> None:
+    if not method.dynamics.reads_fisher_information:
+        return
+    reason = (
+        f"with {type(method.dynamics).__name__}, which reads the Fisher information "
+        "off the gradients of a step's rows"
+    )
+    if not isinstance(method.gradient, Simple):
+        raise InvalidInput("gradient", f"be Simple() {reason}", method.gradient)
+    if not isinstance(method.subsample, Uniform) or not method.subsample.replace:
+        raise InvalidInput("subsample", f"be Uniform() {reason}", method.subsample)
+    size = as_size(method.batch_size)
+    if not isinstance(size, Fixed) or size.size < 2:
+        raise InvalidInput("batch_size", f"be an int of at least 2 {reason}", method.batch_size)
+
+
+def _check_correction(method: Method) -> None:
+    correction = method.correction
+    if correction is None:
+        return
+    dynamics = type(method.dynamics).__name__
+    if correction.through not in method.dynamics.corrects_through:
+        ways = " or ".join(f'"{way}"' for way in method.dynamics.corrects_through)
+        rule = (
+            f"go through {ways} with {dynamics}"
+            if ways
+            else f"be left out with {dynamics}, which injects no noise that it could reduce"
+        )
+        raise InvalidInput("correction", rule, correction)
+    if isinstance(method.subsample, AllRows):
+        raise InvalidInput(
+            "correction", "be left out with AllRows(), which has no gradient noise", correction
+        )
+    size = as_size(method.batch_size)
+    if not isinstance(size, Fixed):
+        raise InvalidInput("batch_size", "be fixed with a noise correction", method.batch_size)
+    if correction.calibrate_every is not None:
+        if not isinstance(method.gradient, Simple):
+            rule = (
+                "be Simple() with a calibrated correction, "
+                "which knows the gradient up to the noise of control variates only"
+            )
+            raise InvalidInput("gradient", rule, method.gradient, "Leave calibrate_every out.")
+    elif not method.subsample.knows_its_spread:
+        rule = "know the spread of its batches for a correction estimated from the batch"
+        cure = "Pass calibrate_every to the correction." + (
+            " Or use Stratified(at_least=2)." if isinstance(method.subsample, Stratified) else ""
+        )
+        raise InvalidInput("subsample", rule, method.subsample, cure)
+    elif correction.groups is not None:
+        _check_groups(method.subsample, size.size, correction.groups)
+    elif size.size < 2:
+        rule = "be at least 2 with a correction estimated from the spread of the batch"
+        raise InvalidInput("batch_size", rule, method.batch_size)
+
+
+def _check_groups(subsample: SubsampleChoice, size: int, groups: int) -> None:
+    independent = (
+        subsample.replace
+        if isinstance(subsample, Uniform)
+        else isinstance(subsample, Preferential) and not subsample.take_all
+    )
+    if not independent:
+        rule = "draw rows independently with a correction from groups, which must be of one law"
+        cure = "Use Uniform() or Preferential(...), or leave groups out."
+        raise InvalidInput("subsample", rule, subsample, cure)
+    if size % groups:
+        raise InvalidInput("batch_size", f"be a multiple of the number of groups, {groups}", size)
+
+
+StepSize = float | AbstractSchedule | Any
+"""A number, a schedule, or any function of the step number."""
 Size = int | SizeChoice
 
 
@@ -39,7 +255,7 @@ class Method(AbstractMethod):
     **Arguments:**
 
     - `step_size`: the step size ε, a number or a schedule.
-    - `size`: rows per step, a number or a size choice such as `Adaptive(...)`; None with
+    - `batch_size`: rows per step, a number or a size choice such as `BoundedNoise(...)`; None with
       `AllRows()`.
     - `dynamics`: how a gradient estimate moves the state.
     - `gradient`: the gradient estimator.
@@ -47,30 +263,28 @@ class Method(AbstractMethod):
     - `geometry`: the coordinates in which the dynamics moves.
     - `correction`: the correction for gradient noise, if any.
 
-    **Raises:** `InvalidInput` if a part has the wrong type or the parts do not fit together.
-
     >>> import tallmc
     >>> method = Method(
     ...     dynamics=tallmc.dynamics.Langevin(),
     ...     gradient=tallmc.gradient.ControlVariate(),
     ...     subsample=tallmc.subsample.Preferential("lipschitz"),
-    ...     size=100,
+    ...     batch_size=100,
     ...     step_size=1e-4,
     ... )
     """
 
     step_size: StepSize
-    size: Size | None = None
-    dynamics: DynamicsChoice = dataclasses.field(default_factory=Langevin)
-    gradient: GradientChoice = dataclasses.field(default_factory=Simple)
+    batch_size: Size | None = None
+    dynamics: AbstractDynamics = dataclasses.field(default_factory=Langevin)
+    gradient: AbstractGradient = dataclasses.field(default_factory=Simple)
     subsample: SubsampleChoice = dataclasses.field(default_factory=Uniform)
     geometry: GeometryChoice = dataclasses.field(default_factory=Identity)
     correction: NoiseCorrection | None = None
 
     def __post_init__(self) -> None:
         kinds = {
-            "dynamics": DynamicsChoice,
-            "gradient": GradientChoice,
+            "dynamics": AbstractDynamics,
+            "gradient": AbstractGradient,
             "subsample": SubsampleChoice,
             "geometry": GeometryChoice,
             "correction": NoiseCorrection | None,
@@ -78,45 +292,24 @@ class Method(AbstractMethod):
         for axis, kind in kinds.items():
             value = getattr(self, axis)
             if not isinstance(value, kind):
-                name = getattr(kind, "__name__", "NoiseCorrection or None")
-                cure = f"See tallmc.{axis}." + (
-                    " It is an instance: write the brackets." if isinstance(value, type) else ""
-                )
-                raise InvalidInput(axis, f"be a {name}", value, cure)
+                cure = f"See tallmc.{axis}."
+                if isinstance(value, type):
+                    cure += " It is an instance: write the brackets."
+                raise InvalidInput(axis, f"be one of the parts in tallmc.{axis}", value, cure)
         as_schedule(self.step_size)
-        as_size(self.size)
-        check_composition(
-            Composition(
-                self.dynamics,
-                self.gradient,
-                self.subsample,
-                self.size,
-                self.geometry,
-                self.correction,
-            )
-        )
+        as_size(self.batch_size)
+        check_composition(self)
 
     @property
     def needs(self) -> AnchorLevel:
-        size = as_size(self.size)
-        parts = (
-            self.dynamics,
-            self.gradient,
-            self.subsample,
-            self.geometry,
-            *((size,) if size else ()),
-        )
-        return max(part.needs for part in parts)
+        size = as_size(self.batch_size)
+        parts = (self.dynamics, self.gradient, self.subsample, self.geometry, size)
+        return max(part.needs for part in parts if part is not None)
 
     @property
     def row_access(self) -> RowAccess:
-        size = as_size(self.size)
-        return max(
-            part.row_access for part in (self.gradient, self.subsample, *((size,) if size else ()))
-        )
-
-    def defaults(self, dim: int) -> RunDefaults:
-        return RunDefaults(chains=4, draws=1000, ess=None)
+        parts = (self.gradient, self.subsample, as_size(self.batch_size))
+        return max(part.row_access for part in parts if part is not None)
 
     @property
     def has_accept_step(self) -> bool:
@@ -132,16 +325,11 @@ class Method(AbstractMethod):
 
     @property
     def axes(self) -> dict[str, str]:
-        size = (
-            "all rows"
-            if self.size is None
-            else "adaptive"
-            if isinstance(self.size, Adaptive)
-            else "fixed"
-        )
+        size = "adaptive" if isinstance(self.batch_size, BoundedNoise) else "fixed"
         return {
-            axis: _label(getattr(self, axis)) for axis in ("dynamics", "gradient", "subsample")
-        } | {"size": size}
+            **{axis: _label(getattr(self, axis)) for axis in ("dynamics", "gradient", "subsample")},
+            "size": "all rows" if self.batch_size is None else size,
+        }
 
     def suggest(self, curvature: Curvature) -> Suggestion:
         return self.dynamics.suggest(curvature)
@@ -153,7 +341,10 @@ class Method(AbstractMethod):
         anchor, rows = prepare_anchor(posterior, anchor, self.needs)
         check_row_access(self, posterior)
         rows += self.subsample.passes * posterior.n_rows
-        geometry, size = self.geometry.prepare(posterior, anchor), as_size(self.size)
+        size = as_size(self.batch_size)
+        geometry: AbstractLinearMap = IdentityMap()
+        if not isinstance(self.geometry, Identity):
+            geometry = self.geometry.prepare(posterior, anchor)
         context = SubsampleContext(posterior, anchor, self.gradient.order, geometry)
         noise = None
         if self.correction is not None:
@@ -162,12 +353,12 @@ class Method(AbstractMethod):
         make_kernel = functools.partial(
             Kernel,
             gradient=self.gradient.prepare(posterior, anchor),
-            dynamics=self.dynamics.prepare(DynamicsContext(posterior, geometry, self.correction)),
+            dynamics=self.dynamics.prepare(posterior, geometry, self.correction),
             schedule=in_precision(as_schedule(self.step_size), posterior.dtype),
             rest=posterior.init if anchor is None else anchor.position,
             noise_estimate=noise,
         )
-        if isinstance(size, Adaptive) and size.noise_threshold is None:
+        if isinstance(size, BoundedNoise) and size.noise_threshold is None:
             assert anchor is not None, "an adaptive size requires the mode"
             pilot_selection = self.subsample.prepare(context, size.pilot(posterior))
             assert isinstance(pilot_selection, WithReplacement), (
@@ -182,7 +373,7 @@ class Method(AbstractMethod):
             selection: AbstractSelection = tuned.select(pilot_selection.stream, context, NO_ROWS)
         else:
             selection = self.subsample.prepare(context, size)
-        rows += posterior.n_rows if isinstance(size, Adaptive) else 0  # Lipschitz constants
+        rows += posterior.n_rows if isinstance(size, BoundedNoise) else 0  # Lipschitz constants
         return PreparedMethod(
             BoundKernel(make_kernel(selection=selection), posterior), anchor, rows
         )

@@ -9,20 +9,113 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, Int
 
-from ..anchor.anchor import Anchor, laplace
-from ..core.errors import InvalidInput, check_int, check_number
-from ..dynamics.base import Curvature, Suggestion
+from .._anchor.anchor import Anchor, find_anchor
+from .._core.compiler import quickly_compiled
+from .._core.errors import InvalidInput, check_int, check_number
+from .._core.random import new_key, standard_normal
+from .._engine.kernel import AbstractKernel, BoundKernel, Drawn, Gathered, Kernel
+from .._engine.run import chain_keys
+from .._engine.supply import Supply
+from .._rows.access import AbstractRows
+from ..dynamics.dynamics import Curvature, Suggestion
 from ..models.posterior import AbstractPosterior, check_posterior
 from ..subsample import ExponentiallyWeighted, Uniform
-from .account import CHOSEN_BUDGET
-from .base import AbstractMethod
+from ..subsample.selection import Carried
+from .abstract import CHOSEN_BUDGET, AbstractMethod
 from .method import Method
-from .named import METHODS
-from .noise import gradient_noise, inflation_rate
-from .simplex import SimplexSampler
+from .registry import method_named
+
+# Gradient noise near the mode, and how much it inflates the variances of Langevin dynamics.
+#
+# On a Gaussian with precision H, Langevin steps of size ε with gradient noise of covariance V have
+# a stationary covariance of H⁻¹ + X to first order in ε, where X solves HX + XH = (ε/2) V.
+
+
+_POSITIONS = 8
+_BATCHES = 64  # per position
+_NOISE_PURPOSE = 3  # separates the keys from those of the run
+
+
+def gradient_noise(
+    bound: BoundKernel, anchor: Anchor, seed: int = 0
+) -> tuple[Float[np.ndarray, "d d"], int]:
+    """The covariance of a kernel's gradient estimates, and the rows touched to measure it.
+
+    It is averaged over draws of the anchor's Gaussian. An estimator that carries a state has
+    learned it at other draws.
+    """
+    kernel, rows = bound.composition, bound.rows
+    assert anchor.factor is not None, "the anchor has a Hessian"
+    key = jax.random.fold_in(new_key(seed), _NOISE_PURPOSE)
+    shape = (2, _POSITIONS, anchor.position.shape[0])
+    normal = standard_normal(key, shape, anchor.position.dtype)
+    here, elsewhere = anchor.position + jnp.einsum("ij,pkj->pki", anchor.factor, normal)
+    carried = kernel.start_memory(elsewhere, rows)
+    supply = Supply(kernel, rows, [chain_keys(seed, _POSITIONS, _NOISE_PURPOSE)])
+    steps = min(supply.steps, _BATCHES)
+    n_blocks = -(-_BATCHES // steps)
+    gradients, touched = [], 0
+    for number in range(n_blocks):
+        supply.prepare(number, n_blocks)
+        made = jax.tree.map(lambda leaf: leaf[:steps], supply.block(0, number))
+        found, n_rows = _estimates(supply.stepper, supply.rows_of_steps, made, here, carried)
+        gradients.append(np.asarray(found, np.float64))
+        touched += int(np.asarray(n_rows).sum())
+    errors = np.concatenate(gradients)
+    batches = len(errors)
+    errors = (errors - errors.mean(axis=0)).reshape(-1, errors.shape[2])
+    covariance = errors.T @ errors / (_POSITIONS * (batches - 1))
+    passes = int(kernel.passes_before(np.asarray(1)))
+    return covariance, touched + _POSITIONS * passes * rows.n_rows
+
+
+@quickly_compiled
+def _estimates(
+    kernel: AbstractKernel,
+    rows: AbstractRows,
+    supply: Drawn | Gathered,
+    positions: Float[Array, "k d"],
+    carried: Carried,
+) -> tuple[Float[Array, "batches k d"], Int[Array, "batches k"]]:
+    """Gradient estimates from independent batches at each position, and the rows they touched."""
+    assert isinstance(kernel, Kernel), "the kernel of a composition"
+
+    def at_position(
+        made: Any, position: Float[Array, " d"], learned: Carried
+    ) -> tuple[Float[Array, " d"], Int[Array, ""]]:
+        gathered = made if isinstance(made, Gathered) else kernel.gather(made, rows)
+        known = Carried(learned.gradient, kernel.selection.start(gathered.selection), learned.noise)
+        estimate = kernel.estimate(position, gathered.selection, rows, known)
+        return estimate.gradient, jnp.asarray(estimate.n_rows)
+
+    return lax.map(lambda made: jax.vmap(at_position)(made, positions, carried), supply)
+
+
+def inflation_rate(
+    hessian: Float[np.ndarray, "d d"],
+    noise: Float[np.ndarray, "d d"],
+    coordinates: Float[np.ndarray, "d d"] | None,
+) -> float:
+    """Relative inflation of the worst parameter's variance, the largest X_jj/(H⁻¹)_jj for ε = 1.
+
+    `coordinates` is C, if the dynamics moves in coordinates u with θ = Cu.
+    """
+    C = np.eye(len(hessian)) if coordinates is None else coordinates
+    values, vectors = np.linalg.eigh(C.T @ hessian @ C)
+    axes = C @ vectors
+    in_axes = axes.T @ noise @ axes
+    added = in_axes / (2 * (values[:, None] + values[None, :]))
+    variances = np.einsum("ja,a,ja->j", axes, 1 / values, axes)
+    return float(np.max(np.einsum("ja,ab,jb->j", axes, added, axes) / variances))
+
 
 _MOST_STEPS_PER_DRAW = 100
 _DRAWS_PER_CYCLE = 10
@@ -30,45 +123,30 @@ _DRAWS_PER_CYCLE = 10
 
 @dataclasses.dataclass(frozen=True)
 class Suggested:
-    """A named method with settings for one posterior.
-
-    **Arguments:**
-
-    - `method`: the method.
-    - `step_size`: its step size.
-    - `rule`: how the step size was chosen; None if it was given.
-    - `size`: rows per step; None if the method uses all rows or chooses the size itself.
-    - `thin`: steps per draw.
-    - `inflation`: predicted relative inflation of the worst parameter's variance by gradient noise.
-    - `warnings`: what to expect of these settings, with cures.
-    - `anchor`: the anchor that the settings come from.
-    - `n_row_evals`: rows touched, including those of the anchor.
-
-    >>> import numpy as np, tallmc
-    >>> x = np.random.default_rng(0).normal(size=(2000, 2))
-    >>> y = x @ [1.0, -1.0]
-    >>> posterior = tallmc.models.linear_regression(x, y, 10.0, noise_variance=1.0)
-    >>> suggested = tallmc.suggest(posterior, "sgld_cv", size=100)
-    >>> suggested.method.size, suggested.inflation < 0.1
-    (100, True)
-    """
+    """A named method with settings for one posterior."""
 
     method: AbstractMethod
     step_size: float
     rule: str | None
-    size: int | None
+    """How the step size was chosen; None if it was given."""
+    batch_size: int | None
+    """Rows per step; None if the method uses all rows or chooses the size itself."""
     thin: int
     inflation: float
+    """Predicted relative inflation of the worst parameter's variance by gradient noise."""
     warnings: tuple[str, ...]
+    """What to expect of these settings, with cures."""
     anchor: Anchor
+    """The anchor that the settings come from."""
     n_row_evals: int
+    """Rows touched, including those of the anchor."""
 
 
 def suggest(
     posterior: AbstractPosterior,
     name: str,
     *,
-    size: int | None = None,
+    batch_size: int | None = None,
     step_size: float | None = None,
     thin: int | None = None,
     inflation: float = CHOSEN_BUDGET.inflation,
@@ -80,65 +158,65 @@ def suggest(
     **Arguments:**
 
     - `posterior`: the posterior.
-    - `name`: the name of the method, one of `tallmc.METHODS`.
-    - `size`: rows per step; by default a thousandth of the rows, and at least 32.
+    - `name`: the name of the method; `tallmc methods` lists them.
+    - `batch_size`: rows per step; by default a thousandth of the rows, and at least 32.
     - `step_size`: a step size of your own; the other settings are still suggested.
     - `thin`: steps per draw of your own.
     - `inflation`: the largest relative inflation of a variance by gradient noise.
-    - `anchor`: the result of `laplace(posterior)`, to reuse it.
+    - `anchor`: the result of `find_anchor(posterior)`, to reuse it.
     - `seed`: the seed of the measurement of the noise.
 
     **Returns:** a `Suggested`: the method with its settings, and what to expect of them.
 
-    **Raises:** `InvalidInput` if an argument is invalid; `PreparationError` if there is no anchor
-    with a Hessian.
+    **Raises:** `PreparationError` if there is no anchor with a Hessian.
 
     >>> import numpy as np, tallmc
     >>> x = np.random.default_rng(0).normal(size=(2000, 2))
     >>> y = x @ [1.0, -1.0] + np.random.default_rng(1).normal(size=2000)
     >>> posterior = tallmc.models.linear_regression(x, y, 10.0, noise_variance=1.0)
-    >>> tallmc.suggest(posterior, "sgld", size=10).rule
+    >>> tallmc.suggest(posterior, "sgld", batch_size=10).rule
     'the gradient noise that the error budget allows'
     """
     check_posterior(posterior)
-    if name not in METHODS:
-        raise InvalidInput("name", f"be one of {', '.join(METHODS)}", name)
+    named = method_named(name)
+    example = named.build()
     check_number("inflation", inflation, 0, 1, low_open=True)
     if step_size is not None:
         check_number("step_size", step_size, 0, low_open=True)
-    if isinstance(METHODS[name].make(1.0, **METHODS[name].example), SimplexSampler):
-        cure = f"Call tallmc.{name}(step_size=..., size=...)."
-        raise InvalidInput(
-            "name", "be a method that evaluates gradients, not one for models of counts", name, cure
-        )
-    named, size = METHODS[name], checked_size(name, posterior.n_rows, size)
+    if not example.uses_gradients:
+        cure = f"Call {named.path}(step_size=..., batch_size=...)."
+        task = "be a method that evaluates gradients, not one for models of counts"
+        raise InvalidInput("name", task, name, cure)
+    batch_size = checked_size(name, posterior.n_rows, batch_size)
     parameters = set(inspect.signature(named.make).parameters)
-    anchor = laplace(posterior) if anchor is None else anchor
+    anchor = find_anchor(posterior) if anchor is None else anchor
     if anchor.hessian is None:
-        raise InvalidInput("anchor", "have a Hessian", None, "Use laplace(posterior).")
+        raise InvalidInput("anchor", "have a Hessian", None, "Use find_anchor(posterior).")
     hessian = np.asarray(anchor.hessian, np.float64)
 
     def make(suggestion: Suggestion, step_size: float) -> AbstractMethod:
         steps_between = _steps_per_draw(suggestion)
         known = {
             **suggestion.others,
-            "size": size,
-            "every": -(-posterior.n_rows // (size or posterior.n_rows)),
+            "batch_size": batch_size,
+            "every": -(-posterior.n_rows // (batch_size or posterior.n_rows)),
             "cycle": 4 * _DRAWS_PER_CYCLE * (steps_between if thin is None else thin),
         }
         chosen = {key: value for key, value in known.items() if key in parameters}
         return named.make(step_size, **chosen)
 
-    example = named.make(1.0, **named.example)
     without_noise = _suggestion(example, hessian, np.zeros_like(hessian), posterior, inflation)
     noise, rows = np.zeros_like(hessian), anchor.n_row_evals
     # The noise of other methods is not that of a gradient.
     if isinstance(example, Method) and not example.exact and named.axes["size"] != "all rows":
         # An adaptive size makes pilot runs, which need a stable step size.
-        measured = _measurable(make(without_noise, without_noise.step_size))
+        measured = make(without_noise, without_noise.step_size)
+        assert isinstance(measured, Method), "as the example"
+        if isinstance(measured.subsample, ExponentiallyWeighted):  # depends on the move
+            measured = dataclasses.replace(measured, subsample=Uniform())
         prepared = measured.prepare(posterior, anchor, seed=seed)
-        found = gradient_noise(prepared.kernel, anchor, seed)
-        noise, rows = found.covariance, rows + found.n_row_evals
+        noise, touched = gradient_noise(prepared.kernel, anchor, seed)
+        rows += touched
     suggestion = _suggestion(example, hessian, noise, posterior, inflation)
     step, rule = (suggestion.step_size, suggestion.rule) if step_size is None else (step_size, None)
     coordinates = _coordinates(example, hessian, noise, posterior)
@@ -147,45 +225,33 @@ def suggest(
         method=make(suggestion, step),
         step_size=step,
         rule=rule,
-        size=size,
+        batch_size=batch_size,
         thin=_steps_per_draw(suggestion) if thin is None else check_int("thin", thin, 1),
         inflation=langevin_step * inflation_rate(hessian, noise, coordinates),
-        warnings=_warnings(name, suggestion, size, step),
+        warnings=_warnings(name, suggestion, batch_size, step),
         anchor=anchor,
         n_row_evals=rows,
     )
 
 
-def checked_size(name: str, n_rows: int, size: int | None) -> int | None:
-    """Return the given or the default size; None for a method without a `size` argument."""
-    named = METHODS[name]
-    if "size" in inspect.signature(named.make).parameters:
-        if size is None:
+def checked_size(name: str, n_rows: int, batch_size: int | None) -> int | None:
+    """Return the given or the default size; None for a method without the argument."""
+    named = method_named(name)
+    if "batch_size" in inspect.signature(named.make).parameters:
+        if batch_size is None:
             return min(n_rows, max(32, n_rows // 1000))
-        return check_int("size", size, 1, n_rows, high_name="n_rows")
-    if size is not None:
-        reason = (
-            "uses every row in every step"
-            if named.axes["size"] == "all rows"
-            else "chooses its size from the state"
-        )
+        return check_int("batch_size", batch_size, 1, n_rows, high_name="n_rows")
+    if batch_size is not None:
+        takes_all = named.axes["size"] == "all rows"
+        reason = "uses every row in every step" if takes_all else "chooses its size from the state"
         rule = f"be left out with {name}, which {reason}"
-        raise InvalidInput(
-            "size", rule, size, "`tallmc methods` lists the methods with a fixed size."
-        )
+        cure = "`tallmc methods` lists the methods with a fixed size."
+        raise InvalidInput("batch_size", rule, batch_size, cure)
     return None
 
 
 def _steps_per_draw(suggestion: Suggestion) -> int:
     return min(_MOST_STEPS_PER_DRAW, math.ceil(suggestion.steps_between))
-
-
-def _measurable(method: AbstractMethod) -> Method:
-    """The method with rows drawn by a rule that does not depend on the move."""
-    assert isinstance(method, Method), "methods with gradient noise are compositions"
-    if isinstance(method.subsample, ExponentiallyWeighted):
-        return dataclasses.replace(method, subsample=Uniform())
-    return method
 
 
 def _coordinates(

@@ -7,19 +7,73 @@ import dataclasses
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Float, Int
 
-from ..core.arrays import check_numeric, to_floats
-from ..core.errors import InvalidInput
-from ..rows.base import AbstractRows
-from ..rows.manifest import Column
-from ..rows.resident import ResidentRows
-from ..rows.sharded import ShardedRows
-from .observations import GroupedObservations, GroupTerm, Observations
+from .._core.arrays import check_numeric, to_floats
+from .._core.errors import InvalidInput
+from .._rows.access import AbstractRows, PerRow
+from .._rows.manifest import Column
+from .._rows.resident import ResidentRows
+from .._rows.sharded import ShardedRows
 from .priors import NormalPrior
+
+# The rows of a regression: a row of the design matrix, a response, an offset and a weight.
+#
+#     z_i = x_iᵀβ + o_i,   f_i = w_i f(z_i; y_i)
+#
+# A weight counts a row w_i times. Most regressions have neither offsets nor weights.
+
+
+class Observations(NamedTuple):
+    """Rows of a regression whose design matrix is stored."""
+
+    x: Float[Array, "n d"]
+    y: PerRow
+    offset: PerRow | None = None
+    weight: PerRow | None = None
+
+
+class GroupTerm(eqx.Module):
+    """Columns whose coefficients differ between groups, as in (1 + x | group)."""
+
+    codes: Int[Array, " n"]
+    """The group of each row."""
+    columns: Float[Array, "n r"]
+    """The r columns, 1 for an intercept."""
+    n_groups: int = eqx.field(static=True)
+
+    @property
+    def n_columns(self) -> int:
+        """Columns of the design matrix."""
+        return self.n_groups * self.columns.shape[-1]
+
+    @property
+    def x(self) -> Float[Array, "n groups_times_r"]:
+        """The design matrix: the r columns of a row stand at the place of its group."""
+        member = jax.nn.one_hot(self.codes, self.n_groups, dtype=self.columns.dtype)
+        return (member[..., :, None] * self.columns[..., None, :]).reshape(*self.codes.shape, -1)
+
+
+class GroupedObservations(eqx.Module):
+    """Rows of a regression with group terms. The matrix of dummies is made where it is needed."""
+
+    fixed: Float[Array, "n c"]
+    y: PerRow
+    offset: PerRow | None
+    weight: PerRow | None
+    terms: tuple[GroupTerm, ...]
+
+    @property
+    def x(self) -> Float[Array, "n d"]:
+        """The design matrix: the common columns, then those of each group term."""
+        return jnp.concatenate([self.fixed, *(term.x for term in self.terms)], axis=-1)
+
+
+RegressionRows = Observations | GroupedObservations
 
 
 class ProductColumn(NamedTuple):
@@ -48,72 +102,34 @@ class ProductColumn(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class ProductsOf:
-    """Shows lines of a row store as observations whose columns are products.
-
-    **Arguments:**
-
-    - `products`: the columns of the design matrix.
-    - `response`, `shift`, `scale`, `weight`, `offset`: as in `ObservationsOf`.
-    """
-
-    products: tuple[ProductColumn, ...]
-    response: int
-    shift: float = 0.0
-    scale: float = 1.0
-    weight: int | None = None
-    offset: int | None = None
-
-    @property
-    def n_columns(self) -> int:
-        return len(self.products)
-
-    def __call__(self, lines: Any) -> Observations:
-        stack = jnp.stack if isinstance(lines, jax.Array) else np.stack
-        x = stack([column.of(lines) for column in self.products], axis=-1)
-        return _observed(self, x, lines)
-
-
-@dataclasses.dataclass(frozen=True)
 class ObservationsOf:
-    """Shows lines of a row store as observations.
+    """Shows lines of a row store as observations, with the response (value − shift)/scale."""
 
-    **Arguments:**
-
-    - `features`: the columns of the design matrix, by number.
-    - `response`: the column of the response.
-    - `shift`, `scale`: the response is (value − shift)/scale.
-    - `weight`, `offset`: the columns of weights and offsets.
-    """
-
-    features: tuple[int, ...]
+    features: tuple[Any, ...]
+    """The columns of the design matrix, by number or as a `ProductColumn`."""
     response: int
     shift: float = 0.0
     scale: float = 1.0
     weight: int | None = None
     offset: int | None = None
 
-    @property
-    def n_columns(self) -> int:
-        return len(self.features)
-
     def __call__(self, lines: Any) -> Observations:
+        y = lines[..., self.response]
+        is_scaled = self.shift != 0 or self.scale != 1
+        return Observations(
+            self._columns(lines),
+            (y - self.shift) / self.scale if is_scaled else y,
+            None if self.offset is None else lines[..., self.offset] / self.scale,
+            None if self.weight is None else lines[..., self.weight],
+        )
+
+    def _columns(self, lines: Any) -> Any:
+        if isinstance(self.features[0], ProductColumn):
+            stack = jnp.stack if isinstance(lines, jax.Array) else np.stack
+            return stack([column.of(lines) for column in self.features], axis=-1)
         first, last = self.features[0], self.features[-1]
         side_by_side = self.features == tuple(range(first, last + 1))
-        x = lines[..., first : last + 1] if side_by_side else lines[..., list(self.features)]
-        return _observed(self, x, lines)
-
-
-def _observed(view: ObservationsOf | ProductsOf, x: Any, lines: Any) -> Observations:
-    """Observations with these columns, and what else the view shows of the lines."""
-    y = lines[..., view.response]
-    is_scaled = view.shift != 0 or view.scale != 1
-    return Observations(
-        x,
-        (y - view.shift) / view.scale if is_scaled else y,
-        None if view.offset is None else lines[..., view.offset] / view.scale,
-        None if view.weight is None else lines[..., view.weight],
-    )
+        return lines[..., first : last + 1] if side_by_side else lines[..., list(self.features)]
 
 
 def observations(
@@ -125,19 +141,10 @@ def observations(
     weights: str | None = None,
     offset: str | None = None,
 ) -> ShardedRows:
-    """Rows of a row store as a regression sees them.
+    """Rows of a row store as a regression sees them; the response named at ingestion by default.
 
-    **Arguments:**
-
-    - `rows`: the rows.
-    - `response`: the name of the response. By default the one named at ingestion.
-    - `without`: columns to leave out. All others are covariates.
-    - `standardise`: whether the response is scaled to mean 0 and sd 1.
-    - `weights`, `offset`: the names of the columns with weights and offsets.
-
-    **Returns:** the same rows as pairs of covariates and a response.
-
-    **Raises:** `InvalidInput` if there is no such column, or no covariate is left.
+    All columns but the response, weights, offset and those `without` are covariates. `standardise`
+    scales the response to mean 0 and sd 1.
     """
     manifest = rows.shards.manifest
     name, names = response or manifest.response, manifest.names
@@ -217,24 +224,23 @@ class _InMemory(RegressionData):
         return _on_host(Observations(x, self.responses[chosen], rows.offset, rows.weight))
 
     def check_response(self, rule: str, allowed: Callable[[np.ndarray], np.ndarray]) -> None:
-        bad = (self.responses != np.floor(self.responses)) | ~allowed(self.responses)
+        self._check((self.responses != np.floor(self.responses)) | ~allowed(self.responses), rule)
+
+    def check_positive(self) -> None:
+        self._check(self.responses <= 0, "be positive in every row")
+
+    def _check(self, bad: np.ndarray, rule: str) -> None:
         if bad.any():
             found = f"{self.responses[np.argmax(bad)]:g} in row {np.argmax(bad)}"
             raise InvalidInput("y", rule, found)
-
-    def check_positive(self) -> None:
-        bad = self.responses <= 0
-        if bad.any():
-            found = f"{self.responses[np.argmax(bad)]:g} in row {np.argmax(bad)}"
-            raise InvalidInput("y", "be positive in every row", found)
 
 
 class _OfRowStore(RegressionData):
     def __init__(self, rows: ShardedRows):
         view, manifest = rows.view, rows.shards.manifest
-        assert isinstance(view, ObservationsOf | ProductsOf), "`observations` makes it"
+        assert isinstance(view, ObservationsOf), "`observations` makes it"
         column = manifest.columns[view.response]
-        self.rows, self.n_columns, self._column = rows, view.n_columns, column
+        self.rows, self.n_columns, self._column = rows, len(view.features), column
         self.names = None
         self._view, self._lines = view, rows.lines
         self.dtype = jax.dtypes.canonicalize_dtype(manifest.dtype)
@@ -269,8 +275,8 @@ def _check_stored(role: str, column: Column, *, positive: bool) -> None:
         raise InvalidInput(role, "be positive", f"{column.low:g}", "Drop rows of weight 0.")
 
 
-def _on_host(rows: Observations) -> Observations:
-    return jax.tree.map(lambda column: np.asarray(column, np.float64), rows)
+def _on_host(block: Observations) -> Observations:
+    return jax.tree.map(lambda column: np.asarray(column, np.float64), block)
 
 
 def regression_data(
@@ -280,10 +286,7 @@ def regression_data(
     weights: Any = None,
     offset: Any = None,
 ) -> RegressionData:
-    """The rows of a regression, from arrays or from a row store.
-
-    Weights and offsets are arrays, or names of columns of the row store.
-    """
+    """The rows of a regression; weights and offsets are arrays, or columns of the row store."""
     if isinstance(X, ShardedRows):
         if y is not None:
             cure = "Name the column of the response: response=..."
@@ -334,8 +337,7 @@ def named_columns(X: Any) -> tuple[tuple[str, ...] | None, Any]:
     if hasattr(X, "tocsr") and hasattr(X, "toarray"):
         cure = "Pass X.toarray() if it fits in memory."
         raise InvalidInput("X", "be a dense matrix", "a sparse matrix", cure)
-    columns = getattr(X, "columns", None)
-    to_numpy = getattr(X, "to_numpy", None)
+    columns, to_numpy = getattr(X, "columns", None), getattr(X, "to_numpy", None)
     if columns is None or to_numpy is None:
         return None, X
     return tuple(map(str, columns)), to_numpy()
@@ -343,7 +345,7 @@ def named_columns(X: Any) -> tuple[tuple[str, ...] | None, Any]:
 
 def check_per_row(
     name: str, values: ArrayLike, x: Float[Array, "n d"], *, positive: bool = False
-) -> Float[Array, " n"]:
+) -> PerRow:
     """One finite number per row of x; positive, if asked."""
     found = np.asarray(check_numeric(name, values), np.float64)
     if found.shape != x.shape[:1]:
@@ -360,7 +362,13 @@ def normal_prior(
     prior_variance: ArrayLike | None, data: RegressionData, n_predictors: int = 1
 ) -> NormalPrior:
     """Independent normal priors of the coefficients, from a variance or one per column."""
-    variance = check_prior_variance(prior_variance, data.n_columns, data.dtype)
+    if prior_variance is None:
+        raise InvalidInput("prior_variance", "be given", None)
+    variance = to_floats("prior_variance", prior_variance, data.dtype)
+    positive = bool(jnp.all((variance > 0) & jnp.isfinite(variance)))
+    if variance.shape not in ((), (data.n_columns,)) or not positive:
+        rule = f"be positive and finite, a number or one per column ({data.n_columns})"
+        raise InvalidInput("prior_variance", rule, prior_variance)
     return NormalPrior(variance if variance.ndim == 0 else jnp.repeat(variance, n_predictors))
 
 
@@ -371,23 +379,10 @@ def check_design(X: ArrayLike, y: ArrayLike) -> tuple[Float[Array, "n d"], Float
         rule = "be a matrix with at least one row and one column"
         raise InvalidInput("X", rule, f"shape {x.shape}")
     if responses.shape != x.shape[:1]:
-        raise InvalidInput(
-            "y", f"have one value per row of X ({x.shape[0]})", f"shape {responses.shape}"
-        )
+        rule = f"have one value per row of X ({x.shape[0]})"
+        raise InvalidInput("y", rule, f"shape {responses.shape}")
     finite = np.asarray(jnp.all(jnp.isfinite(x), axis=1)) & np.isfinite(responses)
     if not finite.all():
         found = f"NaN or infinity in row {np.argmin(finite)}"
         raise InvalidInput("X and y", "be finite", found, "Drop or impute such rows.")
     return x, responses
-
-
-def check_prior_variance(prior_variance: ArrayLike | None, d: int, dtype: Any) -> Float[Array, ...]:
-    """Prior variances on the device: one number, or one per column."""
-    if prior_variance is None:
-        raise InvalidInput("prior_variance", "be given", None)
-    variance = to_floats("prior_variance", prior_variance, dtype)
-    positive = bool(jnp.all((variance > 0) & jnp.isfinite(variance)))
-    if variance.shape not in ((), (d,)) or not positive:
-        rule = f"be positive and finite, a number or one per column ({d})"
-        raise InvalidInput("prior_variance", rule, prior_variance)
-    return variance

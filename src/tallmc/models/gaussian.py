@@ -10,29 +10,29 @@ from __future__ import annotations
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import ArrayLike
 
-from ..core.arrays import check_numeric, to_floats
-from ..core.errors import InvalidInput
+from .._core.arrays import Matrix, Scalar, Vector, check_numeric, to_floats
+from .._core.errors import InvalidInput
 from .posterior import Posterior
 
 
 class _Quadratic(eqx.Module):
     """−½ (x − mean)ᵀ precision (x − mean)."""
 
-    precision: Float[Array, "d d"]
+    precision: Matrix
 
-    def __call__(self, mean: Float[Array, " d"], x: Float[Array, " d"]) -> Float[Array, ""]:
+    def __call__(self, mean: Vector, x: Vector) -> Scalar:
         return -0.5 * (x - mean) @ self.precision @ (x - mean)
 
 
 class _GaussianPrior(eqx.Module):
     """The log density of N(mean, precision⁻¹), up to a constant."""
 
-    mean: Float[Array, " d"]
+    mean: Vector
     log_density: _Quadratic
 
-    def __call__(self, position: Float[Array, " d"]) -> Float[Array, ""]:
+    def __call__(self, position: Vector) -> Scalar:
         return self.log_density(self.mean, position)
 
 
@@ -49,20 +49,11 @@ def gaussian(
     - `prior_covariance`: Λ₀.
 
     **Returns:** a posterior with the parameter `theta`.
-
-    **Raises:** `InvalidInput` if X is not a finite matrix, or a covariance is not symmetric
-    positive definite.
-
-    >>> covariance, prior_covariance = [[1.0, 0.5], [0.5, 2.0]], [[10.0, 0.0], [0.0, 10.0]]
-    >>> posterior = gaussian([[0.0, 1.0], [2.0, 3.0]], covariance, [0.0, 0.0], prior_covariance)
-    >>> posterior.dim
-    2
     """
     x = to_floats("X", X)
     if x.ndim != 2 or 0 in x.shape:
-        raise InvalidInput(
-            "X", "be a matrix with at least one row and one column", f"shape {x.shape}"
-        )
+        rule = "be a matrix with at least one row and one column"
+        raise InvalidInput("X", rule, f"shape {x.shape}")
     if not bool(jnp.all(jnp.isfinite(x))):
         raise InvalidInput("X", "be finite", "NaN or infinity", "Drop or impute such rows.")
     mean = np.asarray(check_numeric("prior_mean", prior_mean), np.float64)
@@ -70,9 +61,8 @@ def gaussian(
         raise InvalidInput("prior_mean", f"be a finite vector of length {x.shape[1]}", prior_mean)
     precision = _inverse("covariance", covariance, x.shape[1])
     prior_precision = _inverse("prior_covariance", prior_covariance, x.shape[1])
-    prior = _GaussianPrior(
-        jnp.asarray(mean, x.dtype), _Quadratic(jnp.asarray(prior_precision, x.dtype))
-    )
+    density = _Quadratic(jnp.asarray(prior_precision, x.dtype))
+    prior = _GaussianPrior(jnp.asarray(mean, x.dtype), density)
     return Posterior(
         log_likelihood=_Quadratic(jnp.asarray(precision, x.dtype)),
         log_prior=prior,
@@ -85,12 +75,9 @@ def gaussian(
 def _inverse(parameter: str, matrix: ArrayLike, d: int) -> np.ndarray:
     """The inverse; raises unless `matrix` is symmetric positive definite of size d."""
     values = np.asarray(check_numeric(parameter, matrix), np.float64)
-    well_formed = (
-        values.shape == (d, d)
-        and np.isfinite(values).all()
-        and np.allclose(values, values.T, rtol=1e-6)
-    )
-    if not well_formed or np.linalg.eigvalsh(values)[0] <= 0:
+    well_formed = values.shape == (d, d) and np.isfinite(values).all()
+    is_symmetric = well_formed and np.allclose(values, values.T, rtol=1e-6)
+    if not is_symmetric or np.linalg.eigvalsh(values)[0] <= 0:
         raise InvalidInput(parameter, f"be a symmetric positive definite {d}×{d} matrix", matrix)
     inverse = np.linalg.inv(values)
     return (inverse + inverse.T) / 2

@@ -1,9 +1,16 @@
-"""Generalised linear models with one predictor and closed forms.
+"""Regressions: models whose rows depend on θ through linear predictors, with any prior.
 
-    f_i(θ) = w_i f(z_i; y_i),   z_i = x_iᵀθ + o_i
+    f_i(θ) = w_i f(z_i; y_i),   z_i = (B₁·x_i + o_i, B₂·x_i, …, B_K·x_i, s₁, …, s_E),   θ = (B, s)
+
+A likelihood defines f. `LinearPredictor` takes any: derivatives with respect to z come from
+automatic differentiation in K + E dimensions, the rest is linear algebra. A gradient costs O(cK)
+per row with c columns, and no row needs a d×d matrix. The compact gradient of a row is w_i ∂f/∂z.
+
+`GeneralisedLinear` takes elementwise likelihoods, with one predictor z_i = x_iᵀθ + o_i:
+
     ∇f_i = w_i f'(z_i) x_i,     ∇²f_i = w_i f''(z_i) x_i x_iᵀ
 
-The compact gradient of a row is the scalar w_i f'(z_i). With w_i = 1, ‖∇f_i‖ = |f'|‖x_i‖,
+The compact gradient is the scalar w_i f'(z_i). With w_i = 1, ‖∇f_i‖ = |f'|‖x_i‖,
 tr(H_i Σ H_iᵀ) = f''² ‖x_i‖² x_iᵀΣx_i and L_i = sup f'' · ‖x_i‖² (putcha-2023, appendix C). For
 Gaussian θ the predictor z_i is Gaussian, so means over θ of a function of one row are
 one-dimensional integrals. Gauss–Hermite quadrature computes them.
@@ -11,185 +18,538 @@ one-dimensional integrals. Gauss–Hermite quadrature computes them.
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
-from ..core.errors import InvalidInput
-from ..core.layout import Layout
-from ..core.linear_maps import AbstractLinearMap, dot
-from ..rows.batch import Batch
-from . import fused
-from .base import AbstractModel, combined_remainders
-from .families import AbstractFamily
-from .observations import RegressionRows, weighted
+from .._core.arrays import AbstractLinearMap, Layout, Matrix, Scalar, Vector, dot
+from .._core.errors import InvalidInput
+from .._rows.access import AbstractRows, PerRow
+from .._rows.law import Batch
+from .design import RegressionRows
+from .likelihood import AbstractLikelihood
+from .model import AbstractModel
 from .priors import AbstractPrior
 
-_QUADRATURE_NODES = 24
+
+def weighted(block: RegressionRows, values: Any) -> Any:
+    """Values per row, (n, ...), times the weights of the rows."""
+    if block.weight is None:
+        return values
+    return block.weight.reshape(-1, *[1] * (values.ndim - 1)) * values
 
 
-class GeneralisedLinear(AbstractModel):
-    """A generalised linear model with one linear predictor.
+class AbstractRegression(AbstractModel):
+    """What regressions have in common. `tallmc.models` builds their posteriors."""
 
-    `tallmc.models` builds its posteriors.
-    """
+    likelihood: eqx.AbstractVar[AbstractLikelihood]
+    prior: eqx.AbstractVar[AbstractPrior]
+    """The prior of all of a position."""
 
-    init: Float[Array, " d"]
-    layout: Layout = eqx.field(static=True)
-    family: AbstractFamily
-    prior: AbstractPrior
+    def predictors(self, position: Vector, block: RegressionRows) -> Float[Array, "n ..."]:
+        """z_i of every row."""
+        raise NotImplementedError
+
+    @property
+    def n_columns(self) -> int:
+        """The number of columns of the design matrix."""
+        return (self.dim - self.likelihood.n_shared) // self.likelihood.n_predictors
 
     @property
     def log_concave(self) -> bool:
-        return self.prior.log_concave
+        return self.likelihood.log_concave and self.prior.log_concave
 
     @property
-    def bounded(self) -> bool:
-        return True
+    def bounded_curvature(self) -> bool:
+        return self.likelihood.largest_curvature() is not None
 
-    def predictors(self, position: Float[Array, " d"], rows: RegressionRows) -> Float[Array, " n"]:
-        """z_i of every row."""
-        z = dot(rows.x, position)
-        return z if rows.offset is None else z + rows.offset
+    def regression(self) -> AbstractRegression:
+        return self
 
-    def prior_potential(self, position: Float[Array, " d"]) -> Float[Array, ""]:
+    def remainder_bound(self, order: int) -> bool | None:
+        return self.likelihood.bounded(order + 1)
+
+    def with_tempered_prior(self, power: float) -> AbstractRegression:
+        return dataclasses.replace(self, prior=self.prior.tempered(power))
+
+    def prior_potential(self, position: Vector) -> Scalar:
         return self.prior.potential(position)
 
-    def row_potentials(
-        self, position: Float[Array, " d"], rows: RegressionRows
-    ) -> Float[Array, " n"]:
-        return weighted(rows, self.family.potential(self.predictors(position, rows), rows.y))
+    def sum_remainders(self, order: int, position: Vector, centre: Vector, batch: Batch) -> Vector:
+        remainders = self.remainders(order, position, centre, batch.rows)
+        return self.combine(remainders, batch.rows, batch.weights)
 
-    def row_gradients(
-        self, position: Float[Array, " d"], rows: RegressionRows
-    ) -> Float[Array, " n"]:
-        return weighted(rows, self.family.slope(self.predictors(position, rows), rows.y))
+    def row_lipschitz(self, block: RegressionRows) -> PerRow:
+        largest = self.likelihood.largest_curvature()
+        if largest is None:
+            found = f"the {type(self.likelihood).__name__} family, whose curvature has no bound"
+            cure = "Use weights='gradient' or 'curvature', and a fixed size."
+            raise InvalidInput("posterior", "have Lipschitz gradients for this method", found, cure)
+        squares = jnp.sum(block.x**2, axis=1)
+        if self.likelihood.n_shared:
+            squares = jnp.maximum(squares, 1.0)
+        return weighted(block, jnp.asarray(largest, self.dtype) * squares)
 
-    def linear_row_gradients(
-        self, centre: Float[Array, " d"], move: Float[Array, " d"], rows: RegressionRows
-    ) -> Float[Array, " n"]:
-        z = self.predictors(centre, rows)
-        change = self.family.curvature(z, rows.y) * dot(rows.x, move)
-        return weighted(rows, self.family.slope(z, rows.y) + change)
+
+# Taylor remainders without cancellation.
+#
+#     R = h(1) − Σ_{j≤k} h⁽ʲ⁾(0)/j! = 1/k! ∫₀¹ (1 − s)ᵏ h⁽ᵏ⁺¹⁾(s) ds
+#
+# h(s) is a row's potential on the way from the anchor to a position. In single precision, the
+# difference on the left loses all digits: near the anchor R is of the order of 10⁻⁷ and h of 1. The
+# integral keeps them. Gauss and Jacobi's rule with the weight (1 − s)ᵏ computes it to single
+# precision as long as the predictor moves by less than 1. Beyond that, R is large enough for the
+# difference.
+
+_NODES = 5
+_FAR = 1.0
+"""Moves of the predictor beyond which the difference is accurate enough."""
+
+
+def remainder(
+    order: int,
+    derivative: Callable[[float], Float[Array, "*k n"]],
+    difference: Float[Array, "*k n"],
+    distance: Float[Array, "*k n"],
+) -> Float[Array, "*k n"]:
+    """R of this order, k.
+
+    `derivative` is h⁽ᵏ⁺¹⁾ as a function of s. `difference` is R as a difference, which is used if
+    the `distance` that the predictors move is large.
+    """
+    return jnp.where(distance < _FAR, integral(order, derivative), difference)
+
+
+def integral(
+    order: int, derivative: Callable[[float], Float[Array, "*k n"]]
+) -> Float[Array, "*k n"]:
+    """R by the rule."""
+    from scipy.special import roots_jacobi  # a slow import
+
+    found = roots_jacobi(_NODES, order, 0)
+    # Nodes and weights on [0, 1]. Python's numbers leave arrays in their precision.
+    nodes = ((found[0] + 1) / 2).tolist()
+    weights = (found[1] / (2.0 ** (order + 1) * math.factorial(order))).tolist()
+    total = weights[0] * derivative(nodes[0])
+    for node, weight in zip(nodes[1:], weights[1:], strict=True):
+        total += weight * derivative(node)
+    return total
+
+
+# A fused sum over rows by number on a GPU: it reads each row once and writes only the sum.
+#
+# XLA gathers the rows into an array and reads the array twice, for x_iᵀθ and for Σ c_i x_i. Here
+# one Triton program per chain does both, a few rows at a time. It reads a copy of the data in which
+# each row and its response lie side by side, padded with zeros to a power of two columns. Other
+# devices have no such copy, and rows are gathered as usual. The results agree up to rounding.
+
+_ROWS_AT_ONCE = 16  # the fastest of 8, 16, 32 with 1, 2, 4 warps on an H200
+_WARPS = 1
+_MAX_ROWS = 1024  # per chain: one program reads them one after another
+_MAX_COLUMNS = 1024  # so that a few rows fit into the registers of a program
+
+interpret = False
+"""Whether to interpret the kernel instead of compiling it. Tests set it, to run on any machine."""
+
+
+def pack(x: Float[Array, "N d"], y: Float[Array, " N"]) -> Float[Array, "N c"] | None:
+    """Rows and responses side by side, padded with zeros to a power of two columns.
+
+    None if the fused sum is not available: not on a GPU, or too many columns.
+    """
+    columns = 1 << x.shape[1].bit_length()
+    on_gpu = interpret or jax.default_backend() == "gpu"
+    if not on_gpu or columns > _MAX_COLUMNS:
+        return None
+    padding = (0, 0), (0, columns - x.shape[1] - 1)
+    return jnp.pad(jnp.concatenate([x, y[:, None]], axis=1), padding)
+
+
+def weighted_row_sum(
+    compact: Callable[[Sequence[PerRow], PerRow], PerRow],
+    packed: Float[Array, "N c"],
+    indices: Int[Array, " n"],
+    weights: PerRow,
+    positions: Float[Array, "k d"],
+) -> Vector:
+    """Σ w_i c_i x_i. `compact(z, y)` returns the c_i of rows with z_k = x_iᵀ positions_k."""
+    # Imported here: Pallas takes as long to import as half the library.
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import triton
+
+    (n,), (n_positions, d), columns = indices.shape, positions.shape, packed.shape[1]
+    chunks = -(-n // _ROWS_AT_ONCE)
+    padding = (0, chunks * _ROWS_AT_ONCE - n)
+
+    def kernel(index_ref, weight_ref, position_ref, packed_ref, sum_ref):  # type: ignore[no-untyped-def]
+        column = jnp.arange(columns)
+        vectors = [position_ref[k] for k in range(n_positions)]
+
+        def add_chunk(chunk: Array, total: Float[Array, " c"]) -> Float[Array, " c"]:
+            in_chunk = pl.ds(chunk * _ROWS_AT_ONCE, _ROWS_AT_ONCE)
+            rows = triton.load(packed_ref.at[index_ref[in_chunk][:, None], column[None, :]])
+            responses = jnp.sum(jnp.where(column[None, :] == d, rows, 0), axis=1)
+            slopes = compact([jnp.sum(rows * v[None, :], axis=1) for v in vectors], responses)
+            return total + jnp.sum((weight_ref[in_chunk] * slopes)[:, None] * rows, axis=0)
+
+        sum_ref[...] = lax.fori_loop(0, chunks, add_chunk, jnp.zeros(columns, packed.dtype))
+
+    total = pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((columns,), packed.dtype),
+        in_specs=[
+            pl.BlockSpec(),
+            pl.BlockSpec(),
+            pl.BlockSpec(),
+            pl.BlockSpec(memory_space=pl.ANY),
+        ],
+        compiler_params=triton.CompilerParams(num_warps=_WARPS),
+        interpret=interpret,
+    )(
+        jnp.pad(indices, padding, mode="edge"),
+        jnp.pad(weights, padding),
+        jnp.pad(positions, ((0, 0), (0, columns - d))),
+        packed,
+    )
+    return total[:d]
+
+
+_QUADRATURE_NODES = 24
+_EVERYWHERE = 1e4
+"""A bounded derivative is constant, to rounding, beyond predictors of ±10⁴."""
+_ROUNDING = 1 + 1e-5
+_PREDICTOR_ROUNDING = 1 + 1e-4
+
+
+class GeneralisedLinear(AbstractRegression):
+    """A regression with an elementwise likelihood of one predictor."""
+
+    init: Vector
+    layout: Layout = eqx.field(static=True)
+    likelihood: AbstractLikelihood
+    prior: AbstractPrior
+
+    one_predictor = True
+
+    def predictors(self, position: Vector, block: RegressionRows) -> PerRow:
+        z = dot(block.x, position)
+        return z if block.offset is None else z + block.offset
+
+    def row_potentials(self, position: Vector, block: RegressionRows) -> PerRow:
+        return weighted(block, self.likelihood.potential(self.predictors(position, block), block.y))
+
+    def row_gradients(self, position: Vector, block: RegressionRows) -> PerRow:
+        return weighted(block, self.likelihood.slope(self.predictors(position, block), block.y))
+
+    def linear_row_gradients(self, centre: Vector, move: Vector, block: RegressionRows) -> PerRow:
+        z = self.predictors(centre, block)
+        change = self.likelihood.curvature(z, block.y) * dot(block.x, move)
+        return weighted(block, self.likelihood.slope(z, block.y) + change)
 
     def remainders(
-        self,
-        order: int,
-        position: Float[Array, " d"],
-        centre: Float[Array, " d"],
-        rows: RegressionRows,
-    ) -> Float[Array, " n"]:
+        self, order: int, position: Vector, centre: Vector, block: RegressionRows
+    ) -> PerRow:
         if order == 0:
-            return self.row_gradients(position, rows)
-        remainders = self._remainders(order, self.predictors(centre, rows), rows.y)
-        return weighted(rows, remainders(dot(rows.x, position - centre)))
+            return self.row_gradients(position, block)
+        remainders = self._remainders(order, self.predictors(centre, block), block.y)
+        return weighted(block, remainders(dot(block.x, position - centre)))
 
     def mean_square_remainders(
         self,
         order: int,
-        centre: Float[Array, " d"],
+        centre: Vector,
         positions: Float[Array, "k d"],
         metric: AbstractLinearMap,
-        rows: RegressionRows,
-    ) -> Float[Array, " n"]:
-        z = self.predictors(centre, rows)
-        moves = dot(rows.x, (positions - centre).T)
-        mean_square = jnp.mean(
-            jax.vmap(self._remainders(order, z, rows.y), 1, 1)(moves) ** 2, axis=1
-        )
-        squares = weighted(rows, weighted(rows, mean_square))
-        return squares * jnp.sum(metric.pull(rows.x) ** 2, axis=1)
+        block: RegressionRows,
+    ) -> PerRow:
+        z = self.predictors(centre, block)
+        moves = dot(block.x, (positions - centre).T)
+        remainders = jax.vmap(self._remainders(order, z, block.y), 1, 1)(moves)
+        mean_square = jnp.mean(remainders**2, axis=1)
+        squares = weighted(block, weighted(block, mean_square))
+        return squares * jnp.sum(metric.pull(block.x) ** 2, axis=1)
 
     def gaussian_mean_square_remainders(
         self,
         order: int,
-        centre: Float[Array, " d"],
+        centre: Vector,
         spread: AbstractLinearMap,
-        width: Float[Array, ""],
+        width: Scalar,
         metric: AbstractLinearMap,
-        rows: RegressionRows,
-    ) -> Float[Array, " n"]:
-        z = self.predictors(centre, rows)
-        sd = width * jnp.linalg.norm(spread.pull(rows.x), axis=1)
-        remainders = self._remainders(order, z, rows.y)
+        block: RegressionRows,
+    ) -> PerRow:
+        z = self.predictors(centre, block)
+        sd = width * jnp.linalg.norm(spread.pull(block.x), axis=1)
+        remainders = self._remainders(order, z, block.y)
         nodes, weights = np.polynomial.hermite_e.hermegauss(_QUADRATURE_NODES)
 
-        def add_node(
-            total: Float[Array, " n"], node: tuple[Array, Array]
-        ) -> tuple[Float[Array, " n"], None]:
+        def add_node(total: PerRow, node: tuple[Array, Array]) -> tuple[PerRow, None]:
             at, weight = node
             return total + weight * remainders(at * sd) ** 2, None
 
-        quadrature = (
-            jnp.asarray(nodes, self.dtype),
-            jnp.asarray(weights / weights.sum(), self.dtype),
-        )
+        shares = jnp.asarray(weights / weights.sum(), self.dtype)
+        quadrature = jnp.asarray(nodes, self.dtype), shares
         mean_square, _ = lax.scan(add_node, jnp.zeros_like(z), quadrature)
-        squares = weighted(rows, weighted(rows, mean_square))
-        return squares * jnp.sum(metric.pull(rows.x) ** 2, axis=1)
+        squares = weighted(block, weighted(block, mean_square))
+        return squares * jnp.sum(metric.pull(block.x) ** 2, axis=1)
 
-    def _remainders(
-        self, order: int, z: Float[Array, " n"], y: Float[Array, " n"]
-    ) -> Callable[[Array], Float[Array, " n"]]:
+    def _remainders(self, order: int, z: PerRow, y: PerRow) -> Callable[[Array], PerRow]:
         """f'(z + v) minus the first `order` terms of its Taylor series, as a function of v."""
-        slope = self.family.slope(z, y) if order >= 1 else 0.0
-        curvature = self.family.curvature(z, y) if order >= 2 else 0.0
-        return lambda move: self.family.slope(z + move, y) - slope - curvature * move
+        slope = self.likelihood.slope(z, y) if order >= 1 else 0.0
+        curvature = self.likelihood.curvature(z, y) if order >= 2 else 0.0
+        return lambda move: self.likelihood.slope(z + move, y) - slope - curvature * move
 
-    def sum_remainders(
-        self, order: int, position: Float[Array, " d"], centre: Float[Array, " d"], batch: Batch
-    ) -> Float[Array, " d"]:
-        if batch.packed is None or batch.indices is None or not fused.is_worth_it(batch.n_rows):
-            return combined_remainders(self, order, position, centre, batch)
+    def sum_remainders(self, order: int, position: Vector, centre: Vector, batch: Batch) -> Vector:
+        if batch.packed is None or batch.indices is None or batch.n_rows > _MAX_ROWS:
+            return super().sum_remainders(order, position, centre, batch)
 
-        def compact(z: Sequence[Float[Array, " n"]], y: Float[Array, " n"]) -> Float[Array, " n"]:
+        def compact(z: Sequence[PerRow], y: PerRow) -> PerRow:
             return self._remainders(order, z[0], y)(z[1])
 
         vectors = jnp.stack([centre, position - centre])
-        return fused.weighted_row_sum(compact, batch.packed, batch.indices, batch.weights, vectors)
+        return weighted_row_sum(compact, batch.packed, batch.indices, batch.weights, vectors)
 
-    def combine(
-        self, compact: Float[Array, " n"], rows: RegressionRows, weights: Float[Array, " n"]
-    ) -> Float[Array, " d"]:
-        return dot(weights * compact, rows.x)
+    def combine(self, compact: PerRow, block: RegressionRows, weights: PerRow) -> Vector:
+        return dot(weights * compact, block.x)
 
-    def expand(self, compact: Float[Array, " n"], rows: RegressionRows) -> Float[Array, "n d"]:
-        return compact[:, None] * rows.x
+    def expand(self, compact: PerRow, block: RegressionRows) -> Float[Array, "n d"]:
+        return compact[:, None] * block.x
 
-    def norms(self, compact: Float[Array, " n"], rows: RegressionRows) -> Float[Array, " n"]:
-        return jnp.abs(compact) * jnp.linalg.norm(rows.x, axis=1)
+    def norms(self, compact: PerRow, block: RegressionRows) -> PerRow:
+        return jnp.abs(compact) * jnp.linalg.norm(block.x, axis=1)
 
-    def block_hessian(
-        self, position: Float[Array, " d"], rows: RegressionRows, weights: Float[Array, " n"]
-    ) -> Float[Array, "d d"]:
-        curvature = weights * self._curvatures(position, rows)
-        return dot((rows.x * curvature[:, None]).T, rows.x)
+    def block_hessian(self, position: Vector, block: RegressionRows, weights: PerRow) -> Matrix:
+        curvature = weights * self._curvatures(position, block)
+        return dot((block.x * curvature[:, None]).T, block.x)
 
     def curvature_norms(
-        self, position: Float[Array, " d"], factor: Float[Array, "d k"], rows: RegressionRows
-    ) -> Float[Array, " n"]:
-        return (
-            jnp.abs(self._curvatures(position, rows))
-            * jnp.linalg.norm(rows.x, axis=1)
-            * jnp.linalg.norm(dot(rows.x, factor), axis=1)
-        )
+        self, position: Vector, factor: Float[Array, "d k"], block: RegressionRows
+    ) -> PerRow:
+        norms = jnp.abs(self._curvatures(position, block)) * jnp.linalg.norm(block.x, axis=1)
+        return norms * jnp.linalg.norm(dot(block.x, factor), axis=1)
 
-    def row_lipschitz(self, rows: RegressionRows) -> Float[Array, " n"]:
-        largest = self.family.largest_curvature()
-        if largest is None:
-            family = type(self.family).__name__
-            raise InvalidInput(
-                "posterior",
-                "have Lipschitz gradients for this method",
-                f"the {family} family, whose curvature has no bound",
-                "Use weights='gradient' or 'curvature', and a fixed size.",
+    def remainder_values(
+        self, order: int, centre: Vector, moves: Float[Array, "m d"], block: RegressionRows
+    ) -> Float[Array, "m n"]:
+        # R_i is a function of t = x_iᵀ(θ − θ̂).
+        likelihood, y = self.likelihood, block.y
+        anchored = self.predictors(centre, block)
+        terms = [
+            likelihood.derivative(power, anchored, y) / math.factorial(power)
+            for power in range(order + 1)
+        ]
+
+        def of_move(t: PerRow) -> PerRow:
+            expansion = sum(term * t**power for power, term in enumerate(terms))
+            found = remainder(
+                order,
+                lambda s: likelihood.derivative(order + 1, anchored + s * t, y) * t ** (order + 1),
+                likelihood.potential(anchored + t, y) - expansion,
+                jnp.abs(t),
             )
-        return weighted(rows, largest.astype(self.dtype) * jnp.sum(rows.x**2, axis=1))
+            return weighted(block, found)
 
-    def _curvatures(self, position: Float[Array, " d"], rows: RegressionRows) -> Float[Array, " n"]:
-        return weighted(rows, self.family.curvature(self.predictors(position, rows), rows.y))
+        return jax.vmap(of_move)(dot(moves, block.x.T))
+
+    def remainder_sizes(
+        self,
+        order: int,
+        centre: Vector,
+        metric: AbstractLinearMap,
+        radius: Scalar | None,
+        block: RegressionRows,
+    ) -> PerRow:
+        # sup |f⁽ᵏ⁺¹⁾| · ‖w_i‖ᵏ⁺¹ with w_i = Cᵀx_i, over the interval ẑ_i ± ‖w_i‖r.
+        size = jnp.linalg.norm(metric.pull(block.x), axis=1)
+        anchored = self.predictors(centre, block)
+        if radius is None:
+            high = jnp.full_like(anchored, _EVERYWHERE)
+            low = -high
+        else:
+            reach = _ROUNDING * size * radius
+            low, high = anchored - reach, anchored + reach
+        largest = self.likelihood.largest_derivative(order + 1, low, high, block.y)
+        return weighted(block, _ROUNDING * largest * size ** (order + 1))
+
+    def block_third_derivatives(
+        self,
+        position: Vector,
+        metric: AbstractLinearMap,
+        block: RegressionRows,
+        counted: Bool[Array, " n"],
+    ) -> Float[Array, "d d d"]:
+        third = self.likelihood.derivative(3, self.predictors(position, block), block.y)
+        w = metric.pull(block.x)
+        pairs = (w[:, :, None] * w[:, None, :]).reshape(len(w), -1)
+        total = dot((jnp.where(counted, weighted(block, third), 0)[:, None] * w).T, pairs)
+        return total.reshape(3 * w.shape[1:])
+
+    def _curvatures(self, position: Vector, block: RegressionRows) -> PerRow:
+        return weighted(block, self.likelihood.curvature(self.predictors(position, block), block.y))
+
+
+class LinearPredictor(AbstractRegression):
+    """A position holds the K coefficients of each column of x, then the shared parameters."""
+
+    init: Vector
+    layout: Layout = eqx.field(static=True)
+    likelihood: AbstractLikelihood
+    prior: AbstractPrior
+
+    def moves(self, move: Vector, block: RegressionRows) -> Float[Array, "n k"]:
+        """The change of z_i of every row when the position changes by `move`."""
+        split = move.shape[0] - self.likelihood.n_shared
+        by_column = dot(block.x, move[:split].reshape(-1, self.likelihood.n_predictors))
+        shared = jnp.broadcast_to(move[split:], (block.x.shape[0], self.likelihood.n_shared))
+        return jnp.concatenate([by_column, shared], axis=1)
+
+    def predictors(self, position: Vector, block: RegressionRows) -> Float[Array, "n k"]:
+        z = self.moves(position, block)
+        return z if block.offset is None else z.at[:, 0].add(block.offset)
+
+    def row_potentials(self, position: Vector, block: RegressionRows) -> PerRow:
+        z = self.predictors(position, block)
+        return weighted(block, jax.vmap(self.likelihood.potential)(z, block.y))
+
+    def row_gradients(self, position: Vector, block: RegressionRows) -> Float[Array, "n k"]:
+        return self._slopes(self.predictors(position, block), block)
+
+    def linear_row_gradients(
+        self, centre: Vector, move: Vector, block: RegressionRows
+    ) -> Float[Array, "n k"]:
+        slopes, change = self._slopes_along(centre, self.moves(move, block), block)
+        return slopes + change
+
+    def remainders(
+        self, order: int, position: Vector, centre: Vector, block: RegressionRows
+    ) -> Float[Array, "n k"]:
+        if order == 0:
+            return self.row_gradients(position, block)
+        move = self.moves(position - centre, block)
+        moved = self._slopes(self.predictors(centre, block) + move, block)
+        slopes, change = self._slopes_along(centre, move, block)
+        return moved - slopes if order == 1 else moved - slopes - change
+
+    def along(
+        self, compact: Float[Array, "n k"], directions: Float[Array, "p d"], block: RegressionRows
+    ) -> Float[Array, "p n"]:
+        # The inner product of the compact gradient and the predictors of the direction.
+        along = jax.vmap(lambda direction: self.moves(direction, block))(directions)
+        return jnp.sum(along * compact, axis=2)
+
+    def combine(
+        self, compact: Float[Array, "n k"], block: RegressionRows, weights: PerRow
+    ) -> Vector:
+        k, summands = self.likelihood.n_predictors, weights[:, None] * compact
+        by_column = dot(block.x.T, summands[:, :k])
+        return jnp.concatenate([by_column.ravel(), jnp.sum(summands[:, k:], axis=0)])
+
+    def expand(self, compact: Float[Array, "n k"], block: RegressionRows) -> Float[Array, "n d"]:
+        k = self.likelihood.n_predictors
+        by_column = block.x[:, :, None] * compact[:, None, :k]
+        return jnp.concatenate([by_column.reshape(len(compact), -1), compact[:, k:]], axis=1)
+
+    def norms(self, compact: Float[Array, "n k"], block: RegressionRows) -> PerRow:
+        k = self.likelihood.n_predictors
+        of_columns = jnp.sum(block.x**2, axis=1) * jnp.sum(compact[:, :k] ** 2, axis=1)
+        return jnp.sqrt(of_columns + jnp.sum(compact[:, k:] ** 2, axis=1))
+
+    def block_hessian(self, position: Vector, block: RegressionRows, weights: PerRow) -> Matrix:
+        def column(along: Vector) -> Vector:
+            _, change = self._slopes_along(position, self.moves(along, block), block)
+            return self.combine(change, block, weights)
+
+        return lax.map(column, jnp.eye(self.dim, dtype=self.dtype))
+
+    def curvature_norms(
+        self, position: Vector, factor: Float[Array, "d c"], block: RegressionRows
+    ) -> PerRow:
+        def add_column(total: PerRow, along: Vector) -> tuple[PerRow, None]:
+            _, change = self._slopes_along(position, self.moves(along, block), block)
+            return total + self.norms(change, block) ** 2, None
+
+        total, _ = lax.scan(add_column, jnp.zeros_like(block.y), factor.T)
+        return jnp.sqrt(total)
+
+    def remainder_values(
+        self, order: int, centre: Vector, moves: Float[Array, "m d"], block: RegressionRows
+    ) -> Float[Array, "m n"]:
+        assert order == 2, "the only order with a bound"
+        # R_i is a function of Δz_i = J_i u.
+        anchored = self.predictors(centre, block)
+
+        def potential(z: Float[Array, "n k"]) -> PerRow:
+            return jax.vmap(self.likelihood.potential)(z, block.y)
+
+        def of_move(move: Vector) -> PerRow:
+            along = self.moves(move, block)
+            first = _derivative(potential, along)
+            second = _derivative(first, along)
+            third = _derivative(second, along)
+            expansion = potential(anchored) + first(anchored) + second(anchored) / 2
+            found = remainder(
+                2,
+                lambda s: third(anchored + s * along),
+                potential(anchored + along) - expansion,
+                jax.vmap(self.likelihood.distance)(anchored, along),
+            )
+            return weighted(block, found)
+
+        return jax.vmap(of_move)(moves)
+
+    def remainder_sizes(
+        self,
+        order: int,
+        centre: Vector,
+        metric: AbstractLinearMap,
+        radius: Scalar | None,
+        block: RegressionRows,
+    ) -> PerRow:
+        # The supremum over the box |Δz_k| ≤ ‖w_ik‖r, with the rows w_ik of J_i.
+        def of_predictor(unit: Float[Array, " k"]) -> Float[Array, "n d"]:
+            compact = jnp.broadcast_to(unit, (block.y.shape[0], len(unit)))
+            return metric.pull(self.expand(compact, block))
+
+        w = jax.vmap(of_predictor)(jnp.eye(self._n_compact, dtype=self.dtype))
+        gram = jnp.einsum("knd,lnd->nkl", w, w, precision=lax.Precision.HIGHEST)
+        sizes = jnp.sqrt(jnp.diagonal(gram, axis1=1, axis2=2))
+        reach = jnp.full_like(sizes, jnp.inf)
+        if radius is not None:
+            reach = _PREDICTOR_ROUNDING * sizes * radius
+        z = self.predictors(centre, block)
+        found = jax.vmap(self.likelihood.largest_cubic)(z, reach, gram, block.y)
+        return weighted(block, _PREDICTOR_ROUNDING * found)
+
+    def remainder_width(self, rows: AbstractRows) -> int:
+        # The rows of all J_i are the largest array.
+        return max(self.width(rows), self._n_compact * self.dim)
+
+    @property
+    def _n_compact(self) -> int:
+        return self.likelihood.n_predictors + self.likelihood.n_shared
+
+    def _slopes(self, z: Float[Array, "n k"], block: RegressionRows) -> Float[Array, "n k"]:
+        return weighted(block, jax.vmap(jax.grad(self.likelihood.potential))(z, block.y))
+
+    def _slopes_along(
+        self, position: Vector, move: Float[Array, "n k"], block: RegressionRows
+    ) -> tuple[Float[Array, "n k"], Float[Array, "n k"]]:
+        """∂f/∂z at `position`, and its first-order change when z moves by `move`."""
+        z = self.predictors(position, block)
+        return jax.jvp(lambda at: self._slopes(at, block), (z,), (move,))
+
+
+_RowFunction = Callable[[Float[Array, "n k"]], PerRow]
+
+
+def _derivative(function: _RowFunction, along: Float[Array, "n k"]) -> _RowFunction:
+    """The derivative of each row along its own direction."""
+    return lambda z: jax.jvp(function, (z,), (along,))[1]

@@ -16,15 +16,16 @@ import abc
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..core.layout import Layout
-from ..core.linear_maps import AbstractLinearMap
-from ..rows.base import RowBlock
-from ..rows.batch import Batch
-from .base import AbstractModel
+from .._core.arrays import AbstractLinearMap, Layout, Matrix, Scalar, Vector
+from .._rows.access import PerRow, RowBlock
+from .._rows.law import Batch
+from .model import AbstractModel
+from .priors import LogHalfStudentTPrior
 
 _SPIKE = 3.0
 """In logs: a scale 20 times smaller than its estimate."""
@@ -39,9 +40,7 @@ class AbstractHyperprior(eqx.Module):
         """The number of hyper-parameters."""
 
     @abc.abstractmethod
-    def potential(
-        self, parameters: Float[Array, " c"], hyper: Float[Array, " h"]
-    ) -> Float[Array, ""]:
+    def potential(self, parameters: Float[Array, " c"], hyper: Float[Array, " h"]) -> Scalar:
         """−log p(ψ | η) − log p(η), up to a constant; not the prior that the model of ψ has."""
 
 
@@ -54,9 +53,7 @@ class SeveralHyperpriors(AbstractHyperprior):
     def n_hyper(self) -> int:
         return sum(part.n_hyper for part in self.parts)
 
-    def potential(
-        self, parameters: Float[Array, " c"], hyper: Float[Array, " h"]
-    ) -> Float[Array, ""]:
+    def potential(self, parameters: Float[Array, " c"], hyper: Float[Array, " h"]) -> Scalar:
         total, start = jnp.zeros((), hyper.dtype), 0
         for part in self.parts:
             total += part.potential(parameters, hyper[start : start + part.n_hyper])
@@ -67,100 +64,94 @@ class SeveralHyperpriors(AbstractHyperprior):
 class Hierarchical(AbstractModel):
     """A model with hyper-parameters. They follow the parameters of the inner model."""
 
-    init: Float[Array, " d"]
+    init: Vector
     layout: Layout = eqx.field(static=True)
     inner: AbstractModel
     hyperprior: AbstractHyperprior
 
-    @property
-    def log_concave(self) -> bool:
-        return False
+    bounded = False  # if a scale and all its effects go to zero, the density goes to infinity
 
     @property
-    def bounded(self) -> bool:
-        # If a scale and all its effects go to zero, the density goes to infinity.
-        return False
+    def bounded_curvature(self) -> bool:
+        return self.inner.bounded_curvature
 
-    def prior_potential(self, position: Float[Array, " d"]) -> Float[Array, ""]:
+    def regression(self) -> Any:
+        return self.inner.regression()
+
+    def prior_potential(self, position: Vector) -> Scalar:
         parameters = self._inner(position)
         hyper = self.hyperprior.potential(parameters, position[self.inner.dim :])
         return self.inner.prior_potential(parameters) + hyper
 
-    def row_potentials(self, position: Float[Array, " d"], rows: RowBlock) -> Float[Array, " n"]:
-        return self.inner.row_potentials(self._inner(position), rows)
+    def row_potentials(self, position: Vector, block: RowBlock) -> PerRow:
+        return self.inner.row_potentials(self._inner(position), block)
 
-    def row_gradients(self, position: Float[Array, " d"], rows: RowBlock) -> Float[Array, "n ..."]:
-        return self.inner.row_gradients(self._inner(position), rows)
+    def row_gradients(self, position: Vector, block: RowBlock) -> Float[Array, "n ..."]:
+        return self.inner.row_gradients(self._inner(position), block)
 
     def linear_row_gradients(
-        self, centre: Float[Array, " d"], move: Float[Array, " d"], rows: RowBlock
+        self, centre: Vector, move: Vector, block: RowBlock
     ) -> Float[Array, "n ..."]:
-        return self.inner.linear_row_gradients(self._inner(centre), self._inner(move), rows)
+        return self.inner.linear_row_gradients(self._inner(centre), self._inner(move), block)
 
     def remainders(
-        self, order: int, position: Float[Array, " d"], centre: Float[Array, " d"], rows: RowBlock
+        self, order: int, position: Vector, centre: Vector, block: RowBlock
     ) -> Float[Array, "n ..."]:
-        return self.inner.remainders(order, self._inner(position), self._inner(centre), rows)
+        return self.inner.remainders(order, self._inner(position), self._inner(centre), block)
 
-    def sum_remainders(
-        self, order: int, position: Float[Array, " d"], centre: Float[Array, " d"], batch: Batch
-    ) -> Float[Array, " d"]:
+    def sum_remainders(self, order: int, position: Vector, centre: Vector, batch: Batch) -> Vector:
         at, around = self._inner(position), self._inner(centre)
         return self._outer(self.inner.sum_remainders(order, at, around, batch))
 
     def mean_square_remainders(
         self,
         order: int,
-        centre: Float[Array, " d"],
+        centre: Vector,
         positions: Float[Array, "k d"],
         metric: AbstractLinearMap,
-        rows: RowBlock,
-    ) -> Float[Array, " n"]:
+        block: RowBlock,
+    ) -> PerRow:
         around, at = self._inner(centre), self._inner(positions)
-        return self.inner.mean_square_remainders(order, around, at, self._leading(metric), rows)
+        return self.inner.mean_square_remainders(order, around, at, self._leading(metric), block)
 
     def gaussian_mean_square_remainders(
         self,
         order: int,
-        centre: Float[Array, " d"],
+        centre: Vector,
         spread: AbstractLinearMap,
-        width: Float[Array, ""],
+        width: Scalar,
         metric: AbstractLinearMap,
-        rows: RowBlock,
-    ) -> Float[Array, " n"]:
+        block: RowBlock,
+    ) -> PerRow:
         return self.inner.gaussian_mean_square_remainders(
-            order,
-            self._inner(centre),
-            self._leading(spread),
-            width,
-            self._leading(metric),
-            rows,
+            order, self._inner(centre), self._leading(spread), width, self._leading(metric), block
         )
 
-    def combine(
-        self, compact: Float[Array, "n ..."], rows: RowBlock, weights: Float[Array, " n"]
-    ) -> Float[Array, " d"]:
-        return self._outer(self.inner.combine(compact, rows, weights))
+    def combine(self, compact: Float[Array, "n ..."], block: RowBlock, weights: PerRow) -> Vector:
+        return self._outer(self.inner.combine(compact, block, weights))
 
-    def expand(self, compact: Float[Array, "n ..."], rows: RowBlock) -> Float[Array, "n d"]:
-        return self._outer(self.inner.expand(compact, rows))
+    def along(
+        self, compact: Float[Array, "n ..."], directions: Float[Array, "p d"], block: RowBlock
+    ) -> Float[Array, "p n"]:
+        return self.inner.along(compact, self._inner(directions), block)
 
-    def norms(self, compact: Float[Array, "n ..."], rows: RowBlock) -> Float[Array, " n"]:
-        return self.inner.norms(compact, rows)
+    def expand(self, compact: Float[Array, "n ..."], block: RowBlock) -> Float[Array, "n d"]:
+        return self._outer(self.inner.expand(compact, block))
 
-    def block_hessian(
-        self, position: Float[Array, " d"], rows: RowBlock, weights: Float[Array, " n"]
-    ) -> Float[Array, "d d"]:
-        inner = self.inner.block_hessian(self._inner(position), rows, weights)
+    def norms(self, compact: Float[Array, "n ..."], block: RowBlock) -> PerRow:
+        return self.inner.norms(compact, block)
+
+    def block_hessian(self, position: Vector, block: RowBlock, weights: PerRow) -> Matrix:
+        inner = self.inner.block_hessian(self._inner(position), block, weights)
         return jnp.pad(inner, (0, self.hyperprior.n_hyper))
 
     def curvature_norms(
-        self, position: Float[Array, " d"], factor: Float[Array, "d k"], rows: RowBlock
-    ) -> Float[Array, " n"]:
-        return self.inner.curvature_norms(self._inner(position), factor[: self.inner.dim], rows)
+        self, position: Vector, factor: Float[Array, "d k"], block: RowBlock
+    ) -> PerRow:
+        return self.inner.curvature_norms(self._inner(position), factor[: self.inner.dim], block)
 
-    def row_lipschitz(self, rows: RowBlock) -> Float[Array, " n"]:
-        return self.inner.row_lipschitz(rows)
+    def row_lipschitz(self, block: RowBlock) -> PerRow:
+        return self.inner.row_lipschitz(block)
 
     def is_in_spike(self, position: Float[Any, " d"]) -> bool:
         """Whether a scale is far below its estimate at the start, where there is no bound."""
@@ -199,3 +190,71 @@ class LeadingRows(AbstractLinearMap):
 
 def _padded(values: Float[Array, "*k c"], count: int) -> Float[Array, "*k d"]:
     return jnp.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, count)])
+
+
+# Group effects: coefficients that differ between groups, with unknown spread.
+#
+# u_gj ~ N(0, σ_j²) for group g and column j,   σ_j ~ half-t₄(0, scale_j),   η_j = log σ_j
+
+
+class GroupEffects(AbstractHyperprior):
+    """The prior of the effects of several group terms and of their standard deviations."""
+
+    starts: tuple[int, ...] = eqx.field(static=True)
+    """Where the effects of each term begin among the parameters."""
+    shapes: tuple[tuple[int, int], ...] = eqx.field(static=True)
+    """Groups and columns of each term."""
+    sd_prior: LogHalfStudentTPrior
+    """The prior of all log standard deviations, term after term."""
+
+    @property
+    def n_hyper(self) -> int:
+        return sum(columns for _, columns in self.shapes)
+
+    def potential(self, parameters: Float[Array, " c"], hyper: Float[Array, " h"]) -> Scalar:
+        total, at = self.sd_prior.potential(hyper), 0
+        for start, (groups, columns) in zip(self.starts, self.shapes, strict=True):
+            effects = parameters[start : start + groups * columns].reshape(groups, columns)
+            log_sd = hyper[at : at + columns]
+            squares = jnp.sum(effects**2, axis=0) * jnp.exp(-2 * log_sd)
+            total += jnp.sum(0.5 * squares + groups * log_sd)
+            at += columns
+        return total
+
+
+# The regularised horseshoe (Piironen and Vehtari, 2017), for many coefficients near zero.
+#
+#     β_j ~ N(0, τ² λ̃_j²),   λ̃_j² = c²λ_j²/(c² + τ²λ_j²)
+#     λ_j ~ half-Cauchy(1),   τ ~ half-Cauchy(τ₀),   c² ~ Inv-Gamma(ν/2, νs²/2)
+#
+# The hyper-parameters are log λ_j, log τ and log c², unconstrained.
+
+
+class Horseshoe(AbstractHyperprior):
+    """The prior of some coefficients, of their local scales, the global scale and the slab."""
+
+    coefficients: tuple[int, ...] = eqx.field(static=True)
+    """The coefficients among the parameters."""
+    global_scale: Scalar
+    """τ₀."""
+    slab_scale: Scalar
+    """s."""
+    slab_degrees: Scalar
+    """ν."""
+
+    @property
+    def n_hyper(self) -> int:
+        return len(self.coefficients) + 2
+
+    def potential(self, parameters: Float[Array, " c"], hyper: Float[Array, " h"]) -> Scalar:
+        beta = parameters[jnp.asarray(self.coefficients)]
+        log_local, log_global, log_slab = hyper[:-2], hyper[-2], hyper[-1]
+        one = jnp.ones((), hyper.dtype)
+        of_local = LogHalfStudentTPrior(one, one).potential(log_local)
+        of_global = LogHalfStudentTPrior(self.global_scale, one).potential(hyper[-2:-1])
+        half = 0.5 * self.slab_degrees
+        of_slab = half * log_slab + half * self.slab_scale**2 * jnp.exp(-log_slab)
+        # log λ̃²τ² = log c² − log(1 + c²/τ²λ²)
+        log_variance = log_slab - jax.nn.softplus(log_slab - 2 * (log_global + log_local))
+        of_beta = 0.5 * jnp.sum(beta**2 * jnp.exp(-log_variance) + log_variance)
+        return of_local + of_global + of_slab + of_beta

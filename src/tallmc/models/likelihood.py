@@ -3,65 +3,237 @@
     −log p(y | z) = f(z; y) + c(y),   z = (z₁, …, z_K, s₁, …, s_E)
 
 K predictors come from the columns of a design matrix; E parameters are *shared* by all rows, such
-as a dispersion or cut points. `LinearPredictor` turns a likelihood into a model. Families with one
-predictor and closed forms are in `families.py`.
+as a dispersion or cut points. Derivatives come from automatic differentiation. An *elementwise*
+likelihood has K = 1 and E = 0: z is a number per row, and closed forms of f' and f'' pay.
+No potential overflows while f is finite, and none has large terms that nearly cancel.
 """
 
 from __future__ import annotations
 
 import abc
+import functools
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import equinox as eqx
-from jaxtyping import Array, Float, PRNGKeyArray
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .cubic_bound import AbstractCubicBound
-from .observations import Observations
-from .starts import StartingPoint
+from .._core.arrays import Scalar
+from .._rows.access import PerRow
+from .design import Observations, RegressionData
+
+ResponseKind = Literal["number", "binary", "count", "positive", "classes", "ordered"]
 
 
 class AbstractLikelihood(eqx.Module):
-    """The potential of one row, and the distribution of its response."""
+    """The potential of one row, and the distribution of its response. `potential` is required."""
+
+    elementwise: ClassVar[bool] = False
+    """Whether `potential`, `slope` and `curvature` are elementwise functions of one predictor."""
+    response: ClassVar[ResponseKind] = "number"
+    has_trials: ClassVar[bool] = False
+    """Whether y is a share of successes, and the weight of a row its number of trials."""
+    log_concave: ClassVar[bool] = False
+    """Whether f is convex in z."""
+    is_logistic: ClassVar[bool] = False
+    """Whether f = log(1 + e^∓z), which has the tangent bound of Jaakkola and Jordan."""
+    fused: ClassVar[bool] = False
+    """Whether the fused GPU kernel can compute `slope`: no parameters, no special functions."""
 
     @property
-    @abc.abstractmethod
     def n_predictors(self) -> int:
         """K, the number of predictors from columns."""
+        return 1
 
     @property
-    @abc.abstractmethod
     def n_shared(self) -> int:
         """E, the number of shared parameters."""
-
-    @property
-    @abc.abstractmethod
-    def log_concave(self) -> bool:
-        """Whether f is convex in z."""
+        return 0
 
     @abc.abstractmethod
-    def row_potential(self, z: Float[Array, " k"], y: Float[Array, ""]) -> Float[Array, ""]:
-        """f(z; y) of one row."""
+    def potential(self, z: Float[Array, " ..."], y: Float[Array, ...]) -> Float[Array, ...]:
+        """f(z; y) of one row with the vector z; if elementwise, of any numbers z."""
 
-    @abc.abstractmethod
-    def largest_curvature(self) -> float | None:
+    def slope(self, z: PerRow, y: PerRow) -> PerRow:
+        """∂f/∂z of an elementwise likelihood."""
+        return jax.jvp(lambda at: self.potential(at, y), (z,), (jnp.ones_like(z),))[1]
+
+    def curvature(self, z: PerRow, y: PerRow) -> PerRow:
+        """∂²f/∂z² of an elementwise likelihood."""
+        return jax.jvp(lambda at: self.slope(at, y), (z,), (jnp.ones_like(z),))[1]
+
+    def derivative(self, order: int, z: PerRow, y: PerRow) -> PerRow:
+        """∂ᵏf/∂zᵏ of an elementwise likelihood, with k = `order`."""
+        if order <= 2:
+            return (self.potential, self.slope, self.curvature)[order](z, y)
+        return jax.jvp(lambda at: self.derivative(order - 1, at, y), (z,), (jnp.ones_like(z),))[1]
+
+    # Bounds on derivatives. Exact accept steps compare every row with its Taylor expansion: of any
+    # order up to 3 for elementwise likelihoods, of order 2 for the others. In coordinates u the
+    # predictors of a row move by Δz = Ju. The remainder of order 2 is below
+    # sup |D³f[Ju, Ju, Ju]|/6. For symmetric forms in Euclidean space the supremum over one unit
+    # vector u is that over three different ones (Banach, 1938), so it bounds changes of the
+    # remainder too.
+
+    def largest_curvature(self) -> Any:
         """The supremum over z and y of the largest eigenvalue of ∂²f/∂z²; None if infinite."""
+        return None
 
-    @property
-    @abc.abstractmethod
-    def cubic_bound(self) -> AbstractCubicBound | None:
-        """A bound on the third derivatives; None if none is known."""
+    def bounded(self, order: int) -> bool | None:
+        """Whether the derivative of this order is bounded for all z; None for no known bound.
 
-    @abc.abstractmethod
-    def starting_point(self, rows: Observations) -> StartingPoint | None:
+        If False, it is bounded for z in any box.
+        """
+        return None
+
+    def turning_points(self, order: int, y: PerRow) -> tuple[PerRow, ...]:
+        """Where ∂ᵏf/∂zᵏ, k = `order` ≤ 4, of an elementwise likelihood has its local extremes."""
+        return ()
+
+    def largest_derivative(self, order: int, low: PerRow, high: PerRow, y: PerRow) -> PerRow:
+        """The largest |∂ᵏf/∂zᵏ| for z between `low` and `high`; 1 ≤ k = `order` ≤ 4."""
+        # Between two turning points a derivative is monotone.
+        inside = [jnp.clip(point, low, high) for point in self.turning_points(order, y)]
+        values = [jnp.abs(self.derivative(order, z, y)) for z in (low, high, *inside)]
+        return jnp.max(jnp.stack(values), axis=0)
+
+    def largest_cubic(
+        self, z: Float[Array, " k"], reach: Float[Array, " k"], gram: Float[Array, "k k"], y: Scalar
+    ) -> Scalar:
+        """A bound on |D³f(z + m)[v, v, v]|, infinite if there is none, if `bounded(3)` is known.
+
+        For all |m_k| ≤ `reach`_k, which may be infinite, and all v = Ju with ‖u‖ ≤ 1;
+        `gram` = JJᵀ.
+        """
+        raise NotImplementedError(type(self).__name__)
+
+    def distance(self, z: Float[Array, " k"], move: Float[Array, " k"]) -> Scalar:
+        """How far the predictors move, in units in which f has no fine structure."""
+        return jnp.max(jnp.abs(move))
+
+    def starting_point(self, block: Observations) -> StartingPoint | None:
         """Where the search for the mode starts, from some rows on the host; None for zero."""
+        return None
+
+    # The law of the response.
+
+    def constant(self, y: PerRow, trials: Any = None) -> PerRow:
+        """c(y); times the trials if the likelihood has trials."""
+        return jnp.zeros_like(y)
 
     @abc.abstractmethod
-    def constant(self, y: Float[Array, " n"]) -> Float[Array, " n"]:
-        """c(y)."""
-
-    @abc.abstractmethod
-    def mean(self, z: Float[Array, "n k"]) -> Float[Array, "n ..."]:
+    def mean(self, z: Float[Array, "n ..."]) -> Float[Array, "n ..."]:
         """E y; for classes, the probability of each class."""
 
     @abc.abstractmethod
-    def simulate(self, key: PRNGKeyArray, z: Float[Array, "n k"]) -> Float[Array, " n"]:
-        """A draw of y."""
+    def simulate(self, key: PRNGKeyArray, z: Float[Array, "n ..."], trials: Any = None) -> PerRow:
+        """A draw of y per row."""
+
+
+# log Γ without cancellation, by Stirling's formula and its remainder δ.
+#
+#     log Γ(x) = (x − ½) log x − x + ½ log 2π + δ(x)
+#
+# Differences such as log Γ(α) − α log α + α are small next to their terms for large α. In float32
+# an error of 10⁻⁷ α log α per row adds up over the rows. Likelihoods cancel the large terms by
+# hand, and δ ≈ 1/12x is left. Its derivatives by automatic differentiation are as accurate.
+
+_SHIFT = 8.0
+_SERIES = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156, -3617 / 122400)
+"""δ(x) = Σ_k a_k x^{−(2k+1)}, accurate to 1e-16 for x ≥ 8."""
+
+
+def stirling_remainder(x: Scalar) -> Scalar:
+    """δ(x) for x > 0."""
+    # δ(x) = δ(x + 8) + (x + 7½) log(x + 8) − (x + ½) log x − log (x + 1)⋯(x + 7) − 8
+    is_small = x < _SHIFT
+    small = jnp.where(is_small, x, 1)
+    product = functools.reduce(lambda total, j: total * (small + j), range(2, 8), small + 1)
+    steps = (small + 7.5) * jnp.log(small + 8) - (small + 0.5) * jnp.log(small) - jnp.log(product)
+    inverse = 1 / jnp.where(is_small, x + _SHIFT, x)
+    total = jnp.zeros_like(x)
+    for coefficient in reversed(_SERIES):
+        total = total * inverse**2 + coefficient
+    return total * inverse + jnp.where(is_small, steps - 8, 0)
+
+
+def largest_between(
+    function: Callable[[Array], Array], low: Scalar, high: Scalar, turns: tuple[float, ...]
+) -> Scalar:
+    """The largest |function| between `low` and `high`, if it turns at `turns` only."""
+    points = [low, high, *(jnp.clip(turn, low, high) for turn in turns)]
+    return jnp.max(jnp.abs(jnp.stack([function(point) for point in points])))
+
+
+# Where the search for the mode starts, from regressions on some of the rows.
+#
+# A Newton search from zero fails where f is not convex, as for outliers, or needs hundreds of
+# passes where e^z is far from the responses. Least squares on a response that is linear in z ends
+# close to the mode. It costs one regression on at most a few tens of thousands of rows, in float64
+# on the host.
+
+START_MAX_DIM = 500
+"""Newton's limit in `find_anchor`; L-BFGS needs no positive definite Hessian."""
+_START_ROWS = 20_000
+_START_ROWS_PER_COLUMN = 20
+_LEAST_EIGENVALUE = 1e-10
+_ROBUST_ROUNDS = 30
+_ROBUST_DEGREES = 4.0
+_NORMAL_QUARTILE = 0.6744897501960817
+
+
+class StartingPoint(NamedTuple):
+    """The common coefficients, and the parameters that all rows share."""
+
+    beta: Float[np.ndarray, " c"]
+    shared: tuple[float, ...]
+
+
+def chosen_rows(data: RegressionData) -> Int[np.ndarray, " n"]:
+    """The numbers of some of the rows, or of all if there are few."""
+    n_rows = data.rows.n_rows
+    n = min(n_rows, max(_START_ROWS, _START_ROWS_PER_COLUMN * data.n_columns))
+    if n == n_rows:
+        return np.arange(n)
+    return np.sort(np.random.default_rng(0).choice(n_rows, n, replace=False))
+
+
+def least_squares(
+    block: Observations, response: Float[np.ndarray, " n"], weights: Float[np.ndarray, " n"]
+) -> tuple[Float[np.ndarray, " c"], Float[np.ndarray, " n"]]:
+    """The weighted regression of a response minus the offsets, and its residuals."""
+    y = response if block.offset is None else response - block.offset
+    x = np.asarray(block.x)
+    size = np.sqrt(np.maximum(weights @ x**2, np.finfo(float).tiny))
+    scaled = x / size
+    gram = (scaled * weights[:, None]).T @ scaled
+    products = scaled.T @ (weights * y)
+    beta = np.linalg.lstsq(gram, products, rcond=_LEAST_EIGENVALUE)[0] / size
+    return beta, y - x @ beta
+
+
+def row_weights(block: Observations) -> Float[np.ndarray, " n"]:
+    """The weights of the rows; ones if there are none."""
+    return np.ones(len(block.y)) if block.weight is None else np.asarray(block.weight)
+
+
+def robust_regression(block: Observations) -> tuple[Float[np.ndarray, " c"], float]:
+    """Coefficients and scale with t₄ noise, by iterated least squares."""
+    weights = row_weights(block)
+    beta, residuals = least_squares(block, np.asarray(block.y), weights)
+    scale = _scale_of(residuals)
+    for _ in range(_ROBUST_ROUNDS):
+        if scale == 0:
+            break
+        each = (_ROBUST_DEGREES + 1) / (_ROBUST_DEGREES + (residuals / scale) ** 2)
+        beta, residuals = least_squares(block, np.asarray(block.y), weights * each)
+        scale = _scale_of(residuals)
+    return beta, scale
+
+
+def _scale_of(residuals: Float[np.ndarray, " n"]) -> float:
+    """The sd of normal noise with the same median of |r|."""
+    return float(np.median(np.abs(residuals)) / _NORMAL_QUARTILE)

@@ -9,6 +9,9 @@ hidden units, so it has many equal modes.
 
 from __future__ import annotations
 
+import abc
+import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -18,15 +21,199 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from ..core.arrays import check_numeric, to_floats
-from ..core.errors import InvalidInput, check_int, check_number
-from ..core.layout import layout_of
-from .layers import AbstractLayer, LayeredNetwork
-from .observations import Observations
-from .output_law import AbstractOutputLaw, CategoricalOutput, GaussianOutput, OutputLikelihood
-from .output_posterior import output_posterior
+from .._core.arrays import Scalar, check_numeric, layout_of, to_floats
+from .._core.errors import InvalidInput, check_int, check_number
+from .._rows.access import PerRow
+from .design import Observations
+from .outputs import (
+    AbstractOutputLaw,
+    CategoricalOutput,
+    GammaLaw,
+    GaussianOutput,
+    OutputLikelihood,
+    normal_log_density,
+    output_posterior,
+)
 from .posterior import ModelPosterior
-from .precisions import GammaLaw, normal_log_density
+
+# Layers of neural networks: dense, convolutional and pooling.
+#
+#     dense           a(x W + b)
+#     convolutional   a(Σ_{u,v} x[i + u, j + v, :] W[u, v] + b), without padding
+#     pooling         the maximum over squares that do not overlap
+#
+# A layer is a function of its weights and of a block of rows. A convolution is a matrix product
+# with the patches of the images: `vmap` over chains, each with its own weights, then is a batched
+# matrix product, whereas a convolution of XLA becomes a slow grouped convolution.
+
+Weights = dict[str, Array]
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "identity": lambda z: z,
+    "relu": jax.nn.relu,
+    "sigmoid": jax.nn.sigmoid,
+    "softmax": jax.nn.softmax,
+    "softplus": jax.nn.softplus,
+    "tanh": jnp.tanh,
+}
+
+
+class AbstractLayer(abc.ABC):
+    """A function of weights and of a block of rows."""
+
+    @abc.abstractmethod
+    def start(
+        self, rng: np.random.Generator, shape: tuple[int, ...], dtype: Any
+    ) -> tuple[Weights, tuple[int, ...]]:
+        """Random weights for rows of this shape, and the shape of the result.
+
+        Weights have variance 2/fan-in before a ReLU and 1/fan-in otherwise; biases are zero.
+        """
+
+    @abc.abstractmethod
+    def __call__(self, weights: Weights, x: Float[Array, "n ..."]) -> Float[Array, "n ..."]:
+        """The result for a block of rows."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DenseLayer(AbstractLayer):
+    """A dense layer; rows of several axes are flattened.
+
+    **Arguments:**
+
+    - `units`: the number of outputs.
+    - `activation`: "identity", "relu", "sigmoid", "softmax", "softplus" or "tanh".
+    """
+
+    units: int
+    activation: str = "identity"
+
+    def __post_init__(self) -> None:
+        check_int("units", self.units, 1)
+        _check_activation(self.activation)
+
+    def start(
+        self, rng: np.random.Generator, shape: tuple[int, ...], dtype: Any
+    ) -> tuple[Weights, tuple[int, ...]]:
+        inputs = math.prod(shape)
+        return _weights(rng, (inputs, self.units), inputs, self.activation, dtype), (self.units,)
+
+    def __call__(self, weights: Weights, x: Float[Array, "n ..."]) -> Float[Array, "n units"]:
+        flat = x.reshape(x.shape[0], -1)
+        return ACTIVATIONS[self.activation](flat @ weights["weight"] + weights["bias"])
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvolutionalLayer(AbstractLayer):
+    """A convolution of images (height, width) or (height, width, channels), without padding.
+
+    **Arguments:**
+
+    - `channels`: the number of channels of the result.
+    - `size`: height and width of the kernel.
+    - `activation`: as in `DenseLayer`.
+    """
+
+    channels: int
+    size: int
+    activation: str = "identity"
+
+    def __post_init__(self) -> None:
+        check_int("channels", self.channels, 1)
+        check_int("size", self.size, 1)
+        _check_activation(self.activation)
+
+    def start(
+        self, rng: np.random.Generator, shape: tuple[int, ...], dtype: Any
+    ) -> tuple[Weights, tuple[int, ...]]:
+        height, width, channels = _image(shape, self.size)
+        inputs = self.size**2 * channels
+        weights = _weights(rng, (inputs, self.channels), inputs, self.activation, dtype)
+        return weights, (height - self.size + 1, width - self.size + 1, self.channels)
+
+    def __call__(self, weights: Weights, x: Float[Array, "n h w ..."]) -> Float[Array, "n i j k"]:
+        images = x if x.ndim == 4 else x[..., None]
+        height, width = (length - self.size + 1 for length in images.shape[1:3])
+        shifted = [
+            images[:, row : row + height, column : column + width]
+            for row in range(self.size)
+            for column in range(self.size)
+        ]
+        patches = jnp.concatenate(shifted, axis=-1)
+        return ACTIVATIONS[self.activation](patches @ weights["weight"] + weights["bias"])
+
+
+@dataclasses.dataclass(frozen=True)
+class MaxPoolLayer(AbstractLayer):
+    """The maximum over squares of side `size` that do not overlap. A remainder is cut off."""
+
+    size: int
+
+    def __post_init__(self) -> None:
+        check_int("size", self.size, 1)
+
+    def start(
+        self, rng: np.random.Generator, shape: tuple[int, ...], dtype: Any
+    ) -> tuple[Weights, tuple[int, ...]]:
+        height, width, channels = _image(shape, self.size)
+        return {}, (height // self.size, width // self.size, channels)
+
+    def __call__(self, weights: Weights, x: Float[Array, "n h w ..."]) -> Float[Array, "n i j k"]:
+        images = x if x.ndim == 4 else x[..., None]
+        n, channels = images.shape[0], images.shape[3]
+        height, width = (length // self.size for length in images.shape[1:3])
+        cut = images[:, : height * self.size, : width * self.size]
+        squares = cut.reshape(n, height, self.size, width, self.size, channels)
+        return jnp.max(squares, axis=(2, 4))
+
+
+@dataclasses.dataclass(frozen=True)
+class LayeredNetwork:
+    """The composition of layers. The weights of layer k are named `layerk`, the last `output`."""
+
+    layers: tuple[AbstractLayer, ...]
+
+    @property
+    def names(self) -> list[str]:
+        return [*(f"layer{k}" for k in range(len(self.layers) - 1)), "output"]
+
+    def start(self, seed: int, shape: tuple[int, ...], dtype: Any) -> dict[str, Weights]:
+        """Random weights for rows of this shape, without layers that have none."""
+        rng, found = np.random.default_rng(seed), {}
+        for name, layer in zip(self.names, self.layers, strict=True):
+            found[name], shape = layer.start(rng, shape, dtype)
+        return {name: weights for name, weights in found.items() if weights}
+
+    def __call__(
+        self, weights: dict[str, Weights], x: Float[Array, "n ..."]
+    ) -> Float[Array, "n outputs"]:
+        for name, layer in zip(self.names, self.layers, strict=True):
+            x = layer(weights.get(name, {}), x)
+        return x
+
+
+def _weights(
+    rng: np.random.Generator, shape: tuple[int, int], inputs: int, activation: str, dtype: Any
+) -> Weights:
+    sd = math.sqrt((2 if activation == "relu" else 1) / inputs)
+    return {
+        "weight": jnp.asarray(sd * rng.standard_normal(shape), dtype),
+        "bias": jnp.zeros(shape[1], dtype),
+    }
+
+
+def _image(shape: tuple[int, ...], size: int) -> tuple[int, int, int]:
+    """Height, width and channels; raises unless rows are images of at least size × size."""
+    if len(shape) not in (2, 3) or min(shape[:2]) < size:
+        rule = f"be images of at least {size}×{size} pixels in this layer"
+        raise InvalidInput("x", rule, f"rows of shape {shape}")
+    height, width, *channels = shape
+    return height, width, channels[0] if channels else 1
+
+
+def _check_activation(activation: str) -> None:
+    if activation not in ACTIVATIONS:
+        raise InvalidInput("activation", f"be one of {', '.join(ACTIVATIONS)}", activation)
+
 
 Network = Callable[[PyTree, Float[Array, "n ..."]], Float[Array, "n k"]]
 
@@ -44,10 +231,10 @@ class WeightsOnly(eqx.Module):
 class WeightsPrior(eqx.Module):
     """log N(w | 0, v) or, with a Gamma law, log N(w | 0, v/λ) + log Gamma(λ)."""
 
-    variance: Float[Array, ""]
+    variance: Scalar
     law: GammaLaw | None = eqx.field(static=True)
 
-    def __call__(self, params: PyTree) -> Float[Array, ""]:
+    def __call__(self, params: PyTree) -> Scalar:
         if self.law is None:
             pairs = [(leaf, jnp.ones_like(self.variance)) for leaf in jax.tree.leaves(params)]
         else:
@@ -94,16 +281,6 @@ def neural_network(
     **Returns:** a posterior with the parameters `layer0.weight`, `layer0.bias`, …,
     `output.weight`, `output.bias`. With precisions their names begin with `network`, and the
     precisions are `precision.layer0.weight`, …. `draws.predict(x)` gives class probabilities.
-
-    **Raises:** `InvalidInput` if the rows do not fit the layers, or y is not a class or number.
-
-    >>> from tallmc.models import DenseLayer
-    >>> x, y = [[0.0, 1.0], [1.0, 0.0], [1.0, 1.0]], [0, 1, 1]
-    >>> posterior = neural_network([DenseLayer(4, "tanh")], x, y)
-    >>> posterior.layout.names
-    ('layer0.bias', 'layer0.weight', 'output.bias', 'output.weight')
-    >>> posterior.dim
-    22
     """
     rows, law, n_outputs = _rows_and_law(x, y, response, classes, noise_variance)
     shape, dtype = rows.x.shape[1:], rows.x.dtype
@@ -113,20 +290,30 @@ def neural_network(
             raise InvalidInput("init", "be the weights of the function", None)
         network, weights = layers, jax.tree.map(lambda leaf: to_floats("init", leaf, dtype), init)
     else:
-        network = LayeredNetwork.of(layers, n_outputs)
+        for layer in layers:
+            if not isinstance(layer, AbstractLayer):
+                cure = "For example DenseLayer(100, 'relu'); see tallmc.models."
+                raise InvalidInput("layers", "be layers or a function", layer, cure)
+        network = LayeredNetwork((*layers, DenseLayer(n_outputs)))
         weights = network.start(check_int("seed", seed, 0), shape, dtype)
         if init is not None:
             layout, _ = layout_of(weights)
             weights = layout.unravel(layout.ravel(init).astype(dtype))
     variance = check_number("prior_variance", prior_variance, 0, low_open=True)
-    gamma = _gamma_law(precisions)
+    gamma = None
+    if precisions is not False and precisions is not None:
+        pair = (1.0, 1.0) if precisions is True else precisions
+        gamma = GammaLaw.of("precisions", pair)
     params, names = weights, []
     if gamma is not None:
         ones = jax.tree.map(lambda _: jnp.ones((), dtype), weights)
         params = {"network": weights, "precision": ones}
         names = [f"precision.{name}" for name in layout_of(weights)[0].names]
     outputs = WeightsOnly(network, gamma is not None)
-    _check_outputs(outputs, params, rows, n_outputs)
+    found = jax.eval_shape(outputs, params, rows.x[:2]).shape
+    if found != (len(rows.x[:2]), n_outputs):
+        rule = f"return an array (rows, {n_outputs})"
+        raise InvalidInput("layers(weights, x)", rule, f"shape {found}")
     known_classes = n_outputs if response == "categorical" else None
     return output_posterior(
         OutputLikelihood(outputs, law),
@@ -139,14 +326,6 @@ def neural_network(
         classes=None if known_classes is None else tuple(map(str, range(known_classes))),
         description={"family": f"neural network, {response}", "layers": str(layers)},
     )
-
-
-def _check_outputs(outputs: WeightsOnly, params: PyTree, rows: Observations, count: int) -> None:
-    """Raise unless the network returns `count` outputs per row."""
-    found = jax.eval_shape(outputs, params, rows.x[:2]).shape
-    if found != (len(rows.x[:2]), count):
-        rule = f"return an array (rows, {count})"
-        raise InvalidInput("layers(weights, x)", rule, f"shape {found}")
 
 
 def _rows_and_law(
@@ -185,7 +364,7 @@ def _checked_x(
     return found
 
 
-def _checked_y(y: Any, dtype: Any, classes: int | None) -> Float[Array, " n"]:
+def _checked_y(y: Any, dtype: Any, classes: int | None) -> PerRow:
     found = to_floats("y", y, dtype)
     values = np.asarray(found)
     if classes is None:
@@ -197,9 +376,3 @@ def _checked_y(y: Any, dtype: Any, classes: int | None) -> Float[Array, " n"]:
         bad = f"shape {found.shape}" if found.ndim != 1 else f"{values[np.argmin(good)]:g}"
         raise InvalidInput("y", rule, bad)
     return found
-
-
-def _gamma_law(precisions: bool | tuple[float, float]) -> GammaLaw | None:
-    if precisions is False or precisions is None:
-        return None
-    return GammaLaw(1.0, 1.0) if precisions is True else GammaLaw.of("precisions", precisions)

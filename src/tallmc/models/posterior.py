@@ -12,22 +12,23 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from ..core.arrays import check_numeric
-from ..core.errors import InvalidInput
-from ..core.layout import Layout, layout_of
-from ..core.quantities import AbstractQuantities, Parameters
-from ..rows.base import AbstractRows, RowAccess, RowBlock, RowValues
-from ..rows.resident import ResidentRows, resident
-from .base import AbstractModel
-from .densities import Batched, DensityModel, PerRow, check_per_row, check_scalar
-from .density_predictive import DensityPredictive
-from .predictive import AbstractPredictive, predictive_of
-from .transforms import (
-    ConstrainedLikelihood,
-    ConstrainedPrior,
-    constrained,
-    constrained_parameters,
+from .._core.arrays import (
+    AbstractQuantities,
+    Layout,
+    Matrix,
+    Parameters,
+    Scalar,
+    Vector,
+    check_numeric,
+    layout_of,
 )
+from .._core.errors import InvalidInput
+from .._rows.access import AbstractRows, PerRow, RowAccess, RowBlock, RowValues
+from .._rows.resident import ResidentRows, resident
+from .densities import DensityModel, check_per_row, check_scalar
+from .model import AbstractModel
+from .predictive import AbstractPredictive, DensityPredictive, predictive_of
+from .transforms import ConstrainedLikelihood, ConstrainedPrior, constrained, constrained_parameters
 
 _CHECKED_ROWS = 3
 
@@ -66,7 +67,7 @@ class AbstractPosterior(eqx.Module):
         return self.model.dtype
 
     @property
-    def init(self) -> Float[Array, " d"]:
+    def init(self) -> Vector:
         """The position at which a search for the mode starts."""
         return self.model.init
 
@@ -92,15 +93,15 @@ class AbstractPosterior(eqx.Module):
             raise AttributeError(f"{type(self.rows).__name__} are not arrays in memory")
         return self.rows.columns
 
-    def potential(self, position: Float[Any, " d"]) -> Float[Array, ""]:
+    def potential(self, position: Float[Any, " d"]) -> Scalar:
         """f(θ), minus the log posterior density, up to a constant."""
         return self.model.potential_and_gradient(position, self.rows).rounded()[0]
 
-    def gradient(self, position: Float[Any, " d"]) -> Float[Array, " d"]:
+    def gradient(self, position: Float[Any, " d"]) -> Vector:
         """∇f(θ), exact, in one pass over all rows."""
         return self.model.potential_and_gradient(position, self.rows).rounded()[1]
 
-    def hessian(self, position: Float[Any, " d"]) -> Float[Array, "d d"]:
+    def hessian(self, position: Float[Any, " d"]) -> Matrix:
         """∇²f(θ), exact, in one pass over all rows."""
         return self.model.full_hessian(position, self.rows).rounded()
 
@@ -159,9 +160,6 @@ class Posterior(AbstractPosterior):
     - `mean`: `mean(params, row)`, the mean of the response of a row, for `Draws.predict`.
     - `simulate`: `simulate(key, params, row)`, a draw of the response of a row, for
       `Draws.posterior_predictive`.
-
-    **Raises:** `InvalidInput` if the data have no common leading axis, or a log density does not
-    return a floating-point scalar (one number per row if `batched`).
 
     >>> import jax.numpy as jnp, jax.scipy.stats as stats
     >>> heights = jnp.array([1.62, 1.75, 1.80, 1.68])
@@ -225,9 +223,12 @@ class Posterior(AbstractPosterior):
         if not transforms:
             layout = layout.labelled(labels or {})
         self.quantities, self.description = quantities or Parameters(layout), {}
-        likelihood = Batched(log_likelihood) if batched else PerRow(log_likelihood)
         self.model = DensityModel(
-            log_likelihood=likelihood, log_prior=log_prior, init=flat_init, layout=layout
+            log_likelihood=log_likelihood,
+            log_prior=log_prior,
+            init=flat_init,
+            layout=layout,
+            batched=batched,
         )
         self.predictive = DensityPredictive(
             self.model, self.rows.row_shapes, constraints, simulate, mean
@@ -237,15 +238,13 @@ class Posterior(AbstractPosterior):
         )
         params = jax.eval_shape(layout.unravel, flat_init)
         if batched:
+            name = "log_likelihood(params, rows)"
             block = jax.tree.map(_with_rows, self.rows.row_shapes)
-            check_per_row(
-                "log_likelihood(params, rows)", _CHECKED_ROWS, log_likelihood, params, block
-            )
+            check_per_row(name, _CHECKED_ROWS, log_likelihood, params, block)
         else:
+            name = "log_likelihood(params, row)"
             cure = "It gets one row; sum over the axes of the row."
-            check_scalar(
-                "log_likelihood(params, row)", cure, log_likelihood, params, self.rows.row_shapes
-            )
+            check_scalar(name, cure, log_likelihood, params, self.rows.row_shapes)
         check_scalar("log_prior(params)", "For a flat prior return 0.0.", log_prior, params)
 
     def lipschitz(self) -> RowValues:
@@ -268,8 +267,8 @@ def check_in_memory(posterior: AbstractPosterior, what: str, cure: str) -> None:
         raise InvalidInput("posterior", rule, type(posterior.rows).__name__, cure)
 
 
-def _row_lipschitz(rows: RowBlock, model: AbstractModel) -> Float[Array, " n"]:
-    return model.row_lipschitz(rows)
+def _row_lipschitz(block: RowBlock, model: AbstractModel) -> PerRow:
+    return model.row_lipschitz(block)
 
 
 def _with_rows(shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
@@ -279,11 +278,8 @@ def _with_rows(shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
 
 def _checked_lipschitz(lipschitz: ArrayLike, n_rows: int, dtype: Any) -> Float[Array, " N"]:
     values = np.asarray(check_numeric("lipschitz", lipschitz), np.float64)
-    if (
-        values.shape not in ((), (n_rows,))
-        or not np.all(np.isfinite(values))
-        or not np.all(values > 0)
-    ):
+    good = values.shape in ((), (n_rows,)) and np.all(np.isfinite(values) & (values > 0))
+    if not good:
         rule = f"be positive and finite, a number or one per row ({n_rows})"
         raise InvalidInput("lipschitz", rule, f"shape {values.shape}")
     return jnp.broadcast_to(jnp.asarray(values, dtype), (n_rows,))

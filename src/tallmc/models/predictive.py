@@ -17,18 +17,125 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, PyTree
 
-from ..core.errors import InvalidInput
-from ..core.pytrees import Uncompared
-from ..rows.base import RowBlock
-from .base import AbstractModel
-from .families import AbstractFamily, Bernoulli, BernoulliProbit, Binomial, Poisson
-from .generalised_linear import GeneralisedLinear
-from .hierarchy import Hierarchical
-from .linear_predictor import LinearPredictor
-from .new_rows import regression_rows
-from .observations import GroupedObservations, Observations, RegressionRows, weighted
+from .._core.arrays import Scalar, Uncompared, Vector, check_numeric, to_floats
+from .._core.errors import InvalidInput
+from .._rows.access import PerRow, RowBlock
+from .._rows.sharded import ShardedRows
+from .densities import DensityModel
+from .design import GroupedObservations, Observations, RegressionRows, check_per_row, named_columns
+from .generalised_linear import AbstractRegression, weighted
+from .likelihood import ResponseKind
+from .model import AbstractModel
+from .transforms import Constraints
+
+
+def response_rule(
+    kind: ResponseKind, n_classes: int
+) -> tuple[str, Callable[[np.ndarray], np.ndarray]]:
+    """What responses of this kind must be, in words and as a function."""
+    match kind:
+        case "binary":
+            return "be 0 or 1 in every row", lambda y: (y == 0) | (y == 1)
+        case "count":
+            return "be a count (0, 1, 2, …) in every row", lambda y: y >= 0
+        case "classes" | "ordered":
+            rule = f"be a class (0 to {n_classes - 1}) in every row"
+            return rule, lambda y: (y >= 0) & (y < n_classes)
+        case "positive":
+            return "be positive in every row", lambda y: y > 0
+    return "be a number in every row", np.isfinite
+
+
+# New rows from users: checked, and in the form that a model reads.
+
+
+def regression_rows(
+    new_rows: Any,
+    n_columns: int,
+    names: Sequence[str] | None,
+    dtype: Any,
+    *,
+    response: bool = False,
+    offset: ArrayLike | None = None,
+    trials: ArrayLike | None = None,
+) -> RegressionRows:
+    """Rows of a regression with these columns from `new_rows`.
+
+    These are a matrix, a data frame, a pair of one of these and the responses, or rows of a
+    posterior (`posterior.data`). Without responses, which `response` demands, y is NaN.
+    """
+    if isinstance(new_rows, (Observations, GroupedObservations)):
+        if offset is not None or trials is not None:
+            raise InvalidInput("offset and trials", "be left out with rows of a posterior", "both")
+        _check_n_columns(new_rows.x.shape[-1], n_columns)
+        return new_rows
+    if isinstance(new_rows, ShardedRows):
+        cure = "Pass some of them: rows.view(rows.lines(numbers))."
+        raise InvalidInput("new rows", "be in memory", "rows of a row store", cure)
+    matrix, y = split_response(new_rows, response, "be a pair (X, y) of columns and responses")
+    x = _design(matrix, n_columns, names, dtype)
+    missing = np.full(x.shape[0], np.nan, x.dtype)
+    return Observations(
+        x,
+        jnp.asarray(missing) if y is None else check_per_row("y", y, x),
+        None if offset is None else check_per_row("offset", offset, x),
+        None if trials is None else check_per_row("trials", trials, x, positive=True),
+    )
+
+
+def _design(
+    matrix: Any, n_columns: int, names: Sequence[str] | None, dtype: Any
+) -> Float[Array, "n d"]:
+    """The columns of the model, by name if both sides have names."""
+    found, values = named_columns(matrix)
+    if found is not None and names is not None:
+        missing = [name for name in names if name not in found]
+        unknown = [name for name in found if name not in names]
+        if missing or unknown:
+            what = f"no column {missing[0]!r}" if missing else f"the column {unknown[0]!r}"
+            cure = f"The columns are: {', '.join(names[:20])}{', …' if len(names) > 20 else ''}."
+            raise InvalidInput("new rows", "have the columns of the fit, and no others", what, cure)
+        values = values[:, [found.index(name) for name in names]]
+    x = to_floats("new rows", values, dtype)
+    if x.ndim != 2 or not x.shape[0]:
+        raise InvalidInput("new rows", "be a matrix with at least one row", f"shape {x.shape}")
+    _check_n_columns(x.shape[1], n_columns)
+    finite = np.isfinite(np.asarray(x)).all(axis=1)
+    if not finite.all():
+        found_bad = f"NaN or infinity in row {np.argmin(finite)}"
+        raise InvalidInput("new rows", "be finite", found_bad, "Drop or impute such rows.")
+    return x
+
+
+def _check_n_columns(found: int, wanted: int) -> None:
+    if found != wanted:
+        cure = "The design matrix has its own intercept column, as in the fit."
+        raise InvalidInput("new rows", f"have {wanted} columns, as in the fit", found, cure)
+
+
+def rows_like(row_shapes: PyTree[jax.ShapeDtypeStruct], rows: PyTree[ArrayLike]) -> RowBlock:
+    """Rows as arrays in the structure of a posterior's data, whose rows have these shapes."""
+    try:
+        given = Observations(*rows) if isinstance(row_shapes, Observations) else rows
+        columns = jax.tree.map(
+            lambda like, column: jnp.asarray(check_numeric("rows", column), like.dtype),
+            row_shapes,
+            given,
+        )
+    except InvalidInput:
+        raise
+    except (TypeError, ValueError) as error:
+        rule = "have the structure of the posterior's data"
+        raise InvalidInput("rows", rule, str(error)) from None
+    shapes, wanted = ([x.shape for x in jax.tree.leaves(tree)] for tree in (columns, row_shapes))
+    lengths = {shape[:1] for shape in shapes}
+    if [shape[1:] for shape in shapes] != wanted or len(lengths) != 1 or lengths <= {(), (0,)}:
+        rule = f"be arrays of one length, whose rows have shapes {wanted}"
+        raise InvalidInput("rows", rule, f"shapes {shapes}")
+    return columns
+
 
 Encoder = Callable[..., RegressionRows]
 """`encoder(new_rows, *, response, offset, trials)`, the rows of a model."""
@@ -38,16 +145,15 @@ class AbstractPredictive(eqx.Module):
     """The law of the response of new rows."""
 
     @property
-    @abc.abstractmethod
     def response_name(self) -> str:
         """The name of the response."""
+        return "y"
 
     @property
-    @abc.abstractmethod
     def classes(self) -> tuple[str, ...] | None:
         """The names of the classes; None if the response is a number."""
+        return None
 
-    @abc.abstractmethod
     def encode(
         self,
         new_rows: Any,
@@ -56,44 +162,45 @@ class AbstractPredictive(eqx.Module):
         offset: ArrayLike | None = None,
         trials: ArrayLike | None = None,
     ) -> RowBlock:
-        """The rows of the model from rows of the user.
-
-        **Raises:** `InvalidInput` if rows do not fit the model, or have no response although
-        `response` is true.
-        """
+        """The rows of the model from rows of the user, which need responses if `response`."""
+        if offset is not None or trials is not None:
+            raise InvalidInput("offset and trials", "be left out: this model has none", "numbers")
+        return self.encoded(new_rows, response)
 
     @abc.abstractmethod
-    def observed(self, rows: RowBlock) -> Float[Array, " n"] | None:
+    def encoded(self, new_rows: Any, response: bool) -> RowBlock:
+        """The rows of the model from rows of the user, without offsets and trials."""
+
+    def observed(self, block: RowBlock) -> PerRow | None:
         """The responses of rows in the units of the user; NaN without one, None if unknown."""
+        return None
 
     @abc.abstractmethod
-    def mean(self, position: Float[Array, " d"], rows: RowBlock) -> Float[Array, "n ..."]:
+    def mean(self, position: Vector, block: RowBlock) -> Float[Array, "n ..."]:
         """E y per row; for several classes, the probability of each class."""
 
     @abc.abstractmethod
-    def simulate(
-        self, key: PRNGKeyArray, position: Float[Array, " d"], rows: RowBlock
-    ) -> Float[Array, " n"]:
+    def simulate(self, key: PRNGKeyArray, position: Vector, block: RowBlock) -> PerRow:
         """A draw of y per row; for classes, the number of the class."""
 
     @abc.abstractmethod
-    def log_likelihood(self, position: Float[Array, " d"], rows: RowBlock) -> Float[Array, " n"]:
-        """log p(y | θ, x) per row, times the weight of the row."""
+    def log_likelihood(self, position: Vector, block: RowBlock) -> PerRow:
+        """Log p(y | θ, x) per row, times the weight of the row."""
+
+
+def split_response(new_rows: Any, response: bool, rule: str) -> tuple[Any, Any]:
+    """Rows and responses from a pair; None for responses that are neither given nor needed."""
+    if isinstance(new_rows, tuple) and len(new_rows) == 2:
+        return new_rows
+    if response:
+        raise InvalidInput("new rows", rule, type(new_rows).__name__)
+    return new_rows, None
 
 
 class RegressionPredictive(AbstractPredictive):
-    """The law of the response of a regression.
+    """The law of the response of a regression, whose model sees (y − shift)/scale.
 
-    **Arguments:**
-
-    - `model`: the model of a regression.
-    - `encoder`: `encoder(new_rows, *, response, offset, trials)` returns rows of the model. By
-      default new rows are a design matrix, or a data frame with the columns of the fit.
-    - `classes`: names of the classes. By default they are numbered.
-    - `response_name`: the name of the response.
-    - `shift`, `scale`: the model sees (y − shift)/scale.
-
-    **Raises:** `InvalidInput` if the model is no regression.
+    Without an `encoder`, new rows are a design matrix, or a data frame with the columns of the fit.
 
     >>> import tallmc
     >>> posterior = tallmc.models.logistic_regression([[1.0], [2.0]], [0, 1], prior_variance=10.0)
@@ -102,9 +209,9 @@ class RegressionPredictive(AbstractPredictive):
     Array([0.5  , 0.731], dtype=float32)
     """
 
-    model: GeneralisedLinear | LinearPredictor
-    shift: Float[Array, ""]
-    scale: Float[Array, ""]
+    model: AbstractRegression
+    shift: Scalar
+    scale: Scalar
     encoder: Uncompared[Encoder | None] = eqx.field(static=True)
     names: Uncompared[tuple[str, tuple[str, ...] | None]] = eqx.field(static=True)
     """The name of the response, and those of its classes."""
@@ -119,12 +226,16 @@ class RegressionPredictive(AbstractPredictive):
         shift: float = 0.0,
         scale: float = 1.0,
     ):
-        inner = model.inner if isinstance(model, Hierarchical) else model
-        if not isinstance(inner, (GeneralisedLinear, LinearPredictor)):
-            raise InvalidInput("model", "be a regression", type(inner).__name__)
+        inner = model.regression()
+        if inner is None:
+            raise InvalidInput("model", "be a regression", type(model).__name__)
         self.model = inner
         self.shift, self.scale = (jnp.asarray(each, model.dtype) for each in (shift, scale))
-        n_classes = _n_classes(inner)
+        likelihood = inner.likelihood
+        n_compact = likelihood.n_predictors + likelihood.n_shared
+        shape = (1,) if likelihood.elementwise else (1, n_compact)
+        mean = jax.eval_shape(likelihood.mean, jax.ShapeDtypeStruct(shape, inner.dtype)).shape
+        n_classes = mean[1] if len(mean) == 2 else None
         if classes is None and n_classes is not None:
             classes = tuple(map(str, range(n_classes)))
         elif classes is not None and len(classes) != (n_classes or 2):
@@ -154,105 +265,122 @@ class RegressionPredictive(AbstractPredictive):
             return self._encode_design(new_rows, options)
         return encoder(new_rows, **options)
 
-    def observed(self, rows: RegressionRows) -> Float[Array, " n"]:
-        return self._in_units(rows.y, rows)
+    def encoded(self, new_rows: Any, response: bool) -> RegressionRows:
+        return self.encode(new_rows, response=response)
 
-    def mean(self, position: Float[Array, " d"], rows: RegressionRows) -> Float[Array, "n ..."]:
-        z = self.model.predictors(position[: self.model.dim], rows)
-        if isinstance(self.model, GeneralisedLinear):
-            return self._in_units(self.model.family.mean(z), rows)
-        return self._in_units(self.model.likelihood.mean(z), rows)
+    def observed(self, block: RegressionRows) -> PerRow:
+        return self._in_units(block.y, block)
 
-    def simulate(
-        self, key: PRNGKeyArray, position: Float[Array, " d"], rows: RegressionRows
-    ) -> Float[Array, " n"]:
-        z = self.model.predictors(position[: self.model.dim], rows)
-        if isinstance(self.model, GeneralisedLinear):
-            return self._in_units(self.model.family.simulate(key, z, rows), rows)
-        return self._in_units(self.model.likelihood.simulate(key, z), rows)
+    def mean(self, position: Vector, block: RegressionRows) -> Float[Array, "n ..."]:
+        return self._in_units(self.model.likelihood.mean(self._predictors(position, block)), block)
 
-    def log_likelihood(
-        self, position: Float[Array, " d"], rows: RegressionRows
-    ) -> Float[Array, " n"]:
-        potentials = self.model.row_potentials(position[: self.model.dim], rows)
-        if isinstance(self.model, GeneralisedLinear):
-            constants = self.model.family.constant(rows)
+    def simulate(self, key: PRNGKeyArray, position: Vector, block: RegressionRows) -> PerRow:
+        z, likelihood = self._predictors(position, block), self.model.likelihood
+        trials = block.weight if likelihood.has_trials else None
+        return self._in_units(likelihood.simulate(key, z, trials), block)
+
+    def log_likelihood(self, position: Vector, block: RegressionRows) -> PerRow:
+        likelihood = self.model.likelihood
+        potentials = self.model.row_potentials(position[: self.model.dim], block)
+        if likelihood.has_trials:
+            constants = likelihood.constant(block.y, block.weight)
         else:
-            constants = weighted(rows, self.model.likelihood.constant(rows.y))
-        jacobian = weighted(rows, jnp.broadcast_to(jnp.log(self.scale), rows.y.shape))
+            constants = weighted(block, likelihood.constant(block.y))
+        jacobian = weighted(block, jnp.broadcast_to(jnp.log(self.scale), block.y.shape))
         return -(potentials + constants + jacobian)
 
-    @property
-    def _family(self) -> AbstractFamily | None:
-        return self.model.family if isinstance(self.model, GeneralisedLinear) else None
+    def _predictors(self, position: Vector, block: RegressionRows) -> Float[Array, "n ..."]:
+        return self.model.predictors(position[: self.model.dim], block)
 
-    def _in_units(self, response: Float[Array, "n ..."], rows: RegressionRows) -> Array:
+    def _in_units(self, response: Float[Array, "n ..."], block: RegressionRows) -> Array:
         """Responses of the model in the units of the user: counts, not shares, of successes."""
-        if isinstance(self._family, Binomial) and rows.weight is not None:
-            return response * rows.weight
+        if self.model.likelihood.has_trials and block.weight is not None:
+            return response * block.weight
         return self.shift + self.scale * response
 
     def _encode_design(self, new_rows: Any, options: dict[str, Any]) -> RegressionRows:
         """Rows from a design matrix; the responses are then in the units of the user."""
-        is_binomial = isinstance(self._family, Binomial)
-        if options["trials"] is not None and not is_binomial:
+        has_trials = self.model.likelihood.has_trials
+        if options["trials"] is not None and not has_trials:
             raise InvalidInput("trials", "be left out, except for a binomial response", "numbers")
-        n_columns, names = _columns(self.model)
+        n_columns, names = self.model.n_columns, self.model.layout.entries.get("beta")
+        if names is not None and len(names) != n_columns:
+            names = None
         rows = regression_rows(new_rows, n_columns, names, self.model.dtype, **options)
         if rows is new_rows:
             return rows
         assert isinstance(rows, Observations), "a design matrix has no group terms"
         if options["response"]:
             self._check_response(rows)
-        if is_binomial:
+        if has_trials:
             return rows if rows.weight is None else rows._replace(y=rows.y / rows.weight)
         return rows._replace(y=(rows.y - self.shift) / self.scale)
 
-    def _check_response(self, rows: Observations) -> None:
+    def _check_response(self, block: Observations) -> None:
         """Raise unless the responses, in the units of the user, are possible."""
-        y, family = np.asarray(rows.y), self._family
-        highest = np.full(y.shape, np.inf)
-        if isinstance(family, (Bernoulli, BernoulliProbit)):
-            rule, highest = "be 0 or 1 in every row", np.ones(y.shape)
-        elif isinstance(family, Binomial):
+        y, likelihood = np.asarray(block.y), self.model.likelihood
+        rule, allowed = response_rule(likelihood.response, len(self.classes or ()))
+        bad = ~allowed(y)
+        if likelihood.response not in ("number", "positive"):
+            bad |= y % 1 != 0
+        if likelihood.has_trials:
             rule = "be a count from 0 to the number of trials in every row"
-            highest = np.ones(y.shape) if rows.weight is None else np.asarray(rows.weight)
-        elif isinstance(family, Poisson):
-            rule = "be a count (0, 1, 2, …) in every row"
-        elif self.classes is not None:
-            rule = f"be a class (0 to {len(self.classes) - 1}) in every row"
-            highest = np.full(y.shape, len(self.classes) - 1)
-        else:
-            return
-        bad = (y < 0) | (y > highest) | (y % 1 != 0)
+            bad |= y > (1 if block.weight is None else np.asarray(block.weight))
         if bad.any():
             raise InvalidInput("y", rule, f"{y[np.argmax(bad)]:g} in row {np.argmax(bad)}")
 
 
 def predictive_of(model: AbstractModel) -> AbstractPredictive | None:
     """The law of the response of a regression; None for another model."""
-    inner = model.inner if isinstance(model, Hierarchical) else model
-    is_regression = isinstance(inner, (GeneralisedLinear, LinearPredictor))
-    return RegressionPredictive(model) if is_regression else None
+    return None if model.regression() is None else RegressionPredictive(model)
 
 
-def _n_classes(model: GeneralisedLinear | LinearPredictor) -> int | None:
-    """The number of classes; None if the response is a number."""
-    if isinstance(model, GeneralisedLinear):
-        return None
-    likelihood = model.likelihood
-    z = jax.ShapeDtypeStruct((1, likelihood.n_predictors + likelihood.n_shared), model.dtype)
-    shape = jax.eval_shape(likelihood.mean, z).shape
-    return shape[1] if len(shape) == 2 else None
+# The law of new rows for a posterior that is given by log densities.
 
 
-def _columns(
-    model: GeneralisedLinear | LinearPredictor,
-) -> tuple[int, tuple[str, ...] | None]:
-    """The number of columns of the design matrix, and their names if all are known."""
-    if isinstance(model, GeneralisedLinear):
-        count = model.dim
-    else:
-        count = (model.dim - model.likelihood.n_shared) // model.n_predictors
-    names = model.layout.entries.get("beta")
-    return count, names if names is not None and len(names) == count else None
+class DensityPredictive(AbstractPredictive):
+    """The law of rows whose log-likelihood is a user's function of `constraints(params)`."""
+
+    model: DensityModel
+    constraints: Constraints | None
+    simulation: Callable[..., Any] | None
+    expectation: Callable[..., Any] | None
+    row_shapes: Uncompared[PyTree[jax.ShapeDtypeStruct]] = eqx.field(static=True)
+
+    def __init__(
+        self,
+        model: DensityModel,
+        row_shapes: PyTree[jax.ShapeDtypeStruct],
+        constraints: Constraints | None = None,
+        simulation: Callable[..., Any] | None = None,
+        expectation: Callable[..., Any] | None = None,
+    ):
+        self.model, self.constraints = model, constraints
+        self.simulation, self.expectation = simulation, expectation
+        self.row_shapes = Uncompared(row_shapes)
+
+    def encoded(self, new_rows: Any, response: bool) -> RowBlock:
+        return rows_like(self.row_shapes.value, new_rows)
+
+    def mean(self, position: Vector, block: RowBlock) -> Float[Array, "n ..."]:
+        function = _known(self.expectation, "mean=function(params, row)")
+        return jax.vmap(function, in_axes=(None, 0))(self._params(position), block)
+
+    def simulate(self, key: PRNGKeyArray, position: Vector, block: RowBlock) -> PerRow:
+        function = _known(self.simulation, "simulate=function(key, params, row)")
+        keys = jax.random.split(key, jax.tree.leaves(block)[0].shape[0])
+        return jax.vmap(function, in_axes=(0, None, 0))(keys, self._params(position), block)
+
+    def log_likelihood(self, position: Vector, block: RowBlock) -> PerRow:
+        return -self.model.row_potentials(position, block)
+
+    def _params(self, position: Vector) -> PyTree:
+        params = self.model.layout.unravel(position)
+        return params if self.constraints is None else self.constraints(params)
+
+
+def _known(function: Callable[..., Any] | None, argument: str) -> Callable[..., Any]:
+    if function is None:
+        cure = f"Pass Posterior(..., {argument})."
+        raise InvalidInput("posterior", "know the law of its response", "a log-likelihood", cure)
+    return function

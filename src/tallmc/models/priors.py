@@ -7,11 +7,13 @@ the Jacobian: −log p(s) = −log p_σ(eˢ) − s.
 from __future__ import annotations
 
 import abc
+import dataclasses
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+
+from .._core.arrays import Scalar, Vector
 
 
 class AbstractPrior(eqx.Module):
@@ -23,37 +25,40 @@ class AbstractPrior(eqx.Module):
         """Whether the potential is convex."""
 
     @abc.abstractmethod
-    def potential(self, values: Float[Array, " d"]) -> Float[Array, ""]:
+    def potential(self, values: Vector) -> Scalar:
         """−log p(θ), up to a constant."""
+
+    def tempered(self, power: float) -> AbstractPrior:
+        """The prior to this power."""
+        return TemperedPrior(self, power)
 
 
 class NormalPrior(AbstractPrior):
     """θ_j ~ N(m_j, v_j), independent."""
 
-    variance: Float[Array, ""] | Float[Array, " d"]
-    mean: Float[Array, ""] | Float[Array, " d"] | None = None
+    variance: Scalar | Vector
+    mean: Scalar | Vector | None = None
 
-    @property
-    def log_concave(self) -> bool:
-        return True
+    log_concave = True
 
-    def potential(self, values: Float[Array, " d"]) -> Float[Array, ""]:
+    def potential(self, values: Vector) -> Scalar:
         centred = values if self.mean is None else values - self.mean
         return 0.5 * jnp.sum(centred**2 / self.variance)
+
+    def tempered(self, power: float) -> NormalPrior:
+        return dataclasses.replace(self, variance=self.variance / power)
 
 
 class StudentTPrior(AbstractPrior):
     """θ_j ~ t_ν(m_j, s_j), independent: f₀ = (ν + 1)/2 · log(1 + (θ − m)²/νs²)."""
 
-    scale: Float[Array, ""] | Float[Array, " d"]
-    degrees: Float[Array, ""] | Float[Array, " d"]
-    mean: Float[Array, ""] | Float[Array, " d"]
+    scale: Scalar | Vector
+    degrees: Scalar | Vector
+    mean: Scalar | Vector
 
-    @property
-    def log_concave(self) -> bool:
-        return False
+    log_concave = False
 
-    def potential(self, values: Float[Array, " d"]) -> Float[Array, ""]:
+    def potential(self, values: Vector) -> Scalar:
         squares = ((values - self.mean) / self.scale) ** 2
         return jnp.sum(0.5 * (self.degrees + 1) * jnp.log1p(squares / self.degrees))
 
@@ -61,28 +66,24 @@ class StudentTPrior(AbstractPrior):
 class LaplacePrior(AbstractPrior):
     """θ_j ~ Laplace(m_j, b_j), independent: f₀ = |θ − m|/b. It has a kink at m."""
 
-    scale: Float[Array, ""] | Float[Array, " d"]
-    mean: Float[Array, ""] | Float[Array, " d"]
+    scale: Scalar | Vector
+    mean: Scalar | Vector
 
-    @property
-    def log_concave(self) -> bool:
-        return True
+    log_concave = True
 
-    def potential(self, values: Float[Array, " d"]) -> Float[Array, ""]:
+    def potential(self, values: Vector) -> Scalar:
         return jnp.sum(jnp.abs(values - self.mean) / self.scale)
 
 
 class LogHalfStudentTPrior(AbstractPrior):
     """s = log σ with σ ~ half-t_ν(0, scale): f₀ = (ν + 1)/2 · log(1 + e^{2s}/ν·scale²) − s."""
 
-    scale: Float[Array, ""] | Float[Array, " d"]
-    degrees: Float[Array, ""]
+    scale: Scalar | Vector
+    degrees: Scalar
 
-    @property
-    def log_concave(self) -> bool:
-        return True
+    log_concave = True
 
-    def potential(self, values: Float[Array, " d"]) -> Float[Array, ""]:
+    def potential(self, values: Vector) -> Scalar:
         log_squares = 2 * (values - jnp.log(self.scale)) - jnp.log(self.degrees)
         return jnp.sum(0.5 * (self.degrees + 1) * jax.nn.softplus(log_squares) - values)
 
@@ -90,14 +91,12 @@ class LogHalfStudentTPrior(AbstractPrior):
 class LogGammaPrior(AbstractPrior):
     """s = log ν with ν ~ Gamma(shape, rate): f₀ = rate · eˢ − shape · s."""
 
-    shape: Float[Array, ""]
-    rate: Float[Array, ""]
+    shape: Scalar
+    rate: Scalar
 
-    @property
-    def log_concave(self) -> bool:
-        return True
+    log_concave = True
 
-    def potential(self, values: Float[Array, " d"]) -> Float[Array, ""]:
+    def potential(self, values: Vector) -> Scalar:
         return jnp.sum(self.rate * jnp.exp(values) - self.shape * values)
 
 
@@ -111,12 +110,15 @@ class JoinedPrior(AbstractPrior):
     def log_concave(self) -> bool:
         return all(part.log_concave for part in self.parts)
 
-    def potential(self, values: Float[Array, " d"]) -> Float[Array, ""]:
+    def potential(self, values: Vector) -> Scalar:
         total, start = jnp.zeros((), values.dtype), 0
         for part, length in zip(self.parts, self.lengths, strict=True):
             total += part.potential(values[start : start + length])
             start += length
         return total
+
+    def tempered(self, power: float) -> JoinedPrior:
+        return dataclasses.replace(self, parts=tuple(part.tempered(power) for part in self.parts))
 
 
 class PriorOfEntries(AbstractPrior):
@@ -129,8 +131,25 @@ class PriorOfEntries(AbstractPrior):
     def log_concave(self) -> bool:
         return all(part.log_concave for part in self.parts)
 
-    def potential(self, values: Float[Array, " d"]) -> Float[Array, ""]:
+    def potential(self, values: Vector) -> Scalar:
         total = jnp.zeros((), values.dtype)
         for part, entries in zip(self.parts, self.entries, strict=True):
             total += part.potential(values[jnp.asarray(entries)])
         return total
+
+    def tempered(self, power: float) -> PriorOfEntries:
+        return dataclasses.replace(self, parts=tuple(part.tempered(power) for part in self.parts))
+
+
+class TemperedPrior(AbstractPrior):
+    """A prior to a power."""
+
+    prior: AbstractPrior
+    power: float
+
+    @property
+    def log_concave(self) -> bool:
+        return self.prior.log_concave
+
+    def potential(self, values: Vector) -> Scalar:
+        return self.power * self.prior.potential(values)

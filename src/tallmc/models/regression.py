@@ -3,31 +3,141 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import ArrayLike
+from jaxtyping import ArrayLike, Float
 
-from ..core.errors import InvalidInput
-from ..core.layout import Layout, layout_of
-from ..rows.resident import ResidentRows
-from . import fused
-from .base import AbstractModel
-from .design import RegressionData
-from .effect_starts import start_of_effects
-from .effects import GroupEffects
-from .families import AbstractFamily, BernoulliProbit
-from .generalised_linear import GeneralisedLinear
-from .hierarchy import AbstractHyperprior, Hierarchical, SeveralHyperpriors
-from .likelihood import AbstractLikelihood
-from .linear_predictor import LinearPredictor
-from .observations import Observations
+from .._core.arrays import Layout, layout_of
+from .._core.errors import InvalidInput, check_int
+from .._rows.resident import ResidentRows
+from .._rows.sharded import ShardedRows
+from .design import GroupedObservations, Observations, RegressionData, normal_prior, regression_data
+from .generalised_linear import GeneralisedLinear, LinearPredictor, pack
+from .hierarchy import AbstractHyperprior, GroupEffects, Hierarchical, SeveralHyperpriors
+from .likelihood import START_MAX_DIM, AbstractLikelihood, ResponseKind, chosen_rows
+from .model import AbstractModel
 from .posterior import ModelPosterior
+from .predictive import response_rule
 from .priors import AbstractPrior, JoinedPrior
-from .starts import START_MAX_DIM, chosen_rows
+
+# Where the search for the mode starts with group effects: at estimated effects and spreads.
+#
+#     −log p(u, σ) = Σ_g u_g²/2σ² + G log σ
+#
+# The density of effects and spreads has no bound where both go to zero. With u = 0, every search
+# goes there. Its useful mode is a local one, where the effects are those that the rows support. The
+# start is therefore close to it: Newton steps for the coefficients and for the effects of each
+# group in turn, and σ² = mean of u_g² + Var u_g, an EM step, on some of the rows.
+
+_ROUNDS = 15
+_HALVINGS = 10
+_LEAST_CURVATURE = 1e-6
+"""Least curvature of a row, relative to the mean; some potentials are not convex."""
+
+
+def start_of_effects(
+    block: GroupedObservations,
+    likelihood: AbstractLikelihood,
+    beta: Float[np.ndarray, " c"],
+    shared: Float[np.ndarray, " e"],
+    log_sds: list[Float[np.ndarray, " _"]],
+) -> tuple[Float[np.ndarray, " c"], list[np.ndarray], list[np.ndarray]]:
+    """Common coefficients, effects (groups, columns) and log sds of each term, from some rows."""
+    potential, derivatives = _row_terms(block, likelihood, shared)
+    x = np.asarray(block.fixed, np.float64)
+    z = x @ beta + (0.0 if block.offset is None else np.asarray(block.offset, np.float64))
+    terms = [
+        (np.asarray(term.codes), np.asarray(term.columns, np.float64), term.n_groups)
+        for term in block.terms
+    ]
+    effects = [np.zeros((n_groups, columns.shape[1])) for _, columns, n_groups in terms]
+    log_sds = [np.array(each, np.float64) for each in log_sds]
+    for _ in range(_ROUNDS):
+        slopes, curvatures = derivatives(z)
+        gram = (x * curvatures[:, None]).T @ x
+        step = -np.linalg.lstsq(gram, x.T @ slopes, rcond=None)[0]
+        size = _step_size(potential, z, x @ step, lambda size: 0.0)
+        beta, z = beta + size * step, z + size * (x @ step)
+        for k, (codes, columns, n_groups) in enumerate(terms):
+            slopes, curvatures = derivatives(z)
+            precision = np.exp(-2 * log_sds[k])
+            products = columns[:, :, None] * columns[:, None, :] * curvatures[:, None, None]
+            hessians = _sums(products, codes, n_groups) + np.diag(precision)
+            gradients = _sums(columns * slopes[:, None], codes, n_groups) + effects[k] * precision
+            steps = -np.linalg.solve(hessians, gradients[:, :, None])[:, :, 0]
+            along = np.sum(columns * steps[codes], axis=1)
+
+            def penalty(
+                size: float, at: Any = effects[k], steps: Any = steps, precision: Any = precision
+            ) -> float:
+                return 0.5 * float(np.sum((at + size * steps) ** 2 * precision))
+
+            size = _step_size(potential, z, along, penalty)
+            effects[k], z = effects[k] + size * steps, z + size * along
+            spread = np.diagonal(np.linalg.inv(hessians), axis1=1, axis2=2)
+            log_sds[k] = 0.5 * np.log(np.mean(effects[k] ** 2 + spread, axis=0))
+    return beta, effects, log_sds
+
+
+def _step_size(
+    potential: Callable[[np.ndarray], float],
+    z: np.ndarray,
+    along: np.ndarray,
+    penalty: Callable[[float], float],
+) -> float:
+    """The first of 1, ½, ¼, … that lowers the potential; 0 if none does."""
+    size, now = 1.0, potential(z) + penalty(0.0)
+    for _ in range(_HALVINGS):
+        if potential(z + size * along) + penalty(size) <= now:
+            return size
+        size /= 2
+    return 0.0
+
+
+def _sums(values: np.ndarray, codes: np.ndarray, n_groups: int) -> np.ndarray:
+    """Sums over the rows of each group."""
+    flat = values.reshape(len(codes), -1)
+    sums = [np.bincount(codes, column, n_groups) for column in flat.T]
+    return np.stack(sums, axis=1).reshape(n_groups, *values.shape[1:])
+
+
+def _row_terms(
+    block: GroupedObservations, likelihood: AbstractLikelihood, shared: np.ndarray
+) -> tuple[Callable[[np.ndarray], float], Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]]:
+    """Σ w_i f(z_i), and its slopes and curvatures per row, as functions of z on the host."""
+    dtype = block.fixed.dtype
+    fixed = jnp.asarray(shared, dtype)
+    weights = 1.0 if block.weight is None else np.asarray(block.weight, np.float64)
+
+    def potentials(z: Any) -> Any:
+        if likelihood.elementwise:
+            return likelihood.potential(z, block.y)
+        return jax.vmap(lambda at, y: likelihood.potential(jnp.concatenate([at[None], fixed]), y))(
+            z, block.y
+        )
+
+    @jax.jit
+    def values(z: Any) -> tuple[Any, Any, Any]:
+        # Rows are independent: derivatives with respect to all z at once are those of each row.
+        slope = jax.grad(lambda at: jnp.sum(potentials(at)))
+        slopes, curvatures = jax.jvp(slope, (z,), (jnp.ones_like(z),))
+        return potentials(z), slopes, curvatures
+
+    def at(z: np.ndarray) -> tuple[np.ndarray, ...]:
+        found = values(jnp.asarray(z, dtype))
+        return tuple(weights * np.asarray(each, np.float64) for each in found)
+
+    def derivatives(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        _, slopes, curvatures = at(z)
+        least = _LEAST_CURVATURE * np.mean(np.abs(curvatures)) + np.finfo(np.float64).tiny
+        return slopes, np.maximum(curvatures, least)
+
+    return lambda z: float(np.sum(at(z)[0])), derivatives
 
 
 class Shared(NamedTuple):
@@ -56,7 +166,7 @@ class Effects(NamedTuple):
 
 def regression_posterior(
     data: RegressionData,
-    likelihood: AbstractFamily | AbstractLikelihood,
+    likelihood: AbstractLikelihood,
     prior: AbstractPrior,
     *,
     start: ArrayLike | None = None,
@@ -66,25 +176,19 @@ def regression_posterior(
 ) -> ModelPosterior:
     """The posterior of a regression.
 
-    **Arguments:**
-
-    - `data`: the rows.
-    - `likelihood`: a family with closed forms, or a likelihood of K predictors.
-    - `prior`: the prior of all coefficients, those of group terms included.
-    - `start`: the common coefficients where the search for the mode starts. By default those of
-      the likelihood's starting point, else zero.
-    - `shared`: the parameters that all rows share, in the order of the likelihood.
-    - `effects`: the group terms, in the order of the columns.
-    - `hyper`: hyper-parameters.
+    `prior` is the prior of all coefficients, those of group terms included. `start` holds the
+    common coefficients where the search for the mode starts; by default those of the likelihood's
+    starting point, else zero. `shared` are the parameters that all rows share, in the order of the
+    likelihood, and `effects` the group terms, in the order of the columns.
     """
     dtype = data.dtype
     n_effects = sum(groups * columns for _, (groups, columns) in effects)
     shape: tuple[int, ...] = (data.n_columns - n_effects,)
-    if isinstance(likelihood, AbstractLikelihood) and likelihood.n_predictors > 1:
+    if likelihood.n_predictors > 1:
         if effects:
             raise InvalidInput("group terms", "be left out with several predictors", len(effects))
         shape = (*shape, likelihood.n_predictors)
-    if start is None and isinstance(likelihood, AbstractLikelihood):
+    if start is None:
         start, shared = _start_of(likelihood, data, shared)
     beta = np.zeros(shape) if start is None else np.asarray(start, float)
     of_effects = [np.zeros(shape) for _, shape in effects]
@@ -100,11 +204,8 @@ def regression_posterior(
     lengths = [n_coefficients, *(np.size(each.start) for each in shared)]
     joined = JoinedPrior(tuple(priors), tuple(lengths)) if shared else prior
     layout, init = _layout(parts, dtype, data.names)
-    model: AbstractModel
-    if isinstance(likelihood, AbstractFamily):
-        model = GeneralisedLinear(init=init, layout=layout, family=likelihood, prior=joined)
-    else:
-        model = LinearPredictor(init=init, layout=layout, likelihood=likelihood, prior=joined)
+    kind = GeneralisedLinear if likelihood.elementwise else LinearPredictor
+    model: AbstractModel = kind(init=init, layout=layout, likelihood=likelihood, prior=joined)
     if hyper:
         for each in hyper:
             parts += zip(each.names, each.starts, strict=True)
@@ -129,7 +230,7 @@ def _start_of(
 
 
 def _start_with_effects(
-    likelihood: AbstractFamily | AbstractLikelihood,
+    likelihood: AbstractLikelihood,
     data: RegressionData,
     beta: np.ndarray,
     shared: Sequence[Shared],
@@ -141,30 +242,27 @@ def _start_with_effects(
     lengths = [columns for _, (_, columns) in effects]
     spreads = [each for each in hyper if isinstance(each.hyperprior, GroupEffects)]
     given = np.concatenate([np.ravel(start) for each in spreads for start in each.starts])
-    found = start_of_effects(
+    found_beta, found_effects, log_sds = start_of_effects(
         rows,
         likelihood,
         beta,
         np.concatenate([np.zeros(0), *(np.ravel(each.start) for each in shared)]),
         np.split(given, np.cumsum(lengths)[:-1]),
     )
-    values = np.concatenate(found.log_sds)
-    if not np.isfinite(np.concatenate([values, *map(np.ravel, found.effects)])).all():
+    values = np.concatenate(log_sds)
+    if not np.isfinite(np.concatenate([values, *map(np.ravel, found_effects)])).all():
         return beta, [np.zeros(shape) for _, shape in effects], hyper
     moved, at = [], 0
     for each in hyper:
         if isinstance(each.hyperprior, GroupEffects):
             sizes = [np.size(start) for start in each.starts]
             parts = np.split(values[at : at + sum(sizes)], np.cumsum(sizes)[:-1])
-            each = each._replace(
-                starts=tuple(
-                    part.reshape(np.shape(start))
-                    for part, start in zip(parts, each.starts, strict=True)
-                )
-            )
+            pairs = zip(parts, each.starts, strict=True)
+            starts = tuple(part.reshape(np.shape(start)) for part, start in pairs)
+            each = each._replace(starts=starts)
             at += sum(sizes)
         moved.append(each)
-    return found.beta, found.effects, moved
+    return found_beta, found_effects, moved
 
 
 def _layout(
@@ -180,14 +278,72 @@ def _layout(
     return (layout.labelled({"beta": names[:n_common]}) if named and names else layout), init
 
 
-def _packed(data: RegressionData, likelihood: Any) -> Any:
+def _packed(data: RegressionData, likelihood: AbstractLikelihood) -> Any:
     """The rows, packed for the fused sum of a GPU where it applies."""
     rows = data.rows
-    if not isinstance(rows, ResidentRows) or not isinstance(likelihood, AbstractFamily):
+    if not isinstance(rows, ResidentRows) or not likelihood.fused:
         return rows
     columns = rows.columns
     plain = isinstance(columns, Observations) and columns.offset is None is columns.weight
-    # The fused sum cannot read parameters of the family, nor compute Φ.
-    if not plain or jax.tree.leaves(likelihood) or isinstance(likelihood, BernoulliProbit):
-        return rows
-    return ResidentRows(columns, fused.pack(columns.x, columns.y))
+    return ResidentRows(columns, pack(columns.x, columns.y)) if plain else rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """A family of responses: its name, and how it becomes a model.
+
+    The regressions of `tallmc.models`, the families of `tallmc.fit`, the tables of the docs and the
+    tests derive from these records.
+    """
+
+    name: str
+    links: tuple[str, ...]
+    """The link functions that it may have; the first is the default."""
+    likelihood: Callable[[str, int, Any], AbstractLikelihood]
+    """The likelihood, from the link, the number of classes and the known noise variance or None."""
+    shared: Callable[[RegressionData, int], Sequence[Shared]] = lambda data, classes: ()
+    """The parameters that all rows share, with their priors, from the rows and the classes."""
+    shared_prior: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """The priors of shared parameters, in words."""
+    has_intercept: bool = True
+    """Whether a column of ones is a covariate. Cut points take its place."""
+    other_names: tuple[str, ...] = ()
+
+    @property
+    def response(self) -> ResponseKind:
+        """What its response must be."""
+        return self.likelihood(self.links[0], 2, None).response
+
+    def link(self, chosen: str | None) -> str:
+        """The link function; raises if the family does not have it."""
+        if chosen is None:
+            return self.links[0]
+        if chosen not in self.links:
+            rule = f"be {' or '.join(self.links)} for {self.name}"
+            raise InvalidInput("--link (link)", rule, chosen)
+        return chosen
+
+    def regression(
+        self,
+        X: ArrayLike | ShardedRows,
+        y: ArrayLike | None,
+        prior_variance: ArrayLike | None,
+        response: str | None = None,
+        weights: ArrayLike | str | None = None,
+        offset: ArrayLike | str | None = None,
+        *,
+        link: str | None = None,
+        classes: int | None = None,
+    ) -> ModelPosterior:
+        """The posterior of a regression with independent normal priors of the coefficients."""
+        data = regression_data(X, y, response, weights, offset)
+        kind, n_classes = self.response, 0
+        if kind in ("classes", "ordered"):
+            classes = int(data.y_high) + 1 if classes is None else classes
+            n_classes = check_int("classes", classes, 2)
+        # `shared` of a family with positive responses checks them.
+        if kind not in ("number", "positive"):
+            data.check_response(*response_rule(kind, n_classes))
+        likelihood = self.likelihood(self.link(link), n_classes, None)
+        prior = normal_prior(prior_variance, data, likelihood.n_predictors)
+        return regression_posterior(data, likelihood, prior, shared=self.shared(data, n_classes))

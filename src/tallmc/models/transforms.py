@@ -16,11 +16,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, PyTree
 
-from ..core.errors import InvalidInput
-from ..core.layout import Layout, layout_of
-from ..core.quantities import ComputedQuantities
+from .._core.arrays import ComputedQuantities, Layout, Scalar, Vector, layout_of
+from .._core.errors import InvalidInput
 
 _ALIASES = {"cholesky": "lower_cholesky"}
 """Shorter names of constraints."""
@@ -45,8 +44,8 @@ class Constraints(eqx.Module):
         ]
         return jax.tree.unflatten(self.layout.treedef, found)
 
-    def log_determinant(self, unconstrained: PyTree) -> Float[Array, ""]:
-        """log |det ∂T/∂u|."""
+    def log_determinant(self, unconstrained: PyTree) -> Scalar:
+        """Log |det ∂T/∂u|."""
         leaves = zip(self.layout.names, jax.tree.leaves(unconstrained), strict=True)
         terms = [
             jnp.sum(self.transforms[name].log_abs_det_jacobian(leaf, self.transforms[name](leaf)))
@@ -81,7 +80,7 @@ def constrained_parameters(constraints: Constraints) -> ComputedQuantities:
     """The constrained parameters at unconstrained positions."""
     layout = constraints.layout
 
-    def at(position: Float[Array, " d"]) -> dict[str, Array]:
+    def at(position: Vector) -> dict[str, Array]:
         leaves = jax.tree.leaves(constraints(layout.unravel(position)))
         return dict(zip(layout.names, leaves, strict=True))
 
@@ -98,15 +97,9 @@ def constrained_parameters(constraints: Constraints) -> ComputedQuantities:
 def constrained(
     init: PyTree, transforms: Mapping[str, Any], labels: Mapping[str, Sequence[str]]
 ) -> tuple[Constraints, PyTree]:
-    """The constraints, and the unconstrained starting point.
+    """The constraints, and the unconstrained starting point from constrained parameters `init`.
 
-    **Arguments:**
-
-    - `init`: constrained parameters.
-    - `transforms`: by the name of a leaf, a NumPyro constraint, the name of one ("positive",
-      "simplex", "unit_interval", "ordered_vector", "cholesky", "corr_cholesky", …), or a NumPyro
-      transform.
-    - `labels`: names for the entries of constrained vectors.
+    `transforms` has, by the name of a leaf, a NumPyro transform, a constraint or the name of one.
     """
     layout = layout_of(init)[0].labelled(labels)
     found: dict[str, Any] = {}

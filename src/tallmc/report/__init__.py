@@ -1,5 +1,5 @@
 """A report on a stored run: one self-contained HTML page."""
 
-from .write import write_report
+from .page import write_report
 
 __all__ = ["write_report"]

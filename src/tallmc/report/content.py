@@ -7,26 +7,63 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from ..core.errors import InvalidInput
-from ..diagnose.draws_ksd import in_units
+from .._core.errors import InvalidInput
+from .._core.statistics import evenly
+from .._engine.kernel import Kernel
+from .._rows.resident import ResidentRows
+from .._store.reader import OpenStore, draws_of
+from .._store.setup import restored
 from ..diagnose.gaussian import langevin_inflation
-from ..diagnose.gradients import exact_gradients
-from ..diagnose.ksd import ksd_path
+from ..diagnose.ksd import exact_gradients, in_units, ksd_path
 from ..diagnose.pseudo_variance import pseudo_variance
-from ..diagnose.stored import findings
-from ..dynamics.langevin import LangevinDynamics
-from ..engine.kernel import Kernel
+from ..dynamics import Langevin
 from ..models.posterior import AbstractPosterior
 from ..results.draws import Draws
 from ..schedule import Constant
-from ..statistics.thinned_history import evenly
-from ..store.reader import OpenStore, draws_of
-from ..store.setup import restored
-from .predictive_check import PredictiveCheck, predictive_check
+
+# What a posterior predictive check compares: responses of the data, and simulated ones.
+
+_MOST_ROWS = 20_000
+_SIMULATIONS = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class PredictiveCheck:
+    """Responses of some rows, and what the draws say about them."""
+
+    observed: Float[np.ndarray, " n"]
+    simulated: Float[np.ndarray, "k n"]
+    probability: Float[np.ndarray, " n"] | None
+    response: str
+    classes: tuple[str, ...] | None
+
+
+def predictive_check(draws: Draws, posterior: AbstractPosterior) -> PredictiveCheck | None:
+    """The check on evenly spaced rows; None if rows are on disk, or the law is unknown."""
+    rows, predictive = posterior.rows, posterior.predictive
+    if predictive is None or not isinstance(rows, ResidentRows):
+        return None
+    some = rows.take(jnp.asarray(evenly(rows.n_rows, _MOST_ROWS)))
+    responses = predictive.observed(some)
+    if responses is None:
+        return None
+    observed, known = np.asarray(responses, np.float64), draws.with_posterior(posterior)
+    simulated = known.posterior_predictive(some, n_draws=_SIMULATIONS)[draws.ok]
+    is_binary = bool(np.isin(observed, (0, 1)).all()) and bool(np.isin(simulated, (0, 1)).all())
+    return PredictiveCheck(
+        observed,
+        simulated.reshape(-1, len(observed)).astype(np.float64),
+        known.predict(some).mean if is_binary and predictive.classes is None else None,
+        predictive.response_name,
+        predictive.classes,
+    )
+
 
 _DEFAULT_PARAMETERS = 6
 _TRACE_POINTS = 400
@@ -35,23 +72,18 @@ _KSD_ROWS = 4 * 10**8
 _NOISE_DRAWS = 5
 
 
-@dataclasses.dataclass(frozen=True)
-class Discrepancies:
+class Discrepancies(NamedTuple):
     """KSD of prefixes of the run, by the number of rows touched."""
 
     rows: np.ndarray
     ksd: np.ndarray
 
 
-@dataclasses.dataclass(frozen=True)
-class NoiseSummary:
-    """Exact gradient noise, averaged over a few draws.
-
-    `inflation` is predicted from it if the dynamics have a formula, and None otherwise.
-    """
+class NoiseSummary(NamedTuple):
+    """Exact gradient noise, averaged over a few draws."""
 
     trace: float
-    inflation: float | None
+    inflation: float | None  # predicted from the noise if the dynamics have a formula
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,10 +92,8 @@ class Content:
 
     opened: OpenStore
     draws: Draws
-    names: tuple[str, ...]
-    """One name per entry of the parameters."""
-    chosen: tuple[int, ...]
-    """Indices of the entries that are plotted."""
+    names: tuple[str, ...]  # one name per entry of the parameters
+    chosen: tuple[int, ...]  # indices of the entries that are plotted
     warnings: tuple[str, ...]
     discrepancies: Discrepancies | None
     noise: NoiseSummary | None
@@ -89,7 +119,6 @@ class Content:
 def make_content(
     opened: OpenStore, posterior: AbstractPosterior | None, parameters: Sequence[str] | None
 ) -> Content:
-    """Collect the content of the report."""
     draws = draws_of(opened)
     names = tuple(draws.quantities.entry_names())
     ksd = noise = check = None
@@ -102,7 +131,7 @@ def make_content(
         draws,
         names,
         _chosen(names, parameters),
-        tuple(findings(opened, draws)),
+        tuple(stored_doubts(opened, draws)),
         ksd,
         noise,
         check,
@@ -116,10 +145,8 @@ def _chosen(names: tuple[str, ...], wanted: Sequence[str] | None) -> tuple[int, 
     found |= {name: at for at, name in enumerate(names)}  # an entry's own name is enough
     for name in wanted:
         if name not in found:
-            known = ", ".join(names[:10])
-            raise InvalidInput(
-                "--parameter", f"be one of {known}{', …' if len(names) > 10 else ''}", name
-            )
+            known = ", ".join([*names[:10], *(["…"] if len(names) > 10 else [])])
+            raise InvalidInput("--parameter", f"be one of {known}", name)
     return tuple(dict.fromkeys(found[name] for name in wanted))
 
 
@@ -130,29 +157,20 @@ def _discrepancies(
     chains = np.flatnonzero(draws.ok)
     most = max(8, min(_KSD_DRAWS, _KSD_ROWS // posterior.n_rows) // len(chains))
     kept = evenly(draws.positions.shape[1], most)
-    in_time = (
-        np.asarray(draws.positions[np.ix_(chains, kept)])
-        .transpose(1, 0, 2)
-        .reshape(-1, draws.positions.shape[2])
-    )
-    units = (
-        np.asarray(factor, np.float64)
-        if factor is not None
-        else np.maximum(in_time.std(axis=0, dtype=float), 1e-12)
-    )
+    chosen = np.asarray(draws.positions[np.ix_(chains, kept)])
+    in_time = chosen.transpose(1, 0, 2).reshape(-1, chosen.shape[2])
+    units = np.maximum(in_time.std(axis=0, dtype=float), 1e-12)
+    if factor is not None:
+        units = np.asarray(factor, np.float64)
     lengths = np.unique(np.geomspace(1, len(kept), min(12, len(kept))).round().astype(int))
     x, gradients = in_units(units, in_time.astype(np.float64), exact_gradients(posterior, in_time))
     touched = draws.sample_stats["n_row_evals"][:, kept].sum(axis=0)
-    return Discrepancies(
-        touched[lengths - 1], ksd_path(x, gradients, at=[int(k) * len(chains) for k in lengths])
-    )
+    ksd = ksd_path(x, gradients, at=[int(k) * len(chains) for k in lengths])
+    return Discrepancies(touched[lengths - 1], ksd)
 
 
 def _noise(opened: OpenStore, draws: Draws, posterior: AbstractPosterior) -> NoiseSummary | None:
-    """The exact noise at a few draws.
-
-    None if the run measured its noise, or if one pass over the rows cannot give it.
-    """
+    """The exact noise at a few draws; None if the run measured it, or one pass cannot give it."""
     if "grad_noise" in draws.sample_stats or opened.setup.content["method"] is None:
         return None
     bound = restored(opened.setup, posterior, None).bound
@@ -161,7 +179,7 @@ def _noise(opened: OpenStore, draws: Draws, posterior: AbstractPosterior) -> Noi
         return None
     chain = int(np.flatnonzero(draws.ok)[0])
     kept = evenly(draws.positions.shape[1], _NOISE_DRAWS)
-    langevin = kernel.dynamics if isinstance(kernel.dynamics, LangevinDynamics) else None
+    langevin = kernel.dynamics if type(kernel.dynamics) is Langevin else None
     geometry = None if langevin is None else langevin.geometry
     try:
         positions = draws.positions[chain, kept]
@@ -170,13 +188,25 @@ def _noise(opened: OpenStore, draws: Draws, posterior: AbstractPosterior) -> Noi
         )
     except InvalidInput:  # the subsample has no exact pseudo-variance
         return None
-    step = float(draws.sample_stats["step_size"][chain, -1])
     if langevin is None or not isinstance(kernel.schedule, Constant):
         return NoiseSummary(trace, None)
-    return NoiseSummary(trace, _langevin_inflation(trace, step, posterior.dim))
+    # Inflation by noise alone, εv/4, with v averaged over coordinates: far from an unstable step.
+    step = float(draws.sample_stats["step_size"][chain, -1])
+    inflation = float(langevin_inflation(1e9 * step, step, trace / posterior.dim)) - 1
+    return NoiseSummary(trace, inflation)
 
 
-def _langevin_inflation(trace: float, step: float, dim: int) -> float:
-    """Inflation by noise alone, εv/4, with v averaged over coordinates."""
-    far_from_unstable = 1e9 * step
-    return float(langevin_inflation(far_from_unstable, step, trace / dim)) - 1
+def stored_doubts(opened: OpenStore, draws: Draws) -> list[str]:
+    """Damaged files, an unfinished run, and the doubts of the draws of the store."""
+    found = []
+    if opened.damaged:
+        listed = ", ".join(opened.damaged[:3])
+        cure = "Resume the run: it falls back to the last block before the damage."
+        found.append(f"{len(opened.damaged)} files are damaged or missing ({listed}). {cure}")
+    if not opened.manifest.finished:
+        why = opened.manifest.progress.get("stopped_by")
+        ended = f": {why} ended it" if why else ""
+        so_far = f"it has {opened.manifest.n_draws:,} draws per chain"
+        found.append(f"the run is not finished{ended}; {so_far}. Continue with `tallmc resume`.")
+    found += [str(message) for message in opened.manifest.progress.get("warnings", [])]
+    return list(dict.fromkeys([*found, *draws.report.doubts]))

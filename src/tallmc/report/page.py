@@ -5,21 +5,23 @@ from __future__ import annotations
 import html
 import importlib.resources
 import json
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..core.words import counted
-from ..results.summary_cells import cell_text
-from ..statistics.convergence import ess, rhat
-from ..statistics.moments import by_parameter, moments
-from ..statistics.weighting import quantiles, weight_efficiency
+from .._core.errors import InvalidInput, counted
+from .._core.statistics import by_parameter, ess, moments, quantiles, rhat, weight_efficiency
+from .._store.files import StoreError, blaming
+from .._store.reader import open_store
+from .._store.setup import fingerprint, same_posterior
+from ..models.posterior import AbstractPosterior
+from ..results.report import cell_text
 from . import plots
-from .content import Content
-from .predictive_panel import predictive_charts
-from .svg import Chart
-from .ticks import shown
+from .content import Content, make_content
+from .plots import Chart, predictive_charts, shown
 
 _MOST_ROWS = 200
 _LARGEST_RHAT, _SMALLEST_ESS = 1.01, 400
@@ -27,37 +29,70 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inl
 """Content security policy: the page fetches nothing."""
 
 
+def write_report(
+    store: str | os.PathLike[str] | Any,
+    out: str | os.PathLike[str],
+    *,
+    posterior: AbstractPosterior | None = None,
+    parameters: Sequence[str] | None = None,
+) -> None:
+    """Write an HTML report about a stored run.
+
+    **Arguments:**
+
+    - `store`: the store of the run.
+    - `out`: the file to write.
+    - `posterior`: the posterior of the run. If given, the report has the kernel Stein discrepancy,
+      the gradient noise of methods that do not measure it, and a posterior predictive check.
+    - `parameters`: names of the parameters whose traces, marginals and pairs are plotted. Defaults
+      to the first six.
+
+    **Raises:** `StoreError` if the store has no draws or belongs to another posterior;
+    `InvalidInput` if a parameter is unknown or `out` cannot be written.
+    """
+    opened = open_store(store)
+    if not opened.manifest.n_draws:
+        cure = "Continue with `tallmc resume`."
+        raise StoreError(opened.path, "have at least one draw", "none yet", cure)
+    if posterior is not None and not same_posterior(
+        fingerprint(posterior), opened.setup.content["posterior"]
+    ):
+        rule = "be reported with the posterior it was started with"
+        raise StoreError(opened.path, rule, "another")
+    with blaming(opened.path, "describe the run"):
+        page = render(make_content(opened, posterior, parameters))
+    try:
+        Path(out).write_text(page, encoding="utf-8")
+    except OSError as error:
+        found = f"{out}: {error.strerror}"
+        raise InvalidInput("--out", "be a file that can be written", found) from None
+
+
 def render(content: Content) -> str:
-    """The page as HTML."""
     charts, hover = plots.traces(content)
-    body = "".join(
-        [
-            _head(content),
-            _verdict(content),
-            _tiles(content),
-            _section("Posterior", _table(content), "Computed from the chains that completed."),
-            _section(
-                "Traces",
-                _grid(charts),
-                "One line per chain. Point at a line to see its values.",
-            ),
-            _section(
-                "Marginals",
-                _grid(plots.marginals(content)),
-                "All chains combined; the central 90 % is shaded.",
-            ),
-            _section(
-                "Pairs", _grid(plots.pairs(content)), "Draws of pairs of parameters, one per point."
-            ),
-            _section(
-                "Posterior predictive check",
-                _grid(predictive_charts(content.check)),
-                "Responses of the data against responses simulated from the draws.",
-            ),
-            _section("Rows, noise and discrepancy", _grid(_row_cards(content)), ""),
-            _section("Time", plots.time_split(content), ""),
-            _section("What was run", _facts(what_was_run(content)), ""),
-        ]
+    sections = [
+        ("Posterior", _table(content), "Computed from the chains that completed."),
+        ("Traces", _grid(charts), "One line per chain. Point at a line to see its values."),
+        (
+            "Marginals",
+            _grid(plots.marginals(content)),
+            "All chains combined; the central 90 % is shaded.",
+        ),
+        ("Pairs", _grid(plots.pairs(content)), "Draws of pairs of parameters, one per point."),
+        (
+            "Posterior predictive check",
+            _grid(predictive_charts(content.check)),
+            "Responses of the data against responses simulated from the draws.",
+        ),
+        ("Rows, noise and discrepancy", _grid(_row_cards(content)), ""),
+        ("Time", plots.time_split(content), ""),
+        ("What was run", _facts(what_was_run(content)), ""),
+    ]
+    body = _head(content) + _verdict(content) + _tiles(content)
+    body += "".join(
+        f"<section><h2>{heading}</h2>{f'<p>{note}</p>' if note else ''}{part}</section>"
+        for heading, part, note in sections
+        if part
     )
     data = json.dumps(hover, allow_nan=False).replace("<", "\\u003c")
     title = _text(f"tallmc: {content.opened.path.name}")
@@ -86,7 +121,7 @@ def what_was_run(content: Content) -> dict[str, Any]:
         "settings": draws.settings["method"],
         **{
             f"choice {number}": reason
-            for number, reason in enumerate(draws.health.reasons, start=1)
+            for number, reason in enumerate(draws.report.reasons, start=1)
         },
         "chains and draws": f"{counted(chains, 'chain')} of {counted(n_draws, 'draw')} each",
         "burn-in and thinning": f"{counted(setup['burn_in'], 'step')} of burn-in; "
@@ -117,11 +152,11 @@ def _head(content: Content) -> str:
 
 
 def _verdict(content: Content) -> str:
-    health = content.draws.health
+    report = content.draws.report
     if not content.warnings:
-        unknown = "" if health.unknown is None else f"<p>{_text(health.unknown)}</p>"
-        kind = "verdict" if health.trusted else "verdict doubtful"
-        said = f"{str(health.verdict).capitalize()}: {health.meaning}."
+        unknown = "" if report.unknown is None else f"<p>{_text(report.unknown)}</p>"
+        kind = "verdict" if report.trusted else "verdict doubtful"
+        said = f"{str(report.verdict).capitalize()}: {report.meaning}."
         return f'<div class="{kind}"><b>{said}</b>{unknown}</div>'
     items = "".join(f"<li>{_text(message)}</li>" for message in content.warnings)
     return (
@@ -131,18 +166,18 @@ def _verdict(content: Content) -> str:
 
 
 def _tiles(content: Content) -> str:
-    health, draws = content.draws.health, content.draws
+    report, draws = content.draws.report, content.draws
     n_rows = content.opened.setup.content["n_rows"]
     tiles = {
-        "effective draws of the worst parameter": shown(round(health.ess)),
-        "largest R-hat": f"{health.rhat:.3f}" if np.isfinite(health.rhat) else "–",
+        "effective draws of the worst parameter": shown(round(report.ess)),
+        "largest R-hat": f"{report.rhat:.3f}" if np.isfinite(report.rhat) else "–",
         "rows touched": shown(draws.n_row_evals),
         "passes over the data": f"{draws.n_row_evals / n_rows:,.1f}",
         "seconds": f"{sum(vars(draws.timing).values()):,.1f}",
     }
-    if health.mean_error is not None and health.sd_error is not None:
-        tiles["largest error of a mean, in sd"] = f"{health.mean_error:.2g}"
-        tiles["largest error of an sd"] = f"{health.sd_error:.1%}"
+    if report.mean_error is not None and report.sd_error is not None:
+        tiles["largest error of a mean, in sd"] = f"{report.mean_error:.2g}"
+        tiles["largest error of an sd"] = f"{report.sd_error:.1%}"
     cells = "".join(
         f'<div class="tile"><b>{_text(value)}</b><span>{_text(name)}</span></div>'
         for name, value in tiles.items()
@@ -166,11 +201,12 @@ def _table(content: Content) -> str:
         numbers = [found.mean[j], found.sd[j], *levels[:, j]]
         texts = [cell_text("mean", float(value), float(found.sd[j])) for value in numbers]
         cells = "".join(f"<td>{text}</td>" for text in texts)
-        cells += _flagged_cell(f"{effective[j]:,.0f}", effective[j] < _SMALLEST_ESS)
-        cells += _flagged_cell(
-            f"{agreement[j]:.3f}" if np.isfinite(agreement[j]) else "–",
-            agreement[j] > _LARGEST_RHAT,
-        )
+        agrees = f"{agreement[j]:.3f}" if np.isfinite(agreement[j]) else "–"
+        for text, bad in (
+            (f"{effective[j]:,.0f}", effective[j] < _SMALLEST_ESS),
+            (agrees, agreement[j] > _LARGEST_RHAT),
+        ):
+            cells += f'<td class="bad">{text}</td>' if bad else f"<td>{text}</td>"
         rows.append(f'<tr><td title="{_text(name)}">{_text(name)}</td>{cells}</tr>')
     heads = "".join(
         f"<th>{head}</th>"
@@ -184,10 +220,6 @@ def _table(content: Content) -> str:
         f"<table><thead><tr>{heads}</tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table></div>{more}"
     )
-
-
-def _flagged_cell(value: str, bad: bool) -> str:
-    return f'<td class="bad">{value}</td>' if bad else f"<td>{value}</td>"
 
 
 def _row_cards(content: Content) -> list[str]:
@@ -205,7 +237,7 @@ def _noise(content: Content) -> str:
     chart = plots.along_the_chain(
         content, "grad_noise", "Gradient noise", "trace of its covariance"
     )
-    inflation, computed = content.draws.health.inflation, content.noise
+    inflation, computed = content.draws.report.inflation, content.noise
     sentences = []
     if inflation is not None:
         sentences.append(
@@ -222,12 +254,9 @@ def _noise(content: Content) -> str:
                 f"{computed.inflation:.2%} too large on average."
             )
     if not sentences and chart is None:
-        unknown = "This method does not measure gradient noise. Computing it needs the data."
-        sentences = (
-            ["None: every step uses all rows."]
-            if content.opened.setup.content["has_accept_step"]
-            else [unknown]
-        )
+        sentences = ["This method does not measure gradient noise. Computing it needs the data."]
+        if content.opened.setup.content["has_accept_step"]:
+            sentences = ["None: every step uses all rows."]
     return _card(chart or "Gradient noise", " ".join(sentences))
 
 
@@ -239,19 +268,16 @@ def _discrepancy(content: Content) -> str:
             "Use `tallmc fit --store` or write_report(..., posterior=posterior)."
         )
         return _card("Kernel Stein discrepancy", missing)
-    return _card(
-        chart, "Distance between the draws so far and the posterior. It falls as the draws improve."
-    )
+    words = "Distance between the draws so far and the posterior. It falls as the draws improve."
+    return _card(chart, words)
 
 
 def _weights(content: Content) -> str:
     found, n_rows = content.opened.setup.content["weights"], content.opened.setup.content["n_rows"]
     title = "Subsampling weights"
     if not found:
-        return _card(
-            title,
-            "No fixed weights: every step uses all rows, or the method adapts the weights.",
-        )
+        words = "No fixed weights: every step uses all rows, or the method adapts the weights."
+        return _card(title, words)
     certain = f" {found['certain']:,} rows are used in every step." if found["certain"] else ""
     if found["uniform"]:
         return _card(title, "Uniform: every row is equally likely." + certain)
@@ -269,24 +295,14 @@ def _card(chart: Chart | str | None, words: str) -> str:
     return f'<figure class="card"><figcaption>{chart}</figcaption>{_note(words)}</figure>'
 
 
-def _section(title: str, body: str, note: str) -> str:
-    if not body:
-        return ""
-    about = f"<p>{note}</p>" if note else ""
-    return f"<section><h2>{title}</h2>{about}{body}</section>"
-
-
 def _grid(charts: Iterable[str]) -> str:
     found = "".join(charts)
     return f'<div class="grid">{found}</div>' if found else ""
 
 
 def _facts(facts: Mapping[str, Any]) -> str:
-    return (
-        "<dl>"
-        + "".join(f"<dt>{_text(name)}</dt><dd>{_text(value)}</dd>" for name, value in facts.items())
-        + "</dl>"
-    )
+    items = (f"<dt>{_text(name)}</dt><dd>{_text(value)}</dd>" for name, value in facts.items())
+    return f"<dl>{''.join(items)}</dl>"
 
 
 def _note(words: str) -> str:

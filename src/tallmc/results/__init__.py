@@ -1,6 +1,6 @@
 """Results of a run: draws, their diagnostics, and the progress display."""
 
 from .draws import Draws, Timing
-from .health import Health
+from .report import RunReport
 
-__all__ = ["Draws", "Health", "Timing"]
+__all__ = ["Draws", "RunReport", "Timing"]

@@ -7,39 +7,50 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import html
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-from jaxtyping import Float, PyTree
+from jaxtyping import Array, ArrayLike, Float, PyTree
 
-from ..core.errors import InvalidInput
-from ..core.layout import Layout, check_labels
-from ..core.outcome import Outcome
-from ..core.packages import check_installed
-from ..core.quantities import AbstractQuantities, Parameters, StoredQuantities, flat
-from ..core.words import counted
-from ..methods.account import Account
-from ..methods.base import AbstractMethod
+from .._core.arrays import (
+    AbstractQuantities,
+    Layout,
+    Parameters,
+    StoredQuantities,
+    check_labels,
+    flat,
+)
+from .._core.errors import InvalidInput, Outcome, counted
+from .._core.packages import check_installed
+from .._core.statistics import Agreement, GroupMoments, moments, quantiles, weight_efficiency
+from .._rows.resident import ResidentRows
+from ..methods.abstract import AbstractMethod, Account
 from ..methods.method import Method
+from ..models.posterior import AbstractPosterior, check_posterior
 from ..models.predictive import AbstractPredictive
 from ..schedule import Cyclical
-from ..statistics.convergence import Agreement
-from ..statistics.group_moments import GroupMoments
-from ..statistics.moments import moments
-from ..statistics.weighting import quantiles, weight_efficiency
-from .health import Health, assess
-from .html import draws_html
-from .node_names import node_names
-from .predicting import AbstractPredictingDraws
-from .saving import save
+from .prediction import (
+    MOST_DRAWS,
+    Prediction,
+    UsedDraws,
+    average_response,
+    gathered,
+    log_likelihoods,
+    predict,
+    simulations,
+    used_draws,
+)
+from .report import RunReport, failure_doubts, make_report, visible_doubts
+from .saved import node_names, read_draws, write_draws
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from .summary_table import SummaryTable
+    from .summary import SummaryTable
 
 _MOST_IN_HTML = 50  # parameters; the summary of more takes seconds
 
@@ -54,9 +65,6 @@ class Timing:
     - `compilation`: compiling the sampling loop.
     - `sampling`: running steps. A resumed run includes the time of earlier processes.
     - `checking`: measuring the bias after the run.
-
-    >>> Timing(preparation=0.5, compilation=1.0, sampling=3.0).sampling
-    3.0
     """
 
     preparation: float
@@ -66,7 +74,7 @@ class Timing:
 
 
 @dataclasses.dataclass(frozen=True)
-class Draws(AbstractPredictingDraws):
+class Draws:
     """The draws that `sample`, `resume` and `load` return.
 
     A failed chain has NaN from the draw of its failure on. Summaries leave it out.
@@ -93,7 +101,7 @@ class Draws(AbstractPredictingDraws):
     - `group_moments`: means and standard deviations of the parameters of all groups of a
         `LocalPosterior`, by kind; empty for other posteriors and for draws from a store.
 
-    >>> from tallmc.core.layout import layout_of
+    >>> from tallmc._core.arrays import layout_of
     >>> layout, _ = layout_of({"slope": 0.0})
     >>> outcomes, timing = (Outcome.OK, Outcome.OK), Timing(0.5, 1.0, 3.0)
     >>> Draws(np.zeros((2, 50, 1)), {}, outcomes, 800, 200, timing, layout, {})
@@ -120,14 +128,35 @@ class Draws(AbstractPredictingDraws):
             object.__setattr__(self, "quantities", Parameters(self.layout))
 
     @functools.cached_property
-    def health(self) -> Health:
+    def report(self) -> RunReport:
         """What was chosen and why, estimated errors, and reasons for doubt."""
-        return self._assess(None)
+        return self._report(None)
 
-    def _assess(self, agreed: Agreement | None) -> Health:
+    def _report(self, agreed: Agreement | None) -> RunReport:
         account = Account(self.settings.get("method")) if self.account is None else self.account
         efficiency = weight_efficiency(self.weights)
-        return assess(self.positions, self.ok, self.sample_stats, account, efficiency, agreed)
+        return make_report(self.positions, self.ok, self.sample_stats, account, efficiency, agreed)
+
+    def judged(
+        self,
+        failed_at: np.ndarray,
+        covariance: Array | np.ndarray | None,
+        further_doubts: Sequence[str] = (),
+        agreed: Agreement | None = None,
+    ) -> Draws:
+        """The same draws; their account and report have the doubts that the draws themselves raise.
+
+        `failed_at` has the steps at which chains failed, `covariance` is that of the anchor's
+        Gaussian, `agreed` the agreement of the completed chains if it is known.
+        """
+        account = Account(self.settings.get("method")) if self.account is None else self.account
+        doubts = failure_doubts(self.outcomes, failed_at) + visible_doubts(
+            self.positions, self.ok, self.sample_stats, self.account, covariance
+        )
+        draws = dataclasses.replace(self, account=account.doubting(*doubts, *further_doubts))
+        if agreed is not None:  # saves computing R-hat and ESS again
+            vars(draws)["report"] = draws._report(agreed)  # where `cached_property` keeps its value
+        return draws
 
     @functools.cached_property
     def weights(self) -> Float[np.ndarray, "chains draws"] | None:
@@ -199,9 +228,6 @@ class Draws(AbstractPredictingDraws):
         `posterior_predictive`, `log_likelihood` and, if responses are known, `observed_data`. All
         draws of a failed chain are NaN. If draws count differently, `sample_stats` has their
         `weight`. ArviZ does not use it: `Draws.summary` does.
-
-        **Raises:** `InvalidInput` if `labels` does not fit the parameters, or rows do not fit the
-        model.
         """
         if labels is not None and not isinstance(labels, Mapping):
             raise InvalidInput("labels", "map parameter names to lists of entry names", labels)
@@ -265,15 +291,10 @@ class Draws(AbstractPredictingDraws):
         prints as many columns as the terminal has room for, R-hat and ESS always. R-hat needs at
         least two chains and at least four draws. Draws of decreasing steps are weighted
         (`weights`); effective sample sizes are then multiplied by Kish's factor.
-
-        **Raises:** `InvalidInput` if no chain completed.
         """
         if not self.ok.any():
-            raise InvalidInput(
-                "draws",
-                "have a chain that completed",
-                f"outcomes {[o.name for o in self.outcomes]}",
-            )
+            outcomes = f"outcomes {[o.name for o in self.outcomes]}"
+            raise InvalidInput("draws", "have a chain that completed", outcomes)
         check_installed("arviz_base", "arviz_stats", needed_by="Draws.summary")
         import arviz_stats
 
@@ -306,9 +327,135 @@ class Draws(AbstractPredictingDraws):
             table[errors] = table[errors].mul(sd / table["sd"].to_numpy() / np.sqrt(share), axis=0)
             table[["ess_bulk", "ess_tail"]] *= share
             table["mean"], table["sd"], table["q05"], table["q95"] = found.mean, sd, low, high
-        from .summary_table import COLUMNS, SummaryTable
+        from .summary import COLUMNS, SummaryTable
 
         return SummaryTable(table[list(COLUMNS)])
+
+    def with_posterior(self, posterior: AbstractPosterior) -> Draws:
+        """The same draws with what the posterior knows about new rows.
+
+        Draws that `tallmc.load` returns need it before they predict.
+
+        **Arguments:**
+
+        - `posterior`: the posterior of these draws. Its rows may be others.
+
+        **Returns:** the draws.
+        """
+        check_posterior(posterior)
+        here, there = self.layout, posterior.layout
+        if (here.names, here.shapes) != (there.names, there.shapes):
+            rule = f"have the parameters of the draws ({', '.join(here.names)})"
+            found = ", ".join(f"{a} {b}" for a, b in zip(there.names, there.shapes, strict=True))
+            raise InvalidInput("posterior", rule, found)
+        return dataclasses.replace(self, predictive=posterior.predictive)
+
+    def predict(
+        self,
+        new_rows: Any,
+        *,
+        interval: float = 0.9,
+        kind: str = "mean",
+        n_draws: int | None = MOST_DRAWS,
+        seed: int = 0,
+        offset: ArrayLike | None = None,
+        trials: ArrayLike | None = None,
+    ) -> Prediction:
+        """Predict the response of new rows, averaged over draws.
+
+        Failed chains are left out, and draws of decreasing steps are weighted (`weights`).
+
+        **Arguments:**
+
+        - `new_rows`: a design matrix with the columns of the fit, or a data frame with their
+          names. Rows in the structure of the data for a `tallmc.Posterior` with `mean`. The table
+          for draws from a formula.
+        - `interval`: the probability of the central interval.
+        - `kind`: "mean" for E(y | θ, x), whose interval shows the uncertainty of the parameters;
+          "response" for y itself, with its noise.
+        - `n_draws`: how many draws are used at most, evenly thinned, from all chains together; None
+          for all. 1,000 draws have a Monte-Carlo error of 3 % of the sd of a prediction.
+        - `seed`: seed of the simulated responses.
+        - `offset`: a number per row that is added to its predictor.
+        - `trials`: the number of trials per row of a binomial response; 1 by default.
+
+        **Returns:** a `Prediction` with mean, sd and interval per row, and per class if there are
+        several.
+
+        >>> import tallmc
+        >>> X, y = [[1.0], [2.0], [3.0]], [1.1, 1.9, 3.0]
+        >>> fit = tallmc.models.linear_regression(X, y, prior_variance=9.0, noise_variance=0.01)
+        >>> draws = tallmc.sample(fit, tallmc.methods.mala(0.001), n_draws=200, burn_in=100)
+        >>> prediction = draws.predict([[2.0], [4.0]])
+        >>> [round(value) for value in prediction.mean.tolist()]
+        [2, 4]
+        >>> prediction.to_frame().columns.tolist()
+        ['mean', 'sd', 'low', 'high']
+        """
+        return predict(
+            self._predictive,
+            self._used(n_draws),
+            new_rows,
+            interval=interval,
+            kind=kind,
+            seed=seed,
+            offset=offset,
+            trials=trials,
+        )
+
+    def posterior_predictive(
+        self,
+        new_rows: Any,
+        *,
+        n_draws: int | None = MOST_DRAWS,
+        seed: int = 0,
+        offset: ArrayLike | None = None,
+        trials: ArrayLike | None = None,
+    ) -> Float[np.ndarray, "chains draws n"]:
+        """Simulate the response of new rows.
+
+        **Arguments:** as in `predict`.
+
+        **Returns:** one response per chain, draw and row; NaN for failed chains. Classes are
+        numbered.
+        """
+        used, predictive = self._used(n_draws), self._predictive
+        rows = ResidentRows(predictive.encode(new_rows, offset=offset, trials=trials))
+        found = simulations(predictive, used, rows, seed)
+        return gathered(found, used, self.ok, rows.n_rows)
+
+    def average_response(
+        self, new_rows: Any, *, n_draws: int | None = MOST_DRAWS
+    ) -> Float[np.ndarray, "k ..."]:
+        """E(y | θ, x) averaged over rows, in each draw.
+
+        **Arguments:** as in `predict`.
+
+        **Returns:** one number per draw, or one per draw and class.
+        """
+        return average_response(self._predictive, self._used(n_draws), new_rows)
+
+    def log_likelihood(
+        self,
+        rows: Any,
+        *,
+        n_draws: int | None = None,
+        offset: ArrayLike | None = None,
+        trials: ArrayLike | None = None,
+    ) -> Float[np.ndarray, "chains draws n"]:
+        """Log p(y | θ, x) of rows with responses, with all constants.
+
+        **Arguments:**
+
+        - `rows`: (X, y) with X as in `predict`, or rows of the posterior (`posterior.data`).
+        - `n_draws`, `offset`, `trials`: as in `predict`; all draws by default.
+
+        **Returns:** one number per chain, draw and row; NaN for failed chains.
+        """
+        used, predictive = self._used(n_draws), self._predictive
+        encoded = ResidentRows(predictive.encode(rows, response=True, offset=offset, trials=trials))
+        found = log_likelihoods(predictive, used, encoded)
+        return gathered(found, used, self.ok, encoded.n_rows)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the draws to one NetCDF file in ArviZ's schema; `tallmc.load` reads it.
@@ -316,17 +463,60 @@ class Draws(AbstractPredictingDraws):
         **Arguments:**
 
         - `path`: the file, such as "draws.nc". An existing file is replaced.
-
-        **Raises:** `InvalidInput` if the file cannot be written.
         """
-        save(self, path)
+        write_draws(self, path)
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Draws:
+        """The draws that `save` wrote; `tallmc.load` also reads other results."""
+        fields = read_draws(path)
+        return cls(**fields | {"timing": Timing(**fields["timing"])})
+
+    def _add_predictive_groups(self, tree: xr.DataTree, simulated: Any, evaluated: Any) -> None:
+        """Add the groups `posterior_predictive`, `log_likelihood` and `observed_data`."""
+        import arviz_base
+
+        groups: dict[str, tuple[np.ndarray, np.ndarray | None]] = {}
+        name, observed = self._predictive.response_name, None
+        if evaluated is not None:
+            every = np.arange(self.positions.shape[1])
+            groups["log_likelihood"] = self.log_likelihood(evaluated), every
+            observed = self._observed(evaluated)
+        if simulated is not None:
+            kept = self._used(MOST_DRAWS).kept
+            groups["posterior_predictive"] = self.posterior_predictive(simulated), kept
+            seen = self._observed(simulated)
+            observed = observed if seen is None else seen
+        if observed is not None:
+            groups["observed_data"] = observed, None
+        for group, (values, kept_draws) in groups.items():
+            coords = {} if kept_draws is None else {"draw": kept_draws}
+            made = arviz_base.from_dict(
+                {group: {name: values}}, coords=coords, dims={name: ["row"]}
+            )
+            tree[group] = made[group]
+
+    def _observed(self, rows: Any) -> np.ndarray | None:
+        predictive = self._predictive
+        found = predictive.observed(predictive.encode(rows))
+        return None if found is None or np.isnan(found).any() else np.asarray(found)
+
+    @property
+    def _predictive(self) -> AbstractPredictive:
+        if self.predictive is None:
+            cure = "Attach the posterior: draws.with_posterior(posterior)."
+            raise InvalidInput("draws", "know the law of the response", "none", cure)
+        return self.predictive
+
+    def _used(self, most: int | None) -> UsedDraws:
+        return used_draws(self.positions, self.ok, self.weights, most)
 
     def _repr_html_(self) -> str:
         """The verdict, the size and the summary of a small run, for notebooks."""
         _, draws, d = self.positions.shape
         small = self.ok.any() and draws >= 4 and d <= _MOST_IN_HTML
         table = (self.summary()._repr_html_() or "") if small else ""
-        return draws_html(self.health._repr_html_(), repr(self), table)
+        return f"<div>{self.report._repr_html_()}<p>{html.escape(repr(self))}</p>{table}</div>"
 
     def __repr__(self) -> str:
         chains, draws, d = self.positions.shape
@@ -338,10 +528,3 @@ class Draws(AbstractPredictingDraws):
             counted(d, "parameter"),
         )
         return f"Draws({' × '.join(size)}; {counted(self.n_row_evals, 'row')} touched)"
-
-
-def with_health(draws: Draws, agreed: Agreement | None) -> Draws:
-    """The same draws with their `health`, given the agreement of the chains if it is known."""
-    draws = dataclasses.replace(draws)
-    vars(draws)["health"] = draws._assess(agreed)  # where `cached_property` keeps its value
-    return draws

@@ -20,14 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray, UInt
 
-from ..core.errors import InvalidInput, check_int, check_number
-from ..core.random import new_key
+from .._core.errors import InvalidInput, check_int, check_number
+from .._core.random import new_key
+from .._core.statistics import evenly, moments, quantiles
+from .._rows.access import RowBlock
+from .._rows.resident import ResidentRows
 from ..models.predictive import AbstractPredictive
-from ..rows.base import RowBlock
-from ..rows.resident import ResidentRows
-from ..statistics.moments import moments
-from ..statistics.thinned_history import evenly
-from ..statistics.weighting import quantiles
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,10 +49,6 @@ class Prediction:
     - `n_draws`: how many draws were used.
     - `response`: the name of the response.
     - `classes`: the names of the classes, if there is one column per class.
-
-    >>> one = np.array([0.5])
-    >>> Prediction(one, one, one - 0.1, one + 0.1, 0.9, "mean", 1000, "y")
-    Prediction(1 rows; mean of y with 90 % interval, 1,000 draws)
     """
 
     mean: Float[np.ndarray, "n ..."]
@@ -154,7 +148,7 @@ def predict(
     rows = ResidentRows(predictive.encode(new_rows, offset=offset, trials=trials))
     n_columns = _n_columns(predictive, used, rows)
     if kind == "mean":
-        found = _means(predictive, used, rows, n_columns or 1)
+        found = _by_block(_block_means, predictive, used, rows, n_columns or 1)
     elif n_columns is None:
         found = simulations(predictive, used, rows, seed)
     else:
@@ -175,7 +169,8 @@ def average_response(
 ) -> Float[np.ndarray, "k ..."]:
     """The mean of the response in each draw, averaged over the rows."""
     rows = ResidentRows(predictive.encode(new_rows))
-    blocks = _means(predictive, used, rows, _n_columns(predictive, used, rows) or 1)
+    n_columns = _n_columns(predictive, used, rows) or 1
+    blocks = _by_block(_block_means, predictive, used, rows, n_columns)
     return sum(block.sum(axis=0, dtype=np.float64) for block in blocks) / rows.n_rows
 
 
@@ -191,7 +186,7 @@ def simulations(
 def log_likelihoods(
     predictive: AbstractPredictive, used: UsedDraws, rows: ResidentRows
 ) -> Iterator[Float[np.ndarray, "n k"]]:
-    """log p(y | θ, x) per row and draw, in blocks of rows."""
+    """Log p(y | θ, x) per row and draw, in blocks of rows."""
     return _by_block(_block_log_likelihoods, predictive, used, rows, 1)
 
 
@@ -201,7 +196,7 @@ def gathered(
     """Values per row and draw in one array. Those of failed chains are NaN."""
     shape = (len(ok), used.positions.shape[1], n_rows)
     if math.prod(shape) > _MOST_VALUES:
-        cure = "Use fewer rows, or fewer draws: draws=..."
+        cure = "Use fewer rows, or fewer draws: n_draws=..."
         rule = f"have at most {_MOST_VALUES:,} values (rows × draws)"
         raise InvalidInput("new rows", rule, math.prod(shape), cure)
     first, whole = 0, np.full(shape, np.nan, used.positions.dtype)
@@ -217,12 +212,6 @@ def _n_columns(predictive: AbstractPredictive, used: UsedDraws, rows: ResidentRo
     position = jnp.asarray(used.positions[0, 0])
     shape = jax.eval_shape(lambda at, some: predictive.mean(at, some), position, rows.columns).shape
     return shape[1] if len(shape) == 2 else None
-
-
-def _means(
-    predictive: AbstractPredictive, used: UsedDraws, rows: ResidentRows, n_columns: int
-) -> Iterator[Float[np.ndarray, "n k ..."]]:
-    return _by_block(_block_means, predictive, used, rows, n_columns)
 
 
 def _by_block(
@@ -241,19 +230,19 @@ def _by_block(
 
 
 def _block_means(
-    rows: RowBlock, _: Array, predictive: AbstractPredictive, positions: Float[Array, "k d"]
+    block: RowBlock, _: Array, predictive: AbstractPredictive, positions: Float[Array, "k d"]
 ) -> Float[Array, "n k ..."]:
-    return jax.vmap(predictive.mean, in_axes=(0, None), out_axes=1)(positions, rows)
+    return jax.vmap(predictive.mean, in_axes=(0, None), out_axes=1)(positions, block)
 
 
 def _block_log_likelihoods(
-    rows: RowBlock, _: Array, predictive: AbstractPredictive, positions: Float[Array, "k d"]
+    block: RowBlock, _: Array, predictive: AbstractPredictive, positions: Float[Array, "k d"]
 ) -> Float[Array, "n k"]:
-    return jax.vmap(predictive.log_likelihood, in_axes=(0, None), out_axes=1)(positions, rows)
+    return jax.vmap(predictive.log_likelihood, in_axes=(0, None), out_axes=1)(positions, block)
 
 
 def _block_simulations(
-    rows: RowBlock,
+    block: RowBlock,
     row_numbers: UInt[Array, " n"],
     predictive: AbstractPredictive,
     positions: Float[Array, "k d"],
@@ -267,7 +256,7 @@ def _block_simulations(
     def of_draw(number: Array, position: Float[Array, " d"]) -> Float[Array, " n"]:
         draw_key = jax.random.fold_in(key, number)
         keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(draw_key, row_numbers)
-        return jax.vmap(of_row, in_axes=(0, 0, None))(rows, keys, position)
+        return jax.vmap(of_row, in_axes=(0, 0, None))(block, keys, position)
 
     return jax.vmap(of_draw, out_axes=1)(draw_numbers, positions)
 

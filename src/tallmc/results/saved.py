@@ -1,27 +1,134 @@
-"""Read draws from the NetCDF file that `Draws.save` wrote."""
+"""Files of draws: NetCDF in ArviZ's schema.
+
+The groups are those of `Draws.to_datatree`, and `unconstrained` for the positions. What is no array
+is JSON in the attribute `tallmc`. There are no pickles.
+"""
 
 from __future__ import annotations
 
 import collections
+import dataclasses
 import json
 import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from ..core.errors import InvalidInput
-from ..core.layout import Layout
-from ..core.outcome import Outcome
-from ..core.packages import check_installed
-from ..core.quantities import AbstractQuantities, Parameters, StoredQuantities
-from ..methods.account import Account, Bias, ErrorBudget
-from .draws import Draws, Timing
-from .saving import VERSION
+from .._core.arrays import AbstractQuantities, Layout, Parameters, StoredQuantities
+from .._core.errors import InvalidInput, Outcome
+from .._core.files import TEMPORARY
+from .._core.packages import check_installed
+from ..methods.abstract import Account, Bias, ErrorBudget
+
+FILE = "draws.nc"
+FIT_FILE = "fit.json"  # what `tallmc fit` writes about the model, beside the draws
+_VERSION = 1
+_LONGEST = 240  # bytes; NetCDF allows 256, which leaves room for a number
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
-def load_saved(path: str | os.PathLike[str]) -> Draws:
-    """Read draws that `save` wrote."""
+def node_names(names: Iterable[str], taken: Iterable[str] = ("chain", "draw")) -> dict[str, str]:
+    """A name for each variable or dimension: its own where possible, and no name twice.
+
+    NetCDF refuses slashes, control characters, some first characters, spaces at the end, and long
+    names. `chain` and `draw` are dimensions.
+    """
+    given, used = list(names), set(taken)
+    found = {name: name for name in given if _plain(name) == name and name not in used}
+    used |= set(found)
+    for name in given:
+        if name in found:
+            continue
+        plain = unused = _plain(name)
+        number = 2
+        while unused in used:
+            unused, number = f"{plain}_{number}", number + 1
+        found[name] = unused
+        used.add(unused)
+    return {name: found[name] for name in given}
+
+
+def _plain(name: str) -> str:
+    kept = _CONTROL.sub(" ", name).replace("/", "∕")
+    first = kept[:1]
+    starts_well = first.isalnum() or first == "_" or not first.isascii()
+    kept = kept if starts_well and first else f"_{kept}"
+    return kept.encode()[:_LONGEST].decode(errors="ignore").rstrip()
+
+
+def write_draws(draws: Any, path: str | os.PathLike[str]) -> None:
+    """Write a `Draws`. An existing file is replaced when the new one is complete."""
+    check_installed("arviz_base", "netCDF4", needed_by="Draws.save")
+    import xarray as xr
+
+    tree = draws.to_datatree()
+    dims = ("chain", "draw", "coordinate")
+    position = xr.Dataset({"position": (dims, np.asarray(draws.positions))})
+    tree["unconstrained"] = xr.DataTree(position)
+    nodes = dict(zip(draws.quantities.shapes, map(str, tree["posterior"].data_vars), strict=True))
+    tree.attrs["tallmc"] = json.dumps(_content(draws) | {"nodes": nodes}, ensure_ascii=False)
+    path = Path(path)
+    temporary = path.with_name(path.name + TEMPORARY)
+    try:
+        tree.to_netcdf(temporary, engine="netcdf4")
+        os.replace(temporary, path)
+    except OSError as error:
+        raise InvalidInput("path", "be a file that can be written", f"{path}: {error}") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _content(draws: Any) -> dict[str, Any]:
+    quantities, layout = draws.quantities, draws.layout
+    return {
+        "version": _VERSION,
+        "parameters": {
+            name: list(shape) for name, shape in zip(layout.names, layout.shapes, strict=True)
+        },
+        "entries": {name: list(entries) for name, entries in layout.entries.items()},
+        "plain": isinstance(quantities, Parameters),
+        "dims": {name: list(quantities.dims.get(name, ())) for name in quantities.shapes},
+        "coords": {name: list(entries) for name, entries in quantities.coords.items()},
+        "outcomes": [int(outcome) for outcome in draws.outcomes],
+        "n_row_evals": [
+            draws.n_row_evals_sampling,
+            draws.n_row_evals_preparation,
+            draws.n_row_evals_check,
+        ],
+        "timing": dataclasses.asdict(draws.timing),
+        "settings": {
+            key: value if isinstance(value, (int, str, dict)) else repr(value)
+            for key, value in draws.settings.items()
+        },
+        "stopped_by": draws.stopped_by,
+        "account": None if draws.account is None else _account_content(draws.account),
+    }
+
+
+def _account_content(account: Account) -> dict[str, Any]:
+    def listed(values: Any) -> list[float] | None:
+        return None if values is None else np.asarray(values, float).tolist()
+
+    bias = account.bias
+    return {
+        "budget": dataclasses.asdict(account.budget),
+        "reasons": list(account.reasons),
+        "doubts": list(account.doubts),
+        "bias": None if bias is None else {k: listed(v) for k, v in bias._asdict().items()},
+        "exact": account.exact,
+        "inflation": listed(account.inflation),
+        "noise_tail": account.noise_tail,
+        "notes": list(account.notes),
+        "unmeasured": account.unmeasured,
+    }
+
+
+def read_draws(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The fields of the `Draws` that `write_draws` wrote; those of `timing` as a dict."""
     check_installed("netCDF4", needed_by="tallmc.load")
     import xarray as xr
 
@@ -29,15 +136,15 @@ def load_saved(path: str | os.PathLike[str]) -> Draws:
         with xr.open_datatree(path, engine="netcdf4") as tree:
             tree.load()
         content = json.loads(tree.attrs["tallmc"])
-        if content["version"] != VERSION:
+        if content["version"] != _VERSION:
             raise ValueError(f"version {content['version']}")
-        return _draws(tree, content)
+        return _fields(tree, content)
     except (OSError, KeyError, ValueError, TypeError, AttributeError) as error:
         rule = "be draws that Draws.save or `tallmc fit` wrote"
         raise InvalidInput("path", rule, f"{path}: {error}") from None
 
 
-def _draws(tree: Any, content: dict[str, Any]) -> Draws:
+def _fields(tree: Any, content: dict[str, Any]) -> dict[str, Any]:
     shapes = {name: tuple(shape) for name, shape in content["parameters"].items()}
     treedef = jax.tree.structure(collections.OrderedDict.fromkeys(shapes, 0))
     layout = Layout(treedef, tuple(shapes), tuple(shapes.values())).labelled(content["entries"])
@@ -49,21 +156,23 @@ def _draws(tree: Any, content: dict[str, Any]) -> Draws:
         values = {name: posterior[nodes[name]].to_numpy() for name in content["dims"]}
         quantities = StoredQuantities(values, dims, coords)
     sampling, preparation, check = content["n_row_evals"]
-    stats = tree["sample_stats"]
-    return Draws(
-        positions=tree["unconstrained"]["position"].to_numpy(),
-        sample_stats={name: stats[name].to_numpy() for name in stats.data_vars if name != "weight"},
-        outcomes=tuple(Outcome(code) for code in content["outcomes"]),
-        n_row_evals_sampling=sampling,
-        n_row_evals_preparation=preparation,
-        n_row_evals_check=check,
-        timing=Timing(**content["timing"]),
-        layout=layout,
-        settings=content["settings"],
-        account=None if content["account"] is None else _account(content["account"]),
-        stopped_by=content["stopped_by"],
-        quantities=quantities,
-    )
+    stats, account = tree["sample_stats"], content["account"]
+    return {
+        "positions": tree["unconstrained"]["position"].to_numpy(),
+        "sample_stats": {
+            name: stats[name].to_numpy() for name in stats.data_vars if name != "weight"
+        },
+        "outcomes": tuple(Outcome(code) for code in content["outcomes"]),
+        "n_row_evals_sampling": sampling,
+        "n_row_evals_preparation": preparation,
+        "n_row_evals_check": check,
+        "timing": content["timing"],
+        "layout": layout,
+        "settings": content["settings"],
+        "account": None if account is None else _account(account),
+        "stopped_by": content["stopped_by"],
+        "quantities": quantities,
+    }
 
 
 def _account(content: dict[str, Any]) -> Account:

@@ -1,16 +1,14 @@
 """Subsampling: which rows a step sees, how many rows, and their weights."""
 
-from ..rows.probabilities import probabilities
+from .._rows.probabilities import probabilities
+from .all_rows import AllRows
 from .bandit import Bandit
-from .base import SizeChoice, SubsampleChoice
-from .determinantal import Determinantal
+from .bounded_noise import BoundedNoise
 from .exponential import ExponentiallyWeighted
-from .full import AllRows
-from .measured import Measured
+from .measured import TargetNoise
 from .optimal import Optimal
-from .poisson_disk import PoissonDisk
 from .preferential import Preferential
-from .size import Adaptive, Fixed
+from .selection import Fixed, SizeChoice, SubsampleChoice
 from .stratified import Stratified
 from .uniform import Uniform
 from .weights import (
@@ -22,19 +20,17 @@ from .weights import (
 )
 
 __all__ = [
-    "Adaptive",
     "AllRows",
     "Bandit",
-    "Determinantal",
+    "BoundedNoise",
     "ExponentiallyWeighted",
     "Fixed",
-    "Measured",
     "Optimal",
-    "PoissonDisk",
     "Preferential",
     "SizeChoice",
     "Stratified",
     "SubsampleChoice",
+    "TargetNoise",
     "Uniform",
     "curvature_weights",
     "frobenius_weights",

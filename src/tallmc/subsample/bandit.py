@@ -3,19 +3,18 @@
     p_i = (1 − δ) s_i/Σ_j s_j + δ/N,   w_i = 1/(n p_i),
     then s_i ← s_i^(1−ρ) (‖r_i(θ)‖/r̄)^ρ for the rows drawn
 
-r_i is the estimator's residual. r̄ is a running mean of N⁻¹ Σ_{i∈S} w_i ‖r_i‖, which is unbiased for
-the mean norm over all rows. The noise is least for p_i ∝ ‖r_i(θ)‖ (putcha-2023, Lemmas 3.1 and
-3.2), and the weights move towards this law. They need no mode and no pass over the rows, and work
-with any estimator. putcha-2023, section 6, leaves learned weights open. For optimisation see Salehi
-et al. (2017) and Liu et al. (2020). Norms are Euclidean for every geometry.
+r_i is the estimator's residual. r̄ is a running mean of N⁻¹ Σ_{i∈S} w_i ‖r_i‖, which is unbiased
+for the mean norm over all rows. The noise is least for p_i ∝ ‖r_i(θ)‖ (putcha-2023, Lemmas 3.1 and
+3.2), and the weights move towards this law. They need no mode, and work with any estimator.
+putcha-2023, section 6, leaves learned weights open. For optimisation see Salehi et al. (2017) and
+Liu et al. (2020). Norms are Euclidean for every geometry.
 
-Unbiased at every step given the past: p depends on earlier steps only and is known exactly. A
-weight is an integer number u_i of units, and the floor adds c units to each row, so
+A weight is an integer number u_i of units, and the floor adds c units to each row, so
 p_i = (u_i + c)/(Σ u_j + N c). Draws and importance weights both use these integers. No importance
 weight 1/(N p_i) exceeds 1/δ.
 
-The units are the leaves of a tree of sums with eight children per node. A draw and an update take
-log₈ N look-ups, so the cost per step hardly grows with N. Memory: 8N/7 words of 32 bits per chain.
+The units are the leaves of a tree of sums with eight children per node. Memory: 8N/7 words of 32
+bits per chain.
 """
 
 from __future__ import annotations
@@ -28,17 +27,24 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
 
-from ..anchor.anchor import AnchorLevel
-from ..core.errors import InvalidInput, check_number
-from ..core.random import random_words
-from ..gradient.base import AbstractGradient
-from ..rows.base import AbstractRows, RowAccess
-from ..rows.batch import RowDraws
-from ..rows.bits import uniform_index
-from ..rows.gather import first_of_each
-from .base import SizeChoice, SubsampleChoice, SubsampleContext
-from .selection import AbstractSelection, Estimate, Memory, Transition, centred, estimate_from
-from .size import Fixed
+from .._core.arrays import Scalar, Vector
+from .._core.errors import InvalidInput, check_number
+from .._core.random import random_words
+from .._rows.access import AbstractRows
+from .._rows.law import RowDraws, first_of_each, uniform_index
+from ..gradient.estimator import AbstractGradient
+from .selection import (
+    AbstractSelection,
+    Carried,
+    Estimate,
+    SizeChoice,
+    SubsampleChoice,
+    SubsampleContext,
+    Transition,
+    centred,
+    estimate_from,
+    fixed_rows,
+)
 
 _CHILDREN = 8  # takes half the time of two children: fewer, wider look-ups
 # The sum of all units is used as a signed index. The margin exceeds the rounding error of float32.
@@ -101,7 +107,7 @@ class LearnedWeights(eqx.Module):
     """The weights that one chain has learned."""
 
     units: SumTree
-    mean_norm: Float[Array, ""]
+    mean_norm: Scalar
     """r̄. It is zero until a row with a nonzero residual was seen."""
 
 
@@ -117,10 +123,6 @@ class BanditSelection(AbstractSelection):
     @property
     def rows_per_step(self) -> int:
         return self.size
-
-    @property
-    def rows_ahead(self) -> int:
-        return 0
 
     @property
     def most_rows(self) -> int:
@@ -139,23 +141,15 @@ class BanditSelection(AbstractSelection):
     def draw(self, key: PRNGKeyArray, steps: int) -> UInt32[Array, "steps n 2"]:
         return random_words(key, (steps, self.size))
 
-    def gather(
-        self, drawn: UInt32[Array, "*k n 2"], source: AbstractRows
-    ) -> UInt32[Array, "*k n 2"]:
-        return drawn
-
     def start(self, gathered: UInt32[Array, "n 2"]) -> LearnedWeights:
-        return LearnedWeights(
-            SumTree.of(jnp.full(self.n_rows, self.mean_units, jnp.uint32)),
-            jnp.zeros((), self.dtype),
-        )
+        units = SumTree.of(jnp.full(self.n_rows, self.mean_units, jnp.uint32))
+        return LearnedWeights(units, jnp.zeros((), self.dtype))
 
     def floor_units(self, learned: LearnedWeights) -> UInt32[Array, ""]:
         """c, at least one."""
         odds = self.floor / (1 - self.floor)
-        return jnp.ceil(learned.units.total().astype(self.dtype) * (odds / self.n_rows)).astype(
-            jnp.uint32
-        )
+        units = learned.units.total().astype(self.dtype) * (odds / self.n_rows)
+        return jnp.ceil(units).astype(jnp.uint32)
 
     def draw_rows(self, learned: LearnedWeights, words: UInt32[Array, "n 2"]) -> Int[Array, " n"]:
         """Row numbers from random bits.
@@ -176,30 +170,28 @@ class BanditSelection(AbstractSelection):
 
     def probabilities(self, learned: LearnedWeights) -> np.ndarray:
         """p_i of every row, in float64 on the host."""
-        units = np.asarray(learned.units.levels[0][: self.n_rows], np.float64) + float(
-            self.floor_units(learned)
-        )
+        units = np.asarray(learned.units.levels[0][: self.n_rows], np.float64)
+        units = units + float(self.floor_units(learned))
         return units / units.sum()
 
     def estimate(
         self,
         gradient: AbstractGradient,
-        position: Float[Array, " d"],
-        memory: Memory,
+        position: Vector,
+        carried: Carried,
         gathered: UInt32[Array, "n 2"],
-        source: AbstractRows,
+        rows: AbstractRows,
         transition: Transition | None,
     ) -> Estimate:
-        learned = memory.selection
+        learned = carried.selection
         drawn = self.draws_at(learned, self.draw_rows(learned, gathered))
-        batch = source.complete(source.gather(drawn))
-        estimate = estimate_from(gradient, position, memory, batch, centred)
+        batch = rows.complete(rows.gather(drawn))
+        estimate = estimate_from(gradient, position, carried, batch, centred)
         # For a GLM the estimate uses the same residuals, and XLA computes them once.
-        residuals = gradient.residuals(position, batch.rows, batch.indices, memory.gradient)
+        residuals = gradient.residuals(position, batch.rows, batch.indices, carried.gradient)
         selection = self.learn(learned, drawn, gradient.model.norms(residuals, batch.rows))
-        return dataclasses.replace(
-            estimate, memory=dataclasses.replace(estimate.memory, selection=selection)
-        )
+        carried = dataclasses.replace(estimate.carried, selection=selection)
+        return dataclasses.replace(estimate, carried=carried)
 
     def learn(
         self, learned: LearnedWeights, drawn: RowDraws, norms: Float[Array, " n"]
@@ -224,9 +216,8 @@ class BanditSelection(AbstractSelection):
         room = jnp.maximum(self.most_units - learned.units.total().astype(self.dtype), 0)
         fitting = jnp.minimum(1, room / jnp.maximum(jnp.sum(jnp.maximum(change, 0)), 1))
         change = jnp.where(change > 0, jnp.floor(change * fitting), change)
-        return LearnedWeights(
-            learned.units.plus(drawn.indices, change.astype(jnp.int32).astype(jnp.uint32)), mean
-        )
+        added = change.astype(jnp.int32).astype(jnp.uint32)
+        return LearnedWeights(learned.units.plus(drawn.indices, added), mean)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,36 +231,33 @@ class Bandit(SubsampleChoice):
     - `floor`: δ, the share of uniform weights. Every row can be drawn, and no importance weight
       1/(N p_i) exceeds 1/floor.
     - `rate`: ρ, the share of a weight, on the log scale, that is renewed when its row is seen.
-
-    **Raises:** `InvalidInput` if `floor` is not in (0, 1) or `rate` is not in (0, 1].
-
-    >>> Bandit(rate=0.3).floor
-    0.1
     """
+
+    bias = (
+        "Unbiased at every step given the past: p depends on earlier steps only and is known "
+        "exactly."
+    )
+    cost = (
+        "No pass over the rows. A draw and an update take log₈ N look-ups, so the cost per step "
+        "hardly grows with N."
+    )
 
     floor: float = 0.1
     rate: float = 0.5
-    needs = AnchorLevel.NOTHING
-    row_access = RowAccess.TAKE
-    passes = 0
-    knows_its_spread = True
 
     def __post_init__(self) -> None:
         check_number("floor", self.floor, 0, 1, low_open=True, high_open=True)
         check_number("rate", self.rate, 0, 1, low_open=True)
 
     def prepare(self, context: SubsampleContext, size: SizeChoice | None) -> BanditSelection:
-        if not isinstance(size, Fixed):
-            raise InvalidInput(
-                "size",
-                "be fixed with weights learned during the run: "
-                "the bound of eq. 19 is for one law, and these weights change at every step",
-                size,
-                "Use Preferential(...) with Adaptive(...).",
-            )
         posterior = context.posterior
+        why = (
+            "with weights learned during the run: "
+            "the bound of eq. 19 is for one law, and these weights change at every step"
+        )
+        cure = "Use Preferential(...) with BoundedNoise(...)."
         selection = BanditSelection(
-            size=size.checked(posterior),
+            size=fixed_rows(size, posterior, why, cure),
             n_rows=posterior.n_rows,
             floor=float(self.floor),
             rate=float(self.rate),
@@ -281,10 +269,6 @@ class Bandit(SubsampleChoice):
                 f"have at most about {most} rows for learned weights: "
                 f"with 31 bits, a mean weight would be fewer than {_FEWEST_MEAN_UNITS} units"
             )
-            raise InvalidInput(
-                "posterior",
-                rule,
-                f"{posterior.n_rows} rows",
-                "Use Preferential(...), or a lower floor.",
-            )
+            cure = "Use Preferential(...), or a lower floor."
+            raise InvalidInput("posterior", rule, f"{posterior.n_rows} rows", cure)
         return selection

@@ -4,7 +4,7 @@ A Gaussian move with the exact gradient g has density ∝ exp(−‖x + ag‖²/
 estimate G_S the density is ∝ exp(−‖x + aG_S‖²/2). The two laws agree at x if the batch is drawn
 with probability
 
-    p_S ∝ q_S exp(‖x + aG_S‖²/2 − ‖x + ag‖²/2),   q the law of the base subsample   (li-2021, eq. 4)
+    p_S ∝ q_S exp(‖x + aG_S‖²/2 − ‖x + ag‖²/2),   q the law of the base subsample   (eq. 4)
 
 The end of the move is not known, so x is guessed: "at_rest" (the position does not change; √h γr/σ
 for underdamped dynamics, the paper's recommendation), "to_zero" (the move ends at zero), "zero" or
@@ -19,22 +19,21 @@ Each integrator fixes x and a (`Transition`). A momentum that moves as ρ' = mρ
 c = exp(−γh):
 
     dynamics                          m        k              s²
-    Underdamped (Euler; eq. 4)        1 − γh   h              2γh
-    Splitting (BAOAB)                 c        ch             1 − c²
+    SGHMC (Euler; eq. 4)        1 − γh   h              2γh
+    BAOAB (BAOAB)                 c        ch             1 − c²
     GeometricLangevin, Hamiltonian    c        (1 + c)h/2     1 − c²
 
-In all but `Splitting`, θ' is a function of ρ' that does not depend on g, so the ratio of the
-densities of ρ' is that of the whole move. In `Splitting`, moves with different gradients end on
+In all but `BAOAB`, θ' is a function of ρ' that does not depend on g, so the ratio of the
+densities of ρ' is that of the whole move. In `BAOAB`, moves with different gradients end on
 disjoint sets. Their density ratio does not exist, and the weights make the laws of ρ' alone agree.
 The mean of the weighted estimates is g + aV(x + ag) + …; V is the covariance of G_S under q. At
 rest the kick has the mean −kaVx = −(1 − m)(k²/s²)Vρ. To first order in V it removes the share
 2m(1 − m)/s² of the variance k²V that gradient noise adds to ρ': 1 − γh for Euler steps, and
 2c/(1 + c) with exact friction.
 
-The estimate has a bias of order ε; every other subsample here is unbiased. The paper claims less
-variance in return. On the paper's own Gaussian example the variance is a fifth larger than that of
-uniform draws. The gain comes from the bias: a mean force (h/2)Vr along the momentum, which is the
-friction that balances gradient noise of covariance V. A step takes M + 1 batches of rows.
+The paper claims less variance in return for its bias. On the paper's own Gaussian example the
+variance is a fifth larger than that of uniform draws. The gain comes from the bias: a mean force
+(h/2)Vr along the momentum, which is the friction that balances gradient noise of covariance V.
 
 With `carry` and M = 1 the method is worse than SGHMC on that example at the paper's step size: a
 batch that is kept for several steps adds its noise in the same direction each time.
@@ -50,30 +49,33 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from ..anchor.anchor import AnchorLevel
-from ..core.errors import InvalidInput, check_int
-from ..gradient.base import AbstractGradient
-from ..rows.base import AbstractRows, RowAccess
-from ..rows.batch import Batch, RowDraws
-from .base import SizeChoice, SubsampleChoice, SubsampleContext
-from .selection import AbstractSelection, AbstractStaticSelection, Estimate, Memory, Transition
+from .._anchor.anchor import AnchorLevel
+from .._core.arrays import Vector
+from .._core.errors import InvalidInput, check_int
+from .._rows.access import AbstractRows
+from .._rows.law import Batch, RowDraws
+from ..gradient.estimator import AbstractGradient
+from .selection import (
+    AbstractSelection,
+    AbstractStaticSelection,
+    Carried,
+    Estimate,
+    SizeChoice,
+    SubsampleChoice,
+    SubsampleContext,
+    Transition,
+)
 from .uniform import Uniform
 
 Guess = Literal["at_rest", "to_zero", "zero", "one"]
 _GUESSES = ("at_rest", "to_zero", "zero", "one")
 
 
-class ChainDraws(eqx.Module):
+class Proposals(eqx.Module):
     """The batches of the index chain, stacked, and the thresholds at which it accepts them."""
 
-    proposed: RowDraws
-    log_uniform: Float[Array, "*k M"]
-
-
-class ChainBatches(eqx.Module):
-    """`ChainDraws` with the rows of the batches."""
-
-    proposed: Batch
+    proposed: RowDraws | Batch
+    """Row numbers, or, once they are gathered, rows."""
     log_uniform: Float[Array, "*k M"]
 
 
@@ -98,51 +100,53 @@ class IndexChain(AbstractSelection):
     def most_rows(self) -> int:
         return self.rows_per_step
 
-    def draw(self, key: PRNGKeyArray, steps: int) -> ChainDraws:
+    def draw(self, key: PRNGKeyArray, steps: int) -> Proposals:
         rows_key, accept_key = jax.random.split(key)
         proposals = self.length + (not self.carry)
         drawn = self.base.draw(rows_key, steps * proposals)
         by_step = jax.tree.map(lambda leaf: leaf.reshape(steps, proposals, *leaf.shape[1:]), drawn)
         log_uniform = -jax.random.exponential(accept_key, (steps, self.length), drawn.weights.dtype)
-        return ChainDraws(by_step, log_uniform)
+        return Proposals(by_step, log_uniform)
 
-    def gather(self, drawn: ChainDraws, source: AbstractRows) -> ChainBatches:
-        return ChainBatches(source.gather(drawn.proposed), drawn.log_uniform)
+    def gather(self, drawn: Proposals, rows: AbstractRows) -> Proposals:
+        assert isinstance(drawn.proposed, RowDraws), "the rows are gathered once"
+        return Proposals(rows.gather(drawn.proposed), drawn.log_uniform)
 
-    def start(self, gathered: ChainBatches) -> RowDraws | None:
+    def start(self, gathered: Proposals) -> RowDraws | None:
         if not self.carry:
             return None
-        assert gathered.proposed.indices is not None, "batches of rows in memory have row numbers"
+        assert gathered.proposed.indices is not None, "rows in memory have numbers"
         return RowDraws(gathered.proposed.indices[0], gathered.proposed.weights[0])
 
     def estimate(
         self,
         gradient: AbstractGradient,
-        position: Float[Array, " d"],
-        memory: Memory,
-        gathered: ChainBatches,
-        source: AbstractRows,
+        position: Vector,
+        carried: Carried,
+        gathered: Proposals,
+        rows: AbstractRows,
         transition: Transition | None,
     ) -> Estimate:
         assert transition is not None, (
             "exponential weights require dynamics that describe their transition"
         )
+        assert isinstance(gathered.proposed, Batch), "the rows are gathered before the step"
         batches = proposed = gathered.proposed
         if self.carry:
-            last = source.gather(memory.selection)
+            last = rows.gather(carried.selection)
             batches = jax.tree.map(
                 lambda first, others: jnp.concatenate([first[None], others]), last, proposed
             )
 
-        gradients = jax.vmap(lambda batch: gradient(position, batch, memory.gradient))(batches)
+        gradients = jax.vmap(lambda batch: gradient(position, batch, carried.gradient))(batches)
         chosen = self.last_of_chain(gradients, gathered.log_uniform, transition)
         batch = jax.tree.map(lambda leaf: leaf[chosen], batches)
         # Row by row only if the estimator learns from its rows; otherwise XLA removes this.
-        residuals = gradient.residuals(position, batch.rows, batch.indices, memory.gradient)
-        learned = Memory(
-            gradient.learn(memory.gradient, batch, residuals),
+        residuals = gradient.residuals(position, batch.rows, batch.indices, carried.gradient)
+        learned = Carried(
+            gradient.learn(carried.gradient, batch, residuals),
             RowDraws(batch.indices, batch.weights) if self.carry else None,
-            memory.noise,
+            carried.noise,
         )
         # Other estimates use all proposed rows, which are unbiased draws from the base selection.
         all_proposed = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), proposed)
@@ -162,9 +166,8 @@ class IndexChain(AbstractSelection):
             "zero": lambda: jnp.zeros_like(transition.at_rest),
             "one": lambda: jnp.ones_like(transition.at_rest),
         }[self.guess]()
-        log_weight = (
-            jnp.sum((x + transition.scale * transition.geometry.pull(gradients)) ** 2, axis=1) / 2
-        )
+        moves = x + transition.scale * transition.geometry.pull(gradients)
+        log_weight = jnp.sum(moves**2, axis=1) / 2
         current = jnp.int32(0)
         for proposal in range(1, self.length + 1):
             accept = log_uniform[proposal - 1] < log_weight[proposal] - log_weight[current]
@@ -183,19 +186,17 @@ class ExponentiallyWeighted(SubsampleChoice):
     - `carry`: whether the Metropolis chain begins at the batch of the sampler's last step. With
       `length` 1 this is worse than uniform draws on the paper's own example.
     - `base`: the subsample that proposes batches.
-
-    **Raises:** `InvalidInput` if an argument is not one of these values.
-
-    >>> ExponentiallyWeighted(length=2, base=Uniform()).guess
-    'at_rest'
     """
+
+    paper = "Li, Wang, Zha and Tao (2021)"
+    bias = "The estimate has a bias of order ε; every other subsample here is unbiased."
+    cost = "A step takes M + 1 batches of rows."
 
     length: int = 1
     guess: Guess = "at_rest"
     carry: bool = False
     base: SubsampleChoice = dataclasses.field(default_factory=Uniform)
     knows_its_spread = False
-    row_access = RowAccess.TAKE
     # Where a few batches have far larger gradients than the others, the weights remove them at ε
     # and at ε/2 alike.
     unseen_by_pairs = "the bias of exponential weights"
@@ -224,7 +225,6 @@ class ExponentiallyWeighted(SubsampleChoice):
                 "draw a fixed number of rows, chosen independently of the state: "
                 "only the index chain may depend on the state"
             )
-            raise InvalidInput(
-                "base", rule, self.base, "Use Uniform() or Preferential(...) with a fixed size."
-            )
+            cure = "Use Uniform() or Preferential(...) with a fixed size."
+            raise InvalidInput("base", rule, self.base, cure)
         return IndexChain(base=base, length=self.length, guess=self.guess, carry=self.carry)

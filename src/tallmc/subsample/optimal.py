@@ -3,11 +3,9 @@
     p_i ∝ ‖r_i(θ)‖,   r_i the estimator's residual
 
 This is eq. 10 of putcha-2023 for the simple estimator, and eq. 14 for control variates. No other
-weights give less noise at this state (Lemmas 3.1 and 3.2). Every step reads all rows to compute the
-weights, so they never save time. They show how far fixed weights are from the optimum.
-
-The law is rounded to integers P_i ≥ 1 with Σ P_i = 2³² before drawing. The importance weights use
-the rounded law, so the estimate is exactly unbiased.
+weights give less noise at this state (Lemmas 3.1 and 3.2). They show how far fixed
+weights are from the optimum. The law is rounded to integers P_i ≥ 1 with Σ P_i = 2³² before
+drawing, and the importance weights use the rounded law.
 """
 
 from __future__ import annotations
@@ -19,29 +17,30 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
 
-from ..anchor.anchor import AnchorLevel
-from ..core.errors import InvalidInput
-from ..core.random import random_words
-from ..gradient.base import AbstractGradient
-from ..rows.base import AbstractRows, RowAccess, RowBlock
-from ..rows.batch import RowDraws
-from .base import SizeChoice, SubsampleChoice, SubsampleContext
+from .._core.arrays import Vector
+from .._core.random import random_words
+from .._rows.access import AbstractRows, RowBlock
+from .._rows.law import RowDraws
+from ..gradient.estimator import AbstractGradient
 from .selection import (
-    AbstractDynamicSelection,
+    AbstractSelection,
+    Carried,
     Estimate,
-    Memory,
+    SizeChoice,
+    SubsampleChoice,
+    SubsampleContext,
     Transition,
     centred,
     estimate_from,
+    fixed_rows,
 )
-from .size import Fixed
 
 _TOTAL_UNITS = 2.0**32
 # The sum of float32 shares may slightly exceed one. The units left over go to the largest weight.
 _ROUNDING_SLACK = 2.0**-14
 
 
-class OptimalSelection(AbstractDynamicSelection):
+class OptimalSelection(AbstractSelection):
     """Draws with replacement from the optimal weights at the current state."""
 
     size: int = eqx.field(static=True)
@@ -55,16 +54,12 @@ class OptimalSelection(AbstractDynamicSelection):
         return random_words(key, (steps, self.size))[..., 0]
 
     def units(
-        self,
-        gradient: AbstractGradient,
-        position: Float[Array, " d"],
-        source: AbstractRows,
-        memory: Any = None,
+        self, gradient: AbstractGradient, position: Vector, rows: AbstractRows, carried: Any = None
     ) -> UInt32[Array, " N"]:
         """P_i, the law in units of 2⁻³². The sum is 2³², which is 0 in 32 bits."""
         numbers = jnp.arange(self.n_rows, dtype=jnp.int32)
-        width = gradient.model.width(source)
-        norms = source.map(_residual_norms, gradient, position, memory, width=width, beside=numbers)
+        width = gradient.model.width(rows)
+        norms = rows.map(_residual_norms, gradient, position, carried, width=width, beside=numbers)
         total = jnp.sum(norms)
         share = jnp.where(total > 0, norms / total, 1 / self.n_rows)
         free = (_TOTAL_UNITS - self.n_rows) * (1 - _ROUNDING_SLACK)
@@ -80,52 +75,43 @@ class OptimalSelection(AbstractDynamicSelection):
     def estimate(
         self,
         gradient: AbstractGradient,
-        position: Float[Array, " d"],
-        memory: Memory,
+        position: Vector,
+        carried: Carried,
         gathered: UInt32[Array, " n"],
-        source: AbstractRows,
+        rows: AbstractRows,
         transition: Transition | None,
     ) -> Estimate:
-        units = self.units(gradient, position, source, memory.gradient)
+        units = self.units(gradient, position, rows, carried.gradient)
         first_unit_of_row = jnp.cumsum(units, dtype=jnp.uint32) - units
         indices = jnp.searchsorted(first_unit_of_row, gathered, side="right").astype(jnp.int32) - 1
-        batch = source.complete(source.gather(self.draws_at(units, indices, position.dtype)))
-        estimate = estimate_from(gradient, position, memory, batch, centred)
+        batch = rows.complete(rows.gather(self.draws_at(units, indices, position.dtype)))
+        estimate = estimate_from(gradient, position, carried, batch, centred)
         return dataclasses.replace(estimate, n_rows=jnp.int32(self.n_rows))
 
 
 def _residual_norms(
-    rows: RowBlock,
+    block: RowBlock,
     indices: Int[Array, " n"],
     gradient: AbstractGradient,
-    position: Float[Array, " d"],
-    memory: Any,
+    position: Vector,
+    carried: Any,
 ) -> Float[Array, " n"]:
-    return gradient.model.norms(gradient.residuals(position, rows, indices, memory), rows)
+    return gradient.model.norms(gradient.residuals(position, block, indices, carried), block)
 
 
 @dataclasses.dataclass(frozen=True)
 class Optimal(SubsampleChoice):
-    """The optimal weights at the current state (eq. 10 or 14). Every step reads all rows.
+    """The optimal weights at the current state (eq. 10 or 14). Every step reads all rows."""
 
-    >>> Optimal().row_access.name
-    'TAKE'
-    """
-
-    needs = AnchorLevel.NOTHING
-    row_access = RowAccess.TAKE
-    passes = 0
-    knows_its_spread = True
+    paper = "Putcha, Nemeth and Fearnhead (2023)"
+    bias = "Exactly unbiased."
+    cost = "Every step reads all rows to compute the weights, so they never save time."
 
     def prepare(self, context: SubsampleContext, size: SizeChoice | None) -> OptimalSelection:
-        if not isinstance(size, Fixed):
-            raise InvalidInput(
-                "size",
-                "be fixed with state-dependent weights: "
-                "the bound of eq. 19 is for one law, and each step reads all rows",
-                size,
-                "Use Preferential(...) with Adaptive(...).",
-            )
-        return OptimalSelection(
-            size=size.checked(context.posterior), n_rows=context.posterior.n_rows
+        why = (
+            "with state-dependent weights: "
+            "the bound of eq. 19 is for one law, and each step reads all rows"
         )
+        cure = "Use Preferential(...) with BoundedNoise(...)."
+        n = fixed_rows(size, context.posterior, why, cure)
+        return OptimalSelection(size=n, n_rows=context.posterior.n_rows)

@@ -1,11 +1,10 @@
 """Preferential subsampling with fixed weights: important rows are drawn more often.
 
-    i ~ p,   w_i = 1/(n p_i)                                     putcha-2023, eqs. 8 and 12
+    i ~ p,   w_i = 1/(n p_i)   Putcha, Nemeth and Fearnhead (2023), eqs. 8, 12
 
-Unbiased for any p > 0. The noise is least for p_i ∝ ‖r_i(θ)‖, r_i the estimator's residual.
-`weights.py` has weights that approximate this law and do not depend on the state. A draw from rows
-in memory is O(1), through an alias table. Rows with an expected count of at least one per step can
-be put into every step instead (`replacement.py`).
+The noise is least for p_i ∝ ‖r_i(θ)‖, r_i the estimator's residual. `weights.py` has weights that
+approximate this law and do not depend on the state. Rows with an expected count of at least one per
+step can be put into every step instead (`WithReplacement.certain`).
 """
 
 from __future__ import annotations
@@ -15,12 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from ..anchor.anchor import AnchorLevel
-from ..core.errors import InvalidInput, check_number
-from ..rows.base import RowAccess
-from ..rows.values import ShardedValues
-from .base import SizeChoice, SubsampleChoice, SubsampleContext
-from .selection import AbstractSelection
+from .._anchor.anchor import AnchorLevel
+from .._core.errors import InvalidInput, check_number
+from .._rows.access import RowAccess
+from .._rows.values import ShardedValues
+from .selection import AbstractSelection, SizeChoice, SubsampleChoice, SubsampleContext
 from .weights import WEIGHT_RULES
 
 
@@ -36,37 +34,29 @@ class Preferential(SubsampleChoice):
     - `floor`: the share of uniform weights, p ← (1 − floor) p + floor/N. With a floor > 0,
       every row can be drawn, and no importance weight 1/(N p_i) exceeds 1/floor.
     - `take_all`: whether rows with an expected count of at least one per step are in every step.
-
-    **Raises:** `InvalidInput` if `weights` is an unknown name, `floor` is not in [0, 1] or
-    `take_all` is not a bool.
-
-    >>> Preferential("curvature").needs.name
-    'HESSIAN'
     """
+
+    paper = "Putcha, Nemeth and Fearnhead (2023)"
+    bias = "Unbiased for any p > 0."
+    cost = "A draw from rows in memory is O(1), through an alias table."
+    row_access = RowAccess.STREAM
 
     weights: Any = "curvature"
     floor: float = 0.05
     take_all: bool = False
-    knows_its_spread = True
-    row_access = RowAccess.STREAM
 
     def __post_init__(self) -> None:
         check_number("floor", self.floor, 0, 1)
         if not isinstance(self.take_all, bool):
             raise InvalidInput("take_all", "be True or False", self.take_all)
         if isinstance(self.weights, str) and self.weights not in WEIGHT_RULES:
-            names = ", ".join(WEIGHT_RULES)
-            raise InvalidInput(
-                "weights", f"be one of {names}, or an array with one weight per row", self.weights
-            )
+            rule = f"be one of {', '.join(WEIGHT_RULES)}, or an array with one weight per row"
+            raise InvalidInput("weights", rule, self.weights)
 
     @property
     def needs(self) -> AnchorLevel:
-        return (
-            WEIGHT_RULES[self.weights].needs
-            if isinstance(self.weights, str)
-            else AnchorLevel.NOTHING
-        )
+        named = isinstance(self.weights, str)
+        return WEIGHT_RULES[self.weights].needs if named else AnchorLevel.NOTHING
 
     @property
     def passes(self) -> int:
@@ -79,7 +69,8 @@ class Preferential(SubsampleChoice):
                 "be known ahead with take_all, "
                 "which puts rows expected at least once per step into every step"
             )
-            raise InvalidInput("size", rule, size, "Pass a number of rows or Measured(...).")
+            cure = "Pass a number of rows or TargetNoise(...)."
+            raise InvalidInput("batch_size", rule, size, cure)
         posterior = context.posterior
         stream, certain = posterior.rows.preferential_stream(
             self._raw_weights(context),
@@ -97,7 +88,6 @@ class Preferential(SubsampleChoice):
         given, n_rows = np.asarray(self.weights), context.posterior.n_rows
         if given.shape != (n_rows,) or not np.issubdtype(given.dtype, np.number):
             rule = f"be numbers, one per row ({n_rows})"
-            raise InvalidInput(
-                "weights", rule, f"an array of shape {given.shape} and dtype {given.dtype}"
-            )
+            found = f"an array of shape {given.shape} and dtype {given.dtype}"
+            raise InvalidInput("weights", rule, found)
         return given

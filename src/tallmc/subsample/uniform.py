@@ -5,8 +5,8 @@ S² the covariance of the residuals r_i over all rows, with divisor N − 1. Thi
 replacement, and zero at n = N. For n ≪ N the difference is negligible (putcha-2023, section 5.3.1).
 
 A set without repetition is drawn by rejection: draw n row numbers, and redraw repeated numbers
-until none is left. Each round treats all rows alike, so every n-subset is equally likely. The cost
-depends on n, not on N. Above N/2 rows a permutation is cheaper.
+until none is left. Each round treats all rows alike, so every n-subset is equally likely. Above
+N/2 rows a permutation is cheaper.
 """
 
 from __future__ import annotations
@@ -19,16 +19,20 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from ..anchor.anchor import AnchorLevel
-from ..core.errors import InvalidInput
-from ..core.random import random_words
-from ..rows.base import RowAccess
-from ..rows.batch import RowDraws
-from ..rows.law import UniformLaw
-from .base import SizeChoice, SubsampleChoice, SubsampleContext
-from .replacement import NO_ROWS
-from .selection import AbstractSelection, AbstractStaticSelection, centred
-from .size import Fixed
+from .._core.errors import InvalidInput
+from .._core.random import random_words
+from .._rows.access import RowAccess
+from .._rows.law import RowDraws, UniformLaw
+from .selection import (
+    NO_ROWS,
+    AbstractSelection,
+    AbstractStaticSelection,
+    SizeChoice,
+    SubsampleChoice,
+    SubsampleContext,
+    centred,
+    fixed_rows,
+)
 
 
 class WithoutReplacement(AbstractStaticSelection):
@@ -58,9 +62,8 @@ class WithoutReplacement(AbstractStaticSelection):
 
         def redraw(carry: tuple[Array, Array]) -> tuple[Array, Array]:
             round_, indices = carry
-            return round_ + 1, jnp.sort(
-                jnp.where(_repeats(indices), fresh(round_), indices), axis=1
-            )
+            renewed = jnp.where(_repeats(indices), fresh(round_), indices)
+            return round_ + 1, jnp.sort(renewed, axis=1)
 
         first = jnp.sort(fresh(jnp.int32(0)), axis=1)
         return lax.while_loop(
@@ -81,17 +84,12 @@ class Uniform(SubsampleChoice):
     **Arguments:**
 
     - `replace`: whether rows are drawn with replacement.
-
-    **Raises:** `InvalidInput` if `replace` is not a bool.
-
-    >>> Uniform().row_access.name, Uniform(replace=False).row_access.name
-    ('STREAM', 'TAKE')
     """
 
+    bias = "Unbiased."
+    cost = "The cost of a step depends on n, not on N."
+
     replace: bool = True
-    needs = AnchorLevel.NOTHING
-    passes = 0
-    knows_its_spread = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.replace, bool):
@@ -106,12 +104,6 @@ class Uniform(SubsampleChoice):
         posterior = context.posterior
         if self.replace:
             return size.select(posterior.rows.stream(None, posterior.dtype), context, NO_ROWS)
-        if not isinstance(size, Fixed):
-            raise InvalidInput(
-                "size",
-                "be fixed without replacement: the set is drawn before a variable size is known",
-                size,
-                "Use Uniform(replace=True).",
-            )
-        law = UniformLaw(posterior.n_rows, posterior.dtype)
-        return WithoutReplacement(law=law, size=size.checked(posterior))
+        why = "without replacement: the set is drawn before a variable size is known"
+        n = fixed_rows(size, posterior, why, "Use Uniform(replace=True).")
+        return WithoutReplacement(law=UniformLaw(posterior.n_rows, posterior.dtype), size=n)

@@ -25,13 +25,13 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..anchor.anchor import Anchor, AnchorLevel
-from ..core.errors import InvalidInput
-from ..core.linear_maps import AbstractLinearMap, DenseMap
-from ..models.base import AbstractModel
+from .._anchor.anchor import Anchor, AnchorLevel
+from .._core.arrays import AbstractLinearMap, DenseMap, Matrix, Vector
+from .._core.errors import InvalidInput
+from .._rows.access import RowBlock, RowValues
+from ..models.model import AbstractModel
 from ..models.posterior import AbstractPosterior
-from ..rows.base import RowBlock, RowValues
-from .base import SubsampleContext
+from .selection import SubsampleContext
 
 _WIDTH = 1.5  # standard deviation of θ for "residual", in posterior standard deviations
 
@@ -39,19 +39,10 @@ _WIDTH = 1.5  # standard deviation of θ for "residual", in posterior standard d
 def gradient_weights(posterior: AbstractPosterior, anchor: Anchor) -> RowValues:
     """‖∇f_i(θ̂)‖, eq. 11.
 
-    **Arguments:**
-
-    - `posterior`: the posterior.
-    - `anchor`: the anchor from `laplace(posterior)`.
-
-    **Returns:** one weight per row.
-
-    **Raises:** `InvalidInput` if `anchor` is not an `Anchor`.
-
     >>> import jax.numpy as jnp, tallmc
     >>> X, y = [[1.0], [2.0]], [1.0, 2.0]
     >>> posterior = tallmc.models.linear_regression(X, y, prior_variance=1.0, noise_variance=1.0)
-    >>> anchor = tallmc.laplace(posterior, at={"beta": jnp.zeros(1)}, hessian=False)
+    >>> anchor = tallmc.anchor.find_anchor(posterior, at={"beta": jnp.zeros(1)}, hessian=False)
     >>> gradient_weights(posterior, anchor)
     Array([1., 4.], dtype=float32)
     """
@@ -60,32 +51,11 @@ def gradient_weights(posterior: AbstractPosterior, anchor: Anchor) -> RowValues:
 
 
 def curvature_weights(posterior: AbstractPosterior, anchor: Anchor) -> RowValues:
-    """√tr(∇²f_i(θ̂) Σ̂ ∇²f_i(θ̂)ᵀ), eq. 16, without a d×d matrix per row.
-
-    **Arguments:**
-
-    - `posterior`: the posterior.
-    - `anchor`: the anchor from `laplace(posterior)`, with its Hessian.
-
-    **Returns:** one weight per row.
-
-    **Raises:** `InvalidInput` if `anchor` is not an `Anchor` or has no Hessian.
-
-    >>> import jax.numpy as jnp, tallmc
-    >>> X, y = [[1.0], [2.0]], [1.0, 2.0]
-    >>> posterior = tallmc.models.linear_regression(X, y, prior_variance=1.0, noise_variance=1.0)
-    >>> anchor = tallmc.laplace(posterior, at={"beta": jnp.zeros(1)})
-    >>> curvature_weights(posterior, anchor).round(2)
-    Array([0.41, 1.63], dtype=float32)
-    """
+    """√tr(∇²f_i(θ̂) Σ̂ ∇²f_i(θ̂)ᵀ), eq. 16, without a d×d matrix per row."""
     _check_anchor(anchor)
     if anchor.factor is None:
-        raise InvalidInput(
-            "anchor",
-            "have a Hessian for curvature weights",
-            "none",
-            "Use laplace(posterior, hessian=True).",
-        )
+        cure = "Use find_anchor(posterior, hessian=True)."
+        raise InvalidInput("anchor", "have a Hessian for curvature weights", "none", cure)
     return _per_row(posterior, _curvature_norms, anchor.position, anchor.factor)
 
 
@@ -93,21 +63,6 @@ def frobenius_weights(posterior: AbstractPosterior, anchor: Anchor) -> RowValues
     """‖∇²f_i(θ̂)‖_F, eq. 16 with Σ̂ ∝ I.
 
     These weights suit a centre from which the chain has walked equally far in all directions.
-
-    **Arguments:**
-
-    - `posterior`: the posterior.
-    - `anchor`: the anchor from `laplace(posterior)`.
-
-    **Returns:** one weight per row.
-
-    **Raises:** `InvalidInput` if `anchor` is not an `Anchor`.
-
-    >>> import tallmc
-    >>> X, y = [[1.0], [2.0]], [1.0, 2.0]
-    >>> posterior = tallmc.models.linear_regression(X, y, prior_variance=1.0, noise_variance=1.0)
-    >>> frobenius_weights(posterior, tallmc.laplace(posterior))
-    Array([1., 4.], dtype=float32)
     """
     _check_anchor(anchor)
     identity = jnp.eye(posterior.dim, dtype=posterior.dtype)
@@ -115,20 +70,7 @@ def frobenius_weights(posterior: AbstractPosterior, anchor: Anchor) -> RowValues
 
 
 def lipschitz_weights(posterior: AbstractPosterior) -> RowValues:
-    """L_i, the Lipschitz constants of the rows' gradients.
-
-    **Arguments:**
-
-    - `posterior`: the posterior.
-
-    **Returns:** one weight per row.
-
-    >>> import tallmc
-    >>> X, y = [[1.0], [2.0]], [1.0, 2.0]
-    >>> posterior = tallmc.models.linear_regression(X, y, prior_variance=1.0, noise_variance=1.0)
-    >>> lipschitz_weights(posterior)
-    Array([1., 4.], dtype=float32)
-    """
+    """L_i, the Lipschitz constants of the rows' gradients."""
     return posterior.lipschitz()
 
 
@@ -145,21 +87,10 @@ def residual_weights(
     **Arguments:**
 
     - `posterior`: the posterior.
-    - `anchor`: the anchor from `laplace(posterior)`. If it has no Hessian, CCᵀ replaces Σ̂.
+    - `anchor`: the anchor from `find_anchor(posterior)`. If it has no Hessian, CCᵀ replaces Σ̂.
     - `order`: the order of the control variates.
     - `metric`: C.
     - `positions`: the positions θ to average over; by default θ ~ N(θ̂, 1.5² Σ̂).
-
-    **Returns:** one weight per row.
-
-    **Raises:** `InvalidInput` if `anchor` is not an `Anchor`.
-
-    >>> import tallmc
-    >>> X, y = [[1.0], [2.0]], [1.0, 2.0]
-    >>> posterior = tallmc.models.linear_regression(X, y, prior_variance=1.0, noise_variance=1.0)
-    >>> metric = tallmc.geometry.Identity().prepare(posterior, None)
-    >>> residual_weights(posterior, tallmc.laplace(posterior), 1, metric).round(2)
-    Array([0.61, 2.45], dtype=float32)
     """
     _check_anchor(anchor)
     if positions is not None:
@@ -184,7 +115,7 @@ def _per_row(posterior: AbstractPosterior, norms: Callable[..., Array], *args: A
 
 def _check_anchor(anchor: Anchor) -> None:
     if not isinstance(anchor, Anchor):
-        raise InvalidInput("anchor", "come from laplace(posterior)", type(anchor).__name__)
+        raise InvalidInput("anchor", "come from find_anchor(posterior)", type(anchor).__name__)
 
 
 class WeightRule(NamedTuple):
@@ -196,34 +127,30 @@ class WeightRule(NamedTuple):
     equation: str
 
 
-def _from_anchor(
-    weigh: Callable[[AbstractPosterior, Anchor], RowValues],
-) -> Callable[[SubsampleContext], RowValues]:
-    """`weigh` as a function of the context."""
-
-    def from_context(context: SubsampleContext) -> RowValues:
-        assert context.anchor is not None, "a method that needs an anchor is prepared with one"
-        return weigh(context.posterior, context.anchor)
-
-    return from_context
+def _anchored(context: SubsampleContext) -> tuple[AbstractPosterior, Anchor]:
+    assert context.anchor is not None, "a method that needs an anchor is prepared with one"
+    return context.posterior, context.anchor
 
 
 def _from_residuals(context: SubsampleContext) -> RowValues:
-    order = context.order
-    if order is None:
+    if context.order is None:
         rule = (
             "be another rule with a gradient that has a memory: its residuals are not known ahead"
         )
         raise InvalidInput("weights", rule, "residual", 'Use "frobenius" or "lipschitz".')
-    return _from_anchor(
-        lambda posterior, anchor: residual_weights(posterior, anchor, order, context.geometry)
-    )(context)
+    return residual_weights(*_anchored(context), context.order, context.geometry)
 
 
 WEIGHT_RULES = {
-    "gradient": WeightRule(_from_anchor(gradient_weights), AnchorLevel.MODE, "eq. 11"),
-    "curvature": WeightRule(_from_anchor(curvature_weights), AnchorLevel.HESSIAN, "eq. 16"),
-    "frobenius": WeightRule(_from_anchor(frobenius_weights), AnchorLevel.MODE, "p_i ∝ ‖H_i‖"),
+    "gradient": WeightRule(
+        lambda context: gradient_weights(*_anchored(context)), AnchorLevel.MODE, "eq. 11"
+    ),
+    "curvature": WeightRule(
+        lambda context: curvature_weights(*_anchored(context)), AnchorLevel.HESSIAN, "eq. 16"
+    ),
+    "frobenius": WeightRule(
+        lambda context: frobenius_weights(*_anchored(context)), AnchorLevel.MODE, "p_i ∝ ‖H_i‖"
+    ),
     "lipschitz": WeightRule(
         lambda context: lipschitz_weights(context.posterior), AnchorLevel.NOTHING, "p_i ∝ L_i"
     ),
@@ -231,39 +158,36 @@ WEIGHT_RULES = {
 }
 
 
-def _gradient_norms(
-    rows: RowBlock, model: AbstractModel, position: Float[Array, " d"]
-) -> Float[Array, " n"]:
-    return model.norms(model.row_gradients(position, rows), rows)
+def _gradient_norms(block: RowBlock, model: AbstractModel, position: Vector) -> Float[Array, " n"]:
+    return model.norms(model.row_gradients(position, block), block)
 
 
 def _curvature_norms(
-    rows: RowBlock, model: AbstractModel, position: Float[Array, " d"], factor: Float[Array, "d d"]
+    block: RowBlock, model: AbstractModel, position: Vector, factor: Matrix
 ) -> Float[Array, " n"]:
-    return model.curvature_norms(position, factor, rows)
+    return model.curvature_norms(position, factor, block)
 
 
 def _residual_norms(
-    rows: RowBlock,
+    block: RowBlock,
     model: AbstractModel,
     order: int,
-    centre: Float[Array, " d"],
+    centre: Vector,
     spread: AbstractLinearMap | None,
     metric: AbstractLinearMap,
 ) -> Float[Array, " n"]:
     # Passing the same object twice tells the compiler that the Gaussian's factor is the metric.
     around, width = metric if spread is None else spread, jnp.asarray(_WIDTH, model.dtype)
-    return jnp.sqrt(
-        model.gaussian_mean_square_remainders(order, centre, around, width, metric, rows)
-    )
+    squares = model.gaussian_mean_square_remainders(order, centre, around, width, metric, block)
+    return jnp.sqrt(squares)
 
 
 def _residual_norms_at(
-    rows: RowBlock,
+    block: RowBlock,
     model: AbstractModel,
     order: int,
-    centre: Float[Array, " d"],
+    centre: Vector,
     positions: Float[Array, "k d"],
     metric: AbstractLinearMap,
 ) -> Float[Array, " n"]:
-    return jnp.sqrt(model.mean_square_remainders(order, centre, positions, metric, rows))
+    return jnp.sqrt(model.mean_square_remainders(order, centre, positions, metric, block))

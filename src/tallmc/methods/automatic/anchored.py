@@ -12,7 +12,7 @@ h. Since a step has a fixed cost, h is as large as its own bias and the noise of
    of the first weights is kept, to cover tails that the pilot has not visited. If the tail stays
    heavy, the weights come from more positions. If even that does not help, the number of rows
    follows the noise measured in each step.
-3. Pairs of chains at h and h/2 measure the joint bias of step size and noise (`pair.py`), and the
+3. Pairs of chains at h and h/2 measure the joint bias of step size and noise (`pairs.py`), and the
    noise again. h is reduced until both are within their budgets. If that leaves only small steps, a
    step gets more rows.
 
@@ -27,25 +27,98 @@ from typing import NamedTuple
 
 import equinox as eqx
 import numpy as np
+from jaxtyping import Array, Float
 
-from ...anchor.anchor import Anchor
-from ...core.arrays import on_device
-from ...core.supervision import checkpoint, is_short_of_time, stage
+from ..._anchor.anchor import Anchor
+from ..._core.arrays import on_device
+from ..._core.statistics import HEAVY_TAIL, pareto_k
+from ..._core.supervision import checkpoint, is_short_of_time, stage
+from ..._engine.chains import chains_at_once
+from ..._engine.kernel import BoundKernel
+from ..._rows.access import RowValues
 from ...dynamics import LeimkuhlerMatthews
-from ...engine.chains import chains_at_once
-from ...engine.kernel import BoundKernel
 from ...geometry import GeometryChoice
 from ...gradient import ControlVariate
 from ...models.posterior import AbstractPosterior
-from ...rows.base import RowValues
 from ...schedule import Constant, in_precision
-from ...statistics.pareto import HEAVY_TAIL
-from ...subsample import Fixed, Measured, Preferential
+from ...subsample import Fixed, Preferential, TargetNoise
 from ...subsample.weights import residual_weights
-from ..account import Account, ErrorBudget
-from ..base import PreparedMethod
+from ..abstract import Account, Bias, ErrorBudget, PreparedMethod, visited_noise
 from ..method import Method
-from .pilot import Pilot, run_pairs
+from ..pairs import PairRun
+
+# Pilot runs of the automatic choice: pairs of chains, and the gradient noise where they went.
+
+
+_LARGEST_IMPRECISION = 0.8
+"""Errors of a measured bias, relative to the budget. Above 1 the bias counts as unknown."""
+_MOST_DRAWS = 6400
+_CLEAR = 2.0  # standard errors by which a bias must exceed its budget to be seen at once
+
+
+class Pilot(NamedTuple):
+    """Measurements from a run of pairs."""
+
+    bias: Bias
+    positions: Float[np.ndarray, "chains draws d"]
+    """Of the fine chains."""
+    noise: Float[np.ndarray, " d"]
+    """Variance of the gradient noise per parameter, relative to the posterior variance."""
+    noise_per_coordinate: float
+    """Gradient noise per coordinate of the geometry."""
+    tail: float
+    """Pareto's k of the squared gradient noise; 0 if there is no noise."""
+    n_row_evals: int
+    failed: bool
+
+    @property
+    def worst_noise(self) -> float:
+        return max(float(self.noise.max()), self.noise_per_coordinate)
+
+
+def run_pairs(
+    bound: BoundKernel,
+    measured: BoundKernel,
+    start: Float[Array, "chains d"],
+    *,
+    n_draws: int,
+    burn_in: int,
+    seed: int,
+    precise_for: ErrorBudget | None = None,
+) -> Pilot:
+    """Run pairs of chains of `bound` from `start`, at its step size and at half of it.
+
+    The gradient noise is that of `measured`, which draws a fixed number of rows. With
+    `precise_for`, the pairs run on until the bias is known well enough for this budget, or clearly
+    exceeds it.
+    """
+    pairs = PairRun(bound, start, burn_in=burn_in, n_draws=n_draws, seed=seed)
+    bias = pairs.bias()
+    if precise_for is not None:
+        while (
+            not pairs.failed
+            and pairs.draws < _MOST_DRAWS
+            and bias.imprecision(precise_for) > _LARGEST_IMPRECISION
+            and bias.excess(precise_for, errors=_CLEAR) <= 1
+        ):
+            pairs.run_to(2 * pairs.draws)
+            bias = pairs.bias()
+    _, fine = pairs.positions()
+    if pairs.failed:
+        nothing = np.full(fine.shape[2], np.nan)
+        return Pilot(bias, fine, nothing, np.nan, 0.0, pairs.n_row_evals, True)
+    found = visited_noise(measured.composition, measured.rows, fine, seed)
+    variance = np.maximum(fine.var(axis=(0, 1)), np.finfo(float).tiny)
+    return Pilot(
+        bias=bias,
+        positions=fine,
+        noise=found.by_parameter / variance,
+        noise_per_coordinate=found.per_coordinate,
+        tail=pareto_k(found.squared) if found.squared.any() else 0.0,
+        n_row_evals=pairs.n_row_evals + found.n_row_evals,
+        failed=False,
+    )
+
 
 _PAIRS = 16  # or more, if the device runs more chains at once
 _ROWS = 64
@@ -74,15 +147,6 @@ _OUT_OF_TIME = (
     "half of max_seconds passed before step size and gradient noise were within their budgets. "
     "Raise max_seconds."
 )
-
-
-class _Settings(NamedTuple):
-    """Settings of the plan, with what the last pairs measured."""
-
-    step: float
-    rows: _WeightedRows
-    checked: Pilot
-    doubts: tuple[str, ...]
 
 
 class _WeightedRows(NamedTuple):
@@ -130,7 +194,10 @@ class AnchoredPlanner:
         if pilot is None:
             self.why_not = "pilot runs with gradient noise failed at every step size"
             return None
-        rows = self._with_better_weights(rows, pilot)
+        if self._largest_step(pilot) < _PILOT_STEP or pilot.tail > HEAVY_TAIL:
+            stage("computing row weights at the positions of the pilot chains")
+            weights = self._pilot_weights(rows.weights, pilot, _WEIGHT_POSITIONS)
+            rows = self._rows(weights, rows.size)
         stage("checking step size and gradient noise with pairs of chains")
         settings = self._settle(rows, pilot)
         if settings is None:
@@ -146,35 +213,35 @@ class AnchoredPlanner:
         kernel = self._at_step(rows.kernel, step)
         return PreparedMethod(kernel, self.anchor, rows_so_far, account, start, burn_in, thin)
 
-    def _with_better_weights(self, rows: _WeightedRows, pilot: Pilot) -> _WeightedRows:
-        """Rows with weights from the pilot, if its noise asks for them."""
-        enough = self._largest_step(pilot) >= _PILOT_STEP
-        if enough and pilot.tail <= HEAVY_TAIL:
-            return rows
-        stage("computing row weights at the positions of the pilot chains")
-        return self._rows(self._pilot_weights(rows.weights, pilot, _WEIGHT_POSITIONS), rows.size)
+    def _settle(
+        self, rows: _WeightedRows, pilot: Pilot
+    ) -> tuple[float, _WeightedRows, Pilot, tuple[str, ...]] | None:
+        """Reduce the step size, and add rows, until bias and noise are within their budgets.
 
-    def _settle(self, rows: _WeightedRows, pilot: Pilot) -> _Settings | None:
-        """Reduce the step size, and add rows, until bias and noise are within their budgets."""
+        Returns both, with what the last pairs measured, and doubts.
+        """
         small_bias = pilot.bias.excess(self.budget, errors=1.0) < _SMALL_BIAS
         step, measured = _FIRST_STEP if small_bias else _PILOT_STEP, pilot
         best_weights = False
         for _ in range(_MOST_CHECKS):
             checkpoint()
             if is_short_of_time():
-                return _Settings(step, rows, measured, (_OUT_OF_TIME,))
+                return step, rows, measured, (_OUT_OF_TIME,)
             length = max(_SHORTEST_CHECK, _CHECK_LENGTH * _PAIRS // len(measured.positions))
             found = self._pairs(rows, measured, step, length, precise=True)
             if found.failed:
                 step /= 2
                 continue
             measured = found
-            share = self._rows_for(measured, rows, _PILOT_STEP) / self.posterior.n_rows
+            inflation = self._inflation(measured, _PILOT_STEP) / self.budget.inflation
+            share = rows.size * inflation / self.posterior.n_rows
             if share > _LARGEST_ROW_SHARE:
                 part = "all" if share > 1 else f"{share:.0%} of"
                 self.why_not = f"gradient noise would require {part} the rows in a step"
                 return None
-            heavy = measured.tail > HEAVY_TAIL and self._noise_matters(measured, step)
+            # Rare rows may make the noise of a heavy tail a hundred times larger.
+            matters = 100 * self._inflation(measured, step) > self.budget.inflation
+            heavy = measured.tail > HEAVY_TAIL and matters
             if heavy and not best_weights:
                 best_weights = True
                 weights = self._pilot_weights(rows.weights, measured, _MANY_WEIGHT_POSITIONS)
@@ -199,9 +266,9 @@ class AnchoredPlanner:
                 step *= max(0.25, 0.9 * excess**-0.5)
             else:
                 # The bias of the checked step covers that of a smaller one.
-                return _Settings(min(step, largest), rows, measured, ())
+                return min(step, largest), rows, measured, ()
         self.why_not = "no step size and number of rows keep the bias within its budget"
-        return _Settings(step, rows, measured, (f"{self.why_not}.",))
+        return step, rows, measured, (f"{self.why_not}.",)
 
     def _largest_step(self, pilot: Pilot) -> float:
         """The step size at which noise inflates the worst variance by the whole budget."""
@@ -209,15 +276,9 @@ class AnchoredPlanner:
             return 4.0
         return 4 / (1 + pilot.worst_noise / self.stiffness / self.budget.inflation)
 
-    def _rows_for(self, pilot: Pilot, rows: _WeightedRows, step: float) -> float:
-        """Rows per step that keep the inflation of the worst variance within the budget."""
-        inflation = step / self.stiffness / (4 - step) * pilot.worst_noise
-        return rows.size * inflation / self.budget.inflation
-
-    def _noise_matters(self, pilot: Pilot, step: float) -> bool:
-        """Whether the noise would exceed its budget if rare rows made it a hundred times larger."""
-        inflation = step / self.stiffness / (4 - step) * pilot.worst_noise
-        return 100 * inflation > self.budget.inflation
+    def _inflation(self, pilot: Pilot, step: float) -> float:
+        """Relative inflation of the worst variance by gradient noise."""
+        return step / self.stiffness / (4 - step) * pilot.worst_noise
 
     def _explain(self, rows: _WeightedRows, step: float, checked: Pilot) -> None:
         whitened = self.stiffness == 1
@@ -264,7 +325,7 @@ class AnchoredPlanner:
             self._at_step(rows.kernel, step),
             rows.fixed,
             on_device(at, self.posterior.dtype),
-            draws=math.ceil(length * max(1.0, _PILOT_STEP / step)),
+            n_draws=math.ceil(length * max(1.0, _PILOT_STEP / step)),
             burn_in=math.ceil(_BURN_IN_TIME / step),
             seed=self.seed,
             precise_for=self.budget if precise else None,
@@ -273,7 +334,6 @@ class AnchoredPlanner:
         return pilot
 
     def _gaussian_weights(self) -> RowValues:
-        """Weights from the anchor's Gaussian, widened."""
         metric = self.geometry.prepare(self.posterior, self.anchor)
         self.n_row_evals += self.posterior.n_rows
         return residual_weights(self.posterior, self.anchor, self.order, metric)
@@ -298,7 +358,7 @@ class AnchoredPlanner:
             dynamics=LeimkuhlerMatthews(),
             gradient=ControlVariate(self.order),
             subsample=Preferential(weights, take_all=True),
-            size=Fixed(min(size, self.posterior.n_rows)),
+            batch_size=Fixed(min(size, self.posterior.n_rows)),
             geometry=self.geometry,
             step_size=_PILOT_STEP / self.stiffness,
         )
@@ -307,7 +367,7 @@ class AnchoredPlanner:
             return _WeightedRows(weights, size, None, fixed, of_fixed, of_fixed)
         target = max(_NOISE_SLACK * noise, _NO_NOISE)
         most = min(_LARGEST_GROWTH * size, self.posterior.n_rows)
-        method = dataclasses.replace(fixed, size=Measured(size, target, max_size=most))
+        method = dataclasses.replace(fixed, batch_size=TargetNoise(size, target, max_size=most))
         return _WeightedRows(weights, size, noise, method, self._kernel(method), of_fixed)
 
     def _kernel(self, method: Method) -> BoundKernel:

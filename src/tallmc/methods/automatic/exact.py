@@ -31,22 +31,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ...anchor.anchor import Anchor
-from ...core.errors import SamplingWarning
-from ...core.linear_maps import AbstractLinearMap, DenseMap, DiagonalMap
-from ...core.outcome import Outcome
-from ...core.supervision import is_short_of_time, stage
+from ..._anchor.anchor import Anchor
+from ..._core.arrays import AbstractLinearMap, DenseMap, DiagonalMap
+from ..._core.errors import Outcome, SamplingWarning
+from ..._core.supervision import is_short_of_time, stage
+from ..._engine.kernel import BoundKernel
+from ..._engine.run import Run, chain_keys
 from ...dynamics import HMC, ModeJumpingHMC
-from ...dynamics.base import DynamicsChoice
-from ...dynamics.hmc import HMCDynamics
-from ...engine.kernel import BoundKernel
-from ...engine.run import Run, chain_keys
+from ...dynamics.dynamics import AbstractDynamics
 from ...geometry import Dense, Diagonal, GeometryChoice
 from ...gradient import Full
 from ...models.posterior import AbstractPosterior
 from ...subsample import AllRows
-from ..account import Account, ErrorBudget
-from ..base import PreparedMethod
+from ..abstract import Account, ErrorBudget, PreparedMethod
 from ..method import Method
 from .modes import Modes, in_one_mode, with_light_modes
 
@@ -80,20 +77,21 @@ def exact_plan(
     why: tuple[str, ...],
     seed: int,
     modes: Modes | None = None,
+    n_row_evals: int = 0,
 ) -> PreparedMethod:
     """Return tuned HMC that starts in the metric of `geometry`, and jumps between `modes`.
 
-    If jumps are hardly ever accepted, the chains stay in the anchor's mode, and a doubt says so.
+    `n_row_evals` counts rows evaluated before, apart from those of the anchor. If jumps are hardly
+    ever accepted, the chains stay in the anchor's mode, and a doubt says so.
     """
-    if modes is None:
-        return _Tuner(posterior, anchor, geometry, seed, None).plan(budget, why)
-    jumping = _Tuner(posterior, anchor, geometry, seed, modes)
-    plan = jumping.plan(budget, (*why, *modes.describe()))
-    if jumping.mode_changes > _LEAST_MODE_CHANGES * modes.changes_per_draw:
-        return with_light_modes(plan, modes)
-    plan = _Tuner(posterior, anchor, geometry, seed, None).plan(budget, why)
-    plan = plan._replace(n_row_evals=plan.n_row_evals + jumping.n_row_evals)
-    return in_one_mode(plan, modes)
+    if modes is not None:
+        jumping = _Tuner(posterior, anchor, geometry, seed, modes, n_row_evals)
+        plan = jumping.plan(budget, (*why, *modes.describe()))
+        if jumping.mode_changes > _LEAST_MODE_CHANGES * modes.changes_per_draw:
+            return with_light_modes(plan, modes)
+        n_row_evals = jumping.n_row_evals
+    plan = _Tuner(posterior, anchor, geometry, seed, None, n_row_evals).plan(budget, why)
+    return plan if modes is None else in_one_mode(plan, modes)
 
 
 @dataclasses.dataclass
@@ -103,12 +101,14 @@ class _Tuner:
     geometry: GeometryChoice
     seed: int
     modes: Modes | None
+    n_row_evals: int
 
     def __post_init__(self) -> None:
         self.time = _FIRST_TIME
         self.leap = _FIRST_STEP / self.posterior.dim**0.25
         prepared = self._method().prepare(self.posterior, self.anchor)
-        self.bound, self.n_row_evals = prepared.kernel, prepared.n_row_evals
+        self.bound = prepared.kernel
+        self.n_row_evals += prepared.n_row_evals
         d = self.posterior.dim
         self.positions: Float[Array, "chains d"] = (
             jnp.broadcast_to(self.anchor.position, (_CHAINS, d))
@@ -122,7 +122,6 @@ class _Tuner:
         """How often a draw is in another mode than the draw before."""
 
     def plan(self, budget: ErrorBudget, why: tuple[str, ...]) -> PreparedMethod:
-        """Tune, and return the plan."""
         stage("tuning Hamiltonian Monte Carlo on all rows")
         visited = [self._round()]
         while len(visited) < _FIRST_ROUNDS and not is_short_of_time():
@@ -158,7 +157,7 @@ class _Tuner:
         return max(1, min(_LONGEST, round(self.time / self.leap)))
 
     def _method(self) -> Method:
-        dynamics: DynamicsChoice = HMC(self._length)
+        dynamics: AbstractDynamics = HMC(self._length)
         if self.modes is not None:
             dynamics = ModeJumpingHMC(
                 self._length,
@@ -231,7 +230,7 @@ class _Tuner:
     @property
     def _map(self) -> AbstractLinearMap:
         dynamics = self.bound.composition.dynamics
-        assert isinstance(dynamics, HMCDynamics)
+        assert isinstance(dynamics, HMC)
         return dynamics.geometry
 
     def _shrunk(self, draws: Float[np.ndarray, "chains draws d"]) -> _Shrinkage:

@@ -4,7 +4,7 @@ Posteriors, and the choice for each:
 
     few rows                             all rows, exact (HMC)
     several modes                        all rows, exact, with jumps between the modes
-    exact draws take few rows            accept steps from a few rows, exact (`few_rows.py`)
+    exact draws take few rows            accept steps from a few rows, exact (`accept_steps.py`)
     up to 2,000 parameters               order-2 control variates, whitened (`anchored.py`)
     more parameters                      order-1 control variates, one scale per parameter
     pilot runs fail, need many rows,     all rows, exact
@@ -13,7 +13,7 @@ Posteriors, and the choice for each:
 
 All rows means every row in every step. Where that is too much (`_MOST_NUMBERS`), the anchored plan
 is kept and a doubt says what is wrong with it; without an anchor it is Nosé–Hoover with simple
-gradients (`unanchored.py`).
+gradients.
 
 If the user asks for exact draws, only exact plans are candidates: a few rows where that costs less
 than all rows, and otherwise all rows at any cost.
@@ -22,41 +22,102 @@ than all rows, and otherwise all rows at any cost.
 from __future__ import annotations
 
 import dataclasses
-import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from ...anchor.anchor import Anchor, AnchorLevel, laplace
-from ...core.errors import InvalidInput, PreparationError, check_number
-from ...core.random import new_key, standard_normal
-from ...core.supervision import checkpoint, stage
-from ...dynamics.base import Curvature
-from ...engine.chains import chains_at_once
+from ..._anchor.anchor import Anchor, AnchorLevel, find_anchor
+from ..._core.errors import InvalidInput, PreparationError, check_number
+from ..._core.random import new_key, standard_normal
+from ..._core.supervision import checkpoint, stage
+from ..._engine.chains import chains_at_once
+from ..._rows.access import RowAccess, RowBlock
+from ..._rows.law import Batch
+from ..._rows.passes import Sum
+from ...dynamics import NoseHoover
 from ...geometry import Dense, Diagonal
-from ...models.base import AbstractModel
-from ...models.counts import AbstractCountsModel
-from ...models.hierarchy import Hierarchical
+from ...gradient import Simple
+from ...models.model import AbstractModel
 from ...models.posterior import AbstractPosterior, check_in_memory
-from ...rows.base import RowAccess, RowBlock
-from ...rows.batch import Batch
-from ...rows.sums import Sum
-from ..account import ErrorBudget
-from ..base import AbstractMethod, PreparedMethod, RunDefaults, prepare_anchor
+from ...subsample import Preferential
+from ..abstract import (
+    AbstractMethod,
+    Account,
+    ErrorBudget,
+    PreparedMethod,
+    RunDefaults,
+    prepare_anchor,
+)
+from ..method import Method
+from .accept_steps import NO_OFFER, Offer, few_rows_plan, offer_few_rows
 from .anchored import AnchoredPlanner
 from .exact import exact_plan
-from .few_rows import NO_OFFER, Offer, few_rows_plan, offer_few_rows
-from .metric import absolute_hessian
 from .modes import find_modes, in_one_mode
-from .unanchored import unanchored_plan
+
+# A first metric for the exact plan, where the anchor has no Gaussian.
+
+
+_LARGEST_CONDITION = 1e8
+
+
+def absolute_hessian(posterior: AbstractPosterior, anchor: Anchor) -> Dense:
+    """The metric |H|⁻¹ at the anchor: eigenvalues of the Hessian count by their size."""
+    hessian = np.asarray(posterior.hessian(anchor.position), np.float64)
+    values, vectors = np.linalg.eigh((hessian + hessian.T) / 2)
+    values = np.maximum(np.abs(values), np.abs(values).max() / _LARGEST_CONDITION)
+    covariance = (vectors / values) @ vectors.T
+    return Dense((covariance + covariance.T) / 2)
+
+
+# The fallback without a Gaussian around the mode: Nosé–Hoover dynamics with simple gradients.
+#
+# The thermostat absorbs gradient noise of any size, if the noise is equal in all directions and at
+# all positions. The remaining error is not known, and the account says so.
+
+
+_STEP = 0.05
+_FRICTION = 2.0
+_LEAST_ROWS = 256
+
+
+def unanchored_plan(
+    posterior: AbstractPosterior,
+    anchor: Anchor,
+    scale: np.ndarray,
+    budget: ErrorBudget,
+    why: str,
+    n_row_evals: int,
+) -> PreparedMethod:
+    """Return SGNHT in units of `scale`, started at the anchor."""
+    size = min(posterior.n_rows, max(_LEAST_ROWS, posterior.n_rows // 100))
+    method = Method(
+        dynamics=NoseHoover(friction=_FRICTION),
+        gradient=Simple(),
+        subsample=Preferential("gradient"),
+        batch_size=size,
+        geometry=Diagonal(scale),
+        step_size=_STEP,
+    )
+    prepared = method.prepare(posterior, anchor)
+    doubt = (
+        "without a Gaussian anchor neither the noise nor the step has been checked: "
+        "compare with another method."
+    )
+    account = Account(
+        method=method,
+        budget=budget,
+        reasons=(why, f"SGNHT with {size} rows per step"),
+        doubts=(doubt,),
+    )
+    return prepared._replace(account=account, n_row_evals=prepared.n_row_evals + n_row_evals)
+
 
 _CHAINS = 8  # or more, if the device runs more chains at once
 FEW_ROWS = 5_000
 """Up to this number, every step uses all rows."""
 _MOST_DENSE = 2_000
-_ROWS_OF_SCIR = 100
 _POWER_ITERATIONS = 20
 FEW_PER_DRAW = 192.0
 """Rows per effective draw that the anchored plan takes at best: 64 a step, 3 steps."""
@@ -89,30 +150,16 @@ class Automatic(AbstractMethod):
     RunDefaults(chains=8, draws=None, ess=1000.0)
     """
 
+    row_access = RowAccess.STREAM
+
     inflation: float = 0.01
     exact: bool = False
 
     def __post_init__(self) -> None:
         check_number("inflation", self.inflation, 0, 1, low_open=True)
 
-    @property
-    def needs(self) -> AnchorLevel:
-        return AnchorLevel.NOTHING
-
-    @property
-    def row_access(self) -> RowAccess:
-        return RowAccess.STREAM
-
     def defaults(self, dim: int) -> RunDefaults:
         return RunDefaults(chains=max(_CHAINS, chains_at_once(dim)), draws=None, ess=1000.0)
-
-    @property
-    def has_accept_step(self) -> bool:
-        return False
-
-    @property
-    def unseen_by_pairs(self) -> None:
-        return None
 
     @property
     def axes(self) -> dict[str, str]:
@@ -120,14 +167,10 @@ class Automatic(AbstractMethod):
             ("dynamics", "gradient", "subsample", "size"), "chosen for the posterior"
         )
 
-    def suggest(self, curvature: Curvature) -> None:
-        return None
-
     def prepare(
         self, posterior: AbstractPosterior, anchor: Anchor | None = None, *, seed: int = 0
     ) -> PreparedMethod:
-        if isinstance(posterior.model, AbstractCountsModel):
-            raise _needs_scir(posterior, self.inflation)
+        posterior.model.check_gradients(posterior.n_rows, self.inflation)
         budget = ErrorBudget(inflation=self.inflation)
         if self.exact:
             check_in_memory(posterior, _IN_MEMORY, _CURE)
@@ -143,14 +186,13 @@ class Automatic(AbstractMethod):
             return _without_gaussian(posterior, budget, _SPIKE, self.exact, seed)
         assert found is not None
         model = posterior.model
-        if isinstance(model, Hierarchical) and model.is_in_spike(found.position):
+        if model.is_in_spike(found.position):
             return _without_gaussian(posterior, budget, _SPIKE, self.exact, seed)
         few = posterior.n_rows <= FEW_ROWS
         why = (f"{posterior.n_rows:,} rows are few: every step uses all of them",) if few else ()
         modes, rows_of_search = find_modes(posterior, found, seed)
         if few or (modes is not None and (self.exact or exact_is_affordable(posterior))):
-            plan = exact_plan(posterior, found, Dense(), budget, why, seed, modes)
-            return plan._replace(n_row_evals=plan.n_row_evals + rows_of_search)
+            return exact_plan(posterior, found, Dense(), budget, why, seed, modes, rows_of_search)
         offer = NO_OFFER if modes is not None else offer_few_rows(posterior, found, FEW_PER_DRAW)
         rows_so_far = rows_of_search + offer.n_row_evals
         if self.exact:
@@ -163,20 +205,6 @@ class Automatic(AbstractMethod):
         anchored.n_row_evals += rows_so_far
         plan = _anchored_or_exact(anchored, offer)
         return plan if modes is None else in_one_mode(plan, modes)
-
-
-def _needs_scir(posterior: AbstractPosterior, inflation: float) -> InvalidInput:
-    """The error for a model of counts, with settings of SCIR that inflate variances this much."""
-    n_rows = posterior.n_rows
-    size = min(n_rows, _ROWS_OF_SCIR)
-    step_size = min(1.0, 4 * inflation * size / max(n_rows - size, 1))
-    thin = math.ceil(2 / step_size)
-    return InvalidInput(
-        "method",
-        "be given for a model of counts, which has no gradients of rows",
-        None,
-        f"Try tallmc.scir(step_size={step_size:.2g}, size={size}) with thin={thin}.",
-    )
 
 
 def exact_is_affordable(posterior: AbstractPosterior) -> bool:
@@ -200,8 +228,7 @@ def _exact_plan(
     quote = offer.quote
     cost = offer.why_not if quote is None else f"they would take {quote.rows:,.2g} rows each"
     why = (f"exact draws were asked for; from a few rows there are none: {cost}. {_ALL_ROWS}",)
-    plan = exact_plan(posterior, anchor, Dense(), budget, why, seed)
-    return plan._replace(n_row_evals=plan.n_row_evals + n_row_evals)
+    return exact_plan(posterior, anchor, Dense(), budget, why, seed, None, n_row_evals)
 
 
 def _anchored_or_exact(planner: AnchoredPlanner, offer: Offer) -> PreparedMethod:
@@ -224,11 +251,15 @@ def _anchored_or_exact(planner: AnchoredPlanner, offer: Offer) -> PreparedMethod
             f"{planner.why_not}, and rows that are not in memory cannot all be in every step. "
             "Choose a method and its settings, or fit a part of the rows in memory."
         )
-    why = f"{planner.why_not}: {_ALL_ROWS}"
-    exact = exact_plan(
-        planner.posterior, planner.anchor, planner.geometry, planner.budget, (why,), planner.seed
+    return exact_plan(
+        posterior,
+        planner.anchor,
+        planner.geometry,
+        planner.budget,
+        (f"{planner.why_not}: {_ALL_ROWS}",),
+        planner.seed,
+        n_row_evals=planner.n_row_evals,
     )
-    return exact._replace(n_row_evals=exact.n_row_evals + planner.n_row_evals)
 
 
 def _diagonal_plan(
@@ -245,8 +276,7 @@ def _diagonal_plan(
     if exact:
         why = f"exact draws were asked for, and {posterior.dim:,} parameters are many: {_ALL_ROWS}"
         metric = Diagonal(np.asarray(scale))
-        plan = exact_plan(posterior, found, metric, budget, (why,), seed)
-        return plan._replace(n_row_evals=plan.n_row_evals + posterior.n_rows)
+        return exact_plan(posterior, found, metric, budget, (why,), seed, None, posterior.n_rows)
     stiffness = largest_curvature(posterior, found.position, scale)
     planner = AnchoredPlanner(
         posterior,
@@ -269,12 +299,11 @@ def _without_gaussian(
 ) -> PreparedMethod:
     # The search for a mode of an unbounded density may end in a spike, where chains get stuck.
     at = None if posterior.model.bounded else posterior.layout.unravel(posterior.init)
-    anchor = laplace(posterior, at=at, hessian=False)
+    anchor = find_anchor(posterior, at=at, hessian=False)
     why = f"no Gaussian around the mode ({error.split(';')[0]})"
     if exact or posterior.n_rows <= FEW_ROWS or exact_is_affordable(posterior):
-        metric = absolute_hessian(posterior, anchor)
-        plan = exact_plan(posterior, anchor, metric, budget, (f"{why}: {_ALL_ROWS}",), seed)
-        return plan._replace(n_row_evals=plan.n_row_evals + posterior.n_rows)
+        metric, why = absolute_hessian(posterior, anchor), f"{why}: {_ALL_ROWS}"
+        return exact_plan(posterior, anchor, metric, budget, (why,), seed, None, posterior.n_rows)
     curvature = np.abs(np.diag(np.asarray(posterior.hessian(anchor.position))))
     scale = np.minimum(
         np.asarray(fisher_scales(posterior, anchor.position)),
@@ -294,9 +323,9 @@ def fisher_scales(posterior: AbstractPosterior, position: Float[Array, " d"]) ->
 
 
 def _squared_gradients(
-    rows: RowBlock, counted: Bool[Array, " n"], model: AbstractModel, position: Float[Array, " d"]
+    block: RowBlock, counted: Bool[Array, " n"], model: AbstractModel, position: Float[Array, " d"]
 ) -> Float[Array, " d"]:
-    squares = model.expand(model.row_gradients(position, rows), rows) ** 2
+    squares = model.expand(model.row_gradients(position, block), block) ** 2
     return jnp.sum(squares, axis=0, where=counted[:, None])
 
 
@@ -309,14 +338,14 @@ def _inverse_roots(
 
 
 def _curvature_sums(
-    rows: RowBlock,
+    block: RowBlock,
     counted: Bool[Array, " n"],
     model: AbstractModel,
     position: Float[Array, " d"],
     direction: Float[Array, " d"],
 ) -> Float[Array, " d"]:
     """Σ ∇²f_i v over a block of rows."""
-    batch = Batch(rows, counted.astype(model.dtype))
+    batch = Batch(block, counted.astype(model.dtype))
 
     def gradient(at: Float[Array, " d"]) -> Float[Array, " d"]:
         return model.sum_remainders(0, at, at, batch)

@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from ...anchor.anchor import Anchor
-from ...anchor.modes import other_modes
-from ...anchor.passes import CountedPasses
+from ..._anchor.anchor import Anchor
+from ..._anchor.modes import other_modes
+from ..._anchor.optimisers import CountedPasses
 from ...models.posterior import AbstractPosterior
-from ..base import PreparedMethod
+from ..abstract import PreparedMethod
 
 _LEAST = 0.01  # share of the mass
 _LEAST_VARIANCE = 0.04  # wD² of a mode with a smaller share that is not ignored

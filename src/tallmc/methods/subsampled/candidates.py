@@ -15,20 +15,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from ...anchor.anchor import Anchor
-from ...core.arrays import on_device
-from ...core.compiler import quickly_compiled
-from ...core.supervision import stage
+from ..._anchor.anchor import Anchor
+from ..._core.arrays import Scalar, Vector, on_device
+from ..._core.compiler import quickly_compiled
+from ..._core.supervision import stage
+from ..._rows.access import PerRow, RowBlock
 from ...geometry import Dense
 from ...models.posterior import AbstractPosterior
-from ...rows.base import RowBlock
-from ..firefly.taylor import Taylor
-from .bounds import prepare_remainders
-from .proposals import AbstractProposal
-from .remainders import AbstractRemainders
-from .rules import AbstractRule
-from .surrogate import Surrogate, prepare_surrogate
-from .thinning import PoissonDecision
+from ..firefly import Taylor
+from .remainders import AbstractRemainders, prepare_remainders
+from .surrogate import Proposal, Surrogate, prepare_surrogate
+from .thinning import PoissonDecision, Rule
 
 _TYPICAL_MOVES = 512
 _LEAST_CHUNK, _MOST_CHUNK = 8, 512
@@ -58,13 +55,11 @@ def bound_rows(
     return BoundedRows(surrogate, constants, of_bound + of_surrogate + posterior.n_rows)
 
 
-def _constants(rows: RowBlock, remainders: AbstractRemainders) -> Float[Array, " n"]:
-    return remainders.constants(rows)
+def _constants(block: RowBlock, remainders: AbstractRemainders) -> PerRow:
+    return remainders.constants(block)
 
 
-def typical_growth(
-    surrogate: Surrogate, proposal: AbstractProposal, step: Float[Array, ""]
-) -> float:
+def typical_growth(surrogate: Surrogate, proposal: Proposal, step: Scalar) -> float:
     """The mean of M over moves from positions of the anchor's Gaussian."""
     shape, dtype = (_TYPICAL_MOVES, *surrogate.anchor.shape), surrogate.anchor.dtype
     here, normals = (
@@ -76,12 +71,12 @@ def typical_growth(
 @quickly_compiled
 def _mean_growth(
     surrogate: Surrogate,
-    proposal: AbstractProposal,
-    step: Float[Array, ""],
+    proposal: Proposal,
+    step: Scalar,
     here: Float[Array, "m d"],
     normals: Float[Array, "m d"],
-) -> Float[Array, ""]:
-    def of_move(u: Float[Array, " d"], normal: Float[Array, " d"]) -> Float[Array, ""]:
+) -> Scalar:
+    def of_move(u: Vector, normal: Vector) -> Scalar:
         return surrogate.remainders.growth(u, proposal.propose(surrogate, u, step, normal))
 
     found = jax.vmap(of_move)(here, normals)
@@ -91,7 +86,7 @@ def _mean_growth(
 def poisson_decision(
     posterior: AbstractPosterior,
     constants: Float[np.ndarray, " N"],
-    rule: AbstractRule,
+    rule: Rule,
     typical: float,
     dtype: Any,
 ) -> tuple[PoissonDecision, Int[Array, " a"]]:
@@ -109,10 +104,7 @@ def poisson_decision(
     total = _ROUNDING * np.max(positive[left] / probability[left])
     mean = float(rule.rate(on_device(total * typical, dtype)))
     decision = PoissonDecision(
-        rule=rule,
-        stream=found.stream,
-        total=on_device(total, dtype),
-        chunk=chunk_size(mean),
+        rule=rule, stream=found.stream, total=on_device(total, dtype), chunk=chunk_size(mean)
     )
     return decision, on_device(found.certain, np.int32)
 

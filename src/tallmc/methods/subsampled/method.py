@@ -2,81 +2,198 @@
 
 Prado, Nemeth and Sherlock (2024), in the coordinates u of the Laplace approximation, θ = θ̂ + Cu.
 Row i has f_i = T_i + R_i, its Taylor expansion at the anchor and the remainder (`remainders.py`),
-and a step has D_i = R_i(u') − R_i(u) (`rules.py`, `thinning.py`):
+and a step has D_i = R_i(u') − R_i(u) (`thinning.py`):
 
     |D_i| ≤ c_i M(u, u'),   B ~ Poisson(M Σc) rows ∝ c_i,   each kept with probability φ_i/(c_i M),
     log ratio = log q(u | u')/q(u' | u) − Σ T_i(u') + Σ T_i(u) + Σ_kept log(φ_i(−D_i)/φ_i(D_i))
 
-A proposal that leaves N(θ̂, Σ̂) invariant meets the target's excess over this Gaussian only. The
-chain leaves the posterior invariant for any step size and order, as long as the bounds c_i M hold.
-
-Cost: a pass for c_i, one more for order 3, and 2d + 1 more to check a bound of the user's
-(`given.py`). A step evaluates its candidates and the certain rows, those that would be drawn at
-least once a step anyway. Σc falls as N^(−1/2) with order 2 and as N^(−1) with order 3. In d
+A proposal that leaves N(θ̂, Σ̂) invariant meets the target's excess over this Gaussian only. In d
 dimensions the bound |wᵀu| ≤ ‖w‖‖u‖ loses a factor √d for each power.
-
-`caps` < 1 takes a fraction of the bound. Rows whose change exceeds their cap are counted. A run
-without any is what a run with rigorous caps would be on the rows that it saw; one with some is not
-exact, and says so.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from ...anchor.anchor import Anchor, AnchorLevel
-from ...core.errors import InvalidInput, check_int, check_number
-from ...dynamics.base import Curvature, Suggestion
-from ...engine.kernel import BoundKernel
+from ..._anchor.anchor import Anchor, AnchorLevel
+from ..._core.arrays import Scalar, Vector, on_device
+from ..._core.errors import InvalidInput, Outcome, check_int, check_number
+from ..._core.random import derived_keys, key_of, random_words, standard_normal
+from ..._engine.kernel import AbstractKernel, BoundKernel, ChainState, Drawn, Gathered, KernelStep
+from ..._rows.access import AbstractRows
+from ...dynamics.dynamics import AbstractDynamicsState, Curvature, Suggestion
+from ...models.model import AbstractModel
 from ...models.posterior import AbstractPosterior, check_posterior
 from ...schedule import AbstractSchedule, as_schedule, in_precision
-from ..base import (
-    AbstractReadingMethod,
-    PreparedMethod,
-    check_row_access,
-    prepare_anchor,
-)
-from ..firefly.taylor import Taylor
+from ..abstract import AbstractMethod, PreparedMethod, check_row_access, prepare_anchor
+from ..firefly import Taylor
+from ..method import StepSize
 from .candidates import BoundedRows, bound_rows, poisson_decision, typical_growth
-from .kernel import SubsampledKernel
-from .proposals import PROPOSALS, check_proposal
-from .rules import AbstractRule, Factorised, Thinned, Tuna
+from .surrogate import PROPOSALS, Proposal, Surrogate, check_proposal
+from .thinning import AbstractDecision, Move, Rule
+
+# The step of Metropolis–Hastings with scalable subsampling.
+
+
+class SubsampledState(AbstractDynamicsState):
+    """Position θ = θ̂ + Cu."""
+
+    position: Vector
+    whitened: Vector
+    """u."""
+    excess: Scalar
+    """e(u)."""
+
+
+class Breaches(eqx.Module):
+    """How often the steps of a chain left the bounds."""
+
+    exceeded: Int[Array, "*chains"]
+    """Rows whose change was above their cap."""
+    worst: Float[Array, "*chains"]
+    """The largest change, relative to its cap."""
+    outside: Int[Array, "*chains"]
+    """Moves that were rejected because there is no bound for them."""
+
+
+class SubsampledKernel(AbstractKernel):
+    """Proposes a move of the surrogate, and decides from a few rows."""
+
+    surrogate: Surrogate
+    proposal: Proposal
+    decision: AbstractDecision
+    schedule: AbstractSchedule
+    rest: Vector
+
+    @property
+    def model(self) -> AbstractModel:
+        return self.surrogate.remainders.model
+
+    @property
+    def rows_per_step(self) -> None:
+        return None
+
+    @property
+    def most_rows(self) -> int:
+        return self.n_certain + self.decision.most_rows
+
+    @property
+    def n_certain(self) -> int:
+        """Rows that every step evaluates."""
+        return int(self.surrogate.certain.shape[0])
+
+    def rows_at_start(self) -> int:
+        return self.n_certain
+
+    def broken_claim(self, chains: ChainState) -> str | None:
+        exceeded, outside = (
+            int(np.asarray(counts, np.int64).sum())
+            for counts in (chains.carried.exceeded, chains.carried.outside)
+        )
+        if exceeded:
+            worst = float(np.max(chains.carried.worst))
+            return (
+                f"{exceeded:,} evaluated rows changed by more than their caps, at most by "
+                f"{worst:.2g} times: the draws are not exact. Use larger caps, or a larger bound."
+            )
+        if outside:
+            return (
+                f"{outside:,} proposals were outside the region where the rows have a bound and "
+                "were rejected: the draws are those of the posterior inside that region."
+            )
+        return None
+
+    def start_memory(self, positions: Float[Array, "chains d"], rows: AbstractRows) -> Breaches:
+        none = np.zeros(len(positions))
+        counts = on_device(none, np.int32)
+        return Breaches(counts, on_device(none, positions.dtype), counts)
+
+    def init(
+        self,
+        key: PRNGKeyArray,
+        position: Vector,
+        carried: Breaches,
+        gathered: Gathered,
+        rows: AbstractRows,
+    ) -> ChainState:
+        u = self.surrogate.metric.solve(position - self.surrogate.anchor)
+        return ChainState(SubsampledState(position, u, self.surrogate.excess(u, rows)), carried)
+
+    def draw(self, key: PRNGKeyArray, steps: int) -> Drawn:
+        normal_key, uniform_key, rows_key = derived_keys(key, 3)
+        like = self.model.init
+        normal = standard_normal(normal_key, (steps, *like.shape), like.dtype)
+        uniform = -jax.random.exponential(uniform_key, (steps,), like.dtype)
+        return Drawn(key_of(random_words(rows_key, (steps,))), (normal, uniform))
+
+    def step(
+        self, state: ChainState, gathered: Gathered, step: Int[Array, ""], rows: AbstractRows
+    ) -> KernelStep:
+        surrogate, here = self.surrogate, state.motion.whitened
+        normal, log_uniform = gathered.noise
+        step_size = self.schedule(step).astype(here.dtype)
+        there = self.proposal.propose(surrogate, here, step_size, normal)
+        excess = surrogate.excess(there, rows)
+        moves = surrogate.metric.push(jnp.stack([here, there]))
+        move = Move(
+            here=here,
+            there=there,
+            moves=moves,
+            log_known=self.proposal.log_ratio(surrogate, here, there, step_size)
+            - (excess - state.motion.excess),
+            log_uniform=log_uniform,
+        )
+        decided = self.decision.decide(surrogate.remainders, move, gathered.selection, rows)
+        candidate = SubsampledState(surrogate.anchor + moves[1], there, excess)
+        motion = jax.tree.map(
+            lambda new, old: jnp.where(decided.accept, new, old), candidate, state.motion
+        )
+        carried = Breaches(
+            state.carried.exceeded + decided.exceeded,
+            jnp.maximum(state.carried.worst, decided.worst),
+            state.carried.outside + decided.outside.astype(jnp.int32),
+        )
+        stats = {
+            "acceptance_rate": decided.rate,
+            "batch_size": decided.n_rows + jnp.int32(self.n_certain),
+        }
+        return KernelStep(
+            ChainState(motion, carried), stats, jnp.int32(Outcome.OK), jnp.zeros_like(here)
+        )
+
 
 _MALA_STEP = 2.0  # in one dimension; smaller by the cube root of d in d dimensions
 _RULES = ("thinned", "factorised", "tuna")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SubsampledMH(AbstractReadingMethod):
-    """Metropolis–Hastings that decides from a Poisson number of rows; exact.
+class SubsampledMH(AbstractMethod):
+    """Metropolis–Hastings that decides from a Poisson number of rows."""
 
-    For logistic, probit, binomial, Poisson, linear, softmax, Student-t and Gamma regression, linear
-    regression of unknown scale, and any model with a bound of yours.
+    paper_by_setting: ClassVar = {
+        "rule='thinned'": "Prado, Nemeth and Sherlock (2024)",
+        "rule='tuna'": "Zhang, Cooper and De Sa (2020)",
+        "rule='factorised'": ("Cornish, Vanetti, Bouchard-Côté, Deligiannidis and Doucet (2019)"),
+    }
+    bias = (
+        "None as long as the bounds c_i M hold, at any step size and order. `caps` below 1 takes a "
+        "fraction of the bounds: rows that exceed their cap are counted, and end the claim."
+    )
+    cost = (
+        "A pass over the rows for c_i, one more for order 3, and 2d + 1 more to check a bound of "
+        "the user's. A step evaluates its candidates and the rows that would be drawn at least "
+        "once per step anyway. Σc falls as N^(−1/2) with order 2 and as N^(−1) with order 3."
+    )
+    needs = AnchorLevel.HESSIAN
 
-    **Arguments:**
-
-    - `step_size`: h. Proposals "pcn" with h = 1 are independent of the position.
-    - `proposal`: "pcn", "langevin" or "random-walk", in the coordinates of the anchor's Gaussian.
-    - `order`: the order of the expansions that the rows are compared with, 0 to 3.
-    - `rule`: "thinned", "tuna" or "factorised".
-    - `chi`: χ of the rule "tuna"; the larger, the more rows and the higher the acceptance rate.
-    - `caps`: the fraction of the bound on each row's change that is used. Below 1 fewer rows are
-      read, and rows that exceed their cap are counted. They end the claim of exactness.
-    - `bound`: a `Taylor(...)` with your bound on the Taylor remainders of the rows, for any model.
-      Needs order 2 and double precision. By default the bound comes from the model.
-
-    **Raises:** `InvalidInput` if an argument is out of its range.
-
-    >>> import tallmc
-    >>> tallmc.SubsampledMH(step_size=1.0).exact
-    True
-    """
-
-    step_size: float | AbstractSchedule
+    step_size: StepSize
     proposal: str = "pcn"
     order: int = 2
     rule: str = "thinned"
@@ -98,16 +215,8 @@ class SubsampledMH(AbstractReadingMethod):
             raise InvalidInput("order", "be 2 with a bound of yours", self.order)
 
     @property
-    def needs(self) -> AnchorLevel:
-        return AnchorLevel.HESSIAN
-
-    @property
     def exact(self) -> bool:
         return self.bound is None or self.bound.is_proved
-
-    @property
-    def unseen_by_pairs(self) -> None:
-        return None
 
     @property
     def axes(self) -> dict[str, str]:
@@ -143,7 +252,8 @@ class SubsampledMH(AbstractReadingMethod):
         schedule = in_precision(as_schedule(self.step_size), posterior.dtype)
         proposal, surrogate = PROPOSALS[self.proposal], bounded.surrogate
         typical = typical_growth(surrogate, proposal, schedule(jnp.asarray(0)))
-        caps, rule = self.caps * bounded.constants, self._rule(posterior.dtype)
+        chi = jnp.asarray(self.chi, posterior.dtype) if self.rule == "tuna" else None
+        caps, rule = self.caps * bounded.constants, Rule(self.rule, chi)
         decision, certain = poisson_decision(posterior, caps, rule, typical, posterior.dtype)
         kernel = SubsampledKernel(
             surrogate=eqx.tree_at(lambda part: part.certain, surrogate, certain),
@@ -153,12 +263,3 @@ class SubsampledMH(AbstractReadingMethod):
             rest=surrogate.anchor,
         )
         return BoundKernel(kernel, posterior)
-
-    def _rule(self, dtype: Any) -> AbstractRule:
-        match self.rule:
-            case "thinned":
-                return Thinned()
-            case "factorised":
-                return Factorised()
-            case _:
-                return Tuna(jnp.asarray(self.chi, dtype))

@@ -17,16 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from ...anchor.anchor import Anchor
-from ...core.arrays import on_device
-from ...core.compiler import quickly_compiled
-from ...core.linear_maps import AbstractLinearMap, dot
-from ...models.base import AbstractModel
-from ...models.generalised_linear import GeneralisedLinear
-from ...models.observations import RegressionRows, weighted
+from ..._anchor.anchor import Anchor
+from ..._core.arrays import AbstractLinearMap, Matrix, Scalar, Vector, dot, on_device
+from ..._core.compiler import quickly_compiled
+from ..._core.errors import InvalidInput, check_number
+from ..._rows.access import AbstractRows, RowBlock
+from ..._rows.passes import Sum
+from ...models.model import AbstractModel
 from ...models.posterior import AbstractPosterior
-from ...rows.base import AbstractRows
-from ...rows.sums import Sum
+from ...schedule import AbstractSchedule, as_schedule
 from .remainders import AbstractRemainders
 
 
@@ -34,10 +33,10 @@ class Surrogate(eqx.Module):
     """e(u)."""
 
     remainders: AbstractRemainders
-    anchor: Float[Array, " d"]
+    anchor: Vector
     metric: AbstractLinearMap
-    linear: Float[Array, " d"]
-    quadratic: Float[Array, "d d"]
+    linear: Vector
+    quadratic: Matrix
     """The quadratic terms of e are ½ uᵀQu with this Q."""
     cubic: Float[Array, "d d d"] | None
     """T."""
@@ -46,26 +45,26 @@ class Surrogate(eqx.Module):
     certain: Int[Array, " a"]
     """Rows that every step evaluates."""
 
-    def smooth(self, u: Float[Array, " d"]) -> Float[Array, ""]:
+    def smooth(self, u: Vector) -> Scalar:
         """e(u) without the certain rows."""
         total = dot(self.linear + dot(self.quadratic, u) / 2, u) + self._prior(u)
         if self.cubic is not None:
             total += dot(dot(dot(self.cubic, u), u), u) / 6
         return total
 
-    def excess(self, u: Float[Array, " d"], source: AbstractRows) -> Float[Array, ""]:
+    def excess(self, u: Vector, rows: AbstractRows) -> Scalar:
         """e(u)."""
         total = self.smooth(u)
         if self.certain.shape[0]:
-            rows = source.take(self.certain)
-            total += jnp.sum(self.remainders.values(self.metric.push(u)[None], rows))
+            block = rows.take(self.certain)
+            total += jnp.sum(self.remainders.values(self.metric.push(u)[None], block))
         return total
 
-    def gradient(self, u: Float[Array, " d"]) -> Float[Array, " d"]:
+    def gradient(self, u: Vector) -> Vector:
         """The gradient of ½‖u‖² + e(u), without the certain rows."""
         return u + jax.grad(self.smooth)(u)
 
-    def _prior(self, u: Float[Array, " d"]) -> Float[Array, ""]:
+    def _prior(self, u: Vector) -> Scalar:
         move = self.metric.push(u)
         value, *terms = self.prior_terms
         total = self.remainders.model.prior_potential(self.anchor + move) - value
@@ -96,7 +95,6 @@ def prepare_surrogate(
         quadratic, expanded = -np.eye(len(factor)), ()
     cubic, n_row_evals = None, 0
     if order == 3:
-        assert isinstance(model, GeneralisedLinear), "checked before"
         cubic = posterior.rows.reduce(
             _third_derivatives, model, at, metric, width=posterior.dim**2, finish=_rounded
         )
@@ -115,7 +113,7 @@ def prepare_surrogate(
 
 
 @quickly_compiled
-def _prior_terms(model: AbstractModel, at: Float[Array, " d"]) -> tuple[Array, Array, Array]:
+def _prior_terms(model: AbstractModel, at: Vector) -> tuple[Array, Array, Array]:
     """Value, gradient and Hessian of the prior's potential."""
     return (
         model.prior_potential(at),
@@ -125,19 +123,66 @@ def _prior_terms(model: AbstractModel, at: Float[Array, " d"]) -> tuple[Array, A
 
 
 def _third_derivatives(
-    rows: RegressionRows,
+    block: RowBlock,
     counted: Bool[Array, " n"],
-    model: GeneralisedLinear,
-    anchor: Float[Array, " d"],
+    model: AbstractModel,
+    anchor: Vector,
     metric: AbstractLinearMap,
 ) -> Float[Array, "d d d"]:
-    """Σ f_i‴ w_i⊗w_i⊗w_i."""
-    third = weighted(rows, model.family.derivative(3, model.predictors(anchor, rows), rows.y))
-    w = metric.pull(rows.x)
-    pairs = (w[:, :, None] * w[:, None, :]).reshape(len(w), -1)
-    total = dot((jnp.where(counted, third, 0)[:, None] * w).T, pairs)
-    return total.reshape(3 * w.shape[1:])
+    return model.block_third_derivatives(anchor, metric, block, counted)
 
 
 def _rounded(total: Sum, *args: object) -> Array:
     return total.rounded()
+
+
+# Proposals in the coordinates u, in which the posterior is close to N(0, I).
+#
+#     pCN          u' = √(1 − h) u + √h ξ         reversible for N(0, I); independent of u if h = 1
+#     Langevin     u' = u − (h/2) ∇Ŝ(u) + √h ξ    Ŝ is the surrogate, so no rows are read
+#     random walk  u' = u + √h ξ
+#
+# `log_ratio` is log q(u | u')/q(u' | u) relative to N(0, I): the target's ratio then needs only the
+# excess over ½‖u‖².
+
+
+class Proposal(eqx.Module):
+    """A Gaussian proposal: "pcn", "langevin" or "random-walk"."""
+
+    name: str = eqx.field(static=True)
+
+    def propose(self, surrogate: Surrogate, u: Vector, step: Scalar, normal: Vector) -> Vector:
+        """u'."""
+        match self.name:
+            case "pcn":
+                return jnp.sqrt(jnp.maximum(1 - step, 0)) * u + jnp.sqrt(step) * normal
+            case "langevin":
+                return u - step / 2 * surrogate.gradient(u) + jnp.sqrt(step) * normal
+            case _:
+                return u + jnp.sqrt(step) * normal
+
+    def log_ratio(self, surrogate: Surrogate, here: Vector, there: Vector, step: Scalar) -> Scalar:
+        """log q(u | u') − log q(u' | u) − ½‖u'‖² + ½‖u‖²."""
+        if self.name == "pcn":
+            return jnp.zeros_like(step)
+        move = there - here
+        if self.name == "random-walk":
+            return -jnp.sum(move * (here + there)) / 2
+        # ‖δ + hg/2‖²/2h − ‖δ − hg'/2‖²/2h with δ = u' − u, without its large terms, which cancel.
+        g, g_there = surrogate.gradient(here), surrogate.gradient(there)
+        proposals = jnp.sum(move * (g + g_there)) / 2 + step / 8 * (
+            jnp.sum(g**2) - jnp.sum(g_there**2)
+        )
+        return proposals - jnp.sum(move * (here + there)) / 2
+
+
+PROPOSALS = {name: Proposal(name) for name in ("pcn", "langevin", "random-walk")}
+
+
+def check_proposal(name: str, step_size: float | AbstractSchedule) -> None:
+    """Raise if there is no such proposal, or the step size is out of its range."""
+    as_schedule(step_size)
+    if name not in PROPOSALS:
+        raise InvalidInput("proposal", f"be one of {', '.join(map(repr, PROPOSALS))}", name)
+    if name == "pcn" and isinstance(step_size, int | float):
+        check_number("step_size", step_size, 0, 1, low_open=True)

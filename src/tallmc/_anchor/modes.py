@@ -1,0 +1,331 @@
+"""Searches for further modes, from several dispersed starts.
+
+A start counts only if it ends at a true minimum of the potential: the gradient is small and the
+Hessian is positive definite on all rows. Searches that fail, or end at a saddle, say nothing.
+Finding no other mode is no proof that there is none.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from .._core.errors import InvalidInput, PreparationError, check_int
+from ..models.posterior import AbstractPosterior
+from .anchor import Anchor
+from .optimisers import CountedPasses, Newton, descent_direction, has_columns, prior_hessian
+
+# Directions in which the rows do not determine the parameters, so that the prior decides alone.
+#
+# Let H = L + P at the anchor, with L the Hessian of the rows and P that of the prior. The
+# eigenvalues of Cᵀ P C, with C Cᵀ = H⁻¹, are the prior's shares of the precision along their
+# directions. A share of almost 1 means that the rows say nothing there, as with collinear columns.
+#
+# Separable rows are different: the likelihood bounds a coefficient on one side and never falls on
+# the other, so the curvature at the mode does not show it. There the likelihood itself is
+# evaluated, far out.
+#
+# A hierarchy is left alone. Its hyperparameters do not occur in the likelihood, and are integrated
+# out of P. In a non-centred one, the rows do not determine the mean and the effects apart, but each
+# of them is known far better than from its prior.
+
+_PRIOR_ALONE = 0.99
+"""The rows are said to leave a direction to the prior if the prior's share exceeds this."""
+_PRIOR_MATTERS = 0.05
+"""Separable rows are looked for if the prior's share exceeds this in some direction."""
+_KNOWN_FROM_PRIOR = 0.25
+"""Without columns, a direction matters if it gives a parameter this share of its prior variance."""
+_ZERO_CURVATURE = 1e-5
+_FAR = 10.0
+_MOST_MESSAGES = 4
+
+
+def prior_directions(posterior: AbstractPosterior, anchor: Anchor) -> list[str]:
+    """Describe the directions in which the answer is the prior's.
+
+    This costs no pass over the rows, or up to six where the prior has a part in the precision of a
+    regression.
+
+    **Arguments:**
+
+    - `posterior`: the posterior.
+    - `anchor`: the result of `find_anchor(posterior)`, with its Hessian.
+
+    **Returns:** one message per direction, with its cure. Empty if the rows determine everything.
+    """
+    if anchor.covariance is None or anchor.hessian is None:
+        cure = "Use find_anchor(posterior, hessian=True)."
+        raise InvalidInput("anchor", "have a Hessian to compare with the prior's", "none", cure)
+    prior = np.asarray(prior_hessian(posterior.model, anchor.position), np.float64)
+    prior = np.where(np.isfinite(prior), prior, 0.0)
+    hyper = _hyperparameters(np.asarray(anchor.hessian, np.float64), prior)
+    names = np.array(posterior.layout.coordinate_names())[~hyper]
+    covariance = np.asarray(anchor.covariance, np.float64)[np.ix_(~hyper, ~hyper)]
+    prior = _without(prior, hyper)
+    factor = np.linalg.cholesky(covariance)
+    shares, vectors = np.linalg.eigh(factor.T @ prior @ factor)
+    alone = factor @ vectors[:, shares > _PRIOR_ALONE]
+    messages = _undetermined(alone, prior, names, has_columns(posterior))
+    if has_columns(posterior) and shares[-1] > _PRIOR_MATTERS:
+        weak = np.diag(prior) * np.diag(covariance) > _PRIOR_MATTERS
+        settled = np.any(np.abs(alone) > 1e-3 * np.abs(alone).max(initial=1e-300), axis=1)
+        messages += _one_sided(posterior, anchor, np.flatnonzero(weak & ~settled), prior)
+    return messages[:_MOST_MESSAGES]
+
+
+def _hyperparameters(
+    hessian: Float[np.ndarray, "d d"], prior: Float[np.ndarray, "d d"]
+) -> np.ndarray:
+    """Parameters that the rows do not depend on, but other parameters do through the prior."""
+    of_rows = np.abs(np.diag(hessian) - np.diag(prior))
+    unused = of_rows <= _ZERO_CURVATURE * np.abs(np.diag(hessian))
+    coupled = np.any((prior != 0) & ~np.eye(len(prior), dtype=bool), axis=1)
+    return unused & coupled
+
+
+def _without(matrix: Float[np.ndarray, "d d"], left_out: np.ndarray) -> np.ndarray:
+    """The precision of the other parameters, with these integrated out (Schur complement)."""
+    kept = ~left_out
+    cross, inner = matrix[np.ix_(kept, left_out)], matrix[np.ix_(left_out, left_out)]
+    return matrix[np.ix_(kept, kept)] - cross @ np.linalg.pinv(inner) @ cross.T
+
+
+def _undetermined(
+    directions: Float[np.ndarray, "d k"],
+    prior: Float[np.ndarray, "d d"],
+    names: np.ndarray,
+    columns: bool,
+) -> list[str]:
+    """Messages on directions whose posterior is the prior. Each has length 1 in posterior sds."""
+    if directions.shape[1] == 0:
+        return []
+    prior_sd = 1 / np.sqrt(np.maximum(np.diag(prior), 1e-300))
+    scaled = directions / prior_sd[:, None]
+    if not columns and np.max(np.sum(scaled**2, axis=1)) < _KNOWN_FROM_PRIOR:
+        return []
+    cure = (
+        "Drop or combine such columns, or use an informative prior."
+        if columns
+        else "Fix one of these parameters, or use an informative prior."
+    )
+    return [
+        f"the rows do not determine {_formula(direction, names)}: in this direction the posterior "
+        f"is the prior. {cure}"
+        for direction in _sparse_basis(scaled).T
+    ]
+
+
+def _sparse_basis(vectors: Float[np.ndarray, "d k"]) -> Float[np.ndarray, "d k"]:
+    """Another basis of the same space: each vector has its own coordinate, absent in the others."""
+    basis = vectors.copy()
+    for k in range(basis.shape[1]):
+        pivot = np.argmax(np.abs(basis[:, k]))
+        basis[:, k] /= basis[pivot, k]
+        for other in range(basis.shape[1]):
+            if other != k:
+                basis[:, other] -= basis[pivot, other] * basis[:, k]
+    return basis
+
+
+def _formula(direction: Float[np.ndarray, " d"], names: np.ndarray) -> str:
+    """The direction as a sum of its largest coordinates, such as `beta[0] - beta[1]`."""
+    largest = np.abs(direction).max()
+    large = np.flatnonzero(np.abs(direction) > 0.1 * largest)
+    shown = np.sort(large[np.argsort(-np.abs(direction[large]).round(6), kind="stable")][:4])
+    direction = direction / (largest * np.sign(direction[shown[0]]))
+    text = ""
+    for j in shown:
+        size = abs(direction[j])
+        sign = ("" if not text else " + ") if direction[j] > 0 else " - "
+        text += sign + ("" if abs(size - 1) < 0.01 else f"{size:.2g} ") + names[j]
+    return text + (" and more" if len(large) > len(shown) else "")
+
+
+def _one_sided(
+    posterior: AbstractPosterior, anchor: Anchor, weak: np.ndarray, prior: np.ndarray
+) -> list[str]:
+    """Messages on separable rows: the likelihood does not fall far out from the anchor."""
+    passes, at = CountedPasses(posterior), np.asarray(anchor.position, np.float64)
+    here = passes.likelihood(at)
+    if passes.likelihood(_FAR * at) < here:
+        return [
+            "the rows are separable: they fit ever better as the coefficients grow, and only the "
+            "prior keeps the coefficients finite. Use a prior that you believe, or fewer columns."
+        ]
+    names, messages = posterior.layout.coordinate_names(), []
+    order = weak[np.argsort(-np.abs(at[weak]))]
+    for j in order[:_MOST_MESSAGES]:
+        far = at.copy()
+        far[j] += np.sign(at[j]) * _FAR / np.sqrt(prior[j, j])
+        if passes.likelihood(far) < here:
+            messages.append(
+                f"the rows bound {names[j]} on one side only: they fit no worse as it "
+                f"{'grows' if at[j] > 0 else 'falls'}, and only the prior keeps it finite. "
+                "Use a prior that you believe, or drop the column."
+            )
+    return messages
+
+
+_ROWS_OF_A_SEARCH = 20_000
+_MAX_STEPS = 50
+_NEAR = 1.0
+"""Minima closer than this, in posterior standard deviations, are the same."""
+_PRIOR_WIDTH = 1.5
+
+
+class OtherMode(NamedTuple):
+    """A mode of the posterior other than the anchor."""
+
+    position: Float[np.ndarray, " d"]
+    potential_difference: float
+    """f there minus f at the anchor."""
+    distance: float
+    """How far it is from the anchor, in posterior standard deviations at the anchor."""
+    mass_ratio: float
+    """Its posterior mass relative to the anchor's, with a Gaussian around each."""
+
+
+def other_modes(
+    posterior: AbstractPosterior,
+    anchor: Anchor,
+    starts: int = 4,
+    seed: int = 0,
+    passes: CountedPasses | None = None,
+) -> list[OtherMode]:
+    """Search for modes other than the anchor.
+
+    The first starts are the anchor's mirror images in zero and in the prior mean. The others come
+    in opposite pairs from a widened normal prior, or from around `init` if the prior is not normal.
+    With many rows, a search first descends on some of them and goes on only if it does not end near
+    the anchor. Log-concave models have one mode, and nothing is searched.
+
+    **Arguments:**
+
+    - `posterior`: the posterior.
+    - `anchor`: the result of `find_anchor(posterior)`, with its Hessian.
+    - `starts`: how many searches to make.
+    - `seed`: the seed of the starts.
+    - `passes`: counts the rows that the searches evaluate.
+
+    **Returns:** the distinct modes found, the one with the largest mass first. Empty if every
+    search that reached a mode reached the anchor.
+    """
+    check_int("starts", starts, 1)
+    if anchor.covariance is None:
+        cure = "Use find_anchor(posterior, hessian=True)."
+        raise InvalidInput("anchor", "have a Hessian for this search", "none", cure)
+    if posterior.model.log_concave:
+        return []
+    counted = CountedPasses(posterior) if passes is None else passes
+    at_anchor = _Gaussian(*(np.asarray(a, np.float64) for a in (anchor.position, anchor.factor)))
+    found: list[OtherMode] = []
+    for start in _starts(posterior, at_anchor, starts, seed):
+        end = _search(posterior, counted, start, at_anchor)
+        if end is None:
+            continue
+        mode = _mode_at(counted, end, anchor.potential, at_anchor)
+        if mode is not None and all(
+            at_anchor.distance(mode.position, other.position) > _NEAR for other in found
+        ):
+            found.append(mode)
+    return sorted(found, key=lambda mode: -mode.mass_ratio)
+
+
+class _Gaussian(NamedTuple):
+    """The anchor's Gaussian in float64 on the host."""
+
+    mean: Float[np.ndarray, " d"]
+    factor: Float[np.ndarray, "d d"]
+
+    def distance(self, one: Float[np.ndarray, " d"], other: Float[np.ndarray, " d"]) -> float:
+        """‖C⁻¹(one − other)‖."""
+        return float(np.linalg.norm(np.linalg.solve(self.factor, one - other)))
+
+
+def _starts(
+    posterior: AbstractPosterior, at_anchor: _Gaussian, starts: int, seed: int
+) -> list[Float[np.ndarray, " d"]]:
+    prior = _normal_prior(posterior, at_anchor)
+    if prior is None:
+        sd = np.linalg.norm(at_anchor.factor, axis=1)
+        centre, spread = np.asarray(posterior.init, np.float64), np.diag(np.maximum(1, 10 * sd))
+    else:
+        centre, spread = prior
+    mirrored = [-at_anchor.mean]
+    if centre.any():
+        mirrored.append(2 * centre - at_anchor.mean)
+    noise = np.random.default_rng(seed).normal(size=(starts, posterior.dim)) @ spread.T
+    pairs = [centre + sign * move for move in noise for sign in (1, -1)]
+    return [*mirrored, *pairs][:starts]
+
+
+def _normal_prior(
+    posterior: AbstractPosterior, at_anchor: _Gaussian
+) -> tuple[Float[np.ndarray, " d"], Float[np.ndarray, "d d"]] | None:
+    """Mean and widened factor of the prior if it is normal: its Hessian is the same everywhere."""
+    model, at = posterior.model, at_anchor.mean
+
+    def precision(position: np.ndarray) -> np.ndarray:
+        there = jnp.asarray(position, posterior.dtype)
+        return np.asarray(prior_hessian(model, there), np.float64)
+
+    here, elsewhere = precision(at), precision(at + 1 + np.abs(at))
+    if not np.isfinite(here).all() or not np.allclose(here, elsewhere, rtol=1e-4, atol=0):
+        return None
+    try:
+        inverse_root = np.linalg.inv(np.linalg.cholesky(here))
+    except np.linalg.LinAlgError:
+        return None
+    gradient = np.asarray(model.prior_gradient(jnp.asarray(at, posterior.dtype)), np.float64)
+    mean = at - inverse_root.T @ (inverse_root @ gradient)
+    return mean, _PRIOR_WIDTH * inverse_root.T
+
+
+def _search(
+    posterior: AbstractPosterior,
+    passes: CountedPasses,
+    start: Float[np.ndarray, " d"],
+    at_anchor: _Gaussian,
+) -> Float[np.ndarray, " d"] | None:
+    """Where a search from `start` ends; None if it fails or some rows lead it to the anchor."""
+    newton, position = Newton(max_steps=_MAX_STEPS), start
+    try:
+        if posterior.n_rows > _ROWS_OF_A_SEARCH:
+            part = CountedPasses(posterior, _ROWS_OF_A_SEARCH / posterior.n_rows)
+            end = newton.descend(part, position)
+            passes.n_row_evals += part.n_row_evals
+            # The mode of these rows is about √(scale d) posterior sds from that of all rows.
+            near = 3 * np.sqrt(part.scale * posterior.dim)
+            if end.problem is None and at_anchor.distance(end.position, at_anchor.mean) < near:
+                return None
+            position = end.position
+        end = newton.descend(passes, position)
+    except PreparationError:  # the potential is not finite at the start
+        return None
+    return None if end.problem is not None else end.position
+
+
+def _mode_at(
+    passes: CountedPasses,
+    position: Float[np.ndarray, " d"],
+    anchor_potential: float,
+    at_anchor: _Gaussian,
+) -> OtherMode | None:
+    """The mode at `position`, or None if this is the anchor or not a minimum."""
+    distance = at_anchor.distance(position, at_anchor.mean)
+    if distance <= _NEAR:
+        return None
+    potential, gradient = passes.value_and_gradient(position)
+    hessian = passes.hessian(position)
+    direction, definite = descent_direction(hessian, gradient)
+    if not definite or np.sqrt(direction @ gradient) > _NEAR:
+        return None
+    difference = potential - anchor_potential
+    # log det Σ of the two Gaussians
+    log_det_there = -np.linalg.slogdet(hessian)[1]
+    log_det_anchor = 2 * np.sum(np.log(np.abs(np.diag(at_anchor.factor))))
+    log_mass = -difference + (log_det_there - log_det_anchor) / 2
+    return OtherMode(position, difference, distance, float(np.exp(min(log_mass, 700.0))))

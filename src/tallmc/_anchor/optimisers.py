@@ -1,0 +1,582 @@
+"""Searches for the mode: Newton's method, L-BFGS, and Adam and SGD on minibatches."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import warnings
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, ArrayLike, Bool, Float
+
+from .._core.arrays import Matrix, Scalar, Vector
+from .._core.errors import PreparationError, check_int, check_number
+from .._core.supervision import checkpoint
+from .._rows.access import RowAccess, RowBlock
+from .._rows.law import Batch
+from .._rows.passes import Sum
+from ..models.model import (
+    AbstractModel,
+    add_prior,
+    add_prior_hessian,
+    block_hessian_of,
+    block_potential_and_gradient,
+)
+from ..models.posterior import AbstractPosterior, check_in_memory
+
+# Counted passes over the rows of a posterior, for the search for the mode.
+
+
+class CountedPasses:
+    """Potential, gradient and Hessian as float64 arrays on the host, with a count of the rows read.
+
+    With `share < 1` a pass reads n of the N rows, chosen at random, and the potential is the
+    estimate f₀ + (N/n) Σ f_i.
+
+    With `double`, the passes run in float64 on a copy of the posterior, whatever its precision and
+    JAX's setting.
+    """
+
+    def __init__(self, posterior: AbstractPosterior, share: float = 1.0, double: bool = False):
+        self._double = double
+
+        def as_double(leaf: Any) -> Any:
+            return jnp.asarray(leaf, jnp.float64) if eqx.is_inexact_array(leaf) else leaf
+
+        with self._precision():
+            self.posterior = jax.tree.map(as_double, posterior) if double else posterior
+            self._subset = posterior.rows.subset(share, posterior.width)
+        self.n_row_evals = 0
+        self.scale = posterior.n_rows / self._subset.n_rows
+
+    def value_and_gradient(self, position: Any) -> tuple[float, np.ndarray]:
+        """f and ∇f."""
+        whole, prior = self._pass(block_potential_and_gradient, _total_and_prior, position)
+        value, gradient = jax.tree.map(self._scaled, whole.float64(), prior)
+        return float(value), gradient
+
+    def likelihood(self, position: Any) -> float:
+        """Σ f_i, without the prior."""
+        whole, prior = self._pass(block_potential_and_gradient, _total_and_prior, position)
+        return self.scale * (float(whole.float64()[0]) - float(prior[0]))
+
+    def hessian(self, position: Any) -> np.ndarray:
+        """∇²f, symmetrised."""
+        whole, prior = self._pass(block_hessian_of, _total_and_prior_hessian, position)
+        matrix = self._scaled(whole.float64(), prior)
+        return (matrix + matrix.T) / 2
+
+    def hessian_parts(self, position: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Σ ∇²f_i and ∇²f₀, each symmetrised."""
+        rows, prior = self._pass(block_hessian_of, _rows_and_prior_hessian, position)
+        parts = self.scale * rows.float64(), np.asarray(prior, np.float64)
+        return (parts[0] + parts[0].T) / 2, (parts[1] + parts[1].T) / 2
+
+    def _pass(self, block_sum: Any, finish: Any, position: Any) -> tuple[Sum, Any]:
+        checkpoint()
+        posterior = self.posterior
+        self.n_row_evals += self._subset.n_rows
+        options = {"width": posterior.width, "finish": finish, "subset": self._subset}
+        with self._precision():
+            at = np.asarray(position, posterior.dtype)
+            return posterior.rows.reduce(block_sum, posterior.model, at, **options)
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        return jax.enable_x64(True) if self._double else nullcontext()
+
+    def _scaled(self, whole: np.ndarray, prior: Array) -> np.ndarray:
+        """f₀ + (N/n) Σ f_i from f₀ + Σ f_i."""
+        prior_part = np.asarray(prior, np.float64)
+        return prior_part + self.scale * (whole - prior_part)
+
+
+def double_passes(posterior: AbstractPosterior) -> CountedPasses | None:
+    """Passes in double precision; None if the user's functions do not work in it."""
+    passes = CountedPasses(posterior, double=True)
+    copy = passes.posterior
+    two_rows = jax.tree.map(
+        lambda row: jax.ShapeDtypeStruct((2, *row.shape), row.dtype), copy.rows.row_shapes
+    )
+    weights = jax.ShapeDtypeStruct((2,), np.float64)
+    try:
+        with jax.enable_x64(True):
+            jax.eval_shape(copy.model.block_hessian, copy.init, two_rows, weights)
+    except TypeError:
+        return None
+    return passes
+
+
+@eqx.filter_jit
+def prior_hessian(model: AbstractModel, position: Vector) -> Matrix:
+    """∇²f₀."""
+    return jax.hessian(model.prior_potential)(position)
+
+
+def _total_and_prior(
+    total: Sum, model: AbstractModel, position: Vector
+) -> tuple[Sum, tuple[Array, Array]]:
+    prior = model.prior_potential(position), model.prior_gradient(position)
+    return add_prior(total, model, position), prior
+
+
+def _total_and_prior_hessian(
+    total: Sum, model: AbstractModel, position: Vector
+) -> tuple[Sum, Matrix]:
+    return add_prior_hessian(total, model, position), jax.hessian(model.prior_potential)(position)
+
+
+def _rows_and_prior_hessian(
+    total: Sum, model: AbstractModel, position: Vector
+) -> tuple[Sum, Matrix]:
+    return total, jax.hessian(model.prior_potential)(position)
+
+
+# What to tell the user when a search for the mode fails.
+
+
+def first_bad_row(posterior: AbstractPosterior, position: ArrayLike) -> int | None:
+    """The first row whose potential or gradient is not finite, counted from 0, or None."""
+    at = jnp.asarray(position, posterior.dtype)
+    return posterior.rows.first_where(_is_bad, posterior.model, at, width=posterior.width)
+
+
+def _is_bad(block: RowBlock, model: AbstractModel, position: Vector) -> Bool[Array, " n"]:
+    gradients = model.expand(model.row_gradients(position, block), block)
+    finite = jnp.all(jnp.isfinite(gradients), axis=1)
+    return ~(finite & jnp.isfinite(model.row_potentials(position, block)))
+
+
+def has_columns(posterior: AbstractPosterior) -> bool:
+    """Whether the rows enter the model through the columns of a design matrix."""
+    return posterior.model.regression() is not None
+
+
+def how_to_help_a_search(posterior: AbstractPosterior) -> str:
+    """What helps a search that did not reach the mode, as the first words of a sentence."""
+    scales = "Rescale the parameters so that their posterior standard deviations are similar"
+    if has_columns(posterior):
+        scales = "Standardise the columns"
+    return f"{scales}, use a proper prior or another init"
+
+
+def not_finite(passes: CountedPasses, position: ArrayLike, where: str) -> PreparationError:
+    """The error for a potential or gradient that is not finite; it names the first bad row."""
+    row = first_bad_row(passes.posterior, position)
+    passes.n_row_evals += passes.posterior.n_rows
+    cause = (
+        "Every row is finite there, so the prior is not, or the sum over the rows overflows. "
+        if row is None
+        else f"The first row whose likelihood is not finite is row {row}, counted from 0. "
+    )
+    cure = "Start where the density is positive" + ("." if row is None else ", or mend this row.")
+    return PreparationError(f"the potential or its gradient is not finite {where}. {cause}{cure}")
+
+
+# The interface of an optimiser: a search for the mode with counted passes over the rows.
+
+
+class SearchEnd(NamedTuple):
+    """Where a search ended."""
+
+    position: Float[np.ndarray, " d"]
+    problem: str | None
+    """Why the search did not reach the mode; None if it did."""
+    definite: bool = True
+    """False if the search saw a Hessian there that is not positive definite."""
+
+
+class AbstractOptimiser(abc.ABC):
+    """A search for the mode of a posterior."""
+
+    @abc.abstractmethod
+    def find(self, passes: CountedPasses) -> Vector:
+        """The mode, searched from `init` of the posterior."""
+
+
+# Searches for the mode on uniform minibatches, with the update rules of optax.
+#
+# Each step draws n rows uniformly with replacement and passes the unbiased estimate
+# ∇f₀(θ) + (N/n) Σ ∇f_i(θ) to the rule.
+
+
+@dataclasses.dataclass(frozen=True)
+class AbstractMinibatchSearch(AbstractOptimiser):
+    """A search on uniform minibatches. The last iterate is taken as the mode."""
+
+    rule: ClassVar[str]
+    """The name in optax of the update rule."""
+
+    step_size: float
+    steps: int = 10_000
+    size: int = 32
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_number("step_size", self.step_size, 0, low_open=True)
+        check_int("steps", self.steps, 1)
+        check_int("size", self.size, 1)
+        check_int("seed", self.seed, 0, 2**32 - 1)
+
+    def find(self, passes: CountedPasses) -> Vector:
+        start = passes.posterior.init
+        end = self.search(passes, start)
+        if np.isfinite(end).all():
+            return end
+        potential, gradient = passes.value_and_gradient(start)
+        if not np.isfinite(potential) or not np.isfinite(gradient).all():
+            raise not_finite(passes, start, "at init")
+        raise PreparationError(
+            f"{type(self).__name__} must end at a finite position; it diverged with step_size = "
+            f"{self.step_size}. Use a smaller step_size, or Newton() or LBFGS()."
+        )
+
+    def search(self, passes: CountedPasses, start: Vector) -> Vector:
+        """The last iterate of a search from `start`, finite or not."""
+        posterior = passes.posterior
+        reads = f"{type(self).__name__} reads rows by number"
+        check_in_memory(posterior, reads, "Use Newton() or LBFGS().")
+        passes.n_row_evals += self.steps * self.size
+        step_size = jnp.asarray(self.step_size, posterior.dtype)
+        key = jax.random.key(self.seed)
+        return _descend(self.rule, posterior, start, step_size, self.steps, self.size, key)
+
+
+@eqx.filter_jit
+def _descend(
+    rule: str,
+    posterior: AbstractPosterior,
+    start: Vector,
+    step_size: Scalar,
+    steps: int,
+    size: int,
+    key: Array,
+) -> Vector:
+    import optax
+
+    solver = getattr(optax, rule)(step_size)
+
+    def advance(carry: Any, key: Array) -> Any:
+        position, state = carry
+        rows = posterior.rows.take(jax.random.randint(key, (size,), 0, posterior.n_rows))
+        weights = jnp.full(size, posterior.n_rows / size, posterior.dtype)
+        gradient = posterior.model.sum_remainders(0, position, position, Batch(rows, weights))
+        updates, state = solver.update(gradient + posterior.model.prior_gradient(position), state)
+        return (optax.apply_updates(position, updates), state), None
+
+    first = (start, solver.init(start))
+    (position, _), _ = lax.scan(advance, first, jax.random.split(key, steps))
+    return position
+
+
+@dataclasses.dataclass(frozen=True)
+class Adam(AbstractMinibatchSearch):
+    """Adam on uniform minibatches (putcha-2023 and its code).
+
+    The last iterate is taken as the mode, converged or not.
+
+    **Arguments:**
+
+    - `step_size`: the learning rate.
+    - `steps`: how many steps to make.
+    - `size`: rows per step.
+    - `seed`: the seed of the minibatches.
+    """
+
+    rule = "adam"
+
+    step_size: float = 1e-3
+
+
+# Plain stochastic gradient descent (Robbins and Monro, 1951).
+#
+#     θ' = θ − a ∇f̂(θ),   ∇f̂(θ) = ∇f₀(θ) + (N/n) Σ_{i∈S} ∇f_i(θ)
+#
+# This is SGLD with ε = 2a and without its noise (nemeth-2021, section 2.2). nemeth-2021 (section 6)
+# and the talk find the mode with it. With a constant a the last iterate does not converge: in a
+# direction of curvature λ, with gradient noise of variance v, its variance around the mode of a
+# Gaussian is av/(λ(2 − aλ)). Relative to the posterior's variance 1/λ this is av/(2 − aλ). The
+# search is stable for a < 2/λ. λ grows with the number of rows N, so a suitable a is of order 1/N;
+# there is no default. Control variates are unbiased at any anchor, so an anchor that is somewhat
+# off makes them noisier, not wrong.
+
+
+@dataclasses.dataclass(frozen=True)
+class SGD(AbstractMinibatchSearch):
+    """Plain stochastic gradient descent on uniform minibatches, with a constant step size.
+
+    The last iterate is taken as the mode, converged or not.
+
+    **Arguments:**
+
+    - `step_size`: a in θ' = θ − a∇f̂(θ), which must be below 2/λ for every curvature λ of f.
+
+    The others are those of `Adam`.
+    """
+
+    rule = "sgd"
+
+
+# Limited-memory BFGS on all rows, from optax; from SciPy for rows that are not in memory.
+
+
+@dataclasses.dataclass(frozen=True)
+class LBFGS(AbstractOptimiser):
+    """Limited-memory BFGS on all rows (optax).
+
+    **Arguments:**
+
+    - `tolerance`: the search stops when the norm of the gradient falls below `tolerance` times its
+      first value, or when rounding prevents progress.
+    - `max_steps`: the search stops after this many steps, with a warning.
+    """
+
+    tolerance: float = 1e-6
+    max_steps: int = 500
+
+    def __post_init__(self) -> None:
+        check_number("tolerance", self.tolerance, 0, low_open=True)
+        check_int("max_steps", self.max_steps, 1)
+
+    def find(self, passes: CountedPasses) -> Vector:
+        posterior = passes.posterior
+        end = self.search(passes, np.asarray(posterior.init, np.float64))
+        if not np.isfinite(end.position).all():
+            raise PreparationError(
+                f"{end.problem} {how_to_help_a_search(posterior)}, use Adam, "
+                "or leave out the optimiser: the default also tries several starts."
+            )
+        if end.problem is not None:
+            warnings.warn(f"{end.problem} Raise max_steps.", stacklevel=3)
+        return jnp.asarray(end.position, posterior.dtype)
+
+    def search(self, passes: CountedPasses, start: Float[np.ndarray, " d"]) -> SearchEnd:
+        """Search from `start`."""
+        posterior = passes.posterior
+        if posterior.rows.access < RowAccess.TAKE:
+            return self._search_by_host(passes, start)
+        position, steps, evaluations = _lbfgs(
+            posterior,
+            jnp.asarray(start, posterior.dtype),
+            jnp.asarray(self.tolerance, posterior.dtype),
+            jnp.int32(self.max_steps),
+        )
+        passes.n_row_evals += int(evaluations) * posterior.n_rows
+        problem = None
+        if not bool(jnp.all(jnp.isfinite(position))):
+            problem = "L-BFGS left the region where the potential is finite."
+        elif int(steps) == self.max_steps:
+            problem = f"L-BFGS stopped after {self.max_steps} steps, before the mode."
+        return SearchEnd(np.asarray(position, np.float64), problem)
+
+    def _search_by_host(self, passes: CountedPasses, start: Float[np.ndarray, " d"]) -> SearchEnd:
+        """Search with passes that the host drives, for rows that are not in memory."""
+        from scipy.optimize import minimize
+
+        _, gradient = passes.value_and_gradient(start)
+        wanted = self.tolerance * float(np.abs(gradient).max())
+        options = {"maxiter": self.max_steps, "gtol": wanted, "ftol": 1e-12}
+        function = passes.value_and_gradient
+        end = minimize(function, start, jac=True, method="L-BFGS-B", options=options)
+        stopped = end.nit >= self.max_steps
+        problem = f"L-BFGS stopped after {self.max_steps} steps, before the mode."
+        return SearchEnd(np.asarray(end.x, np.float64), problem if stopped else None)
+
+
+@eqx.filter_jit
+def _lbfgs(
+    posterior: AbstractPosterior, start: Vector, tolerance: Array, max_steps: Array
+) -> tuple[Vector, Array, Array]:
+    @jax.custom_vjp
+    def potential(position: Vector) -> Scalar:
+        return posterior.potential(position)
+
+    # Differentiating the blocked sum would store the residuals of every block, so the VJP calls
+    # the blocked gradient.
+    potential.defvjp(
+        lambda position: (posterior.potential(position), posterior.gradient(position)),
+        lambda gradient, cotangent: (cotangent * gradient,),
+    )
+
+    import optax  # imported here: it is slow to import, and Newton does not need it
+
+    solver = optax.lbfgs()
+    value_and_grad = optax.value_and_grad_from_state(potential)
+    first_norm = jnp.linalg.norm(posterior.gradient(start))
+
+    # After three successive steps that do not lower the potential, rounding prevents progress.
+    def unfinished(carry: Any) -> Array:
+        _, state, step, _, stalled = carry
+        norm = jnp.linalg.norm(optax.tree.get(state, "grad"))
+        return (step == 0) | ((step < max_steps) & (norm > tolerance * first_norm) & (stalled < 3))
+
+    def advance(carry: Any) -> Any:
+        position, state, step, evaluations, stalled = carry
+        value, gradient = value_and_grad(position, state=state)
+        updates, state = solver.update(
+            gradient, state, position, value=value, grad=gradient, value_fn=potential
+        )
+        searched = optax.tree.get(state, "num_linesearch_steps").astype(jnp.int32)
+        fell = value - optax.tree.get(state, "value") > jnp.finfo(value.dtype).eps * jnp.abs(value)
+        stalled = jnp.where(fell, 0, stalled + 1)
+        position = optax.apply_updates(position, updates)
+        return position, state, step + 1, evaluations + searched, stalled
+
+    zero = jnp.int32(0)
+    first = (start, solver.init(start), zero, jnp.int32(2), zero)
+    position, _, steps, evaluations, _ = lax.while_loop(unfinished, advance, first)
+    return position, steps, evaluations
+
+
+_STEPS_PER_HESSIAN = 10
+_MANY_ROWS = 200_000
+_STALL = 10
+_LEAST_FALL = 0.01
+"""The search gives up when `_STALL` steps lower the potential by less than this times the squared
+distance to the mode in posterior sds. One Newton step on a smooth potential lowers it by half of
+the squared distance."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Newton(AbstractOptimiser):
+    """Newton's method with a line search.
+
+    A Hessian costs several gradients. Each Hessian therefore serves several steps, and BFGS updates
+    it with their gradients. With many rows, the search starts on a twentieth of the rows, continues
+    on a quarter of them and ends on all rows.
+
+    **Arguments:**
+
+    - `tolerance`: the distance to the mode at which the search stops, in posterior standard
+      deviations.
+    - `max_steps`: the largest number of steps on each of these sets of rows.
+    """
+
+    tolerance: float = 1e-3
+    max_steps: int = 100
+
+    def __post_init__(self) -> None:
+        check_number("tolerance", self.tolerance, 0, low_open=True)
+        check_int("max_steps", self.max_steps, 1)
+
+    def find(self, passes: CountedPasses) -> Vector:
+        posterior = passes.posterior
+        end = self.search(passes, np.asarray(posterior.init, np.float64))
+        if end.problem is not None:
+            raise PreparationError(
+                f"{end.problem} {how_to_help_a_search(posterior)}, raise max_steps, "
+                "or leave out the optimiser: the default also tries L-BFGS and Adam."
+            )
+        return jnp.asarray(end.position, posterior.dtype)
+
+    def search(self, passes: CountedPasses, start: Float[np.ndarray, " d"]) -> SearchEnd:
+        """Search from `start`, with many rows on a part of them first."""
+        posterior, position = passes.posterior, start
+        for share in (0.05, 0.25) if posterior.n_rows >= _MANY_ROWS else ():
+            part = CountedPasses(posterior, share)
+            # The mode of these rows is about √scale posterior sds away from the mode of all
+            # rows, so a more accurate search would not help.
+            position = self.descend(part, position, tolerance=0.3 * part.scale**0.5).position
+            passes.n_row_evals += part.n_row_evals
+        return self.descend(passes, position)
+
+    def descend(
+        self,
+        passes: CountedPasses,
+        position: Float[np.ndarray, " d"],
+        tolerance: float | None = None,
+    ) -> SearchEnd:
+        """Step until √(∇fᵀ H⁻¹ ∇f) is below `tolerance`, or rounding prevents progress."""
+        tolerance = self.tolerance if tolerance is None else tolerance
+        value, gradient = passes.value_and_gradient(position)
+        if not np.isfinite(value) or not np.isfinite(gradient).all():
+            raise not_finite(passes, position, "at init")
+        hessian, hessian_age = passes.hessian(position), 0
+        smallest, since_smallest, definite, values = np.inf, 0, True, [value]
+        # In double precision, steps without progress come from a curved valley, not from rounding.
+        patience = 3 if passes.posterior.dtype == np.float32 else 12
+        for _ in range(self.max_steps):
+            direction, definite = descent_direction(hessian, gradient)
+            decrement = float(np.sqrt(max(direction @ gradient, 0.0)))
+            since_smallest = 0 if decrement < smallest else since_smallest + 1
+            smallest = min(smallest, decrement)
+            if decrement < tolerance or (smallest < 0.05 and since_smallest >= patience):
+                if definite or hessian_age == 0:
+                    return SearchEnd(position, None, definite)
+                # An updated Hessian that is not positive definite says little about the distance.
+                hessian, hessian_age = passes.hessian(position), 0
+                smallest, since_smallest = np.inf, 0
+                continue
+            if len(values) > _STALL and values[-_STALL - 1] - value < _LEAST_FALL * smallest**2:
+                break
+            if hessian_age >= _STEPS_PER_HESSIAN:
+                hessian, hessian_age = passes.hessian(position), 0
+                continue
+            found = _line_search(passes, position, value, direction, decrement)
+            if found is None:
+                if hessian_age == 0:
+                    break
+                hessian, hessian_age = passes.hessian(position), 0
+                continue
+            candidate, value, new_gradient = found
+            hessian = _bfgs_update(hessian, candidate - position, new_gradient - gradient)
+            position, gradient, hessian_age = candidate, new_gradient, hessian_age + 1
+            values.append(value)
+        if smallest < 0.05:
+            return SearchEnd(position, None, definite)
+        problem = (
+            f"Newton's method did not reach the mode in {len(values) - 1} steps: "
+            f"it is {decrement:.3g} posterior standard deviations away."
+        )
+        return SearchEnd(position, problem, definite)
+
+
+def _line_search(
+    passes: CountedPasses,
+    position: np.ndarray,
+    value: float,
+    direction: np.ndarray,
+    decrement: float,
+) -> tuple[np.ndarray, float, np.ndarray] | None:
+    """Halve the step until the potential falls enough, up to rounding; None if it never does."""
+    posterior = passes.posterior
+    step, rounding = 1.0, 64 * float(jnp.finfo(posterior.dtype).eps) / posterior.n_rows**0.5
+    for _ in range(40):
+        candidate = position - step * direction
+        new_value, gradient = passes.value_and_gradient(candidate)
+        if new_value <= value - 1e-4 * step * decrement**2 + rounding * abs(value):
+            return candidate, new_value, gradient
+        step /= 2
+    return None
+
+
+def _bfgs_update(hessian: np.ndarray, step: np.ndarray, gradient_change: np.ndarray) -> np.ndarray:
+    """The BFGS update of `hessian`, which then maps `step` to `gradient_change`."""
+    curvature, product = step @ gradient_change, hessian @ step
+    along = step @ product
+    if curvature <= 1e-8 * abs(along) or along <= 0:
+        return hessian
+    added = np.outer(gradient_change, gradient_change) / curvature
+    return hessian + added - np.outer(product, product) / along
+
+
+def descent_direction(hessian: np.ndarray, gradient: np.ndarray) -> tuple[np.ndarray, bool]:
+    """H⁻¹ ∇f, and whether H is positive definite. If not, |eigenvalues| replace its eigenvalues.
+
+    An infinite H, at a kink of the density, is replaced by the identity. In all cases the potential
+    falls along minus this direction.
+    """
+    if not np.isfinite(hessian).all():
+        return gradient, False
+    try:
+        root = np.linalg.cholesky(hessian)
+        return np.linalg.solve(root.T, np.linalg.solve(root, gradient)), True
+    except np.linalg.LinAlgError:
+        values, vectors = np.linalg.eigh(hessian)
+        size = np.maximum(np.abs(values), 1e-8 * np.abs(values).max() or 1.0)
+        return vectors @ ((vectors.T @ gradient) / size), False

@@ -1,0 +1,154 @@
+"""Continue or extend a stored run.
+
+The draws are those of a run that was never interrupted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+
+import jax
+
+from .._core.errors import InvalidInput, SamplingWarning
+from .._core.supervision import Clock
+from .._engine.chains import chains_on, chains_split_over, workers_for_chains
+from .._engine.run import Goal, Progress
+from .._store.files import StoreError, blaming
+from .._store.reader import OpenStore, open_store
+from .._store.setup import environment, fingerprint, restored, same_posterior
+from .._store.writer import continuing
+from ..methods.abstract import AbstractMethod
+from ..models.posterior import AbstractPosterior, check_posterior
+from ..results.draws import Draws
+from .sample import Listeners, execute, read_by_executor
+
+
+def resume(
+    store: str | os.PathLike[str],
+    posterior: AbstractPosterior,
+    *,
+    method: AbstractMethod | None = None,
+    n_draws: int | None = None,
+    ess: float | None = None,
+    max_seconds: float | None = None,
+    max_rows: int | None = None,
+    progress: bool | None = None,
+    callback: Callable[[Progress], None] | None = None,
+    executor: Executor | None = None,
+    split_chains: bool = False,
+    devices: int | Sequence[jax.Device] | None = None,
+) -> Draws:
+    """Continue the run in the folder `store` to its goal.
+
+    On the same machine with the same versions, the draws are bit for bit those of an uninterrupted
+    run. Elsewhere a warning lists the differences. A checksum detects a damaged block, and the run
+    continues from the block before it.
+
+    **Arguments:**
+
+    - `store`: the folder of the run.
+    - `posterior`: the posterior that the run was started with.
+    - `method`: the method that the run was started with. Needed only if the store could not hold
+        it, as for a method that contains functions of your own.
+    - `n_draws`, `ess`: a new goal, for example to extend a finished run; by default the stored one.
+    - `max_seconds`, `max_rows`: limits as in `sample`. They count the stored part of the run too.
+    - `progress`, `callback`, `executor`, `split_chains`, `devices`: as in `sample`. They need not
+        be those of the stored part.
+
+    **Returns:** all draws of the run, stored and new.
+
+    **Raises:** `StoreError` if the folder is not a usable run, or belongs to another posterior;
+    `InvalidInput` if an argument is invalid.
+
+    >>> import tempfile, numpy as np, tallmc
+    >>> X, y = np.ones((9, 1)), np.ones(9)
+    >>> posterior = tallmc.models.linear_regression(X, y, prior_variance=1.0, noise_variance=1.0)
+    >>> run = tempfile.mkdtemp() + "/run"
+    >>> half = tallmc.sample(posterior, tallmc.methods.mala(0.1), n_draws=50, store=run)
+    >>> resume(run, posterior, n_draws=100).positions.shape
+    (4, 100, 1)
+    """
+    check_posterior(posterior)
+    posterior = read_by_executor(posterior, executor)
+    workers = workers_for_chains(posterior, split_chains)
+    opened = open_store(store)
+    stored = opened.setup.content
+    if not same_posterior(fingerprint(posterior), stored["posterior"]):
+        cure = "Use the same rows in the same order and precision, and the same prior."
+        raise StoreError(
+            opened.path, "be resumed with the posterior it was started with", "another", cure
+        )
+    layout = posterior.layout
+    if stored["parameters"] != {
+        name: list(shape) for name, shape in zip(layout.names, layout.shapes, strict=True)
+    }:
+        raise StoreError(
+            opened.path, f"have the parameters {', '.join(layout.names)}", stored["parameters"]
+        )
+    shapes = {name: list(shape) for name, shape in posterior.quantities.shapes.items()}
+    if stored["quantities"]["shapes"] != shapes:
+        rule = f"have the quantities {', '.join(shapes)}"
+        raise StoreError(opened.path, rule, list(stored["quantities"]["shapes"]))
+    _warn_of_differences(opened)
+    goal = _combined_goal(opened, Goal.of(n_draws, ess, max_seconds, max_rows))
+    snapshot = opened.snapshot()
+    with blaming(opened.path, "say what was run"):
+        plan = dataclasses.replace(restored(opened.setup, posterior, method), goal=goal)
+    before = plan.seconds + (0.0 if snapshot is None else snapshot.seconds)
+    with (
+        chains_on(devices),
+        chains_split_over(workers),
+        Listeners(progress, callback, goal, posterior.n_rows) as listeners,
+        continuing(opened, posterior.quantities) as sink,
+    ):
+        return execute(plan, sink, listeners, Clock(before), snapshot)
+
+
+def _combined_goal(opened: OpenStore, new_goal: Goal) -> Goal:
+    """The stored goal with the new values in place.
+
+    The stored limits are dropped if there is a new limit, or if anything ended the run early.
+    """
+    stored_goal = opened.setup.goal
+    if new_goal.draws is None and new_goal.ess is None:
+        new_goal = new_goal._replace(draws=stored_goal.draws, ess=stored_goal.ess)
+    elif new_goal.draws is not None and new_goal.draws < opened.manifest.n_draws:
+        raise InvalidInput(
+            "draws", f"be at least the number stored ({opened.manifest.n_draws})", new_goal.draws
+        )
+    if (
+        new_goal.max_seconds is None
+        and new_goal.max_rows is None
+        and not opened.manifest.progress.get("stopped_by")
+    ):
+        new_goal = new_goal._replace(
+            max_seconds=stored_goal.max_seconds, max_rows=stored_goal.max_rows
+        )
+    return new_goal
+
+
+def _warn_of_differences(opened: OpenStore) -> None:
+    if opened.damaged:
+        more = f" and {len(opened.damaged) - 1} more" if len(opened.damaged) > 1 else ""
+        lost = f"{opened.lost} of {opened.lost + len(opened.blocks)} blocks are lost"
+        message = (
+            f"{opened.damaged[0]}{more} damaged: {lost}; "
+            f"the run continues after draw {opened.manifest.n_draws}."
+        )
+        warnings.warn(message, SamplingWarning, stacklevel=3)
+    here, there = environment(), opened.setup.content["environment"]
+    differences = [
+        f"{name} {there.get(name)} then, {here[name]} now"
+        for name in here
+        if here[name] != there.get(name)
+    ]
+    if differences:
+        message = (
+            f"machine or versions differ from the stored part ({'; '.join(differences)}): "
+            "draws may differ in their last bits."
+        )
+        warnings.warn(message, SamplingWarning, stacklevel=3)

@@ -1,0 +1,423 @@
+"""Designs, and what a fit remembers of its table, as JSON, so that new rows get the same columns.
+
+A formula is code: an encoding that was read from a file is refused unless the user passes the text
+of the formula again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .._core.errors import InvalidInput
+from .._ingestion.errors import TableError, check_names, some
+from .._ingestion.values import ColumnValues
+from .columns import (
+    INTERCEPT,
+    FeatureEncoding,
+    PlainTerms,
+    RawColumn,
+    ResponseEncoding,
+    ResponseKind,
+    as_text,
+    check_complete,
+    check_known_kinds,
+    complete_rows,
+    encode_features,
+    encode_response,
+    identifiers,
+    scaled_matrix,
+    scales,
+    standardised,
+    without_unused_levels,
+)
+from .formulas import FORMULA, FormulaTerms, FormulaText, make_terms, split_formula, variables_of
+from .reading import Table
+
+# Columns that are no covariates: weights of rows, offsets, exposures and numbers of trials.
+
+_WEIGHT_NAMES = {"weight", "weights", "wt", "sample_weight"}
+
+
+@dataclasses.dataclass(frozen=True)
+class RowRoles:
+    """The columns with a role; the logarithm of the exposure is added to the predictor."""
+
+    weights: str | None = None
+    offset: str | None = None
+    exposure: str | None = None
+    trials: str | None = None
+
+    @property
+    def names(self) -> dict[str, str]:
+        return {role: name for role, name in dataclasses.asdict(self).items() if name is not None}
+
+    def needed(self, *, need_response: bool) -> list[str]:
+        """The columns without which a design cannot be made."""
+        roles = ("offset", "exposure", "trials") if need_response else ("offset", "exposure")
+        return [self.names[role] for role in roles if role in self.names]
+
+    def check(self, table: Table) -> None:
+        """Raise unless the table has these columns."""
+        for role, name in self.names.items():
+            if not isinstance(name, str):
+                cure = "Add the values to the table as a column."
+                raise TableError(_parameter(role), "name a column", type(name).__name__, cure)
+            table.column(name, _parameter(role))
+
+    def values(self, table: Table, y: np.ndarray | None) -> dict[str, np.ndarray | None]:
+        """Weights, offset and trials in float64; `y` is the response, if there is one."""
+        weights, offset = self._numbers(table, "weights"), self._numbers(table, "offset")
+        exposure, trials = self._numbers(table, "exposure"), self._numbers(table, "trials")
+        if weights is not None:
+            _check(weights >= 0, weights, "weights", "be positive or 0")
+            if not weights.any():
+                raise TableError(_parameter("weights"), "not all be 0", "0 in every row")
+        if exposure is not None:
+            _check(exposure > 0, exposure, "exposure", "be positive")
+            offset = np.log(exposure) if offset is None else offset + np.log(exposure)
+        if trials is not None:
+            whole = (trials >= 1) & (trials == np.floor(trials))
+            _check(whole, trials, "trials", "be whole numbers of at least 1")
+            if y is not None:
+                _check(trials >= y, trials, "trials", "be at least the response")
+        return {"weights": weights, "offset": offset, "trials": trials}
+
+    def _numbers(self, table: Table, role: str) -> np.ndarray | None:
+        name = self.names.get(role)
+        if name is None or name not in table.columns:
+            return None
+        column = table.columns[name]
+        if column.kind not in ("number", "boolean"):
+            raise TableError(_parameter(role), "hold numbers", f"{name}, a column of {column.kind}")
+        numbers = column.numbers.astype(np.float64)
+        _check(np.isfinite(numbers), numbers, role, "be finite")
+        return numbers
+
+
+def _check(good: np.ndarray, values: np.ndarray, role: str, rule: str) -> None:
+    if not good.all():
+        row = int(good.argmin())
+        raise TableError(_parameter(role), rule, f"{values[row]:g} in row {row + 1}")
+
+
+def _parameter(role: str) -> str:
+    return f"--{role} ({role})"
+
+
+_FORMAT, _VERSION = "tallmc design", 1
+
+
+@dataclasses.dataclass(frozen=True)
+class ScaledTerms:
+    """Terms, and the scaling of their columns: (column of the table − mean)/sd."""
+
+    terms: PlainTerms | FormulaTerms
+    means: tuple[float, ...]  # 0 and 1 for the intercept
+    sds: tuple[float, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.terms.names
+
+    def matrix(self, raw: list[RawColumn], n_rows: int, dtype: str) -> np.ndarray:
+        """The scaled matrix of columns that the terms gave."""
+        return scaled_matrix(raw, self.names, self.means, self.sds, n_rows, dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupEncoding:
+    """A term `(1 + x | group)`: its name, its column of groups, and its terms."""
+
+    name: str
+    group: FeatureEncoding
+    scaled: ScaledTerms
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupDesign:
+    """The rows of a term `(1 + x | group)`."""
+
+    encoding: GroupEncoding
+    codes: np.ndarray  # of the groups
+    x: np.ndarray  # one column per coefficient that each group has, scaled like the design
+
+
+@dataclasses.dataclass(frozen=True)
+class Design:
+    """The design matrix and response of a regression.
+
+    The matrix is scaled as `encoding.scaled` says, and has float32 or float64; the intercept comes
+    first. A response of numbers is (y − encoding.response.mean)/encoding.response.sd, in float64,
+    and `offset`, which contains the logarithm of the exposure, is divided by the same sd. Classes
+    are int32 codes. `notes` are lines to print: dropped rows, baselines, the level that counts as
+    1, identifiers.
+    """
+
+    x: np.ndarray
+    y: np.ndarray | None
+    weights: np.ndarray | None
+    offset: np.ndarray | None
+    trials: np.ndarray | None
+    groups: tuple[GroupDesign, ...]
+    encoding: DesignEncoding
+    notes: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.encoding.scaled.names
+
+
+@dataclasses.dataclass(frozen=True)
+class DesignEncoding:
+    """How the columns of a table became a design; it makes the same design of new rows."""
+
+    scaled: ScaledTerms
+    response: ResponseEncoding
+    roles: RowRoles
+    groups: tuple[GroupEncoding, ...]
+    formula: str | None
+    dtype: str
+
+    def apply(self, table: Table, *, need_response: bool = False) -> Design:
+        """The design of new rows; columns that the fit did not use are ignored."""
+        columns = self._columns(table, need_response=need_response)
+        raw = self.scaled.terms.raw_columns(columns, table.n_rows)
+        inner = [group.scaled.terms.raw_columns(columns, table.n_rows) for group in self.groups]
+        return self.design(table, raw, inner, need_response=need_response)
+
+    def design(
+        self,
+        table: Table,
+        raw: list[RawColumn],
+        inner: list[list[RawColumn]],
+        *,
+        need_response: bool,
+        notes: tuple[str, ...] = (),
+    ) -> Design:
+        """The design from columns that the terms (`raw`) and groups (`inner`) gave."""
+        y = self.response.values(table.columns[self.response.name]) if need_response else None
+        of_rows = self.roles.values(table, y)
+        if of_rows["offset"] is not None:
+            of_rows["offset"] = of_rows["offset"] / self.response.sd
+        groups = tuple(
+            GroupDesign(
+                group,
+                group.group.values(table.columns[group.group.name]).numbers.astype(np.int32),
+                group.scaled.matrix(part, table.n_rows, self.dtype),
+            )
+            for group, part in zip(self.groups, inner, strict=True)
+        )
+        x = self.scaled.matrix(raw, table.n_rows, self.dtype)
+        return Design(x, y, **of_rows, groups=groups, encoding=self, notes=notes)
+
+    def _columns(self, table: Table, *, need_response: bool) -> dict[str, ColumnValues]:
+        """The columns that the design needs, with the kinds and levels of the fit."""
+        features = {feature.name: feature for feature in self.features}
+        needed = [*features, *(group.group.name for group in self.groups)]
+        needed += self.roles.needed(need_response=need_response)
+        needed += [self.response.name] if need_response else []
+        lacking = [name for name in dict.fromkeys(needed) if name not in table.columns]
+        if lacking:
+            found = f"{table.description} without {some(lacking)}"
+            cure = f"Its columns are: {some(table.columns)}."
+            raise TableError("TABLE", "have the columns of the fit", found, cure)
+        check_complete({name: table.columns[name] for name in needed})
+        return {name: feature.values(table.columns[name]) for name, feature in features.items()}
+
+    @property
+    def features(self) -> list[FeatureEncoding]:
+        """The columns of the table that explain the response."""
+        parts = [self.scaled, *(group.scaled for group in self.groups)]
+        return [feature for part in parts for feature in part.terms.features]
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON-able content, without arrays and pickles."""
+        content = {"format": _FORMAT, "version": _VERSION, **dataclasses.asdict(self)}
+        for scaled in (content["scaled"], *(group["scaled"] for group in content["groups"])):
+            scaled["terms"].pop("formula", None)  # follows from the whole formula
+        return content
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any], formula: str | None = None) -> DesignEncoding:
+        """The encoding that `to_json` wrote; its formula must be passed again."""
+        if content.get("format") != _FORMAT or content.get("version") != _VERSION:
+            found = f"version {content.get('version')} of {content.get('format')}"
+            raise InvalidInput("encoding", f"be version {_VERSION} of {_FORMAT!r}", found)
+        check_formula(content.get("formula"), formula)
+        text = None if formula is None else split_formula(formula)
+        try:
+            response = content["response"]
+            groups = zip(content["groups"], () if text is None else text.groups, strict=True)
+            return cls(
+                _scaled(content["scaled"], None if text is None else text.common),
+                ResponseEncoding(**{**response, "levels": tuple(response["levels"])}),
+                RowRoles(**content["roles"]),
+                tuple(
+                    GroupEncoding(
+                        group["name"], _feature(group["group"]), _scaled(group["scaled"], inner)
+                    )
+                    for group, (inner, _) in groups
+                ),
+                formula,
+                content["dtype"],
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InvalidInput("encoding", "be what to_json wrote", str(error)) from None
+
+
+def check_formula(stored: object, given: str | None) -> None:
+    """Raise unless the caller passes the formula that is stored, or there is none."""
+    if stored is None and given is None:
+        return
+    if stored is not None and given is None:
+        cure = f"If you trust it, pass it: formula={stored!r}."
+        raise InvalidInput(FORMULA, "be passed again, as stored formulas are code", "none", cure)
+    if stored is None or "".join(str(stored).split()) != "".join(str(given).split()):
+        raise InvalidInput(FORMULA, f"be that of the fit, {stored!r}", given)
+
+
+def _scaled(content: Mapping[str, Any], formula: str | None) -> ScaledTerms:
+    fields = dict(content["terms"])
+    fields["features"] = tuple(map(_feature, fields["features"]))
+    terms: PlainTerms | FormulaTerms
+    if formula is None:
+        terms = PlainTerms(**fields)
+    else:
+        fields["names"] = tuple(fields["names"])
+        fields["terms"] = {term: tuple(places) for term, places in fields["terms"].items()}
+        terms = FormulaTerms(formula, **fields)
+    return ScaledTerms(terms, tuple(content["means"]), tuple(content["sds"]))
+
+
+def _feature(content: Mapping[str, Any]) -> FeatureEncoding:
+    return FeatureEncoding(content["name"], content["kind"], tuple(content["levels"]))
+
+
+# Turn a table into a design: choose the encoding of every column, then apply it.
+def make_design(
+    table: Table,
+    response: str | None = None,
+    *,
+    formula: str | None = None,
+    weights: str | None = None,
+    offset: str | None = None,
+    exposure: str | None = None,
+    trials: str | None = None,
+    exclude: Iterable[str] = (),
+    categorical: Collection[str] = (),
+    drop_missing: bool = False,
+    standardise: bool = True,
+    intercept: bool = True,
+    response_kind: ResponseKind = "number",
+    level: str | Sequence[str] | None = None,
+    dtype: str = "float32",
+) -> Design:
+    """The design matrix and the response of a table; the arguments are those of `tallmc.fit`.
+
+    Without a formula, every column that has no other role explains the response: numbers as they
+    are, booleans as 0/1, text as categories whose first level is the baseline. Columns of the
+    design have the names of statsmodels and formulaic: "Intercept", "age", "region[T.south]".
+    """
+    if formula is not None and not intercept:
+        cure = "Begin the terms with 0 +."
+        raise InvalidInput("--no-intercept (intercept)", "be part of the formula", formula, cure)
+    text = None if formula is None else split_formula(formula)
+    groups = () if text is None else text.groups
+    response = _response_name(response, text)
+    table = table.without(exclude)
+    roles = RowRoles(weights, offset, exposure, trials)
+    covariates = _covariates(table, text, response, roles)
+    categorical = {categorical} if isinstance(categorical, str) else set(categorical)
+    for name in sorted(categorical):
+        table.column(name, "--categorical (categorical)")
+    used = [*covariates, *(name for _, name in groups), *roles.names.values(), response]
+    table = Table({name: table.columns[name] for name in used}, table.description, table.notes)
+    check_known_kinds(table.columns)
+    if drop_missing and not (complete := complete_rows(table.columns)).all():
+        note = f"dropped {int((~complete).sum())} of {table.n_rows} rows with missing values"
+        table = dataclasses.replace(table.rows(complete), notes=(*table.notes, note))
+    check_complete(table.columns)
+
+    of_response, notes = encode_response(response, table.columns[response], response_kind, level)
+    found = {name: table.columns[name] for name in covariates}
+    if text is None:
+        numbers = {name: column for name, column in found.items() if name not in categorical}
+        notes += identifiers(numbers, table.n_rows)
+        if weights is None:
+            notes += [
+                f"column {name!r} is a covariate; if it weights the rows, "
+                f"pass --weights {name} (weights)"
+                for name in found
+                if name.lower() in _WEIGHT_NAMES
+            ]
+    features, said = encode_features(found, categorical, table.n_rows, named=text is not None)
+    columns = {feature.name: feature.values(found[feature.name]) for feature in features}
+
+    def scaled(
+        terms: PlainTerms | FormulaTerms, raw: list[RawColumn]
+    ) -> tuple[ScaledTerms, list[RawColumn]]:
+        check_names("the design", terms.names)
+        return ScaledTerms(terms, *scales(raw, terms.names, standardise=standardise)), raw
+
+    def of_formula(formula: str) -> tuple[ScaledTerms, list[RawColumn]]:
+        names = variables_of(formula, columns, columns)
+        used = [feature for feature in features if feature.name in names]
+        return scaled(*make_terms(formula, used, columns, table.n_rows))
+
+    if text is None:
+        plain = PlainTerms(tuple(features), intercept)
+        common, raw = scaled(plain, plain.raw_columns(columns, table.n_rows))
+    else:
+        common, raw = of_formula(text.common)
+    if not common.names and not groups:
+        rule = "have a column besides the response when there is no intercept"
+        raise TableError("TABLE", rule, f"only {response}")
+    of_groups, inner = [], []
+    for terms, name in groups:
+        levels = without_unused_levels(as_text(table.columns[name])).levels
+        of_group, raw_of_group = of_formula(terms)
+        feature = FeatureEncoding(name, "category", levels)
+        of_groups.append(GroupEncoding(f"{terms} | {name}", feature, of_group))
+        inner.append(raw_of_group)
+    if standardise and response_kind == "number":
+        centre = INTERCEPT in common.names
+        of_response = standardised(of_response, table.columns[response], centre=centre)
+    encoding = DesignEncoding(common, of_response, roles, tuple(of_groups), formula, dtype)
+    lines = (*table.notes, *notes, *said)
+    return encoding.design(table, raw, inner, need_response=True, notes=lines)
+
+
+def _response_name(given: str | None, text: FormulaText | None) -> str:
+    named = None if text is None else text.response
+    if given is None and named is None:
+        cure = "Pass --response (response) or write it before ~ in the formula."
+        raise InvalidInput("--response", "name a column", "none", cure)
+    if given is not None and named not in (None, given):
+        raise InvalidInput("--response", f"be that of the formula, {named!r}", given)
+    return str(given if given is not None else named)
+
+
+def _covariates(
+    table: Table, text: FormulaText | None, response: str, roles: RowRoles
+) -> list[str]:
+    table.column(response, "--response")
+    roles.check(table)
+    if response in roles.names.values():
+        raise TableError("--response", "have no other role", response)
+    taken = {response, *roles.names.values()}
+    free = [name for name in table.columns if name not in taken]
+    if text is None:
+        return free
+    for _, group in text.groups:
+        table.column(group, FORMULA)
+    formulas = (text.common, *(terms for terms, _ in text.groups))
+    needed = {name for formula in formulas for name in variables_of(formula, free, table.columns)}
+    if response in needed:
+        raise TableError(FORMULA, "not explain the response by itself", response)
+    for name in sorted(needed):
+        table.column(name, FORMULA)
+    return [name for name in table.columns if name in needed]

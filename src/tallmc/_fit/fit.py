@@ -1,0 +1,216 @@
+"""`tallmc.fit`: a regression from a formula and a table, in one call."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from .._api.sample import sample
+from .._core.errors import InvalidInput
+from .._rows.manifest import MANIFEST
+from .._rows.opening import open_rows
+from .._rows.sharded import ShardedRows
+from ..methods.abstract import AbstractMethod
+from ..models.design import design_data, store_data
+from ..models.posterior import ModelPosterior
+from ..priors import PriorChoice, as_priors
+from ..results.draws import Draws
+from .columns import INTERCEPT
+from .encoding import Design, make_design
+from .reading import Table, read_table
+from .regression import RegressionForm, RegressionModel, model_rows
+from .store_design import row_store_design
+
+# A regression problem: a table or a row store, the model chosen for it, and its posterior.
+
+_CHOICES_OF_THE_DESIGN = (
+    *("response", "formula", "weights", "offset", "exposure", "trials", "level"),
+    *("exclude", "categorical", "drop_missing", "standardise", "intercept"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class RegressionProblem:
+    """A posterior, and how it came from a table."""
+
+    form: RegressionForm
+    posterior: ModelPosterior
+    notes: tuple[str, ...]
+
+    @property
+    def response(self) -> str:
+        return self.form.encoding.response.name
+
+    @property
+    def n_columns(self) -> int:
+        """Columns of the design without the intercept."""
+        return len(set(self.form.columns.names) - {INTERCEPT})
+
+    @classmethod
+    def of_table(cls, table: Table, model: RegressionModel) -> RegressionProblem:
+        family, _ = model.families()
+        design = make_design(
+            table,
+            **{name: getattr(model, name) for name in _CHOICES_OF_THE_DESIGN},
+            response_kind=family.response,
+            dtype=str(jax.dtypes.canonicalize_dtype(np.float64)),
+        )
+        design, notes = _without_zero_weights(design)
+        form = RegressionForm(model, design.encoding, table.description)
+        x, y, weights, groups = model_rows(design, family.has_intercept)
+        data = design_data(x, y, form.columns.names, weights, design.offset, groups)
+        posterior = form.posterior(data, x.std(axis=0, dtype=np.float64))
+        return cls(form, posterior, (*design.notes, *notes, *_notes_on(model)))
+
+    @classmethod
+    def of_rows(cls, rows: ShardedRows, model: RegressionModel) -> RegressionProblem:
+        encoding, column_sds, view = row_store_design(rows.shards.manifest, model)
+        form = RegressionForm(model, encoding, "row store")
+        data = store_data(rows.viewed(view), form.columns.names)
+        return cls(form, form.posterior(data, column_sds), _notes_on(model))
+
+
+def _notes_on(model: RegressionModel) -> tuple[str, ...]:
+    """Notes on choices that are hard to sample."""
+    if not any(shown.startswith("horseshoe") for shown in model.prior.values()):
+        return ()
+    return ("horseshoe: coefficients near zero make its posterior hard to sample; see the verdict",)
+
+
+def _without_zero_weights(design: Design) -> tuple[Design, tuple[str, ...]]:
+    """The rows that count."""
+    if design.weights is None or (design.weights > 0).all():
+        return design, ()
+    kept = design.weights > 0
+    groups = tuple(
+        dataclasses.replace(group, codes=group.codes[kept], x=group.x[kept])
+        for group in design.groups
+    )
+    fields: dict[str, Any] = {
+        name: values[kept]
+        for name in ("x", "y", "weights", "offset", "trials")
+        if (values := getattr(design, name)) is not None
+    }
+    note = f"left out {int((~kept).sum())} rows of weight 0"
+    return dataclasses.replace(design, groups=groups, **fields), (note,)
+
+
+def fit(
+    formula: str,
+    data: Any,
+    *,
+    family: str,
+    link: str | None = None,
+    prior: PriorChoice | str | Mapping[str, PriorChoice | str] | None = None,
+    noise_variance: float | None = None,
+    weights: str | None = None,
+    offset: str | None = None,
+    exposure: str | None = None,
+    trials: str | None = None,
+    exclude: Sequence[str] = (),
+    categorical: Sequence[str] = (),
+    drop_missing: bool = False,
+    standardise: bool = True,
+    intercept: bool = True,
+    level: str | Sequence[str] | None = None,
+    standardised_results: bool = False,
+    separator: str | None = None,
+    method: AbstractMethod | None = None,
+    **sample_options: Any,
+) -> Draws:
+    """Fit a Bayesian regression to a table.
+
+    Columns are standardised for the sampler. Draws, summaries and reports show coefficients in the
+    units of the table.
+
+    **Arguments:**
+
+    - `formula`: a formula such as "clicked ~ age + C(region) + age:C(region) + (1 + age | shop)";
+      or the name of the response, and all other columns are covariates. A formula is Python code:
+      pass only formulas that you trust.
+    - `data`: a data frame (pandas, polars, pyarrow), a dict of arrays, the path of a table (CSV,
+      Parquet, Arrow, .npz, a folder of Parquet files), or a row store (its path, or
+      `tallmc.rows.open`).
+    - `family`: bernoulli, binomial, gaussian, poisson, negative_binomial, categorical, ordinal,
+      student_t or gamma.
+    - `link`: logit or probit for bernoulli; the others have one link.
+    - `prior`: a prior from `tallmc.priors` for all coefficients, or a dict of priors by term. The
+      default is normal(2.5 sd(y)/sd(x)), Bambi's rule.
+    - `noise_variance`: the noise variance of a gaussian response, if it is known.
+    - `weights`, `offset`, `exposure`, `trials`: names of columns: how often each row counts, what
+      is added to the predictor, a positive number whose logarithm is added, trials of a binomial.
+    - `exclude`: columns to leave out, if `formula` is the name of the response.
+    - `categorical`: columns of numbers that are categories.
+    - `drop_missing`: whether rows with missing values are dropped; otherwise they are an error.
+    - `standardise`: whether columns, and a gaussian or student_t response, are standardised.
+    - `intercept`: whether a column of ones is added; a formula says so itself, with 0.
+    - `level`: the level of a binary response that counts as 1, or the order of classes.
+    - `standardised_results`: whether draws stay in standardised units.
+    - `separator`: the character between the columns of a CSV file; detected by default.
+    - `method`: the sampling method; chosen for you by default.
+    - `sample_options`: options of `tallmc.sample`, such as `ess`, `chains`, `seed`, `store`.
+
+    **Returns:** the draws, as `Draws`. Variables are terms, as in Bambi.
+
+    >>> import numpy as np, tallmc
+    >>> age = np.random.default_rng(0).uniform(20, 60, size=500)
+    >>> table = {"age": age, "income": 1000 + 50 * age}
+    >>> method = tallmc.methods.mala(0.05)
+    >>> draws = tallmc.fit("income ~ age", table, family="gaussian", noise_variance=100.0,
+    ...     method=method, chains=2, n_draws=200)
+    >>> list(draws.values)
+    ['Intercept', 'age']
+    """
+    model = RegressionModel(
+        family=family,
+        link=link,
+        response=None if "~" in formula else formula,
+        formula=formula if "~" in formula else None,
+        prior={term: choice.shown for term, choice in as_priors(prior).items()},
+        noise_variance=noise_variance,
+        weights=weights,
+        offset=offset,
+        exposure=exposure,
+        trials=trials,
+        exclude=_names("exclude", exclude),
+        categorical=_names("categorical", categorical),
+        drop_missing=drop_missing,
+        standardise=standardise,
+        intercept=intercept,
+        level=level if level is None or isinstance(level, str) else tuple(map(str, level)),
+        standardised_results=standardised_results,
+        separator=separator,
+    )
+    problem = regression_problem(data, model)
+    for note in problem.notes:
+        warnings.warn(note, FitNote, stacklevel=2)
+    return sample(problem.posterior, method, **sample_options)
+
+
+class FitNote(UserWarning):
+    """What `tallmc.fit` chose: dropped rows, baselines, the level that counts as 1."""
+
+
+def regression_problem(data: Any, model: RegressionModel) -> RegressionProblem:
+    """The problem of a table, a row store or the path of one."""
+    if isinstance(data, str | os.PathLike) and (Path(data) / MANIFEST).is_file():
+        data = open_rows(Path(data))
+    if isinstance(data, ShardedRows):
+        return RegressionProblem.of_rows(data, model)
+    return RegressionProblem.of_table(read_table(data, separator=model.separator), model)
+
+
+def _names(parameter: str, given: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(given, str):
+        return (given,)
+    try:
+        return tuple(map(str, given))
+    except TypeError:
+        raise InvalidInput(parameter, "list names of columns", given) from None

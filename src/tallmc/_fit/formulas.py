@@ -1,0 +1,361 @@
+"""Terms of a formula: formulaic evaluates them; what it remembers is kept as JSON.
+
+A formula is Python code. It is evaluated if a user passes it, never if it was read from a file.
+Columns of text reach formulaic with the levels of the fit, so a level that the fit has not seen is
+found before. Names are those of formulaic: `C(region)[T.south]`, `age:region[T.south]`.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import math
+import re
+import warnings
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._core.errors import InvalidInput
+from .._ingestion.errors import TableError, some
+from .._ingestion.values import ColumnValues
+from .columns import INTERCEPT, MAX_NAMED_LEVELS, FeatureEncoding, RawColumn
+
+# Split the text of a formula: the response, the common terms, and terms `(1 + x | group)`.
+
+FORMULA = "--formula (formula)"
+_OPENING, _CLOSING, _QUOTES = "([{", ")]}", "`\"'"
+_NAME = re.compile(r"`([^`]+)`|([^\W\d]\w*)")
+
+
+class FormulaText(NamedTuple):
+    """The parts of a formula."""
+
+    response: str | None  # what stands before `~`, if anything does
+    common: str  # the terms that formulaic reads
+    groups: tuple[tuple[str, str], ...]  # the terms and the column of each `(terms | group)`
+
+
+def split_formula(text: str) -> FormulaText:
+    """The parts of a formula."""
+    if not isinstance(text, str) or not text.strip():
+        raise InvalidInput(FORMULA, "be text such as 'y ~ age + C(region)'", text)
+    sides = list(_split(text, "~"))
+    if len(sides) > 2:
+        raise InvalidInput(FORMULA, "have one ~", text)
+    response = column_name(sides[0]) if len(sides) == 2 else None
+    if len(sides) == 2 and response is None:
+        cure = "Put the transformed response into a column of the table first."
+        raise InvalidInput(FORMULA, "have the name of a column before ~", sides[0], cure)
+    common, groups = [], []
+    for term in _split(sides[-1], "+"):
+        inside = _within_brackets(term)
+        bars = list(_split(inside, "|")) if inside is not None else [term]
+        if len(bars) == 2:
+            name = column_name(bars[1])
+            if name is None:
+                cure = f"Join columns into one of the table first; got {bars[1]!r} after the bar."
+                raise InvalidInput(FORMULA, "have the name of a column after a bar", text, cure)
+            groups.append((bars[0], name))
+        elif len(bars) > 2 or len(list(_split(term, "|"))) > 1:
+            cure = "Write y ~ x + (1 + x | group), with the brackets joined by +."
+            raise InvalidInput(FORMULA, "have bars only in (terms | group)", text, cure)
+        else:
+            common.append(term)
+    return FormulaText(response, " + ".join(common) or "1", tuple(groups))
+
+
+def column_name(text: str) -> str | None:
+    """The column that text names, with or without backquotes; None if it is an expression."""
+    found = _NAME.fullmatch(text.strip())
+    return (found[1] or found[2]) if found else None
+
+
+def _within_brackets(text: str) -> str | None:
+    """What is between the first and the last bracket, if they are a pair."""
+    if not (text.startswith("(") and text.endswith(")")):
+        return None
+    depths = [depth for _, depth in _characters(text[:-1])]
+    return text[1:-1] if min(depths) >= 1 else None
+
+
+def _characters(text: str) -> Iterator[tuple[str, int]]:
+    """Characters with the number of brackets around them; quoted ones count as within one more."""
+    depth, quote = 0, ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote else quote
+            yield character, depth + 1
+            continue
+        quote = character if character in _QUOTES else ""
+        depth += character in _OPENING
+        depth -= character in _CLOSING
+        yield character, depth + bool(quote)
+
+
+def _split(text: str, mark: str) -> Iterator[str]:
+    """The pieces between marks that are outside of brackets and quotes."""
+    piece = ""
+    for character, depth in _characters(text):
+        if character == mark and depth == 0:
+            yield piece.strip()
+            piece = ""
+        else:
+            piece += character
+    yield piece.strip()
+
+
+# What formulaic remembers of a table (means, knots, levels) as JSON and back.
+#
+# Objects are written as [type, content], so that arrays, tuples and dicts with keys that are
+# numbers come back as they were. Floats come back with the same bits. There are no pickles.
+def state_to_json(value: Any, transform: str = "") -> Any:
+    """The states of transforms, by their text; `transform` is the text of one."""
+    if not transform:
+        return {text: state_to_json(state, text) for text, state in value.items()}
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else ["float", repr(value)]
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
+        flat = [state_to_json(number, transform) for number in value.ravel()]
+        return ["array", {"dtype": value.dtype.str, "shape": list(value.shape), "values": flat}]
+    if isinstance(value, list | tuple):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return [kind, [state_to_json(part, transform) for part in value]]
+    if isinstance(value, dict):
+        pairs = [[state_to_json(part, transform) for part in pair] for pair in value.items()]
+        return ["dict", pairs]
+    rule = "use transforms whose state can be stored as JSON"
+    found = f"{transform}, which keeps a {type(value).__name__}"
+    raise TableError(FORMULA, rule, found, "Transform the column in the table first.")
+
+
+def state_from_json(content: Any) -> Any:
+    """What `state_to_json` wrote."""
+    if isinstance(content, dict):
+        return {text: state_from_json(state) for text, state in content.items()}
+    if not isinstance(content, list):
+        return content
+    kind, parts = content
+    if kind == "float":
+        return float(parts)
+    if kind == "array":
+        flat = np.array([state_from_json(number) for number in parts["values"]], parts["dtype"])
+        return flat.reshape(parts["shape"])
+    if kind == "dict":
+        return {state_from_json(key): state_from_json(value) for key, value in parts}
+    values = [state_from_json(part) for part in parts]
+    return tuple(values) if kind == "tuple" else values
+
+
+_ROWS_TO_COMPARE = 1000
+_CATEGORY = re.compile(r"C\((`[^`]+`|\w+)(,.*)?\)")
+_CURE = (
+    "Functions are those of np and formulaic's C, I, center, scale, poly, bs, cr, log, exp; "
+    "put other transforms into columns of the table first."
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class FormulaTerms:
+    """Terms that formulaic evaluates."""
+
+    formula: str
+    features: tuple[FeatureEncoding, ...]
+    names: tuple[str, ...]
+    terms: dict[str, tuple[int, ...]]
+    transforms: dict[str, Any]
+    encoders: dict[str, Any]
+
+    def raw_columns(self, columns: Mapping[str, ColumnValues], n_rows: int) -> list[RawColumn]:
+        """The columns of the design, from columns of the table as `FeatureEncoding.values`."""
+        import formulaic
+        from formulaic.parser.types import Factor
+
+        encoders = state_from_json(self.encoders)
+        self._check_levels(columns, encoders)
+        spec = formulaic.ModelSpec(
+            formula=parse(self.formula, [feature.name for feature in self.features]),
+            na_action="ignore",
+            output="pandas",
+            transform_state=state_from_json(self.transforms),
+            encoder_state={
+                text: (Factor.Kind(kind), dict(state)) for text, (kind, state) in encoders.items()
+            },
+        )
+        matrix = _evaluated(spec, _frame(columns, self.features, n_rows))
+        found = dict(zip(matrix.columns, _columns_of(matrix), strict=True))
+        if tuple(found) != self.names:
+            raise TableError(FORMULA, f"give the columns {some(self.names)}", some(found))
+        return list(found.values())
+
+    def _check_levels(self, columns: Mapping[str, ColumnValues], encoders: dict[str, Any]) -> None:
+        """Raise if numbers within C(…) are none of those of the fit."""
+        for text, (_, state) in encoders.items():
+            name = category_of(text)
+            if "categories" not in state or name not in columns or columns[name].kind == "text":
+                continue
+            numbers = columns[name].numbers
+            unknown = ~np.isin(numbers, np.array(state["categories"]))
+            if unknown.any():
+                row = int(unknown.argmax())
+                found = f"{numbers[row]:g} in row {row + 1}"
+                cure = f"The levels are: {some(map(str, state['categories']))}."
+                rule = "have levels that the fit has seen"
+                raise TableError(f"column {name!r}", rule, found, cure)
+
+
+def parse(formula: str, available: Iterable[str]) -> Any:
+    """The formula as terms of formulaic; `.` stands for all available columns."""
+    try:
+        import formulaic
+    except ImportError:
+        cure = "Install it with: pip install formulaic."
+        raise TableError(FORMULA, "be left out without formulaic", formula, cure) from None
+    context = {"__formulaic_variables_available__": list(available)}
+    try:
+        parsed = formulaic.Formula.from_spec(formula, context=context)
+    except Exception as error:
+        raise _refusal(formula, error) from None
+    if not isinstance(parsed, formulaic.SimpleFormula):
+        raise TableError(FORMULA, "be terms joined by +", formula)
+    return parsed
+
+
+def variables_of(formula: str, available: Iterable[str], known: Container[str]) -> set[str]:
+    found = set()
+    for factor in {factor for term in parse(formula, available) for factor in term.factors}:
+        if factor.eval_method.value == "lookup":
+            found.add(factor.expr)
+        elif factor.eval_method.value == "python":
+            found |= {name for name in _names_in(factor.expr) if name in known}
+    return found
+
+
+def _names_in(code: str) -> set[str]:
+    """The names in Python code, in which names with spaces are in backquotes."""
+    quoted = re.findall(r"`([^`]+)`", code)
+    try:
+        tree = ast.parse(re.sub(r"`[^`]+`", "_", code).strip(), mode="eval")
+    except SyntaxError:  # formulaic will say so
+        return set(quoted)
+    return {*quoted, *(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))}
+
+
+def make_terms(
+    formula: str,
+    features: Sequence[FeatureEncoding],
+    columns: Mapping[str, ColumnValues],
+    n_rows: int,
+) -> tuple[FormulaTerms, list[RawColumn]]:
+    """Evaluate a formula for the first time. Returns its terms and the columns of the design."""
+    import formulaic
+
+    parsed = parse(formula, [feature.name for feature in features])
+    _check_few_levels(parsed, columns)
+    spec = formulaic.ModelSpec(formula=parsed, na_action="ignore", output="pandas")
+    matrix = _evaluated(spec, _frame(columns, features, n_rows))
+    spec = matrix.model_spec
+    encoders = {
+        text: (kind.value, {key: value for key, value in state.items() if key != "contrasts"})
+        for text, (kind, state) in spec.encoder_state.items()
+    }
+    terms = FormulaTerms(
+        formula,
+        tuple(features),
+        tuple(map(str, spec.column_names)),
+        {
+            INTERCEPT if str(term) == "1" else str(term): tuple(places)
+            for term, places in spec.term_indices.items()
+        },
+        state_to_json(spec.transform_state),
+        state_to_json(encoders),
+    )
+    raw = _columns_of(matrix)
+    _check_row_by_row(terms, columns, raw, n_rows)
+    return terms, raw
+
+
+def _check_few_levels(parsed: Any, columns: Mapping[str, ColumnValues]) -> None:
+    """Raise if C(…) would make thousands of columns of numbers."""
+    for factor in {factor.expr for term in parsed for factor in term.factors}:
+        name = category_of(factor)
+        if name in columns and columns[name].kind != "text":
+            count = len(np.unique(columns[name].numbers))
+            if count > MAX_NAMED_LEVELS:
+                cure = f"Use {name} as a number, or as a random intercept: (1 | {name})."
+                rule = f"have at most {MAX_NAMED_LEVELS} levels in {factor}"
+                raise TableError(f"column {name!r}", rule, f"{count} levels", cure)
+
+
+def _check_row_by_row(
+    terms: FormulaTerms,
+    columns: Mapping[str, ColumnValues],
+    whole: Sequence[RawColumn],
+    n_rows: int,
+) -> None:
+    """Raise if a term of the first rows depends on the other rows, as that of x − np.mean(x)."""
+    count = min(_ROWS_TO_COMPARE, n_rows - 1)
+    if not count:
+        return
+    first = {name: column[:count] for name, column in columns.items()}
+    parts = terms.raw_columns(first, count)
+    for name, part, rows in zip(terms.names, parts, whole, strict=True):
+        if not np.array_equal(part.numbers, rows.numbers[:count], equal_nan=True):
+            cure = "Use center(x) or scale(x), which remember the table of the fit."
+            rule = "compute each row from this row alone"
+            raise TableError(FORMULA, rule, f"other values of {name} without the last rows", cure)
+
+
+def category_of(factor: str) -> str:
+    """The column within C(…), or nothing if the factor is something else."""
+    found = _CATEGORY.fullmatch(factor)
+    return (found and column_name(found[1])) or ""
+
+
+def _frame(
+    columns: Mapping[str, ColumnValues], features: Sequence[FeatureEncoding], n_rows: int
+) -> Any:
+    import pandas
+
+    content = {}
+    for feature in features:
+        values = columns[feature.name].numbers
+        if feature.kind == "category":
+            content[feature.name] = pandas.Categorical.from_codes(values, list(feature.levels))
+        else:
+            content[feature.name] = values.astype(bool) if feature.kind == "boolean" else values
+    return pandas.DataFrame(content, index=pandas.RangeIndex(n_rows), copy=False)
+
+
+def _columns_of(matrix: Any) -> list[RawColumn]:
+    places = range(matrix.shape[1])
+    return [RawColumn(matrix.iloc[:, j].to_numpy(dtype=np.float64)) for j in places]
+
+
+def _evaluated(spec: Any, frame: Any) -> Any:
+    from formulaic.errors import DataMismatchWarning
+
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("error", DataMismatchWarning)
+            return spec.get_model_matrix(frame)
+    except DataMismatchWarning as error:
+        levels = str(error).partition(": {")[2].partition("}.")[0]
+        levels = re.sub(r"np\.\w+\((.*?)\)", r"\1", levels)
+        found = f"level {levels} in {spec.formula}"
+        raise TableError(FORMULA, "meet levels that the fit has seen", found) from None
+    except Exception as error:
+        raise _refusal(str(spec.formula), error) from None
+
+
+def _refusal(formula: str, error: Exception) -> TableError:
+    """One line about a formula that formulaic does not understand, or whose Python code failed."""
+    reason = str(error).partition("\n")[0].strip()
+    cure = "Pass the column as --offset (offset)." if "offset(" in formula else _CURE
+    return TableError(FORMULA, "be one that formulaic evaluates", f"{formula}: {reason}", cure)

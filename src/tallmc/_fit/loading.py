@@ -1,0 +1,96 @@
+"""`tallmc.load`: the draws of a stored run, of a folder of results, or of a file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .._core.errors import InvalidInput
+from .._store.files import Folder, as_folder
+from .._store.reader import draws_of, open_store
+from ..results.draws import Draws
+from ..results.saved import FILE, FIT_FILE
+from .encoding import DesignEncoding
+from .regression import RegressionForm, RegressionModel
+
+_MOST_BYTES = 2**26
+
+
+def load(store: str | os.PathLike[str] | Folder, *, formula: str | None = None) -> Draws:
+    """Load draws: of a stored run, of the results of `tallmc fit`, or that `Draws.save` wrote.
+
+    The posterior is not needed. Large arrays of a stored run are mapped from disk, not read into
+    memory. Draws of `tallmc fit` and of `tallmc.fit` predict new rows.
+
+    **Arguments:**
+
+    - `store`: the folder of a run (finished or not), the folder of results, or a file.
+    - `formula`: the formula of the fit, if it had one. Formulas are code and are not taken from
+      files; without it the draws do not predict.
+
+    **Returns:** the draws, as `Draws`. `params` is a dict by name.
+
+    **Raises:** `StoreError` or `InvalidInput` if there are no usable draws.
+
+    >>> import tempfile, numpy as np, tallmc
+    >>> X, y = np.ones((9, 1)), np.ones(9)
+    >>> posterior = tallmc.models.linear_regression(X, y, prior_variance=1.0, noise_variance=1.0)
+    >>> run = tempfile.mkdtemp() + "/run"
+    >>> draws = tallmc.sample(posterior, tallmc.methods.mala(0.1), n_draws=50, store=run)
+    >>> bool((tallmc.load(run).positions == draws.positions).all())
+    True
+    """
+    path = Path(as_folder(store).path)
+    if path.is_file():
+        return Draws.read(path)
+    draws, about = _draws_and_about(path)
+    if about.get("model", {}).get("formula") and formula is None:
+        return draws
+    form = saved_form(about, formula)
+    return draws if form is None else draws.with_posterior(form.without_rows())
+
+
+def load_fit(path: Path, formula: str | None) -> Draws:
+    """Draws of `tallmc fit` that predict; the formula must be passed again if there is one."""
+    draws, about = _draws_and_about(path)
+    form = saved_form(about, formula)
+    if form is None:
+        rule = "be the results or the run of `tallmc fit`"
+        raise InvalidInput("FIT", rule, f"{path}, which has no model")
+    return draws.with_posterior(form.without_rows())
+
+
+def _draws_and_about(path: Path) -> tuple[Draws, Mapping[str, Any]]:
+    """The draws in a folder of results or of a run, and what it says about the fit."""
+    if (path / FILE).is_file():
+        return Draws.read(path / FILE), _fit_content(path / FIT_FILE)
+    opened = open_store(path, only_draws=True)
+    return draws_of(opened), opened.setup.content["about"]
+
+
+def saved_form(about: Mapping[str, Any], formula: str | None) -> RegressionForm | None:
+    """The regression that a fit has saved; None if there is none."""
+    if not isinstance(about.get("model"), Mapping) or not about.get("encoding"):
+        return None
+    try:
+        model = RegressionModel.from_json(about["model"], formula)
+        encoding = DesignEncoding.from_json(about["encoding"], formula)
+        table = str(about.get("description", {}).get("table", about.get("table", "")))
+    except (TypeError, AttributeError) as error:
+        raise InvalidInput("fit", "describe a regression", str(error)) from None
+    return RegressionForm(model, encoding, table)
+
+
+def _fit_content(path: Path) -> Mapping[str, Any]:
+    if not path.is_file():
+        return {}
+    if path.stat().st_size > _MOST_BYTES:
+        raise InvalidInput("fit", "have a description of reasonable size", path.name)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InvalidInput("fit", "have a readable description", f"{path}: {error}") from None
+    return content if isinstance(content, Mapping) else {}

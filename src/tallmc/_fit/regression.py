@@ -1,0 +1,306 @@
+"""A regression without rows: how a model and an encoding become a posterior, and what it shows.
+
+The form follows from what the user chose (`RegressionModel`) and from what the fit remembers of its
+table (`DesignEncoding`). Both are JSON, so a saved fit has its form, and predicts new rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import ArrayLike
+
+from .._core.errors import InvalidInput
+from ..models.design import (
+    GroupedObservations,
+    GroupTerm,
+    Observations,
+    RegressionData,
+    RegressionRows,
+    design_data,
+)
+from ..models.families.gaussian import ridge_start
+from ..models.likelihood import AbstractLikelihood
+from ..models.posterior import ModelPosterior
+from ..models.predictive import RegressionPredictive
+from ..models.regression import Effects, regression_posterior
+from ..priors import as_priors
+from .coefficients import Coefficients, DesignColumns, GroupScaling, without_intercept
+from .columns import INTERCEPT
+from .encoding import Design, DesignEncoding, ScaledTerms, check_formula
+from .families import Family, check_noise_variance, find_family, known_noise
+from .formulas import FORMULA
+from .model_priors import ModelPriors, model_priors
+from .reading import read_table
+
+
+# What a user chooses about a regression: family, priors, and the roles of columns.
+@dataclasses.dataclass(frozen=True)
+class RegressionModel:
+    """What the user chose: the model, and the roles of columns.
+
+    Everything is text and numbers, so that it can be stored as JSON. `prior` has priors by term,
+    as text; the name "" stands for all other terms.
+    """
+
+    family: str
+    link: str | None = None
+    response: str | None = None
+    formula: str | None = None
+    prior: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    noise_variance: float | None = None
+    weights: str | None = None
+    offset: str | None = None
+    exposure: str | None = None
+    trials: str | None = None
+    exclude: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    drop_missing: bool = False
+    standardise: bool = True
+    intercept: bool = True
+    level: str | tuple[str, ...] | None = None
+    standardised_results: bool = False
+    separator: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any], formula: str | None) -> RegressionModel:
+        """The model that `to_json` wrote. A formula is code, so it must be passed again."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        given = {name: value for name, value in content.items() if name in known}
+        check_formula(given.get("formula"), formula)
+        level = given.get("level")
+        given["level"] = tuple(level) if isinstance(level, list) else level
+        for name in ("exclude", "categorical"):
+            given[name] = tuple(given.get(name, ()))
+        return cls(**{**given, "formula": formula})
+
+    def families(self) -> tuple[Family, str]:
+        """The family and its link, checked."""
+        family, link = find_family(self.family, self.link)
+        if (family.name == "binomial") != (self.trials is not None):
+            rule = "name a column for family binomial, and be left out for others"
+            raise InvalidInput("--trials (trials)", rule, self.trials)
+        if self.trials is not None and self.weights is not None:
+            cure = "Multiply the response and the trials by the weights."
+            rule = "be left out for family binomial"
+            raise InvalidInput("--weights (weights)", rule, self.weights, cure)
+        if self.offset is not None and family.response == "classes":
+            rule = "be left out for family categorical, whose classes have predictors of their own"
+            raise InvalidInput("--offset (offset)", rule, self.offset)
+        if self.exposure is not None and link != "log":
+            rule = "be left out unless the family has the link log"
+            raise InvalidInput("--exposure (exposure)", rule, self.exposure)
+        check_noise_variance(family, self.noise_variance)
+        return family, link
+
+
+# New rows of a user's table in the form of the fitted model.
+@dataclasses.dataclass(frozen=True)
+class TableEncoder:
+    """Turns tables into rows of the model, with the columns, levels and scaling of the fit."""
+
+    encoding: DesignEncoding
+    has_intercept: bool
+
+    def __call__(
+        self,
+        new_rows: Any,
+        *,
+        response: bool = False,
+        offset: ArrayLike | None = None,
+        trials: ArrayLike | None = None,
+    ) -> RegressionRows:
+        for name, given in (("offset", offset), ("trials", trials)):
+            if given is not None:
+                cure = "The table has the columns that the fit used."
+                raise InvalidInput(name, "be left out for draws from a table", "numbers", cure)
+        design = self.encoding.apply(read_table(new_rows), need_response=response)
+        x, y, weights, groups = model_rows(design, self.has_intercept)
+        matrix, responses, offsets, weight = (
+            None if values is None else jnp.asarray(values, x.dtype)
+            for values in (x, y, design.offset, weights)
+        )
+        assert matrix is not None and responses is not None
+        if groups:
+            return GroupedObservations(matrix, responses, offsets, weight, groups)
+        return Observations(matrix, responses, offsets, weight)
+
+
+def model_rows(
+    design: Design, has_intercept: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, tuple[GroupTerm, ...]]:
+    """The matrix, the response, the weights and the groups of a design as the model sees them.
+
+    Unknown responses are NaN. A binomial response is a share, whose weight has the trials in it.
+    Without `has_intercept`, cut points replace the column of ones.
+    """
+    first = int(not has_intercept and design.names[:1] == (INTERCEPT,))
+    x = np.ascontiguousarray(design.x[:, first:])
+    y = np.full(len(x), np.nan) if design.y is None else np.asarray(design.y, np.float64)
+    weights = design.weights
+    if design.trials is not None:
+        y = y / design.trials
+        weights = design.trials if weights is None else design.trials * weights
+    groups = tuple(
+        GroupTerm(jnp.asarray(group.codes), jnp.asarray(group.x), len(group.encoding.group.levels))
+        for group in design.groups
+    )
+    return x, y, weights, groups
+
+
+@dataclasses.dataclass(frozen=True)
+class RegressionForm:
+    """A regression without rows."""
+
+    model: RegressionModel
+    encoding: DesignEncoding
+    table: str  # how messages call the table
+
+    @property
+    def family(self) -> Family:
+        return self.model.families()[0]
+
+    @property
+    def link(self) -> str:
+        return self.model.families()[1]
+
+    @property
+    def columns(self) -> DesignColumns:
+        columns = _columns(self.encoding.scaled)
+        return columns if self.family.has_intercept else without_intercept(columns)
+
+    @property
+    def groups(self) -> list[GroupScaling]:
+        return [
+            GroupScaling(
+                f"effects of {group.name}",
+                group.group.name,
+                group.group.levels,
+                _columns(group.scaled),
+            )
+            for group in self.encoding.groups
+        ]
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of classes; None if the response is a number."""
+        has_classes = self.family.response in ("classes", "ordered")
+        return self.encoding.response.levels if has_classes else None
+
+    def posterior(
+        self, data: RegressionData, column_sds: np.ndarray, *, search_start: bool = True
+    ) -> ModelPosterior:
+        response, columns = self.encoding.response, self.columns
+        likelihood = self._likelihood(data.dtype)
+        effects = [
+            Effects(group.name, (len(group.levels), len(group.columns.names)))
+            for group in self.groups
+        ]
+        if len({each.name for each in effects}) < len(effects):
+            raise InvalidInput(FORMULA, "have each group term once", self.model.formula)
+        priors = model_priors(
+            as_priors(self.model.prior),
+            columns,
+            column_sds,
+            response.sd,
+            data.y_sd if self.family.response == "number" else 1.0,
+            effects,
+            data.dtype,
+            likelihood.n_predictors,
+            response.mean,
+        )
+        start, shared = None, self.family.shared(data, len(self.classes or ()))
+        if self.model.noise_variance is not None:
+            shared = ()
+        elif self.family.name == "gaussian" and search_start:
+            start, log_scale = ridge_start(data, priors.variances)
+            shared = [log_scale]
+        plain = regression_posterior(
+            data,
+            likelihood,
+            priors.prior,
+            start=start,
+            shared=shared,
+            effects=effects,
+            hyper=priors.hyper,
+        )
+        quantities = Coefficients(
+            plain.layout,
+            columns,
+            self.groups,
+            self.classes[1:] if self.classes and likelihood.n_predictors > 1 else None,
+            response.name,
+            response.mean,
+            response.sd,
+            standardised=self.model.standardised_results,
+        )
+        predictive = RegressionPredictive(
+            plain.model,
+            encoder=TableEncoder(self.encoding, self.family.has_intercept),
+            classes=self.classes,
+            response_name=response.name,
+            shift=response.mean,
+            scale=response.sd,
+        )
+        return ModelPosterior(
+            plain.model, plain.rows, quantities, predictive, self._description(priors)
+        )
+
+    def without_rows(self) -> ModelPosterior:
+        """A posterior with the parameters of the fit, whose two rows mean nothing."""
+        dtype = np.dtype(self.encoding.dtype)
+        groups = tuple(
+            GroupTerm(
+                jnp.zeros(2, jnp.int32),
+                jnp.ones((2, len(group.columns.names)), dtype),
+                len(group.levels),
+            )
+            for group in self.groups
+        )
+        names = self.columns.names
+        x, y = np.ones((2, len(names)), dtype), np.array([1.0, 2.0])
+        data = design_data(x, y, names, groups=groups)
+        return self.posterior(data, np.ones(len(names)), search_start=False)
+
+    def _likelihood(self, dtype: Any) -> AbstractLikelihood:
+        known = self.model.noise_variance
+        noise = None if known is None else known_noise(known, self.encoding.response.sd, dtype)
+        return self.family.likelihood(self.link, len(self.classes or ()), noise)
+
+    def _description(self, priors: ModelPriors) -> dict[str, str]:
+        model, family, response = self.model, self.family, self.encoding.response
+        found = {"table": self.table, "family": family.name, "link": self.link}
+        found["response"] = response.name
+        if response.one is not None:
+            found["response level that counts as 1"] = str(response.one)
+        elif self.classes:
+            found["response levels"] = ", ".join(self.classes)
+        if model.formula is not None:
+            found["formula"] = model.formula
+        for role in ("weights", "offset", "exposure", "trials"):
+            if getattr(model, role) is not None:
+                found[role] = str(getattr(model, role))
+        found["prior"] = "; ".join(f"{term} ~ {shown}" for term, shown in priors.shown.items())
+        if family.shared_prior and model.noise_variance is None:
+            found["prior of shared parameters"] = "; ".join(
+                f"{name}: {prior}" for name, prior in family.shared_prior.items()
+            )
+        if model.noise_variance is not None:
+            found["noise variance"] = f"{model.noise_variance:g}"
+        scaled = "columns are standardised for the sampler"
+        found["scaling"] = scaled if model.standardise else "none"
+        standardised = model.standardised_results
+        found["results"] = "in standardised units" if standardised else "in the units of the table"
+        return found
+
+
+def _columns(scaled: ScaledTerms) -> DesignColumns:
+    terms = scaled.terms
+    return DesignColumns(terms.names, terms.terms, np.array(scaled.means), np.array(scaled.sds))

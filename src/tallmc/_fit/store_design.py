@@ -1,0 +1,328 @@
+"""The design of a regression over a row store: which columns and products it shows."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from .._core.errors import InvalidInput
+from .._ingestion.errors import INTERCEPT as STORED_INTERCEPT
+from .._ingestion.errors import some
+from .._ingestion.values import ColumnValues
+from .._rows.manifest import Column, RowManifest
+from ..models.design import ObservationsOf, ProductColumn
+from .columns import INTERCEPT, FeatureEncoding, PlainTerms, ResponseEncoding
+from .encoding import DesignEncoding, RowRoles, ScaledTerms
+from .families import Family
+from .formulas import (
+    FORMULA,
+    FormulaTerms,
+    category_of,
+    column_name,
+    make_terms,
+    parse,
+    split_formula,
+    variables_of,
+)
+from .regression import RegressionModel
+
+# Formulas over row stores: columns of the store, their interactions, and categories.
+#
+# The numbers of a store are fixed, so a term is a product of columns: `age:C(city)` gives one
+# product per level of city but the first. Functions of columns would need another pass over the
+# table.
+
+_CURE = "Transform the column before `tallmc ingest`, and use it by its name."
+
+
+class StoreTerms(NamedTuple):
+    """The columns of a design over a row store.
+
+    `products` has the numbers of the columns of the store whose product each column of the design
+    is; () is the intercept. `names` and `terms` are as in `Design`. A store holds standardised
+    columns: the product of the table's values needs value·sd + mean of each.
+    """
+
+    response: str | None
+    products: list[tuple[int, ...]]
+    names: tuple[str, ...]
+    terms: dict[str, tuple[int, ...]]
+
+
+def store_terms(formula: str, manifest: RowManifest) -> StoreTerms:
+    """The columns of the design that a formula describes."""
+    text = split_formula(formula)
+    if text.groups:
+        cure = "Use a table in memory for terms (1 | group)."
+        raise InvalidInput(FORMULA, "have no bars over a row store", formula, cure)
+    response = text.response if text.response is not None else manifest.response
+    if response is not None and response not in manifest.names:
+        cure = f"The columns are: {some(manifest.names)}."
+        raise InvalidInput(FORMULA, "have a column of the row store before ~", response, cure)
+    sources = dict.fromkeys(c.source for c in manifest.columns if c.source not in ("", response))
+    parsed = parse(text.common, sources)
+    levels = {category.name: category.levels for category in manifest.categories}
+    for factor in {factor for term in parsed for factor in term.factors}:
+        _check_factor(factor, sources, levels, formula)
+    places = {(column.source, column.level): j for j, column in enumerate(manifest.columns)}
+
+    def columns_of(scoped: Any) -> list[tuple[str, int]]:
+        """The names and numbers of the columns of one of formulaic's factors."""
+        text = scoped.factor.expr
+        name = _source(text)
+        if name not in levels:
+            return [(text, places[name, None])]
+        if not scoped.reduced:
+            cure = (
+                f"Keep the intercept, and write {name} * x instead of {name}:x, so that no column "
+                f"for {levels[name][0]!r} is needed."
+            )
+            rule = f"leave out the baseline of {name}, which row stores do not hold"
+            raise InvalidInput(FORMULA, rule, formula, cure)
+        return [(f"{text}[T.{level}]", places[name, level]) for level in levels[name][1:]]
+
+    found: dict[str, tuple[int, ...]] = {}
+    terms: dict[str, tuple[int, ...]] = {}
+    for term, scoped_terms, names in _structure(parsed, sources, levels):
+        start, known = len(found), {}
+        for scoped in scoped_terms:
+            for chosen in itertools.product(*map(columns_of, scoped.factors)):
+                name = ":".join(name for name, _ in chosen) or INTERCEPT
+                known[name] = tuple(place for _, place in chosen)
+        found |= {name: known[name] for name in names}
+        terms[INTERCEPT if str(term) == "1" else str(term)] = tuple(range(start, len(found)))
+    return StoreTerms(response, list(found.values()), tuple(found), terms)
+
+
+def _source(factor: str) -> str:
+    return category_of(factor) or factor
+
+
+def _check_factor(
+    factor: Any, sources: dict[str, None], levels: dict[str, tuple[str, ...]], formula: str
+) -> None:
+    """Raise unless a factor is a column, C(column of text) or 1."""
+    text, method = factor.expr, factor.eval_method.value
+    if method == "literal" and text == "1":
+        return
+    name = _source(text)
+    quoted = name if column_name(name) == name else f"`{name}`"
+    if method == "python" and (name == text or text != f"C({quoted})"):
+        raise InvalidInput(FORMULA, "use columns of a row store without functions", text, _CURE)
+    if name not in sources:
+        cure = f"The columns are: {some(sources)}."
+        raise InvalidInput(FORMULA, "use columns of the row store", name, cure)
+    if method == "python" and name not in levels:
+        cure = f"Ingest {name} as text to make it a category."
+        raise InvalidInput(FORMULA, "use C() for columns of text only", text, cure)
+
+
+def _structure(parsed: Any, sources: dict[str, None], levels: dict[str, tuple[str, ...]]) -> Any:
+    """Formulaic's terms with the factors and columns that they have, from a table of all levels."""
+    import formulaic
+    import pandas
+
+    rows = np.arange(max((len(names) for names in levels.values()), default=1))
+    frame = pandas.DataFrame(
+        {
+            name: pandas.Categorical.from_codes(rows % len(levels[name]), list(levels[name]))
+            if name in levels
+            else np.ones(len(rows))
+            for name in sources
+        }
+    )
+    spec = formulaic.ModelSpec(formula=parsed, na_action="ignore", output="pandas")
+    return spec.get_model_matrix(frame).model_spec.structure
+
+
+def row_store_design(
+    manifest: RowManifest, model: RegressionModel
+) -> tuple[DesignEncoding, np.ndarray, ObservationsOf]:
+    """The encoding of a row store, the sds that the sampler sees, and the view of its design."""
+    _check_row_store(model, manifest)
+    family, _ = model.families()
+    terms, scaled = _terms(manifest, model)
+    response = _response(model, terms.response, manifest)
+    has_intercept = bool(terms.names) and terms.names[0] == INTERCEPT
+    products = [
+        _product_column(places, manifest, centred=has_intercept) for places in terms.products
+    ]
+    place = manifest.names.index(response)
+    if any(place in places for places in terms.products):
+        raise InvalidInput(FORMULA, "not explain the response by itself", response)
+    of_response = manifest.columns[place]
+    scales = family.response == "number" and model.standardise
+    mean = of_response.mean if scales and has_intercept else 0.0
+    sd = of_response.sd if scales else 1.0
+    encoding = DesignEncoding(
+        ScaledTerms(
+            scaled,
+            tuple(product.shift for product in products),
+            tuple(product.scale for product in products),
+        ),
+        ResponseEncoding(response, family.response, _levels(family, of_response), None, mean, sd),
+        RowRoles(weights=model.weights, offset=model.offset),
+        (),
+        model.formula,
+        str(jax.dtypes.canonicalize_dtype(manifest.dtype)),
+    )
+    shown = products if family.has_intercept or not has_intercept else products[1:]
+    numbers = [
+        None if name is None else manifest.names.index(name)
+        for name in (model.weights, model.offset)
+    ]
+    stored = all(product.is_stored for product in shown)
+    features = tuple(product.columns[0] if stored else product for product in shown)
+    view = ObservationsOf(features, place, mean, sd, *numbers)
+    sds = np.array([_sd_as_stored(product, manifest) for product in shown])
+    return encoding, sds, view
+
+
+def _levels(family: Family, response: Column) -> tuple[str, ...]:
+    """The classes 0, 1, … of a response of numbers."""
+    if family.response not in ("classes", "ordered"):
+        return ()
+    if not response.whole or response.low < 0:
+        rule = "hold the classes 0, 1, 2, … in a row store"
+        raise InvalidInput(f"response {response.name!r}", rule, f"{response.low:g} and others")
+    return tuple(str(k) for k in range(int(response.high) + 1))
+
+
+def _terms(
+    manifest: RowManifest, model: RegressionModel
+) -> tuple[StoreTerms, PlainTerms | FormulaTerms]:
+    """The products of columns of the store, and the same terms for columns of a table."""
+    response = model.response or manifest.response
+    left_out = {response, model.weights, model.offset, *model.exclude}
+    if model.formula is not None:
+        terms = store_terms(model.formula, manifest)
+        left_out |= {terms.response}
+        features = tuple(_features(manifest, left_out).values())
+        return terms, _formula_terms(split_formula(model.formula).common, features)
+    features = tuple(_features(manifest, left_out).values())
+    has_intercept = model.intercept and any(map(_is_intercept, manifest.columns))
+    plain = PlainTerms(features, has_intercept)
+    if not plain.names:
+        raise InvalidInput("row store", "have a column besides the response", f"only {response}")
+    places = {
+        (column.source, column.level): (place,) for place, column in enumerate(manifest.columns)
+    }
+    products: list[tuple[int, ...]] = [
+        (place,)
+        for place, column in enumerate(manifest.columns)
+        if _is_intercept(column) and has_intercept
+    ]
+    for feature in features:
+        levels = feature.levels[1:] if feature.kind == "category" else (None,)
+        products += [places[feature.name, level] for level in levels]
+    return StoreTerms(response, products, plain.names, plain.terms), plain
+
+
+def _features(manifest: RowManifest, left_out: set[str | None]) -> dict[str, FeatureEncoding]:
+    """The columns of the table that the store came from, by name."""
+    levels = {category.name: category.levels for category in manifest.categories}
+    found = {}
+    for column in manifest.columns:
+        name = column.source or column.name
+        if _is_intercept(column) or name in left_out or column.name in left_out:
+            continue
+        is_category = column.level is not None
+        found[name] = FeatureEncoding(
+            name, "category" if is_category else "number", levels[name] if is_category else ()
+        )
+    return found
+
+
+def _is_intercept(column: Column) -> bool:
+    return column.name == STORED_INTERCEPT
+
+
+def _formula_terms(formula: str, features: tuple[FeatureEncoding, ...]) -> FormulaTerms:
+    """The terms of a formula for tables, from a small table that has every level."""
+    n_rows = max([2, *(len(feature.levels) for feature in features)])
+    columns = {
+        feature.name: ColumnValues("text", np.arange(n_rows) % len(feature.levels), feature.levels)
+        if feature.kind == "category"
+        else ColumnValues("number", np.arange(n_rows, dtype=float))
+        for feature in features
+    }
+    used = variables_of(formula, columns, columns)
+    chosen = [feature for feature in features if feature.name in used]
+    return make_terms(formula, chosen, columns, n_rows)[0]
+
+
+def _response(model: RegressionModel, of_formula: str | None, manifest: RowManifest) -> str:
+    """The name of the response; raises unless the row store holds it as it is."""
+    named = None if model.formula is None else split_formula(model.formula).response
+    if named is not None and model.response not in (None, named):
+        raise InvalidInput("--response", f"be that of the formula, {named!r}", model.response)
+    response = model.response or of_formula or manifest.response
+    if response is None or response not in manifest.names:
+        found = f"The columns are: {some(manifest.names)}."
+        raise InvalidInput("--response", "name a column of the row store", response, found)
+    if manifest.columns[manifest.names.index(response)].standardised:
+        cure = f"Ingest the table again with --response {response}."
+        raise InvalidInput("--response", "not be standardised in the row store", response, cure)
+    return response
+
+
+def _product_column(
+    places: tuple[int, ...], manifest: RowManifest, *, centred: bool
+) -> ProductColumn:
+    """A column of a design over a row store; it is not centred if there is no intercept.
+
+    The mean and the sd of a product are those of independent columns. They only scale it.
+    """
+    columns = [manifest.columns[place] for place in places]
+    means = tuple(column.mean if column.standardised else 0.0 for column in columns)
+    sds = tuple(column.sd if column.standardised else 1.0 for column in columns)
+    if len(places) <= 1:
+        shift, scale = (means[0], sds[0]) if places else (0.0, 1.0)
+        return ProductColumn(places, means, sds, shift if centred else 0.0, scale)
+    shift = math.prod(column.mean for column in columns)
+    square = math.prod(column.mean**2 + column.sd**2 for column in columns)
+    scale = math.sqrt(max(square - shift**2, 0.0)) or 1.0
+    return ProductColumn(places, means, sds, shift if centred else 0.0, scale)
+
+
+def _sd_as_stored(product: ProductColumn, manifest: RowManifest) -> float:
+    """The sd of a column of the design; 0 for the intercept."""
+    if len(product.columns) != 1:
+        return float(bool(product.columns))
+    return float(manifest.columns[product.columns[0]].sd) / product.scale
+
+
+def _check_row_store(model: RegressionModel, manifest: RowManifest) -> None:
+    for option in ("trials", "exposure", "categorical", "drop_missing", "level"):
+        if getattr(model, option):
+            cure = "Apply it before `tallmc ingest`."
+            name = f"--{option.replace('_', '-')} ({option})"
+            raise InvalidInput(name, "be left out with a row store", getattr(model, option), cure)
+    if any(column.standardised for column in manifest.columns) and not model.standardise:
+        rule = "be left out with a row store whose columns are standardised"
+        cure = "Ingest the table again with --no-standardise."
+        raise InvalidInput("--no-standardise (standardise)", rule, False, cure)
+    known = {name for column in manifest.columns for name in (column.name, column.source)}
+    columns = f"The columns are: {some(manifest.names)}."
+    for name in model.exclude:
+        if name not in known:
+            rule = "name columns of the row store"
+            raise InvalidInput("--exclude (exclude)", rule, name, columns)
+    for role in ("weights", "offset"):
+        name = getattr(model, role)
+        if name is None:
+            continue
+        if name not in manifest.names:
+            rule = "name a column of the row store"
+            raise InvalidInput(f"--{role} ({role})", rule, name, columns)
+        column = manifest.columns[manifest.names.index(name)]
+        if column.standardised:
+            cure = "Ingest the table again with --no-standardise."
+            raise InvalidInput(f"--{role} ({role})", "not be standardised", name, cure)
+        if role == "weights" and column.low <= 0:
+            cure = "Leave out rows of weight 0 before `tallmc ingest`."
+            raise InvalidInput("--weights (weights)", "be positive", f"{column.low:g}", cure)

@@ -1,0 +1,358 @@
+"""From tables to rows of numbers: which numbers a row has, and how a batch becomes a matrix.
+
+A row is
+
+    intercept, column of the table …, response
+
+A column of numbers x is stored as (x − mean)/sd, computed in float64 and then rounded. A column of
+text gives one number per level but one: 1 if the row has this level, otherwise 0, standardised like
+the others. The level without a number is the most frequent one, because indicators that lack a
+rare level are nearly collinear with the intercept. The response is stored as it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from .._rows.manifest import Category, Column, RowManifest
+from .errors import (
+    INTERCEPT,
+    TableError,
+    check_any_rows,
+    check_complete,
+    check_features,
+    check_names,
+    check_response,
+    check_varying,
+    constant_response,
+    first_not_a_number,
+    some,
+)
+from .values import ColumnValues, Kind, TableBatch
+
+# The first pass over a table: moments, extremes, levels, and all values that cannot be used.
+#
+# Means and sums of squares are merged batch by batch (Chan et al., 1983), in float64:
+#
+#     δ = m_b − m_a,   m = m_a + δ n_b/n,   S = S_a + S_b + δ² n_a n_b/n,   n = n_a + n_b
+
+_DESCRIPTIONS = {"number": "numbers", "boolean": "booleans", "text": "text"}
+
+
+class UnclearColumns(TableError):
+    """Columns that are not numbers, booleans or text in all places, described by name."""
+
+    def __init__(self, columns: Mapping[str, str]):
+        rule = "be numbers, booleans or text, the same in all rows"
+        cure = "Convert them, e.g. dates to numbers of days, or drop them."
+        super().__init__("columns", rule, some(columns.values()), cure)
+        self.columns = frozenset(columns)
+
+
+@dataclasses.dataclass
+class Unusable:
+    """How many values of a column cannot be used, and where the first of them is."""
+
+    count: int = 0
+    first: str = ""
+
+    def add(self, bad: np.ndarray, batch: TableBatch) -> None:
+        if bad.any():
+            self.first = self.first or batch.place(int(bad.argmax()))
+            self.count += int(bad.sum())
+
+
+class ColumnSurvey:
+    """What is known of a column so far."""
+
+    def __init__(self, name: str):
+        self.name, self.origin = name, ""
+        self.kind: Kind = "missing"
+        self.count, self.mean, self._squares = 0, 0.0, 0.0
+        self.low, self.high, self.whole = math.inf, -math.inf, True
+        self.levels: Counter[str] = Counter()
+        self.missing, self.infinite = Unusable(), Unusable()
+
+    @property
+    def sd(self) -> float:
+        """The standard deviation of the rows as a population."""
+        return math.sqrt(self._squares / self.count) if self.count else 0.0
+
+    @property
+    def problems(self) -> Iterator[str]:
+        for kind, found in (("missing", self.missing), ("infinite", self.infinite)):
+            if found.count:
+                yield f"{self.name}: {found.count} {kind} (first in {found.first})"
+
+    def clash(self, values: ColumnValues, origin: str) -> str | None:
+        """Note the kind of further values. Returns what is wrong with it, if anything."""
+        kind = values.kind
+        if kind == "other":
+            return f"{self.name} ({values.described} in {origin})"
+        if not len(values) or kind in ("missing", self.kind):
+            return None
+        if self.kind == "missing":
+            self.kind, self.origin = kind, origin
+            return None
+        here, before = _DESCRIPTIONS[kind], _DESCRIPTIONS[self.kind]
+        return f"{self.name} ({before} in {self.origin}, {here} in {origin})"
+
+    def add(self, values: ColumnValues, batch: TableBatch, max_levels: int) -> None:
+        if values.kind != "text":
+            self._add_numbers(values.numbers, batch)
+            return
+        self.missing.add(values.numbers < 0, batch)
+        counts = np.bincount(values.numbers + 1, minlength=len(values.levels) + 1)[1:]
+        for level, count in zip(values.levels, counts.tolist(), strict=True):
+            if count:
+                self.levels[level] += count
+        if len(self.levels) > max_levels:
+            found = f"more, such as {first_not_a_number(self.levels)!r}"
+            rule = f"have at most {max_levels} levels, as it holds text"
+            cure = "Drop the column, turn it into numbers, join rare levels, "
+            cure += "or raise --max-levels (max_levels)."
+            raise TableError(f"column {self.name!r}", rule, found, cure)
+
+    def _add_numbers(self, values: np.ndarray, batch: TableBatch) -> None:
+        numbers = values.astype(np.float64, copy=False)
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = float(numbers.sum())
+            if not math.isfinite(total):
+                self.missing.add(np.isnan(numbers), batch)
+                self.infinite.add(np.isinf(numbers), batch)
+                numbers = numbers[np.isfinite(numbers)]
+                total = float(numbers.sum())
+            if not len(numbers):
+                return
+            new, mean = len(numbers), total / len(numbers)
+            centred, change, count = numbers - mean, mean - self.mean, self.count + len(numbers)
+            # The sum of squares of NumPy has the same bits on any number of cores; BLAS may not.
+            self._squares += float(np.einsum("i,i->", centred, centred))
+            self._squares += change * change * (self.count * new / count)
+            self.mean += change * (new / count)
+            self.count = count
+        self.low = min(self.low, float(numbers.min()))
+        self.high = max(self.high, float(numbers.max()))
+        if self.whole and values.dtype.kind == "f":
+            self.whole = bool((np.rint(numbers) == numbers).all())
+
+
+@dataclasses.dataclass(frozen=True)
+class TableSurvey:
+    """What the first pass over a table found."""
+
+    n_rows: int
+    columns: Mapping[str, ColumnSurvey]
+
+
+def survey_table(
+    batches: Iterator[TableBatch], response: str | None, max_levels: int, name: str
+) -> TableSurvey:
+    """Survey all batches. Raises `UnclearColumns` if a column is not of one kind."""
+    columns: dict[str, ColumnSurvey] = {}
+    n_rows, first = 0, ""
+    for batch in batches:
+        if not columns:
+            columns = {column: ColumnSurvey(column) for column in batch.columns}
+            first = batch.origin
+            if response is not None:
+                check_response(response, columns, first)
+        if batch.columns.keys() != columns.keys():
+            lacking = some(sorted(columns.keys() - batch.columns.keys()))
+            further = some(sorted(batch.columns.keys() - columns.keys()))
+            found = f"{batch.origin}, which " + (f"lacks {lacking}" if lacking else "")
+            found += " and " if lacking and further else ""
+            found += f"also has {further}" if further else ""
+            raise TableError("TABLE", f"have the columns of {first} in every file", found)
+        clashes = {
+            column: problem
+            for column, survey in columns.items()
+            if (problem := survey.clash(batch.columns[column], batch.origin)) is not None
+        }
+        if clashes:
+            raise UnclearColumns(clashes)
+        for column, survey in columns.items():
+            survey.add(batch.columns[column], batch, max_levels)
+        n_rows += batch.n_rows
+    check_any_rows(n_rows, name)
+    check_complete([problem for survey in columns.values() for problem in survey.problems])
+    return TableSurvey(n_rows, columns)
+
+
+_ROWS_AT_ONCE = 2**13
+FALSE_AND_TRUE = [("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("0", "1")]
+"""Pairs of words of which the second counts as 1, in lower case."""
+
+
+def make_schema(
+    survey: TableSurvey, response: str | None, *, standardise: bool, intercept: bool, dtype: str
+) -> RowManifest:
+    """The manifest of the store that the table will become, without shards."""
+    features = {name: found for name, found in survey.columns.items() if name != response}
+    check_features(features, response, intercept=intercept)
+    stored_as_they_are = {response} if standardise else set(survey.columns)
+    _check_size(survey, dtype, stored_as_they_are)
+    constant = {
+        name: found.low
+        for name, found in features.items()
+        if found.kind != "text" and (found.low == found.high or not found.sd)
+    }
+    if standardise:
+        check_varying(constant)
+    _check_several_levels(features)
+    columns = [Column(INTERCEPT, "", mean=1.0, sd=0.0, low=1, high=1, whole=True)]
+    columns = columns if intercept else []
+    for found in features.values():
+        columns += _columns_of(found, survey.n_rows, standardise=standardise)
+    if response is not None:
+        columns.append(_response_column(survey.columns[response], survey.n_rows))
+    check_names("the row store", [column.name for column in columns])
+    categories = tuple(
+        Category(name, _levels(found, name == response))
+        for name, found in survey.columns.items()
+        if found.kind == "text"
+    )
+    return RowManifest(dtype, tuple(columns), (), response, categories)
+
+
+class RowEncoder:
+    """Turns batches into rows, as a manifest says."""
+
+    def __init__(self, manifest: RowManifest):
+        self._columns, self._dtype = manifest.columns, manifest.dtype
+        self._levels = {category.name: category.levels for category in manifest.categories}
+        self._exact = np.empty(_ROWS_AT_ONCE)
+        self._rounded = np.empty((len(self._columns), _ROWS_AT_ONCE), self._dtype)
+
+    @property
+    def as_text(self) -> frozenset[str]:
+        return frozenset(self._levels)
+
+    def rows(self, batch: TableBatch) -> np.ndarray:
+        made = np.empty((batch.n_rows, len(self._columns)), self._dtype)
+        self.encode(batch, made)
+        return made
+
+    def encode(self, batch: TableBatch, rows: np.ndarray) -> None:
+        """Write the first rows of the batch into `rows`, as many as it has lines."""
+        columns = [(column, *self._numbers(column, batch)) for column in self._columns]
+        for first in range(0, len(rows), _ROWS_AT_ONCE):  # small enough for the cache
+            count = min(_ROWS_AT_ONCE, len(rows) - first)
+            exact, rounded = self._exact[:count], self._rounded[:, :count]
+            for line, (column, numbers, table) in zip(rounded, columns, strict=True):
+                part = numbers[first : first + count]
+                if table is not None:
+                    line[:] = table[part]
+                elif column.standardised:
+                    np.subtract(part, column.mean, out=exact)
+                    np.divide(exact, column.sd, out=exact)
+                    line[:] = exact
+                else:
+                    line[:] = part
+            if not np.isfinite(rounded).all():
+                raise changed(batch.origin)
+            rows[first : first + count] = rounded.T
+
+    def _numbers(self, column: Column, batch: TableBatch) -> tuple[np.ndarray, np.ndarray | None]:
+        """The numbers of a column; or codes, and a table of the numbers that they stand for."""
+        if not column.source:
+            return np.broadcast_to(np.float64(1.0), batch.n_rows), None
+        values = batch.columns.get(column.source)
+        if values is None or (values.kind == "text") != (column.source in self._levels):
+            raise changed(batch.origin)
+        if values.kind != "text":
+            return values.numbers, None
+        if not set(values.levels) <= set(self._levels[column.source]):
+            raise changed(batch.origin)
+        indicators = np.array([level == column.level for level in values.levels], np.float64)
+        if column.standardised:
+            indicators = (indicators - column.mean) / column.sd
+        return values.numbers, np.append(indicators, np.nan)  # −1, a missing value, is last
+
+
+def changed(origin: str) -> TableError:
+    """The error about a table that is not the same in the second pass."""
+    cure = "Delete the folder and start again."
+    return TableError("TABLE", "stay the same while it is read", f"other rows in {origin}", cure)
+
+
+def _levels(found: ColumnSurvey, is_response: bool) -> tuple[str, ...]:
+    """The levels of a column of text; the first has no number of its own."""
+    if is_response:
+        return _false_and_true(found)
+    first = max(sorted(found.levels), key=lambda level: found.levels[level])
+    return (first, *sorted(level for level in found.levels if level != first))
+
+
+def _columns_of(found: ColumnSurvey, n_rows: int, *, standardise: bool) -> Iterator[Column]:
+    if found.kind != "text":
+        yield Column(found.name, found.name, **_moments(found), standardised=standardise)
+        return
+    for level in _levels(found, is_response=False)[1:]:
+        name = f"{found.name}={level}"
+        moments = _indicator_moments(found.levels[level] / n_rows)
+        yield Column(name, found.name, level, **moments, standardised=standardise)
+
+
+def _response_column(found: ColumnSurvey, n_rows: int) -> Column:
+    if found.kind != "text":
+        if found.low == found.high:
+            raise constant_response(found.name, f"{found.low:g}")
+        return Column(found.name, found.name, **_moments(found))
+    level = _false_and_true(found)[1]
+    return Column(found.name, found.name, level, **_indicator_moments(found.levels[level] / n_rows))
+
+
+def _moments(found: ColumnSurvey) -> dict[str, Any]:
+    return {name: getattr(found, name) for name in ("mean", "sd", "low", "high", "whole")}
+
+
+def _indicator_moments(share: float) -> dict[str, Any]:
+    sd = math.sqrt(share * (1 - share))
+    return {"mean": share, "sd": sd, "low": 0.0, "high": 1.0, "whole": True}
+
+
+def _false_and_true(found: ColumnSurvey) -> tuple[str, str]:
+    """The two levels of a response, that which counts as 1 last."""
+    if len(found.levels) == 1:
+        raise constant_response(found.name, next(iter(found.levels)))
+    by_meaning = {level.strip().lower(): level for level in found.levels}
+    for low, high in FALSE_AND_TRUE:
+        if len(found.levels) == 2 and {low, high} == by_meaning.keys():
+            return by_meaning[low], by_meaning[high]
+    shown = some(repr(level) for level in sorted(found.levels))
+    last = max(found.levels)
+    cure = "Choose the value that counts as 1, e.g. with pandas: "
+    cure += f"table[{found.name!r}] = table[{found.name!r}] == {last!r}."
+    rule = "hold numbers, booleans, or text such as no and yes"
+    raise TableError(f"response {found.name!r}", rule, shown, cure)
+
+
+def _check_several_levels(features: Mapping[str, ColumnSurvey]) -> None:
+    single = [
+        f"{name} ({next(iter(found.levels))!r} in every row)"
+        for name, found in features.items()
+        if found.kind == "text" and len(found.levels) == 1
+    ]
+    if single:
+        raise TableError("columns of text", "have several levels", some(single), "Drop them.")
+
+
+def _check_size(survey: TableSurvey, dtype: str, stored_as_they_are: set[Any]) -> None:
+    """Check that values fit into `dtype`, and that their moments are finite."""
+    most = float(np.finfo(dtype).max)
+    large = []
+    for name, found in survey.columns.items():
+        extreme = max(found.low, found.high, key=abs)
+        fits = name not in stored_as_they_are or abs(extreme) <= most
+        if found.kind != "text" and not (fits and math.isfinite(found.mean + found.sd)):
+            large.append(f"{name} ({extreme:g})")
+    if large:
+        cure = "Divide them by a power of ten first."
+        raise TableError("columns", f"have values that {dtype} can hold", some(large), cure)

@@ -1,0 +1,100 @@
+"""Errors about tables, and the rules on tables that `tallmc ingest` and `tallmc fit` share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+from .._core.errors import InvalidInput
+
+INTERCEPT = "intercept"
+_MAX_NAMES = 20
+
+
+class TableError(InvalidInput):
+    """A table that cannot be read, or a column that cannot be used."""
+
+
+def some(names: Iterable[str]) -> str:
+    """List names in a message, at most 20 of them."""
+    shown = list(names)
+    more = f" and {len(shown) - _MAX_NAMES} more" if len(shown) > _MAX_NAMES else ""
+    return ", ".join(shown[:_MAX_NAMES]) + more
+
+
+def unreadable(path: Path, kind: str, error: Exception | str, cure: str = "") -> TableError:
+    """The error about a file that is not what its name says."""
+    reason = " ".join(str(error).split())
+    return TableError("TABLE", f"be a readable {kind} file", f"{path.name}: {reason}", cure)
+
+
+def first_not_a_number(values: Iterable[object]) -> str:
+    """The entry that made a column text, e.g. a single "?" among numbers."""
+    first = None
+    for value in map(str, values):
+        first = value if first is None else first
+        try:
+            float(value)
+        except ValueError:
+            return value
+    return str(first)
+
+
+def check_names(origin: str, names: Iterable[str]) -> None:
+    """Check that the names of the columns are different and not empty."""
+    names = list(names)
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        found = f"more than one {some(repeated)}"
+        raise TableError("column names", f"be different in {origin}", found, "Rename or drop them.")
+    empty = [number for number, name in enumerate(names, start=1) if not name.strip()]
+    if empty:
+        cure = "pandas writes row numbers this way: use table.to_csv(..., index=False)."
+        found = f"column {empty[0]} without a name"
+        raise TableError("column names", f"not be empty in {origin}", found, cure)
+
+
+def check_response(response: str, names: Iterable[str], origin: str) -> None:
+    names = list(names)
+    if response not in names:
+        cure = f"The columns are: {some(names)}."
+        raise TableError("--response", f"name a column of {origin}", response, cure)
+
+
+def check_any_rows(n_rows: int, origin: str) -> None:
+    if n_rows == 0:
+        raise TableError("TABLE", "have at least one row", f"{origin} with none")
+
+
+def check_features(features: Collection[str], response: str | None, *, intercept: bool) -> None:
+    """Check that the name of the intercept is free, and that there is a column to explain with."""
+    if intercept and INTERCEPT in features:
+        rule = f"differ from {INTERCEPT!r}, the name of the column of ones"
+        cure = "Drop it or pass --no-intercept (intercept=False)."
+        raise TableError("column names", rule, INTERCEPT, cure)
+    if not features and not intercept:
+        rule = "have a column besides the response when there is no intercept"
+        raise TableError("TABLE", rule, f"only {response}")
+
+
+def check_complete(problems: Collection[str]) -> None:
+    """Raise if `problems` names columns with missing or infinite values."""
+    if problems:
+        cure = "Drop these rows or fill in the values first."
+        raise TableError("columns", "have no missing or infinite values", some(problems), cure)
+
+
+def check_varying(constant: Mapping[str, float]) -> None:
+    """Raise if there are columns with one value in all rows; `constant` has their values."""
+    if constant:
+        found = some(f"{name} ({value:g} in every row)" for name, value in constant.items())
+        cure = "Drop them (the intercept is added automatically) "
+        cure += "or pass --no-standardise (standardise=False)."
+        raise TableError("columns", "vary to be standardised", found, cure)
+
+
+def constant_response(name: str, value: object) -> TableError:
+    """The error about a response with one value in all rows."""
+    cure = "Check that --response names the right column."
+    return TableError(f"response {name!r}", "vary", f"{value} in every row", cure)

@@ -1,0 +1,204 @@
+"""Turn a table of any size into a row store, in two passes and constant memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from .._core.errors import InvalidInput, check_int
+from .._core.supervision import checkpoint
+from .._rows.manifest import RowManifest
+from .._rows.writer import RowStoreWriter, other_rows, unfinished_store
+from .encoding import RowEncoder, TableSurvey, UnclearColumns, changed, make_schema, survey_table
+from .readers import Source, as_source
+
+# Read ahead: a thread makes the next item of an iterator while the present one is used.
+
+Item = TypeVar("Item")
+_END = object()
+
+
+def read_ahead(items: Iterable[Item]) -> Iterator[Item]:
+    """The same items. An error is raised where it occurred."""
+    rest = iter(items)
+    with ThreadPoolExecutor(1, "tallmc-reader") as thread:
+        coming = thread.submit(next, rest, _END)
+        while (item := coming.result()) is not _END:
+            coming = thread.submit(next, rest, _END)
+            yield item  # type: ignore[misc]
+
+
+# Progress of a pass in rows: one line that is redrawn on a terminal, or lines for logs.
+
+_BETWEEN_UPDATES = 0.2  # seconds, on terminals
+_BETWEEN_LINES = 10.0  # seconds, elsewhere
+_CLEAR = "\r\x1b[K"
+
+
+class SomeRows(Protocol):
+    """Anything that knows how many rows it has."""
+
+    @property
+    def n_rows(self) -> int: ...
+
+
+Rows = TypeVar("Rows", bound=SomeRows)
+
+
+def shown(
+    batches: Iterable[Rows], stage: str, done: int, total: int | None, wanted: bool | None
+) -> Iterator[Rows]:
+    """The same batches, with a line on stderr on how far they are; `done` rows came before them.
+
+    `wanted`: None to show progress on terminals only, True everywhere, False nowhere.
+    """
+    stream = sys.stderr
+    redraws = stream is not None and stream.isatty()
+    if stream is None or wanted is False or (wanted is None and not redraws):
+        yield from batches
+        return
+    began = time.perf_counter()
+    due = began if redraws else began + _BETWEEN_LINES
+    before = done
+    try:
+        for batch in batches:
+            yield batch
+            done += batch.n_rows
+            if (now := time.perf_counter()) >= due:
+                line = _line(stage, done, total, (done - before) / max(now - began, 1e-9))
+                if redraws:
+                    stream.write(_CLEAR + line)
+                    stream.flush()
+                else:
+                    print(f"tallmc: {line}", file=stream, flush=True)
+                due = now + (_BETWEEN_UPDATES if redraws else _BETWEEN_LINES)
+    finally:
+        if redraws:
+            stream.write(_CLEAR)
+            stream.flush()
+
+
+def _line(stage: str, done: int, total: int | None, per_second: float) -> str:
+    pace = f"{per_second:,.0f} rows/s"
+    if not total:
+        return f"{stage}: {done:,} rows · {pace}"
+    left, share = (total - done) / max(per_second, 1e-9), 100 * done / total
+    return f"{stage}: {done:,} of {total:,} rows · {share:.0f} % · {pace} · {left:.0f} s left"
+
+
+def ingest(
+    source: Any,
+    folder: str | os.PathLike[str],
+    *,
+    response: str | None = None,
+    standardise: bool = True,
+    intercept: bool = True,
+    dtype: str = "float32",
+    max_levels: int = 100,
+    progress: bool | None = None,
+) -> RowManifest:
+    """Write a table into a row store: a folder of `.npy` shards with a manifest.
+
+    The table is read twice, batch by batch: memory does not grow with it. The first pass finds
+    means, standard deviations and levels of text. The second pass writes. If it is interrupted,
+    the same call goes on after the last shard, and the store has the same bytes.
+
+    **Arguments:**
+
+    - `source`: a path, a pattern such as "clicks-*.parquet", a folder (also of folders named
+      key=value), or a list of them; CSV (also .csv.gz), Parquet, Arrow or Feather, and .npz. Or a
+      table: a mapping of 1-D arrays, a data frame, a table of pyarrow. Or a list of such tables,
+      or a function that returns an iterator of them and is called for each pass.
+    - `folder`: the new folder.
+    - `response`: the column that is the last number of a row. It is stored as it is; booleans, and
+      text such as no and yes, become 0 and 1.
+    - `standardise`: store (value − mean)/sd for all columns but the response.
+    - `intercept`: put a column of ones first.
+    - `dtype`: "float32" or "float64".
+    - `max_levels`: the most levels that a column of text may have. The most frequent level has no
+      column of its own.
+    - `progress`: None to show progress on terminals, True to show it everywhere, False nowhere.
+
+    **Returns:** the `RowManifest` of the store.
+
+    **Raises:** `InvalidInput` if the table cannot be used: the message names column, file and row.
+    `RowStoreError` if the folder holds a finished store, or anything else.
+
+    >>> import tempfile
+    >>> table = {"age": [20, 30, 70], "city": ["Oslo", "Rome", "Oslo"], "ill": [0, 0, 1]}
+    >>> manifest = ingest(table, tempfile.mkdtemp(), response="ill")
+    >>> manifest.names, manifest.n_rows
+    (('intercept', 'age', 'city=Rome', 'ill'), 3)
+    """
+    if dtype not in ("float32", "float64"):
+        raise InvalidInput("dtype", "be 'float32' or 'float64'", dtype)
+    check_int("max_levels", max_levels, 1)
+    table, folder = as_source(source), Path(folder)
+    unfinished = unfinished_store(folder)
+    options: dict[str, Any] = {"standardise": standardise, "intercept": intercept, "dtype": dtype}
+    identity = {"tables": table.identity(), "response": response, **options}
+    identity["max_levels"] = max_levels
+    schema, n_rows = None, 0
+    if unfinished is not None:
+        begun = unfinished.source
+        if not isinstance(begun, dict) or {**identity, "n_rows": begun.get("n_rows")} != begun:
+            raise other_rows(folder)
+        if identity["tables"] is not None:  # the survey need not be made again
+            schema, n_rows = dataclasses.replace(unfinished.manifest, shards=()), begun["n_rows"]
+    if schema is None:
+        survey = survey_source(table, response, max_levels, progress)
+        schema, n_rows = make_schema(survey, response, **options), survey.n_rows
+    begun = {**identity, "n_rows": n_rows}
+    with RowStoreWriter(
+        folder, schema.columns, dtype, response, begun, schema.categories
+    ) as writer:
+        written = _write(table, response, RowEncoder(schema), writer, n_rows, progress)
+        if written != n_rows or table.identity() != identity["tables"]:
+            raise changed(table.name)
+        return writer.finish()
+
+
+def _write(
+    table: Source,
+    response: str | None,
+    encoder: RowEncoder,
+    writer: RowStoreWriter,
+    n_rows: int,
+    progress: bool | None,
+) -> int:
+    """Write the rows that are not yet in finished shards. Returns the number of all rows."""
+    done = writer.n_rows
+    batches = read_ahead(table.batches(response, encoder.as_text, done))
+    for batch in shown(batches, "writing", done, n_rows, progress):
+        checkpoint()
+        done += batch.n_rows
+        while batch.n_rows:
+            space = writer.space(batch.n_rows)
+            encoder.encode(batch, space)
+            writer.advance(len(space))
+            batch = batch.without(len(space))
+    return done
+
+
+def survey_source(
+    source: Source, response: str | None, max_levels: int, progress: bool | None
+) -> TableSurvey:
+    """Survey a table. Columns of CSV files that turn out to hold text are read again as text."""
+    as_text: frozenset[str] = frozenset()
+    total = source.n_rows()
+    while True:
+        batches = read_ahead(source.batches(response, as_text))
+        try:
+            return survey_table(
+                shown(batches, "surveying", 0, total, progress), response, max_levels, source.name
+            )
+        except UnclearColumns as error:
+            if not source.guesses_kinds or error.columns <= as_text:
+                raise
+            as_text |= error.columns

@@ -1,0 +1,171 @@
+"""The manifest of a row store: what its columns mean, and the files that hold the rows.
+
+A row store is a folder with `manifest.json` and shards: `.npy` files of row-major float32 or
+float64, one column per number of a row. There are no pickles. The manifest is written last, so a
+folder without one is an unfinished store.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .._core.errors import InvalidInput
+from .._core.files import write_file
+
+MANIFEST = "manifest.json"
+_VERSION = 1
+_MOST_BYTES = 2**27
+
+
+class RowStoreError(InvalidInput):
+    """A row store cannot be used: it is unfinished, damaged or of another format."""
+
+    def __init__(self, folder: Path, rule: str, found: object, cure: str = ""):
+        super().__init__(f"row store {folder}", rule, found, cure)
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """One number of a row.
+
+    **Arguments:**
+
+    - `name`: its name, such as "age" or "city=Paris".
+    - `source`: the column of the table that it comes from.
+    - `level`: the level for which it is 1, if it indicates a category.
+    - `mean`, `sd`, `low`, `high`: mean, standard deviation and extremes of its values as they were
+      in the table, over all rows.
+    - `whole`: whether all these values are whole numbers.
+    - `standardised`: whether the store holds (value − mean)/sd instead of the value.
+    """
+
+    name: str
+    source: str
+    level: str | None = None
+    mean: float = 0.0
+    sd: float = 1.0
+    low: float = 0.0
+    high: float = 0.0
+    whole: bool = False
+    standardised: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Category:
+    """The levels of a column of text. A row with the first is 0 in the columns of all others."""
+
+    name: str
+    levels: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardFile:
+    """A file of rows, with the sha256 of its bytes."""
+
+    name: str
+    n_rows: int
+    sha256: str
+
+
+@dataclasses.dataclass(frozen=True)
+class RowManifest:
+    """What a row store holds.
+
+    **Arguments:**
+
+    - `dtype`: "float32" or "float64".
+    - `columns`: the columns, in the order of the numbers of a row.
+    - `shards`: the files, in the order of the rows.
+    - `response`: the name of the response, if one was named at ingestion.
+    - `categories`: the levels of the columns of text.
+    """
+
+    dtype: str
+    columns: tuple[Column, ...]
+    shards: tuple[ShardFile, ...]
+    response: str | None = None
+    categories: tuple[Category, ...] = ()
+
+    @property
+    def n_rows(self) -> int:
+        """N, the number of rows."""
+        return sum(shard.n_rows for shard in self.shards)
+
+    @property
+    def starts(self) -> list[int]:
+        """The number of the first row of each shard."""
+        return list(itertools.accumulate((shard.n_rows for shard in self.shards[:-1]), initial=0))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns."""
+        return tuple(column.name for column in self.columns)
+
+    @property
+    def digest(self) -> str:
+        """Identifies the rows: the sha256 of the manifest, which has the digests of all shards."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    def to_json(self) -> str:
+        """The manifest as JSON."""
+        content = {"format": "tallmc rows", "version": _VERSION, **dataclasses.asdict(self)}
+        return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> RowManifest:
+        """The manifest from JSON; raises ValueError, TypeError or KeyError for other content."""
+        content = json.loads(text)
+        if content.pop("format") != "tallmc rows" or content.pop("version") != _VERSION:
+            raise ValueError(f"not version {_VERSION} of a row store")
+        content["columns"] = tuple(_checked(Column, fields) for fields in content["columns"])
+        content["shards"] = tuple(_checked(ShardFile, fields) for fields in content["shards"])
+        content["categories"] = tuple(map(_category, content["categories"]))
+        manifest = cls(**content)
+        if manifest.dtype not in ("float32", "float64") or not manifest.columns:
+            raise ValueError(f"{len(manifest.columns)} columns of {manifest.dtype}")
+        if any("/" in shard.name or shard.n_rows < 1 for shard in manifest.shards):
+            raise ValueError("a shard is outside of the folder, or empty")
+        return manifest
+
+    def write(self, folder: Path) -> None:
+        """Write the manifest, atomically."""
+        write_file(folder, MANIFEST, self.to_json().encode())
+
+    @classmethod
+    def read(cls, folder: Path) -> RowManifest:
+        """The manifest of the row store in `folder`."""
+        path = folder / MANIFEST
+        if not path.is_file():
+            problem = "none" if folder.is_dir() else "no such folder"
+            cure = "Make a row store with `tallmc ingest`, or run an interrupted one again."
+            raise RowStoreError(folder, f"have a {MANIFEST}", problem, cure)
+        try:
+            if path.stat().st_size > _MOST_BYTES:
+                raise ValueError("it is too large")
+            return cls.from_json(path.read_text())
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise RowStoreError(folder, f"have a readable {MANIFEST}", str(error)) from error
+
+
+def _category(fields: Mapping[str, Any]) -> Category:
+    made = Category(fields["name"], tuple(fields["levels"]))
+    if not all(isinstance(text, str) for text in (made.name, *made.levels)):
+        raise TypeError(f"the levels of {made.name!r} are {made.levels!r}")
+    return made
+
+
+def _checked(kind: Any, fields: Mapping[str, Any]) -> Any:
+    """A dataclass from its fields in JSON, with their types checked."""
+    made = kind(**fields)
+    for field in dataclasses.fields(kind):
+        value, wanted = getattr(made, field.name), str(field.type)
+        allowed = {"str": str, "str | None": (str, type(None)), "float": (float, int), "int": int}
+        if not isinstance(value, allowed.get(wanted, bool)):  # type: ignore[arg-type]
+            raise TypeError(f"{field.name} is {value!r}")
+    return made

@@ -1,0 +1,233 @@
+"""Passes driven by the host: one call of a compiled program per block of rows.
+
+All blocks have the same shape. The programs therefore do not depend on the number of rows, and a
+cache of compiled programs serves every data set with the same columns.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, PyTree
+
+from .._core.arrays import Static, split
+from .._core.compiler import QUICKLY
+
+# Blocks of rows in a pass. All blocks of a pass have the same shape.
+#
+# The numbers of a block fit in cache on a CPU, and its plain sum is accurate. The last block begins
+# early enough to be whole: it repeats some rows of the block before it, which are not counted
+# again. The size of a block is a power of two. It depends on the number of rows only if these are
+# few, so programs compiled for one data set serve others as well.
+
+_BLOCK_FLOATS, _BLOCK_ROWS = 2**19, 2**13
+_GPU_BLOCK_FLOATS, _GPU_BLOCK_ROWS = 2**26, 2**20
+
+
+def block_rows(width: int) -> int:
+    """Rows per block, a power of two, for a computation that needs `width` floats per row."""
+    on_cpu = jax.default_backend() == "cpu"
+    floats = _BLOCK_FLOATS if on_cpu else _GPU_BLOCK_FLOATS
+    most = _BLOCK_ROWS if on_cpu else _GPU_BLOCK_ROWS
+    return _power_of_two(min(most, floats // max(1, width)))
+
+
+def _power_of_two(number: int) -> int:
+    """The largest power of two that is not larger; at least 1."""
+    return 1 << max(number.bit_length() - 1, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+    """The division of `n_rows` rows into blocks of `size` rows."""
+
+    n_rows: int
+    size: int
+
+    @classmethod
+    def of(cls, n_rows: int, width: int) -> Blocks:
+        """The blocks of a pass that needs `width` floats per row."""
+        return cls(n_rows, min(block_rows(width), _power_of_two(n_rows)))
+
+    @property
+    def count(self) -> int:
+        return -(-self.n_rows // self.size)
+
+    def start(self, number: int) -> int:
+        return min(number * self.size, self.n_rows - self.size)
+
+    def reader(self, array: np.ndarray) -> Callable[[int], np.ndarray]:
+        """A function that returns the lines of a block of this array, by its number."""
+
+        def read(number: int) -> np.ndarray:
+            first = self.start(number)
+            return array[first : first + self.size]
+
+        return read
+
+    def counted(self, number: int) -> slice:
+        """The rows of the block, counted from its first one, that belong to no other block."""
+        first = number * self.size
+        begin = first - self.start(number)
+        return slice(begin, begin + min(self.size, self.n_rows - first))
+
+
+@dataclasses.dataclass(frozen=True)
+class Subset:
+    """Some blocks, for a pass that does not need all rows."""
+
+    blocks: tuple[tuple[Blocks, tuple[int, ...]], ...]
+    """The division of all rows, or of each shard, into blocks, and the numbers of those to read."""
+
+    @property
+    def n_rows(self) -> int:
+        return sum(
+            place.stop - place.start
+            for blocks, numbers in self.blocks
+            for place in map(blocks.counted, numbers)
+        )
+
+
+# Compensated sums: a sum carries its rounding error along (Knuth's two-sum).
+#
+# In float32, the error of a sum over N rows is then the error of one block of rows, not of N rows.
+
+
+class Sum(eqx.Module):
+    """A sum as `high + low`: `high` is the rounded sum, `low` the rounding error."""
+
+    high: PyTree[Array]
+    low: PyTree[Array]
+
+    @classmethod
+    def zero(cls, shapes: PyTree[jax.ShapeDtypeStruct]) -> Sum:
+        """The empty sum of terms with these shapes."""
+        zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+        return cls(zero, zero)
+
+    def plus(self, term: PyTree[Array]) -> Sum:
+        high = jax.tree.map(jnp.add, self.high, term)
+        errors = jax.tree.map(_rounding_error, self.high, high, term)
+        return Sum(high, jax.tree.map(jnp.add, self.low, errors))
+
+    def rounded(self) -> Any:
+        """The sum in the precision of its terms."""
+        return jax.tree.map(jnp.add, self.high, self.low)
+
+    def float64(self) -> Any:
+        """The sum in float64 on the host, at any precision of the device."""
+        high, low = jax.tree.map(lambda part: np.asarray(part, np.float64), (self.high, self.low))
+        return jax.tree.map(np.add, high, low)
+
+
+def split_sum(values: Float[Array, "n ..."]) -> tuple[Float[Array, ...], Float[Array, ...]]:
+    """Σ values over the first axis as (high, low): the rounded sum and its rounding error."""
+    width = 1 << max(values.shape[0] - 1, 0).bit_length()
+    padding = [(0, width - values.shape[0]), *[(0, 0)] * (values.ndim - 1)]
+    high, low = jnp.pad(values, padding), jnp.zeros(values.shape[1:], values.dtype)
+    while high.shape[0] > 1:
+        first, second = jnp.split(high, 2)
+        high = first + second
+        low = low + jnp.sum(_rounding_error(first, high, second), axis=0)
+    return high[0], low
+
+
+def _rounding_error(old: Array, new: Array, added: Array) -> Array:
+    """Old + added − new, exactly, where `new` is the rounded sum (Knuth)."""
+    rounded = new - old
+    return (old - (new - rounded)) + (added - rounded)
+
+
+ReadBlock = Callable[[int], PyTree]  # returns the rows of a block, by its number
+
+
+def reduce_blocks(
+    read: ReadBlock,
+    blocks: Blocks,
+    numbers: Sequence[int],
+    block_sum: Callable[..., PyTree[Array]],
+    args: tuple[Any, ...],
+    finish: Callable[..., Any] | None,
+) -> Any:
+    """`AbstractRows.reduce` over these blocks of one array or shard."""
+    arrays, others = split(args)
+    total, result = None, None
+    for k, number in enumerate(numbers):
+        place = blocks.counted(number)
+        rows, counted = read(number), _ones(blocks.size, place.start, place.stop)
+        if total is None:
+            shapes = _term.eval_shape(rows, counted, arrays, others, block_sum)
+            zero = jax.tree.map(lambda shape: np.zeros(shape.shape, shape.dtype), shapes)
+            total = Sum(zero, zero)
+        is_last = np.bool_(k == len(numbers) - 1)
+        total, result = _add_block(total, rows, counted, arrays, is_last, others, block_sum, finish)
+    return total if finish is None else result
+
+
+def map_blocks(
+    read: ReadBlock, blocks: Blocks, per_row: Callable[..., Array], args: tuple[Any, ...]
+) -> Array:
+    return jax.device_put(np.concatenate(list(values_by_block(read, blocks, per_row, args))))
+
+
+def values_by_block(
+    read: ReadBlock, blocks: Blocks, per_row: Callable[..., Array], args: tuple[Any, ...]
+) -> Iterator[np.ndarray]:
+    """`per_row(rows, *args)`, block after block, each row once and in order."""
+    arrays, others = split(args)
+    for number in range(blocks.count):
+        values = _values(read(number), arrays, others, per_row)
+        yield np.asarray(values)[blocks.counted(number)]
+
+
+@functools.lru_cache(maxsize=256)
+def _ones(size: int, begin: int, end: int) -> np.ndarray:
+    ones = np.zeros(size, bool)
+    ones[begin:end] = True
+    return ones
+
+
+@functools.partial(jax.jit, static_argnames=("others", "block_sum"))
+def _term(
+    rows: PyTree, counted: Array, arrays: list[Array], others: Static, block_sum: Any
+) -> PyTree[Array]:
+    return block_sum(rows, counted, *others.joined(arrays))
+
+
+@functools.partial(
+    jax.jit, static_argnames=("others", "block_sum", "finish"), compiler_options=QUICKLY
+)
+def _add_block(
+    total: Sum,
+    rows: PyTree,
+    counted: Array,
+    arrays: list[Array],
+    is_last: Array,
+    others: Static,
+    block_sum: Any,
+    finish: Any,
+) -> tuple[Sum, Any]:
+    """The sum with one more block and, after the last one, its result."""
+    args = others.joined(arrays)
+    total = total.plus(block_sum(rows, counted, *args))
+    if finish is None:
+        return total, None
+
+    def no_result(total: Sum) -> Any:
+        shapes = jax.eval_shape(lambda total: finish(total, *args), total)
+        return jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
+
+    return total, lax.cond(is_last, lambda total: finish(total, *args), no_result, total)
+
+
+@functools.partial(jax.jit, static_argnames=("others", "per_row"), compiler_options=QUICKLY)
+def _values(rows: PyTree, arrays: list[Array], others: Static, per_row: Any) -> Array:
+    return per_row(rows, *others.joined(arrays))

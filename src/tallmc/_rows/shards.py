@@ -1,0 +1,161 @@
+"""Where the rows of each shard come from: mapped `.npy` files."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import dataclasses
+import functools
+import io
+import mmap
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .._core.files import sum_of
+from .manifest import RowManifest, RowStoreError
+
+# Files in NumPy's .npy format whose shape is known.
+#
+# NumPy parses the header of a file with `ast.literal_eval`, which fails at random when several
+# threads call it in Python 3.11. Here the header is compared with the one that the file must have.
+
+
+@functools.lru_cache(maxsize=256)
+def npy_header(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bytes:
+    """The first bytes of the file of an array in row-major order."""
+    file = io.BytesIO()
+    descr = np.lib.format.dtype_to_descr(dtype)
+    content = {"descr": descr, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, content)
+    return file.getvalue()
+
+
+def mapped_npy(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.memmap:
+    """The array in a file, mapped; raises ValueError if the file is another one."""
+    header = npy_header(shape, dtype)
+    with open(path, "rb") as file:
+        if file.read(len(header)) != header:
+            raise ValueError(f"{path.name} does not hold {dtype} of shape {shape}")
+        return np.memmap(file, dtype, "r", len(header), shape)
+
+
+# Views: lines of a shard as the rows that a model sees.
+
+View = Callable[[Any], Any]
+"""Turns lines of a shard, an array with one column per number, into the rows of a model.
+
+A view only selects and scales numbers, so it works with NumPy as well as inside a program.
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class ByName:
+    """Shows each row as a dictionary of its numbers."""
+
+    names: tuple[str, ...]
+
+    def __call__(self, lines: Any) -> dict[str, Any]:
+        return {name: lines[..., column] for column, name in enumerate(self.names)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Viewed:
+    """A function of rows, as a function of lines of a shard.
+
+    The view is part of the compiled program: copying columns on the host takes more time.
+    """
+
+    function: Callable[..., Any]
+    view: View
+
+    def __call__(self, lines: Any, *args: Any) -> Any:
+        return self.function(self.view(lines), *args)
+
+
+_SHARDS_AHEAD = 2
+
+
+class AbstractShards(abc.ABC):
+    """Rows in pieces, each an array with one line per row. Workers get a small, pickled copy."""
+
+    @property
+    @abc.abstractmethod
+    def manifest(self) -> RowManifest:
+        """What the columns mean, and how many rows each shard has."""
+
+    @property
+    @abc.abstractmethod
+    def folder(self) -> Path:
+        """The folder in which numbers are kept beside the rows."""
+
+    @abc.abstractmethod
+    def array(self, number: int, whole: bool = True) -> np.ndarray:
+        """The rows of one shard; `whole` if all are read, from the first to the last."""
+
+    @abc.abstractmethod
+    def lines(self, number: int, lines: np.ndarray) -> np.ndarray:
+        """Some rows of one shard, by increasing line number."""
+
+
+@dataclasses.dataclass(frozen=True)
+class NpyShards(AbstractShards):
+    """The mapped `.npy` files of a row store."""
+
+    path: str
+
+    @functools.cached_property
+    def manifest(self) -> RowManifest:
+        return RowManifest.read(self.folder)
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.path)
+
+    def array(self, number: int, whole: bool = True) -> np.ndarray:
+        if not whole:
+            return self._mapped(number, mmap.MADV_NORMAL)
+        self._read_ahead(number + 1)
+        return self._mapped(number, mmap.MADV_SEQUENTIAL)
+
+    def lines(self, number: int, lines: np.ndarray) -> np.ndarray:
+        n_rows = self.manifest.shards[number].n_rows
+        # Reading ahead pays if most pages have a row that is wanted.
+        few = len(lines) * mmap.PAGESIZE < n_rows * len(self.manifest.columns)
+        array = self._mapped(number, mmap.MADV_RANDOM if few else mmap.MADV_SEQUENTIAL)
+        return np.take(array, lines, axis=0, mode="clip")
+
+    def damaged(self) -> Sequence[str]:
+        found = []
+        for shard in self.manifest.shards:
+            path = self.folder / shard.name
+            if not path.is_file():
+                found.append(shard.name)
+                continue
+            with open(path, "rb") as file:
+                if sum_of(file).sha256 != shard.sha256:
+                    found.append(shard.name)
+        return found
+
+    def __reduce__(self) -> tuple[type, tuple[str]]:
+        return NpyShards, (self.path,)
+
+    def _read_ahead(self, first: int) -> None:
+        """Have the system read some shards from the disk while others are computed with."""
+        for shard in self.manifest.shards[first : first + _SHARDS_AHEAD]:
+            with contextlib.suppress(OSError), open(self.folder / shard.name, "rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+
+    def _mapped(self, number: int, advice: int) -> np.ndarray:
+        shard = self.manifest.shards[number]
+        shape = shard.n_rows, len(self.manifest.columns)
+        try:
+            array = mapped_npy(self.folder / shard.name, shape, np.dtype(self.manifest.dtype))
+        except (OSError, ValueError) as error:
+            cure = "Restore the file, or ingest the table again."
+            raise RowStoreError(self.folder, f"have {shard.name}", str(error), cure) from None
+        array._mmap.madvise(advice)  # type: ignore[attr-defined]
+        return np.asarray(array)

@@ -1,0 +1,301 @@
+"""Store a run plan as JSON and arrays, and restore it for a given posterior.
+
+The structure and the arrays of the kernel are stored, except for its model. The model comes with
+the posterior, whose rows are not stored either. Resuming a run does not prepare the method again,
+unless a part has a class of the user's own (`encode_kernel`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import platform
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jaxlib
+import numpy as np
+
+from .._anchor.anchor import Anchor
+from .._core.arrays import named_leaves
+from .._core.compiler import loops_are_whole
+from .._core.errors import InvalidInput
+from .._core.files import FileDigest, write_file
+from .._engine.run import Goal
+from .._rows.sharded import ShardedRows
+from .._version import __version__
+from ..methods.abstract import AbstractMethod, Account, Bias, ErrorBudget, RunPlan
+from ..models.posterior import AbstractPosterior
+from .files import Folder, StoreError, is_intact, open_inside, read_arrays, write_arrays
+from .parts import (
+    NotSerialisable,
+    decode_kernel,
+    decode_method,
+    encode_kernel,
+    encode_method,
+    weight_curve,
+)
+
+# Identify a posterior and the environment of a run.
+#
+# Data in memory are compared by their bytes, row stores by the digest of their manifest, models
+# with functions also by their potential, and software by its version.
+
+_POTENTIAL_TOLERANCE = 1e-4
+
+
+def fingerprint(posterior: AbstractPosterior) -> dict[str, Any]:
+    """The sha256 of rows, start and settings; for a model with functions also its potential."""
+    model = posterior.model
+    kinds = [f"{name} {type(value).__name__}" for name, value in vars(model).items()]
+    header = f"{type(model).__name__} {kinds} {model.layout.names} {model.layout.shapes}"
+    digest = hashlib.sha256(header.encode())
+    # The quantities and the description are shown; `predictive` repeats the arrays of the model.
+    left_out = ("rows", "quantities", "description", "predictive")
+    settings = {name: value for name, value in vars(posterior).items() if name not in left_out}
+    if isinstance(posterior.rows, ShardedRows):
+        digest.update(posterior.rows.identity.encode())
+        contents: Any = settings
+    else:
+        contents = (settings, posterior.data)
+    for path, leaf in named_leaves(contents).items():
+        values = np.ascontiguousarray(leaf)
+        digest.update(f"{path} {values.dtype} {values.shape}".encode())
+        digest.update(values.data if values.size else b"")
+    static_leaves = [leaf for leaf in jax.tree.leaves(model) if not eqx.is_array(leaf)]
+    digest.update(repr([leaf for leaf in static_leaves if not callable(leaf)]).encode())
+    potential = np.nan
+    if any(map(callable, static_leaves)):
+        potential = float(posterior.potential(posterior.init))
+    found = potential if np.isfinite(potential) else None
+    return {"sha256": digest.hexdigest(), "potential": found}
+
+
+def same_posterior(found: dict[str, Any], stored: dict[str, Any]) -> bool:
+    """Whether two fingerprints describe the same posterior.
+
+    Functions have no bytes to compare, so models with functions are compared by their potential.
+    """
+    if found["sha256"] != stored.get("sha256"):
+        return False
+    here, there = found["potential"], stored.get("potential")
+    if here is None or there is None:
+        return here is there
+    return abs(here - there) <= _POTENTIAL_TOLERANCE * (1 + abs(there))
+
+
+def environment() -> dict[str, str]:
+    """The versions and hardware on which the last bits of a draw depend."""
+    device = jax.devices()[0]
+    return {
+        "tallmc": __version__,
+        "jax": jax.__version__,
+        "jaxlib": jaxlib.__version__,
+        "numpy": np.__version__,
+        "machine": platform.machine(),
+        "processors": str(os.cpu_count()),
+        "device": f"{device.platform} {device.device_kind}",
+        "precision": str(jnp.zeros(0, float).dtype),
+        "loops": "whole" if loops_are_whole() else "by kernel",
+    }
+
+
+_COPY_NAMES = ("setup", "setup-copy")
+_MOST_BYTES = 2**26
+_NONE_TYPE = type(None)
+_CONTENT_TYPES: dict[str, Any] = {
+    **dict.fromkeys(("goal", "posterior", "parameters", "quantities", "description"), dict),
+    **dict.fromkeys(("about", "environment", "kernel"), dict),
+    **dict.fromkeys(("method", "account", "anchor", "weights"), (dict, _NONE_TYPE)),
+    **dict.fromkeys(("seed", "burn_in", "thin", "n_row_evals", "n_rows"), int),
+    **dict.fromkeys(("method_shown", "dtype", "started"), str),
+    "has_accept_step": bool,
+    "not_data": (str, _NONE_TYPE),
+    "seconds": (int, float),
+}
+"""The keys of a setup, and their types."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """A run plan as JSON content and named arrays."""
+
+    content: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+
+    def group(self, name: str) -> dict[str, np.ndarray]:
+        """The arrays whose names begin with `name/`, without this prefix."""
+        return {
+            key.removeprefix(f"{name}/"): values
+            for key, values in self.arrays.items()
+            if key.startswith(f"{name}/")
+        }
+
+    @property
+    def goal(self) -> Goal:
+        return Goal.of(*(self.content["goal"][name] for name in Goal._fields))
+
+    @property
+    def account(self) -> Account | None:
+        """The account before the run, without its method."""
+        stored, bias = self.content["account"], self.group("bias")
+        if stored is None:
+            return None
+        return Account(
+            method=None,
+            budget=ErrorBudget(**stored["budget"]),
+            reasons=tuple(map(str, stored["reasons"])),
+            doubts=tuple(map(str, stored["doubts"])),
+            bias=Bias(**bias) if bias else None,
+            exact=bool(stored["exact"]),
+            notes=tuple(map(str, stored.get("notes", ()))),
+            unmeasured=stored.get("unmeasured"),
+        )
+
+
+def make_setup(plan: RunPlan, folder: Folder) -> Setup:
+    posterior = plan.posterior
+    structure, kernel = encode_kernel(plan.kernel, plan.method)
+    groups: dict[str, Mapping[str, Any]] = {"kernel": kernel, "anchor": _anchor_arrays(plan.anchor)}
+    try:
+        method, groups["method"] = encode_method(plan.method)
+        not_data = None
+    except NotSerialisable as error:
+        method, not_data = None, str(error)
+    if plan.account.bias is not None:
+        groups["bias"] = plan.account.bias._asdict()
+    arrays = {
+        f"{group}/{name}": np.asarray(values)
+        for group, found in groups.items()
+        for name, values in found.items()
+    }
+    content = {
+        "method": method,
+        "method_shown": " · ".join(plan.method.axes.values()),
+        "has_accept_step": plan.method.has_accept_step,
+        "not_data": not_data,
+        "seed": plan.seed,
+        "burn_in": plan.burn_in,
+        "thin": plan.thin,
+        "goal": plan.goal._asdict(),
+        "check": plan.measures_bias,
+        "n_row_evals": plan.n_row_evals,
+        "seconds": plan.seconds,
+        "account": _account_content(plan.account),
+        "anchor": plan.anchor and {name: getattr(plan.anchor, name) for name in _ANCHOR_NUMBERS},
+        "posterior": fingerprint(posterior),
+        "n_rows": posterior.n_rows,
+        "dtype": jnp.dtype(posterior.dtype).name,
+        "parameters": {
+            name: list(shape)
+            for name, shape in zip(posterior.layout.names, posterior.layout.shapes, strict=True)
+        },
+        "quantities": {
+            kind: {name: list(found) for name, found in getattr(posterior.quantities, kind).items()}
+            for kind in ("shapes", "dims", "coords")
+        },
+        "description": dict(posterior.description),
+        "about": dict(folder.about),
+        "kernel": structure,
+        "weights": weight_curve(plan.kernel),
+        "environment": environment(),
+        "started": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+    }
+    return Setup(content, arrays | {"start": np.asarray(plan.start)})
+
+
+def write_setup(folder: Path, setup: Setup) -> dict[str, FileDigest]:
+    """Write two copies, because the blocks are useless without the setup."""
+    text = json.dumps(setup.content, indent=1, ensure_ascii=False, allow_nan=False).encode()
+    written = {}
+    for name in _COPY_NAMES:
+        written[f"{name}.json"] = write_file(folder, f"{name}.json", text)
+        written[f"{name}.npz"] = write_arrays(folder, f"{name}.npz", setup.arrays)
+    return written
+
+
+def read_setup(folder: Path, files: dict[str, FileDigest]) -> Setup:
+    content = arrays = None
+    for name in _COPY_NAMES:
+        text = f"{name}.json"
+        if content is None and text in files and is_intact(folder, text, files[text]):
+            with open_inside(folder, text) as file:
+                if os.fstat(file.fileno()).st_size > _MOST_BYTES:
+                    raise StoreError(folder, "have a setup of reasonable size", name)
+                content = json.loads(file.read().decode())
+        packed = f"{name}.npz"
+        if arrays is None and packed in files and is_intact(folder, packed, files[packed]):
+            arrays = read_arrays(folder, packed)
+    if not isinstance(content, dict) or arrays is None:
+        cure = "Restore the folder from a copy."
+        raise StoreError(folder, "have one intact copy of its setup", "none", cure)
+    for key, types in _CONTENT_TYPES.items():
+        is_flag = isinstance(content.get(key), bool) and types is int
+        if not isinstance(content.get(key), types) or is_flag:
+            raise StoreError(folder, f"give its {key} as {types}", content.get(key))
+    return Setup(content, arrays)
+
+
+def restored(setup: Setup, posterior: AbstractPosterior, method: AbstractMethod | None) -> RunPlan:
+    """Restore the stored plan; `method` is required if the store could not hold the method."""
+    content = setup.content
+    if content["method"] is not None and method is not None:
+        raise InvalidInput("method", "be left out, because the store holds it", method)
+    if content["method"] is None and method is None:
+        rule = f"be given again: the store cannot hold {content['not_data']}"
+        raise InvalidInput("method", rule, None, "Pass the method that the run was started with.")
+    chosen = decode_method(content["method"], setup.group("method")) if method is None else method
+    account = setup.account
+    anchor = _decode_anchor(posterior, content["anchor"], setup.group("anchor"))
+    kernel = decode_kernel(
+        content["kernel"], setup.group("kernel"), posterior, chosen, anchor, content["seed"]
+    )
+    return RunPlan(
+        posterior=posterior,
+        method=chosen,
+        kernel=kernel,
+        anchor=anchor,
+        account=Account(chosen, exact=chosen.exact)
+        if account is None
+        else dataclasses.replace(account, method=chosen),
+        start=jnp.asarray(setup.arrays["start"]),
+        burn_in=content["burn_in"],
+        thin=content["thin"],
+        seed=content["seed"],
+        goal=setup.goal,
+        measures_bias=bool(content.get("check", False)),
+        n_row_evals=content["n_row_evals"],
+        seconds=content["seconds"],
+    )
+
+
+def _account_content(account: Account) -> dict[str, Any]:
+    names = ("reasons", "doubts", "exact", "notes", "unmeasured")
+    stored = {name: getattr(account, name) for name in names}
+    return {"budget": dataclasses.asdict(account.budget), **stored}
+
+
+_ANCHOR_NUMBERS = ("potential", "decrement", "n_row_evals", "converged")
+
+
+def _anchor_arrays(anchor: Anchor | None) -> dict[str, Any]:
+    arrays = {} if anchor is None else vars(anchor)
+    return {name: values for name, values in arrays.items() if eqx.is_array(values)}
+
+
+def _decode_anchor(
+    posterior: AbstractPosterior, numbers: dict[str, Any] | None, arrays: dict[str, np.ndarray]
+) -> Anchor | None:
+    if numbers is None:
+        return None
+    names = {field.name for field in dataclasses.fields(Anchor)} - set(_ANCHOR_NUMBERS)
+    found: dict[str, Any] = dict.fromkeys(names)
+    found |= {name: jnp.asarray(arrays[name], posterior.dtype) for name in names & set(arrays)}
+    return Anchor(**found, **numbers)

@@ -1,0 +1,127 @@
+"""The options and arguments of the commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+_MODEL, _COLUMNS, _SAMPLING, _ROWS = "Model", "Columns", "Sampling", "Row stores"
+
+
+def option(metavar: str, text: str, panel: str | None = None, *names: str, **limits: Any) -> Any:
+    """An option that takes a value."""
+    return typer.Option(*names, metavar=metavar, help=text, rich_help_panel=panel, **limits)
+
+
+def flag(name: str, text: str, panel: str | None = None) -> Any:
+    """An option without a value."""
+    return typer.Option(name, help=text, rich_help_panel=panel)
+
+
+def argument(metavar: str, text: str) -> Any:
+    return typer.Argument(metavar=metavar, help=text, show_default=False)
+
+
+def out(metavar: str, text: str, *, show_default: bool = False) -> Any:
+    """The option for the place of the results."""
+    return option(metavar, text, None, "--out", "-o", show_default=show_default)
+
+
+_TEXTS = {
+    "formula": 'A formula, such as "clicked ~ age * C(region) + (1 | shop)", instead of all '
+    "columns. It is Python code: pass only formulas that you trust.",
+    "response": "Name of the response column. Without --formula all other columns are covariates. "
+    "Default: y.",
+    "family": "bernoulli, binomial, gaussian, poisson, negative_binomial, categorical, ordinal, "
+    "student_t or gamma.",
+    "link": "logit or probit for bernoulli; the others have one link.",
+    "prior": 'Prior of all coefficients, such as "normal(2.5)", "student_t(3, 2.5)", "laplace(1)" '
+    'or "horseshoe()"; or of a term, such as "age=normal(1)". May be repeated. '
+    "Default: normal(2.5 sd(y)/sd(x)), as in Bambi.",
+    "noise_variance": "Noise variance of a gaussian response. Default: sampled.",
+    "no_standardise": "Do not scale the columns to mean 0 and sd 1 for the sampler.",
+    "no_intercept": "Do not add a column of ones.",
+    "standardised": "Show coefficients of standardised columns instead of those of the table.",
+    "weights": "Column that says how often each row counts.",
+    "offset": "Column that is added to the linear predictor.",
+    "exposure": "Column of positive numbers whose logarithm is added to the linear predictor.",
+    "trials": "Column with the number of trials; binomial only.",
+    "exclude": "Column to leave out; may be repeated.",
+    "categorical": "Column of numbers whose values are categories; may be repeated.",
+    "level": "Level of a binary response that counts as 1; repeated, the order of all classes.",
+    "drop_missing": "Drop rows with missing values instead of refusing the table.",
+    "separator": "Character between the columns of a CSV file, or tab, space. Default: detected.",
+    "method": "A method listed by `tallmc methods`. Default: chosen for the data.",
+    "step_size": "Step size; requires --method. Default: chosen from the curvature.",
+    "batch_size": "Rows per step; requires --method. Default: a thousandth of the rows, at least "
+    "32.",
+    "exact": "Use exact methods only: draws without bias, at any cost.",
+    "chains": "Number of independent chains. Default: 8, or 4 with --method.",
+    "draws": "Draws kept per chain, instead of --ess. Default with --method: 2000.",
+    "ess": "Sample until every coefficient has N effective draws. Default without --method: 1000.",
+    "max_seconds": "Stop after N seconds, reading and preparation included, with the draws so far.",
+    "thin": "Steps per draw. Default: chosen from how fast the chains mix.",
+    "burn_in": "Steps discarded at the start of each chain. Default: a tenth of the steps kept; "
+    "for methods without an anchor, as many as are kept.",
+    "seed": "Random seed. The same seed gives the same draws.",
+    "no_progress": "Do not show progress.",
+    "out_of_core": "Do not read a Parquet file or folder into memory: decode it in every pass. "
+    "A row store is many times faster.",
+    "workers": "Read a row store with N processes. The draws do not depend on it.",
+    "scheduler": "Read a row store with the workers of a Dask cluster, e.g. tcp://host:8786.",
+}
+
+
+def model(name: str, metavar: str | None = None) -> Any:
+    """An option that chooses the model; a flag without `metavar`."""
+    return _known(_MODEL, name, metavar)
+
+
+def columns(name: str, metavar: str | None = None) -> Any:
+    """An option for the roles of columns; a flag without `metavar`."""
+    return _known(_COLUMNS, name, metavar)
+
+
+def sampling(name: str, metavar: str | None = None, **limits: int) -> Any:
+    """An option for the run; a flag without `metavar`."""
+    return _known(_SAMPLING, name, metavar, **limits)
+
+
+def rows(name: str, metavar: str | None = None, **limits: int) -> Any:
+    """An option for row stores; a flag without `metavar`."""
+    return _known(_ROWS, name, metavar, **limits)
+
+
+def _known(panel: str, name: str, metavar: str | None, **limits: int) -> Any:
+    if metavar is None:
+        return flag(f"--{name.replace('_', '-')}", _TEXTS[name], panel)
+    return option(metavar, _TEXTS[name], panel, **limits)
+
+
+# Options and arguments of several commands.
+
+RunFolder = Annotated[Path, argument("RUN", "Folder of a stored run.")]
+TablePath = Annotated[
+    Path | None,
+    option(
+        "TABLE", "Path of the table, if it has moved since the run was started.", show_default=False
+    ),
+]
+FormulaAgain = Annotated[
+    str | None,
+    option(
+        "TEXT", "The formula of the fit, again: formulas are code and are not taken from files."
+    ),
+]
+Overwrite = Annotated[bool, flag("--overwrite", "Replace results that already exist in OUT.")]
+Json = Annotated[bool, flag("--json", "Print JSON instead of text.")]
+Chains = Annotated[int | None, sampling("chains", "N", min=1)]
+DrawsPerChain = Annotated[int | None, sampling("draws", "N", min=4)]
+Ess = Annotated[float | None, sampling("ess", "N", min=1)]
+MaxSeconds = Annotated[float | None, sampling("max_seconds", "N", min=0)]
+Seed = Annotated[int, sampling("seed", "N", min=0, max=2**32 - 1)]
+NoProgress = Annotated[bool, sampling("no_progress")]
+Workers = Annotated[int | None, rows("workers", "N", min=1)]
+Scheduler = Annotated[str | None, rows("scheduler", "ADDRESS")]

@@ -1,0 +1,54 @@
+"""Topics that few need, each complete in itself: model, kernel, method and diagnostic together.
+
+    austerity        Metropolis–Hastings by sequential tests
+    consensus        shards sampled apart, their draws combined
+    constrained      Langevin dynamics in boxes, half-spaces and by mirror maps
+    diverse_batches  batches by determinantal point processes and Poisson disks
+    groups           parameters of many groups, of which a step moves a few
+    networks         communities in networks
+    pseudo_marginal  block pseudo-marginal Metropolis–Hastings
+    recipe           the (D, Q, Γ) recipe of all stochastic-gradient dynamics
+    series           hidden Markov and state-space models of long series
+    simplex          points on simplices, topics of documents
+    zig_zag          the zig-zag process with subsampling
+
+A topic is imported on first access. The product never imports a topic.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import (
+        austerity,
+        consensus,
+        constrained,
+        diverse_batches,
+        groups,
+        networks,
+        pseudo_marginal,
+        recipe,
+        series,
+        simplex,
+        zig_zag,
+    )
+
+__all__ = [
+    "austerity",
+    "consensus",
+    "constrained",
+    "diverse_batches",
+    "groups",
+    "networks",
+    "pseudo_marginal",
+    "recipe",
+    "series",
+    "simplex",
+    "zig_zag",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module(f".{name}", __name__)

@@ -1,0 +1,466 @@
+"""The assortative mixed-membership stochastic block model (a-MMSB) of a network.
+
+    π_a ~ Dirichlet(α, …, α)          memberships of node a in K communities
+    β_k ~ Beta(η₁, η₀)                strength of community k
+    z_ab ~ π_a,   z_ba ~ π_b          for each pair of nodes a < b
+    y_ab ~ Bernoulli(β_k) if z_ab = z_ba = k, else Bernoulli(δ)
+
+Gopalan et al. (2012); Li, Ahn and Welling (2016). The latent z_ab are summed out. With
+B_k = β_k^y (1 − β_k)^(1−y) and D = δ^y (1 − δ)^(1−y),
+
+    p(y_ab | π, β) = Σ_k π_ak [π_bk B_k + (1 − π_bk) D]
+    P(z_ab = k | y_ab, π, β) = π_ak [π_bk B_k + (1 − π_bk) D]/p(y_ab | π, β)
+    P(z_ab = z_ba = k | y_ab, π, β) = π_ak π_bk B_k/p(y_ab | π, β)
+
+so the expected counts of a pair take O(K) operations, not K². A position holds positive weights,
+π_a = φ_a/Σφ_a and β_k = θ_k1/(θ_k0 + θ_k1), with the priors φ_ak ~ Gamma(α, 1) and
+θ_ki ~ Gamma(η_i, 1) of the expanded mean.
+
+A row of the posterior is a node. Its likelihood is that of its pairs with nodes of larger numbers,
+so that every observed pair counts once. Communities are known up to their order.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, PRNGKeyArray, PyTree
+
+from ..._core.arrays import ComputedQuantities, Scalar, Vector, check_numeric, layout_of
+from ..._core.errors import InvalidInput, check_int, check_number
+from ..._rows.access import PerRow
+from ..._rows.resident import resident
+from ...diagnose.scores import mean_log_density
+from ...models.densities import DensityModel
+from ...models.posterior import ModelPosterior
+from ...models.predictive import AbstractPredictive, split_response
+from ...results.draws import Draws
+
+# The rows of a network: one row per node, with its links.
+#
+# A pair of nodes {a, b} is linked, not linked, or held out. Only links and held-out pairs are
+# stored. Row a lists the nodes e₀ < e₁ < … that are no observed non-links of a: its links, its
+# held-out partners and a itself. The r-th observed non-link of a is then found by a search in a
+# sorted list,
+#
+#     b = r + #{j : e_j − j ≤ r},   r = 0, …, n_nodes − 1 − #{e_j}
+#
+# Lists are padded to the longest, so memory is n_nodes times the largest number of links.
+
+_MOST_NODES = 2**30
+
+
+class NodeRows(NamedTuple):
+    """Nodes with their links."""
+
+    number: Int[Array, "*n"]  # The node
+    links: Int[Array, "*n L"]  # Its links, padded with n_nodes
+    n_links: Int[Array, "*n"]
+    excluded: Int[Array, "*n E"]  # e_j in increasing order, padded with n_nodes + j
+    n_non_links: Int[Array, "*n"]  # How many other nodes are observed not to be linked
+
+    def partners(self, ranks: Int[Array, "n c"]) -> tuple[Int[Array, "n c"], Bool[Array, "n c"]]:
+        """The observed partners with these numbers, links first, and whether they are links.
+
+        Numbers out of range give any node.
+        """
+        is_link = ranks < self.n_links[:, None]
+        places = jnp.minimum(ranks, self.links.shape[1] - 1)
+        link = jnp.take_along_axis(self.links, places, axis=1, mode="clip")
+        shifted = self.excluded - jnp.arange(self.excluded.shape[1])
+        among_non_links = ranks - self.n_links[:, None]
+        search = jax.vmap(lambda sorted_, r: jnp.searchsorted(sorted_, r, side="right"))
+        before = search(shifted, among_non_links)
+        return jnp.where(is_link, link, among_non_links + before.astype(ranks.dtype)), is_link
+
+    def observed(self, n_nodes: int) -> tuple[Bool[Array, "n N"], Bool[Array, "n N"]]:
+        """Whether each node is linked to each of the N nodes, and whether that is observed."""
+        at = jnp.arange(self.number.shape[0])[:, None]
+        nobody = jnp.zeros((self.number.shape[0], n_nodes), bool)
+        linked = nobody.at[at, self.links].set(True, mode="drop")
+        excluded = nobody.at[at, self.excluded].set(True, mode="drop")
+        return linked, linked | ~excluded
+
+
+def node_rows(
+    edges: ArrayLike, n_nodes: int | None, held_out: ArrayLike | None
+) -> tuple[NodeRows, int]:
+    """The rows of a network, and its number of nodes; arguments as in `mixed_membership`."""
+    links, count = undirected(edges, n_nodes)
+    hidden = np.zeros((0, 2), np.int64) if held_out is None else _pairs("held_out", held_out, count)
+    codes = _codes(hidden, count)
+    if np.unique(codes).size < codes.size:
+        raise InvalidInput("held_out", "list every pair once", _repeated(hidden, codes))
+    seen = links[~np.isin(_codes(links, count), codes)]
+    if not seen.size:
+        raise InvalidInput("edges", "have a link that is not held out", "none")
+    nodes = np.arange(count)
+    own = np.stack([nodes, nodes], axis=1)
+    of_links, n_links = _lists(_both_ways(seen), count)
+    left_out = np.concatenate([_both_ways(seen), _both_ways(hidden), own])
+    excluded, n_excluded = _lists(left_out, count)
+    padding = np.arange(excluded.shape[1]) >= n_excluded[:, None]
+    excluded = np.where(padding, count + np.arange(excluded.shape[1]), excluded)
+    columns = (nodes, of_links, n_links, excluded, count - n_excluded)
+    return NodeRows(*(jnp.asarray(column, jnp.int32) for column in columns)), count
+
+
+def undirected(edges: ArrayLike, n_nodes: int | None) -> tuple[np.ndarray, int]:
+    """Each link once, as (smaller, larger) numbers of nodes, and the number of nodes."""
+    given = _pairs("edges", edges, n_nodes)
+    count = int(given.max()) + 1 if n_nodes is None else int(n_nodes)
+    directed = given[:, 0] * count + given[:, 1]
+    if np.unique(directed).size < directed.size:
+        rule = "list every link once, or once in each direction"
+        cure = "Remove repeated links: np.unique(edges, axis=0)."
+        raise InvalidInput("edges", rule, _repeated(given, directed), cure)
+    codes = np.unique(_codes(given, count))
+    return np.stack([codes // count, codes % count], axis=1), count
+
+
+def link_pairs(
+    pairs: ArrayLike, links: ArrayLike | None, n_nodes: int, dtype: Any
+) -> tuple[Int[Array, "n 2"], PerRow]:
+    """Pairs of nodes and whether they are linked; NaN if `links` is None."""
+    checked = jnp.asarray(_pairs("pairs", pairs, n_nodes), jnp.int32)
+    if links is None:
+        return checked, jnp.full(checked.shape[0], jnp.nan, dtype)
+    values = np.asarray(check_numeric("links", links), float)
+    if values.shape != checked.shape[:1] or not np.isin(values, (0, 1)).all():
+        rule = f"be 0 or 1 for each of the {checked.shape[0]} pairs"
+        raise InvalidInput("links", rule, f"shape {values.shape}")
+    return checked, jnp.asarray(values, dtype)
+
+
+class HeldOutPairs(NamedTuple):
+    """Pairs of nodes to predict."""
+
+    pairs: Int[np.ndarray, "n 2"]
+    links: Int[np.ndarray, " n"]
+    """1 for a link, 0 for a non-link."""
+
+
+def held_out_pairs(
+    edges: ArrayLike, n_nodes: int | None = None, *, fraction: float = 0.1, seed: int = 0
+) -> HeldOutPairs:
+    """Choose links at random, and as many pairs that are not linked.
+
+    **Arguments:**
+
+    - `edges`, `n_nodes`: the network, as in `mixed_membership`.
+    - `fraction`: the share of the links that is chosen.
+    - `seed`: seed of the choice.
+
+    **Returns:** `HeldOutPairs`, whose `pairs` are the argument `held_out` of `mixed_membership` and
+    which `link_perplexity` takes.
+    """
+    links, count = undirected(edges, n_nodes)
+    share = check_number("fraction", fraction, 0, 1, low_open=True, high_open=True)
+    n_chosen = max(1, round(share * len(links)))
+    rng = np.random.default_rng(check_int("seed", seed, 0))
+    if count * (count - 1) // 2 - len(links) < 2 * n_chosen:
+        rule = "leave twice as many pairs without a link as are held out"
+        raise InvalidInput("fraction", rule, fraction, "Choose a smaller fraction.")
+    linked, chosen = set(_codes(links, count).tolist()), links[rng.permutation(len(links))]
+    others: dict[int, None] = {}
+    while len(others) < n_chosen:
+        a, b = sorted(rng.integers(0, count, 2).tolist())
+        if a != b and a * count + b not in linked:
+            others[a * count + b] = None
+    codes = np.array(list(others))
+    non_links = np.stack([codes // count, codes % count], axis=1)
+    pairs = np.concatenate([chosen[:n_chosen], non_links])
+    return HeldOutPairs(pairs, np.repeat([1, 0], n_chosen))
+
+
+def _pairs(parameter: str, given: ArrayLike, n_nodes: int | None) -> np.ndarray:
+    """Pairs of different nodes, (n, 2) numbers in range."""
+    values = np.asarray(check_numeric(parameter, given))
+    if values.ndim != 2 or values.shape[1] != 2 or not values.size:
+        rule = "be pairs of numbers of nodes, an (n, 2) array"
+        cure = "For a networkx graph: np.array(networkx.convert_node_labels_to_integers(g).edges)."
+        raise InvalidInput(parameter, rule, f"shape {values.shape}", cure)
+    numbers = values.astype(np.int64)
+    broken = values[numbers != values]
+    if broken.size:
+        raise InvalidInput(parameter, "hold whole numbers of nodes", float(broken[0]))
+    most = _MOST_NODES if n_nodes is None else check_int("n_nodes", n_nodes, 2, _MOST_NODES)
+    bad = (numbers < 0) | (numbers >= most)
+    if bad.any():
+        last = "" if n_nodes is None else f" to n_nodes − 1 = {most - 1}"
+        raise InvalidInput(parameter, f"number the nodes from 0{last}", int(numbers[bad][0]))
+    loops = numbers[:, 0] == numbers[:, 1]
+    if loops.any():
+        cure = "Remove links of a node with itself: the model has none."
+        rule = "be pairs of different nodes"
+        raise InvalidInput(parameter, rule, tuple(numbers[loops][0].tolist()), cure)
+    return numbers
+
+
+def _codes(pairs: np.ndarray, n_nodes: int) -> np.ndarray:
+    """One number per unordered pair."""
+    return pairs.min(axis=1, initial=n_nodes) * n_nodes + pairs.max(axis=1, initial=0)
+
+
+def _repeated(pairs: np.ndarray, codes: np.ndarray) -> str:
+    order = np.argsort(codes, kind="stable")
+    first = order[:-1][np.diff(codes[order]) == 0][0]
+    return f"the pair {tuple(pairs[first].tolist())} twice"
+
+
+def _both_ways(pairs: np.ndarray) -> np.ndarray:
+    return np.concatenate([pairs, pairs[:, ::-1]])
+
+
+def _lists(directed: np.ndarray, n_nodes: int) -> tuple[np.ndarray, np.ndarray]:
+    """The sorted partners of every node, padded with `n_nodes`, and their number."""
+    ordered = directed[np.lexsort((directed[:, 1], directed[:, 0]))]
+    counts = np.bincount(ordered[:, 0], minlength=n_nodes)
+    lists = np.full((n_nodes, max(1, int(counts.max()))), n_nodes)
+    place = np.arange(len(ordered)) - np.repeat(np.cumsum(counts) - counts, counts)
+    lists[ordered[:, 0], place] = ordered[:, 1]
+    return lists, counts
+
+
+_BACKGROUND_SHARE = 0.1
+
+
+class BlockParameters(NamedTuple):
+    """What the positions of the model mean."""
+
+    memberships: Float[Array, "N K"]  # π
+    strengths: Float[Array, " K"]  # β
+
+    @classmethod
+    def of(cls, params: PyTree) -> BlockParameters:
+        """Normalise the weights φ and θ."""
+        weights, pairs = params["membership_weights"], params["strength_weights"]
+        return cls(normalised(weights), normalised(pairs)[..., 1])
+
+
+KVectors = Float[Array, "*n K"]
+KVector = Float[Array, " K"]
+
+
+class BlockLikelihood(eqx.Module):
+    """p(y_ab | π, β)."""
+
+    background: Scalar  # δ
+
+    def expectations(
+        self, node: KVectors, partner: KVectors, beta: KVector, is_link: Bool[Array, "*n"]
+    ) -> tuple[KVectors, KVectors]:
+        """P(z_ab = k | y_ab) and P(z_ab = z_ba = k | y_ab), from π_a (`node`) and π_b."""
+        y = is_link[..., None]
+        same = jnp.where(y, beta, 1 - beta)
+        different = jnp.where(y, self.background, 1 - self.background)
+        of_both = node * partner * same
+        of_node = of_both + node * (1 - partner) * different
+        total = jnp.sum(of_node, axis=-1, keepdims=True)
+        return of_node / total, of_both / total
+
+    def chance(self, node: KVectors, partner: KVectors, strengths: KVector) -> Float[Array, "*n"]:
+        """P(y_ab = 1 | π, β)."""
+        together = node * partner
+        return self.background * (1 - jnp.sum(together, axis=-1)) + together @ strengths
+
+    def __call__(self, params: PyTree, block: NodeRows) -> PerRow:
+        """The log-likelihood of the pairs of each node with nodes of larger numbers."""
+        at = BlockParameters.of(params)
+        n_nodes = at.memberships.shape[0]
+        own = at.memberships[block.number]
+        chance = self.background + (own * (at.strengths - self.background)) @ at.memberships.T
+        is_link, is_observed = block.observed(n_nodes)
+        counted = is_observed & (jnp.arange(n_nodes) > block.number[:, None])
+        of_pairs = jnp.log(jnp.where(is_link, chance, 1 - chance))
+        return jnp.sum(jnp.where(counted, of_pairs, 0), axis=1)
+
+
+class BlockPrior(eqx.Module):
+    """log p(φ, θ): independent gamma densities."""
+
+    concentration: Scalar  # α
+    strength: Float[Array, " 2"]  # (η₀, η₁), of non-links and of links
+
+    def __call__(self, params: PyTree) -> Scalar:
+        of_nodes = _log_gamma(params["membership_weights"], self.concentration)
+        return of_nodes + _log_gamma(params["strength_weights"], self.strength)
+
+
+class LinkRows(NamedTuple):
+    """Pairs of nodes, and whether they are linked."""
+
+    pairs: Int[Array, "n 2"]
+    links: PerRow
+
+
+class LinkPredictive(AbstractPredictive):
+    """The law of the link of a pair of nodes."""
+
+    model: DensityModel
+    likelihood: BlockLikelihood
+
+    @property
+    def response_name(self) -> str:
+        return "link"
+
+    def encoded(self, new_rows: Any, response: bool) -> LinkRows:
+        if isinstance(new_rows, LinkRows):
+            return new_rows
+        pairs, links = split_response(new_rows, response, "be a tuple (pairs, links)")
+        n_nodes = self.model.layout.shapes[0][0]
+        return LinkRows(*link_pairs(pairs, links, n_nodes, self.model.dtype))
+
+    def observed(self, block: LinkRows) -> PerRow:
+        return block.links
+
+    def mean(self, position: Vector, block: LinkRows) -> PerRow:
+        at = BlockParameters.of(self.model.layout.unravel(position))
+        node, partner = (at.memberships[block.pairs[:, side]] for side in (0, 1))
+        return self.likelihood.chance(node, partner, at.strengths)
+
+    def simulate(self, key: PRNGKeyArray, position: Vector, block: LinkRows) -> PerRow:
+        chance = self.mean(position, block)
+        return jax.random.bernoulli(key, chance).astype(chance.dtype)
+
+    def log_likelihood(self, position: Vector, block: LinkRows) -> PerRow:
+        chance = self.mean(position, block)
+        return jnp.log(jnp.where(block.links == 1, chance, 1 - chance))
+
+
+def mixed_membership(
+    edges: ArrayLike,
+    n_nodes: int | None = None,
+    n_communities: int = 2,
+    *,
+    held_out: ArrayLike | None = None,
+    concentration: float | None = None,
+    strength_prior: tuple[float, float] = (1.0, 1.0),
+    background: float | None = None,
+    seed: int = 0,
+) -> ModelPosterior:
+    """Communities in a network: each node is a member of several, to different degrees.
+
+    Sample it with `mmsb_scir` or `mmsb_sgrld`, which move a few nodes per mini-batch.
+
+    **Arguments:**
+
+    - `edges`: the links, an (n, 2) array of numbers of nodes, from 0. The network is undirected; a
+      link may be listed once, or in both directions. No node is linked to itself.
+    - `n_nodes`: the number of nodes; by default one more than the largest number in `edges`.
+    - `n_communities`: K.
+    - `held_out`: pairs of nodes, an (n, 2) array, that the likelihood leaves out, such as
+      `held_out_pairs(edges).pairs`.
+    - `concentration`: α; by default 1/K.
+    - `strength_prior`: (η₁, η₀) of the Beta prior of the strengths.
+    - `background`: δ, the probability of a link between members of different communities. By
+      default a tenth of the share of linked pairs.
+    - `seed`: seed of the memberships at which chains start. With equal memberships in all
+      communities, chains would start at a saddle point.
+
+    **Returns:** a posterior with the quantities `memberships` (nodes × K) and `strengths` (K).
+    `draws.predict(pairs)` gives probabilities of links.
+    """
+    rows, count = node_rows(edges, n_nodes, held_out)
+    k = check_int("n_communities", n_communities, 2)
+    alpha = 1 / k if concentration is None else concentration
+    alpha = check_number("concentration", alpha, 0, low_open=True)
+    if np.shape(strength_prior) != (2,):
+        raise InvalidInput("strength_prior", "be two numbers (η₁, η₀)", strength_prior)
+    etas = [check_number("strength_prior", eta, 0, low_open=True) for eta in strength_prior]
+    if background is None:
+        n_links, n_non_links = (
+            float(np.asarray(counts, np.float64).sum())
+            for counts in (rows.n_links, rows.n_non_links)
+        )
+        background = _BACKGROUND_SHARE * n_links / (n_links + n_non_links)
+    delta = check_number("background", background, 0, 1, low_open=True, high_open=True)
+    layout, init = layout_of(_start(count, k, alpha, etas, check_int("seed", seed, 0)))
+    likelihood = BlockLikelihood(jnp.asarray(delta, init.dtype))
+    model = DensityModel(
+        log_likelihood=likelihood,
+        batched=True,
+        log_prior=BlockPrior(
+            jnp.asarray(alpha, init.dtype), jnp.asarray([etas[1], etas[0]], init.dtype)
+        ),
+        init=init,
+        layout=layout,
+    )
+
+    def quantities(position: Vector) -> dict[str, Array]:
+        return BlockParameters.of(layout.unravel(position))._asdict()
+
+    dims = {"memberships": ("node", "community"), "strengths": ("community",)}
+    shown = ComputedQuantities(quantities, layout.dim, dims, {})
+    description = {
+        "family": "mixed-membership stochastic block model",
+        "communities": str(k),
+        "background": f"{delta:.3g}",
+    }
+    predictive = LinkPredictive(model, likelihood)
+    return ModelPosterior(model, resident(rows), shown, predictive, description)
+
+
+def normalised(weights: Float[Array, "*n k"]) -> Float[Array, "*n k"]:
+    """Weights divided by their sum over the last axis."""
+    return weights / jnp.sum(weights, axis=-1, keepdims=True)
+
+
+def _log_gamma(weights: Float[Array, "*n"], shape: Float[Array, ...]) -> Scalar:
+    return jnp.sum((shape - 1) * jnp.log(weights) - weights)
+
+
+def _start(n_nodes: int, k: int, alpha: float, etas: list[float], seed: int) -> dict[str, Array]:
+    """Memberships from a flat Dirichlet law, strengths at their prior mean."""
+    rng = np.random.default_rng(seed)
+    weights = k * alpha * rng.dirichlet(np.ones(k), n_nodes)
+    strengths = np.tile([etas[1], etas[0]], (k, 1))
+    return {
+        "membership_weights": jnp.asarray(weights, float),
+        "strength_weights": jnp.asarray(strengths, float),
+    }
+
+
+# How well draws predict links of a network that they have not seen.
+#
+#     perplexity = exp(−(1/n) Σ_{pairs (a,b)} log (1/T) Σ_t p(y_ab | π_t, β_t))
+#
+# Li, Ahn and Welling (2016), section 5: the probability of a pair is averaged over draws before its
+# logarithm is taken. It is 1 for perfect predictions, and 2 for a coin.
+
+
+def link_perplexity(draws: Draws, pairs: ArrayLike, links: ArrayLike) -> float:
+    """The perplexity of held-out pairs of nodes; smaller is better.
+
+    **Arguments:**
+
+    - `draws`: draws of `mixed_membership`.
+    - `pairs`: pairs of nodes, (n, 2).
+    - `links`: 1 for each pair that is linked, 0 for the others.
+
+    **Returns:** the perplexity, at least 1.
+
+    >>> import tallmc
+    >>> edges = [[0, 1], [0, 2], [1, 2], [2, 3], [3, 4]]
+    >>> posterior = tallmc.contrib.networks.mixed_membership(edges, held_out=[[3, 4], [0, 4]])
+    >>> method = tallmc.contrib.networks.mmsb_scir(0.5)
+    >>> draws = tallmc.sample(posterior, method, chains=2, n_draws=100, burn_in=100)
+    >>> 1 < link_perplexity(draws, [[3, 4], [0, 4]], [1, 0]) < 6
+    True
+    """
+    predictive = getattr(draws, "predictive", None)
+    if not isinstance(predictive, LinkPredictive):
+        cure = "Stored draws need their posterior: draws.with_posterior(posterior)."
+        rule = "be draws of tallmc.contrib.networks.mixed_membership"
+        raise InvalidInput("draws", rule, type(draws).__name__, cure)
+    completed = draws.positions[draws.ok]
+    if not completed.size:
+        raise InvalidInput("draws", "have a chain that completed", "none")
+    positions = jnp.asarray(completed.reshape(-1, completed.shape[-1]))
+    rows = predictive.encode((pairs, links), response=True)
+    return math.exp(-mean_log_density(predictive, positions, rows))

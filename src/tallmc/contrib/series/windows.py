@@ -1,0 +1,503 @@
+"""A series as rows: windows that do not overlap, each with a buffer of its neighbours.
+
+    y_1 … y_T  →  n = ⌈T/L⌉ windows of L observations;   row = [B before | L | B after]
+
+Only the observations of the window count. Those of the buffer tell what state the window starts
+in, and, with messages from both sides, what state it ends in. The rows need (L + B)/L of the memory
+of the series. What lies outside of the series is NaN, like a missing observation, and `time` tells
+the two apart.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from ..._core.arrays import Matrix, Scalar, Vector, check_numeric, layout_of
+from ..._core.compiler import quickly_compiled
+from ..._core.errors import InvalidInput, check_int
+from ..._rows.access import PerRow
+from ..._rows.resident import resident
+from ...models.densities import DensityModel
+from ...models.posterior import ModelPosterior
+from ...models.transforms import (
+    ConstrainedLikelihood,
+    ConstrainedPrior,
+    constrained,
+    constrained_parameters,
+)
+
+
+class SeriesPieces(NamedTuple):
+    """Pieces of a series: a window and its buffer per row."""
+
+    y: Float[Array | np.ndarray, "*n l p"]  # NaN where missing or outside of the series
+    time: Int[Array | np.ndarray, "*n"]  # of the first observation of the window, counted from 0
+
+
+def checked_series(values: Any) -> Float[np.ndarray, "T p"]:
+    """A series as a matrix, one line per time; raises unless it is numbers or NaN."""
+    found = np.asarray(check_numeric("y", values))
+    if found.ndim not in (1, 2) or 0 in found.shape:
+        rule = "be a series: a vector, or a matrix with one line per time"
+        raise InvalidInput("y", rule, f"shape {found.shape}")
+    floats = found if found.dtype == np.float32 else found.astype(jnp.result_type(float))
+    if np.isinf(floats).any():
+        raise InvalidInput("y", "be finite, or NaN where an observation is missing", "infinity")
+    if np.isnan(floats).reshape(len(floats), -1).all(axis=0).any():
+        raise InvalidInput("y", "have observations in each column", "only NaN")
+    return floats.reshape(len(floats), -1)
+
+
+def pieces_at(
+    y: Float[np.ndarray, "T p"], times: Int[np.ndarray, " n"], window: int, before: int, after: int
+) -> SeriesPieces:
+    """The pieces whose windows start at `times`."""
+    places = times[:, None] + np.arange(-before, window + after)
+    inside = (places >= 0) & (places < len(y))
+    found = y[np.clip(places, 0, len(y) - 1)]
+    found[~inside] = np.nan
+    return SeriesPieces(found, times.astype(np.int32))
+
+
+def window_times(n_times: int, window: int) -> Int[np.ndarray, " n"]:
+    """Where the windows of a series start."""
+    return np.arange(0, n_times, window)
+
+
+def series_of(pieces: SeriesPieces, n_times: int, window: int, before: int) -> np.ndarray:
+    """The series again, from all of its windows in order."""
+    windows = np.asarray(pieces.y)[:, before : before + window]
+    return windows.reshape(-1, windows.shape[-1])[:n_times]
+
+
+# Log densities of windows of a series with a hidden Markov state.
+#
+#     x_t | x_{t−1} ~ p(· | x_{t−1}, θ),   y_t | x_t ~ p(· | x_t, θ),   t = 1 … T
+#
+# *Messages from the past*: the prediction decomposition. For the windows w with buffers b before
+# them
+#
+#     f_w(θ) = −log p(y_w | y_b, θ),   Σ_w f_w → −log p(y_{1:T} | θ)  as the buffer grows
+#
+# A row is a true conditional density, so its derivatives of all orders belong to it. The sum over
+# rows is exact if every buffer reaches the start of the series.
+#
+# *Messages from both sides* (Ma, Foti and Fox 2017; Aicher et al. 2019): by Fisher's identity
+#
+#     ∇ log p(y_{1:T} | θ) = Σ_t E[∇ log p(y_t, x_t | x_{t−1}, θ) | y_{1:T}]
+#
+# and a row is the terms of its window, given the window and a buffer on each side. These are the
+# derivatives of log p(y_b, y_w, y_b' | θ) with θ held fixed in the factors of the buffers: reverse
+# mode is the backward pass. No potential has these gradients, so second derivatives are refused.
+# The potential of a row is that of the messages from the past.
+#
+# The bias of both comes from a start that does not know what was before the buffer. It decays
+# geometrically in B, at the rate at which the filter forgets. The cost of a row is that of L + B
+# steps of the filter, or L + 2B with messages from both sides.
+
+_SIDES = {"past": "the past", "both": "both sides"}
+
+
+class AbstractSeries(eqx.Module):
+    """A hidden Markov process: how the law of its state starts, moves and learns from y_t."""
+
+    @abc.abstractmethod
+    def factors(self, params: PyTree) -> PyTree[Array]:
+        """What the recursion needs, computed once from the parameters."""
+
+    @abc.abstractmethod
+    def start(self, factors: PyTree[Array], at_origin: Bool[Array, ""]) -> PyTree[Array]:
+        """The law of the first state of a piece; `at_origin` if it is that of the series."""
+
+    @abc.abstractmethod
+    def observe(
+        self, factors: PyTree[Array], state: PyTree[Array], y: Float[Array, " p"]
+    ) -> tuple[PyTree[Array], Scalar]:
+        """The law of x_t given y_t too, and log p(y_t | past). NaN is a missing observation."""
+
+    @abc.abstractmethod
+    def move(self, factors: PyTree[Array], state: PyTree[Array]) -> PyTree[Array]:
+        """The law of x_{t+1} from that of x_t."""
+
+    @abc.abstractmethod
+    def tilt(self, state: PyTree[Array], by: Float[Array, " k"]) -> tuple[PyTree[Array], Scalar]:
+        """p(x) exp(byᵀ s(x)) / Z and log Z. s(x) indicates discrete states, and is x for others."""
+
+
+class SeriesLikelihood(eqx.Module):
+    """The log density of each window given its buffer."""
+
+    series: AbstractSeries
+    n_times: Int[Array, ""]  # T
+    used: Int[Array, ""]  # How many observations of a buffer are used, of those that a piece holds
+    window: int = eqx.field(static=True)
+    before: int = eqx.field(static=True)
+    after: int = eqx.field(static=True)
+
+    def __call__(self, params: PyTree, rows: SeriesPieces) -> PerRow:
+        factors = self.series.factors(params)
+        # Messages from both sides are those of pieces with a buffer after the window.
+        of_piece = _with_both_messages if self.after else past_log_density
+        return jax.vmap(of_piece, in_axes=(None, 0, None))(factors, rows, self)
+
+
+def past_log_density(
+    factors: PyTree[Array], piece: SeriesPieces, likelihood: SeriesLikelihood
+) -> Scalar:
+    """Log p(y_w | y_b, θ)."""
+    used, in_window = _roles(piece, likelihood)
+    start = likelihood.series.start(factors, jnp.asarray(piece.time <= likelihood.used))
+
+    def advance(state: PyTree, at: Any) -> tuple[PyTree, Array]:
+        y, used, counted = at
+        observed, log_density = likelihood.series.observe(factors, state, y)
+        moved = likelihood.series.move(factors, observed)
+        return _select(used, moved, state), jnp.where(counted, log_density, 0)
+
+    return jnp.sum(lax.scan(advance, start, (piece.y, used, used & in_window))[1])
+
+
+def fixed_buffer_log_density(
+    factors: PyTree[Array], piece: SeriesPieces, likelihood: SeriesLikelihood
+) -> Scalar:
+    """Log p(y_b, y_w, y_b' | θ) with θ held fixed in the factors of the buffers."""
+    series, fixed = likelihood.series, lax.stop_gradient(factors)
+    used, in_window = _roles(piece, likelihood)
+    # The transition to x_t belongs to time t.
+    next_in_window = jnp.append(in_window[1:], False)
+    origin = jnp.asarray(piece.time <= likelihood.used)
+    start = series.start(_select(jnp.asarray(piece.time == 0), factors, fixed), origin)
+
+    def advance(state: PyTree, at: Any) -> tuple[PyTree, Array]:
+        y, used, here, then = at
+        observed, log_density = series.observe(_select(here, factors, fixed), state, y)
+        moved = series.move(_select(then, factors, fixed), observed)
+        return _select(used, moved, state), jnp.where(used, log_density, 0)
+
+    return jnp.sum(lax.scan(advance, start, (piece.y, used, in_window, next_in_window))[1])
+
+
+@eqx.filter_custom_jvp
+def _with_both_messages(
+    factors: PyTree[Array], piece: SeriesPieces, likelihood: SeriesLikelihood
+) -> Scalar:
+    """The value of `past_log_density` with the derivative of `fixed_buffer_log_density`."""
+    return past_log_density(factors, piece, likelihood)
+
+
+@_with_both_messages.def_jvp
+def _both_messages_rule(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    factors, piece, likelihood = primals
+    slopes = _only_once(jax.grad(fixed_buffer_log_density)(factors, piece, likelihood))
+    moves = jax.tree.map(
+        lambda slope, move: jnp.zeros_like(slope) if move is None else move, slopes, tangents[0]
+    )
+    terms = jax.tree.map(lambda slope, move: jnp.sum(slope * move), slopes, moves)
+    value = past_log_density(factors, piece, likelihood)
+    return value, sum(jax.tree.leaves(terms), jnp.zeros_like(value))
+
+
+@jax.custom_jvp
+def _only_once(slopes: PyTree[Array]) -> PyTree[Array]:
+    """Identity whose derivative is refused."""
+    return slopes
+
+
+@_only_once.defjvp
+def _refuse(primals: Any, tangents: Any) -> Any:
+    raise InvalidInput(
+        "method",
+        'need first derivatives only with messages="both": they are no gradients of a potential',
+        "a method that needs second derivatives",
+        'Use messages="past", or find_anchor(posterior, hessian=False, optimiser=LBFGS()).',
+    )
+
+
+def _roles(
+    piece: SeriesPieces, likelihood: SeriesLikelihood
+) -> tuple[Bool[Array, " l"], Bool[Array, " l"]]:
+    """Which places of a piece are used, and which of these belong to the window."""
+    place = jnp.arange(-likelihood.before, likelihood.window + likelihood.after)
+    time = jnp.asarray(piece.time) + place
+    inside = (time >= 0) & (time < likelihood.n_times)
+    near = (place >= -likelihood.used) & (place < likelihood.window + likelihood.used)
+    return inside & near, inside & (place >= 0) & (place < likelihood.window)
+
+
+def _select(condition: Bool[Array, ""], yes: PyTree[Array], no: PyTree[Array]) -> PyTree[Array]:
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
+
+
+# How long the buffer of a window must be: the measured memory of the series.
+#
+#     e_w(B) = ∇f_w(θ; buffer B) − ∇f_w(θ; long buffer),   error(B)² = ‖Cᵀ n ē‖² + n ‖Cᵀ s_e‖²
+#
+# n is the number of windows, ē and s_e are the mean and the sd of e_w over some of the windows,
+# and C Cᵀ is the posterior covariance. The gradient of the potential is wrong by Σ_w e_w(B), so
+# the posterior mean is wrong by error(B) posterior standard deviations, to first order. The mean
+# of the measured windows is noisy, which makes the error too large rather than too small.
+# `choose_buffer` takes the shortest buffer whose error is at most half of the wanted 0.01, because
+# draws around the pilot's position may remember a little longer.
+
+WANTED_ERROR = 0.01  # How far the posterior mean may move, in posterior standard deviations
+_SAFETY = 0.5
+_MEASURED_WINDOWS = 256
+_GROWTH, _LONGEST = 1.3, 2048
+_REFERENCES = (128, 512, 2 * _LONGEST)
+
+
+def likelihood_of(model: DensityModel) -> SeriesLikelihood | None:
+    """The likelihood of a model of a series; None for another model."""
+    outer = model.log_likelihood
+    found = outer.function if isinstance(outer, ConstrainedLikelihood) else None
+    return found if isinstance(found, SeriesLikelihood) else None
+
+
+def recut(
+    model: DensityModel, *, window: int, before: int, after: int, used: int | None = None
+) -> DensityModel:
+    """The same model for pieces of another form."""
+    likelihood = likelihood_of(model)
+    assert likelihood is not None, "a model of a series"
+    changed = dataclasses.replace(
+        likelihood,
+        window=window,
+        before=before,
+        after=after,
+        used=jnp.asarray(before if used is None else used, jnp.int32),
+    )
+    return eqx.tree_at(lambda m: m.log_likelihood.function, model, changed)
+
+
+def buffer_errors(
+    model: DensityModel,
+    y: Float[np.ndarray, "T p"],
+    positions: Float[np.ndarray, "k d"],
+    factor: Float[np.ndarray, "d d"],
+    *,
+    window: int,
+    buffers: list[int],
+    reference: int,
+) -> Float[np.ndarray, "k b"]:
+    """The error of each buffer at each position, in posterior standard deviations.
+
+    `model` tells by its buffer after the window whether messages come from both sides.
+    """
+    model, pieces = _measured(model, y, window, reference)
+    n = len(window_times(len(y), window))
+
+    def gradients(position: np.ndarray, buffer: int) -> np.ndarray:
+        at = jnp.asarray(position, model.dtype)
+        return np.asarray(_gradients(model, at, pieces, jnp.int32(buffer)), np.float64)
+
+    found = np.empty((len(positions), len(buffers)))
+    for row, position in enumerate(positions):
+        exact = gradients(position, reference)
+        for column, buffer in enumerate(buffers):
+            difference = (gradients(position, buffer) - exact) @ factor
+            found[row, column] = np.sqrt(
+                np.sum((n * difference.mean(axis=0)) ** 2) + n * np.sum(difference.var(axis=0))
+            )
+    return found
+
+
+def choose_buffer(
+    model: DensityModel,
+    y: Float[np.ndarray, "T p"],
+    position: Float[np.ndarray, " d"],
+    factor: Float[np.ndarray, "d d"],
+    window: int,
+) -> tuple[int, float]:
+    """The shortest buffer whose error is below half of 0.01 posterior sds, and its error."""
+    tried, error = 0, np.inf
+    for reference in _REFERENCES:
+        form = {"window": window, "reference": min(reference, len(y))}
+        most = min(reference // 2, len(y))
+        while tried < most:
+            tried = min(most, max(tried + 1, round(tried * _GROWTH)))
+            error = buffer_errors(model, y, position[None], factor, buffers=[tried], **form)[0, 0]
+            if error <= _SAFETY * WANTED_ERROR:
+                return tried, float(error)
+        if tried >= len(y):
+            break
+    warnings.warn(
+        f"the series remembers more than {tried} observations: with this buffer the posterior mean "
+        f"is wrong by about {error:.2g} posterior standard deviations. Pass a longer `buffer=` and "
+        "a longer `window=`, average neighbouring observations, or model the differences of the "
+        "series.",
+        stacklevel=2,
+    )
+    return tried, float(error)
+
+
+@quickly_compiled
+def _gradients(
+    model: DensityModel, position: Vector, pieces: SeriesPieces, buffer: Array
+) -> Float[Array, "n d"]:
+    """∇f_w with a part of the buffers."""
+    used = eqx.tree_at(lambda m: m.log_likelihood.function.used, model, buffer)
+    return used.row_gradients(position, pieces)
+
+
+def _measured(
+    model: DensityModel, y: Float[np.ndarray, "T p"], window: int, reference: int
+) -> tuple[DensityModel, SeriesPieces]:
+    """Some windows of a series with long buffers, and the model of such pieces."""
+    likelihood = likelihood_of(model)
+    assert likelihood is not None, "a model of a series"
+    times = window_times(len(y), window)
+    if len(times) > _MEASURED_WINDOWS:
+        # Spread over the series, without the first windows, whose buffers are short.
+        times = times[np.linspace(1, len(times) - 1, _MEASURED_WINDOWS).astype(int)]
+    after = reference if likelihood.after else 0
+    pieces = jax.tree.map(jnp.asarray, pieces_at(y, times, window, reference, after))
+    return recut(model, window=window, before=reference, after=after), pieces
+
+
+# A rough mode of a series' posterior, and the curvature there, from a few stretches of the series.
+#
+# The stretches are spread over the series, so that regimes that come and go are among them. Their
+# log densities are exact: each starts from the law of a state whose past is unknown. The curvature
+# of the whole series is that of the stretches times T over their length, plus that of the prior.
+
+_STRETCHES, _STRETCH = 8, 512
+_MOST_STEPS = 300
+_LEAST_EIGENVALUE = 1e-6  # Eigenvalues of the curvature are at least this share of the largest
+
+
+class SeriesPilot(NamedTuple):
+    """A rough mode, and a factor of the posterior covariance there."""
+
+    position: Float[np.ndarray, " d"]
+    factor: Float[np.ndarray, "d d"]  # C with C Cᵀ = Σ̂
+
+
+def series_pilot(model: DensityModel, y: Float[np.ndarray, "T p"]) -> SeriesPilot:
+    """The pilot of a model whose windows are stretches without buffer, searched from its init."""
+    stretch = min(_STRETCH, len(y))
+    n = max(1, min(_STRETCHES, len(y) // stretch))
+    times = np.linspace(0, len(y) - stretch, n).astype(int)
+    pieces = jax.tree.map(jnp.asarray, pieces_at(y, times, stretch, 0, 0))
+    position = _descend(model, pieces)
+    of_stretches, of_prior = (
+        np.asarray(matrix, np.float64)
+        for matrix in _curvatures(model, jnp.asarray(position, model.dtype), pieces)
+    )
+    hessian = of_stretches / (n * stretch / len(y)) + of_prior
+    values, vectors = np.linalg.eigh((hessian + hessian.T) / 2)
+    values = np.maximum(values, _LEAST_EIGENVALUE * np.abs(values).max())
+    return SeriesPilot(position, vectors / np.sqrt(values))
+
+
+def _descend(model: DensityModel, pieces: SeriesPieces) -> Float[np.ndarray, " d"]:
+    """The end of a search by L-BFGS from the init of the model; the init if that fails."""
+    from scipy.optimize import minimize
+
+    def value_and_gradient(at: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = _value_and_gradient(model, jnp.asarray(at, model.dtype), pieces)
+        return float(value), np.asarray(gradient, np.float64)
+
+    start = np.asarray(model.init, np.float64)
+    found = minimize(
+        value_and_gradient, start, jac=True, method="L-BFGS-B", options={"maxiter": _MOST_STEPS}
+    )
+    return found.x if np.isfinite(found.x).all() else start
+
+
+@quickly_compiled
+def _value_and_gradient(
+    model: DensityModel, position: Vector, pieces: SeriesPieces
+) -> tuple[Scalar, Vector]:
+    def potential(at: Vector) -> Scalar:
+        return model.prior_potential(at) + jnp.sum(model.row_potentials(at, pieces))
+
+    return jax.value_and_grad(potential)(position)
+
+
+@quickly_compiled
+def _curvatures(
+    model: DensityModel, position: Vector, pieces: SeriesPieces
+) -> tuple[Matrix, Matrix]:
+    """The curvature of the stretches, and that of the prior."""
+    weights = jnp.ones(pieces.time.shape, model.dtype)
+    prior = jax.hessian(model.prior_potential)(position)
+    return model.block_hessian(position, pieces, weights), prior
+
+
+# The posterior of a series: windows as rows, and a buffer that is given or measured.
+
+_SHORTEST_WINDOW = 64  # The window unless the user gives one or the buffer is longer
+
+
+def series_posterior(
+    series: AbstractSeries,
+    log_prior: Callable[[PyTree], Scalar],
+    y: Float[np.ndarray, "T p"],
+    init: Mapping[str, Any],
+    transforms: Mapping[str, Any],
+    *,
+    window: int | None,
+    buffer: int | None,
+    messages: str,
+    description: Mapping[str, str],
+) -> ModelPosterior:
+    """The posterior of a series; `window`, `buffer` and `messages` as in `hidden_markov`.
+
+    `log_prior`, `init` and `transforms` are about constrained parameters. If the buffer is
+    measured, the search for the mode starts at the rough mode of the measurement.
+    """
+    n_times = len(y)
+    if messages not in _SIDES:
+        raise InvalidInput("messages", 'be "past" or "both"', messages)
+    if window is not None:
+        check_int("window", window, 1, n_times, high_name="the length of the series")
+    if buffer is not None:
+        check_int("buffer", buffer, 1)
+    floats = {name: jnp.asarray(value, y.dtype) for name, value in init.items()}
+    constraints, free = constrained(floats, transforms, {})
+    layout, start = layout_of(free)
+    counts = (jnp.asarray(n_times, jnp.int32), jnp.zeros((), jnp.int32))
+    stretch = min(_STRETCH, n_times)
+    likelihood = SeriesLikelihood(series, *counts, window=stretch, before=0, after=0)
+    model = DensityModel(
+        log_likelihood=ConstrainedLikelihood(likelihood, constraints),
+        log_prior=ConstrainedPrior(log_prior, constraints),
+        init=start,
+        layout=layout,
+        batched=True,
+    )
+    length, error = window or min(_SHORTEST_WINDOW, n_times), "not measured"
+    if buffer is None:
+        pilot = series_pilot(model, y)
+        # A buffer after the window means messages from both sides, whatever its length.
+        sided = recut(model, window=length, before=1, after=int(messages == "both"))
+        buffer, sds = choose_buffer(sided, y, pilot.position, pilot.factor, length)
+        length = length if window else min(max(length, buffer), n_times)
+        model = eqx.tree_at(lambda m: m.init, model, jnp.asarray(pilot.position, y.dtype))
+        error = f"{sds:.2g} posterior standard deviations, at a rough mode"
+    buffer = min(buffer, n_times)
+    after = buffer if messages == "both" else 0
+    pieces = pieces_at(y, window_times(n_times, length), length, buffer, after)
+    return ModelPosterior(
+        recut(model, window=length, before=buffer, after=after),
+        resident(pieces),
+        constrained_parameters(constraints),
+        description={
+            **description,
+            "observations": str(n_times),
+            "window": str(length),
+            "buffer": f"{buffer}, messages from {_SIDES[messages]}",
+            "error of the posterior mean by the buffer": error,
+        },
+    )

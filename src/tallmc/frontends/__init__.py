@@ -1,1 +1,0 @@
-"""Front ends: tables, formulas and models of other libraries become posteriors."""

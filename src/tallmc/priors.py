@@ -1,0 +1,165 @@
+"""Priors of coefficients as users choose them: `tallmc.priors.normal(2.5)`.
+
+Scales are in the units of the coefficients: those of the response (or of its link) per unit of the
+column. The prior of the intercept belongs to the intercept at the means of the columns, as in Bambi
+and rstanarm. If it is not chosen for the intercept itself, it is centred at the mean of a gaussian
+or student_t response.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from collections.abc import Mapping
+
+from ._core.errors import InvalidInput, check_number
+
+__all__ = ["horseshoe", "laplace", "normal", "student_t"]
+
+_PARAMETER = "--prior (prior)"
+
+
+@dataclasses.dataclass(frozen=True)
+class PriorChoice:
+    """A prior of coefficients; `name` is that of the function that made it."""
+
+    name: str
+    scale: float | None = None
+    """The sd of a normal prior, None for Bambi's rule; the global scale of a horseshoe."""
+    mean: float = 0.0
+    degrees: float = 1.0
+    """Of a Student-t prior, or of the slab of a horseshoe."""
+    slab_scale: float = 1.0
+
+    @property
+    def shown(self) -> str:
+        """The prior as text, which `parse_prior` understands and which loses no digit."""
+        numbers = {
+            "student_t": (self.degrees, self.scale),
+            "horseshoe": (self.scale, self.slab_scale, self.degrees),
+        }.get(self.name, (self.scale,))
+        if self.mean and self.scale is not None:
+            numbers = (*numbers, self.mean)
+        given = [v for v in numbers if v is not None]
+        shown = (f"{v:g}" if float(f"{v:g}") == v else repr(float(v)) for v in given)
+        return f"{self.name}({', '.join(shown)})"
+
+
+def normal(sd: float | None = None, mean: float = 0.0) -> PriorChoice:
+    """A normal prior of coefficients.
+
+    **Arguments:**
+
+    - `sd`: its standard deviation, in the units of the coefficient. None chooses
+      2.5 sd(y)/sd(x), Bambi's rule; sd(y) is 1 unless the family is gaussian or student_t.
+    - `mean`: its mean.
+
+    **Returns:** the prior, for `tallmc.fit(..., prior=...)`.
+    """
+    return PriorChoice("normal", None if sd is None else _positive("sd", sd), _mean(mean))
+
+
+def student_t(degrees: float, scale: float, mean: float = 0.0) -> PriorChoice:
+    """A Student-t prior of coefficients.
+
+    **Arguments:**
+
+    - `degrees`: degrees of freedom.
+    - `scale`: its scale, in the units of the coefficient.
+    - `mean`: its centre.
+
+    **Returns:** the prior, for `tallmc.fit(..., prior=...)`.
+    """
+    degrees, scale = _positive("degrees", degrees), _positive("scale", scale)
+    return PriorChoice("student_t", scale, _mean(mean), degrees)
+
+
+def laplace(scale: float, mean: float = 0.0) -> PriorChoice:
+    """A Laplace prior of coefficients, whose mode is that of the lasso.
+
+    **Arguments:**
+
+    - `scale`: its scale, in the units of the coefficient.
+    - `mean`: its centre.
+
+    **Returns:** the prior, for `tallmc.fit(..., prior=...)`.
+    """
+    return PriorChoice("laplace", _positive("scale", scale), _mean(mean))
+
+
+def horseshoe(
+    global_scale: float = 0.1, slab_scale: float = 2.5, slab_degrees: float = 4.0
+) -> PriorChoice:
+    """The regularised horseshoe, for many coefficients of which most are near zero.
+
+    Its scales refer to coefficients of standardised columns (Piironen and Vehtari, 2017).
+
+    **Arguments:**
+
+    - `global_scale`: the scale of the half-Cauchy prior of τ.
+    - `slab_scale`, `slab_degrees`: scale and degrees of freedom of the slab.
+
+    **Returns:** the prior, for `tallmc.fit(..., prior=...)`.
+    """
+    return PriorChoice(
+        "horseshoe",
+        _positive("global_scale", global_scale),
+        slab_scale=_positive("slab_scale", slab_scale),
+        degrees=_positive("slab_degrees", slab_degrees),
+    )
+
+
+def _positive(name: str, value: float) -> float:
+    return check_number(name, value, 0, low_open=True)
+
+
+def _mean(mean: float) -> float:
+    return check_number("mean", mean)
+
+
+_BY_NAME = {"normal": normal, "student_t": student_t, "laplace": laplace, "horseshoe": horseshoe}
+_OF_TERM = re.compile(rf"(.+?)=\s*((?:{'|'.join(_BY_NAME)})\(.*\))")
+
+
+def parse_prior(text: str) -> PriorChoice:
+    """A prior from text such as "normal(2.5)". Nothing is evaluated as code."""
+    rule = f"be one of {', '.join(_BY_NAME)} with numbers, such as normal(2.5)"
+    try:
+        call = ast.parse(text.strip(), mode="eval").body
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+            raise ValueError
+        arguments = [ast.literal_eval(value) for value in call.args]
+        options = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+        return _BY_NAME[call.func.id](*arguments, **options)  # type: ignore[operator]
+    except InvalidInput as error:
+        raise error.renamed(f"{error.parameter} of {_PARAMETER}") from None
+    except (SyntaxError, ValueError, KeyError, TypeError):
+        raise InvalidInput(_PARAMETER, rule, text) from None
+
+
+def parse_priors(texts: list[str]) -> dict[str, PriorChoice]:
+    """Priors by term from texts such as "age=normal(1)"; without a term, of all coefficients."""
+    found = {}
+    for text in texts:
+        of_term = _OF_TERM.fullmatch(text.strip())
+        term, prior = of_term.groups() if of_term else ("", text)
+        found[term.strip()] = parse_prior(prior)
+    return found
+
+
+def as_priors(
+    prior: PriorChoice | str | Mapping[str, PriorChoice | str] | None,
+) -> dict[str, PriorChoice]:
+    """The priors by term; the name "" stands for all terms that are not named."""
+    if prior is None:
+        return {}
+    named = prior if isinstance(prior, Mapping) else {"": prior}
+    found = {}
+    for term, choice in named.items():
+        chosen = parse_prior(choice) if isinstance(choice, str) else choice
+        if not isinstance(chosen, PriorChoice):
+            cure = "For example prior=tallmc.priors.normal(2.5)."
+            raise InvalidInput(_PARAMETER, "be a prior of tallmc.priors", choice, cure)
+        found[str(term)] = chosen
+    return found

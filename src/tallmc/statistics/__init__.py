@@ -1,1 +1,0 @@
-"""Statistics of draws as plain arrays: moments, convergence, thinned histories."""
