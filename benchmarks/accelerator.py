@@ -33,11 +33,11 @@ def main() -> None:
     assert isinstance(resident, ResidentRows) and resident.packed is not None
     weights = np.linalg.norm(np.asarray(posterior.data.x), axis=1)
     method = tallmc.Method(
-        subsample=tallmc.subsample.Preferential(weights), size=SIZE, step_size=STEP_SIZE
+        subsample=tallmc.subsample.Preferential(weights), batch_size=SIZE, step_size=STEP_SIZE
     )
     plain = dataclasses.replace(posterior, rows=ResidentRows(posterior.data))
     calls = {
-        name: steps_of(method.prepare(data).kernel, data.init, CHAINS, draws=1)
+        name: steps_of(method.prepare(data).kernel, data.init, CHAINS, n_draws=1)
         for name, data in (
             ("rows read once, in one kernel", posterior),
             ("rows gathered by XLA", plain),

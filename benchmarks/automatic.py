@@ -32,21 +32,21 @@ def main() -> None:
         posterior, reference = make(), np.load(REFERENCES / f"{name}.npz")
         for seed in SEEDS:
             draws = tallmc.sample(posterior, ess=EFFECTIVE, seed=seed)
-            found, health = draws.positions[draws.ok].astype(float), draws.health
+            found, report = draws.positions[draws.ok].astype(float), draws.report
             mean = np.abs(found.mean(axis=(0, 1)) - reference["mean"]) / reference["sd"]
             ratio = found.std(axis=(0, 1)) / reference["sd"]
             passes = draws.n_row_evals / posterior.n_rows
             real = (f"{mean.max():.3f}", f"{ratio.min():.3f}–{ratio.max():.3f}")
-            reported = (f"{health.mean_error:.3f}", f"{health.sd_error:.3f}")
+            reported = (f"{report.mean_error:.3f}", f"{report.sd_error:.3f}")
             rows.append(
                 (
                     name,
                     seed,
-                    f"{health.ess:,.0f}",
+                    f"{report.ess:,.0f}",
                     *real,
                     *reported,
                     f"{passes:,.0f}",
-                    health.trusted,
+                    report.trusted,
                 )
             )
     real_columns = ("mean error (≤ 0.1)", "sd ratio (0.95–1.05)")

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 import tallmc
-from tallmc.rows.manifest import Column
-from tallmc.rows.writer import RowStoreWriter
+from tallmc._rows.manifest import Column
+from tallmc._rows.writer import RowStoreWriter
 
 from .report import print_table
 from .timing import best_seconds

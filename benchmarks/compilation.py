@@ -40,10 +40,13 @@ def main() -> None:
         np.asarray(posterior.data.y)[::-1].copy(),
         prior_variance=10.0,
     )
-    anchor, other_anchor = tallmc.laplace(posterior), tallmc.laplace(other)
+    anchor, other_anchor = tallmc.anchor.find_anchor(posterior), tallmc.anchor.find_anchor(other)
     rows = []
-    for name, named in tallmc.METHODS.items():
-        settings = {**named.example, **({"size": SIZE} if "size" in named.example else {})}
+    for name, named in tallmc.methods.METHODS.items():
+        settings = {
+            **named.example,
+            **({"batch_size": SIZE} if "batch_size" in named.example else {}),
+        }
         if name.startswith("asgld"):
             settings["noise_threshold"] = 1e9  # otherwise pilot runs would search for it
         first = seconds_of(posterior, anchor, named.make(1e-9, **settings), DRAWS, seed=0)
@@ -61,14 +64,19 @@ def main() -> None:
 
 
 def seconds_of(
-    posterior: tallmc.AbstractPosterior,
-    anchor: tallmc.Anchor,
+    posterior: tallmc.models.AbstractPosterior,
+    anchor: tallmc.anchor.Anchor,
     method: AbstractMethod,
-    draws: int,
+    n_draws: int,
     seed: int,
 ) -> float:
     began = time.perf_counter()
     tallmc.sample(
-        posterior, method, chains=1, draws=draws, seed=seed, anchor=anchor if method.needs else None
+        posterior,
+        method,
+        chains=1,
+        n_draws=n_draws,
+        seed=seed,
+        anchor=anchor if method.needs else None,
     )
     return time.perf_counter() - began

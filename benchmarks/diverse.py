@@ -14,12 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 
 import tallmc
-from tallmc.engine.kernel import BoundKernel
-from tallmc.experiments.putcha2023.fig1 import Figure1Problem, problem_as_meant
+from experiments.putcha2023.fig1 import Figure1Problem, problem_as_meant
+from tallmc._engine.kernel import BoundKernel
+from tallmc.contrib.diverse_batches import Determinantal, PoissonDisk
 from tallmc.gradient import ControlVariate, Simple
 from tallmc.rows import RowDraws
-from tallmc.subsample import Determinantal, PoissonDisk, Preferential, Stratified, Uniform
-from tallmc.subsample.base import SubsampleChoice
+from tallmc.subsample import Preferential, Stratified, Uniform
+from tallmc.subsample.selection import SubsampleChoice
 
 from .report import print_table
 from .timing import best_seconds
@@ -67,7 +68,7 @@ def seconds_per_step(n_rows: int) -> dict[str, float]:
     draw = eqx.filter_jit(lambda selection, key: selection.draw(key, STEPS))
 
     def drawing(scheme: SubsampleChoice) -> Callable[[], RowDraws]:
-        method = tallmc.Method(subsample=scheme, size=SIZE, step_size=0.1)
+        method = tallmc.Method(subsample=scheme, batch_size=SIZE, step_size=0.1)
         selection = method.prepare(posterior).kernel.composition.selection
         return lambda: jax.block_until_ready(draw(selection, jax.random.key(0)))
 
@@ -89,7 +90,7 @@ def main() -> None:
             found = {}
             for name, scheme in schemes(weights).items():
                 method = tallmc.Method(
-                    gradient=gradient, subsample=scheme, size=SIZE, step_size=1.0
+                    gradient=gradient, subsample=scheme, batch_size=SIZE, step_size=1.0
                 )
                 bound = method.prepare(problem.posterior, problem.anchor).kernel
                 found[name] = noise(problem, bound)

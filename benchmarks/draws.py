@@ -7,10 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tallmc.rows.law import AliasLaw, UniformLaw
-from tallmc.rows.probabilities import probabilities
-from tallmc.rows.stream import ResidentStream
-from tallmc.subsample.replacement import WithReplacement
+from tallmc._rows.law import AliasLaw, ResidentStream, UniformLaw
+from tallmc._rows.probabilities import probabilities
+from tallmc.subsample.selection import WithReplacement
 from tallmc.subsample.uniform import WithoutReplacement
 
 from .report import print_table

@@ -20,7 +20,7 @@ import numpy as np
 
 import tallmc
 from tallmc.diagnose import ess
-from tallmc.methods.base import AbstractMethod
+from tallmc.methods.abstract import AbstractMethod
 from tallmc.methods.subsampled.candidates import bound_rows
 
 warnings.simplefilter("ignore")
@@ -66,9 +66,9 @@ def measured(
     name: str,
     posterior: Any,
     method: AbstractMethod,
-    anchor: tallmc.Anchor,
+    anchor: tallmc.anchor.Anchor,
     chains: int,
-    draws: int,
+    n_draws: int,
     thin: int = 1,
     reference: Any = None,
 ) -> Found:
@@ -78,13 +78,13 @@ def measured(
         method,
         anchor=anchor,
         chains=chains,
-        draws=draws,
+        n_draws=n_draws,
         thin=thin,
-        burn_in=max(20, draws * thin // 10),
+        burn_in=max(20, n_draws * thin // 10),
         progress=False,
     )
     return _found(
-        name, found, draws * thin / (draws * thin + max(20, draws * thin // 10)), reference
+        name, found, n_draws * thin / (n_draws * thin + max(20, n_draws * thin // 10)), reference
     )
 
 
@@ -111,24 +111,29 @@ def _found(name: str, draws: Any, kept: float, reference: Any) -> Found:
 def against_others(d: int, n_rows: int, reference: Any, slow: bool) -> list[Found]:
     """All methods on one problem. `slow` includes those that read all rows in a step."""
     posterior = posterior_of(d, n_rows)
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
 
-    def run(name: str, method: AbstractMethod, chains: int, draws: int, thin: int = 1) -> Found:
-        return measured(name, posterior, method, anchor, chains, draws, thin, reference)
+    def run(name: str, method: AbstractMethod, chains: int, n_draws: int, thin: int = 1) -> Found:
+        return measured(name, posterior, method, anchor, chains, n_draws, thin, reference)
 
     few = 100 if d <= 20 else 40
     found = [
-        run("subsampled_mh, order 2", tallmc.subsampled_mh(order=2), MANY if d <= 50 else 32, few),
-        run("subsampled_mh, order 3", tallmc.subsampled_mh(order=3), MANY, 4 * few),
-        run("order 3, caps 0.1", tallmc.subsampled_mh(order=3, caps=0.1), MANY, 4 * few),
-        run("smh", tallmc.smh(), MANY if d <= 50 else 32, few),
+        run(
+            "subsampled_mh, order 2",
+            tallmc.methods.subsampled_mh(order=2),
+            MANY if d <= 50 else 32,
+            few,
+        ),
+        run("subsampled_mh, order 3", tallmc.methods.subsampled_mh(order=3), MANY, 4 * few),
+        run("order 3, caps 0.1", tallmc.methods.subsampled_mh(order=3, caps=0.1), MANY, 4 * few),
+        run("smh", tallmc.methods.smh(), MANY if d <= 50 else 32, few),
     ]
     if d <= 20:
         found += [
-            run("zig_zag, order 2", tallmc.zig_zag(2.0), MANY, few),
-            run("tuna_mh, order 0", tallmc.tuna_mh(1e-4, chi=1e-5), 64, few, thin=10),
+            run("zig_zag, order 2", tallmc.contrib.zig_zag.zig_zag(2.0), MANY, few),
+            run("tuna_mh, order 0", tallmc.methods.tuna_mh(1e-4, chi=1e-5), 64, few, thin=10),
         ]
-    default = tallmc.sample(posterior, anchor=anchor, chains=MANY, draws=100, progress=False)
+    default = tallmc.sample(posterior, anchor=anchor, chains=MANY, n_draws=100, progress=False)
     found.append(_found("default", default, 1.0, reference))
     if slow:
         langevin = tallmc.Method(
@@ -139,10 +144,12 @@ def against_others(d: int, n_rows: int, reference: Any, slow: bool) -> list[Foun
             step_size=2.0 / d ** (1 / 3),
         )
         found.append(run("mala, all rows", langevin, 4, 150))
-        firefly = tallmc.FlyMC(step_size=0.5 / d ** (1 / 3), geometry=tallmc.geometry.Dense())
+        firefly = tallmc.methods.firefly.FlyMC(
+            step_size=0.5 / d ** (1 / 3), geometry=tallmc.geometry.Dense()
+        )
         found.append(run("flymc", firefly, 4, 200))
         began = time.perf_counter()
-        nuts = tallmc.reference.nuts(posterior, chains=2, draws=150, warmup=100, anchor=anchor)
+        nuts = tallmc.reference.nuts(posterior, chains=2, n_draws=150, warmup=100, anchor=anchor)
         seconds = time.perf_counter() - began
         of_nuts = _found("nuts, all rows", nuts, 1.0, reference)
         found.append(of_nuts._replace(seconds=seconds / of_nuts.effective))
@@ -152,7 +159,7 @@ def against_others(d: int, n_rows: int, reference: Any, slow: bool) -> list[Foun
 def bounds(x: np.ndarray, y: np.ndarray) -> dict[str, float]:
     """Expected rows of an independent proposal, by bound: Σc · E M."""
     posterior = tallmc.models.logistic_regression(x.astype(np.float32), y, prior_variance=10.0)
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     d = posterior.dim
     u, v = np.random.default_rng(0).normal(size=(2, 4000, d))
     norm_u, norm_v = np.linalg.norm(u, axis=1), np.linalg.norm(v, axis=1)
@@ -254,9 +261,9 @@ def main() -> None:
             (10, 10**7),
         ):
             posterior = posterior_of(d, n_rows)
-            anchor = tallmc.laplace(posterior)
+            anchor = tallmc.anchor.find_anchor(posterior)
             for order in (2, 3):
-                method = tallmc.subsampled_mh(order=order)
+                method = tallmc.methods.subsampled_mh(order=order)
                 found = measured(f"order {order}", posterior, method, anchor, MANY, 100)
                 keep(f"d = {d}, N = {n_rows:.0e}, order {order}", found)
 

@@ -21,9 +21,9 @@ import pyarrow as pa
 from pyarrow import parquet
 
 import tallmc
-from tallmc.core.threads import core_count
-from tallmc.ingestion.parquet_shards import parquet_shards
-from tallmc.rows.shards import AbstractShards, NpyShards
+from tallmc._core.supervision import core_count
+from tallmc._ingestion.parquet_shards import parquet_shards
+from tallmc._rows.shards import AbstractShards, NpyShards
 
 from .report import print_table
 

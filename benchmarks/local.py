@@ -14,20 +14,20 @@ import jax.numpy as jnp
 import numpy as np
 
 import tallmc
-from tallmc.engine.run import Run, chain_keys
+from tallmc._engine.run import Run, chain_keys
 
 _ROWS_PER_GROUP, _SIZE, _CHAINS = 10, 100, 4
 _TRUTH = {"beta": [1.0, -1.0], "effect_mean": [1.0], "effect_sd": [0.7], "noise_sd": [0.5]}
 
 
-def problem(n_groups: int, keep: Any) -> tuple[tallmc.LocalPosterior, np.ndarray]:
+def problem(n_groups: int, keep: Any) -> tuple[tallmc.contrib.groups.LocalPosterior, np.ndarray]:
     """Mixed effects with ten rows per group, and the effects that made them."""
     rng = np.random.default_rng(0)
     groups = np.repeat(np.arange(n_groups), _ROWS_PER_GROUP)
     x = rng.normal(size=(groups.size, 2)).astype(np.float32)
     effects = 1 + 0.7 * rng.normal(size=n_groups)
     y = x @ [1.0, -1.0] + effects[groups] + 0.5 * rng.normal(size=groups.size)
-    return tallmc.models.mixed_effects(x, y.astype(np.float32), groups, keep=keep), effects
+    return tallmc.contrib.groups.mixed_effects(x, y.astype(np.float32), groups, keep=keep), effects
 
 
 def seconds_per_step(posterior: Any, method: Any, steps: int) -> float:
@@ -55,8 +55,8 @@ def main() -> None:
     print("groups   local    dense")
     for n_groups in (1_000, 10_000, 100_000):
         posterior, _ = problem(n_groups, {"effects": [0]})
-        local = tallmc.local_sgld(1e-3, _SIZE, preconditioned=True)
-        dense = tallmc.sgld(1e-9, _SIZE)
+        local = tallmc.contrib.groups.local_sgld(1e-3, _SIZE, preconditioned=True)
+        dense = tallmc.methods.sgld(1e-9, _SIZE)
         times = (
             seconds_per_step(posterior, local, 4096),
             seconds_per_step(posterior.keeping("all"), dense, 64),
@@ -69,9 +69,9 @@ def main() -> None:
 def recover() -> None:
     """Mixed effects with 10⁶ rows in 10⁵ groups."""
     posterior, effects = problem(100_000, {"effects": list(range(10))})
-    method = tallmc.local_sgld(0.02, 1000, preconditioned=True)
+    method = tallmc.contrib.groups.local_sgld(0.02, 1000, preconditioned=True)
     began = time.perf_counter()
-    draws = tallmc.sample(posterior, method, chains=4, draws=200, thin=100, burn_in=20_000)
+    draws = tallmc.sample(posterior, method, chains=4, n_draws=200, thin=100, burn_in=20_000)
     print(f"10⁶ rows, 10⁵ groups: {time.perf_counter() - began:.0f} s")
     for name, truth in _TRUTH.items():
         found = draws.values[name].reshape(-1, len(truth))

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import tallmc
-from tallmc.engine.run import Run, chain_keys
-from tallmc.engine.supply import block_steps
+from tallmc._engine.run import Run, chain_keys
+from tallmc._engine.supply import block_steps
 
 from .report import print_table
 
@@ -27,11 +27,11 @@ def seconds_per_chain_step(chains: int, chain_steps: int = CHAIN_STEPS) -> float
     x = rng.normal(size=(N_ROWS, DIM))
     y = rng.random(N_ROWS) < 1 / (1 + np.exp(-x.sum(axis=1)))
     posterior = tallmc.models.logistic_regression(x, y, prior_variance=10.0)
-    bound = tallmc.sgld(step_size=1e-4, size=SIZE).prepare(posterior).kernel
+    bound = tallmc.methods.sgld(step_size=1e-4, batch_size=SIZE).prepare(posterior).kernel
     start = jnp.zeros((chains, DIM), posterior.dtype)
     block = block_steps(bound.kernel, bound.rows)
     steps = block * round(chain_steps / chains / block)
-    run = Run(bound, chain_keys(0, chains), start, burn_in=0, thin=steps, draws=2)
+    run = Run(bound, chain_keys(0, chains), start, burn_in=0, thin=steps, n_draws=2)
     run.run_to(1)
     began = time.perf_counter()
     run.run_to(2)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import tallmc
-from tallmc.rows.law import AliasLaw
+from tallmc._rows.law import AliasLaw
 
 from .problem import covertype_shaped
 from .report import print_table
@@ -57,7 +57,7 @@ def main() -> None:
 
     def prepare() -> list[tuple[str, float]]:
         marks = [("", time.perf_counter())]
-        anchor = tallmc.laplace(posterior)
+        anchor = tallmc.anchor.find_anchor(posterior)
         marks.append(
             (
                 f"mode and Hessian ({anchor.n_row_evals / posterior.n_rows:.1f} passes)",

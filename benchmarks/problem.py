@@ -12,7 +12,7 @@ N_ROWS, DIM = 435_759, 55
 
 
 @functools.cache
-def covertype_shaped() -> tallmc.AbstractPosterior:
+def covertype_shaped() -> tallmc.models.AbstractPosterior:
     """An intercept, ten quantitative columns, and 44 dummies, some of them rare."""
     rng = np.random.default_rng(0)
     dummies = np.zeros((N_ROWS, 44), np.float32)

@@ -27,7 +27,7 @@ def covertype_rows() -> tuple[np.ndarray, np.ndarray]:
     return np.c_[np.ones(len(rows)), x[rows]], y[rows]
 
 
-def covertype(cover: int = 2) -> tallmc.AbstractPosterior:
+def covertype(cover: int = 2) -> tallmc.models.AbstractPosterior:
     """Logistic regression of one class against the others.
 
     Class 4 has 0.47 % and class 5 has 1.6 % of the rows; some dummies then nearly separate.
@@ -36,7 +36,7 @@ def covertype(cover: int = 2) -> tallmc.AbstractPosterior:
     return tallmc.models.logistic_regression(x, y == cover, _PRIOR_VARIANCE)
 
 
-def small(name: str) -> tallmc.AbstractPosterior:
+def small(name: str) -> tallmc.models.AbstractPosterior:
     """`pima` or `parkinsons`, with an intercept and standardised columns."""
     with np.load(DATA / f"{name}.npz") as file:
         x, y = file["X"].astype(float), file["y"]
@@ -44,7 +44,7 @@ def small(name: str) -> tallmc.AbstractPosterior:
     return tallmc.models.logistic_regression(np.c_[np.ones(len(y)), x], y, _PRIOR_VARIANCE)
 
 
-def review(dim: int) -> tallmc.AbstractPosterior:
+def review(dim: int) -> tallmc.models.AbstractPosterior:
     """The simulated logistic regression of nemeth-2021, section 6.1."""
     rng, n_rows = np.random.default_rng(2021), 100_000
     covariance = np.eye(dim)

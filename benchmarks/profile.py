@@ -15,8 +15,8 @@ import jax
 import numpy as np
 
 import tallmc
-from tallmc.engine.run import chain_keys
-from tallmc.engine.supply import Supply
+from tallmc._engine.run import chain_keys
+from tallmc._engine.supply import Supply
 
 from .peers.floor import floor
 from .problem import covertype_shaped
@@ -33,7 +33,7 @@ def main() -> None:
 def print_parts() -> None:
     posterior, rows = covertype_shaped(), []
     for size, chains in ((32, 1), (436, 1), (32, MANY_CHAINS)):
-        bound = tallmc.sgld(STEP_SIZE, size).prepare(posterior, None).kernel
+        bound = tallmc.methods.sgld(STEP_SIZE, size).prepare(posterior, None).kernel
         supply = Supply(bound.kernel, bound.rows, [chain_keys(0, chains)])
         seconds = best_seconds(
             {
@@ -60,7 +60,7 @@ def print_all_cores() -> None:
     loops = [floor(x, y, 32, STEPS, STEP_SIZE) for _ in range(cores)]
     if None in loops:
         return
-    bound = tallmc.sgld(STEP_SIZE, 32).prepare(posterior, None).kernel
+    bound = tallmc.methods.sgld(STEP_SIZE, 32).prepare(posterior, None).kernel
     with ThreadPoolExecutor(cores) as pool:
 
         def on_every_core() -> None:

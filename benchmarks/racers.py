@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import tallmc
-from tallmc.statistics.convergence import ess
+from tallmc._core.statistics import ess
 
 from . import problems, report
 
@@ -39,11 +39,11 @@ Positions = Iterator[np.ndarray]
 """All draws so far, of shape (chains, draws, d)."""
 
 
-def automatic(posterior: tallmc.AbstractPosterior, goal: float, limit: float) -> Positions:
+def automatic(posterior: tallmc.models.AbstractPosterior, goal: float, limit: float) -> Positions:
     yield tallmc.sample(posterior, ess=goal, max_seconds=limit, progress=False).positions
 
 
-def sgld_cv_ps(posterior: tallmc.AbstractPosterior, goal: float, limit: float) -> Positions:
+def sgld_cv_ps(posterior: tallmc.models.AbstractPosterior, goal: float, limit: float) -> Positions:
     """Every call of `sample` continues where the chains were: the state is the position."""
     suggested = tallmc.suggest(posterior, "sgld_cv_ps")
     blocks: list[np.ndarray] = []
@@ -53,7 +53,7 @@ def sgld_cv_ps(posterior: tallmc.AbstractPosterior, goal: float, limit: float) -
             block = tallmc.sample(
                 posterior,
                 suggested.method,
-                draws=SGLD_DRAWS,
+                n_draws=SGLD_DRAWS,
                 thin=suggested.thin,
                 burn_in=0 if blocks else SGLD_DRAWS * suggested.thin // 10,
                 start=blocks[-1][:, -1] if blocks else None,
@@ -65,7 +65,7 @@ def sgld_cv_ps(posterior: tallmc.AbstractPosterior, goal: float, limit: float) -
             yield np.concatenate(blocks, axis=1)
 
 
-def nuts(posterior: tallmc.AbstractPosterior, goal: float, limit: float) -> Positions:
+def nuts(posterior: tallmc.models.AbstractPosterior, goal: float, limit: float) -> Positions:
     """NumPyro's NUTS on all rows. On a GPU, 64 chains run together."""
     from numpyro.infer import NUTS
 
@@ -77,10 +77,10 @@ def nuts(posterior: tallmc.AbstractPosterior, goal: float, limit: float) -> Posi
         def __call__(self, u: jax.Array) -> jax.Array:
             position = self.anchor.position + self.anchor.factor @ u
             model, y = self.posterior.model, self.posterior.data.y
-            potentials = model.family.potential(position @ self.transposed, y)
+            potentials = model.likelihood.potential(position @ self.transposed, y)
             return jnp.sum(potentials) + model.prior_potential(position) - self.anchor.potential
 
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     transposed = jnp.asarray(posterior.data.x.T)  # XLA is several times faster on a transposed copy
     kernel = NUTS(potential_fn=Whitened(posterior, transposed, anchor), dense_mass=False)
     chains, draws = DRAWS_PER_CALL[jax.default_backend()]
@@ -88,7 +88,7 @@ def nuts(posterior: tallmc.AbstractPosterior, goal: float, limit: float) -> Posi
     yield from _numpyro(kernel, (), start, chains, draws)
 
 
-def hmcecs(posterior: tallmc.AbstractPosterior, goal: float, limit: float) -> Positions:
+def hmcecs(posterior: tallmc.models.AbstractPosterior, goal: float, limit: float) -> Positions:
     """NumPyro's HMCECS with Taylor control variates at the mode, one chain.
 
     A subsample has `ECS_ROWS` rows, a tenth of which are renewed at a time.
@@ -97,7 +97,7 @@ def hmcecs(posterior: tallmc.AbstractPosterior, goal: float, limit: float) -> Po
     from numpyro import distributions as dist
     from numpyro.infer import HMCECS, NUTS
 
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
 
     def model(x: jax.Array, y: jax.Array) -> None:
         whitened = numpyro.sample(
@@ -117,14 +117,14 @@ def hmcecs(posterior: tallmc.AbstractPosterior, goal: float, limit: float) -> Po
 
 
 def _numpyro(
-    kernel: Any, arguments: tuple[Any, ...], start: Any, chains: int, draws: int
+    kernel: Any, arguments: tuple[Any, ...], start: Any, chains: int, n_draws: int
 ) -> Positions:
     from numpyro.infer import MCMC
 
     chain = MCMC(
         kernel,
         num_warmup=WARMUP,
-        num_samples=draws,
+        num_samples=n_draws,
         num_chains=chains,
         chain_method="vectorized" if chains > 1 else "sequential",
         progress_bar=False,
@@ -141,7 +141,7 @@ def _numpyro(
         yield np.concatenate(blocks, axis=1)
 
 
-RACERS: dict[str, Callable[[tallmc.AbstractPosterior, float, float], Positions]] = {
+RACERS: dict[str, Callable[[tallmc.models.AbstractPosterior, float, float], Positions]] = {
     "tallmc": automatic,
     "NUTS": nuts,
     "HMCECS": hmcecs,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 import tallmc
@@ -21,40 +23,43 @@ LARGE = 4
 def dynamics() -> dict[str, tuple[tallmc.Method, str]]:
     """Each method with its target."""
     return {
-        "sgld": (tallmc.sgld(STEP_SIZE, SIZE), ""),
-        "sgld_lm": (tallmc.sgld_lm(STEP_SIZE, SIZE), "≤ 1.5"),
-        "psgld": (tallmc.psgld(STEP_SIZE, SIZE), "≤ 1.5"),
-        "psgld, no Γ": (tallmc.psgld(STEP_SIZE, SIZE, gamma=False), "≤ 1.5"),
-        "sghmc": (tallmc.sghmc(MOMENTUM_STEP, SIZE, FRICTION), "≤ 1.5"),
-        "sg_baoab": (tallmc.sg_baoab(MOMENTUM_STEP, SIZE, FRICTION), "≤ 1.5"),
-        "sghmc_trajectories": (tallmc.sghmc_trajectories(MOMENTUM_STEP, SIZE, 10, FRICTION), ""),
-        "sgnht": (tallmc.sgnht(MOMENTUM_STEP, SIZE, FRICTION), "≤ 1.5"),
+        "sgld": (tallmc.methods.sgld(STEP_SIZE, SIZE), ""),
+        "sgld_lm": (tallmc.methods.sgld_lm(STEP_SIZE, SIZE), "≤ 1.5"),
+        "psgld": (tallmc.methods.psgld(STEP_SIZE, SIZE), "≤ 1.5"),
+        "psgld, no Γ": (tallmc.methods.psgld(STEP_SIZE, SIZE, gamma=False), "≤ 1.5"),
+        "sghmc": (tallmc.methods.sghmc(MOMENTUM_STEP, SIZE, FRICTION), "≤ 1.5"),
+        "sg_baoab": (tallmc.methods.sg_baoab(MOMENTUM_STEP, SIZE, FRICTION), "≤ 1.5"),
+        "sghmc_trajectories": (
+            tallmc.methods.sghmc_trajectories(MOMENTUM_STEP, SIZE, 10, FRICTION),
+            "",
+        ),
+        "sgnht": (tallmc.methods.sgnht(MOMENTUM_STEP, SIZE, FRICTION), "≤ 1.5"),
         "sgld, dense geometry": (
-            tallmc.Method(size=SIZE, step_size=0.01, geometry=tallmc.geometry.Dense()),
+            tallmc.Method(batch_size=SIZE, step_size=0.01, geometry=tallmc.geometry.Dense()),
             "",
         ),
     }
 
 
 def estimators() -> dict[str, tuple[tallmc.Method, str]]:
-    def method(**parts: object) -> tallmc.Method:
-        return tallmc.Method(size=SIZE, step_size=STEP_SIZE, **parts)  # type: ignore[arg-type]
+    def method(**parts: Any) -> tallmc.Method:
+        return tallmc.Method(batch_size=SIZE, step_size=STEP_SIZE, **parts)
 
     return {
-        "sgld": (tallmc.sgld(STEP_SIZE, SIZE), ""),
+        "sgld": (tallmc.methods.sgld(STEP_SIZE, SIZE), ""),
         "saga_ld": (method(gradient=SAGA()), "≤ 2"),
         "saga_ld_ps": (method(gradient=SAGA(), subsample=Preferential("curvature")), "≤ 2"),
         "svrg_ld, no pass in the steps timed": (method(gradient=SVRG(2**30)), ""),
-        "ewsg, M = 1": (tallmc.ewsg(MOMENTUM_STEP, SIZE, FRICTION), "≤ 2.5"),
-        "ewsg_overdamped, M = 1": (tallmc.ewsg_overdamped(STEP_SIZE, SIZE), "≤ 2.5"),
+        "ewsg, M = 1": (tallmc.methods.ewsg(MOMENTUM_STEP, SIZE, FRICTION), "≤ 2.5"),
+        "ewsg_overdamped, M = 1": (tallmc.methods.ewsg_overdamped(STEP_SIZE, SIZE), "≤ 2.5"),
         "stratified": (method(subsample=Stratified(10)), ""),
         "bandit": (method(subsample=Bandit()), ""),
-        "noise correction, diagonal": (method(correction=tallmc.NoiseCorrection()), ""),
+        "noise correction, diagonal": (method(correction=tallmc.correction.NoiseCorrection()), ""),
     }
 
 
 def main() -> None:
-    anchor = tallmc.laplace(covertype_shaped())
+    anchor = tallmc.anchor.find_anchor(covertype_shaped())
     for title, methods in (("dynamics", dynamics()), ("estimator or subsample", estimators())):
         seconds = best_seconds(
             {name: ours(method, anchor) for name, (method, _) in methods.items()}, rounds=7
@@ -80,12 +85,18 @@ def print_growth() -> None:
     """SAGA and the bandit store a value per row; the cost per step must not grow with N."""
     rng = np.random.default_rng(0)
     calls = {}
-    methods = {"sgld": {}, "saga": {"gradient": SAGA()}, "bandit": {"subsample": Bandit()}}
+    methods: dict[str, Any] = {
+        "sgld": {},
+        "saga": {"gradient": SAGA()},
+        "bandit": {"subsample": Bandit()},
+    }
     for n_rows in (N_ROWS // LARGE, N_ROWS * LARGE):
         x = rng.normal(size=(n_rows, 10)).astype(np.float32)
         posterior = tallmc.models.logistic_regression(x, x[:, 0] > 0, prior_variance=10.0)
         for name, parts in methods.items():
-            kernel = tallmc.Method(size=SIZE, step_size=1e-7, **parts).prepare(posterior).kernel  # type: ignore[arg-type]
+            kernel = (
+                tallmc.Method(batch_size=SIZE, step_size=1e-7, **parts).prepare(posterior).kernel
+            )
             calls[name, n_rows] = steps_of(kernel, posterior.init)
     seconds = best_seconds(calls, rounds=7)
     rows = [

@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from tallmc.cli.simulation import Simulation
-from tallmc.rows.manifest import MANIFEST, RowManifest
+from tallmc._rows.manifest import MANIFEST, RowManifest
+from tallmc.cli.demo import Simulation
 
 _CGROUPS = Path("/sys/fs/cgroup/memory")
 _GB = 1e9
@@ -103,7 +103,7 @@ def _fit(store: Path, simulation: Simulation, limit: float | None, both: bool) -
     posterior = tallmc.models.logistic_regression(rows, prior_variance=10.0)
     speed = _read_speed(store)
     read_before, began = _bytes_read(), time.perf_counter()
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     searched = time.perf_counter() - began
     draws = tallmc.sample(posterior, anchor=anchor, progress=True)
     seconds, read = time.perf_counter() - began, _bytes_read() - read_before
@@ -125,7 +125,7 @@ def _fit(store: Path, simulation: Simulation, limit: float | None, both: bool) -
             resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / _GB, 2
         ),
         "largest |mean − truth| / sd": round(float(np.abs((mean - truth) / sd).max()), 2),
-        "verdict": str(draws.health.verdict),
+        "verdict": str(draws.report.verdict),
     }
     laplace_sd = np.sqrt(np.diag(np.asarray(anchor.covariance, np.float64)))
     ratios = sd / laplace_sd

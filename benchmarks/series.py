@@ -10,9 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import tallmc
-from tallmc.models.buffer_length import buffer_errors, recut
+from tallmc.contrib.series.windows import buffer_errors, recut, series_pilot
 from tallmc.models.densities import DensityModel
-from tallmc.models.pilot import series_pilot
 
 from .report import print_table
 
@@ -48,8 +47,14 @@ def errors_by_buffer() -> None:
     y = regimes(20_000, TRANSITION, 1.5)
     z = autoregression(20_000, 0.95, 0.3)
     made = {
-        "two regimes, 1.5 sds apart": (y, tallmc.models.hidden_markov(y, 2, window=64, buffer=1)),
-        "AR(1), a = 0.95, plus noise": (z, tallmc.models.state_space(z, window=64, buffer=1)),
+        "two regimes, 1.5 sds apart": (
+            y,
+            tallmc.contrib.series.hidden_markov(y, 2, window=64, buffer=1),
+        ),
+        "AR(1), a = 0.95, plus noise": (
+            z,
+            tallmc.contrib.series.state_space(z, window=64, buffer=1),
+        ),
     }
     rows = []
     for name, (values, posterior) in made.items():
@@ -76,8 +81,8 @@ def noise_of_windows() -> None:
     rows = []
     for name, transition in (("2% rare regime", RARE), ("29% other regime", TRANSITION)):
         y = regimes(100_000, transition, 3.0)
-        posterior = tallmc.models.hidden_markov(y, 2, window=64, buffer=20)
-        anchor = tallmc.laplace(posterior)
+        posterior = tallmc.contrib.series.hidden_markov(y, 2, window=64, buffer=20)
+        anchor = tallmc.anchor.find_anchor(posterior)
         normal = np.random.default_rng(0).standard_normal((POSITIONS, posterior.dim))
         shifts = normal @ np.asarray(anchor.factor).T
         gradient = eqx.filter_jit(posterior.model.row_gradients)
@@ -109,16 +114,16 @@ def time_by_length() -> None:
         gradient=tallmc.gradient.ControlVariate(),
         subsample=tallmc.subsample.Preferential("curvature"),
         geometry=tallmc.geometry.Dense(),
-        size=32,
+        batch_size=32,
         step_size=0.2,
     )
     rows = []
     for n_times in LENGTHS:
         y = regimes(n_times, TRANSITION, 2.0)
         began = time.perf_counter()
-        posterior = tallmc.models.hidden_markov(y, 2)
+        posterior = tallmc.contrib.series.hidden_markov(y, 2)
         built = time.perf_counter()
-        anchor = tallmc.laplace(posterior)
+        anchor = tallmc.anchor.find_anchor(posterior)
         found = time.perf_counter()
         run = functools.partial(
             tallmc.sample,
@@ -130,8 +135,8 @@ def time_by_length() -> None:
             progress=False,
             anchor=anchor,
         )
-        run(draws=10)
-        draws = run(draws=1000)
+        run(n_draws=10)
+        draws = run(n_draws=1000)
         states = posterior.quantities.of(draws.positions)["means"]
         rows.append(
             (

@@ -74,9 +74,9 @@ def _run(sampler: str, dim: int) -> Result:
     else:
         posterior = tallmc.models.logistic_regression(x, y, prior_variance=1.0)
         if sampler == "nuts":
-            anchor = tallmc.laplace(posterior)
+            anchor = tallmc.anchor.find_anchor(posterior)
             positions = tallmc.reference.nuts(
-                posterior, chains=1, draws=DRAWS, warmup=WARMUP, anchor=anchor
+                posterior, chains=1, n_draws=DRAWS, warmup=WARMUP, anchor=anchor
             ).positions
         else:
             positions = tallmc.sample(posterior, ess=EFFECTIVE, seed=0).positions

@@ -14,10 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import tallmc
-from tallmc.engine.kernel import BoundKernel
-from tallmc.engine.run import Run, chain_keys
-from tallmc.engine.sinks import DrawBlock, MemorySink
-from tallmc.subsample.size import AdaptiveSelection
+from tallmc._engine.kernel import BoundKernel
+from tallmc._engine.run import DrawBlock, DrawSink, Run, chain_keys
+from tallmc.subsample.bounded_noise import AdaptiveSelection
 
 from .problem import covertype_shaped
 from .report import print_table
@@ -36,38 +35,38 @@ TARGETS = {
 }
 
 
-def ours(method: tallmc.Method, anchor: tallmc.Anchor, chains: int = 1) -> Callable[[], Any]:
+def ours(method: tallmc.Method, anchor: tallmc.anchor.Anchor, chains: int = 1) -> Callable[[], Any]:
     bound = method.prepare(covertype_shaped(), anchor if method.needs else None).kernel
     return steps_of(bound, anchor.position, chains)
 
 
 def steps_of(
-    bound: BoundKernel, start: Any, chains: int = 1, draws: int = STEPS
+    bound: BoundKernel, start: Any, chains: int = 1, n_draws: int = STEPS
 ) -> Callable[[], Any]:
-    call = recorded_steps(bound, start, chains, draws)
+    call = recorded_steps(bound, start, chains, n_draws)
     return lambda: call().positions
 
 
 def recorded_steps(
-    bound: BoundKernel, start: Any, chains: int = 1, draws: int = STEPS
+    bound: BoundKernel, start: Any, chains: int = 1, n_draws: int = STEPS
 ) -> Callable[[], DrawBlock]:
     """A call that runs `STEPS` steps as the driver does. No state is kept between calls."""
     positions = jnp.broadcast_to(start, (chains, *start.shape))
-    run = Run(bound, chain_keys(0, chains), positions, 0, STEPS // draws, draws)
+    run = Run(bound, chain_keys(0, chains), positions, 0, STEPS // n_draws, n_draws)
     run.compile()
     at_start = run.snapshot()
 
     def call() -> DrawBlock:
         run.restore(at_start)
-        run.sink = MemorySink()
-        run.run_to(draws)
+        run.sink = DrawSink()
+        run.run_to(n_draws)
         return run.sink.whole()
 
     return call
 
 
 def main(quick: bool = False) -> None:
-    anchor = tallmc.laplace(covertype_shaped())
+    anchor = tallmc.anchor.find_anchor(covertype_shaped())
     print_peers(anchor, quick)
     print_methods(anchor)
     if not quick:
@@ -75,7 +74,7 @@ def main(quick: bool = False) -> None:
         print_adaptive(anchor)
 
 
-def print_peers(anchor: tallmc.Anchor, quick: bool) -> None:
+def print_peers(anchor: tallmc.anchor.Anchor, quick: bool) -> None:
     from .peers import blackjax_sgld
     from .peers.environment import PEERS, worker
     from .peers.floor import floor
@@ -88,8 +87,8 @@ def print_peers(anchor: tallmc.Anchor, quick: bool) -> None:
         np.savez(data, x=x, y=y)
         for size in SIZES[:1] if quick else SIZES:
             calls = {
-                "tallmc": ours(tallmc.sgld(STEP_SIZE, size), anchor),
-                "tallmc, preferential": ours(tallmc.sgld_ps(STEP_SIZE, size), anchor),
+                "tallmc": ours(tallmc.methods.sgld(STEP_SIZE, size), anchor),
+                "tallmc, preferential": ours(tallmc.methods.sgld_ps(STEP_SIZE, size), anchor),
                 "BlackJAX in a scan": blackjax_sgld.in_a_scan(posterior, size, STEPS, STEP_SIZE),
                 "BlackJAX as documented": blackjax_sgld.as_documented(
                     posterior, size, DOCUMENTED_STEPS, STEP_SIZE
@@ -116,26 +115,26 @@ def print_peers(anchor: tallmc.Anchor, quick: bool) -> None:
     )
 
 
-def print_methods(anchor: tallmc.Anchor) -> None:
+def print_methods(anchor: tallmc.anchor.Anchor) -> None:
     """SGLD-CV-PS and the default method, relative to SGLD with as many rows."""
     rows = []
     default = tallmc.Method(
         dynamics=tallmc.dynamics.LeimkuhlerMatthews(),
         gradient=tallmc.gradient.ControlVariate(order=2),
         subsample=tallmc.subsample.Preferential("residual"),
-        size=tallmc.subsample.Measured(64, noise=1.0),
+        batch_size=tallmc.subsample.TargetNoise(64, noise=1.0),
         geometry=tallmc.geometry.Dense(),
         step_size=0.5,
     )
     for size, methods in {
-        32: {"sgld_cv_ps": (tallmc.sgld_cv_ps(STEP_SIZE, 32), "≤ 1.5")},
+        32: {"sgld_cv_ps": (tallmc.methods.sgld_cv_ps(STEP_SIZE, 32), "≤ 1.5")},
         64: {
-            "sgld_cv_ps": (tallmc.sgld_cv_ps(STEP_SIZE, 64), "≤ 1.5"),
+            "sgld_cv_ps": (tallmc.methods.sgld_cv_ps(STEP_SIZE, 64), "≤ 1.5"),
             "the default's": (default, "≤ 1.5"),
         },
-        436: {"sgld_cv_ps": (tallmc.sgld_cv_ps(STEP_SIZE, 436), "≤ 1.5")},
+        436: {"sgld_cv_ps": (tallmc.methods.sgld_cv_ps(STEP_SIZE, 436), "≤ 1.5")},
     }.items():
-        calls = {"sgld": ours(tallmc.sgld(STEP_SIZE, size), anchor)}
+        calls = {"sgld": ours(tallmc.methods.sgld(STEP_SIZE, size), anchor)}
         seconds = best_seconds(
             calls | {name: ours(method, anchor) for name, (method, _) in methods.items()}
         )
@@ -149,8 +148,8 @@ def print_methods(anchor: tallmc.Anchor) -> None:
     )
 
 
-def print_chains(anchor: tallmc.Anchor) -> None:
-    method = tallmc.sgld(STEP_SIZE, 32)
+def print_chains(anchor: tallmc.anchor.Anchor) -> None:
+    method = tallmc.methods.sgld(STEP_SIZE, 32)
     seconds = best_seconds({chains: ours(method, anchor, chains) for chains in (1, 8, MANY_CHAINS)})
     rows = []
     for chains, took in seconds.items():
@@ -170,10 +169,12 @@ def print_chains(anchor: tallmc.Anchor) -> None:
     )
 
 
-def print_adaptive(anchor: tallmc.Anchor) -> None:
+def print_adaptive(anchor: tallmc.anchor.Anchor) -> None:
     """Adaptive size: time per row, for thresholds that differ by factors of four."""
     posterior, rows = covertype_shaped(), []
-    pilot = tallmc.asgld_cv_ps(STEP_SIZE, noise_threshold=1.0).prepare(posterior, anchor).kernel
+    pilot = (
+        tallmc.methods.asgld_cv_ps(STEP_SIZE, noise_threshold=1.0).prepare(posterior, anchor).kernel
+    )
     selection = pilot.composition.selection
     assert isinstance(selection, AdaptiveSelection) and anchor.factor is not None
     per_distance = float(selection.rows_per_squared_distance)
@@ -182,7 +183,9 @@ def print_adaptive(anchor: tallmc.Anchor) -> None:
     start = anchor.position + anchor.factor @ normal
     calls = {}
     for wanted in (256, 1024, 4096, 16384):
-        method = tallmc.asgld_cv_ps(STEP_SIZE, noise_threshold=per_distance * spread / wanted)
+        method = tallmc.methods.asgld_cv_ps(
+            STEP_SIZE, noise_threshold=per_distance * spread / wanted
+        )
         calls[wanted] = recorded_steps(method.prepare(posterior, anchor).kernel, start)
     for wanted, took in best_seconds(calls).items():
         used = int(calls[wanted]().stats["n_row_evals"][0, -1])

@@ -28,7 +28,7 @@ METHOD = tallmc.Method(
     dynamics=LeimkuhlerMatthews(),
     gradient=ControlVariate(2),
     subsample=Preferential("residual"),
-    size=64,
+    batch_size=64,
     geometry=Dense(),
     step_size=1.0,
 )
@@ -62,13 +62,13 @@ class RunSeconds(NamedTuple):
     """The sum over all processors."""
 
 
-def run(draws: int, store: Path | None, anchor: tallmc.Anchor) -> RunSeconds:
+def run(n_draws: int, store: Path | None, anchor: tallmc.anchor.Anchor) -> RunSeconds:
     began = time.perf_counter(), time.process_time()
     timing = tallmc.sample(
         covertype_shaped(),
         METHOD,
         chains=CHAINS,
-        draws=draws,
+        n_draws=n_draws,
         burn_in=0,
         anchor=anchor,
         store=store,
@@ -79,41 +79,41 @@ def run(draws: int, store: Path | None, anchor: tallmc.Anchor) -> RunSeconds:
     return RunSeconds(clock - before, processors - before)
 
 
-def compare(draws: int, rounds: int) -> dict[str, RunSeconds]:
+def compare(n_draws: int, rounds: int) -> dict[str, RunSeconds]:
     """The fastest of several runs of each kind; the two kinds alternate."""
-    anchor = tallmc.laplace(covertype_shaped())
+    anchor = tallmc.anchor.find_anchor(covertype_shaped())
     run(100, None, anchor)
     found: dict[str, list[RunSeconds]] = {"memory": [], "store": []}
     for _ in range(rounds):
         for name, runs in found.items():
             with tempfile.TemporaryDirectory(dir=".") as folder:
-                runs.append(run(draws, Path(folder) / "run" if name == "store" else None, anchor))
+                runs.append(run(n_draws, Path(folder) / "run" if name == "store" else None, anchor))
     return {name: RunSeconds(*map(min, zip(*runs, strict=True))) for name, runs in found.items()}
 
 
-def child(name: str, draws: int) -> dict[str, Any]:
+def child(name: str, n_draws: int) -> dict[str, Any]:
     """Peak memory of a run, minus the memory before the run, in MB."""
-    anchor = tallmc.laplace(covertype_shaped())
+    anchor = tallmc.anchor.find_anchor(covertype_shaped())
     run(100, None, anchor)
     peak = Peak()
     peak.start()
     with tempfile.TemporaryDirectory(dir=".") as folder:
-        run(draws, Path(folder) / "run" if name == "store" else None, anchor)
+        run(n_draws, Path(folder) / "run" if name == "store" else None, anchor)
     return {"peak": peak.most - peak.first}
 
 
-def peak_of(name: str, draws: int) -> float:
-    command = [sys.executable, "-m", "benchmarks.store", name, str(draws)]
+def peak_of(name: str, n_draws: int) -> float:
+    command = [sys.executable, "-m", "benchmarks.store", name, str(n_draws)]
     finished = subprocess.run(command, check=True, capture_output=True, text=True)
     return float(json.loads(finished.stdout)["peak"])
 
 
 def main() -> None:
-    memory, stored = compare(DRAWS, ROUNDS).values()
+    carried, stored = compare(DRAWS, ROUNDS).values()
     rows: list[tuple[str, ...]] = [
         (unit, f"{a:.1f}", f"{b:.1f}", f"{b / a - 1:+.1%}", target)
         for unit, a, b, target in zip(
-            ("clock", "processors"), memory, stored, ("≤ 5 %", ""), strict=True
+            ("clock", "processors"), carried, stored, ("≤ 5 %", ""), strict=True
         )
     ]
     title = f"Storing {CHAINS * DRAWS:,} draws of {DIM} parameters over {CHAINS} chains"

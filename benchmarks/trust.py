@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tallmc
-from tallmc.results.health import Verdict
+from tallmc.results.report import Verdict
 
 from . import problems
 
@@ -30,27 +30,27 @@ _N_ROWS = 10_000
 _DRAWS = 1000
 
 
-def gaussian() -> tallmc.AbstractPosterior:
+def gaussian() -> tallmc.models.AbstractPosterior:
     rng = np.random.default_rng(1)
     x = rng.normal(size=(_N_ROWS, 5)) * [1.0, 1.0, 1.0, 0.5, 2.0]
     y = x @ np.ones(5) + rng.normal(size=_N_ROWS)
     return tallmc.models.linear_regression(x, y, prior_variance=10.0, noise_variance=1.0)
 
 
-def logistic() -> tallmc.AbstractPosterior:
+def logistic() -> tallmc.models.AbstractPosterior:
     rng = np.random.default_rng(2)
     x = np.c_[np.ones(_N_ROWS), rng.normal(size=(_N_ROWS, 4))]
     y = rng.random(_N_ROWS) < 1 / (1 + np.exp(-x @ [0.5, 1.0, -1.0, 0.5, 0.0]))
     return tallmc.models.logistic_regression(x, y, prior_variance=10.0)
 
 
-def covertype_subset() -> tallmc.AbstractPosterior:
+def covertype_subset() -> tallmc.models.AbstractPosterior:
     """Class 2 against the others, from the ten numeric columns."""
     x, y = (values[:_N_ROWS] for values in problems.covertype_rows())
     return tallmc.models.logistic_regression(x[:, :11], y == 2, prior_variance=10.0)
 
 
-def skewed() -> tallmc.AbstractPosterior:
+def skewed() -> tallmc.models.AbstractPosterior:
     """A logistic regression with about thirty positive responses."""
     rng = np.random.default_rng(3)
     x = np.c_[np.ones(_N_ROWS), rng.normal(size=(_N_ROWS, 2))]
@@ -67,15 +67,17 @@ POSTERIORS = {
 
 
 @functools.cache
-def problem(name: str) -> tuple[tallmc.AbstractPosterior, tallmc.Anchor, np.ndarray, np.ndarray]:
+def problem(
+    name: str,
+) -> tuple[tallmc.models.AbstractPosterior, tallmc.anchor.Anchor, np.ndarray, np.ndarray]:
     """The posterior, its anchor, and its means and sds by NUTS, or exactly for the Gaussian."""
     posterior = POSTERIORS[name]()
-    anchor = tallmc.laplace(posterior)
+    anchor = tallmc.anchor.find_anchor(posterior)
     if name == "Gaussian":
         assert anchor.covariance is not None
         sd = np.sqrt(np.diag(np.asarray(anchor.covariance, float)))
         return posterior, anchor, np.asarray(anchor.position, float), sd
-    found = tallmc.reference.nuts(posterior, chains=8, draws=2000, anchor=anchor).positions
+    found = tallmc.reference.nuts(posterior, chains=8, n_draws=2000, anchor=anchor).positions
     return posterior, anchor, found.mean(axis=(0, 1)), found.std(axis=(0, 1))
 
 
@@ -122,29 +124,29 @@ def run_case(case: tuple[str, str, str]) -> Row | None:
             draws = tallmc.sample(
                 posterior,
                 chosen,
-                draws=_DRAWS,
+                n_draws=_DRAWS,
                 thin=suggested.thin,
                 anchor=anchor if chosen.needs > 0 else None,
                 start=np.asarray(anchor.position),
                 burn_in=_DRAWS // 5 * suggested.thin,
-                check=True,
+                measure_bias=True,
             )
     except (tallmc.InvalidInput, tallmc.PreparationError) as error:
         if "FlyMC" in str(error):
             return None
         seconds = time.perf_counter() - began
         return Row(*case, np.nan, np.nan, None, None, "refused", str(error), seconds)
-    health, found = draws.health, draws.positions[draws.ok].astype(float)
+    report, found = draws.report, draws.positions[draws.ok].astype(float)
     errors = (np.nan, np.nan)
     if len(found):
         errors = (
             float((np.abs(found.mean(axis=(0, 1)) - mean) / sd).max()),
             float(np.abs(found.std(axis=(0, 1)) / sd - 1).max()),
         )
-    why = health.unknown if health.verdict is Verdict.NOT_CHECKED else " ".join(health.doubts)
-    reported = health.mean_error, health.sd_error
+    why = report.unknown if report.verdict is Verdict.NOT_CHECKED else " ".join(report.doubts)
+    reported = report.mean_error, report.sd_error
     seconds = time.perf_counter() - began
-    return Row(*case, *errors, *reported, str(health.verdict), why or "", seconds)
+    return Row(*case, *errors, *reported, str(report.verdict), why or "", seconds)
 
 
 def page(rows: list[Row]) -> str:
@@ -155,10 +157,10 @@ def page(rows: list[Row]) -> str:
         "# Can the verdict be trusted?",
         "",
         "Every named method, on four posteriors, with the settings of `tallmc.suggest` and with a "
-        f"step ten times as large: 4 chains of {_DRAWS:,} draws, `check=True`. Real errors are "
-        "against NUTS on all rows (the Gaussian has exact moments), of the worst parameter: means "
-        "in posterior standard deviations, standard deviations relative. Monte-Carlo error is part "
-        "of both errors. Written by `python -m benchmarks.trust`.",
+        f"step ten times as large: 4 chains of {_DRAWS:,} draws, `measure_bias=True`. Real errors "
+        "are against NUTS on all rows (the Gaussian has exact moments), of the worst parameter: "
+        "means in posterior standard deviations, standard deviations relative. Monte-Carlo error "
+        "is part of both errors. Written by `python -m benchmarks.trust`.",
         "",
         f"Of {len(rows)} runs {len(checked)} are *checked*. In {len(wrong)} of these a real error "
         "exceeds twice the reported one.",
@@ -190,7 +192,7 @@ def _line(row: Row) -> str:
 def main() -> None:
     """Run the cases in processes, print each, and write the page if all methods ran."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--methods", nargs="*", default=list(tallmc.METHODS))
+    parser.add_argument("--methods", nargs="*", default=list(tallmc.methods.METHODS))
     parser.add_argument("--posteriors", nargs="*", default=list(POSTERIORS))
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--page", type=Path, default=PAGE)
@@ -203,7 +205,7 @@ def main() -> None:
             if row is not None:
                 rows.append(row)
                 print(f"{row.posterior} {_line(row)} {row.seconds:.0f} s", flush=True)
-    if options.methods == list(tallmc.METHODS) and options.posteriors == list(POSTERIORS):
+    if options.methods == list(tallmc.methods.METHODS) and options.posteriors == list(POSTERIORS):
         options.page.write_text(page(rows))
 
 

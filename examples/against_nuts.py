@@ -22,9 +22,9 @@ X = np.column_stack([np.ones(N_ROWS), rng.standard_t(5, size=(N_ROWS, 7))])
 y = rng.random(N_ROWS) < 1 / (1 + np.exp(-X @ truth))
 posterior = tallmc.models.logistic_regression(X, y, prior_variance=10.0)
 
-anchor = tallmc.laplace(posterior)
+anchor = tallmc.anchor.find_anchor(posterior)
 ours = tallmc.sample(posterior, anchor=anchor, seed=0)
-nuts = tallmc.reference.nuts(posterior, draws=N_DRAWS, warmup=200, anchor=anchor, seed=1)
+nuts = tallmc.reference.nuts(posterior, n_draws=N_DRAWS, warmup=200, anchor=anchor, seed=1)
 time, passes, ess = {}, {}, {}
 for name, draws in (("default", ours), ("NUTS", nuts)):
     timing = draws.timing

@@ -31,7 +31,7 @@ table["price"] = 100 + per_room * table.rooms + 40 * (table.garden == "yes") + n
 
 draws = tallmc.fit("price ~ rooms * city + garden", table, family="gaussian", seed=0)
 print(draws.summary().iloc[:, :4].round(2))
-print(draws.health.verdict, "-", draws.health.meaning)
+print(draws.report.verdict, "-", draws.report.meaning)
 
 new = pd.DataFrame([(r, c, "no") for c in cities for r in range(1, 7)])
 new.columns = ["rooms", "city", "garden"]

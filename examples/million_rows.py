@@ -20,7 +20,7 @@ y = rng.random(N_ROWS) < 1 / (1 + np.exp(-X @ truth))
 
 posterior = tallmc.models.logistic_regression(X, y, prior_variance=10.0)
 draws = tallmc.sample(posterior, seed=0)
-print(draws.health)
+print(draws.report)
 low, middle, high = np.quantile(draws.positions, [0.05, 0.5, 0.95], axis=(0, 1))
 covered = np.sum((low < truth) & (truth < high))
 print(f"{covered} of {len(truth)} true values lie in their 90 % intervals")

@@ -31,10 +31,10 @@ def two_moons(rng, n):
 rng = np.random.default_rng(0)
 x, moon = two_moons(rng, N_ROWS)
 posterior = tallmc.models.neural_network([DenseLayer(16, "tanh")], x, moon, prior_variance=1.0)
-method = tallmc.sghmc(3e-3, size=100, friction=10.0)
+method = tallmc.methods.sghmc(3e-3, batch_size=100, friction=10.0)
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", tallmc.SamplingWarning)  # R-hat of the weights
-    draws = tallmc.sample(posterior, method, draws=200, thin=N_STEPS // 200, burn_in=N_STEPS)
+    draws = tallmc.sample(posterior, method, n_draws=200, thin=N_STEPS // 200, burn_in=N_STEPS)
 new_rows = two_moons(rng, 5_000)
 share = tallmc.diagnose.accuracy(draws.positions, posterior, new_rows)
 density = tallmc.diagnose.log_predictive_density(draws.positions, posterior, new_rows)

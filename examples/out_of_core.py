@@ -32,19 +32,19 @@ def most_memory():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # MiB, on Linux
 
 
-memory = {}
+carried = {}
 with tempfile.TemporaryDirectory() as folder:
     for n in (3, 30):  # a function that returns an iterator is called for each of two passes
         tallmc.ingest(lambda n=n: map(part, range(n)), f"{folder}/{n}", response="clicked")
-    memory["both tables\nwritten"] = most_memory()
+    carried["both tables\nwritten"] = most_memory()
     for n in (3, 30):
         rows = tallmc.rows.open(f"{folder}/{n}")
         posterior = tallmc.models.logistic_regression(rows, response="clicked", prior_variance=10.0)
         draws = tallmc.sample(posterior, seed=0)
-        memory[f"{posterior.n_rows:,}\nrows fitted"] = most_memory()
+        carried[f"{posterior.n_rows:,}\nrows fitted"] = most_memory()
         size = posterior.n_rows * (len(truth) + 2) * 4 / 2**20
-        print(f"{posterior.n_rows:,} rows, {size:.0f} MiB in the store: {draws.health.verdict}")
-for what, amount in memory.items():
+        print(f"{posterior.n_rows:,} rows, {size:.0f} MiB in the store: {draws.report.verdict}")
+for what, amount in carried.items():
     print(f"most memory so far, {' '.join(what.split())}: {amount:.0f} MiB")
 
 low, middle, high = np.quantile(draws.positions[..., 1:], [0.05, 0.5, 0.95], axis=(0, 1))
@@ -55,7 +55,7 @@ axes[0].errorbar(range(12), middle - truth, yerr=bars, fmt="o", capsize=3, label
 axes[0].set(xlabel="column", ylabel="coefficient − true value (log odds)")
 axes[0].set_title(f"Posterior from {posterior.n_rows:,} rows on disk")
 axes[0].legend(fontsize=8)
-axes[1].bar_label(axes[1].bar(list(memory), list(memory.values())), fmt="{:,.0f}")
+axes[1].bar_label(axes[1].bar(list(carried), list(carried.values())), fmt="{:,.0f}")
 axes[1].set(ylabel="MiB", title="Most memory so far")
 axes[1].margins(y=0.12)
 fig.savefig("out_of_core.png", dpi=120)

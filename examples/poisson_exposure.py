@@ -32,7 +32,7 @@ table["claims"] = rng.poisson(table.years * rate)
 formula = "claims ~ age + I(age**2) + mileage"
 draws = tallmc.fit(formula, table, family="poisson", exposure="years", seed=0)
 print(draws.summary().iloc[:, :4])
-print(draws.health.verdict, "-", draws.health.meaning)
+print(draws.report.verdict, "-", draws.report.meaning)
 
 ages = np.linspace(18, 80, 100)
 new = pd.DataFrame({"age": ages, "mileage": table.mileage.mean(), "years": 1.0})

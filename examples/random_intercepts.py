@@ -28,7 +28,7 @@ draws = tallmc.fit("bought ~ price + (1 | shop)", table, family="bernoulli", see
 spread = draws.values["1|shop_sigma"]
 print(f"spread of the shops: {spread.mean():.2f} ± {spread.std():.2f}; true 0.5")
 print(f"price: {draws.values['price'].mean():.3f} ± {draws.values['price'].std():.3f}; true -0.7")
-print(draws.health.verdict, "-", draws.health.meaning)
+print(draws.report.verdict, "-", draws.report.meaning)
 
 effect = draws.values["1|shop"] - draws.values["1|shop"].mean(axis=-1, keepdims=True)
 low, middle, high = np.quantile(effect, [0.05, 0.5, 0.95], axis=(0, 1))

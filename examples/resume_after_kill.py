@@ -21,7 +21,7 @@ import tallmc
 
 N_DRAWS = 4_000  # reduced: 3_000
 SETTINGS = {"chains": 2, "draws": N_DRAWS, "thin": 50, "seed": 0}
-METHOD = tallmc.sgld_cv_ps(step_size=3e-4, size=100)
+METHOD = tallmc.methods.sgld_cv_ps(step_size=3e-4, batch_size=100)
 
 
 def problem():
@@ -42,7 +42,7 @@ def in_another_process(function):
 def n_stored(store):
     try:
         return tallmc.load(store).positions.shape[1]
-    except tallmc.store.StoreError:
+    except tallmc.InvalidInput:
         return 0  # no block is complete yet
 
 

@@ -30,7 +30,7 @@ for name, posterior in posteriors.items():
     slope, scale = draws.params["beta"][..., 1], np.exp(draws.params["log_scale"])
     print(f"{name}: slope {slope.mean():.3f} ± {slope.std():.3f}; true 2")
     print(f"{name}: noise scale {scale.mean():.2f} ± {scale.std():.2f}; true 1 without outliers")
-    print(f"{name}: {draws.health.verdict}")
+    print(f"{name}: {draws.report.verdict}")
     line = draws.predict([[1.0, 0.0], [1.0, 10.0]]).mean
     left.plot([0, 10], line, color=colours[name], label=name, linewidth=2)
     right.hist(slope.ravel(), bins=40, density=True, color=colours[name], label=name)

@@ -28,7 +28,7 @@ x = centres[y] + spreads[y] * rng.normal(size=(N_ROWS, 2))
 
 posterior = tallmc.models.softmax_regression(columns(*x.T), y, prior_variance=10.0)
 draws = tallmc.sample(posterior, seed=0)
-print(draws.health)
+print(draws.report)
 share = tallmc.diagnose.accuracy(draws.positions, posterior, (columns(*x[:5_000].T), y[:5_000]))
 print(f"share of right classes among 5,000 rows: {share:.1%}")
 

@@ -21,7 +21,7 @@ rng = np.random.default_rng(0)
 X = np.column_stack([np.ones(N_ROWS), rng.standard_t(5, size=(N_ROWS, 4))])
 y = rng.random(N_ROWS) < 1 / (1 + np.exp(-X @ [-3.0, 1.0, -1.0, 0.5, 0.0]))
 posterior = tallmc.models.logistic_regression(X, y, prior_variance=10.0)
-anchor = tallmc.laplace(posterior)
+anchor = tallmc.anchor.find_anchor(posterior)
 weights = {
     "by the gradient at the mode": tallmc.subsample.gradient_weights(posterior, anchor),
     "by the curvature at the mode": tallmc.subsample.curvature_weights(posterior, anchor),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tallmc.anchor.anchor import AnchorLevel
-from tallmc.methods.base import AbstractMethod
+from tallmc._anchor.anchor import AnchorLevel
+from tallmc._rows.access import RowAccess
+from tallmc.methods.abstract import AbstractMethod
 from tallmc.methods.description import MethodDescription, describe
-from tallmc.methods.named import METHODS
-from tallmc.rows.base import RowAccess
+from tallmc.methods.registry import all_methods
 
 _NEEDS = {
     AnchorLevel.NOTHING: "nothing",
@@ -23,7 +23,7 @@ def write_pages(folder: Path) -> None:
     """Write the table (`methods-table.txt`, part of `choose.md`) and the details."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "methods-table.txt").write_text(table(), encoding="utf-8")
-    details = [_details(describe(name)) for name in METHODS]
+    details = [_details(describe(name)) for name in all_methods()]
     intro = "# Named methods\n\nWhat `tallmc methods NAME` prints, for every method.\n\n"
     (folder / "named-methods.md").write_text(intro + "\n".join(details), encoding="utf-8")
 
@@ -31,8 +31,8 @@ def write_pages(folder: Path) -> None:
 def table() -> str:
     """One line per named method."""
     lines = [_HEAD, "| --- " * (_HEAD.count("|") - 1) + "|"]
-    for name, named in METHODS.items():
-        method = named.make(1.0, **named.example)
+    for name, named in all_methods().items():
+        method = named.build()
         cells = (
             f"[`{name}`](reference/named-methods.md#{name})",
             named.summary.rstrip("."),
@@ -66,10 +66,5 @@ def _details(method: MethodDescription) -> str:
         ("Papers", method.references),
     ):
         if paragraphs:
-            lines += [f"**{title}**", "", *(f"- {_in_list(text)}" for text in paragraphs), ""]
+            lines += [f"**{title}**", "", *(f"- {text}" for text in paragraphs), ""]
     return "\n".join([*lines, "```python", method.example, "```", ""])
-
-
-def _in_list(text: str) -> str:
-    """Text as an item of a list: lists within it are indented."""
-    return text.replace("\n- ", "\n    - ")

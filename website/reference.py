@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import functools
+import importlib
 import inspect
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
-
-import tallmc
 
 
 class ReferencePage(NamedTuple):
@@ -35,11 +32,11 @@ PAGES = (
     ReferencePage("tallmc.correction", "Noise correction", "Gradient noise taken out of a step."),
     ReferencePage("tallmc.anchor", "Anchors", "The mode and the curvature there."),
     ReferencePage("tallmc.rows", "Rows", "Where the data are, in memory or in a row store."),
-    ReferencePage("tallmc.store", "Stores", "Runs on disk."),
     ReferencePage("tallmc.tuning", "Tuning", "Step sizes and sizes found by short runs."),
     ReferencePage("tallmc.report", "Reports", "A page on a stored run."),
     ReferencePage("tallmc.reference", "Reference sampler", "NUTS on all rows, for comparison."),
-    ReferencePage("tallmc.sklearn", "scikit-learn", "Estimators for scikit-learn."),
+    ReferencePage("tallmc.interop.sklearn", "scikit-learn", "Estimators for scikit-learn."),
+    ReferencePage("tallmc.contrib", "Contrib", "Topics that few need, each complete in itself."),
 )
 
 
@@ -49,13 +46,17 @@ def public_objects(module: str) -> dict[str, Any]:
     >>> list(public_objects("tallmc.report"))
     ['tallmc.report.write_report']
     """
-    found = _module(module)
-    values = {f"{module}.{name}": getattr(found, name) for name in found.__all__}
+    found = importlib.import_module(module)
+    if module == "tallmc.contrib":
+        topics = [public_objects(f"{module}.{topic}") for topic in found.__all__]
+        return {name: value for topic in topics for name, value in topic.items()}
     return {
-        name: value
-        for name, value in values.items()
-        if (inspect.isclass(value) or inspect.isfunction(value))
+        f"{module}.{name}": value
+        for name in getattr(found, "__all__", sorted(vars(found)))
+        if (inspect.isclass(value := getattr(found, name)) or inspect.isfunction(value))
+        and (hasattr(found, "__all__") or value.__module__ == module)
         and value.__module__.startswith("tallmc")
+        and not name.startswith("_")
     }
 
 
@@ -87,8 +88,3 @@ def write_pages(folder: Path) -> None:
         "",
     ]
     (folder / "index.md").write_text("\n".join(index), encoding="utf-8")
-
-
-def _module(path: str) -> ModuleType:
-    """The module at a path of attributes of `tallmc`, which may be imported when first used."""
-    return functools.reduce(getattr, path.split(".")[1:], tallmc)

@@ -32,7 +32,7 @@ def _sgld(n_rows: int) -> Any:
 
 
 def in_a_scan(
-    posterior: tallmc.AbstractPosterior, size: int, steps: int, step_size: float
+    posterior: tallmc.models.AbstractPosterior, size: int, steps: int, step_size: float
 ) -> Callable[[], Any]:
     def run(data: Any, start: Any, key: Any) -> Any:
         sgld = _sgld(posterior.n_rows)
@@ -51,7 +51,7 @@ def in_a_scan(
 
 
 def as_documented(
-    posterior: tallmc.AbstractPosterior, size: int, steps: int, step_size: float
+    posterior: tallmc.models.AbstractPosterior, size: int, steps: int, step_size: float
 ) -> Callable[[], Any]:
     compiled = jax.jit(_sgld(posterior.n_rows).step)
 

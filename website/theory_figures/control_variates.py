@@ -26,15 +26,15 @@ class Problem:
         X = np.column_stack([np.ones(n_rows), rng.normal(size=(n_rows, 4))])
         y = rng.random(n_rows) < 1 / (1 + np.exp(-X @ [-2.0, 1.0, -1.0, 0.5, 0.0]))
         self.posterior = tallmc.models.logistic_regression(X, y, prior_variance=10.0)
-        self.anchor = tallmc.laplace(self.posterior)
+        self.anchor = tallmc.anchor.find_anchor(self.posterior)
         self.metric = tallmc.geometry.Dense().prepare(self.posterior, self.anchor)
 
     def noise(self, gradient, subsample, distances):
-        """tr Cov(Cᵀ∇f̂) of one row at these distances, as a mean over directions."""
+        """Tr Cov(Cᵀ∇f̂) of one row at these distances, as a mean over directions."""
         method = tallmc.Method(
             gradient=gradient,
             subsample=subsample,
-            size=1,
+            batch_size=1,
             step_size=0.1,
             geometry=tallmc.geometry.Dense(),
         )

@@ -6,7 +6,7 @@ import numpy as np
 
 import tallmc
 from tallmc.methods.subsampled.candidates import typical_growth
-from tallmc.methods.subsampled.kernel import SubsampledKernel
+from tallmc.methods.subsampled.method import SubsampledKernel
 from tallmc.methods.subsampled.thinning import PoissonDecision
 
 N_ROWS = [3_000, 30_000, 300_000]  # reduced: [500, 1_000]
@@ -20,7 +20,7 @@ for order, power in POWERS.items():
         X = np.column_stack([np.ones(n_rows), rng.normal(size=(n_rows, 9))])
         y = rng.random(n_rows) < 1 / (1 + np.exp(-X @ np.linspace(-0.5, 0.5, 10)))
         posterior = tallmc.models.logistic_regression(X, y, prior_variance=10.0)
-        kernel = tallmc.subsampled_mh(order=order).prepare(posterior).kernel.kernel
+        kernel = tallmc.methods.subsampled_mh(order=order).prepare(posterior).kernel.kernel
         assert isinstance(kernel, SubsampledKernel)
         assert isinstance(kernel.decision, PoissonDecision)
         typical = typical_growth(kernel.surrogate, kernel.proposal, jnp.float32(1.0))

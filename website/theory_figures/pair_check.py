@@ -5,7 +5,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import tallmc
-from tallmc.methods.pair import PairRun
+from tallmc.methods.pairs import PairRun
 
 N_PAIRS = 256  # reduced: 16
 N_DRAWS = 1_500  # reduced: 100
@@ -24,9 +24,11 @@ def exact_variance(step):
 
 def pairs_at(step, draws, burn_in):
     """Pairs of chains at ε = step/precision and at half of it."""
-    kernel = tallmc.sgld(step_size=step / precision, size=10).prepare(posterior).kernel
+    kernel = (
+        tallmc.methods.sgld(step_size=step / precision, batch_size=10).prepare(posterior).kernel
+    )
     start = jnp.full((N_PAIRS, 1), x.mean(), jnp.float32)
-    return PairRun(kernel, start, burn_in=burn_in, draws=draws)
+    return PairRun(kernel, start, burn_in=burn_in, n_draws=draws)
 
 
 fig, (left, right) = plt.subplots(1, 2, figsize=(9, 3.8), layout="constrained")

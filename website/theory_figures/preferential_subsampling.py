@@ -15,7 +15,7 @@ rng = np.random.default_rng(0)
 X = np.column_stack([np.ones(N_ROWS), rng.standard_t(5, size=(N_ROWS, 4))])
 rare = rng.random(N_ROWS) < 1 / (1 + np.exp(-X @ [-3.0, 1.0, -1.0, 0.5, 0.0]))
 posterior = tallmc.models.logistic_regression(X, rare, prior_variance=10.0)
-anchor = tallmc.laplace(posterior)
+anchor = tallmc.anchor.find_anchor(posterior)
 directions = rng.normal(size=(N_POSITIONS, 5))
 to_draws = directions @ np.asarray(anchor.factor).T
 to_distance_one = to_draws / np.linalg.norm(directions, axis=1, keepdims=True)
@@ -23,7 +23,7 @@ to_distance_one = to_draws / np.linalg.norm(directions, axis=1, keepdims=True)
 
 def kernel_of(gradient, subsample):
     """A method with one row per step."""
-    method = tallmc.Method(gradient=gradient, subsample=subsample, size=1, step_size=1e-3)
+    method = tallmc.Method(gradient=gradient, subsample=subsample, batch_size=1, step_size=1e-3)
     return method.prepare(posterior, anchor).kernel
 
 

@@ -3,7 +3,7 @@
 import matplotlib.pyplot as plt
 import numpy as np
 
-from tallmc.rows.alias import alias_table
+from tallmc._rows.law import alias_table
 
 N_TABLES = [10**5, 10**6, 10**7]  # reduced: [10**4, 10**5]
 N_ROWS = 20_000  # reduced: 1_000
