@@ -3,20 +3,24 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 BENCH  := $(VENV)/.bench
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
-.PHONY: demo test test-slow lint docs docs-serve docs-look docs-figures dist test-oldest test-newest
+.PHONY: demo test test-fast test-slow lint docs docs-serve docs-look docs-figures dist test-oldest test-newest
 .PHONY: bench bench-quick trust clean
 
 demo: $(STAMP)            ## fit a simulated logistic regression with a million rows
 	$(BIN)/tallmc demo
 
-test: lint                ## everything that must hold, in minutes
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not docs"
+test: $(STAMP)            ## everything that must hold, with lint and types beside it, in minutes
+	$(MAKE) --no-print-directory --jobs=2 lint test-fast
+
+test-fast: $(STAMP)
+	$(PYTEST) --timeout=300 -m "not slow and not docs"
 
 test-slow: $(STAMP)       ## the long checks too, all of contrib, and every experiment in its reduced form
 	@echo "about three hours on two cores: half an hour of reduced experiments, the rest long runs"
-	$(BIN)/python -m pytest -n 2 --dist loadfile --durations=20
+	$(PYTEST) --timeout=3600 --durations=20
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -24,7 +28,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 docs: $(STAMP)            ## the documentation site, into site/; runs every example of docstrings, pages and the gallery
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "docs and not slow"
+	$(PYTEST) --timeout=600 -m "docs and not slow"
 	$(BIN)/python -m website
 	$(MKDOCS) build --strict
 	$(BIN)/python -m website.crawl site
@@ -53,12 +57,12 @@ CORE := tests/test_order.py tests/test_stationary_law.py tests/test_automatic.py
 test-oldest: $(STAMP)     ## the smallest versions that pyproject.toml allows
 	$(BIN)/pip install --quiet uv
 	$(PYTHON) -m venv .oldest
-	$(BIN)/uv pip install --quiet --python .oldest/bin/python --resolution lowest-direct -e . "pytest>=8" "pytest-xdist>=3" "beartype>=0.22"
+	$(BIN)/uv pip install --quiet --python .oldest/bin/python --resolution lowest-direct -e . "pytest>=8" "pytest-xdist>=3" "pytest-timeout>=2.4" "beartype>=0.22"
 	.oldest/bin/python -m pytest -n 2 --dist loadfile -m "not slow" $(CORE)
 
 test-newest: $(STAMP)     ## the newest versions of everything; another interpreter: PYTHON=python3.13 make test-newest
 	$(PYTHON) -m venv .newest
-	.newest/bin/pip install --quiet --upgrade -e . pytest pytest-xdist beartype
+	.newest/bin/pip install --quiet --upgrade -e . pytest pytest-xdist pytest-timeout beartype
 	.newest/bin/python -m pytest -n 2 --dist loadfile -m "not slow" $(CORE)
 
 bench: $(BENCH)           ## speed against the peers, as ratios measured in one run; writes docs/performance.md

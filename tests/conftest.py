@@ -28,6 +28,7 @@ from pathlib import Path
 import jax
 import pytest
 
+import accounting
 import shape_checks
 import topics
 
@@ -66,6 +67,7 @@ def _bytes_in(folder: Path) -> int:
 
 def pytest_configure(config):
     """Configure the cache, also in the environment, for processes that tests start."""
+    config.pluginmanager.register(accounting.Accounting())
     if os.environ.get("TALLMC_TEST_CACHE") == "off":
         return
     folder = _cache_folder()

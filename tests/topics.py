@@ -5,9 +5,8 @@ A topic of `tallmc.contrib` has its tests in `tests/contrib/TOPIC`, the experime
 `slow`, unless files of the topic have changed: files of `src/tallmc/contrib/TOPIC` or of
 `tests/contrib/TOPIC`, and for the experiments files of `experiments` or of `tests/experiments`.
 
-Changed are the files that differ from the last commit that main and this branch share; on main
-itself, from the commit before. Uncommitted and new files count. Without git, nothing counts as
-changed. `make test-slow` runs all tests, and so does `TALLMC_TEST_TOPICS=all make test`.
+Changed are the files of the last commit, and uncommitted and new ones. Without git, nothing counts
+as changed. `make test-slow` runs all tests, and so does `TALLMC_TEST_TOPICS=all make test`.
 """
 
 from __future__ import annotations
@@ -61,16 +60,11 @@ def mark_slow_tests(items: list[pytest.Item]) -> None:
 
 @functools.cache
 def changed_files() -> tuple[str, ...]:
-    """Files of the repository that differ from main, with new ones. None without git."""
-    head = _git("rev-parse", "HEAD")
-    shared = next(
-        filter(None, (_git("merge-base", "HEAD", m) for m in ("origin/main", "main"))), []
-    )
-    base = _git("rev-parse", "HEAD~1") if shared in ([], head) else shared
-    if not base:
+    """Files of the last commit, and uncommitted and new ones. None without git."""
+    if not _git("rev-parse", "--verify", "--quiet", "HEAD~1"):
         return ()
     new = _git("ls-files", "--others", "--exclude-standard", "--full-name")
-    return (*_git("diff", "--name-only", base[0]), *new)
+    return (*_git("diff", "--name-only", "HEAD~1"), *new)
 
 
 def _git(*arguments: str) -> list[str]:
