@@ -115,7 +115,10 @@ class AbstractLikelihood(eqx.Module):
         return jnp.max(jnp.abs(move))
 
     def starting_point(self, block: Observations) -> StartingPoint | None:
-        """Where the search for the mode starts, from some rows on the host; None for zero."""
+        """Where the search for the mode starts, from some rows on the host; None for zero.
+
+        Asked only of likelihoods with parameters that all rows share.
+        """
         return None
 
     # The law of the response.

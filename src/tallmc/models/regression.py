@@ -218,8 +218,11 @@ def regression_posterior(
 def _start_of(
     likelihood: AbstractLikelihood, data: RegressionData, shared: Sequence[Shared]
 ) -> tuple[np.ndarray | None, Sequence[Shared]]:
-    """The start of the likelihood, if it has one, and the shared parameters there."""
-    if data.n_columns > START_MAX_DIM:
+    """The start of the likelihood, if it has one, and the shared parameters there.
+
+    Without shared parameters, zero is a good start, and no row has to be read.
+    """
+    if not shared or data.n_columns > START_MAX_DIM:
         return None, shared
     found = likelihood.starting_point(data.some(chosen_rows(data)))
     if found is None:
