@@ -15,7 +15,6 @@ import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 
@@ -36,6 +35,8 @@ function. Passes over all rows exceed it and keep several threads."""
 
 def quickly_compiled(function: Function) -> Function:
     """`equinox.filter_jit` with the options `QUICKLY`."""
+    import equinox as eqx  # not at the top: `import tallmc` needs this module, not Equinox
+
     return eqx.filter_jit(function, compiler_options=QUICKLY)  # type: ignore[call-overload]
 
 
