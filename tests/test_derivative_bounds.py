@@ -8,7 +8,6 @@ import functools
 import itertools
 import math
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +15,7 @@ import pytest
 import scipy.stats
 
 import tallmc
+from regressions import run_once
 from tallmc.geometry import Dense
 from tallmc.methods.subsampled.remainders import ModelRemainders, growth
 from tallmc.models.families.bernoulli import Bernoulli, BernoulliProbit
@@ -51,17 +51,18 @@ def intervals(count=60, seed=0):
 POINTS = 4001
 
 
-@eqx.filter_jit
+@run_once
 def _suprema_and_grid(family, orders, low, high, y):
     """For each order the supremum on each interval, and the largest |derivative| on a grid."""
-    z = jnp.linspace(low, high, POINTS)
+    z = jnp.linspace(low, high, POINTS).ravel()
     responses = jnp.full(low.shape, y)
+
+    def largest(order):
+        values = jnp.abs(family.derivative(order, z, jnp.full_like(z, y)))
+        return jnp.max(values.reshape(POINTS, -1), axis=0)
+
     found = [
-        (
-            family.largest_derivative(order, low, high, responses),
-            jnp.max(jnp.abs(family.derivative(order, z, jnp.full_like(z, y))), axis=0),
-        )
-        for order in orders
+        (family.largest_derivative(order, low, high, responses), largest(order)) for order in orders
     ]
     return tuple(jnp.stack(part) for part in zip(*found, strict=True))
 
@@ -97,15 +98,12 @@ def test_the_largest_derivative_is_the_supremum_of_a_grid(name, y):
     assert ratios.max() < 1 + 1e-4
 
 
-@eqx.filter_jit
+@run_once
 def all_derivatives(family, z, y):
     """Derivatives of orders 0 to 4 at z[0], …, z[4] for the responses y."""
-    return jnp.stack(
-        [
-            family.derivative(order, of_order, jnp.broadcast_to(y, of_order.shape))
-            for order, of_order in enumerate(z)
-        ]
-    )
+    responses = jnp.broadcast_to(y, z.shape[1:]).ravel()
+    values = [family.derivative(order, at.ravel(), responses) for order, at in enumerate(z)]
+    return jnp.stack(values).reshape(z.shape)
 
 
 PARTS, SHRINK = 12, (math.sqrt(5) - 1) / 2
@@ -221,7 +219,7 @@ def positions(radius, count, seed=0):
     return jnp.asarray(here), jnp.asarray(there)
 
 
-@eqx.filter_jit
+@run_once
 def _changes(all_remainders, here, there, rows):
     """For several remainders the largest |D_i|/(c_i M) of each pair, and the bounds M."""
 
@@ -250,9 +248,7 @@ def test_no_row_changes_by_more_than_its_bound(name, extra):
     orders = [remainders_of(name, order, extra=extra) for order in range(4)]
     if name == "gaussian":
         here, _ = positions(3.0, 20)
-        for zero in eqx.filter_jit(lambda them, u: [of.values(u, rows) for of in them])(
-            orders[2:], here
-        ):
+        for zero in run_once(lambda them, u: [of.values(u, rows) for of in them])(orders[2:], here):
             assert np.abs(zero).max() < 1e-12
         orders = orders[:2]
     pairs = [positions(float(remainders.radius), 1500) for remainders in orders]
@@ -265,22 +261,22 @@ def test_no_row_changes_by_more_than_its_bound(name, extra):
             assert is_covered.all()
 
 
-@jax.jit
+@run_once
 def all_values(all_remainders, moves, rows):
     return [remainders.values(moves, rows) for remainders in all_remainders]
 
 
-@eqx.filter_jit
+@run_once
 def _by_differences(family, z, t, y):
     """For each order, remainders by differences, their largest size, and that of their parts."""
-    along = jnp.broadcast_to(y, t.shape)
-    low, high = jnp.minimum(z, z + t), jnp.maximum(z, z + t)
+    along, flat = jnp.broadcast_to(y, t.shape).ravel(), (z + t).ravel()
+    low, high = (extreme(z, z + t).ravel() for extreme in (jnp.minimum, jnp.maximum))
     terms = [family.derivative(k, z, y) * t**k / math.factorial(k) for k in range(4)]
-    now = family.potential(z + t, along)
+    now = family.potential(flat, along).reshape(t.shape)
     found = []
     for order in range(4):
         used = terms[: order + 1]
-        largest = family.largest_derivative(order + 1, low, high, along)
+        largest = family.largest_derivative(order + 1, low, high, along).reshape(t.shape)
         size = largest * jnp.abs(t) ** (order + 1) / math.factorial(order + 1)
         parts = sum(jnp.abs(term) for term in used) + jnp.abs(now)
         found.append((now - sum(used), size, parts))
@@ -360,7 +356,7 @@ def growth_ratios(order, of=growth):
     """M over the exact supremum, and over the bound that loses only the angle, for many pairs."""
     pairs = growth_pairs()
     here, there = (jnp.asarray(np.array(part)) for part in zip(*pairs, strict=True))
-    found = np.asarray(jax.jit(jax.vmap(functools.partial(of, order)))(here, there))
+    found = np.asarray(run_once(jax.vmap(functools.partial(of, order)))(here, there))
     exact = np.array([exact_supremum(order, u, v) for u, v in pairs])
     norms = np.array([norm_bound(order, u, v) for u, v in pairs])
     return found / exact, found / norms
@@ -378,5 +374,5 @@ def test_growth_is_above_the_supremum_by_no_more_than_the_angle_explains(order):
 @pytest.mark.parametrize("order", [0, 1, 2, 3])
 def test_growth_is_symmetric(order):
     here, there = (jnp.asarray(u) for u in positions(3.0, 300))
-    of = jax.jit(jax.vmap(functools.partial(growth, order)))
+    of = run_once(jax.vmap(functools.partial(growth, order)))
     np.testing.assert_allclose(of(here, there), of(there, here), rtol=1e-9)

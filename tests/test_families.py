@@ -26,6 +26,7 @@ from regressions import (
     built,
     by_densities,
     position_of,
+    run_once,
 )
 from row_stores import write_store
 from tallmc import models
@@ -75,7 +76,6 @@ def predictors(name, posterior, position):
     return z if z.shape[1] > 1 else z[:, 0]
 
 
-@eqx.filter_jit
 def row_terms(posterior, position):
     """The potentials of all rows, and their constants."""
     model, rows = posterior.model, posterior.data
@@ -105,7 +105,7 @@ def test_potential_plus_constant_is_minus_the_log_density_of_scipy(name, dtype):
         found = closed_values(name)
         terms = found["row potentials"], found["constants"]
     else:
-        terms = row_terms(posterior, jnp.asarray(position, dtype))
+        terms = run_once(row_terms)(posterior, jnp.asarray(position, dtype))
     assert posterior.dtype == dtype
     assert all(part.dtype == dtype for part in terms)
     tolerance = 2e-12 if dtype == np.float64 else 2e-5
@@ -153,7 +153,7 @@ def inputs_of(name) -> Inputs:
     )
 
 
-@eqx.filter_jit
+@run_once
 def _closed_values(posterior, inputs):
     model, rows, position = posterior.model, posterior.data, inputs.position
     centre, batch = 0.7 * position, Batch(rows, inputs.batch_weights)
@@ -163,7 +163,7 @@ def _closed_values(posterior, inputs):
         "constants": constants,
         "gradient": posterior.gradient(position),
         "Hessian": posterior.hessian(position),
-        "rise": posterior.potential(1.1 * position) - posterior.potential(position),
+        "rise": jnp.diff(jax.vmap(posterior.potential)(jnp.stack([position, 1.1 * position])))[0],
         "curvature norms": model.curvature_norms(position, inputs.factor, rows),
         "mean squares": model.mean_square_remainders(
             2, position, inputs.positions, DenseMap(inputs.factor), rows
@@ -217,7 +217,7 @@ def density_values(name):
 
     theta = inputs.position
     positions = jnp.asarray(np.stack([theta, 0.7 * theta, 1.1 * theta, *inputs.positions]))
-    found = jax.jit(jax.vmap(all_of, in_axes=(0, None)))(positions, posterior.data)
+    found = run_once(jax.vmap(all_of, in_axes=(0, None)))(positions, posterior.data)
     return jax.tree.map(np.asarray, found)
 
 
@@ -276,7 +276,7 @@ def test_linear_row_gradients_and_curvature_norms_are_those_of_the_densities(nam
 def probes(count, dim):
     """The fixed normal vectors by which models without a closed form take means of squares."""
     keys = jax.random.split(new_key(0), count)
-    return np.asarray(jax.jit(jax.vmap(lambda key: standard_normal(key, (4, dim), float)))(keys))
+    return np.asarray(run_once(jax.vmap(lambda key: standard_normal(key, (4, dim), float)))(keys))
 
 
 @pytest.mark.parametrize("name", REGRESSIONS)
@@ -307,7 +307,7 @@ def test_gaussian_mean_squares_are_integrals_over_the_predictor(name):
     sd = 0.5 * np.linalg.norm(x @ inputs.spread, axis=1)
     places = jnp.asarray(np.concatenate([z[None], z + nodes[:, None] * sd]))
     at_z, *elsewhere = np.asarray(
-        jax.jit(jax.vmap(model.likelihood.slope, in_axes=(0, None)))(places, rows.y)
+        run_once(jax.vmap(model.likelihood.slope, in_axes=(0, None)))(places, rows.y)
     )
     squares = [
         weight * (slope - at_z) ** 2 for slope, weight in zip(elsewhere, weights, strict=True)
@@ -336,7 +336,7 @@ def test_a_row_of_weight_three_counts_three_times(name):
     repeated = regression.build(np.repeat(X, weights, axis=0), np.repeat(y, weights))
     position = jnp.asarray(position_of(name, weighted))
 
-    @jax.jit
+    @run_once
     def of_rows(posterior):
         """Sums over the rows; the prior may depend on the sd of y."""
         model, rows = posterior.model, posterior.data
@@ -363,7 +363,7 @@ def test_an_offset_is_a_column_whose_coefficient_is_one(name):
     longer = jnp.asarray(np.insert(position, DIM, 1.0))
     kept = np.delete(np.arange(as_column.dim), DIM)
 
-    @jax.jit
+    @run_once
     def of_rows(posterior, position):
         model, rows = posterior.model, posterior.data
         gradients = model.expand(model.row_gradients(position, rows), rows)
@@ -383,7 +383,7 @@ def simulated(family, key, z, each, *trials):
 
 @pytest.mark.parametrize("name", REGRESSIONS)
 def test_simulated_responses_have_the_moments_of_scipy(name):
-    n, n_different = 40_000, 5
+    n, n_different = 10_000, 5
     regression, posterior = REGRESSIONS[name], posterior_of(name)
     family = posterior.model.likelihood
     some = np.random.default_rng(0).normal(size=(n_different, posterior.data.x.shape[1]))
@@ -426,7 +426,7 @@ def test_lipschitz_constants_bound_the_change_of_every_gradient(name):
     scales = rng.choice([0.01, 1.0, 10.0], size=(200, 1, 1))
     pairs = jnp.asarray(rng.normal(size=(200, 2, posterior.dim)) * scales)
 
-    @jax.jit
+    @run_once
     @jax.vmap
     def ratios(pair):
         change = model.row_gradients(pair[0], rows) - model.row_gradients(pair[1], rows)
@@ -470,7 +470,7 @@ def tails(name, dtype):
     z = jnp.asarray(np.concatenate([Z, -Z, np.linspace(-50, 50, 2001)]), dtype)
     family = BINARY[name]
 
-    @jax.jit
+    @run_once
     @functools.partial(jax.vmap, in_axes=(None, 0))
     def of(z, y):
         response = jnp.full_like(z, y)
@@ -524,7 +524,7 @@ def test_the_remainder_of_stirling_is_that_of_log_gamma():
     x = np.array([1e-4, 0.02, 0.5, 1.0, 3.0, 7.999, 8.0, 30.0, 1e3, 1e5])
     slope = jax.grad(stirling_remainder)
     functions = (stirling_remainder, slope, jax.grad(slope))
-    found = jax.jit(jax.vmap(lambda at: tuple(of(at) for of in functions)))(jnp.asarray(x))
+    found = run_once(jax.vmap(lambda at: tuple(of(at) for of in functions)))(jnp.asarray(x))
     value, first, second = (np.asarray(part) for part in found)
     stirling = (x - 0.5) * np.log(x) - x + 0.5 * np.log(2 * np.pi)
     size = 1 + np.abs(x * np.log(x))
@@ -547,7 +547,7 @@ SHARED_FAMILIES = {
 def test_single_precision_keeps_gradients_of_rows(name):
     """Logs of Γ that nearly cancel have errors up to 1e5 times as large in float32."""
     likelihood, y, z, shared = SHARED_FAMILIES[name]
-    gradient = eqx.filter_jit(jax.grad(likelihood.potential))
+    gradient = run_once(jax.grad(likelihood.potential))
     at, response = np.array([z, *shared]), np.asarray(y)
     single = gradient(jnp.asarray(at, np.float32), jnp.asarray(response, np.float32))
     double, moved = (
@@ -569,7 +569,7 @@ def test_ordinal_is_finite_for_extreme_predictors_and_gaps(dtype):
     z, y = jnp.asarray(z, dtype), jnp.asarray(y, dtype)
     potential = likelihood.potential
 
-    @jax.jit
+    @run_once
     def all_of(z, y):
         value, gradient = jax.vmap(jax.value_and_grad(potential))(z, y)
         return likelihood.mean(z), value, gradient, jax.vmap(jax.hessian(potential))(z, y)
@@ -583,7 +583,7 @@ def test_ordinal_is_finite_for_extreme_predictors_and_gaps(dtype):
 
 def test_cut_points_are_in_order():
     free = np.random.default_rng(0).normal(size=(50, 6)) * 3
-    cuts = np.asarray(jax.jit(jax.vmap(cut_points))(jnp.asarray(free)))
+    cuts = np.asarray(run_once(jax.vmap(cut_points))(jnp.asarray(free)))
     assert (np.diff(cuts, axis=1) > 0).all()
     np.testing.assert_allclose(cuts[:, 0], free[:, 0])
     np.testing.assert_allclose(np.log(np.diff(cuts, axis=1)), free[:, 1:], rtol=1e-6)

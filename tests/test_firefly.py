@@ -12,6 +12,7 @@ import pytest
 
 import tallmc
 from problems import linear, logistic, logistic_by_autodiff, slow_after
+from regressions import run_once
 from tallmc._engine.kernel import BoundKernel, Gathered
 from tallmc.dynamics.dynamics import PositionState
 from tallmc.geometry import Dense
@@ -158,7 +159,7 @@ gaps = jax.jit(gap)
 def by_textbook():
     """The gaps of both responses at M and U, and their derivatives in U for y = 1."""
 
-    @jax.jit
+    @run_once
     def all_of(m, u):
         gap_of = lambda m, u, response: (
             jax.nn.log_sigmoid(response * (m + u)) - textbook_log_bound(m, response * (m + u))
@@ -209,7 +210,7 @@ def test_no_position_makes_a_nan_in_single_precision():
     posterior = tallmc.models.logistic_regression(x, [1], prior_variance=1.0)
     zero = jnp.zeros(1, jnp.float32)
     bound = TangentBound(posterior.model, zero, zero, jnp.eye(1, dtype=jnp.float32))
-    sums = jax.jit(lambda at: bound.bright_sum(at, posterior.data, jnp.array([True])))
+    sums = run_once(lambda at: bound.bright_sum(at, posterior.data, jnp.array([True])))
     for position in values:
         total, gradient = sums(position[None])
         assert np.isfinite(total) and np.isfinite(gradient).all()
@@ -222,7 +223,7 @@ def test_the_joint_density_sums_to_the_posterior_over_all_brightnesses(at):
     every = list(itertools.product([False, True], repeat=5))
     brightnesses = jnp.asarray(np.pad(every, ((0, 0), (0, WORD - 5))))
 
-    @jax.jit
+    @run_once
     def log_sums(bound, positions):
         def log_sum(position):
             def potential(bits):
@@ -248,7 +249,7 @@ def test_the_gradient_given_brightness_is_the_derivative_of_the_potential():
         known = kernel.bound.known(at)[0]
         return known + kernel.bound.bright_sum(at, bound.posterior.data, used)[0]
 
-    @jax.jit
+    @run_once
     def all_of(position):
         bright = BrightRows.of(pack(jnp.asarray(np.pad(used, (0, WORD - 3)))))
         estimate = kernel.evaluate(position, bright, bound.rows)
@@ -289,7 +290,7 @@ def test_a_ring_has_its_rows_and_no_others(n_rows):
     kernel = dataclasses.replace(kernel, bound=cast(kernel.bound, AlwaysBright))
     key, position = jax.random.key(0), jnp.zeros(1)
 
-    @jax.jit
+    @run_once
     def resample(start, size):
         state = kernel.init(key, position, None, Gathered(None, None), source)
         words = kernel.resample(
@@ -310,7 +311,7 @@ def test_brightness_has_its_law_given_the_position():
     bound = FlyMC(step_size=1.0).prepare(logistic(n_rows=70)).kernel
     position, draws = jnp.array([0.6, -0.4]), 10_000
 
-    @jax.jit
+    @run_once
     def all_of(position):
         brightness = lambda key: (
             bound.kernel.init(key, position, None, Gathered(None, None), bound.rows).carried

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tallmc
+from regressions import run_once
 from tallmc.methods.firefly import (
     WORD,
     BrightRows,
@@ -70,7 +71,7 @@ def test_the_bound_is_below_the_likelihood_at_all_positions(name):
     kernel = FlyMC(step_size=0.3, bound=bound).prepare(gaussian_posterior(rows)).kernel.kernel
     moves = rng.normal(size=(4000, 2)) * 10.0 ** rng.uniform(-3, 1, size=(4000, 1))
     positions = np.asarray(kernel.bound.anchor) + moves
-    signed_gaps = jax.jit(jax.vmap(lambda at: kernel.bound.signed_gaps(at, rows)))
+    signed_gaps = run_once(jax.vmap(lambda at: kernel.bound.signed_gaps(at, rows)))
     gaps, rounding = (np.asarray(part) for part in signed_gaps(jnp.asarray(positions)))
     assert (gaps >= -rounding).all()
     near = np.abs(moves).max(axis=1) < 1
@@ -81,7 +82,7 @@ def test_the_bound_is_below_the_likelihood_at_all_positions(name):
 def test_the_gap_is_that_of_the_expansion(name):
     bound, rows, choice = prepared(name).kernel.bound, jnp.asarray(ROWS), BOUNDS[name]
 
-    @jax.jit
+    @run_once
     @jax.vmap
     def gaps_of(move):
         centre, position = bound.anchor, bound.anchor + move
@@ -106,7 +107,7 @@ def spread_of_sums_over_brightness(bound, kernel) -> float:
     return float(np.ptp(_log_sums(bound, kernel, brightnesses, positions)))
 
 
-@eqx.filter_jit
+@run_once
 def _log_sums(bound, kernel, brightnesses, positions):
     def log_sum(position):
         def potential(bits):
@@ -151,7 +152,7 @@ def test_gradients_are_the_derivatives_of_the_potential(name):
             for known, bright in zip(bound.known(at), bound.bright_sum(at, rows, used), strict=True)
         )
 
-    found, derivative = jax.jit(lambda at: (parts(at)[1], jax.grad(lambda at: parts(at)[0])(at)))(
+    found, derivative = run_once(lambda at: (parts(at)[1], jax.grad(lambda at: parts(at)[0])(at)))(
         position
     )
     np.testing.assert_allclose(found, derivative, rtol=1e-10)

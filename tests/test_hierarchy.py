@@ -3,7 +3,6 @@
 import functools
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.scipy.stats as stats
@@ -12,6 +11,7 @@ import pytest
 
 import tallmc
 from problems import slow_after
+from regressions import run_once
 from tallmc._core.arrays import DenseMap
 from tallmc.models.design import GroupedObservations, GroupTerm, Observations, RegressionData
 from tallmc.models.families.bernoulli import Bernoulli
@@ -190,7 +190,7 @@ class Inputs(NamedTuple):
     width: Any
 
 
-@eqx.filter_jit
+@run_once
 def _values(posterior, inputs):
     """What is compared between a posterior and the same by hand."""
     model, rows, position = posterior.model, posterior.data, inputs.position

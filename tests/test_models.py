@@ -1,6 +1,5 @@
 """Models agree with automatic differentiation and known posteriors, and are stable."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.scipy.stats as jstats
@@ -9,6 +8,7 @@ import pytest
 
 import tallmc
 from problems import by_autodiff, design, exact_posterior
+from regressions import run_once
 from tallmc import models
 from tallmc.rows import Batch
 
@@ -38,7 +38,7 @@ def glm(name):
     return models.poisson_regression(X / 3, rng.poisson(1.0, N_ROWS), prior_variance=2.0)
 
 
-@eqx.filter_jit
+@run_once
 def compared(posterior, position, near, factor, weights):
     """What closed forms and automatic differentiation are compared by."""
     model, rows = posterior.model, posterior.data
@@ -92,7 +92,7 @@ def test_lipschitz_constants_bound_the_change_of_every_gradient(name):
     L, model, rows = np.asarray(posterior.lipschitz()), posterior.model, posterior.data
     pairs = rng.normal(size=(200, 2, DIM)) * rng.choice([0.01, 1.0, 10.0], size=(200, 1, 1))
 
-    @jax.jit
+    @run_once
     @jax.vmap
     def changes(pair):
         return model.norms(
@@ -113,7 +113,7 @@ def test_poisson_has_no_lipschitz_constant():
         glm("poisson").lipschitz()
 
 
-@jax.jit
+@run_once
 def sums_and_rows(posterior, position):
     model, rows = posterior.model, posterior.data
     return {

@@ -2,13 +2,13 @@
 
 import functools
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import tallmc
+from regressions import run_once
 from tallmc.geometry import Dense
 from tallmc.methods.subsampled import SubsampledMH
 from tallmc.methods.subsampled.remainders import ModelRemainders
@@ -60,7 +60,7 @@ def third_derivative(function):
     return derivative(derivative(derivative(function)))
 
 
-@eqx.filter_jit
+@run_once
 def _search(likelihood, rows, places, directions):
     def of_row(z, along, box, y):
         gram = along @ along.T
@@ -103,7 +103,7 @@ def test_no_third_derivative_is_above_its_bound(name):
             assert np.median(found / bounds) > 1 / LOOSENESS[name]
 
 
-@eqx.filter_jit
+@run_once
 def largest_ratios(likelihood, z, maps, boxes, y):
     """The largest |D³f|/bound per row, by ascent from random places in the box and directions."""
 
@@ -164,7 +164,7 @@ def test_softmax_is_bounded_for_all_predictors():
 
 def largest_third_derivative(function, low=-14.0, high=14.0):
     at = jnp.linspace(low, high, 20_001)
-    return np.abs(jax.jit(jax.vmap(third_derivative(function)))(at)).max()
+    return np.abs(run_once(jax.vmap(third_derivative(function)))(at)).max()
 
 
 def test_the_constants_of_normalisations_are_above_their_third_derivatives():
@@ -226,7 +226,7 @@ def remainders_of(name) -> ModelRemainders:
     return ModelRemainders.at(posterior.model, 2, anchor, Dense().prepare(posterior, anchor))
 
 
-@eqx.filter_jit
+@run_once
 def _computed(remainders, rows, here, there, sizes):
     """Values and bounds of remainders, and the remainders of the potentials themselves."""
     model, push = remainders.model, remainders.metric.push

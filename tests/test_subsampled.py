@@ -13,6 +13,7 @@ from scipy.stats import norm, poisson
 
 import tallmc
 from problems import slow_after
+from regressions import run_once
 from tallmc.methods.subsampled import SubsampledMH
 from tallmc.methods.subsampled.surrogate import Surrogate
 from tallmc.methods.subsampled.thinning import Move, Rule
@@ -52,7 +53,7 @@ def move_between(kernel, source, here, there) -> Move:
     return Move(here, there, moves, log_known, jnp.zeros(()))
 
 
-@eqx.filter_jit
+@run_once
 def _parts_of(bound, kernel, ends):
     """What the accept steps of these moves are made of, and the flows that they balance."""
     surrogate, decision, source = kernel.surrogate, kernel.decision, bound.rows
@@ -389,7 +390,7 @@ def test_rows_of_high_leverage_are_in_every_step():
     assert (kernel.decision.stream.probabilities()[[7, 90]] == 0).all()
 
 
-@eqx.filter_jit
+@run_once
 def first_values(bound, u):
     """The remainders of the first 200 rows at some positions."""
     surrogate = bound.kernel.surrogate

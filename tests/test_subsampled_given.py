@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tallmc
+from regressions import run_once
 from tallmc.methods.firefly import Tangent, Taylor, gaussian_bound, uniform_gaussian_bound
 from tallmc.methods.subsampled.candidates import poisson_decision
 from test_firefly import LIMIT, quadrature, run_z
@@ -53,7 +54,7 @@ def left_to_chance(name, **settings):
     return eqx.tree_at(where, bound, (decision, certain))
 
 
-@eqx.filter_jit
+@run_once
 def _computed(surrogate, moves, here, there, rows):
     """Remainders, those of the expansion, changes of rows, and their caps."""
     remainders, push = surrogate.remainders, surrogate.metric.push
