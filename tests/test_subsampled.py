@@ -54,10 +54,10 @@ def move_between(kernel, source, here, there) -> Move:
 
 
 @run_once
-def _parts_of(bound, kernel, ends):
+def _parts_of(bound, kernel, chance, ends):
     """What the accept steps of these moves are made of, and the flows that they balance."""
     surrogate, decision, source = kernel.surrogate, kernel.decision, bound.rows
-    chance, h = jnp.asarray(decision.stream.probabilities()), kernel.schedule(jnp.int32(0))
+    h = kernel.schedule(jnp.int32(0))
 
     @jax.vmap
     def of_move(ends):
@@ -86,7 +86,8 @@ def _parts_of(bound, kernel, ends):
 
 def parts_of(bound, kernel, moves) -> list[dict[str, np.ndarray]]:
     """The parts of each of these moves from u to u'."""
-    found = jax.tree.map(np.asarray, _parts_of(bound, kernel, jnp.asarray(moves)))
+    chance = jnp.asarray(kernel.decision.stream.probabilities())
+    found = jax.tree.map(np.asarray, _parts_of(bound, kernel, chance, jnp.asarray(moves)))
     return [{key: part[i] for key, part in found.items()} for i in range(len(moves))]
 
 
