@@ -247,7 +247,7 @@ def test_the_gradient_given_brightness_is_the_derivative_of_the_potential():
 
     def potential(at):
         known = kernel.bound.known(at)[0]
-        return known + kernel.bound.bright_sum(at, bound.posterior.data, used)[0]
+        return known + kernel.bound.bright_sum(at, bound.posterior.data, jnp.asarray(used))[0]
 
     @run_once
     def all_of(position):

@@ -67,7 +67,7 @@ def test_a_draw_takes_the_row_of_its_cell_and_place():
     """
     p = probabilities(LAWS["lognormal"](np.random.default_rng(3), 13), floor=0.05)
     table, law = alias_table(p), AliasLaw.of(p, jnp.float64)
-    n_cells, draw = len(table.alias), jax.jit(law.draw)
+    n_cells, draw = len(table.alias), jax.jit(lambda words: law.draw(words))
     for cell in range(n_cells):
         threshold = int(table.threshold[cell])
         for place in {0, max(threshold - 1, 0), min(threshold, CELL - 1), CELL - 1}:

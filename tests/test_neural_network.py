@@ -1,5 +1,6 @@
 """Bayesian neural networks: densities, gradients, predictions and refusals."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -91,7 +92,7 @@ def test_convolution_and_pooling_are_those_of_scipy():
     weights = jax.tree.map(np.asarray, posterior.layout.unravel(position))
     kernels = weights["layer0"]["weight"].reshape(3, 3, 2)
     encoded = posterior.predictive.encode(images)
-    found = np.asarray(jax.jit(posterior.predictive.mean)(jnp.asarray(position), encoded))
+    found = np.asarray(eqx.filter_jit(posterior.predictive.mean)(jnp.asarray(position), encoded))
     for image, probabilities in zip(images, found, strict=True):
         maps = [
             np.maximum(correlate(image, kernels[..., k], "valid") + weights["layer0"]["bias"][k], 0)
