@@ -17,6 +17,12 @@ from problems import design
 from tallmc import models
 from tallmc.models.families import FAMILIES
 
+
+def run_once(function):
+    """`equinox.filter_jit` for a program that runs once or twice: compiled with fewer passes."""
+    return eqx.filter_jit(function, compiler_options={"xla_backend_optimization_level": 0})
+
+
 N_ROWS, DIM = 60, 3
 X = design(N_ROWS, DIM) / 3
 CUTS = np.array([-0.8, 0.1, 1.3])

@@ -13,7 +13,7 @@ import pytest
 from jax import lax
 
 import tallmc
-from problems import GRADIENTS, logistic, residual_matrix
+from problems import GRADIENTS, logistic, residual_matrix, slow_after
 from tallmc._engine.run import Run
 from tallmc._rows.law import first_of_each
 from tallmc.rows import RowDraws
@@ -55,26 +55,36 @@ def check_tree(tree: SumTree, n_rows: int) -> None:
         sums = below.reshape(-1, 8).sum(1)
         np.testing.assert_array_equal(above[: len(sums)], sums)
         assert above[len(sums) :].sum() == 0
-    assert int(tree.total()) == levels[0].sum()
+    assert int(jax.jit(SumTree.total)(tree)) == levels[0].sum()
+
+
+@jax.jit
+def tree_and_places(units, places):
+    tree = SumTree.of(units)
+    return tree, tree.find(places)
 
 
 @pytest.mark.parametrize("n_rows", [1, 2, 7, 8, 9, 100, 513])
 def test_each_row_holds_as_many_places_as_it_has_units(n_rows):
     units = np.random.default_rng(n_rows).integers(0, 20, n_rows) + (np.arange(n_rows) == 0)
-    tree = SumTree.of(jnp.asarray(units, jnp.uint32))
+    places = np.arange(units.sum(), dtype=np.uint32)
+    tree, found = tree_and_places(units.astype(np.uint32), places)
     check_tree(tree, n_rows)
-    found = tree.find(jnp.arange(units.sum(), dtype=jnp.uint32))
     np.testing.assert_array_equal(found, np.repeat(np.arange(n_rows), units))
 
 
 @pytest.mark.parametrize("n_rows", [5, 100, 4097])
 def test_rows_are_drawn_by_the_law_that_the_weights_assume(n_rows):
     selection, rng = selection_of(n_rows, size=400_000), np.random.default_rng(0)
-    tree = SumTree.of(jnp.asarray(np.ceil(100 * rng.lognormal(0, 1.5, n_rows)), jnp.uint32))
-    learned = LearnedWeights(tree, jnp.ones(()))
-    words = selection.draw(jax.random.key(0), 1)[0]
-    drawn = selection.draws_at(learned, selection.draw_rows(learned, words))
-    p = selection.probabilities(learned)
+
+    @jax.jit
+    def draw(units):
+        learned = LearnedWeights(SumTree.of(units), jnp.ones(()))
+        words = selection.draw(jax.random.key(0), 1)[0]
+        return learned, selection.draws_at(learned, selection.draw_rows(learned, words))
+
+    learned, drawn = draw(np.ceil(100 * rng.lognormal(0, 1.5, n_rows)).astype(np.uint32))
+    p = np.asarray(selection.probabilities(learned))
     expected = selection.size * p
     counts = np.bincount(drawn.indices, minlength=n_rows)
     chi2 = np.sum((counts - expected) ** 2 / expected)
@@ -95,29 +105,46 @@ def after_steps(bound, start, steps):
     return run.state
 
 
-@pytest.mark.parametrize("gradient", ["simple", "control-variate", "svrg", "saga"])
-@pytest.mark.parametrize("n_rows", [3, 70])
+@pytest.mark.parametrize(
+    ("n_rows", "gradient"),
+    slow_after(
+        2,
+        [
+            (70, "simple"),
+            (3, "saga"),
+            (70, "svrg"),
+            (70, "control-variate"),
+            (70, "saga"),
+            (3, "simple"),
+            (3, "control-variate"),
+            (3, "svrg"),
+        ],
+    ),
+)
 def test_the_tree_stays_a_tree_of_sums(gradient, n_rows):
     bound = prepared(logistic(n_rows=n_rows), size=3, gradient=gradient)
-    state = after_steps(bound, jnp.tile(POSITION, (3, 1)), 3000)
+    state = after_steps(bound, jnp.tile(POSITION, (3, 1)), 1000)
     assert (state.outcome == 0).all()
+    carried = jax.tree.map(np.asarray, state.chains.carried.selection)
     for chain in range(3):
-        learned = jax.tree.map(
-            lambda leaf, chain=chain: leaf[chain], state.chains.carried.selection
-        )
+        learned = jax.tree.map(lambda leaf, chain=chain: leaf[chain], carried)
         check_tree(learned.units, n_rows)
         units = units_of(learned, n_rows)
         assert units.min() >= 1 and units.max() > units.min()
-    assert not np.array_equal(*np.asarray(state.chains.carried.selection.units.levels[0][:2]))
+    assert not np.array_equal(*carried.units.levels[0][:2])
 
 
 def test_a_row_seen_twice_moves_once(monkeypatch):
     """S ← s^(1−ρ) (‖r‖/r̄)^ρ for the rows that were drawn, and for no others."""
     selection = selection_of(20)
     learned = dataclasses.replace(at_start(selection), mean_norm=jnp.asarray(2.0))
-    drawn = selection.draws_at(learned, jnp.array([4, 11, 4, 4]))
     norms = jnp.array([1.0, 9.0, 1.0, 1.0])
-    new = selection.learn(learned, drawn, norms)
+
+    def learn(learned, indices):
+        drawn = selection.draws_at(learned, indices)
+        return drawn, selection.learn(learned, drawn, norms)
+
+    drawn, new = jax.jit(learn)(learned, jnp.array([4, 11, 4, 4]))
     mean = 2 * (1 - 4 / 128) + 4 / 128 * np.sum(np.asarray(drawn.weights * norms)) / 20
     assert float(new.mean_norm) == pytest.approx(mean, rel=1e-12)
     expected = np.full(20, 4096)
@@ -127,7 +154,7 @@ def test_a_row_seen_twice_moves_once(monkeypatch):
     check_tree(new.units, 20)
 
     monkeypatch.setattr(bandit, "first_of_each", lambda indices: jnp.ones(indices.shape, bool))
-    mutant = selection.learn(learned, drawn, norms)
+    _, mutant = jax.jit(lambda *of: learn(*of))(learned, jnp.array([4, 11, 4, 4]))
     assert units_of(mutant, 20)[4] != expected[4]
 
 
@@ -135,7 +162,7 @@ def test_a_row_seen_twice_moves_once(monkeypatch):
 def test_first_of_each_is_the_first(n):
     indices = np.random.default_rng(n).integers(0, max(1, n // 2), n)
     expected = np.isin(np.arange(n), np.unique(indices, return_index=True)[1])
-    np.testing.assert_array_equal(first_of_each(jnp.asarray(indices)), expected)
+    np.testing.assert_array_equal(jax.jit(first_of_each)(indices), expected)
 
 
 def test_units_never_outgrow_their_budget():
@@ -151,14 +178,19 @@ def test_units_never_outgrow_their_budget():
         inflated = dataclasses.replace(drawn, weights=drawn.weights * 1e-4)
         return selection.learn(learned, inflated, jnp.ones(size, jnp.float32))
 
-    many = jax.jit(lambda learned: lax.fori_loop(0, 600, step, learned))
-    learned = many(at_start(selection))
+    @jax.jit
+    def many():
+        learned = lax.fori_loop(0, 600, step, at_start(selection))
+        words = selection.draw(jax.random.key(0), 1)[0]
+        sizes = learned.units.total(), selection.floor_units(learned)
+        return learned, sizes, selection.draw_rows(learned, words)
+
+    learned, (whole, floor), indices = many()
     total = int(units_of(learned, n_rows).sum())
     assert 0.99 * selection.most_units < total <= selection.most_units + 1000
-    assert int(learned.units.total()) == total
-    assert total + n_rows * int(selection.floor_units(learned)) < 2**31
-    words = selection.draw(jax.random.key(0), 1)[0]
-    indices = np.asarray(selection.draw_rows(learned, words))
+    assert int(whole) == total
+    assert total + n_rows * int(floor) < 2**31
+    indices = np.asarray(indices)
     assert indices.min() >= 0 and indices.max() < n_rows
 
 
@@ -166,13 +198,19 @@ def test_units_never_outgrow_their_budget():
 def test_a_batch_that_tells_nothing_changes_no_weight(norm):
     selection = selection_of(20)
     learned = dataclasses.replace(at_start(selection), mean_norm=jnp.asarray(2.0))
-    drawn = selection.draws_at(learned, jnp.arange(4))
-    new = selection.learn(learned, drawn, jnp.full(4, norm))
+
+    @jax.jit
+    def learn(learned, norms):
+        return selection.learn(learned, selection.draws_at(learned, jnp.arange(4)), norms)
+
+    new = learn(learned, np.full(4, norm))
     np.testing.assert_array_equal(units_of(new, 20), 4096)
 
 
-@pytest.mark.parametrize("gradient", ["simple", "control-variate"])
-@pytest.mark.parametrize("size", [1, 32])
+@pytest.mark.parametrize(
+    ("size", "gradient"),
+    slow_after(1, [(32, "simple"), (32, "control-variate"), (1, "simple"), (1, "control-variate")]),
+)
 def test_learned_weights_go_to_the_norms_of_the_residuals(gradient, size):
     """At one position, nearly to the optimum of Lemmas 3.1 and 3.2, with the floor.
 
@@ -185,10 +223,14 @@ def test_learned_weights_go_to_the_norms_of_the_residuals(gradient, size):
     norms = np.linalg.norm(r, axis=1)
     optimum = 0.9 * norms / norms.sum() + 0.1 / n_rows
     steps = 20_000 // size
-    words = kernel.selection.draw(jax.random.key(0), steps)
-    see = lambda t, carried: kernel.estimate(POSITION, words[t], rows, carried).carried
-    many = jax.jit(lambda carried: lax.fori_loop(0, steps, see, carried))
-    learned = many(Carried(None, at_start(kernel.selection))).selection
+
+    @jax.jit
+    def many(key):
+        words = kernel.selection.draw(key, steps)
+        see = lambda t, carried: kernel.estimate(POSITION, words[t], rows, carried).carried
+        return lax.fori_loop(0, steps, see, Carried(None, at_start(kernel.selection)))
+
+    learned = many(jax.random.key(0)).selection
     p = kernel.selection.probabilities(learned)
     laws = (np.full(n_rows, 1 / n_rows), p, optimum)
     uniform, learned, best = (pseudo_variance(r, law) for law in laws)

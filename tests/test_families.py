@@ -1,8 +1,11 @@
 # mypy: disable-error-code="arg-type"
 """Families agree with SciPy and with automatic differentiation, and are stable in their tails."""
 
+import functools
 from pathlib import Path
+from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,15 +21,17 @@ from regressions import (
     REGRESSIONS,
     TRIALS,
     Classes,
+    LogLikelihood,
     X,
     built,
     by_densities,
     position_of,
+    run_once,
 )
 from row_stores import write_store
 from tallmc import models
 from tallmc._core.arrays import DenseMap
-from tallmc._core.random import new_key
+from tallmc._core.random import new_key, standard_normal
 from tallmc.models.design import observations
 from tallmc.models.families import FAMILIES
 from tallmc.models.families.bernoulli import Bernoulli, BernoulliProbit
@@ -44,7 +49,7 @@ LIMIT = 4.6
 
 
 def test_every_regression_is_registered_here():
-    known = {type(built(name).model.likelihood) for name in REGRESSIONS}
+    known = {type(posterior_of(name).model.likelihood) for name in REGRESSIONS}
     of_records = {
         type(family.likelihood(link, 3, noise))
         for family in FAMILIES.values()
@@ -71,18 +76,21 @@ def predictors(name, posterior, position):
     return z if z.shape[1] > 1 else z[:, 0]
 
 
-def row_constants(posterior):
+def row_terms(posterior, position):
+    """The potentials of all rows, and their constants."""
     model, rows = posterior.model, posterior.data
     if model.likelihood.has_trials:
-        return np.asarray(model.likelihood.constant(rows.y, rows.weight), float)
-    weights = 1 if rows.weight is None else np.asarray(rows.weight, float)
-    return weights * np.asarray(model.likelihood.constant(rows.y), float)
+        constants = model.likelihood.constant(rows.y, rows.weight)
+    else:
+        constants = model.likelihood.constant(rows.y)
+        constants = constants if rows.weight is None else rows.weight * constants
+    return model.row_potentials(position, rows), constants
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", REGRESSIONS)
 def test_potential_plus_constant_is_minus_the_log_density_of_scipy(name, dtype):
-    posterior = built(name, dtype)
+    posterior = posterior_of(name) if dtype == np.float64 else built(name, dtype)
     position = position_of(name, posterior)
     law = REGRESSIONS[name].law(
         predictors(name, posterior, position), REGRESSIONS[name].shared, TRIALS
@@ -93,82 +101,197 @@ def test_potential_plus_constant_is_minus_the_log_density_of_scipy(name, dtype):
     else:
         weights = np.asarray(posterior.data.weight, float)
         expected = -weights * getattr(law, "logpmf", getattr(law, "logpdf", None))(y)
-    at = jnp.asarray(position, dtype)
-    found = np.asarray(posterior.model.row_potentials(at, posterior.data), float)
-    assert posterior.dtype == dtype
-    tolerance = 2e-12 if dtype == np.float64 else 2e-5
-    np.testing.assert_allclose(
-        found + row_constants(posterior), expected, rtol=tolerance, atol=tolerance
-    )
-
-
-@pytest.fixture(params=REGRESSIONS, scope="module")
-def pair(request):
-    """A regression with weights and offsets, the same as log densities, and a position."""
-    posterior = built(request.param)
-    position = jnp.asarray(position_of(request.param, posterior))
-    return posterior, by_densities(request.param, posterior), position
-
-
-def test_potential_gradient_and_hessian_are_those_of_the_densities(pair):
-    closed, general, position = pair
-    np.testing.assert_allclose(
-        closed.gradient(position), general.gradient(position), rtol=1e-9, atol=1e-9
-    )
-    np.testing.assert_allclose(
-        closed.hessian(position), general.hessian(position), rtol=1e-8, atol=1e-8
-    )
-    moved = closed.potential(1.1 * position) - closed.potential(position)
-    by_density = general.potential(1.1 * position) - general.potential(position)
-    np.testing.assert_allclose(moved, by_density, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("order", [0, 1, 2])
-def test_remainders_are_those_of_the_densities(pair, order):
-    closed, general, position = pair
-    centre, rows = 0.7 * position, closed.data
-    compact = closed.model.remainders(order, position, centre, rows)
-    dense = general.model.remainders(order, position, centre, rows)
-    np.testing.assert_allclose(closed.model.expand(compact, rows), dense, rtol=1e-7, atol=1e-9)
-    norms = closed.model.norms(compact, rows), general.model.norms(dense, rows)
-    np.testing.assert_allclose(*norms, rtol=1e-7, atol=1e-9)
-    weights = jnp.asarray(np.random.default_rng(3).uniform(0.5, 2, N_ROWS))
-    sums = [
-        p.model.sum_remainders(order, position, centre, Batch(rows, weights))
-        for p in (closed, general)
-    ]
-    np.testing.assert_allclose(*sums, rtol=1e-7, atol=1e-9)
-
-
-def test_linear_row_gradients_and_curvature_norms_are_those_of_the_densities(pair):
-    closed, general, position = pair
-    rng, rows = np.random.default_rng(4), closed.data
-    move = jnp.asarray(rng.normal(size=closed.dim))
-    linear = closed.model.linear_row_gradients(position, move, rows)
-    np.testing.assert_allclose(
-        closed.model.expand(linear, rows),
-        general.model.linear_row_gradients(position, move, rows),
-        rtol=1e-7,
-        atol=1e-9,
-    )
-    factor = jnp.asarray(rng.normal(size=(closed.dim, closed.dim)))
-    norms = [p.model.curvature_norms(position, factor, p.data) for p in (closed, general)]
-    np.testing.assert_allclose(*norms, rtol=1e-8, atol=1e-10)
-
-
-def test_mean_square_remainders_are_those_of_the_densities(pair):
-    """Closed forms are exact. The other models use the same probes as densities."""
-    closed, general, position = pair
-    rng, rows, order = np.random.default_rng(5), closed.data, 2
-    factor = rng.normal(size=(closed.dim, closed.dim))
-    positions = position + jnp.asarray(rng.normal(size=(5, closed.dim))) / 10
-    arguments = order, position, positions, DenseMap(jnp.asarray(factor))
-    found = closed.model.mean_square_remainders(*arguments, rows)
-    if isinstance(closed.model, GeneralisedLinear):
-        dense = [general.model.remainders(order, at, position, rows) for at in positions]
-        expected = np.mean([np.sum((np.asarray(r) @ factor) ** 2, axis=1) for r in dense], axis=0)
+    if dtype == np.float64:
+        found = closed_values(name)
+        terms = found["row potentials"], found["constants"]
     else:
-        expected = general.model.mean_square_remainders(*arguments, rows)
+        terms = run_once(row_terms)(posterior, jnp.asarray(position, dtype))
+    assert posterior.dtype == dtype
+    assert all(part.dtype == dtype for part in terms)
+    tolerance = 2e-12 if dtype == np.float64 else 2e-5
+    found = sum(np.asarray(part, float) for part in terms)
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+# Against automatic differentiation.
+#
+# One compiled program per regression computes all values of the model, and another one the
+# potentials, gradients and Hessians of all rows from the log density. The tests compare them in
+# NumPy.
+
+
+class Inputs(NamedTuple):
+    """The arguments of all functions that are compared."""
+
+    position: np.ndarray
+    positions: np.ndarray
+    """Some positions near the first."""
+    move: np.ndarray
+    factor: np.ndarray
+    batch_weights: np.ndarray
+    spread: np.ndarray
+    metric: np.ndarray
+
+
+@functools.cache
+def posterior_of(name):
+    """This regression with weights and offsets."""
+    return built(name)
+
+
+@functools.cache
+def inputs_of(name) -> Inputs:
+    posterior, rng = posterior_of(name), np.random.default_rng(4)
+    position, dim = position_of(name, posterior), posterior.dim
+    return Inputs(
+        position,
+        position + rng.normal(size=(5, dim)) / 10,
+        rng.normal(size=dim),
+        rng.normal(size=(dim, dim)),
+        rng.uniform(0.5, 2, N_ROWS),
+        *rng.normal(size=(2, dim, dim)) / 4,
+    )
+
+
+@run_once
+def _closed_values(posterior, inputs):
+    model, rows, position = posterior.model, posterior.data, inputs.position
+    centre, batch = 0.7 * position, Batch(rows, inputs.batch_weights)
+    potentials, constants = row_terms(posterior, position)
+    found = {
+        "row potentials": potentials,
+        "constants": constants,
+        "gradient": posterior.gradient(position),
+        "Hessian": posterior.hessian(position),
+        "rise": jnp.diff(jax.vmap(posterior.potential)(jnp.stack([position, 1.1 * position])))[0],
+        "curvature norms": model.curvature_norms(position, inputs.factor, rows),
+        "mean squares": model.mean_square_remainders(
+            2, position, inputs.positions, DenseMap(inputs.factor), rows
+        ),
+    }
+    for order in (0, 1, 2):
+        compact = model.remainders(order, position, centre, rows)
+        found[f"remainders {order}"] = model.expand(compact, rows)
+        found[f"norms {order}"] = model.norms(compact, rows)
+        found[f"sum {order}"] = model.sum_remainders(order, position, centre, batch)
+    linear = model.linear_row_gradients(position, inputs.move, rows)
+    found["linear"] = model.expand(linear, rows)
+    if isinstance(model, GeneralisedLinear):
+        maps = DenseMap(inputs.spread), jnp.asarray(0.5), DenseMap(inputs.metric)
+        found["gaussian mean squares"] = model.gaussian_mean_square_remainders(
+            1, position, *maps, rows
+        )
+    return found
+
+
+@functools.cache
+def closed_values(name) -> dict[str, np.ndarray]:
+    """What the model computes."""
+    inputs = jax.tree.map(jnp.asarray, inputs_of(name))
+    return {
+        key: np.asarray(value) for key, value in _closed_values(posterior_of(name), inputs).items()
+    }
+
+
+@functools.cache
+def density_values(name):
+    """Potentials, gradients and Hessians of prior and rows by the density, at some positions.
+
+    The positions are those of `closed_values`: θ, 0.7 θ, 1.1 θ, and those near θ.
+    """
+    posterior, inputs = posterior_of(name), inputs_of(name)
+    general = by_densities(name, posterior)
+
+    def of_row(position, row):
+        return -LogLikelihood(REGRESSIONS[name].log_density)(general.layout.unravel(position), row)
+
+    def of_prior(position):
+        return posterior.model.prior_potential(position)
+
+    def derivatives(function):
+        return lambda *at: (function(*at), jax.grad(function)(*at), jax.hessian(function)(*at))
+
+    def all_of(position, rows):
+        of_rows = jax.vmap(derivatives(of_row), in_axes=(None, 0))(position, rows)
+        return derivatives(of_prior)(position), of_rows
+
+    theta = inputs.position
+    positions = jnp.asarray(np.stack([theta, 0.7 * theta, 1.1 * theta, *inputs.positions]))
+    found = run_once(jax.vmap(all_of, in_axes=(0, None)))(positions, posterior.data)
+    return jax.tree.map(np.asarray, found)
+
+
+AT, CENTRE, FURTHER, NEAR = 0, 1, 2, slice(3, None)
+"""Places of the positions in `density_values`."""
+
+
+@pytest.mark.parametrize("name", REGRESSIONS)
+def test_potential_gradient_and_hessian_are_those_of_the_densities(name):
+    found, (prior, rows) = closed_values(name), density_values(name)
+    potentials, gradients, hessians = (
+        of_prior + np.sum(of_rows, axis=1) for of_prior, of_rows in zip(prior, rows, strict=True)
+    )
+    np.testing.assert_allclose(found["gradient"], gradients[AT], rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(found["Hessian"], hessians[AT], rtol=1e-8, atol=1e-8)
+    rise = potentials[FURTHER] - potentials[AT]
+    np.testing.assert_allclose(found["rise"], rise, rtol=1e-9, atol=1e-9)
+
+
+def density_remainders(name, order, at, centre):
+    """Gradients of rows minus the first terms of their Taylor series, from the density."""
+    _, (_, gradients, hessians) = density_values(name)
+    inputs = inputs_of(name)
+    theta = inputs.position
+    places = np.stack([theta, 0.7 * theta, 1.1 * theta, *inputs.positions])
+    remainders = gradients[at]
+    if order > 0:
+        remainders = remainders - gradients[centre]
+    if order > 1:
+        remainders = remainders - hessians[centre] @ (places[at] - places[centre])
+    return remainders
+
+
+@pytest.mark.parametrize("name", REGRESSIONS)
+def test_remainders_are_those_of_the_densities(name):
+    found = closed_values(name)
+    for order in (0, 1, 2):
+        dense = density_remainders(name, order, AT, CENTRE)
+        close = functools.partial(np.testing.assert_allclose, rtol=1e-7, atol=1e-9)
+        close(found[f"remainders {order}"], dense)
+        close(found[f"norms {order}"], np.linalg.norm(dense, axis=1))
+        close(found[f"sum {order}"], inputs_of(name).batch_weights @ dense)
+
+
+@pytest.mark.parametrize("name", REGRESSIONS)
+def test_linear_row_gradients_and_curvature_norms_are_those_of_the_densities(name):
+    found, inputs = closed_values(name), inputs_of(name)
+    _, (_, gradients, hessians) = density_values(name)
+    linear = gradients[AT] + hessians[AT] @ inputs.move
+    np.testing.assert_allclose(found["linear"], linear, rtol=1e-7, atol=1e-9)
+    norms = np.linalg.norm(hessians[AT] @ inputs.factor, axis=(1, 2))
+    np.testing.assert_allclose(found["curvature norms"], norms, rtol=1e-8, atol=1e-10)
+
+
+@functools.cache
+def probes(count, dim):
+    """The fixed normal vectors by which models without a closed form take means of squares."""
+    keys = jax.random.split(new_key(0), count)
+    return np.asarray(run_once(jax.vmap(lambda key: standard_normal(key, (4, dim), float)))(keys))
+
+
+@pytest.mark.parametrize("name", REGRESSIONS)
+def test_mean_square_remainders_are_those_of_the_densities(name):
+    """Closed forms are exact. The other models use fixed probes."""
+    inputs = inputs_of(name)
+    near = range(3, 3 + len(inputs.positions))
+    dense = [density_remainders(name, 2, place, AT) @ inputs.factor for place in near]
+    if isinstance(posterior_of(name).model, GeneralisedLinear):
+        expected = np.mean([np.sum(of_rows**2, axis=1) for of_rows in dense], axis=0)
+    else:
+        directions = probes(len(dense), len(inputs.position))
+        along = [of_rows @ probe.T for of_rows, probe in zip(dense, directions, strict=True)]
+        expected = np.mean([np.mean(of_rows**2, axis=1) for of_rows in along], axis=0)
+    found = closed_values(name)["mean squares"]
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-16)
 
 
@@ -177,33 +300,35 @@ CLOSED_FORMS = ["logistic", "probit", "binomial", "known noise", "poisson"]
 
 @pytest.mark.parametrize("name", CLOSED_FORMS)
 def test_gaussian_mean_squares_are_integrals_over_the_predictor(name):
-    posterior = built(name)
-    rng, rows, dim = np.random.default_rng(5), posterior.data, posterior.dim
-    centre = jnp.asarray(position_of(name, posterior))
-    spread, metric = rng.normal(size=(2, dim, dim)) / 4
-    found = posterior.model.gaussian_mean_square_remainders(
-        1,
-        centre,
-        DenseMap(jnp.asarray(spread)),
-        jnp.asarray(0.5),
-        DenseMap(jnp.asarray(metric)),
-        rows,
-    )
+    posterior, inputs = posterior_of(name), inputs_of(name)
+    model, rows = posterior.model, posterior.data
     nodes, weights = np.polynomial.hermite_e.hermegauss(60)
-    x, z = np.asarray(rows.x), np.asarray(posterior.model.predictors(centre, rows))
-    sd = 0.5 * np.linalg.norm(x @ spread, axis=1)
-    slope = lambda at: np.asarray(posterior.model.likelihood.slope(jnp.asarray(at), rows.y))
+    x, z = np.asarray(rows.x), predictors(name, posterior, inputs.position)
+    sd = 0.5 * np.linalg.norm(x @ inputs.spread, axis=1)
+    places = jnp.asarray(np.concatenate([z[None], z + nodes[:, None] * sd]))
+    at_z, *elsewhere = np.asarray(
+        run_once(jax.vmap(model.likelihood.slope, in_axes=(0, None)))(places, rows.y)
+    )
     squares = [
-        weight * (slope(z + node * sd) - slope(z)) ** 2
-        for node, weight in zip(nodes, weights, strict=True)
+        weight * (slope - at_z) ** 2 for slope, weight in zip(elsewhere, weights, strict=True)
     ]
-    expected = np.sum(squares, axis=0) / weights.sum() * np.sum((x @ metric) ** 2, axis=1)
+    lengths = np.sum((x @ inputs.metric) ** 2, axis=1)
+    expected = np.sum(squares, axis=0) / weights.sum() * lengths
     np.testing.assert_allclose(
-        found, np.asarray(rows.weight) ** 2 * expected, rtol=1e-6, atol=1e-14
+        closed_values(name)["gaussian mean squares"],
+        np.asarray(rows.weight) ** 2 * expected,
+        rtol=1e-6,
+        atol=1e-14,
     )
 
 
-@pytest.mark.parametrize("name", [name for name in REGRESSIONS if REGRESSIONS[name].has_weights])
+# Weights and offsets are part of the densities above, for all regressions. Below, they are rows and
+# columns.
+
+
+@pytest.mark.parametrize(
+    "name", slow_after(1, (name for name in REGRESSIONS if REGRESSIONS[name].has_weights))
+)
 def test_a_row_of_weight_three_counts_three_times(name):
     regression, rng = REGRESSIONS[name], np.random.default_rng(1)
     y, weights = regression.simulate(rng, X), rng.integers(1, 4, N_ROWS)
@@ -211,7 +336,7 @@ def test_a_row_of_weight_three_counts_three_times(name):
     repeated = regression.build(np.repeat(X, weights, axis=0), np.repeat(y, weights))
     position = jnp.asarray(position_of(name, weighted))
 
-    @jax.jit
+    @run_once
     def of_rows(posterior):
         """Sums over the rows; the prior may depend on the sd of y."""
         model, rows = posterior.model, posterior.data
@@ -226,7 +351,9 @@ def test_a_row_of_weight_three_counts_three_times(name):
         np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("name", [name for name in REGRESSIONS if REGRESSIONS[name].has_offset])
+@pytest.mark.parametrize(
+    "name", slow_after(1, (name for name in REGRESSIONS if REGRESSIONS[name].has_offset))
+)
 def test_an_offset_is_a_column_whose_coefficient_is_one(name):
     regression, rng = REGRESSIONS[name], np.random.default_rng(1)
     y, offset = regression.simulate(rng, X), rng.normal(size=N_ROWS)
@@ -235,24 +362,29 @@ def test_an_offset_is_a_column_whose_coefficient_is_one(name):
     position = position_of(name, given)
     longer = jnp.asarray(np.insert(position, DIM, 1.0))
     kept = np.delete(np.arange(as_column.dim), DIM)
-    model, rows = given.model, given.data
-    np.testing.assert_allclose(
-        model.row_potentials(jnp.asarray(position), rows),
-        as_column.model.row_potentials(longer, as_column.data),
-        rtol=1e-12,
-        atol=1e-12,
-    )
-    wide = as_column.model.expand(
-        as_column.model.row_gradients(longer, as_column.data), as_column.data
-    )
-    narrow = model.expand(model.row_gradients(jnp.asarray(position), rows), rows)
+
+    @run_once
+    def of_rows(posterior, position):
+        model, rows = posterior.model, posterior.data
+        gradients = model.expand(model.row_gradients(position, rows), rows)
+        return model.row_potentials(position, rows), gradients
+
+    potentials, narrow = of_rows(given, jnp.asarray(position))
+    same, wide = of_rows(as_column, longer)
+    np.testing.assert_allclose(potentials, same, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(narrow, np.asarray(wide)[:, kept], rtol=1e-10, atol=1e-10)
+
+
+@eqx.filter_jit
+def simulated(family, key, z, each, *trials):
+    """Responses of rows with the predictors z[each], and the means of z."""
+    return family.simulate(key, z[each], *trials), family.mean(z)
 
 
 @pytest.mark.parametrize("name", REGRESSIONS)
 def test_simulated_responses_have_the_moments_of_scipy(name):
-    n, n_different = 40_000, 5
-    regression, posterior = REGRESSIONS[name], built(name)
+    n, n_different = 10_000, 5
+    regression, posterior = REGRESSIONS[name], posterior_of(name)
     family = posterior.model.likelihood
     some = np.random.default_rng(0).normal(size=(n_different, posterior.data.x.shape[1]))
     z = some[:, :2] if name == "softmax" else some[:, 0]
@@ -262,15 +394,14 @@ def test_simulated_responses_have_the_moments_of_scipy(name):
     key = new_key(3)
     if family.elementwise:
         of_rows = jnp.asarray(trials[each], float) if family.has_trials else None
-        y = np.asarray(family.simulate(key, jnp.asarray(z[each]), of_rows))
-        mean = np.asarray(family.mean(jnp.asarray(z)))
+        y, mean = simulated(family, key, jnp.asarray(z), jnp.asarray(each), of_rows)
         if name == "binomial":
             y, mean = y * trials[each], mean * trials
     else:
         shared = np.concatenate([np.zeros(0), *map(np.ravel, regression.shared.values())])
         full = np.column_stack([z, np.broadcast_to(shared, (n_different, len(shared)))])
-        y = np.asarray(family.simulate(key, jnp.asarray(full[each])))
-        mean = np.asarray(family.mean(jnp.asarray(full)))
+        y, mean = simulated(family, key, jnp.asarray(full), jnp.asarray(each))
+    y, mean = np.asarray(y), np.asarray(mean)
     np.testing.assert_allclose(mean, law.mean(), rtol=1e-9, atol=1e-12)
     of_group = y.reshape(n_different, n)
     if isinstance(law, Classes):
@@ -290,12 +421,12 @@ def test_simulated_responses_have_the_moments_of_scipy(name):
 
 @pytest.mark.parametrize("name", ["logistic", "probit", "binomial", "known noise", "softmax"])
 def test_lipschitz_constants_bound_the_change_of_every_gradient(name):
-    posterior, rng = built(name), np.random.default_rng(0)
+    posterior, rng = posterior_of(name), np.random.default_rng(0)
     model, rows, largest = posterior.model, posterior.data, np.asarray(posterior.lipschitz())
     scales = rng.choice([0.01, 1.0, 10.0], size=(200, 1, 1))
     pairs = jnp.asarray(rng.normal(size=(200, 2, posterior.dim)) * scales)
 
-    @jax.jit
+    @run_once
     @jax.vmap
     def ratios(pair):
         change = model.row_gradients(pair[0], rows) - model.row_gradients(pair[1], rows)
@@ -312,7 +443,7 @@ UNBOUNDED = ["poisson", "linear", "negative binomial", "ordinal", "student t", "
 @pytest.mark.parametrize("name", UNBOUNDED)
 def test_other_families_have_no_lipschitz_constants(name):
     with pytest.raises(tallmc.InvalidInput, match="have Lipschitz gradients for this method"):
-        built(name).lipschitz()
+        posterior_of(name).lipschitz()
 
 
 @pytest.mark.parametrize("arguments", [{"weights": np.ones(N_ROWS)}, {"offset": np.ones(N_ROWS)}])
@@ -327,61 +458,80 @@ def test_firefly_refuses_weights_and_offsets(arguments):
 Z = np.array([-1000.0, -100.0, -40.0, -12.0, -4.1, -4.0, -3.9, -1.0, 0.0, 1.0, 4.0, 12.0, 40.0])
 
 
+BINARY = {"bernoulli": Bernoulli(), "probit": BernoulliProbit(), "binomial": Binomial()}
+
+
+@functools.cache
+def tails(name, dtype):
+    """Predictors, and the potentials, slopes and curvatures of both responses at them.
+
+    The first predictors are Z.
+    """
+    z = jnp.asarray(np.concatenate([Z, -Z, np.linspace(-50, 50, 2001)]), dtype)
+    family = BINARY[name]
+
+    @run_once
+    @functools.partial(jax.vmap, in_axes=(None, 0))
+    def of(z, y):
+        response = jnp.full_like(z, y)
+        return tuple(of(z, response) for of in (family.potential, family.slope, family.curvature))
+
+    return np.asarray(z, float), [
+        np.asarray(part) for part in of(z, jnp.asarray([0.0, 1.0], dtype))
+    ]
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("y", [0.0, 1.0])
+@pytest.mark.parametrize("y", [0, 1])
 def test_probit_keeps_its_digits_in_both_tails(y, dtype):
     """SciPy's scaled complementary error function is accurate in the far tail."""
-    z, family = jnp.asarray(Z, dtype), BernoulliProbit()
-    signed = (2 * y - 1) * np.asarray(z, float)
+    z, parts = tails("probit", dtype)
+    potentials, slope, curvature = (part[y, : len(Z)] for part in parts)
+    signed = (2 * y - 1) * z[: len(Z)]
     ratio = np.sqrt(2 / np.pi) / scipy.special.erfcx(-signed / np.sqrt(2))
     # φ/Φ − x = 1/x − 2/x³ + 10/x⁵ − 74/x⁷ + … for x = −z
     inverse = -1 / np.minimum(signed, -50)
     series = inverse - 2 * inverse**3 + 10 * inverse**5 - 74 * inverse**7
     excess = np.where(signed < -50, series, ratio + signed)
-    response = jnp.full_like(z, y)
     eps = np.finfo(dtype).eps
     tiny = np.finfo(dtype).tiny
-    slope, curvature = family.slope(z, response), family.curvature(z, response)
     assert slope.dtype == curvature.dtype == dtype
     # Rounding of z²/2 in the exponent: a relative error of eps z²/2.
     eps *= 1 if dtype == np.float32 else 10  # other versions of JAX lose a digit of log Φ
     tolerance = 20 * eps * (1 + np.where(signed > 0, signed**2, 16))
-    assert (np.abs(np.asarray(slope) + (2 * y - 1) * ratio) <= tolerance * ratio + tiny).all()
+    assert (np.abs(slope + (2 * y - 1) * ratio) <= tolerance * ratio + tiny).all()
     expected = ratio * excess
-    assert (np.abs(np.asarray(curvature) - expected) <= 8 * tolerance * expected + tiny).all()
-    potentials = np.asarray(family.potential(z, response), float)
+    assert (np.abs(curvature - expected) <= 8 * tolerance * expected + tiny).all()
     np.testing.assert_allclose(
-        potentials, -scipy.special.log_ndtr(signed), rtol=100 * eps, atol=20 * eps
+        potentials.astype(float), -scipy.special.log_ndtr(signed), rtol=100 * eps, atol=20 * eps
     )
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("family", [Bernoulli(), BernoulliProbit(), Binomial()])
-def test_binary_families_are_finite_and_convex_everywhere(family, dtype):
-    z = jnp.asarray(np.concatenate([Z, -Z, np.linspace(-50, 50, 2001)]), dtype)
-    for y in (0.0, 1.0):
-        response = jnp.full_like(z, y)
-        potential, slope, curvature = (
-            np.asarray(function(z, response), float)
-            for function in (family.potential, family.slope, family.curvature)
-        )
+@pytest.mark.parametrize("name", BINARY)
+def test_binary_families_are_finite_and_convex_everywhere(name, dtype):
+    _, parts = tails(name, dtype)
+    most = float(BINARY[name].largest_curvature()) * (1 + 20 * np.finfo(dtype).eps)
+    for y in (0, 1):
+        potential, slope, curvature = (part[y].astype(float) for part in parts)
         assert np.isfinite(potential).all() and (potential >= 0).all()
         assert np.isfinite(slope).all() and (slope * (1 - 2 * y) >= 0).all()
-        most = float(family.largest_curvature()) * (1 + 20 * np.finfo(dtype).eps)
         assert (curvature >= 0).all() and (curvature <= most).all()
 
 
-@pytest.mark.parametrize("x", [1e-4, 0.02, 0.5, 1.0, 3.0, 7.999, 8.0, 30.0, 1e3, 1e5])
-def test_the_remainder_of_stirling_is_that_of_log_gamma(x):
+def test_the_remainder_of_stirling_is_that_of_log_gamma():
     """The sum δ + Stirling is log Γ. Derivatives are those of digamma and trigamma."""
-    at = jnp.asarray(x)
+    x = np.array([1e-4, 0.02, 0.5, 1.0, 3.0, 7.999, 8.0, 30.0, 1e3, 1e5])
+    slope = jax.grad(stirling_remainder)
+    functions = (stirling_remainder, slope, jax.grad(slope))
+    found = run_once(jax.vmap(lambda at: tuple(of(at) for of in functions)))(jnp.asarray(x))
+    value, first, second = (np.asarray(part) for part in found)
     stirling = (x - 0.5) * np.log(x) - x + 0.5 * np.log(2 * np.pi)
-    size = 1 + abs(x * np.log(x))
-    first, second = jax.grad(stirling_remainder)(at), jax.grad(jax.grad(stirling_remainder))(at)
-    assert abs(stirling_remainder(at) + stirling - scipy.special.gammaln(x)) < 4e-15 * size
-    assert abs(x * (first + np.log(x) - 0.5 / x - scipy.special.digamma(x))) < 4e-15 * size
-    trigamma = scipy.special.polygamma(1, x)
-    assert abs(x**2 * (second + 1 / x + 0.5 / x**2 - trigamma)) < 1e-14 * size
+    size = 1 + np.abs(x * np.log(x))
+    digamma, trigamma = scipy.special.digamma(x), scipy.special.polygamma(1, x)
+    assert (np.abs(value + stirling - scipy.special.gammaln(x)) < 4e-15 * size).all()
+    assert (np.abs(x * (first + np.log(x) - 0.5 / x - digamma)) < 4e-15 * size).all()
+    assert (np.abs(x**2 * (second + 1 / x + 0.5 / x**2 - trigamma)) < 1e-14 * size).all()
 
 
 SHARED_FAMILIES = {
@@ -397,20 +547,14 @@ SHARED_FAMILIES = {
 def test_single_precision_keeps_gradients_of_rows(name):
     """Logs of Γ that nearly cancel have errors up to 1e5 times as large in float32."""
     likelihood, y, z, shared = SHARED_FAMILIES[name]
-    single, double = (
-        np.asarray(
-            jax.grad(likelihood.potential)(jnp.asarray([z, *shared], dtype), jnp.asarray(y, dtype)),
-            float,
-        )
-        for dtype in (np.float32, np.float64)
+    gradient = run_once(jax.grad(likelihood.potential))
+    at, response = np.array([z, *shared]), np.asarray(y)
+    single = gradient(jnp.asarray(at, np.float32), jnp.asarray(response, np.float32))
+    double, moved = (
+        np.asarray(gradient(jnp.asarray(of, float), jnp.asarray(of_y, float)))
+        for of, of_y in ((at, response), (at.astype(np.float32), response.astype(np.float32)))
     )
-    rounded = np.float32(z)
-    moved = np.asarray(
-        jax.grad(likelihood.potential)(
-            jnp.asarray([float(rounded), *np.float32(shared)], float),
-            jnp.asarray(np.float32(y), float),
-        )
-    )
+    assert single.dtype == np.float32
     # One unit of rounding of the misfit y − μ, and of single terms of order one.
     size = max(1.0, abs(double[0]))
     np.testing.assert_allclose(single, moved, rtol=2e-4, atol=4e-6 * size)
@@ -420,21 +564,26 @@ def test_single_precision_keeps_gradients_of_rows(name):
 def test_ordinal_is_finite_for_extreme_predictors_and_gaps(dtype):
     likelihood = CumulativeLogit(4)
     extremes = np.meshgrid([-1000.0, -60.0, 0.0, 60.0, 1000.0], [-100.0, -30.0, 0.0, 5.0], range(4))
-    predictor, log_gap, y = (jnp.asarray(np.ravel(each), dtype) for each in extremes)
-    z = jnp.stack([predictor, jnp.full_like(y, -0.5), log_gap, log_gap], axis=1)
-    chances = np.asarray(likelihood.mean(z))
+    predictor, log_gap, y = (np.ravel(each) for each in extremes)
+    z = np.stack([predictor, np.full(len(y), -0.5), log_gap, log_gap], axis=1)
+    z, y = jnp.asarray(z, dtype), jnp.asarray(y, dtype)
+    potential = likelihood.potential
+
+    @run_once
+    def all_of(z, y):
+        value, gradient = jax.vmap(jax.value_and_grad(potential))(z, y)
+        return likelihood.mean(z), value, gradient, jax.vmap(jax.hessian(potential))(z, y)
+
+    chances, value, gradient, curvature = (np.asarray(part) for part in all_of(z, y))
     np.testing.assert_allclose(chances.sum(axis=1), 1, rtol=1e-6)
     assert (chances >= 0).all()
-    potential = likelihood.potential
-    value, gradient = jax.jit(jax.vmap(jax.value_and_grad(potential)))(z, y)
-    curvature = jax.jit(jax.vmap(jax.hessian(potential)))(z, y)
     assert np.isfinite(value).all() and (np.asarray(value) >= 0).all()
     assert np.isfinite(gradient).all() and np.isfinite(curvature).all()
 
 
 def test_cut_points_are_in_order():
     free = np.random.default_rng(0).normal(size=(50, 6)) * 3
-    cuts = np.asarray(jax.vmap(cut_points)(jnp.asarray(free)))
+    cuts = np.asarray(run_once(jax.vmap(cut_points))(jnp.asarray(free)))
     assert (np.diff(cuts, axis=1) > 0).all()
     np.testing.assert_allclose(cuts[:, 0], free[:, 0])
     np.testing.assert_allclose(np.log(np.diff(cuts, axis=1)), free[:, 1:], rtol=1e-6)
@@ -451,7 +600,7 @@ BAD_SCALES = {
 }
 
 
-@pytest.mark.parametrize("case", BAD_SCALES)
+@pytest.mark.parametrize("case", slow_after(2, BAD_SCALES))
 def test_searches_reach_the_mode_whatever_the_scale_of_the_responses(case):
     name, scale = BAD_SCALES[case]
     rng, n = np.random.default_rng(0), 2000
@@ -520,7 +669,8 @@ SAMPLED = [
 ]
 
 
-@pytest.mark.parametrize("name", slow_after(1, SAMPLED))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SAMPLED)
 def test_the_default_samples_as_full_data_nuts_does(name):
     posterior = draws_of(name)
     draws = tallmc.sample(posterior, ess=1000, seed=0)
@@ -547,7 +697,9 @@ def stored(folder, weights):
     return x, y, tallmc.rows.open(write_store(folder, x, y, shard_rows=64))
 
 
-@pytest.mark.parametrize("build", [models.poisson_regression, models.negative_binomial_regression])
+@pytest.mark.parametrize(
+    "build", slow_after(1, [models.poisson_regression, models.negative_binomial_regression])
+)
 def test_weights_and_offsets_of_a_row_store_are_those_of_arrays(build, tmp_path):
     x, y, rows = stored(tmp_path / "rows", np.random.default_rng(1).integers(1, 4, 300))
     from_store = build(rows, prior_variance=2.0, weights="x3", offset="x2")

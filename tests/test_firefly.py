@@ -12,6 +12,7 @@ import pytest
 
 import tallmc
 from problems import linear, logistic, logistic_by_autodiff, slow_after
+from regressions import run_once
 from tallmc._engine.kernel import BoundKernel, Gathered
 from tallmc.dynamics.dynamics import PositionState
 from tallmc.geometry import Dense
@@ -38,9 +39,14 @@ def three_points():
 
 
 def prepared(proposal="langevin", fraction=0.3, at=AWAY, step_size=2.0) -> BoundKernel:
-    posterior = three_points()
     method = FlyMC(step_size=step_size, fraction=fraction, proposal=proposal)
-    return method.prepare(posterior, anchored(posterior, at)).kernel
+    return method.prepare(*three_points_anchored(at is AWAY)).kernel
+
+
+@functools.cache
+def three_points_anchored(away: bool):
+    posterior = three_points()
+    return posterior, anchored(posterior, AWAY if away else None)
 
 
 def anchored(posterior, at=None) -> tallmc.anchor.Anchor:
@@ -60,7 +66,7 @@ def quadrature(
 
 @functools.cache
 def three_points_quadrature() -> tuple[np.ndarray, np.ndarray]:
-    return quadrature(three_points(), np.zeros(2), 2 * np.eye(2), 8, 241)
+    return quadrature(three_points(), np.zeros(2), 2 * np.eye(2), 8, 121)
 
 
 def moments_of(positions: np.ndarray) -> np.ndarray:
@@ -88,11 +94,15 @@ def posterior_draws(posterior, count: int) -> np.ndarray:
     return kept[:count]
 
 
-def invariance_z(bound: BoundKernel, chains: int = 8000, steps: int = 5) -> float:
+@jax.jit
+def expected_numbers_bright(bound, positions):
+    return jax.vmap(lambda at: exact_chances(bound, at).sum())(positions)
+
+
+def invariance_z(bound: BoundKernel, chains: int = 4000, steps: int = 5) -> float:
     """Largest |z| of joint moments of θ and the number bright, a few steps from exact draws."""
     grid, weight = three_points_quadrature()
-    expected = jax.jit(jax.vmap(lambda at: exact_chances(bound, at).sum()))
-    expected_bright = np.asarray(expected(jnp.asarray(grid)))
+    expected_bright = np.asarray(expected_numbers_bright(bound, jnp.asarray(grid)))
     starts = jnp.asarray(posterior_draws(bound.posterior, chains))
     state = after_steps(bound, starts, jax.random.key(1), steps)
     bright = np.bitwise_count(np.asarray(state.carried)).sum(axis=1)
@@ -141,53 +151,68 @@ def textbook_log_bound(m, s):
 
 
 AT_ANCHOR, MOVES = [-30.0, -3.0, -0.1, 0.0, 1e-6, 0.5, 8.0], np.linspace(-60, 60, 241)
-M, U = (jnp.asarray(values.ravel()) for values in np.meshgrid(AT_ANCHOR, MOVES))
+M, U = (values.ravel() for values in np.meshgrid(AT_ANCHOR, MOVES))
+gaps = jax.jit(gap)
+
+
+@functools.cache
+def by_textbook():
+    """The gaps of both responses at M and U, and their derivatives in U for y = 1."""
+
+    @run_once
+    def all_of(m, u):
+        gap_of = lambda m, u, response: (
+            jax.nn.log_sigmoid(response * (m + u)) - textbook_log_bound(m, response * (m + u))
+        )
+        both = [jax.vmap(gap_of, in_axes=(0, 0, None))(m, u, response) for response in (-1.0, 1.0)]
+        derivative = jax.grad(gap_of, argnums=1)
+        return both, jax.vmap(derivative, in_axes=(0, 0, None))(m, u, 1.0)
+
+    return jax.tree.map(np.asarray, all_of(jnp.asarray(M), jnp.asarray(U)))
 
 
 def test_the_gap_is_that_of_the_textbook_bound():
-    for response in (-1.0, 1.0):
-        s = response * (M + U)
-        exact = jax.nn.log_sigmoid(s) - textbook_log_bound(M, s)
-        np.testing.assert_allclose(gap(M, U)[0], exact, rtol=1e-9, atol=1e-12)
+    for exact in by_textbook()[0]:
+        np.testing.assert_allclose(gaps(M, U)[0], exact, rtol=1e-9, atol=1e-12)
 
 
 def test_the_bound_is_below_the_likelihood_and_tangent_at_both_points():
-    assert (gap(M, U)[0] > 0).all()
-    for u in (jnp.zeros_like(M), -2 * M):
-        value, slope = gap(M, u)
+    assert (np.asarray(gaps(M, U)[0]) > 0).all()
+    for u in (np.zeros_like(M), -2 * M):
+        value, slope = gaps(M, u)
         np.testing.assert_allclose(value, 0, atol=1e-13)
         np.testing.assert_allclose(slope, 0, atol=1e-13)
 
 
 def test_the_slope_of_the_gap_is_its_derivative():
-    textbook = lambda m, u: jax.nn.log_sigmoid(m + u) - textbook_log_bound(m, m + u)
-    derivative = jax.vmap(jax.grad(textbook, argnums=1))(M, U)
-    np.testing.assert_allclose(gap(M, U)[1], derivative, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(gaps(M, U)[1], by_textbook()[1], rtol=1e-9, atol=1e-12)
 
 
 def test_the_gap_keeps_its_relative_accuracy_in_single_precision():
     rng = np.random.default_rng(0)
     m = np.float32(3 * rng.normal(size=10_000))
     u = np.float32(rng.normal(size=10_000) * 10.0 ** rng.uniform(-5, 1, size=10_000))
-    single, _ = gap(jnp.asarray(m), jnp.asarray(u))
-    double, _ = gap(jnp.asarray(m, float), jnp.asarray(u, float))
+    single, _ = gaps(m, u)
+    double, _ = gaps(m.astype(float), u.astype(float))
     assert single.dtype == jnp.float32
     allowed = 5e-7 * (np.abs(u) + u.astype(float) ** 2) + 2e-14
     assert (np.abs(np.float64(single) - double) <= allowed).all()
 
 
 def test_no_position_makes_a_nan_in_single_precision():
-    values = jnp.asarray([0.0, 1e-30, 1e-7, 1e-3, 1.0, 50.0, 100.0, 1e4, 1e10], jnp.float32)
-    signed = jnp.r_[values, -values]
-    m, u = (part.ravel() for part in jnp.meshgrid(signed, signed))
-    for part in gap(m, u):
+    values = np.array([0.0, 1e-30, 1e-7, 1e-3, 1.0, 50.0, 100.0, 1e4, 1e10], np.float32)
+    signed = np.r_[values, -values]
+    m, u = (part.ravel() for part in np.meshgrid(signed, signed))
+    for part in gaps(m, u):
+        assert part.dtype == np.float32
         assert np.isfinite(part).all()
     x = np.ones((1, 1), np.float32)
     posterior = tallmc.models.logistic_regression(x, [1], prior_variance=1.0)
     zero = jnp.zeros(1, jnp.float32)
     bound = TangentBound(posterior.model, zero, zero, jnp.eye(1, dtype=jnp.float32))
+    sums = run_once(lambda at: bound.bright_sum(at, posterior.data, jnp.array([True])))
     for position in values:
-        total, gradient = bound.bright_sum(position[None], posterior.data, jnp.array([True]))
+        total, gradient = sums(position[None])
         assert np.isfinite(total) and np.isfinite(gradient).all()
 
 
@@ -195,39 +220,45 @@ def test_no_position_makes_a_nan_in_single_precision():
 def test_the_joint_density_sums_to_the_posterior_over_all_brightnesses(at):
     posterior = logistic(n_rows=5)
     bound = FlyMC(step_size=1.0).prepare(posterior, anchored(posterior, at)).kernel
-    every = jnp.asarray(list(itertools.product([False, True], repeat=5)))
-    brightnesses = jnp.pad(every, ((0, 0), (0, WORD - 5)))
+    every = list(itertools.product([False, True], repeat=5))
+    brightnesses = jnp.asarray(np.pad(every, ((0, 0), (0, WORD - 5))))
 
-    @jax.jit
-    def log_sum(position):
-        def potential(bits):
-            bright = BrightRows.of(pack(bits))
-            return bound.kernel.evaluate(position, bright, bound.rows).potential.rounded()
+    @run_once
+    def log_sums(bound, positions):
+        def log_sum(position):
+            def potential(bits):
+                bright = BrightRows.of(pack(bits))
+                return bound.kernel.evaluate(position, bright, bound.rows).potential.rounded()
 
-        return jax.nn.logsumexp(-jax.lax.map(potential, brightnesses))
+            known = bound.posterior.potential(position)
+            return jax.nn.logsumexp(-jax.lax.map(potential, brightnesses)) + known
+
+        return jax.lax.map(log_sum, positions)
 
     positions = jnp.asarray([[0.7, -1.3], [0.0, 0.0], [-4.0, 2.0], [9.0, 9.0]])
-    constants = [log_sum(at) + posterior.potential(at) for at in positions]
+    constants = np.asarray(log_sums(bound, positions))
     np.testing.assert_allclose(constants, constants[0], atol=1e-12)
 
 
 def test_the_gradient_given_brightness_is_the_derivative_of_the_potential():
     bound = prepared()
     kernel = bound.kernel
-    bright = BrightRows.of(pack(jnp.pad(jnp.asarray([True, False, True]), (0, WORD - 3))))
-    position = jnp.array([0.4, -0.9])
+    used = np.array([True, False, True])
 
     def potential(at):
-        used = jnp.asarray([True, False, True])
-        return (
-            kernel.bound.known(at)[0] + kernel.bound.bright_sum(at, bound.posterior.data, used)[0]
-        )
+        known = kernel.bound.known(at)[0]
+        return known + kernel.bound.bright_sum(at, bound.posterior.data, jnp.asarray(used))[0]
 
-    estimate = eqx.filter_jit(kernel.evaluate)(position, bright, bound.rows)
-    np.testing.assert_allclose(estimate.potential.rounded(), potential(position), rtol=1e-13)
-    np.testing.assert_allclose(
-        estimate.gradient, jax.jit(jax.grad(potential))(position), rtol=1e-12
-    )
+    @run_once
+    def all_of(position):
+        bright = BrightRows.of(pack(jnp.asarray(np.pad(used, (0, WORD - 3)))))
+        estimate = kernel.evaluate(position, bright, bound.rows)
+        found = estimate.potential.rounded(), estimate.gradient
+        return found, jax.value_and_grad(potential)(position)
+
+    found, expected = all_of(jnp.array([0.4, -0.9]))
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-13)
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-12)
 
 
 @jax.jit
@@ -258,30 +289,39 @@ def test_a_ring_has_its_rows_and_no_others(n_rows):
     kernel, source = bound.kernel, bound.rows
     kernel = dataclasses.replace(kernel, bound=cast(kernel.bound, AlwaysBright))
     key, position = jax.random.key(0), jnp.zeros(1)
-    dark = jnp.zeros_like(kernel.init(key, position, None, Gathered(None, None), source).carried)
 
-    @jax.jit
+    @run_once
     def resample(start, size):
-        return BrightRows.of(kernel.resample(source, dark, position, Ring(start, key), size))
+        state = kernel.init(key, position, None, Gathered(None, None), source)
+        words = kernel.resample(
+            source, jnp.zeros_like(state.carried), position, Ring(start, key), size
+        )
+        bright = BrightRows.of(words)
+        return bright.count, bright.rows(jnp.arange(n_rows))
 
     sizes, starts = {1, -(-n_rows // 3), n_rows}, {0, n_rows // 2, n_rows - 1}
     for size, start in itertools.product(sizes, starts):
-        found = resample(jnp.int32(start), jnp.int32(size))
-        assert found.count == size
-        rows = np.asarray(found.rows(jnp.arange(n_rows))[:size])
+        count, found = resample(np.int32(start), np.int32(size))
+        assert count == size
+        rows = np.asarray(found)[:size]
         assert (rows == np.sort((start + np.arange(size)) % n_rows)).all()
 
 
 def test_brightness_has_its_law_given_the_position():
     bound = FlyMC(step_size=1.0).prepare(logistic(n_rows=70)).kernel
     position, draws = jnp.array([0.6, -0.4]), 10_000
-    brightness = lambda key: (
-        bound.kernel.init(key, position, None, Gathered(None, None), bound.rows).carried
-    )
-    words = jax.jit(jax.vmap(brightness))(jax.random.split(jax.random.key(0), draws))
-    places = jnp.arange(WORD, dtype=jnp.uint32)
-    bits = np.asarray(words[:, :, None] >> places & 1).reshape(draws, -1)
-    chance = np.asarray(exact_chances(bound, position))
+
+    @run_once
+    def all_of(position):
+        brightness = lambda key: (
+            bound.kernel.init(key, position, None, Gathered(None, None), bound.rows).carried
+        )
+        words = jax.vmap(brightness)(jax.random.split(jax.random.key(0), draws))
+        return words, exact_chances(bound, position)
+
+    words, chance = (np.asarray(part) for part in all_of(position))
+    places = np.arange(WORD, dtype=np.uint32)
+    bits = (words[:, :, None] >> places & 1).reshape(draws, -1)
     assert not bits[:, 70:].any()
     z = (bits[:, :70].mean(0) - chance) / np.sqrt(chance * (1 - chance) / draws)
     assert np.abs(z[chance * draws > 10]).max() < LIMIT
@@ -377,7 +417,7 @@ def test_invariance_kills_a_stale_potential():
     """The effect is small: z-steps of all rows, large moves and more steps make it visible."""
     bound = prepared(fraction=1.0, step_size=6.0)
     mutant = mutated(bound, lambda kernel: cast(kernel, StalePotential))
-    z = invariance_z(mutant, steps=12)
+    z = invariance_z(mutant, chains=8000, steps=12)
     assert np.isfinite(z) and z > LIMIT, z
 
 

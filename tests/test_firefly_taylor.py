@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tallmc
-from problems import slow_after
+from regressions import run_once
 from tallmc.methods.firefly import (
     WORD,
     BrightRows,
@@ -34,11 +34,15 @@ def log_likelihood(params, x):
     return -log_sd - (x - mean) ** 2 * jnp.exp(-2 * log_sd) / 2
 
 
+def log_prior(params):
+    return -(params[0] ** 2 + params[1] ** 2) / 2
+
+
 def gaussian_posterior(rows=ROWS, dtype=float):
     """An unknown mean and log sd. The prior keeps the tails of five rows in reach."""
     return tallmc.Posterior(
         log_likelihood=log_likelihood,
-        log_prior=lambda params: -(params[0] ** 2 + params[1] ** 2) / 2,
+        log_prior=log_prior,
         data=np.asarray(rows, dtype),
         init=(np.zeros((), dtype), np.zeros((), dtype)),
     )
@@ -66,8 +70,9 @@ def test_the_bound_is_below_the_likelihood_at_all_positions(name):
     bound = uniform_gaussian_bound(-2.0, 90.0) if name == "uniform" else BOUNDS[name]
     kernel = FlyMC(step_size=0.3, bound=bound).prepare(gaussian_posterior(rows)).kernel.kernel
     moves = rng.normal(size=(4000, 2)) * 10.0 ** rng.uniform(-3, 1, size=(4000, 1))
-    positions = kernel.bound.anchor + jnp.asarray(moves)
-    gaps, rounding = jax.vmap(lambda at: kernel.bound.signed_gaps(at, rows))(positions)
+    positions = np.asarray(kernel.bound.anchor) + moves
+    signed_gaps = run_once(jax.vmap(lambda at: kernel.bound.signed_gaps(at, rows)))
+    gaps, rounding = (np.asarray(part) for part in signed_gaps(jnp.asarray(positions)))
     assert (gaps >= -rounding).all()
     near = np.abs(moves).max(axis=1) < 1
     assert rounding[near].max() < 1e-9
@@ -75,34 +80,44 @@ def test_the_bound_is_below_the_likelihood_at_all_positions(name):
 
 @pytest.mark.parametrize("name", BOUNDS)
 def test_the_gap_is_that_of_the_expansion(name):
-    bound, rows = prepared(name).kernel.bound, jnp.asarray(ROWS)
-    centre = bound.anchor
-    for move in ([0.3, -0.2], [-0.5, 0.7]):
-        position = centre + jnp.asarray(move)
-        anchor_params, params = tuple(centre), tuple(position)
-        choice = BOUNDS[name]
-        for x, gap in zip(rows, bound.gaps(position, rows), strict=True):
-            allowance = choice.constants(anchor_params, x) @ choice.growth(anchor_params, params)
+    bound, rows, choice = prepared(name).kernel.bound, jnp.asarray(ROWS), BOUNDS[name]
+
+    @run_once
+    @jax.vmap
+    def gaps_of(move):
+        centre, position = bound.anchor, bound.anchor + move
+        growth = choice.growth(tuple(centre), tuple(position))
+
+        def of_row(x):
+            allowance = choice.constants(tuple(centre), x) @ growth
             log_bound = taylor_expansion(centre, position, x) - allowance
-            np.testing.assert_allclose(gap, log_likelihood(params, x) - log_bound, atol=1e-12)
+            return log_likelihood(tuple(position), x) - log_bound
+
+        return bound.gaps(position, rows), jax.vmap(of_row)(rows)
+
+    found, expected = gaps_of(jnp.asarray([[0.3, -0.2], [-0.5, 0.7]]))
+    np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
 def spread_of_sums_over_brightness(bound, kernel) -> float:
     """How far log Σ_z p(θ, z) − log p(θ | rows) is from a constant over four positions."""
-    every = jnp.asarray(list(itertools.product([False, True], repeat=len(ROWS))))
-    brightnesses = jnp.pad(every, ((0, 0), (0, WORD - len(ROWS))))
+    every = list(itertools.product([False, True], repeat=len(ROWS)))
+    brightnesses = jnp.asarray(np.pad(every, ((0, 0), (0, WORD - len(ROWS)))))
+    positions = jnp.asarray([[0.7, -0.3], [0.0, 0.0], [-1.0, 1.5], [2.0, 2.0]])
+    return float(np.ptp(_log_sums(bound, kernel, brightnesses, positions)))
 
-    @jax.jit
+
+@run_once
+def _log_sums(bound, kernel, brightnesses, positions):
     def log_sum(position):
         def potential(bits):
             bright = BrightRows.of(pack(bits))
             return kernel.evaluate(position, bright, bound.rows).potential.rounded()
 
-        return jax.nn.logsumexp(-jax.lax.map(potential, brightnesses))
+        known = bound.posterior.potential(position)
+        return jax.nn.logsumexp(-jax.lax.map(potential, brightnesses)) + known
 
-    positions = jnp.asarray([[0.7, -0.3], [0.0, 0.0], [-1.0, 1.5], [2.0, 2.0]])
-    constants = [float(log_sum(at) + bound.posterior.potential(at)) for at in positions]
-    return max(constants) - min(constants)
+    return jax.lax.map(log_sum, positions)
 
 
 @pytest.mark.parametrize("name", BOUNDS)
@@ -130,21 +145,27 @@ def test_gradients_are_the_derivatives_of_the_potential(name):
     bound, rows = prepared(name).kernel.bound, jnp.asarray(ROWS)
     used = jnp.asarray([True, False, True, False, True])
     position = jnp.array([0.4, 0.9])
-    value_of = lambda at: bound.known(at)[0] + bound.bright_sum(at, rows, used)[0]
-    found = bound.known(position)[1] + bound.bright_sum(position, rows, used)[1]
-    np.testing.assert_allclose(found, jax.grad(value_of)(position), rtol=1e-10)
+
+    def parts(at):
+        return tuple(
+            known + bright
+            for known, bright in zip(bound.known(at), bound.bright_sum(at, rows, used), strict=True)
+        )
+
+    found, derivative = run_once(lambda at: (parts(at)[1], jax.grad(lambda at: parts(at)[0])(at)))(
+        position
+    )
+    np.testing.assert_allclose(found, derivative, rtol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "proposal", "fraction"),
-    slow_after(
-        1,
-        [
-            ("per row", "random-walk", 0.4),
-            ("per row", "langevin", 0.4),
-            ("uniform", "random-walk", 1.0),
-        ],
-    ),
+    [
+        ("per row", "random-walk", 0.4),
+        ("per row", "langevin", 0.4),
+        ("uniform", "random-walk", 1.0),
+    ],
 )
 def test_moments_agree_with_quadrature(name, proposal, fraction):
     posterior = gaussian_posterior()

@@ -224,9 +224,8 @@ def kinks(n_rows, dim):
     return Hard(posterior, mean, sd)
 
 
-@pytest.mark.parametrize(
-    ("n_rows", "dim"), [(6000, 4), pytest.param(50_000, 40, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("n_rows", "dim"), [(6000, 4), (50_000, 40)])
 def test_kinks_in_the_prior_are_right_or_doubtful(n_rows, dim):
     hard = kinks(n_rows, dim)
     assert_right_or_doubtful(hard, tallmc.sample(hard.posterior, ess=1000), must_be_right=False)
@@ -309,10 +308,8 @@ def hierarchy(n_rows, n_groups, *, centred, least=1):
     return Hard(posterior, mean, sd)
 
 
-@pytest.mark.parametrize(
-    ("n_rows", "n_groups"),
-    [(1000, 4), *(pytest.param(*c, marks=pytest.mark.slow) for c in [(6000, 10), (120_000, 60)])],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("n_rows", "n_groups"), [(1000, 4), (6000, 10), (120_000, 60)])
 def test_a_non_centred_hierarchy_is_right_or_doubtful(n_rows, n_groups):
     hard = hierarchy(n_rows, n_groups, centred=False)
     draws = tallmc.sample(hard.posterior, ess=1000)

@@ -1,11 +1,17 @@
 """Hyper-parameters: group effects and the horseshoe are those of densities written by hand."""
 
+import functools
+from typing import Any, NamedTuple
+
+import jax
 import jax.numpy as jnp
 import jax.scipy.stats as stats
 import numpy as np
 import pytest
 
 import tallmc
+from problems import slow_after
+from regressions import run_once
 from tallmc._core.arrays import DenseMap
 from tallmc.models.design import GroupedObservations, GroupTerm, Observations, RegressionData
 from tallmc.models.families.bernoulli import Bernoulli
@@ -164,95 +170,133 @@ CASES = {
 }
 
 
-@pytest.fixture(params=CASES, scope="module")
-def pair(request):
-    make, family = CASES[request.param]
+FAST = ["grouped gaussian", "horseshoe bernoulli"]
+"""Both structures and both families. The slow cases are the other combinations."""
+every_case = pytest.mark.parametrize(
+    "case", [*FAST, *(pytest.param(c, marks=pytest.mark.slow) for c in CASES if c not in FAST)]
+)
+
+
+class Inputs(NamedTuple):
+    """The arguments of all functions that are compared."""
+
+    position: Any
+    positions: Any
+    move: Any
+    factor: Any
+    batch_weights: Any
+    spread: Any
+    metric: Any
+    width: Any
+
+
+@run_once
+def _values(posterior, inputs):
+    """What is compared between a posterior and the same by hand."""
+    model, rows, position = posterior.model, posterior.data, inputs.position
+    centre, batch = 0.7 * position, Batch(rows, inputs.batch_weights)
+    maps = DenseMap(inputs.spread), inputs.width, DenseMap(inputs.metric)
+    compact = [model.remainders(order, position, centre, rows) for order in (0, 1, 2)]
+    linear = model.linear_row_gradients(position, inputs.move, rows)
+    return {
+        "gradient": posterior.gradient(position),
+        "Hessian": posterior.hessian(position),
+        "rise": posterior.potential(1.1 * position) - posterior.potential(position),
+        "remainders": [model.expand(of_order, rows) for of_order in compact],
+        "norms": [model.norms(of_order, rows) for of_order in compact],
+        "sums": [model.sum_remainders(order, position, centre, batch) for order in (0, 1, 2)],
+        "linear": model.expand(linear, rows),
+        "curvature norms": model.curvature_norms(position, inputs.factor, rows),
+        "mean squares": model.mean_square_remainders(
+            1, position, inputs.positions, DenseMap(inputs.factor), rows
+        ),
+        "gaussian mean squares": model.gaussian_mean_square_remainders(1, position, *maps, rows),
+        "near": jax.lax.map(
+            lambda at: model.expand(model.remainders(1, at, position, rows), rows), inputs.positions
+        ),
+    }
+
+
+@functools.cache
+def compared(case):
+    """The posterior, the arguments, and the values of the posterior and of the same by hand."""
+    make, family = CASES[case]
     posterior, by_hand = make(family)
-    position = jnp.asarray(np.random.default_rng(2).normal(size=posterior.dim) / 2)
-    return posterior, by_hand, position
-
-
-def test_potential_gradient_and_hessian_are_those_by_hand(pair):
-    posterior, by_hand, position = pair
+    rng, dim = np.random.default_rng(2), posterior.dim
+    position = rng.normal(size=dim) / 2
+    inputs = Inputs(
+        position,
+        position + rng.normal(size=(5, dim)) / 10,
+        rng.normal(size=dim),
+        rng.normal(size=(dim, dim)),
+        rng.uniform(0.5, 2, N_ROWS),
+        *rng.normal(size=(2, dim, dim)) / 5,
+        np.asarray(0.7),
+    )
     assert not posterior.model.log_concave
     assert posterior.layout.names == by_hand.layout.names
-    np.testing.assert_allclose(
-        posterior.gradient(position), by_hand.gradient(position), rtol=1e-9, atol=1e-9
-    )
-    np.testing.assert_allclose(
-        posterior.hessian(position), by_hand.hessian(position), rtol=1e-8, atol=1e-8
-    )
-    moved = [p.potential(1.1 * position) - p.potential(position) for p in (posterior, by_hand)]
-    np.testing.assert_allclose(*moved, rtol=1e-9)
+    on_device = jax.tree.map(jnp.asarray, inputs)
+    found, expected = (_values(p, on_device) for p in (posterior, by_hand))
+    return posterior, inputs, jax.tree.map(np.asarray, found), jax.tree.map(np.asarray, expected)
 
 
-@pytest.mark.parametrize("order", [0, 1, 2])
-def test_remainders_are_those_by_hand(pair, order):
-    posterior, by_hand, position = pair
-    centre = 0.7 * position
-    compact = posterior.model.remainders(order, position, centre, posterior.data)
-    dense = by_hand.model.remainders(order, position, centre, by_hand.data)
-    expanded = posterior.model.expand(compact, posterior.data)
-    np.testing.assert_allclose(expanded, dense, rtol=1e-7, atol=1e-10)
-    norms = posterior.model.norms(compact, posterior.data)
-    np.testing.assert_allclose(norms, np.linalg.norm(dense, axis=1), rtol=1e-7, atol=1e-10)
-    weights = jnp.asarray(np.random.default_rng(3).uniform(0.5, 2, N_ROWS))
-    sums = [
-        p.model.sum_remainders(order, position, centre, Batch(p.data, weights))
-        for p in (posterior, by_hand)
-    ]
-    np.testing.assert_allclose(*sums, rtol=1e-7, atol=1e-9)
+@every_case
+def test_potential_gradient_and_hessian_are_those_by_hand(case):
+    *_, found, expected = compared(case)
+    np.testing.assert_allclose(found["gradient"], expected["gradient"], rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(found["Hessian"], expected["Hessian"], rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(found["rise"], expected["rise"], rtol=1e-9)
 
 
-def test_curvature_norms_and_linear_gradients_are_those_by_hand(pair):
-    posterior, by_hand, position = pair
-    rng = np.random.default_rng(4)
-    factor = jnp.asarray(rng.normal(size=(posterior.dim, posterior.dim)))
-    norms = [p.model.curvature_norms(position, factor, p.data) for p in (posterior, by_hand)]
-    np.testing.assert_allclose(*norms, rtol=1e-8, atol=1e-10)
-    move = jnp.asarray(rng.normal(size=posterior.dim))
-    linear = posterior.model.linear_row_gradients(position, move, posterior.data)
-    np.testing.assert_allclose(
-        posterior.model.expand(linear, posterior.data),
-        by_hand.model.linear_row_gradients(position, move, by_hand.data),
-        rtol=1e-8,
-        atol=1e-10,
-    )
+@every_case
+def test_remainders_are_those_by_hand(case):
+    *_, found, expected = compared(case)
+    for order in (0, 1, 2):
+        dense = expected["remainders"][order]
+        np.testing.assert_allclose(found["remainders"][order], dense, rtol=1e-7, atol=1e-10)
+        norms = np.linalg.norm(dense, axis=1)
+        np.testing.assert_allclose(found["norms"][order], norms, rtol=1e-7, atol=1e-10)
+        sums = found["sums"][order], expected["sums"][order]
+        np.testing.assert_allclose(*sums, rtol=1e-7, atol=1e-9)
 
 
-def test_mean_squares_with_a_dense_metric_are_those_by_hand(pair):
+@every_case
+def test_curvature_norms_and_linear_gradients_are_those_by_hand(case):
+    *_, found, expected = compared(case)
+    for key in ("curvature norms", "linear"):
+        np.testing.assert_allclose(found[key], expected[key], rtol=1e-8, atol=1e-10)
+
+
+@every_case
+def test_mean_squares_with_a_dense_metric_are_those_by_hand(case):
     """The metric mixes parameters and hyper-parameters, so rows of C must not be mistaken."""
-    posterior, by_hand, position = pair
-    rng, order = np.random.default_rng(5), 1
-    factor = rng.normal(size=(posterior.dim, posterior.dim))
-    metric, rows = DenseMap(jnp.asarray(factor)), posterior.data
-    positions = position + jnp.asarray(rng.normal(size=(5, posterior.dim))) / 10
-    found = posterior.model.mean_square_remainders(order, position, positions, metric, rows)
+    posterior, inputs, found, by_hand = compared(case)
     if isinstance(posterior.model.inner, GeneralisedLinear):
-        dense = [by_hand.model.remainders(order, at, position, by_hand.data) for at in positions]
-        expected = np.mean([np.sum((np.asarray(r) @ factor) ** 2, axis=1) for r in dense], axis=0)
+        squares = np.sum((by_hand["near"] @ inputs.factor) ** 2, axis=2)
+        expected = np.mean(squares, axis=0)
     else:
-        expected = by_hand.model.mean_square_remainders(
-            order, position, positions, metric, by_hand.data
-        )
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-14)
+        expected = by_hand["mean squares"]
+    np.testing.assert_allclose(found["mean squares"], expected, rtol=1e-6, atol=1e-14)
 
 
-def test_gaussian_mean_squares_use_the_spread_of_the_parameters(pair):
+@every_case
+def test_gaussian_mean_squares_use_the_spread_of_the_parameters(case):
     """Closed forms: θ_inner has the covariance F₁F₁ᵀ of the first rows of F. Else: same probes."""
-    posterior, by_hand, position = pair
-    rng, inner = np.random.default_rng(6), posterior.model.inner
-    spread, metric = rng.normal(size=(2, posterior.dim, posterior.dim)) / 5
-    width, rows = jnp.asarray(0.7), posterior.data
-    maps = DenseMap(jnp.asarray(spread)), width, DenseMap(jnp.asarray(metric))
-    found = posterior.model.gaussian_mean_square_remainders(1, position, *maps, rows)
+    posterior, inputs, found, by_hand = compared(case)
+    inner, rows = posterior.model.inner, posterior.data
     if isinstance(inner, GeneralisedLinear):
-        first = [np.linalg.cholesky(m[: inner.dim] @ m[: inner.dim].T) for m in (spread, metric)]
-        maps = DenseMap(jnp.asarray(first[0])), width, DenseMap(jnp.asarray(first[1]))
-        at = position[: inner.dim]
-        expected = inner.gaussian_mean_square_remainders(1, at, *maps, rows)
+        first = [
+            np.linalg.cholesky(m[: inner.dim] @ m[: inner.dim].T)
+            for m in (inputs.spread, inputs.metric)
+        ]
+        spread, metric = (DenseMap(jnp.asarray(part)) for part in first)
+        at = jnp.asarray(inputs.position[: inner.dim])
+        expected = inner.gaussian_mean_square_remainders(
+            1, at, spread, jnp.asarray(inputs.width), metric, rows
+        )
     else:
-        expected = by_hand.model.gaussian_mean_square_remainders(1, position, *maps, by_hand.data)
+        expected = by_hand["gaussian mean squares"]
+    found = found["gaussian mean squares"]
     np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-14)
 
 
@@ -289,7 +333,7 @@ def test_several_predictors_have_no_group_terms():
         )
 
 
-@pytest.mark.parametrize("family", ["bernoulli", "gaussian"])
+@pytest.mark.parametrize("family", slow_after(1, ["bernoulli", "gaussian"]))
 def test_the_search_starts_near_the_effects_that_the_rows_support(family):
     """From effects of zero, it would go where effects and spreads are zero."""
     rng, n, groups = np.random.default_rng(1), 6000, 12

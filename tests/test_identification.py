@@ -21,7 +21,7 @@ def messages(posterior) -> list[str]:
 
 
 def test_a_clean_regression_gives_no_message():
-    x = np.random.default_rng(0).normal(size=(20_000, 60)).astype(np.float32)
+    x = np.random.default_rng(0).normal(size=(6000, 40)).astype(np.float32)
     x[:, 0] = 1
     posterior = logistic_on(x)
     anchor = tallmc.anchor.find_anchor(posterior)

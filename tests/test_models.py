@@ -8,7 +8,9 @@ import pytest
 
 import tallmc
 from problems import by_autodiff, design, exact_posterior
+from regressions import run_once
 from tallmc import models
+from tallmc.rows import Batch
 
 N_ROWS, DIM = 200, 3
 X = design(N_ROWS, DIM)
@@ -36,6 +38,27 @@ def glm(name):
     return models.poisson_regression(X / 3, rng.poisson(1.0, N_ROWS), prior_variance=2.0)
 
 
+@run_once
+def compared(posterior, position, near, factor, weights):
+    """What closed forms and automatic differentiation are compared by."""
+    model, rows = posterior.model, posterior.data
+    expanded = lambda compact: model.expand(compact, rows)
+    arguments = position, 0.7 * position, rows
+    return {
+        "gradient": posterior.gradient(position),
+        "Hessian": posterior.hessian(position),
+        "derivative": jax.grad(posterior.potential)(position),
+        "rise": posterior.potential(2 * position) - posterior.potential(position),
+        "norms": model.norms(model.row_gradients(position, rows), rows),
+        "remainders": [expanded(model.remainders(order, *arguments)) for order in (0, 1, 2)],
+        "sums": [
+            model.sum_remainders(order, *arguments[:2], Batch(rows, weights)) for order in (0, 1, 2)
+        ],
+        "linear": expanded(model.linear_row_gradients(position, near[0], rows)),
+        "curvature": model.curvature_norms(position, factor, rows),
+    }
+
+
 @pytest.mark.parametrize("name", LOG_DENSITY)
 def test_closed_forms_are_the_derivatives(name):
     closed = glm(name)
@@ -46,34 +69,38 @@ def test_closed_forms_are_the_derivatives(name):
         closed.data,
         closed.init,
     )
-    position = jnp.array([0.3, -0.2, 0.4])
-    np.testing.assert_allclose(closed.gradient(position), general.gradient(position), rtol=1e-10)
-    np.testing.assert_allclose(closed.hessian(position), general.hessian(position), rtol=1e-10)
-    np.testing.assert_allclose(
-        closed.gradient(position), jax.grad(closed.potential)(position), rtol=1e-10
+    rng = np.random.default_rng(3)
+    arguments = (
+        np.array([0.3, -0.2, 0.4]),
+        rng.normal(size=(2, DIM)),
+        rng.normal(size=(DIM, DIM)),
+        rng.uniform(0.5, 2, N_ROWS),
     )
-    shift = closed.potential(position) - general.potential(position)
-    np.testing.assert_allclose(
-        closed.potential(2 * position) - general.potential(2 * position), shift, rtol=1e-9
+    arguments = [jnp.asarray(part) for part in arguments]
+    found, expected = (compared(posterior, *arguments) for posterior in (closed, general))
+    jax.tree.map(
+        lambda *pair: np.testing.assert_allclose(*pair, rtol=1e-9, atol=1e-9), found, expected
     )
-    norms = [
-        p.model.norms(p.model.row_gradients(position, p.data), p.data) for p in (closed, general)
-    ]
-    np.testing.assert_allclose(*norms, rtol=1e-9, atol=1e-12)
+    for key in ("gradient", "Hessian"):
+        np.testing.assert_allclose(found[key], expected[key], rtol=1e-10)
+    np.testing.assert_allclose(found["gradient"], found["derivative"], rtol=1e-10)
 
 
 @pytest.mark.parametrize("name", ["logistic", "linear"])
 def test_lipschitz_constants_bound_the_change_of_every_gradient(name):
     posterior, rng = glm(name), np.random.default_rng(0)
-    L = np.asarray(posterior.lipschitz())
-    ratio = np.zeros(N_ROWS)
-    for _ in range(200):
-        a, b = rng.normal(size=(2, DIM)) * rng.choice([0.01, 1.0, 10.0])
-        model, rows = posterior.model, posterior.data
-        change = model.row_gradients(jnp.asarray(a), rows) - model.row_gradients(
-            jnp.asarray(b), rows
+    L, model, rows = np.asarray(posterior.lipschitz()), posterior.model, posterior.data
+    pairs = rng.normal(size=(200, 2, DIM)) * rng.choice([0.01, 1.0, 10.0], size=(200, 1, 1))
+
+    @run_once
+    @jax.vmap
+    def changes(pair):
+        return model.norms(
+            model.row_gradients(pair[0], rows) - model.row_gradients(pair[1], rows), rows
         )
-        ratio = np.maximum(ratio, np.asarray(model.norms(change, rows)) / np.linalg.norm(a - b))
+
+    lengths = np.linalg.norm(pairs[:, 0] - pairs[:, 1], axis=1)
+    ratio = (np.asarray(changes(jnp.asarray(pairs))) / lengths[:, None]).max(axis=0)
     assert (ratio <= L * (1 + 1e-9)).all()
     assert (ratio / L).max() > 0.8
 
@@ -84,6 +111,19 @@ def test_poisson_has_no_lipschitz_constant():
         match="have Lipschitz gradients for this method; got the Poisson family",
     ):
         glm("poisson").lipschitz()
+
+
+@run_once
+def sums_and_rows(posterior, position):
+    model, rows = posterior.model, posterior.data
+    return {
+        "row": model.row_potentials(position, rows),
+        "slope": model.row_gradients(position, rows),
+        "potential": posterior.potential(position),
+        "gradient": posterior.gradient(position),
+        "Hessian": posterior.hessian(position),
+        "derivative": jax.grad(posterior.potential)(position),
+    }
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -98,27 +138,12 @@ def test_logistic_is_stable(z, y, dtype):
     slope = (1 if y == 0 else -1) / (1 + np.exp(-signed))
     tolerance = 3 * np.finfo(dtype).eps * max(1.0, abs(z) / 20)
     tiny = np.finfo(dtype).tiny
-    np.testing.assert_allclose(
-        posterior.model.row_potentials(position, posterior.data)[0],
-        float(potential),
-        rtol=tolerance,
-        atol=tiny,
-    )
-    np.testing.assert_allclose(
-        posterior.model.row_gradients(position, posterior.data)[0],
-        float(slope),
-        rtol=tolerance,
-        atol=tiny,
-    )
-    for value in (
-        posterior.potential(position),
-        posterior.gradient(position),
-        posterior.hessian(position),
-    ):
+    found = sums_and_rows(posterior, position)
+    np.testing.assert_allclose(found["row"][0], float(potential), rtol=tolerance, atol=tiny)
+    np.testing.assert_allclose(found["slope"][0], float(slope), rtol=tolerance, atol=tiny)
+    for value in found.values():
         assert np.isfinite(value).all()
         assert value.dtype == dtype
-    by_hand = jax.grad(lambda p: posterior.potential(p))(position)
-    assert np.isfinite(by_hand).all()
 
 
 @pytest.mark.parametrize("z", [-1000.0, -50.0, 0.0, 80.0])
@@ -128,13 +153,8 @@ def test_poisson_and_linear_are_stable_in_single_precision(z):
         models.poisson_regression(x, [3], prior_variance=10.0),
         models.linear_regression(x, [3], prior_variance=10.0, noise_variance=1.0),
     ):
-        position = jnp.full(1, z, jnp.float32)
-        for value in (
-            posterior.potential(position),
-            posterior.gradient(position),
-            posterior.hessian(position),
-        ):
-            assert np.isfinite(value).all()
+        found = sums_and_rows(posterior, jnp.asarray([z], jnp.float32))
+        assert all(np.isfinite(value).all() for value in found.values())
 
 
 def test_gaussian_posterior_is_the_conjugate_one():

@@ -13,6 +13,7 @@ from scipy.stats import norm, poisson
 
 import tallmc
 from problems import slow_after
+from regressions import run_once
 from tallmc.methods.subsampled import SubsampledMH
 from tallmc.methods.subsampled.surrogate import Surrogate
 from tallmc.methods.subsampled.thinning import Move, Rule
@@ -32,30 +33,19 @@ def with_student_prior(posterior: ModelPosterior) -> ModelPosterior:
 
 
 @functools.cache
+def anchored(student: bool):
+    posterior = with_student_prior(three_points()) if student else three_points()
+    return posterior, tallmc.anchor.find_anchor(posterior, at=AWAY)
+
+
+@functools.cache
 def prepared(student: bool = False, **settings):
-    posterior = three_points()
-    if student:
-        posterior = with_student_prior(posterior)
-    anchor = tallmc.anchor.find_anchor(posterior, at=AWAY)
+    posterior, anchor = anchored(student)
     return SubsampledMH(**{"step_size": 0.7, **settings}).prepare(posterior, anchor).kernel
-
-
-def log_proposal(kernel, here, there) -> float:
-    """Log q(u' | u), by the definition of the proposals."""
-    h = float(kernel.schedule(jnp.int32(0)))
-    name = kernel.proposal.name
-    if name == "pcn":
-        mean = np.sqrt(1 - h) * here
-    elif name == "langevin":
-        mean = here - h / 2 * np.asarray(kernel.surrogate.gradient(jnp.asarray(here)))
-    else:
-        mean = here
-    return norm.logpdf(there, mean, np.sqrt(h)).sum()
 
 
 def move_between(kernel, source, here, there) -> Move:
     """The move as `SubsampledKernel.step` makes it, from functions that it calls."""
-    here, there = jnp.asarray(here), jnp.asarray(there)
     surrogate, h = kernel.surrogate, kernel.schedule(jnp.int32(0))
     excess = surrogate.excess(there, source) - surrogate.excess(here, source)
     log_known = kernel.proposal.log_ratio(surrogate, here, there, h) - excess
@@ -63,39 +53,87 @@ def move_between(kernel, source, here, there) -> Move:
     return Move(here, there, moves, log_known, jnp.zeros(()))
 
 
-def chance_of_accepting(kernel, source, here, there) -> float:
+@run_once
+def _parts_of(bound, kernel, chance, ends):
+    """What the accept steps of these moves are made of, and the flows that they balance."""
+    surrogate, decision, source = kernel.surrogate, kernel.decision, bound.rows
+    h = kernel.schedule(jnp.int32(0))
+
+    @jax.vmap
+    def of_move(ends):
+        here, there = ends
+        move = move_between(kernel, source, here, there)
+        every = jnp.arange(source.n_rows)
+        before, after = surrogate.remainders.values(move.moves, source.take(every))
+        total = decision.total * surrogate.remainders.growth(here, there)
+        cap, candidates = total * chance, decision.rule.rate(total) * chance
+        change = after - before
+        return {
+            "change": change,
+            "cap": cap,
+            "candidates": candidates,
+            "forth": decision.rule.intensity(change, cap, candidates),
+            "back": decision.rule.intensity(-change, cap, candidates),
+            "log known": move.log_known,
+            "rate": decision.rule.rate(total),
+            "potential": bound.posterior.potential(surrogate.anchor + move.moves[0]),
+            "gradient": surrogate.gradient(here),
+            "h": h,
+        }
+
+    return of_move(ends)
+
+
+def parts_of(bound, kernel, moves) -> list[dict[str, np.ndarray]]:
+    """The parts of each of these moves from u to u'."""
+    chance = jnp.asarray(kernel.decision.stream.probabilities())
+    found = jax.tree.map(np.asarray, _parts_of(bound, kernel, chance, jnp.asarray(moves)))
+    return [{key: part[i] for key, part in found.items()} for i in range(len(moves))]
+
+
+def log_proposal(kernel, parts, here, there) -> float:
+    """Log q(u' | u), by the definition of the proposals."""
+    h, name = parts["h"], kernel.proposal.name
+    if name == "pcn":
+        mean = np.sqrt(1 - h) * here
+    elif name == "langevin":
+        mean = here - h / 2 * parts["gradient"]
+    else:
+        mean = here
+    return norm.logpdf(there, mean, np.sqrt(h)).sum()
+
+
+@functools.cache
+def numbers_of_kept_rows(kinds: int) -> np.ndarray:
+    return np.array(list(itertools.product(range(MOST_KEPT), repeat=kinds)))
+
+
+def chance_of_accepting(parts) -> float:
     """The sum over all numbers of kept rows of their probability and the acceptance rate."""
-    move = move_between(kernel, source, here, there)
-    decision, remainders = kernel.decision, kernel.surrogate.remainders
-    every = jnp.arange(source.n_rows)
-    before, after = remainders.values(move.moves, source.take(every))
-    total = decision.total * remainders.growth(move.here, move.there)
-    chance = jnp.asarray(decision.stream.probabilities())
-    cap, candidates = total * chance, decision.rule.rate(total) * chance
-    change = after - before
-    used = chance > 0
-    assert (jnp.abs(change) <= cap)[used].all()
-    forth = np.asarray(decision.rule.intensity(change, cap, candidates))[used]
-    back = np.asarray(decision.rule.intensity(-change, cap, candidates))[used]
-    assert (forth >= 0).all() and (forth <= np.asarray(candidates)[used] * (1 + 1e-12)).all()
+    used = parts["cap"] > 0
+    assert (np.abs(parts["change"]) <= parts["cap"])[used].all()
+    forth, back = parts["forth"][used], parts["back"][used]
+    assert (forth >= 0).all() and (forth <= parts["candidates"][used] * (1 + 1e-12)).all()
     with np.errstate(divide="ignore"):
         factors = np.log(back) - np.log(forth)
-    kept = np.array(list(itertools.product(range(MOST_KEPT), repeat=len(forth))))
-    chance = np.prod(poisson.pmf(kept, forth), axis=1)
+    kept = numbers_of_kept_rows(len(forth))
+    each = poisson.pmf(np.arange(MOST_KEPT)[:, None], forth)
+    chance = np.prod(each[kept, np.arange(len(forth))], axis=1)
     kept, chance = kept[chance > 0], chance[chance > 0]
     with np.errstate(invalid="ignore"):  # no row of a kind with an infinite factor
-        log_ratio = move.log_known + np.where(kept > 0, kept * factors, 0).sum(axis=1)
+        log_ratio = parts["log known"] + np.where(kept > 0, kept * factors, 0).sum(axis=1)
     return chance @ np.exp(np.minimum(0, log_ratio))
 
 
 def imbalance(bound, kernel, here, there) -> float:
     """The relative difference between the flows from u to u' and back."""
-    anchor, push = kernel.surrogate.anchor, kernel.surrogate.metric.push
-    flows = []
-    for a, b in ((here, there), (there, here)):
-        log_target = -float(bound.posterior.potential(anchor + push(jnp.asarray(a))))
-        accepted = chance_of_accepting(kernel, bound.rows, a, b)
-        flows.append(log_target + log_proposal(kernel, a, b) + np.log(accepted))
+    flows = [
+        -parts["potential"]
+        + log_proposal(kernel, parts, *move)
+        + np.log(chance_of_accepting(parts))
+        for move in ((here, there), (there, here))
+        for parts in parts_of(bound, kernel, [move])
+    ]
     return abs(np.expm1(flows[1] - flows[0]))
 
 
@@ -122,32 +160,19 @@ def test_detailed_balance_holds_over_all_numbers_of_kept_rows(name):
         assert imbalance(bound, bound.kernel, np.array(here), np.array(there)) < 1e-11
 
 
-def acceptance_z(bound, kernel, keys: int = 40_000) -> tuple[float, float]:
+def acceptance_z(bound, kernel, keys: int = 10_000) -> tuple[float, float]:
     """|z| of how often `decide` accepts, and of how many rows it reads, over many keys.
 
     The move is one of those that are rejected most often.
     """
-    moves = [tuple(map(np.array, pair)) for pair in (*PAIRS, *(pair[::-1] for pair in PAIRS))]
-    chances = [chance_of_accepting(bound.kernel, bound.rows, *move) for move in moves]
-    expected = min(chances)
+    moves = np.array([*PAIRS, *(pair[::-1] for pair in PAIRS)])
+    all_parts = parts_of(bound, bound.kernel, moves)
+    chances = [chance_of_accepting(parts) for parts in all_parts]
+    expected, least = min(chances), int(np.argmin(chances))
     assert 0.01 < expected < 0.95
-    here, there = moves[int(np.argmin(chances))]
-    move = move_between(kernel, bound.rows, here, there)
-    remainders = kernel.surrogate.remainders
-
-    @jax.jit
-    @jax.vmap
-    def decide(key):
-        rows_key, uniform_key = jax.random.split(key)
-        uniform = -jax.random.exponential(uniform_key, ())
-        return kernel.decision.decide(
-            remainders, move._replace(log_uniform=uniform), rows_key, bound.rows
-        )
-
-    found = decide(jax.random.split(jax.random.key(3), keys))
+    found = decisions(bound, kernel, jnp.asarray(moves[least]), keys)
     error = np.sqrt(expected * (1 - expected) / keys)
-    total = bound.kernel.decision.total * remainders.growth(move.here, move.there)
-    rate = float(bound.kernel.decision.rule.rate(total))
+    rate = float(all_parts[least]["rate"])
     rows = np.asarray(found.n_rows)
     return (
         abs(np.asarray(found.accept).mean() - expected) / error,
@@ -155,7 +180,25 @@ def acceptance_z(bound, kernel, keys: int = 40_000) -> tuple[float, float]:
     )
 
 
-@pytest.mark.parametrize("name", ["independent", "order-1", "tuna", "factorised", "cubic"])
+@eqx.filter_jit
+def decisions(bound, kernel, ends, keys: int):
+    """What `decide` says about one move, for many keys."""
+    move = move_between(kernel, bound.rows, *ends)
+
+    @jax.vmap
+    def decide(key):
+        rows_key, uniform_key = jax.random.split(key)
+        uniform = -jax.random.exponential(uniform_key, ())
+        return kernel.decision.decide(
+            kernel.surrogate.remainders, move._replace(log_uniform=uniform), rows_key, bound.rows
+        )
+
+    return decide(jax.random.split(jax.random.key(3), keys))
+
+
+@pytest.mark.parametrize(
+    "name", slow_after(3, ["independent", "tuna", "factorised", "order-1", "cubic"])
+)
 def test_the_compiled_decision_has_the_enumerated_chance(name):
     bound = prepared(**SETTINGS[name])
     z = acceptance_z(bound, bound.kernel)
@@ -234,14 +277,24 @@ LAWS = [
 ]
 
 
-@pytest.mark.parametrize("settings", slow_after(3, LAWS), ids=str)
-def test_draws_have_the_moments_of_the_posterior(settings):
+def moments_agree(settings, **length):
     settings = dict(settings)
     student = settings.pop("student", False)
     method = SubsampledMH(**settings)
-    draws = tallmc.sample(fourteen_rows(student), method, chains=128, n_draws=2000, burn_in=300)
+    draws = tallmc.sample(fourteen_rows(student), method, **length)
     assert draws.account.exact
     assert run_z(draws, truth(student), moments) < LIMIT
+
+
+@pytest.mark.parametrize("rule", slow_after(1, ["thinned", "factorised"]))
+def test_short_runs_have_the_moments_of_the_posterior(rule):
+    moments_agree({"step_size": 0.4, "rule": rule}, chains=64, n_draws=400, burn_in=100)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", LAWS, ids=str)
+def test_draws_have_the_moments_of_the_posterior(settings):
+    moments_agree(settings, chains=128, n_draws=2000, burn_in=300)
 
 
 def skewed_intercept(family: str):
@@ -257,6 +310,7 @@ def skewed_intercept(family: str):
     return model(x, np.arange(8) == 7, prior_variance=4.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["logistic", "probit", "poisson"])
 def test_the_law_of_one_parameter_is_that_of_quadrature(family):
     posterior = skewed_intercept(family)
@@ -284,12 +338,21 @@ def tall(n_rows: int = 4000, d: int = 3, seed: int = 0):
 def test_exceeded_caps_are_counted_and_end_the_claim_of_exactness():
     method = SubsampledMH(step_size=1.0, caps=0.2)
     with pytest.warns(tallmc.SamplingWarning, match="changed by more than their caps"):
-        draws = tallmc.sample(tall(), method, chains=16, n_draws=500)
+        draws = tallmc.sample(tall(), method, chains=8, n_draws=100)
     assert not draws.account.exact
     assert draws.report.verdict.value == "doubtful"
     assert "the draws are not exact" in draws.report.doubts[0]
 
 
+def test_caps_scale_the_number_of_rows():
+    totals = [
+        float(SubsampledMH(step_size=1.0, caps=caps).prepare(tall()).kernel.kernel.decision.total)
+        for caps in (1.0, 0.5)
+    ]
+    np.testing.assert_allclose(totals[1] / totals[0], 0.5, rtol=1e-12)
+
+
+@pytest.mark.slow
 def test_moderate_caps_are_not_exceeded_and_read_fewer_rows():
     rigorous, moderate = (
         tallmc.sample(
@@ -311,7 +374,7 @@ def test_the_number_of_rows_falls_with_the_number_of_rows_of_the_data():
     for order, power in ((2, 0.5), (3, 1.0)):
         method = SubsampledMH(step_size=1.0, order=order)
         totals = [
-            float(method.prepare(tall(n)).kernel.kernel.decision.total) for n in (8_000, 128_000)
+            float(method.prepare(tall(n)).kernel.kernel.decision.total) for n in (4_000, 64_000)
         ]
         # Random rows change the sums by a few per cent.
         assert 0.95 < totals[0] / totals[1] / 16**power < 1.25
@@ -328,6 +391,13 @@ def test_rows_of_high_leverage_are_in_every_step():
     assert (kernel.decision.stream.probabilities()[[7, 90]] == 0).all()
 
 
+@run_once
+def first_values(bound, u):
+    """The remainders of the first 200 rows at some positions."""
+    surrogate = bound.kernel.surrogate
+    return surrogate.remainders.values(surrogate.metric.push(u), bound.rows.take(jnp.arange(200)))
+
+
 def test_single_precision_agrees_with_double():
     """The remainders of a tall problem are of the order of 10⁻⁷."""
     rng = np.random.default_rng(0)
@@ -340,11 +410,8 @@ def test_single_precision_agrees_with_double():
                 x.astype(float if double else np.float32), y, prior_variance=10.0
             )
             bound = SubsampledMH(step_size=1.0).prepare(posterior).kernel
-            kernel = bound.kernel
             u = jnp.asarray([[0.5, -1.0, 0.7], [-0.3, 0.2, 1.1]], posterior.dtype)
-            moves = kernel.surrogate.metric.push(u)
-            rows = posterior.rows.take(jnp.arange(200))
-            before, after = kernel.surrogate.remainders.values(moves, rows)
+            before, after = first_values(bound, u)
             acceptance.append(np.asarray(after - before, float))
     scale = np.abs(acceptance[0]).max()
     assert scale < 1e-5

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tallmc
-from problems import slow_after
+from regressions import run_once
 from tallmc.methods.firefly import Tangent, Taylor, gaussian_bound, uniform_gaussian_bound
 from tallmc.methods.subsampled.candidates import poisson_decision
 from test_firefly import LIMIT, quadrature, run_z
@@ -20,10 +20,16 @@ THREE = np.array([0.3, 0.5, 0.6])
 MANY = np.random.default_rng(2).normal(1.0, 1.5, size=40)
 
 
+@functools.cache
+def uniform_bound(low: float, high: float) -> Taylor:
+    return uniform_gaussian_bound(low, high)
+
+
+PER_ROW = gaussian_bound()
+
+
 def bound_of(name: str, rows: np.ndarray) -> Taylor:
-    if name == "uniform":
-        return uniform_gaussian_bound(rows.min(), rows.max())
-    return gaussian_bound()
+    return uniform_bound(rows.min(), rows.max()) if name == "uniform" else PER_ROW
 
 
 @functools.cache
@@ -48,31 +54,48 @@ def left_to_chance(name, **settings):
     return eqx.tree_at(where, bound, (decision, certain))
 
 
+@run_once
+def _computed(surrogate, moves, here, there, rows):
+    """Remainders, those of the expansion, changes of rows, and their caps."""
+    remainders, push = surrogate.remainders, surrogate.metric.push
+    centre = remainders.expansion.anchor
+
+    @jax.vmap
+    def by_expansion(move):
+        position = centre + move
+        of_row = lambda x: taylor_expansion(centre, position, x) - log_likelihood(position, x)
+        return jax.vmap(of_row)(rows)
+
+    return {
+        "values": remainders.values(moves, rows),
+        "by expansion": by_expansion(moves),
+        "change": remainders.values(push(there), rows) - remainders.values(push(here), rows),
+        "caps": remainders.constants(rows) * jax.vmap(remainders.growth)(here, there)[:, None],
+    }
+
+
+@functools.cache
+def computed(name):
+    rng = np.random.default_rng(0)
+    sizes = 10.0 ** rng.uniform(-3, np.log10(5), size=(2, 1000, 1))
+    here, there = rng.normal(size=(2, 1000, 2)) * sizes
+    arguments = np.array([[0.3, -0.2], [-0.4, 0.5]]), here, there, MANY
+    surrogate = prepared(name).kernel.surrogate
+    found = _computed(surrogate, *(jnp.asarray(part) for part in arguments))
+    return jax.tree.map(np.asarray, found)
+
+
 @pytest.mark.parametrize("name", ["per row", "uniform"])
 def test_remainders_are_those_of_the_expansion(name):
-    remainders = prepared(name).kernel.surrogate.remainders
-    centre, moves = remainders.expansion.anchor, jnp.asarray([[0.3, -0.2], [-0.4, 0.5]])
-    found = remainders.values(moves, jnp.asarray(MANY))
-    for move, of_move in zip(moves, found, strict=True):
-        position = centre + move
-        expected = [
-            taylor_expansion(centre, position, x) - log_likelihood(tuple(position), x) for x in MANY
-        ]
-        np.testing.assert_allclose(of_move, expected, atol=1e-12)
+    found = computed(name)
+    np.testing.assert_allclose(found["values"], found["by expansion"], atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["per row", "uniform"])
 def test_no_row_changes_by_more_than_its_bound(name):
     """From 10⁻³ to 5 standard deviations away from the anchor."""
-    kernel = prepared(name).kernel
-    remainders, rows = kernel.surrogate.remainders, jnp.asarray(MANY)
-    rng = np.random.default_rng(0)
-    sizes = 10.0 ** rng.uniform(-3, np.log10(5), size=(2, 1000, 1))
-    here, there = jnp.asarray(rng.normal(size=(2, 1000, 2)) * sizes)
-    change = remainders.values(kernel.surrogate.metric.push(there), rows)
-    change -= remainders.values(kernel.surrogate.metric.push(here), rows)
-    caps = remainders.constants(rows) * jax.vmap(remainders.growth)(here, there)[:, None]
-    assert (jnp.abs(change) <= caps * (1 + 1e-12)).all()
+    found = computed(name)
+    assert (np.abs(found["change"]) <= found["caps"] * (1 + 1e-12)).all()
 
 
 def test_several_components_share_a_table():
@@ -122,17 +145,15 @@ def truth() -> np.ndarray:
     return weight @ moments(grid)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "settings"),
-    slow_after(
-        1,
-        [
-            ("per row", {"step_size": 0.8}),
-            ("per row", {"step_size": 0.6, "proposal": "langevin"}),
-            ("per row", {"step_size": 1.0, "rule": "tuna", "chi": 0.05}),
-            ("uniform", {"step_size": 0.5}),
-        ],
-    ),
+    [
+        ("per row", {"step_size": 0.8}),
+        ("per row", {"step_size": 0.6, "proposal": "langevin"}),
+        ("per row", {"step_size": 1.0, "rule": "tuna", "chi": 0.05}),
+        ("uniform", {"step_size": 0.5}),
+    ],
 )
 def test_draws_have_the_moments_of_the_posterior(name, settings):
     method = tallmc.methods.subsampled.SubsampledMH(**settings, bound=bound_of(name, MANY))
@@ -158,7 +179,7 @@ def test_rows_above_a_wrong_bound_are_counted_and_end_the_claim():
     method = tallmc.methods.subsampled_mh(bound=shrunken_between(0.35))
     assert method.exact
     with pytest.warns(tallmc.SamplingWarning, match="changed by more than their caps"):
-        draws = tallmc.sample(gaussian_posterior(MANY), method, chains=16, n_draws=500)
+        draws = tallmc.sample(gaussian_posterior(MANY), method, chains=8, n_draws=100)
     assert not draws.account.exact
     assert "the draws are not exact" in draws.report.doubts[0]
 
@@ -172,13 +193,13 @@ def test_an_unproved_bound_makes_no_claim():
         gaussian_posterior(MANY),
         tallmc.methods.subsampled_mh(bound=unproved),
         chains=8,
-        n_draws=500,
+        n_draws=100,
     )
     assert not draws.account.exact
 
 
-def test_a_bound_of_the_user_takes_the_place_of_the_models():
-    """Third derivatives of the logistic function are below 0.0963."""
+def with_own_bound():
+    """A posterior, and the bound from third derivatives of the logistic function below 0.0963."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(500, 2))
     y = (rng.random(500) < 0.4).astype(float)
@@ -190,6 +211,22 @@ def test_a_bound_of_the_user_takes_the_place_of_the_models():
     bound = Taylor(
         lambda anchor, row: 0.0963 / 6 * jnp.linalg.norm(row.x)[None] ** 3, growth, is_proved=True
     )
+    return posterior, bound
+
+
+def test_a_bound_of_the_user_takes_the_place_of_the_models():
+    posterior, bound = with_own_bound()
+    kernel = tallmc.methods.subsampled_mh(bound=bound).prepare(posterior).kernel.kernel
+    constants = eqx.filter_jit(kernel.surrogate.remainders.constants)(posterior.data)
+    lengths = np.linalg.norm(np.asarray(posterior.data.x), axis=1)
+    ratios = np.asarray(constants) / lengths**3
+    np.testing.assert_allclose(ratios, ratios[0], rtol=1e-12)
+    assert ratios[0] > 0
+
+
+@pytest.mark.slow
+def test_draws_with_a_bound_of_the_user_are_those_with_the_models():
+    posterior, bound = with_own_bound()
     by_user, by_model = (
         tallmc.sample(
             posterior, tallmc.methods.subsampled_mh(bound=of), chains=16, n_draws=400, seed=1
@@ -253,6 +290,6 @@ def test_rows_beyond_the_support_end_the_claim():
     bound = Taylor(lambda anchor, x: jnp.ones(1), lambda anchor, mean: jnp.ones(1), is_proved=True)
     with pytest.warns(tallmc.SamplingWarning, match="changed by more than their caps"):
         draws = tallmc.sample(
-            posterior, tallmc.methods.subsampled_mh(bound=bound), chains=8, n_draws=200
+            posterior, tallmc.methods.subsampled_mh(bound=bound), chains=8, n_draws=100
         )
     assert not draws.account.exact
