@@ -14,7 +14,8 @@ from tallmc._core import cache as cache_module
 from tallmc._core.errors import InvalidInput
 
 _SAMPLE = """
-import collections, json, warnings, jax, numpy as np, tallmc
+import collections, json, os, warnings, jax, numpy as np, tallmc
+imported = os.path.exists(os.path.join(os.environ["XDG_CACHE_HOME"], "tallmc"))
 warnings.simplefilter("ignore", tallmc.SamplingWarning)
 seen = collections.Counter()
 jax.monitoring.register_event_listener(lambda event, **_: seen.update([event.rsplit("/")[-1]]))
@@ -26,6 +27,7 @@ print(json.dumps({
     "programs": seen["compile_requests_use_cache"],
     "read": seen["cache_hits"],
     "draws": draws.positions.tolist(),
+    "written by the import": imported,
 }))
 """
 _NO_ROOM = """
@@ -49,7 +51,7 @@ def run(program, **environment):
 
 def sample(folder, before=""):
     """What a run that uses the folder reports. It prints no warning."""
-    ran = run(before + _SAMPLE, TALLMC_CACHE=str(folder))
+    ran = run(before + _SAMPLE, TALLMC_CACHE=str(folder), XDG_CACHE_HOME=str(folder))
     assert ran.stderr == ""
     return json.loads(ran.stdout)
 
