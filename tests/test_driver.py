@@ -104,7 +104,9 @@ def test_chains_are_different_and_do_not_depend_on_how_many_there_are():
     assert np.abs(other_seed - few).min() > 0
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_draws_in_another_process():
+    """`test_faults.py` compares the draws of a killed process with those of this one."""
     program = textwrap.dedent("""
         import hashlib, sys
         import jax
@@ -280,6 +282,10 @@ def test_a_failed_chain_costs_next_to_nothing_and_a_failed_run_ends():
 def test_chains_that_never_move_are_reported():
     with pytest.warns(tallmc.SamplingWarning, match=r"3 of 3 chains never moved \(0, 1, 2\)"):
         run(tallmc.methods.mala(1e6), n_draws=50)
+
+
+@pytest.mark.slow
+def test_chains_that_start_where_the_density_is_not_finite_are_reported():
     posterior = tallmc.models.poisson_regression(np.ones((3, 1)), [1, 2, 3], prior_variance=10.0)
     with pytest.warns(
         tallmc.SamplingWarning, match="4 of 4 chains reached a NaN or infinite position"
@@ -290,7 +296,8 @@ def test_chains_that_never_move_are_reported():
 def test_draws_far_wider_than_the_anchor_are_reported():
     posterior = logistic(n_rows=2000, dim=2)
     with pytest.warns(tallmc.SamplingWarning, match="times the sd from the curvature at the mode"):
-        tallmc.sample(posterior, tallmc.methods.sgld_cv_ps(1.0, batch_size=2), n_draws=500)
+        method = tallmc.methods.sgld_cv_ps(1.0, batch_size=4)
+        tallmc.sample(posterior, method, chains=2, n_draws=500)
 
 
 def test_positions_too_coarse_for_their_spread_are_reported():

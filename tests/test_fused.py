@@ -4,6 +4,7 @@ import dataclasses
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -34,7 +35,7 @@ def test_fused_sums_are_those_of_gathered_rows(regression, n):
     indices = rng.integers(0, 300, (4, n)).astype(np.int32)
     weights = rng.uniform(0.5, 2, (4, n)).astype(regression.init.dtype)
     positions = rng.normal(size=(4, 6)).astype(regression.init.dtype)
-    centre = rng.normal(size=6).astype(regression.init.dtype)
+    centre = jnp.asarray(rng.normal(size=6), regression.init.dtype)
 
     @eqx.filter_jit
     def sums(posterior):
