@@ -294,9 +294,8 @@ def test_chains_that_start_where_the_density_is_not_finite_are_reported():
 
 
 def test_draws_far_wider_than_the_anchor_are_reported():
-    posterior = logistic(n_rows=2000, dim=2)
+    posterior, method = logistic(n_rows=2000, dim=2), tallmc.methods.sgld_cv_ps(1.0, batch_size=4)
     with pytest.warns(tallmc.SamplingWarning, match="times the sd from the curvature at the mode"):
-        method = tallmc.methods.sgld_cv_ps(1.0, batch_size=4)
         tallmc.sample(posterior, method, chains=2, n_draws=500)
 
 
