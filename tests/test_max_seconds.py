@@ -159,7 +159,8 @@ def test_the_clock_counts_earlier_processes():
 
 def test_stages_are_shown_before_the_chains_run(monkeypatch, capsys):
     monkeypatch.setattr(show, "_FIRST_LINE", 0.0)
-    tallmc.sample(linear(n_rows=50), chains=2, n_draws=50, progress=True)
+    method = tallmc.methods.sgld_cv(0.01, batch_size=3)
+    tallmc.sample(linear(), method, chains=2, n_draws=50, progress=True)
     said = capsys.readouterr().err
     assert "tallmc: finding the mode · " in said
     assert (
