@@ -15,6 +15,7 @@ program is several of them. A process that runs half of all tests would exceed t
 so compiled programs are dropped from memory before it does.
 """
 
+import contextlib
 import gc
 import hashlib
 import itertools
@@ -23,6 +24,7 @@ import platform
 import shutil
 import signal
 import sys
+import threading
 from pathlib import Path
 
 import jax
@@ -114,6 +116,35 @@ def hears_ctrl_c():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """A context in which stderr is a real terminal. It gives the list of what is shown there."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "120")
+
+    @contextlib.contextmanager
+    def opened():
+        import pty  # not on Windows
+
+        main, end = pty.openpty()
+        shown: list[str] = []
+
+        def read():
+            with contextlib.suppress(OSError):  # raised when the other end is closed
+                while piece := os.read(main, 2**16):
+                    shown.append(piece.decode(errors="replace"))
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        with open(end, "w") as stream, contextlib.redirect_stderr(stream):
+            yield shown
+        reader.join()
+        os.close(main)
+        shown[:] = ["".join(shown)]
+
+    return opened
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -1,5 +1,6 @@
 """Compiled programs are read by other processes, and no state of the folder breaks a run."""
 
+import atexit
 import json
 import os
 import subprocess
@@ -8,25 +9,33 @@ import zlib
 
 import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 import tallmc
+from problems import slow_after
 from tallmc._core import cache as cache_module
 from tallmc._core.errors import InvalidInput
+from test_cli import call
 
-_SAMPLE = """
+_COUNT = """
 import collections, json, warnings, jax, numpy as np, tallmc
 warnings.simplefilter("ignore", tallmc.SamplingWarning)
 seen = collections.Counter()
 jax.monitoring.register_event_listener(lambda event, **_: seen.update([event.rsplit("/")[-1]]))
+"""
+_SMALL_PROGRAMS = """
+x = np.random.default_rng(0).normal(size=5).astype(np.float32)
+draws = [jax.jit(lambda x, k=k: jax.numpy.sin(k * x))(x).tolist() for k in range(6)]
+"""
+_SAMPLE = """
 x = np.random.default_rng(0).normal(size=(500, 3)).astype(np.float32)
 posterior = tallmc.models.logistic_regression(x, x[:, 0] > 0, prior_variance=1.0)
 method = tallmc.methods.sgld(1e-3, batch_size=8)
-draws = tallmc.sample(posterior, method, n_draws=50, seed=1, progress=False)
-print(json.dumps({
-    "programs": seen["compile_requests_use_cache"],
-    "read": seen["cache_hits"],
-    "draws": draws.positions.tolist(),
-}))
+draws = tallmc.sample(posterior, method, n_draws=50, seed=1, progress=False).positions.tolist()
+"""
+_REPORT = """
+programs, read = seen["compile_requests_use_cache"], seen["cache_hits"]
+print(json.dumps({"programs": programs, "read": read, "draws": draws}))
 """
 _NO_ROOM = """
 import resource
@@ -47,9 +56,9 @@ def run(program, **environment):
     )
 
 
-def sample(folder, before=""):
-    """What a run that uses the folder reports. It prints no warning."""
-    ran = run(before + _SAMPLE, TALLMC_CACHE=str(folder))
+def report_of(program, folder, before=""):
+    """What a process that uses the folder reports. It prints no warning."""
+    ran = run(before + _COUNT + program + _REPORT, TALLMC_CACHE=str(folder))
     assert ran.stderr == ""
     return json.loads(ran.stdout)
 
@@ -60,9 +69,9 @@ def entries(folder):
 
 @pytest.fixture(scope="module")
 def used(tmp_path_factory):
-    """A folder that one process has used, and what the process reported."""
+    """A folder that a process with a run has used, and what the process reported."""
     folder = tmp_path_factory.mktemp("cache")
-    return folder, sample(folder)
+    return folder, report_of(_SAMPLE, folder)
 
 
 @pytest.fixture
@@ -72,38 +81,46 @@ def jax_options(monkeypatch):
     names = ("jax_compilation_cache_dir", *cache_module._OPTIONS)
     before = {name: getattr(jax.config, name) for name in names}
     yield before
+    atexit.unregister(cache_module._tidy)  # the folders of the test are gone then
     for name, value in before.items():
         jax.config.update(name, value)
+    compilation_cache.reset_cache()
 
 
-def test_a_second_process_compiles_nothing_and_a_damaged_entry_is_replaced(used):
-    folder, first = used
-    assert first["read"] == 0 and first["programs"] == len(entries(folder)) > 3
-    second = sample(folder)
-    assert second == {**first, "read": first["programs"]}
-
-    largest = sorted(entries(folder), key=lambda path: path.stat().st_size)[-4:]
+@pytest.mark.parametrize("program", slow_after(1, [_SMALL_PROGRAMS, _SAMPLE]), ids=["small", "run"])
+def test_a_second_process_compiles_only_what_is_damaged_and_replaces_it(program, tmp_path):
+    first = report_of(program, tmp_path)
+    assert first["read"] == 0 and first["programs"] == len(entries(tmp_path)) > 4
+    largest = sorted(entries(tmp_path), key=lambda path: path.stat().st_size)[-4:]
     whole = [path.read_bytes() for path in largest]
     bit_flipped = bytearray(whole[0])
     bit_flipped[len(bit_flipped) // 2] ^= 4
     damaged = [bytes(bit_flipped), whole[1][:-100], b"", b"no compressed data"]
     for path, content in zip(largest, damaged, strict=True):
         path.write_bytes(content)
-    assert sample(folder) == {**first, "read": first["programs"] - 4}
+    assert report_of(program, tmp_path) == {**first, "read": first["programs"] - 4}
     assert all(zlib.decompress(path.read_bytes()) for path in largest)
 
 
+@pytest.mark.slow
+def test_a_second_process_compiles_nothing(used):
+    folder, first = used
+    assert report_of(_SAMPLE, folder) == {**first, "read": first["programs"]}
+
+
+@pytest.mark.slow
 def test_an_entry_damaged_unnoticed_is_compiled_again(used):
     folder, first = used
     entry = entries(folder)[0]
     entry.write_bytes(b"")
     os.utime(entry, (0, 0))
-    assert sample(folder) == {**first, "read": first["programs"] - 1}
+    assert report_of(_SAMPLE, folder) == {**first, "read": first["programs"] - 1}
 
 
+@pytest.mark.slow
 def test_a_full_disk_neither_breaks_a_run_nor_leaves_partial_entries(used, tmp_path):
     _, first = used
-    assert sample(tmp_path, before=_NO_ROOM)["draws"] == first["draws"]
+    assert report_of(_SAMPLE, tmp_path, before=_NO_ROOM)["draws"] == first["draws"]
     written = entries(tmp_path)
     assert 0 < len(written) < first["programs"]  # small entries fit
     assert all(zlib.decompress(path.read_bytes()) for path in written)
@@ -155,10 +172,13 @@ def test_the_limit_must_be_a_positive_int(max_bytes):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the folder differs")
-def test_the_command_uses_the_cache_of_the_user_unless_it_is_off(tmp_path):
-    command = "from tallmc.cli import main; main(['methods'])"
-    run(command, XDG_CACHE_HOME=str(tmp_path / "on"), TALLMC_CACHE="")
+@pytest.mark.usefixtures("jax_options")
+def test_the_command_uses_the_cache_of_the_user_unless_it_is_off(tmp_path, monkeypatch, capsys):
+    """`test_cli.py` checks that the import of the package writes nothing."""
+    jax.config.update("jax_compilation_cache_dir", None)
+    for state, variable in (("off", "off"), ("on", "")):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / state))
+        monkeypatch.setenv("TALLMC_CACHE", variable)
+        assert call("methods", "--json") == 0
     assert list((tmp_path / "on" / "tallmc").glob("programs-*"))
-    run(command, XDG_CACHE_HOME=str(tmp_path / "off"), TALLMC_CACHE="off")
-    run("import tallmc", XDG_CACHE_HOME=str(tmp_path / "off"), TALLMC_CACHE="")
     assert not (tmp_path / "off").exists()

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -15,6 +14,7 @@ import pytest
 import xarray as xr
 
 import tallmc
+from tallmc._store import writer
 from tallmc._store.reader import open_store
 from test_cli import call, refused
 from test_faults import small_disk
@@ -98,6 +98,7 @@ def test_resume_says_which_files_lack_the_new_draws(run, table, tmp_path, capsys
     assert f"fit.json in {out} lack the new draws" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_run_with_unknown_noise_is_resumed_and_reported(table, tmp_path):
     """The response, 0 or 1, serves as a number here."""
     options = ["gaussian" if option == "bernoulli" else option for option in OPTIONS]
@@ -183,48 +184,73 @@ def test_report_is_written_with_the_names_of_the_table_and_what_needs_the_data(
     )
 
 
-@pytest.mark.parametrize(
-    ("number", "status"),
-    [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
-)
+def check_stopped(number, said, folder):
+    name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
+    assert f"stopped by {name}; `tallmc resume {folder / 'run'}` continues" in said
+    opened = open_store(folder / "run")
+    assert opened.lost == 0 and not opened.manifest.finished
+    assert opened.manifest.progress["stopped_by"] == name
+    assert coefficients(folder / "out").shape[1] == opened.manifest.n_draws > 0
+
+
+def endless(table, folder):
+    """Arguments of a run that only a signal ends."""
+    options = ["--draws", 10**8, "-o", folder / "out", "--store", folder / "run"]
+    return ["fit", table, *OPTIONS, *options]
+
+
+@pytest.mark.usefixtures("hears_ctrl_c")
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_signals_end_a_run_with_its_draws_and_a_status_of_their_own(
+    number, status, table, tmp_path, capsys, monkeypatch
+):
+    """In this process. The next test and those of `test_signals.py` end another."""
+
+    def settle_and_signal(sink, snapshot, **options):
+        settle(sink, snapshot, **options)
+        if not options and (tmp_path / "run" / "blocks" / "state-0000001.npz").exists():
+            signal.raise_signal(number)
+
+    settle = writer.StoreSink.settle
+    monkeypatch.setattr(writer, "_SECONDS_PER_BLOCK", 0.0)
+    monkeypatch.setattr(writer, "_SHARE_PER_BLOCK", 0.0)
+    monkeypatch.setattr(writer.StoreSink, "settle", settle_and_signal)
+    monkeypatch.setattr("tallmc.cli.end_at_once", sys.exit)
+    assert call(*endless(table, tmp_path)) == status
+    check_stopped(number, capsys.readouterr().out, tmp_path)
+
+
+# A shell makes background processes ignore Ctrl-C.
+_FIT_IN_SHORT_BLOCKS = """
+import signal
+from tallmc._store import writer
+from tallmc.cli import main
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+writer._SECONDS_PER_BLOCK = writer._SHARE_PER_BLOCK = 0.0
+main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_signals_end_a_process_with_its_draws_and_a_status_of_their_own(
     number, status, table, tmp_path
 ):
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(
-            [str(Path(tallmc.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-        )
-    }
-    arguments = [
-        "fit",
-        table,
-        *OPTIONS,
-        "--draws",
-        10**8,
-        "-o",
-        tmp_path / "out",
-        "--store",
-        tmp_path / "run",
-    ]
-    command = [sys.executable, "-c", "from tallmc.cli import main; main()", *map(str, arguments)]
     child = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        [sys.executable, "-c", _FIT_IN_SHORT_BLOCKS, *map(str, endless(table, tmp_path))],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )
-    until = time.monotonic() + 120
-    while (
-        not list((tmp_path / "run" / "blocks").glob("state-0000001.npz"))
-        and time.monotonic() < until
-    ):
-        time.sleep(0.1)
+    first_block = tmp_path / "run" / "blocks" / "state-0000001.npz"
+    while child.poll() is None and not first_block.exists():
+        time.sleep(0.02)
     child.send_signal(number)
     said, errors = child.communicate(timeout=120)
     assert child.returncode == status, errors
-    name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
-    assert f"stopped by {name}; `tallmc resume {tmp_path / 'run'}` continues" in said
-    opened = open_store(tmp_path / "run")
-    assert opened.lost == 0 and not opened.manifest.finished
-    assert opened.manifest.progress["stopped_by"] == name
-    assert coefficients(tmp_path / "out").shape[1] == opened.manifest.n_draws > 0
+    check_stopped(number, said, tmp_path)
 
 
 def test_a_full_disk_has_a_status_of_its_own(table, tmp_path, capsys):

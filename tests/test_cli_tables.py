@@ -16,6 +16,7 @@ from test_cli import call, refused
 
 N = 120
 SHORT = ["--method", "mala", "--chains", 2, "--draws", 4, "--thin", 1, "--burn-in", 0]
+SHORT += ["--step-size", 0.01]
 
 
 @pytest.fixture(scope="module")

@@ -48,6 +48,7 @@ def test_a_default_run_compiles_few_programs_and_other_data_none(compiled, monke
     assert draws.report.trusted, draws.report
 
 
+@pytest.mark.slow
 def test_exact_draws_compile_few_programs_and_other_data_only_those_that_read_rows(compiled):
     """A step reads rows by number, so its program depends on their number."""
     jax.clear_caches()

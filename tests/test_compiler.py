@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 import tallmc
+from problems import slow_after
+from tallmc._core.compiler import ask_for_whole_loops, loops_are_whole
 from tallmc._rows import law as gather
 
 _SAMPLE = """
-from tallmc.models import logistic_regression
 x = np.random.default_rng(0).normal(size=(500, 3))
-posterior = logistic_regression(x, x[:, 0] > 0, prior_variance=1.0)
-method = tallmc.methods.sgld_ps(1e-3, batch_size=8)
+posterior = tallmc.models.linear_regression(x, x[:, 0], prior_variance=1.0, noise_variance=1.0)
+method = tallmc.methods.sgld(1e-4, batch_size=8)
 sampled = tallmc.sample(posterior, method, chains=2, n_draws=50, seed=1, progress=False)
 draws = sampled.positions.tolist()
 """
@@ -37,14 +38,29 @@ def report_of(imports, sample="draws = None", **environment):
     return json.loads(ran.stdout)
 
 
+@pytest.mark.filterwarnings("ignore::tallmc.SamplingWarning")
 def test_loops_are_whole_unless_it_is_too_late_and_the_draws_are_the_same():
-    asked = report_of("import jax, tallmc", _SAMPLE)
+    here: dict = {"np": np, "tallmc": tallmc}
+    with jax.enable_x64(False):
+        exec(_SAMPLE, here)
     too_late = report_of("import jax; jax.numpy.ones(3) + 1; import tallmc", _SAMPLE)
-    assert asked["whole"] and not too_late["whole"]
-    np.testing.assert_allclose(asked["draws"], too_late["draws"], rtol=1e-3, atol=1e-4)
+    assert loops_are_whole() and not too_late["whole"]
+    np.testing.assert_allclose(here["draws"], too_late["draws"], rtol=1e-3, atol=1e-4)
 
 
-def test_the_users_flags_stay():
+def test_flags_of_the_user_stay(monkeypatch):
+    for theirs, added in (
+        ("--xla_cpu_enable_fast_math=false", 1),
+        ("--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=0", 0),
+    ):
+        monkeypatch.setenv("XLA_FLAGS", theirs)
+        ask_for_whole_loops()
+        flags = os.environ["XLA_FLAGS"].split()
+        assert flags[0] == theirs and len(flags) == 1 + added
+
+
+@pytest.mark.slow
+def test_flags_of_the_user_have_their_effect():
     theirs = "--xla_cpu_enable_fast_math=false"
     with_theirs = report_of("import tallmc", XLA_FLAGS=theirs)
     assert with_theirs["whole"] and with_theirs["flags"].split()[0] == theirs
@@ -55,8 +71,9 @@ def test_the_users_flags_stay():
 
 @pytest.mark.parametrize("chains", [None, 1, 3])
 def test_rows_taken_one_by_one_are_those_of_a_gather(chains, monkeypatch):
-    data = {"x": jnp.arange(60.0).reshape(20, 3), "y": jnp.arange(20)}
-    indices = jax.random.randint(jax.random.key(0), (7,) if chains is None else (chains, 7), 0, 20)
+    data = {"x": np.arange(60.0).reshape(20, 3), "y": np.arange(20)}
+    shape = (7,) if chains is None else (chains, 7)
+    indices = np.random.default_rng(0).integers(0, 20, shape)
     monkeypatch.setattr(gather, "loops_are_whole", lambda: True)
     take = jax.jit(
         gather.take_rows if chains is None else jax.vmap(gather.take_rows, in_axes=(None, 0))
@@ -67,7 +84,7 @@ def test_rows_taken_one_by_one_are_those_of_a_gather(chains, monkeypatch):
         np.testing.assert_array_equal(taken[name], np.asarray(column)[np.asarray(indices)])
 
 
-@pytest.mark.parametrize("n_rows", [64, 2**18])
+@pytest.mark.parametrize("n_rows", slow_after(1, [2**18, 64]))
 def test_data_are_kept_as_they_were_given_and_are_the_librarys_own(n_rows):
     values = np.random.default_rng(0).normal(size=(n_rows, 4))
     room = np.empty(values.nbytes + 64, np.uint8)

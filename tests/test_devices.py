@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tallmc
+from problems import slow_after
 from row_stores import write_logistic
 from tallmc._engine.chains import chains_on
 from tallmc._engine.kernel import BoundKernel
@@ -27,25 +28,24 @@ def posteriors(store: Path):
     return carried, stored
 
 
-def all_draws(store: Path, devices=None) -> dict[str, np.ndarray]:
-    """Draws of methods that read rows on the device, and rows that the host sends to it."""
-    carried, stored = posteriors(store)
-    runs = {
-        "memory": (carried, tallmc.methods.saga_ld(1e-3, batch_size=8)),
-        "store": (stored, tallmc.methods.svrg_ld(1e-4, batch_size=8, every=20)),
-    }
-    return {
-        name: tallmc.sample(
-            posterior, method, chains=10, n_draws=40, devices=devices, progress=False
-        ).positions
-        for name, (posterior, method) in runs.items()
-    }
+METHODS = {
+    "memory": tallmc.methods.saga_ld(1e-3, batch_size=8),
+    "store": tallmc.methods.svrg_ld(1e-4, batch_size=8, every=20),
+}
+"""One reads rows on the device; to the other the host sends rows."""
 
 
-def devices_of_groups(store: Path, devices) -> list[int]:
+def draws_of(name: str, store: Path, devices=None) -> np.ndarray:
+    posterior = dict(zip(METHODS, posteriors(store), strict=True))[name]
+    return tallmc.sample(
+        posterior, METHODS[name], chains=10, n_draws=40, devices=devices, progress=False
+    ).positions
+
+
+def devices_of_groups(name: str, store: Path, devices) -> list[int]:
     """The number of the device on which each group of ten chains is."""
-    posterior = posteriors(store)[0]
-    kernel = tallmc.methods.sgld(1e-3, batch_size=8).prepare(posterior).kernel.kernel
+    posterior = dict(zip(METHODS, posteriors(store), strict=True))[name]
+    kernel = METHODS[name].prepare(posterior).kernel.kernel
     with chains_on(devices):
         start = np.broadcast_to(np.asarray(posterior.init), (10, posterior.dim))
         run = Run(
@@ -55,41 +55,44 @@ def devices_of_groups(store: Path, devices) -> list[int]:
     return [next(iter(state.outcome.devices())).id for state in run._chains._states]
 
 
-def test_two_devices_change_no_bit(tmp_path):
+@pytest.mark.parametrize("name", slow_after(1, METHODS))
+def test_two_devices_change_no_bit(name, tmp_path):
     store = write_logistic(tmp_path / "store")
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_ENABLE_X64": "1", "JAX_PLATFORMS": "cpu"}
-    subprocess.run([sys.executable, __file__, tmp_path], check=True, env=environment, timeout=240)
-    expected = all_draws(store)
+    arguments = [sys.executable, __file__, tmp_path, name]
+    subprocess.run(arguments, check=True, env=environment, timeout=240)
+    expected = draws_of(name, store)
+    assert np.isfinite(expected).all()
     for kind in ("number", "sequence"):
-        for name, draws in expected.items():
-            assert np.isfinite(draws).all()
-            found = np.load(tmp_path / f"{name}-{kind}.npy")
-            np.testing.assert_array_equal(found, draws, err_msg=name, strict=True)
+        found = np.load(tmp_path / f"{kind}.npy")
+        np.testing.assert_array_equal(found, expected, err_msg=kind, strict=True)
     np.testing.assert_array_equal(np.load(tmp_path / "placed.npy"), [[0, 1, 0], [1, 0, 1]])
 
 
+@pytest.fixture(scope="module")
+def small():
+    return tallmc.models.logistic_regression(np.ones((4, 1)), [0, 1, 1, 0], prior_variance=1.0)
+
+
 @pytest.mark.parametrize("devices", [0, len(jax.local_devices()) + 1, "cpu", True])
-def test_the_number_of_devices_is_checked(tmp_path, devices):
-    carried, _ = posteriors(write_logistic(tmp_path / "store"))
+def test_the_number_of_devices_is_checked(small, devices):
     with pytest.raises(
         tallmc.InvalidInput, match=r"devices must be an int in \[1, number of local"
     ):
-        tallmc.sample(carried, devices=devices)
+        tallmc.sample(small, devices=devices)
 
 
 @pytest.mark.parametrize("devices", [[], [jax.local_devices()[0]] * 2, ["cpu"]])
-def test_devices_are_checked(tmp_path, devices):
-    carried, _ = posteriors(write_logistic(tmp_path / "store"))
+def test_devices_are_checked(small, devices):
     with pytest.raises(tallmc.InvalidInput, match="devices must be different devices"):
-        tallmc.sample(carried, devices=devices)
+        tallmc.sample(small, devices=devices)
 
 
 if __name__ == "__main__":
-    folder = Path(sys.argv[1])
+    folder, name = Path(sys.argv[1]), sys.argv[2]
     backwards = jax.local_devices()[::-1]
     for kind, devices in (("number", 2), ("sequence", backwards)):
-        for name, draws in all_draws(folder / "store", devices).items():
-            np.save(folder / f"{name}-{kind}.npy", draws)
-    placed = [devices_of_groups(folder / "store", devices) for devices in (2, backwards)]
+        np.save(folder / f"{kind}.npy", draws_of(name, folder / "store", devices))
+    placed = [devices_of_groups(name, folder / "store", devices) for devices in (2, backwards)]
     np.save(folder / "placed.npy", placed)

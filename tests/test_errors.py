@@ -558,7 +558,7 @@ def test_errors_are_value_errors():
 def test_float32_data_under_double_precision_stay_float32():
     x = jnp.ones((4, 2), jnp.float32)
     posterior = models.linear_regression(x, np.ones(4), prior_variance=1.0, noise_variance=1.0)
-    draws = sample(posterior, tallmc.methods.sgld_cv_ps(0.01, batch_size=2), chains=2, n_draws=10)
+    draws = sample(posterior, tallmc.methods.sgld(0.01, batch_size=2), chains=2, n_draws=10)
     assert draws.positions.dtype == np.float32
 
 

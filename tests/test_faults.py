@@ -1,6 +1,7 @@
 """If the process or the disk fails, no complete block is lost, and resuming a run is exact."""
 
 import contextlib
+import itertools
 import os
 import random
 import resource
@@ -103,7 +104,7 @@ def check_intact(store, whole, reported):
     return n
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [1, pytest.param(200, marks=pytest.mark.slow)])
 def test_a_run_killed_at_random_moments_is_bitwise_the_run_that_was_not(
     kills, tmp_path, whole, cache
 ):
@@ -114,18 +115,21 @@ def test_a_run_killed_at_random_moments_is_bitwise_the_run_that_was_not(
         while left and not finished:
             child = start_child(store, cache)
             reported = []
-            if chance.random() < 0.2:
+            if kills > 1 and chance.random() < 0.2:
                 # The child is in its imports, its preparation, or its first blocks.
                 time.sleep(chance.uniform(0.0, 3.0))
-            else:
+            elif kills > 1:
                 reported.append(int(child.stdout.readline() or 0))
                 time.sleep(chance.uniform(0.0, 0.5))
+            else:  # there are blocks, and others are to come
+                reported += itertools.takewhile(lambda n: n < 600, map(int, child.stdout))
             child.send_signal(signal.SIGKILL)
             rest, _ = child.communicate()
             reported += [int(line) for line in rest.split("\n")[:-1]]
             finished, left = child.returncode == 0, left - 1
             if has_run(store):
                 check_intact(store, whole, reported)
+        assert kills > 1 or (has_run(store) and not finished)
         if has_run(store):
             again = tallmc.resume(store, linear())
             np.testing.assert_array_equal(again.positions, whole.positions)

@@ -2,14 +2,9 @@
 
 import io
 import itertools
-import os
-import pty
-import subprocess
 import sys
-import textwrap
 import types
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -204,32 +199,12 @@ def test_lines_end_with_the_final_state_only_if_the_run_was_long_enough_for_line
         assert all("finished after" in last for last in said[1:])
 
 
-def test_a_live_table_on_a_real_terminal():
-    """Run in a new process with a pseudo-terminal."""
-    program = textwrap.dedent("""
-        import sys
-        sys.path.insert(0, sys.argv[1])
-        import tallmc
-        from problems import linear
-        tallmc.sample(linear(), tallmc.methods.sgld(0.01, batch_size=3), chains=3, n_draws=300)
-    """)
-    main, terminal = pty.openpty()
-    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "120"}
-    arguments = [sys.executable, "-c", program, str(Path(__file__).parent)]
-    child = subprocess.Popen(arguments, stderr=terminal, stdout=subprocess.PIPE, env=environment)
-    os.close(terminal)
-    said = b""
-    while True:
-        try:
-            piece = os.read(main, 65536)
-        except OSError:  # the child has closed the terminal
-            break
-        if not piece:
-            break
-        said += piece
-    assert child.wait() == 0
-    assert b"rows per step" in said and b"300 of 300 draws" in said and b"\x1b[" in said
-    assert child.stdout.read() == b""
+def test_a_live_table_on_a_real_terminal(terminal, capsys):
+    with terminal() as shown:
+        run()
+    said = shown[0]
+    assert "rows per step" in said and "800 of 800 draws" in said and "\x1b[" in said
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("where", ["opened", "shown", "closed"])

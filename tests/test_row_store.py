@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tallmc
+from problems import slow_after
 from row_stores import read_values, stored_logistic, write_store
 from tallmc._engine import supply as ahead
 from tallmc._engine.kernel import Drawn, Gathered
@@ -208,7 +209,9 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "name", slow_after(2, sorted(METHODS, key=("measured", "sgld").__contains__, reverse=True))
+)
 def test_gradient_estimates_are_unbiased(both, name):
     posterior = both[0]
     kernel = METHODS[name].prepare(posterior).kernel.kernel
@@ -265,7 +268,7 @@ def _noisy(stepper, gathered, used):
 OPTIONS = {"chains": 6, "n_draws": 40, "burn_in": 7, "seed": 3}
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", slow_after(1, reversed(METHODS)))
 def test_how_many_blocks_a_visit_brings_changes_no_draw(both, name, monkeypatch):
     posterior, method = both[0], METHODS[name]
     options = OPTIONS | {"n_draws": 600}
@@ -296,7 +299,7 @@ def test_a_visit_of_an_odd_number_of_blocks_serves_pairs_of_blocks():
         assert len(visits) == before  # threads that ask for these blocks make no visit
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", slow_after(1, [0, 1]))
 def test_a_chain_has_the_same_draws_among_others(both, seed):
     few, many = (
         tallmc.sample(both[0], METHODS["sgld_cv_ps"], **OPTIONS | {"chains": chains, "seed": seed})
@@ -347,6 +350,7 @@ def test_lbfgs_finds_the_mode_of_a_row_store(both):
     np.testing.assert_allclose(lbfgs.position, newton.position, atol=2e-3)
 
 
+@pytest.mark.slow
 def test_the_default_agrees_with_rows_in_memory(tmp_path):
     stored, resident = stored_logistic(tmp_path / "rows", n_rows=30_000, dim=4, shard_rows=4096)
     out_of_core, in_memory = (
@@ -499,7 +503,7 @@ def test_an_interrupted_writer_goes_on(tmp_path):
         writer("full")
 
 
-@pytest.mark.parametrize("name", ["take-all", "measured"])
+@pytest.mark.parametrize("name", slow_after(1, ["measured", "take-all"]))
 def test_a_stored_run_goes_on_bitwise_without_its_weights(tmp_path, both, name):
     posterior, method = both[0], METHODS[name]
     whole = tallmc.sample(posterior, method, **OPTIONS | {"n_draws": 400}).positions
@@ -511,6 +515,7 @@ def test_a_stored_run_goes_on_bitwise_without_its_weights(tmp_path, both, name):
     np.testing.assert_array_equal(resumed.positions, whole)
 
 
+@pytest.mark.slow
 def test_a_stored_default_run_keeps_no_copy_of_the_rows_and_goes_on_bitwise(tmp_path):
     stored, _ = stored_logistic(tmp_path / "rows", n_rows=30_000, dim=4, shard_rows=4096)
     options = {"chains": 4, "burn_in": 10, "seed": 1}

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tallmc
-from problems import linear
+from problems import linear, slow_after
 from tallmc._core.supervision import checkpoint, supervised
 from tallmc._engine.run import Run, chain_keys
 from tallmc._store.reader import open_store
@@ -97,7 +97,9 @@ def check_store(path, said, errors):
 
 @pytest.mark.parametrize(
     ("number", "status", "delay"),
-    [(signal.SIGINT, 130, 0.3), (signal.SIGINT, 130, 2.5), (signal.SIGTERM, 143, 1.0)],
+    slow_after(
+        1, [(signal.SIGINT, 130, 1.0), (signal.SIGINT, 130, 2.5), (signal.SIGTERM, 143, 1.0)]
+    ),
 )
 def test_a_signal_in_preparation_ends_the_command_with_its_status(
     number, status, delay, table, tmp_path
@@ -118,6 +120,7 @@ def test_ctrl_c_ends_the_command_with_status_130_50_of_50_times(table, tmp_path)
         check_store(folder / "run", said, errors)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delay", [0.3, 2.5])
 def test_ctrl_c_in_preparation_ends_a_script_without_a_crash(delay):
     status, _, errors = signalled(signal.SIGINT, delay, _PREPARE)
@@ -125,7 +128,24 @@ def test_ctrl_c_in_preparation_ends_a_script_without_a_crash(delay):
     assert errors.endswith("KeyboardInterrupt\n")
 
 
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_ctrl_c_in_burn_in_returns_what_there_is():
+    def interrupt(now):
+        if not now.is_preparing:
+            signal.raise_signal(signal.SIGINT)
+
+    method = tallmc.methods.sgld(0.01, batch_size=3)
+    settings = {"chains": 2, "n_draws": 10, "burn_in": 10**9, "callback": interrupt}
+    with pytest.warns(
+        tallmc.SamplingWarning, match=r"interrupted in step .*there are no draws yet"
+    ):
+        draws = tallmc.sample(linear(), method, **settings)
+    assert draws.positions.shape == (2, 0, 2)
+    assert draws.stopped_by == "Ctrl-C"
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_burn_in_of_a_script_returns_what_there_is():
     status, said, errors = signalled(signal.SIGINT, 0.5, _BURN_IN)
     assert status == 0, errors
     assert said.endswith("(2, 0, 2) Ctrl-C\n")
@@ -175,7 +195,7 @@ def test_a_signal_whose_exception_was_discarded_raises_again():
 def test_a_pilot_run_that_is_interrupted_raises():
     posterior = linear()
     bound = tallmc.methods.sgld(0.01, batch_size=3).prepare(posterior).kernel
-    start = jnp.zeros((2, posterior.dim))
+    start = jnp.asarray(np.zeros((2, posterior.dim)))
     run = Run(bound, chain_keys(0, 2), start, burn_in=0, thin=1, n_draws=10**6)
 
     def interrupt():

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tallmc
-from problems import linear, logistic
+from problems import linear, logistic, slow_after
 from tallmc._core.statistics import by_parameter, moments
 from tallmc._engine.run import CallLength
 from tallmc._store import StoreError, chunks, reader, writer
@@ -82,7 +82,13 @@ def assert_same(found, wanted):
     assert found.n_row_evals == wanted.n_row_evals
 
 
-@pytest.mark.parametrize("name", RUNS)
+FIRST = ("preferential", "memories", "schedule", "carried-index")
+"""Chains whose state is a position, memories of rows and momenta, a step, the rows of a step."""
+
+
+@pytest.mark.parametrize(
+    "name", slow_after(4, [*FIRST, *(name for name in RUNS if name not in FIRST)])
+)
 def test_a_run_cut_twice_is_bitwise_the_run_that_was_not(name, tmp_path):
     posterior, method = linear(), RUNS[name]
     whole = tallmc.sample(posterior, method, **SETTINGS)
@@ -315,9 +321,8 @@ class OwnLangevin(Langevin):
 
 
 def test_a_method_with_a_part_of_the_users_own_class_is_given_again(tmp_path):
-    posterior = linear(n_rows=40)
-    parts = {"gradient": tallmc.gradient.ControlVariate(), "batch_size": 3, "step_size": 0.01}
-    method = tallmc.Method(dynamics=OwnLangevin(), **parts)
+    posterior = linear()
+    method = tallmc.Method(dynamics=OwnLangevin(), batch_size=3, step_size=0.01)
     whole = tallmc.sample(posterior, method, **SETTINGS)
     cut(posterior, method, tmp_path / "run", after=300)
     with pytest.raises(tallmc.InvalidInput, match="method must be given again"):
@@ -489,7 +494,7 @@ def test_a_failed_chain_is_nan_in_the_export(tmp_path):
         assert_same(tallmc.load(tmp_path / "run"), draws)
 
 
-@pytest.mark.parametrize("chunk", [2**15, 2**23])
+@pytest.mark.parametrize("chunk", slow_after(1, [2**15, 2**23]))
 def test_draws_that_the_manifest_does_not_name_do_not_exist(tmp_path, chunk, monkeypatch):
     monkeypatch.setattr(chunks, "_CHUNK_BYTES", chunk)
     posterior, method, run = linear(), RUNS["preferential"], tmp_path / "run"

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import tallmc
+from problems import slow_after
 from row_stores import assert_same_bits, fit, write_logistic
 from tallmc._core.supervision import supervised
 from tallmc._rows.pickled import pickled, unpickled
@@ -72,12 +73,13 @@ def _continue(executor):
         os.kill(pid, signal.SIGCONT)
 
 
-@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("count", slow_after(1, [3, 1]))
 def test_threads_of_an_executor_change_no_bit(store, expected, count):
     with ThreadPoolExecutor(count) as executor:
         assert_same_bits(fit(tallmc.rows.open(store, executor=executor)), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 4])
 def test_processes_change_no_bit(store, expected, count):
     with processes(count) as executor:
@@ -105,16 +107,16 @@ SPLIT = {
 }
 
 
-@pytest.mark.parametrize("name", SPLIT)
+@pytest.mark.parametrize("name", slow_after(1, SPLIT))
 def test_chains_split_over_processes_have_the_same_draws(store, pool, tmp_path, name):
     posterior = tallmc.models.logistic_regression(tallmc.rows.open(store), prior_variance=10.0)
-    options = {"chains": 10, "n_draws": 700, "burn_in": 5, "progress": False}
+    options = {"chains": 5, "n_draws": 300, "burn_in": 5, "progress": False}
     whole = tallmc.sample(posterior, SPLIT[name], **options).positions
     split = {"executor": pool, "split_chains": True}
     run = tmp_path / "run"
-    begun = tallmc.sample(posterior, SPLIT[name], store=run, **options | {"n_draws": 200}, **split)
-    np.testing.assert_array_equal(begun.positions, whole[:, :200])
-    resumed = tallmc.resume(run, posterior, n_draws=700, progress=False, **split)
+    begun = tallmc.sample(posterior, SPLIT[name], store=run, **options | {"n_draws": 120}, **split)
+    np.testing.assert_array_equal(begun.positions, whole[:, :120])
+    resumed = tallmc.resume(run, posterior, n_draws=300, progress=False, **split)
     np.testing.assert_array_equal(resumed.positions, whole)
 
 
@@ -160,7 +162,7 @@ def test_a_killed_process_of_a_pool_is_a_worker_error(tmp_path):
 
     killer = threading.Thread(target=kill)
     killer.start()
-    with processes(2) as executor:
+    with processes(1) as executor:
         with pytest.raises(WorkerError, match=r"a worker was lost.* with a new executor"):
             Workers(executor).each(_wait_in_shard_3, str(mark), SHARDS)
         with pytest.raises(WorkerError, match="with a new executor"):  # the pool stays broken
