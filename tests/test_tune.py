@@ -18,7 +18,7 @@ N_ROWS = 500
 POSTERIOR = linear(n_rows=N_ROWS)
 MEAN, COVARIANCE = exact_posterior(POSTERIOR)
 WIDEST = float(np.linalg.eigvalsh(COVARIANCE)[-1])
-BUDGET = Budget(rows=600_000)
+BUDGET = Budget(rows=200_000)
 CENTRE = tallmc.methods.sgld_cv(step_size=0.5 * WIDEST, batch_size=20)
 
 
