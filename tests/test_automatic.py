@@ -239,7 +239,7 @@ def double_well(n_rows):
 
 def test_without_a_gaussian_all_rows_are_used(monkeypatch):
     monkeypatch.setattr(automatic, "FEW_ROWS", 10)
-    draws = tallmc.sample(double_well(60), ess=400)
+    draws = tallmc.sample(double_well(60), ess=150)
     assert draws.ok.all() and draws.account.exact
     left = (draws.positions < 0).mean()
     assert abs(left - 0.5) < 4.6 * np.sqrt(0.25 / draws.report.ess)

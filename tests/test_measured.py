@@ -152,10 +152,11 @@ def test_signs_of_any_number_of_draws_have_sum_zero_and_as_many_squares_as_draws
     """So E(Σ s_k t_k)² = n Var(t) for n draws t_k of one law, also if n is odd."""
     cases = [(size, certain) for size in range(2, 7) for certain in range(size - 1)]
     signs = jax.jit(lambda: [alternating_signs(*case, jnp.float64) for case in cases])()
-    for (size, certain), found in zip(cases, signs, strict=True):
+    for (size, certain), of_case in zip(cases, signs, strict=True):
+        found = np.asarray(of_case)
         assert found.shape == (size,) and not np.any(found[:certain])
-        assert np.sum(np.asarray(found)) == 0
-        assert np.sum(np.asarray(found) ** 2) == pytest.approx(size - certain, rel=1e-12)
+        assert found.sum() == 0
+        assert (found**2).sum() == pytest.approx(size - certain, rel=1e-12)
 
 
 @pytest.mark.slow
