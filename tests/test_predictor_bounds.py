@@ -185,7 +185,9 @@ def remainders_of(name) -> ModelRemainders:
 
 @pytest.mark.parametrize("name", POSTERIORS)
 def test_no_row_changes_by_more_than_its_bound(name):
-    remainders, rows = remainders_of(name), POSTERIORS[name]().data
+    remainders, data = remainders_of(name), POSTERIORS[name]().data
+    some = slice(None, None, 1 + len(data.y) // 300)
+    rows = jax.tree.map(lambda column: jnp.asarray(np.asarray(column)[some]), data)
     rng = np.random.default_rng(0)
     radius, dim = float(remainders.radius), remainders.model.dim
     unit = rng.normal(size=(2, 400, dim))
