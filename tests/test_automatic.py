@@ -201,7 +201,7 @@ def test_noise_that_asks_for_most_rows_gets_all_of_them(monkeypatch):
     without_exact_draws(monkeypatch)
     monkeypatch.setattr(automatic, "FEW_ROWS", 10)
     posterior = logistic(n_rows=150, dim=2)
-    draws = tallmc.sample(posterior, Automatic(inflation=1e-6), n_draws=50)
+    draws = tallmc.sample(posterior, Automatic(inflation=1e-9), n_draws=50)
     assert draws.report.reasons[0] == (
         "gradient noise would require all the rows in a step: every step uses all rows"
     )

@@ -241,7 +241,7 @@ def test_predicted_inflation_is_that_of_the_exact_law():
 
 @pytest.mark.parametrize("name", slow_after(2, ["sgld", "sghmc", "sgrld", "sg_baoab", "psgld"]))
 def test_the_suggested_step_uses_the_budget_and_no_more(name):
-    posterior = logistic(n_rows=2000, dim=3)
+    posterior = logistic(n_rows=20_000, dim=3)
     suggested = tallmc.suggest(posterior, name, batch_size=10)
     assert suggested.inflation == pytest.approx(0.1, rel=1e-6)
     assert suggested.rule == "the gradient noise that the error budget allows"
@@ -252,7 +252,7 @@ def test_the_suggested_step_uses_the_budget_and_no_more(name):
 
 
 def test_a_given_step_size_is_kept_and_its_inflation_predicted():
-    posterior = logistic(n_rows=2000, dim=3)
+    posterior = logistic(n_rows=20_000, dim=3)
     suggested = tallmc.suggest(posterior, "sghmc", batch_size=10)
     given = tallmc.suggest(posterior, "sghmc", batch_size=10, step_size=3 * suggested.step_size)
     assert given.step_size == given.method.step_size == 3 * suggested.step_size
