@@ -1,5 +1,9 @@
 """Small problems with known exact answers, and registries of all parts of the library by axis."""
 
+import functools
+import json
+import subprocess
+import sys
 from typing import Any
 
 import equinox as eqx
@@ -194,13 +198,43 @@ def memory_of(gradient, rows):
 
 def residual_matrix(gradient, rows, position, carried=None) -> np.ndarray:
     """The residuals r_i(θ), one matrix row per data row."""
+    return np.asarray(_residual_matrix(gradient, rows, jnp.asarray(position), carried))
+
+
+@eqx.filter_jit
+def _residual_matrix(gradient, rows, position, carried):
     everything = rows.columns
     compact = gradient.residuals(position, everything, jnp.arange(rows.n_rows), carried)
     of_one = jax.vmap(lambda weights: gradient.model.combine(compact, everything, weights))
-    return np.asarray(of_one(jnp.eye(rows.n_rows)))
+    return of_one(jnp.eye(rows.n_rows))
 
 
 def labelled(posterior, labels):
     """The posterior with names for the entries of its parameters."""
     quantities = Parameters(posterior.layout.labelled(labels))
     return ModelPosterior(posterior.model, posterior.rows, quantities)
+
+
+_NEW_PROCESS = """
+import gc, json, sys
+import tallmc
+found = {"modules": sorted(sys.modules), "collects garbage": gc.isenabled(), "dir": dir(tallmc)}
+from tallmc.methods.references import papers_of
+found["modules before papers"] = sorted(sys.modules)
+found["papers"] = [paper.year for paper in papers_of("ZigZag(step_size=1.0, order=2)")]
+from tallmc import *
+tune, diagnose.ess, tallmc.anchor.find_anchor, tallmc.correction, tallmc.contrib.series
+found["modules in the end"], found["names"] = sorted(sys.modules), sorted(globals())
+print(json.dumps(found))
+"""
+
+
+@functools.cache
+def in_a_new_process() -> dict[str, Any]:
+    """What a process that has just imported the package knows.
+
+    It then asks for the papers of a contrib topic, and uses names that are imported late.
+    """
+    command = [sys.executable, "-c", _NEW_PROCESS]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(run.stdout)

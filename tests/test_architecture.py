@@ -5,11 +5,10 @@ import functools
 import importlib
 import inspect
 import pkgutil
-import subprocess
-import sys
 from pathlib import Path
 
 import tallmc
+from problems import in_a_new_process
 
 PACKAGE = Path(tallmc.__file__).parent
 
@@ -203,11 +202,6 @@ def test_importing_the_package_loads_no_contrib_and_nothing_heavy():
         "tallmc.contrib blackjax xarray arviz_base arviz_stats typer rich pyarrow matplotlib "
         "pandas zarr netCDF4 scipy.special optax sklearn numpyro pymc"
     )
-    program = (
-        f"import gc, sys, tallmc; print(*(set('{heavy}'.split()) & set(sys.modules))); "
-        "assert gc.isenabled()"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert result.stdout.strip() == ""
+    found = in_a_new_process()
+    assert set(heavy.split()) & set(found["modules"]) == set()
+    assert found["collects garbage"]

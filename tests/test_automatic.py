@@ -1,6 +1,7 @@
 """`sample(posterior)` without settings agrees with references and reports its error and doubts."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from tallmc.methods.automatic.accept_steps import offer_few_rows
 from tallmc.methods.automatic.method import FEW_PER_DRAW
 
 
+@functools.cache
 def regression(n_rows=20_000, dim=5, seed=0):
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(n_rows, dim))
@@ -27,20 +29,24 @@ def drawn():
     """Draws by control variates."""
     with pytest.MonkeyPatch.context() as patched:
         without_exact_draws(patched)
-        return tallmc.sample(regression(), seed=1)
+        return tallmc.sample(regression(), seed=1, anchor=anchor_of(regression))
 
 
 @pytest.fixture(scope="module")
 def drawn_exactly():
-    return tallmc.sample(regression(), seed=1)
+    return tallmc.sample(regression(), seed=1, anchor=anchor_of(regression))
 
 
-def nearly_exact(posterior, n_draws=40_000):
+@functools.cache
+def anchor_of(build):
+    return tallmc.anchor.find_anchor(build())
+
+
+def nearly_exact(posterior, anchor, n_draws=4000):
     """Mean and sd by importance sampling from the Laplace approximation.
 
     The approximation is close because there are many rows.
     """
-    anchor = tallmc.anchor.find_anchor(posterior)
     noise = np.random.default_rng(0).normal(size=(n_draws, posterior.dim))
     draws = np.asarray(anchor.position) + noise @ np.asarray(anchor.factor).T
     potentials = np.asarray(jax.lax.map(posterior.potential, jnp.asarray(draws), batch_size=200))
@@ -51,10 +57,15 @@ def nearly_exact(posterior, n_draws=40_000):
     return mean, np.sqrt(weights @ (draws - mean) ** 2)
 
 
+@pytest.fixture(scope="module")
+def truth():
+    return nearly_exact(regression(), anchor_of(regression))
+
+
 @pytest.mark.parametrize("kind", ["drawn", "drawn_exactly"])
-def test_the_default_is_right_within_the_error_it_reports(kind, request):
+def test_the_default_is_right_within_the_error_it_reports(kind, truth, request):
     drawn = request.getfixturevalue(kind)
-    mean, sd = nearly_exact(regression(), n_draws=4000)
+    mean, sd = truth
     found = drawn.positions[drawn.ok]
     mean_error = np.abs(found.mean(axis=(0, 1)) - mean) / sd
     sd_error = np.abs(found.std(axis=(0, 1)) / sd - 1)
@@ -86,9 +97,7 @@ def test_it_takes_exact_draws_where_they_need_fewer_rows(drawn, drawn_exactly):
 
 
 def test_the_quoted_cost_is_the_cost_of_the_run(drawn_exactly):
-    quoted = offer_few_rows(
-        regression(), tallmc.anchor.find_anchor(regression()), FEW_PER_DRAW
-    ).quote
+    quoted = offer_few_rows(regression(), anchor_of(regression), FEW_PER_DRAW).quote
     rows = np.asarray(drawn_exactly.sample_stats["batch_size"]).mean()
     acceptance = np.asarray(drawn_exactly.sample_stats["acceptance_rate"]).mean()
     # M of 512 moves varies by about its mean, and so do Poisson numbers of some 1,600 steps.
@@ -98,16 +107,17 @@ def test_the_quoted_cost_is_the_cost_of_the_run(drawn_exactly):
 
 
 def test_exact_draws_on_request():
-    draws = tallmc.sample(regression(), exact=True, ess=500)
+    draws = tallmc.sample(regression(), exact=True, ess=500, anchor=anchor_of(regression))
     assert draws.report.reasons[0] == "exact draws were asked for"
     assert draws.account.exact and draws.report.trusted
 
 
-def test_exact_draws_use_all_rows_where_the_rows_have_no_bounds():
+def test_exact_draws_use_all_rows_where_the_rows_have_no_bounds(monkeypatch):
+    monkeypatch.setattr(automatic, "FEW_ROWS", 10)
     posterior = tallmc.Posterior(
         log_likelihood=lambda mean, x: -((x - mean) ** 2) / 2,
         log_prior=lambda mean: -(mean**2) / 2,
-        data=np.random.default_rng(0).normal(size=6000),
+        data=np.random.default_rng(0).normal(size=60),
         init=np.zeros(()),
     )
     draws = tallmc.sample(posterior, exact=True, ess=200)
@@ -117,17 +127,25 @@ def test_exact_draws_use_all_rows_where_the_rows_have_no_bounds():
     assert draws.account.exact
 
 
-def test_exact_draws_use_all_rows_where_the_tails_are_heavy():
+@functools.cache
+def heavy_tails():
     """Two rare categories: a coefficient has a long tail to one side."""
     rng = np.random.default_rng(0)
     x = np.c_[np.ones(6000), np.zeros(6000), rng.normal(size=6000)]
     x[:12, 1] = 1
     y = (rng.random(6000) < 0.5).astype(float)
     y[:12] = 1
-    posterior = tallmc.models.logistic_regression(x, y, prior_variance=100.0)
-    offer = offer_few_rows(posterior, tallmc.anchor.find_anchor(posterior), FEW_PER_DRAW)
+    return tallmc.models.logistic_regression(x, y, prior_variance=100.0)
+
+
+def test_a_few_rows_are_not_offered_where_the_tails_are_heavy():
+    offer = offer_few_rows(heavy_tails(), anchor_of(heavy_tails), FEW_PER_DRAW)
     assert offer.quote is None and "tails" in offer.why_not
-    draws = tallmc.sample(posterior, exact=True, ess=200)
+
+
+@pytest.mark.slow
+def test_exact_draws_use_all_rows_where_the_tails_are_heavy():
+    draws = tallmc.sample(heavy_tails(), exact=True, ess=200)
     assert "from a few rows there are none: its tails are so heavy" in str(draws.report)
     assert isinstance(draws.settings["method"].dynamics, tallmc.dynamics.HMC)
 
@@ -183,7 +201,7 @@ def test_noise_that_asks_for_most_rows_gets_all_of_them(monkeypatch):
     without_exact_draws(monkeypatch)
     monkeypatch.setattr(automatic, "FEW_ROWS", 10)
     posterior = logistic(n_rows=150, dim=2)
-    draws = tallmc.sample(posterior, Automatic(inflation=1e-6), n_draws=50)
+    draws = tallmc.sample(posterior, Automatic(inflation=1e-9), n_draws=50)
     assert draws.report.reasons[0] == (
         "gradient noise would require all the rows in a step: every step uses all rows"
     )
@@ -199,7 +217,7 @@ def test_with_too_many_parameters_each_has_its_own_scale(monkeypatch):
     assert method.gradient == tallmc.gradient.ControlVariate(1)
     assert isinstance(method.geometry, tallmc.geometry.Diagonal)
     assert "parameters are too many for their covariance" in draws.report.reasons[0]
-    mean, sd = nearly_exact(posterior, n_draws=4000)
+    mean, sd = nearly_exact(posterior, tallmc.anchor.find_anchor(posterior))
     assert (
         np.abs(draws.positions.mean(axis=(0, 1)) - mean) / sd
     ).max() < draws.report.mean_error + 4.6 / np.sqrt(4000)
@@ -219,8 +237,9 @@ def double_well(n_rows):
     )
 
 
-def test_without_a_gaussian_all_rows_are_used():
-    draws = tallmc.sample(double_well(6000), ess=400)
+def test_without_a_gaussian_all_rows_are_used(monkeypatch):
+    monkeypatch.setattr(automatic, "FEW_ROWS", 10)
+    draws = tallmc.sample(double_well(60), ess=150)
     assert draws.ok.all() and draws.account.exact
     left = (draws.positions < 0).mean()
     assert abs(left - 0.5) < 4.6 * np.sqrt(0.25 / draws.report.ess)
@@ -228,10 +247,11 @@ def test_without_a_gaussian_all_rows_are_used():
 
 def test_without_a_gaussian_and_with_too_many_rows_the_user_is_told(monkeypatch):
     monkeypatch.setattr(automatic, "_MOST_NUMBERS", 0)
+    monkeypatch.setattr(automatic, "FEW_ROWS", 10)
     posterior = tallmc.Posterior(
-        log_likelihood=lambda params, row: -(params["x"] ** 4) / 6000 - 0.01 * row * params["x"],
+        log_likelihood=lambda params, row: -(params["x"] ** 4) / 600 - 0.01 * row * params["x"],
         log_prior=lambda params: 0.0 * params["x"],
-        data=np.resize([1.0, -1.0], 6000),  # the Hessian at the mode is zero
+        data=np.resize([1.0, -1.0], 600),  # the Hessian at the mode is zero
         init={"x": 0.0},
     )
     draws = tallmc.sample(posterior, n_draws=100)

@@ -2,12 +2,11 @@
 
 import inspect
 import re
-import subprocess
-import sys
 
 import pytest
 
 import tallmc
+from problems import in_a_new_process
 from tallmc._core.part import import_topics, parts_by_name
 from tallmc.methods.references import PAPERS, cited_in, papers_of
 
@@ -105,15 +104,9 @@ def test_the_rule_of_an_accept_step_decides_between_papers(name, year):
 
 
 def test_a_run_of_a_topic_that_is_not_imported_cites_its_paper():
-    program = (
-        "from tallmc.methods.references import papers_of; import sys; "
-        "assert 'tallmc.contrib.zig_zag' not in sys.modules; "
-        "print(*(paper.year for paper in papers_of('ZigZag(step_size=1.0, order=2)')))"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert run.stdout.strip() == "2019"
+    found = in_a_new_process()
+    assert "tallmc.contrib.zig_zag" not in found["modules before papers"]
+    assert found["papers"] == [2019]
 
 
 def test_entries_are_well_formed_and_their_keys_differ():

@@ -1,6 +1,7 @@
 """PyMC models become posteriors with PyMC's own densities, or are refused with the reason."""
 
 import functools
+import os
 import subprocess
 import sys
 
@@ -11,8 +12,10 @@ import pytest
 
 import tallmc
 from nuts_comparison import assert_same_moments
+from problems import slow_after
 from row_stores import write_store
 from tallmc.interop.pymc import from_pymc
+from test_prediction import draws_at
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS"),
@@ -135,11 +138,11 @@ def walk():
 
 MODELS = {
     "hierarchical": hierarchical,
+    "horseshoe": horseshoe,
     "correlated": correlated,
     "robust": robust,
     "ordinal": ordinal,
     "mixture": mixture,
-    "horseshoe": horseshoe,
     "random walk": walk,
 }
 
@@ -156,13 +159,32 @@ def point(posterior, position):
     return {name: np.asarray(value, np.float64) for name, value in params.items()}
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_the_density_is_that_of_pymc(name):
+def test_settings_of_the_process_are_left_as_they_are():
+    """The first conversion of a process imports PyTensor's JAX backend, which changes them."""
+    settings = lambda: (jax.config.jax_enable_x64, os.environ.get("XLA_FLAGS"))
+    before = settings()
+    converted("horseshoe")
+    assert "pytensor.link.jax.dispatch" in sys.modules
+    assert settings() == before
+
+
+def converted_at_a_position(name):
     model, posterior = converted(name)
-    position = posterior.init + 0.3 * np.random.default_rng(1).normal(size=posterior.dim)
+    noise = 0.3 * np.random.default_rng(1).normal(size=posterior.dim)
+    return model, posterior, posterior.init + noise
+
+
+@pytest.mark.parametrize("name", slow_after(2, MODELS))
+def test_the_density_is_that_of_pymc(name):
+    model, posterior, position = converted_at_a_position(name)
     expected = float(model.compile_logp()(point(posterior, position)))
     assert np.isfinite(expected)
     assert -float(posterior.potential(position)) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", slow_after(1, MODELS))
+def test_the_gradient_is_that_of_pymc(name):
+    model, posterior, position = converted_at_a_position(name)
     slope = model.compile_dlogp()(point(posterior, position))
     order = [value.name for value in model.value_vars]
     sizes = [np.size(point(posterior, position)[name]) for name in order]
@@ -173,7 +195,7 @@ def test_the_density_is_that_of_pymc(name):
     )
 
 
-@pytest.mark.parametrize("name", ["hierarchical", "correlated", "horseshoe"])
+@pytest.mark.parametrize("name", slow_after(1, ["hierarchical", "correlated", "horseshoe"]))
 def test_quantities_are_constrained_variables_and_deterministics(name):
     model, posterior = converted(name)
     position = np.asarray(posterior.init) + 0.3
@@ -198,7 +220,8 @@ def test_dims_and_coords_name_the_draws():
         pm.Deterministic("predictor", x @ beta)
         pm.Normal("observed", x @ beta + weights[0], 1.0, observed=y)
     posterior = from_pymc(model, ["x", "y"])
-    draws = tallmc.reference.nuts(posterior, chains=2, n_draws=100, warmup=100)
+    positions = np.random.default_rng(0).normal(size=(2, 100, posterior.dim))
+    draws = draws_at(positions, posterior, quantities=posterior.quantities)
     tree = draws.to_datatree()["posterior"]
     assert set(tree.data_vars) == {"beta", "weights", "odds"}
     assert tree["odds"].dims == ("chain", "draw", "column")
@@ -289,7 +312,7 @@ def test_rows_are_arguments_of_the_compiled_functions():
 
 
 @pytest.mark.filterwarnings("error:Explicitly requested dtype")
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", slow_after(1, sorted(MODELS, key="horseshoe".__ne__)))
 def test_single_precision_has_finite_gradients(name):
     with jax.enable_x64(False):
         model, rows = MODELS[name]()
@@ -327,8 +350,9 @@ print("done")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [[], ["broken"]], ids=str)
-def test_settings_of_the_process_are_left_as_they_are(arguments):
+def test_settings_of_a_new_process_are_left_as_they_are(arguments):
     run = subprocess.run(
         [sys.executable, "-c", SETTINGS, *arguments], capture_output=True, text=True, check=False
     )

@@ -19,8 +19,8 @@ import pytest
 GOLDEN = Path(__file__).with_name("golden.py")
 WANTED = json.loads(GOLDEN.with_suffix(".json").read_text())
 
-FAST = ["method sgld", "method sgld_cv_ps", "gradient saga", "dynamics splitting"]
-"""Cheap runs: streams and take, weights, an anchor, a table that the chain carries, momentum."""
+FAST = ["method sgld_cv_ps", "gradient saga", "method sgld", "dynamics splitting"]
+"""Cheap runs: streams, weights and an anchor, a table that the chain carries, take, momentum."""
 
 PROGRAM = """
 import json, sys
@@ -63,10 +63,10 @@ def check(cases):
     assert wrong == {}
 
 
-def test_draws_of_a_few_methods_are_golden():
-    check(FAST)
+def test_draws_of_two_methods_are_golden():
+    check(FAST[:2])
 
 
 @pytest.mark.slow
 def test_draws_of_every_method_part_and_model_are_golden():
-    check([case for case in WANTED["runs"] if case not in FAST])
+    check([case for case in WANTED["runs"] if case not in FAST[:2]])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tallmc
-from problems import laplace_draws
+from problems import laplace_draws, slow_after
 from row_stores import stored_logistic
 from tallmc.diagnose import loo
 
@@ -15,7 +15,7 @@ X = np.c_[np.ones(300), RNG.normal(size=(300, 3))]
 ETA = X @ [0.3, 0.8, -0.5, 0.0]
 
 
-@pytest.fixture(scope="module", params=["poisson", "linear"])
+@pytest.fixture(scope="module", params=slow_after(1, ["poisson", "linear"]))
 def fitted(request):
     if request.param == "poisson":
         y = RNG.poisson(np.exp(ETA)).astype(float)

@@ -1,7 +1,7 @@
 """What users see first: the names of the package, the help, summaries and notebooks."""
 
 import re
-import subprocess
+import runpy
 import sys
 
 import numpy as np
@@ -21,11 +21,11 @@ def test_dir_lists_public_names_only():
     assert dir(tallmc) == sorted(tallmc.__all__)
 
 
-def test_the_package_runs_as_a_module():
-    done = subprocess.run(
-        [sys.executable, "-m", "tallmc", "--version"], capture_output=True, text=True
-    )
-    assert (done.returncode, done.stdout) == (0, f"tallmc {tallmc.__version__}\n")
+def test_the_package_runs_as_a_module(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["tallmc", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("tallmc", run_name="__main__")
+    assert (ended.value.code or 0, capsys.readouterr().out) == (0, f"tallmc {tallmc.__version__}\n")
 
 
 @pytest.mark.parametrize("command", [None, *COMMANDS])

@@ -104,9 +104,9 @@ def test_a_step_too_large_is_a_failure():
 
 
 def test_rows_are_counted_for_both_chains():
-    found, fixed = pairs(order=2, chains=4, steps=50), bound_kernel_with(6, STEP, 2)
+    found, fixed = pairs(order=1), bound_kernel_with(6, STEP)
     of_noise = visited_noise(fixed.composition, fixed.rows, found.positions, 0).n_row_evals
-    assert found.n_row_evals == 4 * (60 + 50) * (6 + 2 * 6) + of_noise
+    assert found.n_row_evals == 256 * (60 + 400) * (6 + 2 * 6) + of_noise
 
 
 def test_pairs_run_on_until_the_bias_is_known_well_enough():

@@ -10,7 +10,7 @@ import pytest
 import scipy.stats as stats
 
 import tallmc
-from problems import exact_posterior
+from problems import exact_posterior, slow_after
 from tallmc._core.arrays import layout_of
 from tallmc.models.design import GroupedObservations, GroupTerm, Observations
 from tallmc.models.hierarchy import Hierarchical, Horseshoe
@@ -136,6 +136,7 @@ def test_gaussian_predictions_have_the_closed_form():
             assert np.abs(z).max() < 4.6
 
 
+@pytest.mark.slow
 def test_intervals_of_the_response_cover_it_as_often_as_they_say():
     rng, hits = np.random.default_rng(11), []
     for _ in range(300):
@@ -170,7 +171,7 @@ def test_log_likelihood_has_all_constants(name):
         np.testing.assert_allclose(found[chain, draw], log_density(y), rtol=1e-10)
 
 
-@pytest.mark.parametrize("name", ONE_NUMBER)
+@pytest.mark.parametrize("name", slow_after(7, ONE_NUMBER))
 def test_means_and_simulated_responses_follow_the_law(name):
     posterior, _, law = problem(name)
     position = np.asarray(posterior.init) + np.linspace(-0.3, 0.3, posterior.dim)
@@ -189,7 +190,7 @@ def test_means_and_simulated_responses_follow_the_law(name):
 
 @pytest.mark.parametrize("kind", ["mean", "response"])
 def test_blocks_do_not_change_predictions(kind, monkeypatch):
-    posterior, *_ = problem("negative binomial")
+    posterior, *_ = problem("unknown scale")
     draws = spread_draws(posterior)
     rows = np.tile(NEW, (9, 1))
     whole = draws.predict(rows, kind=kind, seed=3)

@@ -5,7 +5,7 @@ import pytest
 import scipy.stats as stats
 
 import tallmc
-from problems import laplace_draws
+from problems import laplace_draws, slow_after
 from row_stores import stored_logistic
 from tallmc.report.content import PredictiveCheck, predictive_check
 from tallmc.report.page import write_report
@@ -24,7 +24,7 @@ BUILD = {
 }
 
 
-@pytest.mark.parametrize("kind", ["binary", "number"])
+@pytest.mark.parametrize("kind", slow_after(1, ["binary", "number"]))
 @pytest.mark.filterwarnings("ignore::tallmc.SamplingWarning")
 def test_the_report_checks_the_predictive_law(kind, tmp_path):
     posterior = BUILD[kind]()
@@ -39,7 +39,7 @@ def test_the_report_checks_the_predictive_law(kind, tmp_path):
     assert "Posterior predictive check" not in plain
 
 
-@pytest.mark.parametrize("kind", BUILD)
+@pytest.mark.parametrize("kind", slow_after(3, ["binary", "number", "class", "count"]))
 def test_the_check_compares_data_with_simulated_data(kind):
     posterior = BUILD[kind]()
     draws = laplace_draws(posterior)

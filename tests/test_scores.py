@@ -1,6 +1,5 @@
 """Scores on new rows, autocorrelations and errors of averages, against independent calculations."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -152,7 +151,7 @@ class TestAverages:
     def test_the_bias_of_langevin_steps_grows_with_the_step_size(self):
         x = np.array([-1.0, 1.0])
         posterior = tallmc.models.gaussian(x[:, None], [[1.0]], [0.0], [[1.0]])
-        precision = float(jax.hessian(posterior.potential)(jnp.zeros(1))[0, 0])
+        precision = 3.0  # of two rows and of the prior, one each
         for step_size in (0.1, 0.4):
             draws = tallmc.sample(
                 posterior,
