@@ -218,7 +218,7 @@ def one_dimensional():
     )
 
 
-def ewsg_law(posterior, step: float, size: int, length: int, points: int = 101) -> Law:
+def ewsg_law(posterior, step: float, size: int, length: int, points: int = 121) -> Law:
     """The law of the overdamped EWSG of li-2021 (appendix E) in one dimension, by quadrature.
 
     Given θ, the index chain begins at a fresh batch S, proposes fresh batches and accepts them with
@@ -228,7 +228,7 @@ def ewsg_law(posterior, step: float, size: int, length: int, points: int = 101) 
     """
     x, y = np.asarray(posterior.data.x)[:, 0], np.asarray(posterior.data.y)
     mean, covariance = exact_posterior(posterior)
-    grid = mean[0] + np.sqrt(covariance[0, 0]) * np.linspace(-8, 8, points)
+    grid = mean[0] + np.sqrt(covariance[0, 0]) * np.linspace(-10, 10, points)
     variance = float(posterior.model.likelihood.noise_variance)
     by_row = x * (np.outer(grid, x) - y) / variance
     batches = list(itertools.product(range(len(x)), repeat=size))
@@ -283,7 +283,7 @@ def test_ewsg_law_without_an_index_chain_is_the_lyapunov_solution():
     bound = tallmc.methods.sgld(EWSG_STEP, batch_size=2).prepare(posterior).kernel
     for value, expected in zip(found, exact_law(bound, EWSG_STEP), strict=True):
         np.testing.assert_allclose(value, expected, rtol=1e-9)
-    fewer, more = (ewsg_law(posterior, EWSG_STEP, 1, 1, points) for points in (101, 201))
+    fewer, more = (ewsg_law(posterior, EWSG_STEP, 1, 1, points) for points in (121, 241))
     np.testing.assert_allclose(fewer.covariance, more.covariance, rtol=1e-6)
 
 
