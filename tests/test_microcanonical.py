@@ -78,9 +78,9 @@ def product(*laws):
 
 def defects(dynamics, step, noise=None, corrected=False):
     """The change of each test function in one step; `noise` is the covariance V of the gradient."""
-    angles = 2 * np.pi * (np.arange(16) + 0.5) / 16
-    circle = np.sqrt(2) * np.stack([np.cos(angles), np.sin(angles)], axis=1), np.full(16, 1 / 16)
-    laws = [nodes(6), circle, nodes(4)] + ([] if noise is None else [nodes(4)])
+    angles = 2 * np.pi * (np.arange(24) + 0.5) / 24
+    circle = np.sqrt(2) * np.stack([np.cos(angles), np.sin(angles)], axis=1), np.full(24, 1 / 24)
+    laws = [nodes(6), circle, nodes(5)] + ([] if noise is None else [nodes(3)])
     points, weights = product(*laws)
     root = np.linalg.inv(np.linalg.cholesky(HESSIAN)).T
     theta, rho, xi = points[0] @ root.T, points[1], points[2]
