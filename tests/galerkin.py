@@ -63,16 +63,18 @@ def stationary_law(
     ]
 
     def basis(states: np.ndarray) -> np.ndarray:
-        hermite = [_hermite(states[:, i] / deviations[i], degree) for i in range(k)]
-        return np.stack(
-            [np.prod([hermite[i][power[i]] for i in range(k)], axis=0) for power in powers], axis=1
-        )
+        """One row per basis function."""
+        values = np.ones(())
+        for i in range(k):
+            hermite = np.stack(_hermite(states[:, i] / deviations[i], degree))
+            values = values * hermite[[power[i] for power in powers]]
+        return values
 
     states = grid * deviations
     after = sum(
         probability * basis(np.asarray(step(states, event))) for probability, event in events
     )
-    operator = (basis(states).T * weight) @ after
+    operator = (basis(states) * weight) @ after.T
     equations = operator.T - np.eye(len(powers))
     equations[0] = np.eye(len(powers))[0]  # the constant function has expectation 1
     return Law(powers, np.linalg.solve(equations, np.eye(len(powers))[0]), deviations)

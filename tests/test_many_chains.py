@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tallmc
-from problems import linear
+from problems import linear, slow_after
 from tallmc._engine import chains
 from tallmc._engine.run import CallLength
 from tallmc.subsample import TargetNoise
@@ -22,7 +22,7 @@ def sampled(method, n_chains, **settings):
     return tallmc.sample(linear(), method, chains=n_chains, **settings)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", slow_after(2, METHODS))
 def test_chains_in_groups_have_the_draws_that_they_have_together(name, monkeypatch):
     monkeypatch.setattr(chains, "_FEWEST_PER_GROUP", 7)
     whole = sampled(METHODS[name], 7)

@@ -8,6 +8,7 @@ right code, or of the other mutants of the same class.
 """
 
 import dataclasses
+import itertools
 
 import equinox as eqx
 import jax
@@ -22,6 +23,8 @@ import tallmc
 from experiments.li2021.theorem41 import cheapest_probabilities
 from problems import linear, logistic, residual_matrix
 from stationary import cast, exact_law, law_z
+from steps import error_against_the_papers, noise_z
+from tallmc._rows.law import AliasLaw, AliasTable
 from tallmc._rows.passes import Sum
 from tallmc.dynamics import (
     BAOAB,
@@ -49,16 +52,18 @@ from test_derivative_bounds import (
     supremum_ratios,
 )
 from test_exponential_integrators import bound_with, weights_error
-from test_fisher_scoring import KnownFisher, fisher_scoring_law, with_known_fisher
-from test_mala import invariance_z
+from test_fisher_scoring import KnownFisher, fisher_step_error, with_known_fisher
+from test_index_law import realised
+from test_mala import metropolis_error
 from test_microcanonical import orders
 from test_microcanonical import prepared as microcanonical
-from test_sgd import covariance_z
-from test_unbiased import estimates, moments_by_enumeration
+from test_sgd import covariance_z, transcription_error
+from test_steps import microcanonical_error
+from test_unbiased import estimates, estimates_from, moments_by_enumeration
 
 STEP = 0.15
 KILLED = 4.6
-CHAINS = 1024
+CHAINS = 1024  # of the long runs in the slow suite
 
 
 def mutate(bound, part: str, kind, **more):
@@ -165,28 +170,6 @@ class SignFlipped(ControlVariate):
         return AbstractGradient.residual_sum(self, position, batch, carried)
 
 
-# Side by side with the others of the same method, which run the same program.
-STATIONARY = {
-    "weights-forgotten": ("sgld_cv_ps", weights_forgotten),
-    "noise-scaled-by-1.1": ("sgld_cv_ps", scaled_langevin(noise=1.1)),
-    "drift-of-a-whole-step": ("sgld_cv_ps", scaled_langevin(drift=2.0)),
-    "one-noise-for-all-steps-of-a-block": (
-        "sgld_cv_ps",
-        lambda bound: mutate(bound, "dynamics", OneNoiseForAllSteps),
-    ),
-    "mean-instead-of-sum": ("sgld_ps", mean_instead_of_sum),
-    "alias-threshold-inverted": ("sgld_ps", alias_threshold_inverted),
-    "floor-forgotten-in-the-weights": ("sgld_ps", floor_forgotten_in_the_weights),
-    "prior-taken-at-the-anchor": ("sgld_cv", prior_taken_at_the_anchor),
-    "anchor-gradient-forgotten": ("sgld_cv", anchor_gradient_forgotten),
-    "control-variate-sign": ("sgld_cv", lambda bound: mutate(bound, "gradient", SignFlipped)),
-    "one-batch-for-all-steps-of-a-block": (
-        "sgld",
-        lambda bound: mutate(bound, "selection", OneBatchForAllSteps),
-    ),
-}
-
-
 def prepared(method, **settings):
     posterior = linear()
     # The anchor is not the mode, so that ∇f(θ̂) matters.
@@ -194,20 +177,100 @@ def prepared(method, **settings):
     return tallmc.methods.METHODS[method].make(STEP, **settings).prepare(posterior, anchor).kernel
 
 
-@pytest.mark.parametrize("method", dict.fromkeys(method for method, _ in STATIONARY.values()))
+STEPS = {
+    "noise-scaled-by-1.1": ("sgld_cv_ps", {"batch_size": 4}, scaled_langevin(noise=1.1)),
+    "drift-of-a-whole-step": ("sgld_cv_ps", {"batch_size": 4}, scaled_langevin(drift=2.0)),
+    "step-scaled-by-1.05": ("sgld_cv_ps", {"batch_size": 4}, step_too_large),
+    "step-of-ula-scaled-by-1.05": ("ula", {}, step_too_large),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_matrices_of_the_step_kill(name):
+    method, settings, mutation = STEPS[name]
+    bound = prepared(method, **settings)
+    assert error_against_the_papers(bound, STEP) < 1e-12
+    assert 1e-3 < error_against_the_papers(bound, STEP, mutation(bound)) < np.inf
+
+
+def test_moments_of_the_noise_kill_one_noise_for_all_steps_of_a_block():
+    """The unmutated control is in test_steps.py."""
+    assert noise_z(OneNoiseForAllSteps()) > KILLED
+
+
+ESTIMATES = {
+    "weights-forgotten": ("sgld_cv_ps", weights_forgotten),
+    "mean-instead-of-sum": ("sgld_ps", mean_instead_of_sum),
+    "alias-threshold-inverted": ("sgld_ps", alias_threshold_inverted),
+    "floor-forgotten-in-the-weights": ("sgld_ps", floor_forgotten_in_the_weights),
+    "prior-taken-at-the-anchor": ("sgld_cv", prior_taken_at_the_anchor),
+    "anchor-gradient-forgotten": ("sgld_cv", anchor_gradient_forgotten),
+    "control-variate-sign": ("sgld_cv", lambda bound: mutate(bound, "gradient", SignFlipped)),
+}
+
+
+def mean_error(bound) -> float:
+    """The error of the mean of the estimate over every batch, at a point away from the anchor.
+
+    The probabilities are those of the alias table, not those that the weights assume.
+    """
+    law, position = bound.kernel.selection.stream.law, jnp.array([0.7, -1.3])
+    n_rows = bound.rows.n_rows
+    p = np.full(n_rows, 1 / n_rows)
+    if isinstance(law, AliasLaw):
+        p = realised(AliasTable(*map(np.asarray, (law.threshold, law.alias)), p))
+    selection = bound.kernel.selection
+    batches = np.array(list(itertools.product(range(n_rows), repeat=selection.size)))
+    drawn = selection.completed(selection.stream.at(jnp.asarray(batches)))
+    values = estimates_from(bound.kernel.gradient, bound.rows, position, drawn, None)
+    mean = np.prod(p[batches], axis=1) @ np.asarray(values)
+    return np.abs(mean - np.asarray(bound.posterior.gradient(position))).max()
+
+
+@pytest.mark.parametrize("name", ESTIMATES)
+def test_enumeration_of_all_draws_kills(name):
+    method, mutation = ESTIMATES[name]
+    bound = prepared(method, batch_size=2)
+    assert mean_error(bound) < 1e-9 < 1e-2 < mean_error(mutation(bound)) < np.inf
+
+
+# Long runs see what one step does not show, and mistakes of every other kind.
+STATIONARY = {
+    "weights-forgotten": ("sgld_cv_ps", weights_forgotten),
+    "noise-scaled-by-1.1": ("sgld_cv_ps", scaled_langevin(noise=1.1)),
+    "one-batch-for-all-steps-of-a-block": (
+        "sgld",
+        lambda bound: mutate(bound, "selection", OneBatchForAllSteps),
+    ),
+}
+SHORT = {"chains": 256, "steps": 300}
+
+
+@pytest.mark.parametrize("name", STATIONARY)
+def test_stationary_law_kills(name):
+    """The unmutated controls are in test_stationary_law.py."""
+    method, mutation = STATIONARY[name]
+    bound = prepared(method, batch_size=4)
+    assert_killed(law_z(mutation(bound), exact_law(bound, STEP), **SHORT))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["sgld_cv_ps", "sgld_ps", "sgld_cv", "sgld"])
 def test_what_the_mutants_are_made_from_survives(method):
     bound = prepared(method, batch_size=4)
     z = law_z(bound, exact_law(bound, STEP), chains=CHAINS)
     assert max(z.values()) < KILLED, z
 
 
-@pytest.mark.parametrize("name", STATIONARY)
-def test_stationary_law_kills(name):
-    method, mutation = STATIONARY[name]
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ESTIMATES)
+def test_stationary_law_kills_wrong_estimates(name):
+    method, mutation = ESTIMATES[name]
     bound = prepared(method, batch_size=4)
     assert_killed(law_z(mutation(bound), exact_law(bound, STEP), chains=CHAINS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "settings"), [("sgld_cv_ps", {"batch_size": 4}), ("ula", {})])
 def test_a_step_scaled_by_105_percent_is_seen_by_the_lag_not_by_the_mean(method, settings):
     bound = prepared(method, **settings)
@@ -360,11 +423,11 @@ class PotentialOfTheProposalKept(RandomWalk):
         ("random_walk", PotentialOfTheProposalKept),
     ],
 )
-def test_invariance_kills(method, kind):
+def test_detailed_balance_kills(method, kind):
+    """The unmutated controls are in test_mala.py."""
     bound = tallmc.methods.METHODS[method].make(0.7).prepare(linear()).kernel
-    mutant = mutate(bound, "dynamics", kind)
-    z, mutants_z = (invariance_z(of, chains=80_000) for of in (bound, mutant))
-    assert z < KILLED < mutants_z < np.inf
+    error = metropolis_error(mutate(bound, "dynamics", kind), drifts=method == "mala")
+    assert 1e-2 < error < np.inf
 
 
 def test_optimal_weights_follow_the_residual_not_the_gradient():
@@ -383,6 +446,13 @@ def test_optimal_weights_follow_the_residual_not_the_gradient():
     assert noise(g / g.sum()) > 1.05 * noise(r / r.sum())
 
 
+def test_a_transcription_kills_descent_with_momentum(monkeypatch):
+    with_momentum = lambda step_size: optax.sgd(step_size, momentum=0.5)
+    monkeypatch.setattr(optax, "with_momentum", with_momentum, raising=False)
+    assert transcription_error("with_momentum") > 1e-3
+
+
+@pytest.mark.slow
 def test_law_of_the_end_kills_descent_with_momentum(monkeypatch):
     """Descent with momentum is not plain: the law of its end is wider."""
     with_momentum = lambda step_size: optax.sgd(step_size, momentum=0.5)
@@ -406,12 +476,12 @@ class GradientNoiseForgotten(KnownFisher):
 
 
 @pytest.mark.parametrize("kind", [NoiseOfAQuarter, GradientNoiseForgotten])
-def test_law_of_fisher_scoring_kills(kind):
+def test_matrices_of_the_step_of_fisher_scoring_kill(kind):
     """The unmutated control is in test_fisher_scoring.py."""
     fisher = np.array([[3.0, 1.0], [1.0, 2.0]])
     bound = tallmc.methods.sgfs(0.2, batch_size=4, window=None).prepare(linear()).kernel
-    law = fisher_scoring_law(bound, fisher, 0.2, 4)
-    assert_killed(law_z(with_known_fisher(bound, fisher, kind), law, chains=CHAINS))
+    mutant = with_known_fisher(bound, fisher, kind)
+    assert 1e-3 < fisher_step_error(mutant, fisher, 0.2, 4) < np.inf
 
 
 # Dynamics with momentum. Each mistake has been published.
@@ -519,11 +589,6 @@ class KickOfAWholeStepTwice(BAOAB):
 
 
 MOMENTUM = {
-    "batch-held-through-a-trajectory": (
-        Hamiltonian(4, 1.0),
-        0.3,
-        lambda bound: mutate(bound, "selection", BatchHeldThroughATrajectory),
-    ),
     "momentum-with-half-its-variance": (
         Hamiltonian(4, 1.0),
         0.3,
@@ -532,7 +597,6 @@ MOMENTUM = {
     "momentum-never-refreshed": (Hamiltonian(4, 1.0), 0.3, other_momentum(1.0, 0.0)),
     "position-moves-first": (Hamiltonian(1, 0.0), 0.3, euler_kick(1.0)),
     "whole-kick-after-a-refresh": (Hamiltonian(1, 0.0), 0.3, euler_kick(0.0)),
-    # Without any drag the chains would run away.
     "half-of-the-drag-forgotten": (SGHMC(6.0), 0.2, scaled_friction(drag=0.5)),
     "noise-of-one-friction": (SGHMC(6.0), 0.2, scaled_friction(noise=np.sqrt(0.5))),
     "diagonal-of-the-friction": (
@@ -558,13 +622,31 @@ MOMENTUM = {
 }
 
 
+def with_momentum(dynamics, step):
+    return tallmc.Method(dynamics=dynamics, batch_size=4, step_size=step).prepare(linear()).kernel
+
+
+@pytest.mark.parametrize("name", MOMENTUM)
+def test_matrices_of_the_step_kill_mistakes_with_the_momentum(name):
+    """Their unmutated controls are in test_steps.py."""
+    dynamics, step, mutation = MOMENTUM[name]
+    bound = with_momentum(dynamics, step)
+    assert 1e-2 < error_against_the_papers(bound, step, mutation(bound)) < np.inf
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MOMENTUM)
 def test_joint_law_kills(name):
-    """Their unmutated controls are in test_stationary_law.py."""
     dynamics, step, mutation = MOMENTUM[name]
-    method = tallmc.Method(dynamics=dynamics, batch_size=4, step_size=step)
-    bound = method.prepare(linear()).kernel
+    bound = with_momentum(dynamics, step)
     assert_killed(law_z(mutation(bound), exact_law(bound, step), chains=CHAINS))
+
+
+def test_joint_law_kills_a_batch_that_is_held_through_a_trajectory():
+    """Only a run draws the rows of several steps. The control is in test_stationary_law.py."""
+    bound = with_momentum(Hamiltonian(4, 1.0), 0.3)
+    mutant = mutate(bound, "selection", BatchHeldThroughATrajectory)
+    assert_killed(law_z(mutant, exact_law(bound, 0.3), **SHORT))
 
 
 class EulersWeights(BAOAB):
@@ -614,6 +696,13 @@ class NoiseOfOneSign(Microcanonical):
         return super().step(state, evaluate, step_size, jnp.abs(noise))
 
 
+@pytest.mark.parametrize("kind", [CanonicalForce, NoiseOfOneSign])
+def test_the_formulas_of_the_paper_kill_other_microcanonical_forces(kind):
+    """The unmutated control is in test_steps.py."""
+    assert 1e-2 < microcanonical_error(lambda bound: mutate(bound, "dynamics", kind)) < np.inf
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [CanonicalForce, NoiseOfOneSign])
 def test_quadrature_kills_other_microcanonical_forces(kind):
     right = microcanonical()

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,12 +11,13 @@ import pytest
 import tallmc
 from problems import linear
 from stationary import cast, exact_law, largest_z, law_z, run_chains
+from tallmc.dynamics.preconditioned_langevin import MeanSquareState
 from tallmc.gradient import ControlVariate, Simple
 from tallmc.subsample import Preferential, Uniform
 from test_order import anharmonic, slope, true_second_moment
 
 STEP = 0.05
-GRID = np.linspace(-6, 6, 1501)
+GRID = np.linspace(-5, 5, 801)
 
 
 def prepared(gamma, step=STEP, decay=0.0):
@@ -28,12 +30,17 @@ def prepared(gamma, step=STEP, decay=0.0):
     return method.prepare(anharmonic()).kernel
 
 
-def second_moment_by_quadrature(gamma: bool, step: float) -> float:
-    """E θ² of θ' = θ + (ε/2)(Γ − Gf') + √(εG)η with G = 1/(λ + |f'|), from the paper's formulas."""
-    slope, curvature = GRID + 0.2 * GRID**3, 1 + 0.6 * GRID**2
+def move_by_the_papers_formulas(at, gamma: bool, step: float):
+    """Mean and variance of θ' = θ + (ε/2)(Γ − Gf') + √(εG)η with G = 1/(λ + |f'|)."""
+    slope, curvature = at + 0.2 * at**3, 1 + 0.6 * at**2
     G = 1 / (0.5 + np.abs(slope))
     Gamma = -(G**2) * np.sign(slope) * curvature if gamma else 0.0
-    mean, variance = GRID + step / 2 * (Gamma - G * slope), step * G
+    return at + step / 2 * (Gamma - G * slope), step * G
+
+
+def second_moment_by_quadrature(gamma: bool, step: float) -> float:
+    """E θ² of the stationary law of these moves."""
+    mean, variance = move_by_the_papers_formulas(GRID, gamma, step)
     squares = (GRID[None, :] - mean[:, None]) ** 2
     transition = np.exp(-squares / (2 * variance[:, None]))
     transition /= transition.sum(axis=1, keepdims=True)
@@ -43,6 +50,7 @@ def second_moment_by_quadrature(gamma: bool, step: float) -> float:
     return float(law @ GRID**2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gamma", [True, False])
 def test_long_runs_have_the_law_of_the_papers_formulas(gamma):
     options = {"chains": 1024, "steps": 400, "thin": 10, "burn_in": 1000}
@@ -53,7 +61,6 @@ def test_long_runs_have_the_law_of_the_papers_formulas(gamma):
     assert largest_z((u**2).mean(1)[:, None], np.array([other])) > 10
 
 
-@pytest.mark.slow
 def test_only_with_gamma_does_a_smaller_step_lead_to_the_posterior():
     truth = true_second_moment()
     with_gamma = [second_moment_by_quadrature(True, step) - truth for step in (0.04, 0.02)]
@@ -62,33 +69,34 @@ def test_only_with_gamma_does_a_smaller_step_lead_to_the_posterior():
     assert abs(without) > 10 * abs(with_gamma[1])
 
 
-def position_after(bound, state, noise):
-    """The position after one step from this state with this noise."""
+@eqx.filter_jit
+def moved(bound, positions, noise):
+    """Positions after one step without memory from each of these positions."""
     kernel, rows = bound.kernel, bound.rows
-    evaluate = lambda at, transition: kernel.estimate(at, None, rows)
-    return kernel.dynamics.step(state, evaluate, jnp.asarray(STEP), noise).state.position[0]
+
+    def of_one(position, noise):
+        evaluate = lambda at, transition: kernel.estimate(at, None, rows)
+        state = MeanSquareState(position, jnp.full(1, 0.3))
+        return kernel.dynamics.step(state, evaluate, jnp.asarray(STEP), noise).state.position[0]
+
+    return jax.vmap(of_one)(positions, noise)
 
 
-def test_gamma_is_the_derivative_of_the_preconditioner():
-    """The drift with Γ less the drift without is a numerical derivative of G, with memory too."""
-    for decay in (0.0, 0.7):
-        position, mean_square = jnp.array([0.8]), jnp.array([0.3])
-        state = tallmc.dynamics.preconditioned_langevin.MeanSquareState(position, mean_square)
-        noise = jnp.zeros(1), jnp.array([-1.0])
-        moved = [
-            position_after(prepared(gamma, decay=decay), state, noise) for gamma in (True, False)
-        ]
-
-        def scale(at, decay=decay):
-            gradient = at + 0.2 * at**3
-            return 1 / (0.5 + np.sqrt(decay * 0.3 + (1 - decay) * gradient**2))
-
-        derivative = (scale(0.8 + 1e-5) - scale(0.8 - 1e-5)) / 2e-5
-        np.testing.assert_allclose(float(moved[0] - moved[1]), STEP / 2 * derivative, rtol=1e-6)
+@pytest.mark.parametrize("gamma", [True, False])
+def test_the_quadrature_has_the_moves_of_the_code(gamma):
+    """Mean and variance of the move from many points, on the posterior that is not Gaussian."""
+    at = np.linspace(-3, 3, 13)
+    mean, variance = move_by_the_papers_formulas(at, gamma, STEP)
+    for eta, sign in ((0.0, 1.0), (1.3, -1.0)):
+        noise = np.full((13, 1), eta), np.full((13, 1), sign)
+        found = moved(prepared(gamma), at[:, None], noise)
+        np.testing.assert_allclose(found, mean + np.sqrt(variance) * eta, rtol=1e-12, atol=1e-12)
 
 
 def test_signs_are_fair_and_fresh():
-    noise, signs = prepared(True).kernel.dynamics.noise(jax.random.key(0), 40_000, jnp.zeros(3))
+    dynamics = prepared(True).kernel.dynamics
+    draw = jax.jit(lambda key: dynamics.noise(key, 40_000, jnp.zeros(3)))
+    noise, signs = draw(jax.random.key(0))
     assert set(np.unique(signs)) == {-1.0, 1.0}
     assert np.abs(np.asarray(signs).mean(0)).max() < 4.6 / np.sqrt(40_000)
     assert np.abs((np.asarray(signs) * np.asarray(noise)).mean(0)).max() < 4.6 / np.sqrt(40_000)
@@ -101,11 +109,10 @@ class FromThisMeanSquare(tallmc.dynamics.PreconditionedLangevin):
     """
 
     def init(self, key, position, evaluate):
-        return tallmc.dynamics.preconditioned_langevin.MeanSquareState(
-            position, jnp.array([0.04, 0.25])
-        )
+        return MeanSquareState(position, jnp.array([0.04, 0.25]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gradient", [Simple(), ControlVariate()], ids=["simple", "cv"])
 @pytest.mark.parametrize("subsample", ["uniform", "curvature"])
 def test_stationary_law_with_a_preconditioner_that_stays(gradient, subsample):
@@ -124,7 +131,6 @@ def test_stationary_law_with_a_preconditioner_that_stays(gradient, subsample):
     assert max(z.values()) < 4.6, z
 
 
-@pytest.mark.slow
 def test_order_of_the_bias_with_gamma():
     steps = 0.16 / 2.0 ** np.arange(5)
     biases = [second_moment_by_quadrature(True, step) - true_second_moment() for step in steps]

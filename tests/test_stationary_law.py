@@ -1,6 +1,10 @@
 """Long runs against the exact stationary law.
 
-Mean, covariance, and the lag-1 covariance, which is sensitive to the step size.
+Mean, covariance, and the lag-1 covariance, which is sensitive to the step size. That each part of a
+step is right is shown without chains (`steps.py`). A few short runs here go through all ways in
+which the engine gives rows to a step: streams drawn ahead, rows taken by number, all rows, and
+trajectories. `test_mutants.py` has mutants that runs of this length kill. The runs of all other
+compositions are slow tests.
 """
 
 import dataclasses
@@ -21,6 +25,7 @@ from stationary import (
     largest_z,
     law_z,
 )
+from steps import error_against_the_papers
 from tallmc._engine.kernel import BoundKernel
 from tallmc._engine.run import Run, chain_keys
 from tallmc.dynamics import Hamiltonian, RiemannianHamiltonian
@@ -45,30 +50,51 @@ def composed(dynamics, **parts):
     return tallmc.Method(dynamics=choice, step_size=step, **parts), step
 
 
-def check_law(method, step, posterior=None, anchor=None):
+SHORT = {"chains": 512, "steps": 300}
+"""Settings of the runs in the fast suite."""
+
+
+def check_law(method, step, posterior=None, anchor=None, **settings):
     bound = method.prepare(posterior or linear(), anchor).kernel
-    z = law_z(bound, exact_law(bound, step))
+    z = law_z(bound, exact_law(bound, step), **settings)
     assert max(z.values()) < 4.6, z
 
 
+@pytest.mark.parametrize(
+    ("gradient", "subsample", "dynamics"),
+    [
+        ("simple", "uniform", "langevin"),
+        ("control-variate", "curvature-weights", "langevin"),
+        ("control-variate", "curvature-weights", "trajectories"),
+        ("simple", "without-replacement", "langevin"),
+    ],
+)
+def test_a_short_run_has_the_law_of_the_lyapunov_solution(dynamics, gradient, subsample):
+    parts = {"gradient": GRADIENTS[gradient], "subsample": SUBSAMPLES[subsample]}
+    check_law(*composed(dynamics, **parts, batch_size=4), **SHORT)
+
+
+def test_a_short_run_with_all_rows_has_the_law_of_the_lyapunov_solution():
+    check_law(*composed("langevin", gradient=Full(), subsample=AllRows()), **SHORT)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamics", AFFINE)
 @pytest.mark.parametrize(
     ("gradient", "subsample"),
-    slow_after(
-        2,
-        [
-            ("simple", "uniform"),
-            ("control-variate", "curvature-weights"),
-            ("simple", "curvature-weights"),
-            ("control-variate", "uniform"),
-        ],
-    ),
+    [
+        ("simple", "uniform"),
+        ("control-variate", "curvature-weights"),
+        ("simple", "curvature-weights"),
+        ("control-variate", "uniform"),
+    ],
 )
 def test_stationary_law_is_the_lyapunov_solution(dynamics, gradient, subsample):
     parts = {"gradient": GRADIENTS[gradient], "subsample": SUBSAMPLES[subsample]}
     check_law(*composed(dynamics, **parts, batch_size=4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gradient", GRADIENTS)
 @pytest.mark.parametrize("subsample", ["without-replacement", "gradient-weights"])
 def test_langevin_law_with_other_subsamples(gradient, subsample):
@@ -76,16 +102,19 @@ def test_langevin_law_with_other_subsamples(gradient, subsample):
     check_law(*composed("langevin", **parts, batch_size=4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamics", IN_ANY_GEOMETRY)
 def test_stationary_law_with_exact_gradients(dynamics):
     check_law(*composed(dynamics, gradient=Full(), subsample=AllRows()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamics", IN_ANY_GEOMETRY)
 def test_stationary_law_in_dense_coordinates(dynamics):
     check_law(*composed(dynamics, batch_size=4, geometry=Dense([[0.3, 0.1], [0.1, 0.2]])))
 
 
+@pytest.mark.slow
 def test_stationary_law_in_diagonal_coordinates():
     check_law(*composed("underdamped", batch_size=4, geometry=Diagonal([0.5, 0.2])))
 
@@ -93,7 +122,8 @@ def test_stationary_law_in_diagonal_coordinates():
 def test_control_variate_law_holds_with_an_anchor_away_from_the_mode():
     posterior = linear()
     away = tallmc.anchor.find_anchor(posterior, at={"beta": np.array([0.5, 2.5])})
-    check_law(*composed("langevin", gradient=ControlVariate(), batch_size=4), posterior, away)
+    method, step = composed("langevin", gradient=ControlVariate(), batch_size=4)
+    check_law(method, step, posterior, away, **SHORT)
 
 
 @pytest.mark.parametrize("dynamics", ["leimkuhler-matthews", "splitting"])
@@ -127,6 +157,7 @@ def test_preferential_weights_bring_the_variance_nearer_to_the_posterior():
 # Named methods that are not made of the parts above.
 
 
+@pytest.mark.slow
 def test_stationary_law_of_cp_sghmc_is_the_lyapunov_solution():
     """Strata are clusters of rows; the noise is Σ_h (N_h²/n_h) C_h."""
     step, settings = 0.2, {"batch_size": 4, "friction": 2.0}
@@ -161,7 +192,7 @@ def test_cyclical_sgld_has_the_law_of_its_periodic_recursion_at_every_step_that_
         return after
 
     laws = np.stack(through_cycle(fixed_point(lambda S: through_cycle(S)[-1], 2)))
-    chains, cycles = 1024, 200
+    chains, cycles = 512, 150
     start = jnp.broadcast_to(jnp.asarray(mean), (chains, 2))
     draws = cycles * KEPT
     run = Run(bound, chain_keys(0, chains), start, burn_in=25 * CYCLE, thin=1, n_draws=draws)
@@ -187,7 +218,7 @@ def one_dimensional():
     )
 
 
-def ewsg_law(posterior, step: float, size: int, length: int, points: int = 501) -> Law:
+def ewsg_law(posterior, step: float, size: int, length: int, points: int = 121) -> Law:
     """The law of the overdamped EWSG of li-2021 (appendix E) in one dimension, by quadrature.
 
     Given θ, the index chain begins at a fresh batch S, proposes fresh batches and accepts them with
@@ -209,12 +240,12 @@ def ewsg_law(posterior, step: float, size: int, length: int, points: int = 501) 
     accept = np.minimum(1, np.exp(weight[:, None, :] - weight[:, :, None]))
     move = proposed * accept
     move += (1 - move.sum(axis=2))[:, :, None] * np.eye(len(batches))
-    p = np.full((points, 1, len(batches)), proposed)
+    p = np.full((points, len(batches)), proposed)
     for _ in range(length):
-        p = p @ move
+        p = np.einsum("ti,tij->tj", p, move)
 
     transition = np.zeros((points, points))
-    for probability, gradient in zip(p[:, 0].T, G.T, strict=True):
+    for probability, gradient in zip(p.T, G.T, strict=True):
         squares = (grid - (grid - step / 2 * gradient)[:, None]) ** 2
         transition += probability[:, None] * np.exp(-squares / (2 * step))
     transition /= transition.sum(axis=1, keepdims=True)
@@ -230,7 +261,7 @@ def ewsg_law(posterior, step: float, size: int, length: int, points: int = 501) 
 EWSG_STEP = 0.04
 
 
-@pytest.mark.parametrize(("size", "length"), [(1, 1), (2, 2)])
+@pytest.mark.parametrize(("size", "length"), slow_after(1, [(1, 1), (2, 2)]))
 def test_ewsg_overdamped_has_the_law_of_the_papers_formulas(size, length):
     posterior = one_dimensional()
     bound = (
@@ -238,10 +269,11 @@ def test_ewsg_overdamped_has_the_law_of_the_papers_formulas(size, length):
         .prepare(posterior)
         .kernel
     )
-    z = law_z(bound, ewsg_law(posterior, EWSG_STEP, size, length))
+    settings = {"chains": 512}
+    z = law_z(bound, ewsg_law(posterior, EWSG_STEP, size, length), **settings)
     assert max(z.values()) < 4.6, z
     # The law is not that of uniform draws.
-    assert max(law_z(bound, ewsg_law(posterior, EWSG_STEP, size, 0)).values()) > 10
+    assert max(law_z(bound, ewsg_law(posterior, EWSG_STEP, size, 0), **settings).values()) > 10
 
 
 def test_ewsg_law_without_an_index_chain_is_the_lyapunov_solution():
@@ -251,7 +283,7 @@ def test_ewsg_law_without_an_index_chain_is_the_lyapunov_solution():
     bound = tallmc.methods.sgld(EWSG_STEP, batch_size=2).prepare(posterior).kernel
     for value, expected in zip(found, exact_law(bound, EWSG_STEP), strict=True):
         np.testing.assert_allclose(value, expected, rtol=1e-9)
-    fewer, more = (ewsg_law(posterior, EWSG_STEP, 1, 1, points) for points in (501, 1001))
+    fewer, more = (ewsg_law(posterior, EWSG_STEP, 1, 1, points) for points in (121, 241))
     np.testing.assert_allclose(fewer.covariance, more.covariance, rtol=1e-6)
 
 
@@ -313,8 +345,14 @@ def test_default_friction_of_sgrhmc_mixes_and_is_right_where_the_metric_is_large
     assert not undamped.ok.any()
 
 
-def test_sghmc_cv_trajectories_has_five_leapfrog_steps_and_the_law_of_its_parts():
+def test_sghmc_cv_trajectories_has_five_leapfrog_steps():
     """As in nemeth-2021, section 6."""
     method = tallmc.methods.sghmc_cv_trajectories(0.3, batch_size=4, friction=1.0)
     assert method.dynamics == Hamiltonian(length=5, friction=1.0)
-    check_law(method, 0.3)
+    bound = method.prepare(linear()).kernel
+    assert error_against_the_papers(bound, 0.3) < 1e-12
+
+
+@pytest.mark.slow
+def test_sghmc_cv_trajectories_has_the_law_of_its_parts():
+    check_law(tallmc.methods.sghmc_cv_trajectories(0.3, batch_size=4, friction=1.0), 0.3)

@@ -193,7 +193,23 @@ CASES += [("weighted", *pair) for pair in PAIRS if pair[0] in ("uniform", "curva
 CASES.append(("weighted", "residual-weights", "control-variate"))
 
 
-@pytest.mark.parametrize(("model", "subsample", "gradient"), CASES)
+# With other models than the first, the cases that differ from these in one part only are slow.
+FAST_ON_OTHER_MODELS = [
+    ("autodiff", "uniform", "simple"),
+    ("autodiff", "uniform", "second-order"),
+    ("autodiff", "uniform", "saga"),
+    ("autodiff", "all-rows", "full"),
+    ("weighted", "uniform", "simple"),
+    ("weighted", "curvature-weights", "control-variate"),
+    ("weighted", "residual-weights", "control-variate"),
+]
+CASES.sort(key=lambda case: case[0] != "glm" and case not in FAST_ON_OTHER_MODELS)
+SLOW_CASES = sum(case[0] != "glm" and case not in FAST_ON_OTHER_MODELS for case in CASES)
+
+
+@pytest.mark.parametrize(
+    ("model", "subsample", "gradient"), slow_after(len(CASES) - SLOW_CASES, CASES)
+)
 def test_estimator_is_unbiased_with_the_stated_covariance_by_enumeration(
     model, subsample, gradient
 ):
@@ -265,7 +281,7 @@ OTHER_DRAWS = (
 WITH_REPLACEMENT = [name for name in SUBSAMPLES if name not in OTHER_DRAWS]
 
 
-@pytest.mark.parametrize("subsample", slow_after(2, WITH_REPLACEMENT))
+@pytest.mark.parametrize("subsample", slow_after(1, WITH_REPLACEMENT))
 def test_adaptive_estimator_has_the_mean_and_covariance_of_its_size(subsample):
     posterior, position = logistic(), jnp.array([0.7, -1.3])
     method = tallmc.Method(
@@ -277,10 +293,10 @@ def test_adaptive_estimator_has_the_mean_and_covariance_of_its_size(subsample):
     bound = method.prepare(posterior).kernel
     n = int(bound.kernel.selection.size_at(position))
     assert n > 1
-    assert z_of_adaptive(bound, position, n, steps=200_000) < 4.6
+    assert z_of_adaptive(bound, position, n, steps=50_000) < 4.6
 
 
-@pytest.mark.parametrize("wanted", [64, 65, 150])
+@pytest.mark.parametrize("wanted", slow_after(1, [65, 64, 150]))
 def test_adaptive_estimator_is_right_beyond_one_chunk(wanted):
     posterior, position = logistic(n_rows=200), jnp.array([0.7, -1.3])
     anchor = tallmc.anchor.find_anchor(posterior)
@@ -308,7 +324,7 @@ def z_of_adaptive(bound, position, size, steps) -> float:
     return z_of_moments(found, bound.posterior.gradient(position), covariance)
 
 
-@pytest.mark.parametrize("gradient", ["simple", "control-variate"])
+@pytest.mark.parametrize("gradient", slow_after(1, ["control-variate", "simple"]))
 def test_optimal_weights_are_drawn_from_the_law_they_report(gradient):
     posterior, position = logistic(), jnp.array([0.7, -1.3])
     bound = prepared(posterior, "optimal", gradient)
@@ -320,7 +336,7 @@ def test_optimal_weights_are_drawn_from_the_law_they_report(gradient):
     assert z_of_moments(found, posterior.gradient(position), covariance) < 4.6
 
 
-@pytest.mark.parametrize("gradient", ["simple", "control-variate"])
+@pytest.mark.parametrize("gradient", slow_after(1, ["control-variate", "simple"]))
 def test_a_bandit_draws_from_the_law_it_reports(gradient):
     posterior, position = logistic(), jnp.array([0.7, -1.3])
     bound = prepared(posterior, "bandit", gradient)

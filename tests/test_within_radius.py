@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import tallmc
-from problems import logistic, logistic_by_autodiff
+from problems import logistic, logistic_by_autodiff, slow_after
 from tallmc.gradient import ControlVariate, Simple
 from tallmc.subsample import Preferential, Uniform
 from test_unbiased import moments_by_enumeration
@@ -27,9 +27,22 @@ def at_distance(posterior, distance, direction=(0.6, -0.8)):
     return anchor.position + jnp.asarray(distance * move / np.sqrt(move @ precision @ move))
 
 
-@pytest.mark.parametrize("model", [logistic, logistic_by_autodiff])
-@pytest.mark.parametrize("order", [1, 2])
-@pytest.mark.parametrize("weights", [None, "curvature"])
+@pytest.mark.parametrize(
+    ("model", "order", "weights"),
+    slow_after(
+        3,
+        [
+            (logistic, 1, None),
+            (logistic, 2, "curvature"),
+            (logistic_by_autodiff, 1, None),
+            (logistic, 1, "curvature"),
+            (logistic, 2, None),
+            (logistic_by_autodiff, 2, None),
+            (logistic_by_autodiff, 1, "curvature"),
+            (logistic_by_autodiff, 2, "curvature"),
+        ],
+    ),
+)
 def test_estimate_is_unbiased_on_both_sides_of_the_border_with_the_noise_of_its_side(
     model, order, weights
 ):

@@ -1,9 +1,10 @@
 """Which tests of contrib topics and of experiments belong to the fast suite.
 
 A topic of `tallmc.contrib` has its tests in `tests/contrib/TOPIC`, the experiments have theirs in
-`tests/experiments`. One short test of each is marked `smoke` and always runs. All others are marked
-`slow`, unless files of the topic have changed: files of `src/tallmc/contrib/TOPIC` or of
-`tests/contrib/TOPIC`, and for the experiments files of `experiments` or of `tests/experiments`.
+`tests/experiments`. One short test of each and the tests that kill its mutants are marked `smoke`
+and always run. All others are marked `slow`, unless files of the topic have changed: files of
+`src/tallmc/contrib/TOPIC` or of `tests/contrib/TOPIC`, and for the experiments files of
+`experiments` or of `tests/experiments`.
 
 Changed are the files of the last commit, and uncommitted and new ones. Without git, nothing counts
 as changed. `make test-slow` runs all tests, and so does `TALLMC_TEST_TOPICS=all make test`.

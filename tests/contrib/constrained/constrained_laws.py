@@ -45,7 +45,7 @@ def nodes_in(low: float, high: float, count: int) -> tuple[np.ndarray, np.ndarra
     return low + (high - low) * (x + 1) / 2, w * (high - low) / 2
 
 
-def reflected_law(low, high, means, step, count=400) -> GridLaw:
+def reflected_law(low, high, means, step, count=120) -> GridLaw:
     """Of x' = x folded into [low, high]; `means(x)` has one mean of the move per row."""
     x, w = nodes_in(low, high, count)
     width, sd = high - low, np.sqrt(step)
@@ -56,7 +56,7 @@ def reflected_law(low, high, means, step, count=400) -> GridLaw:
     return GridLaw(x, stationary_weights(density * w))
 
 
-def projected_law(low, high, means, step, count=400) -> GridLaw:
+def projected_law(low, high, means, step, count=120) -> GridLaw:
     """Of x' = x clipped to [low, high], whose law has an atom at each end."""
     x, w = nodes_in(low, high, count)
     points, sd = np.concatenate([[low], x, [high]]), np.sqrt(step)
@@ -79,7 +79,7 @@ def free_law(reach, means, step, count) -> GridLaw:
     return GridLaw(y, stationary_weights(inside))
 
 
-def target_law(low, high, potential, count=400) -> GridLaw:
+def target_law(low, high, potential, count=120) -> GridLaw:
     """exp(−f) on [low, high]."""
     x, w = nodes_in(low, high, count)
     density = np.exp(-potential(x)) * w

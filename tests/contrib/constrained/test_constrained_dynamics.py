@@ -11,6 +11,7 @@ from constrained_laws import free_law, projected_law, reflected_law, target_law
 
 import tallmc
 from stationary import cast, largest_z, run_chains
+from steps import random_point, stepped, with_given_gradient
 from tallmc.contrib.constrained import (
     Box,
     Entropic,
@@ -104,7 +105,7 @@ def test_bias_has_its_order_in_the_step_size(name, order):
 def test_projection_acts_like_a_boundary_farther_out():
     """By 0.5826 √ε (Asmussen, Glynn and Pitman, 1995), up to terms of order ε."""
     shift = 0.5826 * np.sqrt(0.005)
-    law = projected_law(LOW, HIGH, mean_only(0.005), 0.005, count=600)
+    law = projected_law(LOW, HIGH, mean_only(0.005), 0.005, count=250)
     wider = target_law(LOW - shift, HIGH + shift, lambda x: (x - ROWS.mean()) ** 2 / 2)
     clipped = wider.moved_to(lambda x: np.clip(x, LOW, HIGH))
     assert abs(law.mean - TRUTH.mean) > 10 * abs(law.mean - clipped.mean)
@@ -189,7 +190,7 @@ def coin_means(step, rows=COINS):
 
 
 def entropic_law(step, rows=COINS):
-    return free_law(14.0, coin_means(step, rows), step, 1000).moved_to(logistic)
+    return free_law(14.0, coin_means(step, rows), step, 400).moved_to(logistic)
 
 
 def entropic_draws(bound, chains=512, steps=400, start=(0.5, 0.5)):
@@ -284,7 +285,7 @@ def barrier_means(step, rows):
 
 
 def barrier_law(step, rows=ROWS):
-    return free_law(60.0, barrier_means(step, rows), step, 1600).moved_to(barrier_theta)
+    return free_law(60.0, barrier_means(step, rows), step, 800).moved_to(barrier_theta)
 
 
 @pytest.mark.slow
@@ -399,6 +400,86 @@ def with_dynamics(bound, kind):
     return dataclasses.replace(bound, kernel=dataclasses.replace(bound.kernel, dynamics=mutant))
 
 
+def points_of_departure(bound, count=12):
+    """Rows, normal noise, and random points at which the gradient is given."""
+    rng = np.random.default_rng(0)
+    rows, noise = rng.integers(0, len(ROWS), count), 2 * rng.normal(size=count)
+    return rows, noise, [random_point(bound, seed) for seed in range(count)]
+
+
+def simplex_step_error(kind=Mirrored) -> float:
+    """The largest error of steps against the formulas of which `entropic_law` is the law."""
+    step = 0.3
+    bound = with_dynamics(method(ENTROPIC, step).prepare(beta_bernoulli()).kernel, kind)
+    rows, noise, points = points_of_departure(bound)
+    y = np.linspace(-2.5, 2.5, len(points))
+    p = np.stack([logistic(y), logistic(-y)], axis=1)
+    x = np.stack([COINS[rows], 1 - COINS[rows]], axis=1)
+    gradients = -(len(COINS) * x + PRIOR - 1) / p
+    points = [
+        dataclasses.replace(
+            point,
+            motion=type(point.motion)(jnp.asarray(p[i]), jnp.array([y[i], 0.0])),
+            gradient=gradients[i],
+            noise=np.array([noise[i], 0.7]),
+        )
+        for i, point in enumerate(points)
+    ]
+    after, _ = stepped(with_given_gradient(bound), bound.rows, *points)
+    mean = np.stack(coin_means(step)(y))[rows, np.arange(len(y))]
+    dual = mean + np.sqrt(step) * noise
+    found = np.concatenate([after.dual[:, 0], after.position[:, 0], after.dual[:, 1]])
+    return np.abs(found - np.concatenate([dual, logistic(dual), np.zeros_like(dual)])).max()
+
+
+FOLDED = {
+    "projected": lambda x: np.clip(x, LOW, HIGH),
+    "reflected": lambda x: LOW + np.abs((x - LOW + HIGH - LOW) % (2 * (HIGH - LOW)) - (HIGH - LOW)),
+}
+
+
+def box_step_error(name, dynamics) -> float:
+    """The largest error of steps against the formulas of which the laws in boxes are the law."""
+    bound = method(dynamics, STEP).prepare(truncated_gaussian()).kernel
+    rows, noise, points = points_of_departure(bound)
+    x = np.linspace(LOW, HIGH, len(points))
+    points = [
+        dataclasses.replace(
+            point,
+            motion=type(point.motion)(jnp.asarray(x[i : i + 1])),
+            gradient=x[i : i + 1] - ROWS[rows[i]],
+            noise=noise[i : i + 1],
+        )
+        for i, point in enumerate(points)
+    ]
+    after, _ = stepped(with_given_gradient(bound), bound.rows, *points)
+    mean = np.stack(row_means(STEP)(x))[rows, np.arange(len(x))]
+    free = mean + np.sqrt(STEP) * noise
+    assert ((free < LOW) | (free > HIGH)).sum() > 2
+    return np.abs(after.position[:, 0] - FOLDED[name](free)).max()
+
+
+@pytest.mark.smoke
+def test_steps_are_those_of_the_formulas():
+    """The laws that follow are compared with long runs in the tests above."""
+    assert simplex_step_error() < 1e-12
+    for name, (dynamics, _) in BOXES.items():
+        assert box_step_error(name, dynamics) < 1e-12
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("kind", [VolumeForgotten, NoiseOfAWholeStep])
+def test_steps_on_a_simplex_kill(kind):
+    assert 1e-2 < simplex_step_error(kind) < np.inf
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("name", BOXES)
+def test_steps_in_boxes_kill_one_constraint_in_place_of_the_other(name):
+    other = BOXES["reflected" if name == "projected" else "projected"][0]
+    assert 1e-2 < box_step_error(name, other) < np.inf
+
+
 @pytest.mark.parametrize("kind", [VolumeForgotten, NoiseOfAWholeStep])
 def test_the_law_on_a_simplex_kills(kind):
     bound = with_dynamics(method(ENTROPIC, 0.3).prepare(beta_bernoulli()).kernel, kind)
@@ -462,8 +543,8 @@ def test_anchors_may_lie_anywhere_inside_but_chains_start_inside():
     assert float(anchor.gradient[0]) == pytest.approx(0.6)
     # The residuals of this model are the same for all rows, so its gradients have no noise.
     bound = cv.prepare(posterior, anchor).kernel
-    found = run_chains(bound, chains=256, steps=200, burn_in=50, start=[1.0])[..., 0]
-    assert moments_z(found, reflected_law(1.0, 2.0, mean_only(0.1), 0.1, 60), POWERS) < LIMIT
+    found = run_chains(bound, chains=256, steps=100, burn_in=50, start=[1.0])[..., 0]
+    assert moments_z(found, reflected_law(1.0, 2.0, mean_only(0.1), 0.1), POWERS) < LIMIT
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,7 @@ def test_stationary_law_tends_to_the_posterior():
         assert 1.8 < errors[0] / errors[1] < 2.2
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     "rules",
     [

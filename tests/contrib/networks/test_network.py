@@ -73,6 +73,7 @@ def test_counts_are_the_expected_counts_of_all_communities(nodes):
     check_mean_counts(*bound_kernel(nodes=nodes))
 
 
+@pytest.mark.smoke
 def test_counts_with_a_wrong_background_are_caught():
     kernel, posterior = bound_kernel(nodes=2)
     wrong = eqx.tree_at(lambda k: k.likelihood.background, kernel, jnp.asarray(2 * DELTA))
@@ -80,6 +81,7 @@ def test_counts_with_a_wrong_background_are_caught():
         check_mean_counts(wrong, posterior)
 
 
+@pytest.mark.smoke
 def test_forgotten_weights_of_non_links_are_caught():
     """With one non-link per node, those that were not read must count through its weight."""
     selected = CommunitySampler(step_size=0.1, nodes=2, non_links=1)

@@ -19,7 +19,7 @@ import tallmc
 from problems import by_autodiff, logistic, logistic_log_likelihood
 from stationary import largest_z, run_chains
 from tallmc._store.parts import decode_method, encode_method
-from tallmc.contrib.pseudo_marginal import CorrelatedKernel, ExpansionRemainders
+from tallmc.contrib.pseudo_marginal import CorrelatedKernel, CorrelatedState, ExpansionRemainders
 from tallmc.methods.subsampled.remainders import ModelRemainders
 from test_firefly import LIMIT
 from test_mutants import cast
@@ -177,6 +177,31 @@ def test_draws_are_those_of_the_perturbed_posterior(case, size, blocks):
     found, exact = moments_of_chains(bound), normalised(log_posterior(bound, GRID))
     assert largest_z(found, moments(bound, perturbed(bound, size))) < LIMIT
     assert largest_z(found, moments(bound, exact)) > LIMIT
+
+
+@pytest.mark.smoke
+def test_the_mean_over_all_draws_kills_a_correction_that_is_left_out():
+    bound = prepared("bounds", 2, 2)
+    assert enumeration_error(bound, bound.kernel) < 1e-9
+    assert 1e-2 < enumeration_error(bound, cast(bound.kernel, CorrectionLeftOut)) < np.inf
+
+
+def stale_weights(kernel) -> int:
+    """How many of the weights after a redrawn block are not 1/p of their rows, in many redraws."""
+    p = kernel.stream.probabilities()
+    indices, zero = jnp.asarray(np.zeros(kernel.size, np.int32)), jnp.asarray(np.zeros(1))
+    weights = jnp.asarray(np.full(kernel.size, 1 / p[0]))
+    state = CorrelatedState(zero, zero, indices, weights, zero[0], zero[0])
+    redrawn = jax.jit(jax.vmap(lambda key: kernel._redrawn(state, key)))
+    found, weights = map(np.asarray, redrawn(jax.random.split(jax.random.key(0), 50)))
+    assert len(np.unique(found)) > 1
+    return int(np.sum(np.abs(weights * p[found] - 1) > 1e-12))
+
+
+@pytest.mark.smoke
+def test_weights_kill_stale_probabilities():
+    kernel = prepared("bounds", 2, 2).kernel
+    assert stale_weights(kernel) == 0 < stale_weights(cast(kernel, StaleProbabilities))
 
 
 @pytest.mark.parametrize("mutant", [CorrectionLeftOut, StaleProbabilities])

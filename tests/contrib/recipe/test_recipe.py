@@ -150,6 +150,7 @@ def _direct_root(name, posterior, position):
     return np.eye(2) * (1 if name == "sgld" else np.sqrt(FRICTION))
 
 
+@pytest.mark.smoke
 def test_sign_of_gamma_as_printed_is_killed_by_the_fokker_planck_equation():
     """nemeth-2021 has −Γ in eq. 11 and +Γ in eq. 10."""
     posterior = logistic()

@@ -207,6 +207,7 @@ def mask_ignored(piece, likelihood, right=series._roles):
     return jnp.ones_like(used), in_window
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("mutant", [None, "buffer counted", "mask ignored", "uniform start"])
 def test_enumeration_kills_double_counting_a_forgotten_mask_and_a_forgotten_start(
     mutant, monkeypatch

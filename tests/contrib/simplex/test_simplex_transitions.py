@@ -125,6 +125,7 @@ def test_cir_leaves_the_gamma_law_invariant(prior, step_size):
     assert kstest(ends, gamma(prior).cdf).pvalue > 1e-5
 
 
+@pytest.mark.smoke
 def test_a_wrong_decay_is_found():
     assert gamma_z(WrongDecay(), 5.0, 0.3) > LARGEST_Z
 
@@ -156,6 +157,7 @@ def test_expanded_mean_has_its_discretised_law():
     assert expanded_mean_z(ExpandedMean()) < LARGEST_Z
 
 
+@pytest.mark.smoke
 def test_noise_without_the_root_is_found():
     assert expanded_mean_z(WithoutRoot()) > LARGEST_Z
 
@@ -179,6 +181,7 @@ def reflection_z(transition):
     return moments_z(ends, folded.mean(), squares - folded.mean() ** 2)
 
 
+@pytest.mark.smoke
 def test_expanded_mean_reflects_at_zero():
     assert reflection_z(ExpandedMean()) < LARGEST_Z
     assert reflection_z(WithoutReflection()) > LARGEST_Z

@@ -88,6 +88,7 @@ def test_rates_are_balanced_locally(name, order):
     assert imbalance(kernel_of(name, order), 1.0) < 1e-6
 
 
+@pytest.mark.smoke
 def test_the_balance_kills_a_wrong_sign_and_a_forgotten_prior():
     bound = kernel_of("logistic", 1)
     wrong = cast(bound.kernel.rates, WrongSign)
@@ -108,9 +109,31 @@ def test_candidates_and_coordinates_thin_to_the_rates(order):
         switching = of_rows.switching(velocity, jnp.full(rows.n_rows, j))
         rate = np.maximum(velocity[j] * of_rows.columns[:, j] * of_rows.slopes, 0)
         np.testing.assert_allclose(share[:, j] * switching, rate, rtol=1e-12, atol=1e-15)
+    assert coordinate_error(kernel_of("logistic", order)) < 1e-3
+
+
+@eqx.filter_jit
+def coordinates_of(rates, u, uniforms, rows):
+    of_rows = all_rows(rates, u, rows)
+    drawn = jax.vmap(lambda at: of_rows.coordinates(jnp.full(rows.n_rows, at)))(uniforms)
+    return of_rows.columns, drawn
+
+
+def coordinate_error(bound) -> float:
+    """The error of the frequency of the first coordinate, over all rows, on a grid of uniforms."""
     uniforms = (np.arange(1000) + 0.5) / 1000
-    drawn = np.stack([of_rows.coordinates(jnp.full(rows.n_rows, at)) for at in uniforms])
-    np.testing.assert_allclose((drawn == 0).mean(0), share[:, 0], atol=1e-3)
+    at = jnp.asarray([0.7, -0.4])
+    columns, drawn = coordinates_of(bound.kernel.rates, at, uniforms, bound.rows)
+    sizes = np.abs(columns)
+    share = sizes[:, 0] / sizes.sum(axis=1)
+    return float(np.abs((np.asarray(drawn) == 0).mean(0) - share).max())
+
+
+@pytest.mark.smoke
+def test_frequencies_of_coordinates_kill_coordinates_with_equal_probabilities():
+    bound = kernel_of("logistic", 1)
+    assert coordinate_error(bound) < 1e-3
+    assert coordinate_error(recast(UniformCoordinateRates)(bound)) > 1e-2
 
 
 @eqx.filter_jit
@@ -318,6 +341,7 @@ def path_z(bound, chains=512, steps=80, burn_in=20) -> float:
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_the_law_kills(name):
+    """The rates kill the same mutants above, without chains."""
     assert (
         path_z(
             MUTANTS[name](tallmc.contrib.zig_zag.zig_zag(1.3, order=1).prepare(skewed(2)).kernel)
