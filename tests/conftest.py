@@ -70,6 +70,8 @@ def _bytes_in(folder: Path) -> int:
 def pytest_configure(config):
     """Configure the cache, also in the environment, for processes that tests start."""
     config.pluginmanager.register(accounting.Accounting())
+    if not hasattr(config, "workerinput"):
+        _delete_temporary_files_at_the_end(config)
     if os.environ.get("TALLMC_TEST_CACHE") == "off":
         return
     folder = _cache_folder()
@@ -79,6 +81,17 @@ def pytest_configure(config):
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     jax.config.update("jax_compilation_cache_dir", os.environ[_CACHE])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+
+
+def _delete_temporary_files_at_the_end(config):
+    """Whatever tests and packages write to the system's temporary folder, such as PyTensor's code.
+
+    Workers and processes that tests start inherit the environment.
+    """
+    folder = tempfile.mkdtemp(prefix="tallmc-tests-")
+    os.environ["TMPDIR"] = folder
+    tempfile.tempdir = None
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 @pytest.hookimpl(tryfirst=True)
