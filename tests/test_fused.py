@@ -32,9 +32,9 @@ def unpacked(posterior):
 def test_fused_sums_are_those_of_gathered_rows(regression, n):
     assert regression.rows.packed.shape == (300, 8)
     rng = np.random.default_rng(1)
-    indices = rng.integers(0, 300, (4, n)).astype(np.int32)
-    weights = rng.uniform(0.5, 2, (4, n)).astype(regression.init.dtype)
-    positions = rng.normal(size=(4, 6)).astype(regression.init.dtype)
+    indices = jnp.asarray(rng.integers(0, 300, (4, n)), jnp.int32)
+    weights = jnp.asarray(rng.uniform(0.5, 2, (4, n)), regression.init.dtype)
+    positions = jnp.asarray(rng.normal(size=(4, 6)), regression.init.dtype)
     centre = jnp.asarray(rng.normal(size=6), regression.init.dtype)
 
     @eqx.filter_jit
