@@ -24,6 +24,7 @@ import platform
 import shutil
 import signal
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
