@@ -320,7 +320,8 @@ def one_step(choice, covariance):
     state = dynamics.init(jax.random.key(0), jnp.array([0.3, -0.2]), zero)
     if isinstance(choice, Hamiltonian):  # inside a trajectory, where no momentum is drawn
         state = dataclasses.replace(state, inner=jnp.int32(1))
-    noise = jax.tree.map(lambda leaf: leaf[0], dynamics.noise(jax.random.key(1), 1, jnp.zeros(2)))
+    drawn = jax.jit(lambda: dynamics.noise(jax.random.key(1), 1, jnp.zeros(2)))()
+    noise = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[0]), drawn)
 
     def after(state, gradient, noise, step_size):
         def evaluate(at, transition):
@@ -333,41 +334,44 @@ def one_step(choice, covariance):
     return after, state, jnp.ones(2), noise
 
 
-def matrices(choice, covariance, step):
-    """B and N of a step."""
-    after, state, gradient, noise = one_step(choice, covariance)
-    B = jax.jacfwd(lambda g: after(state, g, noise, step))(gradient)
-    leaves, structure = jax.tree.flatten(noise)
-    in_noise = lambda first: after(
-        state, gradient, jax.tree.unflatten(structure, [first, *leaves[1:]]), step
-    )
-    N = jax.jacfwd(in_noise)(leaves[0])
-    return np.asarray(B), np.asarray(N).reshape(len(B), -1)
+def matrices(choice, covariances, step):
+    """B and N of a step, for each of these covariances."""
+
+    def derivatives(covariance):
+        after, state, gradient, noise = one_step(choice, covariance)
+        leaves, structure = jax.tree.flatten(noise)
+        in_noise = lambda first: after(
+            state, gradient, jax.tree.unflatten(structure, [first, *leaves[1:]]), step
+        )
+        in_gradient = lambda g: after(state, g, noise, step)
+        return lambda: (jax.jacfwd(in_gradient)(gradient), jax.jacfwd(in_noise)(leaves[0]))
+
+    of_all = [derivatives(covariance) for covariance in covariances]
+    found = jax.jit(lambda: [of() for of in of_all])()
+    return [(np.asarray(B), np.asarray(N).reshape(len(B), -1)) for B, N in found]
 
 
-@pytest.mark.parametrize("shape", ["dense", "diagonal"])
 @pytest.mark.parametrize("name", SAME_PLACE)
-def test_injected_noise_gives_up_what_gradient_noise_adds(name, shape):
-    """NNᵀ + BVBᵀ is the covariance of a step with exact gradients."""
+def test_injected_noise_gives_up_what_gradient_noise_adds(name):
+    """NNᵀ + BVBᵀ is the covariance of a step with exact gradients, for full and diagonal V."""
     choice, step = SAME_PLACE[name]
-    full = V if shape == "dense" else np.diag(np.diag(V))
-    given = jnp.asarray(full if shape == "dense" else np.diag(V))
-    _, exact = matrices(choice, None, step)
-    B, reduced = matrices(choice, given, step)
-    added = B @ full @ B.T
-    assert np.trace(added) > 0.02 * np.trace(exact @ exact.T)
-    np.testing.assert_allclose(reduced @ reduced.T + added, exact @ exact.T, atol=1e-12)
+    given = [None, jnp.asarray(V), jnp.asarray(np.diag(V))]
+    (_, exact), *corrected = matrices(choice, given, step)
+    for full, (B, reduced) in zip((V, np.diag(np.diag(V))), corrected, strict=True):
+        added = B @ full @ B.T
+        assert np.trace(added) > 0.02 * np.trace(exact @ exact.T)
+        np.testing.assert_allclose(reduced @ reduced.T + added, exact @ exact.T, atol=1e-12)
 
 
 def stationary(choice, step, H, covariance, gradient_noise):
     """The covariance of the position, on a Gaussian with precision H."""
     after, state, gradient, noise = one_step(choice, covariance)
-    B, N = matrices(choice, covariance, step)
+    ((B, N),) = matrices(choice, [covariance], step)
     leaves, structure = jax.tree.flatten(state)
     sizes = np.cumsum([leaf.size for leaf in leaves])[:-1]
     rebuilt = lambda flat: jax.tree.unflatten(structure, jnp.split(flat, sizes))
     flat = jnp.concatenate(leaves)
-    A = np.asarray(jax.jacfwd(lambda s: after(rebuilt(s), gradient, noise, step))(flat))
+    A = np.asarray(jax.jit(jax.jacfwd(lambda s: after(rebuilt(s), gradient, noise, step)))(flat))
     M = A + B @ H @ np.eye(2, len(A))
     return fixed_point(lambda S: M @ S @ M.T + N @ N.T + B @ gradient_noise @ B.T, len(A))[:2, :2]
 
