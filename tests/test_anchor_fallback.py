@@ -155,6 +155,7 @@ def test_a_likelihood_that_fails_in_double_precision_stays_in_single():
         assert double_passes(posterior) is None
 
 
+@pytest.mark.slow
 def test_single_precision_falls_back_to_double():
     """The smallest eigenvalue, 0.7, is lost in single precision beside the largest, 10⁷."""
     with jax.enable_x64(False), pytest.warns(UserWarning, match="jax_enable_x64") as caught:

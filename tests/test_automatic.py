@@ -112,6 +112,7 @@ def test_exact_draws_on_request():
     assert draws.account.exact and draws.report.trusted
 
 
+@pytest.mark.slow
 def test_exact_draws_use_all_rows_where_the_rows_have_no_bounds(monkeypatch):
     monkeypatch.setattr(automatic, "FEW_ROWS", 10)
     posterior = tallmc.Posterior(
@@ -237,6 +238,7 @@ def double_well(n_rows):
     )
 
 
+@pytest.mark.slow
 def test_without_a_gaussian_all_rows_are_used(monkeypatch):
     monkeypatch.setattr(automatic, "FEW_ROWS", 10)
     draws = tallmc.sample(double_well(60), ess=150)
@@ -245,6 +247,7 @@ def test_without_a_gaussian_all_rows_are_used(monkeypatch):
     assert abs(left - 0.5) < 4.6 * np.sqrt(0.25 / draws.report.ess)
 
 
+@pytest.mark.slow
 def test_without_a_gaussian_and_with_too_many_rows_the_user_is_told(monkeypatch):
     monkeypatch.setattr(automatic, "_MOST_NUMBERS", 0)
     monkeypatch.setattr(automatic, "FEW_ROWS", 10)

@@ -61,6 +61,7 @@ def test_pairs_measure_the_difference_of_the_exact_laws(name):
         assert np.allclose(found.var(axis=(0, 1)), law, rtol=0.1), "each chain has its own law"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_after(1, ["sgnht_cv", "svrg_ld", "saga_ld", "cyclical_sgld"]))
 def test_methods_with_a_memory_or_a_schedule_are_measured_from_where_the_run_ended(name):
     posterior = linear(n_rows=200)
@@ -77,6 +78,7 @@ def posterior():
     return linear(n_rows=400)
 
 
+@pytest.mark.slow
 def test_a_step_too_large_is_doubtful_and_a_suggested_one_is_checked(posterior):
     suggested = tallmc.suggest(posterior, "sgld_cv", batch_size=40)
     good = tallmc.sample(posterior, suggested.method, thin=suggested.thin, measure_bias=True)

@@ -352,7 +352,9 @@ def test_fit_writes_files_that_say_what_they_hold(tmp_path, capsys, columns):
 OF_COUNTS = {"scir", "sgrld_simplex"}
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if name not in OF_COUNTS])
+@pytest.mark.parametrize(
+    "method", slow_after(8, [name for name in METHODS if name not in OF_COUNTS])
+)
 def test_every_method_can_be_planned_from_the_command_line(columns, method):
     posterior = standardised_posterior(columns, "bernoulli")
     plan = make_plan(posterior, Settings(method=method))
@@ -427,6 +429,7 @@ def test_fit_ends_with_status_3_when_the_draws_should_not_be_trusted(tmp_path, c
     assert (tmp_path / "out" / "draws.nc").exists()
 
 
+@pytest.mark.slow
 def test_fit_leaves_the_columns_as_they_are_when_asked(tmp_path, capsys, columns):
     options = ["--no-standardise", "--no-intercept", *SHORT]
     path = write_table(tmp_path, columns, "gaussian")
@@ -505,6 +508,7 @@ def test_fit_does_not_replace_results_unasked(tmp_path, capsys, columns):
     assert xr.open_datatree(out / "draws.nc").posterior["age"].shape == (4, 4)
 
 
+@pytest.mark.slow
 def test_the_unit_of_a_gaussian_response_does_not_matter(tmp_path, capsys, columns):
     """Prices of several hundred thousand give the right coefficients and standard deviations."""
     prices = columns | {"gaussian": 2e5 + 3e4 * columns["gaussian"]}
@@ -685,6 +689,7 @@ def test_help_documents_the_exit_statuses(capsys):
         )
 
 
+@pytest.mark.slow
 def test_demo_finds_the_truth_and_writes_its_files(tmp_path):
     """Run in a new process, which has the default precision, as users have."""
     code = "from tallmc.cli import main; main()"

@@ -91,6 +91,7 @@ def test_a_run_on_standard_input_is_resumed_with_the_table(frame, tmp_path, monk
     assert call("resume", tmp_path / "run", "--draws", 8, *table) == 3
 
 
+@pytest.mark.slow
 def test_identifiers_weights_and_text_are_noted(frame, tmp_path, capsys):
     rng = np.random.default_rng(0)
     region = rng.choice(["north", "south"], N)

@@ -116,6 +116,7 @@ def test_killed_workers_change_no_bit(store, expected, client, tmp_path):
     assert os.getpid() not in springer.pids
 
 
+@pytest.mark.slow
 def test_a_stopped_worker_is_named_and_the_result_is_right(store, expected, client, tmp_path):
     executor = client.get_executor()
     client.wait_for_workers(2)

@@ -196,6 +196,7 @@ def test_constraints_hold_wherever_users_look(names, tmp_path):
         assert all(entry in page for entry in entries)
 
 
+@pytest.mark.slow
 def test_draws_store_tree_and_report_are_constrained(tmp_path):
     posterior, y = exponential()
     draws = tallmc.sample(

@@ -161,6 +161,7 @@ def test_groups_estimate_the_covariance_without_bias_by_enumeration(name, gradie
     np.testing.assert_allclose(mean, exact, atol=1e-12 * np.abs(exact).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", slow_after(1, ["dense", "diagonal"]))
 def test_calibrated_friction_brings_the_variance_back(shape):
     """It removes at least two thirds of the variance that noise and discretisation add."""
@@ -230,6 +231,7 @@ def test_a_step_too_large_for_the_correction_is_an_outcome_not_a_wrong_answer():
     assert np.isnan(draws.positions[:, -1]).all()
 
 
+@pytest.mark.slow
 def test_suggested_step_of_ewsg_vr_is_one_that_friction_can_correct():
     """From a start far from the mode too, at 625 rows of data per row of a batch."""
     rng, n_rows = np.random.default_rng(0), 20_000
@@ -376,6 +378,7 @@ def stationary(choice, step, H, covariance, gradient_noise):
     return fixed_point(lambda S: M @ S @ M.T + N @ N.T + B @ gradient_noise @ B.T, len(A))[:2, :2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BETWEEN)
 def test_correction_elsewhere_in_the_step_leaves_an_error_of_second_order(name):
     """Kick and noise are not at the same place, so a share of the excess remains.

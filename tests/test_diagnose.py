@@ -138,6 +138,7 @@ def test_all_rows_make_no_noise():
     assert pseudo_variance(prepared(AllRows(), Full(), size=None), POSITION) == 0.0
 
 
+@pytest.mark.slow
 def test_pseudo_variance_of_many_rows_keeps_its_digits_in_single_precision():
     double = linear(n_rows=20_000, dim=3)
     x, y = (np.asarray(column, np.float32) for column in double.data[:2])
@@ -317,6 +318,7 @@ def test_log_losses_do_not_overflow():
     np.testing.assert_allclose(log_losses([[1.0, 0.0], [-1.0, 0.0]], posterior, rows), [1e4, 0.0])
 
 
+@pytest.mark.slow
 def test_log_losses_of_more_rows_than_a_block_are_added_up():
     posterior, rng = MODELS["glm"], np.random.default_rng(0)
     x, y = rng.normal(size=(20_001, 2)), rng.integers(0, 2, 20_001)

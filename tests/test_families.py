@@ -600,6 +600,7 @@ BAD_SCALES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", slow_after(2, BAD_SCALES))
 def test_searches_reach_the_mode_whatever_the_scale_of_the_responses(case):
     name, scale = BAD_SCALES[case]

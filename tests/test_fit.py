@@ -529,6 +529,7 @@ ODD = [
 ]
 
 
+@pytest.mark.slow
 def test_odd_names_of_columns_lose_neither_the_run_nor_the_names(tmp_path):
     rng = np.random.default_rng(0)
     columns = {name: rng.normal(size=N) for name in ODD}

@@ -90,6 +90,7 @@ def test_unknown_levels_and_missing_columns_are_errors():
         draws.predict({"region": ["north"]})
 
 
+@pytest.mark.slow
 def test_draws_of_an_estimator_predict_as_the_estimator_does():
     pytest.importorskip("sklearn")
     from tallmc.interop.sklearn import TallLinearRegression

@@ -177,7 +177,7 @@ def whole_model(name):
 
 
 @pytest.mark.filterwarnings("ignore:subsample_size does not match")
-@pytest.mark.parametrize("name", slow_after(4, MODELS))
+@pytest.mark.parametrize("name", slow_after(2, MODELS))
 def test_the_density_is_that_of_numpyro(name):
     posterior, position, potential = converted(name), *potential_of_numpyro(name)
     expected = float(jax.jit(potential)(posterior.layout.unravel(position)))

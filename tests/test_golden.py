@@ -34,8 +34,8 @@ TOLERANCE = 1e-4
 
 
 def digests(cases):
-    """The digests of runs in a process of its own, in JAX's default precision."""
-    environment = os.environ | {"JAX_ENABLE_X64": "0"}
+    """The digests of runs in a process of its own, with JAX's default precision and options."""
+    environment = os.environ | {"JAX_ENABLE_X64": "0", "XLA_FLAGS": ""}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(GOLDEN.parent), *cases],
         capture_output=True,

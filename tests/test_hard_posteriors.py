@@ -99,6 +99,7 @@ def test_a_run_with_jumps_is_resumed_bit_for_bit(tmp_path):
     assert resumed.n_row_evals_sampling == whole.n_row_evals_sampling
 
 
+@pytest.mark.slow
 def test_modes_that_chains_cannot_visit_are_a_doubt(monkeypatch):
     monkeypatch.setattr("tallmc.methods.automatic.method._MOST_NUMBERS", 0)
     draws = tallmc.sample(two_modes(6000).posterior, ess=400)
@@ -108,6 +109,7 @@ def test_modes_that_chains_cannot_visit_are_a_doubt(monkeypatch):
     assert "another mode" in doubts and "the chains stayed in one mode" in doubts
 
 
+@pytest.mark.slow
 def test_jumps_that_are_never_accepted_are_given_up_with_a_doubt(monkeypatch):
     """Chains that cannot change modes would never reach their effective draws."""
     monkeypatch.setattr("tallmc.dynamics.hmc._JUMP_SHARE", 0.0)
@@ -154,6 +156,7 @@ def test_mixtures_are_right_or_doubtful(n_rows, p, v):
     assert_right_or_doubtful(hard, tallmc.sample(hard.posterior, ess=2000), must_be_right=False)
 
 
+@pytest.mark.slow
 def test_a_distant_mode_with_little_probability_is_a_doubt():
     """0.5 % of the probability at 50 standard deviations: it determines the standard deviation."""
     draws = tallmc.sample(two_modes(1000, share=0.005).posterior, ess=400)

@@ -96,6 +96,7 @@ def centred_hierarchy(groups: int = 20) -> tallmc.Posterior:
     )
 
 
+@pytest.mark.slow
 def test_hierarchies_give_no_message():
     assert messages(centred_hierarchy()) == []
     assert messages(hierarchy(np.float64, n_rows=4000, groups=12)) == []

@@ -44,6 +44,7 @@ def test_alias_table_realises_the_law_it_reports(law, n_rows):
     assert table.probability.sum() == pytest.approx(1, abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", slow_after(1, ["lognormal", "equal"]))
 def test_no_row_is_unreachable_among_ten_million(law):
     n_rows = 10_000_000

@@ -164,6 +164,7 @@ def test_sampling_a_linear_network_gives_the_conjugate_posterior():
     np.testing.assert_allclose(prediction.sd / sd, 1, atol=0.17)
 
 
+@pytest.mark.slow
 def test_predictions_of_classes_are_probabilities():
     posterior = neural_network(LAYERS, X, CLASSES)
     draws = tallmc.sample(posterior, tallmc.methods.sgld(0.01, 3), chains=2, n_draws=20, burn_in=0)

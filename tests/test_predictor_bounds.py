@@ -237,12 +237,13 @@ def _computed(remainders, rows, here, there, sizes):
         slope, zero = derivative(along), jnp.zeros(())
         return along(jnp.ones(())) - along(zero) - slope(zero) - derivative(slope)(zero) / 2
 
+    values = remainders.values(jnp.concatenate([push(here), push(there), moves]), rows)
     return {
-        "before": remainders.values(push(here), rows),
-        "after": remainders.values(push(there), rows),
+        "before": values[: len(here)],
+        "after": values[len(here) : -len(moves)],
         "bounds": jax.vmap(remainders.growth)(here, there),
         "constants": remainders.constants(rows),
-        "values": remainders.values(moves, rows),
+        "values": values[-len(moves) :],
         "by potentials": jax.vmap(by_potentials)(moves),
     }
 

@@ -139,6 +139,7 @@ def test_another_posterior_and_a_place_that_cannot_be_written_are_refused(store,
         write_report(store, tmp_path / "no" / "page.html")
 
 
+@pytest.mark.slow
 def test_the_noise_of_langevin_dynamics_is_computed_and_its_inflation_predicted(tmp_path):
     posterior = linear(n_rows=50)
     draws = tallmc.sample(

@@ -363,6 +363,7 @@ def test_the_default_agrees_with_rows_in_memory(tmp_path):
     np.testing.assert_allclose(a.std(0), sd, rtol=0.15)
 
 
+@pytest.mark.slow
 def test_a_row_store_with_few_rows_is_read_into_memory(tmp_path):
     stored, _ = stored_logistic(tmp_path / "rows", n_rows=400, shard_rows=90)
     draws = tallmc.sample(stored, ess=100)
@@ -370,6 +371,7 @@ def test_a_row_store_with_few_rows_is_read_into_memory(tmp_path):
     assert "rows are few" in str(draws.report)
 
 
+@pytest.mark.slow
 def test_a_suggested_step_size_works_from_a_row_store(both):
     stored, resident = (tallmc.suggest(posterior, "sgld_cv_ps", batch_size=8) for posterior in both)
     assert stored.method.step_size == pytest.approx(resident.method.step_size, rel=0.2)
@@ -433,6 +435,7 @@ def test_the_response_must_be_a_column(both):
         tallmc.models.logistic_regression(rows)
 
 
+@pytest.mark.slow
 def test_linear_regression_with_unknown_noise_from_a_row_store(tmp_path):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(8000, 2))

@@ -112,6 +112,7 @@ def test_weights_at_given_positions_are_their_root_mean_square(order):
     np.testing.assert_allclose(found, np.sqrt((r**2).sum(axis=2).mean(axis=0)), rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_each_step_of_the_ladder_takes_noise_away():
     """In the whitened metric: simple, order 1 with eq. 16, order 2 with its own weights."""
     posterior = logistic(n_rows=2000, dim=4)

@@ -84,6 +84,7 @@ CHECKS_IN_SECONDS = {
 }
 
 
+@pytest.mark.slow
 def test_some_checks_of_scikit_learn_pass():
     done = set()
     for model, check in estimator_checks_generator(TallLogisticRegression()):
@@ -243,6 +244,7 @@ def test_probabilities_average_over_the_posterior():
     np.testing.assert_allclose(model.decision_function(new), np.log(found[:, 1] / found[:, 0]))
 
 
+@pytest.mark.slow
 def test_poisson_predictions_are_moments_of_new_counts():
     X = columns(150)
     model = TallPoissonRegressor(random_state=0).fit(X, responses(TallPoissonRegressor, X))
@@ -357,6 +359,7 @@ def test_same_random_state_same_draws_and_fits_can_be_pickled():
     assert set(first.predict(X)) <= {5, 6, 7}
 
 
+@pytest.mark.slow
 def test_linear_functions_of_the_columns_are_fitted_with_a_warning():
     x = np.arange(10.0)[:, None]
     message = "a linear function of the columns"
@@ -403,6 +406,7 @@ def test_a_given_method_and_a_limit_on_seconds_are_used():
         TallLogisticRegression(max_seconds=1e-3).fit(X, y)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hears_ctrl_c")
 def test_ctrl_c_ends_a_search_too():
     X = columns(100)

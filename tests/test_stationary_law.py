@@ -302,6 +302,7 @@ def test_trajectories_without_friction_gain_energy_from_gradient_noise():
         Hamiltonian(length=5)
 
 
+@pytest.mark.slow
 def test_chains_of_one_run_may_have_trajectories_of_different_lengths():
     """Each has the bits of a run of its own, so coupled pairs can differ in the length alone."""
     kernels = [
@@ -323,6 +324,7 @@ def run_of(bound, chains=2, steps=20):
     return run.positions()
 
 
+@pytest.mark.slow
 def test_default_friction_of_sgrhmc_mixes_and_is_right_where_the_metric_is_large():
     """A metric as on 20,000 rows, where the friction of Table 1 is of order 1/20,000."""
     rng, precision = np.random.default_rng(0), 1000

@@ -197,7 +197,7 @@ def decisions(bound, kernel, ends, keys: int):
 
 
 @pytest.mark.parametrize(
-    "name", slow_after(3, ["independent", "tuna", "factorised", "order-1", "cubic"])
+    "name", slow_after(2, ["independent", "tuna", "factorised", "order-1", "cubic"])
 )
 def test_the_compiled_decision_has_the_enumerated_chance(name):
     bound = prepared(**SETTINGS[name])
@@ -335,6 +335,7 @@ def tall(n_rows: int = 4000, d: int = 3, seed: int = 0):
     return tallmc.models.logistic_regression(x, y.astype(float), prior_variance=10.0)
 
 
+@pytest.mark.slow
 def test_exceeded_caps_are_counted_and_end_the_claim_of_exactness():
     method = SubsampledMH(step_size=1.0, caps=0.2)
     with pytest.warns(tallmc.SamplingWarning, match="changed by more than their caps"):
@@ -369,6 +370,7 @@ def test_moderate_caps_are_not_exceeded_and_read_fewer_rows():
     assert abs(ratio - 0.5) < 4.6 * np.sqrt(0.75 / rigorous.n_row_evals_sampling)
 
 
+@pytest.mark.slow
 def test_the_number_of_rows_falls_with_the_number_of_rows_of_the_data():
     """As N^(−1/2) with order 2 and N^(−1) with order 3; intervals shrink, too."""
     for order, power in ((2, 0.5), (3, 1.0)):
@@ -398,6 +400,7 @@ def first_values(bound, u):
     return surrogate.remainders.values(surrogate.metric.push(u), bound.rows.take(jnp.arange(200)))
 
 
+@pytest.mark.slow
 def test_single_precision_agrees_with_double():
     """The remainders of a tall problem are of the order of 10⁻⁷."""
     rng = np.random.default_rng(0)

@@ -184,6 +184,7 @@ def test_rows_above_a_wrong_bound_are_counted_and_end_the_claim():
     assert "the draws are not exact" in draws.report.doubts[0]
 
 
+@pytest.mark.slow
 def test_an_unproved_bound_makes_no_claim():
     right = gaussian_bound()
     unproved = Taylor(right.constants, right.growth)
@@ -279,6 +280,7 @@ def test_bounds_of_another_kind_or_order_are_refused():
         tallmc.methods.subsampled_mh(order=3, bound=gaussian_bound())
 
 
+@pytest.mark.slow
 def test_rows_beyond_the_support_end_the_claim():
     """A likelihood that is NaN at some parameters, with a bound that is finite there."""
     posterior = tallmc.Posterior(

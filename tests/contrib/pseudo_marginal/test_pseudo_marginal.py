@@ -285,7 +285,6 @@ def test_remainders_by_differentiation_are_those_of_the_family(dtype):
         assert np.abs(np.asarray(by_user, float) - values).max() < allowed
 
 
-@pytest.mark.smoke
 @pytest.mark.parametrize("check", [False, True])
 def test_draws_are_never_checked(check):
     method = tallmc.contrib.pseudo_marginal.pseudo_marginal_mh(1.0, 20, 5)
