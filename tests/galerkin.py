@@ -71,8 +71,9 @@ def stationary_law(
         return values
 
     states = grid * deviations
-    after = sum(
-        probability * basis(np.asarray(step(states, event))) for probability, event in events
+    after = np.sum(
+        [probability * basis(np.asarray(step(states, event))) for probability, event in events],
+        axis=0,
     )
     operator = (basis(states) * weight) @ after.T
     equations = operator.T - np.eye(len(powers))

@@ -13,7 +13,7 @@ wrong factor in a step changes a matrix by far more than rounding, so no chain h
 """
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -57,7 +57,7 @@ def with_given_gradient(bound, slope=None, n_rows: int = 1):
 class Around(eqx.Module):
     """A state of the dynamics, and the gradient, spread and noise of the step that leaves it."""
 
-    motion: object
+    motion: Any
     gradient: np.ndarray
     spread: np.ndarray
     noise: object
@@ -203,7 +203,9 @@ def error_against_the_papers(bound, step_size: float, mutant=None) -> float:
     steps = recursion(bound.kernel.dynamics, step_size, bound.posterior.dim)
     of = bound if mutant is None else mutant
     places = range(min(steps.refresh, 2)) if steps.refresh else [None]
-    fixed = [{} if place is None else {"inner": np.int32(place)} for place in places]
+    fixed: list[dict[str, Any]] = [
+        {} if place is None else {"inner": np.int32(place)} for place in places
+    ]
     return max(step_error(of, steps, random_point(of, **at)) for at in fixed)
 
 

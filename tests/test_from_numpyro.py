@@ -179,7 +179,7 @@ def whole_model(name):
 @pytest.mark.filterwarnings("ignore:subsample_size does not match")
 @pytest.mark.parametrize("name", slow_after(2, MODELS))
 def test_the_density_is_that_of_numpyro(name):
-    posterior, position, potential = converted(name), *potential_of_numpyro(name)
+    posterior, (position, potential) = converted(name), potential_of_numpyro(name)
     expected = float(jax.jit(potential)(posterior.layout.unravel(position)))
     assert np.isfinite(expected)
     assert float(posterior.potential(position)) == pytest.approx(expected, rel=1e-12)
@@ -188,7 +188,7 @@ def test_the_density_is_that_of_numpyro(name):
 @pytest.mark.parametrize("name", slow_after(1, MODELS))
 @pytest.mark.filterwarnings("ignore:subsample_size does not match")
 def test_the_gradient_is_that_of_numpyro(name):
-    posterior, position, potential = converted(name), *potential_of_numpyro(name)
+    posterior, (position, potential) = converted(name), potential_of_numpyro(name)
     slope = jax.jit(jax.grad(potential))(posterior.layout.unravel(position))
     np.testing.assert_allclose(
         posterior.gradient(position), posterior.layout.ravel(slope), rtol=1e-9, atol=1e-9

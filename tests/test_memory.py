@@ -122,7 +122,7 @@ def table_error(kind=SAGA) -> float:
     """
     posterior = linear(n_rows=7)
     x, y = np.asarray(posterior.data.x), np.asarray(posterior.data.y)
-    noise = float(posterior.model.likelihood.noise_variance)
+    noise = float(posterior.model.likelihood.noise_variance)  # type: ignore[attr-defined]
     gradient = cast(SAGA().prepare(posterior, None), kind)
     batches = jnp.array([[3, 0, 3], [5, 0, 0]])
     positions = np.array([[0.4, -0.2], [1.1, 0.3], [-0.6, 0.8]])
@@ -243,7 +243,8 @@ def centre_error(kind=SVRG) -> float:
     memory = kernel.start_memory(jnp.asarray(starts), posterior.rows)
     renewed = kernel.renewed_memory(memory, jnp.asarray(ends), posterior.rows).gradient
     x, y = np.asarray(posterior.data.x), np.asarray(posterior.data.y)
-    sums = (ends @ x.T - y) @ x / float(posterior.model.likelihood.noise_variance)
+    noise = float(posterior.model.likelihood.noise_variance)  # type: ignore[attr-defined]
+    sums = (ends @ x.T - y) @ x / noise
     pairs = [(renewed.position, ends), (renewed.row_sum, sums)]
     return max(np.abs(np.asarray(found) - right).max() for found, right in pairs)
 

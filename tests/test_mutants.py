@@ -218,7 +218,7 @@ def mean_error(bound) -> float:
     n_rows = bound.rows.n_rows
     p = np.full(n_rows, 1 / n_rows)
     if isinstance(law, AliasLaw):
-        p = realised(AliasTable(*map(np.asarray, (law.threshold, law.alias)), p))
+        p = realised(AliasTable(np.asarray(law.threshold), np.asarray(law.alias), p))
     selection = bound.kernel.selection
     batches = np.array(list(itertools.product(range(n_rows), repeat=selection.size)))
     drawn = selection.completed(selection.stream.at(jnp.asarray(batches)))

@@ -193,9 +193,9 @@ def stale_weights(kernel) -> int:
     weights = jnp.asarray(np.full(kernel.size, 1 / p[0]))
     state = CorrelatedState(zero, zero, indices, weights, zero[0], zero[0])
     redrawn = jax.jit(jax.vmap(lambda key: kernel._redrawn(state, key)))
-    found, weights = map(np.asarray, redrawn(jax.random.split(jax.random.key(0), 50)))
+    found, redrawn_weights = map(np.asarray, redrawn(jax.random.split(jax.random.key(0), 50)))
     assert len(np.unique(found)) > 1
-    return int(np.sum(np.abs(weights * p[found] - 1) > 1e-12))
+    return int(np.sum(np.abs(redrawn_weights * p[found] - 1) > 1e-12))
 
 
 @pytest.mark.smoke
