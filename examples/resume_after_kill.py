@@ -20,7 +20,7 @@ import numpy as np
 import tallmc
 
 N_DRAWS = 4_000  # reduced: 3_000
-SETTINGS = {"chains": 2, "draws": N_DRAWS, "thin": 50, "seed": 0}
+SETTINGS = {"chains": 2, "n_draws": N_DRAWS, "thin": 50, "seed": 0}
 METHOD = tallmc.methods.sgld_cv_ps(step_size=3e-4, batch_size=100)
 
 

@@ -20,8 +20,8 @@ __all__ = [
     "Taylor",
     "named",
     "suggest",
-    *METHODS,
 ]
+__all__ += list(METHODS)
 
 
 def __dir__() -> list[str]:
