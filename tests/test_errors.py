@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tallmc
-from problems import linear, logistic
+from problems import linear, logistic, slow_after
 from tallmc import InvalidInput, Method, Posterior, models, sample
 from tallmc._anchor import find_anchor
 from tallmc.correction import NoiseCorrection
@@ -33,7 +33,6 @@ X, Y = np.eye(3), np.array([0, 1, 1])
 GAUSSIAN = lambda p, row: -0.5 * (p - row) ** 2
 FLAT = lambda p: 0.0 * p
 SGLD = tallmc.methods.sgld(0.1, batch_size=2)
-SINGLE = np.ones((2, 1), np.float32)
 
 CASES = {
     # models
@@ -555,10 +554,11 @@ def test_errors_are_value_errors():
     assert issubclass(InvalidInput, ValueError)
 
 
-def test_float32_data_under_double_precision_stay_float32():
+@pytest.mark.parametrize("method", slow_after(1, [SGLD, tallmc.methods.sgld_cv_ps(0.01, 2)]))
+def test_float32_data_under_double_precision_stay_float32(method):
     x = jnp.ones((4, 2), jnp.float32)
     posterior = models.linear_regression(x, np.ones(4), prior_variance=1.0, noise_variance=1.0)
-    draws = sample(posterior, tallmc.methods.sgld(0.01, batch_size=2), chains=2, n_draws=10)
+    draws = sample(posterior, method, chains=2, n_draws=10)
     assert draws.positions.dtype == np.float32
 
 

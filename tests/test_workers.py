@@ -110,13 +110,13 @@ SPLIT = {
 @pytest.mark.parametrize("name", slow_after(1, SPLIT))
 def test_chains_split_over_processes_have_the_same_draws(store, pool, tmp_path, name):
     posterior = tallmc.models.logistic_regression(tallmc.rows.open(store), prior_variance=10.0)
-    options = {"chains": 5, "n_draws": 300, "burn_in": 5, "progress": False}
+    options = {"chains": 10, "n_draws": 700, "burn_in": 5, "progress": False}
     whole = tallmc.sample(posterior, SPLIT[name], **options).positions
     split = {"executor": pool, "split_chains": True}
     run = tmp_path / "run"
-    begun = tallmc.sample(posterior, SPLIT[name], store=run, **options | {"n_draws": 120}, **split)
-    np.testing.assert_array_equal(begun.positions, whole[:, :120])
-    resumed = tallmc.resume(run, posterior, n_draws=300, progress=False, **split)
+    begun = tallmc.sample(posterior, SPLIT[name], store=run, **options | {"n_draws": 200}, **split)
+    np.testing.assert_array_equal(begun.positions, whole[:, :200])
+    resumed = tallmc.resume(run, posterior, n_draws=700, progress=False, **split)
     np.testing.assert_array_equal(resumed.positions, whole)
 
 
@@ -162,7 +162,7 @@ def test_a_killed_process_of_a_pool_is_a_worker_error(tmp_path):
 
     killer = threading.Thread(target=kill)
     killer.start()
-    with processes(1) as executor:
+    with processes(2) as executor:
         with pytest.raises(WorkerError, match=r"a worker was lost.* with a new executor"):
             Workers(executor).each(_wait_in_shard_3, str(mark), SHARDS)
         with pytest.raises(WorkerError, match="with a new executor"):  # the pool stays broken
