@@ -116,8 +116,7 @@ def test_higher_orders_read_fewer_rows():
     assert of_order_2 < 0.7 * of_order_0
 
 
-@pytest.mark.smoke
-@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize("check", [pytest.param(False, marks=pytest.mark.smoke), True])
 def test_draws_are_labelled_as_approximate(check):
     method = tallmc.contrib.austerity.austerity_mh(0.5, batch=40)
     assert not method.exact and "wrong decisions" in method.unseen_by_pairs

@@ -527,7 +527,6 @@ def test_verdicts_on_projection_and_reflection():
     assert found == {"projected": Verdict.DOUBTFUL, "reflected": Verdict.CHECKED}
 
 
-@pytest.mark.smoke
 def test_anchors_may_lie_anywhere_inside_but_chains_start_inside():
     """The mode of f is at 0.4, outside of [1, 2]; its gradient at the boundary is not zero."""
     posterior = truncated_gaussian(init=1.5)

@@ -141,8 +141,10 @@ def test_rows_of_a_disk_batch_keep_their_distance_where_candidates_allow():
     np.testing.assert_array_equal(found, [greedy_batch(one) for one in candidates])
 
 
-@pytest.mark.smoke
-@pytest.mark.parametrize("subsample", [Determinantal(), PoissonDisk(simulated=2000)])
+@pytest.mark.parametrize(
+    "subsample",
+    [pytest.param(Determinantal(), marks=pytest.mark.smoke), PoissonDisk(simulated=2000)],
+)
 def test_default_features_run(subsample):
     method = tallmc.Method(subsample=subsample, batch_size=4, step_size=0.01)
     assert tallmc.sample(linear(n_rows=40), method, chains=2, n_draws=50).ok.all()

@@ -215,7 +215,6 @@ def test_perplexity_averages_probabilities_over_draws():
     np.testing.assert_allclose(-np.log(predicted[1]), -of_pairs[1], rtol=1e-10)
 
 
-@pytest.mark.smoke
 @pytest.mark.filterwarnings("ignore::tallmc.SamplingWarning")
 def test_a_stored_run_continues_bit_for_bit(tmp_path):
     posterior = tallmc.contrib.networks.mixed_membership(EDGES, n_communities=2)

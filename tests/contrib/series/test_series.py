@@ -159,7 +159,6 @@ def test_second_derivatives_of_messages_from_both_sides_are_refused():
         posterior.hessian(posterior.init)
 
 
-@pytest.mark.smoke
 def test_estimates_over_all_batches_of_one_window_average_to_the_gradient():
     posterior = hidden_markov(normal_series(), 2, window=2, buffer=3)
     position = normal_position(posterior)

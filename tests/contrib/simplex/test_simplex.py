@@ -163,7 +163,6 @@ def test_settings_are_checked_and_stored():
     assert decode_method(*encode_method(method)) == method
 
 
-@pytest.mark.smoke
 @pytest.mark.filterwarnings("ignore::tallmc.SamplingWarning")
 def test_a_stored_run_is_resumed_bit_for_bit(tmp_path):
     method, settings = (

@@ -365,7 +365,6 @@ def test_rates_above_their_bounds_end_the_claim():
     assert "were above their bounds" in claim(0.05 * bound.kernel.rates.total)
 
 
-@pytest.mark.smoke
 def test_a_gaussian_posterior_needs_no_rows():
     posterior = linear()
     draws = tallmc.sample(posterior, tallmc.contrib.zig_zag.zig_zag(1.3), **CHAINS)
