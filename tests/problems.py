@@ -97,6 +97,13 @@ def slow_after(number: int, cases) -> list:
     return [*cases[:number], *rest]
 
 
+def slow_among(slow, cases) -> list:
+    """Mark the cases that are named in `slow` as slow: they combine what other cases check."""
+    cases = list(cases)
+    assert set(slow) <= set(cases)
+    return [pytest.param(case, marks=pytest.mark.slow) if case in slow else case for case in cases]
+
+
 def design(n_rows: int, dim: int, seed: int = 0) -> np.ndarray:
     """Design matrix whose rows differ widely in norm, so that row selection affects results."""
     rng = np.random.default_rng(seed)

@@ -88,6 +88,7 @@ def test_rows_read_follow_the_size_and_nothing_is_compiled_again():
     assert compiled._cached._cache_size() == 1
 
 
+@pytest.mark.slow
 def test_recorded_sizes_and_row_counts_agree():
     posterior = linear(n_rows=2000, dim=2)
     method = tallmc.methods.asgld_cv(1e-4, noise_threshold=3e6)

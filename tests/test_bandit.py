@@ -73,7 +73,7 @@ def test_each_row_holds_as_many_places_as_it_has_units(n_rows):
     np.testing.assert_array_equal(found, np.repeat(np.arange(n_rows), units))
 
 
-@pytest.mark.parametrize("n_rows", [5, 100, 4097])
+@pytest.mark.parametrize("n_rows", slow_after(1, [100, 5, 4097]))
 def test_rows_are_drawn_by_the_law_that_the_weights_assume(n_rows):
     selection, rng = selection_of(n_rows, size=400_000), np.random.default_rng(0)
 
@@ -108,7 +108,7 @@ def after_steps(bound, start, steps):
 @pytest.mark.parametrize(
     ("n_rows", "gradient"),
     slow_after(
-        2,
+        1,
         [
             (70, "simple"),
             (3, "saga"),
@@ -165,6 +165,7 @@ def test_first_of_each_is_the_first(n):
     np.testing.assert_array_equal(jax.jit(first_of_each)(indices), expected)
 
 
+@pytest.mark.slow
 def test_units_never_outgrow_their_budget():
     """Norms that grow faster than their running mean ask for more and more units.
 
@@ -240,6 +241,7 @@ def test_learned_weights_go_to_the_norms_of_the_residuals(gradient, size):
     assert np.abs(np.log(p / optimum))[matters].max() < 0.25
 
 
+@pytest.mark.slow
 def test_learned_weights_lower_the_noise_on_a_run():
     bound = prepared(logistic(n_rows=300, dim=3), size=8)
     state = after_steps(bound, jnp.zeros((2, 3)), 2000)
@@ -278,6 +280,7 @@ def test_enumeration_kills(kind):
     np.testing.assert_allclose(mean, exact, atol=1e-12 * np.abs(exact).max())
 
 
+@pytest.mark.slow
 def test_a_step_copies_no_tree():
     """The compiled loop over steps copies no array that has one entry per row."""
     n_rows = 5000
@@ -299,6 +302,7 @@ def test_a_step_copies_no_tree():
     assert not [line for line in text.splitlines() if f"u32[{n_rows}]" in line and " copy(" in line]
 
 
+@pytest.mark.slow
 def test_single_precision_stays_single():
     x = np.random.default_rng(0).normal(size=(50, 2)).astype(np.float32)
     posterior = tallmc.models.logistic_regression(x, np.arange(50) % 2, prior_variance=1.0)

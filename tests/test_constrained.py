@@ -11,6 +11,7 @@ import xarray as xr
 from numpyro.distributions import constraints, transforms
 
 import tallmc
+from problems import slow_among
 
 SHAPES = {
     "scale": ("positive", 0.7),
@@ -118,7 +119,7 @@ LAWS = {
 """A normalised prior, a grid per unconstrained coordinate, and the mean of the constrained law."""
 
 
-@pytest.mark.parametrize("name", LAWS)
+@pytest.mark.parametrize("name", slow_among(["cholesky"], LAWS))
 def test_the_law_in_unconstrained_space_is_the_prior_by_quadrature(name):
     """∫ exp(−f(u)) du = 1 and ∫ T(u) exp(−f(u)) du is the mean of the constrained prior."""
     posterior, grid, mean = LAWS[name]
@@ -162,6 +163,7 @@ BREACHES = {
 """How far draws are from their constraints; at most zero, up to rounding, if they hold."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "names",
     [("scale", "chol"), pytest.param(tuple(SHAPES), marks=pytest.mark.slow)],
@@ -229,6 +231,7 @@ def test_draws_store_tree_and_report_are_constrained(tmp_path):
     assert mean in (tmp_path / "page.html").read_text()
 
 
+@pytest.mark.slow
 def test_draws_of_a_failed_chain_are_missing_in_every_group(tmp_path):
     posterior, _ = exponential()
     start = np.array([[0.7], [np.float32(80.0)]])
@@ -253,6 +256,7 @@ class ScaleAndWeights(NamedTuple):
     weights: Any
 
 
+@pytest.mark.slow
 def test_draws_have_the_structure_and_the_labels_of_init_whatever_the_order_of_names(tmp_path):
     """JAX sorts the keys of dicts, but not the fields of a tuple."""
     posterior = tallmc.Posterior(

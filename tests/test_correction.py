@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tallmc
-from problems import DYNAMICS, SUBSAMPLES, exact_posterior, linear, logistic, slow_after
+from problems import DYNAMICS, SUBSAMPLES, exact_posterior, linear, logistic, slow_after, slow_among
 from stationary import exact_law, fixed_point, gradient_covariance, law_z, run_chains
 from tallmc.contrib import recipe as table_1
 from tallmc.contrib.constrained import Mirrored, Projected, Reflected
@@ -65,6 +65,7 @@ def share_of_noise(method, posterior):
     return np.linalg.eigvalsh(V)[-1] / (4 * friction)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dynamics", "geometry", "shape"),
     slow_after(
@@ -101,9 +102,12 @@ KNOW_THEIR_SPREAD = [
     for name, subsample in SUBSAMPLES.items()
     if subsample.knows_its_spread and name not in ("bandit", "optimal")
 ]
+OTHER_WEIGHTS = [
+    name for name in KNOW_THEIR_SPREAD if "-weights" in name and name != "curvature-weights"
+]
 
 
-@pytest.mark.parametrize("name", KNOW_THEIR_SPREAD)
+@pytest.mark.parametrize("name", slow_among(OTHER_WEIGHTS, KNOW_THEIR_SPREAD))
 def test_spread_estimates_the_covariance_without_bias_by_enumeration(name):
     posterior, position = logistic(), jnp.array([0.7, -1.3])
     method = tallmc.Method(
@@ -128,15 +132,15 @@ def test_spread_estimates_the_covariance_without_bias_by_enumeration(name):
 @pytest.mark.parametrize(
     ("name", "gradient"),
     slow_after(
-        2,
+        1,
         [
-            ("uniform", Simple()),
             ("own-weights", ControlVariate()),
+            ("uniform", Simple()),
             ("uniform", ControlVariate()),
             ("own-weights", Simple()),
         ],
     ),
-    ids=["uniform-simple", "own-weights-cv", "uniform-cv", "own-weights-simple"],
+    ids=["own-weights-cv", "uniform-simple", "uniform-cv", "own-weights-simple"],
 )
 def test_groups_estimate_the_covariance_without_bias_by_enumeration(name, gradient):
     posterior, position = logistic(), jnp.array([0.7, -1.3])
@@ -181,6 +185,7 @@ def test_calibrated_friction_brings_the_variance_back(shape):
     assert abs(excess) < np.trace(noisy - exact) / 3
 
 
+@pytest.mark.slow
 def test_passes_of_a_calibrated_correction_are_counted():
     correction = NoiseCorrection(calibrate_every=10)
     method = tallmc.Method(batch_size=2, step_size=0.001, correction=correction)
@@ -301,6 +306,9 @@ SAME_PLACE = {
     "sghmc-recipe": (table_1.sghmc_recipe(2, 3.0), 0.3),
     "sgrld-recipe": (table_1.sgrld_recipe(2, lambda zeta: jnp.asarray(INVERSE_ROOT)), 0.3),
 }
+IN_CONTRIB = [
+    name for name, (choice, _) in SAME_PLACE.items() if "contrib" in type(choice).__module__
+]
 BETWEEN = {
     "leimkuhler-matthews": (LeimkuhlerMatthews(), 0.2),
     "splitting": (BAOAB(3.0), 0.4),
@@ -353,7 +361,7 @@ def matrices(choice, covariances, step):
     return [(np.asarray(B), np.asarray(N).reshape(len(B), -1)) for B, N in found]
 
 
-@pytest.mark.parametrize("name", SAME_PLACE)
+@pytest.mark.parametrize("name", slow_among(IN_CONTRIB, SAME_PLACE))
 def test_injected_noise_gives_up_what_gradient_noise_adds(name):
     """NNᵀ + BVBᵀ is the covariance of a step with exact gradients, for full and diagonal V."""
     choice, step = SAME_PLACE[name]

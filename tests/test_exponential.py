@@ -211,8 +211,10 @@ def test_carried_index_starts_at_the_last_batch():
 
 @pytest.mark.parametrize(
     ("gradient", "dynamics"),
-    [(ControlVariate(), Langevin()), (SVRG(every=5), SGHMC(2.0)), (SAGA(), Langevin())],
-    ids=["cv", "svrg", "saga"],
+    slow_after(
+        1, [(SVRG(every=5), SGHMC(2.0)), (ControlVariate(), Langevin()), (SAGA(), Langevin())]
+    ),
+    ids=["svrg", "cv", "saga"],
 )
 def test_it_goes_with_other_gradients_and_dynamics(gradient, dynamics):
     method = tallmc.Method(
@@ -320,6 +322,7 @@ def test_calibrated_friction_makes_uniform_draws_better_than_exponential_weights
     assert divergence(of_the_example(0.01, Uniform(), correction), 2) < 0.2 * ewsg
 
 
+@pytest.mark.slow
 def test_a_step_too_large_for_the_variance_reduction_ends_the_chain():
     correction = tallmc.correction.NoiseCorrection("dense", through="friction", calibrate_every=25)
     method = of_the_example(0.05, ExponentiallyWeighted(1), correction)

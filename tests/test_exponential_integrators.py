@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tallmc
-from problems import DYNAMICS, logistic
+from problems import DYNAMICS, logistic, slow_after
 from stationary import run_chains
 from tallmc.dynamics import BAOAB, SGHMC, GeometricLangevin, Hamiltonian
 from tallmc.geometry import Dense, Identity
@@ -31,6 +31,7 @@ INTEGRATORS = {
 }
 GEOMETRIES = {"identity": Identity(), "dense": Dense([[0.3, 0.1], [0.1, 0.2]])}
 ENDS = {"at_rest": MOMENTUM, "to_zero": jnp.zeros(2)}
+MORE_MOVES = [("dense", "at_rest"), ("identity", "to_zero"), ("identity", "at_rest")]
 
 
 def test_every_dynamics_with_momentum_and_a_transition_is_tested_here():
@@ -102,8 +103,10 @@ def weights_error(dynamics, bound, guess="at_rest"):
     return np.max(np.abs(exponential_weights(dynamics, G, gradient, guess) / direct - 1))
 
 
-@pytest.mark.parametrize("guess", ENDS)
-@pytest.mark.parametrize("geometry", GEOMETRIES)
+@pytest.mark.parametrize(
+    ("geometry", "guess"),
+    slow_after(1, [("dense", "to_zero"), *MORE_MOVES]),
+)
 @pytest.mark.parametrize("name", INTEGRATORS)
 def test_weights_are_the_density_ratio_of_the_moves_of_every_batch(name, geometry, guess):
     bound = bound_with(INTEGRATORS[name], GEOMETRIES[geometry])
@@ -123,7 +126,7 @@ def test_weighted_batches_have_the_density_of_the_exact_gradient_at_the_guessed_
     assert abs(q @ against_exact * np.sum(q * w) - 1) > 1e-3  # uniform draws do not have it
 
 
-@pytest.mark.parametrize("name", INTEGRATORS)
+@pytest.mark.parametrize("name", slow_after(2, INTEGRATORS))
 def test_where_a_move_ends_depends_on_the_gradient_only_through_the_momentum(name):
     """Except in `BAOAB`, whose joint density ratio therefore does not exist."""
     bound = bound_with(INTEGRATORS[name])

@@ -698,6 +698,7 @@ def stored(folder, weights):
     return x, y, tallmc.rows.open(write_store(folder, x, y, shard_rows=64))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "build", slow_after(1, [models.poisson_regression, models.negative_binomial_regression])
 )

@@ -421,6 +421,7 @@ def test_invariance_kills_a_stale_potential():
     assert np.isfinite(z) and z > LIMIT, z
 
 
+@pytest.mark.slow
 def test_rows_are_counted():
     posterior = three_points()
     anchor = anchored(posterior, AWAY)

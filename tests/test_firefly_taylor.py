@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tallmc
+from problems import slow_after
 from regressions import run_once
 from tallmc.methods.firefly import (
     WORD,
@@ -62,7 +63,7 @@ def taylor_expansion(centre, position, x):
     return of_vector(centre) + slope @ move + move @ curvature @ move / 2
 
 
-@pytest.mark.parametrize("name", BOUNDS)
+@pytest.mark.parametrize("name", slow_after(1, BOUNDS))
 def test_the_bound_is_below_the_likelihood_at_all_positions(name):
     """From 10⁻³ to 10 away from the anchor, and for rows of up to 40 standard deviations."""
     rng = np.random.default_rng(0)
@@ -78,7 +79,7 @@ def test_the_bound_is_below_the_likelihood_at_all_positions(name):
     assert rounding[near].max() < 1e-9
 
 
-@pytest.mark.parametrize("name", BOUNDS)
+@pytest.mark.parametrize("name", slow_after(1, BOUNDS))
 def test_the_gap_is_that_of_the_expansion(name):
     bound, rows, choice = prepared(name).kernel.bound, jnp.asarray(ROWS), BOUNDS[name]
 
@@ -140,7 +141,7 @@ def test_the_sum_over_all_brightnesses_kills(name):
     assert spread_of_sums_over_brightness(bound, wrong) > 1e-3
 
 
-@pytest.mark.parametrize("name", BOUNDS)
+@pytest.mark.parametrize("name", slow_after(1, BOUNDS))
 def test_gradients_are_the_derivatives_of_the_potential(name):
     bound, rows = prepared(name).kernel.bound, jnp.asarray(ROWS)
     used = jnp.asarray([True, False, True, False, True])

@@ -53,6 +53,7 @@ def test_fused_sums_are_those_of_gathered_rows(regression, n):
         assert np.abs(plain).min() > 0
 
 
+@pytest.mark.slow
 def test_a_chain_by_fused_sums_is_a_chain_by_gathered_rows(regression):
     plain = unpacked(regression)
     method = tallmc.methods.sgld(step_size=1e-3, batch_size=20)

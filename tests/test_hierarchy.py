@@ -333,6 +333,7 @@ def test_several_predictors_have_no_group_terms():
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", slow_after(1, ["bernoulli", "gaussian"]))
 def test_the_search_starts_near_the_effects_that_the_rows_support(family):
     """From effects of zero, it would go where effects and spreads are zero."""

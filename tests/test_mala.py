@@ -127,7 +127,7 @@ OFF_THE_MARK = ModeJumpingHMC(
 @pytest.mark.parametrize(
     ("dynamics", "geometry"),
     slow_after(
-        2,
+        1,
         [
             (HMC(length=3), Dense()),
             (OFF_THE_MARK, Dense()),
@@ -209,6 +209,7 @@ def test_mala_is_exact_in_single_precision_with_large_counts():
     assert (np.abs(table["sd"] / sd - 1) / (table["mcse_sd"] / sd)).max() < 4.6
 
 
+@pytest.mark.slow
 def test_a_potential_too_coarse_for_an_accept_step_is_reported():
     x = np.ones((20_000, 1), np.float32)
     y = 1e4 * np.random.default_rng(0).normal(size=20_000)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import tallmc
-from problems import linear, logistic, residual_matrix
+from problems import linear, logistic, residual_matrix, slow_after
 from stationary import exact_law, law_z
 from tallmc._core.arrays import DenseMap, named_leaves
 from tallmc._engine.run import Run, chain_keys
@@ -140,7 +140,7 @@ def with_a_certain_row():
     return prepared(TargetNoise(3, noise=1.0), N_ROWS, take_all=True)
 
 
-@pytest.mark.parametrize("kind", ["of_many_rows", "with_a_certain_row"])
+@pytest.mark.parametrize("kind", slow_after(1, ["with_a_certain_row", "of_many_rows"]))
 def test_the_measure_is_unbiased_by_parameter_and_in_all(kind, request):
     bound = request.getfixturevalue(kind)
     base = bound.kernel.selection.base
@@ -389,6 +389,7 @@ def measured_run(draws):
     return Run(bound, chain_keys(0, 2), start, 0, 1, draws, record=reserve_of)
 
 
+@pytest.mark.slow
 def test_the_reserve_restarts_with_each_block():
     """Every step takes what the noise asks for, or what is left of the reserve of its block."""
     run = measured_run(1400)

@@ -296,6 +296,7 @@ def test_the_centre_of_svrg_is_the_position_at_the_last_step_that_was_due():
         np.testing.assert_allclose(stats["centre_row_sum"][chain, step], exact, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", slow_after(1, [7, 300, 1]))
 def test_an_svrg_run_does_not_depend_on_where_its_calls_are_cut(every):
     """Cuts before, at and after a renewal and a block's end; some resume from a snapshot."""
@@ -326,6 +327,7 @@ def test_an_svrg_run_does_not_depend_on_where_its_calls_are_cut(every):
         np.testing.assert_array_equal(last[name], leaf)
 
 
+@pytest.mark.slow
 def test_passes_of_svrg_and_the_table_of_saga_are_counted():
     posterior = linear(n_rows=12)
     settings = {"chains": 3, "n_draws": 20, "thin": 2, "burn_in": 5}  # 45 steps
@@ -347,6 +349,7 @@ def test_the_table_of_a_glm_is_one_number_per_row(model):
     assert carried.compact.shape == ((9,) if model is logistic else (9, 2))
 
 
+@pytest.mark.slow
 def test_sum_of_the_table_stays_what_the_table_says_in_single_precision():
     """Over many steps, rounding errors would add up without compensation."""
     rng = np.random.default_rng(0)
@@ -377,6 +380,7 @@ def test_sum_of_the_table_stays_what_the_table_says_in_single_precision():
     np.testing.assert_allclose(carried.row_sum.rounded(), exact, atol=atol)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gradient", "dynamics"),
     slow_after(1, [(SVRG(7), "nose-hoover"), (SAGA(), "rmsprop"), (SAGA(), "recipe")]),

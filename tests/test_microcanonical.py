@@ -133,12 +133,14 @@ def test_isotropic_gradient_noise_leaves_it_stationary_and_anisotropic_noise_doe
     assert abs(found["ρ₁² − ρ₂²"] - 2) < 0.2 and abs(found["ρ₁ρ₂"] - 2) < 0.2, found
 
 
+@pytest.mark.slow
 def test_coordinates_that_make_the_noise_isotropic_remove_its_leading_effect():
     root = np.linalg.cholesky(np.linalg.inv(ANISOTROPIC))
     found = orders(prepared(DenseMap(jnp.asarray(root))), noise=ANISOTROPIC)
     assert min(found.values()) > 2.8, found
 
 
+@pytest.mark.slow
 def test_correction_through_the_injected_noise_removes_the_leading_effect():
     found = orders(prepared(), noise=ANISOTROPIC, corrected=True)
     assert min(found.values()) > 2.8, found
@@ -191,6 +193,7 @@ def test_one_parameter_is_refused():
         tallmc.methods.sgmclmc(0.1, batch_size=2, friction=1.0).prepare(posterior)
 
 
+@pytest.mark.slow
 def test_the_named_method_runs_on_rows():
     draws = tallmc.sample(
         linear(),

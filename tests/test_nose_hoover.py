@@ -106,6 +106,7 @@ def test_long_runs_have_the_law_of_the_papers_formulas(name):
     assert moments_z(bound, law, mean, sd) < 4.6
 
 
+@pytest.mark.slow
 def test_momenta_are_as_hot_as_they_should_be_whatever_the_noise():
     """E ‖ρ‖² = d at any step size and any gradient noise: the thermostat is stationary."""
     method = tallmc.methods.sgnht(0.02, batch_size=2, friction=2.0)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import tallmc
+from problems import slow_among
 from regressions import run_once
 from tallmc.geometry import Dense
 from tallmc.methods.subsampled import SubsampledMH
@@ -214,6 +215,8 @@ POSTERIORS = {
     "unknown-scale": unknown_scale_posterior,
     "gamma": gamma_posterior,
 }
+COSTLY = ("student-t", "gamma")
+"""Their third derivatives are checked in the fast suite."""
 
 
 @functools.cache
@@ -263,7 +266,7 @@ def computed(name):
     return jax.tree.map(np.asarray, _computed(remainders, rows, *arguments))
 
 
-@pytest.mark.parametrize("name", POSTERIORS)
+@pytest.mark.parametrize("name", slow_among(COSTLY, POSTERIORS))
 def test_no_row_changes_by_more_than_its_bound(name):
     found = computed(name)
     bounds = found["bounds"]
@@ -274,7 +277,7 @@ def test_no_row_changes_by_more_than_its_bound(name):
     assert ratios.max() > (0.01 if name == "student-t" else 0.1)
 
 
-@pytest.mark.parametrize("name", POSTERIORS)
+@pytest.mark.parametrize("name", slow_among(COSTLY, POSTERIORS))
 def test_remainders_are_those_of_the_potentials(name):
     found = computed(name)
     np.testing.assert_allclose(found["values"], found["by potentials"], atol=1e-9)

@@ -88,6 +88,7 @@ def test_weights_agree_between_closed_forms_and_autodiff(weigh):
     np.testing.assert_allclose(weigh(general, anchor), weigh(glm, anchor), rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_weights_of_many_blocks_are_those_of_each_row():
     posterior = linear(n_rows=20_000, dim=2)  # blocks have 8192 rows
     anchor = tallmc.anchor.find_anchor(posterior)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tallmc
-from problems import DYNAMICS, GRADIENTS, SIZES, SUBSAMPLES, design
+from problems import DYNAMICS, GRADIENTS, SIZES, SUBSAMPLES, design, slow_after
 from tallmc._anchor.optimisers import CountedPasses
 from tallmc._rows import passes as _passes
 from tallmc._rows.passes import block_rows
@@ -54,7 +54,7 @@ def test_reduce_is_the_sum_over_all_rows():
     assert int(chosen.float64()) == y[1::2].sum()
 
 
-@pytest.mark.parametrize("n_rows", [3, 100, N_ROWS])
+@pytest.mark.parametrize("n_rows", slow_after(2, [3, N_ROWS, 100]))
 def test_a_compiled_pass_agrees_with_one_driven_by_the_host(n_rows):
     rng = np.random.default_rng(0)
     x, position = rng.normal(size=(n_rows, 5)), jnp.asarray(rng.normal(size=5))

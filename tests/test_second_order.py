@@ -60,7 +60,7 @@ def expected_weights(posterior, anchor, order, factor, metric, width, nodes=60):
     return np.sqrt(weights @ squares)
 
 
-@pytest.mark.parametrize("order", [0, 1, 2])
+@pytest.mark.parametrize("order", slow_after(1, [2, 0, 1]))
 def test_weights_of_a_glm_are_the_integral_over_the_widened_gaussian(order):
     posterior = logistic()
     anchor = tallmc.anchor.find_anchor(posterior)
@@ -99,7 +99,7 @@ def test_probes_of_a_general_model_agree_with_the_quadrature_of_the_same_glm(ord
     assert np.corrcoef(np.log(probed), np.log(exact))[0, 1] > 0.95
 
 
-@pytest.mark.parametrize("order", [0, 1, 2])
+@pytest.mark.parametrize("order", slow_after(1, [2, 0, 1]))
 def test_weights_at_given_positions_are_their_root_mean_square(order):
     posterior = logistic(n_rows=30, dim=2)
     anchor = tallmc.anchor.find_anchor(posterior)
@@ -161,6 +161,7 @@ def test_a_row_of_probability_zero_is_never_drawn_and_the_others_keep_their_law(
     assert units[0] == units[2] == units[4] == 0
 
 
+@pytest.mark.slow
 def test_many_parameters_need_no_matrix_for_any_row():
     """2,000 parameters, in blocks of rows. The weights of the papers stop at 60 parameters."""
     rng = np.random.default_rng(0)

@@ -91,6 +91,7 @@ def test_neyman_is_the_allocation_with_the_least_noise_at_the_mode():
     assert choice.needs == tallmc._anchor.anchor.AnchorLevel.MODE
 
 
+@pytest.mark.slow
 def test_passes_over_the_rows_are_counted():
     posterior = linear(n_rows=50)
     anchor = tallmc.anchor.find_anchor(posterior)
@@ -121,6 +122,7 @@ def test_every_draw_is_uniform_in_its_stratum():
     np.testing.assert_allclose(selection.weights, [2, 2, 1, 1.5, 1.5])
 
 
+@pytest.mark.slow
 def test_a_batch_tells_its_own_covariance():
     posterior, labels = logistic(n_rows=12), np.repeat([0, 1], [7, 5])
     bound = prepared(posterior, Stratified(labels, at_least=2), 5)
@@ -151,6 +153,7 @@ def flat_log_prior(param):
     return 0.0 * param
 
 
+@pytest.mark.slow
 def test_clusters_are_found_whatever_the_scale_of_the_columns():
     """Four groups in many blocks of rows.
 
@@ -179,6 +182,7 @@ def test_empty_clusters_are_dropped():
     np.testing.assert_allclose(selection.weights, 2.0)
 
 
+@pytest.mark.slow
 def test_clusters_lower_the_noise():
     """The reason for CP: rows that are alike have gradients that are alike."""
     posterior = linear(n_rows=2000, dim=2)

@@ -12,7 +12,7 @@ import pytest
 from scipy.stats import norm, poisson
 
 import tallmc
-from problems import slow_after
+from problems import slow_after, slow_among
 from regressions import run_once
 from tallmc.methods.subsampled import SubsampledMH
 from tallmc.methods.subsampled.surrogate import Surrogate
@@ -153,7 +153,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", slow_among(["langevin-cubic", "student-prior-cubic"], SETTINGS))
 def test_detailed_balance_holds_over_all_numbers_of_kept_rows(name):
     bound = prepared(**SETTINGS[name])
     for here, there in PAIRS:
@@ -197,7 +197,7 @@ def decisions(bound, kernel, ends, keys: int):
 
 
 @pytest.mark.parametrize(
-    "name", slow_after(2, ["independent", "tuna", "factorised", "order-1", "cubic"])
+    "name", slow_after(1, ["independent", "tuna", "factorised", "order-1", "cubic"])
 )
 def test_the_compiled_decision_has_the_enumerated_chance(name):
     bound = prepared(**SETTINGS[name])
@@ -286,6 +286,7 @@ def moments_agree(settings, **length):
     assert run_z(draws, truth(student), moments) < LIMIT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", slow_after(1, ["thinned", "factorised"]))
 def test_short_runs_have_the_moments_of_the_posterior(rule):
     moments_agree({"step_size": 0.4, "rule": rule}, chains=64, n_draws=400, burn_in=100)
@@ -345,6 +346,7 @@ def test_exceeded_caps_are_counted_and_end_the_claim_of_exactness():
     assert "the draws are not exact" in draws.report.doubts[0]
 
 
+@pytest.mark.slow
 def test_caps_scale_the_number_of_rows():
     totals = [
         float(SubsampledMH(step_size=1.0, caps=caps).prepare(tall()).kernel.kernel.decision.total)
@@ -448,6 +450,7 @@ def test_a_model_without_bounds_is_refused_with_the_cure():
         SubsampledMH(step_size=1.0).prepare(posterior)
 
 
+@pytest.mark.slow
 def test_a_run_resumes_bit_for_bit(tmp_path):
     posterior, method = tall(500), SubsampledMH(step_size=0.9, order=1)
     whole = tallmc.sample(posterior, method, chains=3, n_draws=60, burn_in=5)

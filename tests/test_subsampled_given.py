@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tallmc
+from problems import slow_among
 from regressions import run_once
 from tallmc.methods.firefly import Tangent, Taylor, gaussian_bound, uniform_gaussian_bound
 from tallmc.methods.subsampled.candidates import poisson_decision
@@ -98,6 +99,7 @@ def test_no_row_changes_by_more_than_its_bound(name):
     assert (np.abs(found["change"]) <= found["caps"] * (1 + 1e-12)).all()
 
 
+@pytest.mark.slow
 def test_several_components_share_a_table():
     """M is the smallest factor of c_iᵀφ̄ for which the bound holds for all c_i ≥ 0."""
     kernel = prepared("per row").kernel
@@ -118,7 +120,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", slow_among(["langevin", "tuna"], SETTINGS))
 def test_detailed_balance_holds_over_all_numbers_of_kept_rows(name):
     bound_name, settings = SETTINGS[name]
     bound = left_to_chance(bound_name, **settings)
@@ -126,6 +128,7 @@ def test_detailed_balance_holds_over_all_numbers_of_kept_rows(name):
         assert imbalance(bound, bound.kernel, *map(np.array, pair)) < 1e-11
 
 
+@pytest.mark.slow
 def test_the_compiled_decision_has_the_enumerated_chance():
     bound = left_to_chance("uniform")
     assert max(acceptance_z(bound, bound.kernel)) < LIMIT

@@ -195,11 +195,8 @@ CASES.append(("weighted", "residual-weights", "control-variate"))
 
 # With other models than the first, the cases that differ from these in one part only are slow.
 FAST_ON_OTHER_MODELS = [
-    ("autodiff", "uniform", "simple"),
-    ("autodiff", "uniform", "second-order"),
     ("autodiff", "uniform", "saga"),
     ("autodiff", "all-rows", "full"),
-    ("weighted", "uniform", "simple"),
     ("weighted", "curvature-weights", "control-variate"),
     ("weighted", "residual-weights", "control-variate"),
 ]

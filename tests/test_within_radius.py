@@ -30,10 +30,10 @@ def at_distance(posterior, distance, direction=(0.6, -0.8)):
 @pytest.mark.parametrize(
     ("model", "order", "weights"),
     slow_after(
-        3,
+        1,
         [
-            (logistic, 1, None),
             (logistic, 2, "curvature"),
+            (logistic, 1, None),
             (logistic_by_autodiff, 1, None),
             (logistic, 1, "curvature"),
             (logistic, 2, None),
@@ -87,6 +87,7 @@ def test_distance_is_in_posterior_standard_deviations_in_every_direction(directi
         assert gradient.is_near(inside) and not gradient.is_near(outside)
 
 
+@pytest.mark.slow
 def test_an_infinite_radius_is_no_radius():
     posterior, settings = logistic(), {"chains": 2, "n_draws": 50, "burn_in": 5, "seed": 3}
     draws = [
