@@ -99,12 +99,14 @@ def trapped(store, folder, workers):
     return dataclasses.replace(rows, shards=Traps(rows.shards, folder), workers=workers)
 
 
+@pytest.mark.slow
 def test_a_cluster_changes_no_bit(store, expected, client):
     rows = tallmc.rows.open(store)
     assert_same_bits(fit(rows, executor=client.get_executor()), expected)
     assert_same_bits(fit(rows.read_by(Workers(client.get_executor()))), expected)
 
 
+@pytest.mark.slow
 def test_killed_workers_change_no_bit(store, expected, client, tmp_path):
     """One is killed in a pass over the rows, one while it reads the rows of steps."""
     workers = Workers(client.get_executor(), folder=store)
@@ -140,6 +142,7 @@ def test_a_stopped_worker_is_named_and_the_result_is_right(store, expected, clie
     assert f"process {springer.pids[0]} on host" in named
 
 
+@pytest.mark.slow
 def test_a_client_is_not_an_executor(store, client):
     posterior = tallmc.models.logistic_regression(tallmc.rows.open(store), prior_variance=10.0)
     with pytest.raises(tallmc.InvalidInput, match=r"client\.get_executor\(\)"):

@@ -32,6 +32,7 @@ def regression(n_rows, seed, outliers=0):
     return tallmc.models.logistic_regression(x, y, prior_variance=10.0)
 
 
+@pytest.mark.slow
 def test_a_default_run_compiles_few_programs_and_other_data_none(compiled, monkeypatch):
     without_exact_draws(monkeypatch)
     jax.clear_caches()

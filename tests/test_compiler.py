@@ -38,6 +38,7 @@ def report_of(imports, sample="draws = None", **environment):
     return json.loads(ran.stdout)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::tallmc.SamplingWarning")
 def test_loops_are_whole_unless_it_is_too_late_and_the_draws_are_the_same():
     here: dict = {"np": np, "tallmc": tallmc}

@@ -55,6 +55,7 @@ def devices_of_groups(name: str, store: Path, devices) -> list[int]:
     return [next(iter(state.outcome.devices())).id for state in run._chains._states]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_after(1, METHODS))
 def test_two_devices_change_no_bit(name, tmp_path):
     store = write_logistic(tmp_path / "store")

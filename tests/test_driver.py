@@ -203,6 +203,7 @@ def test_scheduled_steps_are_recorded_and_used():
     )
 
 
+@pytest.mark.slow
 def test_scheduled_steps_move_by_their_own_size():
     """If the gradient is nearly zero, a step is √ε_t η, so its size must follow the schedule."""
     posterior = tallmc.models.linear_regression(
@@ -223,6 +224,7 @@ def test_scheduled_steps_move_by_their_own_size():
     assert np.abs(variance - 1).max() < 4.6 * np.sqrt(2 / 400)
 
 
+@pytest.mark.slow
 def test_rows_and_noise_come_from_different_words():
     """If rows and noise shared a key, rows in the upper half would coincide with positive noise."""
     kernel = (
@@ -251,6 +253,7 @@ def test_kept_draws_do_not_hold_on_to_the_record():
     assert sum(block.positions.nbytes for block in run.sink.blocks) == 2 * 10 * 2 * 8
 
 
+@pytest.mark.slow
 def test_a_failed_chain_costs_next_to_nothing_and_a_failed_run_ends():
     posterior = linear(n_rows=5000, dim=2)
     method, anchor = (
@@ -293,6 +296,7 @@ def test_chains_that_start_where_the_density_is_not_finite_are_reported():
         tallmc.sample(posterior, tallmc.methods.mala(0.1), n_draws=20, start=np.full(1, 1000.0))
 
 
+@pytest.mark.slow
 def test_draws_far_wider_than_the_anchor_are_reported():
     posterior, method = logistic(n_rows=2000, dim=2), tallmc.methods.sgld_cv_ps(1.0, batch_size=4)
     with pytest.warns(tallmc.SamplingWarning, match="times the sd from the curvature at the mode"):

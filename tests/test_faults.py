@@ -299,6 +299,7 @@ def test_a_full_disk_leaves_the_blocks_before_and_returns_the_draws(tmp_path, wh
         check_full_disk(disk / "run", linear(), whole, ballast.unlink)
 
 
+@pytest.mark.slow
 def test_a_limit_on_file_sizes_is_met_like_a_full_disk(tmp_path, whole, monkeypatch):
     """This test needs no mount. The manifest grows and is the first file to exceed the limit."""
     short_blocks(monkeypatch)

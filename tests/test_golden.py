@@ -16,6 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from problems import slow_after
+
 GOLDEN = Path(__file__).with_name("golden.py")
 WANTED = json.loads(GOLDEN.with_suffix(".json").read_text())
 
@@ -63,8 +65,9 @@ def check(cases):
     assert wrong == {}
 
 
-def test_draws_of_two_methods_are_golden():
-    check(FAST[:2])
+@pytest.mark.parametrize("case", slow_after(1, FAST[:2]))
+def test_draws_of_two_methods_are_golden(case):
+    check([case])
 
 
 @pytest.mark.slow

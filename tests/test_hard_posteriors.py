@@ -90,6 +90,7 @@ def test_both_modes_of_a_likelihood_are_visited(n_rows):
     assert abs(left - 0.4) < 4.6 * math.sqrt(0.24 / draws.report.ess)
 
 
+@pytest.mark.slow
 def test_a_run_with_jumps_is_resumed_bit_for_bit(tmp_path):
     posterior = two_modes(200).posterior
     tallmc.sample(posterior, n_draws=30, store=tmp_path / "run")

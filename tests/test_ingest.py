@@ -456,6 +456,7 @@ for path in sys.argv[1:]:
 )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
 @pytest.mark.parametrize("ending", slow_after(1, ["parquet", "csv", "npz"]))
 def test_memory_does_not_grow_with_the_table(tmp_path, ending):
@@ -522,6 +523,7 @@ def test_progress_is_shown_in_rows(tmp_path, terminal):
     assert "writing: 300 of 1,000 rows" in shown[0]
 
 
+@pytest.mark.slow
 def test_npz_and_dictionaries_need_no_pyarrow(tmp_path):
     path = write(tmp_path / "table.npz")
     code = (

@@ -22,7 +22,7 @@ def sampled(method, n_chains, **settings):
     return tallmc.sample(linear(), method, chains=n_chains, **settings)
 
 
-@pytest.mark.parametrize("name", slow_after(2, METHODS))
+@pytest.mark.parametrize("name", slow_after(1, METHODS))
 def test_chains_in_groups_have_the_draws_that_they_have_together(name, monkeypatch):
     monkeypatch.setattr(chains, "_FEWEST_PER_GROUP", 7)
     whole = sampled(METHODS[name], 7)

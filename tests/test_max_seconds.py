@@ -116,6 +116,7 @@ def test_half_of_the_limit_ends_the_tuning_of_the_exact_plan(clock, monkeypatch)
     assert rows[1] < 0.75 * rows[0]
 
 
+@pytest.mark.slow
 def test_the_time_of_the_preparation_counts_when_chains_run(clock):
     draws = clock.sample("compiling the step", 0.99 * LIMIT, n_draws=500)
     assert draws.stopped_by is None
@@ -126,6 +127,7 @@ def test_the_time_of_the_preparation_counts_when_chains_run(clock):
     assert clock.stages[-1] == "stopped by the limit of 100 seconds"
 
 
+@pytest.mark.slow
 def test_a_limit_that_passes_in_burn_in_returns_no_draws_and_says_so(clock):
     with pytest.warns(tallmc.SamplingWarning, match="stopped by the limit of 100 seconds in step"):
         draws = clock.sample("compiling the step", LIMIT, burn_in=10**6)
@@ -175,6 +177,7 @@ def table(tmp_path):
     return tmp_path / "table.npz"
 
 
+@pytest.mark.slow
 def test_the_command_has_a_limit_on_seconds(table, tmp_path, capsys):
     options = ["fit", table, "--family", "bernoulli", "--chains", 2, "-o", tmp_path / "out"]
     limit = ["--max-seconds", 0.001]

@@ -92,7 +92,7 @@ def uneven(n_rows):
     return weights
 
 
-@pytest.mark.parametrize("certain_of", [None, 8])
+@pytest.mark.parametrize("certain_of", slow_after(1, [8, None]))
 def test_draws_follow_the_weights(both, certain_of):
     rows, n_draws = both[0].rows, 2_000_000
     weights = uneven(rows.n_rows)
@@ -268,6 +268,7 @@ def _noisy(stepper, gathered, used):
 OPTIONS = {"chains": 6, "n_draws": 40, "burn_in": 7, "seed": 3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_after(1, reversed(METHODS)))
 def test_how_many_blocks_a_visit_brings_changes_no_draw(both, name, monkeypatch):
     posterior, method = both[0], METHODS[name]
@@ -299,6 +300,7 @@ def test_a_visit_of_an_odd_number_of_blocks_serves_pairs_of_blocks():
         assert len(visits) == before  # threads that ask for these blocks make no visit
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", slow_after(1, [0, 1]))
 def test_a_chain_has_the_same_draws_among_others(both, seed):
     few, many = (

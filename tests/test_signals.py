@@ -95,6 +95,7 @@ def check_store(path, said, errors):
     assert tallmc.load(path).positions.shape[1] == draws
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "status", "delay"),
     slow_after(

@@ -126,6 +126,7 @@ def test_chains_are_split_over_an_executor_only(store):
         tallmc.sample(posterior, SPLIT["sgld_cv_ps"], split_chains=True)
 
 
+@pytest.mark.slow
 def test_functions_of_the_user_are_read_by_processes(store, pool):
     def mean_of(executor):
         posterior = tallmc.Posterior(
@@ -152,6 +153,7 @@ def test_equal_functions_are_one_object_in_a_worker():
     assert other["function"](1) == 4
 
 
+@pytest.mark.slow
 def test_a_killed_process_of_a_pool_is_a_worker_error(tmp_path):
     mark = tmp_path / "begun"
 
