@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 import tallmc
-from problems import design, exact_posterior, linear, logistic
+from problems import design, exact_posterior, linear, logistic, slow_after
 
 
-@pytest.mark.parametrize("optimiser", [tallmc.anchor.Newton(), tallmc.anchor.LBFGS()])
+@pytest.mark.parametrize(
+    "optimiser", slow_after(1, [tallmc.anchor.Newton(), tallmc.anchor.LBFGS()])
+)
 def test_optimisers_find_the_mode(optimiser):
     posterior = logistic(n_rows=3000, dim=4)
     anchor = tallmc.anchor.find_anchor(posterior, optimiser=optimiser)
@@ -81,6 +83,7 @@ def test_an_anchor_anywhere_and_a_warning_when_it_is_far_from_the_mode():
         tallmc.anchor.find_anchor(posterior, optimiser=tallmc.anchor.Adam(steps=5))
 
 
+@pytest.mark.slow
 def test_a_part_of_the_rows_leads_to_the_mode_of_all():
     """With this many rows the search starts on a part of them. The last block is not full."""
     rng = np.random.default_rng(0)
@@ -119,6 +122,7 @@ def test_lbfgs_stops_when_rounding_does_and_says_when_it_did_not_arrive():
         )
 
 
+@pytest.mark.slow
 def test_an_improper_posterior_has_no_anchor():
     posterior = tallmc.Posterior(
         lambda t, row: row * t[0],
@@ -136,6 +140,7 @@ def test_a_failed_search_says_so():
         tallmc.anchor.find_anchor(posterior, optimiser=tallmc.anchor.Newton(max_steps=5))
 
 
+@pytest.mark.slow
 def test_single_precision_anchor_of_an_ill_conditioned_posterior():
     """At condition number 10⁵, the mode is within 0.01 sd and the sds are within 1 %."""
     rng = np.random.default_rng(0)

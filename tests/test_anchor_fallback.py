@@ -42,6 +42,7 @@ def lasso(n_rows: int, dim: int, scale: float) -> tuple[tallmc.Posterior, np.nda
     return posterior, mode
 
 
+@pytest.mark.slow
 def test_kinks_give_the_best_point_with_the_smooth_hessian():
     posterior, mode = lasso(100, 3, scale=0.02)
     with pytest.warns(UserWarning, match="no search reached the mode"):
@@ -66,6 +67,7 @@ def test_a_start_at_a_saddle_ends_at_a_mode():
     assert abs(float(tallmc.anchor.find_anchor(posterior, hessian=False).position[0])) > 1.9
 
 
+@pytest.mark.slow
 def test_a_negative_prior_curvature_is_left_out_of_the_covariance_only():
     """At zero, the rows have curvature 10 in both directions, and the prior −20 in the first."""
     posterior = tallmc.Posterior(

@@ -162,6 +162,7 @@ def test_far_fewer_rows_than_there_are_make_a_step(drawn):
     assert drawn.n_row_evals_preparation > 64 * 20_000  # pilot runs and weights are counted
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_draws():
     """test_pair.py checks the same property for an anchored plan."""
     first, second = (tallmc.sample(linear(n_rows=50), n_draws=20, seed=4) for _ in range(2))
@@ -267,6 +268,7 @@ def test_without_a_gaussian_and_with_too_many_rows_the_user_is_told(monkeypatch)
     )
 
 
+@pytest.mark.slow
 def test_scales_and_the_largest_curvature_are_those_of_the_model():
     posterior = linear(n_rows=500, dim=3)
     anchor = tallmc.anchor.find_anchor(posterior)

@@ -27,6 +27,7 @@ def check_errors(draws, mean, sd):
     assert report.sd_error >= np.abs(ratio - 1).max() / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", slow_after(1, [0, 1]))
 @pytest.mark.parametrize("name", slow_after(1, SMALL))
 def test_small_data(shared, name, seed):

@@ -114,6 +114,7 @@ def test_an_accept_step_leaves_nothing_to_check(posterior):
     assert draws.report.verdict is Verdict.CHECKED, str(draws.report)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "said"),
     slow_after(1, [("ewsg", "exponential weights"), ("psgld", "preconditioner")]),
@@ -137,6 +138,7 @@ def test_a_run_too_short_to_check_says_how_long_it_must_be(posterior):
     assert draws.report.verdict is Verdict.DOUBTFUL
 
 
+@pytest.mark.slow
 def test_a_stored_run_keeps_its_verdict(posterior, tmp_path):
     method = tallmc.methods.sgld_cv(step_size=5e-4, batch_size=40)
     draws = tallmc.sample(
@@ -193,7 +195,8 @@ def autocorrelated(rng, chains, draws, dim, rho):
 
 
 @pytest.mark.parametrize(
-    ("chains", "draws", "dim", "rho"), [(8, 1000, 1, 0.8), (8, 1000, 40, 0.8), (256, 40, 5, 0.5)]
+    ("chains", "draws", "dim", "rho"),
+    slow_after(2, [(8, 1000, 1, 0.8), (256, 40, 5, 0.5), (8, 1000, 40, 0.8)]),
 )
 def test_chains_in_equilibrium_agree(chains, draws, dim, rho):
     """One run in a hundred may give an alarm; more than 2 of 12 have a probability of 2e-4."""
@@ -261,6 +264,7 @@ def test_a_given_step_size_is_kept_and_its_inflation_predicted():
     assert given.inflation == pytest.approx(0.3, rel=1e-6) and given.rule is None
 
 
+@pytest.mark.slow
 def test_a_method_that_is_too_slow_here_says_so():
     posterior = logistic(n_rows=20_000, dim=3)
     (warning,) = tallmc.suggest(posterior, "sgld", batch_size=10).warnings

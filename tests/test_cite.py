@@ -82,6 +82,7 @@ def test_a_saved_run_cites_the_same(tmp_path):
     assert tallmc.cite(tallmc.load(tmp_path / "draws.nc")) == tallmc.cite(draws)
 
 
+@pytest.mark.slow
 def test_a_stored_run_cites_the_same(tmp_path):
     draws = tallmc.sample(
         posterior(),

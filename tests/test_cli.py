@@ -229,6 +229,7 @@ def test_methods_fit_80_columns(capsys, monkeypatch):
         assert f"{name} {axes} {description} {named.reference}. " in words  # no name is broken
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", slow_after(1, ["gaussian", "poisson", "bernoulli"]))
 def test_fit_recovers_the_posterior(tmp_path, capsys, columns, family):
     status = fit(write_table(tmp_path, columns, family), family, tmp_path / "out", "--draws", 1000)
@@ -247,6 +248,7 @@ def test_fit_recovers_the_posterior(tmp_path, capsys, columns, family):
     assert "warning" not in out
 
 
+@pytest.mark.slow
 def test_every_format_gives_the_same_draws(tmp_path, columns):
     kinds = ("csv", "parquet", "npz")
     for name in kinds:
@@ -353,7 +355,7 @@ OF_COUNTS = {"scir", "sgrld_simplex"}
 
 
 @pytest.mark.parametrize(
-    "method", slow_after(8, [name for name in METHODS if name not in OF_COUNTS])
+    "method", slow_after(2, [name for name in METHODS if name not in OF_COUNTS])
 )
 def test_every_method_can_be_planned_from_the_command_line(columns, method):
     posterior = standardised_posterior(columns, "bernoulli")
@@ -390,6 +392,7 @@ RUN = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", slow_after(1, RUN))
 def test_fit_runs_methods_of_every_kind(tmp_path, capsys, columns, method):
     options = ["--method", method, "--chains", 1, "--draws", 4, "--thin", 1, "--burn-in", 0]
@@ -404,6 +407,7 @@ def test_fit_runs_methods_of_every_kind(tmp_path, capsys, columns, method):
     assert f"method: {method}, step size" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_fit_without_a_method_chooses_one_and_says_how_wrong_it_may_be(tmp_path, capsys, columns):
     path = write_table(tmp_path, columns, "bernoulli")
     assert fit(path, "bernoulli", tmp_path / "out", method=None) == 0
@@ -450,6 +454,7 @@ def test_fit_shows_progress_on_a_terminal(tmp_path, capsys, monkeypatch, columns
     assert "50 of 50 draws" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_fit_warns_of_too_few_draws_and_of_gradient_noise(tmp_path, capsys, columns):
     path = write_table(tmp_path, columns, "gaussian")
     assert fit(path, "gaussian", tmp_path / "short", "--draws", 10, "--thin", 1, "--chains", 2) == 3
@@ -462,6 +467,7 @@ def test_fit_warns_of_too_few_draws_and_of_gradient_noise(tmp_path, capsys, colu
     assert "doubt: step size and gradient noise shift posterior means" in out
 
 
+@pytest.mark.slow
 def test_fit_with_failed_chains_still_writes_the_draws(tmp_path, capsys, columns):
     path = write_table(tmp_path, columns, "gaussian")
     options = ["--step-size", 10, "--draws", 100, "--noise-variance", 1]
@@ -560,6 +566,7 @@ def test_fit_refuses_to_guess_the_noise_of_a_perfect_fit(tmp_path, capsys, colum
     assert "If y is a function of the columns, pass noise_variance" in message
 
 
+@pytest.mark.slow
 def test_fit_refuses_a_column_named_like_the_noise(tmp_path, capsys):
     path = tmp_path / "table.csv"
     csv.write_csv(pa.table({"sigma": np.arange(9.0), "y": np.sin(np.arange(9.0))}), path)

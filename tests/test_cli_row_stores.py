@@ -77,6 +77,7 @@ def fitted(store):
     return out
 
 
+@pytest.mark.slow
 def test_a_row_store_gives_the_fit_of_its_table(table, store, fitted):
     out = table.parent / "of-table"
     done = command("fit", table, *FIT, "-o", out)
@@ -104,6 +105,7 @@ def test_a_stored_run_is_resumed_from_its_row_store(store, fitted):
     np.testing.assert_array_equal(positions(out)[:, :60], positions(fitted))
 
 
+@pytest.mark.slow
 def test_parquet_in_place_gives_the_same_draws_and_says_that_it_is_slower(table, store, fitted):
     out = table.parent / "in-place"
     done = command("fit", table, *FIT, "--out-of-core", "-o", out)
@@ -135,6 +137,7 @@ def test_workers_have_nothing_to_read_from_a_table(table, tmp_path):
     assert "in memory" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_intercept_of_a_row_store_can_be_left_out(store, tmp_path):
     options = ("--no-intercept", "--method", "sgld", "--step-size", "1e-3")
     done = command("fit", store, *FIT, *options, "-o", tmp_path / "fit")
@@ -145,6 +148,7 @@ def test_the_intercept_of_a_row_store_can_be_left_out(store, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_a_large_demo_is_fitted_from_a_row_store(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("tallmc.cli.demo._LARGEST_IN_MEMORY", 1000)
     for said in ("takes 0.0 GB of disk space", "found:"):
@@ -188,6 +192,7 @@ def test_an_interrupted_simulation_goes_on(tmp_path, monkeypatch):
     np.testing.assert_array_equal(np.concatenate(cut), np.concatenate(whole))
 
 
+@pytest.mark.slow
 def test_threads_that_read_parquet_in_place_do_not_disturb_each_other(table):
     shards = parquet_shards([table], "bought")
     numbers = [0, 1, 2] * 60

@@ -61,6 +61,7 @@ def coefficients(out):
         return np.stack([posterior[name].values for name in posterior], axis=-1)
 
 
+@pytest.mark.slow
 def test_resume_extends_a_run_as_if_it_had_never_ended(run, table, tmp_path, capsys):
     shutil.copytree(run, tmp_path / "run")
     assert (
@@ -82,6 +83,7 @@ def test_resume_extends_a_run_as_if_it_had_never_ended(run, table, tmp_path, cap
     assert content[0]["means"] == content[1]["means"]
 
 
+@pytest.mark.slow
 def test_resume_says_which_files_lack_the_new_draws(run, table, tmp_path, capsys):
     out, store = tmp_path / "out", tmp_path / "run"
     assert call("fit", table, *OPTIONS, "--draws", 60, "-o", out, "--store", store) == 3
@@ -171,6 +173,7 @@ def test_diagnose_finds_damage(run, tmp_path, capsys):
     assert "1 files are damaged or missing (setup.npz)" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_report_is_written_with_the_names_of_the_table_and_what_needs_the_data(
     run, tmp_path, capsys
 ):
@@ -253,6 +256,7 @@ def test_signals_end_a_process_with_its_draws_and_a_status_of_their_own(
     check_stopped(number, said, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_full_disk_has_a_status_of_its_own(table, tmp_path, capsys):
     with small_disk(tmp_path / "disk", "1m") as disk:
         arguments = [

@@ -11,6 +11,7 @@ import pytest
 import xarray as xr
 from rich.console import Console
 
+from problems import slow_after
 from tallmc.cli.output import in_lines, print_coefficients
 from test_cli import call, refused
 
@@ -68,7 +69,8 @@ def written(kind, frame, folder, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "kind", ["csv.gz", "tsv", "semicolons.csv", "spaces.csv", "folder", "standard input"]
+    "kind",
+    slow_after(1, ["csv.gz", "tsv", "semicolons.csv", "spaces.csv", "folder", "standard input"]),
 )
 def test_every_kind_of_table_gives_the_draws_of_the_csv_file(
     kind, frame, of_csv, tmp_path, monkeypatch, capsys
@@ -154,13 +156,14 @@ def test_a_separator_that_cannot_be_detected_is_named(frame, of_csv, tmp_path):
     xr.testing.assert_identical(posterior(tmp_path / "out").drop_attrs(), of_csv.drop_attrs())
 
 
-@pytest.mark.parametrize("family", ["Bernoulli", "logistic", "LOGIT", "binary"])
+@pytest.mark.parametrize("family", slow_after(1, ["Bernoulli", "logistic", "LOGIT", "binary"]))
 def test_families_have_other_names(frame, of_csv, tmp_path, family):
     frame.to_csv(tmp_path / "t.csv", index=False)
     assert fit(tmp_path / "t.csv", tmp_path / "out", family=family) == 3
     xr.testing.assert_identical(posterior(tmp_path / "out").drop_attrs(), of_csv.drop_attrs())
 
 
+@pytest.mark.slow
 def test_a_formula_is_passed_again_to_resume_and_report(frame, tmp_path, capsys):
     path, run = tmp_path / "t.csv", tmp_path / "run"
     frame.to_csv(path, index=False)

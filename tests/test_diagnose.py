@@ -125,6 +125,7 @@ def test_certain_rows_are_tested():
     assert len(bound.kernel.selection.certain) == 1
 
 
+@pytest.mark.slow
 def test_pseudo_variance_of_an_adaptive_size_is_that_of_its_rows_at_the_position():
     adaptive = prepared(Uniform(), ControlVariate(), size=BoundedNoise(noise_threshold=3.0))
     size = int(adaptive.kernel.selection.size_at(jnp.asarray(POSITION)))
@@ -156,11 +157,11 @@ def test_pseudo_variance_of_many_rows_keeps_its_digits_in_single_precision():
 @pytest.mark.parametrize(
     "subsample",
     slow_after(
-        3,
+        1,
         [
+            "without-replacement",
             "stratified",
             "bandit",
-            "without-replacement",
             *(s for s in SUBSAMPLES if s != "without-replacement"),
         ],
     ),
@@ -182,6 +183,7 @@ def test_estimated_pseudo_variance_is_unbiased(subsample):
     assert found.standard_error < 0.05 * exact
 
 
+@pytest.mark.slow
 def test_pseudo_variance_refuses_what_it_does_not_know():
     uniform = prepared(Uniform(), Simple())
     exponential = prepared(ExponentiallyWeighted(), Simple())
@@ -296,7 +298,7 @@ def test_gaussian_predictions_refuse_what_makes_no_sense():
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("n_draws", [1, 70])
+@pytest.mark.parametrize("n_draws", slow_after(1, [70, 1]))
 def test_log_losses_are_those_of_the_probabilities(model, n_draws):
     posterior, rng = MODELS[model], np.random.default_rng(0)
     x, y = rng.normal(size=(30, 2)), rng.integers(0, 2, 30)
@@ -383,6 +385,7 @@ def test_ess_and_rhat_refuse_what_makes_no_sense():
             call()
 
 
+@pytest.mark.slow
 def test_diagnostics_need_nothing_heavy_until_they_are_asked_for():
     program = """
 import sys, numpy as np

@@ -554,6 +554,7 @@ def test_errors_are_value_errors():
     assert issubclass(InvalidInput, ValueError)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", slow_after(1, [SGLD, tallmc.methods.sgld_cv_ps(0.01, 2)]))
 def test_float32_data_under_double_precision_stay_float32(method):
     x = jnp.ones((4, 2), jnp.float32)

@@ -180,6 +180,7 @@ def _sds(found):
     return np.asarray(found.posterior.data.x).std(axis=0)
 
 
+@pytest.mark.slow
 def test_group_terms_give_the_predictor_of_the_sampler(frame):
     formula = "price ~ age + shop + (1 + dose | shop) + (0 + age | region)"
     found = problem(frame, formula, "gaussian", offset="off")
@@ -200,6 +201,7 @@ def test_group_terms_give_the_predictor_of_the_sampler(frame):
     assert len(set(names)) == len(names)
 
 
+@pytest.mark.slow
 def test_a_group_may_have_two_terms_but_none_twice(frame):
     found = problem(frame, "price ~ 1 + (1 | shop) + (0 + age | shop)", "gaussian")
     assert found.posterior.quantities.shapes["age|shop"] == (5,)
@@ -405,6 +407,7 @@ def test_missing_values_are_refused_or_dropped_and_said(frame):
     assert found.posterior.n_rows == N - 2
 
 
+@pytest.mark.slow
 def test_all_kinds_of_tables_give_the_same_problem_and_notes_are_warnings(frame, tmp_path):
     part = frame[["age", "region", "count"]]
     part.to_csv(tmp_path / "t.csv", index=False)
@@ -494,6 +497,7 @@ def test_standardised_results_are_the_positions(frame):
     assert found.posterior.description["results"] == "in standardised units"
 
 
+@pytest.mark.slow
 def test_the_description_travels_with_the_draws(frame, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", tallmc._fit.FitNote)

@@ -69,6 +69,7 @@ def test_exposure_is_a_column_of_the_new_table():
         draws.predict(NEW | {"hours": [1.0] * 4}, offset=np.zeros(4))
 
 
+@pytest.mark.slow
 def test_classes_have_the_names_of_the_table():
     mood = np.select([AGE < 30, AGE < 45], ["good", "fair"], "bad")
     chosen = {"formula": "mood ~ age", "level": ("bad", "fair", "good")}

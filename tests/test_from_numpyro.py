@@ -260,6 +260,7 @@ def test_the_model_holds_no_rows():
     assert len(cloudpickle.dumps(posterior.model)) < 10_000
 
 
+@pytest.mark.slow
 def test_precision_is_left_as_it_is():
     with jax.enable_x64(False):
         posterior = from_numpyro(simple, {"x": X, "y": Y}, "N")
@@ -269,6 +270,7 @@ def test_precision_is_left_as_it_is():
     assert jnp.zeros(0, float).dtype == jnp.float64
 
 
+@pytest.mark.slow
 def test_rows_may_be_a_data_frame_or_its_columns():
     pd = pytest.importorskip("pandas")
 
@@ -300,6 +302,7 @@ def test_rows_may_be_a_row_store(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_the_search_for_the_mode_starts_where_asked():
     value = numpyro.infer.init_to_value(values={"tau": jnp.array(0.5)})
     posterior = from_numpyro(decentred, {"y": Y, "g": G}, "N", init_strategy=value)

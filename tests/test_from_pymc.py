@@ -159,6 +159,7 @@ def point(posterior, position):
     return {name: np.asarray(value, np.float64) for name, value in params.items()}
 
 
+@pytest.mark.slow
 def test_settings_of_the_process_are_left_as_they_are():
     """The first conversion of a process imports PyTensor's JAX backend, which changes them."""
     settings = lambda: (jax.config.jax_enable_x64, os.environ.get("XLA_FLAGS"))
@@ -268,6 +269,7 @@ def regression(**given):
     return model
 
 
+@pytest.mark.slow
 def test_rows_may_be_given_by_name():
     expected = from_pymc(regression(), ["x", "y"])
     position = expected.init + 0.3
@@ -280,6 +282,7 @@ def test_rows_may_be_given_by_name():
     )
 
 
+@pytest.mark.slow
 def test_rows_may_be_a_row_store(tmp_path):
     def model():
         with pm.Model() as found:
@@ -311,6 +314,7 @@ def test_rows_are_arguments_of_the_compiled_functions():
         assert max([np.size(value) for value in constants], default=0) < N
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error:Explicitly requested dtype")
 @pytest.mark.parametrize("name", slow_after(1, sorted(MODELS, key="horseshoe".__ne__)))
 def test_single_precision_has_finite_gradients(name):

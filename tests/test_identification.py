@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tallmc
+from problems import slow_after
 from tallmc._anchor import prior_directions
 from test_anchor_fallback import hierarchy
 
@@ -28,7 +29,7 @@ def test_a_clean_regression_gives_no_message():
     assert prior_directions(posterior, anchor) == []
 
 
-@pytest.mark.parametrize("x64", [True, False])
+@pytest.mark.parametrize("x64", slow_after(1, [False, True]))
 @pytest.mark.parametrize("prior_variance", [1.0, 1e4])
 def test_collinear_columns_are_named(x64, prior_variance):
     """Column 4 equals column 1, and column 5 is column 2 + column 3."""

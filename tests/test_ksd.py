@@ -195,7 +195,7 @@ POSTERIORS = {"glm": logistic, "autodiff": logistic_by_autodiff}
 
 
 @pytest.mark.parametrize("model", POSTERIORS)
-@pytest.mark.parametrize("count", [1, 64, 70])
+@pytest.mark.parametrize("count", slow_after(1, [70, 1, 64]))
 def test_exact_gradients_are_those_of_the_posterior(model, count):
     posterior = POSTERIORS[model](n_rows=30)
     positions = np.random.default_rng(0).normal(size=(count, 2))
@@ -231,6 +231,7 @@ def run():
     return posterior, tallmc.sample(posterior, method, chains=3, n_draws=50)
 
 
+@pytest.mark.slow
 def test_ksd_of_a_run_is_that_of_its_thinned_draws(run):
     posterior, draws = run
     units = np.array([0.1, 0.2])
@@ -267,6 +268,7 @@ def test_ksd_of_a_run_leaves_failed_chains_out(run):
         draws_ksd(none, posterior)
 
 
+@pytest.mark.slow
 def test_ksd_of_a_run_with_few_rows_adds_their_noise_and_counts_them(run):
     posterior, draws = run
     exact = draws_ksd(draws, posterior)

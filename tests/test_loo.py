@@ -57,6 +57,7 @@ def test_estimates_are_unbiased_and_their_errors_honest(fitted):
     assert np.median([one.subsampling_se for one in found]) < 0.1 * plain
 
 
+@pytest.mark.slow
 def test_rows_on_disk_give_the_same_estimate(tmp_path):
     on_disk, in_memory = stored_logistic(tmp_path / "rows")
     draws = laplace_draws(in_memory)

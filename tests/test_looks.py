@@ -44,6 +44,7 @@ def test_every_equation_names_its_paper_and_year():
         assert re.match(r"[A-Z][a-z]+.* \((19|20)\d\d\)", named.reference), name
 
 
+@pytest.mark.slow
 def test_one_of_a_thing_is_singular(tmp_path, capsys):
     rng = np.random.default_rng(0)
     x = rng.normal(size=100)

@@ -143,6 +143,7 @@ def test_a_function_of_any_pytree_is_a_network():
     np.testing.assert_allclose(log_density(posterior, posterior.init), expected, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_sampling_a_linear_network_gives_the_conjugate_posterior():
     """Without hidden layers a Gaussian network is linear regression with an intercept."""
     rng = np.random.default_rng(5)

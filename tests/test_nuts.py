@@ -66,6 +66,7 @@ def test_rows_are_counted_from_integration_steps(draws, anchor):
     assert draws.summary().shape[0] == posterior.dim
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_draws_and_another_gives_others(draws, anchor):
     again, other = (nuts(linear(), **SHAPE, anchor=anchor, seed=seed).positions for seed in (3, 4))
     first = draws.positions

@@ -49,6 +49,7 @@ def test_unequal_modes_have_their_masses():
     assert mode.mass_ratio == pytest.approx((1 - positive) / positive, rel=0.02)
 
 
+@pytest.mark.slow
 def test_the_swapped_components_of_a_mixture_are_found():
     """x_i ~ ⅓ N(a, 1) + ⅔ N(b, 1): besides the true mode there is one with a and b swapped."""
     rng = np.random.default_rng(1)
@@ -73,6 +74,7 @@ def test_the_swapped_components_of_a_mixture_are_found():
     assert modes[0].potential_difference > 10
 
 
+@pytest.mark.slow
 def test_from_the_worse_mode_the_better_one_is_found():
     posterior = squared_mean(1000, tilt=2.0, init=-1.0)
     worse = tallmc.anchor.find_anchor(posterior)
@@ -82,6 +84,7 @@ def test_from_the_worse_mode_the_better_one_is_found():
     assert mode.mass_ratio > 100
 
 
+@pytest.mark.slow
 def test_one_mode_and_many_rows_give_an_empty_list_on_part_of_the_rows():
     rng = np.random.default_rng(0)
     x = rng.normal(1.0, 2.0, 100_000).astype(np.float32)

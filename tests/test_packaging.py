@@ -71,6 +71,7 @@ def test_errors_name_extras_that_install_the_package():
         assert requirement_of(imported) in packages(declared), imported
 
 
+@pytest.mark.slow
 def test_a_plain_install_is_small_and_has_no_upper_bounds():
     required = PROJECT["dependencies"]
     assert len(packages(required)) <= 14
@@ -123,6 +124,7 @@ def test_workers_without_cloudpickle_say_what_to_install(monkeypatch):
         pickled(1)
 
 
+@pytest.mark.slow
 def test_the_demo_without_matplotlib_says_that_there_is_no_plot(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     settings = Settings(method="sgld", n_draws=20)

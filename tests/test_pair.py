@@ -40,6 +40,7 @@ def pairs(order, *, chains=256, steps=400, seed=0):
     return run_pairs(bound, fixed, start, n_draws=steps, burn_in=60, seed=seed)
 
 
+@pytest.mark.slow
 def test_the_bias_of_gradient_noise_is_that_of_the_exact_laws():
     found = pairs(order=1)
     coarse, fine = (exact_law(bound_kernel_with(6, step), step) for step in (STEP, STEP / 2))
@@ -58,6 +59,7 @@ def test_the_bias_of_gradient_noise_is_that_of_the_exact_laws():
     assert np.all(found.bias.sd > 0.8 * whole), "the reported bias must cover the whole bias"
 
 
+@pytest.mark.slow
 def test_pairs_share_their_noise():
     """The error of their difference is a quarter or less of that of independent chains."""
     found = pairs(order=2, chains=64)
@@ -119,6 +121,7 @@ def test_pairs_run_on_until_the_bias_is_known_well_enough():
     np.testing.assert_array_equal(long.positions[:, :50], short.positions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_same_seed_gives_the_same_pilot(seed):
     first, second = (pairs.__wrapped__(order=1, chains=4, steps=20, seed=seed) for _ in range(2))

@@ -171,7 +171,7 @@ def test_log_likelihood_has_all_constants(name):
         np.testing.assert_allclose(found[chain, draw], log_density(y), rtol=1e-10)
 
 
-@pytest.mark.parametrize("name", slow_after(7, ONE_NUMBER))
+@pytest.mark.parametrize("name", slow_after(1, ONE_NUMBER))
 def test_means_and_simulated_responses_follow_the_law(name):
     posterior, _, law = problem(name)
     position = np.asarray(posterior.init) + np.linspace(-0.3, 0.3, posterior.dim)
@@ -202,6 +202,7 @@ def test_blocks_do_not_change_predictions(kind, monkeypatch):
         np.testing.assert_allclose(first.columns()[name], values[:10], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_simulated_responses_differ_between_rows_draws_and_seeds():
     posterior, *_ = problem("gaussian")
     same = draws_at(np.tile(np.asarray(posterior.init), (2, 30, 1)), posterior)
@@ -212,7 +213,7 @@ def test_simulated_responses_differ_between_rows_draws_and_seeds():
     np.testing.assert_array_equal(thinned, one[:, 2::3])
 
 
-@pytest.mark.parametrize("name", ["softmax", "ordinal"])
+@pytest.mark.parametrize("name", slow_after(1, ["softmax", "ordinal"]))
 def test_probabilities_of_classes_sum_to_one(name):
     build = getattr(MODELS, f"{name}_regression")
     design = X if name == "softmax" else X[:, 1:]
@@ -239,6 +240,7 @@ def test_probabilities_of_classes_sum_to_one(name):
         draws.log_likelihood((rows, np.full(7, 4)))
 
 
+@pytest.mark.slow
 def test_offset_and_trials_are_those_of_the_new_rows():
     exposure = np.linspace(1, 4, 7)
     poisson, *_ = problem("poisson")
@@ -300,6 +302,7 @@ def test_an_encoder_turns_the_table_of_the_user_into_rows():
     assert "clicked" in repr(found) and found.classes is None
 
 
+@pytest.mark.slow
 def test_hyper_parameters_do_not_change_predictions():
     posterior, y, _ = problem("unknown scale")
     shrunk = Horseshoe((1, 2), jnp.asarray(1.0), jnp.asarray(1.0), jnp.asarray(4.0))
@@ -430,6 +433,7 @@ def test_single_precision_predicts_as_double_precision_does():
     assert single.posterior_predictive(NEW.astype(np.float32)).dtype == np.float32
 
 
+@pytest.mark.slow
 def test_loaded_draws_predict_once_they_have_their_posterior(tmp_path):
     posterior = gaussian_problem(np.random.default_rng(2))
     draws = tallmc.sample(
@@ -490,6 +494,7 @@ def test_own_densities_predict_with_functions_of_the_user():
     assert np.abs((simulated.std(axis=0) / 0.5 - 1) * np.sqrt(2 * 4000)).max() < 4.6
 
 
+@pytest.mark.slow
 def test_datatree_has_the_predictive_groups_of_arviz():
     import arviz_stats
 

@@ -24,6 +24,7 @@ BUILD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", slow_after(1, ["binary", "number"]))
 @pytest.mark.filterwarnings("ignore::tallmc.SamplingWarning")
 def test_the_report_checks_the_predictive_law(kind, tmp_path):
@@ -39,7 +40,7 @@ def test_the_report_checks_the_predictive_law(kind, tmp_path):
     assert "Posterior predictive check" not in plain
 
 
-@pytest.mark.parametrize("kind", slow_after(3, ["binary", "number", "class", "count"]))
+@pytest.mark.parametrize("kind", slow_after(1, ["number", "binary", "class", "count"]))
 def test_the_check_compares_data_with_simulated_data(kind):
     posterior = BUILD[kind]()
     draws = laplace_draws(posterior)

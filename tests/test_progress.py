@@ -41,6 +41,7 @@ def heard(_short_blocks):
     return draws, found
 
 
+@pytest.mark.slow
 def test_facts_are_those_of_the_run(heard):
     draws, found = heard
     last = found[-1]
@@ -77,6 +78,7 @@ def test_effective_draws_so_far_are_those_of_all_draws(monkeypatch):
     assert found[0] is None or found[0] < found[-1]
 
 
+@pytest.mark.slow
 def test_a_goal_in_effective_draws_says_how_far_it_is():
     found = []
     run(

@@ -54,7 +54,7 @@ def test_mala_agrees_with_nuts_on_pima(shared):
     assert (np.abs(spread) / sd_error).max() < 4.6
 
 
-@pytest.mark.parametrize("name", ["pima", "review10"])
+@pytest.mark.parametrize("name", slow_after(1, ["pima", "review10"]))
 def test_laplace_agrees_with_the_reference_anchor(name, shared):
     X, y = {"pima": pima, "review10": review10}[name](shared)
     reference = np.load(shared / "reference" / f"{name}.npz", allow_pickle=False)

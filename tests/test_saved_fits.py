@@ -9,7 +9,7 @@ import pytest
 from pyarrow import csv, parquet
 
 import tallmc
-from problems import linear
+from problems import linear, slow_after
 from tallmc.cli import main
 
 N_ROWS = 300
@@ -88,6 +88,7 @@ def test_saved_draws_of_plain_parameters_keep_bias_and_failed_chains(tmp_path):
     same_draws(draws, tallmc.load(tmp_path / "draws.nc"))
 
 
+@pytest.mark.slow
 def test_a_file_that_is_no_draws_is_refused(tmp_path):
     (tmp_path / "draws.nc").write_bytes(b"nothing")
     with pytest.raises(tallmc.InvalidInput, match=r"be draws that Draws\.save"):
@@ -107,6 +108,7 @@ def linear_draws():
 # Marginal effects
 
 
+@pytest.mark.slow
 def test_the_effect_of_a_column_is_its_coefficient_if_the_link_is_the_identity(table):
     draws = fit("price ~ age + member", table, family="gaussian")
     for column in ("age", "member"):
@@ -135,6 +137,7 @@ def test_effects_are_averages_of_differences_of_predictions(clicks, table):
     assert per_year == pytest.approx((moved[0].mean - moved[1].mean).mean(), rel=1e-2)
 
 
+@pytest.mark.slow
 def test_effects_on_classes_add_up_to_zero(table):
     draws = fit("region ~ age", table, family="categorical")
     effect = tallmc.diagnose.marginal_effects(draws, table, "age")
@@ -183,7 +186,7 @@ def shell_fit(tmp_path_factory, table):
     return folder
 
 
-@pytest.mark.parametrize("fitted", ["fit", "run"])
+@pytest.mark.parametrize("fitted", slow_after(1, ["run", "fit"]))
 def test_predictions_from_the_shell_are_those_of_the_draws(shell_fit, tmp_path, table, fitted):
     again = ("--formula", "clicked~age*C(region)")
     out = tmp_path / "predictions.parquet"

@@ -39,6 +39,7 @@ class TestScores:
         assert votes.mean() != expected  # a majority of draws is another rule
         assert diagnose.accuracy(POSITIONS, logistic, (X_NEW, y_new)) == pytest.approx(expected)
 
+    @pytest.mark.slow
     def test_classes_are_compared_with_their_numbers(self):
         y = np.arange(30) % 3
         posterior = tallmc.models.softmax_regression(X, y, prior_variance=1.0)
@@ -148,6 +149,7 @@ class TestAverages:
         np.testing.assert_allclose(found.mean_square, ((averages - 0.7) ** 2).mean(axis=1))
         np.testing.assert_allclose(found.bias_error, averages.std(axis=1, ddof=1) / np.sqrt(5))
 
+    @pytest.mark.slow
     def test_the_bias_of_langevin_steps_grows_with_the_step_size(self):
         x = np.array([-1.0, 1.0])
         posterior = tallmc.models.gaussian(x[:, None], [[1.0]], [0.0], [[1.0]])

@@ -83,6 +83,7 @@ def test_variance_of_the_end_is_as_stated_in_one_dimension():
     np.testing.assert_allclose(S[0, 0], stated, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_anchor_by_sgd_samples_the_same_posterior():
     posterior = linear(n_rows=200)
     curvature = np.linalg.eigvalsh(np.asarray(posterior.hessian(posterior.init))).max()

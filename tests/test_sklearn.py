@@ -158,6 +158,7 @@ def test_linear_posterior_with_known_noise_is_the_exact_one(fit_intercept, stand
     assert (np.abs(found_sd**2 - 0.49 - variance) < Z * of_mean).all()
 
 
+@pytest.mark.slow
 def test_posterior_of_a_logistic_regression_is_that_of_the_model_by_importance_sampling():
     """Its columns have the scales of the table, and its priors those of standardised columns."""
     X = columns(150)
@@ -346,6 +347,7 @@ def test_names_of_columns_travel_to_draws(frame):
         model.predict(table)
 
 
+@pytest.mark.slow
 def test_same_random_state_same_draws_and_fits_can_be_pickled():
     X = columns(100)
     y = responses(TallSoftmaxRegression, X)
@@ -395,6 +397,7 @@ def test_invalid_input_is_a_value_error_with_its_reason(model, X, y, message):
         model.predict(X)
 
 
+@pytest.mark.slow
 def test_a_given_method_and_a_limit_on_seconds_are_used():
     X = columns(100)
     y = responses(TallLogisticRegression, X)
@@ -417,6 +420,7 @@ def test_ctrl_c_ends_a_search_too():
         cross_val_score(model, X, y, cv=2, error_score="raise")
 
 
+@pytest.mark.slow
 def test_the_module_is_imported_on_first_access_only():
     found = in_a_new_process()
     assert "sklearn" not in found["modules in the end"] and "sklearn" not in found["names"]

@@ -36,6 +36,7 @@ def true_error(method, anchor):
     return gaussian_kl(MEAN, COVARIANCE, positions.mean(0), np.cov(positions.T))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::tallmc.SamplingWarning")
 def test_the_chosen_step_is_truly_better_than_the_ends_of_the_grid(tuned):
     by_step = sorted(tuned.candidates, key=lambda candidate: candidate.method.step_size)
@@ -60,6 +61,7 @@ def test_the_record_tells_what_became_of_every_candidate(tuned):
     assert sum(candidate.n_row_evals for candidate in tuned.candidates) == tuned.n_row_evals_tuning
 
 
+@pytest.mark.slow
 def test_survivors_get_more_by_the_factor_that_was_kept():
     factors = np.geomspace(0.01, 1, 9)
     found = tune(POSTERIOR, CENTRE, factors=factors, keep_one_in=3, budget=BUDGET)
@@ -69,6 +71,7 @@ def test_survivors_get_more_by_the_factor_that_was_kept():
     assert twice == pytest.approx((1 + 3) * once, rel=0.02)  # a share is spent in whole steps
 
 
+@pytest.mark.slow
 def test_one_round_for_all_is_a_plain_grid():
     heard = []
     options = {"factors": [0.01, 0.1, 1.0], "keep_one_in": 3, "callback": heard.append}
@@ -92,7 +95,7 @@ CANDIDATES = {
 }
 
 
-@pytest.mark.parametrize("name", slow_after(2, CANDIDATES))
+@pytest.mark.parametrize("name", slow_after(1, CANDIDATES))
 def test_the_budget_is_spent_and_kept(name):
     budget = BUDGET if name in ("fixed", "with-passes") else Budget(rows=600_000)
     found = tune(POSTERIOR, CANDIDATES[name], budget=budget)
@@ -106,6 +109,7 @@ def test_the_budget_is_spent_and_kept(name):
     assert tuned_methods == {id(method) for method in CANDIDATES[name]}
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_answer(tuned):
     again = tune(POSTERIOR, CENTRE, budget=BUDGET)
     assert again.candidates == tuned.candidates
@@ -113,11 +117,13 @@ def test_the_same_seed_gives_the_same_answer(tuned):
     assert other.ksd != tuned.ksd
 
 
+@pytest.mark.slow
 def test_a_budget_of_seconds_lets_every_candidate_run():
     found = tune(POSTERIOR, CENTRE, factors=[0.01, 0.1, 1.0], budget=Budget(seconds=0.6))
     assert all(candidate.n_steps > 1 for candidate in found.candidates)
 
 
+@pytest.mark.slow
 def test_step_sizes_share_preparation_and_compilation():
     method = tallmc.methods.sgld_cv_ps(step_size=0.1 * WIDEST, batch_size=17)
     before = advance._cache_size()
@@ -164,7 +170,7 @@ def test_when_all_fail_the_error_says_what_to_do():
         tune(POSTERIOR, CENTRE, factors=[1e3, 1e4], budget=BUDGET)
 
 
-@pytest.mark.parametrize("hessian", [True, False])
+@pytest.mark.parametrize("hessian", slow_after(1, [True, False]))
 def test_the_answer_does_not_depend_on_the_units_of_the_parameters(hessian):
     # The chains of θ/100 are the same, draw by draw, if the step sizes are scaled too.
     x, y = np.asarray(POSTERIOR.data.x), np.asarray(POSTERIOR.data.y)
