@@ -224,7 +224,6 @@ def test_scheduled_steps_move_by_their_own_size():
     assert np.abs(variance - 1).max() < 4.6 * np.sqrt(2 / 400)
 
 
-@pytest.mark.slow
 def test_rows_and_noise_come_from_different_words():
     """If rows and noise shared a key, rows in the upper half would coincide with positive noise."""
     kernel = (
