@@ -29,6 +29,7 @@ from .optimisers import (
     AbstractOptimiser,
     Adam,
     CountedPasses,
+    Derivatives,
     Newton,
     descent_direction,
     double_passes,
@@ -152,13 +153,16 @@ class AnchorCurvature(NamedTuple):
 
 
 def anchor_curvature(
-    passes: CountedPasses, position: Float[np.ndarray, " d"], gradient: Float[np.ndarray, " d"]
+    passes: CountedPasses,
+    position: Float[np.ndarray, " d"],
+    gradient: Float[np.ndarray, " d"],
+    hessian: Float[np.ndarray, "d d"] | None,
 ) -> AnchorCurvature:
-    """The Hessian at `position` and its inverse.
+    """The Hessian at `position`, if it is not known, and its inverse.
 
     `position` is in double precision. Rounding it may change the smallest eigenvalues as well.
     """
-    hessian, warning = passes.hessian(position), None
+    hessian, warning = passes.hessian(position) if hessian is None else hessian, None
     inverse_root = _inverse_root(hessian)
     rounding = inverse_root is None or _may_be_rounding(hessian, inverse_root, passes)
     double = None
@@ -285,6 +289,8 @@ class Anchor(eqx.Module):
     decrement: float | None
     n_row_evals: int
     converged: bool | None = None
+    accurate: tuple[np.ndarray, np.ndarray] | None = eqx.field(default=None, repr=False)
+    """∇f and ∇²f in float64, unless the anchor comes from a store."""
 
 
 def find_anchor(
@@ -340,7 +346,7 @@ def _default_anchor(passes: CountedPasses, hessian: bool) -> tuple[Anchor, list[
     first = optimiser.search(passes, np.asarray(posterior.init, np.float64))
     if first.problem is None:
         try:
-            anchor, notes = _anchor_at(passes, first.position, hessian, first.definite)
+            anchor, notes = _anchor_at(passes, first.position, hessian, first.definite, first.known)
         except PreparationError:
             pass
         else:
@@ -362,7 +368,11 @@ def _default_anchor(passes: CountedPasses, hessian: bool) -> tuple[Anchor, list[
 
 
 def _anchor_at(
-    passes: CountedPasses, at: ArrayLike, hessian: bool, reached: bool | None
+    passes: CountedPasses,
+    at: ArrayLike,
+    hessian: bool,
+    reached: bool | None,
+    known: Derivatives | None = None,
 ) -> tuple[Anchor, list[str]]:
     """The anchor at a position, and what the user should know about its curvature.
 
@@ -373,7 +383,7 @@ def _anchor_at(
         return on_device(values, passes.posterior.dtype)
 
     position = to_device(at)
-    potential, gradient = passes.value_and_gradient(position)
+    potential, gradient = passes.value_and_gradient(position) if known is None else known[:2]
     if not np.isfinite(potential) or not np.isfinite(gradient).all():
         raise not_finite(passes, position, f"at the anchor: f = {potential}")
     if not hessian:
@@ -381,7 +391,8 @@ def _anchor_at(
         rows = passes.n_row_evals
         return Anchor(position, potential, to_device(gradient), *nothing, rows, reached), []
     stage("computing the Hessian at the mode")
-    curvature = anchor_curvature(passes, np.asarray(at, np.float64), gradient)
+    of_position = None if known is None else known.hessian
+    curvature = anchor_curvature(passes, np.asarray(at, np.float64), gradient, of_position)
     try:
         factor = np.linalg.cholesky(curvature.covariance)
     except np.linalg.LinAlgError:
@@ -399,6 +410,7 @@ def _anchor_at(
         decrement=curvature.decrement,
         n_row_evals=passes.n_row_evals,
         converged=curvature.definite and curvature.decrement <= _NEAR_THE_MODE,
+        accurate=(curvature.gradient, curvature.hessian),
     )
     return anchor, [] if curvature.warning is None else [curvature.warning]
 

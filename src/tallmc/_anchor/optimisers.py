@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import warnings
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, NamedTuple
 
@@ -15,12 +16,14 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from .._core.arrays import Matrix, Scalar, Vector
+from .._core.arrays import Matrix, Scalar, Vector, dot, on_device
+from .._core.compiler import quickly_compiled
 from .._core.errors import PreparationError, check_int, check_number
-from .._core.supervision import checkpoint
+from .._core.supervision import checkpoint, in_threads
 from .._rows.access import RowAccess, RowBlock
 from .._rows.law import Batch
-from .._rows.passes import Sum
+from .._rows.passes import Subset, Sum
+from .._rows.probabilities import drawn_in_proportion
 from ..models.model import (
     AbstractModel,
     add_prior,
@@ -31,6 +34,34 @@ from ..models.model import (
 from ..models.posterior import AbstractPosterior, check_in_memory
 
 # Counted passes over the rows of a posterior, for the search for the mode.
+
+
+class Derivatives(NamedTuple):
+    """f and its first two derivatives at a position."""
+
+    value: float
+    gradient: Float[np.ndarray, " d"]
+    hessian: Float[np.ndarray, "d d"]
+
+    @property
+    def finite(self) -> bool:
+        return all(np.isfinite(part).all() for part in self)
+
+    def corrected(
+        self, true: Derivatives, centre: Float[np.ndarray, " d"]
+    ) -> Callable[[Derivatives, np.ndarray], Derivatives]:
+        """What makes of these derivatives at a centre the `true` ones, applied to others."""
+        gradient, hessian = true.gradient - self.gradient, true.hessian - self.hessian
+
+        def correct(found: Derivatives, at: np.ndarray) -> Derivatives:
+            move = at - centre
+            return Derivatives(
+                found.value + (gradient + hessian @ move / 2) @ move,
+                found.gradient + gradient + hessian @ move,
+                found.hessian + hessian,
+            )
+
+        return correct
 
 
 class CountedPasses:
@@ -71,6 +102,28 @@ class CountedPasses:
         whole, prior = self._pass(block_hessian_of, _total_and_prior_hessian, position)
         matrix = self._scaled(whole.float64(), prior)
         return (matrix + matrix.T) / 2
+
+    def derivatives(self, position: Any) -> Derivatives:
+        """f, ∇f and ∇²f, in one pass."""
+        checkpoint()
+        posterior, at = self.posterior, np.asarray(position, self.posterior.dtype)
+        self.n_row_evals += self._subset.n_rows
+
+        def of(part: Subset) -> tuple[np.ndarray, ...]:
+            found = posterior.rows.reduce(
+                _block_derivatives, posterior.model, at, width=posterior.width, subset=part
+            )
+            high, low, gradient, hessian = found.float64()
+            return high + low, gradient, hessian
+
+        parts = in_threads(of, self._subset.divided(_PARTS_OF_PASS))
+        rows = (sum(of_parts) for of_parts in zip(*parts, strict=True))
+        prior = _prior_derivatives(posterior.model, at)
+        value, gradient, hessian = (
+            self.scale * of_rows + np.asarray(of_prior, np.float64)
+            for of_rows, of_prior in zip(rows, prior, strict=True)
+        )
+        return Derivatives(float(value), gradient, (hessian + hessian.T) / 2)
 
     def hessian_parts(self, position: Any) -> tuple[np.ndarray, np.ndarray]:
         """Σ ∇²f_i and ∇²f₀, each symmetrised."""
@@ -131,6 +184,21 @@ def _total_and_prior_hessian(
     return add_prior_hessian(total, model, position), jax.hessian(model.prior_potential)(position)
 
 
+def _block_derivatives(
+    block: RowBlock, counted: Bool[Array, " n"], model: AbstractModel, position: Vector
+) -> tuple[Scalar, Scalar, Vector, Matrix]:
+    first = block_potential_and_gradient(block, counted, model, position)
+    return *first, block_hessian_of(block, counted, model, position)
+
+
+@quickly_compiled
+def _prior_derivatives(
+    model: AbstractModel, position: Float[Any, " d"]
+) -> tuple[Scalar, Vector, Matrix]:
+    hessian = jax.hessian(model.prior_potential)(position)
+    return model.prior_potential(position), model.prior_gradient(position), hessian
+
+
 def _rows_and_prior_hessian(
     total: Sum, model: AbstractModel, position: Vector
 ) -> tuple[Sum, Matrix]:
@@ -189,6 +257,8 @@ class SearchEnd(NamedTuple):
     """Why the search did not reach the mode; None if it did."""
     definite: bool = True
     """False if the search saw a Hessian there that is not positive definite."""
+    known: Derivatives | None = None
+    """What the search knows about the position, if the posterior's precision has it."""
 
 
 class AbstractOptimiser(abc.ABC):
@@ -433,6 +503,14 @@ def _lbfgs(
     return position, steps, evaluations
 
 
+_PARTS_OF_PASS = 4
+_FEW_PARAMETERS = 120
+"""With so few parameters, every step of a search on all rows has its own Hessian."""
+_NEAR_MODE = 50.0
+"""Times the tolerance: a further step of such a search would end far below the tolerance."""
+_ROWS_OF_PART, _NEAR_MODE_OF_PART, _MOST_PASSES = 32_768, 0.01, 8
+_MOST_HALVINGS, _ROUNDING_OF_PART, _STEPS_ON_PART = 20, 4e-7, 20
+_SHARE_FOR_COLUMNS = 0.05
 _STEPS_PER_HESSIAN = 10
 _MANY_ROWS = 200_000
 _STALL = 10
@@ -477,13 +555,84 @@ class Newton(AbstractOptimiser):
     def search(self, passes: CountedPasses, start: Float[np.ndarray, " d"]) -> SearchEnd:
         """Search from `start`, with many rows on a part of them first."""
         posterior, position = passes.posterior, start
-        for share in (0.05, 0.25) if posterior.n_rows >= _MANY_ROWS else ():
-            part = CountedPasses(posterior, share)
-            # The mode of these rows is about √scale posterior sds away from the mode of all
-            # rows, so a more accurate search would not help.
-            position = self.descend(part, position, tolerance=0.3 * part.scale**0.5).position
-            passes.n_row_evals += part.n_row_evals
+        in_memory = posterior.rows.access >= RowAccess.TAKE
+        many = posterior.n_rows >= 2 * _ROWS_OF_PART
+        if many and in_memory and posterior.dim <= _FEW_PARAMETERS:
+            found = self._with_a_part(passes, start)
+            if found is not None:
+                return found
+        elif posterior.n_rows >= _MANY_ROWS:
+            for share in (0.05, 0.25):
+                part = CountedPasses(posterior, share)
+                # The mode of these rows is about √scale posterior sds away from the mode of all
+                # rows, so a more accurate search would not help.
+                position = self.descend(part, position, tolerance=0.3 * part.scale**0.5).position
+                passes.n_row_evals += part.n_row_evals
         return self.descend(passes, position)
+
+    def _with_a_part(
+        self, passes: CountedPasses, start: Float[np.ndarray, " d"]
+    ) -> SearchEnd | None:
+        """The mode by a few passes, each followed by a search on some rows; None if that fails.
+
+        The rows with their weights stand for all rows. A pass at θ₀ corrects their gradient and
+        Hessian there, so that they add only what is of third and higher order in θ − θ₀.
+        """
+        posterior, batch = passes.posterior, _part(passes)
+        rounding = 64 * float(jnp.finfo(posterior.dtype).eps) / posterior.n_rows**0.5
+
+        def of_part(at: np.ndarray) -> Derivatives:
+            rounded = np.asarray(at, posterior.dtype)
+            found = _batch_derivatives(posterior.model, rounded, batch)
+            value, gradient, hessian = (np.asarray(part, np.float64) for part in found)
+            return Derivatives(float(value), gradient, hessian)
+
+        def rounded(at: np.ndarray) -> np.ndarray:
+            return np.asarray(np.asarray(at, posterior.dtype), np.float64)
+
+        position = rounded(self._search_part(of_part, start, 1.0))
+        here = passes.derivatives(position)
+        for _ in range(_MOST_PASSES):
+            direction, definite = descent_direction(here.hessian, here.gradient)
+            if not definite or not here.finite:
+                return None
+            if np.sqrt(direction @ here.gradient) < _NEAR_MODE * self.tolerance:
+                return SearchEnd(position, None, True, here)
+            correct = of_part(position).corrected(here, position)
+
+            def of_all(at: np.ndarray, correct: Any = correct) -> Derivatives:
+                return correct(of_part(at), at)
+
+            candidate = rounded(self._search_part(of_all, position, _NEAR_MODE_OF_PART))
+            there = passes.derivatives(candidate)
+            if not there.value <= here.value + rounding * abs(here.value):
+                return None
+            position, here = candidate, there
+        return None
+
+    def _search_part(
+        self,
+        derivatives: Callable[[np.ndarray], Derivatives],
+        position: Float[np.ndarray, " d"],
+        tolerance: float,
+    ) -> Float[np.ndarray, " d"]:
+        """The mode of a function whose derivatives cost little, as far as steps lead downhill."""
+        here = derivatives(position)
+        for _ in range(_STEPS_ON_PART):
+            checkpoint()
+            direction, _ = descent_direction(here.hessian, here.gradient)
+            if not here.finite or direction @ here.gradient < tolerance**2:
+                break
+            allowed = here.value + _ROUNDING_OF_PART * abs(here.value)
+            for halvings in range(_MOST_HALVINGS):
+                candidate = position - 0.5**halvings * direction
+                there = derivatives(candidate)
+                if there.finite and there.value <= allowed:
+                    break
+            else:
+                break
+            position, here = candidate, there
+        return position
 
     def descend(
         self,
@@ -534,6 +683,50 @@ class Newton(AbstractOptimiser):
             f"it is {decrement:.3g} posterior standard deviations away."
         )
         return SearchEnd(position, problem, definite)
+
+
+def _part(passes: CountedPasses) -> Batch:
+    """Rows of which half are uniform and half in proportion to what they say of their columns.
+
+    A column that no row of a first look has makes all its rows certain.
+    """
+    posterior = passes.posterior
+    chances = np.ones(posterior.n_rows)
+    if has_columns(posterior):
+        some = posterior.rows.subset(_SHARE_FOR_COLUMNS, posterior.width)
+        width = posterior.width
+        squares = posterior.rows.reduce(_column_squares, width=width, subset=some).rounded()
+        of_rows = np.asarray(posterior.rows.map(_leverages, squares, width=width), np.float64)
+        chances = chances / len(chances) + of_rows / of_rows.sum()
+        passes.n_row_evals += some.n_rows + posterior.n_rows
+    numbers, weights = drawn_in_proportion(chances, _ROWS_OF_PART)
+    rows = posterior.rows.take(on_device(numbers, np.int32))
+    passes.n_row_evals += len(numbers)
+    return Batch(rows, jnp.asarray(weights, posterior.dtype))
+
+
+def _column_squares(block: RowBlock, counted: Bool[Array, " n"]) -> Vector:
+    return jnp.sum(block.x**2, axis=0, where=counted[:, None])
+
+
+def _leverages(block: RowBlock, squares: Vector) -> Float[Array, " n"]:
+    """Σ_j x_ij²/Σ_k x_kj², at most 1 for each column."""
+    shares = block.x**2 / jnp.maximum(squares, jnp.finfo(squares.dtype).tiny)
+    return jnp.sum(jnp.where(block.x == 0, 0, jnp.minimum(shares, 1)), axis=1)
+
+
+@quickly_compiled
+def _batch_derivatives(
+    model: AbstractModel, position: Float[Any, " d"], batch: Batch
+) -> tuple[Scalar, Vector, Matrix]:
+    value = dot(batch.weights, model.row_potentials(position, batch.rows))
+    gradient = model.sum_remainders(0, position, position, batch)
+    hessian = model.block_hessian(position, batch.rows, batch.weights)
+    return (
+        value + model.prior_potential(position),
+        gradient + model.prior_gradient(position),
+        hessian + jax.hessian(model.prior_potential)(position),
+    )
 
 
 def _line_search(

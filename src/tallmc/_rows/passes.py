@@ -87,6 +87,14 @@ class Subset:
     blocks: tuple[tuple[Blocks, tuple[int, ...]], ...]
     """The division of all rows, or of each shard, into blocks, and the numbers of those to read."""
 
+    def divided(self, count: int) -> list[Subset]:
+        """The blocks in `count` parts, for threads; empty parts are left out."""
+        cut = [
+            Subset(tuple((of, numbers[k::count]) for of, numbers in self.blocks))
+            for k in range(count)
+        ]
+        return [part for part in cut if part.n_rows]
+
     @property
     def n_rows(self) -> int:
         return sum(

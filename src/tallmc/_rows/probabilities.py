@@ -86,3 +86,29 @@ def certain_rows(probability: np.ndarray, size: int) -> tuple[np.ndarray, np.nda
     rest = probability.copy()
     rest[certain] = 0
     return certain, rest / rest.sum()
+
+
+def drawn_in_proportion(
+    sizes: Float[np.ndarray, " N"], count: int, start: float | None = None
+) -> tuple[np.ndarray, Float[np.ndarray, " n"]]:
+    """Numbers of about `count` rows with π_i = min(1, c · size_i), and their weights 1/π_i.
+
+    A systematic sample from a `start` in [0, 1), random by default: no row is drawn twice, and a
+    row with π = 1 is drawn for certain.
+    """
+    positive = np.flatnonzero(sizes > 0)
+    if count >= len(positive):
+        return positive, np.ones(len(positive))
+    of = sizes[positive]
+    n_certain, largest = 0, np.inf
+    while True:  # taking the certain rows out raises the chances of the others
+        scale = (count - n_certain) / np.sum(of, where=of < largest, dtype=np.float64)
+        found = int(np.count_nonzero(of * scale >= 1))
+        if found == n_certain:
+            break
+        n_certain, largest = found, 1 / scale
+    chance = np.minimum(1.0, scale * of)
+    at = np.cumsum(chance, dtype=np.float64)
+    ticks = (np.random.default_rng(0).random() if start is None else start) + np.arange(count)
+    drawn = np.minimum(np.searchsorted(at, ticks[ticks < at[-1]]), len(of) - 1)
+    return positive[drawn], 1 / chance[drawn]
