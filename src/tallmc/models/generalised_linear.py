@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from .._core.arrays import AbstractLinearMap, Layout, Matrix, Scalar, Vector, dot
 from .._core.errors import InvalidInput
@@ -36,7 +36,7 @@ from .._rows.access import AbstractRows, PerRow
 from .._rows.law import Batch
 from .design import RegressionRows
 from .likelihood import AbstractLikelihood
-from .model import AbstractModel
+from .model import FAR_SDS, AbstractModel
 from .priors import AbstractPrior
 
 
@@ -223,6 +223,7 @@ def weighted_row_sum(
 
 
 _QUADRATURE_NODES = 24
+_CUBIC_PART = 512
 _EVERYWHERE = 1e4
 """A bounded derivative is constant, to rounding, beyond predictors of ±10⁴."""
 _ROUNDING = 1 + 1e-5
@@ -339,25 +340,63 @@ class GeneralisedLinear(AbstractRegression):
     def remainder_values(
         self, order: int, centre: Vector, moves: Float[Array, "m d"], block: RegressionRows
     ) -> Float[Array, "m n"]:
-        # R_i is a function of t = x_iᵀ(θ − θ̂).
+        return jax.vmap(self._remainder(order, centre, block))(dot(moves, block.x.T))
+
+    def _remainder(
+        self, order: int, centre: Vector, block: RegressionRows, accurate: bool = True
+    ) -> Callable[[PerRow], PerRow]:
+        """R_i as a function of t = x_iᵀ(θ − θ̂)."""
         likelihood, y = self.likelihood, block.y
         anchored = self.predictors(centre, block)
         terms = [
             likelihood.derivative(power, anchored, y) / math.factorial(power)
             for power in range(order + 1)
         ]
+        # Without a barrier XLA computes them again for every move.
+        terms, anchored = lax.optimization_barrier((terms, anchored))
 
         def of_move(t: PerRow) -> PerRow:
             expansion = sum(term * t**power for power, term in enumerate(terms))
-            found = remainder(
-                order,
-                lambda s: likelihood.derivative(order + 1, anchored + s * t, y) * t ** (order + 1),
-                likelihood.potential(anchored + t, y) - expansion,
-                jnp.abs(t),
-            )
+            found = likelihood.potential(anchored + t, y) - expansion
+            if accurate:
+                found = remainder(
+                    order,
+                    lambda s: (
+                        likelihood.derivative(order + 1, anchored + s * t, y) * t ** (order + 1)
+                    ),
+                    found,
+                    jnp.abs(t),
+                )
             return weighted(block, found)
 
-        return jax.vmap(of_move)(dot(moves, block.x.T))
+        return of_move
+
+    def sum_of_remainders(
+        self, centre: Vector, moves: Float[Array, "k d"], batch: Batch, accurate: bool
+    ) -> Float[Array, " k"]:
+        found = jax.vmap(self._remainder(2, centre, batch.rows, accurate))
+        return jnp.sum(found(dot(moves, batch.rows.x.T)) * batch.weights, axis=1)
+
+    def sum_of_changes(
+        self, centre: Vector, moves: Float[Array, "k d"], batch: Batch
+    ) -> Float[Array, " k"]:
+        found = jax.vmap(self._remainder(0, centre, batch.rows, accurate=False))
+        return jnp.sum(found(dot(moves, batch.rows.x.T)) * batch.weights, axis=1)
+
+    def series_sizes(
+        self,
+        centre: Vector,
+        metric: AbstractLinearMap,
+        wide: Float[Array, "k d"],
+        block: RegressionRows,
+    ) -> tuple[PerRow, PerRow, PerRow]:
+        # A row depends on θ along its own direction only, so the wide moves show nothing more.
+        z, sd = self.predictors(centre, block), jnp.linalg.norm(metric.pull(block.x), axis=1)
+        t, rest = FAR_SDS * sd, self._remainder(3, centre, block)
+        third = weighted(block, self.likelihood.derivative(3, z, block.y)) * t**3 / 6
+        largest = jnp.maximum(jnp.abs(rest(t)), jnp.abs(rest(-t)))
+        largest = jnp.where(jnp.isfinite(largest), largest, jnp.inf)
+        return largest, jnp.abs(third), jnp.abs(self.row_potentials(centre, block))
 
     def remainder_sizes(
         self,
@@ -379,18 +418,23 @@ class GeneralisedLinear(AbstractRegression):
         largest = self.likelihood.largest_derivative(order + 1, low, high, block.y)
         return weighted(block, _ROUNDING * largest * size ** (order + 1))
 
-    def block_third_derivatives(
-        self,
-        position: Vector,
-        metric: AbstractLinearMap,
-        block: RegressionRows,
-        counted: Bool[Array, " n"],
-    ) -> Float[Array, "d d d"]:
-        third = self.likelihood.derivative(3, self.predictors(position, block), block.y)
-        w = metric.pull(block.x)
-        pairs = (w[:, :, None] * w[:, None, :]).reshape(len(w), -1)
-        total = dot((jnp.where(counted, weighted(block, third), 0)[:, None] * w).T, pairs)
-        return total.reshape(3 * w.shape[1:])
+    def third_derivatives(
+        self, centre: Vector, metric: AbstractLinearMap, batch: Batch
+    ) -> Float[Array, "d dd"]:
+        dim = metric.n_columns(self.dim)
+
+        def add(total: Array, part: Batch) -> tuple[Array, None]:
+            block = part.rows
+            third = self.likelihood.derivative(3, self.predictors(centre, block), block.y)
+            w = metric.pull(block.x)
+            pairs = (w[:, :, None] * w[:, None, :]).reshape(len(w), -1)
+            weights = part.weights * weighted(block, third)
+            return total + dot((weights[:, None] * w).T, pairs), None
+
+        # In parts, because a row has d² pairs.
+        n_parts = max(1, batch.n_rows // _CUBIC_PART)
+        parts = jax.tree.map(lambda of: of.reshape(n_parts, -1, *of.shape[1:]), batch)
+        return lax.scan(add, jnp.zeros((dim, dim**2), self.dtype), parts)[0]
 
     def _curvatures(self, position: Vector, block: RegressionRows) -> PerRow:
         return weighted(block, self.likelihood.curvature(self.predictors(position, block), block.y))

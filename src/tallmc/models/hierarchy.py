@@ -145,6 +145,33 @@ class Hierarchical(AbstractModel):
         inner = self.inner.block_hessian(self._inner(position), block, weights)
         return jnp.pad(inner, (0, self.hyperprior.n_hyper))
 
+    def series_sizes(
+        self,
+        centre: Vector,
+        metric: AbstractLinearMap,
+        wide: Float[Array, "k d"],
+        block: RowBlock,
+    ) -> tuple[PerRow, PerRow, PerRow]:
+        at, leading = self._inner(centre), self._leading(metric)
+        return self.inner.series_sizes(at, leading, self._inner(wide), block)
+
+    def third_derivatives(
+        self, centre: Vector, metric: AbstractLinearMap, batch: Batch
+    ) -> Float[Array, "d dd"]:
+        return self.inner.third_derivatives(self._inner(centre), self._leading(metric), batch)
+
+    def sum_of_changes(
+        self, centre: Vector, moves: Float[Array, "k d"], batch: Batch
+    ) -> Float[Array, " k"]:
+        return self.inner.sum_of_changes(self._inner(centre), self._inner(moves), batch)
+
+    def sum_of_remainders(
+        self, centre: Vector, moves: Float[Array, "k d"], batch: Batch, accurate: bool
+    ) -> Float[Array, " k"]:
+        return self.inner.sum_of_remainders(
+            self._inner(centre), self._inner(moves), batch, accurate
+        )
+
     def curvature_norms(
         self, position: Vector, factor: Float[Array, "d k"], block: RowBlock
     ) -> PerRow:

@@ -12,6 +12,7 @@ are thus written once for all models.
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -286,15 +287,91 @@ class AbstractModel(eqx.Module):
         """Floats that a pass for `remainder_sizes` needs per row."""
         return self.width(rows)
 
-    def block_third_derivatives(
+    # Series of order 3 at a centre: which rows they describe, and what they leave out.
+
+    def series_sizes(
         self,
-        position: Vector,
+        centre: Vector,
         metric: AbstractLinearMap,
+        wide: Float[Array, "k d"],
         block: RowBlock,
-        counted: Bool[Array, " n"],
-    ) -> Float[Array, "d d d"]:
-        """Σ D³f_i[C·, C·, C·] over the counted rows, for models that bound order 3."""
-        raise NotImplementedError(type(self).__name__)
+    ) -> tuple[PerRow, PerRow, PerRow]:
+        """What the series of each row leaves out, its term of order 3, and f_i, in absolute values.
+
+        The largest values at `FAR_SDS` sds of the row along its own gradient and at the `wide`
+        moves; C is the `metric`. A remainder below its rounding error is zero.
+        """
+
+        def of_row(row: PyTree[Array]) -> tuple[Array, Array, Array]:
+            def at(move: Vector) -> tuple[Array, Array]:
+                terms = _along(lambda t: self.row_potential(centre + t * move, row))
+                value = self.row_potential(centre + move, row)
+                rest = jnp.abs(value - sum(terms))
+                rounding = 16 * jnp.finfo(self.dtype).eps * sum(map(jnp.abs, (value, *terms)))
+                rest = jnp.where(jnp.isfinite(rest), jnp.maximum(rest - rounding, 0), jnp.inf)
+                return rest, jnp.abs(terms[3])
+
+            pulled = metric.pull(jax.grad(self.row_potential)(centre, row))
+            unit = pulled / jnp.maximum(jnp.linalg.norm(pulled), jnp.finfo(self.dtype).tiny)
+            own = FAR_SDS * metric.push(unit)
+            rest, third = lax.map(at, jnp.concatenate([jnp.stack([own, -own]), wide]))
+            return jnp.max(rest), jnp.max(third), jnp.abs(self.row_potential(centre, row))
+
+        return jax.vmap(of_row)(block)
+
+    def third_derivatives(
+        self, centre: Vector, metric: AbstractLinearMap, batch: Batch
+    ) -> Float[Array, "d dd"]:
+        """Σ w_i D³f_i[C·, Ce_j, Ce_k] over a batch of 2ⁿ rows, for all pairs (j, k)."""
+        dim = metric.n_columns(self.dim)
+
+        def hessian(u: Vector) -> Matrix:
+            def total(u: Vector) -> Scalar:
+                return dot(batch.weights, self.row_potentials(centre + metric.push(u), batch.rows))
+
+            return jax.hessian(total)(u)
+
+        zero = jnp.zeros(dim, self.dtype)
+        each = lax.map(lambda unit: jax.jvp(hessian, (zero,), (unit,))[1], jnp.eye(dim))
+        return each.reshape(dim, -1)
+
+    def sum_of_changes(
+        self, centre: Vector, moves: Float[Array, "k d"], batch: Batch
+    ) -> Float[Array, " k"]:
+        """Σ w_i [f_i(θ̂ + move) − f_i(θ̂)] over a batch, for some moves from a centre θ̂."""
+        at_centre = self.row_potentials(centre, batch.rows)
+
+        def of_move(move: Vector) -> Scalar:
+            return dot(batch.weights, self.row_potentials(centre + move, batch.rows) - at_centre)
+
+        return lax.map(of_move, moves)
+
+    def sum_of_remainders(
+        self, centre: Vector, moves: Float[Array, "k d"], batch: Batch, accurate: bool
+    ) -> Float[Array, " k"]:
+        """Σ w_i R_i(θ̂ + move) over a batch: changes less their terms of order 1 and 2.
+
+        `accurate` asks for sums without cancellation, if the model has them.
+        """
+        gradient = self.sum_remainders(0, centre, centre, batch)
+        hessian = self.block_hessian(centre, batch.rows, batch.weights)
+        known = dot(moves, gradient) + jnp.sum(dot(moves, hessian) * moves, axis=1) / 2
+        return self.sum_of_changes(centre, moves, batch) - known
+
+
+FAR_SDS = 5.0
+"""Where a series is compared with its row. At two sds, chains found the tails of the cubic."""
+
+
+def _along(function: Callable[[Scalar], Scalar]) -> tuple[Scalar, Scalar, Scalar, Scalar]:
+    """The terms of order 0 to 3 of the series of a function at 0, evaluated at 1."""
+
+    def slope(of: Callable[[Scalar], Scalar]) -> Callable[[Scalar], Scalar]:
+        return lambda t: jax.jvp(of, (t,), (jnp.ones_like(t),))[1]
+
+    zero, first = jnp.zeros(()), slope(function)
+    second = slope(first)
+    return function(zero), first(zero), second(zero) / 2, slope(second)(zero) / 6
 
 
 def block_potential_and_gradient(

@@ -16,7 +16,7 @@ from jaxtyping import ArrayLike, PRNGKeyArray
 
 from ..._rows.access import PerRow
 from ..._rows.sharded import ShardedRows
-from ..likelihood import AbstractLikelihood
+from ..likelihood import AbstractLikelihood, softplus
 from ..posterior import ModelPosterior
 from ..regression import Family
 
@@ -73,7 +73,7 @@ class Bernoulli(AbstractLogistic):
     fused = True
 
     def potential(self, z: PerRow, y: PerRow) -> PerRow:
-        return jax.nn.softplus((1 - 2 * y) * z)
+        return softplus((1 - 2 * y) * z)
 
     def slope(self, z: PerRow, y: PerRow) -> PerRow:
         # Equals σ(z) − y, without the cancellation for a well classified row.

@@ -17,6 +17,7 @@ from ..._core.arrays import check_numeric
 from ..._core.errors import InvalidInput
 from ..._rows.access import PerRow
 from ..design import normal_prior, regression_data
+from ..likelihood import softplus
 from ..posterior import ModelPosterior
 from ..regression import Family, regression_posterior
 from .bernoulli import AbstractLogistic
@@ -29,7 +30,7 @@ class Binomial(AbstractLogistic):
     has_trials = True
 
     def potential(self, z: PerRow, y: PerRow) -> PerRow:
-        return y * jax.nn.softplus(-z) + (1 - y) * jax.nn.softplus(z)
+        return y * softplus(-z) + (1 - y) * softplus(z)
 
     def slope(self, z: PerRow, y: PerRow) -> PerRow:
         return (1 - y) * jax.nn.sigmoid(z) - y * jax.nn.sigmoid(-z)
