@@ -430,7 +430,8 @@ def effective_draws(positions: Float[np.ndarray, "chains draws d"]) -> float:
 class Agreement(NamedTuple):
     """How well the chains agree, and how many independent draws they are worth."""
 
-    ess: Float[np.ndarray, " k"]  # effective draws of the examined parameters
+    ess: Float[np.ndarray, " k"]  # effective draws of the examined parameters: the fewer ones of
+    # those for the mean and those for the spread
     rhat: float  # R-hat of the worst parameter; NaN with one chain of fewer than eight draws
     limit: float  # largest R-hat that chance explains for that parameter
     parameters: np.ndarray  # the examined parameters: all, or the worst ones by cheaper criteria
@@ -474,6 +475,8 @@ def agreement(positions: Float[np.ndarray, "chains draws d"]) -> Agreement:
     # The first row is about the draws, the second about their distances from the median.
     effective, found = for_each_parameter(of_parameter, compared).T.reshape(2, 2, -1)
     of_all = effective[0] if compared is chosen else ess(chosen)
+    # Distances are as many as halves of a single chain, so they may be fewer than the draws.
+    of_all = np.minimum(of_all, effective[1] * (chosen.size / compared.size))
     from scipy.special import chdtri  # a slow import
 
     chance = chdtri(groups - 1, _FALSE_ALARMS / (2 * dim)) / (groups - 1)

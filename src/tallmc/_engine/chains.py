@@ -29,7 +29,7 @@ from .._rows.pickled import pickled, unpickled
 from .._rows.resident import AbsentRows
 from .._rows.sharded import ShardedRows
 from .._rows.workers import Workers, results_of_tasks, write_note
-from .kernel import BoundKernel
+from .kernel import AbstractKernel, BoundKernel
 from .loop import Record, RecordedSteps, RunState, Stepper, Window, advance, start_chains
 from .supply import INIT_KEY, Supply
 
@@ -170,7 +170,7 @@ def _group(payload: bytes, number: int) -> _Group:
     return _Group(supply, arrays, static, double)
 
 
-_FEWEST_PER_GROUP, _MOST_PER_GROUP = 4, 128
+_MOST_PER_GROUP = 128
 _MOST_OF_A_GPU, _FEWEST_OF_A_GPU, _PARAMETERS_OF_A_GPU = 1024, 64, 2**16
 _GROUPS_OF_MANY = 16
 
@@ -181,7 +181,7 @@ def chains_at_once(dim: int) -> int:
     With many parameters, fewer chains fill a GPU, and their draws would take much memory.
     """
     if jax.default_backend() == "cpu":
-        return _FEWEST_PER_GROUP
+        return AbstractKernel.fewest_per_group
     fitting = 1 << (max(_PARAMETERS_OF_A_GPU // dim, 1).bit_length() - 1)
     return min(_MOST_OF_A_GPU, max(_FEWEST_OF_A_GPU, fitting))
 
@@ -211,7 +211,9 @@ class Chains:
         self.n_chains = keys.shape[0]
         devices = _chosen.get() or (None,)
         divisible = bound.chain_axes is None
-        self.members = _groups(self.n_chains, divisible, len(devices))
+        self.members = _groups(
+            self.n_chains, divisible, len(devices), fewest=bound.kernel.fewest_per_group
+        )
         """The chains of each group. The last chain may be in its group more than once."""
         words = np.asarray(jax.random.key_data(keys))
         self._keys = [key_of(words[members]) for members in self.members]
@@ -340,12 +342,12 @@ def _moved(tree: Any, device: jax.Device) -> Any:
     return static.joined(jax.device_put(arrays, device))
 
 
-def _groups(n_chains: int, divisible: bool, n_devices: int = 1) -> list[np.ndarray]:
+def _groups(n_chains: int, divisible: bool, n_devices: int = 1, *, fewest: int) -> list[np.ndarray]:
     """The chain numbers of each group. All groups have the same size."""
     if not divisible:
         count = 1
     elif jax.default_backend() == "cpu":
-        size = min(_MOST_PER_GROUP, max(_FEWEST_PER_GROUP, n_chains // _GROUPS_OF_MANY))
+        size = min(_MOST_PER_GROUP, max(fewest, n_chains // _GROUPS_OF_MANY))
         count = -(-n_chains // size)
     else:
         count = min(n_devices, n_chains)

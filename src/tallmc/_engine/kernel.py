@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
 import numpy as np
@@ -79,6 +79,11 @@ class AbstractKernel(eqx.Module):
     def rows_per_step(self) -> int | None:
         """Rows touched per step; None if `step` must count them, as the statistic `batch_size`."""
 
+    fewest_per_group: ClassVar[int] = 4
+    """Chains that one program of a CPU should run at least."""
+    longest_block: ClassVar[int] = 512
+    """Steps whose random numbers are drawn in one call, at most."""
+
     @property
     def most_rows(self) -> int:
         """The largest number of rows that one step may touch."""
@@ -97,6 +102,11 @@ class AbstractKernel(eqx.Module):
 
     # The defaults are those of a kernel whose steps read their rows themselves, without passes over
     # all rows between steps, and whose parameters are all in the position.
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether steps read rows that the kernel does not hold itself."""
+        return True
 
     @property
     def rows_ahead(self) -> int:

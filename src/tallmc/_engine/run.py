@@ -336,7 +336,7 @@ class Run:
         """Call the loop once: at most `steps` steps of one block, and as many draws as slots."""
         before = self._completed(self.step)
         fitting = int(self._steps_until(before + self.slots)) - self.step
-        countable = max(1, _MOST_ROWS_PER_CALL // self._most_rows)
+        countable = max(1, _MOST_ROWS_PER_CALL // max(1, self._most_rows))
         steps = min(steps, fitting, countable, self.block - self.step % self.block)
         if self._renewed_every is not None:  # a pass over all rows begins a call
             steps = min(steps, self._renewed_every - self.step % self._renewed_every)

@@ -117,7 +117,6 @@ class RowsAhead:
 
 _BLOCK_FLOATS, _GPU_BLOCK_FLOATS = 2**21, 2**20  # of one chain
 _GATHER_FLOATS = 2**23
-_MOST_BLOCK_STEPS = 512
 # A visit of the shards brings at least one of so many rows: fewer would hardly make it cheaper.
 _ROWS_PER_VISITED_ROW = 64
 _INIT_BLOCK, INIT_KEY = 2**32 - 1, 2**32 - 2  # no step belongs to these block numbers
@@ -131,7 +130,7 @@ def block_steps(kernel: AbstractKernel, rows: AbstractRows) -> int:
     floats = max(kernel.model.dim, rows.floats_per_row * max(1, kernel.rows_ahead))
     most = _BLOCK_FLOATS if jax.default_backend() == "cpu" else _GPU_BLOCK_FLOATS
     fitting = max(1, most // floats)
-    return min(_MOST_BLOCK_STEPS, 1 << (fitting.bit_length() - 1))
+    return min(kernel.longest_block, 1 << (fitting.bit_length() - 1))
 
 
 class Supply:
@@ -157,7 +156,7 @@ class Supply:
         self.stepper = _stepper(kernel, self._host_rows) if chain_axes is None else kernel
         """The kernel that steps with these supplies."""
         absent = AbsentRows(getattr(rows, "view", None))
-        self.rows_of_steps: Any = absent if self._host_rows else rows
+        self.rows_of_steps: Any = absent if self._host_rows or not kernel.reads_rows else rows
         """The rows that a step reads besides its supply."""
         self._drawing, self._static = split((self.stepper, chain_axes))
         self._floats_per_step = self.stepper.rows_ahead * rows.floats_per_row
