@@ -79,9 +79,10 @@ SIZES = {
 DYNAMICS = {name: law.choice for name, law in LAWS.items()}
 
 
-def without_exact_draws(monkeypatch) -> None:
-    """Have the default method offer no exact draws from a few rows."""
-    monkeypatch.setattr(automatic, "offer_few_rows", lambda *_: automatic.NO_OFFER)
+def by_control_variates(monkeypatch) -> None:
+    """Have the default method find that a series does not do, and that all rows are too many."""
+    monkeypatch.setattr(automatic.SurrogatePlanner, "plan", lambda planner: None)
+    monkeypatch.setattr(automatic, "_MOST_NUMBERS", 0)
 
 
 def slow_after(number: int, cases) -> list:

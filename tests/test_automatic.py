@@ -10,10 +10,9 @@ import pytest
 
 import tallmc
 import tallmc.methods.automatic.method as automatic
-from problems import exact_posterior, linear, logistic, slow_after, without_exact_draws
+from problems import by_control_variates, exact_posterior, linear, logistic, slow_after
 from tallmc import Automatic, InvalidInput
-from tallmc.methods.automatic.accept_steps import offer_few_rows
-from tallmc.methods.automatic.method import FEW_PER_DRAW
+from tallmc.methods.trajectories import SurrogateHMC
 
 
 @functools.cache
@@ -28,13 +27,18 @@ def regression(n_rows=20_000, dim=5, seed=0):
 def drawn():
     """Draws by control variates."""
     with pytest.MonkeyPatch.context() as patched:
-        without_exact_draws(patched)
+        by_control_variates(patched)
         return tallmc.sample(regression(), seed=1, anchor=anchor_of(regression))
 
 
 @pytest.fixture(scope="module")
-def drawn_exactly():
+def drawn_by_series():
     return tallmc.sample(regression(), seed=1, anchor=anchor_of(regression))
+
+
+@pytest.fixture(scope="module")
+def drawn_exactly():
+    return tallmc.sample(regression(), exact=True, seed=1, anchor=anchor_of(regression))
 
 
 @functools.cache
@@ -62,7 +66,7 @@ def truth():
     return nearly_exact(regression(), anchor_of(regression))
 
 
-@pytest.mark.parametrize("kind", ["drawn", "drawn_exactly"])
+@pytest.mark.parametrize("kind", ["drawn_by_series", "drawn_exactly", "drawn"])
 def test_the_default_is_right_within_the_error_it_reports(kind, truth, request):
     drawn = request.getfixturevalue(kind)
     mean, sd = truth
@@ -88,44 +92,26 @@ def test_it_says_what_it_chose_and_why(drawn):
     assert drawn.report.inflation < 0.01
 
 
-def test_it_takes_exact_draws_where_they_need_fewer_rows(drawn, drawn_exactly):
-    assert isinstance(drawn_exactly.settings["method"], tallmc.methods.subsampled.SubsampledMH)
-    assert drawn_exactly.account.exact
-    assert "exact accept steps from a few rows" in str(drawn_exactly.report)
-    per_draw = [draws.n_row_evals_sampling / draws.report.ess for draws in (drawn, drawn_exactly)]
-    assert per_draw[1] < per_draw[0]
+def test_the_draws_of_the_default_are_checked_on_all_rows(drawn_by_series):
+    draws = drawn_by_series
+    method, said = draws.settings["method"], str(draws.report)
+    assert isinstance(method, SurrogateHMC) and not method.delayed
+    assert "rows as they are, the others by their series of order 3" in said
+    assert "checked on all rows at 256 draws: the log density is off by" in said
+    assert said.endswith("verdict: checked; nothing speaks against these draws")
+    assert not draws.account.exact and draws.n_row_evals_check == 20_000
+    assert draws.n_row_evals_sampling == 0, "no row is hard"
+    assert (np.abs(draws.account.bias.mean) < 0.01).all()
 
 
-def test_the_quoted_cost_is_the_cost_of_the_run(drawn_exactly):
-    quoted = offer_few_rows(regression(), anchor_of(regression), FEW_PER_DRAW).quote
-    rows = np.asarray(drawn_exactly.sample_stats["batch_size"]).mean()
-    acceptance = np.asarray(drawn_exactly.sample_stats["acceptance_rate"]).mean()
-    # M of 512 moves varies by about its mean, and so do Poisson numbers of some 1,600 steps.
-    error = 4.6 * np.sqrt(1 / 512 + 2 / drawn_exactly.sample_stats["batch_size"].size)
-    assert quoted.rows_per_step == pytest.approx(rows, rel=error)
-    assert quoted.acceptance == pytest.approx(acceptance, abs=0.05)
-
-
-def test_exact_draws_on_request():
-    draws = tallmc.sample(regression(), exact=True, ess=500, anchor=anchor_of(regression))
-    assert draws.report.reasons[0] == "exact draws were asked for"
-    assert draws.account.exact and draws.report.trusted
-
-
-@pytest.mark.slow
-def test_exact_draws_use_all_rows_where_the_rows_have_no_bounds(monkeypatch):
-    monkeypatch.setattr(automatic, "FEW_ROWS", 10)
-    posterior = tallmc.Posterior(
-        log_likelihood=lambda mean, x: -((x - mean) ** 2) / 2,
-        log_prior=lambda mean: -(mean**2) / 2,
-        data=np.random.default_rng(0).normal(size=60),
-        init=np.zeros(()),
+def test_exact_draws_on_request(drawn_exactly):
+    draws = drawn_exactly
+    assert draws.settings["method"].delayed and draws.account.exact and draws.report.trusted
+    assert "accepted on all rows: the draws are exact" in str(draws.report)
+    assert draws.sample_stats["delayed_acceptance_rate"].mean() > 0.99
+    assert (
+        draws.n_row_evals_sampling >= 20_000 * draws.positions.shape[0] * draws.positions.shape[1]
     )
-    draws = tallmc.sample(posterior, exact=True, ess=200)
-    assert "exact draws were asked for; from a few rows there are none" in str(draws.report)
-    assert "bound on the third derivatives" in str(draws.report)
-    assert isinstance(draws.settings["method"].dynamics, tallmc.dynamics.HMC)
-    assert draws.account.exact
 
 
 @functools.cache
@@ -139,15 +125,35 @@ def heavy_tails():
     return tallmc.models.logistic_regression(x, y, prior_variance=100.0)
 
 
-def test_a_few_rows_are_not_offered_where_the_tails_are_heavy():
-    offer = offer_few_rows(heavy_tails(), anchor_of(heavy_tails), FEW_PER_DRAW)
-    assert offer.quote is None and "tails" in offer.why_not
+@pytest.mark.slow
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_long_tail_is_carried_by_its_hard_rows(exact):
+    draws = tallmc.sample(heavy_tails(), exact=exact, seed=1)
+    assert draws.report.trusted, str(draws.report)
+    assert draws.settings["method"].hard_rows >= 12
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(automatic, "FEW_ROWS", 10_000)
+        truth = tallmc.sample(heavy_tails(), ess=10_000, seed=2)
+    found, wanted = (each.positions.reshape(-1, 3) for each in (draws, truth))
+    off = np.abs(found.mean(axis=0) - wanted.mean(axis=0)) / wanted.std(axis=0)
+    assert off.max() < draws.report.mean_error + 4.6 / np.sqrt(10_000)
+
+
+def product_of_two(n_rows):
+    """A curved ridge: the rows determine the product of the parameters only."""
+    data = 1 + 0.1 * np.random.default_rng(0).normal(size=n_rows)
+    return tallmc.Posterior(
+        log_likelihood=lambda params, x: -50 * (x - params["a"] * params["b"]) ** 2,
+        log_prior=lambda params: -(params["a"] ** 2 + params["b"] ** 2) / 2,
+        data=data,
+        init={"a": 1.0, "b": 1.0},
+    )
 
 
 @pytest.mark.slow
-def test_exact_draws_use_all_rows_where_the_tails_are_heavy():
-    draws = tallmc.sample(heavy_tails(), exact=True, ess=200)
-    assert "from a few rows there are none: its tails are so heavy" in str(draws.report)
+def test_a_curved_ridge_is_no_series_and_uses_all_rows():
+    draws = tallmc.sample(product_of_two(6000), ess=300, seed=0)
+    assert "a series of the rows is off by" in draws.report.reasons[0] or not draws.report.trusted
     assert isinstance(draws.settings["method"].dynamics, tallmc.dynamics.HMC)
 
 
@@ -172,7 +178,7 @@ def test_the_same_seed_gives_the_same_draws():
 @pytest.mark.parametrize("double", slow_after(0, [True, False]))
 def test_a_posterior_without_noise_is_no_trouble(double, monkeypatch):
     """On a linear regression, order-2 control variates leave a noise of rounding errors or zero."""
-    without_exact_draws(monkeypatch)
+    by_control_variates(monkeypatch)
     with jax.enable_x64(double):
         posterior = linear(n_rows=6000)
         draws = tallmc.sample(posterior)
@@ -200,7 +206,7 @@ def test_few_rows_are_all_looked_at_by_an_exact_sampler():
 
 @pytest.mark.slow
 def test_noise_that_asks_for_most_rows_gets_all_of_them(monkeypatch):
-    without_exact_draws(monkeypatch)
+    by_control_variates(monkeypatch)
     monkeypatch.setattr(automatic, "FEW_ROWS", 10)
     posterior = logistic(n_rows=150, dim=2)
     draws = tallmc.sample(posterior, Automatic(inflation=1e-9), n_draws=50)

@@ -6,7 +6,8 @@ import pytest
 from jax._src import compiler
 
 import tallmc
-from problems import without_exact_draws
+from problems import by_control_variates
+from tallmc.methods.trajectories import SurrogateHMC
 
 _MOST_PROGRAMS = 15
 
@@ -34,7 +35,7 @@ def regression(n_rows, seed, outliers=0):
 
 @pytest.mark.slow
 def test_a_default_run_compiles_few_programs_and_other_data_none(compiled, monkeypatch):
-    without_exact_draws(monkeypatch)
+    by_control_variates(monkeypatch)
     jax.clear_caches()
     first = regression(30_000, seed=0)
     compiled.clear()
@@ -50,16 +51,15 @@ def test_a_default_run_compiles_few_programs_and_other_data_none(compiled, monke
 
 
 @pytest.mark.slow
-def test_exact_draws_compile_few_programs_and_other_data_only_those_that_read_rows(compiled):
-    """A step reads rows by number, so its program depends on their number."""
+def test_a_run_by_series_compiles_few_programs_and_other_data_none(compiled):
     jax.clear_caches()
-    first = regression(30_000, seed=0)
+    first = regression(30_000, seed=0, outliers=3)
     compiled.clear()
-    tallmc.sample(first, ess=500)
+    tallmc.sample(first)
     assert 5 <= len(compiled) <= _MOST_PROGRAMS, compiled
 
-    other = regression(41_234, seed=1)
+    other = regression(41_234, seed=1, outliers=3)
     compiled.clear()
-    draws = tallmc.sample(other, ess=500)
-    assert set(compiled) <= {'"jit__draw_block"', '"jit_start_chains"', '"jit_advance"'}, compiled
-    assert isinstance(draws.settings["method"], tallmc.methods.subsampled.SubsampledMH)
+    draws = tallmc.sample(other)
+    assert isinstance(draws.settings["method"], SurrogateHMC)
+    assert compiled == [], compiled

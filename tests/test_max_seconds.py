@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tallmc
-from problems import linear, logistic, without_exact_draws
+from problems import by_control_variates, linear, logistic
 from tallmc._core.errors import PreparationError
 from tallmc._core.supervision import (
     Clock,
@@ -62,7 +62,7 @@ class FakeClock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    without_exact_draws(monkeypatch)
+    by_control_variates(monkeypatch)
     return FakeClock(monkeypatch)
 
 
@@ -72,16 +72,18 @@ def test_every_stage_is_announced_in_order(clock):
     assert draws.stopped_by is None
 
 
-@pytest.mark.slow
-def test_the_stages_of_exact_draws_are_announced(monkeypatch):
+def test_the_stages_of_the_default_are_announced(monkeypatch):
     clock = FakeClock(monkeypatch)
     clock.sample(None, 0.0)
-    found = [name for name, _ in itertools.groupby(clock.stages)]
-    assert found == [
+    assert [name for name, _ in itertools.groupby(clock.stages)] == [
         *STAGES[:3],
-        "bounding the rows",
-        "estimating the cost of exact draws",
+        "looking for hard rows",
+        "expanding the rows",
+        "tuning Hamiltonian Monte Carlo on the hard rows and the series",
+        "checking the draws on all rows",
         *STAGES[6:],
+        "checking the draws on all rows",
+        "finished",
     ]
 
 

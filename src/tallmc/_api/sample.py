@@ -279,9 +279,9 @@ def sample(
 ) -> Draws:
     """Draw from a posterior.
 
-    Without a method everything is chosen for you (`tallmc.Automatic`): 8 chains, or on a GPU as
-    many as it runs well at once, run until every parameter has 1,000 effective draws, and
-    `draws.report` has the choice, the reasons and the estimated errors.
+    Without a method everything is chosen for you (`tallmc.Automatic`): 32 chains, or on a GPU as
+    many as it runs well at once, run until every parameter has 3,000 effective draws. Where draws
+    cost more, 8 chains run to 1,000. `draws.report` has the choice, the reasons and the errors.
 
     Ctrl-C returns the draws so far, none in the burn-in. In the preparation it raises
     `KeyboardInterrupt` as soon as XLA has ended the program or compilation that it is busy with;
@@ -359,12 +359,13 @@ def sample(
             cure = f"Call it with its settings, for example {example}."
         raise InvalidInput("method", "be a Method", method, cure)
     defaults = method.defaults(posterior.dim)
-    if n_draws is None and ess is None:
+    by_default = n_draws is None and ess is None
+    if by_default:
         n_draws, ess = defaults.draws, defaults.ess
     goal = Goal.of(n_draws, ess, max_seconds, max_rows)
-    chains = check_int("chains", defaults.chains if chains is None else chains, 1)
+    chains = None if chains is None else check_int("chains", chains, 1)
     if store is None and goal.first_draws <= _MOST_STEPS:  # more draws are refused below
-        check_draws_fit(posterior, chains, goal.first_draws)
+        check_draws_fit(posterior, chains or defaults.chains, goal.first_draws)
     if thin is not None:
         thin = check_int("thin", thin, 1)
     seed = check_int("seed", seed, 0, 2**32 - 1)
@@ -383,7 +384,17 @@ def sample(
         with supervised(clock, goal.max_seconds, listeners.announce):
             stage("preparing the method")
             plan = _plan(
-                posterior, method, goal, chains, burn_in, thin, seed, start, anchor, measure_bias
+                posterior,
+                method,
+                goal,
+                by_default,
+                chains,
+                burn_in,
+                thin,
+                seed,
+                start,
+                anchor,
+                measure_bias,
             )
         with chains_split_over(workers):
             if folder is None:
@@ -396,7 +407,8 @@ def _plan(
     posterior: AbstractPosterior,
     method: AbstractMethod,
     goal: Goal,
-    chains: int,
+    by_default: bool,
+    chains: int | None,
     burn_in: int | None,
     thin: int | None,
     seed: int,
@@ -404,9 +416,16 @@ def _plan(
     anchor: Anchor | None,
     measure_bias: bool,
 ) -> RunPlan:
-    """Prepare the method, and make all decisions that the user has left open."""
+    """Prepare the method, and make all decisions that the user has left open.
+
+    A prepared method may have its own number of chains and, if the goal is one `by_default`, its
+    own goal.
+    """
     began = time.perf_counter()
     prepared = method.prepare(posterior, anchor, seed=seed)
+    if prepared.ess is not None and by_default:
+        goal = goal._replace(ess=prepared.ess)
+    chains = chains or prepared.chains or method.defaults(posterior.dim).chains
     thin = prepared.thin if thin is None else thin
     positions, anchored = _start_positions(posterior, prepared, start, chains)
     prepared.kernel.check_start(np.asarray(positions))

@@ -61,6 +61,10 @@ class PreparedMethod(NamedTuple):
     """Steps of burn-in that the method asks for, if any."""
     thin: int = 1
     """Steps per draw."""
+    ess: float | None = None
+    """Effective draws to make if the user asks for no number, where draws cost little."""
+    chains: int | None = None
+    """Chains to run if the user asks for no number; None for those of `defaults`."""
 
 
 class AbstractMethod(Part, abc.ABC):

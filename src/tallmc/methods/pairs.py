@@ -24,6 +24,7 @@ from .._engine.kernel import BoundKernel, Kernel
 from .._engine.run import Run, chain_keys
 from ..schedule import Constant, Cyclical, halved, in_precision
 from .abstract import AbstractMethod, Account, Bias
+from .trajectories import SurrogateKernel, checked_after_run
 
 # Measure the bias of step size and gradient noise with pairs of chains of step size ε and ε/2.
 #
@@ -145,6 +146,8 @@ def with_measured_bias(
         return account, 0
     if account.unmeasured is not None:  # no measurement would show it
         return account, 0
+    if isinstance(bound.kernel, SurrogateKernel):
+        return checked_after_run(account, bound.kernel, run)
     if not isinstance(bound.kernel, Kernel):
         reason = "pairs of chains cannot measure the bias of this method."
         return dataclasses.replace(account, unmeasured=reason), 0

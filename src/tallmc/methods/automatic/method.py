@@ -4,19 +4,17 @@ Posteriors, and the choice for each:
 
     few rows                             all rows, exact (HMC)
     several modes                        all rows, exact, with jumps between the modes
-    exact draws take few rows            accept steps from a few rows, exact (`accept_steps.py`)
-    up to 2,000 parameters               order-2 control variates, whitened (`anchored.py`)
+    up to 2,000 parameters               hard rows and a series, checked on all rows
+      exact draws asked for, or the      the same, accepted on all rows
+      check finds a moderate error
+      the check finds a large error,     all rows, exact
+      or there is no Gaussian
+    rows beyond memory                   order-2 control variates, whitened (`anchored.py`)
     more parameters                      order-1 control variates, one scale per parameter
-    pilot runs fail, need many rows,     all rows, exact
-      or find no step size
-    no Gaussian at the mode              all rows, exact
 
-All rows means every row in every step. Where that is too much (`_MOST_NUMBERS`), the anchored plan
-is kept and a doubt says what is wrong with it; without an anchor it is Nosé–Hoover with simple
-gradients.
-
-If the user asks for exact draws, only exact plans are candidates: a few rows where that costs less
-than all rows, and otherwise all rows at any cost.
+All rows means every row in every step. Where that is too much (`_MOST_NUMBERS`), a plan with
+control variates is made and a doubt says what is wrong with it; without an anchor it is
+Nosé–Hoover with simple gradients.
 """
 
 from __future__ import annotations
@@ -51,9 +49,9 @@ from ..abstract import (
     prepare_anchor,
 )
 from ..method import Method
-from .accept_steps import NO_OFFER, Offer, few_rows_plan, offer_few_rows
 from .anchored import AnchoredPlanner
 from .exact import exact_plan
+from .hard_rows import ENOUGH_DRAWS, SurrogatePlanner
 from .modes import find_modes, in_one_mode
 
 # A first metric for the exact plan, where the anchor has no Gaussian.
@@ -119,18 +117,13 @@ FEW_ROWS = 5_000
 """Up to this number, every step uses all rows."""
 _MOST_DENSE = 2_000
 _POWER_ITERATIONS = 20
-FEW_PER_DRAW = 192.0
-"""Rows per effective draw that the anchored plan takes at best: 64 a step, 3 steps."""
-_PASSES_PER_DRAW = 0.5
-"""Hamiltonian Monte Carlo on all rows takes about 5 passes per effective draw. A row that is read
-by number takes the time of ten rows of a pass."""
 # All rows in every step are affordable if 8 chains of 5,000 steps read at most so many numbers. Two
 # slow cores take about half an hour for them.
 _MOST_NUMBERS = 2e12
 _EXPECTED_STEPS = 8 * 5_000
 _SPIKE = "the effects of some groups are too small to be seen in the rows"
 _ALL_ROWS = "every step uses all rows"
-_IN_MEMORY = "exact draws read rows by number, or all rows, inside a step"
+_IN_MEMORY = "exact draws read all rows inside a step"
 _CURE = "Leave `exact` out, or fit a part of the rows in memory."
 
 
@@ -191,19 +184,22 @@ class Automatic(AbstractMethod):
         few = posterior.n_rows <= FEW_ROWS
         why = (f"{posterior.n_rows:,} rows are few: every step uses all of them",) if few else ()
         modes, rows_of_search = find_modes(posterior, found, seed)
-        if few or (modes is not None and (self.exact or exact_is_affordable(posterior))):
-            return exact_plan(posterior, found, Dense(), budget, why, seed, modes, rows_of_search)
-        offer = NO_OFFER if modes is not None else offer_few_rows(posterior, found, FEW_PER_DRAW)
-        rows_so_far = rows_of_search + offer.n_row_evals
-        if self.exact:
-            return _exact_plan(posterior, found, budget, offer, rows_so_far, seed)
-        if offer.takes_at_most(FEW_PER_DRAW):
-            return few_rows_plan(posterior, found, budget, offer, (), rows_so_far)
-        anchored = AnchoredPlanner(
-            posterior, found, order=2, geometry=Dense(), stiffness=1.0, budget=budget, seed=seed
-        )
-        anchored.n_row_evals += rows_so_far
-        plan = _anchored_or_exact(anchored, offer)
+        affordable = self.exact or exact_is_affordable(posterior)
+        if few or (modes is not None and affordable):
+            exact = exact_plan(posterior, found, Dense(), budget, why, seed, modes, rows_of_search)
+            return exact._replace(ess=ENOUGH_DRAWS) if few and modes is None else exact
+        surrogate = SurrogatePlanner(posterior, found, budget, self.exact, seed, rows_of_search)
+        plan = surrogate.plan()
+        if plan is None and affordable:
+            why = (f"{surrogate.why_not}: {_ALL_ROWS}",)
+            rows = surrogate.n_row_evals
+            plan = exact_plan(posterior, found, Dense(), budget, why, seed, None, rows)
+        if plan is None:
+            anchored = AnchoredPlanner(
+                posterior, found, order=2, geometry=Dense(), stiffness=1.0, budget=budget, seed=seed
+            )
+            anchored.n_row_evals += surrogate.n_row_evals
+            plan = _anchored_or_exact(anchored)
         return plan if modes is None else in_one_mode(plan, modes)
 
 
@@ -213,40 +209,15 @@ def exact_is_affordable(posterior: AbstractPosterior) -> bool:
     return posterior.rows.access >= RowAccess.TAKE and numbers <= _MOST_NUMBERS
 
 
-def _exact_plan(
-    posterior: AbstractPosterior,
-    anchor: Anchor,
-    budget: ErrorBudget,
-    offer: Offer,
-    n_row_evals: int,
-    seed: int,
-) -> PreparedMethod:
-    """The cheaper one of the exact plans: a few rows, or all rows in every step."""
-    if offer.takes_at_most(_PASSES_PER_DRAW * posterior.n_rows):
-        asked = ("exact draws were asked for",)
-        return few_rows_plan(posterior, anchor, budget, offer, asked, n_row_evals)
-    quote = offer.quote
-    cost = offer.why_not if quote is None else f"they would take {quote.rows:,.2g} rows each"
-    why = (f"exact draws were asked for; from a few rows there are none: {cost}. {_ALL_ROWS}",)
-    return exact_plan(posterior, anchor, Dense(), budget, why, seed, None, n_row_evals)
-
-
-def _anchored_or_exact(planner: AnchoredPlanner, offer: Offer) -> PreparedMethod:
+def _anchored_or_exact(planner: AnchoredPlanner) -> PreparedMethod:
     """The anchored plan or, if it is not possible or doubtful, an exact one.
 
-    A few rows are taken if that costs less. A doubtful plan is kept if all rows are too many.
+    A doubtful plan is kept if all rows are too many.
     """
     posterior, plan = planner.posterior, planner.plan()
-    affordable = exact_is_affordable(posterior)
-    good = plan is not None and not planner.why_not
-    if offer.takes_at_most(planner.rows_per_draw if good else _PASSES_PER_DRAW * posterior.n_rows):
-        reasons = (f"{planner.why_not}: exact draws take fewer rows",) if planner.why_not else ()
-        return few_rows_plan(
-            posterior, planner.anchor, planner.budget, offer, reasons, planner.n_row_evals
-        )
-    if plan is not None and not (affordable and planner.why_not):
+    if plan is not None and not (exact_is_affordable(posterior) and planner.why_not):
         return plan
-    if planner.posterior.rows.access < RowAccess.TAKE:
+    if posterior.rows.access < RowAccess.TAKE:
         raise PreparationError(
             f"{planner.why_not}, and rows that are not in memory cannot all be in every step. "
             "Choose a method and its settings, or fit a part of the rows in memory."
@@ -291,7 +262,7 @@ def _diagonal_plan(
     planner.reasons.append(
         f"{posterior.dim:,} parameters are too many for their covariance: each has its own scale"
     )
-    return _anchored_or_exact(planner, NO_OFFER)
+    return _anchored_or_exact(planner)
 
 
 def _without_gaussian(

@@ -22,6 +22,7 @@ from ..._core.arrays import AbstractLinearMap, Matrix, Scalar, Vector, dot, on_d
 from ..._core.compiler import quickly_compiled
 from ..._core.errors import InvalidInput, check_number
 from ..._rows.access import AbstractRows, RowBlock
+from ..._rows.law import Batch
 from ..._rows.passes import Sum
 from ...models.model import AbstractModel
 from ...models.posterior import AbstractPosterior
@@ -129,7 +130,8 @@ def _third_derivatives(
     anchor: Vector,
     metric: AbstractLinearMap,
 ) -> Float[Array, "d d d"]:
-    return model.block_third_derivatives(anchor, metric, block, counted)
+    batch = Batch(block, counted.astype(model.dtype))
+    return model.third_derivatives(anchor, metric, batch).reshape(3 * anchor.shape)
 
 
 def _rounded(total: Sum, *args: object) -> Array:

@@ -1,0 +1,235 @@
+"""The plan of the default: how many hard rows, which step and metric, and what the check says."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..._anchor.anchor import Anchor
+from ..._core.arrays import DenseMap, on_device
+from ..._core.supervision import checkpoint, is_short_of_time, stage
+from ..._engine.chains import chains_at_once
+from ..._engine.kernel import BoundKernel
+from ..._engine.run import Run, chain_keys
+from ..._rows.access import RowAccess
+from ...models.posterior import AbstractPosterior
+from ..abstract import Account, ErrorBudget, PreparedMethod
+from ..surrogate import (
+    Check,
+    Expansion,
+    RowSizes,
+    SeriesSurrogate,
+    check_on_all_rows,
+    make_surrogate,
+)
+from ..trajectories import SurrogateHMC, SurrogateKernel
+
+_CHAINS = 32  # or more, if the device runs more chains at once
+_ACCEPTANCE = 0.85
+"""Of a trajectory. A trajectory is a quarter turn, in as many parts as this takes."""
+_FIRST_LENGTH, _LONGEST = 2, 64
+_ROUNDS, _ROUNDS_FOR_METRIC, _PER_ROUND, _KEPT_ROUNDS = 8, 4, 6, 3
+_START = 0.7
+"""Spread of the first positions in u."""
+_BURN_IN = 4
+ENOUGH_DRAWS = 3000.0
+"""Effective draws, which cost little: errors of sds are then about 2 %."""
+_HARD_ROWS = (0, 512, 1024, 2048, 4096, 8192)
+_SHARE_FELT, _TARGET = 0.01, 0.1
+"""What typical draws feel of r_i, and the sd of the log weights that the hard rows aim at."""
+_PREPARED_WITH = 64
+"""Draws of the check that precedes a run."""
+_SMALL, _MODERATE, _FAR = 0.05, 1.0, 2.0
+"""Sds of log weights up to which draws are kept and corrected, and the largest one beyond them."""
+_MOST_CENTRES = 5
+_FARTHEST, _NARROWEST, _WIDEST = 1.5, 0.4, 2.5
+"""How far means of u may be from 0, and the range of its sds."""
+
+
+class _Chains(NamedTuple):
+    """Chains that run well on a surrogate, and where they were."""
+
+    method: SurrogateHMC
+    kernel: SurrogateKernel
+    positions: Float[np.ndarray, "chains d"]
+    draws: Float[np.ndarray, "chains draws d"]
+    rate: float
+    """Acceptance rate."""
+
+
+@dataclasses.dataclass
+class SurrogatePlanner:
+    """Builds the plan, and counts the rows it touches."""
+
+    posterior: AbstractPosterior
+    anchor: Anchor
+    budget: ErrorBudget
+    exact: bool
+    seed: int
+    n_row_evals: int = 0
+    why_not: str = ""
+
+    def plan(self) -> PreparedMethod | None:
+        """Return the plan, or None if the series does not describe the posterior.
+
+        Where the check finds too much left out, the next try has more hard rows. Where the chains
+        went elsewhere, its centre and scale are those of the draws.
+        """
+        posterior = self.posterior
+        if posterior.rows.access < RowAccess.TAKE:
+            self.why_not = "rows that are not in memory cannot be read by number"
+            return None
+        expansion = Expansion.at_anchor(posterior, self.anchor)
+        sizes = self._sizes(expansion)
+        for number in range(_MOST_CENTRES):
+            place = min(_enough(sizes) + number, len(_HARD_ROWS) - 1)
+            surrogate = make_surrogate(posterior, expansion, sizes, _HARD_ROWS[place], number)
+            chains = self._tuned(surrogate, _HARD_ROWS[place])
+            u = surrogate.whitened(chains.draws)
+            check = check_on_all_rows(
+                surrogate,
+                posterior.rows,
+                chains.draws,
+                sizes.needs_accuracy,
+                _PREPARED_WITH,
+                _PREPARED_WITH,
+            )
+            self.n_row_evals += check.n_row_evals
+            inside, small = _is_in_range(u), self._is_small(check)
+            if (inside and small) or is_short_of_time():
+                break
+            if not inside or check.sd > _MODERATE:
+                flat = u.reshape(-1, u.shape[2])
+                spread = np.linalg.cholesky(np.cov(flat.T).reshape(2 * flat.shape[1:]))
+                centre = expansion.centre + expansion.factor @ flat.mean(axis=0)
+                expansion = Expansion.at(posterior, centre, expansion.factor @ spread)
+                sizes = self._sizes(expansion)
+        if not inside or check.sd > _MODERATE or check.far > 2 * _FAR:
+            self.why_not = f"a series of the rows is off by {check.sd:.2g} in the log density"
+            return None
+        return self._plan(chains, check, sizes.needs_accuracy, self.exact or not small)
+
+    def _sizes(self, expansion: Expansion) -> RowSizes:
+        checkpoint()
+        stage("looking for hard rows")
+        self.n_row_evals += expansion.n_row_evals + self.posterior.n_rows
+        return RowSizes.of(self.posterior, expansion)
+
+    def _is_small(self, check: Check) -> bool:
+        bias_is_small = check.bias.excess(self.budget, errors=2.0) <= 1
+        return check.sd <= _SMALL and check.far <= _FAR and bias_is_small
+
+    def _plan(self, chains: _Chains, check: Check, accurate: bool, delayed: bool) -> PreparedMethod:
+        method, old = dataclasses.replace(chains.method, delayed=delayed), chains.kernel
+        surrogate = old.surrogate
+        kernel = method.kernel(self.posterior, surrogate, accurate, old.metric, old.middle)
+        order = 2 if surrogate.cubic is None else 3
+        turns = f"{method.length} part" + ("s" if method.length > 1 else "")
+        reasons: tuple[str, ...] = (
+            f"{surrogate.n_hard:,} of {self.posterior.n_rows:,} rows as they are, the others by "
+            f"their series of order {order}: at {check.n_draws} draws the log density is off by "
+            f"{check.sd:.2g}",
+            f"Hamiltonian Monte Carlo with quarter turns in {turns}, of which {chains.rate:.0%} "
+            "are accepted",
+        )
+        if delayed:
+            reasons += ("every third trajectory is accepted on all rows: the draws are exact",)
+        account = Account(method, self.budget, reasons, exact=delayed)
+        start = on_device(chains.positions, self.posterior.dtype)
+        rows = self.anchor.n_row_evals + self.n_row_evals
+        bound = BoundKernel(kernel, self.posterior)
+        ess = None if delayed else ENOUGH_DRAWS
+        return PreparedMethod(
+            bound, self.anchor, rows, account, start, _BURN_IN, 1, ess, len(chains.positions)
+        )
+
+    def _tuned(self, surrogate: SeriesSurrogate, n_hard: int) -> _Chains:
+        """Find the length of trajectories and the metric, with draws of the surrogate."""
+        stage("tuning Hamiltonian Monte Carlo on the hard rows and the series")
+        posterior, dim = self.posterior, self.posterior.dim
+        n_chains = max(_CHAINS, chains_at_once(dim))
+        normals = np.random.default_rng(self.seed).normal(size=(n_chains, dim))
+        positions = np.asarray(surrogate.centre) + _START * np.asarray(
+            normals @ np.asarray(surrogate.metric.factor, np.float64).T
+        )
+        length, metric, middle = _FIRST_LENGTH, None, None
+        visited: list[np.ndarray] = []
+        for number in range(_ROUNDS):
+            checkpoint()
+            method = SurrogateHMC(hard_rows=n_hard, step_size=math.pi / 2 / length, length=length)
+            kernel = method.kernel(posterior, surrogate, False, metric, middle)
+            keys = chain_keys(self.seed, n_chains, purpose=number + 1)
+            start = on_device(positions, posterior.dtype)
+            run = Run(BoundKernel(kernel, posterior), keys, start, 0, 1, _PER_ROUND)
+            run.run_to(_PER_ROUND)
+            rate = float(np.mean(run.sample_stats()["acceptance_rate"]))
+            visited.append(run.positions())
+            positions = _unstuck(np.concatenate(visited[-_KEPT_ROUNDS:], axis=1))
+            length = _next_length(length, rate)
+            if number + 1 == _ROUNDS_FOR_METRIC:
+                u = surrogate.whitened(np.concatenate(visited[-_KEPT_ROUNDS:], axis=1))
+                metric, middle = _gaussian(u, posterior.dtype)
+        method = dataclasses.replace(method, step_size=math.pi / 2 / length, length=length)
+        kept = np.concatenate(visited[-_KEPT_ROUNDS:], axis=1)
+        return _Chains(method, kernel, positions, kept, rate)
+
+
+def _unstuck(visited: Float[np.ndarray, "chains draws d"]) -> Float[np.ndarray, "chains d"]:
+    """The last positions; a chain that has not moved at all goes on from where another one is."""
+    last = visited[:, -1].copy()
+    stuck = np.ptp(visited, axis=1).max(axis=1) == 0
+    if stuck.any() and not stuck.all():
+        moving = np.flatnonzero(~stuck)
+        last[stuck] = last[np.resize(moving, stuck.sum())]
+    return last
+
+
+def _next_length(length: int, rate: float) -> int:
+    """Parts of a quarter turn. The share of rejected trajectories grows as the square of a part."""
+    factor = math.sqrt(max(1 - rate, 1e-3) / (1 - _ACCEPTANCE))
+    return max(1, min(_LONGEST, round(length * min(max(factor, 0.5), 3.0))))
+
+
+def _enough(sizes: RowSizes) -> int:
+    """The place in `_HARD_ROWS` of a number of rows that is likely to be enough."""
+    n_rows, most = len(sizes.remainder), _HARD_ROWS[-1] // 2
+    total = np.sum(sizes.remainder, dtype=np.float64)
+    hardest = sizes.remainder
+    if n_rows > most:
+        hardest = np.partition(hardest, n_rows - most)[n_rows - most :]
+    known = np.append(0.0, np.cumsum(np.sort(hardest)[::-1], dtype=np.float64))
+    for place, count in enumerate(_HARD_ROWS):
+        # The half that is hardest is about certain, the other half is drawn from the rest.
+        rest = total - known[min(count // 2, len(known) - 1)]
+        error = rest / math.sqrt(count / 2) if count else 10 * rest
+        if _SHARE_FELT * error <= _TARGET:
+            return place
+    return len(_HARD_ROWS) - 1
+
+
+def _is_in_range(u: Float[np.ndarray, "chains draws d"]) -> bool:
+    """Whether the draws are where the series was made for."""
+    means, sds = np.abs(u.mean(axis=(0, 1))), u.std(axis=(0, 1))
+    return bool(
+        np.isfinite(u).all()
+        and means.max() < _FARTHEST
+        and sds.min() > _NARROWEST
+        and sds.max() < _WIDEST
+    )
+
+
+def _gaussian(
+    u: Float[np.ndarray, "chains draws d"], dtype: Any
+) -> tuple[DenseMap, Float[Array, " d"]]:
+    """S and μ of draws; their covariance is shrunk towards I, since a few draws say little."""
+    flat = u.reshape(-1, u.shape[2])
+    dim, weight = flat.shape[1], len(flat) / 4
+    covariance = np.cov(flat.T).reshape(dim, dim)
+    shrunk = (weight * covariance + dim * np.eye(dim)) / (weight + dim)
+    return DenseMap(on_device(np.linalg.cholesky(shrunk), dtype)), on_device(
+        flat.mean(axis=0), dtype
+    )

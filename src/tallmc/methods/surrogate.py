@@ -1,0 +1,408 @@
+"""The surrogate: the hard rows, a series of all others, and the prior as it is.
+
+In coordinates u with θ = θ̂ + Cu, the potential of the posterior relative to the centre θ̂ is
+replaced by
+
+    Ŝ(u) = Δf₀ + gᵀu + ½uᵀHu + Σ_hard w_i R_i(u) + φ(u) T[u, u, u]/6,   Δf = f(θ̂ + Cu) − f(θ̂)
+
+with g and H the derivatives of all rows at θ̂, R_i = Δf_i less its terms of order 1 and 2, and T the
+third derivatives of all rows less those of the weighted hard rows. A row is the harder, the more
+its series of order 3 is off at five standard deviations of its own predictor. m rows are drawn in
+proportion to that (π_i = min(1, c r_i), w_i = 1/π_i): the hardest of them are certain, and count as
+they are. T comes from rows drawn in proportion to their third-order term. A cubic has no lower
+bound, so φ turns it into a square beyond the region where chains are.
+
+What the surrogate leaves out is known at any position after one pass over the rows:
+
+    log w(u) = −[S(u) − Ŝ(u)] = −Σ Δf_i + gᵀu + ½uᵀHu + Σ_hard w_i R_i + φ T[u, u, u]/6
+
+is a log importance weight. `check_on_all_rows` has it at draws; `trajectories.py` accepts by it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from .._anchor.anchor import Anchor
+from .._core.arrays import DenseMap, Matrix, Scalar, Vector, dot, on_device
+from .._core.compiler import quickly_compiled
+from .._core.statistics import pareto_k
+from .._core.supervision import checkpoint, in_threads, stage
+from .._rows.access import AbstractRows, RowBlock
+from .._rows.law import Batch
+from .._rows.passes import Sum
+from .._rows.probabilities import drawn_in_proportion
+from ..models.model import AbstractModel, block_hessian_of
+from ..models.posterior import AbstractPosterior
+from .abstract import Bias
+
+MOST_CUBIC = 120
+"""Parameters up to which the series has order 3: a gradient takes 2d³ operations."""
+_MOST_CUBIC_ROWS, _FEWEST_CUBIC_ROWS, _CUBIC_OPERATIONS = 16384, 4096, 1.7e10
+_FLOOR = 0.1
+"""Share of the rows for T that is drawn uniformly."""
+_NEXT_TO_NOTHING = 0.5
+"""Sum of r_i of rows that are never hard. Typical draws feel a hundredth of it."""
+_GUARD = 5.0
+"""φ sets in this far beyond √d, the length of a typical u."""
+_WIDE_MOVES, _WIDTH = 8, 2.0
+_ROUNDING = 1e-3
+"""Rounding errors of the log weights above which remainders are computed without cancellation."""
+
+
+class SeriesSurrogate(eqx.Module):
+    """Ŝ(u)."""
+
+    model: AbstractModel
+    centre: Vector
+    """θ̂."""
+    metric: DenseMap
+    """C."""
+    linear: Vector
+    """g."""
+    quadratic: Matrix
+    """H."""
+    size: Matrix
+    """|H| of the rows that are not hard. φ depends on uᵀ|H|u: tails carried by hard rows stay."""
+    cubic: Float[Array, "d dd"] | None
+    """T[·, e_j, e_k] for all pairs (j, k)."""
+    hard: Batch | None
+    """The hard rows and w_i, padded with rows of weight zero."""
+
+    @property
+    def n_hard(self) -> int:
+        """Rows that an evaluation reads."""
+        return 0 if self.hard is None else self.hard.n_rows
+
+    def position(self, u: Vector) -> Vector:
+        """θ."""
+        return self.centre + self.metric.push(u)
+
+    def whitened(self, positions: Float[np.ndarray, "*k d"]) -> Float[np.ndarray, "*k d"]:
+        """u, in float64 on the host."""
+        factor = np.asarray(self.metric.factor, np.float64)
+        moves = positions.astype(np.float64) - np.asarray(self.centre, np.float64)
+        return np.linalg.solve(factor, moves.reshape(-1, len(factor)).T).T.reshape(moves.shape)
+
+    def potential(self, u: Vector) -> Scalar:
+        """Ŝ(u)."""
+        prior = self.model.prior_potential
+        return prior(self.position(u)) - prior(self.centre) + self.of_rows(u)
+
+    def of_rows(self, u: Vector, accurate: bool = False) -> Scalar:
+        """Ŝ(u) without the prior."""
+        total = dot(self.linear + dot(self.quadratic, u) / 2, u) + self._tail(u)[0]
+        if self.hard is None:
+            return total
+        moves = self.metric.push(u)[None]
+        return total + self.model.sum_of_remainders(self.centre, moves, self.hard, accurate)[0]
+
+    def gradient(self, u: Vector) -> Vector:
+        """∇Ŝ(u)."""
+        at = self.position(u)
+        total = self.model.prior_gradient(at)
+        if self.hard is not None:
+            total += self.model.sum_remainders(2, at, self.centre, self.hard)
+        series = self.linear + dot(self.quadratic, u) + self._tail(u)[1]
+        return series + self.metric.pull(total)
+
+    def log_weights(
+        self, u: Float[Array, "k d"], rows: AbstractRows, accurate: bool
+    ) -> Float[Array, " k"]:
+        """log w(u) for some u, in one pass over all rows; inside a program or on the host.
+
+        With `accurate` the pass sums remainders without cancellation. Otherwise it sums changes of
+        the potentials, so that it would also see a wrong g or H.
+        """
+        width = len(u) + self.model.width(rows)
+        return rows.reduce(_what_rows_add, self, u, accurate, width=width, finish=_log_weights)
+
+    def _tail(self, u: Vector) -> tuple[Scalar, Vector]:
+        """φ T[u, u, u]/6 and its gradient."""
+        if self.cubic is None:
+            return jnp.zeros((), u.dtype), jnp.zeros_like(u)
+        half = dot(self.cubic, (u[:, None] * u[None, :]).reshape(-1)) / 2
+        third, spread = dot(half, u) / 3, dot(self.size, u)
+        reach = (math.sqrt(len(u)) + _GUARD) ** 2
+        far = dot(spread, u) / reach
+        damping = (1 + far**4) ** -0.125
+        slope = -damping / (1 + far**4) * far**3 / reach
+        return damping * third, damping * half + third * slope * spread
+
+
+def _what_rows_add(
+    block: RowBlock,
+    counted: Bool[Array, " n"],
+    surrogate: SeriesSurrogate,
+    u: Float[Array, "k d"],
+    accurate: bool,
+) -> Float[Array, " k"]:
+    """Σ R_i, or Σ Δf_i."""
+    model, moves = surrogate.model, surrogate.metric.push(u)
+    batch = Batch(block, counted.astype(model.dtype))
+    if accurate:
+        return model.sum_of_remainders(surrogate.centre, moves, batch, True)
+    return model.sum_of_changes(surrogate.centre, moves, batch)
+
+
+def _log_weights(
+    total: Sum, surrogate: SeriesSurrogate, u: Float[Array, "k d"], accurate: bool
+) -> Float[Array, " k"]:
+    known = jax.vmap(lambda at: surrogate.of_rows(at, accurate))(u)
+    if accurate:
+        known -= dot(u, surrogate.linear) + jnp.sum(dot(u, surrogate.quadratic) * u, axis=1) / 2
+    return (known - total.high) - total.low
+
+
+class Expansion(NamedTuple):
+    """A centre with the derivatives of the sum over all rows there, in float64."""
+
+    centre: Float[np.ndarray, " d"]
+    factor: Float[np.ndarray, "d d"]
+    """C."""
+    gradient: Float[np.ndarray, " d"]
+    hessian: Float[np.ndarray, "d d"]
+    n_row_evals: int
+
+    @classmethod
+    def at(cls, posterior: AbstractPosterior, centre: np.ndarray, factor: np.ndarray) -> Expansion:
+        """The derivatives at a centre, in one pass over the rows."""
+        position = on_device(centre, posterior.dtype)
+        found = posterior.rows.reduce(
+            _row_derivatives, posterior.model, position, width=posterior.width
+        ).float64()
+        gradient, hessian = found
+        at = np.asarray(position, np.float64)
+        return cls(at, factor, gradient, hessian, posterior.n_rows)
+
+    @classmethod
+    def at_anchor(cls, posterior: AbstractPosterior, anchor: Anchor) -> Expansion:
+        """The derivatives at an anchor that has the Hessian."""
+        centre, factor = (np.asarray(of, np.float64) for of in (anchor.position, anchor.factor))
+        if anchor.accurate is not None:
+            known = _prior_derivatives(posterior.model, anchor.position)
+            of_prior = [np.asarray(of, np.float64) for of in known]
+            if all(np.isfinite(of).all() for of in of_prior):
+                gradient, hessian = anchor.accurate
+                return cls(centre, factor, gradient - of_prior[0], hessian - of_prior[1], 0)
+        return cls.at(posterior, centre, factor)
+
+
+@quickly_compiled
+def _prior_derivatives(model: AbstractModel, position: Vector) -> tuple[Vector, Matrix]:
+    return model.prior_gradient(position), jax.hessian(model.prior_potential)(position)
+
+
+def _row_derivatives(
+    block: RowBlock, counted: Bool[Array, " n"], model: AbstractModel, position: Vector
+) -> tuple[Vector, Matrix]:
+    batch = Batch(block, counted.astype(model.dtype))
+    gradient = model.sum_remainders(0, position, position, batch)
+    return gradient, block_hessian_of(block, counted, model, position)
+
+
+class RowSizes(NamedTuple):
+    """How hard the rows are for a series at a centre."""
+
+    remainder: Float[np.ndarray, " N"]
+    """r_i, what order 3 leaves out at five sds of the row's own predictor."""
+    third: Float[np.ndarray, " N"]
+    """The term of order 3 there."""
+    rounding: float
+    """Rounding error of a sum of differences of the rows' potentials."""
+
+    @property
+    def needs_accuracy(self) -> bool:
+        """Whether remainders must be computed without cancellation."""
+        return self.rounding > _ROUNDING
+
+    @classmethod
+    def of(cls, posterior: AbstractPosterior, expansion: Expansion) -> RowSizes:
+        """The sizes of all rows, in one pass over them."""
+        dtype = posterior.dtype
+        metric = DenseMap(on_device(expansion.factor, dtype))
+        normals = np.random.default_rng(0).normal(size=(_WIDE_MOVES, posterior.dim))
+        wide = on_device(_WIDTH * normals @ expansion.factor.T, dtype)
+        centre = on_device(expansion.centre, dtype)
+        found = posterior.rows.map(
+            _sizes, posterior.model, centre, metric, wide, width=posterior.width
+        )
+        remainder, third, potential = map(np.ascontiguousarray, np.asarray(found).T)
+        squares = np.sum(np.square(potential, dtype=np.float64))
+        rounding = float(jnp.finfo(dtype).eps * np.sqrt(squares))
+        remainder = np.nan_to_num(remainder, nan=1e10, posinf=1e10)
+        return cls(remainder, np.nan_to_num(third), rounding)
+
+
+def _sizes(
+    block: RowBlock,
+    model: AbstractModel,
+    centre: Vector,
+    metric: DenseMap,
+    wide: Float[Array, "k d"],
+) -> Float[Array, "n 3"]:
+    return jnp.stack(model.series_sizes(centre, metric, wide, block), axis=1)
+
+
+def make_surrogate(
+    posterior: AbstractPosterior,
+    expansion: Expansion,
+    sizes: RowSizes,
+    n_hard: int,
+    doublings: int = 0,
+) -> SeriesSurrogate:
+    """The surrogate at a centre with about `n_hard` hard rows.
+
+    T comes from twice as many rows for each of the `doublings`.
+    """
+    stage("expanding the rows")
+    dtype, rows = posterior.dtype, posterior.rows
+    few = n_hard >= posterior.n_rows
+    size = np.ones(posterior.n_rows) if few else _without_easy(sizes.remainder)
+    hard, weights = drawn_in_proportion(size, n_hard)
+    batch = _padded(rows, hard, weights, dtype) if len(hard) else None
+    of_cubic = None
+    if posterior.dim <= MOST_CUBIC and sizes.third.any():
+        # Certain rows are in the series of all rows and in that of the hard rows alike.
+        certain = weights == 1
+        third = sizes.third.copy()
+        third[hard[certain]] = 0
+        third[third > 0] += _FLOOR * third.mean(dtype=np.float64)
+        affordable = int(_CUBIC_OPERATIONS / posterior.dim**3)
+        count = min(max(affordable, _FEWEST_CUBIC_ROWS), _MOST_CUBIC_ROWS) << doublings
+        drawn, of_drawn = drawn_in_proportion(third, count)
+        numbers, signed = np.append(drawn, hard[~certain]), np.append(of_drawn, -weights[~certain])
+        of_cubic = _padded(rows, numbers, signed, dtype) if len(numbers) else None
+    centre, factor = on_device(expansion.centre, dtype), expansion.factor
+    metric = DenseMap(on_device(factor, dtype))
+    of_hard, cubic = _hessian_and_cubic(posterior.model, centre, metric, batch, of_cubic)
+    quadratic = factor.T @ expansion.hessian @ factor
+    easy = factor.T @ (expansion.hessian - np.asarray(of_hard, np.float64)) @ factor
+    values, vectors = np.linalg.eigh((easy + easy.T) / 2)
+    return SeriesSurrogate(
+        model=posterior.model,
+        centre=centre,
+        metric=metric,
+        linear=on_device(factor.T @ expansion.gradient, dtype),
+        quadratic=on_device((quadratic + quadratic.T) / 2, dtype),
+        size=on_device((vectors * np.abs(values)) @ vectors.T, dtype),
+        cubic=cubic,
+        hard=batch,
+    )
+
+
+def _without_easy(remainders: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
+    """Zero for the easiest rows, as many as leave out next to nothing.
+
+    Such a row would have a weight that magnifies its rounding errors.
+    """
+    kept = remainders.copy()
+    for level in 10.0 ** np.arange(-12, 2):
+        small = remainders < level
+        if np.sum(remainders, where=small, dtype=np.float64) > _NEXT_TO_NOTHING:
+            break
+        kept[small] = 0
+    return kept
+
+
+def _padded(rows: AbstractRows, numbers: np.ndarray, weights: np.ndarray, dtype: Any) -> Batch:
+    """These rows, and copies of the first of weight zero: as many as the next power of two."""
+    missing = (1 << max(len(numbers) - 1, 255).bit_length()) - len(numbers)
+    block = rows.take(on_device(np.append(numbers, np.repeat(numbers[:1], missing)), np.int32))
+    return Batch(block, on_device(np.append(weights, np.zeros(missing)), dtype))
+
+
+@quickly_compiled
+def _hessian_and_cubic(
+    model: AbstractModel,
+    centre: Vector,
+    metric: DenseMap,
+    hard: Batch | None,
+    of_cubic: Batch | None,
+) -> tuple[Array, Array | None]:
+    """Σ_hard w_i ∇²f_i, and T."""
+    hessian, cubic = jnp.zeros((), centre.dtype), None
+    if hard is not None:
+        hessian = model.block_hessian(centre, hard.rows, hard.weights)
+    if of_cubic is not None:
+        cubic = model.third_derivatives(centre, metric, of_cubic)
+    return hessian, cubic
+
+
+# The check on all rows.
+
+_CHECKED, _STRETCH = 256, 1.5
+_AT_ONCE = 64
+"""Draws that one thread compares with all rows; the others are multiples of it."""
+_FEWEST_FOR_TAIL = 100
+
+
+class Check(NamedTuple):
+    """Log importance weights at draws of the surrogate, and what they say about its moments."""
+
+    sd: float
+    """Of the log weights."""
+    tail: float
+    """Pareto's k of the weights."""
+    bias: Bias
+    far: float
+    """The largest log weight at stretched draws, relative to the mean one; 0 without them."""
+    n_draws: int
+    n_row_evals: int
+
+
+def check_on_all_rows(
+    surrogate: SeriesSurrogate,
+    rows: AbstractRows,
+    positions: Float[np.ndarray, "chains draws d"],
+    accurate: bool,
+    count: int = _CHECKED,
+    stretched: int = 0,
+) -> Check:
+    """Compare the surrogate with all rows at `count` of the draws, in one pass over the rows.
+
+    So many of them are also `stretched` away from their mean.
+    """
+    stage("checking the draws on all rows")
+    flat = positions.reshape(-1, positions.shape[2]).astype(np.float64)
+    drawn = flat[np.linspace(0, len(flat) - 1, count).astype(int)]
+    u = surrogate.whitened(drawn)
+    middle = u.mean(axis=0)
+    wide = middle + _STRETCH * (u[:stretched] - middle)
+    at = np.concatenate([u, wide]).astype(surrogate.centre.dtype)
+
+    def log_weights(part: np.ndarray) -> np.ndarray:
+        return np.asarray(surrogate.log_weights(on_device(part, part.dtype), rows, accurate))
+
+    parts = in_threads(log_weights, at.reshape(-1, _AT_ONCE, at.shape[1]), checkpoint)
+    found = np.concatenate(parts).astype(np.float64)
+    found = np.nan_to_num(found, nan=-1e6, neginf=-1e6, posinf=1e6)
+    weights, far = found[:count] - found[:count].mean(), found[count:] - found[:count].mean()
+    spread = float(weights.std())
+    tail = pareto_k(np.exp(np.clip(weights, -50, 50))) if count >= _FEWEST_FOR_TAIL else np.nan
+    bias = _implied_bias(drawn, weights)
+    return Check(spread, tail, bias, float(far.max(initial=0.0)), count, rows.n_rows)
+
+
+def _implied_bias(draws: Float[np.ndarray, "k d"], log_weights: Float[np.ndarray, " k"]) -> Bias:
+    """How far the draws' moments are from those of the weighted draws, with standard errors."""
+    count = len(draws)
+    weights = np.exp(log_weights - log_weights.max())
+    weights *= count / weights.sum()
+    scaled = (draws - draws.mean(axis=0)) / np.maximum(draws.std(axis=0), np.finfo(float).tiny)
+    shifts = (1 - weights)[:, None] * scaled
+    spreads = (1 - weights)[:, None] * (scaled**2 - 1) / 2
+    root = math.sqrt(count)
+    return Bias(
+        shifts.mean(axis=0),
+        shifts.std(axis=0) / root,
+        spreads.mean(axis=0),
+        spreads.std(axis=0) / root,
+    )

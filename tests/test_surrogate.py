@@ -1,0 +1,416 @@
+"""Hard rows, the series of the others, the check on all rows and delayed acceptance."""
+
+import dataclasses
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+import tallmc
+from tallmc import models
+from tallmc._anchor.anchor import find_anchor
+from tallmc._core.arrays import DenseMap
+from tallmc._engine.kernel import Gathered
+from tallmc._rows.law import Batch
+from tallmc._rows.probabilities import drawn_in_proportion
+from tallmc.methods.surrogate import (
+    Expansion,
+    RowSizes,
+    _implied_bias,
+    check_on_all_rows,
+    make_surrogate,
+)
+from tallmc.methods.trajectories import SurrogateHMC, SurrogateKernel
+
+N_ROWS, DIM = 256, 3
+
+
+def columns(n_rows=N_ROWS, dim=DIM, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n_rows, dim))
+    x[:, 0] = 1
+    return x, rng
+
+
+def logistic():
+    x, rng = columns()
+    y = (rng.random(N_ROWS) < 1 / (1 + np.exp(-2 * x[:, 1]))).astype(float)
+    return models.logistic_regression(x, y, prior_variance=4.0)
+
+
+def poisson():
+    x, rng = columns()
+    return models.poisson_regression(x, rng.poisson(np.exp(x[:, 1])), prior_variance=4.0)
+
+
+def softmax():
+    x, rng = columns()
+    return models.softmax_regression(x, rng.integers(0, 3, N_ROWS), prior_variance=4.0)
+
+
+def by_autodiff():
+    x, rng = columns()
+    y = x @ np.array([0.5, 1.0, -1.0]) + rng.standard_t(4, N_ROWS)
+
+    def log_likelihood(params, row):
+        move = (row["y"] - row["x"] @ params["b"]) / jnp.exp(params["s"])
+        return -2.5 * jnp.log1p(move**2 / 4) - params["s"]
+
+    return tallmc.Posterior(
+        log_likelihood=log_likelihood,
+        log_prior=lambda params: -jnp.sum(ravel_pytree(params)[0] ** 2) / 8,
+        data={"x": x, "y": y},
+        init={"b": np.zeros(DIM), "s": np.zeros(())},
+    )
+
+
+@functools.cache
+def expanded(build):
+    """A posterior in float64 with its series at the mode."""
+    with jax.enable_x64(True):
+        posterior = build()
+        expansion = Expansion.at_anchor(posterior, find_anchor(posterior))
+        return posterior, expansion, RowSizes.of(posterior, expansion)
+
+
+@functools.cache
+def with_surrogate(build, n_hard):
+    posterior, expansion, sizes = expanded(build)
+    with jax.enable_x64(True):
+        return posterior, make_surrogate(posterior, expansion, sizes, n_hard)
+
+
+@pytest.fixture(params=[logistic, poisson, softmax, by_autodiff], ids=lambda build: build.__name__)
+def problem(request):
+    """A posterior with its surrogate of 64 hard rows, and positions around the mode."""
+    with jax.enable_x64(True):
+        posterior, surrogate = with_surrogate(request.param, 64)
+        u = 1.5 * np.random.default_rng(3).normal(size=(8, posterior.dim))
+        yield posterior, surrogate, jnp.asarray(u)
+
+
+@eqx.filter_jit
+def potentials(surrogate, u):
+    return jax.vmap(surrogate.potential)(u)
+
+
+def change_of_potential(posterior, surrogate, u):
+    @eqx.filter_jit
+    def of(posterior, surrogate, u):
+        whole = posterior.model.potential_and_gradient
+        centre = whole(surrogate.centre, posterior.rows).rounded()[0]
+        at = jax.vmap(surrogate.position)(u)
+        return jax.vmap(lambda at: whole(at, posterior.rows).rounded()[0])(at) - centre
+
+    return np.asarray(of(posterior, surrogate, u))
+
+
+@pytest.mark.parametrize("accurate", [False, True])
+def test_the_surrogate_and_what_it_leaves_out_are_the_log_density(problem, accurate):
+    posterior, surrogate, u = problem
+    potential = np.asarray(potentials(surrogate, u))
+    left_out = np.asarray(surrogate.log_weights(u, posterior.rows, accurate))
+    whole = change_of_potential(posterior, surrogate, u)
+    np.testing.assert_allclose(potential - left_out, whole, atol=1e-9)
+    assert np.abs(left_out).max() > 1e-4  # the surrogate is none without leaving anything out
+
+
+def test_a_prior_that_counts_twice_is_no_log_density(problem):
+    posterior, surrogate, u = problem
+
+    class Twice(type(surrogate.model)):
+        def prior_potential(self, position):
+            return 2 * super().prior_potential(position)
+
+    twice = object.__new__(Twice)
+    for field in dataclasses.fields(surrogate.model):
+        object.__setattr__(twice, field.name, getattr(surrogate.model, field.name))
+    mutant = eqx.tree_at(lambda s: s.model, surrogate, twice)
+    potential = np.asarray(potentials(mutant, u))
+    left_out = np.asarray(mutant.log_weights(u, posterior.rows, False))
+    error = potential - left_out - change_of_potential(posterior, surrogate, u)
+    assert np.abs(error).max() > 0.01
+
+
+def test_the_gradient_is_that_of_the_potential(problem):
+    _, surrogate, u = problem
+    wide = jnp.concatenate([u, 6 * u])  # where the cubic is damped
+
+    @eqx.filter_jit
+    def both(surrogate, u):
+        return jax.vmap(jax.grad(surrogate.potential))(u), jax.vmap(surrogate.gradient)(u)
+
+    expected, found = both(surrogate, wide)
+    np.testing.assert_allclose(found, expected, atol=1e-8)
+
+
+def test_third_derivatives_are_those_of_the_rows(problem):
+    posterior, surrogate, _ = problem
+    model, metric = posterior.model, surrogate.metric
+    rows = posterior.rows.take(jnp.arange(16))
+    batch = Batch(rows, jnp.linspace(0.5, 2, 16))
+
+    @eqx.filter_jit
+    def both(model, metric, centre, batch):
+        def total(u):
+            at = centre + metric.push(u)
+            return jnp.dot(batch.weights, model.row_potentials(at, batch.rows))
+
+        whole = jax.jacfwd(jax.jacfwd(jax.jacfwd(total)))(jnp.zeros_like(centre))
+        return whole.reshape(len(centre), -1), model.third_derivatives(centre, metric, batch)
+
+    np.testing.assert_allclose(*both(model, metric, surrogate.centre, batch), atol=1e-10)
+
+
+def test_sizes_are_what_the_series_leaves_out_at_five_sds(problem):
+    posterior, surrogate, _ = problem
+    row = jax.tree.map(lambda column: column[7], posterior.rows.columns)
+
+    @eqx.filter_jit
+    def both(model, metric, centre, row):
+        pulled = metric.pull(jax.grad(model.row_potential)(centre, row))
+        own = 5 * metric.push(pulled / jnp.linalg.norm(pulled))
+        found = []
+        for move in (own, -own):
+
+            def along(t, move=move):
+                return model.row_potential(centre + t * move, row)
+
+            first = jax.grad(along)
+            terms = [along(0.0), first(0.0), jax.grad(first)(0.0) / 2]
+            terms.append(jax.grad(jax.grad(first))(0.0) / 6)
+            found.append(jnp.stack([abs(along(1.0) - sum(terms)), abs(terms[3])]))
+        largest = jnp.max(jnp.stack(found), axis=0)
+        block = jax.tree.map(lambda column: column[None], row)
+        none = jnp.zeros((1, len(centre)))
+        sizes = jnp.stack(model.series_sizes(centre, metric, none, block))[:, 0]
+        return jnp.append(largest, abs(model.row_potential(centre, row))), sizes
+
+    expected, found = both(posterior.model, surrogate.metric, surrogate.centre, row)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-12)
+
+
+def spread(build, n_hard, mutate=lambda surrogate: surrogate):
+    """The sd of log weights at wide draws."""
+    posterior, surrogate = with_surrogate(build, n_hard)
+    with jax.enable_x64(True):
+        u = jnp.asarray(2 * np.random.default_rng(3).normal(size=(64, DIM)))
+        draws = np.asarray(jax.vmap(surrogate.position)(u))[None]
+        return check_on_all_rows(mutate(surrogate), posterior.rows, draws, False, 64).sd
+
+
+def test_log_weights_show_a_hard_row_that_was_forgotten():
+    def forget(surrogate):
+        return eqx.tree_at(
+            lambda s: s.hard.weights, surrogate, surrogate.hard.weights.at[17].set(0)
+        )
+
+    assert spread(logistic, N_ROWS) < 1e-12 < 1e-6 < spread(logistic, N_ROWS, forget)
+
+
+def test_log_weights_show_a_cubic_that_was_halved():
+    def halve(surrogate):
+        return eqx.tree_at(lambda s: s.cubic, surrogate, surrogate.cubic / 2)
+
+    assert spread(logistic, 0, halve) > 2 * spread(logistic, 0)
+
+
+def test_log_weights_show_rows_whose_chance_was_forgotten():
+    def unweighted(surrogate):
+        weights = jnp.minimum(surrogate.hard.weights, 1)
+        return eqx.tree_at(lambda s: s.hard.weights, surrogate, weights)
+
+    assert spread(logistic, 64, unweighted) > 2 * spread(logistic, 64)
+
+
+def test_rows_are_drawn_as_often_as_they_should_be():
+    sizes = np.array([0.0, 5.0, 1.0, 0.5, 0.2, 0.8, 0.0, 0.5])
+    counts, weights = np.zeros(8), np.zeros(8)
+    starts = (np.arange(2000) + 0.5) / 2000
+    for start in starts:
+        numbers, of_numbers = drawn_in_proportion(sizes, 3, start=start)
+        assert len(set(numbers)) == len(numbers)
+        counts[numbers] += 1 / len(starts)
+        weights[numbers] += of_numbers / len(starts)
+    np.testing.assert_allclose(counts, [0, 1, *(2 * sizes[2:6] / 3), 0, 1 / 3], atol=1e-3)
+    np.testing.assert_allclose(weights, (sizes > 0).astype(float), atol=5e-3)
+
+
+def test_weights_imply_the_shift_of_moments_that_quadrature_finds():
+    # Draws of N(0, 1), and the target N(0, 1) times exp(0.2 x − 0.05 x²).
+    grid = np.linspace(-8, 8, 4001)
+
+    def log_weight(x):
+        return 0.2 * x - 0.05 * x**2
+
+    density = np.exp(-(grid**2) / 2 + log_weight(grid))
+    density /= density.sum()
+    mean = density @ grid
+    sd = np.sqrt(density @ (grid - mean) ** 2)
+    draws = np.random.default_rng(0).normal(size=(200_000, 1))
+    bias = _implied_bias(draws, log_weight(draws[:, 0]))
+    assert abs(bias.mean[0] - (0 - mean)) < 4 * bias.mean_error[0] + 1e-3
+    # To first order in the change of the variance around the draws' own mean.
+    second = density @ grid**2
+    assert abs(bias.sd[0] - (1 - second) / 2) < 4 * bias.sd_error[0] + 1e-3
+    assert sd < 1
+
+
+# Delayed acceptance on a posterior of one parameter, whose law is known by quadrature.
+
+
+def one_parameter():
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(40, 1)) + 1
+    y = (rng.random(40) < 0.85).astype(float)
+    return models.logistic_regression(x, y, prior_variance=25.0)
+
+
+@pytest.fixture(scope="module")
+def exact_law():
+    posterior, _, _ = expanded(one_parameter)
+    with jax.enable_x64(True):
+        grid = np.linspace(-3, 8, 4001)
+        of = eqx.filter_jit(lambda p, at: jax.vmap(lambda x: p.potential(x[None]))(at))
+        potential = np.asarray(of(posterior, jnp.asarray(grid)))
+        density = np.exp(-(potential - potential.min()))
+        density /= density.sum()
+        cumulative = np.cumsum(density)
+        n = 20_000
+        starts = np.interp((np.arange(n) + 0.5) / n, cumulative, grid)
+        mean = density @ grid
+        moments = [mean, density @ (grid - mean) ** 2, density @ (grid - mean) ** 3]
+        return np.random.default_rng(0).permutation(starts), moments
+
+
+def after_steps(delayed, starts, mutate=lambda kernel: kernel):
+    """Positions after three steps, with a surrogate that is far off: half of its cubic."""
+    posterior, surrogate = with_surrogate(one_parameter, 0)
+    with jax.enable_x64(True):
+        surrogate = eqx.tree_at(lambda s: s.cubic, surrogate, surrogate.cubic / 2)
+        method = SurrogateHMC(hard_rows=0, step_size=0.8, length=2, delayed=delayed)
+        kernel = mutate(method.kernel(posterior, surrogate, False))
+        start = jnp.asarray(starts)[:, None]
+        keys = jax.random.split(jax.random.key(5), len(starts))
+        rows, nothing = posterior.rows, Gathered((), ())
+
+        @eqx.filter_jit
+        def run(kernel, rows, keys, start, memory):
+            def chain(key, position, v):
+                state, stats = kernel.init(key, position, v, nothing, rows), None
+                drawn = kernel.draw(key, 3)
+                for step in range(3):
+                    supply = jax.tree.map(lambda leaf, step=step: leaf[step], drawn)
+                    gathered = kernel.gather(supply, rows)
+                    state, stats, *_ = kernel.step(state, gathered, jnp.int32(step), rows)
+                return state.position, stats
+
+            return jax.vmap(chain)(keys, start, memory)
+
+        positions, stats = run(kernel, rows, keys, start, kernel.start_memory(start, rows))
+        return np.asarray(positions)[:, 0], stats
+
+
+def z_scores(positions, moments):
+    mean, *central = moments
+    values = [positions - mean, *((positions - mean) ** power for power in (2, 3))]
+    expected = [0.0, *central]
+    return [
+        (value.mean() - target) / (value.std() / np.sqrt(len(value)))
+        for value, target in zip(values, expected, strict=True)
+    ]
+
+
+def test_delayed_acceptance_leaves_the_posterior_invariant(exact_law):
+    starts, moments = exact_law
+    positions, stats = after_steps(True, starts)
+    assert np.mean(np.abs(positions - starts) > 1e-6) > 0.5
+    assert 0.2 < float(np.mean(stats["delayed_acceptance_rate"])) < 0.97
+    assert np.abs(z_scores(positions, moments)).max() < 4
+
+
+class WithoutAcceptStep(SurrogateKernel):
+    def _trajectory(self, motion, momentum, turn, log_uniform):
+        return super()._trajectory(motion, momentum, 2 * turn, jnp.full_like(turn, -jnp.inf))
+
+
+def without_accept_step(kernel):
+    mutant = object.__new__(WithoutAcceptStep)
+    for field in dataclasses.fields(kernel):
+        object.__setattr__(mutant, field.name, getattr(kernel, field.name))
+    return mutant
+
+
+@pytest.mark.parametrize("mutant", ["not delayed", "trajectories without accept step"])
+def test_invariance_kills_a_chain_that_is_not_exact(exact_law, mutant):
+    starts, moments = exact_law
+    if mutant == "not delayed":
+        positions, _ = after_steps(False, starts)
+    else:
+        positions, _ = after_steps(True, starts, without_accept_step)
+    assert np.abs(z_scores(positions, moments)).max() > 6
+
+
+def test_trajectories_are_reversible():
+    posterior, surrogate = with_surrogate(logistic, 64)
+    with jax.enable_x64(True):
+        metric = DenseMap(jnp.asarray(np.tril(np.ones((DIM, DIM)))) / 2)
+        kernel = SurrogateHMC(hard_rows=64, step_size=0.4, length=3).kernel(
+            posterior, surrogate, False, metric, jnp.array([0.1, -0.2, 0.3])
+        )
+        turn, v, momentum = 0.4, jnp.array([0.5, -1.0, 0.2]), jnp.array([1.0, 0.3, -0.7])
+
+        @jax.jit
+        def end(v, momentum):
+            gradient = kernel._gradient(v)
+            for _ in range(3):
+                momentum = momentum - turn / 2 * (gradient - v)
+                v, momentum = (
+                    np.cos(turn) * v + np.sin(turn) * momentum,
+                    np.cos(turn) * momentum - np.sin(turn) * v,
+                )
+                gradient = kernel._gradient(v)
+                momentum = momentum - turn / 2 * (gradient - v)
+            return v, momentum
+
+        there, back = end(v, momentum)
+        again, momentum_again = end(there, -back)
+        np.testing.assert_allclose(again, v, atol=1e-10)
+        np.testing.assert_allclose(momentum_again, -momentum, atol=1e-10)
+        jacobian = jax.jacfwd(lambda pair: jnp.concatenate(end(pair[:DIM], pair[DIM:])))
+        volume = np.linalg.det(jax.jit(jacobian)(jnp.concatenate([v, momentum])))
+        np.testing.assert_allclose(volume, 1, atol=1e-10)
+
+        # The compiled trajectory ends where this one does.
+        @eqx.filter_jit
+        def moved(kernel, v, momentum):
+            rows, nothing = posterior.rows, Gathered((), ())
+            state = kernel.init(jax.random.key(0), v, v, nothing, rows).motion
+            return kernel._trajectory(state, momentum, jnp.asarray(turn), jnp.asarray(-jnp.inf))[0]
+
+        np.testing.assert_allclose(moved(kernel, v, momentum).whitened, there, atol=1e-10)
+
+
+# The default with a surrogate.
+
+
+def tall(n_rows=20_000, dim=5):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n_rows, dim)).astype(np.float32)
+    truth = rng.normal(size=dim)
+    y = (rng.random(n_rows) < 1 / (1 + np.exp(-x @ truth))).astype(np.float32)
+    return models.logistic_regression(x, y, prior_variance=10.0)
+
+
+def test_a_run_of_the_default_resumes_bit_for_bit(tmp_path):
+    posterior = tall()
+    whole = tallmc.sample(posterior, n_draws=30, seed=3, progress=False)
+    part = tallmc.sample(posterior, n_draws=12, seed=3, store=tmp_path / "run", progress=False)
+    longer = tallmc.resume(tmp_path / "run", posterior, n_draws=30, progress=False)
+    assert np.array_equal(part.positions, whole.positions[:, :12])
+    assert np.array_equal(longer.positions, whole.positions)
+    assert longer.report.verdict == whole.report.verdict
