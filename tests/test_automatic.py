@@ -12,6 +12,7 @@ import tallmc
 import tallmc.methods.automatic.method as automatic
 from problems import by_control_variates, exact_posterior, linear, logistic, slow_after
 from tallmc import Automatic, InvalidInput
+from tallmc.methods.abstract import ErrorBudget
 from tallmc.methods.trajectories import SurrogateHMC
 
 
@@ -151,10 +152,13 @@ def product_of_two(n_rows):
 
 
 @pytest.mark.slow
-def test_a_curved_ridge_is_no_series_and_uses_all_rows():
-    draws = tallmc.sample(product_of_two(6000), ess=300, seed=0)
-    assert "a series of the rows is off by" in draws.report.reasons[0] or not draws.report.trusted
-    assert isinstance(draws.settings["method"].dynamics, tallmc.dynamics.HMC)
+def test_a_curved_ridge_is_no_series_and_no_chain_runs():
+    posterior = product_of_two(20_000)
+    anchor = tallmc.anchor.find_anchor(posterior)
+    planner = automatic.SurrogatePlanner(posterior, anchor, ErrorBudget(), exact=False, seed=0)
+    assert planner.plan() is None
+    assert "a series of the rows is off by" in planner.why_not
+    assert planner.n_row_evals <= 3 * 20_000
 
 
 def test_an_approximate_method_is_refused_with_exact():
@@ -185,7 +189,7 @@ def test_a_posterior_without_noise_is_no_trouble(double, monkeypatch):
     mean, covariance = exact_posterior(posterior)
     sd = np.sqrt(np.diag(covariance))
     assert draws.report.trusted, str(draws.report)
-    assert draws.settings["method"].size.size == 64
+    assert draws.settings["method"].batch_size.size == 64
     assert (np.abs(draws.positions.mean(axis=(0, 1)) - mean) / sd).max() < draws.report.mean_error
     assert np.abs(draws.positions.std(axis=(0, 1)) / sd - 1).max() < draws.report.sd_error
 

@@ -118,7 +118,7 @@ class CountedPasses:
 
         parts = in_threads(of, self._subset.divided(_PARTS_OF_PASS))
         rows = (sum(of_parts) for of_parts in zip(*parts, strict=True))
-        prior = _prior_derivatives(posterior.model, at)
+        prior = prior_derivatives(posterior.model, at)
         value, gradient, hessian = (
             self.scale * of_rows + np.asarray(of_prior, np.float64)
             for of_rows, of_prior in zip(rows, prior, strict=True)
@@ -192,9 +192,10 @@ def _block_derivatives(
 
 
 @quickly_compiled
-def _prior_derivatives(
+def prior_derivatives(
     model: AbstractModel, position: Float[Any, " d"]
 ) -> tuple[Scalar, Vector, Matrix]:
+    """f₀, ∇f₀ and ∇²f₀."""
     hessian = jax.hessian(model.prior_potential)(position)
     return model.prior_potential(position), model.prior_gradient(position), hessian
 
@@ -695,21 +696,25 @@ def _part(passes: CountedPasses) -> Batch:
     if has_columns(posterior):
         some = posterior.rows.subset(_SHARE_FOR_COLUMNS, posterior.width)
         width = posterior.width
-        squares = posterior.rows.reduce(_column_squares, width=width, subset=some).rounded()
+        squares = posterior.rows.reduce(_column_squares, width=width, subset=some).float64()
+        squares = squares.astype(posterior.dtype)
         of_rows = np.asarray(posterior.rows.map(_leverages, squares, width=width), np.float64)
         chances = chances / len(chances) + of_rows / of_rows.sum()
         passes.n_row_evals += some.n_rows + posterior.n_rows
     numbers, weights = drawn_in_proportion(chances, _ROWS_OF_PART)
-    rows = posterior.rows.take(on_device(numbers, np.int32))
     passes.n_row_evals += len(numbers)
-    return Batch(rows, jnp.asarray(weights, posterior.dtype))
+    all_rows: Any = posterior.rows
+    if all_rows.on_host:  # taken by NumPy, the rows need no program
+        return all_rows.gather_on_host()(numbers, weights.astype(posterior.dtype))
+    rows = all_rows.take(on_device(numbers, np.int32))
+    return Batch(rows, on_device(weights, posterior.dtype))
 
 
 def _column_squares(block: RowBlock, counted: Bool[Array, " n"]) -> Vector:
     return jnp.sum(block.x**2, axis=0, where=counted[:, None])
 
 
-def _leverages(block: RowBlock, squares: Vector) -> Float[Array, " n"]:
+def _leverages(block: RowBlock, squares: Float[Any, " c"]) -> Float[Array, " n"]:
     """Σ_j x_ij²/Σ_k x_kj², at most 1 for each column."""
     shares = block.x**2 / jnp.maximum(squares, jnp.finfo(squares.dtype).tiny)
     return jnp.sum(jnp.where(block.x == 0, 0, jnp.minimum(shares, 1)), axis=1)

@@ -31,6 +31,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from .._anchor.anchor import Anchor
+from .._anchor.optimisers import prior_derivatives
 from .._core.arrays import DenseMap, Matrix, Scalar, Vector, dot, on_device
 from .._core.compiler import quickly_compiled
 from .._core.statistics import pareto_k
@@ -187,17 +188,12 @@ class Expansion(NamedTuple):
         """The derivatives at an anchor that has the Hessian."""
         centre, factor = (np.asarray(of, np.float64) for of in (anchor.position, anchor.factor))
         if anchor.accurate is not None:
-            known = _prior_derivatives(posterior.model, anchor.position)
+            _, *known = prior_derivatives(posterior.model, anchor.position)
             of_prior = [np.asarray(of, np.float64) for of in known]
             if all(np.isfinite(of).all() for of in of_prior):
                 gradient, hessian = anchor.accurate
                 return cls(centre, factor, gradient - of_prior[0], hessian - of_prior[1], 0)
         return cls.at(posterior, centre, factor)
-
-
-@quickly_compiled
-def _prior_derivatives(model: AbstractModel, position: Vector) -> tuple[Vector, Matrix]:
-    return model.prior_gradient(position), jax.hessian(model.prior_potential)(position)
 
 
 def _row_derivatives(
@@ -315,8 +311,13 @@ def _without_easy(remainders: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"
 def _padded(rows: AbstractRows, numbers: np.ndarray, weights: np.ndarray, dtype: Any) -> Batch:
     """These rows, and copies of the first of weight zero: as many as the next power of two."""
     missing = (1 << max(len(numbers) - 1, 255).bit_length()) - len(numbers)
-    block = rows.take(on_device(np.append(numbers, np.repeat(numbers[:1], missing)), np.int32))
-    return Batch(block, on_device(np.append(weights, np.zeros(missing)), dtype))
+    every = np.append(numbers, np.repeat(numbers[:1], missing))
+    padded = np.append(weights, np.zeros(missing))
+    if not rows.on_host:
+        return Batch(rows.take(on_device(every, np.int32)), on_device(padded, dtype))
+    # Taken by NumPy, the rows need no program.
+    batch = rows.gather_on_host()(every, padded.astype(dtype))  # type: ignore[attr-defined]
+    return Batch(*jax.tree.map(jnp.asarray, (batch.rows, batch.weights)))
 
 
 @quickly_compiled

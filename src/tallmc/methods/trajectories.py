@@ -275,13 +275,13 @@ class SurrogateHMC(AbstractMethod):
         middle: Vector | None = None,
     ) -> SurrogateKernel:
         """The kernel on this surrogate."""
-        dtype = posterior.dtype
+        dtype, dim = posterior.dtype, posterior.dim
         return SurrogateKernel(
             surrogate=surrogate,
             schedule=in_precision(Constant(self.step_size), dtype),
-            length=jnp.int32(self.length),
-            metric=DenseMap(jnp.eye(posterior.dim, dtype=dtype)) if metric is None else metric,
-            middle=jnp.zeros(posterior.dim, dtype) if middle is None else middle,
+            length=on_device(self.length, np.int32),
+            metric=DenseMap(on_device(np.eye(dim), dtype)) if metric is None else metric,
+            middle=on_device(np.zeros(dim), dtype) if middle is None else middle,
             rest=surrogate.centre,
             delayed=self.delayed,
             accurate=accurate,

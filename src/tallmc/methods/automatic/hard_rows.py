@@ -43,8 +43,9 @@ _SHARE_FELT, _TARGET = 0.01, 0.1
 """What typical draws feel of r_i, and the sd of the log weights that the hard rows aim at."""
 _PREPARED_WITH = 64
 """Draws of the check that precedes a run."""
-_SMALL, _MODERATE, _FAR = 0.05, 1.0, 2.0
-"""Sds of log weights up to which draws are kept and corrected, and the largest one beyond them."""
+_SMALL, _MODERATE, _FAR, _HOPELESS = 0.05, 1.0, 2.0, 100.0
+"""Sds of log weights up to which draws are kept and corrected, the largest log weight beyond the
+draws, and the sd at draws of the Gaussian from which on no chain is run."""
 _MOST_CENTRES = 5
 _FARTHEST, _NARROWEST, _WIDEST = 1.5, 0.4, 2.5
 """How far means of u may be from 0, and the range of its sds."""
@@ -87,7 +88,12 @@ class SurrogatePlanner:
         sizes = self._sizes(expansion)
         for number in range(_MOST_CENTRES):
             place = min(_enough(sizes) + number, len(_HARD_ROWS) - 1)
+            if _HARD_ROWS[place] >= posterior.n_rows:
+                self.why_not = "a series describes too few of the rows"
+                return None
             surrogate = make_surrogate(posterior, expansion, sizes, _HARD_ROWS[place], number)
+            if number == 0 and self._is_hopeless(surrogate, sizes):
+                return None
             chains = self._tuned(surrogate, _HARD_ROWS[place])
             u = surrogate.whitened(chains.draws)
             check = check_on_all_rows(
@@ -103,10 +109,10 @@ class SurrogatePlanner:
             if (inside and small) or is_short_of_time():
                 break
             if not inside or check.sd > _MODERATE:
-                flat = u.reshape(-1, u.shape[2])
-                spread = np.linalg.cholesky(np.cov(flat.T).reshape(2 * flat.shape[1:]))
-                centre = expansion.centre + expansion.factor @ flat.mean(axis=0)
-                expansion = Expansion.at(posterior, centre, expansion.factor @ spread)
+                moved = _recentred(expansion, u)
+                if moved is None:
+                    break
+                expansion = Expansion.at(posterior, *moved)
                 sizes = self._sizes(expansion)
         if not inside or check.sd > _MODERATE or check.far > 2 * _FAR:
             self.why_not = f"a series of the rows is off by {check.sd:.2g} in the log density"
@@ -118,6 +124,21 @@ class SurrogatePlanner:
         stage("looking for hard rows")
         self.n_row_evals += expansion.n_row_evals + self.posterior.n_rows
         return RowSizes.of(self.posterior, expansion)
+
+    def _is_hopeless(self, surrogate: SeriesSurrogate, sizes: RowSizes) -> bool:
+        """Whether the series is far off at draws of the Gaussian, as on a curved ridge."""
+        posterior = self.posterior
+        if posterior.model.log_concave:
+            return False
+        normals = np.random.default_rng(0).normal(size=(_PREPARED_WITH, posterior.dim))
+        moves = normals @ np.asarray(surrogate.metric.factor, np.float64).T
+        draws = (np.asarray(surrogate.centre, np.float64) + moves)[None]
+        check = check_on_all_rows(
+            surrogate, posterior.rows, draws, sizes.needs_accuracy, _PREPARED_WITH
+        )
+        self.n_row_evals += check.n_row_evals
+        self.why_not = f"a series of the rows is off by {check.sd:.2g} in the log density"
+        return check.sd > _HOPELESS
 
     def _is_small(self, check: Check) -> bool:
         bias_is_small = check.bias.excess(self.budget, errors=2.0) <= 1
@@ -220,6 +241,19 @@ def _is_in_range(u: Float[np.ndarray, "chains draws d"]) -> bool:
         and sds.min() > _NARROWEST
         and sds.max() < _WIDEST
     )
+
+
+def _recentred(
+    expansion: Expansion, u: Float[np.ndarray, "chains draws d"]
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """θ̂ and C from draws; None if these are spread in too few directions."""
+    flat = u.reshape(-1, u.shape[2])
+    try:
+        spread = np.linalg.cholesky(np.cov(flat.T).reshape(2 * flat.shape[1:]))
+    except np.linalg.LinAlgError:
+        return None
+    centre = expansion.centre + expansion.factor @ flat.mean(axis=0)
+    return centre, expansion.factor @ spread
 
 
 def _gaussian(
