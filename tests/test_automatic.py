@@ -67,7 +67,7 @@ def truth():
     return nearly_exact(regression(), anchor_of(regression))
 
 
-@pytest.mark.parametrize("kind", ["drawn_by_series", "drawn_exactly", "drawn"])
+@pytest.mark.parametrize("kind", slow_after(2, ["drawn_by_series", "drawn_exactly", "drawn"]))
 def test_the_default_is_right_within_the_error_it_reports(kind, truth, request):
     drawn = request.getfixturevalue(kind)
     mean, sd = truth
@@ -81,6 +81,7 @@ def test_the_default_is_right_within_the_error_it_reports(kind, truth, request):
     assert report.mean_error < 0.2 and report.sd_error < 0.15
 
 
+@pytest.mark.slow
 def test_it_says_what_it_chose_and_why(drawn):
     method = drawn.settings["method"]
     assert isinstance(method, tallmc.Method)
@@ -167,6 +168,7 @@ def test_an_approximate_method_is_refused_with_exact():
     assert tallmc.sample(linear(), tallmc.methods.mala(0.1), exact=True, n_draws=5).account.exact
 
 
+@pytest.mark.slow
 def test_far_fewer_rows_than_there_are_make_a_step(drawn):
     assert np.mean(drawn.sample_stats["batch_size"]) < 0.05 * 20_000
     assert drawn.n_row_evals_preparation > 64 * 20_000  # pilot runs and weights are counted
@@ -312,6 +314,7 @@ def test_the_health_of_a_method_of_your_own_knows_no_bias():
     assert not draws.report.trusted
 
 
+@pytest.mark.slow
 def test_health_doubts_what_the_run_itself_has_shown(drawn):
     def doubts(**changes):
         return " ".join(

@@ -79,6 +79,7 @@ def two_modes(n_rows, share=0.4):
     return Hard(posterior, *on_a_grid(posterior, np.r_[near - mode, near + mode]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_rows", [2000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_both_modes_of_a_likelihood_are_visited(n_rows):
     hard = two_modes(n_rows)

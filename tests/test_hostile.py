@@ -325,6 +325,7 @@ def test_hostile_setups_are_refused(what, store):
         tallmc.resume(store, linear(), n_draws=60)
 
 
+@pytest.mark.slow
 def test_names_and_metadata_are_escaped_in_the_page(tmp_path):
     evil = '"><script>alert(1)</script><img src=x onerror=alert(2)>&lt;'
     labels = {"beta": [evil, "</script><script>alert(3)</script>"]}

@@ -40,6 +40,7 @@ def test_with_all_rows_it_is_loo_of_arviz(fitted):
     np.testing.assert_allclose(found.pareto_k, expected.pareto_k.values.ravel(), rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_estimates_are_unbiased_and_their_errors_honest(fitted):
     posterior, draws = fitted
     exact = loo(draws, posterior, n=300)

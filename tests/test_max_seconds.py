@@ -66,6 +66,7 @@ def clock(monkeypatch):
     return FakeClock(monkeypatch)
 
 
+@pytest.mark.slow
 def test_every_stage_is_announced_in_order(clock):
     draws = clock.sample(None, 0.0)
     assert [name for name, _ in itertools.groupby(clock.stages)] == STAGES

@@ -38,6 +38,7 @@ def draws(anchor):
     return nuts(linear(), **SHAPE, anchor=anchor, seed=3)
 
 
+@pytest.mark.slow
 def test_moments_of_a_linear_regression_are_exact(draws):
     posterior = linear()
     mean, covariance = exact_posterior(posterior)

@@ -47,6 +47,8 @@ from .abstract import Bias
 MOST_CUBIC = 120
 """Parameters up to which the series has order 3: a gradient takes 2d³ operations."""
 _MOST_CUBIC_ROWS, _FEWEST_CUBIC_ROWS, _CUBIC_OPERATIONS = 16384, 4096, 1.7e10
+_MOST_CANDIDATES = 2**22
+"""Rows, evenly spaced, of which those for T are drawn."""
 _FLOOR = 0.1
 """Share of the rows for T that is drawn uniformly."""
 _NEXT_TO_NOTHING = 0.5
@@ -260,20 +262,20 @@ def make_surrogate(
     """
     stage("expanding the rows")
     dtype, rows = posterior.dtype, posterior.rows
-    few = n_hard >= posterior.n_rows
-    size = np.ones(posterior.n_rows) if few else _without_easy(sizes.remainder)
-    hard, weights = drawn_in_proportion(size, n_hard)
+    hard, weights = _hard_rows(sizes.remainder, n_hard)
     batch = _padded(rows, hard, weights, dtype) if len(hard) else None
     of_cubic = None
     if posterior.dim <= MOST_CUBIC and sizes.third.any():
         # Certain rows are in the series of all rows and in that of the hard rows alike.
         certain = weights == 1
-        third = sizes.third.copy()
-        third[hard[certain]] = 0
+        every = -(-posterior.n_rows // _MOST_CANDIDATES)
+        third = sizes.third[::every].copy()
+        third[hard[certain & (hard % every == 0)] // every] = 0
         third[third > 0] += _FLOOR * third.mean(dtype=np.float64)
         affordable = int(_CUBIC_OPERATIONS / posterior.dim**3)
         count = min(max(affordable, _FEWEST_CUBIC_ROWS), _MOST_CUBIC_ROWS) << doublings
         drawn, of_drawn = drawn_in_proportion(third, count)
+        drawn, of_drawn = every * drawn, every * of_drawn
         numbers, signed = np.append(drawn, hard[~certain]), np.append(of_drawn, -weights[~certain])
         of_cubic = _padded(rows, numbers, signed, dtype) if len(numbers) else None
     centre, factor = on_device(expansion.centre, dtype), expansion.factor
@@ -294,18 +296,25 @@ def make_surrogate(
     )
 
 
-def _without_easy(remainders: Float[np.ndarray, " N"]) -> Float[np.ndarray, " N"]:
-    """Zero for the easiest rows, as many as leave out next to nothing.
+def _hard_rows(
+    remainders: Float[np.ndarray, " N"], count: int
+) -> tuple[np.ndarray, Float[np.ndarray, " n"]]:
+    """Numbers and weights of about `count` rows; of all rows if there are no more.
 
-    Such a row would have a weight that magnifies its rounding errors.
+    The easiest rows, as many as leave out next to nothing, are never drawn: such a row would have a
+    weight that magnifies its rounding errors.
     """
+    if count >= len(remainders):
+        return np.arange(len(remainders)), np.ones(len(remainders))
+    if count == 0:
+        return np.zeros(0, int), np.zeros(0)
     kept = remainders.copy()
     for level in 10.0 ** np.arange(-12, 2):
         small = remainders < level
         if np.sum(remainders, where=small, dtype=np.float64) > _NEXT_TO_NOTHING:
             break
         kept[small] = 0
-    return kept
+    return drawn_in_proportion(kept, count)
 
 
 def _padded(rows: AbstractRows, numbers: np.ndarray, weights: np.ndarray, dtype: Any) -> Batch:
