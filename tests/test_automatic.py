@@ -98,7 +98,7 @@ def test_the_draws_of_the_default_are_checked_on_all_rows(drawn_by_series):
     draws = drawn_by_series
     method, said = draws.settings["method"], str(draws.report)
     assert isinstance(method, SurrogateHMC) and not method.delayed
-    assert "rows as they are, the others by their series of order 3" in said
+    assert "hard rows of 20,000, the others by their series of order 3" in said
     assert "checked on all rows at 256 draws: the log density is off by" in said
     assert said.endswith("verdict: checked; nothing speaks against these draws")
     assert not draws.account.exact and draws.n_row_evals_check == 20_000

@@ -112,8 +112,9 @@ def change_of_potential(posterior, surrogate, u):
 @pytest.mark.parametrize("accurate", [False, True])
 def test_the_surrogate_and_what_it_leaves_out_are_the_log_density(problem, accurate):
     posterior, surrogate, u = problem
+    surrogate = dataclasses.replace(surrogate, accurate=accurate)
     potential = np.asarray(potentials(surrogate, u))
-    left_out = np.asarray(surrogate.log_weights(u, posterior.rows, accurate))
+    left_out = np.asarray(surrogate.log_weights(u, posterior.rows))
     whole = change_of_potential(posterior, surrogate, u)
     np.testing.assert_allclose(potential - left_out, whole, atol=1e-9)
     assert np.abs(left_out).max() > 1e-4  # the surrogate is none without leaving anything out
@@ -131,7 +132,7 @@ def test_a_prior_that_counts_twice_is_no_log_density(problem):
         object.__setattr__(twice, field.name, getattr(surrogate.model, field.name))
     mutant = eqx.tree_at(lambda s: s.model, surrogate, twice)
     potential = np.asarray(potentials(mutant, u))
-    left_out = np.asarray(mutant.log_weights(u, posterior.rows, False))
+    left_out = np.asarray(mutant.log_weights(u, posterior.rows))
     error = potential - left_out - change_of_potential(posterior, surrogate, u)
     assert np.abs(error).max() > 0.01
 
@@ -200,7 +201,7 @@ def spread(build, n_hard, mutate=lambda surrogate: surrogate):
     with jax.enable_x64(True):
         u = jnp.asarray(2 * np.random.default_rng(3).normal(size=(64, DIM)))
         draws = np.asarray(jax.vmap(surrogate.position)(u))[None]
-        return check_on_all_rows(mutate(surrogate), posterior.rows, draws, False, 64).sd
+        return check_on_all_rows(mutate(surrogate), posterior.rows, draws, 64).sd
 
 
 def test_log_weights_show_a_hard_row_that_was_forgotten():
@@ -252,12 +253,36 @@ def test_weights_imply_the_shift_of_moments_that_quadrature_finds():
     mean = density @ grid
     sd = np.sqrt(density @ (grid - mean) ** 2)
     draws = np.random.default_rng(0).normal(size=(200_000, 1))
-    bias = _implied_bias(draws, log_weight(draws[:, 0]))
+    bias = _implied_bias(draws, log_weight(draws[:, 0]), len(draws))
     assert abs(bias.mean[0] - (0 - mean)) < 4 * bias.mean_error[0] + 1e-3
     # To first order in the change of the variance around the draws' own mean.
     second = density @ grid**2
     assert abs(bias.sd[0] - (1 - second) / 2) < 4 * bias.sd_error[0] + 1e-3
     assert sd < 1
+
+
+def test_repeated_draws_do_not_make_the_bias_look_better_known():
+    draws = np.random.default_rng(0).normal(size=(16, 2))
+    positions, weights = np.repeat(draws, 4, axis=0), np.repeat(draws[:, 0] / 10, 4)
+    once = _implied_bias(draws, draws[:, 0] / 10, 16)
+    for error, repeated in zip(once, _implied_bias(positions, weights, 16), strict=True):
+        np.testing.assert_allclose(repeated, error)
+
+
+def test_a_model_in_single_precision_stays_so_under_double_precision():
+    with jax.enable_x64(True):
+        posterior = tallmc.Posterior(
+            log_likelihood=lambda mean, x: -((x - mean) ** 2) / 2 - 0.01 * jnp.exp(mean),
+            log_prior=lambda mean: -(mean**2) / 2,
+            data=np.linspace(-1, 1, N_ROWS, dtype=np.float32),
+            init=np.zeros((), np.float32),
+        )
+        assert posterior.dtype == np.float32
+        expansion = Expansion.at_anchor(posterior, find_anchor(posterior))
+        surrogate = make_surrogate(posterior, expansion, RowSizes.of(posterior, expansion), 64)
+        leaves = jax.tree.leaves(eqx.filter(surrogate, eqx.is_array))
+        assert {leaf.dtype for leaf in leaves} == {np.dtype(np.float32)}
+        assert surrogate.gradient(jnp.zeros(1, np.float32)).dtype == np.float32
 
 
 # Delayed acceptance on a posterior of one parameter, whose law is known by quadrature.
@@ -293,7 +318,7 @@ def after_steps(delayed, starts, mutate=lambda kernel: kernel):
     with jax.enable_x64(True):
         surrogate = eqx.tree_at(lambda s: s.cubic, surrogate, surrogate.cubic / 2)
         method = SurrogateHMC(hard_rows=0, step_size=0.8, length=2, delayed=delayed)
-        kernel = mutate(method.kernel(posterior, surrogate, False))
+        kernel = mutate(method.kernel(posterior, surrogate))
         start = jnp.asarray(starts)[:, None]
         keys = jax.random.split(jax.random.key(5), len(starts))
         rows, nothing = posterior.rows, Gathered((), ())
@@ -360,7 +385,7 @@ def test_trajectories_are_reversible():
     with jax.enable_x64(True):
         metric = DenseMap(jnp.asarray(np.tril(np.ones((DIM, DIM)))) / 2)
         kernel = SurrogateHMC(hard_rows=64, step_size=0.4, length=3).kernel(
-            posterior, surrogate, False, metric, jnp.array([0.1, -0.2, 0.3])
+            posterior, surrogate, metric, jnp.array([0.1, -0.2, 0.3])
         )
         turn, v, momentum = 0.4, jnp.array([0.5, -1.0, 0.2]), jnp.array([1.0, 0.3, -0.7])
 

@@ -246,6 +246,8 @@ def _smooth_part(
     return rows + finite, rows + (vectors * np.maximum(values, 0.0)) @ vectors.T
 
 
+_NEAR_ENOUGH = 0.05
+"""Where the default search may end with many rows: no method needs the mode itself."""
 _NEAR_THE_MODE = 0.1
 """An anchor within this many posterior standard deviations of the mode counts as the mode."""
 
@@ -342,8 +344,11 @@ def find_anchor(
 def _default_anchor(passes: CountedPasses, hessian: bool) -> tuple[Anchor, list[str]]:
     """The anchor of the default search, and what the user should know about it."""
     posterior = passes.posterior
-    optimiser = Newton() if posterior.dim <= NEWTON_MAX_DIM else LBFGS()
-    first = optimiser.search(passes, np.asarray(posterior.init, np.float64))
+    init = np.asarray(posterior.init, np.float64)
+    if posterior.dim <= NEWTON_MAX_DIM:
+        first = Newton().search(passes, init, near=_NEAR_ENOUGH)
+    else:
+        first = LBFGS().search(passes, init)
     if first.problem is None:
         try:
             anchor, notes = _anchor_at(passes, first.position, hessian, first.definite, first.known)
@@ -410,9 +415,22 @@ def _anchor_at(
         decrement=curvature.decrement,
         n_row_evals=passes.n_row_evals,
         converged=curvature.definite and curvature.decrement <= _NEAR_THE_MODE,
-        accurate=(curvature.gradient, curvature.hessian),
+        accurate=(_gradient_at(position, at, gradient, curvature), curvature.hessian),
     )
     return anchor, [] if curvature.warning is None else [curvature.warning]
+
+
+def _gradient_at(
+    position: Vector,
+    at: ArrayLike,
+    gradient: Float[np.ndarray, " d"],
+    curvature: AnchorCurvature,
+) -> Float[np.ndarray, " d"]:
+    """∇f at the rounded position; in double precision it is known before rounding only."""
+    if curvature.gradient is gradient:
+        return gradient
+    rounding = np.asarray(position, np.float64) - np.asarray(at, np.float64)
+    return curvature.gradient + curvature.hessian @ rounding
 
 
 def check_anchor(anchor: Anchor, posterior: AbstractPosterior, needs: AnchorLevel) -> int:

@@ -507,8 +507,6 @@ def _lbfgs(
 _PARTS_OF_PASS = 4
 _FEW_PARAMETERS = 120
 """With so few parameters, every step of a search on all rows has its own Hessian."""
-_NEAR_MODE = 50.0
-"""Times the tolerance: a further step of such a search would end far below the tolerance."""
 _ROWS_OF_PART, _NEAR_MODE_OF_PART, _MOST_PASSES = 32_768, 0.01, 8
 _MOST_HALVINGS, _ROUNDING_OF_PART, _STEPS_ON_PART = 20, 4e-7, 20
 _SHARE_FOR_COLUMNS = 0.05
@@ -526,8 +524,9 @@ class Newton(AbstractOptimiser):
     """Newton's method with a line search.
 
     A Hessian costs several gradients. Each Hessian therefore serves several steps, and BFGS updates
-    it with their gradients. With many rows, the search starts on a twentieth of the rows, continues
-    on a quarter of them and ends on all rows.
+    it with their gradients. With many rows in memory, some rows with weights stand for all rows,
+    and passes over all rows correct them. With many rows beyond memory or many parameters, the
+    search starts on a twentieth of the rows, continues on a quarter and ends on all rows.
 
     **Arguments:**
 
@@ -553,13 +552,18 @@ class Newton(AbstractOptimiser):
             )
         return jnp.asarray(end.position, posterior.dtype)
 
-    def search(self, passes: CountedPasses, start: Float[np.ndarray, " d"]) -> SearchEnd:
-        """Search from `start`, with many rows on a part of them first."""
+    def search(
+        self, passes: CountedPasses, start: Float[np.ndarray, " d"], near: float = 0.0
+    ) -> SearchEnd:
+        """Search from `start`, with many rows on a part of them first.
+
+        A search that passes over many rows may end `near` the mode, if that is above the tolerance.
+        """
         posterior, position = passes.posterior, start
         in_memory = posterior.rows.access >= RowAccess.TAKE
         many = posterior.n_rows >= 2 * _ROWS_OF_PART
         if many and in_memory and posterior.dim <= _FEW_PARAMETERS:
-            found = self._with_a_part(passes, start)
+            found = self._with_a_part(passes, start, max(near, self.tolerance))
             if found is not None:
                 return found
         elif posterior.n_rows >= _MANY_ROWS:
@@ -572,7 +576,7 @@ class Newton(AbstractOptimiser):
         return self.descend(passes, position)
 
     def _with_a_part(
-        self, passes: CountedPasses, start: Float[np.ndarray, " d"]
+        self, passes: CountedPasses, start: Float[np.ndarray, " d"], tolerance: float
     ) -> SearchEnd | None:
         """The mode by a few passes, each followed by a search on some rows; None if that fails.
 
@@ -597,7 +601,7 @@ class Newton(AbstractOptimiser):
             direction, definite = descent_direction(here.hessian, here.gradient)
             if not definite or not here.finite:
                 return None
-            if np.sqrt(direction @ here.gradient) < _NEAR_MODE * self.tolerance:
+            if np.sqrt(direction @ here.gradient) < tolerance:
                 return SearchEnd(position, None, True, here)
             correct = of_part(position).corrected(here, position)
 

@@ -475,7 +475,7 @@ def agreement(positions: Float[np.ndarray, "chains draws d"]) -> Agreement:
     # The first row is about the draws, the second about their distances from the median.
     effective, found = for_each_parameter(of_parameter, compared).T.reshape(2, 2, -1)
     of_all = effective[0] if compared is chosen else ess(chosen)
-    # Distances are as many as halves of a single chain, so they may be fewer than the draws.
+    # `compared` may leave out some chains, or the last draw of a single one.
     of_all = np.minimum(of_all, effective[1] * (chosen.size / compared.size))
     from scipy.special import chdtri  # a slow import
 

@@ -100,14 +100,14 @@ def drawn_in_proportion(
     if count >= len(positive):
         return positive, np.ones(len(positive))
     of = sizes[positive]
-    n_certain, largest = 0, np.inf
+    certain = np.zeros(len(of), bool)
     while True:  # taking the certain rows out raises the chances of the others
-        scale = (count - n_certain) / np.sum(of, where=of < largest, dtype=np.float64)
-        found = int(np.count_nonzero(of * scale >= 1))
-        if found == n_certain:
+        left = count - np.count_nonzero(certain)
+        chance = left / np.sum(of, where=~certain, dtype=np.float64) * of
+        if not (chance[~certain] >= 1).any():
             break
-        n_certain, largest = found, 1 / scale
-    chance = np.minimum(1.0, scale * of)
+        certain |= chance >= 1
+    chance[certain] = 1
     at = np.cumsum(chance, dtype=np.float64)
     ticks = (np.random.default_rng(0).random() if start is None else start) + np.arange(count)
     drawn = np.minimum(np.searchsorted(at, ticks[ticks < at[-1]]), len(of) - 1)

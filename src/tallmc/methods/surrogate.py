@@ -34,7 +34,6 @@ from .._anchor.anchor import Anchor
 from .._anchor.optimisers import prior_derivatives
 from .._core.arrays import DenseMap, Matrix, Scalar, Vector, dot, on_device
 from .._core.compiler import quickly_compiled
-from .._core.statistics import pareto_k
 from .._core.supervision import checkpoint, in_threads, stage
 from .._rows.access import AbstractRows, RowBlock
 from .._rows.law import Batch
@@ -44,7 +43,7 @@ from ..models.model import AbstractModel, block_hessian_of
 from ..models.posterior import AbstractPosterior
 from .abstract import Bias
 
-MOST_CUBIC = 120
+_MOST_PARAMETERS = 120
 """Parameters up to which the series has order 3: a gradient takes 2d³ operations."""
 _MOST_CUBIC_ROWS, _FEWEST_CUBIC_ROWS, _CUBIC_OPERATIONS = 16384, 4096, 1.7e10
 _MOST_CANDIDATES = 2**22
@@ -78,6 +77,8 @@ class SeriesSurrogate(eqx.Module):
     """T[·, e_j, e_k] for all pairs (j, k)."""
     hard: Batch | None
     """The hard rows and w_i, padded with rows of weight zero."""
+    accurate: bool = eqx.field(static=True)
+    """Whether potentials are so large that remainders must be computed without cancellation."""
 
     @property
     def n_hard(self) -> int:
@@ -99,13 +100,13 @@ class SeriesSurrogate(eqx.Module):
         prior = self.model.prior_potential
         return prior(self.position(u)) - prior(self.centre) + self.of_rows(u)
 
-    def of_rows(self, u: Vector, accurate: bool = False) -> Scalar:
+    def of_rows(self, u: Vector) -> Scalar:
         """Ŝ(u) without the prior."""
         total = dot(self.linear + dot(self.quadratic, u) / 2, u) + self._tail(u)[0]
         if self.hard is None:
             return total
         moves = self.metric.push(u)[None]
-        return total + self.model.sum_of_remainders(self.centre, moves, self.hard, accurate)[0]
+        return total + self.model.sum_of_remainders(self.centre, moves, self.hard, self.accurate)[0]
 
     def gradient(self, u: Vector) -> Vector:
         """∇Ŝ(u)."""
@@ -116,16 +117,14 @@ class SeriesSurrogate(eqx.Module):
         series = self.linear + dot(self.quadratic, u) + self._tail(u)[1]
         return series + self.metric.pull(total)
 
-    def log_weights(
-        self, u: Float[Array, "k d"], rows: AbstractRows, accurate: bool
-    ) -> Float[Array, " k"]:
+    def log_weights(self, u: Float[Array, "k d"], rows: AbstractRows) -> Float[Array, " k"]:
         """log w(u) for some u, in one pass over all rows; inside a program or on the host.
 
-        With `accurate` the pass sums remainders without cancellation. Otherwise it sums changes of
-        the potentials, so that it would also see a wrong g or H.
+        The pass sums changes of the potentials, so that it would also see a wrong g or H; if it
+        must be `accurate`, it sums remainders.
         """
         width = len(u) + self.model.width(rows)
-        return rows.reduce(_what_rows_add, self, u, accurate, width=width, finish=_log_weights)
+        return rows.reduce(_what_rows_add, self, u, width=width, finish=_log_weights)
 
     def _tail(self, u: Vector) -> tuple[Scalar, Vector]:
         """φ T[u, u, u]/6 and its gradient."""
@@ -145,21 +144,20 @@ def _what_rows_add(
     counted: Bool[Array, " n"],
     surrogate: SeriesSurrogate,
     u: Float[Array, "k d"],
-    accurate: bool,
 ) -> Float[Array, " k"]:
     """Σ R_i, or Σ Δf_i."""
     model, moves = surrogate.model, surrogate.metric.push(u)
     batch = Batch(block, counted.astype(model.dtype))
-    if accurate:
+    if surrogate.accurate:
         return model.sum_of_remainders(surrogate.centre, moves, batch, True)
     return model.sum_of_changes(surrogate.centre, moves, batch)
 
 
 def _log_weights(
-    total: Sum, surrogate: SeriesSurrogate, u: Float[Array, "k d"], accurate: bool
+    total: Sum, surrogate: SeriesSurrogate, u: Float[Array, "k d"]
 ) -> Float[Array, " k"]:
-    known = jax.vmap(lambda at: surrogate.of_rows(at, accurate))(u)
-    if accurate:
+    known = jax.vmap(surrogate.of_rows)(u)
+    if surrogate.accurate:
         known -= dot(u, surrogate.linear) + jnp.sum(dot(u, surrogate.quadratic) * u, axis=1) / 2
     return (known - total.high) - total.low
 
@@ -216,11 +214,6 @@ class RowSizes(NamedTuple):
     rounding: float
     """Rounding error of a sum of differences of the rows' potentials."""
 
-    @property
-    def needs_accuracy(self) -> bool:
-        """Whether remainders must be computed without cancellation."""
-        return self.rounding > _ROUNDING
-
     @classmethod
     def of(cls, posterior: AbstractPosterior, expansion: Expansion) -> RowSizes:
         """The sizes of all rows, in one pass over them."""
@@ -265,7 +258,7 @@ def make_surrogate(
     hard, weights = _hard_rows(sizes.remainder, n_hard)
     batch = _padded(rows, hard, weights, dtype) if len(hard) else None
     of_cubic = None
-    if posterior.dim <= MOST_CUBIC and sizes.third.any():
+    if posterior.dim <= _MOST_PARAMETERS and sizes.third.any():
         # Certain rows are in the series of all rows and in that of the hard rows alike.
         certain = weights == 1
         every = -(-posterior.n_rows // _MOST_CANDIDATES)
@@ -293,6 +286,7 @@ def make_surrogate(
         size=on_device((vectors * np.abs(values)) @ vectors.T, dtype),
         cubic=cubic,
         hard=batch,
+        accurate=sizes.rounding > _ROUNDING,
     )
 
 
@@ -351,7 +345,6 @@ def _hessian_and_cubic(
 _CHECKED, _STRETCH = 256, 1.5
 _AT_ONCE = 64
 """Draws that one thread compares with all rows; the others are multiples of it."""
-_FEWEST_FOR_TAIL = 100
 
 
 class Check(NamedTuple):
@@ -359,8 +352,6 @@ class Check(NamedTuple):
 
     sd: float
     """Of the log weights."""
-    tail: float
-    """Pareto's k of the weights."""
     bias: Bias
     far: float
     """The largest log weight at stretched draws, relative to the mean one; 0 without them."""
@@ -372,7 +363,6 @@ def check_on_all_rows(
     surrogate: SeriesSurrogate,
     rows: AbstractRows,
     positions: Float[np.ndarray, "chains draws d"],
-    accurate: bool,
     count: int = _CHECKED,
     stretched: int = 0,
 ) -> Check:
@@ -389,27 +379,31 @@ def check_on_all_rows(
     at = np.concatenate([u, wide]).astype(surrogate.centre.dtype)
 
     def log_weights(part: np.ndarray) -> np.ndarray:
-        return np.asarray(surrogate.log_weights(on_device(part, part.dtype), rows, accurate))
+        return np.asarray(surrogate.log_weights(on_device(part, part.dtype), rows))
 
     parts = in_threads(log_weights, at.reshape(-1, _AT_ONCE, at.shape[1]), checkpoint)
     found = np.concatenate(parts).astype(np.float64)
     found = np.nan_to_num(found, nan=-1e6, neginf=-1e6, posinf=1e6)
     weights, far = found[:count] - found[:count].mean(), found[count:] - found[:count].mean()
-    spread = float(weights.std())
-    tail = pareto_k(np.exp(np.clip(weights, -50, 50))) if count >= _FEWEST_FOR_TAIL else np.nan
-    bias = _implied_bias(drawn, weights)
-    return Check(spread, tail, bias, float(far.max(initial=0.0)), count, rows.n_rows)
+    bias = _implied_bias(drawn, weights, min(count, len(flat)))
+    largest = float(far.max(initial=0.0))
+    return Check(float(weights.std()), bias, largest, count, rows.n_rows)
 
 
-def _implied_bias(draws: Float[np.ndarray, "k d"], log_weights: Float[np.ndarray, " k"]) -> Bias:
-    """How far the draws' moments are from those of the weighted draws, with standard errors."""
+def _implied_bias(
+    draws: Float[np.ndarray, "k d"], log_weights: Float[np.ndarray, " k"], n_different: int
+) -> Bias:
+    """How far the draws' moments are from those of the weighted draws, with standard errors.
+
+    So many of the draws are different ones.
+    """
     count = len(draws)
     weights = np.exp(log_weights - log_weights.max())
     weights *= count / weights.sum()
     scaled = (draws - draws.mean(axis=0)) / np.maximum(draws.std(axis=0), np.finfo(float).tiny)
     shifts = (1 - weights)[:, None] * scaled
     spreads = (1 - weights)[:, None] * (scaled**2 - 1) / 2
-    root = math.sqrt(count)
+    root = math.sqrt(n_different)
     return Bias(
         shifts.mean(axis=0),
         shifts.std(axis=0) / root,

@@ -78,8 +78,6 @@ class SurrogateKernel(AbstractKernel):
     """μ."""
     rest: Vector
     delayed: bool = eqx.field(static=True)
-    accurate: bool = eqx.field(static=True)
-    """Whether the remainders of all rows must be computed without cancellation."""
     n_rows: Int[Array, ""]
     """N."""
 
@@ -135,7 +133,7 @@ class SurrogateKernel(AbstractKernel):
         return ChainState(motion, None)
 
     def _log_weight(self, u: Vector, rows: AbstractRows) -> Scalar:
-        return self.surrogate.log_weights(u[None], rows, self.accurate)[0]
+        return self.surrogate.log_weights(u[None], rows)[0]
 
     def draw(self, key: PRNGKeyArray, steps: int) -> Drawn:
         momentum_key, accept_key, turn_key = derived_keys(key, 3)
@@ -262,7 +260,7 @@ class SurrogateHMC(AbstractMethod):
         expansion = Expansion.at_anchor(posterior, found)
         sizes = RowSizes.of(posterior, expansion)
         surrogate = make_surrogate(posterior, expansion, sizes, self.hard_rows)
-        kernel = self.kernel(posterior, surrogate, sizes.needs_accuracy)
+        kernel = self.kernel(posterior, surrogate)
         rows = n_row_evals + expansion.n_row_evals + posterior.n_rows
         return PreparedMethod(BoundKernel(kernel, posterior), found, rows)
 
@@ -270,7 +268,6 @@ class SurrogateHMC(AbstractMethod):
         self,
         posterior: AbstractPosterior,
         surrogate: SeriesSurrogate,
-        accurate: bool,
         metric: DenseMap | None = None,
         middle: Vector | None = None,
     ) -> SurrogateKernel:
@@ -284,7 +281,6 @@ class SurrogateHMC(AbstractMethod):
             middle=on_device(np.zeros(dim), dtype) if middle is None else middle,
             rest=surrogate.centre,
             delayed=self.delayed,
-            accurate=accurate,
             n_rows=on_device(posterior.n_rows, np.int32),
         )
 
@@ -294,7 +290,7 @@ _LARGEST_SD = 1.0  # of the log weights
 
 def checked_after_run(account: Account, kernel: SurrogateKernel, run: Run) -> tuple[Account, int]:
     """The account with what all rows say about the draws of a run."""
-    check = check_on_all_rows(kernel.surrogate, run.rows, run.positions(), kernel.accurate)
+    check = check_on_all_rows(kernel.surrogate, run.rows, run.positions())
     found = (
         f"checked on all rows at {check.n_draws} draws: the log density is off by {check.sd:.2g}",
     )

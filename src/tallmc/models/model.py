@@ -304,7 +304,7 @@ class AbstractModel(eqx.Module):
 
         def of_row(row: PyTree[Array]) -> tuple[Array, Array, Array]:
             def at(move: Vector) -> tuple[Array, Array]:
-                terms = _along(lambda t: self.row_potential(centre + t * move, row))
+                terms = _along(lambda t: self.row_potential(centre + t * move, row), self.dtype)
                 value = self.row_potential(centre + move, row)
                 rest = jnp.abs(value - sum(terms))
                 rounding = 16 * jnp.finfo(self.dtype).eps * sum(map(jnp.abs, (value, *terms)))
@@ -332,7 +332,8 @@ class AbstractModel(eqx.Module):
             return jax.hessian(total)(u)
 
         zero = jnp.zeros(dim, self.dtype)
-        each = lax.map(lambda unit: jax.jvp(hessian, (zero,), (unit,))[1], jnp.eye(dim))
+        units = jnp.eye(dim, dtype=self.dtype)
+        each = lax.map(lambda unit: jax.jvp(hessian, (zero,), (unit,))[1], units)
         return each.reshape(dim, -1)
 
     def sum_of_changes(
@@ -363,13 +364,15 @@ FAR_SDS = 5.0
 """Where a series is compared with its row. At two sds, chains found the tails of the cubic."""
 
 
-def _along(function: Callable[[Scalar], Scalar]) -> tuple[Scalar, Scalar, Scalar, Scalar]:
+def _along(
+    function: Callable[[Scalar], Scalar], dtype: Any
+) -> tuple[Scalar, Scalar, Scalar, Scalar]:
     """The terms of order 0 to 3 of the series of a function at 0, evaluated at 1."""
 
     def slope(of: Callable[[Scalar], Scalar]) -> Callable[[Scalar], Scalar]:
         return lambda t: jax.jvp(of, (t,), (jnp.ones_like(t),))[1]
 
-    zero, first = jnp.zeros(()), slope(function)
+    zero, first = jnp.zeros((), dtype), slope(function)
     second = slope(first)
     return function(zero), first(zero), second(zero) / 2, slope(second)(zero) / 6
 

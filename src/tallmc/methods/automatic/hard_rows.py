@@ -92,17 +92,12 @@ class SurrogatePlanner:
                 self.why_not = "a series describes too few of the rows"
                 return None
             surrogate = make_surrogate(posterior, expansion, sizes, _HARD_ROWS[place], number)
-            if number == 0 and self._is_hopeless(surrogate, sizes):
+            if number == 0 and self._is_hopeless(surrogate):
                 return None
             chains = self._tuned(surrogate, _HARD_ROWS[place])
             u = surrogate.whitened(chains.draws)
             check = check_on_all_rows(
-                surrogate,
-                posterior.rows,
-                chains.draws,
-                sizes.needs_accuracy,
-                _PREPARED_WITH,
-                _PREPARED_WITH,
+                surrogate, posterior.rows, chains.draws, _PREPARED_WITH, stretched=_PREPARED_WITH
             )
             self.n_row_evals += check.n_row_evals
             inside, small = _is_in_range(u), self._is_small(check)
@@ -117,7 +112,7 @@ class SurrogatePlanner:
         if not inside or check.sd > _MODERATE or check.far > 2 * _FAR:
             self.why_not = f"a series of the rows is off by {check.sd:.2g} in the log density"
             return None
-        return self._plan(chains, check, sizes.needs_accuracy, self.exact or not small)
+        return self._plan(chains, check, self.exact or not small)
 
     def _sizes(self, expansion: Expansion) -> RowSizes:
         checkpoint()
@@ -125,7 +120,7 @@ class SurrogatePlanner:
         self.n_row_evals += expansion.n_row_evals + self.posterior.n_rows
         return RowSizes.of(self.posterior, expansion)
 
-    def _is_hopeless(self, surrogate: SeriesSurrogate, sizes: RowSizes) -> bool:
+    def _is_hopeless(self, surrogate: SeriesSurrogate) -> bool:
         """Whether the series is far off at draws of the Gaussian, as on a curved ridge."""
         posterior = self.posterior
         if posterior.model.log_concave:
@@ -133,9 +128,7 @@ class SurrogatePlanner:
         normals = np.random.default_rng(0).normal(size=(_PREPARED_WITH, posterior.dim))
         moves = normals @ np.asarray(surrogate.metric.factor, np.float64).T
         draws = (np.asarray(surrogate.centre, np.float64) + moves)[None]
-        check = check_on_all_rows(
-            surrogate, posterior.rows, draws, sizes.needs_accuracy, _PREPARED_WITH
-        )
+        check = check_on_all_rows(surrogate, posterior.rows, draws, _PREPARED_WITH)
         self.n_row_evals += check.n_row_evals
         self.why_not = f"a series of the rows is off by {check.sd:.2g} in the log density"
         return check.sd > _HOPELESS
@@ -144,15 +137,15 @@ class SurrogatePlanner:
         bias_is_small = check.bias.excess(self.budget, errors=2.0) <= 1
         return check.sd <= _SMALL and check.far <= _FAR and bias_is_small
 
-    def _plan(self, chains: _Chains, check: Check, accurate: bool, delayed: bool) -> PreparedMethod:
+    def _plan(self, chains: _Chains, check: Check, delayed: bool) -> PreparedMethod:
         method, old = dataclasses.replace(chains.method, delayed=delayed), chains.kernel
         surrogate = old.surrogate
-        kernel = method.kernel(self.posterior, surrogate, accurate, old.metric, old.middle)
+        kernel = method.kernel(self.posterior, surrogate, old.metric, old.middle)
         order = 2 if surrogate.cubic is None else 3
         turns = f"{method.length} part" + ("s" if method.length > 1 else "")
         reasons: tuple[str, ...] = (
-            f"{surrogate.n_hard:,} of {self.posterior.n_rows:,} rows as they are, the others by "
-            f"their series of order {order}: at {check.n_draws} draws the log density is off by "
+            f"{surrogate.n_hard:,} hard rows of {self.posterior.n_rows:,}, the others by their "
+            f"series of order {order}: at {check.n_draws} draws the log density is off by "
             f"{check.sd:.2g}",
             f"Hamiltonian Monte Carlo with quarter turns in {turns}, of which {chains.rate:.0%} "
             "are accepted",
@@ -182,7 +175,7 @@ class SurrogatePlanner:
         for number in range(_ROUNDS):
             checkpoint()
             method = SurrogateHMC(hard_rows=n_hard, step_size=math.pi / 2 / length, length=length)
-            kernel = method.kernel(posterior, surrogate, False, metric, middle)
+            kernel = method.kernel(posterior, surrogate, metric, middle)
             keys = chain_keys(self.seed, n_chains, purpose=number + 1)
             start = on_device(positions, posterior.dtype)
             run = Run(BoundKernel(kernel, posterior), keys, start, 0, 1, _PER_ROUND)
