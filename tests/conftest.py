@@ -71,6 +71,7 @@ def _bytes_in(folder: Path) -> int:
 def pytest_configure(config):
     """Configure the cache, also in the environment, for processes that tests start."""
     config.pluginmanager.register(accounting.Accounting())
+    os.environ["TALLMC_CACHE"] = "off"  # its programs would not see mutants; `test_cache.py` has it
     if not hasattr(config, "workerinput"):
         _delete_temporary_files_at_the_end(config)
     if os.environ.get("TALLMC_TEST_CACHE") == "off":

@@ -1,8 +1,12 @@
-"""Compiled programs are read by other processes, and no state of the folder breaks a run."""
+"""Compiled programs are read by other processes, and no state of the folder breaks a run.
+
+Other tests run without this cache (`conftest.py`): a program of it would not see a mutant.
+"""
 
 import atexit
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zlib
@@ -12,7 +16,6 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 import tallmc
-from problems import slow_after
 from tallmc._core import cache as cache_module
 from tallmc._core.errors import InvalidInput
 from test_cli import call
@@ -33,6 +36,16 @@ posterior = tallmc.models.logistic_regression(x, x[:, 0] > 0, prior_variance=1.0
 method = tallmc.methods.sgld(1e-3, batch_size=8)
 draws = tallmc.sample(posterior, method, n_draws=50, seed=1, progress=False).positions.tolist()
 """
+_OWN_LIKELIHOOD = """
+def log_likelihood(mean, x):
+    return -((x - mean) ** 2) / {}
+x = np.random.default_rng(0).normal(size=500).astype(np.float32)
+posterior = tallmc.Posterior(
+    log_likelihood, lambda mean: -(mean**2) / 2, data=x, init=np.zeros((), np.float32)
+)
+method = tallmc.methods.sgld(1e-3, batch_size=8)
+draws = tallmc.sample(posterior, method, n_draws=50, seed=1, progress=False).positions.tolist()
+"""
 _REPORT = """
 programs, read = seen["compile_requests_use_cache"], seen["cache_hits"]
 print(json.dumps({"programs": programs, "read": read, "draws": draws}))
@@ -45,7 +58,11 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
 
 def run(program, **environment):
     """The output of a process that has no cache options but these."""
-    names = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
+    names = (
+        "JAX_COMPILATION_CACHE_DIR",
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS",
+        "TALLMC_CACHE",
+    )
     kept = {name: value for name, value in os.environ.items() if name not in names}
     return subprocess.run(
         [sys.executable, "-c", program],
@@ -56,15 +73,20 @@ def run(program, **environment):
     )
 
 
-def report_of(program, folder, before=""):
+def report_of(program, folder, before="", variable="TALLMC_CACHE"):
     """What a process that uses the folder reports. It prints no warning."""
-    ran = run(before + _COUNT + program + _REPORT, TALLMC_CACHE=str(folder))
+    ran = run(before + _COUNT + program + _REPORT, **{variable: str(folder)})
     assert ran.stderr == ""
     return json.loads(ran.stdout)
 
 
 def entries(folder):
     return sorted(folder.glob("programs-*/*-cache"))
+
+
+def own_entries(folder):
+    """Those that `programs.py` has written."""
+    return sorted(folder.glob("**/tallmc-*-cache"))
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +109,47 @@ def jax_options(monkeypatch):
     compilation_cache.reset_cache()
 
 
-@pytest.mark.parametrize("program", slow_after(1, [_SMALL_PROGRAMS, _SAMPLE]), ids=["small", "run"])
-def test_a_second_process_compiles_only_what_is_damaged_and_replaces_it(program, tmp_path):
+def test_by_default_a_second_process_loads_the_programs_of_the_library(tmp_path):
+    """Damaged entries, and those that others could have written, are compiled again."""
+    first = report_of(_SAMPLE, tmp_path, variable="XDG_CACHE_HOME")
+    kept = own_entries(tmp_path)
+    assert len(kept) >= 3
+    assert entries(tmp_path / "tallmc") == kept  # JAX's own cache is not in use
+    damaged, foreign = kept[:2]
+    damaged.write_bytes(damaged.read_bytes()[:-100])
+    foreign.write_bytes(zlib.compress(b"not a program"))
+    foreign.chmod(0o666)
+    times = {path: path.stat().st_mtime_ns for path in kept}
+    second = report_of(_SAMPLE, tmp_path, variable="XDG_CACHE_HOME")
+    assert second["draws"] == first["draws"]
+    assert second["programs"] == first["programs"] - len(kept) + 2
+    assert own_entries(tmp_path) == kept
+    written_again = {path for path in kept if path.stat().st_mtime_ns != times[path]}
+    assert written_again == {damaged, foreign}
+    assert damaged.stat().st_mode & 0o77 == foreign.stat().st_mode & 0o77 == 0
+
+
+def test_a_program_with_a_function_of_the_user_follows_its_code(tmp_path):
+    draws = [
+        report_of(_OWN_LIKELIHOOD.format(scale), tmp_path, variable="XDG_CACHE_HOME")["draws"]
+        for scale in (2.0, 8.0)
+    ]
+    assert draws[0] != draws[1]
+
+
+@pytest.mark.slow
+def test_a_program_that_jax_has_read_from_its_cache_is_not_written_again(used, tmp_path):
+    """XLA writes such a program without some of its functions, and the next process fails."""
+    folder, first = used
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    for path in own_entries(tmp_path):
+        path.unlink()
+    for _ in range(2):
+        assert report_of(_SAMPLE, tmp_path)["draws"] == first["draws"]
+
+
+def test_a_second_process_compiles_only_what_is_damaged_and_replaces_it(tmp_path):
+    program = _SMALL_PROGRAMS
     first = report_of(program, tmp_path)
     assert first["read"] == 0 and first["programs"] == len(entries(tmp_path)) > 4
     largest = sorted(entries(tmp_path), key=lambda path: path.stat().st_size)[-4:]
@@ -105,7 +166,9 @@ def test_a_second_process_compiles_only_what_is_damaged_and_replaces_it(program,
 @pytest.mark.slow
 def test_a_second_process_compiles_nothing(used):
     folder, first = used
-    assert report_of(_SAMPLE, folder) == {**first, "read": first["programs"]}
+    second = report_of(_SAMPLE, folder)
+    assert second["read"] == second["programs"] < first["programs"]
+    assert second["draws"] == first["draws"]
 
 
 @pytest.mark.slow
@@ -114,15 +177,15 @@ def test_an_entry_damaged_unnoticed_is_compiled_again(used):
     entry = entries(folder)[0]
     entry.write_bytes(b"")
     os.utime(entry, (0, 0))
-    assert report_of(_SAMPLE, folder) == {**first, "read": first["programs"] - 1}
+    assert report_of(_SAMPLE, folder)["draws"] == first["draws"]
 
 
 @pytest.mark.slow
 def test_a_full_disk_neither_breaks_a_run_nor_leaves_partial_entries(used, tmp_path):
-    _, first = used
+    folder, first = used
     assert report_of(_SAMPLE, tmp_path, before=_NO_ROOM)["draws"] == first["draws"]
     written = entries(tmp_path)
-    assert 0 < len(written) < first["programs"]  # small entries fit
+    assert 0 < len(written) < len(entries(folder))  # small entries fit
     assert all(zlib.decompress(path.read_bytes()) for path in written)
 
 

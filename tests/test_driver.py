@@ -366,14 +366,14 @@ def test_callback_hears_of_progress():
 
 def test_nothing_is_compiled_again_for_other_seeds_steps_draws_or_data():
     def compiled(posterior, **settings):
-        before = _loop.advance._cache_size()
+        before = len(_loop.advance.programs)
         step = settings.pop("step_size", 0.01)
         tallmc.sample(
             posterior,
             tallmc.methods.sgld_cv_ps(step, batch_size=4),
             **{"chains": 2, "n_draws": 30} | settings,
         )
-        return _loop.advance._cache_size() - before
+        return len(_loop.advance.programs) - before
 
     compiled(logistic(n_rows=40))
     assert compiled(logistic(n_rows=40), seed=5) == 0

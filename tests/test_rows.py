@@ -82,9 +82,9 @@ def test_programs_of_a_pass_do_not_depend_on_the_number_of_rows():
         posterior.rows.map(_row_lipschitz, posterior.model, width=posterior.width)
 
     pass_over(N_ROWS)
-    before = [program._cache_size() for program in (_passes._add_block, _passes._values)]
+    before = [len(program.programs) for program in (_passes._add_block, _passes._values)]
     pass_over(3 * N_ROWS + 17)
-    after = [program._cache_size() for program in (_passes._add_block, _passes._values)]
+    after = [len(program.programs) for program in (_passes._add_block, _passes._values)]
     assert after == before
 
 

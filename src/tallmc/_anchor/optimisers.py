@@ -17,8 +17,8 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from .._core.arrays import Matrix, Scalar, Vector, dot, on_device
-from .._core.compiler import quickly_compiled
 from .._core.errors import PreparationError, check_int, check_number
+from .._core.programs import quickly_compiled
 from .._core.supervision import checkpoint, in_threads
 from .._rows.access import RowAccess, RowBlock
 from .._rows.law import Batch
@@ -165,7 +165,7 @@ def double_passes(posterior: AbstractPosterior) -> CountedPasses | None:
     return passes
 
 
-@eqx.filter_jit
+@quickly_compiled
 def prior_hessian(model: AbstractModel, position: Vector) -> Matrix:
     """∇²f₀."""
     return jax.hessian(model.prior_potential)(position)

@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import equinox as eqx
@@ -234,6 +234,10 @@ class Static:
         self._leaves, self._structure = leaves, structure
         self._hash = hash((leaves, structure))
 
+    @classmethod
+    def of(cls, leaves: Sequence[Any], structure: Any, is_array: Callable[[Any], bool]) -> Static:
+        return cls(tuple(_ARRAY if is_array(leaf) else leaf for leaf in leaves), structure)
+
     def __hash__(self) -> int:
         return self._hash
 
@@ -245,7 +249,7 @@ class Static:
             and self._structure == other._structure
         )
 
-    def joined(self, arrays: Sequence[Any]) -> Any:
+    def joined(self, arrays: Iterable[Any]) -> Any:
         given = iter(arrays)
         leaves = [next(given) if leaf is _ARRAY else leaf for leaf in self._leaves]
         return jax.tree.unflatten(self._structure, leaves)
@@ -257,8 +261,7 @@ _ARRAY = object()  # marks the place of an array
 def split(tree: Any) -> tuple[list[Any], Static]:
     leaves, structure = jax.tree.flatten(tree)
     arrays = [leaf for leaf in leaves if eqx.is_array(leaf)]
-    others = tuple(_ARRAY if eqx.is_array(leaf) else leaf for leaf in leaves)
-    return arrays, Static(others, structure)
+    return arrays, Static.of(leaves, structure, eqx.is_array)
 
 
 def stacked(trees: Sequence[Tree]) -> tuple[Tree, Tree]:

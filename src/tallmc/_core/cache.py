@@ -1,9 +1,10 @@
 """Compiled programs on disk, so that another process does not compile them again.
 
-JAX reads and writes the entries. The key of an entry contains the program, the options of the
-compiler with `XLA_FLAGS`, the version of jaxlib and the device. It contains neither the
-instruction set of the processor nor the number of cores for which XLA divides the work, so every
-combination of these has a subfolder.
+There are two kinds of entries. Those of `programs.py` are used by default, and loaded without
+tracing. Those that JAX reads and writes, for programs with code of the user, are used if asked for.
+The key of JAX's entry contains the program, the options of the compiler with `XLA_FLAGS`, the
+version of jaxlib and the device. It contains neither the instruction set of the processor nor the
+number of cores for which XLA divides the work, so every combination of these has a subfolder.
 
 JAX can limit the size only if the package filelock is installed. `_tidy` does it instead, when a
 process starts to use the cache and when the process ends. It also deletes entries that were not
@@ -43,16 +44,20 @@ _OPTIONS = {
 _SUBFOLDER = "programs-"
 _ENTRY = re.compile(r".+-[0-9a-f]{64}-cache")
 _STAMP = "tidied"
+_MAX_BYTES = 2**30
 _ZSTANDARD = b"\x28\xb5\x2f\xfd"
 
 
-def cache(folder: str | os.PathLike[str] | None = None, *, max_bytes: int = 2**30) -> Path | None:
-    """Keep compiled programs on disk, for this process and later ones.
+def cache(
+    folder: str | os.PathLike[str] | None = None, *, max_bytes: int = _MAX_BYTES
+) -> Path | None:
+    """Keep all compiled programs on disk, for this process and later ones.
 
     A program is compiled again only for other shapes or types of data, another version of jaxlib or
-    another processor. The command `tallmc` uses the cache by default. In a library, call this
-    function before the first `sample`, or set the environment variable `TALLMC_CACHE` to 1 or to a
-    folder. `TALLMC_CACHE=off` disables the cache, also for the command and for this function.
+    another processor. Programs of this library alone are kept by default. Programs with functions
+    of your own, such as a log likelihood, are kept after a call of this function before the first
+    `sample`, if the environment variable `TALLMC_CACHE` is 1 or a folder, and by the command
+    `tallmc`. `TALLMC_CACHE=off` disables the cache, also for the command and for this function.
 
     A cache that was configured with JAX's own options (`jax_compilation_cache_dir`) is left as it
     is, unless `folder` is given. A folder that cannot be written is not used. Others must not be
@@ -72,14 +77,39 @@ def cache(folder: str | os.PathLike[str] | None = None, *, max_bytes: int = 2**3
     >>> folder = tallmc.cache()
     """
     max_bytes = check_int("max_bytes", max_bytes, 1)
-    asked = os.environ.get(_VARIABLE, "").strip()
-    if asked.lower() in _OFF:
+    if _asked().lower() in _OFF:
         return None
     in_use = getattr(jax.config, _FOLDER)
     if folder is None and in_use and not Path(in_use).name.startswith(_SUBFOLDER):
         return Path(in_use)
+    programs = _opened(folder, max_bytes)
+    if programs is not None:
+        _configure(programs, in_use)
+    return programs
+
+
+def entry_path(name: str) -> Path | None:
+    """Where the entry of this name is kept; None if the cache is off."""
+    if _asked().lower() in _OFF:
+        return None
+    folder = _in_use or _opened(None, _MAX_BYTES)
+    return None if folder is None else folder / f"tallmc-{name}-cache"
+
+
+def _asked() -> str:
+    return os.environ.get(_VARIABLE, "").strip()
+
+
+_in_use: Path | None = None
+"""The folder that was opened last."""
+
+
+def _opened(folder: str | os.PathLike[str] | None, max_bytes: int) -> Path | None:
+    """The subfolder for this machine, tidied; None if it cannot be used."""
+    global _in_use
     try:
         if folder is None:
+            asked = _asked()
             folder = _default_folder() if asked.lower() in _ON else asked
         root = Path(folder).expanduser().absolute()
         programs = root / (_SUBFOLDER + _machine())
@@ -91,12 +121,12 @@ def cache(folder: str | os.PathLike[str] | None = None, *, max_bytes: int = 2**3
     _tidy(root, max_bytes)
     atexit.unregister(_tidy)
     atexit.register(_tidy, root, max_bytes)
-    _configure(programs, in_use)
+    _in_use = programs
     return programs
 
 
 def use_cache_if_asked() -> None:
-    if os.environ.get(_VARIABLE, "").strip():
+    if _asked():
         cache()
 
 

@@ -12,13 +12,9 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
-from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 QUICKLY: dict[str, bool | int | str] = {
     "xla_backend_optimization_level": 1,
@@ -31,13 +27,6 @@ _XLA_OPTION = "xla_backend_extra_options"
 _SMALL_LOOP_BYTES = 10**6
 """The threshold, in bytes touched per iteration. Step loops stay below it and are compiled as one
 function. Passes over all rows exceed it and keep several threads."""
-
-
-def quickly_compiled(function: Function) -> Function:
-    """`equinox.filter_jit` with the options `QUICKLY`."""
-    import equinox as eqx  # not at the top: `import tallmc` needs this module, not Equinox
-
-    return eqx.filter_jit(function, compiler_options=QUICKLY)  # type: ignore[call-overload]
 
 
 def ask_for_whole_loops() -> None:

@@ -8,7 +8,6 @@ all), the k-th writes to slot k // thin, so each slot keeps the last step of its
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
@@ -21,8 +20,8 @@ from jax import lax
 from jaxtyping import Array, Float, Int, Key
 
 from .._core.arrays import Static
-from .._core.compiler import QUICKLY
 from .._core.errors import Outcome, outcome_of
+from .._core.programs import quickly_compiled
 from .._rows.access import AbstractRows
 from .kernel import AbstractKernel, ChainState, Drawn, Gathered, KernelStep
 
@@ -71,7 +70,7 @@ class Stepper(NamedTuple):
     record: Record | None = None
 
 
-@functools.partial(jax.jit, static_argnames="static", compiler_options=QUICKLY)
+@quickly_compiled
 def start_chains(
     arrays: list[Array],
     keys: Key[Array, " chains"],
@@ -102,7 +101,7 @@ def start_chains(
     return RunState(chains, outcome, failed_at)
 
 
-@functools.partial(jax.jit, static_argnames=("static", "block", "slots"), compiler_options=QUICKLY)
+@quickly_compiled
 def advance(
     arrays: list[Array],
     state: RunState,

@@ -12,7 +12,6 @@ otherwise in each step. Rows that are not in memory are read for many blocks at 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -24,7 +23,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from .._core.arrays import Static, split
-from .._core.compiler import QUICKLY, quickly_compiled
+from .._core.programs import quickly_compiled
 from .._core.random import folded_on_host
 from .._rows.access import AbstractRows, RowAccess
 from .._rows.resident import AbsentRows
@@ -247,7 +246,7 @@ def _stepper(kernel: AbstractKernel, host_rows: bool) -> AbstractKernel:
     return eqx.tree_at(lambda k: k.selection, kernel, selection)
 
 
-@functools.partial(jax.jit, static_argnames=("static", "steps"), compiler_options=QUICKLY)
+@quickly_compiled
 def _draw_block(
     arrays: list[Array], keys: Key[Array, " chains"], *, static: Static, steps: int
 ) -> Drawn:

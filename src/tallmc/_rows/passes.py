@@ -19,7 +19,7 @@ from jax import lax
 from jaxtyping import Array, Float, PyTree
 
 from .._core.arrays import Static, split
-from .._core.compiler import QUICKLY
+from .._core.programs import quickly_compiled
 
 # Blocks of rows in a pass. All blocks of a pass have the same shape.
 #
@@ -210,15 +210,13 @@ def _term(
     return block_sum(rows, counted, *others.joined(arrays))
 
 
-@functools.partial(
-    jax.jit, static_argnames=("others", "block_sum", "finish"), compiler_options=QUICKLY
-)
+@quickly_compiled
 def _add_block(
     total: Sum,
     rows: PyTree,
-    counted: Array,
+    counted: Any,
     arrays: list[Array],
-    is_last: Array,
+    is_last: Any,
     others: Static,
     block_sum: Any,
     finish: Any,
@@ -236,6 +234,6 @@ def _add_block(
     return total, lax.cond(is_last, lambda total: finish(total, *args), no_result, total)
 
 
-@functools.partial(jax.jit, static_argnames=("others", "per_row"), compiler_options=QUICKLY)
+@quickly_compiled
 def _values(rows: PyTree, arrays: list[Array], others: Static, per_row: Any) -> Array:
     return per_row(rows, *others.joined(arrays))

@@ -20,8 +20,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from .._core.arrays import aligned_empty, check_numeric, on_device, to_device
-from .._core.compiler import quickly_compiled
 from .._core.errors import InvalidInput, check_number
+from .._core.programs import quickly_compiled
 from .._core.supervision import in_threads, one_per_core
 from .access import AbstractRows, RowAccess, RowBlock, RowValues
 from .law import AbstractStream, Batch, weights_of_batch

@@ -12,9 +12,9 @@ from jaxtyping import Array, Float
 
 from .._anchor.anchor import Anchor, AnchorLevel, check_anchor, find_anchor
 from .._core.arrays import AbstractLinearMap
-from .._core.compiler import quickly_compiled
 from .._core.errors import Outcome
 from .._core.part import Part
+from .._core.programs import quickly_compiled
 from .._core.statistics import moments, pareto_k
 from .._engine.chains import chains_at_once
 from .._engine.kernel import AbstractKernel, BoundKernel, Drawn, Gathered, Kernel

@@ -18,8 +18,8 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from .._anchor.anchor import Anchor, find_anchor
-from .._core.compiler import quickly_compiled
 from .._core.errors import InvalidInput, check_int, check_number
+from .._core.programs import quickly_compiled
 from .._core.random import new_key, standard_normal
 from .._engine.kernel import AbstractKernel, BoundKernel, Drawn, Gathered, Kernel
 from .._engine.run import chain_keys

@@ -33,7 +33,7 @@ from jaxtyping import Array, Bool, Float
 from .._anchor.anchor import Anchor
 from .._anchor.optimisers import prior_derivatives
 from .._core.arrays import DenseMap, Matrix, Scalar, Vector, dot, on_device
-from .._core.compiler import quickly_compiled
+from .._core.programs import quickly_compiled
 from .._core.supervision import checkpoint, in_threads, stage
 from .._rows.access import AbstractRows, RowBlock
 from .._rows.law import Batch

@@ -21,8 +21,8 @@ from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 
 from ..._anchor.anchor import Anchor
 from ..._core.arrays import Scalar
-from ..._core.compiler import quickly_compiled
 from ..._core.errors import InvalidInput, check_int
+from ..._core.programs import quickly_compiled
 from ...models.densities import DensityModel
 from ...models.posterior import AbstractPosterior, check_in_memory, check_posterior
 from ...models.transforms import ConstrainedPrior, Constraints

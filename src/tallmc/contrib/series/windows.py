@@ -24,8 +24,8 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..._core.arrays import Matrix, Scalar, Vector, check_numeric, layout_of
-from ..._core.compiler import quickly_compiled
 from ..._core.errors import InvalidInput, check_int
+from ..._core.programs import quickly_compiled
 from ..._rows.access import PerRow
 from ..._rows.resident import resident
 from ...models.densities import DensityModel

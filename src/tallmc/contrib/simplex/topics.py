@@ -25,8 +25,8 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray
 
 from ..._core.arrays import Layout, Vector, check_numeric, layout_of
-from ..._core.compiler import quickly_compiled
 from ..._core.errors import InvalidInput, check_int
+from ..._core.programs import quickly_compiled
 from ..._core.random import derived_keys, new_key, random_words, uniform_of
 from ..._rows.law import Batch
 from ..._rows.resident import ResidentRows

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int
 
 from ..._anchor.anchor import Anchor
 from ..._core.arrays import Scalar, Vector, on_device
-from ..._core.compiler import quickly_compiled
+from ..._core.programs import quickly_compiled
 from ..._core.supervision import stage
 from ..._rows.access import PerRow, RowBlock
 from ...geometry import Dense

@@ -24,8 +24,8 @@ from jaxtyping import Array, Bool, Float
 
 from ..._anchor.anchor import Anchor
 from ..._core.arrays import AbstractLinearMap, Scalar, Vector, dot, on_device
-from ..._core.compiler import quickly_compiled
 from ..._core.errors import InvalidInput
+from ..._core.programs import quickly_compiled
 from ..._rows.access import AbstractRows, PerRow, RowBlock
 from ...models.model import AbstractModel
 from ...models.posterior import AbstractPosterior

@@ -19,8 +19,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ..._anchor.anchor import Anchor
 from ..._core.arrays import AbstractLinearMap, Matrix, Scalar, Vector, dot, on_device
-from ..._core.compiler import quickly_compiled
 from ..._core.errors import InvalidInput, check_number
+from ..._core.programs import quickly_compiled
 from ..._rows.access import AbstractRows, RowBlock
 from ..._rows.law import Batch
 from ..._rows.passes import Sum
