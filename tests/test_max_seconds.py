@@ -29,7 +29,6 @@ STAGES = [
     "finding the mode",
     "computing the Hessian at the mode",
     "computing row weights at the mode",
-    "running pilot chains",
     "checking step size and gradient noise with pairs of chains",
     "starting the chains",
     "compiling the step",

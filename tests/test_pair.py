@@ -15,7 +15,7 @@ from stationary import exact_law, gradient_covariance
 from tallmc.gradient import ControlVariate
 from tallmc.methods.abstract import ErrorBudget, visited_noise
 from tallmc.methods.automatic.anchored import run_pairs
-from tallmc.subsample import Preferential, TargetNoise
+from tallmc.subsample import Preferential
 
 STEP = 0.8
 
@@ -35,9 +35,8 @@ def bound_kernel_with(size, step, order=1):
 @functools.cache
 def pairs(order, *, chains=256, steps=400, seed=0):
     start = jnp.broadcast_to(tallmc.anchor.find_anchor(linear()).position, (chains, 2))
-    bound = bound_kernel_with(TargetNoise(6, noise=1e9), STEP, order)
-    fixed = bound_kernel_with(6, STEP, order)
-    return run_pairs(bound, fixed, start, n_draws=steps, burn_in=60, seed=seed)
+    bound = bound_kernel_with(6, STEP, order)
+    return run_pairs(bound, start, n_draws=steps, burn_in=60, seed=seed)
 
 
 @pytest.mark.slow
@@ -74,7 +73,7 @@ def test_without_noise_on_a_gaussian_there_is_no_bias():
     assert not found.failed
     assert np.abs(found.bias.mean / found.bias.mean_error).max() < 4.6
     assert np.abs(found.bias.sd / found.bias.sd_error).max() < 4.6
-    assert found.noise.max() < 1e-20
+    assert found.noise < 1e-20
 
 
 def test_the_noise_by_parameter_is_that_of_the_exact_law():
@@ -90,19 +89,20 @@ def test_the_noise_by_parameter_is_that_of_the_exact_law():
     noise = np.diag(shape @ of_gradient @ shape) / np.diag(law.covariance)
     fixed = bound_kernel_with(6, STEP)
     measured = [
-        visited_noise(fixed.composition, fixed.rows, found.positions, seed).by_parameter
-        for seed in range(16)
+        visited_noise(fixed.composition, fixed.rows, found.positions, seed) for seed in range(16)
     ]
     variance = found.positions.var(axis=(0, 1))
-    np.testing.assert_allclose(np.mean(measured, axis=0) / variance, noise, rtol=0.05)
-    np.testing.assert_allclose(found.noise, measured[0] / variance)
+    by_parameter = np.array([of_seed.by_parameter for of_seed in measured]) / variance
+    np.testing.assert_allclose(by_parameter.mean(axis=0), noise, rtol=0.05)
+    worst = max(by_parameter[0].max(), measured[0].per_coordinate)
+    np.testing.assert_allclose(found.noise, worst)
 
 
 @pytest.mark.slow
 def test_a_step_too_large_is_a_failure():
     start = jnp.broadcast_to(tallmc.anchor.find_anchor(linear()).position, (4, 2))
     bound = bound_kernel_with(6, 9.0)
-    assert run_pairs(bound, bound, start, n_draws=200, burn_in=0, seed=0).failed
+    assert run_pairs(bound, start, n_draws=200, burn_in=0, seed=0).failed
 
 
 def test_rows_are_counted_for_both_chains():
@@ -115,8 +115,8 @@ def test_pairs_run_on_until_the_bias_is_known_well_enough():
     start = jnp.broadcast_to(tallmc.anchor.find_anchor(linear()).position, (4, 2))
     bound, budget = bound_kernel_with(6, STEP), ErrorBudget(mean_bias=0.06, sd_bias=0.06)
     settings = {"n_draws": 50, "burn_in": 60, "seed": 0}
-    short = run_pairs(bound, bound, start, **settings)
-    long = run_pairs(bound, bound, start, precise_for=budget, **settings)
+    short = run_pairs(bound, start, **settings)
+    long = run_pairs(bound, start, precise_for=budget, **settings)
     assert short.bias.imprecision(budget) > 0.8 >= long.bias.imprecision(budget)
     np.testing.assert_array_equal(long.positions[:, :50], short.positions)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -23,7 +24,7 @@ from .._core.supervision import checkpoint, in_threads
 from .._rows.access import RowAccess, RowBlock
 from .._rows.law import Batch
 from .._rows.passes import Subset, Sum
-from .._rows.probabilities import drawn_in_proportion
+from .._rows.probabilities import drawn_in_proportion, systematic_sample
 from ..models.model import (
     AbstractModel,
     add_prior,
@@ -509,7 +510,6 @@ _FEW_PARAMETERS = 120
 """With so few parameters, every step of a search on all rows has its own Hessian."""
 _ROWS_OF_PART, _NEAR_MODE_OF_PART, _MOST_PASSES = 32_768, 0.01, 8
 _MOST_HALVINGS, _ROUNDING_OF_PART, _STEPS_ON_PART = 20, 4e-7, 20
-_SHARE_FOR_COLUMNS = 0.05
 _STEPS_PER_HESSIAN = 10
 _MANY_ROWS = 200_000
 _STALL = 10
@@ -560,9 +560,7 @@ class Newton(AbstractOptimiser):
         A search that passes over many rows may end `near` the mode, if that is above the tolerance.
         """
         posterior, position = passes.posterior, start
-        in_memory = posterior.rows.access >= RowAccess.TAKE
-        many = posterior.n_rows >= 2 * _ROWS_OF_PART
-        if many and in_memory and posterior.dim <= _FEW_PARAMETERS:
+        if posterior.n_rows >= 2 * _ROWS_OF_PART and posterior.dim <= _FEW_PARAMETERS:
             found = self._with_a_part(passes, start, max(near, self.tolerance))
             if found is not None:
                 return found
@@ -691,27 +689,33 @@ class Newton(AbstractOptimiser):
 
 
 def _part(passes: CountedPasses) -> Batch:
-    """Rows of which half are uniform and half in proportion to what they say of their columns.
-
-    A column that no row of a first look has makes all its rows certain.
-    """
-    posterior = passes.posterior
-    chances = np.ones(posterior.n_rows)
+    """Rows of which half are uniform and half in proportion to what they say of their columns."""
+    posterior, width = passes.posterior, passes.posterior.width
+    n_rows, half = posterior.n_rows, _ROWS_OF_PART / 2
     if has_columns(posterior):
-        some = posterior.rows.subset(_SHARE_FOR_COLUMNS, posterior.width)
-        width = posterior.width
-        squares = posterior.rows.reduce(_column_squares, width=width, subset=some).float64()
+        squares = posterior.rows.reduce(_column_squares, width=width).float64()
+        # The leverages of a column add up to 1.
+        keep = functools.partial(_drawn_part, half / n_rows, half / np.count_nonzero(squares))
         squares = squares.astype(posterior.dtype)
-        of_rows = np.asarray(posterior.rows.map(_leverages, squares, width=width), np.float64)
-        chances = chances / len(chances) + of_rows / of_rows.sum()
-        passes.n_row_evals += some.n_rows + posterior.n_rows
-    numbers, weights = drawn_in_proportion(chances, _ROWS_OF_PART)
+        found = posterior.rows.survey(_leverages, keep, squares, width=width)
+        numbers, weights = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        passes.n_row_evals += 2 * n_rows
+    else:
+        numbers, weights = drawn_in_proportion(np.ones(n_rows, bool), _ROWS_OF_PART)
     passes.n_row_evals += len(numbers)
-    all_rows: Any = posterior.rows
-    if all_rows.on_host:  # taken by NumPy, the rows need no program
-        return all_rows.gather_on_host()(numbers, weights.astype(posterior.dtype))
-    rows = all_rows.take(on_device(numbers, np.int32))
-    return Batch(rows, on_device(weights, posterior.dtype))
+    rows, dtype = posterior.rows.read(numbers), posterior.dtype
+    return Batch(
+        rows, weights.astype(dtype) if posterior.rows.on_host else on_device(weights, dtype)
+    )
+
+
+def _drawn_part(
+    uniform: float, per_leverage: float, first: int, leverages: Float[np.ndarray, " n"]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers and weights of rows drawn from those from number `first` on."""
+    chances = np.minimum(uniform + per_leverage * leverages, 1.0)
+    drawn = systematic_sample(chances, np.random.default_rng(first).random())
+    return first + drawn, 1 / chances[drawn]
 
 
 def _column_squares(block: RowBlock, counted: Bool[Array, " n"]) -> Vector:
@@ -719,9 +723,8 @@ def _column_squares(block: RowBlock, counted: Bool[Array, " n"]) -> Vector:
 
 
 def _leverages(block: RowBlock, squares: Float[Any, " c"]) -> Float[Array, " n"]:
-    """Σ_j x_ij²/Σ_k x_kj², at most 1 for each column."""
-    shares = block.x**2 / jnp.maximum(squares, jnp.finfo(squares.dtype).tiny)
-    return jnp.sum(jnp.where(block.x == 0, 0, jnp.minimum(shares, 1)), axis=1)
+    """Σ_j x_ij²/Σ_k x_kj²."""
+    return jnp.sum(block.x**2 / jnp.maximum(squares, jnp.finfo(squares.dtype).tiny), axis=1)
 
 
 @quickly_compiled

@@ -92,6 +92,24 @@ class AbstractRows(eqx.Module):
         """
 
     @abc.abstractmethod
+    def survey(
+        self,
+        per_row: Callable[..., Array],
+        keep: Callable[[int, np.ndarray], Any],
+        *args: Any,
+        width: int,
+    ) -> list[Any]:
+        """What `keep` makes of one value per row, which are never together in memory beyond it.
+
+        `keep(first, values)` gets the values `per_row(rows, *args)` of consecutive rows, the first
+        of them with the number `first`. The results come in the order of the rows.
+        """
+
+    @abc.abstractmethod
+    def read(self, numbers: Int[np.ndarray, " n"]) -> RowBlock:
+        """Rows by number, between steps. Every number must be in range."""
+
+    @abc.abstractmethod
     def first_where(self, per_row: Callable[..., Array], *args: Any, width: int) -> int | None:
         """The number of the first row for which `per_row(rows, *args)` is true."""
 

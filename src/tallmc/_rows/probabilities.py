@@ -108,7 +108,12 @@ def drawn_in_proportion(
             break
         certain |= chance >= 1
     chance[certain] = 1
-    at = np.cumsum(chance, dtype=np.float64)
-    ticks = (np.random.default_rng(0).random() if start is None else start) + np.arange(count)
-    drawn = np.minimum(np.searchsorted(at, ticks[ticks < at[-1]]), len(of) - 1)
+    drawn = systematic_sample(chance, np.random.default_rng(0).random() if start is None else start)
     return positive[drawn], 1 / chance[drawn]
+
+
+def systematic_sample(chances: Float[np.ndarray, " n"], start: float) -> Int[np.ndarray, " k"]:
+    """Places drawn with these probabilities, from a `start` in [0, 1)."""
+    at = np.cumsum(chances, dtype=np.float64)
+    ticks = np.arange(start, at[-1])
+    return np.minimum(np.searchsorted(at, ticks), len(at) - 1)

@@ -19,7 +19,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
-from .._core.arrays import aligned_empty, to_device
+from .._core.arrays import aligned_empty, on_device, to_device
 from .._core.errors import InvalidInput
 from .._core.supervision import in_threads, one_per_core
 from .access import AbstractRows, RowAccess, RowBlock, RowValues
@@ -83,6 +83,21 @@ class ResidentRows(AbstractRows):
             return _traced_map(columns, self.n_rows, block_rows(width), value, args)
         return map_blocks(_reader(columns, blocks), blocks, value, args)
 
+    def survey(
+        self,
+        per_row: Callable[..., Array],
+        keep: Callable[[int, np.ndarray], Any],
+        *args: Any,
+        width: int,
+    ) -> list[Any]:
+        return [keep(0, np.asarray(self.map(per_row, *args, width=width)))]
+
+    def read(self, numbers: Int[np.ndarray, " n"]) -> RowBlock:
+        if not self.on_host:
+            return self.take(on_device(numbers, np.int32))
+        # Taken by NumPy, the rows need no program.
+        return _taken_on_host(jax.tree.map(np.asarray, self.columns), numbers)
+
     def by_block(
         self, per_row: Callable[..., Array], *args: Any, width: int, beside: PyTree[Array]
     ) -> Iterator[np.ndarray]:
@@ -134,27 +149,7 @@ class ResidentRows(AbstractRows):
     def gather_on_host(self) -> Callable[[np.ndarray, np.ndarray], Batch]:
         """A function of row numbers and weights that returns the batch, read by NumPy."""
         views = jax.tree.map(np.asarray, self.columns)
-
-        def gather(indices: np.ndarray, weights: np.ndarray) -> Batch:
-            rows = jax.tree.map(
-                lambda column: aligned_empty((*indices.shape, *column.shape[1:]), column.dtype),
-                views,
-            )
-
-            def take(part: slice) -> None:
-                # With mode="raise", the default, NumPy would use a buffer.
-                jax.tree.map(
-                    lambda column, out: np.take(
-                        column, indices[part], axis=0, out=out[part], mode="clip"
-                    ),
-                    views,
-                    rows,
-                )
-
-            in_threads(take, one_per_core(len(indices)))
-            return Batch(rows, weights, indices)
-
-        return gather
+        return lambda indices, weights: Batch(_taken_on_host(views, indices), weights, indices)
 
     def complete(self, batch: Batch) -> Batch:
         return Batch(batch.rows, batch.weights, batch.indices, self.packed)
@@ -222,6 +217,23 @@ class _BesideRows:
 
 def _is_traced(values: Any) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
+
+
+def _taken_on_host(views: PyTree[np.ndarray], indices: np.ndarray) -> PyTree[np.ndarray]:
+    rows = jax.tree.map(
+        lambda column: aligned_empty((*indices.shape, *column.shape[1:]), column.dtype), views
+    )
+
+    def take(part: slice) -> None:
+        # With mode="raise", the default, NumPy would use a buffer.
+        jax.tree.map(
+            lambda column, out: np.take(column, indices[part], axis=0, out=out[part], mode="clip"),
+            views,
+            rows,
+        )
+
+    in_threads(take, one_per_core(len(indices)))
+    return rows
 
 
 def _reader(columns: PyTree[Array], blocks: Blocks) -> Callable[[int], PyTree]:

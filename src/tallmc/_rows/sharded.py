@@ -25,7 +25,7 @@ from .._core.programs import quickly_compiled
 from .._core.supervision import in_threads, one_per_core
 from .access import AbstractRows, RowAccess, RowBlock, RowValues
 from .law import AbstractStream, Batch, weights_of_batch
-from .passes import Blocks, Subset, Sum, reduce_blocks
+from .passes import Blocks, Subset, Sum, reduce_blocks, values_by_block
 from .probabilities import PreferentialStream, check_drawn, count_certain, most_certain
 from .resident import BlankRows, ResidentRows
 from .shard_stream import (
@@ -149,6 +149,20 @@ class ShardedRows(AbstractRows):
     ) -> ShardedValues:
         assert beside is None, "arrays beside the rows are only for rows in memory"
         return self._checked(ValuesPart(per_row, args, width))
+
+    def survey(
+        self,
+        per_row: Callable[..., Array],
+        keep: Callable[[int, np.ndarray], Any],
+        *args: Any,
+        width: int,
+    ) -> list[Any]:
+        common = (self.shards, Viewed(per_row, self.view), keep, args, width)
+        return self.workers.each(_survey_of_shard, common, dict.fromkeys(range(self.n_shards)))
+
+    def read(self, numbers: Int[np.ndarray, " n"]) -> RowBlock:
+        lines = self.lines(numbers)
+        return self.view(lines.astype(jax.dtypes.canonicalize_dtype(lines.dtype), copy=False))
 
     def first_where(self, per_row: Callable[..., Array], *args: Any, width: int) -> int | None:
         _, bad = self._summed(ValuesPart(_Minus(per_row), args, width))
@@ -309,6 +323,14 @@ class ShardedRows(AbstractRows):
 
     def _shard_of(self, indices: np.ndarray) -> np.ndarray:
         return np.searchsorted(self.starts, indices, side="right") - 1
+
+
+def _survey_of_shard(common: Any, number: int, _: Any) -> Any:
+    shards, per_row, keep, args, width = common
+    array = shards.array(number)
+    blocks = Blocks.of(len(array), width)
+    values = np.concatenate(list(values_by_block(blocks.reader(array), blocks, per_row, args)))
+    return keep(shards.manifest.starts[number], values)
 
 
 def _places(shard: np.ndarray) -> dict[int, np.ndarray]:

@@ -21,6 +21,8 @@ is a log importance weight. `check_on_all_rows` has it at draws; `trajectories.p
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from typing import Any, NamedTuple
 
@@ -28,14 +30,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from .._anchor.anchor import Anchor
 from .._anchor.optimisers import prior_derivatives
 from .._core.arrays import DenseMap, Matrix, Scalar, Vector, dot, on_device
 from .._core.programs import quickly_compiled
 from .._core.supervision import checkpoint, in_threads, stage
-from .._rows.access import AbstractRows, RowBlock
+from .._rows.access import AbstractRows, RowAccess, RowBlock
 from .._rows.law import Batch
 from .._rows.passes import Sum
 from .._rows.probabilities import drawn_in_proportion
@@ -207,29 +209,34 @@ def _row_derivatives(
 class RowSizes(NamedTuple):
     """How hard the rows are for a series at a centre."""
 
-    remainder: Float[np.ndarray, " N"]
-    """r_i, what order 3 leaves out at five sds of the row's own predictor."""
-    third: Float[np.ndarray, " N"]
-    """The term of order 3 there."""
+    numbers: Int[np.ndarray, " m"]
+    """Rows that may be hard. All others together leave out next to nothing."""
+    remainder: Float[np.ndarray, " m"]
+    """r_i of these rows, what order 3 leaves out at five sds of the row's own predictor."""
+    third: Float[np.ndarray, " k"]
+    """The term of order 3 there, of every so many rows."""
+    every: int
     rounding: float
     """Rounding error of a sum of differences of the rows' potentials."""
 
     @classmethod
     def of(cls, posterior: AbstractPosterior, expansion: Expansion) -> RowSizes:
         """The sizes of all rows, in one pass over them."""
-        dtype = posterior.dtype
+        dtype, n_rows = posterior.dtype, posterior.n_rows
         metric = DenseMap(on_device(expansion.factor, dtype))
         normals = np.random.default_rng(0).normal(size=(_WIDE_MOVES, posterior.dim))
         wide = on_device(_WIDTH * normals @ expansion.factor.T, dtype)
-        centre = on_device(expansion.centre, dtype)
-        found = posterior.rows.map(
-            _sizes, posterior.model, centre, metric, wide, width=posterior.width
+        centre, every = on_device(expansion.centre, dtype), -(-n_rows // _MOST_CANDIDATES)
+        keep = functools.partial(_kept_sizes, n_rows, every)
+        found = posterior.rows.survey(
+            _sizes, keep, posterior.model, centre, metric, wide, width=posterior.width
         )
-        remainder, third, potential = map(np.ascontiguousarray, np.asarray(found).T)
-        squares = np.sum(np.square(potential, dtype=np.float64))
-        rounding = float(jnp.finfo(dtype).eps * np.sqrt(squares))
-        remainder = np.nan_to_num(remainder, nan=1e10, posinf=1e10)
-        return cls(remainder, np.nan_to_num(third), rounding)
+        numbers, remainder, third = (
+            np.concatenate(parts) for parts in itertools.islice(zip(*found, strict=True), 3)
+        )
+        squares = math.fsum(of_part[3] for of_part in found)
+        rounding = float(jnp.finfo(dtype).eps) * math.sqrt(squares)
+        return cls(numbers, remainder, third, every, rounding)
 
 
 def _sizes(
@@ -240,6 +247,17 @@ def _sizes(
     wide: Float[Array, "k d"],
 ) -> Float[Array, "n 3"]:
     return jnp.stack(model.series_sizes(centre, metric, wide, block), axis=1)
+
+
+def _kept_sizes(
+    n_rows: int, every: int, first: int, values: Float[np.ndarray, "n 3"]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+    """What `RowSizes` keeps of the rows from number `first` on, and the sum of f_i²."""
+    remainder = np.nan_to_num(values[:, 0], nan=1e10, posinf=1e10)
+    numbers = np.flatnonzero(remainder >= _NEXT_TO_NOTHING / n_rows / 10)
+    third = np.nan_to_num(values[-first % every :: every, 1])
+    squares = float(np.sum(np.square(values[:, 2], dtype=np.float64)))
+    return first + numbers, remainder[numbers], third, squares
 
 
 def make_surrogate(
@@ -255,14 +273,17 @@ def make_surrogate(
     """
     stage("expanding the rows")
     dtype, rows = posterior.dtype, posterior.rows
-    hard, weights = _hard_rows(sizes.remainder, n_hard)
+    if n_hard >= posterior.n_rows:
+        hard, weights = np.arange(posterior.n_rows), np.ones(posterior.n_rows)
+    else:
+        chosen, weights = _hard_rows(sizes.remainder, n_hard)
+        hard = sizes.numbers[chosen]
     batch = _padded(rows, hard, weights, dtype) if len(hard) else None
     of_cubic = None
     if posterior.dim <= _MOST_PARAMETERS and sizes.third.any():
         # Certain rows are in the series of all rows and in that of the hard rows alike.
         certain = weights == 1
-        every = -(-posterior.n_rows // _MOST_CANDIDATES)
-        third = sizes.third[::every].copy()
+        every, third = sizes.every, sizes.third.copy()
         third[hard[certain & (hard % every == 0)] // every] = 0
         third[third > 0] += _FLOOR * third.mean(dtype=np.float64)
         affordable = int(_CUBIC_OPERATIONS / posterior.dim**3)
@@ -293,13 +314,11 @@ def make_surrogate(
 def _hard_rows(
     remainders: Float[np.ndarray, " N"], count: int
 ) -> tuple[np.ndarray, Float[np.ndarray, " n"]]:
-    """Numbers and weights of about `count` rows; of all rows if there are no more.
+    """Places and weights of about `count` rows.
 
     The easiest rows, as many as leave out next to nothing, are never drawn: such a row would have a
     weight that magnifies its rounding errors.
     """
-    if count >= len(remainders):
-        return np.arange(len(remainders)), np.ones(len(remainders))
     if count == 0:
         return np.zeros(0, int), np.zeros(0)
     kept = remainders.copy()
@@ -316,11 +335,7 @@ def _padded(rows: AbstractRows, numbers: np.ndarray, weights: np.ndarray, dtype:
     missing = (1 << max(len(numbers) - 1, 255).bit_length()) - len(numbers)
     every = np.append(numbers, np.repeat(numbers[:1], missing))
     padded = np.append(weights, np.zeros(missing))
-    if not rows.on_host:
-        return Batch(rows.take(on_device(every, np.int32)), on_device(padded, dtype))
-    # Taken by NumPy, the rows need no program.
-    batch = rows.gather_on_host()(every, padded.astype(dtype))  # type: ignore[attr-defined]
-    return Batch(*jax.tree.map(jnp.asarray, (batch.rows, batch.weights)))
+    return Batch(jax.tree.map(jnp.asarray, rows.read(every)), on_device(padded, dtype))
 
 
 @quickly_compiled
@@ -381,7 +396,9 @@ def check_on_all_rows(
     def log_weights(part: np.ndarray) -> np.ndarray:
         return np.asarray(surrogate.log_weights(on_device(part, part.dtype), rows))
 
-    parts = in_threads(log_weights, at.reshape(-1, _AT_ONCE, at.shape[1]), checkpoint)
+    # A row store has threads of its own, and is read once.
+    at_once = _AT_ONCE if rows.access >= RowAccess.TAKE else len(at)
+    parts = in_threads(log_weights, at.reshape(-1, at_once, at.shape[1]), checkpoint)
     found = np.concatenate(parts).astype(np.float64)
     found = np.nan_to_num(found, nan=-1e6, neginf=-1e6, posinf=1e6)
     weights, far = found[:count] - found[:count].mean(), found[count:] - found[:count].mean()

@@ -81,9 +81,6 @@ class SurrogatePlanner:
         went elsewhere, its centre and scale are those of the draws.
         """
         posterior = self.posterior
-        if posterior.rows.access < RowAccess.TAKE:
-            self.why_not = "rows that are not in memory cannot be read by number"
-            return None
         expansion = Expansion.at_anchor(posterior, self.anchor)
         sizes = self._sizes(expansion)
         for number in range(_MOST_CENTRES):
@@ -112,7 +109,8 @@ class SurrogatePlanner:
         if not inside or check.sd > _MODERATE or check.far > 2 * _FAR:
             self.why_not = f"a series of the rows is off by {check.sd:.2g} in the log density"
             return None
-        return self._plan(chains, check, self.exact or not small)
+        in_memory = posterior.rows.access >= RowAccess.TAKE
+        return self._plan(chains, check, self.exact or (in_memory and not small))
 
     def _sizes(self, expansion: Expansion) -> RowSizes:
         checkpoint()
@@ -210,11 +208,11 @@ def _next_length(length: int, rate: float) -> int:
 
 def _enough(sizes: RowSizes) -> int:
     """The place in `_HARD_ROWS` of a number of rows that is likely to be enough."""
-    n_rows, most = len(sizes.remainder), _HARD_ROWS[-1] // 2
+    n_kept, most = len(sizes.remainder), _HARD_ROWS[-1] // 2
     total = np.sum(sizes.remainder, dtype=np.float64)
     hardest = sizes.remainder
-    if n_rows > most:
-        hardest = np.partition(hardest, n_rows - most)[n_rows - most :]
+    if n_kept > most:
+        hardest = np.partition(hardest, n_kept - most)[n_kept - most :]
     known = np.append(0.0, np.cumsum(np.sort(hardest)[::-1], dtype=np.float64))
     for place, count in enumerate(_HARD_ROWS):
         # The half that is hardest is about certain, the other half is drawn from the rest.

@@ -5,11 +5,10 @@ Posteriors, and the choice for each:
     few rows                             all rows, exact (HMC)
     several modes                        all rows, exact, with jumps between the modes
     up to 2,000 parameters               hard rows and a series, checked on all rows
-      exact draws asked for, or the      the same, accepted on all rows
+      exact draws asked for, or the      the same, accepted on all rows (if these are in memory)
       check finds a moderate error
       the check finds a large error,     all rows, exact
       or there is no Gaussian
-    rows beyond memory                   order-2 control variates, whitened (`anchored.py`)
     more parameters                      order-1 control variates, one scale per parameter
 
 All rows means every row in every step. Where that is too much (`_MOST_NUMBERS`), a plan with
@@ -195,10 +194,9 @@ class Automatic(AbstractMethod):
             rows = surrogate.n_row_evals
             plan = exact_plan(posterior, found, Dense(), budget, why, seed, None, rows)
         if plan is None:
-            anchored = AnchoredPlanner(
-                posterior, found, order=2, geometry=Dense(), stiffness=1.0, budget=budget, seed=seed
-            )
+            anchored = AnchoredPlanner(posterior, found, 2, Dense(), 1.0, budget, seed)
             anchored.n_row_evals += surrogate.n_row_evals
+            anchored.reasons.append(surrogate.why_not)
             plan = _anchored_or_exact(anchored)
         return plan if modes is None else in_one_mode(plan, modes)
 
@@ -244,20 +242,12 @@ def _diagonal_plan(
     found, _ = prepare_anchor(posterior, anchor, AnchorLevel.MODE)
     assert found is not None
     scale = fisher_scales(posterior, found.position)
+    metric = Diagonal(np.asarray(scale))
     if exact:
         why = f"exact draws were asked for, and {posterior.dim:,} parameters are many: {_ALL_ROWS}"
-        metric = Diagonal(np.asarray(scale))
         return exact_plan(posterior, found, metric, budget, (why,), seed, None, posterior.n_rows)
     stiffness = largest_curvature(posterior, found.position, scale)
-    planner = AnchoredPlanner(
-        posterior,
-        found,
-        order=1,
-        geometry=Diagonal(np.asarray(scale)),
-        stiffness=stiffness,
-        budget=budget,
-        seed=seed,
-    )
+    planner = AnchoredPlanner(posterior, found, 1, metric, stiffness, budget, seed)
     planner.n_row_evals += (_POWER_ITERATIONS + 1) * posterior.n_rows
     planner.reasons.append(
         f"{posterior.dim:,} parameters are too many for their covariance: each has its own scale"
