@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from .._core.errors import InvalidInput
+from .._ingestion import errors
 from .._ingestion.encoding import FALSE_AND_TRUE
 from .._ingestion.errors import TableError, constant_response, first_not_a_number, some
 from .._ingestion.values import ColumnValues
@@ -51,10 +52,9 @@ def problems(columns: Mapping[str, ColumnValues]) -> list[str]:
 
 def check_complete(columns: Mapping[str, ColumnValues]) -> None:
     """Raise if values of these columns are missing or infinite."""
-    if found := problems(columns):
-        cure = "Drop these rows with --drop-missing (drop_missing=True), fill in the values, or "
-        cure += "leave out the columns with --exclude (exclude)."
-        raise TableError("columns", "have no missing or infinite values", some(found), cure)
+    cure = "Drop these rows with --drop-missing (drop_missing=True), fill in the values, or "
+    cure += "leave out the columns with --exclude (exclude)."
+    errors.check_complete(problems(columns), cure)
 
 
 def complete_rows(columns: Mapping[str, ColumnValues]) -> np.ndarray:
@@ -194,7 +194,7 @@ def encode_features(
     columns: Mapping[str, ColumnValues], categorical: Collection[str], n_rows: int, *, named: bool
 ) -> tuple[list[FeatureEncoding], list[str]]:
     """Choose how columns are encoded, and the notes on it."""
-    chosen, notes = [], []
+    chosen, notes, single = [], [], {}
     for name, column in columns.items():
         if column.kind != "text" and name not in categorical:
             kind: Literal["number", "boolean"] = "boolean" if column.kind == "boolean" else "number"
@@ -206,7 +206,9 @@ def encode_features(
         _check_levels(name, levels, n_rows, asked_for=name in categorical or named)
         chosen.append(FeatureEncoding(name, "category", levels))
         notes.append(f"{name}: {len(levels)} levels, baseline {levels[0]!r}")
-    _check_several_levels(chosen)
+        if len(levels) == 1:
+            single[name] = levels[0]
+    errors.check_several_levels(single, "Leave them out with --exclude (exclude).")
     return chosen, notes
 
 
@@ -257,17 +259,6 @@ def _check_levels(name: str, levels: tuple[str, ...], n_rows: int, *, asked_for:
         rule = f"have at most {min(most, n_rows - 1)} levels, as it holds text"
         cure += f"or pass --categorical {name} (categorical) for up to {MAX_NAMED_LEVELS} levels."
     raise TableError(f"column {name!r}", rule, found, cure)
-
-
-def _check_several_levels(features: Collection[FeatureEncoding]) -> None:
-    single = [
-        f"{feature.name} ({feature.levels[0]!r} in every row)"
-        for feature in features
-        if feature.kind == "category" and len(feature.levels) == 1
-    ]
-    if single:
-        cure = "Leave them out with --exclude (exclude)."
-        raise TableError("columns of text", "have several levels", some(single), cure)
 
 
 # The response.
@@ -447,10 +438,6 @@ class RawColumn(NamedTuple):
         return mean, float(np.sqrt(shares @ (self.by_code - mean) ** 2))
 
 
-def ones(n_rows: int) -> RawColumn:
-    return RawColumn(np.broadcast_to(np.float64(1.0), n_rows))
-
-
 def scales(
     columns: Sequence[RawColumn], names: Sequence[str], *, standardise: bool
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -470,13 +457,7 @@ def scales(
                 constant[name] = mean
             continue
         means[place], sds[place] = mean if centred else 0.0, sd
-    if constant:
-        found = some(f"{name} ({value:g} in every row)" for name, value in constant.items())
-        cure = (
-            "Leave them out with --exclude (the intercept is added automatically) or pass "
-            "--no-standardise (standardise=False)."
-        )
-        raise TableError("columns", "vary to be standardised", found, cure)
+    errors.check_varying(constant, "Leave them out with --exclude")
     return tuple(means), tuple(sds)
 
 
@@ -562,7 +543,8 @@ class PlainTerms:
 
     def raw_columns(self, columns: Mapping[str, ColumnValues], n_rows: int) -> list[RawColumn]:
         """The columns of the design, from columns of the table as `FeatureEncoding.values`."""
-        found = [ones(n_rows)] if self.intercept else []
+        ones = RawColumn(np.broadcast_to(np.float64(1.0), n_rows))
+        found = [ones] if self.intercept else []
         for feature in self.features:
             numbers = columns[feature.name].numbers
             if feature.kind == "category":

@@ -16,8 +16,15 @@ import pyarrow as pa
 from pyarrow import csv, feather, ipc, parquet, types
 
 from .._core.errors import InvalidInput
-from .._ingestion.errors import TableError, check_any_rows, check_names, some, unreadable
-from .._ingestion.readers import MATRIX, NAMES, table_files
+from .._ingestion.errors import (
+    TableError,
+    check_any_rows,
+    check_names,
+    other_columns,
+    some,
+    unreadable,
+)
+from .._ingestion.readers import MATRIX, NAMES, FileSource, parsed_csv, table_files
 from .._ingestion.values import ColumnValues, check_lengths, from_arrow, from_numpy, is_text
 from .._rows.manifest import MANIFEST
 
@@ -265,22 +272,17 @@ def _parsed(content: pa.Buffer, separator: str, encoding: str, decimal: str = ".
         strings_can_be_null=True, quoted_strings_can_be_null=False, decimal_point=decimal
     )
 
-    def parse(*, slowly: bool) -> pa.Table:
+    def parse(*, use_threads: bool) -> pa.Table:
+        # Lines within quotes are slow to parse, so they are allowed in the second attempt only.
+        lines = csv.ParseOptions(delimiter=separator, newlines_in_values=not use_threads)
         return csv.read_csv(
             pa.BufferReader(content),
-            read_options=csv.ReadOptions(encoding=encoding, use_threads=not slowly),
-            parse_options=csv.ParseOptions(delimiter=separator, newlines_in_values=slowly),
+            read_options=csv.ReadOptions(encoding=encoding, use_threads=use_threads),
+            parse_options=lines,
             convert_options=convert,
         )
 
-    try:
-        return parse(slowly=False)
-    except pa.ArrowInvalid:
-        try:
-            return parse(slowly=True)  # lines within quotes; errors have the number of the line
-        except pa.ArrowInvalid as error:
-            shifted = re.sub(r"Row #(\d+)", lambda found: f"row {int(found[1]) - 1}", str(error))
-            raise pa.ArrowInvalid(shifted) from None
+    return parsed_csv(parse, -1)
 
 
 def _is_decoded(table: pa.Table) -> bool:
@@ -358,10 +360,7 @@ def _read_file(path: Path, separator: str | None) -> tuple[pa.Table, list[str]]:
 def _read_files(path: Path, separator: str | None) -> Table:
     """The rows of several files, which have the same columns."""
     files = table_files([path])
-    # Partition keys are numbers if their values are whole numbers in all files.
-    pairs = [pair for file in files for pair in file.partition]
-    text = {key for key, value in pairs if value and not value.removeprefix("-").isdecimal()}
-    number_keys = {key for key, _ in pairs} - text
+    number_keys = FileSource(tuple(files)).number_keys
     tables, notes = [], []
     for file in files:
         if file.suffix == _NPZ:
@@ -374,23 +373,17 @@ def _read_files(path: Path, separator: str | None) -> Table:
             type_ = pa.int64() if key in number_keys else pa.string()
             table = table.append_column(key, pa.repeat(pa.scalar(number, type_), table.num_rows))
         tables.append(table)
-        _check_columns(table, tables[0], file.name, files[0].name)
+        here, first = table.column_names, tables[0].column_names
+        if set(here) != set(first):
+            lacking = [name for name in first if name not in here]
+            further = [name for name in here if name not in first]
+            raise other_columns(lacking, further, file.name, files[0].name)
     try:
         whole = pa.concat_tables(tables, promote_options="permissive")
     except pa.ArrowException as error:
         cure = "Convert them to the same types first."
         raise TableError("TABLE", "have one kind of values per column", str(error), cure) from None
     return from_arrow_table(whole, path.name, notes)
-
-
-def _check_columns(table: pa.Table, first: pa.Table, name: str, first_name: str) -> None:
-    lacking = [column for column in first.column_names if column not in table.column_names]
-    further = [column for column in table.column_names if column not in first.column_names]
-    if lacking or further:
-        parts = [f"lacks {some(lacking)}"] * bool(lacking)
-        parts += [f"also has {some(further)}"] * bool(further)
-        found = f"{name}, which {' and '.join(parts)}"
-        raise TableError("TABLE", f"have the columns of {first_name} in every file", found)
 
 
 def table_of_npz(path: Path) -> Table:

@@ -28,10 +28,11 @@ from .errors import (
     check_complete,
     check_features,
     check_names,
-    check_response,
+    check_several_levels,
     check_varying,
     constant_response,
     first_not_a_number,
+    other_columns,
     some,
 )
 from .values import ColumnValues, Kind, TableBatch
@@ -161,15 +162,13 @@ def survey_table(
         if not columns:
             columns = {column: ColumnSurvey(column) for column in batch.columns}
             first = batch.origin
-            if response is not None:
-                check_response(response, columns, first)
+            if response is not None and response not in columns:
+                cure = f"The columns are: {some(columns)}."
+                raise TableError("--response", f"name a column of {first}", response, cure)
         if batch.columns.keys() != columns.keys():
-            lacking = some(sorted(columns.keys() - batch.columns.keys()))
-            further = some(sorted(batch.columns.keys() - columns.keys()))
-            found = f"{batch.origin}, which " + (f"lacks {lacking}" if lacking else "")
-            found += " and " if lacking and further else ""
-            found += f"also has {further}" if further else ""
-            raise TableError("TABLE", f"have the columns of {first} in every file", found)
+            lacking = sorted(columns.keys() - batch.columns.keys())
+            further = sorted(batch.columns.keys() - columns.keys())
+            raise other_columns(lacking, further, batch.origin, first)
         clashes = {
             column: problem
             for column, survey in columns.items()
@@ -179,9 +178,10 @@ def survey_table(
             raise UnclearColumns(clashes)
         for column, survey in columns.items():
             survey.add(batch.columns[column], batch, max_levels)
-        n_rows += batch.n_rows
+        n_rows += len(batch)
     check_any_rows(n_rows, name)
-    check_complete([problem for survey in columns.values() for problem in survey.problems])
+    problems = [problem for survey in columns.values() for problem in survey.problems]
+    check_complete(problems, "Drop these rows or fill in the values first.")
     return TableSurvey(n_rows, columns)
 
 
@@ -204,8 +204,13 @@ def make_schema(
         if found.kind != "text" and (found.low == found.high or not found.sd)
     }
     if standardise:
-        check_varying(constant)
-    _check_several_levels(features)
+        check_varying(constant, "Drop them")
+    single = {
+        name: next(iter(found.levels))
+        for name, found in features.items()
+        if found.kind == "text" and len(found.levels) == 1
+    }
+    check_several_levels(single, "Drop them.")
     columns = [Column(INTERCEPT, "", mean=1.0, sd=0.0, low=1, high=1, whole=True)]
     columns = columns if intercept else []
     for found in features.values():
@@ -225,19 +230,14 @@ class RowEncoder:
     """Turns batches into rows, as a manifest says."""
 
     def __init__(self, manifest: RowManifest):
-        self._columns, self._dtype = manifest.columns, manifest.dtype
+        self._columns = manifest.columns
         self._levels = {category.name: category.levels for category in manifest.categories}
         self._exact = np.empty(_ROWS_AT_ONCE)
-        self._rounded = np.empty((len(self._columns), _ROWS_AT_ONCE), self._dtype)
+        self._rounded = np.empty((len(self._columns), _ROWS_AT_ONCE), manifest.dtype)
 
     @property
     def as_text(self) -> frozenset[str]:
         return frozenset(self._levels)
-
-    def rows(self, batch: TableBatch) -> np.ndarray:
-        made = np.empty((batch.n_rows, len(self._columns)), self._dtype)
-        self.encode(batch, made)
-        return made
 
     def encode(self, batch: TableBatch, rows: np.ndarray) -> None:
         """Write the first rows of the batch into `rows`, as many as it has lines."""
@@ -262,7 +262,7 @@ class RowEncoder:
     def _numbers(self, column: Column, batch: TableBatch) -> tuple[np.ndarray, np.ndarray | None]:
         """The numbers of a column; or codes, and a table of the numbers that they stand for."""
         if not column.source:
-            return np.broadcast_to(np.float64(1.0), batch.n_rows), None
+            return np.broadcast_to(np.float64(1.0), len(batch)), None
         values = batch.columns.get(column.source)
         if values is None or (values.kind == "text") != (column.source in self._levels):
             raise changed(batch.origin)
@@ -332,16 +332,6 @@ def _false_and_true(found: ColumnSurvey) -> tuple[str, str]:
     cure += f"table[{found.name!r}] = table[{found.name!r}] == {last!r}."
     rule = "hold numbers, booleans, or text such as no and yes"
     raise TableError(f"response {found.name!r}", rule, shown, cure)
-
-
-def _check_several_levels(features: Mapping[str, ColumnSurvey]) -> None:
-    single = [
-        f"{name} ({next(iter(found.levels))!r} in every row)"
-        for name, found in features.items()
-        if found.kind == "text" and len(found.levels) == 1
-    ]
-    if single:
-        raise TableError("columns of text", "have several levels", some(single), "Drop them.")
 
 
 def _check_size(survey: TableSurvey, dtype: str, stored_as_they_are: set[Any]) -> None:

@@ -55,13 +55,6 @@ def check_names(origin: str, names: Iterable[str]) -> None:
         raise TableError("column names", f"not be empty in {origin}", found, cure)
 
 
-def check_response(response: str, names: Iterable[str], origin: str) -> None:
-    names = list(names)
-    if response not in names:
-        cure = f"The columns are: {some(names)}."
-        raise TableError("--response", f"name a column of {origin}", response, cure)
-
-
 def check_any_rows(n_rows: int, origin: str) -> None:
     if n_rows == 0:
         raise TableError("TABLE", "have at least one row", f"{origin} with none")
@@ -78,20 +71,34 @@ def check_features(features: Collection[str], response: str | None, *, intercept
         raise TableError("TABLE", rule, f"only {response}")
 
 
-def check_complete(problems: Collection[str]) -> None:
+def check_complete(problems: Collection[str], cure: str) -> None:
     """Raise if `problems` names columns with missing or infinite values."""
     if problems:
-        cure = "Drop these rows or fill in the values first."
         raise TableError("columns", "have no missing or infinite values", some(problems), cure)
 
 
-def check_varying(constant: Mapping[str, float]) -> None:
+def check_varying(constant: Mapping[str, float], drop: str) -> None:
     """Raise if there are columns with one value in all rows; `constant` has their values."""
     if constant:
         found = some(f"{name} ({value:g} in every row)" for name, value in constant.items())
-        cure = "Drop them (the intercept is added automatically) "
+        cure = f"{drop} (the intercept is added automatically) "
         cure += "or pass --no-standardise (standardise=False)."
         raise TableError("columns", "vary to be standardised", found, cure)
+
+
+def check_several_levels(single: Mapping[str, str], cure: str) -> None:
+    """Raise if there are columns of text with one level in all rows; `single` has the levels."""
+    if single:
+        found = some(f"{name} ({level!r} in every row)" for name, level in single.items())
+        raise TableError("columns of text", "have several levels", found, cure)
+
+
+def other_columns(lacking: list[str], further: list[str], name: str, first: str) -> TableError:
+    """The error about a file `name` whose columns are not those of the file `first`."""
+    parts = [f"lacks {some(lacking)}"] * bool(lacking)
+    parts += [f"also has {some(further)}"] * bool(further)
+    found = f"{name}, which {' and '.join(parts)}"
+    return TableError("TABLE", f"have the columns of {first} in every file", found)
 
 
 def constant_response(name: str, value: object) -> TableError:

@@ -6,10 +6,10 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from .._core.errors import InvalidInput, check_int
 from .._core.supervision import checkpoint
@@ -41,14 +41,7 @@ _BETWEEN_LINES = 10.0  # seconds, elsewhere
 _CLEAR = "\r\x1b[K"
 
 
-class SomeRows(Protocol):
-    """Anything that knows how many rows it has."""
-
-    @property
-    def n_rows(self) -> int: ...
-
-
-Rows = TypeVar("Rows", bound=SomeRows)
+Rows = TypeVar("Rows", bound=Sized)
 
 
 def shown(
@@ -69,7 +62,7 @@ def shown(
     try:
         for batch in batches:
             yield batch
-            done += batch.n_rows
+            done += len(batch)
             if (now := time.perf_counter()) >= due:
                 line = _line(stage, done, total, (done - before) / max(now - began, 1e-9))
                 if redraws:
@@ -158,36 +151,23 @@ def ingest(
     with RowStoreWriter(
         folder, schema.columns, dtype, response, begun, schema.categories
     ) as writer:
-        written = _write(table, response, RowEncoder(schema), writer, n_rows, progress)
-        if written != n_rows or table.identity() != identity["tables"]:
+        encoder, done = RowEncoder(schema), writer.n_rows  # those in finished shards
+        batches = read_ahead(table.batches(response, encoder.as_text, done))
+        for batch in shown(batches, "writing", done, n_rows, progress):
+            checkpoint()
+            done += len(batch)
+            while len(batch):
+                space = writer.space(len(batch))
+                encoder.encode(batch, space)
+                writer.advance(len(space))
+                batch = batch.without(len(space))
+        if done != n_rows or table.identity() != identity["tables"]:
             raise changed(table.name)
         return writer.finish()
 
 
-def _write(
-    table: Source,
-    response: str | None,
-    encoder: RowEncoder,
-    writer: RowStoreWriter,
-    n_rows: int,
-    progress: bool | None,
-) -> int:
-    """Write the rows that are not yet in finished shards. Returns the number of all rows."""
-    done = writer.n_rows
-    batches = read_ahead(table.batches(response, encoder.as_text, done))
-    for batch in shown(batches, "writing", done, n_rows, progress):
-        checkpoint()
-        done += batch.n_rows
-        while batch.n_rows:
-            space = writer.space(batch.n_rows)
-            encoder.encode(batch, space)
-            writer.advance(len(space))
-            batch = batch.without(len(space))
-    return done
-
-
 def survey_source(
-    source: Source, response: str | None, max_levels: int, progress: bool | None
+    source: Source, response: str | None, max_levels: int = 100, progress: bool | None = None
 ) -> TableSurvey:
     """Survey a table. Columns of CSV files that turn out to hold text are read again as text."""
     as_text: frozenset[str] = frozenset()

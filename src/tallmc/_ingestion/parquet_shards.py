@@ -52,17 +52,13 @@ class ParquetShards(AbstractShards):
         return Path(self.path)
 
     def array(self, number: int, whole: bool = True) -> np.ndarray:
-        rows = np.empty(
-            (self.schema.shards[number].n_rows, len(self.schema.columns)), self.schema.dtype
-        )
-        begin = 0
-        group = self.groups[number]
-        encoder = RowEncoder(self.schema)  # of its own: threads read shards at the same time
+        group, schema, begin = self.groups[number], self.schema, 0
+        rows = np.empty((schema.shards[number].n_rows, len(schema.columns)), schema.dtype)
+        encoder = RowEncoder(schema)  # of its own: threads read shards at the same time
         for batch in row_group_batches(group.file, group.number, group.first_row):
-            encoder.encode(
-                self._source.with_partition(group.file, batch), rows[begin : begin + batch.n_rows]
-            )
-            begin += batch.n_rows
+            whole, end = self._source.with_partition(group.file, batch), begin + len(batch)
+            encoder.encode(whole, rows[begin:end])
+            begin = end
         return rows
 
     def lines(self, number: int, lines: np.ndarray) -> np.ndarray:
@@ -82,9 +78,6 @@ def parquet_shards(
     *,
     standardise: bool = True,
     intercept: bool = True,
-    dtype: str = "float32",
-    max_levels: int = 100,
-    progress: bool | None = None,
 ) -> ParquetShards:
     """Survey Parquet files, to be read in place. The arguments are those of `tallmc.ingest`.
 
@@ -96,9 +89,9 @@ def parquet_shards(
         cure = "Write a row store with `tallmc ingest`."
         raise TableError("TABLE", "be Parquet to be read in place", others[0], cure)
     source = FileSource(tuple(files))
-    survey = survey_source(source, response, max_levels, progress)
+    survey = survey_source(source, response)
     schema = make_schema(
-        survey, response, standardise=standardise, intercept=intercept, dtype=dtype
+        survey, response, standardise=standardise, intercept=intercept, dtype="float32"
     )
     groups, shards = [], []
     for file in files:

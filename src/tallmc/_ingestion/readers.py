@@ -309,16 +309,23 @@ def _parsed(
         read = csv.ReadOptions(column_names=names, use_threads=use_threads)
         return csv.read_csv(pa.BufferReader(block), read_options=read, convert_options=convert)
 
-    try:
+    return parsed_csv(parse, first_row - (names is None))
+
+
+def parsed_csv(parse: Callable[..., pa.Table], shift: int) -> pa.Table:
+    """What `parse(use_threads=True)` returns; its errors name row n + `shift` for line n.
+
+    Only without threads does pyarrow count lines, of which the header is the first.
+    """
+    import pyarrow as pa
+
+    with contextlib.suppress(pa.ArrowInvalid):
         return parse(use_threads=True)
-    except pa.ArrowInvalid:
-        # Without threads, pyarrow counts lines; the header is the first.
-        shift = first_row - (names is None)
-        try:
-            return parse(use_threads=False)
-        except pa.ArrowInvalid as error:
-            counted = re.sub(r"Row #(\d+)", lambda n: f"row {int(n[1]) + shift}", str(error))
-            raise pa.ArrowInvalid(counted) from None
+    try:
+        return parse(use_threads=False)
+    except pa.ArrowInvalid as error:
+        counted = re.sub(r"Row #(\d+)", lambda n: f"row {int(n[1]) + shift}", str(error))
+        raise pa.ArrowInvalid(counted) from None
 
 
 def open_parquet(path: Path) -> pa.parquet.ParquetFile:
@@ -440,9 +447,9 @@ class FileSource:
                 skip = first_row - done - batch.first_row
                 if skip <= 0:
                     yield self.with_partition(file, batch)
-                elif skip < batch.n_rows:
+                elif skip < len(batch):
                     yield self.with_partition(file, batch.without(skip))
-                last = batch.first_row + batch.n_rows
+                last = batch.first_row + len(batch)
             done += last
 
     def with_partition(self, file: TableFile, batch: TableBatch) -> TableBatch:
@@ -450,23 +457,18 @@ class FileSource:
         if not file.partition:
             return batch
         added = {
-            key: _repeated(value, batch.n_rows, are_numbers=key in self._number_keys)
+            key: _repeated(value, len(batch), are_numbers=key in self.number_keys)
             for key, value in file.partition
         }
         return dataclasses.replace(batch, columns={**batch.columns, **added})
 
     @functools.cached_property
-    def _number_keys(self) -> set[str]:
+    def number_keys(self) -> set[str]:
         """Partition keys whose values are whole numbers in all files."""
-        values: dict[str, list[str | None]] = {}
-        for file in self.files:
-            for key, value in file.partition:
-                values.setdefault(key, []).append(value)
-        return {
-            key
-            for key, found in values.items()
-            if all(value is None or value.removeprefix("-").isdecimal() for value in found)
-        }
+        pairs = [pair for file in self.files for pair in file.partition]
+        texts = [(key, value) for key, value in pairs if value is not None]
+        others = {key for key, value in texts if not value.removeprefix("-").isdecimal()}
+        return {key for key, _ in pairs} - others
 
 
 @dataclasses.dataclass(frozen=True)
@@ -490,10 +492,10 @@ class PythonSource:
         for number, data in enumerate(self.make(), start=1):
             for batch in batches_of(data, f"batch {number}"):
                 skip = first_row - done
-                done += batch.n_rows
+                done += len(batch)
                 if skip <= 0:
                     yield batch
-                elif skip < batch.n_rows:
+                elif skip < len(batch):
                     yield batch.without(skip)
 
 

@@ -47,8 +47,8 @@ class TableBatch:
     first_row: int  # the number of rows that come before it in `origin`
     columns: Mapping[str, ColumnValues]
 
-    @property
-    def n_rows(self) -> int:
+    def __len__(self) -> int:
+        """The number of rows."""
         return len(next(iter(self.columns.values()), ()))
 
     def place(self, row: int) -> str:
@@ -94,7 +94,7 @@ def batches_of(data: Any, origin: str, first_row: int = 0) -> Iterator[TableBatc
     for piece in pieces:
         batch = TableBatch(origin, first_row, {name: convert(piece[name]) for name in piece})
         yield batch
-        first_row += batch.n_rows
+        first_row += len(batch)
 
 
 def is_table(data: Any) -> bool:

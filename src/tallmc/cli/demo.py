@@ -87,39 +87,28 @@ class Simulation(NamedTuple):
         with RowStoreWriter(folder, [*columns, response], "float32", RESPONSE, source) as writer:
             pieces = self._pieces(writer.n_rows)
             for piece in shown(pieces, "simulating", writer.n_rows, self.n_rows, None):
-                writer.append(piece.rows)
+                writer.append(piece)
             writer.finish()
 
-    def _pieces(self, done: int) -> Iterator[_Piece]:
+    def _pieces(self, done: int) -> Iterator[np.ndarray]:
         """All rows but the first `done`, a piece per core at a time."""
+        coefficients = self.truth.to_numpy(np.float32)
         count, at_once = -(-self.n_rows // _ROWS_PER_PIECE), core_count()
         for number in range(done // _ROWS_PER_PIECE, count, at_once):
             some = range(number, min(number + at_once, count))
-            for k, rows in zip(some, in_threads(self._piece, some), strict=True):
-                yield _Piece(rows[max(0, done - k * _ROWS_PER_PIECE) :])
+            made = in_threads(functools.partial(self._piece, coefficients), some)
+            for k, rows in zip(some, made, strict=True):
+                yield rows[max(0, done - k * _ROWS_PER_PIECE) :]
 
-    def _piece(self, number: int) -> np.ndarray:
+    def _piece(self, coefficients: np.ndarray, number: int) -> np.ndarray:
         """Some rows, with random numbers of their own."""
         rng = np.random.default_rng([self.seed, number])
         count = min(_ROWS_PER_PIECE, self.n_rows - number * _ROWS_PER_PIECE)
         lines = np.empty((count, self.n_columns + 1), np.float32)
         x = rng.standard_normal((count, self.n_columns), dtype=np.float32)
         x[:, 0] = 1.0
-        lines[:, :-1], lines[:, -1] = x, _responses(rng, x, _coefficients(self))
+        lines[:, :-1], lines[:, -1] = x, _responses(rng, x, coefficients)
         return lines
-
-
-class _Piece(NamedTuple):
-    rows: np.ndarray
-
-    @property
-    def n_rows(self) -> int:
-        return len(self.rows)
-
-
-@functools.lru_cache(maxsize=1)
-def _coefficients(simulation: Simulation) -> np.ndarray:
-    return simulation.truth.to_numpy(np.float32)
 
 
 def _responses(rng: np.random.Generator, x: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
