@@ -18,7 +18,7 @@ from scipy.special import expit, log_softmax
 import tallmc
 from problems import slow_after
 from tallmc._fit.fit import regression_problem
-from tallmc._fit.regression import RegressionModel
+from tallmc._fit.model import RegressionModel
 from tallmc.priors import as_priors
 from tallmc.results.saved import node_names
 

@@ -9,7 +9,7 @@ import scipy.stats as stats
 import tallmc
 from problems import laplace_draws
 from tallmc._fit.fit import regression_problem
-from tallmc._fit.regression import RegressionModel
+from tallmc._fit.model import RegressionModel
 
 RNG = np.random.default_rng(6)
 N = 400

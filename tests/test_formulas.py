@@ -7,8 +7,10 @@ import pandas as pd
 import pytest
 
 import tallmc
-from tallmc._fit.encoding import DesignEncoding, make_design
+from tallmc._fit import encoding
+from tallmc._fit.encoding import DesignEncoding
 from tallmc._fit.formulas import split_formula, state_from_json, state_to_json
+from tallmc._fit.model import RegressionModel
 from tallmc._fit.reading import read_table
 from tallmc._fit.store_design import store_terms
 from tallmc._rows.manifest import Category, Column, RowManifest
@@ -42,6 +44,11 @@ FORMULAS = [
     "(age + smoker + region) ** 2",
     "1",
 ]
+
+
+def make_design(table, response=None, response_kind="number", dtype="float32", **choices):
+    model = RegressionModel("gaussian", response=response, **choices)
+    return encoding.make_design(table, model, response_kind, dtype)
 
 
 def design_of(formula, **options):

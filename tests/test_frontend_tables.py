@@ -15,7 +15,9 @@ import scipy.sparse
 from pyarrow import csv, parquet
 
 import tallmc
-from tallmc._fit.encoding import DesignEncoding, make_design
+from tallmc._fit import encoding
+from tallmc._fit.encoding import DesignEncoding
+from tallmc._fit.model import RegressionModel
 from tallmc._fit.reading import read_table
 from tallmc._ingestion.errors import TableError
 
@@ -32,6 +34,11 @@ def write(folder: Path, columns, kind: str = "csv") -> Path:
     else:
         parquet.write_table(pa.table(columns), path)
     return path
+
+
+def make_design(table, response=None, response_kind="number", dtype="float32", **choices):
+    model = RegressionModel("gaussian", response=response, **choices)
+    return encoding.make_design(table, model, response_kind, dtype)
 
 
 def design_of(source, response="y", kind="number", **options):

@@ -7,7 +7,7 @@ of the formula again.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,16 @@ from .columns import (
     standardised,
     without_unused_levels,
 )
-from .formulas import FORMULA, FormulaTerms, FormulaText, make_terms, split_formula, variables_of
+from .formulas import (
+    FORMULA,
+    FormulaTerms,
+    FormulaText,
+    check_formula,
+    make_terms,
+    split_formula,
+    variables_of,
+)
+from .model import RegressionModel
 from .reading import Table
 
 # Columns that are no covariates: weights of rows, offsets, exposures and numbers of trials.
@@ -269,17 +278,6 @@ class DesignEncoding:
             raise InvalidInput("encoding", "be what to_json wrote", str(error)) from None
 
 
-def check_formula(stored: object, given: str | None) -> None:
-    """Raise unless the caller passes the formula that is stored, or there is none."""
-    if stored is None and given is None:
-        return
-    if stored is not None and given is None:
-        cure = f"If you trust it, pass it: formula={stored!r}."
-        raise InvalidInput(FORMULA, "be passed again, as stored formulas are code", "none", cure)
-    if stored is None or "".join(str(stored).split()) != "".join(str(given).split()):
-        raise InvalidInput(FORMULA, f"be that of the fit, {stored!r}", given)
-
-
 def _scaled(content: Mapping[str, Any], formula: str | None) -> ScaledTerms:
     fields = dict(content["terms"])
     fields["features"] = tuple(map(_feature, fields["features"]))
@@ -298,56 +296,40 @@ def _feature(content: Mapping[str, Any]) -> FeatureEncoding:
 
 
 # Turn a table into a design: choose the encoding of every column, then apply it.
-def make_design(
-    table: Table,
-    response: str | None = None,
-    *,
-    formula: str | None = None,
-    weights: str | None = None,
-    offset: str | None = None,
-    exposure: str | None = None,
-    trials: str | None = None,
-    exclude: Iterable[str] = (),
-    categorical: Collection[str] = (),
-    drop_missing: bool = False,
-    standardise: bool = True,
-    intercept: bool = True,
-    response_kind: ResponseKind = "number",
-    level: str | Sequence[str] | None = None,
-    dtype: str = "float32",
-) -> Design:
-    """The design matrix and the response of a table; the arguments are those of `tallmc.fit`.
+def make_design(table: Table, model: RegressionModel, kind: ResponseKind, dtype: str) -> Design:
+    """The design matrix and the response, of this kind, of a table.
 
     Without a formula, every column that has no other role explains the response: numbers as they
     are, booleans as 0/1, text as categories whose first level is the baseline. Columns of the
     design have the names of statsmodels and formulaic: "Intercept", "age", "region[T.south]".
     """
-    if formula is not None and not intercept:
+    formula, standardise = model.formula, model.standardise
+    if formula is not None and not model.intercept:
         cure = "Begin the terms with 0 +."
         raise InvalidInput("--no-intercept (intercept)", "be part of the formula", formula, cure)
     text = None if formula is None else split_formula(formula)
     groups = () if text is None else text.groups
-    response = _response_name(response, text)
-    table = table.without(exclude)
-    roles = RowRoles(weights, offset, exposure, trials)
+    response = _response_name(model.response, text)
+    table = table.without(model.exclude)
+    roles = RowRoles(model.weights, model.offset, model.exposure, model.trials)
     covariates = _covariates(table, text, response, roles)
-    categorical = {categorical} if isinstance(categorical, str) else set(categorical)
+    categorical = set(model.categorical)
     for name in sorted(categorical):
         table.column(name, "--categorical (categorical)")
     used = [*covariates, *(name for _, name in groups), *roles.names.values(), response]
     table = Table({name: table.columns[name] for name in used}, table.description, table.notes)
     check_known_kinds(table.columns)
-    if drop_missing and not (complete := complete_rows(table.columns)).all():
+    if model.drop_missing and not (complete := complete_rows(table.columns)).all():
         note = f"dropped {int((~complete).sum())} of {table.n_rows} rows with missing values"
         table = dataclasses.replace(table.rows(complete), notes=(*table.notes, note))
     check_complete(table.columns)
 
-    of_response, notes = encode_response(response, table.columns[response], response_kind, level)
+    of_response, notes = encode_response(response, table.columns[response], kind, model.level)
     found = {name: table.columns[name] for name in covariates}
     if text is None:
         numbers = {name: column for name, column in found.items() if name not in categorical}
         notes += identifiers(numbers, table.n_rows)
-        if weights is None:
+        if model.weights is None:
             notes += [
                 f"column {name!r} is a covariate; if it weights the rows, "
                 f"pass --weights {name} (weights)"
@@ -369,7 +351,7 @@ def make_design(
         return scaled(*make_terms(formula, used, columns, table.n_rows))
 
     if text is None:
-        plain = PlainTerms(tuple(features), intercept)
+        plain = PlainTerms(tuple(features), model.intercept)
         common, raw = scaled(plain, plain.raw_columns(columns, table.n_rows))
     else:
         common, raw = of_formula(text.common)
@@ -383,7 +365,7 @@ def make_design(
         feature = FeatureEncoding(name, "category", levels)
         of_groups.append(GroupEncoding(f"{terms} | {name}", feature, of_group))
         inner.append(raw_of_group)
-    if standardise and response_kind == "number":
+    if standardise and kind == "number":
         centre = INTERCEPT in common.names
         of_response = standardised(of_response, table.columns[response], centre=centre)
     encoding = DesignEncoding(common, of_response, roles, tuple(of_groups), formula, dtype)

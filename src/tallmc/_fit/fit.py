@@ -24,16 +24,12 @@ from ..priors import PriorChoice, as_priors
 from ..results.draws import Draws
 from .columns import INTERCEPT
 from .encoding import Design, make_design
+from .model import RegressionModel
 from .reading import Table, read_table
-from .regression import RegressionForm, RegressionModel, model_rows
+from .regression import RegressionForm, model_rows
 from .store_design import row_store_design
 
 # A regression problem: a table or a row store, the model chosen for it, and its posterior.
-
-_CHOICES_OF_THE_DESIGN = (
-    *("response", "formula", "weights", "offset", "exposure", "trials", "level"),
-    *("exclude", "categorical", "drop_missing", "standardise", "intercept"),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,12 +52,8 @@ class RegressionProblem:
     @classmethod
     def of_table(cls, table: Table, model: RegressionModel) -> RegressionProblem:
         family, _ = model.families()
-        design = make_design(
-            table,
-            **{name: getattr(model, name) for name in _CHOICES_OF_THE_DESIGN},
-            response_kind=family.response,
-            dtype=str(jax.dtypes.canonicalize_dtype(np.float64)),
-        )
+        dtype = str(jax.dtypes.canonicalize_dtype(np.float64))
+        design = make_design(table, model, family.response, dtype)
         design, notes = _without_zero_weights(design)
         form = RegressionForm(model, design.encoding, table.description)
         x, y, weights, groups = model_rows(design, family.has_intercept)

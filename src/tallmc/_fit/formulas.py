@@ -66,6 +66,17 @@ def split_formula(text: str) -> FormulaText:
     return FormulaText(response, " + ".join(common) or "1", tuple(groups))
 
 
+def check_formula(stored: object, given: str | None) -> None:
+    """Raise unless the caller passes the formula that is stored, or there is none."""
+    if stored is None and given is None:
+        return
+    if stored is not None and given is None:
+        cure = f"If you trust it, pass it: formula={stored!r}."
+        raise InvalidInput(FORMULA, "be passed again, as stored formulas are code", "none", cure)
+    if stored is None or "".join(str(stored).split()) != "".join(str(given).split()):
+        raise InvalidInput(FORMULA, f"be that of the fit, {stored!r}", given)
+
+
 def column_name(text: str) -> str | None:
     """The column that text names, with or without backquotes; None if it is an expression."""
     found = _NAME.fullmatch(text.strip())

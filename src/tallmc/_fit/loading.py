@@ -14,7 +14,8 @@ from .._store.reader import draws_of, open_store
 from ..results.draws import Draws
 from ..results.saved import FILE, FIT_FILE
 from .encoding import DesignEncoding
-from .regression import RegressionForm, RegressionModel
+from .model import RegressionModel
+from .regression import RegressionForm
 
 _MOST_BYTES = 2**26
 

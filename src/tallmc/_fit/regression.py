@@ -7,7 +7,6 @@ table (`DesignEncoding`). Both are JSON, so a saved fit has its form, and predic
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -24,81 +23,17 @@ from ..models.design import (
     design_data,
 )
 from ..models.families.gaussian import ridge_start
-from ..models.likelihood import AbstractLikelihood
 from ..models.posterior import ModelPosterior
 from ..models.predictive import RegressionPredictive
-from ..models.regression import Effects, regression_posterior
+from ..models.regression import Effects, Family, regression_posterior
 from ..priors import as_priors
 from .coefficients import Coefficients, DesignColumns, GroupScaling, without_intercept
 from .columns import INTERCEPT
-from .encoding import Design, DesignEncoding, ScaledTerms, check_formula
-from .families import Family, check_noise_variance, find_family, known_noise
+from .encoding import Design, DesignEncoding, ScaledTerms
 from .formulas import FORMULA
+from .model import RegressionModel
 from .model_priors import ModelPriors, model_priors
 from .reading import read_table
-
-
-# What a user chooses about a regression: family, priors, and the roles of columns.
-@dataclasses.dataclass(frozen=True)
-class RegressionModel:
-    """What the user chose: the model, and the roles of columns.
-
-    Everything is text and numbers, so that it can be stored as JSON. `prior` has priors by term,
-    as text; the name "" stands for all other terms.
-    """
-
-    family: str
-    link: str | None = None
-    response: str | None = None
-    formula: str | None = None
-    prior: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    noise_variance: float | None = None
-    weights: str | None = None
-    offset: str | None = None
-    exposure: str | None = None
-    trials: str | None = None
-    exclude: tuple[str, ...] = ()
-    categorical: tuple[str, ...] = ()
-    drop_missing: bool = False
-    standardise: bool = True
-    intercept: bool = True
-    level: str | tuple[str, ...] | None = None
-    standardised_results: bool = False
-    separator: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any], formula: str | None) -> RegressionModel:
-        """The model that `to_json` wrote. A formula is code, so it must be passed again."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        given = {name: value for name, value in content.items() if name in known}
-        check_formula(given.get("formula"), formula)
-        level = given.get("level")
-        given["level"] = tuple(level) if isinstance(level, list) else level
-        for name in ("exclude", "categorical"):
-            given[name] = tuple(given.get(name, ()))
-        return cls(**{**given, "formula": formula})
-
-    def families(self) -> tuple[Family, str]:
-        """The family and its link, checked."""
-        family, link = find_family(self.family, self.link)
-        if (family.name == "binomial") != (self.trials is not None):
-            rule = "name a column for family binomial, and be left out for others"
-            raise InvalidInput("--trials (trials)", rule, self.trials)
-        if self.trials is not None and self.weights is not None:
-            cure = "Multiply the response and the trials by the weights."
-            rule = "be left out for family binomial"
-            raise InvalidInput("--weights (weights)", rule, self.weights, cure)
-        if self.offset is not None and family.response == "classes":
-            rule = "be left out for family categorical, whose classes have predictors of their own"
-            raise InvalidInput("--offset (offset)", rule, self.offset)
-        if self.exposure is not None and link != "log":
-            rule = "be left out unless the family has the link log"
-            raise InvalidInput("--exposure (exposure)", rule, self.exposure)
-        check_noise_variance(family, self.noise_variance)
-        return family, link
 
 
 # New rows of a user's table in the form of the fitted model.
@@ -198,7 +133,10 @@ class RegressionForm:
         self, data: RegressionData, column_sds: np.ndarray, *, search_start: bool = True
     ) -> ModelPosterior:
         response, columns = self.encoding.response, self.columns
-        likelihood = self._likelihood(data.dtype)
+        noise = self.model.noise_variance
+        if noise is not None:  # in the units of a response that was divided by its sd
+            noise = jnp.asarray(noise / np.float64(response.sd) ** 2, data.dtype)
+        likelihood = self.family.likelihood(self.link, len(self.classes or ()), noise)
         effects = [
             Effects(group.name, (len(group.levels), len(group.columns.names)))
             for group in self.groups
@@ -217,7 +155,7 @@ class RegressionForm:
             response.mean,
         )
         start, shared = None, self.family.shared(data, len(self.classes or ()))
-        if self.model.noise_variance is not None:
+        if noise is not None:
             shared = ()
         elif self.family.name == "gaussian" and search_start:
             start, log_scale = ridge_start(data, priors.variances)
@@ -268,11 +206,6 @@ class RegressionForm:
         x, y = np.ones((2, len(names)), dtype), np.array([1.0, 2.0])
         data = design_data(x, y, names, groups=groups)
         return self.posterior(data, np.ones(len(names)), search_start=False)
-
-    def _likelihood(self, dtype: Any) -> AbstractLikelihood:
-        known = self.model.noise_variance
-        noise = None if known is None else known_noise(known, self.encoding.response.sd, dtype)
-        return self.family.likelihood(self.link, len(self.classes or ()), noise)
 
     def _description(self, priors: ModelPriors) -> dict[str, str]:
         model, family, response = self.model, self.family, self.encoding.response

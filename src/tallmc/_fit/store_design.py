@@ -15,9 +15,9 @@ from .._ingestion.errors import some
 from .._ingestion.values import ColumnValues
 from .._rows.manifest import Column, RowManifest
 from ..models.design import ObservationsOf, ProductColumn
+from ..models.regression import Family
 from .columns import INTERCEPT, FeatureEncoding, PlainTerms, ResponseEncoding
 from .encoding import DesignEncoding, RowRoles, ScaledTerms
-from .families import Family
 from .formulas import (
     FORMULA,
     FormulaTerms,
@@ -28,7 +28,7 @@ from .formulas import (
     split_formula,
     variables_of,
 )
-from .regression import RegressionModel
+from .model import RegressionModel
 
 # Formulas over row stores: columns of the store, their interactions, and categories.
 #

@@ -222,7 +222,7 @@ def fit(
     With --method, the curvature at the mode determines step size and thinning unless given.
     """
     with exit_on_signals():
-        from .._fit.regression import RegressionModel
+        from .._fit.model import RegressionModel
         from ..priors import parse_priors
         from .fit import Readers, run_fit
         from .run import Settings

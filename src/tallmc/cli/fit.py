@@ -18,8 +18,8 @@ from rich.console import Console
 from .._core.errors import InvalidInput, counted
 from .._core.packages import check_installed
 from .._fit.fit import RegressionProblem
+from .._fit.model import RegressionModel
 from .._fit.reading import read_table
-from .._fit.regression import RegressionModel
 from .._ingestion.parquet_shards import ParquetShards, parquet_shards
 from .._rows.manifest import MANIFEST
 from .._rows.opening import open_rows

@@ -1,0 +1,87 @@
+"""What a user chooses about a regression: family, priors, and the roles of columns."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from .._core.errors import InvalidInput, check_number
+from ..models.families import FAMILIES
+from ..models.regression import Family
+from .formulas import check_formula
+
+_OTHER_NAMES = {other: family.name for family in FAMILIES.values() for other in family.other_names}
+
+
+@dataclasses.dataclass(frozen=True)
+class RegressionModel:
+    """What the user chose: the model, and the roles of columns.
+
+    Everything is text and numbers, so that it can be stored as JSON. `prior` has priors by term,
+    as text; the name "" stands for all other terms.
+    """
+
+    family: str
+    link: str | None = None
+    response: str | None = None
+    formula: str | None = None
+    prior: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    noise_variance: float | None = None
+    weights: str | None = None
+    offset: str | None = None
+    exposure: str | None = None
+    trials: str | None = None
+    exclude: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    drop_missing: bool = False
+    standardise: bool = True
+    intercept: bool = True
+    level: str | tuple[str, ...] | None = None
+    standardised_results: bool = False
+    separator: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any], formula: str | None) -> RegressionModel:
+        """The model that `to_json` wrote. A formula is code, so it must be passed again."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        given = {name: value for name, value in content.items() if name in known}
+        check_formula(given.get("formula"), formula)
+        level = given.get("level")
+        given["level"] = tuple(level) if isinstance(level, list) else level
+        for name in ("exclude", "categorical"):
+            given[name] = tuple(given.get(name, ()))
+        return cls(**{**given, "formula": formula})
+
+    def families(self) -> tuple[Family, str]:
+        """The family and its link, checked."""
+        plain = str(self.family).strip().lower().replace("-", "_").replace(" ", "_")
+        known = _OTHER_NAMES.get(plain.replace("_", ""), plain)
+        if known not in FAMILIES:
+            rule = f"be one of {', '.join(FAMILIES)}"
+            raise InvalidInput("--family (family)", rule, self.family)
+        family = FAMILIES[known]
+        link = family.link("probit" if plain == "probit" and self.link is None else self.link)
+        if (family.name == "binomial") != (self.trials is not None):
+            rule = "name a column for family binomial, and be left out for others"
+            raise InvalidInput("--trials (trials)", rule, self.trials)
+        if self.trials is not None and self.weights is not None:
+            cure = "Multiply the response and the trials by the weights."
+            rule = "be left out for family binomial"
+            raise InvalidInput("--weights (weights)", rule, self.weights, cure)
+        if self.offset is not None and family.response == "classes":
+            rule = "be left out for family categorical, whose classes have predictors of their own"
+            raise InvalidInput("--offset (offset)", rule, self.offset)
+        if self.exposure is not None and link != "log":
+            rule = "be left out unless the family has the link log"
+            raise InvalidInput("--exposure (exposure)", rule, self.exposure)
+        if self.noise_variance is not None:
+            name = "--noise-variance (noise_variance)"
+            if family.name != "gaussian":
+                rule = "be left out unless the family is gaussian"
+                raise InvalidInput(name, rule, self.noise_variance)
+            check_number(name, self.noise_variance, 0, low_open=True)
+        return family, link
