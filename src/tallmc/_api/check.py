@@ -50,8 +50,8 @@ def check(
     >>> print(tallmc.check(posterior, tallmc.methods.sgld(step_size=1e-3, batch_size=10)).verdict)
     doubtful
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SamplingWarning)  # the doubts are returned
+    # The doubts are returned.
+    with warnings.catch_warnings(action="ignore", category=SamplingWarning):
         draws = sample(
             posterior,
             method,

@@ -24,6 +24,7 @@ from .._store.writer import continuing
 from ..methods.abstract import AbstractMethod
 from ..models.posterior import AbstractPosterior, check_posterior
 from ..results.draws import Draws
+from ..results.saved import shapes_by_name
 from .sample import Listeners, execute, read_by_executor
 
 
@@ -79,16 +80,11 @@ def resume(
     stored = opened.setup.content
     if not same_posterior(fingerprint(posterior), stored["posterior"]):
         cure = "Use the same rows in the same order and precision, and the same prior."
-        raise StoreError(
-            opened.path, "be resumed with the posterior it was started with", "another", cure
-        )
-    layout = posterior.layout
-    if stored["parameters"] != {
-        name: list(shape) for name, shape in zip(layout.names, layout.shapes, strict=True)
-    }:
-        raise StoreError(
-            opened.path, f"have the parameters {', '.join(layout.names)}", stored["parameters"]
-        )
+        rule = "be resumed with the posterior it was started with"
+        raise StoreError(opened.path, rule, "another", cure)
+    if stored["parameters"] != shapes_by_name(posterior.layout):
+        rule = f"have the parameters {', '.join(posterior.layout.names)}"
+        raise StoreError(opened.path, rule, stored["parameters"])
     shapes = {name: list(shape) for name, shape in posterior.quantities.shapes.items()}
     if stored["quantities"]["shapes"] != shapes:
         rule = f"have the quantities {', '.join(shapes)}"
@@ -117,18 +113,12 @@ def _combined_goal(opened: OpenStore, new_goal: Goal) -> Goal:
     if new_goal.draws is None and new_goal.ess is None:
         new_goal = new_goal._replace(draws=stored_goal.draws, ess=stored_goal.ess)
     elif new_goal.draws is not None and new_goal.draws < opened.manifest.n_draws:
-        raise InvalidInput(
-            "draws", f"be at least the number stored ({opened.manifest.n_draws})", new_goal.draws
-        )
-    if (
-        new_goal.max_seconds is None
-        and new_goal.max_rows is None
-        and not opened.manifest.progress.get("stopped_by")
-    ):
-        new_goal = new_goal._replace(
-            max_seconds=stored_goal.max_seconds, max_rows=stored_goal.max_rows
-        )
-    return new_goal
+        rule = f"be at least the number stored ({opened.manifest.n_draws})"
+        raise InvalidInput("draws", rule, new_goal.draws)
+    is_limited = new_goal.max_seconds is not None or new_goal.max_rows is not None
+    if is_limited or opened.manifest.progress.get("stopped_by"):
+        return new_goal
+    return new_goal._replace(max_seconds=stored_goal.max_seconds, max_rows=stored_goal.max_rows)
 
 
 def _warn_of_differences(opened: OpenStore) -> None:

@@ -23,15 +23,7 @@ from .._core.errors import InvalidInput, SamplingWarning, check_int
 from .._core.statistics import Agreement
 from .._core.supervision import Clock, TimeIsUp, current_clock, stage, supervised
 from .._engine.chains import chains_on, chains_split_over, workers_for_chains
-from .._engine.run import (
-    DrawBlock,
-    DrawSink,
-    Goal,
-    Progress,
-    Run,
-    Snapshot,
-    run_until,
-)
+from .._engine.run import DrawBlock, DrawSink, Goal, Progress, Run, Snapshot, run_until
 from .._rows.access import RowAccess
 from .._rows.sharded import ShardedRows
 from .._store.files import Folder, as_folder
@@ -383,18 +375,35 @@ def sample(
     ):
         with supervised(clock, goal.max_seconds, listeners.announce):
             stage("preparing the method")
-            plan = _plan(
-                posterior,
-                method,
-                goal,
-                by_default,
-                chains,
-                burn_in,
-                thin,
-                seed,
-                start,
-                anchor,
-                measure_bias,
+            began = time.perf_counter()
+            prepared = method.prepare(posterior, anchor, seed=seed)
+            # What the user has left open is decided by the prepared method, or by its defaults.
+            if prepared.ess is not None and by_default:
+                goal = goal._replace(ess=prepared.ess)
+            chains = chains or prepared.chains or defaults.chains
+            thin = prepared.thin if thin is None else thin
+            positions, anchored = _start_positions(posterior, prepared, start, chains)
+            prepared.kernel.check_start(np.asarray(positions))
+            steps = goal.first_draws * thin
+            if burn_in is None and start is None:
+                burn_in = prepared.burn_in
+            if burn_in is None:
+                burn_in = steps // 10 if anchored else steps
+            check_int("burn_in + draws · thin", burn_in + steps, 1, _MOST_STEPS)
+            plan = RunPlan(
+                posterior=posterior,
+                method=method if prepared.account is None else prepared.account.method,
+                kernel=prepared.kernel.kernel,
+                anchor=prepared.anchor,
+                account=_account(posterior, method, prepared),
+                start=positions,
+                burn_in=burn_in,
+                thin=thin,
+                seed=seed,
+                goal=goal,
+                measures_bias=measure_bias or prepared.account is not None,
+                n_row_evals=prepared.n_row_evals,
+                seconds=time.perf_counter() - began,
             )
         with chains_split_over(workers):
             if folder is None:
@@ -403,59 +412,16 @@ def sample(
                 return execute(plan, sink, listeners, clock)
 
 
-def _plan(
-    posterior: AbstractPosterior,
-    method: AbstractMethod,
-    goal: Goal,
-    by_default: bool,
-    chains: int | None,
-    burn_in: int | None,
-    thin: int | None,
-    seed: int,
-    start: PyTree | None,
-    anchor: Anchor | None,
-    measure_bias: bool,
-) -> RunPlan:
-    """Prepare the method, and make all decisions that the user has left open.
-
-    A prepared method may have its own number of chains and, if the goal is one `by_default`, its
-    own goal.
-    """
-    began = time.perf_counter()
-    prepared = method.prepare(posterior, anchor, seed=seed)
-    if prepared.ess is not None and by_default:
-        goal = goal._replace(ess=prepared.ess)
-    chains = chains or prepared.chains or method.defaults(posterior.dim).chains
-    thin = prepared.thin if thin is None else thin
-    positions, anchored = _start_positions(posterior, prepared, start, chains)
-    prepared.kernel.check_start(np.asarray(positions))
-    steps = goal.first_draws * thin
-    if burn_in is None and start is None:
-        burn_in = prepared.burn_in
-    if burn_in is None:
-        burn_in = steps // 10 if anchored else steps
-    check_int("burn_in + draws · thin", burn_in + steps, 1, _MOST_STEPS)
-    account = prepared.account or Account(method, exact=method.exact)
+def _account(
+    posterior: AbstractPosterior, method: AbstractMethod, prepared: PreparedMethod
+) -> Account:
+    """The account before the run, with notes on directions that the prior alone decides."""
+    account, anchor = prepared.account or Account(method, exact=method.exact), prepared.anchor
     notes: list[str] = []
-    has_hessian = prepared.anchor is not None and prepared.anchor.hessian is not None
     # Group effects are left to their prior in part, by intention.
-    if prepared.anchor is not None and has_hessian and posterior.model.bounded:
-        notes = prior_directions(posterior, prepared.anchor)
-    return RunPlan(
-        posterior=posterior,
-        method=method if prepared.account is None else prepared.account.method,
-        kernel=prepared.kernel.kernel,
-        anchor=prepared.anchor,
-        account=dataclasses.replace(account, notes=tuple(notes)),
-        start=positions,
-        burn_in=burn_in,
-        thin=thin,
-        seed=seed,
-        goal=goal,
-        measures_bias=measure_bias or prepared.account is not None,
-        n_row_evals=prepared.n_row_evals,
-        seconds=time.perf_counter() - began,
-    )
+    if anchor is not None and anchor.hessian is not None and posterior.model.bounded:
+        notes = prior_directions(posterior, anchor)
+    return dataclasses.replace(account, notes=tuple(notes))
 
 
 def _start_positions(

@@ -15,7 +15,7 @@ import numpy as np
 
 from .._core.errors import InvalidInput
 from .._ingestion import errors
-from .._ingestion.encoding import FALSE_AND_TRUE
+from .._ingestion.encoding import false_and_true
 from .._ingestion.errors import TableError, constant_response, first_not_a_number, some
 from .._ingestion.values import ColumnValues
 
@@ -225,7 +225,7 @@ def _check_meant_as_text(name: str, levels: tuple[str, ...]) -> None:
         )
         rule = "hold numbers without separators of thousands"
         raise TableError(f"column {name!r}", rule, f"text such as {example!r}", cure)
-    numbers = [level for level in some_levels if _is_number(level)]
+    numbers = [level for level in some_levels if errors.is_number(level)]
     if len(some_levels) > 2 and len(some_levels) / 2 <= len(numbers) < len(some_levels):
         example = first_not_a_number(some_levels)
         cure = (
@@ -234,14 +234,6 @@ def _check_meant_as_text(name: str, levels: tuple[str, ...]) -> None:
         )
         rule = "hold numbers or text, not both"
         raise TableError(f"column {name!r}", rule, f"{example!r} among numbers", cure)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _check_levels(name: str, levels: tuple[str, ...], n_rows: int, *, asked_for: bool) -> None:
@@ -354,7 +346,7 @@ def _binary(
     if level is not None:
         one = _known_level(str(level), levels)
     elif len(levels) == 2:
-        one = _level_of_one((levels[0], levels[1]))
+        one = (false_and_true(levels) or levels)[1]
     else:
         found = f"{len(levels)} different values, {levels[0]} to {levels[-1]}"
         cure = f"Choose the one that counts as 1 with {_LEVEL}, or another family."
@@ -363,15 +355,6 @@ def _binary(
     zeros = repr(others[0]) if len(others) == 1 else f"the {len(others)} others"
     note = f"response {name}: {one!r} counts as 1, {zeros} as 0"
     return ResponseEncoding(name, "binary", levels, one), [note]
-
-
-def _level_of_one(levels: tuple[str, str]) -> str:
-    """The one of two levels that means true, or else the last."""
-    by_meaning = {level.strip().lower(): level for level in levels}
-    for low, high in FALSE_AND_TRUE:
-        if by_meaning.keys() == {low, high}:
-            return by_meaning[high]
-    return levels[1]
 
 
 def _classes(
@@ -408,13 +391,9 @@ def _known_level(level: str, levels: tuple[str, ...]) -> str:
     return level
 
 
-# The design matrix, row-major.
-#
-# Moments and differences are in float64; only the result is rounded. Without an intercept, columns
-# are divided by their standard deviations but not centred: a shift could not be undone.
+# Columns of the design.
 
 INTERCEPT = "Intercept"
-_ROWS_AT_ONCE = 2**13
 
 
 class RawColumn(NamedTuple):
@@ -438,83 +417,9 @@ class RawColumn(NamedTuple):
         return mean, float(np.sqrt(shares @ (self.by_code - mean) ** 2))
 
 
-def scales(
-    columns: Sequence[RawColumn], names: Sequence[str], *, standardise: bool
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The means to subtract and the standard deviations to divide by."""
-    means, sds = [0.0] * len(names), [1.0] * len(names)
-    if not standardise:
-        return tuple(means), tuple(sds)
-    centred = INTERCEPT in names
-    constant = {}
-    for place, (name, column) in enumerate(zip(names, columns, strict=True)):
-        if name == INTERCEPT:
-            continue
-        mean, sd = column.moments()
-        # The moments of equal values may not be exact.
-        if sd == 0 or (column.by_code is None and (column.numbers == column.numbers[0]).all()):
-            if centred or mean == 0:
-                constant[name] = mean
-            continue
-        means[place], sds[place] = mean if centred else 0.0, sd
-    errors.check_varying(constant, "Leave them out with --exclude")
-    return tuple(means), tuple(sds)
-
-
-def scaled_matrix(
-    columns: Sequence[RawColumn],
-    names: Sequence[str],
-    means: Sequence[float],
-    sds: Sequence[float],
-    n_rows: int,
-    dtype: str,
-) -> np.ndarray:
-    """The matrix with the columns (x − mean)/sd."""
-    matrix = np.empty((n_rows, len(columns)), dtype)
-    exact = np.empty(_ROWS_AT_ONCE)
-    rounded = np.empty((len(columns), _ROWS_AT_ONCE), dtype)
-    pieces = [
-        column
-        if column.by_code is None
-        else column._replace(by_code=((column.by_code - mean) / sd).astype(dtype))
-        for column, mean, sd in zip(columns, means, sds, strict=True)
-    ]
-    for first in range(0, n_rows, _ROWS_AT_ONCE):  # small enough for the cache
-        rows = slice(first, min(first + _ROWS_AT_ONCE, n_rows))
-        count = rows.stop - first
-        with np.errstate(over="ignore", invalid="ignore"):
-            for place, (column, mean, sd) in enumerate(zip(pieces, means, sds, strict=True)):
-                values = column.part(rows)
-                if column.by_code is None and (mean, sd) != (0.0, 1.0):
-                    np.subtract(values, mean, out=exact[:count])
-                    values = np.divide(exact[:count], sd, out=exact[:count])
-                rounded[place, :count] = values
-        if not np.isfinite(rounded[:, :count]).all():
-            raise _not_finite(columns, rounded[:, :count], names, first)
-        matrix[rows] = rounded[:, :count].T
-    return matrix
-
-
-def _not_finite(
-    columns: Sequence[RawColumn], rounded: np.ndarray, names: Sequence[str], first: int
-) -> TableError:
-    place = int((~np.isfinite(rounded)).any(axis=1).argmax())
-    values = columns[place].part(slice(first, first + rounded.shape[1]))
-    bad = ~np.isfinite(values)
-    row = int((bad if bad.any() else ~np.isfinite(rounded[place])).argmax())
-    value, parameter = float(values[row]), f"column {names[place]!r} of the design"
-    found = f"{value:g} in row {first + row + 1}"
-    if np.isfinite(value):
-        cure = "Divide the column by a power of ten first."
-        return TableError(parameter, f"have values that {rounded.dtype} can hold", found, cure)
-    cure = "Leave out these rows, or change the formula."
-    return TableError(parameter, "be finite", found, cure)
-
-
-# Terms without a formula: the intercept, and every column of the table as it is.
 @dataclasses.dataclass(frozen=True)
 class PlainTerms:
-    """An intercept and columns of the table."""
+    """Terms without a formula: an intercept, and every column of the table as it is."""
 
     features: tuple[FeatureEncoding, ...]
     intercept: bool

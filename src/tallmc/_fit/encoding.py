@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .._core.errors import InvalidInput
-from .._ingestion.errors import TableError, check_names, some
+from .._ingestion.errors import TableError, check_names, check_varying, some
 from .._ingestion.values import ColumnValues
 from .columns import (
     INTERCEPT,
@@ -29,8 +29,6 @@ from .columns import (
     encode_features,
     encode_response,
     identifiers,
-    scaled_matrix,
-    scales,
     standardised,
     without_unused_levels,
 )
@@ -46,14 +44,12 @@ from .formulas import (
 from .model import RegressionModel
 from .reading import Table
 
-# Columns that are no covariates: weights of rows, offsets, exposures and numbers of trials.
-
 _WEIGHT_NAMES = {"weight", "weights", "wt", "sample_weight"}
 
 
 @dataclasses.dataclass(frozen=True)
 class RowRoles:
-    """The columns with a role; the logarithm of the exposure is added to the predictor."""
+    """Columns that are no covariates; the logarithm of the exposure is added to the predictor."""
 
     weights: str | None = None
     offset: str | None = None
@@ -118,11 +114,16 @@ def _parameter(role: str) -> str:
 
 
 _FORMAT, _VERSION = "tallmc design", 1
+_ROWS_AT_ONCE = 2**13
 
 
 @dataclasses.dataclass(frozen=True)
 class ScaledTerms:
-    """Terms, and the scaling of their columns: (column of the table − mean)/sd."""
+    """Terms, and the scaling of their columns: (column of the table − mean)/sd.
+
+    Moments and differences are in float64; only the matrix is rounded. Without an intercept,
+    columns are divided by their sds but not centred: a shift could not be undone.
+    """
 
     terms: PlainTerms | FormulaTerms
     means: tuple[float, ...]  # 0 and 1 for the intercept
@@ -132,9 +133,66 @@ class ScaledTerms:
     def names(self) -> tuple[str, ...]:
         return self.terms.names
 
+    @classmethod
+    def of(
+        cls, terms: PlainTerms | FormulaTerms, raw: list[RawColumn], *, standardise: bool
+    ) -> ScaledTerms:
+        """Measure the columns that the terms gave."""
+        means, sds, names = [0.0] * len(raw), [1.0] * len(raw), terms.names
+        check_names("the design", names)
+        centred, constant = INTERCEPT in names, {}
+        for place, (name, column) in enumerate(zip(names, raw, strict=True)):
+            if name == INTERCEPT or not standardise:
+                continue
+            mean, sd = column.moments()
+            # The moments of equal values may not be exact.
+            if sd == 0 or (column.by_code is None and (column.numbers == column.numbers[0]).all()):
+                if centred or mean == 0:
+                    constant[name] = mean
+                continue
+            means[place], sds[place] = mean if centred else 0.0, sd
+        check_varying(constant, "Leave them out with --exclude")
+        return cls(terms, tuple(means), tuple(sds))
+
     def matrix(self, raw: list[RawColumn], n_rows: int, dtype: str) -> np.ndarray:
-        """The scaled matrix of columns that the terms gave."""
-        return scaled_matrix(raw, self.names, self.means, self.sds, n_rows, dtype)
+        """The scaled matrix, row-major, of columns that the terms gave."""
+        matrix = np.empty((n_rows, len(raw)), dtype)
+        exact = np.empty(_ROWS_AT_ONCE)
+        rounded = np.empty((len(raw), _ROWS_AT_ONCE), dtype)
+        pieces = [
+            column
+            if column.by_code is None
+            else column._replace(by_code=((column.by_code - mean) / sd).astype(dtype))
+            for column, mean, sd in zip(raw, self.means, self.sds, strict=True)
+        ]
+        for first in range(0, n_rows, _ROWS_AT_ONCE):  # small enough for the cache
+            rows = slice(first, min(first + _ROWS_AT_ONCE, n_rows))
+            count = rows.stop - first
+            with np.errstate(over="ignore", invalid="ignore"):
+                scaled = enumerate(zip(pieces, self.means, self.sds, strict=True))
+                for place, (column, mean, sd) in scaled:
+                    values = column.part(rows)
+                    if column.by_code is None and (mean, sd) != (0.0, 1.0):
+                        np.subtract(values, mean, out=exact[:count])
+                        values = np.divide(exact[:count], sd, out=exact[:count])
+                    rounded[place, :count] = values
+            if not np.isfinite(rounded[:, :count]).all():
+                raise self._not_finite(raw, rounded[:, :count], first)
+            matrix[rows] = rounded[:, :count].T
+        return matrix
+
+    def _not_finite(self, raw: list[RawColumn], rounded: np.ndarray, first: int) -> TableError:
+        place = int((~np.isfinite(rounded)).any(axis=1).argmax())
+        values = raw[place].part(slice(first, first + rounded.shape[1]))
+        bad = ~np.isfinite(values)
+        row = int((bad if bad.any() else ~np.isfinite(rounded[place])).argmax())
+        value, parameter = float(values[row]), f"column {self.names[place]!r} of the design"
+        found = f"{value:g} in row {first + row + 1}"
+        if np.isfinite(value):
+            cure = "Divide the column by a power of ten first."
+            return TableError(parameter, f"have values that {rounded.dtype} can hold", found, cure)
+        cure = "Leave out these rows, or change the formula."
+        return TableError(parameter, "be finite", found, cure)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -295,7 +353,6 @@ def _feature(content: Mapping[str, Any]) -> FeatureEncoding:
     return FeatureEncoding(content["name"], content["kind"], tuple(content["levels"]))
 
 
-# Turn a table into a design: choose the encoding of every column, then apply it.
 def make_design(table: Table, model: RegressionModel, kind: ResponseKind, dtype: str) -> Design:
     """The design matrix and the response, of this kind, of a table.
 
@@ -339,20 +396,16 @@ def make_design(table: Table, model: RegressionModel, kind: ResponseKind, dtype:
     features, said = encode_features(found, categorical, table.n_rows, named=text is not None)
     columns = {feature.name: feature.values(found[feature.name]) for feature in features}
 
-    def scaled(
-        terms: PlainTerms | FormulaTerms, raw: list[RawColumn]
-    ) -> tuple[ScaledTerms, list[RawColumn]]:
-        check_names("the design", terms.names)
-        return ScaledTerms(terms, *scales(raw, terms.names, standardise=standardise)), raw
-
     def of_formula(formula: str) -> tuple[ScaledTerms, list[RawColumn]]:
         names = variables_of(formula, columns, columns)
         used = [feature for feature in features if feature.name in names]
-        return scaled(*make_terms(formula, used, columns, table.n_rows))
+        terms, raw = make_terms(formula, used, columns, table.n_rows)
+        return ScaledTerms.of(terms, raw, standardise=standardise), raw
 
     if text is None:
         plain = PlainTerms(tuple(features), model.intercept)
-        common, raw = scaled(plain, plain.raw_columns(columns, table.n_rows))
+        raw = plain.raw_columns(columns, table.n_rows)
+        common = ScaledTerms.of(plain, raw, standardise=standardise)
     else:
         common, raw = of_formula(text.common)
     if not common.names and not groups:

@@ -29,8 +29,6 @@ from .reading import Table, read_table
 from .regression import RegressionForm, model_rows
 from .store_design import row_store_design
 
-# A regression problem: a table or a row store, the model chosen for it, and its posterior.
-
 
 @dataclasses.dataclass(frozen=True)
 class RegressionProblem:

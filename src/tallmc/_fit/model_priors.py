@@ -72,10 +72,19 @@ def model_priors(
         elif choice.name != "horseshoe":
             scale[j], degrees[j] = choice.scale * ratio[j], choice.degrees
     n_effects = sum(groups * each for _, (groups, each) in effects)
+
+    def prior_of(kind: str, places: list[int]) -> AbstractPrior:
+        def vector(values: np.ndarray) -> Any:
+            return jnp.asarray(np.repeat(values[places], n_predictors), dtype)
+
+        if kind == "normal":
+            return NormalPrior(vector(scale**2), vector(mean) if mean[places].any() else None)
+        if kind == "student_t":
+            return StudentTPrior(vector(scale), vector(degrees), vector(mean))
+        return LaplacePrior(vector(scale), vector(mean))
+
     found = {
-        _entries(places, n_predictors): _prior(
-            kind, places, scale, mean, degrees, n_predictors, dtype
-        )
+        _entries(places, n_predictors): prior_of(kind, places)
         for kind, places in parts.items()
         if kind != "horseshoe"
     }
@@ -116,25 +125,6 @@ def _by_column(chosen: Mapping[str, PriorChoice], columns: DesignColumns) -> lis
 
 def _entries(places: Sequence[int], n_predictors: int) -> tuple[int, ...]:
     return tuple(place * n_predictors + k for place in places for k in range(n_predictors))
-
-
-def _prior(
-    kind: str,
-    places: list[int],
-    scale: np.ndarray,
-    mean: np.ndarray,
-    degrees: np.ndarray,
-    n_predictors: int,
-    dtype: Any,
-) -> AbstractPrior:
-    def vector(values: np.ndarray) -> Any:
-        return jnp.asarray(np.repeat(values[places], n_predictors), dtype)
-
-    if kind == "normal":
-        return NormalPrior(vector(scale**2), vector(mean) if mean[places].any() else None)
-    if kind == "student_t":
-        return StudentTPrior(vector(scale), vector(degrees), vector(mean))
-    return LaplacePrior(vector(scale), vector(mean))
 
 
 def _effect_hyper(

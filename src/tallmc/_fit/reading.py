@@ -24,7 +24,14 @@ from .._ingestion.errors import (
     some,
     unreadable,
 )
-from .._ingestion.readers import MATRIX, NAMES, FileSource, parsed_csv, table_files
+from .._ingestion.readers import (
+    MATRIX,
+    NAMES,
+    FileSource,
+    names_of_matrix,
+    parsed_csv,
+    table_files,
+)
 from .._ingestion.values import ColumnValues, check_lengths, from_arrow, from_numpy, is_text
 from .._rows.manifest import MANIFEST
 
@@ -403,12 +410,8 @@ def table_of_npz(path: Path) -> Table:
     if matrix is not None and matrix.ndim == 2:
         del arrays[MATRIX]
         given = arrays.pop(NAMES, None)
-        numbered = [f"x{j}" for j in range(1, matrix.shape[1] + 1)]
-        names = numbered if given is None else given.astype(str).tolist()
-        if len(names) != matrix.shape[1]:
-            found = f"{len(names)} names"
-            raise TableError(NAMES, f"name each of the {matrix.shape[1]} columns of X", found)
-        columns = list(zip(names, matrix.T, strict=True))
+        texts = None if given is None else given.astype(str).tolist()
+        columns = list(zip(names_of_matrix(texts, matrix.shape[1]), matrix.T, strict=True))
     columns += arrays.items()
     wrong = [f"{name} of shape {values.shape}" for name, values in columns if values.ndim != 1]
     if wrong:

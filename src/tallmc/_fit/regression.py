@@ -36,7 +36,6 @@ from .model_priors import ModelPriors, model_priors
 from .reading import read_table
 
 
-# New rows of a user's table in the form of the fitted model.
 @dataclasses.dataclass(frozen=True)
 class TableEncoder:
     """Turns tables into rows of the model, with the columns, levels and scaling of the fit."""

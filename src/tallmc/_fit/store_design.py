@@ -200,45 +200,34 @@ def _terms(
     left_out = {response, model.weights, model.offset, *model.exclude}
     if model.formula is not None:
         terms = store_terms(model.formula, manifest)
-        left_out |= {terms.response}
-        features = tuple(_features(manifest, left_out).values())
+        features = _features(manifest, left_out | {terms.response})
         return terms, _formula_terms(split_formula(model.formula).common, features)
-    features = tuple(_features(manifest, left_out).values())
-    has_intercept = model.intercept and any(map(_is_intercept, manifest.columns))
+    features = _features(manifest, left_out)
+    has_intercept = model.intercept and STORED_INTERCEPT in manifest.names
     plain = PlainTerms(features, has_intercept)
     if not plain.names:
         raise InvalidInput("row store", "have a column besides the response", f"only {response}")
-    places = {
-        (column.source, column.level): (place,) for place, column in enumerate(manifest.columns)
-    }
-    products: list[tuple[int, ...]] = [
-        (place,)
-        for place, column in enumerate(manifest.columns)
-        if _is_intercept(column) and has_intercept
-    ]
+    places = {(column.source, column.level): j for j, column in enumerate(manifest.columns)}
+    used = [manifest.names.index(STORED_INTERCEPT)] if has_intercept else []
     for feature in features:
         levels = feature.levels[1:] if feature.kind == "category" else (None,)
-        products += [places[feature.name, level] for level in levels]
-    return StoreTerms(response, products, plain.names, plain.terms), plain
+        used += [places[feature.name, level] for level in levels]
+    return StoreTerms(response, [(place,) for place in used], plain.names, plain.terms), plain
 
 
-def _features(manifest: RowManifest, left_out: set[str | None]) -> dict[str, FeatureEncoding]:
-    """The columns of the table that the store came from, by name."""
+def _features(manifest: RowManifest, left_out: set[str | None]) -> tuple[FeatureEncoding, ...]:
+    """The columns of the table that the store came from."""
     levels = {category.name: category.levels for category in manifest.categories}
     found = {}
     for column in manifest.columns:
         name = column.source or column.name
-        if _is_intercept(column) or name in left_out or column.name in left_out:
+        if column.name == STORED_INTERCEPT or left_out & {name, column.name}:
             continue
-        is_category = column.level is not None
-        found[name] = FeatureEncoding(
-            name, "category" if is_category else "number", levels[name] if is_category else ()
-        )
-    return found
-
-
-def _is_intercept(column: Column) -> bool:
-    return column.name == STORED_INTERCEPT
+        if column.level is None:
+            found[name] = FeatureEncoding(name, "number")
+        else:
+            found[name] = FeatureEncoding(name, "category", levels[name])
+    return tuple(found.values())
 
 
 def _formula_terms(formula: str, features: tuple[FeatureEncoding, ...]) -> FormulaTerms:
@@ -282,10 +271,10 @@ def _product_column(
     sds = tuple(column.sd if column.standardised else 1.0 for column in columns)
     if len(places) <= 1:
         shift, scale = (means[0], sds[0]) if places else (0.0, 1.0)
-        return ProductColumn(places, means, sds, shift if centred else 0.0, scale)
-    shift = math.prod(column.mean for column in columns)
-    square = math.prod(column.mean**2 + column.sd**2 for column in columns)
-    scale = math.sqrt(max(square - shift**2, 0.0)) or 1.0
+    else:
+        shift = math.prod(column.mean for column in columns)
+        square = math.prod(column.mean**2 + column.sd**2 for column in columns)
+        scale = math.sqrt(max(square - shift**2, 0.0)) or 1.0
     return ProductColumn(places, means, sds, shift if centred else 0.0, scale)
 
 

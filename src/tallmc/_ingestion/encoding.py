@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -186,8 +186,17 @@ def survey_table(
 
 
 _ROWS_AT_ONCE = 2**13
-FALSE_AND_TRUE = [("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("0", "1")]
+_FALSE_AND_TRUE = [("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("0", "1")]
 """Pairs of words of which the second counts as 1, in lower case."""
+
+
+def false_and_true(levels: Collection[str]) -> tuple[str, str] | None:
+    """The two levels if they mean false and true, in this order; otherwise None."""
+    by_meaning = {level.strip().lower(): level for level in levels}
+    for low, high in _FALSE_AND_TRUE:
+        if len(levels) == 2 and by_meaning.keys() == {low, high}:
+            return by_meaning[low], by_meaning[high]
+    return None
 
 
 def make_schema(
@@ -322,10 +331,8 @@ def _false_and_true(found: ColumnSurvey) -> tuple[str, str]:
     """The two levels of a response, that which counts as 1 last."""
     if len(found.levels) == 1:
         raise constant_response(found.name, next(iter(found.levels)))
-    by_meaning = {level.strip().lower(): level for level in found.levels}
-    for low, high in FALSE_AND_TRUE:
-        if len(found.levels) == 2 and {low, high} == by_meaning.keys():
-            return by_meaning[low], by_meaning[high]
+    if pair := false_and_true(found.levels):
+        return pair
     shown = some(repr(level) for level in sorted(found.levels))
     last = max(found.levels)
     cure = "Choose the value that counts as 1, e.g. with pandas: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -31,14 +32,16 @@ def unreadable(path: Path, kind: str, error: Exception | str, cure: str = "") ->
 
 def first_not_a_number(values: Iterable[object]) -> str:
     """The entry that made a column text, e.g. a single "?" among numbers."""
-    first = None
-    for value in map(str, values):
-        first = value if first is None else first
-        try:
-            float(value)
-        except ValueError:
-            return value
-    return str(first)
+    texts = list(map(str, values))
+    return next(itertools.filterfalse(is_number, texts), texts[0])
+
+
+def is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def check_names(origin: str, names: Iterable[str]) -> None:

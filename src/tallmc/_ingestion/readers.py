@@ -209,17 +209,23 @@ def _columns(
         rule = f"hold X, {response or 'no response'} and at most feature_names when X is a matrix"
         cure = "Remove them, or name the response with --response."
         raise TableError("TABLE", rule, f"also {some(extra)}", cure)
-    d = arrays[MATRIX].shape[1]
-    names = [f"x{j}" for j in range(1, d + 1)]
+    given = None
     if NAMES in arrays:
         with archive.open(f"{NAMES}.npy") as file:
-            names = [str(name) for name in np.lib.format.read_array(file, allow_pickle=False)]
-    if len(names) != d:
-        raise TableError(NAMES, f"name each of the {d} columns of X", f"{len(names)} names")
+            given = [str(name) for name in np.lib.format.read_array(file, allow_pickle=False)]
+    names = names_of_matrix(given, arrays[MATRIX].shape[1])
     after = [] if response is None else [response]
     check_names(path.name, [*names, *after])
     of_matrix = {name: (arrays[MATRIX], j) for j, name in enumerate(names)}
     return of_matrix | {name: (arrays[name], None) for name in after}
+
+
+def names_of_matrix(given: list[str] | None, n_columns: int) -> list[str]:
+    """The names of the columns of X: those given, or x1, x2, …"""
+    names = [f"x{j}" for j in range(1, n_columns + 1)] if given is None else given
+    if len(names) != n_columns:
+        raise TableError(NAMES, f"name each of the {n_columns} columns of X", f"{len(names)} names")
+    return names
 
 
 _CSV_BLOCK = 2**23
@@ -403,9 +409,6 @@ def _arrow_batches(file: TableFile) -> Iterator[TableBatch]:
             first, any_batch = first + batch.num_rows, True
         if not any_batch:
             yield from batches_of(opened.schema.empty_table(), file.name)
-
-
-# Where a table comes from: files, or batches from Python. A source can be read several times.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,6 @@ Large draws are mapped from disk.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import itertools
 import math
@@ -14,14 +13,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from .._core.arrays import AbstractQuantities, Layout, Parameters, StoredQuantities
 from .._core.errors import Outcome
 from .._engine.run import DrawBlock, Snapshot
-from ..methods.abstract import Account, Bias
+from ..methods.abstract import Account
 from ..results.draws import Draws, Timing
+from ..results.saved import account_from, layout_of_shapes
 from .chunks import read_block
 from .files import StoreError, as_folder, blaming, read_arrays
 from .manifest import VERSION, BlockEntry, Manifest, damaged_files, intact_blocks, read_manifest
@@ -48,7 +47,22 @@ class OpenStore:
 
     def snapshot(self) -> Snapshot | None:
         """The state after the last block; None before the first block."""
-        return read_snapshot(self.path, self.blocks[-1]) if self.blocks else None
+        if not self.blocks:
+            return None
+        arrays = read_arrays(self.path, self.blocks[-1].state_name)
+        leaves = {
+            name.removeprefix(_LEAF_PREFIX): values
+            for name, values in arrays.items()
+            if name.startswith(_LEAF_PREFIX)
+        }
+        with blaming(self.path, "hold the state of a run"):
+            return Snapshot(
+                step=int(arrays["step"]),
+                rows_before=arrays["rows_before"],
+                rows_touched=int(arrays["rows_touched"]),
+                seconds=float(arrays["seconds"]),
+                leaves=leaves,
+            )
 
 
 def open_store(store: Any, *, only_draws: bool = False) -> OpenStore:
@@ -84,12 +98,10 @@ def draws_of(opened: OpenStore) -> Draws:
 def _draws_of(opened: OpenStore) -> Draws:
     content, progress, state = opened.setup.content, opened.manifest.progress, opened.snapshot()
     assert state is not None, "callers check that there are blocks"
-    names = {str(name): tuple(map(int, shape)) for name, shape in content["parameters"].items()}
-    treedef = jax.tree.structure(collections.OrderedDict.fromkeys(names, 0))
+    layout = layout_of_shapes(content["parameters"])
     whole = read_whole(opened.path, opened.manifest)
-    layout = Layout(treedef, tuple(names), tuple(names.values()))
-    if whole.positions.shape[2] != sum(math.prod(shape) for shape in names.values()):
-        raise StoreError(opened.path, "name the parameters of its draws", list(names))
+    if whole.positions.shape[2] != layout.dim:
+        raise StoreError(opened.path, "name the parameters of its draws", list(layout.names))
     seconds = progress.get("seconds", {})
     method = None  # if the store could not hold it, or has former names
     if content["method"] and opened.manifest.version == VERSION:
@@ -137,44 +149,19 @@ def _quantities(stored: dict[str, Any], layout: Layout, whole: DrawBlock) -> Abs
 
 
 def _account_after_run(opened: OpenStore, method: Any) -> Account | None:
-    account, progress = opened.setup.account, opened.manifest.progress
-    if account is None:
+    stored, progress = opened.setup.content["account"], opened.manifest.progress
+    if stored is None:
         return None
-    inflation, bias = progress.get("inflation"), progress.get("bias")
-    return dataclasses.replace(
-        account,
-        method=method,
-        doubts=tuple(map(str, progress.get("doubts", account.doubts))),
-        inflation=None if inflation is None else np.asarray(inflation, float),
-        bias=account.bias
-        if bias is None
-        else Bias(**{name: np.asarray(values, float) for name, values in bias.items()}),
-        unmeasured=progress.get("unmeasured", account.unmeasured),
-        noise_tail=progress.get("noise_tail"),
-    )
+    found = {**stored, "bias": progress.get("bias") or opened.setup.group("bias")}
+    names = ("doubts", "inflation", "unmeasured", "noise_tail")
+    found |= {name: progress[name] for name in names if name in progress}
+    return dataclasses.replace(account_from(found), method=method)
 
 
 def snapshot_arrays(snapshot: Snapshot) -> dict[str, np.ndarray]:
     names = ("step", "rows_before", "rows_touched", "seconds")
     numbers = {name: np.asarray(getattr(snapshot, name)) for name in names}
     return numbers | {f"{_LEAF_PREFIX}{name}": values for name, values in snapshot.leaves.items()}
-
-
-def read_snapshot(folder: Path, entry: BlockEntry) -> Snapshot:
-    arrays = read_arrays(folder, entry.state_name)
-    leaves = {
-        name.removeprefix(_LEAF_PREFIX): values
-        for name, values in arrays.items()
-        if name.startswith(_LEAF_PREFIX)
-    }
-    with blaming(folder, "hold the state of a run"):
-        return Snapshot(
-            step=int(arrays["step"]),
-            rows_before=arrays["rows_before"],
-            rows_touched=int(arrays["rows_touched"]),
-            seconds=float(arrays["seconds"]),
-            leaves=leaves,
-        )
 
 
 def read_blocks(folder: Path, manifest: Manifest) -> Iterator[DrawBlock]:

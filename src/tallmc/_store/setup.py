@@ -31,8 +31,9 @@ from .._core.files import FileDigest, write_file
 from .._engine.run import Goal
 from .._rows.sharded import ShardedRows
 from .._version import __version__
-from ..methods.abstract import AbstractMethod, Account, Bias, ErrorBudget, RunPlan
+from ..methods.abstract import AbstractMethod, Account, RunPlan
 from ..models.posterior import AbstractPosterior
+from ..results.saved import account_from, shapes_by_name
 from .files import Folder, StoreError, is_intact, open_inside, read_arrays, write_arrays
 from .parts import (
     NotSerialisable,
@@ -108,6 +109,8 @@ def environment() -> dict[str, str]:
 
 
 _COPY_NAMES = ("setup", "setup-copy")
+_ANCHOR_NUMBERS = ("potential", "decrement", "n_row_evals", "converged")
+_ACCOUNT_FIELDS = ("reasons", "doubts", "exact", "notes", "unmeasured")
 _MOST_BYTES = 2**26
 _NONE_TYPE = type(None)
 _CONTENT_TYPES: dict[str, Any] = {
@@ -145,25 +148,18 @@ class Setup:
     @property
     def account(self) -> Account | None:
         """The account before the run, without its method."""
-        stored, bias = self.content["account"], self.group("bias")
-        if stored is None:
-            return None
-        return Account(
-            method=None,
-            budget=ErrorBudget(**stored["budget"]),
-            reasons=tuple(map(str, stored["reasons"])),
-            doubts=tuple(map(str, stored["doubts"])),
-            bias=Bias(**bias) if bias else None,
-            exact=bool(stored["exact"]),
-            notes=tuple(map(str, stored.get("notes", ()))),
-            unmeasured=stored.get("unmeasured"),
-        )
+        stored = self.content["account"]
+        return None if stored is None else account_from({**stored, "bias": self.group("bias")})
 
 
 def make_setup(plan: RunPlan, folder: Folder) -> Setup:
     posterior = plan.posterior
     structure, kernel = encode_kernel(plan.kernel, plan.method)
-    groups: dict[str, Mapping[str, Any]] = {"kernel": kernel, "anchor": _anchor_arrays(plan.anchor)}
+    anchor = {} if plan.anchor is None else vars(plan.anchor)
+    groups: dict[str, Mapping[str, Any]] = {
+        "kernel": kernel,
+        "anchor": {name: values for name, values in anchor.items() if eqx.is_array(values)},
+    }
     try:
         method, groups["method"] = encode_method(plan.method)
         not_data = None
@@ -188,15 +184,15 @@ def make_setup(plan: RunPlan, folder: Folder) -> Setup:
         "check": plan.measures_bias,
         "n_row_evals": plan.n_row_evals,
         "seconds": plan.seconds,
-        "account": _account_content(plan.account),
+        "account": {
+            "budget": dataclasses.asdict(plan.account.budget),
+            **{name: getattr(plan.account, name) for name in _ACCOUNT_FIELDS},
+        },
         "anchor": plan.anchor and {name: getattr(plan.anchor, name) for name in _ANCHOR_NUMBERS},
         "posterior": fingerprint(posterior),
         "n_rows": posterior.n_rows,
         "dtype": jnp.dtype(posterior.dtype).name,
-        "parameters": {
-            name: list(shape)
-            for name, shape in zip(posterior.layout.names, posterior.layout.shapes, strict=True)
-        },
+        "parameters": shapes_by_name(posterior.layout),
         "quantities": {
             kind: {name: list(found) for name, found in getattr(posterior.quantities, kind).items()}
             for kind in ("shapes", "dims", "coords")
@@ -274,20 +270,6 @@ def restored(setup: Setup, posterior: AbstractPosterior, method: AbstractMethod 
         n_row_evals=content["n_row_evals"],
         seconds=content["seconds"],
     )
-
-
-def _account_content(account: Account) -> dict[str, Any]:
-    names = ("reasons", "doubts", "exact", "notes", "unmeasured")
-    stored = {name: getattr(account, name) for name in names}
-    return {"budget": dataclasses.asdict(account.budget), **stored}
-
-
-_ANCHOR_NUMBERS = ("potential", "decrement", "n_row_evals", "converged")
-
-
-def _anchor_arrays(anchor: Anchor | None) -> dict[str, Any]:
-    arrays = {} if anchor is None else vars(anchor)
-    return {name: values for name, values in arrays.items() if eqx.is_array(values)}
 
 
 def _decode_anchor(

@@ -27,27 +27,25 @@ from ..results.draws import Draws
 from .output import (
     DIAGNOSTICS,
     check_out,
-    exit_status,
     make_folder,
     print_coefficients,
-    print_cost,
+    print_end,
     print_plan,
-    print_warnings,
     save_draws,
     say,
     summarise,
 )
 from .run import Settings, run
 
-# Simulate a logistic regression, in memory or into a row store.
-
-
 RESPONSE = "y"
 _ROWS_PER_PIECE = 2**17
+_LARGEST_IN_MEMORY = 2**30  # bytes of rows
+_COLUMNS = {"true": "true", "mean": "mean", "sd": "sd", "z": "z", **DIAGNOSTICS}
+_BLUE, _RED = "#2a6f97", "#c1121f"
 
 
 class Simulation(NamedTuple):
-    """An intercept and standard normal covariates.
+    """A logistic regression with an intercept and standard normal covariates.
 
     The coefficients are small enough that both responses are common.
     """
@@ -116,12 +114,6 @@ def _responses(rng: np.random.Generator, x: np.ndarray, coefficients: np.ndarray
     return rng.random(len(x), dtype=np.float32) < odds / (1 + odds)
 
 
-# The figure of `tallmc demo`: the coefficients, and the posterior relative to the true values.
-
-
-_BLUE, _RED = "#2a6f97", "#c1121f"
-
-
 def plot_posterior(path: Path, draws: Draws, truth: pd.Series) -> str:
     """Plot 50 % and 90 % intervals and the true values. Returns the file name.
 
@@ -163,12 +155,6 @@ def plot_posterior(path: Path, draws: Draws, truth: pd.Series) -> str:
     figure.suptitle(f"Logistic regression, {n_rows:,} rows: posterior and truth")
     figure.savefig(path, dpi=150)
     return path.name
-
-
-_COLUMNS = {"true": "true", "mean": "mean", "sd": "sd", "z": "z", **DIAGNOSTICS}
-
-
-_LARGEST_IN_MEMORY = 2**30  # bytes of rows
 
 
 def run_demo(*, rows: int, columns: int, settings: Settings, out: Path) -> int:
@@ -214,11 +200,7 @@ def run_demo(*, rows: int, columns: int, settings: Settings, out: Path) -> int:
             files.append(plot_posterior(out / "posterior.png", finished.draws, truth))
         except ModuleNotFoundError as error:
             say(console, f"no plot: {error}")
-    print_cost(console, finished.draws)
-    print_warnings(console, finished, summary)
-    status = exit_status(console, finished)
-    say(console, f"saved: {', '.join(files)} in {out}")
-    return status
+    return print_end(console, finished, summary, files, out)
 
 
 def _check_room(out: Path, n_bytes: int) -> None:

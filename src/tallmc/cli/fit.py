@@ -7,6 +7,7 @@ import dataclasses
 import multiprocessing
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor
 from pathlib import Path
@@ -15,14 +16,13 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from .._api.resume import resume
 from .._core.errors import InvalidInput, counted
 from .._core.packages import check_installed
-from .._fit.fit import RegressionProblem
+from .._fit.fit import RegressionProblem, regression_problem
 from .._fit.model import RegressionModel
-from .._fit.reading import read_table
 from .._ingestion.parquet_shards import ParquetShards, parquet_shards
 from .._rows.manifest import MANIFEST
-from .._rows.opening import open_rows
 from .._rows.sharded import ShardedRows
 from .._rows.shards import ByName
 from .._store import Folder
@@ -35,32 +35,29 @@ from ..subsample import SizeChoice
 from .output import (
     DIAGNOSTICS,
     check_out,
-    exit_status,
     make_folder,
     print_coefficients,
-    print_cost,
+    print_end,
     print_outdated,
     print_plan,
-    print_warnings,
     save_draws,
     save_json,
     say,
     shortened,
     summarise,
 )
-from .run import Finished, Settings, go_on, run
+from .run import Finished, Settings, run
 
-# Who reads a row store for a command: this process, several processes, or a Dask cluster.
+_RUN_KIND = "tallmc fit"
+_COLUMNS = {"mean": "mean", "sd": "sd", "q05": "q05", "q95": "q95", **DIAGNOSTICS}
 
 
 @dataclasses.dataclass(frozen=True)
 class Readers:
-    """The choice of the user."""
+    """Who reads a row store: this process, several processes, or a Dask cluster."""
 
-    workers: int | None = None
-    """Number of processes on this machine."""
-    scheduler: str | None = None
-    """Address of a Dask scheduler."""
+    workers: int | None = None  # number of processes on this machine
+    scheduler: str | None = None  # address of a Dask scheduler
 
     def __post_init__(self) -> None:
         if self.scheduler is None:
@@ -85,9 +82,6 @@ class Readers:
             yield None
 
 
-NO_READERS = Readers()
-
-
 def _client(address: str) -> contextlib.AbstractContextManager:
     from dask.distributed import Client
 
@@ -95,18 +89,8 @@ def _client(address: str) -> contextlib.AbstractContextManager:
         return Client(address)
     except OSError as error:
         cure = "Start one with `dask scheduler`, and workers with `dask worker ADDRESS`."
-        raise InvalidInput(
-            "--scheduler", "be the address of one", f"{address}: {error}", cure
-        ) from None
-
-
-# Rows of Parquet files that are read in place, and how much slower that is than a row store.
-
-
-def parquet_in_place(path: Path, response: str, standardise: bool, intercept: bool) -> ShardedRows:
-    """The rows of a Parquet file, or of a folder of them, decoded again in every pass."""
-    shards = parquet_shards([path], response, standardise=standardise, intercept=intercept)
-    return ShardedRows(shards, ByName(shards.manifest.names))
+        found = f"{address}: {error}"
+        raise InvalidInput("--scheduler", "be the address of one", found, cure) from None
 
 
 def times_slower(shards: ParquetShards) -> float:
@@ -126,15 +110,9 @@ def times_slower(shards: ParquetShards) -> float:
     return decoding / reading
 
 
-# The problem of `tallmc fit`: a table or row store on disk, also that of a stored run.
-
-
-_RUN_KIND = "tallmc fit"
-
-
 @dataclasses.dataclass(frozen=True)
 class FitProblem:
-    """A table or row store, and the regression fitted to it."""
+    """A table or row store on disk, also that of a stored run, and the regression fitted to it."""
 
     path: Path
     regression: RegressionProblem
@@ -142,19 +120,15 @@ class FitProblem:
     @classmethod
     def read(cls, path: Path, model: RegressionModel, out_of_core: bool = False) -> FitProblem:
         """Read a table into memory, or open a row store; `out_of_core` opens Parquet in place."""
-        if (path / MANIFEST).is_file():
-            return cls(path, RegressionProblem.of_rows(open_rows(path), model))
-        if out_of_core:
-            if model.response is None:
-                cure = "Pass --response; the formula needs a row store or memory."
-                raise InvalidInput(
-                    "--formula", "be left out with --out-of-core", model.formula, cure
-                )
-            rows = parquet_in_place(path, model.response, model.standardise, model.intercept)
-            return cls(path, RegressionProblem.of_rows(rows, model))
-        return cls(
-            path, RegressionProblem.of_table(read_table(path, separator=model.separator), model)
-        )
+        if not out_of_core or (path / MANIFEST).is_file():
+            return cls(path, regression_problem(path, model))
+        if model.response is None:
+            cure = "Pass --response; the formula needs a row store or memory."
+            raise InvalidInput("--formula", "be left out with --out-of-core", model.formula, cure)
+        choices = {"standardise": model.standardise, "intercept": model.intercept}
+        shards = parquet_shards([path], model.response, **choices)
+        rows = ShardedRows(shards, ByName(shards.manifest.names))
+        return cls(path, RegressionProblem.of_rows(rows, model))
 
     @classmethod
     def of_run(
@@ -166,9 +140,8 @@ class FitProblem:
         """
         if about.get("kind") != _RUN_KIND:
             cure = "Resume it from Python: tallmc.resume(store, posterior)."
-            raise InvalidInput(
-                "RUN", "come from `tallmc fit --store`", "a run of another program", cure
-            )
+            rule = "come from `tallmc fit --store`"
+            raise InvalidInput("RUN", rule, "a run of another program", cure)
         model = RegressionModel.from_json(about["model"], formula)
         path = Path(about["table"]) if table is None else table
         if table is None and str(path) == "-":
@@ -196,9 +169,6 @@ class FitProblem:
         }
 
 
-_COLUMNS = {"mean": "mean", "sd": "sd", "q05": "q05", "q95": "q95", **DIAGNOSTICS}
-
-
 def run_fit(
     path: Path,
     model: RegressionModel,
@@ -208,9 +178,9 @@ def run_fit(
     overwrite: bool,
     store: Path | None,
     progress: bool,
-    max_seconds: float | None = None,
-    readers: Readers = NO_READERS,
-    out_of_core: bool = False,
+    max_seconds: float | None,
+    readers: Readers,
+    out_of_core: bool,
 ) -> int:
     """Fit, print and save. Returns the exit status."""
     console = Console(highlight=False, markup=False)
@@ -241,14 +211,14 @@ def run_resume(
     store: Path,
     *,
     table: Path | None,
-    formula: str | None = None,
+    formula: str | None,
     n_draws: int | None,
     ess: float | None,
     out: Path | None,
     overwrite: bool,
     progress: bool,
-    max_seconds: float | None = None,
-    readers: Readers = NO_READERS,
+    max_seconds: float | None,
+    readers: Readers,
 ) -> int:
     """Continue a run of `tallmc fit --store`. Returns the exit status."""
     console = Console(highlight=False, markup=False)
@@ -260,18 +230,22 @@ def run_resume(
     if out is not None:
         make_folder(out)
     _print_problem(console, problem)
-    with readers.executor() as executor:
-        finished = go_on(
-            problem.posterior,
+    with (
+        readers.executor() as executor,
+        warnings.catch_warnings(record=True, action="always") as caught,
+    ):
+        draws = resume(
             store,
+            problem.posterior,
             n_draws=n_draws,
             ess=ess,
             max_seconds=max_seconds,
             progress=progress,
             executor=executor,
         )
+    finished = Finished.of(draws, about["planning"], caught, store)
     status = _report_and_save(console, problem, Settings(**about["settings"]), finished, out)
-    if finished.draws.positions.shape[1] > draws_before:
+    if draws.positions.shape[1] > draws_before:
         print_outdated(console, store, Path(about.get("results", "")), out)
     return status
 
@@ -283,7 +257,8 @@ def _print_problem(console: Console, problem: FitProblem) -> None:
         f"and the response {regression.response}"
     )
     verb = "opened" if problem.is_out_of_core else "read"
-    say(console, f"{verb}: {contents} from {_shown(problem.path)}")
+    source = "standard input" if str(problem.path) == "-" else str(problem.path)
+    say(console, f"{verb}: {contents} from {source}")
     for note in regression.notes:
         say(console, f"note: {note}")
     for part in ("prior", "prior of shared parameters"):
@@ -298,10 +273,6 @@ def _print_problem(console: Console, problem: FitProblem) -> None:
         )
 
 
-def _shown(path: Path) -> str:
-    return "standard input" if str(path) == "-" else str(path)
-
-
 def _report_and_save(
     console: Console, problem: FitProblem, settings: Settings, finished: Finished, out: Path | None
 ) -> int:
@@ -314,11 +285,7 @@ def _report_and_save(
     if summary is not None:
         print_coefficients(console, summary, _COLUMNS)
         say(console, f"Results are {problem.posterior.description['results']}.")
-    print_cost(console, finished.draws)
-    print_warnings(console, finished, summary)
-    status = exit_status(console, finished)
-    if out is not None:
-        say(console, f"saved: {', '.join(files)} in {out}")
+    status = print_end(console, finished, summary, files, out)
     if finished.store is not None:
         say(console, f"stored: {finished.store}; see `tallmc report {finished.store}`")
     return status

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-
-_MODEL, _COLUMNS, _SAMPLING, _ROWS = "Model", "Columns", "Sampling", "Row stores"
 
 
 def option(metavar: str, text: str, panel: str | None = None, *names: str, **limits: Any) -> Any:
@@ -74,31 +73,17 @@ _TEXTS = {
 }
 
 
-def model(name: str, metavar: str | None = None) -> Any:
-    """An option that chooses the model; a flag without `metavar`."""
-    return _known(_MODEL, name, metavar)
-
-
-def columns(name: str, metavar: str | None = None) -> Any:
-    """An option for the roles of columns; a flag without `metavar`."""
-    return _known(_COLUMNS, name, metavar)
-
-
-def sampling(name: str, metavar: str | None = None, **limits: int) -> Any:
-    """An option for the run; a flag without `metavar`."""
-    return _known(_SAMPLING, name, metavar, **limits)
-
-
-def rows(name: str, metavar: str | None = None, **limits: int) -> Any:
-    """An option for row stores; a flag without `metavar`."""
-    return _known(_ROWS, name, metavar, **limits)
-
-
-def _known(panel: str, name: str, metavar: str | None, **limits: int) -> Any:
+def _known(panel: str, name: str, metavar: str | None = None, **limits: int) -> Any:
+    """An option of a panel of `--help`, with its text; a flag without `metavar`."""
     if metavar is None:
         return flag(f"--{name.replace('_', '-')}", _TEXTS[name], panel)
     return option(metavar, _TEXTS[name], panel, **limits)
 
+
+model = functools.partial(_known, "Model")
+columns = functools.partial(_known, "Columns")
+sampling = functools.partial(_known, "Sampling")
+rows = functools.partial(_known, "Row stores")
 
 # Options and arguments of several commands.
 

@@ -24,23 +24,16 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-# Write the results of a run as NetCDF, CSV and JSON, without pickles.
-
-
 RESULT_FILES = (FILE, "summary.csv", FIT_FILE)
-"""The files that `tallmc fit` writes."""
+"""The files that `tallmc fit` writes, without pickles."""
 
 
 def check_out(out: Path, *, overwrite: bool) -> None:
     """Check before a run that its results can be written."""
     check_installed("arviz_base", "arviz_stats", "netCDF4", needed_by="--out")
     if (out / "draws.nc").exists() and not overwrite:
-        raise InvalidInput(
-            "--out",
-            "be a folder without draws.nc",
-            f"{out}, which has one",
-            "Pass --overwrite or another folder.",
-        )
+        cure = "Pass --overwrite or another folder."
+        raise InvalidInput("--out", "be a folder without draws.nc", f"{out}, which has one", cure)
 
 
 def check_table(out: Path, *, overwrite: bool) -> None:
@@ -68,9 +61,8 @@ def make_folder(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidInput(
-            "--out", "be a folder that exists or can be created", f"{out}: {error.strerror}"
-        ) from None
+        rule, found = "be a folder that exists or can be created", f"{out}: {error.strerror}"
+        raise InvalidInput("--out", rule, found) from None
 
 
 def save_draws(out: Path, draws: Draws, summary: pd.DataFrame | None) -> list[str]:
@@ -109,34 +101,50 @@ def print_plan(console: Console, settings: Settings, plan: Plan) -> None:
     chosen = "" if suggested.rule is None else f" ({suggested.rule})"
     say(console, f"method: {settings.method}, step size {suggested.step_size:.3g}{chosen}")
     if suggested.inflation > 0:
-        say(
-            console,
-            f"gradient noise: predicted to inflate variances by {suggested.inflation:.1%} at most",
-        )
+        inflation = f"predicted to inflate variances by {suggested.inflation:.1%} at most"
+        say(console, f"gradient noise: {inflation}")
     size = suggested.batch_size
     rows = "" if size is None else f"{counted(size, 'row')} per step, "
     thinning = "" if suggested.thin == 1 else f", one per {suggested.thin} steps"
     chains = counted(settings.chains, "chain") if settings.chains else "chains"
-    length = (
-        f"{plan.n_draws:,} draws"
-        if plan.n_draws
-        else f"{settings.ess:,.0f} effective draws per coefficient"
-    )
-    say(console, f"run: {rows}{chains} {'of' if plan.n_draws else 'until'} {length}{thinning}")
+    if plan.n_draws:
+        length = f"of {plan.n_draws:,} draws"
+    else:
+        length = f"until {settings.ess:,.0f} effective draws per coefficient"
+    say(console, f"run: {rows}{chains} {length}{thinning}")
     for message in suggested.warnings:
         say(console, _warning(message))
 
 
-def exit_status(console: Console, finished: Finished) -> int:
+def print_end(
+    console: Console,
+    finished: Finished,
+    summary: pd.DataFrame | None,
+    files: list[str],
+    out: Path | None,
+) -> int:
+    """Print the cost, the warnings, the verdict and the files. Returns the exit status."""
+    _print_cost(console, finished.draws)
+    # Doubts and notes are not among the warnings: they come with the verdict.
+    said = (*finished.draws.report.doubts, *finished.draws.report.notes)
+    found = [text for text in finished.warnings if text not in said]
+    if summary is None:
+        found.append("no chain completed, so there is no summary.")
+    for message in dict.fromkeys(found):
+        say(console, _warning(message))
+    status = _exit_status(console, finished)
+    if out is not None:
+        say(console, f"saved: {', '.join(files)} in {out}")
+    return status
+
+
+def _exit_status(console: Console, finished: Finished) -> int:
     """Print why the run stopped, or the report of its draws. Returns the exit status."""
     stopped = finished.draws.stopped_by or ""
     for reason, status in _STATUS_OF_STOP.items():
         if stopped.startswith(reason):
-            say(
-                console,
-                f"stopped by {stopped}"
-                + (f"; `tallmc resume {finished.store}` continues" if finished.store else ""),
-            )
+            cure = f"; `tallmc resume {finished.store}` continues" if finished.store else ""
+            say(console, f"stopped by {stopped}{cure}")
             return status
     for line in str(finished.draws.report).splitlines():
         say(console, line)
@@ -187,7 +195,7 @@ def print_coefficients(console: Console, summary: pd.DataFrame, columns: Mapping
         console.print(f"{len(summary) - _MAX_ROWS} more coefficients are in summary.csv.\n")
 
 
-def print_cost(console: Console, draws: Draws) -> None:
+def _print_cost(console: Console, draws: Draws) -> None:
     n_rows, timing = draws.settings["n_rows"], draws.timing
     passes, preparing = draws.n_row_evals / n_rows, draws.n_row_evals_preparation / n_rows
     say(
@@ -198,16 +206,6 @@ def print_cost(console: Console, draws: Draws) -> None:
     phases = {name: value for name, value in vars(timing).items() if value > 0}
     total, parts = sum(phases.values()), " + ".join(f"{k} {v:.1f}" for k, v in phases.items())
     say(console, f"time: {total:.1f} s = {parts}")
-
-
-def print_warnings(console: Console, finished: Finished, summary: pd.DataFrame | None) -> None:
-    """Print the warnings that are not doubts; `exit_status` prints these with the verdict."""
-    said = (*finished.draws.report.doubts, *finished.draws.report.notes)
-    found = [text for text in finished.warnings if text not in said]
-    if summary is None:
-        found.append("no chain completed, so there is no summary.")
-    for message in dict.fromkeys(found):
-        say(console, _warning(message))
 
 
 def print_outdated(console: Console, store: Path, results: Path, out: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""Make a plan of the user's settings and run it, or continue a stored run.
+"""Make a plan of the user's settings and run it.
 
 Settings that the user does not give are suggested (`methods/suggestions.py`). Costs include those
 of planning.
@@ -13,14 +13,13 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
+from warnings import WarningMessage
 
-from .._api.resume import resume
 from .._api.sample import Listeners, read_by_executor, sample
 from .._core.errors import InvalidInput, PreparationError
 from .._core.supervision import supervised
 from .._engine.run import Goal
 from .._store import Folder
-from .._store.reader import open_store
 from ..methods.abstract import AbstractMethod
 from ..methods.automatic import Automatic
 from ..methods.registry import method_named
@@ -62,32 +61,48 @@ class Plan:
     """The method to run and how its settings were chosen."""
 
     method: AbstractMethod
-    suggested: Suggested | None
-    """Settings of a named method. None if pilot runs choose them."""
+    suggested: Suggested | None  # settings of a named method; None if pilot runs choose them
     n_draws: int | None
-    seconds: float
-    """Time spent on choosing the settings."""
+    seconds: float  # spent on choosing the settings
 
 
 @dataclasses.dataclass(frozen=True)
 class Finished:
-    """The draws of a run, with the plan and the warnings."""
+    """The draws of a run, and the warnings of the library, which are shown after the results."""
 
     draws: Draws
-    plan: Plan
     warnings: list[str]
-    """Warnings issued by the library, shown after the results."""
-    store: Path | None = None
+    store: Path | None
+
+    @classmethod
+    def of(
+        cls,
+        draws: Draws,
+        planning: dict[str, Any],
+        caught: list[WarningMessage],
+        store: Path | None,
+    ) -> Finished:
+        """The draws with the cost of planning; a run that ended in the burn-in has no result."""
+        if not draws.positions.shape[1]:
+            if draws.stopped_by in ("Ctrl-C", "SIGTERM"):
+                raise Terminated if draws.stopped_by == "SIGTERM" else KeyboardInterrupt
+            cause = f"{draws.stopped_by} ended the run in the burn-in"
+            raise PreparationError(f"{cause}. Raise the limit.")
+        seconds = draws.timing.preparation + planning["seconds"]
+        draws = dataclasses.replace(
+            draws,
+            timing=dataclasses.replace(draws.timing, preparation=seconds),
+            n_row_evals_preparation=draws.n_row_evals_preparation + planning["rows"],
+        )
+        return cls(draws, [str(warning.message) for warning in caught], store)
 
 
 def make_plan(posterior: AbstractPosterior, settings: Settings) -> Plan:
     if settings.method is None:
         for name in ("step_size", "batch_size"):
-            if getattr(settings, name) is not None:
+            if (given := getattr(settings, name)) is not None:
                 cure = "Without --method, pilot runs choose it."
-                raise InvalidInput(
-                    _OPTIONS[name], "come with --method", getattr(settings, name), cure
-                )
+                raise InvalidInput(_OPTIONS[name], "come with --method", given, cure)
         return Plan(Automatic(exact=settings.exact), None, settings.n_draws, 0.0)
     began = time.perf_counter()
     try:
@@ -124,8 +139,7 @@ def run(
     `max_seconds` counts from the beginning of the command. An executor reads a row store.
     """
     posterior = read_by_executor(posterior, executor)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as caught:
         goal = Goal.of(settings.n_draws, settings.ess, max_seconds, None)
         with (
             Listeners(progress, None, goal, posterior.n_rows) as listeners,
@@ -157,48 +171,4 @@ def run(
             store=store,
             progress=progress,
         )
-    messages = [str(warning.message) for warning in caught]
-    path = None if store is None else Path(store.path)
-    return Finished(_with_planning(draws, planning), plan, messages, path)
-
-
-def go_on(
-    posterior: AbstractPosterior,
-    store: Path,
-    *,
-    n_draws: int | None,
-    ess: float | None,
-    max_seconds: float | None = None,
-    progress: bool = True,
-    executor: Executor | None = None,
-) -> Finished:
-    """Resume a stored run."""
-    planning = open_store(store).setup.content["about"]["planning"]
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        resumed = resume(
-            store,
-            posterior,
-            n_draws=n_draws,
-            ess=ess,
-            max_seconds=max_seconds,
-            progress=progress,
-            executor=executor,
-        )
-    messages = [str(warning.message) for warning in caught]
-    plan = Plan(resumed.settings["method"], None, n_draws, planning["seconds"])
-    return Finished(_with_planning(resumed, planning), plan, messages, store)
-
-
-def _with_planning(draws: Draws, planning: dict[str, Any]) -> Draws:
-    """The draws with the cost of planning; a run that ended in the burn-in has no result."""
-    if not draws.positions.shape[1]:
-        if draws.stopped_by in ("Ctrl-C", "SIGTERM"):
-            raise Terminated if draws.stopped_by == "SIGTERM" else KeyboardInterrupt
-        raise PreparationError(f"{draws.stopped_by} ended the run in the burn-in. Raise the limit.")
-    seconds = draws.timing.preparation + planning["seconds"]
-    return dataclasses.replace(
-        draws,
-        timing=dataclasses.replace(draws.timing, preparation=seconds),
-        n_row_evals_preparation=draws.n_row_evals_preparation + planning["rows"],
-    )
+    return Finished.of(draws, planning, caught, None if store is None else Path(store.path))

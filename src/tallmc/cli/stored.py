@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 from .. import report as pages
@@ -27,9 +28,7 @@ def print_findings(store: Path, *, as_json: bool) -> int:
             "draws": n_draws,
             "parameters": d,
             "ess": report.ess,
-            "rhat": report.rhat
-            if report.rhat == report.rhat and report.rhat < float("inf")
-            else None,
+            "rhat": report.rhat if math.isfinite(report.rhat) else None,
             "verdict": str(report.verdict),
             "unknown": report.unknown,
             "warnings": found,
@@ -48,9 +47,8 @@ def print_findings(store: Path, *, as_json: bool) -> int:
 def _open_with_draws(store: Path) -> OpenStore:
     opened = open_store(store)
     if not opened.manifest.n_draws:
-        raise StoreError(
-            opened.path, "have at least one draw", "none yet", "Continue it with `tallmc resume`."
-        )
+        cure = "Continue it with `tallmc resume`."
+        raise StoreError(opened.path, "have at least one draw", "none yet", cure)
     return opened
 
 

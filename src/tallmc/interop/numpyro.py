@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import threading
 from collections.abc import Callable
 from types import ModuleType
@@ -36,7 +35,6 @@ Arrays = dict[str, Array]
 Site = dict[str, Any]  # an entry of a trace
 
 
-# Which results of a function depend on which arguments.
 def depends_on_last(
     function: Callable[[Any, Any], Site], fixed: PyTree, varied: PyTree
 ) -> dict[str, bool]:
@@ -202,7 +200,7 @@ class PlateModel:
         declared = trace[self.plate]["args"][0]
         total = jnp.zeros(n_rows)
         for site in trace.values():
-            axis = _axis_of(site, self.plate) if site["type"] == "sample" else None
+            axis = _axis_of(site, self.plate)
             if axis is None:
                 continue
             log_prob = _log_prob(site)
@@ -243,8 +241,11 @@ class PlateModel:
         """Raise if observed values inside the plate are constants of the model."""
 
         def values(params: Arrays, block: Arrays) -> Arrays:
-            trace = self._constrained_trace(params, block)
-            return {name: site["value"] for name, site in trace.items() if self._is_data(site)}
+            return {
+                name: site["value"]
+                for name, site in self._constrained_trace(params, block).items()
+                if _axis_of(site, self.plate) is not None and jnp.size(site["value"])
+            }
 
         block = block_shapes(self.row_shapes, probed_rows(self.n_rows))
         found = run_model(lambda: depends_on_last(values, init, block), ROWS_CURE)
@@ -272,21 +273,12 @@ class PlateModel:
                 cure = "Move data into the plate; compute other numbers before, and pass them."
                 raise InvalidInput(name, rule, "a density that does", cure)
 
-    def _is_data(self, site: Site) -> bool:
-        return (
-            site["type"] == "sample"
-            and _axis_of(site, self.plate) is not None
-            and math.prod(jnp.shape(site["value"])) > 0
-        )
-
     def _log_prior(self, params: Arrays, block: Arrays) -> Float[Array, ""]:
         from numpyro.infer.util import potential_energy
 
         prior = self.numpyro.handlers.block(
             self._with_rows(_length(block)),
-            hide_fn=lambda site: (
-                site["type"] == "sample" and _axis_of(site, self.plate) is not None
-            ),
+            hide_fn=lambda site: _axis_of(site, self.plate) is not None,
         )
         with _TRACING:
             return -potential_energy(prior, (), {**block, **self.kwargs}, params)
@@ -350,8 +342,9 @@ def _prior_mean(site: Site) -> Array | None:
 
 
 def _axis_of(site: Site, plate: str) -> int | None:
-    """The axis of the plate in the site's log density, counted from the end; None if outside."""
-    return next((f.dim for f in site["cond_indep_stack"] if f.name == plate), None)
+    """The axis of the plate in a sample site's log density, from the end; None if outside."""
+    frames = site["cond_indep_stack"] if site["type"] == "sample" else ()
+    return next((frame.dim for frame in frames if frame.name == plate), None)
 
 
 def _log_prob(site: Site) -> Float[Array, ...]:

@@ -64,11 +64,6 @@ def tick_texts(ticks: Sequence[float]) -> list[str]:
     return [f"{tick / unit:,.{decimals}f}{suffix if tick else ''}" for tick in ticks]
 
 
-def log_tick_texts(ticks: Sequence[float]) -> list[str]:
-    """Ticks of a logarithmic axis as text, each with its own unit."""
-    return [f"{tick / _unit(tick)[0]:g}{_unit(tick)[1]}" for tick in ticks]
-
-
 def shown(value: float) -> str:
     """A number in short form, with a suffix for large values."""
     if 1e4 <= abs(value) < 1e13:
@@ -218,8 +213,11 @@ def _ticks(limits: tuple[float, float], log: bool, most: int = 5) -> list[tuple[
         ticks = nice_ticks(*limits, most=most)
         return list(zip(ticks, tick_texts(ticks), strict=True))
     ticks = log_ticks(10 ** limits[0], 10 ** limits[1])
-    places = [math.log10(tick) for tick in ticks]
-    return list(zip(places, log_tick_texts(ticks), strict=True))
+    units = map(_unit, ticks)  # each tick has its own
+    return [
+        (math.log10(tick), f"{tick / u:g}{text}")
+        for tick, (u, text) in zip(ticks, units, strict=True)
+    ]
 
 
 def _short(text: str, most: int = 40) -> str:

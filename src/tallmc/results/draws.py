@@ -392,16 +392,8 @@ class Draws:
         >>> prediction.to_frame().columns.tolist()
         ['mean', 'sd', 'low', 'high']
         """
-        return predict(
-            self._predictive,
-            self._used(n_draws),
-            new_rows,
-            interval=interval,
-            kind=kind,
-            seed=seed,
-            offset=offset,
-            trials=trials,
-        )
+        rows = self._encoded(new_rows, offset=offset, trials=trials)
+        return predict(self._predictive, self._used(n_draws), rows, interval, kind, seed)
 
     def posterior_predictive(
         self,
@@ -419,9 +411,8 @@ class Draws:
         **Returns:** one response per chain, draw and row; NaN for failed chains. Classes are
         numbered.
         """
-        used, predictive = self._used(n_draws), self._predictive
-        rows = ResidentRows(predictive.encode(new_rows, offset=offset, trials=trials))
-        found = simulations(predictive, used, rows, seed)
+        used, rows = self._used(n_draws), self._encoded(new_rows, offset=offset, trials=trials)
+        found = simulations(self._predictive, used, rows, seed)
         return gathered(found, used, self.ok, rows.n_rows)
 
     def average_response(
@@ -433,7 +424,8 @@ class Draws:
 
         **Returns:** one number per draw, or one per draw and class.
         """
-        return average_response(self._predictive, self._used(n_draws), new_rows)
+        used = self._used(n_draws)
+        return average_response(self._predictive, used, self._encoded(new_rows))
 
     def log_likelihood(
         self,
@@ -452,9 +444,9 @@ class Draws:
 
         **Returns:** one number per chain, draw and row; NaN for failed chains.
         """
-        used, predictive = self._used(n_draws), self._predictive
-        encoded = ResidentRows(predictive.encode(rows, response=True, offset=offset, trials=trials))
-        found = log_likelihoods(predictive, used, encoded)
+        used = self._used(n_draws)
+        encoded = self._encoded(rows, response=True, offset=offset, trials=trials)
+        found = log_likelihoods(self._predictive, used, encoded)
         return gathered(found, used, self.ok, encoded.n_rows)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -507,6 +499,9 @@ class Draws:
             cure = "Attach the posterior: draws.with_posterior(posterior)."
             raise InvalidInput("draws", "know the law of the response", "none", cure)
         return self.predictive
+
+    def _encoded(self, rows: Any, **options: Any) -> ResidentRows:
+        return ResidentRows(self._predictive.encode(rows, **options))
 
     def _used(self, most: int | None) -> UsedDraws:
         return used_draws(self.positions, self.ok, self.weights, most)

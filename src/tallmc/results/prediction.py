@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray, UInt
+from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt
 
 from .._core.errors import InvalidInput, check_int, check_number
 from .._core.random import new_key
@@ -133,19 +133,15 @@ def used_draws(
 def predict(
     predictive: AbstractPredictive,
     used: UsedDraws,
-    new_rows: Any,
-    *,
-    interval: float = 0.9,
-    kind: str = "mean",
-    seed: int = 0,
-    offset: ArrayLike | None = None,
-    trials: ArrayLike | None = None,
+    rows: ResidentRows,
+    interval: float,
+    kind: str,
+    seed: int,
 ) -> Prediction:
     """Summarise the mean of the response, or the response, per row. See `Draws.predict`."""
     interval = check_number("interval", interval, 0, 1, low_open=True, high_open=True)
     if kind not in ("mean", "response"):
         raise InvalidInput("kind", 'be "mean" or "response"', kind)
-    rows = ResidentRows(predictive.encode(new_rows, offset=offset, trials=trials))
     n_columns = _n_columns(predictive, used, rows)
     if kind == "mean":
         found = _by_block(_block_means, predictive, used, rows, n_columns or 1)
@@ -165,10 +161,9 @@ def predict(
 
 
 def average_response(
-    predictive: AbstractPredictive, used: UsedDraws, new_rows: Any
+    predictive: AbstractPredictive, used: UsedDraws, rows: ResidentRows
 ) -> Float[np.ndarray, "k ..."]:
     """The mean of the response in each draw, averaged over the rows."""
-    rows = ResidentRows(predictive.encode(new_rows))
     n_columns = _n_columns(predictive, used, rows) or 1
     blocks = _by_block(_block_means, predictive, used, rows, n_columns)
     return sum(block.sum(axis=0, dtype=np.float64) for block in blocks) / rows.n_rows

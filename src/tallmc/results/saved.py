@@ -11,7 +11,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +86,7 @@ def _content(draws: Any) -> dict[str, Any]:
     quantities, layout = draws.quantities, draws.layout
     return {
         "version": _VERSION,
-        "parameters": {
-            name: list(shape) for name, shape in zip(layout.names, layout.shapes, strict=True)
-        },
+        "parameters": shapes_by_name(layout),
         "entries": {name: list(entries) for name, entries in layout.entries.items()},
         "plain": isinstance(quantities, Parameters),
         "dims": {name: list(quantities.dims.get(name, ())) for name in quantities.shapes},
@@ -144,10 +142,20 @@ def read_draws(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise InvalidInput("path", rule, f"{path}: {error}") from None
 
 
-def _fields(tree: Any, content: dict[str, Any]) -> dict[str, Any]:
-    shapes = {name: tuple(shape) for name, shape in content["parameters"].items()}
+def layout_of_shapes(stored: dict[str, Any]) -> Layout:
+    """The layout of parameters whose shapes `shapes_by_name` returned, as a dict by name."""
+    shapes = {str(name): tuple(map(int, shape)) for name, shape in stored.items()}
     treedef = jax.tree.structure(collections.OrderedDict.fromkeys(shapes, 0))
-    layout = Layout(treedef, tuple(shapes), tuple(shapes.values())).labelled(content["entries"])
+    return Layout(treedef, tuple(shapes), tuple(shapes.values()))
+
+
+def shapes_by_name(layout: Layout) -> dict[str, list[int]]:
+    """The shapes of the parameters, for JSON."""
+    return {name: list(shape) for name, shape in zip(layout.names, layout.shapes, strict=True)}
+
+
+def _fields(tree: Any, content: dict[str, Any]) -> dict[str, Any]:
+    layout = layout_of_shapes(content["parameters"]).labelled(content["entries"])
     quantities: AbstractQuantities = Parameters(layout)
     if not content["plain"]:
         dims = {name: tuple(found) for name, found in content["dims"].items() if found}
@@ -169,23 +177,24 @@ def _fields(tree: Any, content: dict[str, Any]) -> dict[str, Any]:
         "timing": content["timing"],
         "layout": layout,
         "settings": content["settings"],
-        "account": None if account is None else _account(account),
+        "account": None if account is None else account_from(account),
         "stopped_by": content["stopped_by"],
         "quantities": quantities,
     }
 
 
-def _account(content: dict[str, Any]) -> Account:
-    bias, inflation = content["bias"], content["inflation"]
+def account_from(content: Mapping[str, Any]) -> Account:
+    """The account that JSON describes, without its method."""
+    bias, inflation = content.get("bias"), content.get("inflation")
     return Account(
         method=None,
         budget=ErrorBudget(**content["budget"]),
-        reasons=tuple(content["reasons"]),
-        doubts=tuple(content["doubts"]),
-        bias=None if bias is None else Bias(**{k: np.asarray(v) for k, v in bias.items()}),
-        exact=content["exact"],
+        reasons=tuple(map(str, content["reasons"])),
+        doubts=tuple(map(str, content["doubts"])),
+        bias=Bias(**{name: np.asarray(values) for name, values in bias.items()}) if bias else None,
+        exact=bool(content["exact"]),
         inflation=None if inflation is None else np.asarray(inflation),
-        noise_tail=content["noise_tail"],
-        notes=tuple(content["notes"]),
-        unmeasured=content["unmeasured"],
+        noise_tail=content.get("noise_tail"),
+        notes=tuple(map(str, content.get("notes", ()))),
+        unmeasured=content.get("unmeasured"),
     )
