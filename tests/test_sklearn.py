@@ -28,8 +28,7 @@ from tallmc.interop.sklearn import (
     TallPoissonRegressor,
     TallSoftmaxRegression,
 )
-from tallmc.interop.sklearn.design import ColumnScaling, with_neutral_rows
-from tallmc.interop.sklearn.estimators import PredictorDraws
+from tallmc.interop.sklearn.estimators import ColumnScaling, PredictorDraws, with_neutral_rows
 
 pytestmark = pytest.mark.filterwarnings("ignore::tallmc.SamplingWarning")
 

@@ -121,8 +121,10 @@ class Coefficients(AbstractQuantities):
             beta = np.moveaxis(columns.in_units_of_table(scaled, 0.0, 1.0), -1, 2)
         else:
             if "cut_points" in parts and not self.standardised:
-                shift = beta @ (columns.means / columns.sds)
-                parts["cut_points"] = _shifted(parts["cut_points"], shift)
+                free, shift = parts["cut_points"], beta @ (columns.means / columns.sds)
+                # The first is free, the others are logarithms of differences.
+                moved = [free[..., :1] + shift[..., None], free[..., 1:]]
+                parts["cut_points"] = np.concatenate(moved, axis=-1)
             beta = columns.in_units_of_table(beta.copy(), self.response_mean, self.response_sd)
         found = {}
         for term, places in columns.terms.items():
@@ -192,8 +194,3 @@ _SHARED: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "log slab variance": ("horseshoe_slab", lambda values: np.exp(0.5 * values)),
 }
 """How shared and hyper-parameters are called and computed from their unconstrained forms."""
-
-
-def _shifted(free: np.ndarray, shift: np.ndarray) -> np.ndarray:
-    """Cut points in their unconstrained form, all moved by `shift`."""
-    return np.concatenate([free[..., :1] + shift[..., None], free[..., 1:]], axis=-1)

@@ -215,25 +215,17 @@ def encode_features(
 def _check_meant_as_text(name: str, levels: tuple[str, ...]) -> None:
     """Raise if text seems to be numbers, with separators of thousands or a few other words."""
     some_levels = levels[:_CHECKED]
-    if any("," in level for level in some_levels) and all(
-        _THOUSANDS.fullmatch(level.strip()) for level in some_levels
-    ):
-        example = next(level for level in some_levels if "," in level)
-        cure = (
-            "Read it with pandas.read_csv(path, thousands=','), or pass "
-            f"--categorical {name} (categorical) if it is text."
-        )
+    otherwise = f"or pass --categorical {name} (categorical) if it is text."
+    with_commas = [level for level in some_levels if "," in level]
+    if with_commas and all(_THOUSANDS.fullmatch(level.strip()) for level in some_levels):
         rule = "hold numbers without separators of thousands"
-        raise TableError(f"column {name!r}", rule, f"text such as {example!r}", cure)
+        cure = f"Read it with pandas.read_csv(path, thousands=','), {otherwise}"
+        raise TableError(f"column {name!r}", rule, f"text such as {with_commas[0]!r}", cure)
     numbers = [level for level in some_levels if errors.is_number(level)]
     if len(some_levels) > 2 and len(some_levels) / 2 <= len(numbers) < len(some_levels):
-        example = first_not_a_number(some_levels)
-        cure = (
-            "Leave the entry empty where a number is missing, or pass "
-            f"--categorical {name} (categorical) if it is text."
-        )
-        rule = "hold numbers or text, not both"
-        raise TableError(f"column {name!r}", rule, f"{example!r} among numbers", cure)
+        found = f"{first_not_a_number(some_levels)!r} among numbers"
+        cure = f"Leave the entry empty where a number is missing, {otherwise}"
+        raise TableError(f"column {name!r}", "hold numbers or text, not both", found, cure)
 
 
 def _check_levels(name: str, levels: tuple[str, ...], n_rows: int, *, asked_for: bool) -> None:

@@ -57,14 +57,11 @@ class TableEncoder:
                 raise InvalidInput(name, "be left out for draws from a table", "numbers", cure)
         design = self.encoding.apply(read_table(new_rows), need_response=response)
         x, y, weights, groups = model_rows(design, self.has_intercept)
-        matrix, responses, offsets, weight = (
+        columns: list[Any] = [
             None if values is None else jnp.asarray(values, x.dtype)
             for values in (x, y, design.offset, weights)
-        )
-        assert matrix is not None and responses is not None
-        if groups:
-            return GroupedObservations(matrix, responses, offsets, weight, groups)
-        return Observations(matrix, responses, offsets, weight)
+        ]
+        return GroupedObservations(*columns, groups) if groups else Observations(*columns)
 
 
 def model_rows(
@@ -208,29 +205,25 @@ class RegressionForm:
 
     def _description(self, priors: ModelPriors) -> dict[str, str]:
         model, family, response = self.model, self.family, self.encoding.response
-        found = {"table": self.table, "family": family.name, "link": self.link}
-        found["response"] = response.name
-        if response.one is not None:
-            found["response level that counts as 1"] = str(response.one)
-        elif self.classes:
-            found["response levels"] = ", ".join(self.classes)
-        if model.formula is not None:
-            found["formula"] = model.formula
-        for role in ("weights", "offset", "exposure", "trials"):
-            if getattr(model, role) is not None:
-                found[role] = str(getattr(model, role))
-        found["prior"] = "; ".join(f"{term} ~ {shown}" for term, shown in priors.shown.items())
-        if family.shared_prior and model.noise_variance is None:
-            found["prior of shared parameters"] = "; ".join(
-                f"{name}: {prior}" for name, prior in family.shared_prior.items()
-            )
-        if model.noise_variance is not None:
-            found["noise variance"] = f"{model.noise_variance:g}"
-        scaled = "columns are standardised for the sampler"
-        found["scaling"] = scaled if model.standardise else "none"
-        standardised = model.standardised_results
-        found["results"] = "in standardised units" if standardised else "in the units of the table"
-        return found
+        noise, classes = model.noise_variance, self.classes if response.one is None else None
+        shared = "; ".join(f"{name}: {prior}" for name, prior in family.shared_prior.items())
+        units = "standardised units" if model.standardised_results else "the units of the table"
+        found = {
+            "table": self.table,
+            "family": family.name,
+            "link": self.link,
+            "response": response.name,
+            "response level that counts as 1": response.one,
+            "response levels": ", ".join(classes) if classes else None,
+            "formula": model.formula,
+            **{role: getattr(model, role) for role in ("weights", "offset", "exposure", "trials")},
+            "prior": "; ".join(f"{term} ~ {shown}" for term, shown in priors.shown.items()),
+            "prior of shared parameters": shared if shared and noise is None else None,
+            "noise variance": None if noise is None else f"{noise:g}",
+            "scaling": "columns are standardised for the sampler" if model.standardise else "none",
+            "results": f"in {units}",
+        }
+        return {name: str(value) for name, value in found.items() if value is not None}
 
 
 def _columns(scaled: ScaledTerms) -> DesignColumns:

@@ -26,7 +26,6 @@ from .errors import (
     TableError,
     check_any_rows,
     check_complete,
-    check_features,
     check_names,
     check_several_levels,
     check_varying,
@@ -204,7 +203,13 @@ def make_schema(
 ) -> RowManifest:
     """The manifest of the store that the table will become, without shards."""
     features = {name: found for name, found in survey.columns.items() if name != response}
-    check_features(features, response, intercept=intercept)
+    if intercept and INTERCEPT in features:
+        rule = f"differ from {INTERCEPT!r}, the name of the column of ones"
+        cure = "Drop it or pass --no-intercept (intercept=False)."
+        raise TableError("column names", rule, INTERCEPT, cure)
+    if not features and not intercept:
+        rule = "have a column besides the response when there is no intercept"
+        raise TableError("TABLE", rule, f"only {response}")
     stored_as_they_are = {response} if standardise else set(survey.columns)
     _check_size(survey, dtype, stored_as_they_are)
     constant = {

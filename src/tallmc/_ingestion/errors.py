@@ -63,17 +63,6 @@ def check_any_rows(n_rows: int, origin: str) -> None:
         raise TableError("TABLE", "have at least one row", f"{origin} with none")
 
 
-def check_features(features: Collection[str], response: str | None, *, intercept: bool) -> None:
-    """Check that the name of the intercept is free, and that there is a column to explain with."""
-    if intercept and INTERCEPT in features:
-        rule = f"differ from {INTERCEPT!r}, the name of the column of ones"
-        cure = "Drop it or pass --no-intercept (intercept=False)."
-        raise TableError("column names", rule, INTERCEPT, cure)
-    if not features and not intercept:
-        rule = "have a column besides the response when there is no intercept"
-        raise TableError("TABLE", rule, f"only {response}")
-
-
 def check_complete(problems: Collection[str], cure: str) -> None:
     """Raise if `problems` names columns with missing or infinite values."""
     if problems:

@@ -131,10 +131,9 @@ def encode_kernel(
         if eqx.is_array(value) or isinstance(value, np.ndarray):
             arrays[path] = value
             return {"array": path}
-        if isinstance(value, Observations):
-            return {"observations": [encode(part, f"{path}.{k}") for k, part in enumerate(value)]}
         if isinstance(value, tuple):
-            return {"tuple": [encode(part, f"{path}.{k}") for k, part in enumerate(value)]}
+            kind = "observations" if isinstance(value, Observations) else "tuple"
+            return {kind: [encode(part, f"{path}.{k}") for k, part in enumerate(value)]}
         if _library_modules().get(type(value).__name__) is type(value):
             fields = {
                 field.name: encode(getattr(value, field.name), f"{path}.{field.name}")

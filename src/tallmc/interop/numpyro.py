@@ -231,12 +231,6 @@ class PlateModel:
             if name in depends and not depends[name] and self.plate not in site.plates
         ]
 
-    def check_latent_shapes(self, sites: dict[str, SiteFacts], init: Arrays, block: Arrays) -> None:
-        """Raise if a latent site has one entry per row without the plate."""
-        for name, site in self.sites(_length(block)).items():
-            if name in init and site.shape != sites[name].shape:
-                refuse_latent_rows(name)
-
     def check_observed_values(self, init: Arrays) -> None:
         """Raise if observed values inside the plate are constants of the model."""
 
@@ -411,7 +405,9 @@ def from_numpyro(
     check_sites(sites, plate, table.n_rows)
     block = some_rows(table, probed_rows(table.n_rows))
     init = run_model(lambda: converted.init(block, init_strategy), ROWS_CURE)
-    converted.check_latent_shapes(sites, init, block)
+    for name, site in converted.sites(_length(block)).items():
+        if name in init and site.shape != sites[name].shape:  # an entry per row without the plate
+            refuse_latent_rows(name)
     converted.check_observed_values(init)
     converted.check_prior(init)
     check_block_likelihood(converted.log_likelihood, init, block, ROWS_CURE)

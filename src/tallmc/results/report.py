@@ -163,39 +163,31 @@ def make_report(
     it is known.
     """
     complete = positions if ok.all() else positions[ok]
-    report = RunReport(
-        reasons=account.reasons,
-        doubts=account.doubts,
-        ess=0.0,
-        rhat=np.nan,
-        mean_error=None,
-        sd_error=None,
-        inflation=None if account.inflation is None else float(account.inflation.max()),
-        noise_tail=None,
-        notes=account.notes,
-        unknown=None,
-    )
+    ess, rhat, unknown = 0.0, np.nan, None
+    mean_error = sd_error = tail = None
     if not len(complete) or complete.shape[1] < 4:
-        doubt = "there are too few draws for diagnostics. Run longer."
-        return dataclasses.replace(report, doubts=(*account.doubts, doubt))
-    agreed = agreement(complete) if agreed is None else agreed
-    agreed = agreed._replace(ess=weight_efficiency * agreed.ess)
-    mean_error = sd_error = None
-    if account.exact or account.bias is not None:
-        mean_error, sd_error = _errors(account.bias, agreed, complete)
-    tail = account.noise_tail
-    if tail is None and "grad_noise" in sample_stats:
-        tail = pareto_k(sample_stats["grad_noise"][ok].ravel())
-    doubts = *account.doubts, *_convergence_doubts(agreed), *_bias_doubts(account, tail)
-    return dataclasses.replace(
-        report,
-        doubts=doubts,
-        ess=float(agreed.ess.min()),
-        rhat=agreed.rhat,
+        doubts = ["there are too few draws for diagnostics. Run longer."]
+    else:
+        agreed = agreement(complete) if agreed is None else agreed
+        agreed = agreed._replace(ess=weight_efficiency * agreed.ess)
+        ess, rhat, unknown = float(agreed.ess.min()), agreed.rhat, _what_is_unknown(account)
+        if account.exact or account.bias is not None:
+            mean_error, sd_error = _errors(account.bias, agreed, complete)
+        tail = account.noise_tail
+        if tail is None and "grad_noise" in sample_stats:
+            tail = pareto_k(sample_stats["grad_noise"][ok].ravel())
+        doubts = _convergence_doubts(agreed) + _bias_doubts(account, tail)
+    return RunReport(
+        reasons=account.reasons,
+        doubts=(*account.doubts, *doubts),
+        ess=ess,
+        rhat=rhat,
         mean_error=mean_error,
         sd_error=sd_error,
+        inflation=None if account.inflation is None else float(account.inflation.max()),
         noise_tail=tail,
-        unknown=_what_is_unknown(account),
+        notes=account.notes,
+        unknown=unknown,
     )
 
 
