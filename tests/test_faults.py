@@ -211,13 +211,13 @@ def test_damage_is_always_found_and_the_run_falls_back_to_the_block_before(
         if is_draws:
             good = blocks_before(complete, name, at)
             assert opened.damaged[0] == complete.blocks[good].draws_name
-            assert opened.blocks == complete.blocks[:good]
+            assert opened.manifest.blocks == complete.blocks[:good]
         elif name.startswith("blocks/state"):  # the last block's is needed to resume
-            assert len(opened.blocks) == (
+            assert len(opened.manifest.blocks) == (
                 last if name == complete.blocks[-1].state_name else last + 1
             )
         else:  # the setup has a copy; the previous manifest is one block behind
-            assert len(opened.blocks) >= last
+            assert len(opened.manifest.blocks) >= last
         assert opened.lost == 0 or is_draws or name.startswith("blocks/")
         if opened.manifest.n_draws:
             found = tallmc.load(copy).positions

@@ -85,7 +85,7 @@ def check_refused(store):
 
 
 def last_state(store):
-    return open_store(store).blocks[-1].state_name
+    return open_store(store).manifest.blocks[-1].state_name
 
 
 def npz(members, compression=zipfile.ZIP_STORED):

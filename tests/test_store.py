@@ -392,7 +392,7 @@ def test_a_large_state_is_kept_for_the_last_blocks_only(tmp_path):
     method = tallmc.methods.saga_ld(1e-6, batch_size=3)
     whole = tallmc.sample(posterior, method, **SETTINGS)
     cut(posterior, method, tmp_path / "run", 300)
-    blocks = open_store(tmp_path / "run").blocks
+    blocks = open_store(tmp_path / "run").manifest.blocks
     assert len(blocks) > 4
     states = sorted(file.name for file in (tmp_path / "run" / "blocks").glob("state-*"))
     assert states == sorted(f"state-{block.number:07}.npz" for block in blocks[-2:])

@@ -124,7 +124,8 @@ def _combined_goal(opened: OpenStore, new_goal: Goal) -> Goal:
 def _warn_of_differences(opened: OpenStore) -> None:
     if opened.damaged:
         more = f" and {len(opened.damaged) - 1} more" if len(opened.damaged) > 1 else ""
-        lost = f"{opened.lost} of {opened.lost + len(opened.blocks)} blocks are lost"
+        n_blocks = opened.lost + len(opened.manifest.blocks)
+        lost = f"{opened.lost} of {n_blocks} blocks are lost"
         message = (
             f"{opened.damaged[0]}{more} damaged: {lost}; "
             f"the run continues after draw {opened.manifest.n_draws}."

@@ -236,14 +236,12 @@ def check_draws_fit(posterior: AbstractPosterior, chains: int, n_draws: int) -> 
     wanted = chains * n_draws * posterior.dim * np.dtype(posterior.dtype).itemsize
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if wanted > _MOST_OF_MEMORY * memory:
-        raise InvalidInput(
-            "draws",
-            f"fit in memory: {chains:,} chains × {n_draws:,} draws × {posterior.dim:,} parameters "
-            f"take {wanted / 2**30:,.0f} GiB, and the machine has {memory / 2**30:,.0f} GiB",
-            n_draws,
-            "Ask for fewer draws with a larger thin, or pass store=. For a LocalPosterior keep "
-            "fewer groups: posterior.keeping({...}).",
-        )
+        sizes = f"{chains:,} chains × {n_draws:,} draws × {posterior.dim:,} parameters"
+        rule = f"fit in memory: {sizes} take {wanted / 2**30:,.0f} GiB, "
+        rule += f"and the machine has {memory / 2**30:,.0f} GiB"
+        cure = "Ask for fewer draws with a larger thin, or pass store=. For a LocalPosterior keep "
+        cure += "fewer groups: posterior.keeping({...})."
+        raise InvalidInput("draws", rule, n_draws, cure)
 
 
 def sample(
@@ -358,11 +356,9 @@ def sample(
     chains = None if chains is None else check_int("chains", chains, 1)
     if store is None and goal.first_draws <= _MOST_STEPS:  # more draws are refused below
         check_draws_fit(posterior, chains or defaults.chains, goal.first_draws)
-    if thin is not None:
-        thin = check_int("thin", thin, 1)
+    thin = None if thin is None else check_int("thin", thin, 1)
     seed = check_int("seed", seed, 0, 2**32 - 1)
-    if burn_in is not None:
-        burn_in = check_int("burn_in", burn_in, 0)
+    burn_in = None if burn_in is None else check_int("burn_in", burn_in, 0)
     if callback is not None and not callable(callback):
         raise InvalidInput("callback", "be callable with a Progress", callback)
 

@@ -92,7 +92,6 @@ _RULE = (
     "be a path, a data frame (pandas, polars, pyarrow), a dict of 1-D arrays, a list of dicts or "
     "a structured array"
 )
-_NAME_THE_COLUMNS = "Give the columns names: pandas.DataFrame(rows, columns=[...])."
 
 
 def table_of(data: Any) -> Table:
@@ -210,7 +209,7 @@ def _frame_cure(data: Any) -> str:
             "pandas.DataFrame.sparse.from_spmatrix(x, columns=[...]).sparse.to_dense()."
         )
     rows = isinstance(data, list | tuple) or (isinstance(data, np.ndarray) and data.ndim == 2)
-    return _NAME_THE_COLUMNS if rows else ""
+    return "Give the columns names: pandas.DataFrame(rows, columns=[...])." if rows else ""
 
 
 # Read CSV text whose separator, encoding and decimal sign are not known.

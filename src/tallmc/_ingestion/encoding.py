@@ -16,7 +16,7 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -143,8 +143,7 @@ class ColumnSurvey:
             self.whole = bool((np.rint(numbers) == numbers).all())
 
 
-@dataclasses.dataclass(frozen=True)
-class TableSurvey:
+class TableSurvey(NamedTuple):
     """What the first pass over a table found."""
 
     n_rows: int

@@ -50,6 +50,10 @@ class TableFile:
     def is_parquet(self) -> bool:
         return self.suffix in (".parquet", ".pq")
 
+    def n_rows(self) -> int | None:
+        """The number of rows, if the file tells without being read."""
+        return sum(row_group_sizes(self)) if self.is_parquet else None
+
     def identity(self) -> list[str | int]:
         """Changes if the file does, as far as its size and time of change tell."""
         found = self.path.stat()
@@ -257,11 +261,6 @@ def read_file(
             yield from _arrow_batches(file)
 
 
-def n_rows_of(file: TableFile) -> int | None:
-    """The number of rows, if the file tells without being read."""
-    return sum(row_group_sizes(file)) if file.is_parquet else None
-
-
 @contextlib.contextmanager
 def _errors_of(path: Path, kind: str) -> Iterator[None]:
     import pyarrow as pa
@@ -433,7 +432,7 @@ class FileSource:
 
     def n_rows(self) -> int | None:
         """The number of rows, if it is known before the table is read."""
-        counts = [n_rows_of(file) for file in self.files]
+        counts = [file.n_rows() for file in self.files]
         return None if None in counts else sum(count or 0 for count in counts)
 
     def batches(
@@ -442,7 +441,7 @@ class FileSource:
         """The batches from the row `first_row` on; columns `as_text` of CSV files are text."""
         done = 0
         for file in self.files:
-            count = n_rows_of(file) if first_row > done else None
+            count = file.n_rows() if first_row > done else None
             if count is not None and done + count <= first_row:
                 done += count
                 continue

@@ -23,7 +23,7 @@ from ..results.draws import Draws, Timing
 from ..results.saved import account_from, layout_of_shapes
 from .chunks import read_block
 from .files import StoreError, as_folder, blaming, read_arrays
-from .manifest import VERSION, BlockEntry, Manifest, damaged_files, intact_blocks, read_manifest
+from .manifest import VERSION, Manifest, damaged_files, intact_blocks, read_manifest
 from .parts import decode_method
 from .setup import Setup, read_setup
 
@@ -41,15 +41,11 @@ class OpenStore:
     damaged: tuple[str, ...]  # files and draws that are missing or do not match their digests
     lost: int  # number of unusable blocks: damaged blocks and all blocks after them
 
-    @property
-    def blocks(self) -> tuple[BlockEntry, ...]:
-        return self.manifest.blocks
-
     def snapshot(self) -> Snapshot | None:
         """The state after the last block; None before the first block."""
-        if not self.blocks:
+        if not self.manifest.blocks:
             return None
-        arrays = read_arrays(self.path, self.blocks[-1].state_name)
+        arrays = read_arrays(self.path, self.manifest.blocks[-1].state_name)
         leaves = {
             name.removeprefix(_LEAF_PREFIX): values
             for name, values in arrays.items()
@@ -213,8 +209,12 @@ class _GrowingArray:
             try:
                 self.file.write(np.ascontiguousarray(part).data)
                 return
-            except OSError:  # the disk is full: continue in memory
-                self._move_to_memory(len(part))
+            except OSError:  # the disk is full: continue in memory, without the incomplete part
+                before = (length - len(part), *part.shape[1:])
+                self.file.seek(0)
+                content = self.file.read(math.prod(before) * self.dtype.itemsize)
+                self.parts.append(np.frombuffer(content, self.dtype).reshape(before))
+                self.file = None
         self.parts.append(part)
 
     def whole(self) -> np.ndarray:
@@ -222,15 +222,6 @@ class _GrowingArray:
             return np.concatenate(self.parts) if self.parts else np.zeros(self.shape, self.dtype)
         self.file.flush()
         return np.memmap(self.file, self.dtype, "r", shape=self.shape)
-
-    def _move_to_memory(self, last: int) -> None:
-        """Read the file back, without the last, incomplete part."""
-        assert self.file is not None
-        before = (self.shape[0] - last, *self.shape[1:])
-        self.file.seek(0)
-        content = self.file.read(math.prod(before) * self.dtype.itemsize)
-        self.parts.append(np.frombuffer(content, self.dtype).reshape(before))
-        self.file = None
 
 
 def _unnamed_file(folder: Path) -> Any:

@@ -134,12 +134,9 @@ def plot_posterior(path: Path, draws: Draws, truth: pd.Series) -> str:
     values.invert_yaxis()
 
     errors.axvline(0, color=_RED, linewidth=1.5, label="true value", zorder=1)
-    errors.hlines(
-        at, q05 - true, q95 - true, color=_BLUE, linewidth=1.5, label="90 % interval", zorder=2
-    )
-    errors.hlines(
-        at, q25 - true, q75 - true, color=_BLUE, linewidth=5, label="50 % interval", zorder=2
-    )
+    for low, high, width, share in ((q05, q95, 1.5, "90 %"), (q25, q75, 5, "50 %")):
+        look = {"color": _BLUE, "linewidth": width, "label": f"{share} interval", "zorder": 2}
+        errors.hlines(at, low - true, high - true, **look)
     errors.scatter(q50 - true, at, s=14, color="white", edgecolor=_BLUE, zorder=3)
     errors.set(xlabel="coefficient − true value")
 

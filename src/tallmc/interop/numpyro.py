@@ -21,15 +21,7 @@ from jaxtyping import Array, Float, PyTree
 from .._core.arrays import ComputedQuantities, layout_of
 from .._core.errors import InvalidInput
 from ..models.posterior import Posterior
-from .rows import (
-    OneRow,
-    block_shapes,
-    check_block_likelihood,
-    named_rows,
-    probed_rows,
-    run_model,
-    some_rows,
-)
+from .rows import OneRow, check_block_likelihood, named_rows, rows_to_probe, run_model
 
 Arrays = dict[str, Array]
 Site = dict[str, Any]  # an entry of a trace
@@ -173,7 +165,7 @@ class PlateModel:
             trace = self._trace(model, block)
             found.update({name: SiteFacts.of(name, site) for name, site in trace.items()})
 
-        jax.eval_shape(run, block_shapes(self.row_shapes, n_rows))
+        jax.eval_shape(run, self._shapes(n_rows))
         return found
 
     def init(self, block: Arrays, strategy: Callable[..., Any] | None) -> Arrays:
@@ -224,14 +216,14 @@ class PlateModel:
 
     def quantity_names(self, sites: dict[str, SiteFacts], init: Arrays) -> list[str]:
         """The latent sites, and the deterministic sites that do not depend on rows."""
-        depends = depends_on_last(self._all_quantities, init, self._all_shapes())
+        depends = depends_on_last(self._all_quantities, init, self._shapes(self.n_rows))
         return [
             name
             for name, site in sites.items()
             if name in depends and not depends[name] and self.plate not in site.plates
         ]
 
-    def check_observed_values(self, init: Arrays) -> None:
+    def check_observed_values(self, init: Arrays, block: Arrays) -> None:
         """Raise if observed values inside the plate are constants of the model."""
 
         def values(params: Arrays, block: Arrays) -> Arrays:
@@ -241,7 +233,6 @@ class PlateModel:
                 if _axis_of(site, self.plate) is not None and jnp.size(site["value"])
             }
 
-        block = block_shapes(self.row_shapes, probed_rows(self.n_rows))
         found = run_model(lambda: depends_on_last(values, init, block), ROWS_CURE)
         for name, depends in found.items():
             if not depends:
@@ -261,7 +252,7 @@ class PlateModel:
             }
             return outside | {"the prior": self._log_prior(params, block)}
 
-        for name, depends in depends_on_last(terms, init, self._all_shapes()).items():
+        for name, depends in depends_on_last(terms, init, self._shapes(self.n_rows)).items():
             if depends:
                 rule = f"not depend on rows outside of plate {self.plate!r}"
                 cure = "Move data into the plate; compute other numbers before, and pass them."
@@ -309,10 +300,12 @@ class PlateModel:
         return handlers.substitute(seeded, substitute_fn=replace_indices)
 
     def _zeros(self) -> Arrays:
-        return jax.tree.map(lambda row: jnp.zeros(row.shape, row.dtype), self._all_shapes())
+        shapes = self._shapes(self.n_rows)
+        return jax.tree.map(lambda row: jnp.zeros(row.shape, row.dtype), shapes)
 
-    def _all_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
-        return block_shapes(self.row_shapes, self.n_rows)
+    def _shapes(self, n_rows: int) -> dict[str, jax.ShapeDtypeStruct]:
+        rows = self.row_shapes.items()
+        return {name: jax.ShapeDtypeStruct((n_rows, *row.shape), row.dtype) for name, row in rows}
 
 
 def _prior_mean(site: Site) -> Array | None:
@@ -403,12 +396,12 @@ def from_numpyro(
     converted = PlateModel(numpyro, model, plate, table.row_shapes, table.n_rows, kwargs)
     sites = run_model(lambda: converted.sites(table.n_rows), ROWS_CURE)
     check_sites(sites, plate, table.n_rows)
-    block = some_rows(table, probed_rows(table.n_rows))
+    block = rows_to_probe(table)
     init = run_model(lambda: converted.init(block, init_strategy), ROWS_CURE)
     for name, site in converted.sites(_length(block)).items():
         if name in init and site.shape != sites[name].shape:  # an entry per row without the plate
             refuse_latent_rows(name)
-    converted.check_observed_values(init)
+    converted.check_observed_values(init, block)
     converted.check_prior(init)
     check_block_likelihood(converted.log_likelihood, init, block, ROWS_CURE)
     names = converted.quantity_names(sites, init)

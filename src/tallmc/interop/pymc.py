@@ -24,7 +24,7 @@ from .._core.arrays import ComputedQuantities, layout_of
 from .._core.errors import InvalidInput
 from .._rows.access import AbstractRows
 from ..models.posterior import Posterior
-from .rows import OneRow, check_block_likelihood, named_rows, probed_rows, run_model, some_rows
+from .rows import OneRow, check_block_likelihood, named_rows, rows_to_probe, run_model
 
 # The log density of a PyMC model as JAX functions of unconstrained parameters and of rows.
 #
@@ -218,21 +218,20 @@ def _import_jaxified_graph() -> Callable[..., JaxFunction]:
     The import sets `jax_enable_x64` and `XLA_FLAGS` for the process. Both are put back. It runs in
     a thread of its own, which sees the setting of the process, not that of a context manager.
     """
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(_imported_with_settings_kept).result()
 
-
-def _imported_with_settings_kept() -> Callable[..., JaxFunction]:
-    precision, flags = jax.config.values["jax_enable_x64"], os.environ.get("XLA_FLAGS")
-    try:
-        from pymc.sampling.jax import get_jaxified_graph
-    finally:
-        jax.config.update("jax_enable_x64", precision)
-        if flags is None:
+    def imported() -> Callable[..., JaxFunction]:
+        precision, flags = jax.config.values["jax_enable_x64"], os.environ.get("XLA_FLAGS")
+        try:
+            from pymc.sampling.jax import get_jaxified_graph
+        finally:
+            jax.config.update("jax_enable_x64", precision)
             os.environ.pop("XLA_FLAGS", None)
-        else:
-            os.environ["XLA_FLAGS"] = flags
-    return get_jaxified_graph
+            if flags is not None:
+                os.environ["XLA_FLAGS"] = flags
+        return get_jaxified_graph
+
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(imported).result()
 
 
 def from_pymc(model: Any, rows: Any) -> Posterior:
@@ -292,8 +291,7 @@ def from_pymc(model: Any, rows: Any) -> Posterior:
         start = model.initial_point(random_seed=0)
     dtype = jnp.result_type(float)
     init = {name: jnp.asarray(value, dtype) for name, value in start.items()}
-    block = some_rows(table, probed_rows(table.n_rows))
-    check_block_likelihood(graphs.log_likelihood, init, block, graphs.rows_cure())
+    check_block_likelihood(graphs.log_likelihood, init, rows_to_probe(table), graphs.rows_cure())
     layout, _ = layout_of(init)
     dims = {
         name: tuple(dim or f"{name}_dim_{axis}" for axis, dim in enumerate(found))

@@ -26,14 +26,6 @@ from .._rows.sharded import ShardedRows
 BlockLikelihood = Callable[[PyTree, dict[str, Array]], Float[Array, " n"]]
 """`log_likelihood(params, block)`, one number per row of the block."""
 
-_PROBED_ROWS = (61, 59)
-
-
-def probed_rows(n_rows: int) -> int:
-    """How many rows a check uses: not N, so that an array of N constants does not fit."""
-    first, second = _PROBED_ROWS
-    return first if n_rows != first else second
-
 
 @dataclasses.dataclass(frozen=True)
 class OneRow:
@@ -99,24 +91,17 @@ def named_rows(rows: Any) -> AbstractRows:
     return resident(columns)
 
 
-def some_rows(rows: AbstractRows, count: int) -> dict[str, Array]:
-    """`count` rows as arrays, evenly spaced over all rows or over the first shard."""
+def rows_to_probe(rows: AbstractRows) -> dict[str, Array]:
+    """Some rows for checks, evenly spaced over all rows or over the first shard.
+
+    They are not N, so that an array of N constants does not fit.
+    """
+
+    def spaced(n_rows: int) -> np.ndarray:
+        return np.linspace(0, n_rows - 1, 61 if rows.n_rows != 61 else 59).astype(int)
+
     if isinstance(rows, ResidentRows):
-        return rows.take(jnp.asarray(_spaced(rows.n_rows, count)))
+        return rows.take(jnp.asarray(spaced(rows.n_rows)))
     assert isinstance(rows, ShardedRows), "the library has no other rows"
-    lines = rows.shards.lines(0, _spaced(rows.shards.manifest.shards[0].n_rows, count))
+    lines = rows.shards.lines(0, spaced(rows.shards.manifest.shards[0].n_rows))
     return jax.tree.map(jnp.asarray, rows.view(lines))
-
-
-def block_shapes(
-    row_shapes: dict[str, jax.ShapeDtypeStruct], count: int
-) -> dict[str, jax.ShapeDtypeStruct]:
-    """The shapes and dtypes of a block of `count` rows, from those of one row."""
-    return {
-        name: jax.ShapeDtypeStruct((count, *row.shape), row.dtype)
-        for name, row in row_shapes.items()
-    }
-
-
-def _spaced(n_rows: int, count: int) -> np.ndarray:
-    return np.linspace(0, n_rows - 1, count).astype(int)

@@ -264,10 +264,7 @@ class Draws:
             "n_row_evals": self.n_row_evals,
             "n_row_evals_preparation": self.n_row_evals_preparation,
             "n_row_evals_check": self.n_row_evals_check,
-            **{
-                f"seconds_{part}": seconds
-                for part, seconds in dataclasses.asdict(self.timing).items()
-            },
+            **{f"seconds_{part}": seconds for part, seconds in vars(self.timing).items()},
         }
         if weight:
             attributes["weights"] = (

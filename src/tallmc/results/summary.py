@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import html
 import shutil
-from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -50,7 +49,7 @@ class SummaryTable(pd.DataFrame):
     def _repr_html_(self) -> str | None:
         if not _is_summary(self):
             return super()._repr_html_()
-        names, rows = _cells(self, list(self.columns))
+        names, rows = _cells(self)
         head = "".join(f"<th>{html.escape(text)}</th>" for text in ["", *self.columns])
         body = "".join(
             f"<tr><th>{html.escape(name)}</th>"
@@ -68,7 +67,7 @@ class SummaryTable(pd.DataFrame):
 
 def as_text(table: pd.DataFrame, width: int) -> str:
     """A summary as text of at most `width` columns, if its numbers allow it."""
-    names, rows = _cells(table, list(table.columns))
+    names, rows = _cells(table)
     lengths = {
         column: 2 + max(len(column), *(len(row[number]) for row in rows))
         for number, column in enumerate(table.columns)
@@ -99,21 +98,20 @@ def _is_summary(table: pd.DataFrame) -> bool:
     )
 
 
-def _cells(table: pd.DataFrame, columns: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+def _cells(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """The names of the rows that are shown, and the texts of their cells."""
     if not _left_out_rows(table):
-        return _texts(table, columns)
+        return _texts(table)
     half = max(1, pd.get_option("display.min_rows") // 2)
-    first, last = (_texts(part, columns) for part in (table.head(half), table.tail(half)))
-    dots = ["…" for _ in columns]
+    first, last = _texts(table.head(half)), _texts(table.tail(half))
+    dots = ["…"] * len(table.columns)
     return [*first[0], "…", *last[0]], [*first[1], dots, *last[1]]
 
 
-def _texts(table: pd.DataFrame, columns: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    numbers, sds = np.asarray(table[list(columns)], float), np.asarray(table["sd"], float)
+def _texts(table: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     rows = [
-        [cell_text(c, value, sd) for c, value in zip(columns, row, strict=True)]
-        for row, sd in zip(numbers, sds, strict=True)
+        [cell_text(column, value, sd) for column, value in zip(table.columns, row, strict=True)]
+        for row, sd in zip(np.asarray(table, float), np.asarray(table["sd"], float), strict=True)
     ]
     return [str(name) for name in table.index], rows
 
