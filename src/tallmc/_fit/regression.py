@@ -70,10 +70,11 @@ class TableEncoder:
                 raise InvalidInput(name, "be left out for draws from a table", "numbers", cure)
         design = self.encoding.apply(read_table(new_rows), need_response=response)
         x, y, weights, groups = model_rows(design, self.has_intercept)
-        columns: list[Any] = [
-            None if values is None else jnp.asarray(values, x.dtype)
-            for values in (x, y, design.offset, weights)
-        ]
+
+        def floats(values: np.ndarray | None) -> Any:
+            return None if values is None else jnp.asarray(values, x.dtype)
+
+        columns = floats(x), floats(y), floats(design.offset), floats(weights)
         return GroupedObservations(*columns, groups) if groups else Observations(*columns)
 
 
@@ -273,7 +274,7 @@ class RegressionForm:
         self, data: RegressionData, column_sds: np.ndarray, *, search_start: bool = True
     ) -> ModelPosterior:
         response, columns = self.encoding.response, self.columns
-        noise = self.model.noise_variance
+        noise: Any = self.model.noise_variance
         if noise is not None:  # in the units of a response that was divided by its sd
             noise = jnp.asarray(noise / np.float64(response.sd) ** 2, data.dtype)
         likelihood = self.family.likelihood(self.link, len(self.classes or ()), noise)

@@ -56,8 +56,8 @@ class ParquetShards(AbstractShards):
         rows = np.empty((schema.shards[number].n_rows, len(schema.columns)), schema.dtype)
         encoder = RowEncoder(schema)  # of its own: threads read shards at the same time
         for batch in row_group_batches(group.file, group.number, group.first_row):
-            whole, end = self._source.with_partition(group.file, batch), begin + len(batch)
-            encoder.encode(whole, rows[begin:end])
+            complete, end = self._source.with_partition(group.file, batch), begin + len(batch)
+            encoder.encode(complete, rows[begin:end])
             begin = end
         return rows
 
