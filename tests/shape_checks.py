@@ -9,6 +9,7 @@ from jaxtyping import install_import_hook
 _ARRAYS = (
     *("jaxtyping.", "[Array, ", "[np.ndarray, "),
     *("Scalar", "Vector", "Matrix", "PerRow", "Positions", "Indices"),
+    *("Compact", "Moves", "Predictors"),
 )
 _checked = beartype(conf=BeartypeConf(is_pep484_tower=True))
 

@@ -39,7 +39,7 @@ def glm(name):
 
 
 @run_once
-def compared(posterior, position, near, factor, weights):
+def compared(posterior, position, factor, weights):
     """What closed forms and automatic differentiation are compared by."""
     model, rows = posterior.model, posterior.data
     expanded = lambda compact: model.expand(compact, rows)
@@ -54,7 +54,6 @@ def compared(posterior, position, near, factor, weights):
         "sums": [
             model.sum_remainders(order, *arguments[:2], Batch(rows, weights)) for order in (0, 1, 2)
         ],
-        "linear": expanded(model.linear_row_gradients(position, near[0], rows)),
         "curvature": model.curvature_norms(position, factor, rows),
     }
 
@@ -72,7 +71,6 @@ def test_closed_forms_are_the_derivatives(name):
     rng = np.random.default_rng(3)
     arguments = (
         np.array([0.3, -0.2, 0.4]),
-        rng.normal(size=(2, DIM)),
         rng.normal(size=(DIM, DIM)),
         rng.uniform(0.5, 2, N_ROWS),
     )

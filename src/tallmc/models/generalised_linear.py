@@ -36,7 +36,7 @@ from .._rows.access import AbstractRows, PerRow
 from .._rows.law import Batch
 from .design import RegressionRows
 from .likelihood import AbstractLikelihood
-from .model import FAR_SDS, AbstractModel
+from .model import FAR_SDS, AbstractModel, Compact, Moves
 from .priors import AbstractPrior
 
 
@@ -50,8 +50,10 @@ def weighted(block: RegressionRows, values: Any) -> Any:
 class AbstractRegression(AbstractModel):
     """What regressions have in common. `tallmc.models` builds their posteriors."""
 
-    likelihood: eqx.AbstractVar[AbstractLikelihood]
-    prior: eqx.AbstractVar[AbstractPrior]
+    init: Vector
+    layout: Layout = eqx.field(static=True)
+    likelihood: AbstractLikelihood
+    prior: AbstractPrior
     """The prior of all of a position."""
 
     def predictors(self, position: Vector, block: RegressionRows) -> Float[Array, "n ..."]:
@@ -233,11 +235,6 @@ _PREDICTOR_ROUNDING = 1 + 1e-4
 class GeneralisedLinear(AbstractRegression):
     """A regression with an elementwise likelihood of one predictor."""
 
-    init: Vector
-    layout: Layout = eqx.field(static=True)
-    likelihood: AbstractLikelihood
-    prior: AbstractPrior
-
     one_predictor = True
 
     def predictors(self, position: Vector, block: RegressionRows) -> PerRow:
@@ -249,11 +246,6 @@ class GeneralisedLinear(AbstractRegression):
 
     def row_gradients(self, position: Vector, block: RegressionRows) -> PerRow:
         return weighted(block, self.likelihood.slope(self.predictors(position, block), block.y))
-
-    def linear_row_gradients(self, centre: Vector, move: Vector, block: RegressionRows) -> PerRow:
-        z = self.predictors(centre, block)
-        change = self.likelihood.curvature(z, block.y) * dot(block.x, move)
-        return weighted(block, self.likelihood.slope(z, block.y) + change)
 
     def remainders(
         self, order: int, position: Vector, centre: Vector, block: RegressionRows
@@ -267,16 +259,14 @@ class GeneralisedLinear(AbstractRegression):
         self,
         order: int,
         centre: Vector,
-        positions: Float[Array, "k d"],
+        positions: Moves,
         metric: AbstractLinearMap,
         block: RegressionRows,
     ) -> PerRow:
         z = self.predictors(centre, block)
         moves = dot(block.x, (positions - centre).T)
         remainders = jax.vmap(self._remainders(order, z, block.y), 1, 1)(moves)
-        mean_square = jnp.mean(remainders**2, axis=1)
-        squares = weighted(block, weighted(block, mean_square))
-        return squares * jnp.sum(metric.pull(block.x) ** 2, axis=1)
+        return self._square_norms(jnp.mean(remainders**2, axis=1), metric, block)
 
     def gaussian_mean_square_remainders(
         self,
@@ -299,7 +289,13 @@ class GeneralisedLinear(AbstractRegression):
         shares = jnp.asarray(weights / weights.sum(), self.dtype)
         quadrature = jnp.asarray(nodes, self.dtype), shares
         mean_square, _ = lax.scan(add_node, jnp.zeros_like(z), quadrature)
-        squares = weighted(block, weighted(block, mean_square))
+        return self._square_norms(mean_square, metric, block)
+
+    def _square_norms(
+        self, squares: PerRow, metric: AbstractLinearMap, block: RegressionRows
+    ) -> PerRow:
+        """‖Cᵀg_i‖² of compact gradients with these squares, before the weights of the rows."""
+        squares = weighted(block, weighted(block, squares))
         return squares * jnp.sum(metric.pull(block.x) ** 2, axis=1)
 
     def _remainders(self, order: int, z: PerRow, y: PerRow) -> Callable[[Array], PerRow]:
@@ -338,8 +334,8 @@ class GeneralisedLinear(AbstractRegression):
         return norms * jnp.linalg.norm(dot(block.x, factor), axis=1)
 
     def remainder_values(
-        self, order: int, centre: Vector, moves: Float[Array, "m d"], block: RegressionRows
-    ) -> Float[Array, "m n"]:
+        self, order: int, centre: Vector, moves: Moves, block: RegressionRows
+    ) -> Float[Array, "k n"]:
         return jax.vmap(self._remainder(order, centre, block))(dot(moves, block.x.T))
 
     def _remainder(
@@ -372,23 +368,17 @@ class GeneralisedLinear(AbstractRegression):
         return of_move
 
     def sum_of_remainders(
-        self, centre: Vector, moves: Float[Array, "k d"], batch: Batch, accurate: bool
+        self, centre: Vector, moves: Moves, batch: Batch, accurate: bool
     ) -> Float[Array, " k"]:
         found = jax.vmap(self._remainder(2, centre, batch.rows, accurate))
         return jnp.sum(found(dot(moves, batch.rows.x.T)) * batch.weights, axis=1)
 
-    def sum_of_changes(
-        self, centre: Vector, moves: Float[Array, "k d"], batch: Batch
-    ) -> Float[Array, " k"]:
+    def sum_of_changes(self, centre: Vector, moves: Moves, batch: Batch) -> Float[Array, " k"]:
         found = jax.vmap(self._remainder(0, centre, batch.rows, accurate=False))
         return jnp.sum(found(dot(moves, batch.rows.x.T)) * batch.weights, axis=1)
 
     def series_sizes(
-        self,
-        centre: Vector,
-        metric: AbstractLinearMap,
-        wide: Float[Array, "k d"],
-        block: RegressionRows,
+        self, centre: Vector, metric: AbstractLinearMap, wide: Moves, block: RegressionRows
     ) -> tuple[PerRow, PerRow, PerRow]:
         # A row depends on θ along its own direction only, so the wide moves show nothing more.
         z, sd = self.predictors(centre, block), jnp.linalg.norm(metric.pull(block.x), axis=1)
@@ -443,11 +433,6 @@ class GeneralisedLinear(AbstractRegression):
 class LinearPredictor(AbstractRegression):
     """A position holds the K coefficients of each column of x, then the shared parameters."""
 
-    init: Vector
-    layout: Layout = eqx.field(static=True)
-    likelihood: AbstractLikelihood
-    prior: AbstractPrior
-
     def moves(self, move: Vector, block: RegressionRows) -> Float[Array, "n k"]:
         """The change of z_i of every row when the position changes by `move`."""
         split = move.shape[0] - self.likelihood.n_shared
@@ -466,12 +451,6 @@ class LinearPredictor(AbstractRegression):
     def row_gradients(self, position: Vector, block: RegressionRows) -> Float[Array, "n k"]:
         return self._slopes(self.predictors(position, block), block)
 
-    def linear_row_gradients(
-        self, centre: Vector, move: Vector, block: RegressionRows
-    ) -> Float[Array, "n k"]:
-        slopes, change = self._slopes_along(centre, self.moves(move, block), block)
-        return slopes + change
-
     def remainders(
         self, order: int, position: Vector, centre: Vector, block: RegressionRows
     ) -> Float[Array, "n k"]:
@@ -483,15 +462,13 @@ class LinearPredictor(AbstractRegression):
         return moved - slopes if order == 1 else moved - slopes - change
 
     def along(
-        self, compact: Float[Array, "n k"], directions: Float[Array, "p d"], block: RegressionRows
-    ) -> Float[Array, "p n"]:
+        self, compact: Compact, directions: Moves, block: RegressionRows
+    ) -> Float[Array, "k n"]:
         # The inner product of the compact gradient and the predictors of the direction.
         along = jax.vmap(lambda direction: self.moves(direction, block))(directions)
         return jnp.sum(along * compact, axis=2)
 
-    def combine(
-        self, compact: Float[Array, "n k"], block: RegressionRows, weights: PerRow
-    ) -> Vector:
+    def combine(self, compact: Compact, block: RegressionRows, weights: PerRow) -> Vector:
         k, summands = self.likelihood.n_predictors, weights[:, None] * compact
         by_column = dot(block.x.T, summands[:, :k])
         return jnp.concatenate([by_column.ravel(), jnp.sum(summands[:, k:], axis=0)])
@@ -524,8 +501,8 @@ class LinearPredictor(AbstractRegression):
         return jnp.sqrt(total)
 
     def remainder_values(
-        self, order: int, centre: Vector, moves: Float[Array, "m d"], block: RegressionRows
-    ) -> Float[Array, "m n"]:
+        self, order: int, centre: Vector, moves: Moves, block: RegressionRows
+    ) -> Float[Array, "k n"]:
         assert order == 2, "the only order with a bound"
         # R_i is a function of Δz_i = J_i u.
         anchored = self.predictors(centre, block)

@@ -24,7 +24,7 @@ from jaxtyping import Array, Float
 from .._core.arrays import AbstractLinearMap, Layout, Matrix, Scalar, Vector
 from .._rows.access import PerRow, RowBlock
 from .._rows.law import Batch
-from .model import AbstractModel
+from .model import AbstractModel, Compact, Moves
 from .priors import LogHalfStudentTPrior
 
 _SPIKE = 3.0
@@ -86,17 +86,10 @@ class Hierarchical(AbstractModel):
     def row_potentials(self, position: Vector, block: RowBlock) -> PerRow:
         return self.inner.row_potentials(self._inner(position), block)
 
-    def row_gradients(self, position: Vector, block: RowBlock) -> Float[Array, "n ..."]:
+    def row_gradients(self, position: Vector, block: RowBlock) -> Compact:
         return self.inner.row_gradients(self._inner(position), block)
 
-    def linear_row_gradients(
-        self, centre: Vector, move: Vector, block: RowBlock
-    ) -> Float[Array, "n ..."]:
-        return self.inner.linear_row_gradients(self._inner(centre), self._inner(move), block)
-
-    def remainders(
-        self, order: int, position: Vector, centre: Vector, block: RowBlock
-    ) -> Float[Array, "n ..."]:
+    def remainders(self, order: int, position: Vector, centre: Vector, block: RowBlock) -> Compact:
         return self.inner.remainders(order, self._inner(position), self._inner(centre), block)
 
     def sum_remainders(self, order: int, position: Vector, centre: Vector, batch: Batch) -> Vector:
@@ -107,7 +100,7 @@ class Hierarchical(AbstractModel):
         self,
         order: int,
         centre: Vector,
-        positions: Float[Array, "k d"],
+        positions: Moves,
         metric: AbstractLinearMap,
         block: RowBlock,
     ) -> PerRow:
@@ -127,18 +120,13 @@ class Hierarchical(AbstractModel):
             order, self._inner(centre), self._leading(spread), width, self._leading(metric), block
         )
 
-    def combine(self, compact: Float[Array, "n ..."], block: RowBlock, weights: PerRow) -> Vector:
+    def combine(self, compact: Compact, block: RowBlock, weights: PerRow) -> Vector:
         return self._outer(self.inner.combine(compact, block, weights))
 
-    def along(
-        self, compact: Float[Array, "n ..."], directions: Float[Array, "p d"], block: RowBlock
-    ) -> Float[Array, "p n"]:
-        return self.inner.along(compact, self._inner(directions), block)
-
-    def expand(self, compact: Float[Array, "n ..."], block: RowBlock) -> Float[Array, "n d"]:
+    def expand(self, compact: Compact, block: RowBlock) -> Float[Array, "n d"]:
         return self._outer(self.inner.expand(compact, block))
 
-    def norms(self, compact: Float[Array, "n ..."], block: RowBlock) -> PerRow:
+    def norms(self, compact: Compact, block: RowBlock) -> PerRow:
         return self.inner.norms(compact, block)
 
     def block_hessian(self, position: Vector, block: RowBlock, weights: PerRow) -> Matrix:
@@ -146,11 +134,7 @@ class Hierarchical(AbstractModel):
         return jnp.pad(inner, (0, self.hyperprior.n_hyper))
 
     def series_sizes(
-        self,
-        centre: Vector,
-        metric: AbstractLinearMap,
-        wide: Float[Array, "k d"],
-        block: RowBlock,
+        self, centre: Vector, metric: AbstractLinearMap, wide: Moves, block: RowBlock
     ) -> tuple[PerRow, PerRow, PerRow]:
         at, leading = self._inner(centre), self._leading(metric)
         return self.inner.series_sizes(at, leading, self._inner(wide), block)
@@ -160,17 +144,14 @@ class Hierarchical(AbstractModel):
     ) -> Float[Array, "d dd"]:
         return self.inner.third_derivatives(self._inner(centre), self._leading(metric), batch)
 
-    def sum_of_changes(
-        self, centre: Vector, moves: Float[Array, "k d"], batch: Batch
-    ) -> Float[Array, " k"]:
+    def sum_of_changes(self, centre: Vector, moves: Moves, batch: Batch) -> Float[Array, " k"]:
         return self.inner.sum_of_changes(self._inner(centre), self._inner(moves), batch)
 
     def sum_of_remainders(
-        self, centre: Vector, moves: Float[Array, "k d"], batch: Batch, accurate: bool
+        self, centre: Vector, moves: Moves, batch: Batch, accurate: bool
     ) -> Float[Array, " k"]:
-        return self.inner.sum_of_remainders(
-            self._inner(centre), self._inner(moves), batch, accurate
-        )
+        at, inner_moves = self._inner(centre), self._inner(moves)
+        return self.inner.sum_of_remainders(at, inner_moves, batch, accurate)
 
     def curvature_norms(
         self, position: Vector, factor: Float[Array, "d k"], block: RowBlock

@@ -21,10 +21,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._core.arrays import Scalar
+from .._core.arrays import Matrix, Scalar
 from .._rows.access import PerRow
 from .design import Observations, RegressionData
 
+Predictors = Float[Array, " k"]
+"""The predictors of one row, then the shared parameters."""
 ResponseKind = Literal["number", "binary", "count", "positive", "classes", "ordered"]
 
 
@@ -100,9 +102,7 @@ class AbstractLikelihood(eqx.Module):
         values = [jnp.abs(self.derivative(order, z, y)) for z in (low, high, *inside)]
         return jnp.max(jnp.stack(values), axis=0)
 
-    def largest_cubic(
-        self, z: Float[Array, " k"], reach: Float[Array, " k"], gram: Float[Array, "k k"], y: Scalar
-    ) -> Scalar:
+    def largest_cubic(self, z: Predictors, reach: Predictors, gram: Matrix, y: Scalar) -> Scalar:
         """A bound on |D³f(z + m)[v, v, v]|, infinite if there is none, if `bounded(3)` is known.
 
         For all |m_k| ≤ `reach`_k, which may be infinite, and all v = Ju with ‖u‖ ≤ 1;
@@ -110,7 +110,7 @@ class AbstractLikelihood(eqx.Module):
         """
         raise NotImplementedError(type(self).__name__)
 
-    def distance(self, z: Float[Array, " k"], move: Float[Array, " k"]) -> Scalar:
+    def distance(self, z: Predictors, move: Predictors) -> Scalar:
         """How far the predictors move, in units in which f has no fine structure."""
         return jnp.max(jnp.abs(move))
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -27,6 +27,11 @@ from .._core.random import new_key, standard_normal
 from .._rows.access import AbstractRows, PerRow, RowBlock
 from .._rows.law import Batch
 from .._rows.passes import Sum, split_sum
+
+Compact = Float[Array, "n ..."]
+"""Compact gradients of a block of rows."""
+Moves = Float[Array, "k d"]
+"""Some positions, or moves away from one."""
 
 PIECE_ROWS = 128
 """Rows over which sums are plain; sums of pieces are more accurate."""
@@ -47,7 +52,7 @@ class AbstractModel(eqx.Module):
 
     Everything else has a default by automatic differentiation, whose compact gradients are the
     gradients themselves. A model with closed forms overrides what they make faster. If its compact
-    gradients are smaller than d numbers, it overrides `row_gradients`, `linear_row_gradients`,
+    gradients are smaller than d numbers, it overrides `row_gradients`, `remainders`,
     `sum_remainders`, `combine`, `expand`, `norms`, `along` and `curvature_norms` together.
 
     Positions are flat vectors; `layout` restores the user's pytree. `block` is a block of rows.
@@ -55,6 +60,9 @@ class AbstractModel(eqx.Module):
 
     init: eqx.AbstractVar[Vector]
     layout: eqx.AbstractVar[Layout]
+
+    one_predictor: ClassVar[bool] = False
+    """Whether a row is a function of one predictor x_iᵀθ + o_i, with closed derivatives."""
 
     @abc.abstractmethod
     def prior_potential(self, position: Vector) -> Scalar:
@@ -83,11 +91,6 @@ class AbstractModel(eqx.Module):
     @property
     def bounded_curvature(self) -> bool:
         """Whether `row_lipschitz` is known."""
-        return False
-
-    @property
-    def one_predictor(self) -> bool:
-        """Whether a row is a function of one predictor x_iᵀθ + o_i, with closed derivatives."""
         return False
 
     def regression(self) -> Any:
@@ -149,27 +152,21 @@ class AbstractModel(eqx.Module):
         """f_i(θ) of one row."""
         return self.row_potentials(position, jax.tree.map(lambda entry: entry[None], row))[0]
 
-    def row_gradients(self, position: Vector, block: RowBlock) -> Float[Array, "n ..."]:
+    def row_gradients(self, position: Vector, block: RowBlock) -> Compact:
         """∇f_i(θ), compact."""
         return jax.vmap(jax.grad(self.row_potential), in_axes=(None, 0))(position, block)
 
-    def linear_row_gradients(
-        self, centre: Vector, move: Vector, block: RowBlock
-    ) -> Float[Array, "n ..."]:
-        """∇f_i(c) + ∇²f_i(c) v, compact: the gradient at c + v, to first order in v."""
-        gradients, change = jax.jvp(lambda at: self.row_gradients(at, block), (centre,), (move,))
-        return gradients + change
-
-    def remainders(
-        self, order: int, position: Vector, centre: Vector, block: RowBlock
-    ) -> Float[Array, "n ..."]:
+    def remainders(self, order: int, position: Vector, centre: Vector, block: RowBlock) -> Compact:
         """∇f_i(θ) minus the first `order` ≤ 2 terms of its Taylor series at `centre`, compact."""
         gradients = self.row_gradients(position, block)
         if order == 0:
             return gradients
         if order == 1:
             return gradients - self.row_gradients(centre, block)
-        return gradients - self.linear_row_gradients(centre, position - centre, block)
+        at_centre, change = jax.jvp(
+            lambda at: self.row_gradients(at, block), (centre,), (position - centre,)
+        )
+        return gradients - (at_centre + change)
 
     def sum_remainders(self, order: int, position: Vector, centre: Vector, batch: Batch) -> Vector:
         """Σ w_i r_i over a batch, with r_i the `remainders`."""
@@ -186,7 +183,7 @@ class AbstractModel(eqx.Module):
         self,
         order: int,
         centre: Vector,
-        positions: Float[Array, "k d"],
+        positions: Moves,
         metric: AbstractLinearMap,
         block: RowBlock,
     ) -> PerRow:
@@ -220,21 +217,19 @@ class AbstractModel(eqx.Module):
         positions = centre + width * spread.push(normal)
         return self.mean_square_remainders(order, centre, positions, metric, block)
 
-    def combine(self, compact: Float[Array, "n ..."], block: RowBlock, weights: PerRow) -> Vector:
+    def combine(self, compact: Compact, block: RowBlock, weights: PerRow) -> Vector:
         """Σ w_i ∇f_i from compact gradients."""
         return dot(weights, compact)
 
-    def expand(self, compact: Float[Array, "n ..."], block: RowBlock) -> Float[Array, "n d"]:
+    def expand(self, compact: Compact, block: RowBlock) -> Float[Array, "n d"]:
         """∇f_i from compact gradients."""
         return compact
 
-    def norms(self, compact: Float[Array, "n ..."], block: RowBlock) -> PerRow:
+    def norms(self, compact: Compact, block: RowBlock) -> PerRow:
         """‖∇f_i‖ from compact gradients."""
         return jnp.linalg.norm(compact, axis=1)
 
-    def along(
-        self, compact: Float[Array, "n ..."], directions: Float[Array, "p d"], block: RowBlock
-    ) -> Float[Array, "p n"]:
+    def along(self, compact: Compact, directions: Moves, block: RowBlock) -> Float[Array, "k n"]:
         """vᵀ∇f_i for some directions v, from compact gradients."""
         return dot(compact, directions.T).T
 
@@ -264,8 +259,8 @@ class AbstractModel(eqx.Module):
     # Taylor remainders R_i of the potentials, for models with a `remainder_bound`.
 
     def remainder_values(
-        self, order: int, centre: Vector, moves: Float[Array, "m d"], block: RowBlock
-    ) -> Float[Array, "m n"]:
+        self, order: int, centre: Vector, moves: Moves, block: RowBlock
+    ) -> Float[Array, "k n"]:
         """R_i(θ̂ + move): f_i less its expansion of this order at the centre θ̂."""
         raise NotImplementedError(type(self).__name__)
 
@@ -290,11 +285,7 @@ class AbstractModel(eqx.Module):
     # Series of order 3 at a centre: which rows they describe, and what they leave out.
 
     def series_sizes(
-        self,
-        centre: Vector,
-        metric: AbstractLinearMap,
-        wide: Float[Array, "k d"],
-        block: RowBlock,
+        self, centre: Vector, metric: AbstractLinearMap, wide: Moves, block: RowBlock
     ) -> tuple[PerRow, PerRow, PerRow]:
         """What the series of each row leaves out, its term of order 3, and f_i, in absolute values.
 
@@ -336,9 +327,7 @@ class AbstractModel(eqx.Module):
         each = lax.map(lambda unit: jax.jvp(hessian, (zero,), (unit,))[1], units)
         return each.reshape(dim, -1)
 
-    def sum_of_changes(
-        self, centre: Vector, moves: Float[Array, "k d"], batch: Batch
-    ) -> Float[Array, " k"]:
+    def sum_of_changes(self, centre: Vector, moves: Moves, batch: Batch) -> Float[Array, " k"]:
         """Σ w_i [f_i(θ̂ + move) − f_i(θ̂)] over a batch, for some moves from a centre θ̂."""
         at_centre = self.row_potentials(centre, batch.rows)
 
@@ -348,7 +337,7 @@ class AbstractModel(eqx.Module):
         return lax.map(of_move, moves)
 
     def sum_of_remainders(
-        self, centre: Vector, moves: Float[Array, "k d"], batch: Batch, accurate: bool
+        self, centre: Vector, moves: Moves, batch: Batch, accurate: bool
     ) -> Float[Array, " k"]:
         """Σ w_i R_i(θ̂ + move) over a batch: changes less their terms of order 1 and 2.
 
@@ -375,6 +364,11 @@ def _along(
     zero, first = jnp.zeros((), dtype), slope(function)
     second = slope(first)
     return function(zero), first(zero), second(zero) / 2, slope(second)(zero) / 6
+
+
+def rounded_sum(total: Sum, *args: Any) -> Any:
+    """The sum of a pass in the precision of its terms; `finish` of `AbstractRows.reduce`."""
+    return total.rounded()
 
 
 def block_potential_and_gradient(

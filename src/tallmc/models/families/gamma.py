@@ -21,12 +21,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
-from ..._core.arrays import Scalar
+from ..._core.arrays import Matrix, Scalar
 from ..._rows.access import PerRow
 from ..._rows.sharded import ShardedRows
 from ..design import Observations, RegressionData
 from ..likelihood import (
     AbstractLikelihood,
+    Predictors,
     StartingPoint,
     largest_between,
     least_squares,
@@ -58,9 +59,7 @@ class Gamma(AbstractLikelihood):
     def bounded(self, order: int) -> bool | None:
         return False if order == 3 else None
 
-    def largest_cubic(
-        self, z: Float[Array, " 2"], reach: Float[Array, " 2"], gram: Float[Array, "2 2"], y: Scalar
-    ) -> Scalar:
+    def largest_cubic(self, z: Predictors, reach: Predictors, gram: Matrix, y: Scalar) -> Scalar:
         a, b = jnp.sqrt(jnp.diagonal(gram))
         t = jnp.log(y) - z[0]
         low, high = t - reach[0], t + reach[0]

@@ -17,12 +17,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
-from ..._core.arrays import Scalar
+from ..._core.arrays import Matrix, Scalar
 from ..._core.errors import InvalidInput, check_number
 from ..._rows.access import PerRow
 from ..._rows.sharded import ShardedRows
 from ..design import RegressionData, normal_prior, regression_data
-from ..likelihood import START_MAX_DIM, AbstractLikelihood, chosen_rows, row_weights
+from ..likelihood import START_MAX_DIM, AbstractLikelihood, Predictors, chosen_rows, row_weights
 from ..posterior import ModelPosterior
 from ..priors import NormalPrior
 from ..regression import Family, Shared, regression_posterior
@@ -77,9 +77,7 @@ class GaussianScale(AbstractLikelihood):
     def bounded(self, order: int) -> bool | None:
         return False if order == 3 else None
 
-    def largest_cubic(
-        self, z: Float[Array, " 2"], reach: Float[Array, " 2"], gram: Float[Array, "2 2"], y: Scalar
-    ) -> Scalar:
+    def largest_cubic(self, z: Predictors, reach: Predictors, gram: Matrix, y: Scalar) -> Scalar:
         # Along (a, b) with v = (y − z)/σ and α = a/σ: |D³f| ≤ 6α²|b| + 12|α|b²|v| + 4|b|³v².
         precision = jnp.exp(-z[1] + reach[1])
         a, b = jnp.sqrt(jnp.diagonal(gram))

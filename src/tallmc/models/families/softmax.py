@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
-from ..._core.arrays import Scalar
+from ..._core.arrays import Matrix, Scalar
 from ..._rows.access import PerRow
 from ..._rows.sharded import ShardedRows
-from ..likelihood import AbstractLikelihood
+from ..likelihood import AbstractLikelihood, Predictors
 from ..posterior import ModelPosterior
 from ..regression import Family
 
@@ -57,9 +57,7 @@ class Softmax(AbstractLikelihood):
     def bounded(self, order: int) -> bool | None:
         return True if order == 3 else None
 
-    def largest_cubic(
-        self, z: Float[Array, " k"], reach: Float[Array, " k"], gram: Float[Array, "k k"], y: Scalar
-    ) -> Scalar:
+    def largest_cubic(self, z: Predictors, reach: Predictors, gram: Matrix, y: Scalar) -> Scalar:
         scores, reaches = jnp.pad(z, (1, 0)), jnp.pad(reach, (1, 0))
         products = jnp.pad(gram, ((1, 0), (1, 0)))
         lengths = jnp.diagonal(products)

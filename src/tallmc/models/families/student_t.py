@@ -18,13 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
-from ..._core.arrays import Scalar, dot
+from ..._core.arrays import Matrix, Scalar, dot
 from ..._core.errors import InvalidInput
 from ..._rows.access import PerRow
 from ..._rows.sharded import ShardedRows
 from ..design import Observations, RegressionData
 from ..likelihood import (
     AbstractLikelihood,
+    Predictors,
     StartingPoint,
     largest_between,
     robust_regression,
@@ -109,9 +110,7 @@ class StudentT(AbstractLikelihood):
     def bounded(self, order: int) -> bool | None:
         return False if order == 3 else None
 
-    def largest_cubic(
-        self, z: Float[Array, " 3"], reach: Float[Array, " 3"], gram: Float[Array, "3 3"], y: Scalar
-    ) -> Scalar:
+    def largest_cubic(self, z: Predictors, reach: Predictors, gram: Matrix, y: Scalar) -> Scalar:
         location, log_scale, log_degrees = z
         shrink = jnp.exp(-log_scale - log_degrees / 2)
         slack = jnp.exp(reach[1] + reach[2] / 2)
