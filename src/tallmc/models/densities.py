@@ -16,6 +16,8 @@ from .._core.errors import InvalidInput
 from .._rows.access import PerRow, RowBlock
 from .model import AbstractModel
 
+_CHECKED_ROWS = 3
+
 
 class DensityModel(AbstractModel):
     """A model given by a log-likelihood and a log prior of the user's parameters."""
@@ -61,9 +63,15 @@ def check_scalar(name: str, cure: str, function: Callable[..., Any], *args: Any)
     _check_result(name, (), "return a floating-point scalar", cure, function, *args)
 
 
-def check_per_row(name: str, n_rows: int, function: Callable[..., Any], *args: Any) -> None:
-    """Raise unless `function(*args)` returns one float per row. `args` are shapes."""
-    _check_result(name, (n_rows,), "return one floating-point number per row", "", function, *args)
+def check_per_row(
+    name: str, function: Callable[..., Any], params: PyTree, row_shapes: PyTree
+) -> None:
+    """Raise unless `function(params, rows)` returns one float per row. The others are shapes."""
+    some_rows = jax.tree.map(
+        lambda row: jax.ShapeDtypeStruct((_CHECKED_ROWS, *row.shape), row.dtype), row_shapes
+    )
+    rule = "return one floating-point number per row"
+    _check_result(name, (_CHECKED_ROWS,), rule, "", function, params, some_rows)
 
 
 def _check_result(

@@ -26,10 +26,10 @@ from .._core.errors import InvalidInput, check_int, check_number
 from .._rows.access import PerRow
 from .design import Observations
 from .outputs import (
-    AbstractOutputLaw,
     CategoricalOutput,
     GammaLaw,
     GaussianOutput,
+    OutputLaw,
     OutputLikelihood,
     normal_log_density,
     output_posterior,
@@ -47,6 +47,8 @@ from .posterior import ModelPosterior
 # matrix product, whereas a convolution of XLA becomes a slow grouped convolution.
 
 Weights = dict[str, Array]
+Shape = tuple[int, ...]
+"""The shape of a row."""
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "identity": lambda z: z,
     "relu": jax.nn.relu,
@@ -61,9 +63,7 @@ class AbstractLayer(abc.ABC):
     """A function of weights and of a block of rows."""
 
     @abc.abstractmethod
-    def start(
-        self, rng: np.random.Generator, shape: tuple[int, ...], dtype: Any
-    ) -> tuple[Weights, tuple[int, ...]]:
+    def start(self, rng: np.random.Generator, shape: Shape, dtype: Any) -> tuple[Weights, Shape]:
         """Random weights for rows of this shape, and the shape of the result.
 
         Weights have variance 2/fan-in before a ReLU and 1/fan-in otherwise; biases are zero.
@@ -91,9 +91,7 @@ class DenseLayer(AbstractLayer):
         check_int("units", self.units, 1)
         _check_activation(self.activation)
 
-    def start(
-        self, rng: np.random.Generator, shape: tuple[int, ...], dtype: Any
-    ) -> tuple[Weights, tuple[int, ...]]:
+    def start(self, rng: np.random.Generator, shape: Shape, dtype: Any) -> tuple[Weights, Shape]:
         inputs = math.prod(shape)
         return _weights(rng, (inputs, self.units), inputs, self.activation, dtype), (self.units,)
 
@@ -122,9 +120,7 @@ class ConvolutionalLayer(AbstractLayer):
         check_int("size", self.size, 1)
         _check_activation(self.activation)
 
-    def start(
-        self, rng: np.random.Generator, shape: tuple[int, ...], dtype: Any
-    ) -> tuple[Weights, tuple[int, ...]]:
+    def start(self, rng: np.random.Generator, shape: Shape, dtype: Any) -> tuple[Weights, Shape]:
         height, width, channels = _image(shape, self.size)
         inputs = self.size**2 * channels
         weights = _weights(rng, (inputs, self.channels), inputs, self.activation, dtype)
@@ -151,9 +147,7 @@ class MaxPoolLayer(AbstractLayer):
     def __post_init__(self) -> None:
         check_int("size", self.size, 1)
 
-    def start(
-        self, rng: np.random.Generator, shape: tuple[int, ...], dtype: Any
-    ) -> tuple[Weights, tuple[int, ...]]:
+    def start(self, rng: np.random.Generator, shape: Shape, dtype: Any) -> tuple[Weights, Shape]:
         height, width, channels = _image(shape, self.size)
         return {}, (height // self.size, width // self.size, channels)
 
@@ -176,7 +170,7 @@ class LayeredNetwork:
     def names(self) -> list[str]:
         return [*(f"layer{k}" for k in range(len(self.layers) - 1)), "output"]
 
-    def start(self, seed: int, shape: tuple[int, ...], dtype: Any) -> dict[str, Weights]:
+    def start(self, seed: int, shape: Shape, dtype: Any) -> dict[str, Weights]:
         """Random weights for rows of this shape, without layers that have none."""
         rng, found = np.random.default_rng(seed), {}
         for name, layer in zip(self.names, self.layers, strict=True):
@@ -201,7 +195,7 @@ def _weights(
     }
 
 
-def _image(shape: tuple[int, ...], size: int) -> tuple[int, int, int]:
+def _image(shape: Shape, size: int) -> tuple[int, int, int]:
     """Height, width and channels; raises unless rows are images of at least size × size."""
     if len(shape) not in (2, 3) or min(shape[:2]) < size:
         rule = f"be images of at least {size}×{size} pixels in this layer"
@@ -330,7 +324,7 @@ def neural_network(
 
 def _rows_and_law(
     x: ArrayLike, y: ArrayLike, response: str, classes: int | None, noise_variance: float
-) -> tuple[Observations, AbstractOutputLaw, int]:
+) -> tuple[Observations, OutputLaw, int]:
     """The rows, the law of the response and the number of outputs."""
     if response not in ("categorical", "gaussian"):
         raise InvalidInput("response", 'be "categorical" or "gaussian"', response)
@@ -338,7 +332,7 @@ def _rows_and_law(
     dtype = inputs.dtype
     if response == "gaussian":
         variance = check_number("noise_variance", noise_variance, 0, low_open=True)
-        law: AbstractOutputLaw = GaussianOutput(jnp.asarray(variance, dtype))
+        law: OutputLaw = GaussianOutput(jnp.asarray(variance, dtype))
         targets, n_outputs = _checked_y(y, dtype, None), 1
     else:
         largest = np.asarray(check_numeric("y", y)).max(initial=0)
@@ -350,9 +344,7 @@ def _rows_and_law(
     return Observations(inputs, targets), law, n_outputs
 
 
-def _checked_x(
-    parameter: str, x: Any, dtype: Any, shape: tuple[int, ...] | None
-) -> Float[Array, "n ..."]:
+def _checked_x(parameter: str, x: Any, dtype: Any, shape: Shape | None) -> Float[Array, "n ..."]:
     found = to_floats(parameter, x, dtype)
     if found.ndim < 2 or 0 in found.shape:
         rule = "have at least one row, and one axis besides the rows"

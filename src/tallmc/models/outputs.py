@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,14 +13,14 @@ import numpy as np
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from .._core.arrays import AbstractQuantities, Parameters, Scalar, Uncompared, Vector, layout_of
+from .._core.arrays import Scalar, Uncompared, Vector, layout_of
 from .._core.errors import InvalidInput, check_number
 from .._rows.access import PerRow
 from .._rows.resident import resident
 from .densities import DensityModel, check_per_row
 from .design import Observations
 from .posterior import ModelPosterior
-from .predictive import AbstractPredictive, split_response
+from .predictive import AbstractDensityPredictive, split_response
 from .transforms import ConstrainedLikelihood, ConstrainedPrior, Constraints, constrained_parameters
 
 # The law of a response given the outputs of a function of the row, and its likelihood.
@@ -32,26 +31,11 @@ from .transforms import ConstrainedLikelihood, ConstrainedPrior, Constraints, co
 # one per row.
 
 
-class AbstractOutputLaw(eqx.Module):
-    """p(y | z)."""
+class CategoricalOutput(eqx.Module):
+    """P(y = k | z) ∝ e^{z_k}. Its mean is the probability of each class."""
 
-    @abc.abstractmethod
     def log_density(self, z: Float[Array, "n k"], y: PerRow) -> PerRow:
         """Log p(y | z) per row, with all constants."""
-
-    @abc.abstractmethod
-    def mean(self, z: Float[Array, "n k"]) -> Float[Array, "n ..."]:
-        """E(y | z); for classes, the probability of each class."""
-
-    @abc.abstractmethod
-    def simulate(self, key: PRNGKeyArray, z: Float[Array, "n k"]) -> PerRow:
-        """A draw of y per row."""
-
-
-class CategoricalOutput(AbstractOutputLaw):
-    """P(y = k | z) ∝ e^{z_k}."""
-
-    def log_density(self, z: Float[Array, "n k"], y: PerRow) -> PerRow:
         chosen = jnp.arange(z.shape[1]) == y[:, None]
         return jnp.sum(jnp.where(chosen, jax.nn.log_softmax(z), 0), axis=1)
 
@@ -62,7 +46,7 @@ class CategoricalOutput(AbstractOutputLaw):
         return jax.random.categorical(key, z).astype(z.dtype)
 
 
-class GaussianOutput(AbstractOutputLaw):
+class GaussianOutput(eqx.Module):
     """y ~ N(z, noise variance), with a single output."""
 
     noise_variance: Scalar
@@ -79,12 +63,15 @@ class GaussianOutput(AbstractOutputLaw):
         return z[:, 0] + jnp.sqrt(self.noise_variance) * noise
 
 
+OutputLaw = CategoricalOutput | GaussianOutput
+
+
 class OutputLikelihood(eqx.Module):
     """log p(y_i | g(θ, x_i)) of a block of rows."""
 
     outputs: Callable[[PyTree, Any], Float[Array, "n k"]]
     """g."""
-    law: AbstractOutputLaw
+    law: OutputLaw
 
     def __call__(self, params: PyTree, block: Observations) -> PerRow:
         return self.law.log_density(self.outputs(params, block.x), block.y)
@@ -93,31 +80,16 @@ class OutputLikelihood(eqx.Module):
 # The law of new rows for a model whose response depends on outputs of a function of the row.
 
 
-class OutputPredictive(AbstractPredictive):
-    """The law of the response of new rows, of which `encoders` check x and y.
-
-    `constraints` maps the parameters of the model to those of the likelihood; None if equal.
-    """
+class OutputPredictive(AbstractDensityPredictive):
+    """The law of the response of new rows, of which `encoders` check x and y."""
 
     model: DensityModel
-    likelihood: OutputLikelihood
     constraints: Constraints | None
+    likelihood: OutputLikelihood
     encoders: Uncompared[tuple[Callable[[Any], Array], Callable[[Any], Array]]] = eqx.field(
         static=True
     )
     class_names: Uncompared[tuple[str, ...] | None] = eqx.field(static=True)
-
-    def __init__(
-        self,
-        model: DensityModel,
-        likelihood: OutputLikelihood,
-        constraints: Constraints | None,
-        encode_x: Callable[[Any], Array],
-        encode_y: Callable[[Any], Array],
-        classes: tuple[str, ...] | None = None,
-    ):
-        self.model, self.likelihood, self.constraints = model, likelihood, constraints
-        self.encoders, self.class_names = Uncompared((encode_x, encode_y)), Uncompared(classes)
 
     @property
     def classes(self) -> tuple[str, ...] | None:
@@ -145,13 +117,8 @@ class OutputPredictive(AbstractPredictive):
     def simulate(self, key: PRNGKeyArray, position: Vector, block: Observations) -> PerRow:
         return self.likelihood.law.simulate(key, self._outputs(position, block))
 
-    def log_likelihood(self, position: Vector, block: Observations) -> PerRow:
-        return -self.model.row_potentials(position, block)
-
     def _outputs(self, position: Vector, block: Observations) -> Float[Array, "n k"]:
-        params = self.model.layout.unravel(position)
-        params = params if self.constraints is None else self.constraints(params)
-        return self.likelihood.outputs(params, block.x)
+        return self.likelihood.outputs(self.params(position), block.x)
 
 
 # Gaussian priors whose precisions are parameters with Gamma priors.
@@ -213,9 +180,6 @@ def positive(init: PyTree, names: Sequence[str]) -> tuple[Constraints, PyTree]:
     return constraints, jax.tree.unflatten(layout.treedef, leaves)
 
 
-_CHECKED_ROWS = 3
-
-
 def output_posterior(
     likelihood: OutputLikelihood,
     log_prior: Callable[[PyTree], Array],
@@ -237,13 +201,11 @@ def output_posterior(
         log_prior = ConstrainedPrior(log_prior, constraints)
         quantities = constrained_parameters(constraints)
     layout, init = layout_of(start)
-    shown: AbstractQuantities = Parameters(layout) if quantities is None else quantities
-    some_rows = jax.tree.map(
-        lambda column: jax.ShapeDtypeStruct((_CHECKED_ROWS, *column.shape[1:]), column.dtype), block
-    )
-    check_per_row("log-likelihood", _CHECKED_ROWS, log_likelihood, start, some_rows)
+    rows = resident(block)
+    check_per_row("log-likelihood", log_likelihood, start, rows.row_shapes)
     model = DensityModel(
         log_likelihood=log_likelihood, log_prior=log_prior, init=init, layout=layout, batched=True
     )
-    predictive = OutputPredictive(model, likelihood, constraints, encode_x, encode_y, classes)
-    return ModelPosterior(model, resident(block), shown, predictive, description)
+    encoders = Uncompared((encode_x, encode_y))
+    predictive = OutputPredictive(model, constraints, likelihood, encoders, Uncompared(classes))
+    return ModelPosterior(model, rows, quantities, predictive, description)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
@@ -18,6 +17,7 @@ from .._core.arrays import (
     Matrix,
     Parameters,
     Scalar,
+    Uncompared,
     Vector,
     check_numeric,
     layout_of,
@@ -27,21 +27,12 @@ from .._rows.access import AbstractRows, PerRow, RowAccess, RowBlock, RowValues
 from .._rows.resident import ResidentRows, resident
 from .densities import DensityModel, check_per_row, check_scalar
 from .model import AbstractModel
-from .predictive import AbstractPredictive, DensityPredictive, predictive_of
+from .predictive import AbstractPredictive, DensityPredictive, RegressionPredictive
 from .transforms import ConstrainedLikelihood, ConstrainedPrior, constrained, constrained_parameters
-
-_CHECKED_ROWS = 3
 
 
 class AbstractPosterior(eqx.Module):
-    """A model and the rows that it is fitted to.
-
-    >>> from tallmc import models
-    >>> X, y = [[1.0], [1.0]], [1.0, 3.0]
-    >>> posterior = models.linear_regression(X, y, prior_variance=1.0, noise_variance=1.0)
-    >>> isinstance(posterior, AbstractPosterior)
-    True
-    """
+    """A model and the rows that it is fitted to."""
 
     model: eqx.AbstractVar[AbstractModel]
     rows: eqx.AbstractVar[AbstractRows]
@@ -105,9 +96,9 @@ class AbstractPosterior(eqx.Module):
         """∇²f(θ), exact, in one pass over all rows."""
         return self.model.full_hessian(position, self.rows).rounded()
 
-    @abc.abstractmethod
     def lipschitz(self) -> RowValues:
         """L_i per row, with ‖∇f_i(θ) − ∇f_i(θ')‖ ≤ L_i ‖θ − θ'‖ (putcha-2023, Assumption 1)."""
+        return self.rows.map(_row_lipschitz, self.model, width=self.width)
 
 
 class ModelPosterior(AbstractPosterior):
@@ -130,10 +121,9 @@ class ModelPosterior(AbstractPosterior):
         self.model, self.rows = model, rows
         self.quantities = Parameters(model.layout) if quantities is None else quantities
         self.description = dict(description or {})
-        self.predictive = predictive_of(model) if predictive is None else predictive
-
-    def lipschitz(self) -> RowValues:
-        return self.rows.map(_row_lipschitz, self.model, width=self.width)
+        if predictive is None and model.regression() is not None:
+            predictive = RegressionPredictive(model)
+        self.predictive = predictive
 
 
 class Posterior(AbstractPosterior):
@@ -230,17 +220,15 @@ class Posterior(AbstractPosterior):
             layout=layout,
             batched=batched,
         )
-        self.predictive = DensityPredictive(
-            self.model, self.rows.row_shapes, constraints, simulate, mean
-        )
+        row_shapes = Uncompared(self.rows.row_shapes)
+        self.predictive = DensityPredictive(self.model, constraints, row_shapes, simulate, mean)
         self.lipschitz_constants = (
             None if lipschitz is None else _checked_lipschitz(lipschitz, self.n_rows, self.dtype)
         )
         params = jax.eval_shape(layout.unravel, flat_init)
         if batched:
             name = "log_likelihood(params, rows)"
-            block = jax.tree.map(_with_rows, self.rows.row_shapes)
-            check_per_row(name, _CHECKED_ROWS, log_likelihood, params, block)
+            check_per_row(name, log_likelihood, params, self.rows.row_shapes)
         else:
             name = "log_likelihood(params, row)"
             cure = "It gets one row; sum over the axes of the row."
@@ -248,9 +236,8 @@ class Posterior(AbstractPosterior):
         check_scalar("log_prior(params)", "For a flat prior return 0.0.", log_prior, params)
 
     def lipschitz(self) -> RowValues:
-        if self.lipschitz_constants is not None:
-            return self.lipschitz_constants
-        return self.rows.map(_row_lipschitz, self.model, width=self.width)
+        given = self.lipschitz_constants
+        return super().lipschitz() if given is None else given
 
 
 def check_posterior(posterior: Any) -> None:
@@ -269,11 +256,6 @@ def check_in_memory(posterior: AbstractPosterior, what: str, cure: str) -> None:
 
 def _row_lipschitz(block: RowBlock, model: AbstractModel) -> PerRow:
     return model.row_lipschitz(block)
-
-
-def _with_rows(shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    """The shape of an array of `_CHECKED_ROWS` rows, from its shape for one row."""
-    return jax.ShapeDtypeStruct((_CHECKED_ROWS, *shape.shape), shape.dtype)
 
 
 def _checked_lipschitz(lipschitz: ArrayLike, n_rows: int, dtype: Any) -> Float[Array, " N"]:

@@ -51,40 +51,6 @@ def response_rule(
 # New rows from users: checked, and in the form that a model reads.
 
 
-def regression_rows(
-    new_rows: Any,
-    n_columns: int,
-    names: Sequence[str] | None,
-    dtype: Any,
-    *,
-    response: bool = False,
-    offset: ArrayLike | None = None,
-    trials: ArrayLike | None = None,
-) -> RegressionRows:
-    """Rows of a regression with these columns from `new_rows`.
-
-    These are a matrix, a data frame, a pair of one of these and the responses, or rows of a
-    posterior (`posterior.data`). Without responses, which `response` demands, y is NaN.
-    """
-    if isinstance(new_rows, (Observations, GroupedObservations)):
-        if offset is not None or trials is not None:
-            raise InvalidInput("offset and trials", "be left out with rows of a posterior", "both")
-        _check_n_columns(new_rows.x.shape[-1], n_columns)
-        return new_rows
-    if isinstance(new_rows, ShardedRows):
-        cure = "Pass some of them: rows.view(rows.lines(numbers))."
-        raise InvalidInput("new rows", "be in memory", "rows of a row store", cure)
-    matrix, y = split_response(new_rows, response, "be a pair (X, y) of columns and responses")
-    x = _design(matrix, n_columns, names, dtype)
-    missing = np.full(x.shape[0], np.nan, x.dtype)
-    return Observations(
-        x,
-        jnp.asarray(missing) if y is None else check_per_row("y", y, x),
-        None if offset is None else check_per_row("offset", offset, x),
-        None if trials is None else check_per_row("trials", trials, x, positive=True),
-    )
-
-
 def _design(
     matrix: Any, n_columns: int, names: Sequence[str] | None, dtype: Any
 ) -> Float[Array, "n d"]:
@@ -259,11 +225,41 @@ class RegressionPredictive(AbstractPredictive):
         offset: ArrayLike | None = None,
         trials: ArrayLike | None = None,
     ) -> RegressionRows:
-        options: dict[str, Any] = {"response": response, "offset": offset, "trials": trials}
-        encoder = self.encoder.value
-        if encoder is None or isinstance(new_rows, (Observations, GroupedObservations)):
-            return self._encode_design(new_rows, options)
-        return encoder(new_rows, **options)
+        """The rows of the model from a matrix, a data frame, or a pair of these and responses.
+
+        Rows of a posterior (`posterior.data`) stay as they are. Without responses, y is NaN.
+        """
+        encoder, likelihood = self.encoder.value, self.model.likelihood
+        is_encoded = isinstance(new_rows, (Observations, GroupedObservations))
+        if encoder is not None and not is_encoded:
+            return encoder(new_rows, response=response, offset=offset, trials=trials)
+        if trials is not None and not likelihood.has_trials:
+            raise InvalidInput("trials", "be left out, except for a binomial response", "numbers")
+        n_columns, names = self.model.n_columns, self.model.layout.entries.get("beta")
+        if is_encoded:
+            if offset is not None or trials is not None:
+                rule = "be left out with rows of a posterior"
+                raise InvalidInput("offset and trials", rule, "both")
+            _check_n_columns(new_rows.x.shape[-1], n_columns)
+            return new_rows
+        if isinstance(new_rows, ShardedRows):
+            cure = "Pass some of them: rows.view(rows.lines(numbers))."
+            raise InvalidInput("new rows", "be in memory", "rows of a row store", cure)
+        matrix, y = split_response(new_rows, response, "be a pair (X, y) of columns and responses")
+        named = names if names is not None and len(names) == n_columns else None
+        x = _design(matrix, n_columns, named, self.model.dtype)
+        rows = Observations(
+            x,
+            jnp.full(x.shape[0], jnp.nan, x.dtype) if y is None else check_per_row("y", y, x),
+            None if offset is None else check_per_row("offset", offset, x),
+            None if trials is None else check_per_row("trials", trials, x, positive=True),
+        )
+        if response:
+            self._check_response(rows)
+        # The responses of a design matrix are in the units of the user.
+        if likelihood.has_trials:
+            return rows if rows.weight is None else rows._replace(y=rows.y / rows.weight)
+        return rows._replace(y=(rows.y - self.shift) / self.scale)
 
     def encoded(self, new_rows: Any, response: bool) -> RegressionRows:
         return self.encode(new_rows, response=response)
@@ -298,24 +294,6 @@ class RegressionPredictive(AbstractPredictive):
             return response * block.weight
         return self.shift + self.scale * response
 
-    def _encode_design(self, new_rows: Any, options: dict[str, Any]) -> RegressionRows:
-        """Rows from a design matrix; the responses are then in the units of the user."""
-        has_trials = self.model.likelihood.has_trials
-        if options["trials"] is not None and not has_trials:
-            raise InvalidInput("trials", "be left out, except for a binomial response", "numbers")
-        n_columns, names = self.model.n_columns, self.model.layout.entries.get("beta")
-        if names is not None and len(names) != n_columns:
-            names = None
-        rows = regression_rows(new_rows, n_columns, names, self.model.dtype, **options)
-        if rows is new_rows:
-            return rows
-        assert isinstance(rows, Observations), "a design matrix has no group terms"
-        if options["response"]:
-            self._check_response(rows)
-        if has_trials:
-            return rows if rows.weight is None else rows._replace(y=rows.y / rows.weight)
-        return rows._replace(y=(rows.y - self.shift) / self.scale)
-
     def _check_response(self, block: Observations) -> None:
         """Raise unless the responses, in the units of the user, are possible."""
         y, likelihood = np.asarray(block.y), self.model.likelihood
@@ -330,53 +308,41 @@ class RegressionPredictive(AbstractPredictive):
             raise InvalidInput("y", rule, f"{y[np.argmax(bad)]:g} in row {np.argmax(bad)}")
 
 
-def predictive_of(model: AbstractModel) -> AbstractPredictive | None:
-    """The law of the response of a regression; None for another model."""
-    return None if model.regression() is None else RegressionPredictive(model)
+class AbstractDensityPredictive(AbstractPredictive):
+    """The law of rows whose log-likelihood is a function of `constraints(params)`, or `params`."""
+
+    model: eqx.AbstractVar[DensityModel]
+    constraints: eqx.AbstractVar[Constraints | None]
+
+    def log_likelihood(self, position: Vector, block: RowBlock) -> PerRow:
+        return -self.model.row_potentials(position, block)
+
+    def params(self, position: Vector) -> PyTree:
+        """The parameters of the log-likelihood."""
+        params = self.model.layout.unravel(position)
+        return params if self.constraints is None else self.constraints(params)
 
 
-# The law of new rows for a posterior that is given by log densities.
-
-
-class DensityPredictive(AbstractPredictive):
-    """The law of rows whose log-likelihood is a user's function of `constraints(params)`."""
+class DensityPredictive(AbstractDensityPredictive):
+    """The law of rows whose log-likelihood is a user's function."""
 
     model: DensityModel
     constraints: Constraints | None
+    row_shapes: Uncompared[PyTree[jax.ShapeDtypeStruct]] = eqx.field(static=True)
     simulation: Callable[..., Any] | None
     expectation: Callable[..., Any] | None
-    row_shapes: Uncompared[PyTree[jax.ShapeDtypeStruct]] = eqx.field(static=True)
-
-    def __init__(
-        self,
-        model: DensityModel,
-        row_shapes: PyTree[jax.ShapeDtypeStruct],
-        constraints: Constraints | None = None,
-        simulation: Callable[..., Any] | None = None,
-        expectation: Callable[..., Any] | None = None,
-    ):
-        self.model, self.constraints = model, constraints
-        self.simulation, self.expectation = simulation, expectation
-        self.row_shapes = Uncompared(row_shapes)
 
     def encoded(self, new_rows: Any, response: bool) -> RowBlock:
         return rows_like(self.row_shapes.value, new_rows)
 
     def mean(self, position: Vector, block: RowBlock) -> Float[Array, "n ..."]:
         function = _known(self.expectation, "mean=function(params, row)")
-        return jax.vmap(function, in_axes=(None, 0))(self._params(position), block)
+        return jax.vmap(function, in_axes=(None, 0))(self.params(position), block)
 
     def simulate(self, key: PRNGKeyArray, position: Vector, block: RowBlock) -> PerRow:
         function = _known(self.simulation, "simulate=function(key, params, row)")
         keys = jax.random.split(key, jax.tree.leaves(block)[0].shape[0])
-        return jax.vmap(function, in_axes=(0, None, 0))(keys, self._params(position), block)
-
-    def log_likelihood(self, position: Vector, block: RowBlock) -> PerRow:
-        return -self.model.row_potentials(position, block)
-
-    def _params(self, position: Vector) -> PyTree:
-        params = self.model.layout.unravel(position)
-        return params if self.constraints is None else self.constraints(params)
+        return jax.vmap(function, in_axes=(0, None, 0))(keys, self.params(position), block)
 
 
 def _known(function: Callable[..., Any] | None, argument: str) -> Callable[..., Any]:
