@@ -23,6 +23,7 @@ from ._core.arrays import AbstractLinearMap, DenseMap, DiagonalMap, IdentityMap,
 from ._core.errors import InvalidInput
 from ._core.part import Part
 from ._rows.access import RowBlock
+from .models.gaussian import check_positive_definite
 from .models.model import AbstractModel
 from .models.posterior import AbstractPosterior
 
@@ -45,8 +46,6 @@ class GeometryChoice(Part, abc.ABC):
 @dataclasses.dataclass(frozen=True)
 class Identity(GeometryChoice):
     """The parameters without a change of coordinates, C = I."""
-
-    needs = AnchorLevel.NOTHING
 
     def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None) -> IdentityMap:
         return IdentityMap()
@@ -141,11 +140,5 @@ class Dense(GeometryChoice):
         if self.covariance is None:
             assert anchor is not None and anchor.factor is not None, "`needs` asks for a Hessian"
             return DenseMap(anchor.factor)
-        d = posterior.dim
-        matrix = np.asarray(check_numeric("covariance", self.covariance), np.float64)
-        finite = matrix.shape == (d, d) and np.isfinite(matrix).all()
-        symmetric = finite and np.allclose(matrix, matrix.T, rtol=1e-6)
-        if not symmetric or np.linalg.eigvalsh(matrix)[0] <= 0:
-            rule = f"be a symmetric positive definite {d}×{d} matrix"
-            raise InvalidInput("covariance", rule, self.covariance)
+        matrix = check_positive_definite("covariance", self.covariance, posterior.dim)
         return DenseMap(jnp.asarray(np.linalg.cholesky(matrix), posterior.dtype))

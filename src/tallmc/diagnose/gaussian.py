@@ -25,6 +25,7 @@ from jaxtyping import ArrayLike, Float
 
 from .._core.arrays import check_numeric
 from .._core.errors import InvalidInput, check_number
+from ..models.gaussian import check_positive_definite
 
 
 def gaussian_kl(
@@ -145,7 +146,5 @@ def _checked_array(
 
 
 def _positive_definite(name: str, values: ArrayLike, d: int) -> Float[np.ndarray, "d d"]:
-    matrix = _checked_array(name, values, (d, d))
-    if not np.allclose(matrix, matrix.T, rtol=1e-6) or np.linalg.eigvalsh(matrix)[0] <= 0:
-        raise InvalidInput(name, f"be a symmetric positive definite {d}×{d} matrix", values)
-    return matrix
+    _checked_array(name, values, (d, d))
+    return check_positive_definite(name, values, d)

@@ -16,7 +16,6 @@ from jaxtyping import Array, ArrayLike, Float, Int
 from .._core.arrays import check_numeric, to_floats
 from .._core.errors import InvalidInput
 from .._rows.access import AbstractRows, PerRow
-from .._rows.manifest import Column
 from .._rows.resident import ResidentRows
 from .._rows.sharded import ShardedRows
 from .priors import NormalPrior
@@ -202,8 +201,10 @@ class _InMemory(RegressionData):
         weights: ArrayLike | None,
         offset: ArrayLike | None,
         groups: tuple[GroupTerm, ...] = (),
+        names: Sequence[str] | None = None,
     ):
-        self.names, matrix = named_columns(X)
+        found, matrix = named_columns(X)
+        self.names = found if names is None else tuple(names)
         x, self.responses = check_design(matrix, y)
         per_row = (
             x,
@@ -236,19 +237,26 @@ class _InMemory(RegressionData):
 
 
 class _OfRowStore(RegressionData):
-    def __init__(self, rows: ShardedRows):
+    def __init__(self, rows: ShardedRows, names: Sequence[str]):
         view, manifest = rows.view, rows.shards.manifest
         assert isinstance(view, ObservationsOf), "`observations` makes it"
         column = manifest.columns[view.response]
         self.rows, self.n_columns, self._column = rows, len(view.features), column
-        self.names = None
+        self.names = tuple(names)
         self._view, self._lines = view, rows.lines
         self.dtype = jax.dtypes.canonicalize_dtype(manifest.dtype)
         self.y_high = (column.high - view.shift) / view.scale
         self.y_sd = column.sd / view.scale
         for name, number in (("weights", view.weight), ("offset", view.offset)):
-            if number is not None:
-                _check_stored(name, manifest.columns[number], positive=name == "weights")
+            if number is None:
+                continue
+            stored = manifest.columns[number]
+            if stored.standardised:
+                rule = "be a column as it was in the table"
+                cure = "Ingest the table without standardising it."
+                raise InvalidInput(name, rule, "a standardised one", cure)
+            if name == "weights" and stored.low <= 0:
+                raise InvalidInput(name, "be positive", f"{stored.low:g}", "Drop rows of weight 0.")
 
     def some(self, chosen: np.ndarray) -> Observations:
         return _on_host(self._view(self._lines(chosen)))
@@ -264,15 +272,6 @@ class _OfRowStore(RegressionData):
         if self._column.low <= 0:
             name = f"response {self._column.name!r}"
             raise InvalidInput(name, "be positive in every row", f"{self._column.low:g}")
-
-
-def _check_stored(role: str, column: Column, *, positive: bool) -> None:
-    """Raise unless a column of a row store can be weights or offsets."""
-    if column.standardised:
-        cure = "Ingest the table without standardising it."
-        raise InvalidInput(role, "be a column as it was in the table", "a standardised one", cure)
-    if positive and column.low <= 0:
-        raise InvalidInput(role, "be positive", f"{column.low:g}", "Drop rows of weight 0.")
 
 
 def _on_host(block: Observations) -> Observations:
@@ -318,16 +317,12 @@ def design_data(
     groups: tuple[GroupTerm, ...] = (),
 ) -> RegressionData:
     """The rows of a regression whose design matrix a front end has made."""
-    data = _InMemory(x, y, weights, offset, groups)
-    data.names = tuple(names)
-    return data
+    return _InMemory(x, y, weights, offset, groups, names)
 
 
 def store_data(rows: ShardedRows, names: Sequence[str]) -> RegressionData:
     """The rows of a regression from a row store, viewed as observations."""
-    data = _OfRowStore(rows)
-    data.names = tuple(names)
-    return data
+    return _OfRowStore(rows, names)
 
 
 def named_columns(X: Any) -> tuple[tuple[str, ...] | None, Any]:

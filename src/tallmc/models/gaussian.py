@@ -26,16 +26,6 @@ class _Quadratic(eqx.Module):
         return -0.5 * (x - mean) @ self.precision @ (x - mean)
 
 
-class _GaussianPrior(eqx.Module):
-    """The log density of N(mean, precision⁻¹), up to a constant."""
-
-    mean: Vector
-    log_density: _Quadratic
-
-    def __call__(self, position: Vector) -> Scalar:
-        return self.log_density(self.mean, position)
-
-
 def gaussian(
     X: ArrayLike, covariance: ArrayLike, prior_mean: ArrayLike, prior_covariance: ArrayLike
 ) -> Posterior:
@@ -61,23 +51,26 @@ def gaussian(
         raise InvalidInput("prior_mean", f"be a finite vector of length {x.shape[1]}", prior_mean)
     precision = _inverse("covariance", covariance, x.shape[1])
     prior_precision = _inverse("prior_covariance", prior_covariance, x.shape[1])
-    density = _Quadratic(jnp.asarray(prior_precision, x.dtype))
-    prior = _GaussianPrior(jnp.asarray(mean, x.dtype), density)
+    centre = jnp.asarray(mean, x.dtype)
     return Posterior(
         log_likelihood=_Quadratic(jnp.asarray(precision, x.dtype)),
-        log_prior=prior,
+        log_prior=eqx.Partial(_Quadratic(jnp.asarray(prior_precision, x.dtype)), centre),
         data=x,
-        init=prior.mean,
+        init=centre,
         lipschitz=np.linalg.eigvalsh(precision)[-1],
     )
 
 
-def _inverse(parameter: str, matrix: ArrayLike, d: int) -> np.ndarray:
-    """The inverse; raises unless `matrix` is symmetric positive definite of size d."""
+def check_positive_definite(parameter: str, matrix: ArrayLike, d: int) -> np.ndarray:
+    """`matrix` in float64; raises unless it is symmetric positive definite of size d."""
     values = np.asarray(check_numeric(parameter, matrix), np.float64)
     well_formed = values.shape == (d, d) and np.isfinite(values).all()
     is_symmetric = well_formed and np.allclose(values, values.T, rtol=1e-6)
     if not is_symmetric or np.linalg.eigvalsh(values)[0] <= 0:
         raise InvalidInput(parameter, f"be a symmetric positive definite {d}×{d} matrix", matrix)
-    inverse = np.linalg.inv(values)
+    return values
+
+
+def _inverse(parameter: str, matrix: ArrayLike, d: int) -> np.ndarray:
+    inverse = np.linalg.inv(check_positive_definite(parameter, matrix, d))
     return (inverse + inverse.T) / 2

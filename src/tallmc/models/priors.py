@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+from typing import Self
 
 import equinox as eqx
 import jax
@@ -100,15 +101,23 @@ class LogGammaPrior(AbstractPrior):
         return jnp.sum(self.rate * jnp.exp(values) - self.shape * values)
 
 
-class JoinedPrior(AbstractPrior):
-    """Independent priors of consecutive parts of a vector."""
+class AbstractPriorOfParts(AbstractPrior):
+    """Independent priors of parts of a vector."""
 
     parts: tuple[AbstractPrior, ...]
-    lengths: tuple[int, ...] = eqx.field(static=True)
 
     @property
     def log_concave(self) -> bool:
         return all(part.log_concave for part in self.parts)
+
+    def tempered(self, power: float) -> Self:
+        return dataclasses.replace(self, parts=tuple(part.tempered(power) for part in self.parts))
+
+
+class JoinedPrior(AbstractPriorOfParts):
+    """Independent priors of consecutive parts of a vector."""
+
+    lengths: tuple[int, ...] = eqx.field(static=True)
 
     def potential(self, values: Vector) -> Scalar:
         total, start = jnp.zeros((), values.dtype), 0
@@ -117,28 +126,17 @@ class JoinedPrior(AbstractPrior):
             start += length
         return total
 
-    def tempered(self, power: float) -> JoinedPrior:
-        return dataclasses.replace(self, parts=tuple(part.tempered(power) for part in self.parts))
 
-
-class PriorOfEntries(AbstractPrior):
+class PriorOfEntries(AbstractPriorOfParts):
     """Independent priors of some entries of a vector. The other entries have none here."""
 
-    parts: tuple[AbstractPrior, ...]
     entries: tuple[tuple[int, ...], ...] = eqx.field(static=True)
-
-    @property
-    def log_concave(self) -> bool:
-        return all(part.log_concave for part in self.parts)
 
     def potential(self, values: Vector) -> Scalar:
         total = jnp.zeros((), values.dtype)
         for part, entries in zip(self.parts, self.entries, strict=True):
             total += part.potential(values[jnp.asarray(entries)])
         return total
-
-    def tempered(self, power: float) -> PriorOfEntries:
-        return dataclasses.replace(self, parts=tuple(part.tempered(power) for part in self.parts))
 
 
 class TemperedPrior(AbstractPrior):

@@ -212,7 +212,12 @@ def regression_posterior(
         layout, init = _layout(parts, dtype, data.names)
         hyperprior = SeveralHyperpriors(tuple(each.hyperprior for each in hyper))
         model = Hierarchical(init=init, layout=layout, inner=model, hyperprior=hyperprior)
-    return ModelPosterior(model, _packed(data, likelihood))
+    rows = data.rows
+    if isinstance(rows, ResidentRows) and likelihood.fused:
+        columns = rows.columns
+        if isinstance(columns, Observations) and columns.offset is None is columns.weight:
+            rows = ResidentRows(columns, pack(columns.x, columns.y))  # for the fused sum of a GPU
+    return ModelPosterior(model, rows)
 
 
 def _start_of(
@@ -255,16 +260,13 @@ def _start_with_effects(
     values = np.concatenate(log_sds)
     if not np.isfinite(np.concatenate([values, *map(np.ravel, found_effects)])).all():
         return beta, [np.zeros(shape) for _, shape in effects], hyper
-    moved, at = [], 0
-    for each in hyper:
+    sizes = [np.size(start) for each in spreads for start in each.starts]
+    parts = iter(np.split(values, np.cumsum(sizes)[:-1]))
+    moved = list(hyper)
+    for k, each in enumerate(hyper):
         if isinstance(each.hyperprior, GroupEffects):
-            sizes = [np.size(start) for start in each.starts]
-            parts = np.split(values[at : at + sum(sizes)], np.cumsum(sizes)[:-1])
-            pairs = zip(parts, each.starts, strict=True)
-            starts = tuple(part.reshape(np.shape(start)) for part, start in pairs)
-            each = each._replace(starts=starts)
-            at += sum(sizes)
-        moved.append(each)
+            starts = tuple(next(parts).reshape(np.shape(start)) for start in each.starts)
+            moved[k] = each._replace(starts=starts)
     return found_beta, found_effects, moved
 
 
@@ -279,16 +281,6 @@ def _layout(
     n_common = len(parts[0][1])
     named = names is not None and parts[0][1].ndim == 1
     return (layout.labelled({"beta": names[:n_common]}) if named and names else layout), init
-
-
-def _packed(data: RegressionData, likelihood: AbstractLikelihood) -> Any:
-    """The rows, packed for the fused sum of a GPU where it applies."""
-    rows = data.rows
-    if not isinstance(rows, ResidentRows) or not likelihood.fused:
-        return rows
-    columns = rows.columns
-    plain = isinstance(columns, Observations) and columns.offset is None is columns.weight
-    return ResidentRows(columns, pack(columns.x, columns.y)) if plain else rows
 
 
 @dataclasses.dataclass(frozen=True)
