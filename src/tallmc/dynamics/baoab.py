@@ -13,19 +13,18 @@ Leimkuhler–Matthews dynamics with step size ε²/4.
 Gradient noise of covariance V is corrected by ξ ~ N(0, I − (1 + c)²/(1 − c²) (ε²/16) V). The kick
 comes before the noise within a step, so a share of order ε² of the excess variance remains.
 
-For exponential weights (li-2021, footnote 2) the move is described by its momentum alone,
-ρ' ~ N(cρ − c(ε/2) Cᵀg, (1 − c²) I). The pair (θ', ρ') has no density ratio: with gradient g it lies
-on θ' − (ε/4)Cρ' = θ + (ε/4) C(ρ − (ε/2) Cᵀg), which differs between gradients.
+For exponential weights (li-2021, footnote 2) the move is described by its momentum alone, since the
+pair (θ', ρ') has no density ratio (`subsample/exponential.py`).
 """
 
 from __future__ import annotations
 
 from .._core.arrays import Scalar, Vector
 from .dynamics import DynamicsStep, Evaluate, reduced_noise
-from .momentum import AbstractWithFriction, MomentumState, damped_transition, damping
+from .momentum import AbstractWithExactFriction, MomentumState, damped_transition, damping
 
 
-class BAOAB(AbstractWithFriction):
+class BAOAB(AbstractWithExactFriction):
     """Underdamped Langevin dynamics by the BAOAB splitting.
 
     **Arguments:**

@@ -119,7 +119,8 @@ class AbstractDynamics(Part, eqx.Module):
     """Dynamics; see the top of this file for the two lives of an instance.
 
     `step` calls `evaluate` exactly once. `step` draws no random numbers: `noise` draws the
-    randomness of many steps in one call. A scheme of your own needs `init` and `step`.
+    randomness of many steps in one call. A scheme of your own needs `step`, and `init` if its state
+    is more than the position.
     """
 
     geometry: AbstractLinearMap = eqx.field(default=IdentityMap(), repr=False, kw_only=True)
@@ -179,9 +180,9 @@ class AbstractDynamics(Part, eqx.Module):
         """The fields that `prepare` computes from the posterior, beside geometry and numbers."""
         return {}
 
-    @abc.abstractmethod
     def init(self, key: PRNGKeyArray, position: Vector, evaluate: Evaluate) -> Any:
         """Return the state before the first step."""
+        return PositionState(position)
 
     @abc.abstractmethod
     def step(
@@ -229,11 +230,17 @@ AcceptNoise = tuple[Float[Array, "*steps d"], Float[Array, "*steps"]]
 """Normal vector of the proposal, and the logarithm of a uniform number for the accept step."""
 
 
-def accept_noise(key: PRNGKeyArray, steps: int, like: Vector) -> AcceptNoise:
-    """The noise of dynamics that propose a Gaussian move and then accept or reject it."""
-    proposal_key, accept_key = jax.random.split(key)
-    normal = standard_normal(proposal_key, (steps, *like.shape), like.dtype)
-    return normal, -jax.random.exponential(accept_key, (steps,), like.dtype)
+class AbstractMetropolis(AbstractDynamics):
+    """Dynamics that propose a Gaussian move and then accept or reject it."""
+
+    bias = "Exact: every ε leaves exp(−f) invariant."
+    exact_only = True
+    evaluates_at_start = True
+
+    def noise(self, key: PRNGKeyArray, steps: int, like: Vector) -> AcceptNoise:
+        proposal_key, accept_key = jax.random.split(key)
+        normal = standard_normal(proposal_key, (steps, *like.shape), like.dtype)
+        return normal, -jax.random.exponential(accept_key, (steps,), like.dtype)
 
 
 def potential_drop(before: Sum | None, after: Sum | None) -> Scalar:
@@ -318,22 +325,17 @@ def transformed(
     return dot(pulled, factor)
 
 
-class Drag(NamedTuple):
-    """Friction on a momentum, in proportion to the gradient noise of its kicks."""
-
-    force: Vector
-    outcome: Int[Array, ""] | np.int32
-
-
-def drag(momentum: Vector, covariance: Covariance | None, h: Scalar) -> Drag:
-    """The friction (h/2)Vρ that balances kicks of covariance h²V.
+def drag(
+    momentum: Vector, covariance: Covariance | None, h: Scalar
+) -> tuple[Vector, Int[Array, ""] | np.int32]:
+    """The friction (h/2)Vρ that balances kicks of covariance h²V, and its outcome.
 
     If (h²/2)V > I, this friction would reverse the momentum.
     """
     if covariance is None:
-        return Drag(jnp.zeros_like(momentum), np.int32(Outcome.OK))
+        return jnp.zeros_like(momentum), np.int32(Outcome.OK)
     applied = covariance * momentum if covariance.ndim == 1 else dot(covariance, momentum)
-    return Drag(h / 2 * applied, _outcome(covariance, h**2 / 2))
+    return h / 2 * applied, _outcome(covariance, h**2 / 2)
 
 
 def _outcome(covariance: Covariance, share: Scalar) -> Int[Array, ""]:

@@ -21,10 +21,10 @@ from __future__ import annotations
 
 from .._core.arrays import Scalar, Vector
 from .dynamics import DynamicsStep, Evaluate, reduced_noise
-from .momentum import AbstractWithFriction, MomentumState, damped_transition, damping
+from .momentum import AbstractWithExactFriction, MomentumState, damped_transition, damping
 
 
-class GeometricLangevin(AbstractWithFriction):
+class GeometricLangevin(AbstractWithExactFriction):
     """Underdamped Langevin dynamics by the geometric Langevin algorithm, GLA.
 
     **Arguments:**

@@ -9,7 +9,6 @@ direction.
 from __future__ import annotations
 
 import jax.numpy as jnp
-from jaxtyping import PRNGKeyArray
 
 from .._core.arrays import Scalar, Vector
 from ..subsample.selection import Transition
@@ -26,9 +25,6 @@ class Langevin(AbstractDynamics):
         "the numerator gradient noise."
     )
     has_transition = True
-
-    def init(self, key: PRNGKeyArray, position: Vector, evaluate: Evaluate) -> PositionState:
-        return PositionState(position)
 
     def step(
         self, state: PositionState, evaluate: Evaluate, step_size: Scalar, noise: Vector

@@ -13,13 +13,7 @@ from jaxtyping import PRNGKeyArray
 
 from .._core.arrays import Scalar, Vector
 from .._core.random import standard_normal
-from .dynamics import (
-    AbstractDynamics,
-    AbstractDynamicsState,
-    DynamicsStep,
-    Evaluate,
-    reduced_noise,
-)
+from .dynamics import AbstractDynamics, AbstractDynamicsState, DynamicsStep, Evaluate, reduced_noise
 
 
 class AveragedNoiseState(AbstractDynamicsState):

@@ -14,12 +14,11 @@ from jaxtyping import PRNGKeyArray
 from .._core.arrays import Scalar, Vector
 from .._rows.passes import Sum
 from .dynamics import (
-    AbstractDynamics,
     AbstractDynamicsState,
+    AbstractMetropolis,
     AcceptNoise,
     DynamicsStep,
     Evaluate,
-    accept_noise,
     metropolis,
     potential_drop,
 )
@@ -33,17 +32,11 @@ class MalaState(AbstractDynamicsState):
     potential: Sum | None
 
 
-class MALA(AbstractDynamics):
+class MALA(AbstractMetropolis):
     """Metropolis-adjusted Langevin dynamics; requires `AllRows()`."""
 
     paper = "Roberts and Tweedie (1996)"
-    bias = "Exact: every ε leaves exp(−f) invariant."
     cost = "The exact gradient and potential take one pass over the data per step."
-    exact_only = True
-    evaluates_at_start = True
-
-    def noise(self, key: PRNGKeyArray, steps: int, like: Vector) -> AcceptNoise:
-        return accept_noise(key, steps, like)
 
     def init(self, key: PRNGKeyArray, position: Vector, evaluate: Evaluate) -> MalaState:
         estimate = evaluate(position, None)

@@ -22,24 +22,15 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PRNGKeyArray
 
 from .._core.arrays import Scalar, Vector, check_numeric, dot, on_device
 from .._core.errors import InvalidInput
 from ..models.posterior import AbstractPosterior
-from .dynamics import (
-    AbstractDynamics,
-    Curvature,
-    DynamicsStep,
-    Evaluate,
-    Suggestion,
-    diffusion_noise,
-    transformed,
-)
-from .momentum import MomentumState, euler_suggestion, with_momentum
+from .dynamics import DynamicsStep, Evaluate, diffusion_noise, transformed
+from .momentum import AbstractWithMomentum, MomentumState
 
 
-class MatrixFriction(AbstractDynamics):
+class MatrixFriction(AbstractWithMomentum):
     """SGHMC with a friction matrix, in the Euler form of the papers.
 
     **Arguments:**
@@ -74,9 +65,6 @@ class MatrixFriction(AbstractDynamics):
         root = (axes * np.sqrt(values)) @ axes.T
         return {"friction": on_device(matrix, dtype), "root": on_device(root, dtype)}
 
-    def init(self, key: PRNGKeyArray, position: Vector, evaluate: Evaluate) -> MomentumState:
-        return with_momentum(key, position)
-
     def step(
         self, state: MomentumState, evaluate: Evaluate, step_size: Scalar, noise: Vector
     ) -> DynamicsStep:
@@ -93,6 +81,3 @@ class MatrixFriction(AbstractDynamics):
         injected = diffusion_noise(noise, self.friction, kicks)
         moved = MomentumState(position, momentum + jnp.sqrt(step_size) * injected.noise)
         return DynamicsStep(moved, estimate, injected.stats, injected.outcome)
-
-    def suggest(self, curvature: Curvature) -> Suggestion:
-        return euler_suggestion(curvature)

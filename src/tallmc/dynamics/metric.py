@@ -23,6 +23,7 @@ from .._rows.access import RowAccess
 from ..models.design import Observations
 from ..models.model import AbstractModel
 from ..models.posterior import AbstractPosterior
+from .dynamics import AbstractDynamics
 
 _FISHER_ROWS = 1000
 
@@ -64,19 +65,28 @@ class OwnMetric(eqx.Module):
         return self.function(self.layout.unravel(position))
 
 
-def inverse_root_of(metric: np.ndarray) -> np.ndarray:
-    """R with RRᵀ = G⁻¹ of a constant metric, on the host.
+class AbstractRiemannian(AbstractDynamics):
+    """Dynamics in a metric, "fisher" or a function from the parameters to a d×d matrix."""
 
-    At the mode of a generalised linear model the Fisher information is the Hessian, which also
-    stands in for a metric of the user's own.
-    """
-    return np.linalg.inv(np.linalg.cholesky(metric)).T
+    cost = (
+        "A step costs O(d³) and d derivatives of the metric, so the method is for few dimensions."
+    )
+    takes_geometry = False
 
+    metric: Any = "fisher"
 
-def check_metric(metric: Any) -> None:
-    """Raise `InvalidInput` unless `metric` is "fisher" or a function."""
-    if not callable(metric) and not (isinstance(metric, str) and metric == "fisher"):
-        raise InvalidInput("metric", 'be "fisher" or a function of the parameters', metric)
+    def __post_init__(self) -> None:
+        metric = self.metric
+        if not callable(metric) and not (isinstance(metric, str) and metric == "fisher"):
+            raise InvalidInput("metric", 'be "fisher" or a function of the parameters', metric)
+
+    def own_coordinates(self, hessian: np.ndarray, noise: np.ndarray, n_rows: int) -> np.ndarray:
+        # At the mode of a generalised linear model the Fisher information is the Hessian, which
+        # also stands in for a metric of the user's own.
+        return np.linalg.inv(np.linalg.cholesky(hessian)).T
+
+    def filled(self, posterior: AbstractPosterior) -> dict[str, Any]:
+        return {"metric": prepare_metric(self.metric, posterior)}
 
 
 def prepare_metric(metric: Any, posterior: AbstractPosterior) -> Metric:

@@ -40,10 +40,10 @@ from .._core.arrays import Scalar, Vector
 from .._core.errors import InvalidInput
 from ..models.posterior import AbstractPosterior
 from .dynamics import DynamicsStep, Evaluate, reduced_noise
-from .momentum import AbstractWithFriction, MomentumState, damping, with_momentum
+from .momentum import AbstractWithExactFriction, MomentumState, damping, with_momentum
 
 
-class Microcanonical(AbstractWithFriction):
+class Microcanonical(AbstractWithExactFriction):
     """Microcanonical Langevin dynamics: the momentum has a fixed length, gradients turn it.
 
     **Arguments:**

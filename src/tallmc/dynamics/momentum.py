@@ -33,16 +33,33 @@ def with_momentum(key: PRNGKeyArray, position: Vector) -> MomentumState:
     return MomentumState(position, standard_normal(key, position.shape, position.dtype))
 
 
-class AbstractWithFriction(AbstractDynamics):
-    """Second-order dynamics with one friction γ > 0. By default friction is solved exactly."""
+class AbstractWithMomentum(AbstractDynamics):
+    """Second-order dynamics. By default by Euler steps, which are stable for small steps only."""
+
+    def init(self, key: PRNGKeyArray, position: Vector, evaluate: Evaluate) -> Any:
+        return with_momentum(key, position)
+
+    def suggest(self, curvature: Curvature) -> Suggestion:
+        frequency = curvature.largest**0.5
+        friction = 2 * frequency
+        step, rule = smaller_step(
+            0.2 / frequency, "0.2 / root of the largest curvature", friction * curvature.noise_limit
+        )
+        between = friction / (step * curvature.smallest)
+        return Suggestion(step, rule, between, step / friction, {"friction": friction})
+
+
+class AbstractWithFriction(AbstractWithMomentum):
+    """Second-order dynamics with one friction γ > 0."""
 
     friction: float
 
     def __post_init__(self) -> None:
         check_number("friction", self.friction, 0, low_open=True)
 
-    def init(self, key: PRNGKeyArray, position: Vector, evaluate: Evaluate) -> Any:
-        return with_momentum(key, position)
+
+class AbstractWithExactFriction(AbstractWithFriction):
+    """Second-order dynamics that solve friction exactly."""
 
     def suggest(self, curvature: Curvature) -> Suggestion:
         friction = 2 * curvature.smallest**0.5
@@ -53,17 +70,6 @@ class AbstractWithFriction(AbstractDynamics):
         )
         between = 2 / (step * curvature.smallest**0.5)
         return Suggestion(step, rule, between, step / friction, {"friction": friction})
-
-
-def euler_suggestion(curvature: Curvature) -> Suggestion:
-    """Settings for Euler steps of dynamics with friction, which are stable for smaller steps."""
-    frequency = curvature.largest**0.5
-    friction = 2 * frequency
-    step, rule = smaller_step(
-        0.2 / frequency, "0.2 / root of the largest curvature", friction * curvature.noise_limit
-    )
-    between = friction / (step * curvature.smallest)
-    return Suggestion(step, rule, between, step / friction, {"friction": friction})
 
 
 class Damping(NamedTuple):

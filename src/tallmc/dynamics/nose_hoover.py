@@ -17,15 +17,8 @@ import jax.numpy as jnp
 from jaxtyping import PRNGKeyArray
 
 from .._core.arrays import Scalar, Vector
-from .dynamics import (
-    AbstractDynamicsState,
-    Curvature,
-    DynamicsStep,
-    Evaluate,
-    Suggestion,
-    reduced_noise,
-)
-from .momentum import AbstractWithFriction, euler_suggestion, with_momentum
+from .dynamics import AbstractDynamicsState, DynamicsStep, Evaluate, reduced_noise
+from .momentum import AbstractWithFriction, with_momentum
 
 
 class ThermostatState(AbstractDynamicsState):
@@ -64,6 +57,3 @@ class NoseHoover(AbstractWithFriction):
         stats = {"thermostat": thermostat, "temperature": jnp.mean(momentum**2), **injected.stats}
         moved = ThermostatState(position, momentum, thermostat)
         return DynamicsStep(moved, estimate, stats, injected.outcome)
-
-    def suggest(self, curvature: Curvature) -> Suggestion:
-        return euler_suggestion(curvature)

@@ -9,10 +9,8 @@ diagonal of the Hessian, which is estimated without bias from the same rows by o
 derivative along random signs.
 
 Γ covers the newest term of V only, although the older terms depend on the path of the chain too.
-With α = 0 the target is right as ε → 0. With α near 1 the target is nearly right if the chain
-crosses the posterior in far fewer than 1/(1 − α) steps, so that V is almost constant; for a slower
-chain the error is as large as without Γ.
-Gradient noise of covariance C is corrected by η ~ N(0, I − (ε/4) √G C √G).
+With α = 0 the target is right as ε → 0. With α near 1 it is nearly right if V is almost constant;
+`bias` says when. Gradient noise of covariance C is corrected by η ~ N(0, I − (ε/4) √G C √G).
 """
 
 from __future__ import annotations

@@ -14,14 +14,13 @@ from jaxtyping import PRNGKeyArray
 from .._core.arrays import Scalar, Vector
 from .._rows.passes import Sum
 from .dynamics import (
-    AbstractDynamics,
     AbstractDynamicsState,
+    AbstractMetropolis,
     AcceptNoise,
     Curvature,
     DynamicsStep,
     Evaluate,
     Suggestion,
-    accept_noise,
     metropolis,
     potential_drop,
 )
@@ -34,17 +33,11 @@ class RandomWalkState(AbstractDynamicsState):
     potential: Sum | None
 
 
-class RandomWalk(AbstractDynamics):
+class RandomWalk(AbstractMetropolis):
     """Random-walk Metropolis; requires `AllRows()`."""
 
     paper = "Metropolis, Rosenbluth, Rosenbluth, Teller and Teller (1953)"
-    bias = "Exact: every ε leaves exp(−f) invariant."
     cost = "Only the potential is used, which takes one pass over the data per step."
-    exact_only = True
-    evaluates_at_start = True
-
-    def noise(self, key: PRNGKeyArray, steps: int, like: Vector) -> AcceptNoise:
-        return accept_noise(key, steps, like)
 
     def init(self, key: PRNGKeyArray, position: Vector, evaluate: Evaluate) -> RandomWalkState:
         return RandomWalkState(position, evaluate(position, None).potential)

@@ -21,15 +21,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.scipy.linalg import solve_triangular
-from jaxtyping import PRNGKeyArray
 
 from .._core.arrays import Scalar, Vector, dot
 from .._core.errors import check_number
 from ..models.posterior import AbstractPosterior
 from .dynamics import (
-    AbstractDynamics,
     Curvature,
     DynamicsStep,
     Evaluate,
@@ -38,11 +35,11 @@ from .dynamics import (
     smaller_step,
     transformed,
 )
-from .metric import check_metric, inverse_root, inverse_root_of, prepare_metric
-from .momentum import MomentumState, with_momentum
+from .metric import AbstractRiemannian, inverse_root
+from .momentum import AbstractWithMomentum, MomentumState
 
 
-class RiemannianHamiltonian(AbstractDynamics):
+class RiemannianHamiltonian(AbstractRiemannian, AbstractWithMomentum):
     """Riemannian SGHMC.
 
     **Arguments:**
@@ -55,31 +52,21 @@ class RiemannianHamiltonian(AbstractDynamics):
 
     paper = "Ma, Chen and Fox (2015)"
     bias = "The bias at fixed ε is of order ε."
-    cost = (
-        "A step costs O(d³) and d derivatives of the metric, so the method is for few dimensions."
-    )
-    takes_geometry = False
 
-    metric: Any = "fisher"
     friction: float | None = None
 
     def __post_init__(self) -> None:
-        check_metric(self.metric)
+        super().__post_init__()
         if self.friction is not None:
             check_number("friction", self.friction, 0, low_open=True)
 
-    def own_coordinates(self, hessian: np.ndarray, noise: np.ndarray, n_rows: int) -> np.ndarray:
-        return inverse_root_of(hessian)
-
     def filled(self, posterior: AbstractPosterior) -> dict[str, Any]:
-        metric = prepare_metric(self.metric, posterior)
+        found = super().filled(posterior)
         friction: Any = self.friction
         if friction is None:
-            friction = 2 * posterior.dim / jnp.sum(inverse_root(metric, posterior.init) ** 2)
-        return {"metric": metric, "friction": jnp.asarray(friction, posterior.dtype)}
-
-    def init(self, key: PRNGKeyArray, position: Vector, evaluate: Evaluate) -> MomentumState:
-        return with_momentum(key, position)
+            root = inverse_root(found["metric"], posterior.init)
+            friction = 2 * posterior.dim / jnp.sum(root**2)
+        return {**found, "friction": jnp.asarray(friction, posterior.dtype)}
 
     def step(
         self, state: MomentumState, evaluate: Evaluate, step_size: Scalar, noise: Vector

@@ -8,27 +8,15 @@ right). Gradient noise of covariance V is corrected by η ~ N(0, I − (ε/4)R�
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import PRNGKeyArray
 
 from .._core.arrays import Matrix, Scalar, Vector, dot
-from ..models.posterior import AbstractPosterior
-from .dynamics import (
-    AbstractDynamics,
-    DynamicsStep,
-    Evaluate,
-    PositionState,
-    reduced_noise,
-    transformed,
-)
-from .metric import check_metric, inverse_root, inverse_root_of, prepare_metric
+from .dynamics import DynamicsStep, Evaluate, PositionState, reduced_noise, transformed
+from .metric import AbstractRiemannian, inverse_root
 
 
-class RiemannianLangevin(AbstractDynamics):
+class RiemannianLangevin(AbstractRiemannian):
     """Riemannian Langevin dynamics.
 
     **Arguments:**
@@ -39,24 +27,6 @@ class RiemannianLangevin(AbstractDynamics):
 
     paper = "Patterson and Teh (2013)"
     bias = "The bias at fixed ε is of order ε."
-    cost = (
-        "A step costs O(d³) and d derivatives of the metric, so the method is for few dimensions."
-    )
-    takes_geometry = False
-
-    metric: Any = "fisher"
-
-    def __post_init__(self) -> None:
-        check_metric(self.metric)
-
-    def own_coordinates(self, hessian: np.ndarray, noise: np.ndarray, n_rows: int) -> np.ndarray:
-        return inverse_root_of(hessian)
-
-    def filled(self, posterior: AbstractPosterior) -> dict[str, Any]:
-        return {"metric": prepare_metric(self.metric, posterior)}
-
-    def init(self, key: PRNGKeyArray, position: Vector, evaluate: Evaluate) -> PositionState:
-        return PositionState(position)
 
     def step(
         self, state: PositionState, evaluate: Evaluate, step_size: Scalar, noise: Vector

@@ -23,8 +23,8 @@ from .._core.arrays import AbstractLinearMap, IdentityMap, Scalar, Vector
 from ..correction import NoiseCorrection
 from ..models.posterior import AbstractPosterior
 from ..subsample.selection import Transition
-from .dynamics import Curvature, DynamicsStep, Evaluate, Suggestion, drag, reduced_noise
-from .momentum import AbstractWithFriction, MomentumState, euler_suggestion
+from .dynamics import DynamicsStep, Evaluate, drag, reduced_noise
+from .momentum import AbstractWithFriction, MomentumState
 
 
 class SGHMC(AbstractWithFriction):
@@ -63,15 +63,12 @@ class SGHMC(AbstractWithFriction):
             return at_rest - state.momentum / sd
 
         estimate = evaluate(state.position, Transition(at_rest, to_zero, h / sd, self.geometry))
-        added = drag(momentum, estimate.noise if self.adds_friction else None, h)
+        added, too_noisy = drag(momentum, estimate.noise if self.adds_friction else None, h)
         injected = reduced_noise(
             noise, None if self.adds_friction else estimate.noise, h / (2 * self.friction)
         )
         position = state.position + self.geometry.push(h * momentum)
-        force = self.geometry.pull(estimate.gradient) + self.friction * momentum + added.force
+        force = self.geometry.pull(estimate.gradient) + self.friction * momentum + added
         moved = MomentumState(position, momentum - h * force + sd * injected.noise)
-        outcome = jnp.maximum(injected.outcome, added.outcome)
+        outcome = jnp.maximum(injected.outcome, too_noisy)
         return DynamicsStep(moved, estimate, injected.stats, outcome)
-
-    def suggest(self, curvature: Curvature) -> Suggestion:
-        return euler_suggestion(curvature)
