@@ -26,9 +26,8 @@ from laws import Recursion, recursion
 from problems import exact_posterior, residual_matrix
 from tallmc._engine.kernel import BoundKernel
 from tallmc._engine.run import Run
-from tallmc.subsample.all_rows import AllRowsSelection
 from tallmc.subsample.stratified import StratifiedSelection
-from tallmc.subsample.uniform import WithoutReplacement
+from tallmc.subsample.uniform import AllRowsSelection, WithoutReplacement
 
 
 class Law(NamedTuple):

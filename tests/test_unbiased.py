@@ -27,12 +27,11 @@ from tallmc.contrib.diverse_batches import DeterminantalSelection
 from tallmc.dynamics import AbstractDynamics
 from tallmc.gradient import AbstractGradient
 from tallmc.subsample import SizeChoice, SubsampleChoice
-from tallmc.subsample.all_rows import AllRowsSelection
 from tallmc.subsample.bandit import BanditSelection
 from tallmc.subsample.optimal import OptimalSelection
 from tallmc.subsample.selection import Carried, WithReplacement
 from tallmc.subsample.stratified import StratifiedSelection
-from tallmc.subsample.uniform import WithoutReplacement
+from tallmc.subsample.uniform import AllRowsSelection, WithoutReplacement
 
 SIZE = 3
 POSTERIORS = {

@@ -26,8 +26,8 @@ from .methods.method import Method
 from .models.posterior import AbstractPosterior, check_in_memory, check_posterior
 from .schedule import as_schedule, in_precision
 from .subsample.bounded_noise import BoundedNoise
-from .subsample.preferential import Preferential
 from .subsample.selection import AbstractStaticSelection
+from .subsample.weights import Preferential
 
 __all__ = ["Budget", "Candidate", "Round", "Tuned", "grid", "tune"]
 

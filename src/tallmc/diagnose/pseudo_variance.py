@@ -31,12 +31,11 @@ from .._rows.access import AbstractRows, RowBlock
 from .._rows.law import AbstractStream
 from .._rows.passes import split_sum
 from ..models.posterior import check_in_memory
-from ..subsample.all_rows import AllRowsSelection
 from ..subsample.bandit import BanditSelection
 from ..subsample.bounded_noise import AdaptiveSelection
 from ..subsample.optimal import OptimalSelection
 from ..subsample.selection import AbstractStaticSelection, Carried, WithReplacement
-from ..subsample.uniform import WithoutReplacement
+from ..subsample.uniform import AllRowsSelection, WithoutReplacement
 
 _BATCHES_AT_ONCE = 64
 

@@ -1,17 +1,16 @@
 """Subsampling: which rows a step sees, how many rows, and their weights."""
 
 from .._rows.probabilities import probabilities
-from .all_rows import AllRows
 from .bandit import Bandit
 from .bounded_noise import BoundedNoise
 from .exponential import ExponentiallyWeighted
 from .measured import TargetNoise
 from .optimal import Optimal
-from .preferential import Preferential
 from .selection import Fixed, SizeChoice, SubsampleChoice
 from .stratified import Stratified
-from .uniform import Uniform
+from .uniform import AllRows, Uniform
 from .weights import (
+    Preferential,
     curvature_weights,
     frobenius_weights,
     gradient_weights,

@@ -13,8 +13,7 @@ A weight is an integer number u_i of units, and the floor adds c units to each r
 p_i = (u_i + c)/(Σ u_j + N c). Draws and importance weights both use these integers. No importance
 weight 1/(N p_i) exceeds 1/δ.
 
-The units are the leaves of a tree of sums with eight children per node. Memory: 8N/7 words of 32
-bits per chain.
+The units are the leaves of a tree of sums with eight children per node.
 """
 
 from __future__ import annotations
@@ -125,10 +124,6 @@ class BanditSelection(AbstractSelection):
         return self.size
 
     @property
-    def most_rows(self) -> int:
-        return self.size
-
-    @property
     def most_units(self) -> int:
         """Largest sum of all units that leaves space for the units of the floor."""
         return int((1 - self.floor) * (_ALL_UNITS - self.n_rows))
@@ -224,7 +219,7 @@ class BanditSelection(AbstractSelection):
 class Bandit(SubsampleChoice):
     """Weights learned during the run from the residual norms seen (‖r_i‖, as in eqs. 10 and 14).
 
-    Memory per chain: 8N/7 integers.
+    Memory per chain: 8N/7 integers of 32 bits.
 
     **Arguments:**
 

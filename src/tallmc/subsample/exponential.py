@@ -96,10 +96,6 @@ class IndexChain(AbstractSelection):
     def rows_ahead(self) -> int:
         return self.rows_per_step
 
-    @property
-    def most_rows(self) -> int:
-        return self.rows_per_step
-
     def draw(self, key: PRNGKeyArray, steps: int) -> Proposals:
         rows_key, accept_key = jax.random.split(key)
         proposals = self.length + (not self.carry)

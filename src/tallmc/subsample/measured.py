@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -46,6 +46,7 @@ from .selection import (
     Transition,
     WithReplacement,
     alternating_signs,
+    sum_in_chunks,
     sum_of_draws,
 )
 
@@ -79,15 +80,6 @@ class SuppliedWords(eqx.Module):
     reserve: UInt32[Any, "*b r 2"]
     key: UInt32[Any, "*b 2"]
     """The key of the reserve."""
-
-
-class FurtherDraws(NamedTuple):
-    """The draws of a reserve that a step uses."""
-
-    first: Int[Array, ""]
-    number: Int[Array, ""]
-    total: Int[Array, ""]
-    """All draws of the step."""
 
 
 class NoiseMeasurement(eqx.Module):
@@ -180,9 +172,18 @@ class MeasuredSelection(AbstractSelection):
         contrast = self.geometry.pull(
             residual_sum(alternating_signs(self.base.size, certain, position.dtype))
         )
-        further_sum = self.further_sum(
-            gradient, carried.gradient, position, FurtherDraws(used, further, total), reserve, rows
-        )
+        parts = gradient, carried.gradient, position, further, total
+        if reserve.batch is None:
+            key = key_of(reserve.words)
+            further_sum = sum_of_draws(self.base.stream, *parts, key, rows, first=used)
+        else:
+
+            def draws_from(start: Array) -> Batch:
+                return jax.tree.map(
+                    lambda leaf: lax.dynamic_slice_in_dim(leaf, start, _CHUNK), reserve.batch
+                )
+
+            further_sum = sum_in_chunks(draws_from, _CHUNK, *parts, rows, used)
         value = gradient.known(position, carried.gradient) + base_sum + further_sum
         residuals = gradient.residuals(position, batch.rows, batch.indices, carried.gradient)
         now = draws * jnp.mean(contrast**2)
@@ -198,28 +199,6 @@ class MeasuredSelection(AbstractSelection):
         learned = Carried(memory, updated, carried.noise)
         stats = {"grad_noise": share * jnp.sum(contrast**2)}
         return Estimate(value, certain + total, learned, batch, stats=stats)
-
-    def further_sum(
-        self,
-        gradient: AbstractGradient,
-        learned: Any,
-        position: Vector,
-        further: FurtherDraws,
-        reserve: Reserve,
-        rows: AbstractRows,
-    ) -> Vector:
-        """The sum over further draws from the reserve."""
-        return sum_of_draws(
-            self.base.stream,
-            gradient,
-            learned,
-            position,
-            further.number,
-            further.total,
-            key_of(reserve.words),
-            rows,
-            first=further.first,
-        )
 
     def supplied(self) -> SuppliedMeasured:
         """The selection for steps whose rows, reserve included, `gather_on_host` has gathered."""
@@ -258,27 +237,6 @@ class SuppliedMeasured(MeasuredSelection):
 
     def gather(self, drawn: Any, rows: AbstractRows) -> Any:
         raise AssertionError("the host gathers these rows")
-
-    def further_sum(
-        self,
-        gradient: AbstractGradient,
-        learned: Any,
-        position: Vector,
-        further: FurtherDraws,
-        reserve: Reserve,
-        rows: AbstractRows,
-    ) -> Vector:
-        def add_chunk(chunk: Array, so_far: Vector) -> Vector:
-            part = jax.tree.map(
-                lambda leaf: lax.dynamic_slice_in_dim(leaf, further.first + chunk * _CHUNK, _CHUNK),
-                reserve.batch,
-            )
-            counted = chunk * _CHUNK + jnp.arange(_CHUNK) < further.number
-            weighted = part.with_weights(jnp.where(counted, part.weights / further.total, 0))
-            return so_far + gradient.residual_sum(position, rows.complete(weighted), learned)
-
-        chunks = (further.number + _CHUNK - 1) // _CHUNK
-        return lax.fori_loop(0, chunks, add_chunk, jnp.zeros_like(position))
 
 
 @dataclasses.dataclass(frozen=True)

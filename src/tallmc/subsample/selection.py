@@ -162,9 +162,10 @@ class AbstractSelection(eqx.Module):
         return 0
 
     @property
-    @abc.abstractmethod
     def most_rows(self) -> int:
-        """The largest number of rows that one step may read."""
+        """The largest number of rows of one step; a selection of unknown size overrides it."""
+        assert self.rows_per_step is not None, "the number of rows is known ahead"
+        return self.rows_per_step
 
     @abc.abstractmethod
     def draw(self, key: PRNGKeyArray, steps: int) -> Any:
@@ -218,10 +219,6 @@ class AbstractStaticSelection(AbstractSelection):
 
     @property
     def rows_ahead(self) -> int:
-        return self.size
-
-    @property
-    def most_rows(self) -> int:
         return self.size
 
     def gather(self, drawn: RowDraws, rows: AbstractRows) -> Batch:
@@ -319,31 +316,38 @@ class WithReplacement(AbstractStaticSelection):
         return self.stream.batches_on_host(rows, np.asarray(self.certain, np.int64))
 
 
-class SuppliedRows(AbstractStaticSelection):
-    """The rows of each step are gathered before the step: `draw` returns random words for them.
-
-    Neither the rows nor their law are part of it. The number of certain rows, which come first in
-    each batch, is traced. Programs therefore depend on the number of rows per step alone.
-    """
+class AbstractWithCertain(AbstractStaticSelection):
+    """A traced number of certain rows, which come first in each batch, and draws."""
 
     n_certain: Int[Array, ""]
     size: int = eqx.field(static=True)
+
+    def spread(self, terms: Float[Array, "n d"]) -> Float[Array, "n d"]:
+        # √(m/(m − 1)) (t_i − t̄) of the m terms that are not certain; zero for the certain ones.
+        drawn = jnp.arange(self.size)[:, None] >= self.n_certain
+        m = (self.size - self.n_certain).astype(terms.dtype)
+        mean = jnp.sum(terms, axis=0, where=drawn) / m
+        scale = jnp.sqrt(jnp.where(m > 1, m / (m - 1), jnp.nan))
+        return jnp.where(drawn, scale * (terms - mean), 0)
+
+
+class SuppliedRows(AbstractWithCertain):
+    """The rows of each step are gathered before the step: `draw` returns random words for them.
+
+    Neither the rows nor their law are part of it. Programs therefore depend on the number of rows
+    per step alone.
+    """
 
     def draw(self, key: PRNGKeyArray, steps: int) -> UInt32[Array, "steps n 2"]:
         return random_words(key, (steps, self.size))
 
-    def spread(self, terms: Float[Array, "n d"]) -> Float[Array, "n d"]:
-        return _spread_of_draws(terms, self.n_certain)
 
-
-class PaddedReplacement(AbstractStaticSelection):
-    """`WithReplacement` with a traced number of certain rows, which come first in each batch."""
+class PaddedReplacement(AbstractWithCertain):
+    """`WithReplacement` with a traced number of certain rows."""
 
     stream: AbstractStream
-    n_certain: Int[Array, ""]
     certain: Int[Array, " n"]
     """The certain rows, and any others."""
-    size: int = eqx.field(static=True)
 
     def draw(self, key: PRNGKeyArray, steps: int) -> RowDraws:
         drawn = self.stream.draw(key, (steps, self.size))
@@ -351,9 +355,6 @@ class PaddedReplacement(AbstractStaticSelection):
         weights = drawn.weights / (self.size - self.n_certain)
         indices = jnp.where(is_certain, self.certain, drawn.indices)
         return RowDraws(indices, jnp.where(is_certain, 1, weights))
-
-    def spread(self, terms: Float[Array, "n d"]) -> Float[Array, "n d"]:
-        return _spread_of_draws(terms, self.n_certain)
 
 
 def alternating_signs(size: int, n_certain: Any, dtype: Any) -> Float[Array, " n"]:
@@ -365,16 +366,6 @@ def alternating_signs(size: int, n_certain: Any, dtype: Any) -> Float[Array, " n
     paired = draws - draws % 2
     signs = jnp.where((number >= 0) & (number < paired), 1 - 2 * (number % 2), 0)
     return signs * jnp.sqrt(draws / jnp.maximum(paired, 1)).astype(dtype)
-
-
-def _spread_of_draws(terms: Float[Array, "n d"], n_certain: Int[Array, ""]) -> Float[Array, "n d"]:
-    """√(m/(m − 1)) (t_i − t̄) of the m terms that are not certain; zero for the certain ones."""
-    size = terms.shape[0]
-    drawn = jnp.arange(size) >= n_certain
-    m = (size - n_certain).astype(terms.dtype)
-    mean = jnp.sum(terms, axis=0, where=drawn[:, None]) / m
-    scale = jnp.sqrt(jnp.where(m > 1, m / (m - 1), jnp.nan))
-    return jnp.where(drawn[:, None], scale * (terms - mean), 0)
 
 
 def sum_of_draws(
@@ -395,12 +386,30 @@ def sum_of_draws(
     """
     size = _CHUNK_OF_WHOLE_LOOP if loops_are_whole() else _CHUNK
 
+    def draws_from(start: Array) -> Batch:
+        return rows.gather(stream.draw(key, (size,), start))
+
+    return sum_in_chunks(draws_from, size, gradient, learned, position, count, total, rows, first)
+
+
+def sum_in_chunks(
+    draws_from: Callable[[Array], Batch],
+    size: int,
+    gradient: AbstractGradient,
+    learned: Any,
+    position: Vector,
+    count: Int[Array, ""],
+    total: Int[Array, ""],
+    rows: AbstractRows,
+    first: Any,
+) -> Vector:
+    """`sum_of_draws`, where `draws_from(start)` returns `size` draws from number `start` on."""
+
     def add_chunk(chunk: Array, so_far: Vector) -> Vector:
-        drawn = stream.draw(key, (size,), first + chunk * size)
+        drawn = draws_from(first + chunk * size)
         counted = chunk * size + jnp.arange(size) < count
-        weights = jnp.where(counted, drawn.weights / total, 0)
-        batch = rows.complete(rows.gather(RowDraws(drawn.indices, weights)))
-        return so_far + gradient.residual_sum(position, batch, learned)
+        batch = drawn.with_weights(jnp.where(counted, drawn.weights / total, 0))
+        return so_far + gradient.residual_sum(position, rows.complete(batch), learned)
 
     return lax.fori_loop(0, (count + size - 1) // size, add_chunk, jnp.zeros_like(position))
 

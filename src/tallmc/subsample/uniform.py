@@ -1,4 +1,4 @@
-"""Uniform subsampling, p_i = 1/N, with or without replacement.
+"""Uniform subsampling, p_i = 1/N, with or without replacement; and all rows in every step.
 
 Without replacement the weights are N/n, and the covariance of the estimator is (N²/n)(1 − n/N) S²,
 S² the covariance of the residuals r_i over all rows, with divisor N − 1. This is smaller than with
@@ -19,17 +19,23 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from .._core.arrays import Vector
 from .._core.errors import InvalidInput
 from .._core.random import random_words
-from .._rows.access import RowAccess
+from .._rows.access import AbstractRows, RowAccess
 from .._rows.law import RowDraws, UniformLaw
+from .._rows.passes import Sum
+from ..gradient.estimator import AbstractGradient
 from .selection import (
     NO_ROWS,
     AbstractSelection,
     AbstractStaticSelection,
+    Carried,
+    Estimate,
     SizeChoice,
     SubsampleChoice,
     SubsampleContext,
+    Transition,
     centred,
     fixed_rows,
 )
@@ -107,3 +113,42 @@ class Uniform(SubsampleChoice):
         why = "without replacement: the set is drawn before a variable size is known"
         n = fixed_rows(size, posterior, why, "Use Uniform(replace=True).")
         return WithoutReplacement(law=UniformLaw(posterior.n_rows, posterior.dtype), size=n)
+
+
+class AllRowsSelection(AbstractSelection):
+    """Every row, with weight one: no subsampling and no noise."""
+
+    n_rows: int = eqx.field(static=True)
+
+    @property
+    def most_rows(self) -> int:
+        return self.n_rows
+
+    def draw(self, key: PRNGKeyArray, steps: int) -> None:
+        return None
+
+    def estimate(
+        self,
+        gradient: AbstractGradient,
+        position: Vector,
+        carried: Carried,
+        gathered: None,
+        rows: AbstractRows,
+        transition: Transition | None,
+    ) -> Estimate:
+        # For every estimator, the known part plus the residuals of all rows is the exact gradient.
+        total = gradient.model.potential_and_gradient(position, rows)
+        potential = Sum(total.high[0], total.low[0])
+        return Estimate(total.rounded()[1], jnp.int32(self.n_rows), carried, potential=potential)
+
+
+@dataclasses.dataclass(frozen=True)
+class AllRows(SubsampleChoice):
+    """Every row in every step."""
+
+    bias = "No gradient noise."
+    cost = "Every step is a pass over the data."
+    knows_its_spread = False
+
+    def prepare(self, context: SubsampleContext, size: SizeChoice | None) -> AllRowsSelection:
+        return AllRowsSelection(n_rows=context.posterior.n_rows)

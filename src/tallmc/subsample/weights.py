@@ -1,4 +1,4 @@
-"""Weights for preferential subsampling: the importance of each row for the noise of an estimator.
+"""Preferential subsampling: important rows are drawn more often, by one of several weights.
 
     gradient    ‖∇f_i(θ̂)‖                    for the simple estimator         putcha-2023, eq. 11
     curvature   √tr(∇²f_i(θ̂) Σ̂ ∇²f_i(θ̂)ᵀ)    for control variates             putcha-2023, eq. 16
@@ -19,19 +19,22 @@ chain. Each rule is one pass over the rows, a block at a time.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from .._anchor.anchor import Anchor, AnchorLevel
 from .._core.arrays import AbstractLinearMap, DenseMap, Matrix, Vector
-from .._core.errors import InvalidInput
-from .._rows.access import RowBlock, RowValues
+from .._core.errors import InvalidInput, check_number
+from .._rows.access import RowAccess, RowBlock, RowValues
+from .._rows.values import ShardedValues
 from ..models.model import AbstractModel
 from ..models.posterior import AbstractPosterior
-from .selection import SubsampleContext
+from .selection import AbstractSelection, SizeChoice, SubsampleChoice, SubsampleContext
 
 _WIDTH = 1.5  # standard deviation of θ for "residual", in posterior standard deviations
 
@@ -94,15 +97,9 @@ def residual_weights(
     """
     _check_anchor(anchor)
     if positions is not None:
-        return posterior.rows.map(
-            _residual_norms_at,
-            posterior.model,
-            order,
-            anchor.position,
-            positions,
-            metric,
-            width=max(posterior.width, len(positions)),
-        )
+        settings = order, anchor.position, positions, metric
+        width = max(posterior.width, len(positions))
+        return posterior.rows.map(_residual_norms_at, posterior.model, *settings, width=width)
     factor = anchor.factor
     same = isinstance(metric, DenseMap) and metric.factor is factor
     spread = None if factor is None or same else DenseMap(factor)
@@ -124,7 +121,6 @@ class WeightRule(NamedTuple):
     weigh: Callable[[SubsampleContext], RowValues]
     needs: AnchorLevel
     """What must be known about the posterior."""
-    equation: str
 
 
 def _anchored(context: SubsampleContext) -> tuple[AbstractPosterior, Anchor]:
@@ -142,19 +138,17 @@ def _from_residuals(context: SubsampleContext) -> RowValues:
 
 
 WEIGHT_RULES = {
-    "gradient": WeightRule(
-        lambda context: gradient_weights(*_anchored(context)), AnchorLevel.MODE, "eq. 11"
-    ),
+    "gradient": WeightRule(lambda context: gradient_weights(*_anchored(context)), AnchorLevel.MODE),
     "curvature": WeightRule(
-        lambda context: curvature_weights(*_anchored(context)), AnchorLevel.HESSIAN, "eq. 16"
+        lambda context: curvature_weights(*_anchored(context)), AnchorLevel.HESSIAN
     ),
     "frobenius": WeightRule(
-        lambda context: frobenius_weights(*_anchored(context)), AnchorLevel.MODE, "p_i ∝ ‖H_i‖"
+        lambda context: frobenius_weights(*_anchored(context)), AnchorLevel.MODE
     ),
     "lipschitz": WeightRule(
-        lambda context: lipschitz_weights(context.posterior), AnchorLevel.NOTHING, "p_i ∝ L_i"
+        lambda context: lipschitz_weights(context.posterior), AnchorLevel.NOTHING
     ),
-    "residual": WeightRule(_from_residuals, AnchorLevel.HESSIAN, "p_i ∝ √E‖Cᵀr_i‖²"),
+    "residual": WeightRule(_from_residuals, AnchorLevel.HESSIAN),
 }
 
 
@@ -191,3 +185,79 @@ def _residual_norms_at(
     metric: AbstractLinearMap,
 ) -> Float[Array, " n"]:
     return jnp.sqrt(model.mean_square_remainders(order, centre, positions, metric, block))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Preferential(SubsampleChoice):
+    """Fixed weights: rows are drawn with replacement in proportion to their weights.
+
+        i ~ p,   w_i = 1/(n p_i)   Putcha, Nemeth and Fearnhead (2023), eqs. 8, 12
+
+    The noise is least for p_i ∝ ‖r_i(θ)‖, r_i the estimator's residual. The named weights
+    approximate this law and do not depend on the state.
+
+    **Arguments:**
+
+    - `weights`: "residual" (for estimators without memory, in the metric of the geometry),
+      "gradient" (eq. 11), "curvature" (eq. 16), "frobenius", "lipschitz", or an array with one
+      non-negative number per row; also what `rows.map` returned.
+    - `floor`: the share of uniform weights, p ← (1 − floor) p + floor/N. With a floor > 0,
+      every row can be drawn, and no importance weight 1/(N p_i) exceeds 1/floor.
+    - `take_all`: whether rows with an expected count of at least one per step are in every step.
+    """
+
+    paper = "Putcha, Nemeth and Fearnhead (2023)"
+    bias = "Unbiased for any p > 0."
+    cost = "A draw from rows in memory is O(1), through an alias table."
+    row_access = RowAccess.STREAM
+
+    weights: Any = "curvature"
+    floor: float = 0.05
+    take_all: bool = False
+
+    def __post_init__(self) -> None:
+        check_number("floor", self.floor, 0, 1)
+        if not isinstance(self.take_all, bool):
+            raise InvalidInput("take_all", "be True or False", self.take_all)
+        if isinstance(self.weights, str) and self.weights not in WEIGHT_RULES:
+            rule = f"be one of {', '.join(WEIGHT_RULES)}, or an array with one weight per row"
+            raise InvalidInput("weights", rule, self.weights)
+
+    @property
+    def needs(self) -> AnchorLevel:
+        named = isinstance(self.weights, str)
+        return WEIGHT_RULES[self.weights].needs if named else AnchorLevel.NOTHING
+
+    @property
+    def passes(self) -> int:
+        return 1 if isinstance(self.weights, str) else 0
+
+    def prepare(self, context: SubsampleContext, size: SizeChoice | None) -> AbstractSelection:
+        assert size is not None, "a preferential subsample requires a size"
+        if self.take_all and size.size is None:
+            rule = (
+                "be known ahead with take_all, "
+                "which puts rows expected at least once per step into every step"
+            )
+            cure = "Pass a number of rows or TargetNoise(...)."
+            raise InvalidInput("batch_size", rule, size, cure)
+        posterior = context.posterior
+        stream, certain = posterior.rows.preferential_stream(
+            self._raw_weights(context),
+            floor=self.floor,
+            certain_of=size.size if self.take_all else None,
+            dtype=posterior.dtype,
+        )
+        return size.select(stream, context, certain)
+
+    def _raw_weights(self, context: SubsampleContext) -> Any:
+        if isinstance(self.weights, str):
+            return WEIGHT_RULES[self.weights].weigh(context)
+        if isinstance(self.weights, ShardedValues):
+            return self.weights
+        given, n_rows = np.asarray(self.weights), context.posterior.n_rows
+        if given.shape != (n_rows,) or not np.issubdtype(given.dtype, np.number):
+            rule = f"be numbers, one per row ({n_rows})"
+            found = f"an array of shape {given.shape} and dtype {given.dtype}"
+            raise InvalidInput("weights", rule, found)
+        return given
