@@ -72,8 +72,9 @@ def test_the_bound_is_below_the_likelihood_at_all_positions(name):
     kernel = FlyMC(step_size=0.3, bound=bound).prepare(gaussian_posterior(rows)).kernel.kernel
     moves = rng.normal(size=(4000, 2)) * 10.0 ** rng.uniform(-3, 1, size=(4000, 1))
     positions = np.asarray(kernel.bound.anchor) + moves
-    signed_gaps = run_once(jax.vmap(lambda at: kernel.bound.signed_gaps(at, rows)))
-    gaps, rounding = (np.asarray(part) for part in signed_gaps(jnp.asarray(positions)))
+    remainders = run_once(jax.vmap(lambda at: kernel.bound.expansion.remainders(at, rows)))
+    found = jax.tree.map(np.asarray, remainders(jnp.asarray(positions)))
+    gaps, rounding = found.bounds - found.values, found.rounding
     assert (gaps >= -rounding).all()
     near = np.abs(moves).max(axis=1) < 1
     assert rounding[near].max() < 1e-9

@@ -119,11 +119,7 @@ class ControlVariate(AbstractGradient):
         return self._chosen(position, near, prior)
 
     def residuals(
-        self,
-        position: Vector,
-        block: RowBlock,
-        indices: Indices | None = None,
-        carried: None = None,
+        self, position: Vector, block: RowBlock, indices: Indices | None = None, carried: Any = None
     ) -> Residuals:
         near = self.model.remainders(self.order, position, self.anchor, block)
         return self._chosen(position, near, lambda at: self.model.row_gradients(at, block))

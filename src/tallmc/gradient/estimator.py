@@ -19,16 +19,15 @@ from .._core.arrays import Vector
 from .._core.part import Part
 from .._rows.access import AbstractRows, RowAccess, RowBlock
 from .._rows.law import Batch
-from .._rows.passes import Sum
-from ..models.model import AbstractModel
+from ..models.model import AbstractModel, Compact, rounded_sum
 from ..models.posterior import AbstractPosterior
 
 Positions = Float[Array, "chains d"]
 """One position, or one sum of gradients, per chain."""
 Indices = Int[Array, " n"]
 """The row numbers of a batch."""
-Residuals = Float[Array, "n ..."]
-"""r_i(θ) of the rows of a batch, in the model's compact form."""
+Residuals = Compact
+"""r_i(θ) of the rows of a batch."""
 
 # Σ ∇f_i over all rows at the positions of several chains, in one shared pass.
 
@@ -36,23 +35,16 @@ Residuals = Float[Array, "n ..."]
 def row_gradient_sums(model: AbstractModel, positions: Positions, rows: AbstractRows) -> Positions:
     """Σ ∇f_i(θ) at each position, without the prior."""
     return rows.reduce(
-        block_gradient_sums, model, positions, width=model.width(rows), finish=_rounded
+        block_gradient_sums, model, positions, width=model.width(rows), finish=rounded_sum
     )
 
 
 def block_gradient_sums(
-    block: RowBlock,
-    counted: Bool[Array, " n"],
-    model: AbstractModel,
-    positions: Positions,
+    block: RowBlock, counted: Bool[Array, " n"], model: AbstractModel, positions: Positions
 ) -> Positions:
     """Σ ∇f_i(θ) over a block of rows, at each position."""
     batch = Batch(block, counted.astype(model.dtype))
     return jax.vmap(lambda position: model.sum_remainders(0, position, position, batch))(positions)
-
-
-def _rounded(total: Sum, model: AbstractModel, positions: Positions) -> Positions:
-    return total.rounded()
 
 
 class AbstractRenewable(eqx.Module):
@@ -117,11 +109,7 @@ class AbstractGradient(Part, AbstractRenewable):
 
     @abc.abstractmethod
     def residuals(
-        self,
-        position: Vector,
-        block: RowBlock,
-        indices: Indices | None = None,
-        carried: Any = None,
+        self, position: Vector, block: RowBlock, indices: Indices | None = None, carried: Any = None
     ) -> Residuals:
         """r_i(θ), in the model's compact form."""
 
@@ -160,11 +148,7 @@ class Simple(AbstractGradient):
         return self.model.prior_gradient(position)
 
     def residuals(
-        self,
-        position: Vector,
-        block: RowBlock,
-        indices: Indices | None = None,
-        carried: None = None,
+        self, position: Vector, block: RowBlock, indices: Indices | None = None, carried: Any = None
     ) -> Residuals:
         return self.model.row_gradients(position, block)
 

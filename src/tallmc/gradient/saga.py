@@ -3,9 +3,7 @@
     ∇f̂(θ) = Σ_i t_i + ∇f₀(θ) + Σ_{i∈S} w_i [∇f_i(θ) − t_i],
     then t_i ← ∇f_i(θ) for the rows drawn
 
-SAGA needs no mode. Memory per chain: one compact gradient per row, so N floats for a generalised
-linear model and at most N·d for other models. Defazio et al. (2014); for Langevin dynamics, Dubey
-et al. (2016).
+SAGA needs no mode. Defazio et al. (2014); for Langevin dynamics, Dubey et al. (2016).
 
 Preferential weights: the argument of putcha-2023, Lemma 3.2, holds with t_i in place of ∇f_i(θ̂),
 so the best weights are p_i ∝ ‖∇f_i(θ) − t_i‖. The age of a table entry is N/n steps on average. If
@@ -44,7 +42,7 @@ class GradientTable(eqx.Module):
 class SAGA(AbstractGradient):
     """Control variates from a table of the gradients last seen, one table per chain.
 
-    Memory per chain: N floats for a GLM, at most N·d floats for other models.
+    Memory per chain: one compact gradient per row, so N floats for a GLM, at most N·d for others.
     """
 
     paper = "Dubey, Reddi, Williamson, Póczos, Smola and Xing (2016)"
@@ -67,11 +65,7 @@ class SAGA(AbstractGradient):
         return carried.row_sum.rounded() + self.model.prior_gradient(position)
 
     def residuals(
-        self,
-        position: Vector,
-        block: RowBlock,
-        indices: Indices | None = None,
-        carried: Any = None,
+        self, position: Vector, block: RowBlock, indices: Indices | None = None, carried: Any = None
     ) -> Residuals:
         return self.model.row_gradients(position, block) - _entries(carried, indices)
 

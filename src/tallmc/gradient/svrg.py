@@ -68,11 +68,7 @@ class SVRG(AbstractGradient):
         return carried.row_sum + self.model.prior_gradient(position)
 
     def residuals(
-        self,
-        position: Vector,
-        block: RowBlock,
-        indices: Indices | None = None,
-        carried: Any = None,
+        self, position: Vector, block: RowBlock, indices: Indices | None = None, carried: Any = None
     ) -> Residuals:
         here = self.model.row_gradients(position, block)
         return here - self.model.row_gradients(carried.position, block)

@@ -29,7 +29,7 @@ from ..dynamics import MALA, RandomWalk
 from ..dynamics.dynamics import AbstractDynamics, Curvature, PositionState, Suggestion
 from ..geometry import GeometryChoice, Identity
 from ..models.design import Observations
-from ..models.model import AbstractModel
+from ..models.model import AbstractModel, add_prior_hessian, rounded_sum
 from ..models.posterior import AbstractPosterior, check_posterior
 from ..schedule import AbstractSchedule, as_schedule, in_precision
 from ..subsample.selection import Carried, Estimate, Transition
@@ -123,23 +123,6 @@ class AbstractBound(eqx.Module):
         return jnp.sum(terms), self.sum_gap_gradients(position, block, weights)
 
 
-class BoundChoice(abc.ABC):
-    """A bound as chosen by the user; `prepare` computes it for a posterior."""
-
-    @property
-    @abc.abstractmethod
-    def is_proved(self) -> bool:
-        """Whether it is below the likelihood everywhere. FlyMC is then known to be exact."""
-
-    @abc.abstractmethod
-    def check(self, posterior: AbstractPosterior) -> None:
-        """Raise `InvalidInput` if there is no such bound for this posterior."""
-
-    @abc.abstractmethod
-    def prepare(self, posterior: AbstractPosterior, anchor: Anchor) -> tuple[AbstractBound, int]:
-        """The bound that is tight at the anchor, and how many rows were evaluated to find it."""
-
-
 # Taylor expansions of the rows at the anchor, with a bound of the user's on their remainders.
 #
 #     R_i(θ) = f_i(θ) − f_i(θ̂) − ∇f_i(θ̂)ᵀδ − ½ δᵀ∇²f_i(θ̂)δ,   δ = θ − θ̂,   |R_i| ≤ c_iᵀφ(θ̂, θ)
@@ -214,10 +197,11 @@ def check_near_anchor(
     curvatures, directions = np.linalg.eigh(np.asarray(hessian))
     sds = 1 / np.sqrt(np.maximum(curvatures, np.finfo(float).tiny))
     moves = _CHECKED_DISTANCE * (directions * np.minimum(sds, 1.0)).T
-    exceeds = _exceeds_in_size if both_sides else _exceeds
     for move in np.concatenate([moves, -moves]):
         position = expansion.anchor + move
-        row = posterior.rows.first_where(exceeds, expansion, position, width=posterior.width)
+        row = posterior.rows.first_where(
+            _exceeds, expansion, position, both_sides, width=posterior.width
+        )
         if row is not None:
             task = "bound every remainder" if both_sides else "be below every likelihood"
             place = ", ".join(f"{number:.4g}" for number in np.asarray(position))
@@ -226,16 +210,12 @@ def check_near_anchor(
     return 2 * len(moves) * posterior.n_rows
 
 
-def _exceeds(block: RowBlock, expansion: BoundedExpansion, position: Vector) -> Bool[Array, " n"]:
-    found = expansion.remainders(position, block)
-    return found.values > found.bounds + found.rounding
-
-
-def _exceeds_in_size(
-    block: RowBlock, expansion: BoundedExpansion, position: Vector
+def _exceeds(
+    block: RowBlock, expansion: BoundedExpansion, position: Vector, both_sides: bool
 ) -> Bool[Array, " n"]:
     found = expansion.remainders(position, block)
-    return jnp.abs(found.values) > found.bounds + found.rounding
+    values = jnp.abs(found.values) if both_sides else found.values
+    return values > found.bounds + found.rounding
 
 
 # A lower bound on any likelihood: its Taylor expansion at the anchor, less a bound on the rest.
@@ -271,8 +251,9 @@ class TaylorBound(AbstractBound):
         return jax.value_and_grad(collapsed)(position)
 
     def gaps(self, position: Vector, block: RowBlock) -> PerRow:
+        found = self.expansion.remainders(position, block)
         # A row with no gap is never bright. The floor keeps its logarithm finite.
-        return jnp.maximum(self.signed_gaps(position, block)[0], jnp.finfo(position.dtype).eps ** 2)
+        return jnp.maximum(found.bounds - found.values, jnp.finfo(position.dtype).eps ** 2)
 
     def sum_gap_gradients(self, position: Vector, block: RowBlock, weights: PerRow) -> Vector:
         remainders = self.model.sum_remainders(2, position, self.anchor, Batch(block, weights))
@@ -280,14 +261,9 @@ class TaylorBound(AbstractBound):
         growth = self.expansion.growth_at
         return jax.grad(lambda at: dot(constants, growth(at)))(position) - remainders
 
-    def signed_gaps(self, position: Vector, block: RowBlock) -> tuple[PerRow, PerRow]:
-        """ℓ_i − log B_i, which is negative where B_i is no bound, and its rounding error."""
-        found = self.expansion.remainders(position, block)
-        return found.bounds - found.values, found.rounding
-
 
 @dataclasses.dataclass(frozen=True)
-class Taylor(BoundChoice):
+class Taylor:
     """A Taylor expansion of order 2 at the anchor, and a bound c_iᵀφ on its remainder.
 
     `FlyMC` and `SubsampledMH` are exact if |log L_i − expansion| ≤ c_iᵀφ for all rows and
@@ -301,8 +277,6 @@ class Taylor(BoundChoice):
       `anchor` has the structure of the parameters.
     - `growth`: `growth(anchor, params)`, the vector φ of the same length.
     - `is_proved`: whether the inequality is known to hold for all rows and parameters.
-
-    The mean of a Laplace distribution smoothed to √(1 + u²), with third derivatives below 1:
     """
 
     constants: RowConstants
@@ -315,6 +289,7 @@ class Taylor(BoundChoice):
                 raise InvalidInput(name, "be a function", getattr(self, name))
 
     def check(self, posterior: AbstractPosterior) -> None:
+        """Raise `InvalidInput` if there is no such bound for this posterior."""
         if posterior.dtype != np.float64:
             rule = "be in double precision for a Taylor bound, whose remainders are of third order"
             cure = 'Call jax.config.update("jax_enable_x64", True) first.'
@@ -328,35 +303,26 @@ class Taylor(BoundChoice):
             raise InvalidInput("bound", rule, f"shapes {found.shape} and {growth.shape}")
 
     def prepare(self, posterior: AbstractPosterior, anchor: Anchor) -> tuple[TaylorBound, int]:
+        """The bound that is tight at the anchor, and how many rows were evaluated to find it."""
         model, centre = posterior.model, anchor.position
-        empty = TaylorBound(
-            model=model,
-            anchor=centre,
-            expansion=BoundedExpansion(model, centre, self.constants, self.growth),
-            gradient=anchor.gradient - model.prior_gradient(centre),
-            hessian=jnp.zeros((posterior.dim, posterior.dim), posterior.dtype),
-            total=jnp.zeros(0, posterior.dtype),
-        )
+        expansion = BoundedExpansion(model, centre, self.constants, self.growth)
         hessian, total = posterior.rows.reduce(
-            _hessian_and_constants, empty, width=posterior.width, finish=_rounded
+            _hessian_and_constants, expansion, width=posterior.width, finish=rounded_sum
         )
-        bound = dataclasses.replace(empty, hessian=hessian, total=total)
         of_posterior = hessian + jax.hessian(model.prior_potential)(centre)
-        checked = check_near_anchor(bound.expansion, posterior, of_posterior, both_sides=False)
+        checked = check_near_anchor(expansion, posterior, of_posterior, both_sides=False)
+        gradient = anchor.gradient - model.prior_gradient(centre)
+        bound = TaylorBound(model, centre, expansion, gradient, hessian, total)
         return bound, posterior.n_rows + checked
 
 
 def _hessian_and_constants(
-    block: RowBlock, counted: Bool[Array, " n"], bound: TaylorBound
+    block: RowBlock, counted: Bool[Array, " n"], expansion: BoundedExpansion
 ) -> tuple[Matrix, Float[Array, " k"]]:
-    weights = counted.astype(bound.anchor.dtype)
-    hessian = bound.model.block_hessian(bound.anchor, block, weights)
-    constants = bound.expansion.constants_of(block)
+    weights = counted.astype(expansion.anchor.dtype)
+    hessian = expansion.model.block_hessian(expansion.anchor, block, weights)
+    constants = expansion.constants_of(block)
     return hessian, jnp.sum(jnp.where(counted[:, None], constants, 0), axis=0)
-
-
-def _rounded(total: Sum, bound: TaylorBound) -> Any:
-    return total.rounded()
 
 
 # Taylor bounds for x_i ~ N(μ, σ²) with the parameters μ and λ = log σ.
@@ -481,7 +447,7 @@ def _slope_ratio(m: PerRow) -> PerRow:
 
 
 @dataclasses.dataclass(frozen=True)
-class Tangent(BoundChoice):
+class Tangent:
     """The Gaussian bound of Jaakkola and Jordan, tight at the anchor; logistic regression."""
 
     is_proved = True
@@ -508,9 +474,9 @@ class Tangent(BoundChoice):
     def prepare(self, posterior: AbstractPosterior, anchor: Anchor) -> tuple[TangentBound, int]:
         model, at = posterior.model, anchor.position
         precision = posterior.rows.reduce(
-            _bound_curvature, model, at, width=posterior.width, finish=_with_prior_curvature
+            _bound_curvature, model, at, width=posterior.width, finish=add_prior_hessian
         )
-        return TangentBound(model, at, anchor.gradient, precision), posterior.n_rows
+        return TangentBound(model, at, anchor.gradient, precision.rounded()), posterior.n_rows
 
 
 def _bound_curvature(
@@ -521,9 +487,7 @@ def _bound_curvature(
     return dot((block.x * (ratio / 2)[:, None]).T, block.x)
 
 
-def _with_prior_curvature(total: Sum, model: AbstractModel, position: Vector) -> Matrix:
-    """P."""
-    return total.high + (total.low + jax.hessian(model.prior_potential)(position))
+BoundChoice = Tangent | Taylor
 
 
 # The step of Firefly Monte Carlo: the brightness given the position, and the reverse.
@@ -578,11 +542,10 @@ class FireflyKernel(AbstractKernel):
         # A chunk can start in any word. Words beyond row N that the last chunk reaches stay dark.
         dark = jnp.zeros(-(-self.n_rows // WORD) + _RING_CHUNK // WORD, jnp.uint32)
         everywhere = Ring(jnp.int32(0), key)
-
-        def light_all(kernel: Any, *args: Any) -> Any:
-            return kernel.resample(*args, kernel.n_rows)
-
-        words = self._chain_by_chain(light_all, _in_memory(rows), dark, position, everywhere)
+        words = self._chain_by_chain(
+            lambda kernel, *args: kernel.resample(*args, kernel.n_rows),
+            *(rows, dark, position, everywhere),
+        )
         return ChainState(PositionState(position), words)
 
     def draw(self, key: PRNGKeyArray, steps: int) -> Drawn:
@@ -595,8 +558,7 @@ class FireflyKernel(AbstractKernel):
     def step(
         self, state: ChainState, gathered: Gathered, step: Int[Array, ""], rows: AbstractRows
     ) -> KernelStep:
-        one = FireflyKernel.step_of_one
-        return self._chain_by_chain(one, _in_memory(rows), state, gathered, step)
+        return self._chain_by_chain(FireflyKernel.step_of_one, rows, state, gathered, step)
 
     def step_of_one(
         self, rows: ResidentRows, state: ChainState, gathered: Gathered, step: Int[Array, ""]
@@ -669,11 +631,12 @@ class FireflyKernel(AbstractKernel):
         carry = (jnp.int32(0), ring.start, jnp.int32(size), words)
         return lax.while_loop(lambda carry: carry[2] > 0, draw_chunk, carry)[3]
 
-    def _chain_by_chain(self, method: Callable[..., Any], rows: ResidentRows, *args: Any) -> Any:
-        """Return `method(self, source, *args)`, under vmap computed for one chain after another.
+    def _chain_by_chain(self, method: Callable[..., Any], rows: AbstractRows, *args: Any) -> Any:
+        """Return `method(self, rows, *args)`, under vmap computed for one chain after another.
 
         Each chain then pays for its own bright rows, not for the largest number in any chain.
         """
+        assert isinstance(rows, ResidentRows), "checked when the method was prepared"
         arrays, static = eqx.partition((self, rows), eqx.is_array)
 
         @sequential_vmap
@@ -682,11 +645,6 @@ class FireflyKernel(AbstractKernel):
             return method(kernel, rows, *args)
 
         return of_one_chain(arrays, args)
-
-
-def _in_memory(rows: AbstractRows) -> ResidentRows:
-    assert isinstance(rows, ResidentRows), "checked when the method was prepared"
-    return rows
 
 
 def _fine_uniform(key: PRNGKeyArray, count: int, dtype: Any) -> Float[Array, " count"]:

@@ -103,13 +103,7 @@ def poisson_decision(
     probability = found.stream.probabilities()
     total = _ROUNDING * np.max(positive[left] / probability[left])
     mean = float(rule.rate(on_device(total * typical, dtype)))
-    decision = PoissonDecision(
-        rule=rule, stream=found.stream, total=on_device(total, dtype), chunk=chunk_size(mean)
-    )
-    return decision, on_device(found.certain, np.int32)
-
-
-def chunk_size(mean: float) -> int:
-    """Candidates to draw at once, if a step needs `mean` on average."""
     enough = 8 * math.ceil((mean + 2 * math.sqrt(mean)) / 8)
-    return min(max(enough, _LEAST_CHUNK), _MOST_CHUNK)
+    chunk = min(max(enough, _LEAST_CHUNK), _MOST_CHUNK)
+    decision = PoissonDecision(rule, found.stream, on_device(total, dtype), chunk)
+    return decision, on_device(found.certain, np.int32)

@@ -35,11 +35,9 @@ from ...schedule import AbstractSchedule, as_schedule, in_precision
 from ..abstract import AbstractMethod, PreparedMethod, check_row_access, prepare_anchor
 from ..firefly import Taylor
 from ..method import StepSize
-from .candidates import BoundedRows, bound_rows, poisson_decision, typical_growth
+from .candidates import bound_rows, poisson_decision, typical_growth
 from .surrogate import PROPOSALS, Proposal, Surrogate, check_proposal
 from .thinning import AbstractDecision, Move, Rule
-
-# The step of Metropolis–Hastings with scalable subsampling.
 
 
 class SubsampledState(AbstractDynamicsState):
@@ -76,9 +74,7 @@ class SubsampledKernel(AbstractKernel):
     def model(self) -> AbstractModel:
         return self.surrogate.remainders.model
 
-    @property
-    def rows_per_step(self) -> None:
-        return None
+    rows_per_step = None
 
     @property
     def most_rows(self) -> int:
@@ -244,11 +240,6 @@ class SubsampledMH(AbstractMethod):
         anchor, n_row_evals = prepare_anchor(posterior, anchor, self.needs)
         assert anchor is not None, "the method requires an anchor"
         bounded = bound_rows(posterior, anchor, self.order, self.bound)
-        kernel = self.with_bounds(posterior, bounded)
-        return PreparedMethod(kernel, anchor, n_row_evals + bounded.n_row_evals)
-
-    def with_bounds(self, posterior: AbstractPosterior, bounded: BoundedRows) -> BoundKernel:
-        """The kernel with these bounds."""
         schedule = in_precision(as_schedule(self.step_size), posterior.dtype)
         proposal, surrogate = PROPOSALS[self.proposal], bounded.surrogate
         typical = typical_growth(surrogate, proposal, schedule(jnp.asarray(0)))
@@ -262,4 +253,5 @@ class SubsampledMH(AbstractMethod):
             schedule=schedule,
             rest=surrogate.anchor,
         )
-        return BoundKernel(kernel, posterior)
+        n_row_evals += bounded.n_row_evals
+        return PreparedMethod(BoundKernel(kernel, posterior), anchor, n_row_evals)

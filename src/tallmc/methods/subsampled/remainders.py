@@ -51,9 +51,9 @@ class AbstractRemainders(eqx.Module):
     def growth(self, here: Vector, there: Vector) -> Scalar:
         """M(u, u'); infinite where there is no bound."""
 
-    @abc.abstractmethod
     def width(self, rows: AbstractRows) -> int:
         """Floats that a pass over the rows for c_i needs per row."""
+        return self.model.width(rows)
 
 
 # How much a Taylor remainder can change between two positions.
@@ -197,9 +197,6 @@ class GivenRemainders(AbstractRemainders):
     def growth(self, here: Vector, there: Vector) -> Scalar:
         grown = jnp.sum(_growths(self.expansion, self.metric, jnp.stack([here, there])), axis=0)
         return jnp.max(jnp.where(grown == 0, 0, grown / self.typical), initial=0)
-
-    def width(self, rows: AbstractRows) -> int:
-        return self.model.width(rows)
 
 
 def given_remainders(

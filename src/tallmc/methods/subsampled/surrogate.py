@@ -23,8 +23,7 @@ from ..._core.errors import InvalidInput, check_number
 from ..._core.programs import quickly_compiled
 from ..._rows.access import AbstractRows, RowBlock
 from ..._rows.law import Batch
-from ..._rows.passes import Sum
-from ...models.model import AbstractModel
+from ...models.model import AbstractModel, rounded_sum
 from ...models.posterior import AbstractPosterior
 from ...schedule import AbstractSchedule, as_schedule
 from .remainders import AbstractRemainders
@@ -97,7 +96,7 @@ def prepare_surrogate(
     cubic, n_row_evals = None, 0
     if order == 3:
         cubic = posterior.rows.reduce(
-            _third_derivatives, model, at, metric, width=posterior.dim**2, finish=_rounded
+            _third_derivatives, model, at, metric, width=posterior.dim**2, finish=rounded_sum
         )
         n_row_evals = posterior.n_rows
     surrogate = Surrogate(
@@ -132,10 +131,6 @@ def _third_derivatives(
 ) -> Float[Array, "d d d"]:
     batch = Batch(block, counted.astype(model.dtype))
     return model.third_derivatives(anchor, metric, batch).reshape(3 * anchor.shape)
-
-
-def _rounded(total: Sum, *args: object) -> Array:
-    return total.rounded()
 
 
 # Proposals in the coordinates u, in which the posterior is close to N(0, I).
