@@ -1,4 +1,4 @@
-"""Priors of coefficients as users choose them: `tallmc.priors.normal(2.5)`.
+"""Priors of coefficients as users choose them: `tallmc.fit(..., prior=tallmc.priors.normal(2.5))`.
 
 Scales are in the units of the coefficients: those of the response (or of its link) per unit of the
 column. The prior of the intercept belongs to the intercept at the means of the columns, as in Bambi
@@ -54,10 +54,10 @@ def normal(sd: float | None = None, mean: float = 0.0) -> PriorChoice:
     - `sd`: its standard deviation, in the units of the coefficient. None chooses
       2.5 sd(y)/sd(x), Bambi's rule; sd(y) is 1 unless the family is gaussian or student_t.
     - `mean`: its mean.
-
-    **Returns:** the prior, for `tallmc.fit(..., prior=...)`.
     """
-    return PriorChoice("normal", None if sd is None else _positive("sd", sd), _mean(mean))
+    return PriorChoice(
+        "normal", None if sd is None else _positive("sd", sd), check_number("mean", mean)
+    )
 
 
 def student_t(degrees: float, scale: float, mean: float = 0.0) -> PriorChoice:
@@ -68,11 +68,9 @@ def student_t(degrees: float, scale: float, mean: float = 0.0) -> PriorChoice:
     - `degrees`: degrees of freedom.
     - `scale`: its scale, in the units of the coefficient.
     - `mean`: its centre.
-
-    **Returns:** the prior, for `tallmc.fit(..., prior=...)`.
     """
     degrees, scale = _positive("degrees", degrees), _positive("scale", scale)
-    return PriorChoice("student_t", scale, _mean(mean), degrees)
+    return PriorChoice("student_t", scale, check_number("mean", mean), degrees)
 
 
 def laplace(scale: float, mean: float = 0.0) -> PriorChoice:
@@ -82,10 +80,8 @@ def laplace(scale: float, mean: float = 0.0) -> PriorChoice:
 
     - `scale`: its scale, in the units of the coefficient.
     - `mean`: its centre.
-
-    **Returns:** the prior, for `tallmc.fit(..., prior=...)`.
     """
-    return PriorChoice("laplace", _positive("scale", scale), _mean(mean))
+    return PriorChoice("laplace", _positive("scale", scale), check_number("mean", mean))
 
 
 def horseshoe(
@@ -99,8 +95,6 @@ def horseshoe(
 
     - `global_scale`: the scale of the half-Cauchy prior of τ.
     - `slab_scale`, `slab_degrees`: scale and degrees of freedom of the slab.
-
-    **Returns:** the prior, for `tallmc.fit(..., prior=...)`.
     """
     return PriorChoice(
         "horseshoe",
@@ -112,10 +106,6 @@ def horseshoe(
 
 def _positive(name: str, value: float) -> float:
     return check_number(name, value, 0, low_open=True)
-
-
-def _mean(mean: float) -> float:
-    return check_number("mean", mean)
 
 
 _BY_NAME = {"normal": normal, "student_t": student_t, "laplace": laplace, "horseshoe": horseshoe}

@@ -22,7 +22,6 @@ from .._core.errors import InvalidInput, check_int, check_number
 from .._core.statistics import mean_autocovariances
 
 
-# Autocorrelation of draws: how slowly a chain forgets where it was.
 def autocorrelation(values: ArrayLike, lags: int = 100) -> Float[np.ndarray, "chains lags"]:
     """Autocorrelation of each chain at the lags 0, 1, …, `lags`.
 

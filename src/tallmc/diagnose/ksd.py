@@ -263,18 +263,13 @@ def _assembled(
 # weights all directions equally. With one standard deviation per coordinate, the directions in
 # which correlated parameters are well determined have large gradients and outweigh the others.
 class Discrepancy(NamedTuple):
-    """Result of `draws_ksd`.
-
-    **Arguments:**
-
-    - `ksd`: the kernel Stein discrepancy.
-    - `n_draws`: the number of draws used.
-    - `n_row_evals`: the number of rows touched to compute the gradients.
-    """
+    """Result of `draws_ksd`."""
 
     ksd: float
     n_draws: int
+    """The number of draws used."""
     n_row_evals: int
+    """The number of rows touched to compute the gradients."""
 
 
 def draws_ksd(
