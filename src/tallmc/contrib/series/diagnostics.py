@@ -11,7 +11,7 @@ over the stretch per position.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ from ..._core.errors import InvalidInput, check_int
 from ..._core.programs import quickly_compiled
 from ...models.densities import DensityModel
 from ...models.posterior import AbstractPosterior, check_in_memory, check_posterior
-from ...models.transforms import ConstrainedPrior, Constraints
+from ...models.transforms import ConstrainedPrior
 from ...results.draws import Draws
 from .windows import (
     WANTED_ERROR,
@@ -33,27 +33,14 @@ from .windows import (
     SeriesLikelihood,
     buffer_errors,
     likelihood_of,
-    series_of,
 )
 
 # The series behind the windows of a posterior, and positions of a run.
 
 
-class ObservedSeries(NamedTuple):
-    """A model of a series with its observations."""
-
-    model: DensityModel
-    likelihood: SeriesLikelihood
-    constraints: Constraints
-    y: Float[np.ndarray, "T p"]
-
-    def params(self, position: Float[np.ndarray, " d"]) -> PyTree:
-        """The constrained parameters at a position."""
-        free = self.model.layout.unravel(jnp.asarray(position, self.model.dtype))
-        return self.constraints(free)
-
-
-def observed_series(posterior: AbstractPosterior) -> ObservedSeries:
+def observed_series(
+    posterior: AbstractPosterior,
+) -> tuple[DensityModel, SeriesLikelihood, Float[np.ndarray, "T p"]]:
     """The model and the observations; raises unless the posterior is one of a series."""
     check_posterior(posterior)
     model = posterior.model
@@ -62,10 +49,10 @@ def observed_series(posterior: AbstractPosterior) -> ObservedSeries:
         cure = "See tallmc.contrib.series.hidden_markov and tallmc.contrib.series.state_space."
         raise InvalidInput("posterior", "be one of a series", type(model).__name__, cure)
     check_in_memory(posterior, "the series is read in its order", "Use posterior.in_memory().")
-    n_times = int(likelihood.n_times)
-    y = series_of(posterior.data, n_times, likelihood.window, likelihood.before)
-    assert isinstance(model.log_prior, ConstrainedPrior), "that of `series_posterior`"
-    return ObservedSeries(model, likelihood, model.log_prior.constraints, y)
+    before = likelihood.before
+    windows = np.asarray(posterior.data.y)[:, before : before + likelihood.window]
+    y = windows.reshape(-1, windows.shape[-1])[: int(likelihood.n_times)]
+    return model, likelihood, y
 
 
 def some_positions(
@@ -141,18 +128,18 @@ def buffer_error(
     - `anchor`: from `find_anchor(posterior)`. Its covariance is the unit of the error. Default: the
       covariance of the draws is.
     """
-    found = observed_series(posterior)
-    buffer = found.likelihood.before
+    model, likelihood, y = observed_series(posterior)
+    buffer = likelihood.before
     longer = max(_TIMES_LONGER * buffer, buffer + _LEAST_REFERENCE)
     chosen = longer if reference is None else check_int("reference", reference, buffer + 1)
     errors = buffer_errors(
-        found.model,
-        found.y,
+        model,
+        y,
         some_positions(posterior, draws, positions),
         _unit(some_positions(posterior, draws, None), anchor),
-        window=found.likelihood.window,
+        window=likelihood.window,
         buffers=[buffer],
-        reference=min(chosen, len(found.y)),
+        reference=min(chosen, len(y)),
     )
     return BufferError(errors[:, 0], buffer, chosen)
 
@@ -191,18 +178,20 @@ def hidden_states(
     **Returns:** one line per time: the probabilities of the states of a hidden Markov model, or the
     expected state of a state-space model.
     """
-    found = observed_series(posterior)
-    n_times = len(found.y)
+    model, likelihood, series = observed_series(posterior)
+    assert isinstance(model.log_prior, ConstrainedPrior), "that of `series_posterior`"
+    n_times, constraints = len(series), model.log_prior.constraints
     first = check_int("start", start, 0, n_times - 1)
     end = n_times if stop is None else check_int("stop", stop, first + 1, n_times)
-    context = max(_TIMES_LONGER * found.likelihood.before, _LEAST_CONTEXT)
+    context = max(_TIMES_LONGER * likelihood.before, _LEAST_CONTEXT)
     begin = max(0, first - context)
-    y = jnp.asarray(found.y[begin : min(n_times, end + context)])
+    y = jnp.asarray(series[begin : min(n_times, end + context)])
     at_origin = jnp.asarray(begin == 0)
     chosen = some_positions(posterior, draws, positions)
     total: Any = 0.0
     for position in chosen:
-        states = _smoothed(found.likelihood.series, found.params(position), y, at_origin)
+        params = constraints(model.layout.unravel(jnp.asarray(position, model.dtype)))
+        states = _smoothed(likelihood.series, params, y, at_origin)
         total = total + np.asarray(states, np.float64)
     return total[first - begin : end - begin] / len(chosen)
 

@@ -14,7 +14,7 @@ window's gradient falls geometrically in the buffer B. A row costs O((L + B) K²
 from __future__ import annotations
 
 import abc
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, PyTree
 from ..._core.arrays import Scalar, check_numeric
 from ..._core.errors import InvalidInput, check_int
 from ...models.posterior import ModelPosterior
-from .windows import AbstractSeries, checked_series, series_posterior
+from .windows import LOG_SD, SPREAD, AbstractSeries, checked_series, log_normal, series_posterior
 
 # What a hidden Markov model observes in its states: normal, Poisson or categorical numbers.
 #
@@ -37,17 +37,12 @@ from .windows import AbstractSeries, checked_series, series_posterior
 # Ordered means and rates leave one labelling of the states out of K!. The rows of e have no order,
 # so the K! labellings of a categorical model are equal modes; a chain stays in one of them.
 
-_LOG_SD = 2.0  # The prior sd of the log of a scale or a rate
-_SPREAD = 5.0  # The prior sd of a mean, in sds of the series
-
 
 class AbstractEmission(eqx.Module):
     """The law of an observation in each state, with the prior of its parameters."""
 
-    @property
-    @abc.abstractmethod
-    def transforms(self) -> dict[str, str]:
-        """Constraints of the parameters, by name."""
+    transforms: ClassVar[dict[str, str]]
+    """Constraints of the parameters, by name."""
 
     @abc.abstractmethod
     def begin(self, y: Float[np.ndarray, " T"], n_states: int) -> dict[str, np.ndarray]:
@@ -72,9 +67,7 @@ class NormalEmission(AbstractEmission):
     centre: Scalar
     sd: Scalar
 
-    @property
-    def transforms(self) -> dict[str, str]:
-        return {"means": "ordered_vector", "scales": "positive"}
+    transforms: ClassVar = {"means": "ordered_vector", "scales": "positive"}
 
     def begin(self, y: Float[np.ndarray, " T"], n_states: int) -> dict[str, np.ndarray]:
         apart = np.arange(n_states) * 1e-3 * y.std()  # strictly ordered with ties
@@ -85,13 +78,13 @@ class NormalEmission(AbstractEmission):
         return norm.logpdf(y, params["means"], params["scales"])
 
     def log_prior(self, params: PyTree) -> Scalar:
-        of_means = norm.logpdf(params["means"], self.centre, _SPREAD * self.sd)
-        return jnp.sum(of_means) + _log_normal(params["scales"], self.sd)
+        of_means = norm.logpdf(params["means"], self.centre, SPREAD * self.sd)
+        return jnp.sum(of_means) + log_normal(params["scales"], self.sd)
 
     def describe(self) -> str:
         return (
-            f"means N({self.centre:.3g}, {_SPREAD * self.sd:.3g}²) in increasing order, "
-            f"log scales N(log {self.sd:.3g}, {_LOG_SD:g}²)"
+            f"means N({self.centre:.3g}, {SPREAD * self.sd:.3g}²) in increasing order, "
+            f"log scales N(log {self.sd:.3g}, {LOG_SD:g}²)"
         )
 
 
@@ -100,9 +93,7 @@ class PoissonEmission(AbstractEmission):
 
     centre: Scalar
 
-    @property
-    def transforms(self) -> dict[str, str]:
-        return {"rates": "positive_ordered_vector"}
+    transforms: ClassVar = {"rates": "positive_ordered_vector"}
 
     def begin(self, y: Float[np.ndarray, " T"], n_states: int) -> dict[str, np.ndarray]:
         rates = np.maximum(_quantiles(y, n_states), 0.1 * y.mean())
@@ -112,10 +103,10 @@ class PoissonEmission(AbstractEmission):
         return y * jnp.log(params["rates"]) - params["rates"] - gammaln(y + 1)
 
     def log_prior(self, params: PyTree) -> Scalar:
-        return _log_normal(params["rates"], self.centre)
+        return log_normal(params["rates"], self.centre)
 
     def describe(self) -> str:
-        return f"log rates N(log {self.centre:.3g}, {_LOG_SD:g}²) in increasing order"
+        return f"log rates N(log {self.centre:.3g}, {LOG_SD:g}²) in increasing order"
 
 
 class CategoricalEmission(AbstractEmission):
@@ -123,9 +114,7 @@ class CategoricalEmission(AbstractEmission):
 
     n_categories: int = eqx.field(static=True)
 
-    @property
-    def transforms(self) -> dict[str, str]:
-        return {"emission": "simplex"}
+    transforms: ClassVar = {"emission": "simplex"}
 
     def begin(self, y: Float[np.ndarray, " T"], n_states: int) -> dict[str, np.ndarray]:
         # Equal states would be a saddle point of the density.
@@ -166,12 +155,6 @@ def emission_of(name: str, y: Float[np.ndarray, " T"], dtype: Any) -> AbstractEm
 
 def _quantiles(y: Float[np.ndarray, " T"], n_states: int) -> np.ndarray:
     return np.quantile(y, (np.arange(n_states) + 0.5) / n_states)
-
-
-def _log_normal(values: Float[Array, " k"], median: Scalar) -> Scalar:
-    """Σ log density of values whose logs are N(log median, 2²)."""
-    logs = jnp.log(values)
-    return jnp.sum(norm.logpdf(logs, jnp.log(median), _LOG_SD) - logs)
 
 
 _STAY = 0.9  # The probability of staying in a state where the search for the mode starts

@@ -33,11 +33,14 @@ from ..._core.arrays import Matrix, Scalar, Vector, check_numeric
 from ..._core.errors import InvalidInput
 from ..._core.packages import check_installed
 from ...models.posterior import ModelPosterior
-from .windows import AbstractSeries, checked_series, series_posterior
+from .windows import LOG_SD, SPREAD, AbstractSeries, checked_series, log_normal, series_posterior
 
-_FORMS = ("diagonal", "full", "level")
-# The prior sd of the log of a scale; that of the mean and that of a wide start, in sds of y.
-_LOG_SD, _SPREAD, _WIDE = 2.0, 5.0, 10.0
+_WIDE = 10.0  # The sd of a wide start, in sds of y
+_PRIORS = {
+    "diagonal": f", transition uniform on (−1, 1), mean N(mean of y, ({SPREAD:g} sd of y)²)",
+    "full": f", entries of the transition N(0, 1), mean N(mean of y, ({SPREAD:g} sd of y)²)",
+    "level": "",
+}
 
 
 class KalmanFactors(NamedTuple):
@@ -120,10 +123,9 @@ class StateSpacePrior(eqx.Module):
     def __call__(self, params: PyTree) -> Scalar:
         total = jnp.zeros_like(self.centre[0])
         for name, median in (("state_scales", self.state_sd), ("noise_scales", self.sd)):
-            logs = jnp.log(params[name])
-            total += jnp.sum(norm.logpdf(logs, jnp.log(median), _LOG_SD) - logs)
+            total += log_normal(params[name], median)
         if self.form != "level":
-            total += jnp.sum(norm.logpdf(params["mean"], self.centre, _SPREAD * self.sd))
+            total += jnp.sum(norm.logpdf(params["mean"], self.centre, SPREAD * self.sd))
         if self.form == "full":
             total += jnp.sum(norm.logpdf(params["transition"]))
         return total
@@ -154,7 +156,7 @@ def state_space(
     the buffer and the error that it causes.
     """
     series = checked_series(y)
-    if transition not in _FORMS:
+    if transition not in tuple(_PRIORS):
         raise InvalidInput("transition", 'be "diagonal", "full" or "level"', transition)
     check_installed("numpyro", needed_by="tallmc.contrib.series.state_space")
     from numpyro.distributions import constraints
@@ -174,14 +176,11 @@ def state_space(
         maps["transition"] = constraints.interval(-1.0, 1.0)
     elif transition == "full":
         init["transition"] = 0.7 * np.eye(d)
-    form, wide = transition, _WIDE * state_sd
+    of_series = (jnp.asarray(part, dtype) for part in (c, at, _WIDE * state_sd))
+    of_prior = (jnp.asarray(part, dtype) for part in (centre, sd, state_sd))
     return series_posterior(
-        StateSpaceSeries(
-            jnp.asarray(c, dtype), jnp.asarray(at, dtype), jnp.asarray(wide, dtype), form
-        ),
-        StateSpacePrior(
-            jnp.asarray(centre, dtype), jnp.asarray(sd, dtype), jnp.asarray(state_sd, dtype), form
-        ),
+        StateSpaceSeries(*of_series, transition),
+        StateSpacePrior(*of_prior, transition),
         series,
         init,
         maps,
@@ -189,17 +188,10 @@ def state_space(
         buffer=buffer,
         messages=messages,
         description={
-            "family": f"linear-Gaussian state-space model, {form} transition, {d} states",
-            "priors": f"log scales N(log sd of y, {_LOG_SD:g}²)" + _PRIORS[form],
+            "family": f"linear-Gaussian state-space model, {transition} transition, {d} states",
+            "priors": f"log scales N(log sd of y, {LOG_SD:g}²)" + _PRIORS[transition],
         },
     )
-
-
-_PRIORS = {
-    "diagonal": f", transition uniform on (−1, 1), mean N(mean of y, ({_SPREAD:g} sd of y)²)",
-    "full": f", entries of the transition N(0, 1), mean N(mean of y, ({_SPREAD:g} sd of y)²)",
-    "level": "",
-}
 
 
 def _loadings(given: ArrayLike | None, p: int) -> Float[np.ndarray, "p d"]:

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.scipy.stats import norm
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..._core.arrays import Matrix, Scalar, Vector, check_numeric, layout_of
@@ -68,17 +69,6 @@ def pieces_at(
     found = y[np.clip(places, 0, len(y) - 1)]
     found[~inside] = np.nan
     return SeriesPieces(found, times.astype(np.int32))
-
-
-def window_times(n_times: int, window: int) -> Int[np.ndarray, " n"]:
-    """Where the windows of a series start."""
-    return np.arange(0, n_times, window)
-
-
-def series_of(pieces: SeriesPieces, n_times: int, window: int, before: int) -> np.ndarray:
-    """The series again, from all of its windows in order."""
-    windows = np.asarray(pieces.y)[:, before : before + window]
-    return windows.reshape(-1, windows.shape[-1])[:n_times]
 
 
 # Log densities of windows of a series with a hidden Markov state.
@@ -264,19 +254,12 @@ def likelihood_of(model: DensityModel) -> SeriesLikelihood | None:
     return found if isinstance(found, SeriesLikelihood) else None
 
 
-def recut(
-    model: DensityModel, *, window: int, before: int, after: int, used: int | None = None
-) -> DensityModel:
+def recut(model: DensityModel, *, window: int, before: int, after: int) -> DensityModel:
     """The same model for pieces of another form."""
     likelihood = likelihood_of(model)
     assert likelihood is not None, "a model of a series"
-    changed = dataclasses.replace(
-        likelihood,
-        window=window,
-        before=before,
-        after=after,
-        used=jnp.asarray(before if used is None else used, jnp.int32),
-    )
+    used = jnp.asarray(before, jnp.int32)
+    changed = dataclasses.replace(likelihood, window=window, before=before, after=after, used=used)
     return eqx.tree_at(lambda m: m.log_likelihood.function, model, changed)
 
 
@@ -294,8 +277,16 @@ def buffer_errors(
 
     `model` tells by its buffer after the window whether messages come from both sides.
     """
-    model, pieces = _measured(model, y, window, reference)
-    n = len(window_times(len(y), window))
+    likelihood = likelihood_of(model)
+    assert likelihood is not None, "a model of a series"
+    times = np.arange(0, len(y), window)
+    n = len(times)
+    if n > _MEASURED_WINDOWS:
+        # Spread over the series, without the first windows, whose buffers are short.
+        times = times[np.linspace(1, n - 1, _MEASURED_WINDOWS).astype(int)]
+    after = reference if likelihood.after else 0
+    pieces = jax.tree.map(jnp.asarray, pieces_at(y, times, window, reference, after))
+    model = recut(model, window=window, before=reference, after=after)
 
     def gradients(position: np.ndarray, buffer: int) -> np.ndarray:
         at = jnp.asarray(position, model.dtype)
@@ -348,21 +339,6 @@ def _gradients(
     """∇f_w with a part of the buffers."""
     used = eqx.tree_at(lambda m: m.log_likelihood.function.used, model, buffer)
     return used.row_gradients(position, pieces)
-
-
-def _measured(
-    model: DensityModel, y: Float[np.ndarray, "T p"], window: int, reference: int
-) -> tuple[DensityModel, SeriesPieces]:
-    """Some windows of a series with long buffers, and the model of such pieces."""
-    likelihood = likelihood_of(model)
-    assert likelihood is not None, "a model of a series"
-    times = window_times(len(y), window)
-    if len(times) > _MEASURED_WINDOWS:
-        # Spread over the series, without the first windows, whose buffers are short.
-        times = times[np.linspace(1, len(times) - 1, _MEASURED_WINDOWS).astype(int)]
-    after = reference if likelihood.after else 0
-    pieces = jax.tree.map(jnp.asarray, pieces_at(y, times, window, reference, after))
-    return recut(model, window=window, before=reference, after=after), pieces
 
 
 # A rough mode of a series' posterior, and the curvature there, from a few stretches of the series.
@@ -437,6 +413,8 @@ def _curvatures(
 
 # The posterior of a series: windows as rows, and a buffer that is given or measured.
 
+LOG_SD = 2.0  # The prior sd of the log of a scale or a rate
+SPREAD = 5.0  # The prior sd of a mean, in sds of the series
 _SHORTEST_WINDOW = 64  # The window unless the user gives one or the buffer is longer
 
 
@@ -488,7 +466,7 @@ def series_posterior(
         error = f"{sds:.2g} posterior standard deviations, at a rough mode"
     buffer = min(buffer, n_times)
     after = buffer if messages == "both" else 0
-    pieces = pieces_at(y, window_times(n_times, length), length, buffer, after)
+    pieces = pieces_at(y, np.arange(0, n_times, length), length, buffer, after)
     return ModelPosterior(
         recut(model, window=length, before=buffer, after=after),
         resident(pieces),
@@ -501,3 +479,9 @@ def series_posterior(
             "error of the posterior mean by the buffer": error,
         },
     )
+
+
+def log_normal(values: Float[Array, " k"], median: Float[Array, ...]) -> Scalar:
+    """Σ log density of values whose logs are N(log median, 2²)."""
+    logs = jnp.log(values)
+    return jnp.sum(norm.logpdf(logs, jnp.log(median), LOG_SD) - logs)
