@@ -48,8 +48,8 @@ class FactorProducts(eqx.Module):
         return self.centre + jnp.sum(users * items, axis=1, keepdims=True)
 
 
-class FactorMeansPrior(eqx.Module):
-    """log p(μ_U, μ_V, Λ_U, Λ_V)."""
+class FactorsPrior(eqx.Module):
+    """log p(μ_U, μ_V, Λ_U, Λ_V), plus log p(U, V | μ, Λ) if U and V are among the parameters."""
 
     mean: Scalar
     law: GammaLaw = eqx.field(static=True)
@@ -60,17 +60,7 @@ class FactorMeansPrior(eqx.Module):
             mean, precision = params[f"{side}_mean"], params[f"{side}_precision"]
             of_mean = normal_log_density(mean, self.mean, precision)
             total += of_mean + self.law.log_density(precision)
-        return total
-
-
-class FactorsPrior(eqx.Module):
-    """log p(U, V, μ_U, μ_V, Λ_U, Λ_V)."""
-
-    of_means: FactorMeansPrior
-
-    def __call__(self, params: PyTree) -> Scalar:
-        total = self.of_means(params)
-        for side in _SIDES:
+        for side in (side for side in _SIDES if f"{side}_factors" in params):
             mean, precision = params[f"{side}_mean"], params[f"{side}_precision"]
             total += normal_log_density(params[f"{side}_factors"], mean, precision)
         return total
@@ -152,7 +142,7 @@ def matrix_factorisation(
         FactorProducts(jnp.asarray(middle, y.dtype)),
         GaussianOutput(jnp.asarray(1 / alpha, y.dtype)),
     )
-    of_means = FactorMeansPrior(jnp.asarray(check_number("prior_mean", prior_mean), y.dtype), law)
+    prior = FactorsPrior(jnp.asarray(check_number("prior_mean", prior_mean), y.dtype), law)
     positive_names = [f"{side}_precision" for side in _SIDES]
     description = {"family": "matrix factorisation", "rank": str(rank)}
     if local:
@@ -161,7 +151,7 @@ def matrix_factorisation(
         constraints, free = positive(shared, positive_names)
         return LocalPosterior(
             FactorProduct(likelihood),
-            of_means,
+            prior,
             rows,
             free,
             {
@@ -176,7 +166,7 @@ def matrix_factorisation(
         raise InvalidInput("keep", "be left out without local=True", keep)
     return output_posterior(
         likelihood,
-        FactorsPrior(of_means),
+        prior,
         rows,
         start,
         positive_names=positive_names,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -58,17 +57,19 @@ GroupVectors = Float[Array, "n ..."]
 
 
 class AbstractGroupPrior(eqx.Module):
-    """log p(z | φ) of one kind of groups."""
+    """log p(z | φ) of one kind of groups.
+
+    By default the gradient with respect to φ comes from touched groups.
+    """
 
     @abc.abstractmethod
     def log_density(self, shared: PyTree, values: Float[Array, "*k"]) -> Array:
         """Log p(z_g | φ) of one group, a scalar."""
 
-    @abc.abstractmethod
     def statistics(self, values: GroupVectors) -> PyTree[Array]:
         """Statistics of each group whose sum is kept; None if there are none."""
+        return None
 
-    @abc.abstractmethod
     def log_density_of_all(
         self, shared: PyTree, values: GroupVectors, weights: PerRow, totals: PyTree, count: int
     ) -> Scalar:
@@ -77,25 +78,18 @@ class AbstractGroupPrior(eqx.Module):
         `values` are those of some groups, with `weights` such that they stand for all `count`
         groups; `totals` is the sum of the statistics of all groups.
         """
+        densities = jax.vmap(self.log_density, in_axes=(None, 0))(shared, values)
+        # A slot without a group has weight 0, and its density may be infinite.
+        return jnp.sum(jnp.where(weights > 0, weights * densities, 0))
 
 
 class GroupDensity(AbstractGroupPrior):
-    """A prior given as a function: the gradient with respect to φ comes from touched groups."""
+    """A prior given as a function."""
 
     function: Callable[[PyTree, Array], Any]
 
     def log_density(self, shared: PyTree, values: Float[Array, "*k"]) -> Array:
         return jnp.asarray(self.function(shared, values))
-
-    def statistics(self, values: GroupVectors) -> None:
-        return None
-
-    def log_density_of_all(
-        self, shared: PyTree, values: GroupVectors, weights: PerRow, totals: None, count: int
-    ) -> Scalar:
-        densities = jax.vmap(self.log_density, in_axes=(None, 0))(shared, values)
-        # A slot without a group has weight 0, and its density may be infinite.
-        return jnp.sum(jnp.where(weights > 0, weights * densities, 0))
 
 
 class NormalGroups(AbstractGroupPrior):
@@ -336,12 +330,11 @@ class LocalPosterior(AbstractPosterior):
         """The same posterior with other groups kept: "all", or their numbers by kind."""
         kept = _kept(keep, self.group_init, self.densities.layout.dim)
         model, quantities = _visible(self.densities, self.shared_init, self.group_init, kept)
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        fields |= {"kept": kept, "model": model, "quantities": quantities}
+        changed = {"kept": kept, "model": model, "quantities": quantities}
         # Without the constructor, which would check all rows again.
         found = object.__new__(LocalPosterior)
-        for name, value in fields.items():
-            object.__setattr__(found, name, value)
+        for name in (field.name for field in dataclasses.fields(self)):
+            object.__setattr__(found, name, changed.get(name, getattr(self, name)))
         return found
 
     def lipschitz(self) -> RowValues:
@@ -446,28 +439,19 @@ def _visible(
         init=flat,
         layout=layout,
     )
-    return model, _quantities(densities.constraints, layout, kept)
-
-
-def _quantities(
-    constraints: Constraints | None, layout: Layout, kept: Mapping[str, np.ndarray]
-) -> AbstractQuantities:
-    """Parameters by name; the entries of a kind are labelled by the numbers of the groups."""
-    found: AbstractQuantities = (
+    quantities: AbstractQuantities = (
         Parameters(layout)
-        if constraints is None
-        else constrained_parameters(Constraints(constraints.transforms, layout))
+        if densities.constraints is None
+        else constrained_parameters(Constraints(densities.constraints.transforms, layout))
     )
-    for kind, numbers in kept.items():
-        if not len(numbers):
-            continue
-        further = len(found.shapes[kind]) - 1
-        found.dims[kind] = (f"{kind}_group", *(f"{kind}_dim_{k}" for k in range(further)))
-        found.coords[f"{kind}_group"] = tuple(map(str, numbers))
-    return found
+    for kind in shown:  # entries are labelled by the numbers of the groups
+        further = len(quantities.shapes[kind]) - 1
+        quantities.dims[kind] = (f"{kind}_group", *(f"{kind}_dim_{k}" for k in range(further)))
+        quantities.coords[f"{kind}_group"] = tuple(map(str, kept[kind]))
+    return model, quantities
 
 
 def position_of(shared: Mapping[str, Any], shown: Mapping[str, Float[Array, "kept ..."]]) -> Vector:
     """The position with these shared parameters and kept groups."""
-    leaves = jax.tree.leaves({**shared, **{k: v for k, v in shown.items() if math.prod(v.shape)}})
+    leaves = jax.tree.leaves({**shared, **{kind: z for kind, z in shown.items() if z.size}})
     return jnp.concatenate([jnp.ravel(leaf) for leaf in leaves])

@@ -22,7 +22,7 @@ from ..._core.statistics import GroupMoments, extended
 from ..._core.supervision import stage
 from ..._engine.kernel import AbstractKernel, BoundKernel, ChainState, Drawn, Gathered, KernelStep
 from ..._rows.access import AbstractRows
-from ..._rows.law import AbstractStream, RowDraws
+from ..._rows.law import AbstractStream, Batch, RowDraws
 from ..._rows.passes import Sum
 from ..._rows.probabilities import probabilities
 from ...dynamics import Langevin
@@ -127,7 +127,7 @@ def _of_block(
         return _terms(potential, (shared, local))
 
     of_shared, of_groups = jax.tree.map(
-        lambda terms: jnp.where(counted.reshape((-1,) + (1,) * (terms.ndim - 1)), terms, 0),
+        lambda terms: jnp.where(_beside(counted, terms), terms, 0),
         jax.vmap(of_row)(local, block.data),
     )
     sums = {
@@ -219,13 +219,6 @@ class GroupConstants(eqx.Module):
         return self.init.shape[0]
 
 
-class LocalBatch(eqx.Module):
-    """The rows of a step."""
-
-    rows: LocalRows
-    weights: Float[Array, "*k n"]  # 1/(n p_i)
-
-
 class LocalKernel(AbstractKernel):
     """Moves the shared parameters and the groups of the rows of a step."""
 
@@ -293,40 +286,35 @@ class LocalKernel(AbstractKernel):
     def gather(self, drawn: Drawn, rows: AbstractRows) -> Gathered:
         draws = drawn.selection
         batch = rows.gather(RowDraws(draws.indices, draws.weights / self.size))
-        return Gathered(LocalBatch(batch.rows, batch.weights), drawn.noise)
+        return Gathered(Batch(batch.rows, batch.weights), drawn.noise)  # without row numbers
 
     def step(
         self, state: ChainState, gathered: Gathered, step: Int[Array, ""], rows: AbstractRows
     ) -> KernelStep:
         carried, batch = state.carried, gathered.selection
         step_size = self.schedule(step).astype(carried.shared.dtype)
-        found = {
-            kind: touched_groups(batch.rows.groups[kind], table.scratch)
-            for kind, table in carried.tables.items()
-        }
-        touched = {kind: groups for kind, (groups, _) in found.items()}
-        at, since = (
-            {kind: _taken(get(carried.tables[kind]), touched[kind].slots) for kind in touched}
-            for get in (lambda table: table.entries, lambda table: table.since)
-        )
+        touched, at, cleared = {}, {}, {}
+        for kind, table in carried.tables.items():
+            groups, cleared[kind] = touched_groups(batch.rows.groups[kind], table.scratch)
+            touched[kind], at[kind] = groups, _taken(table.entries, groups.slots)
         values = {kind: entries[:, 0] for kind, entries in at.items()}
         of_shared, of_groups = self.gradient(carried, values, touched, batch)
         shared_key, *group_keys = derived_keys(gathered.noise, 1 + len(self.groups))
         shared = _moved(carried.shared, of_shared, self.shared_metric, step_size, shared_key)
         tables, moved = {}, [shared]
         for (kind, known), key in zip(self.groups.items(), group_keys, strict=True):
-            slots = touched[kind].slots
+            table, slots = carried.tables[kind], touched[kind].slots
+            since = _taken(table.since, slots)
             metric = None if known.metric is None else _taken(known.metric, slots)
             new = _moved(values[kind], of_groups[kind], metric, step_size, key)
-            changed, totals = self._changed(kind, slots, at[kind], since[kind], new, step)
-            table = carried.tables[kind]
+            changed, totals = self._changed(kind, slots, at[kind], since, new, step)
             tables[kind] = GroupTable(
                 table.entries.at[slots].set(changed, mode="drop"),
                 # The maximum is `step`. It depends on what was read, so XLA reads before it writes;
                 # otherwise XLA would copy the table.
-                table.since.at[slots].set(jnp.maximum(since[kind], step), mode="drop"),
+                table.since.at[slots].set(jnp.maximum(since, step), mode="drop"),
                 table.totals.plus(totals),
-                found[kind][1],
+                cleared[kind],
             )
             moved.append(jnp.where(_beside(slots < known.count, new), new, 0).ravel())
         shown = {kind: tables[kind].entries[known.kept, 0] for kind, known in self.groups.items()}
@@ -343,7 +331,7 @@ class LocalKernel(AbstractKernel):
         carried: LocalCarried,
         values: Mapping[str, Array],
         touched: Mapping[str, TouchedGroups],
-        batch: LocalBatch,
+        batch: Batch,
     ) -> tuple[Float[Array, " s"], dict[str, Array]]:
         """The estimates of ∇f for the shared parameters and for the groups in the slots."""
         densities, shared = self.densities, carried.shared
@@ -455,9 +443,8 @@ class LocalSGLD(AbstractMethod):
     for φ. Every term leaves exp(−f) invariant, so the law of the chain tends to the posterior
     as ε → 0: a random scan, in which group g runs at the speed q_g.
 
-    The sum over T estimates Σ_g ∇_φ f_g over all groups. It has the covariance Σ_g (1/q_g − 1)
-    ∇_φ f_g ∇_φ f_gᵀ, up to the small dependence between groups. For a `NormalGroups` prior,
-    sums of z and z² over all groups are kept up to date, and the term has no noise.
+    The sum over T estimates that over all groups. For a `NormalGroups` prior it has no noise:
+    sums of z and z² over all groups are kept up to date.
     """
 
     paper = "Ahn, Korattikara, Liu, Rajan and Welling (2015)"
