@@ -1,10 +1,22 @@
 """Austerity: Metropolis–Hastings whose accept step is a sequential test. Approximate.
 
-Korattikara, Chen and Welling (2014), with the proposals of `SubsampledMH`. The paper tests the
-log-likelihoods themselves, which is order 0. Remainders of a higher order have a smaller variance,
-so the test needs fewer rows. With the mean D̄ of n rows and its standard error s,
+Korattikara, Chen and Welling (2014), algorithm 1, with the proposals of `SubsampledMH`. The paper
+tests the log-likelihoods themselves, which is order 0. Remainders of a higher order have a smaller
+variance, so the test needs fewer rows. A move is accepted if the mean of all changes D_i is below
 
-    accept or reject as soon as P(t_{n−1} > |D̄ − μ₀|/s) < ε,   μ₀ = log(known ratio/uniform)/N
+    μ₀ = (log ratio without the rows − log u) / N.
+
+The test draws batches of rows without replacement, from a pseudo-random permutation per step.
+After n rows with mean m and sd s it has the statistic
+
+    t = (m − μ₀) / σ,   σ = s/√n · √(1 − (n − 1)/(N − 1)),
+
+and stops when Student's t distribution with n − 1 degrees of freedom gives |t| a tail probability
+below ε. After all rows, the decision is exact.
+
+One look errs with probability ε at most, if m is close to Gaussian. A test of several looks errs
+more often: with ten looks at 400 rows of unequal length, 2.0 % of the decisions were wrong at
+ε = 0.01, and 12 % at ε = 0.1. These errors bias the draws by an unknown amount.
 """
 
 from __future__ import annotations
@@ -17,28 +29,21 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
 
-from .._anchor.anchor import Anchor, AnchorLevel
+from .._anchor.anchor import Anchor
 from .._core.arrays import Scalar, on_device
 from .._core.errors import check_int, check_number
 from .._core.random import random_words
-from .._engine.kernel import BoundKernel
 from .._rows.access import AbstractRows, PerRow
 from ..dynamics.dynamics import Curvature, Suggestion
 from ..geometry import Dense
-from ..methods.abstract import (
-    AbstractMethod,
-    Account,
-    PreparedMethod,
-    check_row_access,
-    prepare_anchor,
-)
+from ..methods.abstract import AbstractAnchoredMethod
 from ..methods.method import StepSize
 from ..methods.registry import named
 from ..methods.subsampled.method import SubsampledKernel
 from ..methods.subsampled.remainders import AbstractRemainders, prepare_remainders
 from ..methods.subsampled.surrogate import PROPOSALS, check_proposal, prepare_surrogate
 from ..methods.subsampled.thinning import AbstractDecision, Decided, Move
-from ..models.posterior import AbstractPosterior, check_posterior
+from ..models.posterior import AbstractPosterior
 from ..schedule import as_schedule, in_precision
 
 # Pseudo-random permutations of the row numbers, evaluated where they are needed.
@@ -74,25 +79,6 @@ def _mixed(words: UInt32[Array, " k"]) -> UInt32[Array, " k"]:
     words = (words ^ words >> 16) * jnp.uint32(0x85EBCA6B)
     words = (words ^ words >> 13) * jnp.uint32(0xC2B2AE35)
     return words ^ words >> 16
-
-
-# An approximate accept step: a sequential test of the mean change of the rows.
-#
-# A move is accepted if the mean of all changes D_i is below
-#
-#     μ₀ = (log ratio without the rows − log u) / N.
-#
-# The test draws batches of rows without replacement, from a pseudo-random permutation per step.
-# After n rows with mean m and sd s it has the statistic
-#
-#     t = (m − μ₀) / σ,   σ = s/√n · √(1 − (n − 1)/(N − 1)),
-#
-# and stops when Student's t distribution with n − 1 degrees of freedom gives |t| a tail probability
-# below ε. After all rows, the decision is exact. Korattikara, Chen and Welling (2014), algorithm 1.
-#
-# One look errs with probability ε at most, if m is close to Gaussian. A test of several looks errs
-# more often: with ten looks at 400 rows of unequal length, 2.0 % of the decisions were wrong at
-# ε = 0.01, and 12 % at ε = 0.1. These errors bias the draws by an unknown amount.
 
 
 class SequentialDecision(AbstractDecision):
@@ -173,18 +159,19 @@ class _Test(eqx.Module):
 
 
 _STEP = 2.0
-_BIAS = "the bias by wrong decisions of the sequential tests"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Austerity(AbstractMethod):
+class Austerity(AbstractAnchoredMethod):
     """Metropolis–Hastings that accepts by a sequential test."""
 
     paper = "Korattikara, Chen and Welling (2014)"
     bias = "The errors of the tests bias the draws. The bias vanishes with ε."
     cost = "A step reads at least one batch of rows, and at most all rows; all with ε = 0."
-    needs = AnchorLevel.HESSIAN
-    unseen_by_pairs = _BIAS
+    unseen_by_pairs = "the bias by wrong decisions of the sequential tests"
+    unmeasured = (
+        f"{unseen_by_pairs} was not measured. Compare with subsampled_mh(...), which is exact."
+    )
 
     step_size: StepSize
     epsilon: float = 0.05
@@ -215,17 +202,12 @@ class Austerity(AbstractMethod):
         step = _STEP / curvature.dim
         return Suggestion(step, "the scaling of random walks", 2 / step, step)
 
-    def prepare(
-        self, posterior: AbstractPosterior, anchor: Anchor | None = None, *, seed: int = 0
-    ) -> PreparedMethod:
-        """Find the anchor, and the expansions of the rows there."""
-        check_posterior(posterior)
-        check_row_access(self, posterior)
-        anchor, n_row_evals = prepare_anchor(posterior, anchor, self.needs)
-        assert anchor is not None, "the method requires an anchor"
+    def kernel_at(
+        self, posterior: AbstractPosterior, anchor: Anchor
+    ) -> tuple[SubsampledKernel, int]:
         metric = Dense().prepare(posterior, anchor)
         remainders, _ = prepare_remainders(posterior, anchor, metric, self.order)
-        surrogate, rows_of_surrogate = prepare_surrogate(posterior, anchor, metric, remainders)
+        surrogate, n_row_evals = prepare_surrogate(posterior, anchor, metric, remainders)
         batch = min(self.batch, posterior.n_rows)
         kernel = SubsampledKernel(
             surrogate=surrogate,
@@ -234,13 +216,7 @@ class Austerity(AbstractMethod):
             schedule=in_precision(as_schedule(self.step_size), posterior.dtype),
             rest=anchor.position,
         )
-        reason = f"{_BIAS} was not measured. Compare with subsampled_mh(...), which is exact."
-        return PreparedMethod(
-            BoundKernel(kernel, posterior),
-            anchor,
-            n_row_evals + rows_of_surrogate,
-            Account(self, unmeasured=reason),
-        )
+        return kernel, n_row_evals
 
 
 @named("Korattikara, Chen and Welling (2014), algorithm 1")

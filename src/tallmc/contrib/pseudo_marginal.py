@@ -10,10 +10,8 @@ probabilities p:
 σ̂² estimates the variance σ² of ℓ̂. p is in proportion to the bounds c_i of `candidates.py`, with a
 share of 1 % for equal probabilities. Models without bounds have equal probabilities. The rows are
 part of the state of the chain. A proposal redraws one of G blocks of them, so successive estimates
-have a correlation of about 1 − 1/G (below).
-
-Proposals far from the anchor are rejected (below). `potential_variance` of
-`draws.sample_stats` is σ̂², which should be far below 1.
+have a correlation of about 1 − 1/G. `potential_variance` of `draws.sample_stats` is σ̂², which
+should be far below 1.
 """
 
 from __future__ import annotations
@@ -28,22 +26,16 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._anchor.anchor import Anchor, AnchorLevel
+from .._anchor.anchor import Anchor
 from .._core.arrays import Scalar, Vector, on_device
 from .._core.errors import Outcome, check_int
 from .._core.random import derived_keys, key_of, random_words, standard_normal
-from .._engine.kernel import AbstractKernel, BoundKernel, ChainState, Drawn, Gathered, KernelStep
+from .._engine.kernel import AbstractKernel, ChainState, Drawn, Gathered, KernelStep
 from .._rows.access import AbstractRows, PerRow, RowBlock
 from .._rows.law import AbstractStream
 from ..dynamics.dynamics import AbstractDynamicsState, Curvature, Suggestion
 from ..geometry import Dense
-from ..methods.abstract import (
-    AbstractMethod,
-    Account,
-    PreparedMethod,
-    check_row_access,
-    prepare_anchor,
-)
+from ..methods.abstract import AbstractAnchoredMethod
 from ..methods.method import StepSize
 from ..methods.registry import named
 from ..methods.subsampled.candidates import bound_rows
@@ -57,7 +49,7 @@ from ..methods.subsampled.surrogate import (
 )
 from ..models.generalised_linear import integral
 from ..models.model import AbstractModel
-from ..models.posterior import AbstractPosterior, check_posterior
+from ..models.posterior import AbstractPosterior
 from ..schedule import AbstractSchedule, as_schedule, in_precision
 
 # Remainders of order 2 of any model, by automatic differentiation; they have no bounds.
@@ -254,12 +246,11 @@ class CorrelatedKernel(AbstractKernel):
 
 # Share of equal probabilities: no row that matters beyond the radius of its bound is too rare.
 _EQUAL_SHARE = 0.01
-_BIAS = "the bias by the estimated likelihood"
 _STEP = 2.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PseudoMarginal(AbstractMethod):
+class PseudoMarginal(AbstractAnchoredMethod):
     """Metropolis–Hastings with an estimate of the likelihood from a fixed number of rows."""
 
     paper = "Quiroz, Kohn, Villani and Tran (2019)"
@@ -272,8 +263,10 @@ class PseudoMarginal(AbstractMethod):
         "A pass over all rows for c_i. A step evaluates m rows at one position; G does not change "
         "this."
     )
-    needs = AnchorLevel.HESSIAN
-    unseen_by_pairs = _BIAS
+    unseen_by_pairs = "the bias by the estimated likelihood"
+    unmeasured = (
+        f"{unseen_by_pairs} was not measured. Compare with a larger size, or with an exact method."
+    )
 
     step_size: StepSize
     batch_size: int = 100
@@ -300,15 +293,10 @@ class PseudoMarginal(AbstractMethod):
         step = _STEP / curvature.dim
         return Suggestion(step, "the scaling of random walks", 2 / step, step)
 
-    def prepare(
-        self, posterior: AbstractPosterior, anchor: Anchor | None = None, *, seed: int = 0
-    ) -> PreparedMethod:
-        """Find the anchor, and the probabilities of all rows."""
-        check_posterior(posterior)
-        check_row_access(self, posterior)
-        anchor, n_row_evals = prepare_anchor(posterior, anchor, self.needs)
-        assert anchor is not None, "the method requires an anchor"
-        surrogate, stream, rows_of_bounds = _difference_estimator(posterior, anchor)
+    def kernel_at(
+        self, posterior: AbstractPosterior, anchor: Anchor
+    ) -> tuple[CorrelatedKernel, int]:
+        surrogate, stream, n_row_evals = _difference_estimator(posterior, anchor)
         kernel = CorrelatedKernel(
             surrogate=surrogate,
             proposal=PROPOSALS[self.proposal],
@@ -319,13 +307,7 @@ class PseudoMarginal(AbstractMethod):
             schedule=in_precision(as_schedule(self.step_size), posterior.dtype),
             rest=anchor.position,
         )
-        reason = f"{_BIAS} was not measured. Compare with a larger size, or with an exact method."
-        return PreparedMethod(
-            BoundKernel(kernel, posterior),
-            anchor,
-            n_row_evals + rows_of_bounds,
-            Account(self, unmeasured=reason),
-        )
+        return kernel, n_row_evals
 
 
 def _difference_estimator(

@@ -13,24 +13,24 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._anchor.anchor import Anchor, AnchorLevel
+from .._anchor.anchor import Anchor
 from .._core.arrays import AbstractLinearMap, Matrix, Scalar, Vector, dot, on_device
 from .._core.errors import InvalidInput, Outcome, check_int, check_number
 from .._core.random import derived_keys, key_of, random_words, uniform_of
 from .._core.statistics import ess, moments
 from .._core.supervision import stage
-from .._engine.kernel import AbstractKernel, BoundKernel, ChainState, Drawn, Gathered, KernelStep
+from .._engine.kernel import AbstractKernel, ChainState, Drawn, Gathered, KernelStep
 from .._rows.access import AbstractRows, PerRow
 from .._rows.law import AbstractStream
 from ..dynamics.dynamics import AbstractDynamicsState, Curvature, Suggestion
 from ..geometry import Dense
-from ..methods.abstract import AbstractMethod, PreparedMethod, check_row_access, prepare_anchor
+from ..methods.abstract import AbstractAnchoredMethod
 from ..methods.registry import named
 from ..methods.subsampled.remainders import ModelRemainders
 from ..models.design import RegressionRows
 from ..models.generalised_linear import remainder, weighted
 from ..models.model import AbstractModel
-from ..models.posterior import AbstractPosterior, check_posterior
+from ..models.posterior import AbstractPosterior
 from ..models.priors import AbstractPrior, JoinedPrior, NormalPrior, PriorOfEntries
 from ..results.draws import Draws
 from ..schedule import AbstractSchedule, as_schedule, in_precision
@@ -295,13 +295,8 @@ class ZigZagKernel(AbstractKernel):
     def model(self) -> AbstractModel:
         return self.rates.remainders.model
 
-    @property
-    def rows_per_step(self) -> None:
-        return None
-
-    @property
-    def most_rows(self) -> int:
-        return _MOST_ROWS
+    rows_per_step = None
+    most_rows = _MOST_ROWS
 
     def broken_claim(self, chains: ChainState) -> str | None:
         exceeded, unfinished = (
@@ -433,7 +428,7 @@ _MOST_CHUNK = 256
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ZigZag(AbstractMethod):
+class ZigZag(AbstractAnchoredMethod):
     """The zig-zag process, for logistic, probit, binomial and linear regression, Gaussian priors.
 
     In the coordinates of the Laplace approximation, the position moves on a straight line with
@@ -453,7 +448,6 @@ class ZigZag(AbstractMethod):
         "order k. This number does not depend on N with order 1, the order of the paper, and falls "
         "as N^(−1/2) with order 2. It is proportional to d² with order 1 and to d³ with order 2."
     )
-    needs = AnchorLevel.HESSIAN
     exact = True
 
     step_size: float
@@ -476,14 +470,7 @@ class ZigZag(AbstractMethod):
         rule = "the time in which a coordinate crosses two standard deviations"
         return Suggestion(_SUGGESTED_TIME, rule, 1.0, 1.0)
 
-    def prepare(
-        self, posterior: AbstractPosterior, anchor: Anchor | None = None, *, seed: int = 0
-    ) -> PreparedMethod:
-        """Find the anchor, the bounds of all rows and the table that draws them."""
-        check_posterior(posterior)
-        check_row_access(self, posterior)
-        anchor, n_row_evals = prepare_anchor(posterior, anchor, self.needs)
-        assert anchor is not None, "the method requires an anchor"
+    def kernel_at(self, posterior: AbstractPosterior, anchor: Anchor) -> tuple[ZigZagKernel, int]:
         metric = Dense().prepare(posterior, anchor)
         stage("bounding the rows")
         rates = prepare_rates(posterior, anchor, metric, self.order)
@@ -493,9 +480,7 @@ class ZigZag(AbstractMethod):
             rest=anchor.position,
             chunk=_chunk(rates, posterior.dim),
         )
-        return PreparedMethod(
-            BoundKernel(kernel, posterior), anchor, n_row_evals + posterior.n_rows
-        )
+        return kernel, posterior.n_rows
 
 
 def _chunk(rates: Rates, dim: int) -> int:

@@ -120,6 +120,30 @@ class AbstractMethod(Part, abc.ABC):
         """Do everything that precedes the first step."""
 
 
+class AbstractAnchoredMethod(AbstractMethod):
+    """A method whose kernel is made at an anchor with its Hessian."""
+
+    needs = AnchorLevel.HESSIAN
+    unmeasured: ClassVar[str | None] = None
+    """What keeps the bias from being known, with the cure; None if it is known."""
+
+    @abc.abstractmethod
+    def kernel_at(self, posterior: AbstractPosterior, anchor: Anchor) -> tuple[AbstractKernel, int]:
+        """The kernel, and how many rows were evaluated to make it."""
+
+    def prepare(
+        self, posterior: AbstractPosterior, anchor: Anchor | None = None, *, seed: int = 0
+    ) -> PreparedMethod:
+        check_posterior(posterior)
+        check_row_access(self, posterior)
+        anchor, n_row_evals = prepare_anchor(posterior, anchor, self.needs)
+        assert anchor is not None, "the method requires an anchor"
+        kernel, n_further = self.kernel_at(posterior, anchor)
+        account = None if self.unmeasured is None else Account(self, unmeasured=self.unmeasured)
+        bound = BoundKernel(kernel, posterior)
+        return PreparedMethod(bound, anchor, n_row_evals + n_further, account)
+
+
 def prepare_anchor(
     posterior: AbstractPosterior, anchor: Anchor | None, needs: AnchorLevel
 ) -> tuple[Anchor | None, int]:
