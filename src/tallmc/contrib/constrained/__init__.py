@@ -1,9 +1,8 @@
 """Langevin dynamics whose positions stay in boxes, half-spaces or simplices."""
 
-from .boxes import Projected, Reflected
+from .boxes import Projected, Reflected, projected_sgld, reflected_sgld
 from .domains import Box, Domain, HalfSpace
-from .mirrored import Entropic, LogBarrier, Mirrored, MirrorMap
-from .named import mirrored_sgld, projected_sgld, reflected_sgld
+from .mirrored import Entropic, LogBarrier, Mirrored, MirrorMap, mirrored_sgld
 
 __all__ = [
     "Box",

@@ -36,8 +36,10 @@ from ...dynamics.dynamics import (
     smaller_step,
 )
 from ...dynamics.langevin import Langevin
+from ...methods.method import Method, Size, StepSize
+from ...methods.registry import named
 from ...models.posterior import AbstractPosterior
-from .domains import Box, Domain, by_leaf, prepared_settings
+from .domains import Box, Domain, Within, by_leaf, prepared_settings
 
 _STEP_PER_CURVATURE = 0.01
 """At this ελ the boundary seems 0.06 posterior standard deviations too far out."""
@@ -119,3 +121,29 @@ class Projected(Reflected):
             curvature.noise_limit,
         )
         return Suggestion(step, rule, 1 / (step * curvature.smallest), langevin_step=step)
+
+
+@named("Bubeck, Eldan and Lehec (2018)", example={"batch_size": 2, "within": (-2.0, 2.0)})
+def projected_sgld(step_size: StepSize, batch_size: Size, within: Within | None = None) -> Method:
+    """SGLD whose steps are projected onto boxes or half-spaces.
+
+    **Arguments:** those of `sgld`, and
+
+    - `within`: domains by the name of a parameter, or one for the whole position:
+      `Box(low, high)`, a pair (low, high), or `HalfSpace(normal, offset)`. None
+      constrains nothing.
+    """
+    chosen = Projected({} if within is None else within)
+    return Method(dynamics=chosen, batch_size=batch_size, step_size=step_size)
+
+
+@named("Bossy, Gobet and Talay (2004)", example={"batch_size": 2, "within": (-2.0, 2.0)})
+def reflected_sgld(step_size: StepSize, batch_size: Size, within: Within | None = None) -> Method:
+    """SGLD whose steps are reflected at the boundaries of boxes or half-spaces.
+
+    **Arguments:** those of `sgld`, and
+
+    - `within`: as in `projected_sgld`.
+    """
+    chosen = Reflected({} if within is None else within)
+    return Method(dynamics=chosen, batch_size=batch_size, step_size=step_size)

@@ -137,8 +137,7 @@ class Box(Domain):
         check_bounds(self)
 
     def prepare(self, leaf: Leaf, dtype: Any) -> Self:
-        low, high = bounds_for(self, leaf)
-        return self._with(low=on_device(low, dtype), high=on_device(high, dtype))
+        return with_flat_bounds(self, leaf, dtype)
 
     def project(self, values: Values) -> Values:
         return jnp.where(jnp.isfinite(values), jnp.clip(values, self.low, self.high), values)
@@ -221,16 +220,16 @@ def check_bounds(part: Any) -> None:
     object.__setattr__(part, "high", as_tuples(high))
 
 
-def bounds_for(part: Any, leaf: Leaf) -> tuple[np.ndarray, np.ndarray]:
-    """Flat lower and upper bounds of every entry of the leaf."""
-    found = []
+def with_flat_bounds(part: Any, leaf: Leaf, dtype: Any) -> Any:
+    """The part with a lower and an upper bound for every entry of the leaf, as flat arrays."""
+    found = {}
     for name in ("low", "high"):
         bound = np.asarray(getattr(part, name), np.float64)
         if bound.shape not in ((), leaf.shape):
             rule = f"be a number or have the shape of {leaf.label}, {leaf.shape}"
             raise InvalidInput(name, rule, f"shape {bound.shape}")
-        found.append(np.broadcast_to(bound, leaf.shape).ravel())
-    return found[0], found[1]
+        found[name] = on_device(np.broadcast_to(bound, leaf.shape).ravel(), dtype)
+    return part._with(**found)
 
 
 def as_tuples(array: np.ndarray) -> Any:

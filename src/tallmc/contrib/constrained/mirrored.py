@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from ..._core.arrays import Scalar, Vector, on_device
+from ..._core.arrays import Scalar, Vector
 from ..._core.errors import InvalidInput
 from ..._core.part import Part
 from ...correction import Covariance
@@ -41,8 +41,10 @@ from ...dynamics.dynamics import (
     reduced_noise,
     smaller_step,
 )
+from ...methods.method import Method, Size, StepSize
+from ...methods.registry import named
 from ...models.posterior import AbstractPosterior
-from .domains import Leaf, Values, bounds_for, by_leaf, check_bounds, prepared_settings
+from .domains import Leaf, Values, by_leaf, check_bounds, prepared_settings, with_flat_bounds
 
 # Mirror maps: strictly convex h whose gradient maps the inside of a domain onto all of ℝᵏ.
 #
@@ -53,9 +55,7 @@ from .domains import Leaf, Values, bounds_for, by_leaf, check_bounds, prepared_s
 #
 # The simplex has K entries and K − 1 degrees of freedom: θ_K = 1 − Σ_{k<K} θ_k, and densities are
 # with respect to Lebesgue measure of the first K − 1. The dual vector is kept with K entries, of
-# which the last is zero. With e^{−W(y)} the density of y if that of θ is e^{−f(θ)},
-#
-#     ∇W(y) = J (∇f(θ) + ∇ log det ∇²h(θ)) = J ∇f(θ) − ∇_y log det J(y)
+# which the last is zero. The gradient is ∇W(y) = J ∇f(θ) − ∇_y log det J(y):
 #
 #     Entropic     ∇W_k = θ_k (∂_k f − Σ_j θ_j ∂_j f) − 1 + K θ_k
 #     LogBarrier   ∇W = J ∂f + 2st(s³ − t³)/(s² + t²)²,   J = s²t²/(s² + t²),  s = θ − a, t = b − θ
@@ -167,8 +167,7 @@ class LogBarrier(MirrorMap):
                 raise InvalidInput(name, rule, getattr(self, name), cure)
 
     def prepare(self, leaf: Leaf, dtype: Any) -> Self:
-        low, high = bounds_for(self, leaf)
-        return self._with(low=on_device(low, dtype), high=on_device(high, dtype))
+        return with_flat_bounds(self, leaf, dtype)
 
     def dual_curvature(self, largest: float) -> float:
         # J ≤ w²/8 and −∂² log J ≤ 3w²/8, both in the middle of the box.
@@ -262,8 +261,7 @@ class Mirrored(AbstractDynamics):
         injected = reduced_noise(noise, self._in_dual(dual, estimate.noise), step_size / 4)
         move = jnp.sqrt(step_size) * injected.noise - step_size / 2 * gradient
         one = jnp.ones_like(dual)
-        free = self.mirrors.replaced(one, lambda mirror, of: mirror.free(state.dual[of]))
-        dual = dual + free * move
+        dual += self.mirrors.replaced(one, lambda mirror, of: mirror.free(state.dual[of])) * move
         moved = MirroredState(self.primal(dual), dual)
         return DynamicsStep(moved, estimate, injected.stats, injected.outcome)
 
@@ -300,3 +298,19 @@ class Mirrored(AbstractDynamics):
         step, rule = smaller_step(0.2 / largest, rule, curvature.noise_limit)
         between = curvature.condition / (step * largest)
         return Suggestion(step, rule, between, langevin_step=step)
+
+
+@named("Hsieh, Kavis, Rolland and Cevher (2018)", example={"batch_size": 2, "mirrors": (-2.0, 2.0)})
+def mirrored_sgld(
+    step_size: StepSize, batch_size: Size, mirrors: MirrorMaps | None = None
+) -> Method:
+    """SGLD of the mirror image of parameters on simplices or in boxes.
+
+    **Arguments:** those of `sgld`, and
+
+    - `mirrors`: mirror maps by the name of a parameter, or one for the whole position:
+      `Entropic()`, `LogBarrier(low, high)`, or a pair (low, high) for the latter.
+      None constrains nothing.
+    """
+    chosen = Mirrored({} if mirrors is None else mirrors)
+    return Method(dynamics=chosen, batch_size=batch_size, step_size=step_size)
