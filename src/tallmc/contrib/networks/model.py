@@ -40,6 +40,7 @@ from ...models.densities import DensityModel
 from ...models.posterior import ModelPosterior
 from ...models.predictive import AbstractPredictive, split_response
 from ...results.draws import Draws
+from ..simplex.transitions import normalised
 
 # The rows of a network: one row per node, with its links.
 #
@@ -100,12 +101,12 @@ def node_rows(
     if not seen.size:
         raise InvalidInput("edges", "have a link that is not held out", "none")
     nodes = np.arange(count)
-    own = np.stack([nodes, nodes], axis=1)
     of_links, n_links = _lists(_both_ways(seen), count)
+    own = np.stack([nodes, nodes], axis=1)
     left_out = np.concatenate([_both_ways(seen), _both_ways(hidden), own])
     excluded, n_excluded = _lists(left_out, count)
-    padding = np.arange(excluded.shape[1]) >= n_excluded[:, None]
-    excluded = np.where(padding, count + np.arange(excluded.shape[1]), excluded)
+    places = np.arange(excluded.shape[1])
+    excluded = np.where(places >= n_excluded[:, None], count + places, excluded)
     columns = (nodes, of_links, n_links, excluded, count - n_excluded)
     return NodeRows(*(jnp.asarray(column, jnp.int32) for column in columns)), count
 
@@ -121,20 +122,6 @@ def undirected(edges: ArrayLike, n_nodes: int | None) -> tuple[np.ndarray, int]:
         raise InvalidInput("edges", rule, _repeated(given, directed), cure)
     codes = np.unique(_codes(given, count))
     return np.stack([codes // count, codes % count], axis=1), count
-
-
-def link_pairs(
-    pairs: ArrayLike, links: ArrayLike | None, n_nodes: int, dtype: Any
-) -> tuple[Int[Array, "n 2"], PerRow]:
-    """Pairs of nodes and whether they are linked; NaN if `links` is None."""
-    checked = jnp.asarray(_pairs("pairs", pairs, n_nodes), jnp.int32)
-    if links is None:
-        return checked, jnp.full(checked.shape[0], jnp.nan, dtype)
-    values = np.asarray(check_numeric("links", links), float)
-    if values.shape != checked.shape[:1] or not np.isin(values, (0, 1)).all():
-        rule = f"be 0 or 1 for each of the {checked.shape[0]} pairs"
-        raise InvalidInput("links", rule, f"shape {values.shape}")
-    return checked, jnp.asarray(values, dtype)
 
 
 class HeldOutPairs(NamedTuple):
@@ -288,15 +275,16 @@ class BlockPrior(eqx.Module):
     strength: Float[Array, " 2"]  # (η₀, η₁), of non-links and of links
 
     def __call__(self, params: PyTree) -> Scalar:
-        of_nodes = _log_gamma(params["membership_weights"], self.concentration)
-        return of_nodes + _log_gamma(params["strength_weights"], self.strength)
+        phi, theta = params["membership_weights"], params["strength_weights"]
+        of_nodes = jnp.sum((self.concentration - 1) * jnp.log(phi) - phi)
+        return of_nodes + jnp.sum((self.strength - 1) * jnp.log(theta) - theta)
 
 
 class LinkRows(NamedTuple):
     """Pairs of nodes, and whether they are linked."""
 
     pairs: Int[Array, "n 2"]
-    links: PerRow
+    links: PerRow  # NaN if it is not known
 
 
 class LinkPredictive(AbstractPredictive):
@@ -305,16 +293,21 @@ class LinkPredictive(AbstractPredictive):
     model: DensityModel
     likelihood: BlockLikelihood
 
-    @property
-    def response_name(self) -> str:
-        return "link"
+    response_name = "link"
 
     def encoded(self, new_rows: Any, response: bool) -> LinkRows:
         if isinstance(new_rows, LinkRows):
             return new_rows
         pairs, links = split_response(new_rows, response, "be a tuple (pairs, links)")
-        n_nodes = self.model.layout.shapes[0][0]
-        return LinkRows(*link_pairs(pairs, links, n_nodes, self.model.dtype))
+        n_nodes, dtype = self.model.layout.shapes[0][0], self.model.dtype
+        checked = jnp.asarray(_pairs("pairs", pairs, n_nodes), jnp.int32)
+        if links is None:
+            return LinkRows(checked, jnp.full(len(checked), jnp.nan, dtype))
+        values = np.asarray(check_numeric("links", links), float)
+        if values.shape != (len(checked),) or not np.isin(values, (0, 1)).all():
+            rule = f"be 0 or 1 for each of the {len(checked)} pairs"
+            raise InvalidInput("links", rule, f"shape {values.shape}")
+        return LinkRows(checked, jnp.asarray(values, dtype))
 
     def observed(self, block: LinkRows) -> PerRow:
         return block.links
@@ -380,16 +373,17 @@ def mixed_membership(
         )
         background = _BACKGROUND_SHARE * n_links / (n_links + n_non_links)
     delta = check_number("background", background, 0, 1, low_open=True, high_open=True)
-    layout, init = layout_of(_start(count, k, alpha, etas, check_int("seed", seed, 0)))
+    # Chains start at memberships from a flat Dirichlet law, and strengths at their prior mean.
+    memberships = np.random.default_rng(check_int("seed", seed, 0)).dirichlet(np.ones(k), count)
+    start = {
+        "membership_weights": jnp.asarray(k * alpha * memberships, float),
+        "strength_weights": jnp.asarray(np.tile(etas[::-1], (k, 1)), float),
+    }
+    layout, init = layout_of(start)
     likelihood = BlockLikelihood(jnp.asarray(delta, init.dtype))
+    prior = BlockPrior(jnp.asarray(alpha, init.dtype), jnp.asarray(etas[::-1], init.dtype))
     model = DensityModel(
-        log_likelihood=likelihood,
-        batched=True,
-        log_prior=BlockPrior(
-            jnp.asarray(alpha, init.dtype), jnp.asarray([etas[1], etas[0]], init.dtype)
-        ),
-        init=init,
-        layout=layout,
+        log_likelihood=likelihood, batched=True, log_prior=prior, init=init, layout=layout
     )
 
     def quantities(position: Vector) -> dict[str, Array]:
@@ -404,26 +398,6 @@ def mixed_membership(
     }
     predictive = LinkPredictive(model, likelihood)
     return ModelPosterior(model, resident(rows), shown, predictive, description)
-
-
-def normalised(weights: Float[Array, "*n k"]) -> Float[Array, "*n k"]:
-    """Weights divided by their sum over the last axis."""
-    return weights / jnp.sum(weights, axis=-1, keepdims=True)
-
-
-def _log_gamma(weights: Float[Array, "*n"], shape: Float[Array, ...]) -> Scalar:
-    return jnp.sum((shape - 1) * jnp.log(weights) - weights)
-
-
-def _start(n_nodes: int, k: int, alpha: float, etas: list[float], seed: int) -> dict[str, Array]:
-    """Memberships from a flat Dirichlet law, strengths at their prior mean."""
-    rng = np.random.default_rng(seed)
-    weights = k * alpha * rng.dirichlet(np.ones(k), n_nodes)
-    strengths = np.tile([etas[1], etas[0]], (k, 1))
-    return {
-        "membership_weights": jnp.asarray(weights, float),
-        "strength_weights": jnp.asarray(strengths, float),
-    }
 
 
 # How well draws predict links of a network that they have not seen.

@@ -25,8 +25,13 @@ from ...methods.registry import named
 from ...models.densities import DensityModel
 from ...models.posterior import AbstractPosterior, check_posterior
 from ...schedule import AbstractSchedule, as_schedule, in_precision
-from ..simplex.transitions import AbstractGammaTransition, CoxIngersollRoss, ExpandedMean
-from .model import BlockLikelihood, BlockPrior, NodeRows, normalised
+from ..simplex.transitions import (
+    AbstractGammaTransition,
+    CoxIngersollRoss,
+    ExpandedMean,
+    normalised,
+)
+from .model import BlockLikelihood, BlockPrior, NodeRows
 
 # Which pairs of nodes a mini-batch reads, and their weights.
 #
@@ -140,27 +145,18 @@ def _drawn(
 #     n̂_ak = Σ_b w_ab P(z_ab = k | y_ab)                             for each touched node a
 #     m̂_ki = (N/2M) Σ_a touched Σ_b w_ab 1[y_ab = i] P(z_ab = z_ba = k | y_ab)
 #
-# A transition of gamma variables then moves φ_a of the touched nodes with the counts n̂_a and the
-# prior α, and θ with the counts m̂ and the prior η. The prior and the noise of a move are those of
-# a whole step: a node that is not touched does not move, and one that is touched moves as if all
-# nodes did (a random scan).
+# The prior and the noise of a move are those of a whole step: a node that is not touched does not
+# move, and one that is touched moves as if all nodes did (a random scan).
 #
 # The loop over mini-batches is inside of a step, because the engine looks at the whole position
 # after each step. The cost of a mini-batch then does not grow with the number of nodes.
 
 
 class Communities(eqx.Module):
-    """The weights of memberships and of strengths."""
+    """The weights of memberships and of strengths, or estimates of their expected counts."""
 
-    nodes: Float[Array, "N K"]  # φ
-    strengths: Float[Array, "K 2"]  # θ; column 1 counts links
-
-
-class ExpectedCounts(eqx.Module):
-    """Unbiased estimates of the expected counts, from one mini-batch."""
-
-    nodes: Float[Array, "M K"]  # n̂_a of the touched nodes
-    strengths: Float[Array, "K 2"]  # m̂
+    nodes: Float[Array, "n K"]  # φ of all nodes, or n̂ of the touched ones
+    strengths: Float[Array, "K 2"]  # θ or m̂; column 1 is about links
 
 
 class CommunityKernel(AbstractKernel):
@@ -194,14 +190,12 @@ class CommunityKernel(AbstractKernel):
         rows: AbstractRows,
     ) -> ChainState:
         if self.starts_at_counts:
-            n_nodes = self.selection.n_nodes
             at = self._communities(position)
-            n_communities = at.nodes.shape[1]
-            prior = self.prior.concentration * n_communities, jnp.sum(self.prior.strength)
-            pairs = n_nodes * (n_nodes - 1) / 2
-            nodes = normalised(at.nodes) * (prior[0] + n_nodes - 1)
-            strengths = normalised(at.strengths) * (prior[1] + pairs / n_communities**2)
-            position = self._flat(Communities(nodes, strengths))
+            n, k = at.nodes.shape
+            of_node = self.prior.concentration * k + n - 1
+            of_community = jnp.sum(self.prior.strength) + n * (n - 1) / 2 / k**2
+            strengths = normalised(at.strengths) * of_community
+            position = self._flat(Communities(normalised(at.nodes) * of_node, strengths))
         return ChainState(PositionState(position), None)
 
     def draw(self, key: PRNGKeyArray, steps: int) -> Drawn:
@@ -239,8 +233,8 @@ class CommunityKernel(AbstractKernel):
         strengths = move(at.strengths, self.prior.strength, counts.strengths, strengths_key)
         return Communities(at.nodes.at[batch.nodes].set(of_nodes, unique_indices=True), strengths)
 
-    def counts(self, at: Communities, batch: PairBatch) -> ExpectedCounts:
-        """Estimate the expected counts from the pairs of a mini-batch."""
+    def counts(self, at: Communities, batch: PairBatch) -> Communities:
+        """Unbiased estimates of the expected counts, from the pairs of a mini-batch."""
         node = normalised(at.nodes[batch.nodes])[:, None]
         partner = normalised(at.nodes[batch.partners])
         beta = normalised(at.strengths)[:, 1]
@@ -248,11 +242,10 @@ class CommunityKernel(AbstractKernel):
             jnp.broadcast_to(node, partner.shape), partner, beta, batch.is_link
         )
         weights = batch.weights[..., None]
-        of_links = jnp.where(batch.is_link[..., None], weights, 0) * of_both
-        of_pairs = weights * of_both
-        links, pairs = (jnp.sum(each, axis=(0, 1)) for each in (of_links, of_pairs))
+        link_weights = jnp.where(batch.is_link[..., None], weights, 0)
+        links, pairs = (jnp.sum(w * of_both, axis=(0, 1)) for w in (link_weights, weights))
         strengths = self.selection.scale * jnp.stack([pairs - links, links], axis=1)
-        return ExpectedCounts(jnp.sum(weights * of_node, axis=1), jnp.maximum(strengths, 0))
+        return Communities(jnp.sum(weights * of_node, axis=1), jnp.maximum(strengths, 0))
 
     def _communities(self, position: Vector) -> Communities:
         params = self.model.layout.unravel(position)
@@ -347,15 +340,23 @@ class CommunitySampler(AbstractMethod):
     ) -> PreparedMethod:
         """Check that the posterior is that of a network."""
         check_posterior(posterior)
-        model, likelihood, prior = _block_model(posterior)
+        model = posterior.model
+        if not (
+            isinstance(model, DensityModel)
+            and isinstance(model.log_likelihood, BlockLikelihood)
+            and isinstance(model.log_prior, BlockPrior)
+        ):
+            cure = "For other models see tallmc.methods.METHODS."
+            rule = "be a network of tallmc.contrib.networks.mixed_membership for this method"
+            raise InvalidInput("posterior", rule, type(model).__name__, cure)
         check_row_access(self, posterior)
         n_nodes, longest = posterior.n_rows, posterior.data.links.shape[1]
         touched = min(self.nodes, n_nodes)
         links, non_links = min(self.links, longest), min(self.non_links, n_nodes - 1)
         kernel = CommunityKernel(
             block_model=model,
-            likelihood=likelihood,
-            prior=prior,
+            likelihood=model.log_likelihood,
+            prior=model.log_prior,
             selection=PairSelection(n_nodes, touched, links, non_links, self.scheme),
             transition=_TRANSITIONS[self.process](),
             schedule=in_precision(as_schedule(self.step_size), posterior.dtype),
@@ -364,17 +365,6 @@ class CommunitySampler(AbstractMethod):
             starts_at_counts=self.process == "scir",
         )
         return PreparedMethod(BoundKernel(kernel, posterior), None, 0)
-
-
-def _block_model(posterior: AbstractPosterior) -> tuple[DensityModel, BlockLikelihood, BlockPrior]:
-    model = posterior.model
-    if isinstance(model, DensityModel):
-        likelihood, prior = model.log_likelihood, model.log_prior
-        if isinstance(likelihood, BlockLikelihood) and isinstance(prior, BlockPrior):
-            return model, likelihood, prior
-    cure = "For other models see tallmc.methods.METHODS."
-    rule = "be a network of tallmc.contrib.networks.mixed_membership for this method"
-    raise InvalidInput("posterior", rule, type(model).__name__, cure)
 
 
 @named("Li, Ahn and Welling (2016), with SCIR for SGRLD")

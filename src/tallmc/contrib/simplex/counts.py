@@ -31,6 +31,7 @@ from ..._rows.law import Batch
 from ..._rows.resident import ResidentRows
 from ...models.model import AbstractModel
 from ...models.posterior import ModelPosterior
+from .transitions import normalised
 
 _ROWS_PER_STEP = 100
 
@@ -40,9 +41,7 @@ class AbstractCountsModel(AbstractModel):
 
     prior: eqx.AbstractVar[Float[Array, "*k"]]  # α, in the shape of θ; the last axis is a simplex
 
-    @property
-    def bounded(self) -> bool:
-        return False
+    bounded = False
 
     @abc.abstractmethod
     def expected_counts(
@@ -56,8 +55,7 @@ class AbstractCountsModel(AbstractModel):
 
     def simplex(self, position: Vector) -> Float[Array, "*k"]:
         """W = θ/θ. ."""
-        theta = self.theta(position)
-        return theta / jnp.sum(theta, axis=-1, keepdims=True)
+        return normalised(self.theta(position))
 
     def check_gradients(self, n_rows: int, inflation: float) -> None:
         size = min(n_rows, _ROWS_PER_STEP)

@@ -71,6 +71,7 @@ class SimplexKernel(AbstractKernel):
         return KernelStep(new, {}, outcome_of(position), jnp.zeros_like(position))
 
 
+_MODELS_CURE = "See tallmc.contrib.simplex.dirichlet_multinomial and tallmc.contrib.simplex.lda."
 _TRANSITIONS: dict[str, type[AbstractGammaTransition]] = {
     "cir": CoxIngersollRoss,
     "expanded mean": ExpandedMean,
@@ -82,10 +83,8 @@ class SimplexSampler(AbstractMethod):
     """SCIR or SGRLD for models of counts.
 
     Every step draws n rows, estimates the counts of all N rows with the weights of the subsample,
-    and moves θ, whose normalised rows are the points (`transitions.py`):
-
-        n̂ = Σ_{i∈S} w_i E[n_i | w],   "cir": θ' = c·Gamma(α + n̂ + J, 1),   J ~ Poisson(θe^{−ε/2}/c)
-        c = 1 − e^{−ε/2},   "expanded mean": θ' = |θ + (ε/2)(α − θ + n̂ − n̂.θ/θ.) + √(εθ) η|
+    n̂ = Σ_{i∈S} w_i E[n_i | w], and moves θ, whose normalised rows are the points, by the
+    Cox–Ingersoll–Ross process ("cir") or in the expanded mean (`transitions.py`).
     """
 
     paper_by_setting: ClassVar = {
@@ -134,10 +133,7 @@ class SimplexSampler(AbstractMethod):
         model = posterior.model
         if not isinstance(model, AbstractCountsModel):
             rule = "be a model of counts on simplices for this method"
-            cure = (
-                "See tallmc.contrib.simplex.dirichlet_multinomial and tallmc.contrib.simplex.lda."
-            )
-            raise InvalidInput("posterior", rule, type(model).__name__, cure)
+            raise InvalidInput("posterior", rule, type(model).__name__, _MODELS_CURE)
         check_row_access(self, posterior)
         check_int("batch_size", self.batch_size, 1, posterior.n_rows)
         selection = self.subsample.prepare(SubsampleContext(posterior), Fixed(self.batch_size))

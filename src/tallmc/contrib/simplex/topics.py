@@ -38,6 +38,7 @@ from .counts import (
     checked_prior,
     counts_posterior,
 )
+from .transitions import normalised
 
 # Latent Dirichlet allocation: topics of documents (Blei, Ng and Jordan, 2003).
 #
@@ -58,19 +59,21 @@ from .counts import (
 
 NO_WORD = -1  # Fills documents up to the longest one
 
+Topics = Float[Array, "topics words"]
+PerTopic = Float[Array, " topics"]
+Documents = Int[Array, "documents longest"]
+
 
 class LatentDirichletAllocation(AbstractCountsModel):
     """Rows are documents, as vectors of word numbers."""
 
-    prior: Float[Array, "topics words"]
-    document_prior: Float[Array, " topics"]
+    prior: Topics
+    document_prior: PerTopic
     init: Vector
     layout: Layout
     sweeps: int = eqx.field(static=True)
 
-    def expected_counts(
-        self, simplex: Float[Array, "topics words"], batch: Batch, key: PRNGKeyArray
-    ) -> Float[Array, "topics words"]:
+    def expected_counts(self, simplex: Topics, batch: Batch, key: PRNGKeyArray) -> Topics:
         found = assigned(simplex, self.document_prior, batch.rows, self.sweeps, key)
         weighted = found.probabilities * batch.weights[:, None, None]
         words = jnp.where(batch.rows == NO_WORD, 0, batch.rows)  # their probabilities are 0
@@ -86,35 +89,26 @@ class Assignments(NamedTuple):
 
 
 def assigned(
-    topics: Float[Array, "topics words"],
-    document_prior: Float[Array, " topics"],
-    documents: Int[Array, "documents longest"],
-    sweeps: int,
-    key: PRNGKeyArray,
+    topics: Topics, prior: PerTopic, documents: Documents, sweeps: int, key: PRNGKeyArray
 ) -> Assignments:
     """Gibbs sweeps over the assignments of documents, given the topics."""
+    of_documents = jax.vmap(_assigned_words, in_axes=(None, None, 0, None, 0))
     keys = derived_keys(key, documents.shape[0])
-    return jax.vmap(_assigned_words, in_axes=(None, None, 0, None, 0))(
-        topics, document_prior, documents, sweeps, keys
-    )
+    return of_documents(topics, prior, documents, sweeps, keys)
 
 
 def _assigned_words(
-    topics: Float[Array, "topics words"],
-    document_prior: Float[Array, " topics"],
-    words: Int[Array, " longest"],
-    sweeps: int,
-    key: PRNGKeyArray,
+    topics: Topics, prior: PerTopic, words: Int[Array, " longest"], sweeps: int, key: PRNGKeyArray
 ) -> Assignments:
     present = (words != NO_WORD).astype(topics.dtype)
     likelihoods = topics.T[words] * present[:, None]
     uniforms = uniform_of(random_words(key, (sweeps, len(words)))[..., 0], topics.dtype)
-    n_topics = len(document_prior)
+    n_topics = len(prior)
 
     def word(counts: Array, given: tuple[Array, Array, Array]) -> tuple[Array, tuple[Array, Array]]:
         likelihood, before, u = given
         others = counts - before
-        probability = (document_prior + others) * likelihood
+        probability = (prior + others) * likelihood
         cumulative = jnp.cumsum(probability)
         chosen = jnp.sum(u * cumulative[-1] > cumulative)
         # An absent word has the likelihood 0, and is in no topic.
@@ -122,9 +116,7 @@ def _assigned_words(
         share = probability / jnp.maximum(cumulative[-1], jnp.finfo(counts.dtype).tiny)
         return others + now, (now, share)
 
-    def sweep(
-        carry: tuple[Array, Array, Array, Array], given: tuple[Array, Array]
-    ) -> tuple[tuple[Array, Array, Array, Array], None]:
+    def sweep(carry: tuple[Array, ...], given: tuple[Array, Array]) -> tuple[Any, None]:
         counts, before, total, total_counts = carry
         u, kept = given
         counts, (now, share) = lax.scan(word, counts, (likelihoods, before, u))
@@ -132,7 +124,7 @@ def _assigned_words(
 
     none = jnp.zeros((len(words), n_topics), topics.dtype)
     kept = np.arange(sweeps) >= sweeps // 2
-    start = (jnp.zeros_like(document_prior), none, none, jnp.zeros_like(document_prior))
+    start = (jnp.zeros_like(prior), none, none, jnp.zeros_like(prior))
     given = (uniforms, jnp.asarray(kept, topics.dtype) / kept.sum())
     (_, _, total, total_counts), _ = lax.scan(sweep, start, given)
     return Assignments(total, total_counts)
@@ -211,8 +203,8 @@ def word_numbers(
     """Documents as vectors of word numbers, filled up with `NO_WORD`."""
     lengths = counts.sum(axis=1)
     found = np.full((len(counts), max(1, lengths.max())), NO_WORD, np.int32)
-    for row, (document, length) in enumerate(zip(counts, lengths, strict=True)):
-        found[row, :length] = np.repeat(np.arange(counts.shape[1]), document)
+    documents, words = np.nonzero(counts)
+    found[np.arange(found.shape[1]) < lengths[:, None]] = np.repeat(words, counts[documents, words])
     return found
 
 
@@ -281,7 +273,11 @@ def perplexity(
     phi = phi.reshape(-1, *phi.shape[-2:])
     most = check_int("most_draws", most_draws, 1)
     phi = phi[np.unique(np.linspace(0, len(phi) - 1, most).astype(int))]
-    observed, scored = split_words(counts, check_int("seed", seed, 0))
+    # Each word is observed or scored with probability ½.
+    observed = np.random.default_rng(check_int("seed", seed, 0)).binomial(counts, 0.5)
+    scored = counts - observed
+    if not scored.any():
+        raise InvalidInput("documents", "have words to score", f"{counts.sum()} words")
     prior = jnp.asarray(checked_prior("document_prior", document_prior, phi.shape[1]), float)
     words = jnp.asarray(word_numbers(observed))
     keys = jax.random.split(new_key(seed), len(phi))
@@ -296,23 +292,8 @@ def perplexity(
     return float(np.exp(-np.sum(scored[used] * log_p) / scored.sum()))
 
 
-def split_words(
-    counts: Int[np.ndarray, "documents words"], seed: int
-) -> tuple[Int[np.ndarray, "documents words"], Int[np.ndarray, "documents words"]]:
-    """Each word is observed or scored with probability ½."""
-    observed = np.random.default_rng(seed).binomial(counts, 0.5)
-    if not (counts - observed).any():
-        raise InvalidInput("documents", "have words to score", f"{counts.sum()} words")
-    return observed, counts - observed
-
-
 @quickly_compiled
 def _proportions(
-    topics: Float[Array, "topics words"],
-    prior: Float[Array, " topics"],
-    words: Int[Array, "documents longest"],
-    sweeps: int,
-    key: Array,
+    topics: Topics, prior: PerTopic, words: Documents, sweeps: int, key: PRNGKeyArray
 ) -> Float[Array, "documents topics"]:
-    counts = prior + assigned(topics, prior, words, sweeps, key).counts
-    return counts / jnp.sum(counts, axis=1, keepdims=True)
+    return normalised(prior + assigned(topics, prior, words, sweeps, key).counts)

@@ -28,7 +28,7 @@ still α + n. From V = e^{−2h}V + c²(α + n) + 2ce^{−h}(α + n) + c²v its 
 which is the bias of subsampling alone.
 
 The cost of a move is one normal (SGRLD), or one Poisson and one gamma variable (SCIR), per
-component. θ has the floor `smallest(dtype)`, the least normal number, because a gamma variable with
+component. θ has a floor, the least normal number of its dtype, because a gamma variable with
 α = 0.01 is below it with probability 0.4 in float32. The floor changes w by less than 10⁻³⁷/θ. .
 """
 
@@ -41,7 +41,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Key, PRNGKeyArray, PyTree
 
 from ..._core.arrays import Scalar
 from ..._core.random import derived_keys, random_words, standard_normal, uniform_of
@@ -64,18 +64,17 @@ from ..._core.random import derived_keys, random_words, standard_normal, uniform
 # a + J with such a J has a law within 10⁻⁵ of the exact one in Kolmogorov's distance.
 
 _LARGE_RATE = 50.0
+Vectors = Float[Array, "*k"]
 
 
-def gamma_variables(key: PRNGKeyArray, shape: Float[Array, "*k"]) -> Float[Array, "*k"]:
+def gamma_variables(key: PRNGKeyArray, shape: Vectors) -> Vectors:
     """A draw of Gamma(a, 1) for every a > 0 in `shape`; NaN where a is not a number."""
     boost_key, loop_key = derived_keys(key, 2)
     boosted = jnp.where(shape < 1, shape + 1, shape)
     d = boosted - 1 / 3
     scale = 1 / jnp.sqrt(9 * d)
 
-    def propose(
-        carry: tuple[Int[Array, ""], Float[Array, "*k"], Bool[Array, "*k"]],
-    ) -> tuple[Int[Array, ""], Float[Array, "*k"], Bool[Array, "*k"]]:
+    def propose(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         attempt, drawn, done = carry
         normal_key, uniform_key = derived_keys(jax.random.fold_in(loop_key, attempt), 2)
         y = scale * standard_normal(normal_key, shape.shape, shape.dtype)
@@ -92,7 +91,7 @@ def gamma_variables(key: PRNGKeyArray, shape: Float[Array, "*k"]) -> Float[Array
     return drawn * _uniform(boost_key, shape) ** power
 
 
-def poisson_variables(key: PRNGKeyArray, rate: Float[Array, "*k"]) -> Float[Array, "*k"]:
+def poisson_variables(key: PRNGKeyArray, rate: Vectors) -> Vectors:
     """A draw of Poisson(λ) for every λ ≥ 0 in `rate`, as floats; see above for large rates."""
     uniform_key, normal_key = derived_keys(key, 2)
     large = ~(rate <= _LARGE_RATE)
@@ -121,21 +120,20 @@ class _Inversion(NamedTuple):
     """An inversion after `seen` terms."""
 
     seen: Scalar
-    term: Float[Array, "*k"]
-    total: Float[Array, "*k"]  # P(J ≤ seen)
-    found: Float[Array, "*k"]
+    term: Vectors
+    total: Vectors  # P(J ≤ seen)
+    found: Vectors
 
 
-def _uniform(key: PRNGKeyArray, like: Float[Array, "*k"]) -> Float[Array, "*k"]:
+def _uniform(key: PRNGKeyArray, like: Vectors) -> Vectors:
     return uniform_of(random_words(key, like.shape)[..., 0], like.dtype)
 
 
-def smallest(dtype: Any) -> float:
-    """The floor of θ: the least normal number of this precision."""
-    return float(jnp.finfo(dtype).tiny)
+def normalised(weights: Float[Array, "*n k"]) -> Float[Array, "*n k"]:
+    """Weights divided by their sum over the last axis."""
+    return weights / jnp.sum(weights, axis=-1, keepdims=True)
 
 
-Vectors = Float[Array, "*k"]
 Counts = Float[Any, " ..."]
 Step = Float[Any, ""]
 
@@ -171,12 +169,11 @@ class ExpandedMean(AbstractGammaTransition):
     def move(
         self, theta: Vectors, prior: Counts, counts: Counts, step_size: Step, drawn: Vectors
     ) -> Vectors:
-        share = theta / jnp.sum(theta, axis=-1, keepdims=True)
         counts = jnp.broadcast_to(counts, theta.shape)
-        pull = counts - jnp.sum(counts, axis=-1, keepdims=True) * share
+        pull = counts - jnp.sum(counts, axis=-1, keepdims=True) * normalised(theta)
         drift = step_size / 2 * (prior - theta + pull)
         moved = jnp.abs(theta + drift + jnp.sqrt(step_size * theta) * drawn)
-        return jnp.maximum(moved, smallest(theta.dtype))
+        return jnp.maximum(moved, jnp.finfo(theta.dtype).tiny)
 
 
 class CoxIngersollRoss(AbstractGammaTransition):
@@ -194,4 +191,4 @@ class CoxIngersollRoss(AbstractGammaTransition):
         left = -jnp.expm1(-step_size / 2)  # c, without cancellation at small steps
         hits = poisson_variables(poisson_key, theta * (jnp.exp(-step_size / 2) / left))
         moved = left * gamma_variables(gamma_key, prior + counts + hits)
-        return jnp.maximum(moved, smallest(theta.dtype))
+        return jnp.maximum(moved, jnp.finfo(theta.dtype).tiny)
