@@ -22,10 +22,10 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from .._api.sample import sample
-from .._core.errors import InvalidInput, Outcome, check_int
+from .._core.errors import InvalidInput, check_int
 from .._rows.resident import ResidentRows
 from ..methods.abstract import AbstractMethod, Account
 from ..models.model import AbstractModel
@@ -135,7 +135,10 @@ def _combined(posterior: AbstractPosterior, of_shards: list[Draws], seed: int) -
         raise InvalidInput("method", "complete a chain in every shard", "failed chains", cure)
     length = min(draws.positions.shape[1] for draws in of_shards)
     positions = [np.asarray(draws.positions[:, :length], np.float64) for draws in of_shards]
-    weights = [_precision(of_shard[ok]) for of_shard in positions]
+    completed = [of_shard[ok].reshape(-1, posterior.dim) for of_shard in positions]
+    weights: list[np.ndarray] = [
+        np.linalg.inv(np.atleast_2d(np.cov(flat, rowvar=False))) for flat in completed
+    ]
     total = sum(of_shard @ weight for of_shard, weight in zip(positions, weights, strict=True))
     mean = np.linalg.solve(sum(weights), np.moveaxis(total, -1, 0).reshape(posterior.dim, -1))
     combined = np.moveaxis(mean.reshape(posterior.dim, *total.shape[:2]), 0, -1)
@@ -151,10 +154,7 @@ def _combined(posterior: AbstractPosterior, of_shards: list[Draws], seed: int) -
     return Draws(
         positions=combined.astype(first.positions.dtype),
         sample_stats={},
-        outcomes=tuple(
-            max((draws.outcomes[k] for draws in of_shards), default=Outcome.OK)
-            for k in range(len(ok))
-        ),
+        outcomes=tuple(map(max, zip(*(draws.outcomes for draws in of_shards), strict=True))),
         n_row_evals_sampling=sum(draws.n_row_evals_sampling for draws in of_shards),
         n_row_evals_preparation=sum(draws.n_row_evals_preparation for draws in of_shards),
         n_row_evals_check=sum(draws.n_row_evals_check for draws in of_shards),
@@ -166,9 +166,3 @@ def _combined(posterior: AbstractPosterior, of_shards: list[Draws], seed: int) -
         quantities=posterior.quantities,
         predictive=posterior.predictive,
     )
-
-
-def _precision(positions: Float[np.ndarray, "chains draws d"]) -> Float[np.ndarray, "d d"]:
-    """W = Cov⁻¹ of all draws."""
-    flat = positions.reshape(-1, positions.shape[-1])
-    return np.linalg.inv(np.atleast_2d(np.cov(flat, rowvar=False)))

@@ -39,7 +39,7 @@ from ..subsample.selection import (
     SubsampleContext,
     fixed_rows,
 )
-from ..subsample.stratified import checked_features, standardised_columns
+from ..subsample.stratified import checked_features
 
 # Diversified minibatches by a determinantal point process, k-DPP (Zhang et al., 2017).
 #
@@ -68,23 +68,14 @@ from ..subsample.stratified import checked_features, standardised_columns
 # the cost of other schemes, that of a step grows with N.
 
 
-_CURE = "Pass Determinantal(features=...), one row of finite numbers per data row."
+_CURE = "Pass {}(features=...), one row of finite numbers per data row."
 _LEAST_EIGENVALUE = 1e-10  # relative to the largest
 
 
-class DeterminantalSelection(AbstractStaticSelection):
-    """A k-DPP over the rows, mixed with uniform sets."""
+class RepulsiveSelection(AbstractStaticSelection):
+    """Batches in which row i occurs π_i times on average, and has the weight 1/π_i."""
 
-    vectors: Float[Array, "N r"]  # u_ij
-    # Probability that eigenvector j is in E, given that m of the first j + 1 are.
-    conditional: Float[Array, "r n_1"]
-    inverse: Float[Array, " N"]  # 1/π_i
-    floor: Scalar
-    size: int = eqx.field(static=True)
-
-    def draw(self, key: PRNGKeyArray, steps: int) -> RowDraws:
-        # One step at a time: each needs an array of N×n numbers.
-        return self.draws_at(lax.map(self._set, jax.random.split(key, steps)))
+    inverse: eqx.AbstractVar[Float[Array, " N"]]  # 1/π_i
 
     def draws_at(self, indices: Int[Array, "*k n"]) -> RowDraws:
         """These rows with their weights."""
@@ -93,6 +84,21 @@ class DeterminantalSelection(AbstractStaticSelection):
     def spread(self, terms: Float[Array, "n d"]) -> Float[Array, "n d"]:
         """NaN: the covariance takes the probabilities of all pairs of rows."""
         return jnp.full_like(terms, jnp.nan)
+
+
+class DeterminantalSelection(RepulsiveSelection):
+    """A k-DPP over the rows, mixed with uniform sets."""
+
+    vectors: Float[Array, "N r"]  # u_ij
+    # Probability that eigenvector j is in E, given that m of the first j + 1 are.
+    conditional: Float[Array, "r n_1"]
+    inverse: Float[Array, " N"]
+    floor: Scalar
+    size: int = eqx.field(static=True)
+
+    def draw(self, key: PRNGKeyArray, steps: int) -> RowDraws:
+        # One step at a time: each needs an array of N×n numbers.
+        return self.draws_at(lax.map(self._set, jax.random.split(key, steps)))
 
     def _set(self, key: PRNGKeyArray) -> Int[Array, " n"]:
         vectors_key, rows_key, uniform_key, mixture_key = jax.random.split(key, 4)
@@ -106,9 +112,7 @@ class DeterminantalSelection(AbstractStaticSelection):
     def _eigenvectors(self, key: PRNGKeyArray) -> Bool[Array, " r"]:
         """E, from the last eigenvector to the first."""
 
-        def include(
-            missing: Int[Array, ""], at: tuple[Array, Array]
-        ) -> tuple[Int[Array, ""], Bool[Array, ""]]:
+        def include(missing: Array, at: tuple[Array, Array]) -> tuple[Array, Array]:
             probabilities, uniform = at
             chosen = uniform < probabilities[missing]
             return missing - chosen, chosen
@@ -121,9 +125,7 @@ class DeterminantalSelection(AbstractStaticSelection):
         """N rows of the projection DPP of these vectors, by Gram–Schmidt orthogonalisation."""
         n_rows, dtype = vectors.shape[0], vectors.dtype
 
-        def next_row(
-            carry: tuple[Array, Array, Array], at: tuple[Array, PRNGKeyArray]
-        ) -> tuple[tuple[Array, Array, Array], Int[Array, ""]]:
+        def next_row(carry: tuple[Array, ...], at: tuple[Array, ...]) -> tuple[Any, Array]:
             basis, distance, taken = carry
             place, key = at
             logits = jnp.where(taken | (distance <= 0), -jnp.inf, jnp.log(distance))
@@ -196,11 +198,9 @@ class Determinantal(SubsampleChoice):
     def prepare(self, context: SubsampleContext, size: SizeChoice | None) -> DeterminantalSelection:
         posterior = context.posterior
         n = fixed_rows(size, posterior, "with a k-DPP", "Use Uniform().")
-        features = (
-            fourier_features(standardised_columns(posterior.rows, _CURE), self.rank or 4 * n)
-            if self.features is None
-            else checked_features(self.features, posterior, _CURE)
-        )
+        features = checked_features(self.features, posterior, _CURE.format("Determinantal"))
+        if self.features is None:
+            features = fourier_features(features, self.rank or 4 * n)
         values, directions = np.linalg.eigh(features.T @ features)
         kept = values > _LEAST_EIGENVALUE * values[-1]
         if np.count_nonzero(kept) < n:
@@ -228,17 +228,16 @@ def fourier_features(columns: Float[np.ndarray, "N c"], rank: int) -> Float[np.n
     return np.sqrt(2 / rank) * np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
 
 
-_DISK_CURE = "Pass PoissonDisk(features=...), one row of finite numbers per data row."
 _SIMULATED_AT_ONCE = 1000
 _BATCHES_FOR_RADIUS = 200
 
 
-class PoissonDiskSelection(AbstractStaticSelection):
+class PoissonDiskSelection(RepulsiveSelection):
     """Batches whose rows keep a distance."""
 
     features: Float[Array, "N c"]
     radius: Scalar
-    inverse: Float[Array, " N"]  # 1/π̂_i
+    inverse: Float[Array, " N"]
     law: UniformLaw
     size: int = eqx.field(static=True)
     tries: int = eqx.field(static=True)
@@ -247,21 +246,12 @@ class PoissonDiskSelection(AbstractStaticSelection):
         candidates = self.law.draw(random_words(key, (steps, self.tries * self.size)))
         return self.draws_at(jax.vmap(self.batch_from)(candidates))
 
-    def draws_at(self, indices: Int[Array, "*k n"]) -> RowDraws:
-        """These rows with their weights."""
-        return RowDraws(indices, self.inverse[indices])
-
-    def spread(self, terms: Float[Array, "n d"]) -> Float[Array, "n d"]:
-        return jnp.full_like(terms, jnp.nan)  # as above
-
     def batch_from(self, candidates: Int[Array, " m"]) -> Int[Array, " n"]:
         """The accepted candidates in their order, then the refused ones, the first n of them."""
         places = self.features[candidates]
         near = jnp.sum((places[:, None] - places[None]) ** 2, axis=2) <= self.radius**2
 
-        def consider(
-            accepted: Bool[Array, " m"], candidate: Int[Array, ""]
-        ) -> tuple[Bool[Array, " m"], None]:
+        def consider(accepted: Array, candidate: Array) -> tuple[Array, None]:
             free = ~jnp.any(near[candidate] & accepted)
             return accepted.at[candidate].set(free), None
 
@@ -309,7 +299,7 @@ class PoissonDisk(SubsampleChoice):
     def prepare(self, context: SubsampleContext, size: SizeChoice | None) -> PoissonDiskSelection:
         posterior = context.posterior
         n = fixed_rows(size, posterior, "with Poisson disks", "Use Uniform().")
-        features = checked_features(self.features, posterior, _DISK_CURE)
+        features = checked_features(self.features, posterior, _CURE.format("PoissonDisk"))
         radius = _usual_distance(features, n) if self.radius is None else self.radius
         unweighted = PoissonDiskSelection(
             features=jnp.asarray(features, posterior.dtype),
