@@ -2,16 +2,27 @@
 
 Quiroz, Kohn, Villani and Tran (2019), with the blocks of Tran, Kohn, Quiroz and Villani (2016) and
 the proposals of `SubsampledMH`. Row i has f_i = T_i + R_i, its Taylor expansion at the anchor and
-the remainder. The log-likelihood is estimated from m rows i_1, …, i_m, drawn with replacement with
-probabilities p:
+the remainder. The state has the position u, θ = θ̂ + Cu, and the numbers of m rows i_1, …, i_m,
+drawn with replacement with probabilities p. The potential at u is ½‖u‖² + e(u) + Ŝ, with the
+certain part e of `surrogate.py` and
 
-    ℓ̂(θ) = −Σ_i T_i(θ) − (1/m) Σ_j R_{i_j}(θ)/p_{i_j},   log ratio ∝ ℓ̂ − ½σ̂²
+    Ŝ = D̂ + ½σ̂²,   D̂ = (1/m) Σ_j z_j,   z_j = R_{i_j}(u)/p_{i_j},
+    σ̂² = Σ_j (z_j − D̂)² / (m(m − 1)).
 
-σ̂² estimates the variance σ² of ℓ̂. p is in proportion to the bounds c_i of `candidates.py`, with a
-share of 1 % for equal probabilities. Models without bounds have equal probabilities. The rows are
-part of the state of the chain. A proposal redraws one of G blocks of them, so successive estimates
-have a correlation of about 1 − 1/G. `potential_variance` of `draws.sample_stats` is σ̂², which
-should be far below 1.
+D̂ is the difference estimator of ΣR_i, and σ̂² estimates its variance σ². Without ½σ̂², exp(−D̂) would
+exceed exp(−ΣR_i) by a factor of about exp(½σ²) on average. `potential_variance` of
+`draws.sample_stats` is σ̂², which should be far below 1. p is in proportion to the bounds c_i of
+`candidates.py`, with a share of 1 % for equal probabilities. Models without bounds have equal
+probabilities.
+
+A proposal is a new position and new draws in one of G blocks of rows, so successive estimates have
+a correlation of about 1 − 1/G, and Ŝ changes little when the position does. The law of the draws is
+p in every block, and the accept step is that of the joint law of positions and draws.
+
+Proposals with ‖u‖ > r are rejected. Far from the anchor R_i tends to −½f_i″(w_iᵀu)². If all m
+draws are of one row with f_i″‖w_i‖² > p_i, then σ̂² = 0 and exp(−½‖u‖² − Ŝ) grows without a limit.
+On all of space the perturbed posterior is then not proper, however large m is. A Gaussian position
+is beyond r with a probability of 10⁻¹⁰.
 """
 
 from __future__ import annotations
@@ -98,25 +109,6 @@ class ExpansionRemainders(AbstractRemainders):
 
 def _derivative(function: Callable[[Scalar], PerRow]) -> Callable[[Scalar], PerRow]:
     return lambda s: jax.jvp(function, (s,), (jnp.ones_like(s),))[1]
-
-
-# The step of block pseudo-marginal Metropolis–Hastings: rows are part of the state.
-#
-# The state has the position u and the numbers of m rows, drawn with replacement with probabilities
-# p. The potential at u is ½‖u‖² + e(u) + Ŝ, with the certain part e of `surrogate.py` and
-#
-#     Ŝ = D̂ + ½σ̂²,   D̂ = (1/m) Σ_j z_j,   z_j = R_{i_j}(u)/p_{i_j},
-#     σ̂² = Σ_j (z_j − D̂)² / (m(m − 1)).
-#
-# D̂ is the difference estimator of ΣR_i. Without ½σ̂², exp(−D̂) would exceed exp(−ΣR_i) by a factor
-# of about exp(½σ²) on average. A proposal is a new position and new draws in one block of rows, so
-# Ŝ changes little when the position does. The law of the draws is p in every block, and the accept
-# step is that of the joint law of positions and draws.
-#
-# Proposals with ‖u‖ > r are rejected. Far from the anchor R_i tends to −½f_i″(w_iᵀu)². If all m
-# draws are of one row with f_i″‖w_i‖² > p_i, then σ̂² = 0 and exp(−½‖u‖² − Ŝ) grows without a
-# limit. On all of space the perturbed posterior is then not proper, however large m is. A Gaussian
-# position is beyond r with a probability of 10⁻¹⁰.
 
 
 class CorrelatedState(AbstractDynamicsState):
@@ -293,14 +285,21 @@ class PseudoMarginal(AbstractAnchoredMethod):
         step = _STEP / curvature.dim
         return Suggestion(step, "the scaling of random walks", 2 / step, step)
 
-    def kernel_at(
-        self, posterior: AbstractPosterior, anchor: Anchor
-    ) -> tuple[CorrelatedKernel, int]:
-        surrogate, stream, n_row_evals = _difference_estimator(posterior, anchor)
+    def kernel_at(self, posterior: AbstractPosterior, anchor: Anchor) -> tuple[AbstractKernel, int]:
+        rows = posterior.rows
+        if posterior.model.remainder_bound(2) is not None:
+            bounded = bound_rows(posterior, anchor, 2)
+            shares = (1 - _EQUAL_SHARE, _EQUAL_SHARE)
+            p = rows.mixture((bounded.constants, np.ones(posterior.n_rows)), shares)
+            surrogate, n_row_evals = bounded.surrogate, bounded.n_row_evals
+        else:
+            p, metric = None, Dense().prepare(posterior, anchor)
+            remainders = ExpansionRemainders(posterior.model, 2, anchor.position)
+            surrogate, n_row_evals = prepare_surrogate(posterior, anchor, metric, remainders)
         kernel = CorrelatedKernel(
             surrogate=surrogate,
             proposal=PROPOSALS[self.proposal],
-            stream=stream,
+            stream=rows.stream(p, posterior.dtype),
             size=self.batch_size,
             block=-(-self.batch_size // self.blocks),
             radius=on_device(radius_of(posterior.dim, bounded=False), posterior.dtype),
@@ -308,22 +307,6 @@ class PseudoMarginal(AbstractAnchoredMethod):
             rest=anchor.position,
         )
         return kernel, n_row_evals
-
-
-def _difference_estimator(
-    posterior: AbstractPosterior, anchor: Anchor
-) -> tuple[Surrogate, AbstractStream, int]:
-    """ΣT_i, the law of the rows, and how many rows were evaluated to find them."""
-    rows = posterior.rows
-    if posterior.model.remainder_bound(2) is not None:
-        bounded = bound_rows(posterior, anchor, 2)
-        shares = (1 - _EQUAL_SHARE, _EQUAL_SHARE)
-        p = rows.mixture((bounded.constants, np.ones(posterior.n_rows)), shares)
-        return bounded.surrogate, rows.stream(p, posterior.dtype), bounded.n_row_evals
-    metric = Dense().prepare(posterior, anchor)
-    remainders = ExpansionRemainders(posterior.model, 2, anchor.position)
-    surrogate, n_row_evals = prepare_surrogate(posterior, anchor, metric, remainders)
-    return surrogate, rows.stream(None, posterior.dtype), n_row_evals
 
 
 @named("Quiroz, Kohn, Villani and Tran (2019)", example={"batch_size": 20})

@@ -278,8 +278,7 @@ class _Flight(eqx.Module):
     passes: Int[Array, ""]  # Passes of the loop
     n_rows: Int[Array, ""]
     n_switches: Int[Array, ""]
-    exceeded: Int[Array, ""]
-    worst: Scalar
+    breaches: RateBreaches
     integrals: PathIntegrals
 
 
@@ -341,15 +340,11 @@ class ZigZagKernel(AbstractKernel):
         motion, carried = state.motion, state.carried
         time = self.schedule(step).astype(motion.position.dtype)
         keys = derived_keys(gathered.selection, 4)
-        none, zero = jnp.int32(0), jnp.zeros_like(time)
-        counts = {"passes": none, "n_rows": none, "n_switches": none, "exceeded": none}
-        integrals = PathIntegrals.zero(motion.whitened)
+        none, integrals = jnp.int32(0), PathIntegrals.zero(motion.whitened)
         flown = lax.while_loop(
             lambda flight: (flight.left > 0) & (flight.n_rows < _MOST_ROWS),
             lambda flight: self._advance(flight, keys, rows),
-            _Flight(
-                motion.whitened, motion.velocity, time, **counts, worst=zero, integrals=integrals
-            ),
+            _Flight(motion.whitened, motion.velocity, time, none, none, none, carried, integrals),
         )
         anchor = self.rates.remainders.anchor
         stats = {
@@ -359,11 +354,8 @@ class ZigZagKernel(AbstractKernel):
             "path_variance": flown.integrals.variance(time),
         }
         position = anchor + self.rates.metric.push(flown.u)
-        breaches = RateBreaches(
-            carried.exceeded + flown.exceeded,
-            jnp.maximum(carried.worst, flown.worst),
-            carried.unfinished + (flown.left > 0).astype(jnp.int32),
-        )
+        unfinished = carried.unfinished + (flown.left > 0).astype(jnp.int32)
+        breaches = RateBreaches(flown.breaches.exceeded, flown.breaches.worst, unfinished)
         return KernelStep(
             ChainState(ZigZagState(position, flown.u, flown.velocity), breaches),
             stats,
@@ -417,8 +409,11 @@ class ZigZagKernel(AbstractKernel):
             passes=flight.passes + 1,
             n_rows=flight.n_rows + jnp.sum(used, dtype=jnp.int32),
             n_switches=flight.n_switches + switched.astype(jnp.int32),
-            exceeded=flight.exceeded + jnp.sum(ratio > 1, dtype=jnp.int32),
-            worst=jnp.maximum(flight.worst, jnp.max(ratio)),
+            breaches=RateBreaches(
+                flight.breaches.exceeded + jnp.sum(ratio > 1, dtype=jnp.int32),
+                jnp.maximum(flight.breaches.worst, jnp.max(ratio)),
+                flight.breaches.unfinished,
+            ),
             integrals=flight.integrals.extended(move, move_velocity, time),
         )
 
