@@ -23,7 +23,6 @@ from ..._core.arrays import (
     Layout,
     Parameters,
     Scalar,
-    Vector,
     check_numeric,
     layout_of,
     to_floats,
@@ -320,22 +319,87 @@ class LocalPosterior(AbstractPosterior):
             for kind, local in groups.items()
         }
         self.description, self.predictive = dict(description or {}), None
-        _check_densities(self.densities, self.shared_init, self.group_init, self.rows)
-        self.kept = _kept(keep, self.group_init, layout.dim)
-        self.model, self.quantities = _visible(
-            self.densities, self.shared_init, self.group_init, self.kept
-        )
+        self._check_densities()
+        self.kept = self._numbers_of(keep)
+        self.model, self.quantities = self._visible(self.kept)
 
     def keeping(self, keep: str | Mapping[str, ArrayLike]) -> LocalPosterior:
         """The same posterior with other groups kept: "all", or their numbers by kind."""
-        kept = _kept(keep, self.group_init, self.densities.layout.dim)
-        model, quantities = _visible(self.densities, self.shared_init, self.group_init, kept)
+        kept = self._numbers_of(keep)
+        model, quantities = self._visible(kept)
         changed = {"kept": kept, "model": model, "quantities": quantities}
         # Without the constructor, which would check all rows again.
         found = object.__new__(LocalPosterior)
         for name in (field.name for field in dataclasses.fields(self)):
             object.__setattr__(found, name, changed.get(name, getattr(self, name)))
         return found
+
+    def _check_densities(self) -> None:
+        densities = self.densities
+        seen = jax.eval_shape(densities.constrained, self.shared_init)
+        local = {
+            kind: jax.ShapeDtypeStruct(values.shape[1:], values.dtype)
+            for kind, values in self.group_init.items()
+        }
+        data = self.rows.row_shapes.data
+        cure = "It gets one row and its groups; sum over their axes."
+        name = "log_likelihood(shared, local, row)"
+        check_scalar(name, cure, densities.log_likelihood, seen, local, data)
+        check_scalar("log_prior(shared)", "For a flat prior return 0.0.", densities.log_prior, seen)
+        for kind, prior in densities.group_priors.items():
+            name = f"groups[{kind!r}].log_prior(shared, values)"
+            check_scalar(name, "It gets one group.", prior.log_density, seen, local[kind])
+
+    def _numbers_of(
+        self, keep: str | Mapping[str, ArrayLike] | None
+    ) -> dict[str, Int[np.ndarray, " kept"]]:
+        """The numbers of the groups to keep."""
+        everything = {kind: np.arange(len(values)) for kind, values in self.group_init.items()}
+        if keep is None:
+            sizes = (values.size for values in self.group_init.values())
+            if self.densities.layout.dim + sum(sizes) <= _MOST_KEPT_ENTRIES:
+                return everything
+            return {kind: numbers[:_KEPT_BY_DEFAULT] for kind, numbers in everything.items()}
+        if isinstance(keep, str) and keep == "all":
+            return everything
+        if not isinstance(keep, Mapping):
+            raise InvalidInput("keep", 'be "all" or a dict of group numbers by kind', keep)
+        unknown = sorted(set(keep) - set(everything))
+        if unknown:
+            raise InvalidInput("keep", f"name kinds among {', '.join(everything)}", unknown[0])
+        found = {kind: np.zeros(0, int) for kind in everything}
+        for kind, given in keep.items():
+            numbers, count = np.asarray(given), len(everything[kind])
+            good = numbers.ndim == 1 and (numbers.dtype.kind in "iu" or not numbers.size)
+            if not good or (numbers.size and not 0 <= numbers.min() <= numbers.max() < count):
+                rule = f"be group numbers from 0 to {count - 1}"
+                raise InvalidInput(f"keep[{kind!r}]", rule, given)
+            found[kind] = np.unique(numbers.astype(int))
+        return found
+
+    def _visible(self, kept: Mapping[str, np.ndarray]) -> tuple[DensityModel, AbstractQuantities]:
+        """The model of the shared parameters and the kept groups, and what users see of it."""
+        densities, group_init = self.densities, self.group_init
+        shown = {kind: values[kept[kind]] for kind, values in group_init.items() if len(kept[kind])}
+        layout, flat = layout_of({**self.shared_init, **shown})
+        whole = all(len(kept[kind]) == len(values) for kind, values in group_init.items())
+        model = DensityModel(
+            log_likelihood=DenseLikelihood(densities) if whole else HiddenGroups(),
+            batched=True,
+            log_prior=DensePrior(densities) if whole else HiddenGroups(),
+            init=flat,
+            layout=layout,
+        )
+        quantities: AbstractQuantities = (
+            Parameters(layout)
+            if densities.constraints is None
+            else constrained_parameters(Constraints(densities.constraints.transforms, layout))
+        )
+        for kind in shown:  # entries are labelled by the numbers of the groups
+            further = len(quantities.shapes[kind]) - 1
+            quantities.dims[kind] = (f"{kind}_group", *(f"{kind}_dim_{k}" for k in range(further)))
+            quantities.coords[f"{kind}_group"] = tuple(map(str, kept[kind]))
+        return model, quantities
 
     def lipschitz(self) -> RowValues:
         cure = "Choose another method, such as tallmc.contrib.groups.local_sgld(...)."
@@ -370,88 +434,3 @@ def _numbers(kind: str, local: Local, n_rows: int) -> Int[np.ndarray, " n"]:
         rule = "have a row of every group"
         raise InvalidInput(parameter, rule, f"no row of group {empty[0]}", cure)
     return found
-
-
-def _check_densities(
-    densities: LocalDensities,
-    shared: PyTree[Array],
-    group_init: Mapping[str, Array],
-    rows: ResidentRows,
-) -> None:
-    seen = jax.eval_shape(densities.constrained, shared)
-    local = {
-        kind: jax.ShapeDtypeStruct(values.shape[1:], values.dtype)
-        for kind, values in group_init.items()
-    }
-    data = rows.row_shapes.data
-    cure = "It gets one row and its groups; sum over their axes."
-    name = "log_likelihood(shared, local, row)"
-    check_scalar(name, cure, densities.log_likelihood, seen, local, data)
-    check_scalar("log_prior(shared)", "For a flat prior return 0.0.", densities.log_prior, seen)
-    for kind, prior in densities.group_priors.items():
-        name = f"groups[{kind!r}].log_prior(shared, values)"
-        check_scalar(name, "It gets one group.", prior.log_density, seen, local[kind])
-
-
-def _kept(
-    keep: str | Mapping[str, ArrayLike] | None, group_init: Mapping[str, Array], n_shared: int
-) -> dict[str, Int[np.ndarray, " kept"]]:
-    """The numbers of the kept groups."""
-    everything = {kind: np.arange(len(values)) for kind, values in group_init.items()}
-    if keep is None:
-        entries = n_shared + sum(values.size for values in group_init.values())
-        if entries <= _MOST_KEPT_ENTRIES:
-            return everything
-        return {kind: numbers[:_KEPT_BY_DEFAULT] for kind, numbers in everything.items()}
-    if isinstance(keep, str) and keep == "all":
-        return everything
-    if not isinstance(keep, Mapping):
-        raise InvalidInput("keep", 'be "all" or a dict of group numbers by kind', keep)
-    unknown = sorted(set(keep) - set(group_init))
-    if unknown:
-        raise InvalidInput("keep", f"name kinds among {', '.join(group_init)}", unknown[0])
-    found = {kind: np.zeros(0, int) for kind in group_init}
-    for kind, given in keep.items():
-        numbers = np.asarray(given)
-        count = len(group_init[kind])
-        good = numbers.ndim == 1 and (numbers.dtype.kind in "iu" or not numbers.size)
-        if not good or (numbers.size and not 0 <= numbers.min() <= numbers.max() < count):
-            rule = f"be group numbers from 0 to {count - 1}"
-            raise InvalidInput(f"keep[{kind!r}]", rule, given)
-        found[kind] = np.unique(numbers.astype(int))
-    return found
-
-
-def _visible(
-    densities: LocalDensities,
-    shared: Mapping[str, Any],
-    group_init: Mapping[str, Array],
-    kept: Mapping[str, np.ndarray],
-) -> tuple[DensityModel, AbstractQuantities]:
-    """The model of the shared parameters and the kept groups, and what users see of it."""
-    shown = {kind: values[kept[kind]] for kind, values in group_init.items() if len(kept[kind])}
-    layout, flat = layout_of({**shared, **shown})
-    whole = all(len(kept[kind]) == len(values) for kind, values in group_init.items())
-    model = DensityModel(
-        log_likelihood=DenseLikelihood(densities) if whole else HiddenGroups(),
-        batched=True,
-        log_prior=DensePrior(densities) if whole else HiddenGroups(),
-        init=flat,
-        layout=layout,
-    )
-    quantities: AbstractQuantities = (
-        Parameters(layout)
-        if densities.constraints is None
-        else constrained_parameters(Constraints(densities.constraints.transforms, layout))
-    )
-    for kind in shown:  # entries are labelled by the numbers of the groups
-        further = len(quantities.shapes[kind]) - 1
-        quantities.dims[kind] = (f"{kind}_group", *(f"{kind}_dim_{k}" for k in range(further)))
-        quantities.coords[f"{kind}_group"] = tuple(map(str, kept[kind]))
-    return model, quantities
-
-
-def position_of(shared: Mapping[str, Any], shown: Mapping[str, Float[Array, "kept ..."]]) -> Vector:
-    """The position with these shared parameters and kept groups."""
-    leaves = jax.tree.leaves({**shared, **{kind: z for kind, z in shown.items() if z.size}})
-    return jnp.concatenate([jnp.ravel(leaf) for leaf in leaves])

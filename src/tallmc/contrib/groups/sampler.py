@@ -33,7 +33,7 @@ from ...methods.registry import named
 from ...models.model import AbstractModel
 from ...models.posterior import AbstractPosterior, check_posterior
 from ...schedule import AbstractSchedule, as_schedule, in_precision
-from .posterior import LocalDensities, LocalPosterior, LocalRows, position_of
+from .posterior import LocalDensities, LocalPosterior, LocalRows
 
 # The groups that a batch of rows touches.
 #
@@ -301,7 +301,7 @@ class LocalKernel(AbstractKernel):
         of_shared, of_groups = self.gradient(carried, values, touched, batch)
         shared_key, *group_keys = derived_keys(gathered.noise, 1 + len(self.groups))
         shared = _moved(carried.shared, of_shared, self.shared_metric, step_size, shared_key)
-        tables, moved = {}, [shared]
+        tables, moved, shown = {}, [shared], self.densities.layout.unravel(shared)
         for (kind, known), key in zip(self.groups.items(), group_keys, strict=True):
             table, slots = carried.tables[kind], touched[kind].slots
             since = _taken(table.since, slots)
@@ -317,8 +317,9 @@ class LocalKernel(AbstractKernel):
                 cleared[kind],
             )
             moved.append(jnp.where(_beside(slots < known.count, new), new, 0).ravel())
-        shown = {kind: tables[kind].entries[known.kept, 0] for kind, known in self.groups.items()}
-        position = position_of(self.densities.layout.unravel(shared), shown)
+            if known.kept.size:
+                shown[kind] = tables[kind].entries[known.kept, 0]
+        position = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(shown)])
         return KernelStep(
             ChainState(PositionState(position), LocalCarried(shared, tables)),
             {"step_size": step_size},
@@ -341,34 +342,30 @@ class LocalKernel(AbstractKernel):
             tree = densities.layout.unravel(shared)
             return -jnp.sum(batch.weights * densities.of_rows(tree, local, batch.rows.data))
 
+        def shared_prior(shared: Array) -> Array:
+            """An unbiased estimate of −log p(φ) − Σ log p(z_g | φ), as a function of φ."""
+            tree = densities.layout.unravel(shared)
+            total = -densities.shared_log_prior(tree)
+            for kind, known in self.groups.items():
+                prior, slots = densities.group_priors[kind], touched[kind].slots
+                weights = jnp.where(slots < known.count, 1 / shares[kind], 0)
+                seen, totals = densities.constrained(tree), carried.tables[kind].totals.rounded()
+                total -= prior.log_density_of_all(seen, values[kind], weights, totals, known.count)
+            return total
+
         def group_prior(values: Array, kind: str) -> Array:
             return -jnp.sum(densities.of_groups(kind, densities.layout.unravel(shared), values))
 
+        shares = {
+            kind: _taken(known.touch_probability, touched[kind].slots)
+            for kind, known in self.groups.items()
+        }
         of_shared, of_groups = jax.grad(row_potential, argnums=(0, 1))(shared, dict(values))
-        of_shared = of_shared + jax.grad(self._shared_prior)(shared, carried, values, touched)
-        for kind, known in self.groups.items():
-            share = _taken(known.touch_probability, touched[kind].slots)
+        of_shared = of_shared + jax.grad(shared_prior)(shared)
+        for kind, share in shares.items():
             of_prior = jax.grad(group_prior)(values[kind], kind)
             of_groups[kind] = of_prior + _beside(share, values[kind]) * of_groups[kind]
         return of_shared, of_groups
-
-    def _shared_prior(
-        self,
-        shared: Float[Array, " s"],
-        carried: LocalCarried,
-        values: Mapping[str, Array],
-        touched: Mapping[str, TouchedGroups],
-    ) -> Scalar:
-        """An unbiased estimate of −log p(φ) − Σ log p(z_g | φ), as a function of φ."""
-        tree = self.densities.layout.unravel(shared)
-        total = -self.densities.shared_log_prior(tree)
-        for kind, known in self.groups.items():
-            prior, slots = self.densities.group_priors[kind], touched[kind].slots
-            share = _taken(known.touch_probability, slots)
-            weights = jnp.where(slots < known.count, 1 / share, 0)
-            seen, totals = self.densities.constrained(tree), carried.tables[kind].totals.rounded()
-            total -= prior.log_density_of_all(seen, values[kind], weights, totals, known.count)
-        return total
 
     def _changed(
         self,
@@ -494,8 +491,12 @@ class LocalSGLD(AbstractMethod):
         if anchor is not None:
             raise InvalidInput("anchor", "be left out for local_sgld", "an anchor")
         n_rows, dtype = posterior.n_rows, posterior.dtype
-        p = None if self.weights is None else _probabilities(self.weights, n_rows)
-        shares = np.full(n_rows, 1 / n_rows) if p is None else p
+        p, shares = None, np.full(n_rows, 1 / n_rows)
+        if self.weights is not None:
+            if np.shape(self.weights) != (n_rows,):
+                rule = f"have one number per row ({n_rows})"
+                raise InvalidInput("weights", rule, np.shape(self.weights))
+            p = shares = probabilities(self.weights, floor=0.0)
         shared_metric, metrics, rows_read = None, dict[str, Array](), 0
         if self.preconditioned:
             stage("measuring the curvature of all groups")
@@ -522,12 +523,6 @@ class LocalSGLD(AbstractMethod):
             size=self.batch_size,
         )
         return PreparedMethod(BoundKernel(kernel, posterior), None, rows_read)
-
-
-def _probabilities(weights: Any, n_rows: int) -> np.ndarray:
-    if np.shape(weights) != (n_rows,):
-        raise InvalidInput("weights", f"have one number per row ({n_rows})", np.shape(weights))
-    return probabilities(weights, floor=0.0)
 
 
 @named("Ahn, Korattikara, Liu, Rajan and Welling (2015)", example={"batch_size": 2})
