@@ -27,13 +27,7 @@ from ...models.densities import DensityModel
 from ...models.posterior import AbstractPosterior, check_in_memory, check_posterior
 from ...models.transforms import ConstrainedPrior
 from ...results.draws import Draws
-from .windows import (
-    WANTED_ERROR,
-    AbstractSeries,
-    SeriesLikelihood,
-    buffer_errors,
-    likelihood_of,
-)
+from .windows import WANTED_ERROR, AbstractSeries, SeriesLikelihood, buffer_errors, likelihood_of
 
 # The series behind the windows of a posterior, and positions of a run.
 
@@ -71,11 +65,8 @@ def some_positions(
     return listed[np.linspace(0, len(listed) - 1, n).astype(int)]
 
 
-# The error that the buffers of a series cause, at positions of a run.
-#
-# The rows of a series know the past of their window by a buffer of B observations. The gradient of
-# a window is compared with that of a buffer that is much longer, at draws: see `buffer_errors` for
-# the measure. The cost is two passes over at most 256 windows per position.
+# The error that the buffers of a series cause, at positions of a run: see `buffer_errors` for the
+# measure. The cost is two passes over at most 256 windows per position.
 
 _LEAST_REFERENCE, _LEAST_CONTEXT, _TIMES_LONGER = 64, 64, 4
 

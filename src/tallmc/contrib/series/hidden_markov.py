@@ -30,10 +30,6 @@ from .windows import LOG_SD, SPREAD, AbstractSeries, checked_series, log_normal,
 
 # What a hidden Markov model observes in its states: normal, Poisson or categorical numbers.
 #
-#     normal       y | k ~ N(m_k, s_k²)        m ordered, s positive
-#     poisson      y | k ~ Poisson(r_k)        r positive and ordered
-#     categorical  y | k ~ Categorical(e_k)    rows of the matrix e on the simplex
-#
 # Ordered means and rates leave one labelling of the states out of K!. The rows of e have no order,
 # so the K! labellings of a categorical model are equal modes; a chain stays in one of them.
 
@@ -62,7 +58,7 @@ class AbstractEmission(eqx.Module):
 
 
 class NormalEmission(AbstractEmission):
-    """y | k ~ N(m_k, s_k²), with priors around the mean and the sd of the series."""
+    """y | k ~ N(m_k, s_k²), m ordered, with priors around the mean and the sd of the series."""
 
     centre: Scalar
     sd: Scalar
@@ -89,7 +85,7 @@ class NormalEmission(AbstractEmission):
 
 
 class PoissonEmission(AbstractEmission):
-    """y | k ~ Poisson(r_k), with a prior around the mean of the series."""
+    """y | k ~ Poisson(r_k), r ordered, with a prior around the mean of the series."""
 
     centre: Scalar
 
@@ -110,7 +106,7 @@ class PoissonEmission(AbstractEmission):
 
 
 class CategoricalEmission(AbstractEmission):
-    """y | k ~ Categorical(e_k), with uniform priors on the simplex."""
+    """y | k ~ Categorical(e_k), with uniform priors of the rows e_k on the simplex."""
 
     n_categories: int = eqx.field(static=True)
 
@@ -267,12 +263,23 @@ def hidden_markov(
         raise InvalidInput("y", "have one column for a hidden Markov model", series.shape)
     known = series[~np.isnan(series)].astype(np.float64)
     law, dtype = emission_of(emission, known, series.dtype), series.dtype
-    concentration = _concentration(transition_prior, k)
+    prior = np.asarray(check_numeric("transition_prior", transition_prior), np.float64)
+    if prior.shape not in ((), (k, k)) or not (np.isfinite(prior) & (prior > 0)).all():
+        rule = f"be positive, a number or a {k}×{k} matrix"
+        raise InvalidInput("transition_prior", rule, transition_prior)
+    least, most = prior.min(), prior.max()
+    shown = f"{least:g}" if least == most else f"{least:g} to {most:g}"
+    first = None
+    if initial is not None:
+        given = np.asarray(check_numeric("initial", initial), np.float64)
+        if given.shape != (k,) or (given < 0).any() or abs(given.sum() - 1) > 1e-6:
+            raise InvalidInput("initial", f"be {k} probabilities that sum to 1", initial)
+        first = jnp.asarray(given, dtype)
     stay = np.full((k, k), (1 - _STAY) / (k - 1))
     np.fill_diagonal(stay, _STAY)
     return series_posterior(
-        HiddenMarkovSeries(law, _initial(initial, k, dtype)),
-        MarkovPrior(jnp.asarray(concentration, dtype), law),
+        HiddenMarkovSeries(law, first),
+        MarkovPrior(jnp.asarray(np.broadcast_to(prior, (k, k)), dtype), law),
         series,
         {"transition": stay, **law.begin(known, k)},
         {"transition": "simplex", **law.transforms},
@@ -281,28 +288,6 @@ def hidden_markov(
         messages=messages,
         description={
             "family": f"hidden Markov model, {k} states, {emission} emissions",
-            "priors": f"transition rows Dirichlet({_shown(concentration)}), {law.describe()}",
+            "priors": f"transition rows Dirichlet({shown}), {law.describe()}",
         },
     )
-
-
-def _initial(initial: ArrayLike | None, k: int, dtype: Any) -> Float[Array, " k"] | None:
-    if initial is None:
-        return None
-    found = np.asarray(check_numeric("initial", initial), np.float64)
-    if found.shape != (k,) or (found < 0).any() or abs(found.sum() - 1) > 1e-6:
-        raise InvalidInput("initial", f"be {k} probabilities that sum to 1", initial)
-    return jnp.asarray(found, dtype)
-
-
-def _concentration(given: ArrayLike, k: int) -> Float[np.ndarray, "k k"]:
-    found = np.asarray(check_numeric("transition_prior", given), np.float64)
-    if found.shape not in ((), (k, k)) or not (np.isfinite(found) & (found > 0)).all():
-        rule = f"be positive, a number or a {k}×{k} matrix"
-        raise InvalidInput("transition_prior", rule, given)
-    return np.broadcast_to(found, (k, k))
-
-
-def _shown(concentration: Float[np.ndarray, "k k"]) -> str:
-    values = np.unique(concentration)
-    return f"{values[0]:g}" if len(values) == 1 else f"{values[0]:g} to {values[-1]:g}"

@@ -21,6 +21,7 @@ O((L + B) d_x³).
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import equinox as eqx
@@ -69,17 +70,13 @@ class StateSpaceSeries(AbstractSeries):
     form: str = eqx.field(static=True)
 
     def factors(self, params: PyTree) -> KalmanFactors:
-        variances, d = params["state_scales"] ** 2, self.loadings.shape[1]
-        if self.form == "level":
-            mean, transition = jnp.zeros_like(params["noise_scales"]), jnp.eye(d)
-        else:
-            mean, given = params["mean"], params["transition"]
-            transition = jnp.diag(given) if self.form == "diagonal" else given
-        start = self.wide**2
+        variances, noise = params["state_scales"] ** 2, params["noise_scales"] ** 2
+        mean, transition, start = jnp.zeros_like(noise), jnp.eye(len(self.wide)), self.wide**2
+        if self.form != "level":
+            mean, transition = params["mean"], params["transition"]
         if self.form == "diagonal":
-            start = variances / (1 - params["transition"] ** 2)
+            transition, start = jnp.diag(transition), variances / (1 - transition**2)
         transition = transition.astype(variances.dtype)
-        noise = params["noise_scales"] ** 2
         return KalmanFactors(transition, variances, noise, mean, jnp.diag(start))
 
     def start(self, factors: KalmanFactors, at_origin: Bool[Array, ""]) -> GaussianState:
@@ -164,7 +161,7 @@ def state_space(
     centre, sd = np.nanmean(series, axis=0), np.nanstd(series, axis=0)
     if (sd == 0).any():
         raise InvalidInput("y", "vary in each column", "a constant column")
-    c, dtype = _loadings(loadings, series.shape[1]), series.dtype
+    c = _loadings(loadings, series.shape[1])
     d = c.shape[1]
     state_sd = np.full(d, np.linalg.norm(sd) / np.linalg.norm(c))
     at = np.linalg.lstsq(c, centre, rcond=None)[0] if transition == "level" else np.zeros(d)
@@ -176,11 +173,10 @@ def state_space(
         maps["transition"] = constraints.interval(-1.0, 1.0)
     elif transition == "full":
         init["transition"] = 0.7 * np.eye(d)
-    of_series = (jnp.asarray(part, dtype) for part in (c, at, _WIDE * state_sd))
-    of_prior = (jnp.asarray(part, dtype) for part in (centre, sd, state_sd))
+    floats = functools.partial(jnp.asarray, dtype=series.dtype)
     return series_posterior(
-        StateSpaceSeries(*of_series, transition),
-        StateSpacePrior(*of_prior, transition),
+        StateSpaceSeries(floats(c), floats(at), floats(_WIDE * state_sd), transition),
+        StateSpacePrior(floats(centre), floats(sd), floats(state_sd), transition),
         series,
         init,
         maps,

@@ -360,12 +360,25 @@ class SeriesPilot(NamedTuple):
 
 
 def series_pilot(model: DensityModel, y: Float[np.ndarray, "T p"]) -> SeriesPilot:
-    """The pilot of a model whose windows are stretches without buffer, searched from its init."""
+    """The pilot of a model whose windows are stretches without buffer.
+
+    It is searched by L-BFGS from the init of the model; the init if that fails.
+    """
+    from scipy.optimize import minimize
+
     stretch = min(_STRETCH, len(y))
     n = max(1, min(_STRETCHES, len(y) // stretch))
     times = np.linspace(0, len(y) - stretch, n).astype(int)
     pieces = jax.tree.map(jnp.asarray, pieces_at(y, times, stretch, 0, 0))
-    position = _descend(model, pieces)
+
+    def value_and_gradient(at: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = _value_and_gradient(model, jnp.asarray(at, model.dtype), pieces)
+        return float(value), np.asarray(gradient, np.float64)
+
+    start = np.asarray(model.init, np.float64)
+    options = {"maxiter": _MOST_STEPS}
+    end = minimize(value_and_gradient, start, jac=True, method="L-BFGS-B", options=options).x
+    position = end if np.isfinite(end).all() else start
     of_stretches, of_prior = (
         np.asarray(matrix, np.float64)
         for matrix in _curvatures(model, jnp.asarray(position, model.dtype), pieces)
@@ -374,21 +387,6 @@ def series_pilot(model: DensityModel, y: Float[np.ndarray, "T p"]) -> SeriesPilo
     values, vectors = np.linalg.eigh((hessian + hessian.T) / 2)
     values = np.maximum(values, _LEAST_EIGENVALUE * np.abs(values).max())
     return SeriesPilot(position, vectors / np.sqrt(values))
-
-
-def _descend(model: DensityModel, pieces: SeriesPieces) -> Float[np.ndarray, " d"]:
-    """The end of a search by L-BFGS from the init of the model; the init if that fails."""
-    from scipy.optimize import minimize
-
-    def value_and_gradient(at: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient = _value_and_gradient(model, jnp.asarray(at, model.dtype), pieces)
-        return float(value), np.asarray(gradient, np.float64)
-
-    start = np.asarray(model.init, np.float64)
-    found = minimize(
-        value_and_gradient, start, jac=True, method="L-BFGS-B", options={"maxiter": _MOST_STEPS}
-    )
-    return found.x if np.isfinite(found.x).all() else start
 
 
 @quickly_compiled
