@@ -97,15 +97,9 @@ def consensus(
             raise InvalidInput("options", f"not contain {name!r}", options[name])
     numbers = np.random.default_rng(seed).permutation(posterior.n_rows)
     seeds = np.random.SeedSequence(seed).generate_state(shards)
+    options |= {"chains": chains, "n_draws": n_draws}
     of_shards = [
-        sample(
-            _shard(posterior, np.sort(rows), shards),
-            method,
-            chains=chains,
-            n_draws=n_draws,
-            seed=int(own),
-            **options,
-        )
+        sample(_shard(posterior, np.sort(rows), shards), method, seed=int(own), **options)
         for rows, own in zip(np.array_split(numbers, shards), seeds, strict=True)
     ]
     return _combined(posterior, of_shards, seed)

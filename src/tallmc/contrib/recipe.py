@@ -20,6 +20,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.linalg import block_diag
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from .._core.arrays import Scalar, Vector, dot
@@ -184,7 +185,7 @@ def sghmc_recipe(d: int, friction: float | Float[Array, "d d"]) -> Recipe:
     zero, one = jnp.zeros((d, d)), jnp.eye(d)
     matrix = jnp.asarray(friction) * (one if jnp.ndim(friction) == 0 else 1)
     return Recipe(
-        diffusion=lambda zeta: jnp.block([[zero, zero], [zero, matrix]]),
+        diffusion=lambda zeta: block_diag(zero, matrix),
         curl=lambda zeta: jnp.block([[zero, -one], [one, zero]]),
         energy=lambda zeta: jnp.sum(zeta[d:] ** 2) / 2,
         auxiliary=d,
@@ -203,9 +204,7 @@ def sgrhmc_recipe(d: int, inverse_root: InverseRoot, friction: float = 1.0) -> R
         return jnp.block([[zero, -root], [root.T, zero]])
 
     return Recipe(
-        diffusion=lambda zeta: jnp.block(
-            [[zero, zero], [zero, friction * _inverse(inverse_root(zeta[:d]))]]
-        ),
+        diffusion=lambda zeta: block_diag(zero, friction * _inverse(inverse_root(zeta[:d]))),
         curl=curl,
         energy=lambda zeta: jnp.sum(zeta[d:] ** 2) / 2,
         auxiliary=d,
@@ -217,22 +216,15 @@ def sgnht_recipe(d: int, friction: float) -> Recipe:
 
     D = diag(0, AI, 0), Q = [[0, −I, 0], [I, 0, ρ/d], [0, −ρᵀ/d, 0]].
     """
-    zero, one, column = jnp.zeros((d, d)), jnp.eye(d), jnp.zeros((d, 1))
+    zero, one, column, corner = jnp.zeros((d, d)), jnp.eye(d), jnp.zeros((d, 1)), jnp.zeros((1, 1))
 
     def curl(zeta: Float[Array, " k"]) -> Float[Array, "k k"]:
         momentum = zeta[d : 2 * d, None] / d
-        return jnp.block(
-            [
-                [zero, -one, column],
-                [one, zero, momentum],
-                [column.T, -momentum.T, jnp.zeros((1, 1))],
-            ]
-        )
+        last = [column.T, -momentum.T, corner]
+        return jnp.block([[zero, -one, column], [one, zero, momentum], last])
 
     return Recipe(
-        diffusion=lambda zeta: (
-            jnp.zeros((2 * d + 1, 2 * d + 1)).at[d : 2 * d, d : 2 * d].set(friction * one)
-        ),
+        diffusion=lambda zeta: block_diag(zero, friction * one, corner),
         curl=curl,
         energy=lambda zeta: (
             jnp.sum(zeta[d : 2 * d] ** 2) / 2 + d * (zeta[2 * d] - friction) ** 2 / 2

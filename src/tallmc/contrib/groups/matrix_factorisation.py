@@ -128,12 +128,13 @@ def matrix_factorisation(
     y = to_floats("ratings", ratings)
     if y.ndim != 1 or not y.size or not bool(jnp.all(jnp.isfinite(y))):
         raise InvalidInput("ratings", "be finite numbers, one per rating", f"shape {y.shape}")
-    columns = [_numbers("users", users, n_users), _numbers("items", items, n_items)]
-    counts = tuple(count for _, count in columns)
-    if any(numbers.shape != y.shape for numbers, _ in columns):
-        shapes = f"shapes {[numbers.shape for numbers, _ in columns]}"
+    of_users, n_users = _numbers("users", users, n_users)
+    of_items, n_items = _numbers("items", items, n_items)
+    columns, counts = (of_users, of_items), (n_users, n_items)
+    if any(column.shape != y.shape for column in columns):
+        shapes = f"shapes {[column.shape for column in columns]}"
         raise InvalidInput("users and items", f"have one entry per rating ({y.size})", shapes)
-    rows = Observations(jnp.asarray(np.stack([numbers for numbers, _ in columns], axis=1)), y)
+    rows = Observations(jnp.asarray(np.stack(columns, axis=1)), y)
     law = GammaLaw.of("precisions", precisions)
     alpha = check_number("noise_precision", noise_precision, 0, low_open=True)
     middle = float(jnp.mean(y)) if centre is None else check_number("centre", centre)
@@ -156,7 +157,7 @@ def matrix_factorisation(
             free,
             {
                 kind: Local(numbers, start[kind], NormalGroups(FactorLaw(side)))
-                for kind, side, (numbers, _) in zip(kinds, _SIDES, columns, strict=True)
+                for kind, side, numbers in zip(kinds, _SIDES, columns, strict=True)
             },
             transforms=constraints,
             keep=keep,
@@ -204,8 +205,5 @@ def _pairs(new: Any, counts: tuple[int, ...]) -> Int[Array, "n 2"]:
     found = np.asarray(check_numeric("new rows", new))
     if found.ndim != 2 or found.shape[1] != 2:
         raise InvalidInput("new rows", "be an (n, 2) array of users and items", found.shape)
-    columns = [
-        _numbers(parameter, found[:, side], counts[side])[0]
-        for side, parameter in enumerate(("users", "items"))
-    ]
-    return jnp.asarray(np.stack(columns, axis=1))
+    (users, _), (items, _) = map(_numbers, ("users", "items"), found.T, counts)
+    return jnp.asarray(np.stack([users, items], axis=1))

@@ -109,9 +109,8 @@ def checked_prior(parameter: str, prior: ArrayLike, size: int) -> Float[np.ndarr
 
 def checked_counts(parameter: str, counts: Any, one: str) -> np.ndarray:
     """A matrix of counts from an array or a SciPy sparse matrix, as integers."""
-    values = np.asarray(
-        check_numeric(parameter, counts.toarray() if hasattr(counts, "toarray") else counts)
-    )
+    dense = counts.toarray() if hasattr(counts, "toarray") else counts
+    values = np.asarray(check_numeric(parameter, dense))
     if values.ndim != 2 or 0 in values.shape:
         rule = f"be a matrix with one row per {one} and one column per category"
         raise InvalidInput(parameter, rule, f"shape {values.shape}")
