@@ -246,7 +246,7 @@ def _smooth_part(
     return rows + finite, rows + (vectors * np.maximum(values, 0.0)) @ vectors.T
 
 
-_NEAR_ENOUGH = 0.05
+_NEAR_ENOUGH = 0.1
 """Where the default search may end with many rows: no method needs the mode itself."""
 _NEAR_THE_MODE = 0.1
 """An anchor within this many posterior standard deviations of the mode counts as the mode."""

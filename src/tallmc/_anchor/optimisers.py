@@ -17,14 +17,14 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from .._core.arrays import Matrix, Scalar, Vector, dot, on_device
+from .._core.arrays import Matrix, Scalar, Vector, dot
 from .._core.errors import PreparationError, check_int, check_number
 from .._core.programs import quickly_compiled
 from .._core.supervision import checkpoint, in_threads
 from .._rows.access import RowAccess, RowBlock
 from .._rows.law import Batch
 from .._rows.passes import Subset, Sum
-from .._rows.probabilities import drawn_in_proportion, systematic_sample
+from .._rows.probabilities import systematic_sample
 from ..models.model import (
     AbstractModel,
     add_prior,
@@ -691,7 +691,8 @@ class Newton(AbstractOptimiser):
 def _part(passes: CountedPasses) -> Batch:
     """Rows of which half are uniform and half in proportion to what they say of their columns."""
     posterior, width = passes.posterior, passes.posterior.width
-    n_rows, half = posterior.n_rows, _ROWS_OF_PART / 2
+    # Somewhat less, because every shard has a whole number of them.
+    n_rows, half = posterior.n_rows, 0.98 * _ROWS_OF_PART / 2
     if has_columns(posterior):
         squares = posterior.rows.reduce(_column_squares, width=width).float64()
         # The leverages of a column add up to 1.
@@ -701,12 +702,11 @@ def _part(passes: CountedPasses) -> Batch:
         numbers, weights = (np.concatenate(parts) for parts in zip(*found, strict=True))
         passes.n_row_evals += 2 * n_rows
     else:
-        numbers, weights = drawn_in_proportion(np.ones(n_rows, bool), _ROWS_OF_PART)
+        within = np.arange(_ROWS_OF_PART) + np.random.default_rng(0).random(_ROWS_OF_PART)
+        numbers = (within * (n_rows / _ROWS_OF_PART)).astype(int)
+        weights = np.full(_ROWS_OF_PART, n_rows / _ROWS_OF_PART)
     passes.n_row_evals += len(numbers)
-    rows, dtype = posterior.rows.read(numbers), posterior.dtype
-    return Batch(
-        rows, weights.astype(dtype) if posterior.rows.on_host else on_device(weights, dtype)
-    )
+    return posterior.rows.batch_of(numbers, weights, posterior.dtype)
 
 
 def _drawn_part(

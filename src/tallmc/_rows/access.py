@@ -9,6 +9,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
@@ -108,6 +109,16 @@ class AbstractRows(eqx.Module):
     @abc.abstractmethod
     def read(self, numbers: Int[np.ndarray, " n"]) -> RowBlock:
         """Rows by number, between steps. Every number must be in range."""
+
+    def batch_of(self, numbers: Int[np.ndarray, " n"], weights: np.ndarray, dtype: Any) -> Batch:
+        """These rows, and copies of the first of weight zero: as many as the next power of two.
+
+        Programs for such a batch hardly depend on the number of rows.
+        """
+        missing = (1 << max(len(numbers) - 1, 255).bit_length()) - len(numbers)
+        every = np.append(numbers, np.repeat(numbers[:1], missing))
+        padded = np.append(weights, np.zeros(missing)).astype(dtype)
+        return Batch(*jax.tree.map(jnp.asarray, (self.read(every), padded)))
 
     @abc.abstractmethod
     def first_where(self, per_row: Callable[..., Array], *args: Any, width: int) -> int | None:

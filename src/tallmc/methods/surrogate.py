@@ -24,7 +24,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -278,7 +278,7 @@ def make_surrogate(
     else:
         chosen, weights = _hard_rows(sizes.remainder, n_hard)
         hard = sizes.numbers[chosen]
-    batch = _padded(rows, hard, weights, dtype) if len(hard) else None
+    batch = rows.batch_of(hard, weights, dtype) if len(hard) else None
     of_cubic = None
     if posterior.dim <= _MOST_PARAMETERS and sizes.third.any():
         # Certain rows are in the series of all rows and in that of the hard rows alike.
@@ -291,7 +291,7 @@ def make_surrogate(
         drawn, of_drawn = drawn_in_proportion(third, count)
         drawn, of_drawn = every * drawn, every * of_drawn
         numbers, signed = np.append(drawn, hard[~certain]), np.append(of_drawn, -weights[~certain])
-        of_cubic = _padded(rows, numbers, signed, dtype) if len(numbers) else None
+        of_cubic = rows.batch_of(numbers, signed, dtype) if len(numbers) else None
     centre, factor = on_device(expansion.centre, dtype), expansion.factor
     metric = DenseMap(on_device(factor, dtype))
     of_hard, cubic = _hessian_and_cubic(posterior.model, centre, metric, batch, of_cubic)
@@ -328,14 +328,6 @@ def _hard_rows(
             break
         kept[small] = 0
     return drawn_in_proportion(kept, count)
-
-
-def _padded(rows: AbstractRows, numbers: np.ndarray, weights: np.ndarray, dtype: Any) -> Batch:
-    """These rows, and copies of the first of weight zero: as many as the next power of two."""
-    missing = (1 << max(len(numbers) - 1, 255).bit_length()) - len(numbers)
-    every = np.append(numbers, np.repeat(numbers[:1], missing))
-    padded = np.append(weights, np.zeros(missing))
-    return Batch(jax.tree.map(jnp.asarray, rows.read(every)), on_device(padded, dtype))
 
 
 @quickly_compiled
