@@ -59,6 +59,22 @@ def test_separable_rows_are_named():
     assert messages(logistic_on(x, prior_variance=100.0)) == []
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_overlapping_rows_are_not_called_separable_where_the_prior_is_narrow(seed):
+    """The mode is far below the maximum likelihood: rows fit better at ten times the mode."""
+    rng = np.random.default_rng(seed)
+    x = np.c_[np.ones(400), rng.normal(size=(400, 2))]
+    y = rng.random(400) < 1 / (1 + np.exp(-8 * x[:, 1]))
+    posterior = tallmc.models.logistic_regression(x, y, prior_variance=1e-4)
+    at = np.asarray(tallmc.anchor.find_anchor(posterior).position)
+
+    def potential_of_rows(at):
+        return float(np.sum(np.logaddexp(0, np.where(y, -1, 1) * (x @ at))))
+
+    assert potential_of_rows(10 * at) < potential_of_rows(at)
+    assert not any("separable" in found or "one side" in found for found in messages(posterior))
+
+
 def test_a_level_with_one_response_is_named():
     """In the 30 rows of a rare level, all responses are 1."""
     rng = np.random.default_rng(0)

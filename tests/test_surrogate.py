@@ -324,20 +324,26 @@ def after_steps(delayed, starts, mutate=lambda kernel: kernel):
         rows, nothing = posterior.rows, Gathered((), ())
 
         @eqx.filter_jit
-        def run(kernel, rows, keys, start, memory):
-            def chain(key, position, v):
-                state, stats = kernel.init(key, position, v, nothing, rows), None
-                drawn = kernel.draw(key, 3)
-                for step in range(3):
-                    supply = jax.tree.map(lambda leaf, step=step: leaf[step], drawn)
-                    gathered = kernel.gather(supply, rows)
-                    state, stats, *_ = kernel.step(state, gathered, jnp.int32(step), rows)
-                return state.position, stats
+        def first(kernel, keys, start, memory):
+            init = lambda key, position, of_chain: kernel.init(
+                key, position, of_chain, nothing, None
+            )
+            return jax.vmap(init)(keys, start, memory), jax.vmap(lambda k: kernel.draw(k, 3))(keys)
 
-            return jax.vmap(chain)(keys, start, memory)
+        @eqx.filter_jit
+        def advance(kernel, state, drawn, step):
+            def chain(state, drawn):
+                supply = jax.tree.map(lambda leaf: leaf[step], drawn)
+                return kernel.step(state, kernel.gather(supply, None), step, None)[:2]
 
-        positions, stats = run(kernel, rows, keys, start, kernel.start_memory(start, rows))
-        return np.asarray(positions)[:, 0], stats
+            return jax.vmap(chain)(state, drawn)
+
+        state, drawn = first(kernel, keys, start, kernel.start_memory(start, rows))
+        for step in range(3):
+            if kernel.due(step):
+                state = kernel.renew(state, rows)
+            state, stats = advance(kernel, state, drawn, jnp.int32(step))
+        return np.asarray(state.position)[:, 0], stats
 
 
 def z_scores(positions, moments):
@@ -414,8 +420,9 @@ def test_trajectories_are_reversible():
         @eqx.filter_jit
         def moved(kernel, v, momentum):
             rows, nothing = posterior.rows, Gathered((), ())
-            state = kernel.init(jax.random.key(0), v, v, nothing, rows).motion
-            return kernel._trajectory(state, momentum, jnp.asarray(turn), jnp.asarray(-jnp.inf))[0]
+            state = kernel.init(jax.random.key(0), v, (v, jnp.zeros(())), nothing, rows).motion
+            at_once = jnp.asarray(-jnp.inf)
+            return kernel._trajectory(state.here, momentum, jnp.asarray(turn), at_once)[0]
 
         np.testing.assert_allclose(moved(kernel, v, momentum).whitened, there, atol=1e-10)
 

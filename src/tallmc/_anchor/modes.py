@@ -39,7 +39,9 @@ _PRIOR_MATTERS = 0.05
 _KNOWN_FROM_PRIOR = 0.25
 """Without columns, a direction matters if it gives a parameter this share of its prior variance."""
 _ZERO_CURVATURE = 1e-5
-_FAR = 10.0
+_FAR, _PERFECT = (10.0, 30.0), 0.05
+"""Multiples of the anchor at which separable rows fit nearly perfectly: their potential is so small
+a part of that at zero."""
 _MOST_MESSAGES = 4
 
 
@@ -147,20 +149,28 @@ def _formula(direction: Float[np.ndarray, " d"], names: np.ndarray) -> str:
 def _one_sided(
     posterior: AbstractPosterior, anchor: Anchor, weak: np.ndarray, prior: np.ndarray
 ) -> list[str]:
-    """Messages on separable rows: the likelihood does not fall far out from the anchor."""
+    """Messages on separable rows: the likelihood does not fall far out from the anchor.
+
+    A better fit alone is no sign of it: a prior may keep the mode far below the maximum likelihood.
+    """
     passes, at = CountedPasses(posterior), np.asarray(anchor.position, np.float64)
-    here = passes.likelihood(at)
-    if passes.likelihood(_FAR * at) < here:
-        return [
-            "the rows are separable: they fit ever better as the coefficients grow, and only the "
-            "prior keeps the coefficients finite. Use a prior that you believe, or fewer columns."
-        ]
+    here, far = passes.likelihood(at), passes.likelihood(_FAR[0] * at)
+    if far < here / 2:
+        least = min(far, passes.likelihood(_FAR[1] * at))
+        if least < _PERFECT * passes.likelihood(0 * at):
+            return [
+                "the rows are separable, or nearly so: they fit ever better as the coefficients "
+                "grow, and only the prior keeps the coefficients small. Use a prior that you "
+                "believe, or fewer columns."
+            ]
     names, messages = posterior.layout.coordinate_names(), []
     order = weak[np.argsort(-np.abs(at[weak]))]
     for j in order[:_MOST_MESSAGES]:
-        far = at.copy()
-        far[j] += np.sign(at[j]) * _FAR / np.sqrt(prior[j, j])
-        if passes.likelihood(far) < here:
+        # Far out the likelihood stays as it is, or falls with the distance.
+        along = np.zeros_like(at)
+        along[j] = np.sign(at[j]) / np.sqrt(prior[j, j])
+        near, farther = (passes.likelihood(at + 10 * distance * along) for distance in _FAR)
+        if farther <= near < here:
             messages.append(
                 f"the rows bound {names[j]} on one side only: they fit no worse as it "
                 f"{'grows' if at[j] > 0 else 'falls'}, and only the prior keeps it finite. "

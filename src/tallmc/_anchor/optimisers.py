@@ -20,7 +20,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 from .._core.arrays import Matrix, Scalar, Vector, dot
 from .._core.errors import PreparationError, check_int, check_number
 from .._core.programs import quickly_compiled
-from .._core.supervision import checkpoint, in_threads
+from .._core.supervision import checkpoint, in_background, in_threads
 from .._rows.access import RowAccess, RowBlock
 from .._rows.law import Batch
 from .._rows.passes import Subset, Sum
@@ -110,14 +110,10 @@ class CountedPasses:
         posterior, at = self.posterior, np.asarray(position, self.posterior.dtype)
         self.n_row_evals += self._subset.n_rows
 
-        def of(part: Subset) -> tuple[np.ndarray, ...]:
-            found = posterior.rows.reduce(
-                _block_derivatives, posterior.model, at, width=posterior.width, subset=part
-            )
-            high, low, gradient, hessian = found.float64()
-            return high + low, gradient, hessian
-
-        parts = in_threads(of, self._subset.divided(_PARTS_OF_PASS))
+        parts = in_threads(
+            lambda part: _derivatives_of_rows(posterior, at, part),
+            self._subset.divided(_PARTS_OF_PASS),
+        )
         rows = (sum(of_parts) for of_parts in zip(*parts, strict=True))
         prior = prior_derivatives(posterior.model, at)
         value, gradient, hessian = (
@@ -183,6 +179,17 @@ def _total_and_prior_hessian(
     total: Sum, model: AbstractModel, position: Vector
 ) -> tuple[Sum, Matrix]:
     return add_prior_hessian(total, model, position), jax.hessian(model.prior_potential)(position)
+
+
+def _derivatives_of_rows(
+    posterior: AbstractPosterior, at: Float[np.ndarray, " d"], some: Subset
+) -> tuple[np.ndarray, ...]:
+    """Σ f_i, Σ ∇f_i and Σ ∇²f_i over some blocks."""
+    found = posterior.rows.reduce(
+        _block_derivatives, posterior.model, at, width=posterior.width, subset=some
+    )
+    high, low, gradient, hessian = found.float64()
+    return high + low, gradient, hessian
 
 
 def _block_derivatives(
@@ -581,7 +588,10 @@ class Newton(AbstractOptimiser):
         The rows with their weights stand for all rows. A pass at θ₀ corrects their gradient and
         Hessian there, so that they add only what is of third and higher order in θ − θ₀.
         """
-        posterior, batch = passes.posterior, _part(passes)
+        posterior, first = passes.posterior, np.asarray(start, passes.posterior.dtype)
+        one_block = posterior.rows.subset(0, posterior.width)
+        in_background(lambda: _derivatives_of_rows(posterior, first, one_block))
+        batch = _part(passes)
         rounding = 64 * float(jnp.finfo(posterior.dtype).eps) / posterior.n_rows**0.5
 
         def of_part(at: np.ndarray) -> Derivatives:

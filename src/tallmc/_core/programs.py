@@ -63,7 +63,7 @@ class _Compiled:
 
         functools.update_wrapper(flat, function)
         self._jitted = jax.jit(flat, static_argnums=1, compiler_options=QUICKLY)
-        self.programs: dict[Any, Callable[..., Any]] = {}
+        self.programs: dict[Any, _Once] = {}
         self._lock = threading.Lock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -77,11 +77,10 @@ class _Compiled:
         program = self.programs.get(key)
         if program is None:
             with self._lock:
-                program = self.programs.get(key) or self._made(arrays, static, key)
                 if len(self.programs) >= _MOST_PROGRAMS:
                     self.programs.clear()
-                self.programs[key] = program
-        return program(arrays)
+                program = self.programs.setdefault(key, _Once())
+        return program.made(lambda: self._made(arrays, static, key))(arrays)
 
     def _made(self, arrays: list[Any], static: Static, key: Any) -> Callable[..., Any]:
         name = _name((self.__module__, self.__qualname__, static, key[1:]))
@@ -96,6 +95,20 @@ class _Compiled:
             if _seen.hits == before:
                 _keep(path, program)
         return program
+
+
+class _Once:
+    """A program that one thread makes and others wait for."""
+
+    def __init__(self) -> None:
+        self._program: Callable[..., Any] | None = None
+        self._lock = threading.Lock()
+
+    def made(self, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+        if self._program is None:
+            with self._lock:
+                self._program = self._program or make()
+        return self._program
 
 
 class _Seen(threading.local):

@@ -76,17 +76,28 @@ def standard_normal(
 ) -> Float[Array, "*shape"]:
     """√2 erf⁻¹(u), with u uniform on (−1, 1) at the full precision of `dtype`."""
     count = math.prod(shape)
+    words = random_words(key, (pairs_for_normals(count, dtype),))
+    return normals_of(words, count, dtype).reshape(shape)
+
+
+def pairs_for_normals(count: int, dtype: Any) -> int:
+    """How many pairs of words so many normal numbers take."""
+    return count if jnp.dtype(dtype) == jnp.float64 else (count + 1) // 2
+
+
+def normals_of(words: UInt32[Array, "*k p 2"], count: int, dtype: Any) -> Float[Array, "*k n"]:
+    """`count` normal numbers from the last two axes of words."""
     if jnp.dtype(dtype) == jnp.float64:
-        words = random_words(key, (count,)).astype(jnp.uint64)
-        bits = (words[:, 0] << 20) ^ (words[:, 1] >> 12) | np.uint64(0x3FF0000000000000)
+        wide = words.astype(jnp.uint64)
+        bits = (wide[..., 0] << 20) ^ (wide[..., 1] >> 12) | np.uint64(0x3FF0000000000000)
     else:
-        words = random_words(key, ((count + 1) // 2,)).reshape(-1)[:count]
-        bits = words >> 9 | np.uint32(0x3F800000)
+        flat = words.reshape(*words.shape[:-2], -1)[..., :count]
+        bits = flat >> 9 | np.uint32(0x3F800000)
         dtype = jnp.float32
     lowest = np.nextafter(np.array(-1, dtype), np.array(0, dtype))
     unit = lax.bitcast_convert_type(bits, dtype) - 1  # [0, 1)
     uniform = jnp.maximum(lowest, unit * (1 - lowest) + lowest)
-    return (np.sqrt(np.array(2, dtype)) * lax.erf_inv(uniform)).reshape(shape)
+    return np.sqrt(np.array(2, dtype)) * lax.erf_inv(uniform)
 
 
 def _threefry(

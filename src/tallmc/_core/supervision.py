@@ -248,3 +248,21 @@ def core_count() -> int:
 @functools.cache
 def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(core_count(), thread_name_prefix=_NAME)
+
+
+def in_background(function: Callable[[], Any]) -> None:
+    """Call a function that only compiles programs, in a thread beside this one; errors are lost."""
+    if not has_spare_threads():
+        return
+    double = bool(jax.config.read("jax_enable_x64"))
+
+    def call() -> None:
+        with contextlib.suppress(Exception), jax.enable_x64(double):
+            function()
+
+    _background().submit(call)
+
+
+@functools.cache
+def _background() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(2, thread_name_prefix=_NAME)

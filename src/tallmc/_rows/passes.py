@@ -190,10 +190,15 @@ def values_by_block(
     read: ReadBlock, blocks: Blocks, per_row: Callable[..., Array], args: tuple[Any, ...]
 ) -> Iterator[np.ndarray]:
     """`per_row(rows, *args)`, block after block, each row once and in order."""
-    arrays, others = split(args)
     for number in range(blocks.count):
-        values = _values(read(number), arrays, others, per_row)
+        values = values_of(read(number), per_row, args)
         yield np.asarray(values)[blocks.counted(number)]
+
+
+def values_of(rows: PyTree, per_row: Callable[..., Array], args: tuple[Any, ...]) -> Array:
+    """`per_row(rows, *args)` of one block, by the program of a pass."""
+    arrays, others = split(args)
+    return _values(rows, arrays, others, per_row)
 
 
 @functools.lru_cache(maxsize=256)

@@ -39,7 +39,7 @@ from .._core.programs import quickly_compiled
 from .._core.supervision import checkpoint, in_threads, stage
 from .._rows.access import AbstractRows, RowAccess, RowBlock
 from .._rows.law import Batch
-from .._rows.passes import Sum
+from .._rows.passes import Blocks, Subset, Sum, values_of
 from .._rows.probabilities import drawn_in_proportion
 from ..models.model import AbstractModel, block_hessian_of
 from ..models.posterior import AbstractPosterior
@@ -119,14 +119,16 @@ class SeriesSurrogate(eqx.Module):
         series = self.linear + dot(self.quadratic, u) + self._tail(u)[1]
         return series + self.metric.pull(total)
 
-    def log_weights(self, u: Float[Array, "k d"], rows: AbstractRows) -> Float[Array, " k"]:
-        """log w(u) for some u, in one pass over all rows; inside a program or on the host.
+    def log_weights(
+        self, u: Float[Array, "k d"], rows: AbstractRows, some: Subset | None = None
+    ) -> Float[Array, " k"]:
+        """log w(u) for some u, in one pass over all rows.
 
         The pass sums changes of the potentials, so that it would also see a wrong g or H; if it
         must be `accurate`, it sums remainders.
         """
         width = len(u) + self.model.width(rows)
-        return rows.reduce(_what_rows_add, self, u, width=width, finish=_log_weights)
+        return rows.reduce(_what_rows_add, self, u, width=width, finish=_log_weights, subset=some)
 
     def _tail(self, u: Vector) -> tuple[Scalar, Vector]:
         """φ T[u, u, u]/6 and its gradient."""
@@ -239,6 +241,16 @@ class RowSizes(NamedTuple):
         return cls(numbers, remainder, third, every, rounding)
 
 
+def rehearse_sizes(posterior: AbstractPosterior) -> None:
+    """Compile the program of `RowSizes.of`, with one block of rows and any numbers."""
+    if posterior.rows.access >= RowAccess.TAKE:
+        dim, dtype = posterior.dim, posterior.dtype
+        zero, wide = (on_device(np.zeros(shape), dtype) for shape in (dim, (_WIDE_MOVES, dim)))
+        metric = DenseMap(on_device(np.eye(dim), dtype))
+        block = posterior.rows.read(np.arange(Blocks.of(posterior.n_rows, posterior.width).size))
+        values_of(block, _sizes, (posterior.model, zero, metric, wide))
+
+
 def _sizes(
     block: RowBlock,
     model: AbstractModel,
@@ -311,6 +323,33 @@ def make_surrogate(
     )
 
 
+def rehearsed(posterior: AbstractPosterior, sizes: RowSizes, n_hard: int) -> SeriesSurrogate:
+    """Any surrogate with the shapes of that to come, for programs that are compiled meanwhile."""
+    dim, dtype = posterior.dim, posterior.dtype
+    zero, unit = on_device(np.zeros(dim), dtype), on_device(np.eye(dim), dtype)
+    has_cubic = dim <= _MOST_PARAMETERS and sizes.third.any()
+    numbers = np.zeros(n_hard, int)
+    return SeriesSurrogate(
+        model=posterior.model,
+        centre=zero,
+        metric=DenseMap(unit),
+        linear=zero,
+        quadratic=unit,
+        size=unit,
+        cubic=on_device(np.zeros((dim, dim**2)), dtype) if has_cubic else None,
+        hard=posterior.rows.batch_of(numbers, numbers, dtype) if n_hard else None,
+        accurate=sizes.rounding > _ROUNDING,
+    )
+
+
+def rehearse_check(surrogate: SeriesSurrogate, rows: AbstractRows) -> None:
+    """Compile the program of the check."""
+    if rows.access >= RowAccess.TAKE:
+        u = np.zeros((_AT_ONCE, len(surrogate.centre)), surrogate.centre.dtype)
+        width = _AT_ONCE + surrogate.model.width(rows)
+        surrogate.log_weights(on_device(u, u.dtype), rows, rows.subset(0, width))
+
+
 def _hard_rows(
     remainders: Float[np.ndarray, " N"], count: int
 ) -> tuple[np.ndarray, Float[np.ndarray, " n"]]:
@@ -354,6 +393,22 @@ _AT_ONCE = 64
 """Draws that one thread compares with all rows; the others are multiples of it."""
 
 
+def log_weights_at(
+    surrogate: SeriesSurrogate, rows: AbstractRows, u: Float[np.ndarray, "k d"], at_once: int
+) -> Float[np.ndarray, " k"]:
+    """log w at some u, in one pass over the rows, by threads that have `at_once` of them each."""
+
+    def log_weights(part: np.ndarray) -> np.ndarray:
+        return np.asarray(surrogate.log_weights(on_device(part, part.dtype), rows))
+
+    if rows.access < RowAccess.TAKE:  # a row store has threads of its own, and is read once
+        at_once = len(u)
+    missing = -len(u) % at_once
+    at = np.concatenate([u, np.repeat(u[-1:], missing, axis=0)]).astype(surrogate.centre.dtype)
+    parts = in_threads(log_weights, at.reshape(-1, at_once, at.shape[1]), checkpoint)
+    return np.concatenate(parts).astype(np.float64)[: len(u)]
+
+
 class Check(NamedTuple):
     """Log importance weights at draws of the surrogate, and what they say about its moments."""
 
@@ -383,15 +438,7 @@ def check_on_all_rows(
     u = surrogate.whitened(drawn)
     middle = u.mean(axis=0)
     wide = middle + _STRETCH * (u[:stretched] - middle)
-    at = np.concatenate([u, wide]).astype(surrogate.centre.dtype)
-
-    def log_weights(part: np.ndarray) -> np.ndarray:
-        return np.asarray(surrogate.log_weights(on_device(part, part.dtype), rows))
-
-    # A row store has threads of its own, and is read once.
-    at_once = _AT_ONCE if rows.access >= RowAccess.TAKE else len(at)
-    parts = in_threads(log_weights, at.reshape(-1, at_once, at.shape[1]), checkpoint)
-    found = np.concatenate(parts).astype(np.float64)
+    found = log_weights_at(surrogate, rows, np.concatenate([u, wide]), _AT_ONCE)
     found = np.nan_to_num(found, nan=-1e6, neginf=-1e6, posinf=1e6)
     weights, far = found[:count] - found[:count].mean(), found[count:] - found[:count].mean()
     bias = _implied_bias(drawn, weights, min(count, len(flat)))

@@ -9,7 +9,8 @@ what is not Gaussian (Shahbaba et al., 2014), with ρ ~ N(0, I) and δ uniform o
 accepted with probability min(1, exp(Ŝ + ‖ρ‖²/2 − Ŝ' − ‖ρ'‖²/2)). It reads the hard rows only, and
 all chains run in step. *Delayed acceptance* makes such chains exact: several trajectories are a
 proposal that is reversible for exp(−Ŝ), so accepting where they end with probability
-min(1, w(u')/w(u)), from one pass over all rows, leaves the posterior invariant.
+min(1, w(u')/w(u)) leaves the posterior invariant. One pass over all rows between two steps serves
+the proposals of all chains, so the rows may be in a row store.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from .._anchor.anchor import Anchor, AnchorLevel
 from .._core.arrays import DenseMap, Scalar, Vector, on_device
 from .._core.errors import Outcome, check_int, check_number
-from .._core.random import derived_keys, standard_normal
+from .._core.random import normals_of, pairs_for_normals, random_words, uniform_of
 from .._engine.kernel import AbstractKernel, BoundKernel, ChainState, Drawn, Gathered, KernelStep
 from .._engine.run import Run
 from .._rows.access import AbstractRows
@@ -42,18 +43,25 @@ from .abstract import (
     check_row_access,
     prepare_anchor,
 )
-from .surrogate import Expansion, RowSizes, SeriesSurrogate, check_on_all_rows, make_surrogate
+from .surrogate import (
+    Expansion,
+    RowSizes,
+    SeriesSurrogate,
+    check_on_all_rows,
+    log_weights_at,
+    make_surrogate,
+)
 
 _SMALLEST_TURN, _LARGEST_TURN = 0.8, 1.2
 _PER_PROPOSAL = 3
 """Trajectories per pass over all rows, with delayed acceptance."""
+_CHAINS_AT_ONCE = 16
+"""Chains whose proposals one thread compares with all rows."""
 
 
-class TrajectoryState(AbstractDynamicsState):
+class Point(eqx.Module):
     """A point between two trajectories."""
 
-    position: Vector
-    """θ."""
     whitened: Vector
     """v."""
     potential: Scalar
@@ -62,6 +70,15 @@ class TrajectoryState(AbstractDynamicsState):
     """∇Ŝ with respect to v."""
     log_weight: Scalar
     """log w(u) with delayed acceptance, otherwise 0."""
+
+
+class TrajectoryState(AbstractDynamicsState):
+    """Where a chain is and, with delayed acceptance, where it may go in the next step."""
+
+    position: Vector
+    """θ."""
+    here: Point
+    proposed: Point | None
 
 
 class SurrogateKernel(AbstractKernel):
@@ -78,10 +95,9 @@ class SurrogateKernel(AbstractKernel):
     """μ."""
     rest: Vector
     delayed: bool = eqx.field(static=True)
-    n_rows: Int[Array, ""]
-    """N."""
 
     fewest_per_group, longest_block = 16, 64
+    reads_rows = False
 
     @property
     def model(self) -> AbstractModel:
@@ -89,59 +105,70 @@ class SurrogateKernel(AbstractKernel):
 
     @property
     def rows_per_step(self) -> int:
-        per_trajectory = self.surrogate.n_hard * int(self.length)
-        return per_trajectory * self._trajectories + self._rows_of_pass
+        return self.surrogate.n_hard * int(self.length) * self._trajectories
 
     @property
     def _trajectories(self) -> int:
         return _PER_PROPOSAL if self.delayed else 1
 
     def rows_at_start(self) -> int:
-        return self.surrogate.n_hard + self._rows_of_pass
+        return self.surrogate.n_hard
 
     @property
-    def reads_rows(self) -> bool:
-        return self.delayed
+    def renewed_every(self) -> int | None:
+        return 1 if self.delayed else None
 
-    @property
-    def _rows_of_pass(self) -> int:
-        return int(self.n_rows) if self.delayed else 0
+    def passes_before(self, step: np.ndarray) -> np.ndarray:
+        return np.maximum(step, 1) if self.delayed else np.zeros_like(step)
 
     def start_memory(self, positions: Float[Array, "chains d"], rows: AbstractRows) -> Any:
-        """v of the chains, from the host, which has float64."""
+        """v of the chains, from the host, which has float64, and log w."""
         metric = np.asarray(self.metric.factor, np.float64)
         u = self.surrogate.whitened(np.asarray(positions))
         v = np.linalg.solve(metric, (u - np.asarray(self.middle, np.float64)).T).T
-        return on_device(v, positions.dtype)
+        return on_device(v, positions.dtype), self._log_weights(v, rows)
+
+    def _log_weights(
+        self, v: Float[np.ndarray, "chains d"], rows: AbstractRows
+    ) -> Float[Array, " chains"]:
+        """log w of all chains, in one pass over the rows; 0 without delayed acceptance."""
+        dtype = self.rest.dtype
+        if not self.delayed:
+            return on_device(np.zeros(len(v)), dtype)
+        u = np.asarray(self.middle) + np.asarray(v) @ np.asarray(self.metric.factor).T
+        return on_device(log_weights_at(self.surrogate, rows, u, _CHAINS_AT_ONCE), dtype)
 
     def init(
         self,
         key: PRNGKeyArray,
         position: Vector,
-        carried: Vector,
+        carried: tuple[Vector, Scalar],
         gathered: Gathered,
         rows: AbstractRows,
     ) -> ChainState:
-        u = self._u(carried)
-        motion = TrajectoryState(
-            self.surrogate.position(u),
-            carried,
-            self.surrogate.potential(u),
-            self._gradient(carried),
-            self._log_weight(u, rows) if self.delayed else jnp.zeros((), u.dtype),
-        )
-        return ChainState(motion, None)
+        v, log_weight = carried
+        u = self._u(v)
+        here = Point(v, self.surrogate.potential(u), self._gradient(v), log_weight)
+        proposed = here if self.delayed else None
+        return ChainState(TrajectoryState(self.surrogate.position(u), here, proposed), None)
 
-    def _log_weight(self, u: Vector, rows: AbstractRows) -> Scalar:
-        return self.surrogate.log_weights(u[None], rows)[0]
+    def renew(self, chains: ChainState, rows: AbstractRows) -> ChainState:
+        proposed = chains.motion.proposed
+        log_weights = self._log_weights(np.asarray(proposed.whitened), rows)
+        return eqx.tree_at(lambda state: state.motion.proposed.log_weight, chains, log_weights)
 
     def draw(self, key: PRNGKeyArray, steps: int) -> Drawn:
-        momentum_key, accept_key, turn_key = derived_keys(key, 3)
-        like, shape = self.rest, (steps, self._trajectories)
+        # From one array of random words: a second one would double the time of the compilation.
+        dim, dtype = self.rest.shape[0], self.rest.dtype
+        pairs = pairs_for_normals(dim, dtype)
+        words = random_words(key, (steps, self._trajectories, pairs + 2))
+        uniforms = uniform_of(words[:, :, pairs:], dtype)
+        turns = _SMALLEST_TURN + (_LARGEST_TURN - _SMALLEST_TURN) * uniforms[:, :, 0, 1]
+        log_uniforms = jnp.log(uniforms[:, :, :, 0])
         noise = (
-            standard_normal(momentum_key, (*shape, *like.shape), like.dtype),
-            -jax.random.exponential(accept_key, (steps, self._trajectories + 1), like.dtype),
-            jax.random.uniform(turn_key, shape, like.dtype, _SMALLEST_TURN, _LARGEST_TURN),
+            normals_of(words[:, :, :pairs], dim, dtype),
+            jnp.append(log_uniforms[:, :, 0], log_uniforms[:, :1, 1], axis=1),
+            turns,
         )
         return Drawn((), noise)
 
@@ -150,28 +177,24 @@ class SurrogateKernel(AbstractKernel):
     ) -> KernelStep:
         momenta, log_uniforms, turns = gathered.noise
         sizes = self.schedule(step).astype(momenta.dtype) * turns
-        before = motion = state.motion
-        rates: list[Scalar] = []
-        for number in range(self._trajectories):
-            motion, rate = self._trajectory(
-                motion, momenta[number], sizes[number], log_uniforms[number]
-            )
-            rates.append(rate)
-        stats = {"acceptance_rate": jnp.mean(jnp.stack(rates))}
+        motion, stats = state.motion, {}
+        here: Point = motion.here
         if self.delayed:
-            log_weight = self._log_weight(self._u(motion.whitened), rows)
-            log_ratio = log_weight - before.log_weight
-            motion = eqx.tree_at(lambda m: m.log_weight, motion, log_weight)
-            accept = log_uniforms[-1] < log_ratio
-            motion = jax.tree.map(lambda new, old: jnp.where(accept, new, old), motion, before)
+            log_ratio = motion.proposed.log_weight - here.log_weight
+            here = _chosen(log_uniforms[-1] < log_ratio, motion.proposed, here)
             stats["delayed_acceptance_rate"] = acceptance_rate(log_ratio)
+        drawn = momenta, sizes, log_uniforms[:-1]
+        end, rates = lax.scan(lambda at, each: self._trajectory(at, *each), here, drawn)
+        stats["acceptance_rate"] = jnp.mean(rates)
+        here, proposed = (here, end) if self.delayed else (end, None)
+        moved = TrajectoryState(self.surrogate.position(self._u(here.whitened)), here, proposed)
         return KernelStep(
-            ChainState(motion, None), stats, jnp.int32(Outcome.OK), jnp.zeros_like(self.rest)
+            ChainState(moved, None), stats, jnp.int32(Outcome.OK), jnp.zeros_like(self.rest)
         )
 
     def _trajectory(
-        self, motion: TrajectoryState, momentum: Vector, turn: Scalar, log_uniform: Scalar
-    ) -> tuple[TrajectoryState, Scalar]:
+        self, start: Point, momentum: Vector, turn: Scalar, log_uniform: Scalar
+    ) -> tuple[Point, Scalar]:
         cosine, sine = jnp.cos(turn), jnp.sin(turn)
 
         def advance(_: Any, carry: tuple[Vector, Vector, Vector]) -> tuple[Vector, Vector, Vector]:
@@ -181,17 +204,13 @@ class SurrogateKernel(AbstractKernel):
             gradient = self._gradient(v)
             return v, momentum - turn / 2 * (gradient - v), gradient
 
-        first = motion.whitened, momentum, motion.gradient
+        first = start.whitened, momentum, start.gradient
         v, last, gradient = lax.fori_loop(0, self.length, advance, first)
-        u = self._u(v)
-        potential = self.surrogate.potential(u)
+        potential = self.surrogate.potential(self._u(v))
         kinetic = jnp.sum(last**2) / 2 - jnp.sum(momentum**2) / 2
-        log_ratio = motion.potential - potential - kinetic
-        position = self.surrogate.position(u)
-        end = TrajectoryState(position, v, potential, gradient, motion.log_weight)
-        accept = log_uniform < log_ratio
-        moved = jax.tree.map(lambda new, old: jnp.where(accept, new, old), end, motion)
-        return moved, acceptance_rate(log_ratio)
+        log_ratio = start.potential - potential - kinetic
+        end = Point(v, potential, gradient, start.log_weight)
+        return _chosen(log_uniform < log_ratio, end, start), acceptance_rate(log_ratio)
 
     def _u(self, v: Vector) -> Vector:
         return self.middle + self.metric.push(v)
@@ -199,6 +218,10 @@ class SurrogateKernel(AbstractKernel):
     def _gradient(self, v: Vector) -> Vector:
         """The gradient of Ŝ(μ + Sv) with respect to v."""
         return self.metric.pull(self.surrogate.gradient(self._u(v)))
+
+
+def _chosen(first: Array, one: Point, other: Point) -> Point:
+    return jax.tree.map(lambda of_one, of_other: jnp.where(first, of_one, of_other), one, other)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -281,7 +304,6 @@ class SurrogateHMC(AbstractMethod):
             middle=on_device(np.zeros(dim), dtype) if middle is None else middle,
             rest=surrogate.centre,
             delayed=self.delayed,
-            n_rows=on_device(posterior.n_rows, np.int32),
         )
 
 

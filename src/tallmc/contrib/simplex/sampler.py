@@ -83,8 +83,10 @@ class SimplexSampler(AbstractMethod):
     """SCIR or SGRLD for models of counts.
 
     Every step draws n rows, estimates the counts of all N rows with the weights of the subsample,
-    n̂ = Σ_{i∈S} w_i E[n_i | w], and moves θ, whose normalised rows are the points, by the
-    Cox–Ingersoll–Ross process ("cir") or in the expanded mean (`transitions.py`).
+    and moves θ, whose normalised rows are the points (`transitions.py`):
+
+        n̂ = Σ_{i∈S} w_i E[n_i | w],   "cir": θ' = c·Gamma(α + n̂ + J, 1),   J ~ Poisson(θe^{−ε/2}/c)
+        c = 1 − e^{−ε/2},   "expanded mean": θ' = |θ + (ε/2)(α − θ + n̂ − n̂.θ/θ.) + √(εθ) η|
     """
 
     paper_by_setting: ClassVar = {

@@ -41,7 +41,7 @@ from ...dynamics import HMC, ModeJumpingHMC
 from ...dynamics.dynamics import AbstractDynamics
 from ...geometry import Dense, Diagonal, GeometryChoice
 from ...gradient import Full
-from ...models.posterior import AbstractPosterior
+from ...models.posterior import AbstractPosterior, check_in_memory
 from ...subsample import AllRows
 from ..abstract import Account, ErrorBudget, PreparedMethod
 from ..method import Method
@@ -67,6 +67,7 @@ _LEAST_MODE_CHANGES = 0.05  # relative to those of independent draws
 _BURN_IN_TRAJECTORIES = 10
 _SECONDS_TO_ANNOUNCE = 60.0
 _GOAL = 1000.0  # effective draws that the announced cost is for
+_CURE = "Leave `exact` out, or fit a part of the rows in memory."
 
 
 def exact_plan(
@@ -84,6 +85,7 @@ def exact_plan(
     `n_row_evals` counts rows evaluated before, apart from those of the anchor. If jumps are hardly
     ever accepted, the chains stay in the anchor's mode, and a doubt says so.
     """
+    check_in_memory(posterior, why[-1] if why else "every step uses all of them", _CURE)
     if modes is not None:
         jumping = _Tuner(posterior, anchor, geometry, seed, modes, n_row_evals)
         plan = jumping.plan(budget, (*why, *modes.describe()))

@@ -11,11 +11,10 @@ from jaxtyping import Array, Float
 
 from ..._anchor.anchor import Anchor
 from ..._core.arrays import DenseMap, on_device
-from ..._core.supervision import checkpoint, is_short_of_time, stage
+from ..._core.supervision import checkpoint, in_background, is_short_of_time, stage
 from ..._engine.chains import chains_at_once
 from ..._engine.kernel import BoundKernel
 from ..._engine.run import Run, chain_keys
-from ..._rows.access import RowAccess
 from ...models.posterior import AbstractPosterior
 from ..abstract import Account, ErrorBudget, PreparedMethod
 from ..surrogate import (
@@ -25,6 +24,8 @@ from ..surrogate import (
     SeriesSurrogate,
     check_on_all_rows,
     make_surrogate,
+    rehearse_check,
+    rehearsed,
 )
 from ..trajectories import SurrogateHMC, SurrogateKernel
 
@@ -88,6 +89,8 @@ class SurrogatePlanner:
             if _HARD_ROWS[place] >= posterior.n_rows:
                 self.why_not = "a series describes too few of the rows"
                 return None
+            if number == 0:
+                self._rehearse(sizes, _HARD_ROWS[place])
             surrogate = make_surrogate(posterior, expansion, sizes, _HARD_ROWS[place], number)
             if number == 0 and self._is_hopeless(surrogate):
                 return None
@@ -109,8 +112,22 @@ class SurrogatePlanner:
         if not inside or check.sd > _MODERATE or check.far > 2 * _FAR:
             self.why_not = f"a series of the rows is off by {check.sd:.2g} in the log density"
             return None
-        in_memory = posterior.rows.access >= RowAccess.TAKE
-        return self._plan(chains, check, self.exact or (in_memory and not small))
+        return self._plan(chains, check, self.exact or not small)
+
+    def _rehearse(self, sizes: RowSizes, n_hard: int) -> None:
+        """Compile the programs of chains and check, beside what comes before them."""
+        posterior = self.posterior
+        n_chains = max(_CHAINS, chains_at_once(posterior.dim))
+
+        def chains() -> None:
+            surrogate = rehearsed(posterior, sizes, n_hard)
+            kernel = SurrogateHMC(hard_rows=n_hard, step_size=1.0).kernel(posterior, surrogate)
+            start = on_device(np.zeros((n_chains, posterior.dim)), posterior.dtype)
+            keys = chain_keys(self.seed, n_chains, purpose=1)
+            Run(BoundKernel(kernel, posterior), keys, start, 0, 1, _PER_ROUND).compile()
+
+        in_background(chains)
+        in_background(lambda: rehearse_check(rehearsed(posterior, sizes, n_hard), posterior.rows))
 
     def _sizes(self, expansion: Expansion) -> RowSizes:
         checkpoint()

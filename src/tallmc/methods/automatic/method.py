@@ -5,7 +5,7 @@ Posteriors, and the choice for each:
     few rows                             all rows, exact (HMC)
     several modes                        all rows, exact, with jumps between the modes
     up to 2,000 parameters               hard rows and a series, checked on all rows
-      exact draws asked for, or the      the same, accepted on all rows (if these are in memory)
+      exact draws asked for, or the      the same, accepted on all rows
       check finds a moderate error
       the check finds a large error,     all rows, exact
       or there is no Gaussian
@@ -28,7 +28,7 @@ from jaxtyping import Array, Bool, Float
 from ..._anchor.anchor import Anchor, AnchorLevel, find_anchor
 from ..._core.errors import InvalidInput, PreparationError, check_number
 from ..._core.random import new_key, standard_normal
-from ..._core.supervision import checkpoint, stage
+from ..._core.supervision import checkpoint, in_background, stage
 from ..._engine.chains import chains_at_once
 from ..._rows.access import RowAccess, RowBlock
 from ..._rows.law import Batch
@@ -37,7 +37,7 @@ from ...dynamics import NoseHoover
 from ...geometry import Dense, Diagonal
 from ...gradient import Simple
 from ...models.model import AbstractModel
-from ...models.posterior import AbstractPosterior, check_in_memory
+from ...models.posterior import AbstractPosterior
 from ...subsample import Preferential
 from ..abstract import (
     AbstractMethod,
@@ -48,6 +48,7 @@ from ..abstract import (
     prepare_anchor,
 )
 from ..method import Method
+from ..surrogate import rehearse_sizes
 from .anchored import AnchoredPlanner
 from .exact import exact_plan
 from .hard_rows import ENOUGH_DRAWS, SurrogatePlanner
@@ -122,8 +123,6 @@ _MOST_NUMBERS = 2e12
 _EXPECTED_STEPS = 8 * 5_000
 _SPIKE = "the effects of some groups are too small to be seen in the rows"
 _ALL_ROWS = "every step uses all rows"
-_IN_MEMORY = "exact draws read all rows inside a step"
-_CURE = "Leave `exact` out, or fit a part of the rows in memory."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,10 +163,10 @@ class Automatic(AbstractMethod):
     ) -> PreparedMethod:
         posterior.model.check_gradients(posterior.n_rows, self.inflation)
         budget = ErrorBudget(inflation=self.inflation)
-        if self.exact:
-            check_in_memory(posterior, _IN_MEMORY, _CURE)
         if posterior.dim > _MOST_DENSE:
             return _diagonal_plan(posterior, anchor, budget, self.exact, seed)
+        if posterior.n_rows > FEW_ROWS:
+            in_background(lambda: rehearse_sizes(posterior))
         try:
             found, _ = prepare_anchor(posterior, anchor, AnchorLevel.HESSIAN)
         except PreparationError as error:
@@ -180,16 +179,17 @@ class Automatic(AbstractMethod):
         model = posterior.model
         if model.is_in_spike(found.position):
             return _without_gaussian(posterior, budget, _SPIKE, self.exact, seed)
-        few = posterior.n_rows <= FEW_ROWS
+        in_memory = posterior.rows.access >= RowAccess.TAKE
+        few = in_memory and posterior.n_rows <= FEW_ROWS
         why = (f"{posterior.n_rows:,} rows are few: every step uses all of them",) if few else ()
         modes, rows_of_search = find_modes(posterior, found, seed)
-        affordable = self.exact or exact_is_affordable(posterior)
+        affordable = in_memory and (self.exact or exact_is_affordable(posterior))
         if few or (modes is not None and affordable):
             exact = exact_plan(posterior, found, Dense(), budget, why, seed, modes, rows_of_search)
             return exact._replace(ess=ENOUGH_DRAWS) if few and modes is None else exact
         surrogate = SurrogatePlanner(posterior, found, budget, self.exact, seed, rows_of_search)
         plan = surrogate.plan()
-        if plan is None and affordable:
+        if plan is None and (affordable or self.exact):
             why = (f"{surrogate.why_not}: {_ALL_ROWS}",)
             rows = surrogate.n_row_evals
             plan = exact_plan(posterior, found, Dense(), budget, why, seed, None, rows)
