@@ -56,7 +56,7 @@ _SMALLEST_TURN, _LARGEST_TURN = 0.8, 1.2
 _PER_PROPOSAL = 3
 """Trajectories per pass over all rows, with delayed acceptance."""
 _CHAINS_AT_ONCE = 16
-"""Chains whose proposals one thread compares with all rows."""
+"""Chains whose proposals one thread compares with all rows, or an eighth of all chains."""
 
 
 class Point(eqx.Module):
@@ -136,7 +136,8 @@ class SurrogateKernel(AbstractKernel):
         if not self.delayed:
             return on_device(np.zeros(len(v)), dtype)
         u = np.asarray(self.middle) + np.asarray(v) @ np.asarray(self.metric.factor).T
-        return on_device(log_weights_at(self.surrogate, rows, u, _CHAINS_AT_ONCE), dtype)
+        at_once = max(_CHAINS_AT_ONCE, len(u) // 8)
+        return on_device(log_weights_at(self.surrogate, rows, u, at_once), dtype)
 
     def init(
         self,
