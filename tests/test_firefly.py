@@ -26,6 +26,7 @@ from tallmc.methods.firefly import (
     gap,
     pack,
 )
+from tallmc.models.priors import LaplacePrior, StudentTPrior
 from test_mutants import cast
 
 LIMIT = 4.6
@@ -214,6 +215,34 @@ def test_no_position_makes_a_nan_in_single_precision():
     for position in values:
         total, gradient = sums(position[None])
         assert np.isfinite(total) and np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("prior", ["normal", "laplace", "student-t"])
+def test_the_known_part_is_the_prior_and_the_bounds(prior):
+    """A prior that was expanded at the anchor would be another one, unless it is Gaussian."""
+    posterior = logistic(n_rows=5)
+    mean, scale = jnp.zeros(posterior.dim), jnp.full(posterior.dim, 0.3)
+    priors = {
+        "normal": posterior.model.prior,
+        "laplace": LaplacePrior(scale, mean),
+        "student-t": StudentTPrior(scale, jnp.asarray(2.0), mean),
+    }
+    posterior = eqx.tree_at(lambda p: p.model.prior, posterior, priors[prior])
+    anchor = anchored(posterior, AWAY)
+    bound = FlyMC(step_size=1.0).prepare(posterior, anchor).kernel.kernel.bound
+
+    @run_once
+    def both(at):
+        gaps = jnp.sum(bound.gaps(at, posterior.data))
+        return bound.known(at), jax.value_and_grad(lambda x: bound.known(x)[0])(at), gaps
+
+    at = np.random.default_rng(1).normal(size=(4, posterior.dim))
+    found = [both(jnp.asarray(position)) for position in at]
+    values = np.array([float(known[0]) for known, _, _ in found])
+    expected = [posterior.potential(p) + gaps for p, (_, _, gaps) in zip(at, found, strict=True)]
+    np.testing.assert_allclose(np.diff(values), np.diff(np.array(expected)), atol=1e-10)
+    for known, (_, slope), _ in found:
+        np.testing.assert_allclose(known[1], slope, atol=1e-10)
 
 
 @pytest.mark.parametrize("at", [None, AWAY])

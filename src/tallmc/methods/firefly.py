@@ -29,7 +29,7 @@ from ..dynamics import MALA, RandomWalk
 from ..dynamics.dynamics import AbstractDynamics, Curvature, PositionState, Suggestion
 from ..geometry import GeometryChoice, Identity
 from ..models.design import Observations
-from ..models.model import AbstractModel, add_prior_hessian, rounded_sum
+from ..models.model import AbstractModel, rounded_sum
 from ..models.posterior import AbstractPosterior, check_posterior
 from ..schedule import AbstractSchedule, as_schedule, in_precision
 from ..subsample.selection import Carried, Estimate, Transition
@@ -383,8 +383,8 @@ def _growth(anchor: Any, params: Any) -> Float[Array, " 3"]:
 # that is tight at θ̂ has log B = a s² + s/2 + c, a = −tanh(m/2)/4m. Since log L and log B have the
 # same value and slope at θ̂, for δ = θ − θ̂
 #
-#     −log p(θ) − Σ_i log B_i(θ) = const + ∇f(θ̂)ᵀδ + ½ δᵀPδ,
-#     P = ∇²f₀ + Σ_i (r_i/2) x_i x_iᵀ,   r = tanh(m/2)/m.
+#     −Σ_i log B_i(θ) = const + Σ_i ∇f_i(θ̂)ᵀδ + ½ δᵀPδ,
+#     P = Σ_i (r_i/2) x_i x_iᵀ,   r = tanh(m/2)/m.
 #
 # For either response log L − log B is, for u ≥ 0 (otherwise flip the signs of m and u),
 #
@@ -395,19 +395,21 @@ def _growth(anchor: Any, params: Any) -> Float[Array, " 3"]:
 
 
 class TangentBound(AbstractBound):
-    """The bound of a logistic regression. The prior times Π B_i is one Gaussian."""
+    """The bound of a logistic regression: Π B_i is one Gaussian, and the prior stays as it is."""
 
     model: AbstractModel
     anchor: Vector
     gradient: Vector
-    """∇f(θ̂)."""
+    """Σ ∇f_i(θ̂)."""
     precision: Matrix
-    """P."""
+    """P, of the rows."""
 
     def known(self, position: Vector) -> tuple[Scalar, Vector]:
         delta = position - self.anchor
         change = dot(self.precision, delta)
-        return dot(self.gradient + change / 2, delta), self.gradient + change
+        of_rows = dot(self.gradient + change / 2, delta)
+        prior = self.model.prior_potential(position), self.model.prior_gradient(position)
+        return prior[0] + of_rows, prior[1] + self.gradient + change
 
     def gaps(self, position: Vector, block: Observations) -> PerRow:
         return gap(*self._predictors(position, block))[0]
@@ -473,10 +475,9 @@ class Tangent:
 
     def prepare(self, posterior: AbstractPosterior, anchor: Anchor) -> tuple[TangentBound, int]:
         model, at = posterior.model, anchor.position
-        precision = posterior.rows.reduce(
-            _bound_curvature, model, at, width=posterior.width, finish=add_prior_hessian
-        )
-        return TangentBound(model, at, anchor.gradient, precision.rounded()), posterior.n_rows
+        precision = posterior.rows.reduce(_bound_curvature, model, at, width=posterior.width)
+        gradient = anchor.gradient - model.prior_gradient(at)
+        return TangentBound(model, at, gradient, precision.rounded()), posterior.n_rows
 
 
 def _bound_curvature(
