@@ -346,6 +346,13 @@ def test_exceeded_caps_are_counted_and_end_the_claim_of_exactness():
     assert "the draws are not exact" in draws.report.doubts[0]
 
 
+def test_caps_below_the_bound_are_no_exact_method():
+    """A run that met no row beyond its cap proves nothing about the rows that it did not see."""
+    assert SubsampledMH(step_size=1.0).exact and not SubsampledMH(step_size=1.0, caps=0.99).exact
+    with pytest.raises(tallmc.InvalidInput, match="be an exact method with exact=True"):
+        tallmc.sample(tall(), SubsampledMH(step_size=1.0, caps=0.5), exact=True)
+
+
 @pytest.mark.slow
 def test_caps_scale_the_number_of_rows():
     totals = [
@@ -366,7 +373,8 @@ def test_moderate_caps_are_not_exceeded_and_read_fewer_rows():
         )
         for caps in (1.0, 0.5)
     )
-    assert moderate.account.exact and moderate.report.verdict.value == "checked"
+    assert rigorous.account.exact and rigorous.report.verdict.value == "checked"
+    assert not moderate.account.exact and moderate.report.verdict.value == "not checked"
     ratio = moderate.n_row_evals_sampling / rigorous.n_row_evals_sampling
     # Poisson counts of some 10⁴ rows
     assert abs(ratio - 0.5) < 4.6 * np.sqrt(0.75 / rigorous.n_row_evals_sampling)

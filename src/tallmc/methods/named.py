@@ -409,7 +409,8 @@ def subsampled_mh(
     - `step_size`: h. Proposals "pcn" with h = 1 are independent of the position.
     - `proposal`: "pcn", "langevin" or "random-walk", in the coordinates of the anchor's Gaussian.
     - `caps`: the fraction of the bound on each row's change that is used. Below 1 fewer rows are
-      read, and rows that exceed their cap are counted. They end the claim of exactness.
+      read, rows that exceed their cap are counted where they are looked at, and the draws count as
+      not checked.
     - `bound`: a `Taylor(...)` with your bound on the Taylor remainders of the rows, for any model.
       Needs order 2 and double precision. By default the bound comes from the model.
     """

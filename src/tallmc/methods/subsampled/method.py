@@ -180,7 +180,8 @@ class SubsampledMH(AbstractMethod):
     }
     bias = (
         "None as long as the bounds c_i M hold, at any step size and order. `caps` below 1 takes a "
-        "fraction of the bounds: rows that exceed their cap are counted, and end the claim."
+        "fraction of the bounds, which no run can prove: rows that exceed their cap are counted "
+        "where they are looked at."
     )
     cost = (
         "A pass over the rows for c_i, one more for order 3, and 2d + 1 more to check a bound of "
@@ -212,7 +213,7 @@ class SubsampledMH(AbstractMethod):
 
     @property
     def exact(self) -> bool:
-        return self.bound is None or self.bound.is_proved
+        return self.caps == 1 and (self.bound is None or self.bound.is_proved)
 
     @property
     def axes(self) -> dict[str, str]:
