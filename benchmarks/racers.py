@@ -113,7 +113,8 @@ def hmcecs(posterior: tallmc.models.AbstractPosterior, goal: float, limit: float
 
     mode = {"whitened": jnp.zeros(posterior.dim)}
     kernel = HMCECS(NUTS(model, dense_mass=False), num_blocks=10, proxy=HMCECS.taylor_proxy(mode))
-    yield from _numpyro(kernel, tuple(posterior.data), mode, 1, 250)
+    rows = posterior.data
+    yield from _numpyro(kernel, (rows.x, rows.y), mode, 1, 250)
 
 
 def _numpyro(
