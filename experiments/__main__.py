@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tallmc._core.cache import cache
 from tallmc._core.packages import check_installed
+from tallmc._core.programs import cache
 from tallmc.cli import run_command
 from tallmc.cli.app import command
 from tallmc.cli.options import argument, flag, option, out

@@ -16,7 +16,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 import tallmc
-from tallmc._core import cache as cache_module
+from tallmc._core import programs as cache_module
 from tallmc._core.errors import InvalidInput
 from test_cli import call
 

@@ -4,9 +4,9 @@ import gc
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ._core.cache import cache, use_cache_if_asked
 from ._core.compiler import ask_for_whole_loops
 from ._core.errors import InvalidInput, PreparationError, SamplingWarning
+from ._core.programs import cache, use_cache_if_asked
 from ._version import __version__
 
 if TYPE_CHECKING:

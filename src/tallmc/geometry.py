@@ -47,6 +47,8 @@ class GeometryChoice(Part, abc.ABC):
 class Identity(GeometryChoice):
     """The parameters without a change of coordinates, C = I."""
 
+    needs = AnchorLevel.NOTHING
+
     def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None) -> IdentityMap:
         return IdentityMap()
 

@@ -6,8 +6,8 @@ import abc
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -215,53 +215,6 @@ def with_leaves(tree: Tree, leaves: Mapping[str, np.ndarray]) -> Tree:
         found = f"unknown arrays {sorted(unknown)[:3]}"
         raise InvalidInput("store", "fit the method and the posterior", found)
     return jax.tree.unflatten(jax.tree.structure(tree), [replaced(*each) for each in known])
-
-
-@dataclasses.dataclass(frozen=True)
-class Uncompared(Generic[Value]):
-    """A static value that no program depends on. All are equal, so programs are shared."""
-
-    value: Value = dataclasses.field(compare=False)
-
-
-class Static:
-    """The parts of a pytree that are not arrays, as a static argument of `jax.jit`.
-
-    Its hash is computed once: equinox would take a millisecond per call for that of a kernel.
-    """
-
-    def __init__(self, leaves: tuple[Any, ...], structure: Any):
-        self._leaves, self._structure = leaves, structure
-        self._hash = hash((leaves, structure))
-
-    @classmethod
-    def of(cls, leaves: Sequence[Any], structure: Any, is_array: Callable[[Any], bool]) -> Static:
-        return cls(tuple(_ARRAY if is_array(leaf) else leaf for leaf in leaves), structure)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (
-            isinstance(other, Static)
-            and self._hash == other._hash
-            and self._leaves == other._leaves
-            and self._structure == other._structure
-        )
-
-    def joined(self, arrays: Iterable[Any]) -> Any:
-        given = iter(arrays)
-        leaves = [next(given) if leaf is _ARRAY else leaf for leaf in self._leaves]
-        return jax.tree.unflatten(self._structure, leaves)
-
-
-_ARRAY = object()  # marks the place of an array
-
-
-def split(tree: Any) -> tuple[list[Any], Static]:
-    leaves, structure = jax.tree.flatten(tree)
-    arrays = [leaf for leaf in leaves if eqx.is_array(leaf)]
-    return arrays, Static.of(leaves, structure, eqx.is_array)
 
 
 def stacked(trees: Sequence[Tree]) -> tuple[Tree, Tree]:

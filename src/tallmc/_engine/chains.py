@@ -21,8 +21,8 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from .._core.arrays import Static, split
 from .._core.errors import InvalidInput, check_int
+from .._core.programs import Static, split
 from .._core.random import folded_on_host, key_of
 from .._core.supervision import in_threads
 from .._rows.pickled import pickled, unpickled

@@ -19,9 +19,8 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, Key
 
-from .._core.arrays import Static
 from .._core.errors import Outcome, outcome_of
-from .._core.programs import quickly_compiled
+from .._core.programs import Static, quickly_compiled
 from .._rows.access import AbstractRows
 from .kernel import AbstractKernel, ChainState, Drawn, Gathered, KernelStep
 

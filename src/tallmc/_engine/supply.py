@@ -22,8 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
 
-from .._core.arrays import Static, split
-from .._core.programs import quickly_compiled
+from .._core.programs import Static, quickly_compiled, split
 from .._core.random import folded_on_host
 from .._rows.access import AbstractRows, RowAccess
 from .._rows.resident import AbsentRows

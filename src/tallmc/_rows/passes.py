@@ -18,8 +18,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, PyTree
 
-from .._core.arrays import Static, split
-from .._core.programs import quickly_compiled
+from .._core.programs import Static, quickly_compiled, split
 
 # Blocks of rows in a pass. All blocks of a pass have the same shape.
 #

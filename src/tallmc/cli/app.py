@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.main import get_command
 
-from .._core.cache import cache
+from .._core.programs import cache
 from .._version import __version__
 from . import options
 from .signals import exit_on_signals

@@ -13,8 +13,9 @@ import numpy as np
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from .._core.arrays import Scalar, Uncompared, Vector, layout_of
+from .._core.arrays import Scalar, Vector, layout_of
 from .._core.errors import InvalidInput, check_number
+from .._core.programs import Uncompared
 from .._rows.access import PerRow
 from .._rows.resident import resident
 from .densities import DensityModel, check_per_row

@@ -17,12 +17,12 @@ from .._core.arrays import (
     Matrix,
     Parameters,
     Scalar,
-    Uncompared,
     Vector,
     check_numeric,
     layout_of,
 )
 from .._core.errors import InvalidInput
+from .._core.programs import Uncompared
 from .._rows.access import AbstractRows, PerRow, RowAccess, RowBlock, RowValues
 from .._rows.resident import ResidentRows, resident
 from .densities import DensityModel, check_per_row, check_scalar

@@ -19,8 +19,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, PyTree
 
-from .._core.arrays import Scalar, Uncompared, Vector, check_numeric, to_floats
+from .._core.arrays import Scalar, Vector, check_numeric, to_floats
 from .._core.errors import InvalidInput
+from .._core.programs import Uncompared
 from .._rows.access import PerRow, RowBlock
 from .._rows.sharded import ShardedRows
 from .densities import DensityModel
