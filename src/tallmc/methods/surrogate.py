@@ -388,7 +388,7 @@ def _hessian_and_cubic(
 
 # The check on all rows.
 
-_CHECKED, _STRETCH = 256, 1.5
+_CHECKED, _FEWEST_CHECKED, _EVALUATIONS, _STRETCH = 256, 64, 2**28, 1.5
 _AT_ONCE = 64
 """Draws that one thread compares with all rows; the others are multiples of it."""
 
@@ -425,14 +425,18 @@ def check_on_all_rows(
     surrogate: SeriesSurrogate,
     rows: AbstractRows,
     positions: Float[np.ndarray, "chains draws d"],
-    count: int = _CHECKED,
+    count: int | None = None,
     stretched: int = 0,
 ) -> Check:
     """Compare the surrogate with all rows at `count` of the draws, in one pass over the rows.
 
+    By default 256, or 128 or 64 where rows are many, so that the pass takes seconds at most.
     So many of them are also `stretched` away from their mean.
     """
     stage("checking the draws on all rows")
+    if count is None:
+        affordable = _EVALUATIONS // rows.n_rows
+        count = next((k for k in (_CHECKED, _CHECKED // 2) if k <= affordable), _FEWEST_CHECKED)
     flat = positions.reshape(-1, positions.shape[2]).astype(np.float64)
     drawn = flat[np.linspace(0, len(flat) - 1, count).astype(int)]
     u = surrogate.whitened(drawn)
