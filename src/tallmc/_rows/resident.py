@@ -110,14 +110,6 @@ class ResidentRows(AbstractRows):
         found = np.asarray(self.map(per_row, *args, width=width))
         return int(np.argmax(found)) if found.any() else None
 
-    def mixture(self, values: Sequence[RowValues], shares: Sequence[float]) -> np.ndarray:
-        mixed = np.zeros(self.n_rows)
-        for value, share in zip(values, shares, strict=True):
-            given = np.asarray(value, np.float64)
-            total = given.sum()
-            mixed = mixed + share * (given / total if total > 0 else 1 / self.n_rows)
-        return mixed
-
     def take(self, indices: Int[Array, "*k"]) -> RowBlock:
         return take_rows(self.columns, indices)
 

@@ -168,14 +168,6 @@ class ShardedRows(AbstractRows):
         _, bad = self._summed(ValuesPart(_Minus(per_row), args, width))
         return None if bad is None else bad[0]
 
-    def mixture(self, values: Sequence[ShardedValues], shares: Sequence[float]) -> ShardedValues:
-        mixed = [
-            value.scaled(share / value.total)
-            for value, share in zip(values, shares, strict=True)
-            if value.total > 0
-        ]
-        return functools.reduce(ShardedValues.plus, mixed) if mixed else values[0]
-
     def stream(self, probability: Float[np.ndarray, " N"] | None, dtype: Any) -> AbstractStream:
         if probability is not None:
             options: dict[str, Any] = {"floor": 0.0, "certain_of": None, "dtype": dtype}

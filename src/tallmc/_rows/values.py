@@ -59,14 +59,6 @@ class ShardedValues(eqx.Module):
     def total(self) -> float:
         return float(sum(part.total for part in self.parts))
 
-    def scaled(self, factor: float) -> ShardedValues:
-        return ShardedValues(
-            tuple(dataclasses.replace(part, factor=factor * part.factor) for part in self.parts)
-        )
-
-    def plus(self, other: ShardedValues) -> ShardedValues:
-        return ShardedValues((*self.parts, *other.parts))
-
 
 @dataclasses.dataclass(frozen=True)
 class PartFiles:

@@ -44,6 +44,7 @@ from .._core.random import derived_keys, key_of, random_words, standard_normal
 from .._engine.kernel import AbstractKernel, ChainState, Drawn, Gathered, KernelStep
 from .._rows.access import AbstractRows, PerRow, RowBlock
 from .._rows.law import AbstractStream
+from .._rows.probabilities import probabilities
 from ..dynamics.dynamics import AbstractDynamicsState, Curvature, Suggestion
 from ..geometry import Dense
 from ..methods.abstract import AbstractAnchoredMethod
@@ -289,8 +290,7 @@ class PseudoMarginal(AbstractAnchoredMethod):
         rows = posterior.rows
         if posterior.model.remainder_bound(2) is not None:
             bounded = bound_rows(posterior, anchor, 2)
-            shares = (1 - _EQUAL_SHARE, _EQUAL_SHARE)
-            p = rows.mixture((bounded.constants, np.ones(posterior.n_rows)), shares)
+            p = probabilities(bounded.constants, _EQUAL_SHARE)
             surrogate, n_row_evals = bounded.surrogate, bounded.n_row_evals
         else:
             p, metric = None, Dense().prepare(posterior, anchor)

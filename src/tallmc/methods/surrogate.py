@@ -243,12 +243,11 @@ class RowSizes(NamedTuple):
 
 def rehearse_sizes(posterior: AbstractPosterior) -> None:
     """Compile the program of `RowSizes.of`, with one block of rows and any numbers."""
-    if posterior.rows.access >= RowAccess.TAKE:
-        dim, dtype = posterior.dim, posterior.dtype
-        zero, wide = (on_device(np.zeros(shape), dtype) for shape in (dim, (_WIDE_MOVES, dim)))
-        metric = DenseMap(on_device(np.eye(dim), dtype))
-        block = posterior.rows.read(np.arange(Blocks.of(posterior.n_rows, posterior.width).size))
-        values_of(block, _sizes, (posterior.model, zero, metric, wide))
+    dim, dtype = posterior.dim, posterior.dtype
+    zero, wide = (on_device(np.zeros(shape), dtype) for shape in (dim, (_WIDE_MOVES, dim)))
+    metric = DenseMap(on_device(np.eye(dim), dtype))
+    block = posterior.rows.read(np.arange(Blocks.of(posterior.n_rows, posterior.width).size))
+    values_of(block, _sizes, (posterior.model, zero, metric, wide))
 
 
 def _sizes(
@@ -343,11 +342,10 @@ def rehearsed(posterior: AbstractPosterior, sizes: RowSizes, n_hard: int) -> Ser
 
 
 def rehearse_check(surrogate: SeriesSurrogate, rows: AbstractRows) -> None:
-    """Compile the program of the check."""
-    if rows.access >= RowAccess.TAKE:
-        u = np.zeros((_AT_ONCE, len(surrogate.centre)), surrogate.centre.dtype)
-        width = _AT_ONCE + surrogate.model.width(rows)
-        surrogate.log_weights(on_device(u, u.dtype), rows, rows.subset(0, width))
+    """Compile the program of the check, with one block of rows."""
+    u = np.zeros((_AT_ONCE, len(surrogate.centre)), surrogate.centre.dtype)
+    width = _AT_ONCE + surrogate.model.width(rows)
+    surrogate.log_weights(on_device(u, u.dtype), rows, rows.subset(0, width))
 
 
 def _hard_rows(
@@ -431,7 +429,7 @@ def check_on_all_rows(
     """Compare the surrogate with all rows at `count` of the draws, in one pass over the rows.
 
     By default 256, or 128 or 64 where rows are many, so that the pass takes seconds at most.
-    So many of them are also `stretched` away from their mean.
+    `stretched` of them are also compared at 1.5 times their distance from the mean.
     """
     stage("checking the draws on all rows")
     if count is None:

@@ -125,7 +125,7 @@ class AnchoredPlanner:
 
     def plan(self) -> PreparedMethod | None:
         """Return the plan, or None if using all rows is the better choice."""
-        posterior, doubts = self.posterior, ()
+        posterior = self.posterior
         stage("computing row weights at the mode")
         metric = self.geometry.prepare(posterior, self.anchor)
         self.n_row_evals += posterior.n_rows
@@ -160,13 +160,14 @@ class AnchoredPlanner:
                 step *= max(0.25, 0.9 * excess**-0.5)
             else:
                 # The bias of the checked step covers that of a smaller one.
-                return self._plan(method, kernel, min(step, largest), size, found, doubts)
+                return self._plan(method, kernel, min(step, largest), size, found)
         if measured is None:
             self.why_not = "pilot runs with gradient noise failed at every step size"
             return None
+        if is_short_of_time():
+            return self._plan(method, kernel, step, size, measured, (_OUT_OF_TIME,))
         self.why_not = "no step size and number of rows keep the bias within its budget"
-        doubt = _OUT_OF_TIME if is_short_of_time() else f"{self.why_not}."
-        return self._plan(method, kernel, step, size, measured, (doubt,))
+        return self._plan(method, kernel, step, size, measured, (f"{self.why_not}.",))
 
     def _plan(
         self,
@@ -175,7 +176,7 @@ class AnchoredPlanner:
         step: float,
         size: int,
         checked: Pilot,
-        doubts: tuple[str, ...],
+        doubts: tuple[str, ...] = (),
     ) -> PreparedMethod:
         unit = "posterior standard deviations" if self.stiffness == 1 else "the fastest direction"
         mean_change, sd_change = (

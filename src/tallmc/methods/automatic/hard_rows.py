@@ -15,6 +15,7 @@ from ..._core.supervision import checkpoint, in_background, is_short_of_time, st
 from ..._engine.chains import chains_at_once
 from ..._engine.kernel import BoundKernel
 from ..._engine.run import Run, chain_keys
+from ..._rows.access import RowAccess
 from ...models.posterior import AbstractPosterior
 from ..abstract import Account, ErrorBudget, PreparedMethod
 from ..surrogate import (
@@ -89,7 +90,7 @@ class SurrogatePlanner:
             if _HARD_ROWS[place] >= posterior.n_rows:
                 self.why_not = "a series describes too few of the rows"
                 return None
-            if number == 0:
+            if number == 0 and posterior.rows.access >= RowAccess.TAKE:
                 self._rehearse(sizes, _HARD_ROWS[place])
             surrogate = make_surrogate(posterior, expansion, sizes, _HARD_ROWS[place], number)
             if number == 0 and self._is_hopeless(surrogate):

@@ -165,7 +165,8 @@ class Automatic(AbstractMethod):
         budget = ErrorBudget(inflation=self.inflation)
         if posterior.dim > _MOST_DENSE:
             return _diagonal_plan(posterior, anchor, budget, self.exact, seed)
-        if posterior.n_rows > FEW_ROWS:
+        in_memory = posterior.rows.access >= RowAccess.TAKE
+        if in_memory and posterior.n_rows > FEW_ROWS:
             in_background(lambda: rehearse_sizes(posterior))
         try:
             found, _ = prepare_anchor(posterior, anchor, AnchorLevel.HESSIAN)
@@ -179,7 +180,6 @@ class Automatic(AbstractMethod):
         model = posterior.model
         if model.is_in_spike(found.position):
             return _without_gaussian(posterior, budget, _SPIKE, self.exact, seed)
-        in_memory = posterior.rows.access >= RowAccess.TAKE
         few = in_memory and posterior.n_rows <= FEW_ROWS
         why = (f"{posterior.n_rows:,} rows are few: every step uses all of them",) if few else ()
         modes, rows_of_search = find_modes(posterior, found, seed)
