@@ -135,7 +135,7 @@ def quietly_sampled(
         posterior,
         method,
         chains=chains,
-        draws=n_draws,
+        n_draws=n_draws,
         thin=thin,
         burn_in=0,
         seed=seed,

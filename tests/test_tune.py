@@ -126,9 +126,9 @@ def test_a_budget_of_seconds_lets_every_candidate_run():
 @pytest.mark.slow
 def test_step_sizes_share_preparation_and_compilation():
     method = tallmc.methods.sgld_cv_ps(step_size=0.1 * WIDEST, batch_size=17)
-    before = advance._cache_size()
+    before = len(advance.programs)
     found = tune(POSTERIOR, method, factors=[0.1, 0.5, 1.0], budget=BUDGET)
-    assert advance._cache_size() == before + 1
+    assert len(advance.programs) == before + 1
     once = method.prepare(POSTERIOR, found.anchor).n_row_evals
     # Two passes more for the score: the check of the anchor, and the weights.
     assert found.n_row_evals_preparation == once + 2 * N_ROWS

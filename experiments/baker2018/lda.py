@@ -113,7 +113,7 @@ def _sampled(
         posterior,
         SimplexSampler(step_size=step_size, batch_size=SIZE, transition=TRANSITIONS[method]),
         chains=1,
-        draws=20,
+        n_draws=20,
         thin=setting.pick(25, 2),
         burn_in=setting.pick(1000, 100),
         seed=1,

@@ -52,7 +52,7 @@ def drawn(
         posterior_of(counts),
         SimplexSampler(step_size=step_size, batch_size=size, transition=METHODS[method]),
         chains=40,
-        draws=setting.pick(25, 10),
+        n_draws=setting.pick(25, 10),
         thin=max(1, round(TIME_BETWEEN / step_size)),
         burn_in=round(BURN_IN / step_size),
         seed=1,

@@ -197,7 +197,7 @@ def method_run(
         data.posterior,
         method,
         chains=1,
-        draws=iterations,
+        n_draws=iterations,
         thin=steps_per_iteration(label),
         burn_in=0,
         start=np.asarray(data.anchor.position) if uses_anchor else data.start,

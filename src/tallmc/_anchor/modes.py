@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .._core.errors import InvalidInput, PreparationError, check_int
+from .._core.supervision import stage
 from ..models.posterior import AbstractPosterior
 from .anchor import Anchor
 from .optimisers import CountedPasses, Newton, descent_direction, has_columns, prior_hessian
@@ -181,7 +182,9 @@ def _one_sided(
 
 
 _ROWS_OF_A_SEARCH = 20_000
-_MAX_STEPS = 50
+_MAX_STEPS, _MAX_STEPS_ON_ALL = 50, 10
+_NO_MASS = 50.0
+"""Difference of potentials from which on a mode has no mass."""
 _NEAR = 1.0
 """Minima closer than this, in posterior standard deviations, are the same."""
 _PRIOR_WIDTH = 1.5
@@ -210,8 +213,9 @@ def other_modes(
 
     The first starts are the anchor's mirror images in zero and in the prior mean. The others come
     in opposite pairs from a widened normal prior, or from around `init` if the prior is not normal.
-    With many rows, a search first descends on some of them and goes on only if it does not end near
-    the anchor. Log-concave models have one mode, and nothing is searched.
+    With many rows, a search first descends on random ones. It goes on with all rows only if it ends
+    far from the anchor, where the potential of all rows leaves hope of a mode with some mass.
+    Log-concave models have one mode, and nothing is searched.
 
     **Arguments:**
 
@@ -233,8 +237,12 @@ def other_modes(
     counted = CountedPasses(posterior) if passes is None else passes
     at_anchor = _Gaussian(*(np.asarray(a, np.float64) for a in (anchor.position, anchor.factor)))
     found: list[OtherMode] = []
+    stage("searching for other modes")
+    part = None
+    if posterior.n_rows > 2 * _ROWS_OF_A_SEARCH:
+        part = CountedPasses(posterior, _ROWS_OF_A_SEARCH / posterior.n_rows)
     for start in _starts(posterior, at_anchor, starts, seed):
-        end = _search(posterior, counted, start, at_anchor)
+        end = _search(counted, part, start, at_anchor, anchor.potential)
         if end is None:
             continue
         mode = _mode_at(counted, end, anchor.potential, at_anchor)
@@ -266,7 +274,7 @@ def _starts(
     else:
         centre, spread = prior
     mirrored = [-at_anchor.mean]
-    if centre.any():
+    if at_anchor.distance(2 * centre, 0 * centre) > _NEAR:
         mirrored.append(2 * centre - at_anchor.mean)
     noise = np.random.default_rng(seed).normal(size=(starts, posterior.dim)) @ spread.T
     pairs = [centre + sign * move for move in noise for sign in (1, -1)]
@@ -296,24 +304,31 @@ def _normal_prior(
 
 
 def _search(
-    posterior: AbstractPosterior,
     passes: CountedPasses,
+    part: CountedPasses | None,
     start: Float[np.ndarray, " d"],
     at_anchor: _Gaussian,
+    anchor_potential: float,
 ) -> Float[np.ndarray, " d"] | None:
-    """Where a search from `start` ends; None if it fails or some rows lead it to the anchor."""
-    newton, position = Newton(max_steps=_MAX_STEPS), start
+    """Where a search from `start` ends; None if it fails, or leads to the anchor or to no mass.
+
+    `part` is some of the rows, on which the search begins.
+    """
     try:
-        if posterior.n_rows > _ROWS_OF_A_SEARCH:
-            part = CountedPasses(posterior, _ROWS_OF_A_SEARCH / posterior.n_rows)
-            end = newton.descend(part, position)
-            passes.n_row_evals += part.n_row_evals
-            # The mode of these rows is about √(scale d) posterior sds from that of all rows.
-            near = 3 * np.sqrt(part.scale * posterior.dim)
-            if end.problem is None and at_anchor.distance(end.position, at_anchor.mean) < near:
-                return None
-            position = end.position
-        end = newton.descend(passes, position)
+        if part is None:
+            end = Newton(max_steps=_MAX_STEPS).descend(passes, start)
+            return None if end.problem is not None else end.position
+        end = Newton(max_steps=_MAX_STEPS).descend(part, start)
+        passes.n_row_evals, part.n_row_evals = passes.n_row_evals + part.n_row_evals, 0
+        # The mode of these rows is about √(scale d) posterior sds from that of all rows, so the
+        # search on all rows would lower the potential by about that squared.
+        off = part.scale * len(start)
+        if at_anchor.distance(end.position, at_anchor.mean) < 3 * np.sqrt(off):
+            return None
+        there, _ = passes.value_and_gradient(end.position)
+        if not there - anchor_potential < _NO_MASS + 10 * off:
+            return None
+        end = Newton(max_steps=_MAX_STEPS_ON_ALL).descend(passes, end.position)
     except PreparationError:  # the potential is not finite at the start
         return None
     return None if end.problem is not None else end.position

@@ -23,8 +23,9 @@ from .._core.programs import quickly_compiled
 from .._core.supervision import checkpoint, in_background, in_threads
 from .._rows.access import RowAccess, RowBlock
 from .._rows.law import Batch
-from .._rows.passes import Subset, Sum
+from .._rows.passes import Blocks, Subset, Sum
 from .._rows.probabilities import systematic_sample
+from .._rows.resident import ResidentRows
 from ..models.model import (
     AbstractModel,
     add_prior,
@@ -82,8 +83,9 @@ class CountedPasses:
             return jnp.asarray(leaf, jnp.float64) if eqx.is_inexact_array(leaf) else leaf
 
         with self._precision():
-            self.posterior = jax.tree.map(as_double, posterior) if double else posterior
-            self._subset = posterior.rows.subset(share, posterior.width)
+            part = posterior if share >= 1 else _random_part(posterior, share)
+            self.posterior = jax.tree.map(as_double, part) if double else part
+            self._subset = part.rows.subset(1.0, posterior.width)
         self.n_row_evals = 0
         self.scale = posterior.n_rows / self._subset.n_rows
 
@@ -144,6 +146,26 @@ class CountedPasses:
         """f₀ + (N/n) Σ f_i from f₀ + Σ f_i."""
         prior_part = np.asarray(prior, np.float64)
         return prior_part + self.scale * (whole - prior_part)
+
+
+_MOST_ROWS_OF_PART = {True: 2**20, False: 2**17}
+"""In memory, and in a row store, where rows by number are slow to read."""
+
+
+def _random_part(posterior: AbstractPosterior, share: float) -> AbstractPosterior:
+    """The posterior of about this share of the rows, one from each of as many equal ranges.
+
+    They are whole blocks, so that passes over them need no programs of their own.
+    """
+    n_rows, size = posterior.n_rows, Blocks.of(posterior.n_rows, posterior.width).size
+    most = _MOST_ROWS_OF_PART[posterior.rows.access >= RowAccess.TAKE]
+    count = size * max(1, round(min(share * n_rows, most) / size))
+    if count >= n_rows:
+        return posterior
+    places = np.arange(count) + np.random.default_rng(0).random(count)
+    numbers = np.minimum((places * (n_rows / count)).astype(np.int64), n_rows - 1)
+    rows = ResidentRows(jax.tree.map(jnp.asarray, posterior.rows.read(numbers)))
+    return eqx.tree_at(lambda of: of.rows, posterior, rows, is_leaf=lambda of: of is posterior.rows)
 
 
 def double_passes(posterior: AbstractPosterior) -> CountedPasses | None:
