@@ -11,7 +11,9 @@ from tallmc._core import statistics as rank_diagnostics
 from tallmc._core.arrays import layout_of
 from tallmc._core.errors import Outcome
 from tallmc._core.statistics import agreement, ess, for_each_parameter, nested_rhat, rhat, suspects
+from tallmc.methods.abstract import Account
 from tallmc.results.draws import Draws, Timing
+from tallmc.results.report import make_report
 
 GROUPS = 16
 CONSTANT = 3
@@ -140,3 +142,26 @@ def test_chains_in_equilibrium_agree_although_their_distances_from_the_median_mi
     slower = agreement(np.abs(positions)).ess
     assert np.median(slower) < 0.7 * np.median(ess(positions))
     assert np.median(agreed.ess) < 0.7 * np.median(ess(positions))
+
+
+@pytest.mark.parametrize(
+    ("law", "mean_is_known", "sd_is_known"),
+    [
+        ("normal", True, True),
+        ("exponential", True, True),
+        ("laplace", True, True),
+        ("t3", True, False),
+        ("cauchy", False, False),
+    ],
+)
+def test_the_sd_of_a_heavy_tail_is_not_reported(law, mean_is_known, sd_is_known):
+    rng = np.random.default_rng(1)
+    draw = {"t3": lambda size: rng.standard_t(3, size), "cauchy": rng.standard_cauchy}
+    positions = np.stack(
+        [rng.normal(size=(8, 1500)), draw.get(law, getattr(rng, law, None))(size=(8, 1500))], axis=2
+    )
+    report = make_report(positions, np.ones(8, bool), {}, Account(None, exact=True))
+    assert (report.mean_error is not None) == mean_is_known
+    assert (report.sd_error is not None) == sd_is_known
+    assert ("the tails of parameter 1 are heavy" in str(report)) != sd_is_known
+    assert report.trusted

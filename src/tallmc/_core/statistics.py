@@ -183,6 +183,30 @@ def pareto_k(values: ArrayLike) -> float:
     return _fitted_k(np.maximum(tail - cutoff, np.finfo(float).tiny))
 
 
+_FAT, _SHARE_IN_TAIL = 6.0, 0.05
+FOURTH_MOMENT, SECOND_MOMENT = 0.25, 0.5
+"""Tail indices k from which on a law has no fourth moment, and no variance."""
+
+
+def tail_index(draws: Float[np.ndarray, " n"], ess: float) -> float:
+    """The largest plausible k of |x − median|: its estimate and a standard error.
+
+    It is −∞ where the kurtosis gives no reason to look.
+    """
+    in_tail = int(_SHARE_IN_TAIL * len(draws))
+    if in_tail < _FEWEST_VALUES or kurtosis(draws) < _FAT:
+        return -np.inf
+    sizes = np.sort(np.abs(draws - np.median(draws)))
+    k = _fitted_k(np.maximum(sizes[-in_tail:] - sizes[-in_tail - 1], np.finfo(float).tiny))
+    return k + (1 + k) / float(np.sqrt(max(_SHARE_IN_TAIL * ess, 1)))
+
+
+def kurtosis(draws: Float[np.ndarray, " n"]) -> float:
+    """E(x − Ex)⁴ / Var(x)²."""
+    squares = (draws - draws.mean()) ** 2
+    return float(np.mean(squares**2) / max(squares.mean(), np.finfo(float).tiny) ** 2)
+
+
 def _fitted_k(excesses: Float[np.ndarray, " n"]) -> float:
     """K of the excesses, in ascending order: an average over a grid of scales b = −k/σ."""
     n = len(excesses)

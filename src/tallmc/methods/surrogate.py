@@ -36,6 +36,7 @@ from .._anchor.anchor import Anchor
 from .._anchor.optimisers import prior_derivatives
 from .._core.arrays import DenseMap, Matrix, Scalar, Vector, dot, on_device
 from .._core.programs import quickly_compiled
+from .._core.statistics import HEAVY_TAIL, pareto_k
 from .._core.supervision import checkpoint, in_threads, stage
 from .._rows.access import AbstractRows, RowAccess, RowBlock
 from .._rows.law import Batch
@@ -387,6 +388,8 @@ def _hessian_and_cubic(
 # The check on all rows.
 
 _CHECKED, _FEWEST_CHECKED, _EVALUATIONS, _STRETCH = 256, 64, 2**28, 1.5
+_TAIL_MATTERS = 0.2
+"""Sd of the log weights from which on the tail of the weights matters."""
 _AT_ONCE = 64
 """Draws that one thread compares with all rows; the others are multiples of it."""
 
@@ -412,11 +415,18 @@ class Check(NamedTuple):
 
     sd: float
     """Of the log weights."""
+    tail: float
+    """Pareto's k of the weights."""
     bias: Bias
     far: float
     """The largest log weight at stretched draws, relative to the mean one; 0 without them."""
     n_draws: int
     n_row_evals: int
+
+    @property
+    def heavy(self) -> bool:
+        """Whether a few draws have most of the weight: the shifts that it implies say little."""
+        return self.sd > _TAIL_MATTERS and self.tail > HEAVY_TAIL
 
 
 def check_on_all_rows(
@@ -445,7 +455,8 @@ def check_on_all_rows(
     weights, far = found[:count] - found[:count].mean(), found[count:] - found[:count].mean()
     bias = _implied_bias(drawn, weights, min(count, len(flat)))
     largest = float(far.max(initial=0.0))
-    return Check(float(weights.std()), bias, largest, count, rows.n_rows)
+    tail = pareto_k(np.exp(weights - weights.max()))
+    return Check(float(weights.std()), tail, bias, largest, count, rows.n_rows)
 
 
 def _implied_bias(

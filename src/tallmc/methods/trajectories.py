@@ -318,9 +318,10 @@ def checked_after_run(account: Account, kernel: SurrogateKernel, run: Run) -> tu
         f"checked on all rows at {check.n_draws} draws: the log density is off by {check.sd:.2g}",
     )
     account = dataclasses.replace(account, bias=check.bias, reasons=account.reasons + found)
-    if check.sd > _LARGEST_SD:
+    if check.sd > _LARGEST_SD or check.heavy:
         account = account.doubting(
-            f"the log density of the draws is off by {check.sd:.2g}. "
+            f"the log density of the draws is off by {check.sd:.2g}, and the tail of the weights "
+            f"has k = {check.tail:.2g}. "
             "Ask for exact draws: sample(..., exact=True)."
         )
     return account, check.n_row_evals

@@ -175,8 +175,9 @@ def _tiles(content: Content) -> str:
         "passes over the data": f"{draws.n_row_evals / n_rows:,.1f}",
         "seconds": f"{sum(vars(draws.timing).values()):,.1f}",
     }
-    if report.mean_error is not None and report.sd_error is not None:
+    if report.mean_error is not None:
         tiles["largest error of a mean, in sd"] = f"{report.mean_error:.2g}"
+    if report.sd_error is not None:
         tiles["largest error of an sd"] = f"{report.sd_error:.1%}"
     cells = "".join(
         f'<div class="tile"><b>{_text(value)}</b><span>{_text(name)}</span></div>'

@@ -20,7 +20,7 @@ import dataclasses
 import enum
 import html
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Array, Bool, Float
@@ -28,12 +28,15 @@ from jaxtyping import Array, Bool, Float
 from .._core.errors import Outcome
 from .._core.statistics import (
     FEWEST_EFFECTIVE_DRAWS,
+    FOURTH_MOMENT,
     HEAVY_TAIL,
+    SECOND_MOMENT,
     Agreement,
     agreement,
-    by_parameter,
+    kurtosis,
     moments,
     pareto_k,
+    tail_index,
 )
 from ..methods.abstract import Account, Bias
 from ..models.posterior import AbstractPosterior
@@ -41,6 +44,12 @@ from ..models.posterior import AbstractPosterior
 _HOW_TO_CHECK = (
     "the bias of step size and gradient noise was not measured. "
     "Use sample(..., measure_bias=True) or tallmc.check(posterior, method)."
+)
+
+
+_HEAVY = (
+    "the tails of parameter {} are heavy: draws cannot tell its sd, which may not exist. "
+    "Read its quantiles, or use a prior with lighter tails."
 )
 
 
@@ -74,8 +83,10 @@ class RunReport:
     - `doubts`: reasons not to trust the draws, each with its cure.
     - `ess`: effective draws of the worst parameter.
     - `rhat`: R-hat of the worst parameter.
-    - `mean_error`: error of the worst posterior mean, in posterior sds; None if unknown.
-    - `sd_error`: relative error of the worst posterior sd; None if unknown.
+    - `mean_error`: error of the worst posterior mean, in posterior sds; None if unknown, as for a
+        posterior that may have no variance.
+    - `sd_error`: relative error of the worst posterior sd; None if unknown, as for a posterior that
+        may have no fourth moment.
     - `inflation`: largest relative inflation of a variance by gradient noise, measured during the
         run.
     - `noise_tail`: Pareto's k of the squared gradient noise. Above 0.7 the mean of the squared
@@ -118,10 +129,10 @@ class RunReport:
         agreement = "" if np.isnan(self.rhat) else f"; R-hat at most {self.rhat:.3f}"
         if np.isfinite(self.ess):
             lines.append(f"effective draws: at least {self.ess:,.0f} per parameter{agreement}")
-        if self.mean_error is not None and self.sd_error is not None:
+        if self.mean_error is not None:
+            of_sds = "not known" if self.sd_error is None else f"within {self.sd_error:.1%}"
             lines.append(
-                f"error: posterior means within {self.mean_error:.2g} sd, "
-                f"posterior sds within {self.sd_error:.1%}"
+                f"error: posterior means within {self.mean_error:.2g} sd, posterior sds {of_sds}"
             )
         if self.inflation is not None:
             lines.append(f"gradient noise: inflates variances by {self.inflation:.2%} at most")
@@ -165,6 +176,7 @@ def make_report(
     complete = positions if ok.all() else positions[ok]
     ess, rhat, unknown = 0.0, np.nan, None
     mean_error = sd_error = tail = None
+    notes = account.notes
     if not len(complete) or complete.shape[1] < 4:
         doubts = ["there are too few draws for diagnostics. Run longer."]
     else:
@@ -173,6 +185,11 @@ def make_report(
         ess, rhat, unknown = float(agreed.ess.min()), agreed.rhat, _what_is_unknown(account)
         if account.exact or account.bias is not None:
             mean_error, sd_error = _errors(account.bias, agreed, complete)
+            worst, index = _heaviest(agreed, complete)
+            if index > FOURTH_MOMENT:
+                sd_error, notes = None, (*notes, _HEAVY.format(worst))
+            if index > SECOND_MOMENT:
+                mean_error = None
         tail = account.noise_tail
         if tail is None and "grad_noise" in sample_stats:
             tail = pareto_k(sample_stats["grad_noise"][ok].ravel())
@@ -186,7 +203,7 @@ def make_report(
         sd_error=sd_error,
         inflation=None if account.inflation is None else float(account.inflation.max()),
         noise_tail=tail,
-        notes=account.notes,
+        notes=notes,
         unknown=unknown,
     )
 
@@ -253,18 +270,30 @@ def _errors(
     # by more than 1 about once in a hundred.
     monte_carlo = (_typical_largest(positions.shape[2]) + 1) / np.sqrt(agreed.ess)
     # An sd from n independent draws has the relative error √((κ − 1)/4n), with the kurtosis κ.
-    kurtosis = by_parameter(_kurtosis, positions[:, :, agreed.parameters])
-    of_sd = np.max(monte_carlo * np.sqrt(np.maximum(kurtosis - 1, 1) / 4))
+    fourth = np.array([kurtosis(draws) for draws in _examined(agreed, positions)])
+    of_sd = np.max(monte_carlo * np.sqrt(np.maximum(fourth - 1, 1) / 4))
     if bias is None:
         return float(monte_carlo.max()), float(of_sd)
     mean = np.hypot(bias.mean, bias.mean_error).max() + monte_carlo.max()
     return float(mean), float(np.hypot(bias.sd, bias.sd_error).max() + of_sd)
 
 
-def _kurtosis(positions: Float[np.ndarray, "chains draws k"]) -> Float[np.ndarray, " k"]:
-    squares = (positions - positions.mean(axis=(0, 1))) ** 2
-    variance = np.maximum(squares.mean(axis=(0, 1)), np.finfo(float).tiny)
-    return np.mean(squares**2, axis=(0, 1)) / variance**2
+def _heaviest(
+    agreed: Agreement, positions: Float[np.ndarray, "chains draws d"]
+) -> tuple[int, float]:
+    """The examined parameter with the heaviest tails, and its tail index."""
+    found = [
+        tail_index(draws, ess)
+        for draws, ess in zip(_examined(agreed, positions), agreed.ess, strict=True)
+    ]
+    worst = int(np.argmax(found))
+    return int(agreed.parameters[worst]), found[worst]
+
+
+def _examined(
+    agreed: Agreement, positions: Float[np.ndarray, "chains draws d"]
+) -> Iterator[Float[np.ndarray, " n"]]:
+    return (positions[:, :, j].astype(np.float64).ravel() for j in agreed.parameters)
 
 
 def _typical_largest(count: int) -> float:
