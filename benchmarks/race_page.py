@@ -17,6 +17,7 @@ _HERE = Path(__file__).resolve().parent
 _DOCS = _HERE.parent / "docs"
 _BEGIN, _END = "<!-- race -->", "<!-- end of race -->"
 _COLOURS = {"tallmc": "#c23b3b", "NUTS": "#1f77b4", "HMCECS": "#2a9d5c", "SGLD-CV-PS": "#8659c7"}
+_BAR_GOAL = 1_000
 _COLUMNS = (100, 1_000, 10_000, 100_000)
 _WORDS = """## The race
 
@@ -39,6 +40,7 @@ def write(paths: Sequence[Path] = (), docs: Path = _DOCS) -> None:
         return
     image = docs / "images" / "race.svg"
     draw(records, image)
+    draw_bars(records[0], docs / "images" / "readme.svg")
     page = docs / "performance.md"
     text = page.read_text()
     if _BEGIN in text:
@@ -91,6 +93,40 @@ def draw(records: Sequence[dict[str, Any]], image: Path) -> None:
         figure.tight_layout()
         image.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(image, metadata={"Date": None})
+        plt.close(figure)
+
+
+def draw_bars(record: dict[str, Any], image: Path) -> None:
+    """Seconds to 1,000 effective draws, one bar per sampler that made any progress."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt
+
+    grey = "#808080"  # readable on white and on black
+    style: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "bars", "font.size": 10}
+    with plt.rc_context(style):
+        figure, axes = plt.subplots(figsize=(6.4, 1.7))
+        samplers = {name: curve(of) for name, of in record["samplers"].items() if curve(of)}
+        for place, (name, found) in enumerate(samplers.items()):
+            reached = next((s for k, s in found if k >= _BAR_GOAL), None)
+            k, seconds = found[-1] if reached is None else (_BAR_GOAL, reached)
+            said = f" {seconds:,.0f} s" + ("" if reached else f" for {k:,.0f} draws")
+            axes.barh(place, seconds, color=_COLOURS[name], alpha=1.0 if reached else 0.5)
+            axes.annotate(said, (seconds, place), va="center", color=grey)
+        axes.set_yticks(range(len(samplers)), samplers, color=grey)
+        axes.set_title(
+            f"Seconds to {_BAR_GOAL:,} effective draws, covertype, {_machine(record)}",
+            fontsize=10,
+            color=grey,
+        )
+        axes.set_xticks([])
+        axes.invert_yaxis()
+        axes.spines[:].set_visible(False)
+        axes.tick_params(length=0)
+        axes.margins(x=0.25)
+        figure.tight_layout()
+        figure.savefig(image, metadata={"Date": None}, transparent=True)
         plt.close(figure)
 
 
