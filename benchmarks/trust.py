@@ -70,11 +70,11 @@ def rare_event() -> tallmc.models.AbstractPosterior:
 
 
 def cauchy_prior() -> tallmc.models.AbstractPosterior:
-    """A column that is not zero in four of the rows, all with positive responses."""
+    """A column that is not zero in five rows, which bound its coefficient weakly from above."""
     rng = np.random.default_rng(4)
     x = np.c_[np.ones(_N_ROWS), np.zeros(_N_ROWS)]
     y = rng.random(_N_ROWS) < 0.5
-    x[:4, 1], y[:4] = 1.0, True
+    x[:5, 1], y[:5] = [1.0, 1.0, 1.0, 1.0, 0.3], [True, True, True, True, False]
     posterior = tallmc.models.logistic_regression(x, y, prior_variance=1.0)
     scale, one, zero = (jnp.asarray(value, posterior.dtype) for value in (2.5, 1.0, 0.0))
     prior = StudentTPrior(scale, one, zero)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 from pathlib import Path
 from typing import Any, NamedTuple
+
+_MEMBERS = (property, functools.cached_property, classmethod, staticmethod)
 
 
 class ReferencePage(NamedTuple):
@@ -60,6 +63,22 @@ def public_objects(module: str) -> dict[str, Any]:
     }
 
 
+def public_members(value: Any) -> list[str]:
+    """The methods and properties that a class defines itself, with a docstring.
+
+    >>> import tallmc
+    >>> public_members(tallmc.results.RunReport)
+    ['verdict', 'trusted', 'meaning']
+    """
+    return [
+        name
+        for name, member in (vars(value).items() if inspect.isclass(value) else ())
+        if not name.startswith("_")
+        and (callable(member) or isinstance(member, _MEMBERS))
+        and getattr(member, "__doc__", None)
+    ]
+
+
 def write_pages(folder: Path) -> None:
     """Write one page per module, and an index.
 
@@ -70,15 +89,15 @@ def write_pages(folder: Path) -> None:
     documented: set[str] = set()
     for page in PAGES:
         text = [f"# {page.title}", "", f"`{page.module}`: {page.text}", ""]
-        shown = []
+        file, shown = f"{page.module}.md", []
         for name, value in public_objects(page.module).items():
             # griffe reads files, and does not follow lazy imports.
             place = f"{value.__module__}.{value.__qualname__}"
             if place not in documented:
-                text += [f"::: {place}", "    options:", f"      heading: {name}", ""]
-                shown.append(f"`{name.removeprefix(page.module + '.')}`")
+                text += [f"::: {place}", "    options:", f"      heading: {name}"]
+                text += [f"      members: {public_members(value)}", ""]
+                shown.append(f"[`{name.removeprefix(page.module + '.')}`]({file}#{place})")
                 documented.add(place)
-        file = f"{page.module}.md"
         (folder / file).write_text("\n".join(text), encoding="utf-8")
         index += [f"**[{page.title}]({file})**. {page.text}", "", ", ".join(shown), ""]
     index += [
