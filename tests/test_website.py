@@ -1,5 +1,6 @@
 """The documentation site builds without warnings, has every public name, and has no broken link."""
 
+import ast
 import os
 import re
 import shutil
@@ -139,6 +140,20 @@ def test_readme_is_short_and_shows_the_two_commands_first_of_all_code():
     assert len(lines) <= 90
     code = [line.strip() for line in lines if line.startswith("    ")]
     assert code[0].startswith("make demo") and code[1].startswith("make test")
+
+
+def test_the_messages_of_the_faq_are_those_of_the_library():
+    source = "\n".join(
+        node.value
+        for path in (ROOT / "src" / "tallmc").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+    text = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8").split("## Words")[0]
+    messages = re.findall(r"^\*\*`(.*?)`\*\*(?: … `(.*?)`)?", text, re.MULTILINE)
+    assert len(messages) > 10
+    absent = [part for pair in messages for part in pair if part not in source]
+    assert absent == []
 
 
 def _is_module(name):
