@@ -1,7 +1,6 @@
 """Designs, and what a fit remembers of its table, as JSON, so that new rows get the same columns.
 
-A formula is code: an encoding that was read from a file is refused unless the user passes the text
-of the formula again.
+A formula is code: that of an encoding that was read from a file must be plain, or passed again.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ from .formulas import (
     FORMULA,
     FormulaTerms,
     FormulaText,
-    check_formula,
     make_terms,
     split_formula,
+    stored_formula,
     variables_of,
 )
 from .model import RegressionModel
@@ -310,13 +309,15 @@ class DesignEncoding:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any], formula: str | None = None) -> DesignEncoding:
-        """The encoding that `to_json` wrote; its formula must be passed again."""
+        """The encoding that `to_json` wrote; a formula that is not plain must be passed again."""
         if content.get("format") != _FORMAT or content.get("version") != _VERSION:
             found = f"version {content.get('version')} of {content.get('format')}"
             raise InvalidInput("encoding", f"be version {_VERSION} of {_FORMAT!r}", found)
-        check_formula(content.get("formula"), formula)
-        text = None if formula is None else split_formula(formula)
         try:
+            parts = [content["scaled"], *(group["scaled"] for group in content["groups"])]
+            names = {feature["name"] for part in parts for feature in part["terms"]["features"]}
+            formula = stored_formula(content.get("formula"), formula, names)
+            text = None if formula is None else split_formula(formula)
             response = content["response"]
             groups = zip(content["groups"], () if text is None else text.groups, strict=True)
             return cls(
@@ -332,6 +333,8 @@ class DesignEncoding:
                 formula,
                 content["dtype"],
             )
+        except InvalidInput:
+            raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidInput("encoding", "be what to_json wrote", str(error)) from None
 

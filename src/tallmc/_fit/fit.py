@@ -17,6 +17,7 @@ from .._core.errors import InvalidInput
 from .._rows.manifest import MANIFEST
 from .._rows.opening import open_rows
 from .._rows.sharded import ShardedRows
+from .._store.files import as_folder
 from ..methods.abstract import AbstractMethod
 from ..models.design import design_data, store_data
 from ..models.posterior import ModelPosterior
@@ -181,6 +182,10 @@ def fit(
     problem = regression_problem(data, model)
     for note in problem.notes:
         warnings.warn(note, FitNote, stacklevel=2)
+    if sample_options.get("store") is not None and isinstance(data, str | os.PathLike):
+        folder = as_folder(sample_options["store"])
+        about = {"table": str(Path(data).resolve()), **folder.about}
+        sample_options["store"] = dataclasses.replace(folder, about=about)
     return sample(problem.posterior, method, **sample_options)
 
 

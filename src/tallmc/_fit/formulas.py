@@ -1,6 +1,7 @@
 """Terms of a formula: formulaic evaluates them; what it remembers is kept as JSON.
 
-A formula is Python code. It is evaluated if a user passes it, never if it was read from a file.
+A formula is Python code. One that was read from a file is evaluated only if it is *plain*:
+arithmetic of columns, and calls of functions from a list. Any other is asked for.
 Columns of text reach formulaic with the levels of the fit, so a level that the fit has not seen is
 found before. Names are those of formulaic: `C(region)[T.south]`, `age:region[T.south]`.
 """
@@ -66,15 +67,115 @@ def split_formula(text: str) -> FormulaText:
     return FormulaText(response, " + ".join(common) or "1", tuple(groups))
 
 
-def check_formula(stored: object, given: str | None) -> None:
-    """Raise unless the caller passes the formula that is stored, or there is none."""
-    if stored is None and given is None:
-        return
-    if stored is not None and given is None:
+class FormulaNeeded(InvalidInput):
+    """A stored formula is not plain, and the caller has not passed it."""
+
+
+def stored_formula(stored: object, given: str | None, columns: Iterable[str]) -> str | None:
+    """The formula of a saved fit of these columns: the caller's, or the stored one if it is plain.
+
+    Raises if the caller's is another, or if there is none and the stored one is not plain.
+    """
+    if given is None and (stored is None or is_plain(str(stored), columns)):
+        return None if stored is None else str(stored)
+    if given is None:
         cure = f"If you trust it, pass it: formula={stored!r}."
-        raise InvalidInput(FORMULA, "be passed again, as stored formulas are code", "none", cure)
-    if stored is None or "".join(str(stored).split()) != "".join(str(given).split()):
+        rule = "be passed again, as it calls functions of its own"
+        raise FormulaNeeded(FORMULA, rule, "none", cure)
+    if stored is None or "".join(str(stored).split()) != "".join(given.split()):
         raise InvalidInput(FORMULA, f"be that of the fit, {stored!r}", given)
+    return given
+
+
+_CODINGS = {"Treatment", "Sum", "Poly", "Helmert", "Diff"}
+_FUNCTIONS = {"log", "log10", "log2", "exp", "exp2", "exp10", "I", "C", "center", "scale"}
+_FUNCTIONS |= {"standardize", "poly", "bs", "cr", "cs", "cc", *_CODINGS}
+_CONTRASTS = {"treatment", "SAS", "sum", "helmert", "poly", "diff"}  # of formulaic's `contr`
+_OPERATORS = (
+    *(ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow),
+    *(ast.BitAnd, ast.BitOr, ast.Invert, ast.USub, ast.UAdd),
+)
+_LONGEST_PLAIN = 10_000
+_EXPENSIVE = re.compile(r"(\*\*|\^)\s*\(*\d{2}")  # powers of sums of terms
+
+
+def is_plain(formula: str, columns: Iterable[str]) -> bool:
+    """Whether a formula is arithmetic of these columns and calls of known functions."""
+    known = set(columns)
+    if len(formula) > _LONGEST_PLAIN or _EXPENSIVE.search(formula):
+        return False
+    try:
+        text = split_formula(formula)
+        parts = [text.common, *(terms for terms, _ in text.groups)]
+        factors = {
+            factor for part in parts for term in parse(part, known) for factor in term.factors
+        }
+        return all(
+            factor.expr in known
+            if factor.eval_method.value == "lookup"
+            else _is_plain_code(factor.expr, known)
+            for factor in factors
+        )
+    except (InvalidInput, SyntaxError, ValueError, RecursionError):
+        return False
+
+
+def _is_plain_code(code: str, columns: set[str]) -> bool:
+    from formulaic.utils.code import sanitize_variable_names
+
+    aliases: dict[str, str] = {}  # the names that formulaic evaluates instead of `a b`
+    tree = ast.parse(sanitize_variable_names(code, {}, aliases), mode="eval")
+    if not set(aliases.values()) <= columns:
+        return False
+    return _is_plain_node(tree.body, columns | set(aliases))
+
+
+def _is_plain_node(node: ast.AST, columns: set[str]) -> bool:
+    def plain(*parts: ast.AST) -> bool:
+        return all(_is_plain_node(part, columns) for part in parts)
+
+    match node:
+        case ast.Constant(value=str(text)):
+            return not set(text) & set("\"'\\`\n")  # formulaic quotes text into code
+        case ast.Constant(value=value):
+            return value is None or isinstance(value, bool | int | float)
+        case ast.Name(id=name):
+            return name in columns or name in _CODINGS
+        case ast.Attribute(value=ast.Name(id="contr"), attr=name):
+            return name in _CONTRASTS
+        case ast.List(elts=parts) | ast.Tuple(elts=parts):
+            return plain(*parts)
+        case ast.UnaryOp(op=op, operand=operand):
+            return isinstance(op, _OPERATORS) and plain(operand)
+        case ast.BinOp(left=left, op=op, right=right):
+            # Repeated lists and text, and powers of numbers, could take all memory.
+            repeated = any(isinstance(part, ast.List | ast.Tuple) for part in (left, right))
+            names = [part for part in ast.walk(left) if isinstance(part, ast.Name)]
+            if repeated or (isinstance(op, ast.Pow) and not names):
+                return False
+            has_text = any(isinstance(getattr(part, "value", None), str) for part in (left, right))
+            return isinstance(op, _OPERATORS) and not has_text and plain(left, right)
+        case ast.Compare(left=left, comparators=others):
+            return plain(left, *others)
+        case ast.Call(func=function, args=arguments, keywords=options):
+            named = {option.arg or "_" for option in options}
+            if any(name.startswith("_") for name in named):
+                return False
+            return _is_known_function(function, named) and plain(
+                *arguments, *(option.value for option in options)
+            )
+    return False
+
+
+def _is_known_function(node: ast.AST, options: set[str]) -> bool:
+    match node:
+        case ast.Name(id=name):
+            return name in _FUNCTIONS
+        case ast.Attribute(value=ast.Name(id="contr"), attr=name):
+            return name in _CONTRASTS
+        case ast.Attribute(value=ast.Name(id="np"), attr=name):  # `out=` would change the table
+            return isinstance(getattr(np, name, None), np.ufunc) and not options
+    return False
 
 
 def column_name(text: str) -> str | None:

@@ -9,7 +9,6 @@ from typing import Any
 from .._core.errors import InvalidInput, check_number
 from ..models.families import FAMILIES
 from ..models.regression import Family
-from .formulas import check_formula
 
 _OTHER_NAMES = {other: family.name for family in FAMILIES.values() for other in family.other_names}
 
@@ -46,10 +45,11 @@ class RegressionModel:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any], formula: str | None) -> RegressionModel:
-        """The model that `to_json` wrote. A formula is code, so it must be passed again."""
+        """The model that `to_json` wrote; `formula` is that of its encoding."""
         known = {field.name for field in dataclasses.fields(cls)}
         given = {name: value for name, value in content.items() if name in known}
-        check_formula(given.get("formula"), formula)
+        if "".join(str(given.get("formula")).split()) != "".join(str(formula).split()):
+            raise InvalidInput("fit", "have one formula", f"{given.get('formula')} and {formula}")
         level = given.get("level")
         given["level"] = tuple(level) if isinstance(level, list) else level
         for name in ("exclude", "categorical"):

@@ -239,6 +239,10 @@ class RegressionForm:
     encoding: DesignEncoding
     table: str  # how messages call the table
 
+    def to_json(self) -> dict[str, Any]:
+        """What `tallmc.load` needs to predict; `loading.saved_form` reads it."""
+        return {"model": self.model.to_json(), "encoding": self.encoding.to_json()}
+
     @property
     def family(self) -> Family:
         return self.model.families()[0]
@@ -327,6 +331,7 @@ class RegressionForm:
             response_name=response.name,
             shift=response.mean,
             scale=response.sd,
+            saved=self.to_json,
         )
         return ModelPosterior(
             plain.model, plain.rows, quantities, predictive, self._description(priors)

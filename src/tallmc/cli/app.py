@@ -281,7 +281,7 @@ def resume(
     scheduler: options.Scheduler = None,
     no_progress: options.NoProgress = False,
 ) -> None:
-    """Continue or extend a run of `tallmc fit --store`; the draws equal those of one long run."""
+    """Continue or extend a stored run of a fit; the draws equal those of one long run."""
     with exit_on_signals():
         from .fit import Readers, run_resume
 

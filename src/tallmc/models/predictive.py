@@ -10,7 +10,7 @@ y' = (y − shift)/scale, then E y = shift + scale E y' and log p(y) = log p(y')
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -121,6 +121,10 @@ class AbstractPredictive(eqx.Module):
         """The names of the classes; None if the response is a number."""
         return None
 
+    def to_json(self) -> Mapping[str, Any]:
+        """JSON from which `tallmc.load` makes this law again; empty if it cannot."""
+        return {}
+
     def encode(
         self,
         new_rows: Any,
@@ -182,6 +186,7 @@ class RegressionPredictive(AbstractPredictive):
     encoder: Uncompared[Encoder | None] = eqx.field(static=True)
     names: Uncompared[tuple[str, tuple[str, ...] | None]] = eqx.field(static=True)
     """The name of the response, and those of its classes."""
+    saved: Uncompared[Callable[[], Mapping[str, Any]]] = eqx.field(static=True)
 
     def __init__(
         self,
@@ -192,6 +197,7 @@ class RegressionPredictive(AbstractPredictive):
         response_name: str = "y",
         shift: float = 0.0,
         scale: float = 1.0,
+        saved: Callable[[], Mapping[str, Any]] = dict,
     ):
         inner = model.regression()
         if inner is None:
@@ -209,6 +215,10 @@ class RegressionPredictive(AbstractPredictive):
             raise InvalidInput("classes", f"have {n_classes or 2} names", len(classes))
         named = None if classes is None else tuple(map(str, classes))
         self.encoder, self.names = Uncompared(encoder), Uncompared((response_name, named))
+        self.saved = Uncompared(saved)
+
+    def to_json(self) -> Mapping[str, Any]:
+        return self.saved.value()
 
     @property
     def response_name(self) -> str:

@@ -98,6 +98,8 @@ class Draws:
         are the parameters in the flat vector.
     - `predictive`: the law of the response of new rows; None if it is unknown, as for draws from a
         store.
+    - `about`: what a file or a store says about the fit, as JSON; `tallmc.load` makes `predictive`
+        of it.
     - `group_moments`: means and standard deviations of the parameters of all groups of a
         `LocalPosterior`, by kind; empty for other posteriors and for draws from a store.
 
@@ -122,6 +124,7 @@ class Draws:
     quantities: AbstractQuantities = None  # type: ignore[assignment]  # `__post_init__` sets it
     predictive: AbstractPredictive | None = None
     group_moments: Mapping[str, GroupMoments] = dataclasses.field(default_factory=dict)
+    about: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if self.quantities is None:
@@ -494,6 +497,9 @@ class Draws:
     def _predictive(self) -> AbstractPredictive:
         if self.predictive is None:
             cure = "Attach the posterior: draws.with_posterior(posterior)."
+            if self.about.get("model"):  # `tallmc.load` has not taken its formula from a file
+                formula = self.about["model"].get("formula")
+                cure = f"If you trust its formula, pass it: tallmc.load(path, formula={formula!r})."
             raise InvalidInput("draws", "know the law of the response", "none", cure)
         return self.predictive
 
