@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import time
 import warnings
@@ -18,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from .._anchor import Anchor, prior_directions
-from .._core.arrays import AbstractQuantities, StoredQuantities, on_device
+from .._core.arrays import AbstractQuantities, StoredQuantities, on_device, shown
 from .._core.errors import InvalidInput, SamplingWarning, check_int
 from .._core.statistics import Agreement
 from .._core.supervision import Clock, TimeIsUp, current_clock, stage, supervised
@@ -126,7 +127,8 @@ def execute(
     storage_error: StorageFailed | None = None
     judge = _Judge()
     try:
-        stopped_by = run_until(run, plan.goal, listeners.all, judge, clock)
+        see = functools.partial(shown, plan.posterior.quantities)
+        stopped_by = run_until(run, plan.goal, listeners.all, judge, clock, see)
         sink.settle(run.snapshot, last=True)
     except StorageFailed as error:
         storage_error, stopped_by = error, f"the store ({error.strerror})"

@@ -632,18 +632,20 @@ def run_until(
     listeners: Sequence[Callable[[Progress], None]] = (),
     satisfied: Judgement = lambda positions, agreed: True,
     clock: Clock | None = None,
+    shown: Callable[[np.ndarray], np.ndarray] = lambda positions: positions,
 ) -> str | None:
     """Run to the goal; return what ended the run before it, or None.
 
     The limit on seconds counts those of the `clock`, by default from now on. A goal in effective
     draws is reached when there are enough of them and `satisfied(positions, agreed)`, a judgement
-    of the draws of all running chains, is true. A judgement that stays false ends the run,
+    of the draws of all running chains, is true. They are counted in the coordinates that users see,
+    `shown(positions)`. A judgement that stays false ends the run,
     normally, at four times the draws with which there were enough effective draws.
 
     Unless a limit or a signal ends the run, the number of draws depends on the draws alone. A
     resumed run therefore makes the same decisions.
     """
-    search = _Search(run, goal, listeners, satisfied, clock or Clock())
+    search = _Search(run, goal, listeners, satisfied, clock or Clock(), shown)
     stopped_by = search.run_to_goal()
     if listeners:
         ess = search.ess if stopped_by is None else None  # it may have grown since
@@ -662,9 +664,10 @@ class _Search:
         listeners: Sequence[Callable[[Progress], None]],
         satisfied: Judgement,
         clock: Clock,
+        shown: Callable[[np.ndarray], np.ndarray],
     ):
         self.run, self.goal, self.listeners, self.satisfied = run, goal, listeners, satisfied
-        self.clock = clock
+        self.clock, self.shown = clock, shown
         self.tracker = ProgressTracker(run, goal.draws, goal.ess)
         self.ess: float | None = None  # effective draws when the goal was last checked
 
@@ -692,7 +695,7 @@ class _Search:
                 positions = positions if running.all() else positions[running]
                 if not len(positions):
                     return None
-                agreed = agreement(positions)
+                agreed = agreement(self.shown(positions))
                 self.ess = float(agreed.ess.min())
                 enough = self.ess >= goal.ess
                 if enough and (draws >= most_draws or self.satisfied(positions, agreed)):

@@ -122,6 +122,7 @@ def _draws_of(opened: OpenStore) -> Draws:
             "tallmc_version": content["environment"]["tallmc"],
             "jax_version": content["environment"]["jax"],
             "model": {str(key): str(value) for key, value in content["description"].items()},
+            **({} if opened.setup.goal.ess is None else {"ess": opened.setup.goal.ess}),
         },
         account=_account_after_run(opened, method),
         stopped_by=progress.get("stopped_by"),

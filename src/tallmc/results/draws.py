@@ -23,6 +23,7 @@ from .._core.arrays import (
     StoredQuantities,
     check_labels,
     flat,
+    shown,
 )
 from .._core.errors import InvalidInput, Outcome, counted
 from .._core.packages import check_installed
@@ -138,7 +139,9 @@ class Draws:
     def _report(self, agreed: Agreement | None) -> RunReport:
         account = Account(self.settings.get("method")) if self.account is None else self.account
         efficiency = weight_efficiency(self.weights)
-        return make_report(self.positions, self.ok, self.sample_stats, account, efficiency, agreed)
+        draws = shown(self.quantities, self.positions)
+        wanted = self.settings.get("ess")
+        return make_report(draws, self.ok, self.sample_stats, account, efficiency, agreed, wanted)
 
     def judged(
         self,

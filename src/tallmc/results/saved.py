@@ -100,7 +100,7 @@ def _content(draws: Any) -> dict[str, Any]:
         ],
         "timing": dataclasses.asdict(draws.timing),
         "settings": {
-            key: value if isinstance(value, (int, str, dict)) else repr(value)
+            key: value if isinstance(value, (int, float, str, dict)) else repr(value)
             for key, value in draws.settings.items()
         },
         "stopped_by": draws.stopped_by,

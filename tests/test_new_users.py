@@ -1,0 +1,114 @@
+"""What new users met: each was a surprise, a contradiction or a cure that did not work."""
+
+import dataclasses
+import json
+import re
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import tallmc
+from tallmc._core.arrays import layout_of
+from tallmc._core.statistics import agreement, ess, rhat
+from tallmc._fit.coefficients import Coefficients, DesignColumns
+from tallmc.cli import main
+from tallmc.report import write_report
+
+
+def quietly(function, *arguments, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return function(*arguments, **options)
+
+
+def call(*arguments):
+    with pytest.raises(SystemExit) as caught:
+        main([str(argument) for argument in arguments])
+    return caught.value.code
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(1)
+    age, city = (
+        rng.uniform(20, 60, 400),
+        rng.choice(["Bonn", "Jena", "Ulm"], 400, p=[0.2, 0.3, 0.5]),
+    )
+    buys = rng.random(400) < 1 / (1 + np.exp(4 - 0.1 * age + (city == "Ulm")))
+    return pd.DataFrame({"age": age, "city": city, "buys": buys.astype(int)})
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, table):
+    """A stored run of short chains, and its draws: R-hat and ESS differ between coordinates."""
+    path = tmp_path_factory.mktemp("run") / "run"
+    options = {"chains": 4, "n_draws": 250, "burn_in": 30, "store": path, "progress": False}
+    method = tallmc.methods.mala(0.03)
+    return path, quietly(
+        tallmc.fit, "buys ~ age + city", table, family="bernoulli", method=method, **options
+    )
+
+
+# Health, table, page and store state the same numbers
+
+
+def test_health_states_the_numbers_of_the_table(run, tmp_path, capsys):
+    path, draws = run
+    table = draws.summary()
+    assert draws.report.rhat == pytest.approx(table["rhat"].max(), rel=1e-9)
+    assert draws.report.ess == pytest.approx(table["ess_bulk"].min(), rel=1e-9)
+    loaded = tallmc.load(path)
+    assert str(loaded.report) == str(draws.report)
+    call("diagnose", path, "--json")
+    found = json.loads(capsys.readouterr().out)
+    assert (found["ess"], found["rhat"]) == (draws.report.ess, draws.report.rhat)
+    write_report(path, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    cells = re.findall(r"<b>([\d.,]+)</b><span>(effective draws|largest R-hat)", page)
+    assert [number for number, _ in cells] == [
+        f"{round(draws.report.ess):,}",
+        f"{draws.report.rhat:.3f}",
+    ]
+
+
+def test_draws_are_judged_in_the_coordinates_that_are_shown(run, table):
+    """The intercept at age 0 mixes slowly; that of the sampler, at the mean age, does not."""
+    _, draws = run
+    x = np.random.default_rng(0).normal(size=(4, 250, 2))
+    slow, ratio = np.cumsum(x[:, :, 1], axis=1) / 40, table.age.mean() / table.age.std(ddof=0)
+    columns = DesignColumns(
+        ("Intercept", "age"),
+        {"Intercept": (0,), "age": (1,)},
+        np.array([0.0, ratio]),
+        np.array([1.0, 1.0]),
+    )
+    layout, _ = layout_of({"beta": np.zeros(2)})
+    positions = np.stack([slow + ratio * x[:, :, 0], x[:, :, 0]], axis=2)
+    judged = dataclasses.replace(
+        draws, positions=positions, layout=layout, quantities=Coefficients(layout, columns)
+    )
+    shown, report = judged.summary(), judged.report
+    assert report.ess == pytest.approx(shown["ess_bulk"]["Intercept"], rel=1e-6)
+    assert report.rhat == pytest.approx(shown["rhat"]["Intercept"], rel=1e-6)
+    assert report.ess < ess(positions).min() / 5
+
+
+def test_the_largest_rhat_is_that_of_the_table_although_another_is_worse():
+    """The R-hat that exceeds its own limit most is not the largest if its ESS is larger."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4, 400, 3))
+    for t in range(1, 400):
+        x[:, t, 1] = 0.95 * x[:, t - 1, 1] + 0.31 * x[:, t, 1]
+    found = agreement(x)
+    assert found.largest_rhat == pytest.approx(rhat(x).max(), rel=1e-12)
+    np.testing.assert_allclose(found.bulk, ess(x), rtol=1e-12)
+
+
+def test_a_small_goal_that_was_reached_is_no_doubt(run):
+    _, draws = run
+    settings = draws.settings | {"ess": 20}
+    few = dataclasses.replace(draws, settings=settings)
+    assert not any("effective draws" in doubt for doubt in few.report.doubts)
+    assert any("effective draws" in doubt for doubt in draws.report.doubts)
