@@ -1,6 +1,8 @@
 """What new users met: each was a surprise, a contradiction or a cure that did not work."""
 
+import contextlib
 import dataclasses
+import inspect
 import json
 import re
 import warnings
@@ -13,7 +15,10 @@ import tallmc
 from tallmc._core.arrays import layout_of
 from tallmc._core.statistics import agreement, ess, rhat
 from tallmc._fit.coefficients import Coefficients, DesignColumns
-from tallmc.cli import main
+from tallmc._fit.fit import regression_problem
+from tallmc._fit.model import RegressionModel
+from tallmc.cli import app, main
+from tallmc.cli.fit import FitProblem
 from tallmc.report import write_report
 
 
@@ -112,3 +117,76 @@ def test_a_small_goal_that_was_reached_is_no_doubt(run):
     few = dataclasses.replace(draws, settings=settings)
     assert not any("effective draws" in doubt for doubt in few.report.doubts)
     assert any("effective draws" in doubt for doubt in draws.report.doubts)
+
+
+# One rule for baselines and levels
+
+
+@pytest.fixture(scope="module")
+def row_store(tmp_path_factory, table):
+    folder = tmp_path_factory.mktemp("rows") / "rows"
+    tallmc.ingest(table, folder, response="buys", progress=False)
+    return folder
+
+
+def notes_of(data, formula="buys", **options):
+    problem = regression_problem(data, RegressionModel("bernoulli", **options, **named(formula)))
+    return problem.notes, problem.form.columns.names
+
+
+def named(formula):
+    return {"formula": formula} if "~" in formula else {"response": formula}
+
+
+def test_tables_row_stores_and_parquet_in_place_have_one_baseline(table, row_store, tmp_path):
+    """The first level, although another is the most frequent one."""
+    table.to_parquet(tmp_path / "table.parquet")
+    problem = FitProblem.read(
+        tmp_path / "table.parquet", RegressionModel("bernoulli", response="buys"), True
+    ).regression
+    expected = notes_of(table)
+    assert expected[0] == ("city: 3 levels, baseline 'Bonn'",)
+    assert notes_of(row_store) == expected == (problem.notes, problem.form.columns.names)
+
+
+def test_the_order_of_a_category_decides_everywhere(table, tmp_path):
+    order = pd.CategoricalDtype(["Ulm", "Bonn", "Jena"], ordered=True)
+    ordered = table.assign(city=table.city.astype(order))
+    ordered.to_parquet(tmp_path / "table.parquet")
+    tallmc.ingest(ordered, tmp_path / "frame", response="buys", progress=False)
+    tallmc.ingest(tmp_path / "table.parquet", tmp_path / "file", response="buys", progress=False)
+    for data in (ordered, tmp_path / "table.parquet", tmp_path / "frame", tmp_path / "file"):
+        assert notes_of(data)[0] == ("city: 3 levels, baseline 'Ulm'",)
+
+
+@pytest.mark.parametrize(
+    ("terms", "note"),
+    [
+        ("city", "city: 3 levels, baseline 'Bonn'"),
+        ("C(city, Treatment('Ulm')) + age", "city: 3 levels, baseline 'Ulm'"),
+        ("0 + city", "city: 3 levels"),
+        ("C(city, Sum)", "city: 3 levels"),
+    ],
+)
+def test_notes_name_the_baseline_of_the_formula(table, terms, note):
+    assert notes_of(table, f"buys ~ {terms}")[0] == (note,)
+
+
+def test_tables_and_row_stores_have_one_limit_on_levels(tmp_path):
+    rng = np.random.default_rng(0)
+    for count, fits in ((100, True), (101, False)):
+        codes = np.r_[np.arange(count), rng.integers(count, size=300)]
+        many = {"x": np.char.add("level ", codes.astype(str)), "buys": codes % 2}
+        for use in (
+            lambda many=many: notes_of(many),
+            lambda many=many, count=count: tallmc.ingest(
+                many, tmp_path / str(count), response="buys", progress=False
+            ),
+        ):
+            with (
+                contextlib.nullcontext()
+                if fits
+                else pytest.raises(tallmc.InvalidInput, match="at most 100 levels")
+            ):
+                use()
+    assert inspect.signature(app.ingest).parameters["max_levels"].default == 100

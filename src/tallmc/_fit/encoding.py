@@ -28,6 +28,7 @@ from .columns import (
     encode_features,
     encode_response,
     identifiers,
+    notes_on_levels,
     standardised,
     without_unused_levels,
 )
@@ -396,7 +397,7 @@ def make_design(table: Table, model: RegressionModel, kind: ResponseKind, dtype:
                 for name in found
                 if name.lower() in _WEIGHT_NAMES
             ]
-    features, said = encode_features(found, categorical, table.n_rows, named=text is not None)
+    features = encode_features(found, categorical, table.n_rows, named=text is not None)
     columns = {feature.name: feature.values(found[feature.name]) for feature in features}
 
     def of_formula(formula: str) -> tuple[ScaledTerms, list[RawColumn]]:
@@ -425,7 +426,7 @@ def make_design(table: Table, model: RegressionModel, kind: ResponseKind, dtype:
         centre = INTERCEPT in common.names
         of_response = standardised(of_response, table.columns[response], centre=centre)
     encoding = DesignEncoding(common, of_response, roles, tuple(of_groups), formula, dtype)
-    lines = (*table.notes, *notes, *said)
+    lines = (*table.notes, *notes, *notes_on_levels(features, common.terms.baselines))
     return encoding.design(table, raw, inner, need_response=True, notes=lines)
 
 

@@ -23,7 +23,7 @@ from ..models.design import design_data, store_data
 from ..models.posterior import ModelPosterior
 from ..priors import PriorChoice, as_priors
 from ..results.draws import Draws
-from .columns import INTERCEPT
+from .columns import INTERCEPT, notes_on_levels
 from .encoding import Design, make_design
 from .model import RegressionModel
 from .reading import Table, read_table
@@ -65,7 +65,9 @@ class RegressionProblem:
         encoding, column_sds, view = row_store_design(rows.shards.manifest, model)
         form = RegressionForm(model, encoding, "row store")
         data = store_data(rows.viewed(view), form.columns.names)
-        return cls(form, form.posterior(data, column_sds), _notes_on(model))
+        terms = encoding.scaled.terms
+        notes = (*notes_on_levels(terms.features, terms.baselines), *_notes_on(model))
+        return cls(form, form.posterior(data, column_sds), notes)
 
 
 def _notes_on(model: RegressionModel) -> tuple[str, ...]:

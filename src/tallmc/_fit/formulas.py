@@ -283,6 +283,17 @@ class FormulaTerms:
     transforms: dict[str, Any]
     encoders: dict[str, Any]
 
+    @property
+    def baselines(self) -> dict[str, str]:
+        """The level of each category with which all others are compared, where there is one."""
+        found = {}
+        for text, (_, state) in state_from_json(self.encoders).items():
+            levels = state.get("categories", ())
+            without = [level for level in levels if f"{text}[T.{level}]" not in self.names]
+            if len(without) == 1 and len(levels) > 1:
+                found[category_of(text) or column_name(text) or text] = str(without[0])
+        return found
+
     def raw_columns(self, columns: Mapping[str, ColumnValues], n_rows: int) -> list[RawColumn]:
         """The columns of the design, from columns of the table as `FeatureEncoding.values`."""
         import formulaic
