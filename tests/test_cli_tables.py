@@ -192,7 +192,7 @@ def test_help_of_fit_explains_every_choice(capsys, monkeypatch):
         "--exposure",
         "--drop-missing",
         "--standardised",
-        "normal(2.5 sd(y)/sd(x)), as in Bambi",
+        "normal(2.5 sd(y)/sd(x)), as in rstanarm",
         "binomial, gaussian, poisson, negative_binomial, categorical, ordinal, student_t or gamma",
         "- for standard input",
         "fit.json",

@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -190,3 +191,30 @@ def test_tables_and_row_stores_have_one_limit_on_levels(tmp_path):
             ):
                 use()
     assert inspect.signature(app.ingest).parameters["max_levels"].default == 100
+
+
+# Runs that would not end
+
+
+@pytest.mark.parametrize("family", ["gaussian", "student_t"])
+def test_unknown_noise_needs_more_rows_than_coefficients(family):
+    rng = np.random.default_rng(0)
+    few = pd.DataFrame(rng.normal(size=(4, 4)), columns=["a", "b", "c", "y"])
+    with pytest.raises(tallmc.InvalidInput, match=r"more rows than coefficients \(4\).* 4 rows"):
+        tallmc.fit("y ~ a + b + c", few, family=family)
+    assert (
+        regression_problem(few, RegressionModel(family, response="y", exclude=("a",))).notes == ()
+    )
+    if family == "gaussian":
+        known = RegressionModel(family, response="y", noise_variance=1.0)
+        assert regression_problem(few, known).posterior.dim == 4
+
+
+def test_the_default_prior_is_the_one_that_the_docs_name(table):
+    """rstanarm's: 2.5/sd(x) for a bernoulli response, 2.5 for the intercept at the means."""
+    problem = regression_problem(table, RegressionModel("bernoulli", formula="buys ~ age"))
+    expected = f"Intercept ~ normal(2.5); age ~ normal({2.5 / table.age.std(ddof=0):.4g})"
+    assert problem.posterior.description["prior"] == expected
+    for page in ("tables.md", "priors.md"):
+        text = (Path(__file__).parents[1] / "docs" / page).read_text()
+        assert "rstanarm" in text and "of Bambi and" not in text

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import math
+import os
 import signal
 import time
 import warnings
@@ -67,6 +68,8 @@ class Snapshot(NamedTuple):
 
 class DrawSink:
     """Receives the draws of a run and keeps them in memory; `StoreSink` writes them to disk."""
+
+    in_memory = True
 
     def __init__(self) -> None:
         self.blocks: list[DrawBlock] = []
@@ -590,6 +593,8 @@ def _smallest_ess(kept: Float[np.ndarray, "chains draws d"]) -> float | None:
 _FIRST_DRAWS = 200
 _SMALLEST_GROWTH, _LARGEST_GROWTH_NEAR_GOAL, _LARGEST_GROWTH_OF_SEARCH = 1.2, 2.0, 8.0
 _LONGER_IF_NOT_SATISFIED = 4
+_MOST_PER_EFFECTIVE_DRAW = 1000  # draws; chains that need more will hardly reach their goal
+_MOST_OF_MEMORY = 0.25  # joining the draws takes as much again
 Judgement = Callable[[np.ndarray, Agreement], bool]
 _SIGNAL_NAMES: dict[int, str] = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
@@ -639,8 +644,9 @@ def run_until(
     The limit on seconds counts those of the `clock`, by default from now on. A goal in effective
     draws is reached when there are enough of them and `satisfied(positions, agreed)`, a judgement
     of the draws of all running chains, is true. They are counted in the coordinates that users see,
-    `shown(positions)`. A judgement that stays false ends the run,
-    normally, at four times the draws with which there were enough effective draws.
+    `shown(positions)`. A judgement that stays false ends the run, normally, at four times the draws
+    with which there were enough effective draws. Too few of them end it at 1,000 draws per wanted
+    effective draw, or at a quarter of the memory.
 
     Unless a limit or a signal ends the run, the number of draws depends on the draws alone. A
     resumed run therefore makes the same decisions.
@@ -672,7 +678,9 @@ class _Search:
         self.ess: float | None = None  # effective draws when the goal was last checked
 
     def run_to_goal(self) -> str | None:
-        run, goal, draws, most_draws = self.run, self.goal, self.goal.first_draws, math.inf
+        run, goal, draws = self.run, self.goal, self.goal.first_draws
+        last_draws, why = self._default_limit()
+        most_draws = last_draws
         while True:
             received = run.run_towards(
                 draws,
@@ -704,9 +712,31 @@ class _Search:
                 return _SIGNAL_NAMES[signal.SIGINT]
             if enough:
                 most_draws = min(most_draws, _LONGER_IF_NOT_SATISFIED * draws)
+            elif draws >= last_draws:
+                cure = "The chains mix too slowly for the goal: look at the model, or ask for less."
+                warnings.warn(
+                    f"stopped by {why} with {self.ess:,.0f} of {goal.ess:,.0f} effective draws. "
+                    f"{cure}",
+                    SamplingWarning,
+                    stacklevel=4,
+                )
+                return why
             elif draws >= most_draws:
                 return None
             draws = math.ceil(min(most_draws, draws * _growth(goal.ess / max(self.ess, 1.0))))
+
+    def _default_limit(self) -> tuple[float, str]:
+        """The most draws per chain for a goal in effective draws, and what they are limited by."""
+        if self.goal.ess is None:
+            return math.inf, ""
+        chains, dim = self.run.start.shape
+        per_goal = math.ceil(_MOST_PER_EFFECTIVE_DRAW * self.goal.ess / chains)
+        limit, why = max(per_goal, _FIRST_DRAWS), "draws per effective draw"
+        if self.run.sink.in_memory:
+            bytes_per_draw = chains * dim * self.run.start.dtype.itemsize
+            fitting = max(int(_MOST_OF_MEMORY * memory_of_machine() / bytes_per_draw), _FIRST_DRAWS)
+            limit, why = min((limit, why), (fitting, "memory"))
+        return limit, f"the limit of {limit:,} draws per chain ({why})"
 
     def _report(self) -> None:
         progress = self.tracker.look(self.run)
@@ -720,6 +750,11 @@ class _Search:
         if goal.max_rows is not None and run.rows_touched() >= goal.max_rows:
             return f"the limit of {goal.max_rows:,} rows"
         return None
+
+
+def memory_of_machine() -> int:
+    """Bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _growth(wanted: float) -> float:

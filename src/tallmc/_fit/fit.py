@@ -135,7 +135,7 @@ def fit(
       student_t or gamma.
     - `link`: logit or probit for bernoulli; the others have one link.
     - `prior`: a prior from `tallmc.priors` for all coefficients, or a dict of priors by term. The
-      default is normal(2.5 sd(y)/sd(x)), Bambi's rule.
+      default is normal(2.5 sd(y)/sd(x)), rstanarm's rule.
     - `noise_variance`: the noise variance of a gaussian response, if it is known.
     - `weights`, `offset`, `exposure`, `trials`: names of columns: how often each row counts, what
       is added to the predictor, a positive number whose logarithm is added, trials of a binomial.

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike
 
-from .._core.errors import InvalidInput
+from .._core.errors import InvalidInput, counted
+from .._ingestion.errors import TableError
 from ..models.design import (
     GroupedObservations,
     GroupTerm,
@@ -44,7 +45,7 @@ from .formulas import FORMULA
 from .model import RegressionModel
 from .reading import read_table
 
-DEFAULT_SCALE = 2.5  # prior sd of a coefficient in units of sd(y)/sd(x), as in Bambi and rstanarm
+DEFAULT_SCALE = 2.5  # prior sd of a coefficient in units of sd(y)/sd(x), as in rstanarm
 _SD_DEGREES = 4.0
 _START_SD = 0.5
 
@@ -282,6 +283,8 @@ class RegressionForm:
         if noise is not None:  # in the units of a response that was divided by its sd
             noise = jnp.asarray(noise / np.float64(response.sd) ** 2, data.dtype)
         likelihood = self.family.likelihood(self.link, len(self.classes or ()), noise)
+        if search_start and noise is None and self.family.response == "number":
+            self._check_rows(data)
         effects = [
             Effects(group.name, (len(group.levels), len(group.columns.names)))
             for group in self.groups
@@ -336,6 +339,16 @@ class RegressionForm:
         return ModelPosterior(
             plain.model, plain.rows, quantities, predictive, self._description(priors)
         )
+
+    def _check_rows(self, data: RegressionData) -> None:
+        """Raise if the columns fit all rows: the density then has a pole where the noise is 0."""
+        n_rows, n_columns = data.rows.n_rows, data.n_columns
+        if n_rows <= n_columns:
+            rule = f"have more rows than coefficients ({n_columns}) if the noise is unknown"
+            cure = "Use fewer columns."
+            if self.family.name == "gaussian":
+                cure = "Use fewer columns, or pass --noise-variance (noise_variance)."
+            raise TableError("TABLE", rule, counted(n_rows, "row"), cure)
 
     def without_rows(self) -> ModelPosterior:
         """A posterior with the parameters of the fit, whose two rows mean nothing."""

@@ -38,7 +38,7 @@ _TEXTS = {
     "link": "logit or probit for bernoulli; the others have one link.",
     "prior": 'Prior of all coefficients, such as "normal(2.5)", "student_t(3, 2.5)", "laplace(1)" '
     'or "horseshoe()"; or of a term, such as "age=normal(1)". May be repeated. '
-    "Default: normal(2.5 sd(y)/sd(x)), as in Bambi.",
+    "Default: normal(2.5 sd(y)/sd(x)), as in rstanarm.",
     "noise_variance": "Noise variance of a gaussian response. Default: sampled.",
     "no_standardise": "Do not scale the columns to mean 0 and sd 1 for the sampler.",
     "no_intercept": "Do not add a column of ones.",
