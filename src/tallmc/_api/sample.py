@@ -128,11 +128,9 @@ def execute(
         run = plan.run(sink)
         if snapshot is not None:
             run.restore(snapshot)
-        preparation = plan.seconds + time.perf_counter() - began
+        preparation = plan.seconds + time.perf_counter() - began - clock.compiling
         stage("compiling the step")
-        began = time.perf_counter()
         run.compile()
-        compilation = time.perf_counter() - began
     storage_error: StorageFailed | None = None
     judge = _Judge()
     try:
@@ -156,7 +154,7 @@ def execute(
         n_row_evals_sampling=run.rows_touched(),
         n_row_evals_preparation=plan.n_row_evals,
         n_row_evals_check=rows_of_check,
-        timing=Timing(preparation, compilation, run.seconds, checking),
+        timing=Timing(max(preparation, 0.0), clock.compiling, run.seconds, checking),
         layout=plan.posterior.layout,
         quantities=_quantities(plan.posterior.quantities, whole),
         predictive=plan.posterior.predictive,

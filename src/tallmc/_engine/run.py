@@ -497,10 +497,10 @@ class Progress:
     def ess(self) -> float | None:
         """Effective draws so far; None while unknown.
 
-        The value is the minimum over at most 32 parameters, estimated from fewer than 1,000 evenly
-        spaced draws per chain.
+        The value is the minimum over at most 32 parameters. The share of effective draws is
+        estimated from fewer than 1,000 evenly spaced draws per chain.
         """
-        return None if self.tracker is None else self.tracker.ess(self.seconds)
+        return None if self.tracker is None else self.tracker.ess(self.seconds, self.draws)
 
     @property
     def seconds_left(self) -> float | None:
@@ -525,7 +525,8 @@ class ProgressTracker:
         self.history = ThinnedHistory(_TRACKED_DRAWS, chains, len(self.parameters))
         self.first_step, self.first_seconds = run.step, run.seconds
         self.spent = 0.0
-        self.last: float | None = None
+        self.last: float | None = None  # effective draws at the end of the run
+        self.share: float | None = None  # effective draws per draw, when last estimated
 
     def look(self, run: Run) -> Progress:
         block = run.recent()
@@ -539,6 +540,8 @@ class ProgressTracker:
             positions = run.positions()
             every = max(1, positions.shape[1] // _TRACKED_DRAWS)
             ess = _smallest_ess(positions[:, ::every, self.parameters])
+            if ess is not None and every > 1 and self.share is not None:  # as in `ess`
+                ess = max(ess, self.share * positions.shape[0] * positions.shape[1])
         self.last, self.spent = ess, np.inf
         stage = "finished" if stopped_by is None else f"stopped by {stopped_by}"
         return dataclasses.replace(self._report(run), stage=stage, ended=True)
@@ -571,14 +574,20 @@ class ProgressTracker:
         took = now.seconds - self.first_seconds
         return (now.step - self.first_step) / took if took > 0 else 0.0
 
-    def ess(self, seconds: float) -> float | None:
-        """Effective draws so far; the last value if the time for estimates is spent."""
-        if self.history.kept.shape[1] < _FEWEST_DRAWS or self.spent > _SHARE * seconds:
+    def ess(self, seconds: float, draws: int) -> float | None:
+        """Effective draws so far, with the last share if the time for estimates is spent."""
+        if self.last is not None:
             return self.last
-        began = time.perf_counter()
-        self.last = _smallest_ess(self.history.kept)
-        self.spent += time.perf_counter() - began
-        return self.last
+        kept, total = self.history.kept, self.history.kept.shape[0] * draws
+        if kept.shape[1] >= _FEWEST_DRAWS and self.spent <= _SHARE * seconds:
+            began = time.perf_counter()
+            found, seen = _smallest_ess(kept), kept.shape[0] * self.history.seen
+            # Draws far apart are nearly independent, and say nothing about those between them.
+            dense = self.history.every == 1 or (found or 0.0) < kept.shape[0] * kept.shape[1] / 2
+            if found is not None and (dense or self.share is None):
+                self.share = found / seen
+            self.spent += time.perf_counter() - began
+        return None if self.share is None else self.share * total
 
 
 def _smallest_ess(kept: Float[np.ndarray, "chains draws d"]) -> float | None:

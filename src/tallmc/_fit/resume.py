@@ -61,7 +61,8 @@ def resume(
     - `method`: the method that the run was started with. Needed only if the store could not hold
         it, as for a method that contains functions of your own.
     - `n_draws`, `ess`: a new goal, for example to extend a finished run; by default the stored one.
-    - `max_seconds`, `max_rows`: limits as in `sample`. They count the stored part of the run too.
+    - `max_seconds`, `max_rows`: limits as in `sample`. The seconds are those of this call, the rows
+        those of the whole run.
     - `progress`, `callback`, `executor`, `split_chains`, `devices`: as in `sample`. They need not
         be those of the stored part.
 
@@ -103,14 +104,13 @@ def resume(
     snapshot = opened.snapshot()
     with blaming(opened.path, "say what was run"):
         plan = dataclasses.replace(restored(opened.setup, posterior, method), goal=goal)
-    before = plan.seconds + (0.0 if snapshot is None else snapshot.seconds)
     with (
         chains_on(devices),
         chains_split_over(workers),
         Listeners(progress, callback, goal, posterior.n_rows) as listeners,
         continuing(opened, posterior.quantities) as sink,
     ):
-        return execute(plan, sink, listeners, Clock(before), snapshot)
+        return execute(plan, sink, listeners, Clock(), snapshot)
 
 
 def _combined_goal(opened: OpenStore, new_goal: Goal) -> Goal:

@@ -109,7 +109,7 @@ def _draws_of(opened: OpenStore) -> Draws:
         n_row_evals_sampling=state.rows_touched,
         n_row_evals_preparation=int(content["n_row_evals"]),
         timing=Timing(
-            preparation=float(content["seconds"]),
+            preparation=float(seconds.get("preparation", content["seconds"])),
             compilation=float(seconds.get("compilation", 0.0)),
             sampling=state.seconds,
             checking=float(seconds.get("checking", 0.0)),

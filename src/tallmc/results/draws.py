@@ -62,8 +62,8 @@ class Timing:
 
     **Arguments:**
 
-    - `preparation`: everything before compilation, such as the anchor and the weights.
-    - `compilation`: compiling the sampling loop.
+    - `preparation`: everything before the first step but compilation, such as the anchor.
+    - `compilation`: seconds in which programs were compiled, for the preparation too.
     - `sampling`: running steps. A resumed run includes the time of earlier processes.
     - `checking`: measuring the bias after the run.
     """
