@@ -6,7 +6,6 @@ The clock is set by the callback, so that no test depends on the speed of the ma
 import dataclasses
 import importlib
 import itertools
-import time
 
 import jax
 import numpy as np

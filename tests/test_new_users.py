@@ -5,6 +5,7 @@ import dataclasses
 import inspect
 import json
 import re
+import sys
 import warnings
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tallmc._core.statistics import agreement, ess, rhat
 from tallmc._fit.coefficients import Coefficients, DesignColumns
 from tallmc._fit.fit import regression_problem
 from tallmc._fit.model import RegressionModel
+from tallmc._fit.reading import read_table
 from tallmc.cli import app, main
 from tallmc.cli.fit import FitProblem
 from tallmc.report import write_report
@@ -218,3 +220,129 @@ def test_the_default_prior_is_the_one_that_the_docs_name(table):
     for page in ("tables.md", "priors.md"):
         text = (Path(__file__).parents[1] / "docs" / page).read_text()
         assert "rstanarm" in text and "of Bambi and" not in text
+
+
+# Formulas and predictions
+
+
+@pytest.fixture(scope="module")
+def spline(table):
+    options = {"chains": 2, "n_draws": 30, "burn_in": 10, "progress": False}
+    method = tallmc.methods.mala(0.02)
+    return quietly(
+        tallmc.fit, "buys ~ bs(age, df=4)", table, family="bernoulli", method=method, **options
+    )
+
+
+def test_marginal_effects_of_a_spline_stay_within_its_range(spline, table):
+    effect = tallmc.diagnose.marginal_effects(spline, table, "age")
+    inside = table[table.age.between(25, 55)]
+    slope = [spline.predict(inside.assign(age=inside.age + h)).mean for h in (0.1, -0.1)]
+    close = tallmc.diagnose.marginal_effects(spline, inside, "age")
+    assert close.mean[0] == pytest.approx(((slope[0] - slope[1]) / 0.2).mean(), rel=0.02)
+    assert np.isfinite(effect.mean).all()
+
+
+def test_a_spline_beyond_its_range_has_a_cure_that_works(spline, table):
+    old = pd.DataFrame({"age": [90.0]})
+    with pytest.raises(tallmc.InvalidInput, match='extrapolation="clip"'):
+        spline.predict(old)
+    clipped = "buys ~ bs(age, df=4, extrapolation='clip')"
+    encoding = regression_problem(table, RegressionModel("bernoulli", formula=clipped))
+    design = encoding.form.encoding.apply(read_table(old))
+    assert np.isfinite(design.x).all()
+
+
+def test_predictions_keep_the_index_and_have_nan_where_asked(run, table):
+    _, draws = run
+    rows = table.head(4).set_index(pd.Index(["a", "b", "c", "d"]))
+    rows.loc["b", "age"] = np.nan
+    with pytest.raises(tallmc.InvalidInput, match=r"age: 1 missing.* missing='nan'"):
+        draws.predict(rows)
+    found = draws.predict(rows, missing="nan").to_frame()
+    assert list(found.index) == list(rows.index)
+    assert found["mean"].isna().tolist() == [False, True, False, False]
+    whole = draws.predict(rows.drop("b")).to_frame()
+    pd.testing.assert_frame_equal(found.drop("b"), whole)
+
+
+def test_rows_with_missing_values_are_predicted_from_the_shell(run, tmp_path, capsys):
+    (tmp_path / "new.csv").write_text("age,city\n30,Ulm\n,Bonn\n")
+    command = ("predict", run[0], tmp_path / "new.csv", "-o", tmp_path / "p.csv")
+    assert call(*command) == 2
+    message = capsys.readouterr().err
+    assert "--missing nan." in message and "--drop-missing" not in message and ".." not in message
+    assert call(*command, "--missing", "nan") == 0
+    assert pd.read_csv(tmp_path / "p.csv")["mean"].isna().tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("term", "role"),
+    [
+        ("offset(age)", "offset"),
+        ("offset(log(age))", "exposure"),
+        ("offset(np.log(age))", "exposure"),
+    ],
+)
+def test_an_offset_may_be_part_of_the_formula(table, term, role):
+    model = RegressionModel("poisson", formula=f"buys ~ city + {term}")
+    assert (model.formula, getattr(model, role)) == ("buys ~ city", "age")
+    given = RegressionModel("poisson", formula="buys ~ city", **{role: "age"})
+    first, second = (regression_problem(table, each).posterior for each in (model, given))
+    np.testing.assert_array_equal(first.data.offset, second.data.offset)
+
+
+def test_natural_splines_get_a_hint_that_works(table):
+    free = regression_problem(table, RegressionModel("bernoulli", formula="buys ~ cr(age, df=4)"))
+    (note,) = free.notes
+    term = note.partition("write ")[2]
+    assert term == "cr(age,df=4, constraints='center')"
+    fixed = regression_problem(table, RegressionModel("bernoulli", formula=f"buys ~ {term}"))
+    assert fixed.notes == ()
+    ranks = [np.linalg.matrix_rank(each.posterior.data.x) for each in (free, fixed)]
+    assert ranks == [4, 5] and fixed.posterior.dim == free.posterior.dim == 5
+
+
+# Messages name arguments of Python, or options of the command, and their cures work
+
+
+@pytest.mark.parametrize(
+    ("formula", "options", "message"),
+    [
+        ("buys ~ agee", {}, r"^formula must name a column of DataFrame; got 'agee'\. The"),
+        ("boys", {}, r"^formula must name a column of DataFrame; got 'boys'"),
+        ("buys ~ big city", {}, r"Put names with spaces or signs into backquotes: `big city`\.$"),
+        ("my buys ~ age", {}, r"backquotes: `my buys`\.$"),
+        ("buys ~ age", {"family": "normel"}, r"^family must be one of"),
+        ("buys ~ age + gone", {}, r"drop_missing=True, fill in .* with exclude\.$"),
+        ("buys", {}, r"drop_missing=True, fill in"),
+        ("buys ~ age", {"prior": {"city": "normal(1)"}}, r"^prior must name terms"),
+        ("buys ~ age", {"offset": "size"}, r"^offset must name a column"),
+    ],
+)
+def test_errors_of_python_speak_python(table, formula, options, message):
+    data = table.assign(
+        **{"big city": 1.0, "my buys": 1, "gone": np.where(table.age > 30, 1, np.nan)}
+    )
+    with pytest.raises(tallmc.InvalidInput, match=message) as caught:
+        tallmc.fit(formula, data, **({"family": "bernoulli"} | options))
+    assert not re.search(r"--|TABLE|\.\.", str(caught.value))
+
+
+def test_errors_of_the_command_name_options_only(table, tmp_path, capsys):
+    table.to_csv(tmp_path / "t.csv", index=False)
+    for options in (("--formula", "buys ~ agee"), ("--response", "buys", "--weights", "w")):
+        family = ("--family", "bernoulli", "-o", tmp_path / "out")
+        assert call("fit", tmp_path / "t.csv", *options, *family) == 2
+        message = capsys.readouterr().err
+        assert f"tallmc: {options[-2]} must name a column" in message and "(" not in message
+
+
+def test_cures_of_packages_that_are_missing_can_be_pasted(monkeypatch):
+    monkeypatch.setitem(sys.modules, "numpyro", None)
+    with pytest.raises(ImportError, match=r'pip install "tallmc\[numpyro\]"'):
+        tallmc.from_numpyro(lambda: None, {"x": [1.0]}, "rows")
+
+
+def test_messages_have_one_full_stop():
+    assert str(tallmc.InvalidInput("a", "be b", "that failed.", "Do c.")).count("..") == 0

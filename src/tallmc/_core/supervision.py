@@ -107,11 +107,11 @@ class _Compilation:
     def __init__(self) -> None:
         self.seconds, self._until, self._lock = 0.0, 0.0, threading.Lock()
 
-    def add(self, event: str, duration: float, **_: Any) -> None:
+    def add(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event in _COMPILING:
             with self._lock:
                 now = time.perf_counter()
-                self.seconds += max(0.0, now - max(now - duration, self._until))
+                self.seconds += max(0.0, now - max(now - duration_secs, self._until))
                 self._until = now
 
 

@@ -50,10 +50,14 @@ def problems(columns: Mapping[str, ColumnValues]) -> list[str]:
     return found
 
 
-def check_complete(columns: Mapping[str, ColumnValues]) -> None:
+_DROP = (
+    "Drop these rows with --drop-missing (drop_missing=True), fill in the values, or leave out the "
+    "columns with --exclude (exclude)."
+)
+
+
+def check_complete(columns: Mapping[str, ColumnValues], cure: str = _DROP) -> None:
     """Raise if values of these columns are missing or infinite."""
-    cure = "Drop these rows with --drop-missing (drop_missing=True), fill in the values, or "
-    cure += "leave out the columns with --exclude (exclude)."
     errors.check_complete(problems(columns), cure)
 
 

@@ -28,6 +28,7 @@ from .columns import (
     encode_features,
     encode_response,
     identifiers,
+    missing,
     notes_on_levels,
     standardised,
     without_unused_levels,
@@ -37,6 +38,7 @@ from .formulas import (
     FormulaTerms,
     FormulaText,
     make_terms,
+    notes_on_splines,
     split_formula,
     stored_formula,
     variables_of,
@@ -281,6 +283,13 @@ class DesignEncoding:
         x = self.scaled.matrix(raw, table.n_rows, self.dtype)
         return Design(x, y, **of_rows, groups=groups, encoding=self, notes=notes)
 
+    def complete(self, table: Table) -> np.ndarray:
+        """Which rows have a value in every column that predictions need."""
+        needed = [each.name for each in self.features] + [each.group.name for each in self.groups]
+        needed += self.roles.needed(need_response=False)
+        found = [missing(table.columns[name]) for name in needed if name in table.columns]
+        return ~np.any([np.zeros(table.n_rows, bool), *found], axis=0)
+
     def _columns(self, table: Table, *, need_response: bool) -> dict[str, ColumnValues]:
         """The columns that the design needs, with the kinds and levels of the fit."""
         features = {feature.name: feature for feature in self.features}
@@ -291,8 +300,9 @@ class DesignEncoding:
         if lacking:
             found = f"{table.description} without {some(lacking)}"
             cure = f"Its columns are: {some(table.columns)}."
-            raise TableError("TABLE", "have the columns of the fit", found, cure)
-        check_complete({name: table.columns[name] for name in needed})
+            raise TableError("new rows", "have the columns of the fit", found, cure)
+        cure = "Fill in the values, drop these rows, or pass --missing nan (missing)."
+        check_complete({name: table.columns[name] for name in needed}, cure)
         return {name: feature.values(table.columns[name]) for name, feature in features.items()}
 
     @property
@@ -426,6 +436,8 @@ def make_design(table: Table, model: RegressionModel, kind: ResponseKind, dtype:
         centre = INTERCEPT in common.names
         of_response = standardised(of_response, table.columns[response], centre=centre)
     encoding = DesignEncoding(common, of_response, roles, tuple(of_groups), formula, dtype)
+    if text is not None:
+        notes += notes_on_splines(text.common, common.names)
     lines = (*table.notes, *notes, *notes_on_levels(features, common.terms.baselines))
     return encoding.design(table, raw, inner, need_response=True, notes=lines)
 

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from .._api.sample import sample
-from .._core.errors import InvalidInput
+from .._core.errors import InvalidInput, python_words, speaking_python
 from .._rows.manifest import MANIFEST
 from .._rows.opening import open_rows
 from .._rows.sharded import ShardedRows
@@ -161,29 +161,30 @@ def fit(
     >>> list(draws.values)
     ['Intercept', 'age']
     """
-    model = RegressionModel(
-        family=family,
-        link=link,
-        response=None if "~" in formula else formula,
-        formula=formula if "~" in formula else None,
-        prior={term: choice.shown for term, choice in as_priors(prior).items()},
-        noise_variance=noise_variance,
-        weights=weights,
-        offset=offset,
-        exposure=exposure,
-        trials=trials,
-        exclude=_names("exclude", exclude),
-        categorical=_names("categorical", categorical),
-        drop_missing=drop_missing,
-        standardise=standardise,
-        intercept=intercept,
-        level=level if level is None or isinstance(level, str) else tuple(map(str, level)),
-        standardised_results=standardised_results,
-        separator=separator,
-    )
-    problem = regression_problem(data, model)
+    with speaking_python("data"):
+        model = RegressionModel(
+            family=family,
+            link=link,
+            response=None if "~" in formula else formula,
+            formula=formula if "~" in formula else None,
+            prior={term: choice.shown for term, choice in as_priors(prior).items()},
+            noise_variance=noise_variance,
+            weights=weights,
+            offset=offset,
+            exposure=exposure,
+            trials=trials,
+            exclude=_names("exclude", exclude),
+            categorical=_names("categorical", categorical),
+            drop_missing=drop_missing,
+            standardise=standardise,
+            intercept=intercept,
+            level=level if level is None or isinstance(level, str) else tuple(map(str, level)),
+            standardised_results=standardised_results,
+            separator=separator,
+        )
+        problem = regression_problem(data, model)
     for note in problem.notes:
-        warnings.warn(note, FitNote, stacklevel=2)
+        warnings.warn(python_words(note), FitNote, stacklevel=2)
     if sample_options.get("store") is not None and isinstance(data, str | os.PathLike):
         folder = as_folder(sample_options["store"])
         about = {"table": str(Path(data).resolve()), **folder.about}

@@ -48,6 +48,8 @@ def split_formula(text: str) -> FormulaText:
     response = column_name(sides[0]) if len(sides) == 2 else None
     if len(sides) == 2 and response is None:
         cure = "Put the transformed response into a column of the table first."
+        if "(" not in sides[0]:
+            cure = f"Put a name with spaces or signs into backquotes: `{sides[0]}`."
         raise InvalidInput(FORMULA, "have the name of a column before ~", sides[0], cure)
     common, groups = [], []
     for term in _split(sides[-1], "+"):
@@ -71,6 +73,26 @@ class FormulaNeeded(InvalidInput):
     """A stored formula is not plain, and the caller has not passed it."""
 
 
+_OFFSET = re.compile(r"offset\((?:(?:np\.)?(log)\()?(`[^`]+`|[^\W\d]\w*)\){1,2}")
+
+
+def take_offset(formula: str) -> tuple[str, str | None, str | None]:
+    """The formula without `offset(x)` or `offset(log(x))`, and the offset or the exposure x."""
+    left, tilde, right = formula.rpartition("~")
+    terms = list(_split(right, "+"))
+    given = [term for term in terms if term.startswith("offset(")]
+    if not given:
+        return formula, None, None
+    found = _OFFSET.fullmatch(given[0].replace(" ", ""))
+    if len(given) > 1 or found is None:
+        cure = "Put the sum into a column of the table first."
+        raise InvalidInput(FORMULA, "have one offset(x) or offset(log(x))", formula, cure)
+    rest = " + ".join(term for term in terms if term not in given) or "1"
+    name = column_name(found[2])
+    whole = f"{left}{tilde} {rest}" if tilde else rest
+    return (whole, None, name) if found[1] else (whole, name, None)
+
+
 def stored_formula(stored: object, given: str | None, columns: Iterable[str]) -> str | None:
     """The formula of a saved fit of these columns: the caller's, or the stored one if it is plain.
 
@@ -82,9 +104,9 @@ def stored_formula(stored: object, given: str | None, columns: Iterable[str]) ->
         cure = f"If you trust it, pass it: formula={stored!r}."
         rule = "be passed again, as it calls functions of its own"
         raise FormulaNeeded(FORMULA, rule, "none", cure)
-    if stored is None or "".join(str(stored).split()) != "".join(given.split()):
+    if stored is None or "".join(str(stored).split()) != "".join(take_offset(given)[0].split()):
         raise InvalidInput(FORMULA, f"be that of the fit, {stored!r}", given)
-    return given
+    return take_offset(given)[0]
 
 
 _CODINGS = {"Treatment", "Sum", "Poly", "Helmert", "Diff"}
@@ -339,11 +361,14 @@ def parse(formula: str, available: Iterable[str]) -> Any:
     except ImportError:
         cure = "Install it with: pip install formulaic."
         raise TableError(FORMULA, "be left out without formulaic", formula, cure) from None
-    context = {"__formulaic_variables_available__": list(available)}
+    available = list(available)
+    context = {"__formulaic_variables_available__": available}
     try:
         parsed = formulaic.Formula.from_spec(formula, context=context)
     except Exception as error:
-        raise _refusal(formula, error) from None
+        odd = [f"`{name}`" for name in available if name in formula and column_name(name) is None]
+        unquoted = [name for name in odd if name not in formula]
+        raise _refusal(formula, error, unquoted) from None
     if not isinstance(parsed, formulaic.SimpleFormula):
         raise TableError(FORMULA, "be terms joined by +", formula)
     return parsed
@@ -367,6 +392,17 @@ def _names_in(code: str) -> set[str]:
     except SyntaxError:  # formulaic will say so
         return set(quoted)
     return {*quoted, *(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))}
+
+
+def notes_on_splines(formula: str, names: Sequence[str]) -> list[str]:
+    """Natural splines contain the constant, which the intercept has already."""
+    code = "".join(formula.split())
+    free = [text for text in re.findall(r"\bc[rsc]\([^()]*\)", code) if "constraints" not in text]
+    return [
+        f"{text} contains the intercept: write {text[:-1]}, constraints='center')"
+        for text in free
+        if INTERCEPT in names
+    ]
 
 
 def make_terms(
@@ -477,8 +513,14 @@ def _evaluated(spec: Any, frame: Any) -> Any:
         raise _refusal(str(spec.formula), error) from None
 
 
-def _refusal(formula: str, error: Exception) -> TableError:
+def _refusal(formula: str, error: Exception, unquoted: Sequence[str] = ()) -> TableError:
     """One line about a formula that formulaic does not understand, or whose Python code failed."""
     reason = str(error).partition("\n")[0].strip()
-    cure = "Pass the column as --offset (offset)." if "offset(" in formula else _CURE
+    if "beyond upper and/or lower bounds" in reason:
+        cure = 'Predict within it, or fit with bs(..., extrapolation="clip").'
+        rule = "meet values within the range of the fit"
+        return TableError(FORMULA, rule, f"others for a spline of {formula}", cure)
+    cure = _CURE
+    if unquoted:
+        cure = f"Put names with spaces or signs into backquotes: {some(unquoted)}."
     return TableError(FORMULA, "be one that formulaic evaluates", f"{formula}: {reason}", cure)

@@ -9,6 +9,7 @@ from typing import Any
 from .._core.errors import InvalidInput, check_number
 from ..models.families import FAMILIES
 from ..models.regression import Family
+from .formulas import take_offset
 
 _OTHER_NAMES = {other: family.name for family in FAMILIES.values() for other in family.other_names}
 
@@ -39,6 +40,18 @@ class RegressionModel:
     level: str | tuple[str, ...] | None = None
     standardised_results: bool = False
     separator: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.formula is None or "offset(" not in self.formula:
+            return
+        formula, offset, exposure = take_offset(self.formula)
+        for role, name in (("offset", offset), ("exposure", exposure)):
+            given = getattr(self, role)
+            if name is not None and given is not None:
+                rule = "be left out, as the formula has one"
+                raise InvalidInput(f"--{role} ({role})", rule, given)
+            object.__setattr__(self, role, given if name is None else name)
+        object.__setattr__(self, "formula", formula)
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -6,6 +6,7 @@ table (`DesignEncoding`). Both are JSON, so a saved fit has its form, and predic
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike
 
-from .._core.errors import InvalidInput, counted
+from .._core.errors import InvalidInput, counted, speaking_python
 from .._ingestion.errors import TableError
 from ..models.design import (
     GroupedObservations,
@@ -43,7 +44,7 @@ from .columns import INTERCEPT
 from .encoding import Design, DesignEncoding, ScaledTerms
 from .formulas import FORMULA
 from .model import RegressionModel
-from .reading import read_table
+from .reading import Table, read_table
 
 DEFAULT_SCALE = 2.5  # prior sd of a coefficient in units of sd(y)/sd(x), as in rstanarm
 _SD_DEGREES = 4.0
@@ -69,7 +70,10 @@ class TableEncoder:
             if given is not None:
                 cure = "The table has the columns that the fit used."
                 raise InvalidInput(name, "be left out for draws from a table", "numbers", cure)
-        design = self.encoding.apply(read_table(new_rows), need_response=response)
+        # The command has read its table.
+        is_read = isinstance(new_rows, Table)
+        with contextlib.nullcontext() if is_read else speaking_python("new rows"):
+            design = self.encoding.apply(read_table(new_rows), need_response=response)
         x, y, weights, groups = model_rows(design, self.has_intercept)
 
         def floats(values: np.ndarray | None) -> Any:
@@ -77,6 +81,12 @@ class TableEncoder:
 
         columns = floats(x), floats(y), floats(design.offset), floats(weights)
         return GroupedObservations(*columns, groups) if groups else Observations(*columns)
+
+    def complete(self, new_rows: Any) -> tuple[Table, np.ndarray]:
+        """The table, and which of its rows have a value in every column that is needed."""
+        with speaking_python("new rows"):
+            table = read_table(new_rows)
+        return table, self.encoding.complete(table)
 
 
 def model_rows(
@@ -327,9 +337,11 @@ class RegressionForm:
             response.sd,
             standardised=self.model.standardised_results,
         )
+        encoder = TableEncoder(self.encoding, self.family.has_intercept)
         predictive = RegressionPredictive(
             plain.model,
-            encoder=TableEncoder(self.encoding, self.family.has_intercept),
+            encoder=encoder,
+            complete=encoder.complete,
             classes=self.classes,
             response_name=response.name,
             shift=response.mean,

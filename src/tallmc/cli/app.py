@@ -363,6 +363,10 @@ def predict(
     ] = 0.9,
     formula: options.FormulaAgain = None,
     seed: Annotated[int, options.option("N", "Random seed of simulated responses.", min=0)] = 0,
+    missing: Annotated[
+        Literal["raise", "nan"],
+        options.option("NAME", "nan: predict NaN for rows with missing values."),
+    ] = "raise",
     overwrite: Annotated[bool, options.flag("--overwrite", "Replace a file that exists.")] = False,
 ) -> None:
     """Predict the response of new rows: mean, sd and an interval per row, averaged over draws."""
@@ -377,7 +381,7 @@ def predict(
     check_table(out, overwrite=overwrite)
     draws = load_fit(fit, formula)
     rows = read_table(table)
-    prediction = draws.predict(rows, kind=kind, interval=interval, seed=seed)
+    prediction = draws.predict(rows, kind=kind, interval=interval, seed=seed, missing=missing)
     write_table(prediction.to_arrow(), out)
     say(console, f"read: {counted(rows.n_rows, 'row')} from {table}")
     say(console, f"predicted: {prediction}")

@@ -264,8 +264,8 @@ def _discrepancy(content: Content) -> str:
     chart = plots.discrepancies(content)
     if chart is None:
         missing = (
-            "Not computed: it needs the data. "
-            "Use `tallmc fit --store` or write_report(..., posterior=posterior)."
+            "Not computed: it needs the data. Pass them: `tallmc report RUN --table TABLE`, or "
+            "tallmc.report.write_report(run, page, posterior=posterior)."
         )
         return _card("Kernel Stein discrepancy", missing)
     words = "Distance between the draws so far and the posterior. It falls as the draws improve."

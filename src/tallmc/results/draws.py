@@ -363,6 +363,7 @@ class Draws:
         seed: int = 0,
         offset: ArrayLike | None = None,
         trials: ArrayLike | None = None,
+        missing: str = "raise",
     ) -> Prediction:
         """Predict the response of new rows, averaged over draws.
 
@@ -381,6 +382,7 @@ class Draws:
         - `seed`: seed of the simulated responses.
         - `offset`: a number per row that is added to its predictor.
         - `trials`: the number of trials per row of a binomial response; 1 by default.
+        - `missing`: "raise", or "nan" for NaN in rows of a table that have missing values.
 
         **Returns:** a `Prediction` with mean, sd and interval per row, and per class if there are
         several.
@@ -395,8 +397,17 @@ class Draws:
         >>> prediction.to_frame().columns.tolist()
         ['mean', 'sd', 'low', 'high']
         """
+        if missing not in ("raise", "nan"):
+            raise InvalidInput("missing", "be 'raise' or 'nan'", missing)
+        is_frame = type(new_rows).__module__.partition(".")[0] == "pandas"
+        index, complete = (new_rows.index if is_frame else None), None
+        if missing == "nan":
+            new_rows, complete = self._predictive.complete(new_rows)
+            new_rows = new_rows.rows(complete)
         rows = self._encoded(new_rows, offset=offset, trials=trials)
-        return predict(self._predictive, self._used(n_draws), rows, interval, kind, seed)
+        found = predict(self._predictive, self._used(n_draws), rows, interval, kind, seed)
+        found = dataclasses.replace(found, index=index)
+        return found if complete is None else found.with_missing(complete)
 
     def posterior_predictive(
         self,
