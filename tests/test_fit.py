@@ -265,7 +265,7 @@ def test_the_posterior_is_that_of_the_table_with_the_stated_prior(frame, family,
     np.testing.assert_allclose(total - total[0], 0, atol=1e-9 * np.abs(log_density).max())
 
 
-def test_the_default_prior_is_bambis_rule_and_said(frame):
+def test_the_default_prior_is_rstanarms_rule_and_said(frame):
     found = problem(frame, "price ~ age", "gaussian", noise_variance=4e3**2)
     sd_y, sd_x = frame["price"].std(ddof=0), frame["age"].std(ddof=0)
     shown = found.posterior.description["prior"]

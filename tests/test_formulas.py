@@ -161,7 +161,11 @@ def test_baselines_are_noted():
         ("y ~ C(year)", {"year": 1999}, "column 'year' must have levels that the fit has seen; go"),
         ("y ~ C(year)", {"year": 1999}, "got 1999 in row 3. The levels are: 2018, 2019, 2020."),
         ("y ~ C(np.floor(age))", {"age": 900.0}, "has seen; got level 900.0 in 1 + C(np"),
-        ("y ~ bs(age, df=4)", {"age": 900.0}, "formulaic evaluates; got 1 + bs(age, df=4): "),
+        (
+            "y ~ bs(age, df=4)",
+            {"age": 900.0},
+            "within the range of the fit; got others for a spline of 1 + bs(age, df=4)",
+        ),
         ("y ~ log(`my income`)", {"my income": 0.0}, "be finite; got -inf in row 3"),
         ("y ~ (1 | clinic)", {"clinic": 77}, "'clinic' must have levels that the fit has seen"),
     ],
@@ -207,7 +211,7 @@ def test_new_rows_need_the_columns_of_the_formula():
         ),
         ("y ~ I(age - np.mean(age))", "compute each row from this row alone; got other values of"),
         ("y ~ C(age)", None),
-        ("y ~ offset(age)", "name 'offset' is not defined]. Pass the column as --offset (offset)."),
+        ("y ~ offset(age + 1)", "have one offset(x) or offset(log(x))"),
         ("y ~ 0", "have a column besides the response when there is no intercept"),
     ],
 )
@@ -237,11 +241,12 @@ def test_no_intercept_is_part_of_the_formula():
 # Stored formulas are code
 
 
-def test_stored_formulas_must_be_passed_again():
+def test_stored_formulas_are_plain_or_passed_again():
     formula = "y ~ center(age) + (1 | clinic)"
     content = design_of(formula).encoding.to_json()
-    with pytest.raises(tallmc.InvalidInput, match=r"passed again, as stored formulas are code"):
-        DesignEncoding.from_json(content)
+    assert DesignEncoding.from_json(content).formula == formula
+    with pytest.raises(tallmc.InvalidInput, match=r"passed again, as it calls functions"):
+        DesignEncoding.from_json(content | {"formula": "y ~ open(age)"})
     with pytest.raises(tallmc.InvalidInput, match="be that of the fit, 'y ~ center"):
         DesignEncoding.from_json(content, "y ~ age + (1 | clinic)")
     assert DesignEncoding.from_json(content, "y ~ center(age)+(1|clinic)").formula is not None

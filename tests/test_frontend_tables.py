@@ -352,11 +352,11 @@ def test_text_becomes_categories_with_a_stated_baseline():
 
 
 def test_many_levels_are_refused_unless_asked_for():
-    columns = many(code=[f"c{row % 60}" for row in range(N)])
+    columns = many(code=[f"c{row % 150}" for row in range(N)])
     message = refusal(columns)
-    assert "column 'code' must have at most 50 levels, as it holds text; got 60, such" in message
+    assert "column 'code' must have at most 100 levels, as it holds text; got 150, such" in message
     assert "--exclude" in message and "--categorical code (categorical)" in message
-    assert len(design_of(columns, categorical=["code"]).encoding.scaled.terms.terms["code"]) == 59
+    assert len(design_of(columns, categorical=["code"]).encoding.scaled.terms.terms["code"]) == 149
 
 
 def test_numbers_become_categories_on_request():
@@ -387,7 +387,7 @@ def test_identifiers_are_named():
     (note,) = design_of(many(customer_id=numbers % 9)).notes
     assert "'customer_id' looks like an identifier (by its name): leave it out" in note
     message = refusal(many(name=[f"n{row}" for row in range(N)]))
-    assert "column 'name' must have at most 50 levels" in message
+    assert "column 'name' must have at most 100 levels" in message
     assert "200, such as 'n0', a different one in each row. Leave it out with --exclude" in message
     assert design_of(many(floats=np.linspace(0, 1, N) ** 3)).notes == ()
 

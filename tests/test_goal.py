@@ -78,3 +78,19 @@ def test_only_running_chains_are_judged():
 
     run_until(run, Goal.of(None, ESS, None, None), satisfied=judge)
     assert shapes[-1][0] == 2
+
+
+@pytest.mark.parametrize(
+    ("bytes_of_memory", "limit"),
+    [(2**40, "the limit of 500 draws per chain (draws per effective draw)"), (4000 * 3 * 5, None)],
+)
+def test_chains_that_mix_too_slowly_end_at_a_limit(monkeypatch, bytes_of_memory, limit):
+    """Draws are limited by default: by those per effective draw, and by memory."""
+    monkeypatch.setattr("tallmc._engine.run._MOST_PER_EFFECTIVE_DRAW", 0.01)
+    monkeypatch.setattr("tallmc._engine.run.memory_of_machine", lambda: bytes_of_memory)
+    run = new_run()
+    with pytest.warns(tallmc.SamplingWarning, match=r"of 150,000 effective draws\. The chains mix"):
+        found = run_until(run, Goal.of(None, 150_000.0, None, None))
+    memory = bytes_of_memory // (4 * 3 * linear().dim * new_start().dtype.itemsize)
+    assert found == (limit or f"the limit of {max(memory, 200):,} draws per chain (memory)")
+    assert run.completed == int(found.split()[3].replace(",", ""))

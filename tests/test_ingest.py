@@ -35,14 +35,14 @@ COLUMNS = {
     "city": RNG.choice(["Oslo", "Rome", "Kyiv"], N, p=[0.2, 0.5, 0.3]),
     "y": RNG.integers(0, 2, N),
 }
-NAMES = ("intercept", "age", "visits", "member", "city=Kyiv", "city=Oslo", "y")
+NAMES = ("intercept", "age", "visits", "member", "city=Oslo", "city=Rome", "y")
 
 
 def exact_rows(dtype="float32", standardise=True):
     """The rows that the table should become, by another way: pandas and one pass."""
     table = pd.DataFrame(COLUMNS)
     features = table[["age", "visits", "member"]].astype(float)
-    for level in ("Kyiv", "Oslo"):
+    for level in ("Oslo", "Rome"):
         features[f"city={level}"] = (table["city"] == level).astype(float)
     if standardise:
         features = (features - features.mean()) / features.std(ddof=0)
@@ -126,7 +126,7 @@ def test_manifest_has_the_constants_of_the_table(tmp_path):
     assert columns["city=Oslo"].mean == share
     assert columns["city=Oslo"].sd == pytest.approx(np.sqrt(share * (1 - share)))
     assert (columns["city=Oslo"].source, columns["city=Oslo"].level) == ("city", "Oslo")
-    assert [(c.name, c.levels) for c in manifest.categories] == [("city", ("Rome", "Kyiv", "Oslo"))]
+    assert [(c.name, c.levels) for c in manifest.categories] == [("city", ("Kyiv", "Oslo", "Rome"))]
 
 
 def test_rows_can_be_left_as_they_are(tmp_path):
@@ -483,7 +483,7 @@ def test_the_command_says_what_it_wrote(tmp_path, capsys):
     assert call("ingest", *files, "-o", tmp_path / "rows", "--response", "y", "--float64") == 0
     printed = capsys.readouterr().out
     assert f"{tmp_path / 'rows'}: 1,000 rows of 7 numbers, 0.1 MB in" in printed
-    assert "city: compared with 'Rome'" in printed
+    assert "city: compared with 'Kyiv'" in printed
     assert f"tallmc fit {tmp_path / 'rows'} --response y" in printed
     assert RowManifest.read(tmp_path / "rows").dtype == "float64"
     np.testing.assert_allclose(rows_of(tmp_path / "rows"), exact_rows("float64"), atol=1e-12)

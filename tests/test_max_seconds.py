@@ -3,9 +3,11 @@
 The clock is set by the callback, so that no test depends on the speed of the machine.
 """
 
+import dataclasses
+import importlib
 import itertools
-import time
 
+import jax
 import numpy as np
 import pytest
 
@@ -140,12 +142,38 @@ def test_a_limit_that_passes_in_burn_in_returns_no_draws_and_says_so(clock):
     assert draws.positions.shape[1] == 0
 
 
-def test_a_resumed_run_counts_what_was_stored(tmp_path):
+def test_the_limit_of_a_resumed_run_is_that_of_the_call(tmp_path, monkeypatch):
     posterior, method = linear(), tallmc.methods.sgld(0.01, batch_size=3)
     tallmc.sample(posterior, method, n_draws=100, store=tmp_path / "run")
+    module = importlib.import_module("tallmc._fit.resume")
+    stored = module.restored
+    long_ago = {"seconds": 1e6}  # the time that the stored part took
+    monkeypatch.setattr(
+        module, "restored", lambda *given: dataclasses.replace(stored(*given), **long_ago)
+    )
+    longer = tallmc.resume(tmp_path / "run", posterior, n_draws=110, max_seconds=1e5)
+    assert longer.positions.shape[1] == 110 and longer.stopped_by is None
     with pytest.raises(PreparationError, match=r"the limit of 1e-06 seconds passed while"):
         tallmc.resume(tmp_path / "run", posterior, n_draws=10**6, max_seconds=1e-6)
-    assert tallmc.resume(tmp_path / "run", posterior).positions.shape[1] == 100
+    assert tallmc.resume(tmp_path / "run", posterior).positions.shape[1] == 110
+
+
+def test_what_is_known_is_kept_if_the_time_is_up_before_the_first_draw(monkeypatch):
+    clock = FakeClock(monkeypatch)
+    with pytest.raises(PreparationError, match="The mode and the Gaussian there are known") as up:
+        clock.sample("looking for hard rows", LIMIT)
+    clock.seconds = 0.0
+    draws = clock.sample(None, 0.0, anchor=up.value.anchor)
+    assert draws.positions.shape[1] == 300 and "finding the mode" not in clock.stages[-8:]
+
+
+def test_compilation_is_not_booked_as_preparation():
+    clock = Clock()
+    before = clock.compiling
+    jax.jit(lambda x: x * 0.123 + before)(np.ones(3))
+    assert clock.compiling > before
+    draws = tallmc.sample(linear(n_rows=37), tallmc.methods.mala(0.1), chains=3, n_draws=41)
+    assert draws.timing.compilation <= clock.compiling and draws.timing.preparation >= 0
 
 
 def test_a_block_without_its_own_clock_counts_from_the_outer_block():
@@ -157,12 +185,6 @@ def test_a_block_without_its_own_clock_counts_from_the_outer_block():
     assert not is_short_of_time()
     stage("nothing is supervised")
     checkpoint()
-
-
-def test_the_clock_counts_earlier_processes():
-    before = time.perf_counter()
-    clock = Clock(before=50.0)
-    assert 50.0 <= clock.seconds <= 50.0 + (time.perf_counter() - before)
 
 
 def test_stages_are_shown_before_the_chains_run(monkeypatch, capsys):

@@ -78,6 +78,22 @@ def test_effective_draws_so_far_are_those_of_all_draws(monkeypatch):
     assert found[0] is None or found[0] < found[-1]
 
 
+def test_effective_draws_grow_with_the_draws_although_estimates_are_seldom():
+    """From 1,000 evenly spaced draws at most 1,000 are effective; no estimate is minutes old."""
+    tracker = object.__new__(facts.ProgressTracker)
+    tracker.history, tracker.spent, tracker.last, tracker.share = (
+        facts.ThinnedHistory(facts._TRACKED_DRAWS, 2, 1),
+        0.0,
+        None,
+        None,
+    )
+    rng = np.random.default_rng(0)
+    for draws in range(400, 20_001, 400):
+        tracker.history.add(rng.normal(size=(2, 400, 1)))
+        found = tracker.ess(np.inf if draws < 10_000 else 0.0, draws)
+        assert 0.5 < found / (2 * draws) < 2
+
+
 @pytest.mark.slow
 def test_a_goal_in_effective_draws_says_how_far_it_is():
     found = []

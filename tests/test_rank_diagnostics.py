@@ -122,7 +122,7 @@ def test_the_report_is_the_same_with_an_agreement_that_is_known():
     agreed = agreement(draws.positions)
     at = np.zeros(4, int)
     assert draws.judged(at, None, agreed=agreed).report == draws.report
-    other = draws.judged(at, None, agreed=agreed._replace(rhat=1.5)).report
+    other = draws.judged(at, None, agreed=agreed._replace(largest_rhat=1.5)).report
     assert other.rhat == 1.5 and other != draws.report
 
 

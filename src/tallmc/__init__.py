@@ -24,8 +24,8 @@ if TYPE_CHECKING:
         schedule,
         subsample,
     )
-    from ._api import check, cite, resume, sample
-    from ._fit import fit, load
+    from ._api import check, cite, sample
+    from ._fit import fit, load, resume
     from ._ingestion import ingest
     from .interop.numpyro import from_numpyro
     from .interop.pymc import from_pymc
@@ -69,7 +69,7 @@ _DEFINED_IN = {
     "from_pymc": "interop.pymc",
     "ingest": "_ingestion",
     "load": "_fit",
-    "resume": "_api",
+    "resume": "_fit",
     "sample": "_api",
     "suggest": "methods",
     "tune": "tuning",

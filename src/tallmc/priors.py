@@ -1,8 +1,8 @@
 """Priors of coefficients as users choose them: `tallmc.fit(..., prior=tallmc.priors.normal(2.5))`.
 
 Scales are in the units of the coefficients: those of the response (or of its link) per unit of the
-column. The prior of the intercept belongs to the intercept at the means of the columns, as in Bambi
-and rstanarm. If it is not chosen for the intercept itself, it is centred at the mean of a gaussian
+column. The prior of the intercept belongs to the intercept at the means of the columns, as in
+rstanarm. If it is not chosen for the intercept itself, it is centred at the mean of a gaussian
 or student_t response.
 """
 
@@ -26,7 +26,7 @@ class PriorChoice:
 
     name: str
     scale: float | None = None
-    """The sd of a normal prior, None for Bambi's rule; the global scale of a horseshoe."""
+    """The sd of a normal prior, None for rstanarm's rule; the global scale of a horseshoe."""
     mean: float = 0.0
     degrees: float = 1.0
     """Of a Student-t prior, or of the slab of a horseshoe."""
@@ -52,7 +52,7 @@ def normal(sd: float | None = None, mean: float = 0.0) -> PriorChoice:
     **Arguments:**
 
     - `sd`: its standard deviation, in the units of the coefficient. None chooses
-      2.5 sd(y)/sd(x), Bambi's rule; sd(y) is 1 unless the family is gaussian or student_t.
+      2.5 sd(y)/sd(x), rstanarm's rule; sd(y) is 1 unless the family is gaussian or student_t.
     - `mean`: its mean.
     """
     return PriorChoice(

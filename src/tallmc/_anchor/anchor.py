@@ -20,7 +20,7 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from .._core.arrays import Matrix, Vector, on_device
 from .._core.errors import InvalidInput, PreparationError
-from .._core.supervision import stage
+from .._core.supervision import found_anchor, stage
 from .._rows.access import RowAccess
 from ..models.model import PIECE_ROWS
 from ..models.posterior import AbstractPosterior, check_posterior
@@ -336,6 +336,7 @@ def find_anchor(
     else:
         stage("finding the mode")
         anchor, notes = _default_anchor(passes, hessian)
+    found_anchor(anchor)
     for note in notes:
         warnings.warn(note, stacklevel=2)
     return anchor

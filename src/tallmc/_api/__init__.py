@@ -1,8 +1,7 @@
-"""The entry points: `sample`, `check`, `resume` and `cite`."""
+"""The entry points: `sample`, `check` and `cite`."""
 
 from .check import check
 from .cite import cite
-from .resume import resume
 from .sample import sample
 
-__all__ = ["check", "cite", "resume", "sample"]
+__all__ = ["check", "cite", "sample"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import time
 import warnings
@@ -18,12 +19,21 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from .._anchor import Anchor, prior_directions
-from .._core.arrays import AbstractQuantities, StoredQuantities, on_device
+from .._core.arrays import AbstractQuantities, StoredQuantities, on_device, shown
 from .._core.errors import InvalidInput, SamplingWarning, check_int
 from .._core.statistics import Agreement
 from .._core.supervision import Clock, TimeIsUp, current_clock, stage, supervised
 from .._engine.chains import chains_on, chains_split_over, workers_for_chains
-from .._engine.run import DrawBlock, DrawSink, Goal, Progress, Run, Snapshot, run_until
+from .._engine.run import (
+    DrawBlock,
+    DrawSink,
+    Goal,
+    Progress,
+    Run,
+    Snapshot,
+    memory_of_machine,
+    run_until,
+)
 from .._rows.access import RowAccess
 from .._rows.sharded import ShardedRows
 from .._store.files import Folder, as_folder
@@ -118,15 +128,14 @@ def execute(
         run = plan.run(sink)
         if snapshot is not None:
             run.restore(snapshot)
-        preparation = plan.seconds + time.perf_counter() - began
+        preparation = plan.seconds + time.perf_counter() - began - clock.compiling
         stage("compiling the step")
-        began = time.perf_counter()
         run.compile()
-        compilation = time.perf_counter() - began
     storage_error: StorageFailed | None = None
     judge = _Judge()
     try:
-        stopped_by = run_until(run, plan.goal, listeners.all, judge, clock)
+        see = functools.partial(shown, plan.posterior.quantities)
+        stopped_by = run_until(run, plan.goal, listeners.all, judge, clock, see)
         sink.settle(run.snapshot, last=True)
     except StorageFailed as error:
         storage_error, stopped_by = error, f"the store ({error.strerror})"
@@ -145,7 +154,7 @@ def execute(
         n_row_evals_sampling=run.rows_touched(),
         n_row_evals_preparation=plan.n_row_evals,
         n_row_evals_check=rows_of_check,
-        timing=Timing(preparation, compilation, run.seconds, checking),
+        timing=Timing(max(preparation, 0.0), clock.compiling, run.seconds, checking),
         layout=plan.posterior.layout,
         quantities=_quantities(plan.posterior.quantities, whole),
         predictive=plan.posterior.predictive,
@@ -234,7 +243,7 @@ def _as_list(values: np.ndarray | None) -> list[float] | None:
 def check_draws_fit(posterior: AbstractPosterior, chains: int, n_draws: int) -> None:
     """Raise if the draws would take more than half of the memory of the machine."""
     wanted = chains * n_draws * posterior.dim * np.dtype(posterior.dtype).itemsize
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory = memory_of_machine()
     if wanted > _MOST_OF_MEMORY * memory:
         sizes = f"{chains:,} chains × {n_draws:,} draws × {posterior.dim:,} parameters"
         rule = f"fit in memory: {sizes} take {wanted / 2**30:,.0f} GiB, "
@@ -284,7 +293,8 @@ def sample(
     - `exact`: whether only exact methods may be chosen: the draws then have no bias, at any cost.
     - `chains`: number of chains; 4 by default if a method is given.
     - `n_draws`: draws per chain; 1,000 by default if a method is given.
-    - `ess`: goal in effective draws per parameter, over all chains, instead of `n_draws`.
+    - `ess`: goal in effective draws per parameter, over all chains, instead of `n_draws`. The run
+        ends before the goal at 1,000 draws per effective draw, or at a quarter of the memory.
     - `max_seconds`: limit on the seconds of the whole run: preparation, compilation and sampling.
         It ends the run early, after the compilation or the pass over the rows that it falls into.
         From half of the limit on, the default method refines its settings no further.

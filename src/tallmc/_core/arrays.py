@@ -455,6 +455,23 @@ class ComputedQuantities(AbstractQuantities):
         return {name: found[name].reshape(chains, draws, *self.shapes[name]) for name in found}
 
 
+_MOST_SHOWN = 1000
+
+
+def shown(quantities: AbstractQuantities, positions: np.ndarray) -> np.ndarray:
+    """The draws in the coordinates that users see, (chains, draws, entries), for diagnostics.
+
+    The positions themselves if there are far more entries than parameters, such as a deterministic
+    quantity per row, or if an entry has overflowed.
+    """
+    entries = sum(map(math.prod, quantities.shapes.values()))
+    if isinstance(quantities, Parameters) or entries > max(4 * positions.shape[2], _MOST_SHOWN):
+        return positions
+    found = flat(quantities.of(positions))
+    finite = np.isfinite(found).all(axis=(1, 2)) == np.isfinite(positions).all(axis=(1, 2))
+    return found if finite.all() else positions
+
+
 def flat(values: Mapping[str, np.ndarray]) -> np.ndarray:
     """All quantities side by side, (chains, draws, entries), in the order of `entry_names`."""
     arrays = list(values.values())

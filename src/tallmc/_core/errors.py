@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import math
 import numbers
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import jax.numpy as jnp
@@ -30,13 +33,43 @@ class InvalidInput(ValueError):
     """
 
     def __init__(self, parameter: str, rule: str, value: Any, cure: str = ""):
-        message = f"{parameter} must {rule}; got {_format_value(value)}"
+        message = f"{parameter} must {rule}; got {_format_value(value)}".removesuffix(".")
         super().__init__(f"{message}. {cure}" if cure else message)
         self.parameter, self.rule, self.value, self.cure = parameter, rule, value, cure
 
     def renamed(self, parameter: str) -> InvalidInput:
         """The same error about an argument that the user knows by another name."""
         return InvalidInput(parameter, self.rule, self.value, self.cure)
+
+
+# Options have two names, "--drop-missing (drop_missing=True)": that of the command, that of Python.
+
+_BOTH = re.compile(r"(--[a-z-]+)( [\w.]+)? \((\w+)((?:=[^()]*)?)\)")
+
+
+def in_shell(text: str) -> str:
+    """A message for users of the command: "--drop-missing"."""
+    return _BOTH.sub(lambda found: found[1] + (found[2] or ""), text)
+
+
+def python_words(text: str, table: str = "data") -> str:
+    """A message for users of Python: "drop_missing=True"; `table` is an argument's name."""
+
+    def argument(found: re.Match[str]) -> str:
+        return f"{found[3]}={found[2].strip()!r}" if found[2] else found[3] + found[4]
+
+    return re.sub(r"\bTABLE\b", table, _BOTH.sub(argument, text).replace("--response", "formula"))
+
+
+@contextlib.contextmanager
+def speaking_python(table: str) -> Iterator[None]:
+    """Errors in the block name the arguments of a Python function, which calls its table so."""
+    try:
+        yield
+    except InvalidInput as error:
+        error.args = (python_words(str(error), table),)
+        error.parameter = python_words(error.parameter, table)
+        raise
 
 
 class PreparationError(RuntimeError):

@@ -459,6 +459,8 @@ class Agreement(NamedTuple):
     rhat: float  # R-hat of the worst parameter; NaN with one chain of fewer than eight draws
     limit: float  # largest R-hat that chance explains for that parameter
     parameters: np.ndarray  # the examined parameters: all, or the worst ones by cheaper criteria
+    bulk: Float[np.ndarray, " k"]  # effective draws for the mean, as in tables
+    largest_rhat: float  # the largest R-hat, as in tables; chance explains more where ESS is small
 
     @property
     def reached(self) -> bool:
@@ -482,7 +484,7 @@ def agreement(positions: Float[np.ndarray, "chains draws d"]) -> Agreement:
     chosen = compared = _check_positions(positions[:, :, examined], min_chains=1)
     if n_chains == 1:
         if n_draws < 8:
-            return Agreement(ess(chosen), np.nan, np.nan, examined)
+            return Agreement(bulk := ess(chosen), np.nan, np.nan, examined, bulk, np.nan)
         half = n_draws // 2
         compared = np.concatenate([chosen[:, :half], chosen[:, half : 2 * half]])
         n_chains, n_draws = 2, half
@@ -498,9 +500,9 @@ def agreement(positions: Float[np.ndarray, "chains draws d"]) -> Agreement:
 
     # The first row is about the draws, the second about their distances from the median.
     effective, found = for_each_parameter(of_parameter, compared).T.reshape(2, 2, -1)
-    of_all = effective[0] if compared is chosen else ess(chosen)
+    bulk = effective[0] if compared is chosen else ess(chosen)
     # `compared` may leave out some chains, or the last draw of a single one.
-    of_all = np.minimum(of_all, effective[1] * (chosen.size / compared.size))
+    of_all = np.minimum(bulk, effective[1] * (chosen.size / compared.size))
     from scipy.special import chdtri  # a slow import
 
     chance = chdtri(groups - 1, _FALSE_ALARMS / (2 * dim)) / (groups - 1)
@@ -510,7 +512,16 @@ def agreement(positions: Float[np.ndarray, "chains draws d"]) -> Agreement:
     # A constant parameter has no R-hat. Its chains agree.
     excesses = np.nan_to_num(found - limits, nan=-np.inf)
     worst = np.unravel_index(np.argmax(excesses), found.shape)
-    return Agreement(of_all, float(found[worst]), float(limits[worst]), examined)
+    in_tables = found if rhat_of is split_rhat else rhat(chosen)
+    largest = float(np.max(in_tables[np.isfinite(in_tables)], initial=-np.inf))
+    return Agreement(
+        of_all,
+        float(found[worst]),
+        float(limits[worst]),
+        examined,
+        bulk,
+        largest if np.isfinite(largest) else np.nan,
+    )
 
 
 def suspects(positions: Float[np.ndarray, "chains draws d"]) -> np.ndarray:

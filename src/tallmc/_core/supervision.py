@@ -88,18 +88,51 @@ _active: contextvars.ContextVar[Supervision | None] = contextvars.ContextVar(
 
 
 class TimeIsUp(PreparationError):
-    """The time limit of a run passed in its preparation."""
+    """The time limit of a run passed in its preparation; `anchor` is what was found until then."""
+
+    anchor: Any = None
+
+
+# Seconds in which XLA compiled something, in whichever thread.
+
+_COMPILING = {
+    "/jax/core/compile/jaxpr_to_mlir_module_duration",
+    "/jax/core/compile/backend_compile_duration",
+}
+
+
+class _Compilation:
+    """The union of the times of all compilations."""
+
+    def __init__(self) -> None:
+        self.seconds, self._until, self._lock = 0.0, 0.0, threading.Lock()
+
+    def add(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
+        if event in _COMPILING:
+            with self._lock:
+                now = time.perf_counter()
+                self.seconds += max(0.0, now - max(now - duration_secs, self._until))
+                self._until = now
+
+
+_compilation = _Compilation()
+jax.monitoring.register_event_duration_secs_listener(_compilation.add)
 
 
 class Clock:
-    """Counts the seconds of a run, from its preparation on, after those of earlier processes."""
+    """Counts the seconds of a run in this process, from its preparation on."""
 
-    def __init__(self, before: float = 0.0):
-        self._began = time.perf_counter() - before
+    def __init__(self) -> None:
+        self._began, self._compiled = time.perf_counter(), _compilation.seconds
 
     @property
     def seconds(self) -> float:
         return time.perf_counter() - self._began
+
+    @property
+    def compiling(self) -> float:
+        """The seconds of these in which programs were compiled."""
+        return _compilation.seconds - self._compiled
 
 
 class Supervision:
@@ -114,7 +147,7 @@ class Supervision:
     ):
         self.received, self.clock = received, clock
         self.max_seconds, self.announce = max_seconds, announce
-        self.stage = "preparing"
+        self.stage, self.anchor = "preparing", None
         self._next_report = 0.0
 
     def begin(self, stage: str) -> None:
@@ -133,10 +166,16 @@ class Supervision:
     def _stop_if_due(self) -> None:
         self.received.deliver()
         if self.max_seconds is not None and self.clock.seconds >= self.max_seconds:
-            raise TimeIsUp(
+            message = (
                 f"the limit of {self.max_seconds:g} seconds passed while {self.stage}, before the "
                 "first draw. Raise max_seconds, or remove it."
             )
+            if self.anchor is not None:
+                message += " The mode and the Gaussian there are known: this exception has them "
+                message += "as `anchor`. Pass it as anchor= to go on."
+            error = TimeIsUp(message)
+            error.anchor = self.anchor
+            raise error
 
     @property
     def is_short_of_time(self) -> bool:
@@ -185,6 +224,12 @@ def checkpoint() -> None:
     """Raise if the work must stop. Call it between two pieces of work."""
     if (supervision := _active.get()) is not None:
         supervision.check()
+
+
+def found_anchor(anchor: Any) -> None:
+    """Keep the anchor for the case that the time is up before the first draw."""
+    if (supervision := _active.get()) is not None:
+        supervision.anchor = anchor
 
 
 def is_short_of_time() -> bool:

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import math
+import os
 import signal
 import time
 import warnings
@@ -67,6 +68,8 @@ class Snapshot(NamedTuple):
 
 class DrawSink:
     """Receives the draws of a run and keeps them in memory; `StoreSink` writes them to disk."""
+
+    in_memory = True
 
     def __init__(self) -> None:
         self.blocks: list[DrawBlock] = []
@@ -494,10 +497,10 @@ class Progress:
     def ess(self) -> float | None:
         """Effective draws so far; None while unknown.
 
-        The value is the minimum over at most 32 parameters, estimated from fewer than 1,000 evenly
-        spaced draws per chain.
+        The value is the minimum over at most 32 parameters. The share of effective draws is
+        estimated from fewer than 1,000 evenly spaced draws per chain.
         """
-        return None if self.tracker is None else self.tracker.ess(self.seconds)
+        return None if self.tracker is None else self.tracker.ess(self.seconds, self.draws)
 
     @property
     def seconds_left(self) -> float | None:
@@ -522,7 +525,8 @@ class ProgressTracker:
         self.history = ThinnedHistory(_TRACKED_DRAWS, chains, len(self.parameters))
         self.first_step, self.first_seconds = run.step, run.seconds
         self.spent = 0.0
-        self.last: float | None = None
+        self.last: float | None = None  # effective draws at the end of the run
+        self.share: float | None = None  # effective draws per draw, when last estimated
 
     def look(self, run: Run) -> Progress:
         block = run.recent()
@@ -536,6 +540,8 @@ class ProgressTracker:
             positions = run.positions()
             every = max(1, positions.shape[1] // _TRACKED_DRAWS)
             ess = _smallest_ess(positions[:, ::every, self.parameters])
+            if ess is not None and every > 1 and self.share is not None:  # as in `ess`
+                ess = max(ess, self.share * positions.shape[0] * positions.shape[1])
         self.last, self.spent = ess, np.inf
         stage = "finished" if stopped_by is None else f"stopped by {stopped_by}"
         return dataclasses.replace(self._report(run), stage=stage, ended=True)
@@ -568,14 +574,20 @@ class ProgressTracker:
         took = now.seconds - self.first_seconds
         return (now.step - self.first_step) / took if took > 0 else 0.0
 
-    def ess(self, seconds: float) -> float | None:
-        """Effective draws so far; the last value if the time for estimates is spent."""
-        if self.history.kept.shape[1] < _FEWEST_DRAWS or self.spent > _SHARE * seconds:
+    def ess(self, seconds: float, draws: int) -> float | None:
+        """Effective draws so far, with the last share if the time for estimates is spent."""
+        if self.last is not None:
             return self.last
-        began = time.perf_counter()
-        self.last = _smallest_ess(self.history.kept)
-        self.spent += time.perf_counter() - began
-        return self.last
+        kept, total = self.history.kept, self.history.kept.shape[0] * draws
+        if kept.shape[1] >= _FEWEST_DRAWS and self.spent <= _SHARE * seconds:
+            began = time.perf_counter()
+            found, seen = _smallest_ess(kept), kept.shape[0] * self.history.seen
+            # Draws far apart are nearly independent, and say nothing about those between them.
+            dense = self.history.every == 1 or (found or 0.0) < kept.shape[0] * kept.shape[1] / 2
+            if found is not None and (dense or self.share is None):
+                self.share = found / seen
+            self.spent += time.perf_counter() - began
+        return None if self.share is None else self.share * total
 
 
 def _smallest_ess(kept: Float[np.ndarray, "chains draws d"]) -> float | None:
@@ -590,6 +602,8 @@ def _smallest_ess(kept: Float[np.ndarray, "chains draws d"]) -> float | None:
 _FIRST_DRAWS = 200
 _SMALLEST_GROWTH, _LARGEST_GROWTH_NEAR_GOAL, _LARGEST_GROWTH_OF_SEARCH = 1.2, 2.0, 8.0
 _LONGER_IF_NOT_SATISFIED = 4
+_MOST_PER_EFFECTIVE_DRAW = 1000  # draws; chains that need more will hardly reach their goal
+_MOST_OF_MEMORY = 0.25  # joining the draws takes as much again
 Judgement = Callable[[np.ndarray, Agreement], bool]
 _SIGNAL_NAMES: dict[int, str] = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
@@ -632,18 +646,21 @@ def run_until(
     listeners: Sequence[Callable[[Progress], None]] = (),
     satisfied: Judgement = lambda positions, agreed: True,
     clock: Clock | None = None,
+    shown: Callable[[np.ndarray], np.ndarray] = lambda positions: positions,
 ) -> str | None:
     """Run to the goal; return what ended the run before it, or None.
 
     The limit on seconds counts those of the `clock`, by default from now on. A goal in effective
     draws is reached when there are enough of them and `satisfied(positions, agreed)`, a judgement
-    of the draws of all running chains, is true. A judgement that stays false ends the run,
-    normally, at four times the draws with which there were enough effective draws.
+    of the draws of all running chains, is true. They are counted in the coordinates that users see,
+    `shown(positions)`. A judgement that stays false ends the run, normally, at four times the draws
+    with which there were enough effective draws. Too few of them end it at 1,000 draws per wanted
+    effective draw, or at a quarter of the memory.
 
     Unless a limit or a signal ends the run, the number of draws depends on the draws alone. A
     resumed run therefore makes the same decisions.
     """
-    search = _Search(run, goal, listeners, satisfied, clock or Clock())
+    search = _Search(run, goal, listeners, satisfied, clock or Clock(), shown)
     stopped_by = search.run_to_goal()
     if listeners:
         ess = search.ess if stopped_by is None else None  # it may have grown since
@@ -662,14 +679,17 @@ class _Search:
         listeners: Sequence[Callable[[Progress], None]],
         satisfied: Judgement,
         clock: Clock,
+        shown: Callable[[np.ndarray], np.ndarray],
     ):
         self.run, self.goal, self.listeners, self.satisfied = run, goal, listeners, satisfied
-        self.clock = clock
+        self.clock, self.shown = clock, shown
         self.tracker = ProgressTracker(run, goal.draws, goal.ess)
         self.ess: float | None = None  # effective draws when the goal was last checked
 
     def run_to_goal(self) -> str | None:
-        run, goal, draws, most_draws = self.run, self.goal, self.goal.first_draws, math.inf
+        run, goal, draws = self.run, self.goal, self.goal.first_draws
+        last_draws, why = self._default_limit()
+        most_draws = last_draws
         while True:
             received = run.run_towards(
                 draws,
@@ -692,7 +712,7 @@ class _Search:
                 positions = positions if running.all() else positions[running]
                 if not len(positions):
                     return None
-                agreed = agreement(positions)
+                agreed = agreement(self.shown(positions))
                 self.ess = float(agreed.ess.min())
                 enough = self.ess >= goal.ess
                 if enough and (draws >= most_draws or self.satisfied(positions, agreed)):
@@ -701,9 +721,31 @@ class _Search:
                 return _SIGNAL_NAMES[signal.SIGINT]
             if enough:
                 most_draws = min(most_draws, _LONGER_IF_NOT_SATISFIED * draws)
+            elif draws >= last_draws:
+                cure = "The chains mix too slowly for the goal: look at the model, or ask for less."
+                warnings.warn(
+                    f"stopped by {why} with {self.ess:,.0f} of {goal.ess:,.0f} effective draws. "
+                    f"{cure}",
+                    SamplingWarning,
+                    stacklevel=4,
+                )
+                return why
             elif draws >= most_draws:
                 return None
             draws = math.ceil(min(most_draws, draws * _growth(goal.ess / max(self.ess, 1.0))))
+
+    def _default_limit(self) -> tuple[float, str]:
+        """The most draws per chain for a goal in effective draws, and what they are limited by."""
+        if self.goal.ess is None:
+            return math.inf, ""
+        chains, dim = self.run.start.shape
+        per_goal = math.ceil(_MOST_PER_EFFECTIVE_DRAW * self.goal.ess / chains)
+        limit, why = max(per_goal, _FIRST_DRAWS), "draws per effective draw"
+        if self.run.sink.in_memory:
+            bytes_per_draw = chains * dim * self.run.start.dtype.itemsize
+            fitting = max(int(_MOST_OF_MEMORY * memory_of_machine() / bytes_per_draw), _FIRST_DRAWS)
+            limit, why = min((limit, why), (fitting, "memory"))
+        return limit, f"the limit of {limit:,} draws per chain ({why})"
 
     def _report(self) -> None:
         progress = self.tracker.look(self.run)
@@ -717,6 +759,11 @@ class _Search:
         if goal.max_rows is not None and run.rows_touched() >= goal.max_rows:
             return f"the limit of {goal.max_rows:,} rows"
         return None
+
+
+def memory_of_machine() -> int:
+    """Bytes."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _growth(wanted: float) -> float:

@@ -2,5 +2,6 @@
 
 from .fit import FitNote, fit
 from .loading import load
+from .resume import resume
 
-__all__ = ["FitNote", "fit", "load"]
+__all__ = ["FitNote", "fit", "load", "resume"]

@@ -17,7 +17,7 @@ from .._core.errors import InvalidInput
 from .._ingestion import errors
 from .._ingestion.encoding import false_and_true
 from .._ingestion.errors import TableError, constant_response, first_not_a_number, some
-from .._ingestion.values import ColumnValues
+from .._ingestion.values import MAX_LEVELS, ColumnValues
 
 LEAVE_OUT = "leave it out with --exclude (exclude)"
 LARGEST_EXACT = 2**53  # whole numbers below are exact in float64
@@ -50,10 +50,14 @@ def problems(columns: Mapping[str, ColumnValues]) -> list[str]:
     return found
 
 
-def check_complete(columns: Mapping[str, ColumnValues]) -> None:
+_DROP = (
+    "Drop these rows with --drop-missing (drop_missing=True), fill in the values, or leave out the "
+    "columns with --exclude (exclude)."
+)
+
+
+def check_complete(columns: Mapping[str, ColumnValues], cure: str = _DROP) -> None:
     """Raise if values of these columns are missing or infinite."""
-    cure = "Drop these rows with --drop-missing (drop_missing=True), fill in the values, or "
-    cure += "leave out the columns with --exclude (exclude)."
     errors.check_complete(problems(columns), cure)
 
 
@@ -152,7 +156,7 @@ def _all_distinct(numbers: np.ndarray) -> bool:
 # the row has this level. The first level is the baseline. Names are those of statsmodels and
 # formulaic.
 
-MAX_LEVELS = 50  # most levels of a category that nobody asked for
+MAX_CLASSES = 50  # of the response
 MAX_NAMED_LEVELS = 1000  # most levels of a category that `categorical` or a formula names
 _TOO_FEW_LEVELS_TO_TELL = 10
 _CHECKED = 1000
@@ -192,9 +196,9 @@ class FeatureEncoding:
 
 def encode_features(
     columns: Mapping[str, ColumnValues], categorical: Collection[str], n_rows: int, *, named: bool
-) -> tuple[list[FeatureEncoding], list[str]]:
-    """Choose how columns are encoded, and the notes on it."""
-    chosen, notes, single = [], [], {}
+) -> list[FeatureEncoding]:
+    """Choose how columns are encoded."""
+    chosen, single = [], {}
     for name, column in columns.items():
         if column.kind != "text" and name not in categorical:
             kind: Literal["number", "boolean"] = "boolean" if column.kind == "boolean" else "number"
@@ -205,11 +209,20 @@ def encode_features(
             _check_meant_as_text(name, levels)
         _check_levels(name, levels, n_rows, asked_for=name in categorical or named)
         chosen.append(FeatureEncoding(name, "category", levels))
-        notes.append(f"{name}: {len(levels)} levels, baseline {levels[0]!r}")
         if len(levels) == 1:
             single[name] = levels[0]
     errors.check_several_levels(single, "Leave them out with --exclude (exclude).")
-    return chosen, notes
+    return chosen
+
+
+def notes_on_levels(features: Iterable[FeatureEncoding], baselines: Mapping[str, str]) -> list[str]:
+    """How many levels categories have, and which one the others are compared with."""
+    return [
+        f"{feature.name}: {len(feature.levels)} levels"
+        + (f", baseline {baselines[feature.name]!r}" if feature.name in baselines else "")
+        for feature in features
+        if feature.kind == "category"
+    ]
 
 
 def _check_meant_as_text(name: str, levels: tuple[str, ...]) -> None:
@@ -356,10 +369,10 @@ def _classes(
     level: str | Sequence[str] | None,
 ) -> tuple[ResponseEncoding, list[str]]:
     levels = without_unused_levels(as_text(column)).levels
-    if len(levels) > MAX_LEVELS:
+    if len(levels) > MAX_CLASSES:
         found = f"{len(levels)}, such as {levels[0]!r}"
         cure = "Join rare classes, or use family gaussian or poisson."
-        raise TableError(f"response {name!r}", f"have at most {MAX_LEVELS} classes", found, cure)
+        raise TableError(f"response {name!r}", f"have at most {MAX_CLASSES} classes", found, cure)
     if isinstance(level, str):
         levels = (_known_level(level, levels), *(other for other in levels if other != level))
     elif level is not None:
@@ -426,6 +439,11 @@ class PlainTerms:
             found[feature.name] = tuple(range(first, first + count))
             first += count
         return found
+
+    @property
+    def baselines(self) -> dict[str, str]:
+        """The level of each category that has no column."""
+        return {each.name: each.levels[0] for each in self.features if each.kind == "category"}
 
     @property
     def names(self) -> tuple[str, ...]:

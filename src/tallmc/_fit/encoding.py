@@ -1,7 +1,6 @@
 """Designs, and what a fit remembers of its table, as JSON, so that new rows get the same columns.
 
-A formula is code: an encoding that was read from a file is refused unless the user passes the text
-of the formula again.
+A formula is code: that of an encoding that was read from a file must be plain, or passed again.
 """
 
 from __future__ import annotations
@@ -29,6 +28,8 @@ from .columns import (
     encode_features,
     encode_response,
     identifiers,
+    missing,
+    notes_on_levels,
     standardised,
     without_unused_levels,
 )
@@ -36,9 +37,10 @@ from .formulas import (
     FORMULA,
     FormulaTerms,
     FormulaText,
-    check_formula,
     make_terms,
+    notes_on_splines,
     split_formula,
+    stored_formula,
     variables_of,
 )
 from .model import RegressionModel
@@ -281,6 +283,13 @@ class DesignEncoding:
         x = self.scaled.matrix(raw, table.n_rows, self.dtype)
         return Design(x, y, **of_rows, groups=groups, encoding=self, notes=notes)
 
+    def complete(self, table: Table) -> np.ndarray:
+        """Which rows have a value in every column that predictions need."""
+        needed = [each.name for each in self.features] + [each.group.name for each in self.groups]
+        needed += self.roles.needed(need_response=False)
+        found = [missing(table.columns[name]) for name in needed if name in table.columns]
+        return ~np.any([np.zeros(table.n_rows, bool), *found], axis=0)
+
     def _columns(self, table: Table, *, need_response: bool) -> dict[str, ColumnValues]:
         """The columns that the design needs, with the kinds and levels of the fit."""
         features = {feature.name: feature for feature in self.features}
@@ -291,8 +300,9 @@ class DesignEncoding:
         if lacking:
             found = f"{table.description} without {some(lacking)}"
             cure = f"Its columns are: {some(table.columns)}."
-            raise TableError("TABLE", "have the columns of the fit", found, cure)
-        check_complete({name: table.columns[name] for name in needed})
+            raise TableError("new rows", "have the columns of the fit", found, cure)
+        cure = "Fill in the values, drop these rows, or pass --missing nan (missing)."
+        check_complete({name: table.columns[name] for name in needed}, cure)
         return {name: feature.values(table.columns[name]) for name, feature in features.items()}
 
     @property
@@ -310,13 +320,15 @@ class DesignEncoding:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any], formula: str | None = None) -> DesignEncoding:
-        """The encoding that `to_json` wrote; its formula must be passed again."""
+        """The encoding that `to_json` wrote; a formula that is not plain must be passed again."""
         if content.get("format") != _FORMAT or content.get("version") != _VERSION:
             found = f"version {content.get('version')} of {content.get('format')}"
             raise InvalidInput("encoding", f"be version {_VERSION} of {_FORMAT!r}", found)
-        check_formula(content.get("formula"), formula)
-        text = None if formula is None else split_formula(formula)
         try:
+            parts = [content["scaled"], *(group["scaled"] for group in content["groups"])]
+            names = {feature["name"] for part in parts for feature in part["terms"]["features"]}
+            formula = stored_formula(content.get("formula"), formula, names)
+            text = None if formula is None else split_formula(formula)
             response = content["response"]
             groups = zip(content["groups"], () if text is None else text.groups, strict=True)
             return cls(
@@ -332,6 +344,8 @@ class DesignEncoding:
                 formula,
                 content["dtype"],
             )
+        except InvalidInput:
+            raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidInput("encoding", "be what to_json wrote", str(error)) from None
 
@@ -393,7 +407,7 @@ def make_design(table: Table, model: RegressionModel, kind: ResponseKind, dtype:
                 for name in found
                 if name.lower() in _WEIGHT_NAMES
             ]
-    features, said = encode_features(found, categorical, table.n_rows, named=text is not None)
+    features = encode_features(found, categorical, table.n_rows, named=text is not None)
     columns = {feature.name: feature.values(found[feature.name]) for feature in features}
 
     def of_formula(formula: str) -> tuple[ScaledTerms, list[RawColumn]]:
@@ -422,7 +436,9 @@ def make_design(table: Table, model: RegressionModel, kind: ResponseKind, dtype:
         centre = INTERCEPT in common.names
         of_response = standardised(of_response, table.columns[response], centre=centre)
     encoding = DesignEncoding(common, of_response, roles, tuple(of_groups), formula, dtype)
-    lines = (*table.notes, *notes, *said)
+    if text is not None:
+        notes += notes_on_splines(text.common, common.names)
+    lines = (*table.notes, *notes, *notes_on_levels(features, common.terms.baselines))
     return encoding.design(table, raw, inner, need_response=True, notes=lines)
 
 

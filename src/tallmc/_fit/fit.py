@@ -13,16 +13,17 @@ import jax
 import numpy as np
 
 from .._api.sample import sample
-from .._core.errors import InvalidInput
+from .._core.errors import InvalidInput, python_words, speaking_python
 from .._rows.manifest import MANIFEST
 from .._rows.opening import open_rows
 from .._rows.sharded import ShardedRows
+from .._store.files import as_folder
 from ..methods.abstract import AbstractMethod
 from ..models.design import design_data, store_data
 from ..models.posterior import ModelPosterior
 from ..priors import PriorChoice, as_priors
 from ..results.draws import Draws
-from .columns import INTERCEPT
+from .columns import INTERCEPT, notes_on_levels
 from .encoding import Design, make_design
 from .model import RegressionModel
 from .reading import Table, read_table
@@ -64,7 +65,9 @@ class RegressionProblem:
         encoding, column_sds, view = row_store_design(rows.shards.manifest, model)
         form = RegressionForm(model, encoding, "row store")
         data = store_data(rows.viewed(view), form.columns.names)
-        return cls(form, form.posterior(data, column_sds), _notes_on(model))
+        terms = encoding.scaled.terms
+        notes = (*notes_on_levels(terms.features, terms.baselines), *_notes_on(model))
+        return cls(form, form.posterior(data, column_sds), notes)
 
 
 def _notes_on(model: RegressionModel) -> tuple[str, ...]:
@@ -132,7 +135,7 @@ def fit(
       student_t or gamma.
     - `link`: logit or probit for bernoulli; the others have one link.
     - `prior`: a prior from `tallmc.priors` for all coefficients, or a dict of priors by term. The
-      default is normal(2.5 sd(y)/sd(x)), Bambi's rule.
+      default is normal(2.5 sd(y)/sd(x)), rstanarm's rule.
     - `noise_variance`: the noise variance of a gaussian response, if it is known.
     - `weights`, `offset`, `exposure`, `trials`: names of columns: how often each row counts, what
       is added to the predictor, a positive number whose logarithm is added, trials of a binomial.
@@ -158,29 +161,34 @@ def fit(
     >>> list(draws.values)
     ['Intercept', 'age']
     """
-    model = RegressionModel(
-        family=family,
-        link=link,
-        response=None if "~" in formula else formula,
-        formula=formula if "~" in formula else None,
-        prior={term: choice.shown for term, choice in as_priors(prior).items()},
-        noise_variance=noise_variance,
-        weights=weights,
-        offset=offset,
-        exposure=exposure,
-        trials=trials,
-        exclude=_names("exclude", exclude),
-        categorical=_names("categorical", categorical),
-        drop_missing=drop_missing,
-        standardise=standardise,
-        intercept=intercept,
-        level=level if level is None or isinstance(level, str) else tuple(map(str, level)),
-        standardised_results=standardised_results,
-        separator=separator,
-    )
-    problem = regression_problem(data, model)
+    with speaking_python("data"):
+        model = RegressionModel(
+            family=family,
+            link=link,
+            response=None if "~" in formula else formula,
+            formula=formula if "~" in formula else None,
+            prior={term: choice.shown for term, choice in as_priors(prior).items()},
+            noise_variance=noise_variance,
+            weights=weights,
+            offset=offset,
+            exposure=exposure,
+            trials=trials,
+            exclude=_names("exclude", exclude),
+            categorical=_names("categorical", categorical),
+            drop_missing=drop_missing,
+            standardise=standardise,
+            intercept=intercept,
+            level=level if level is None or isinstance(level, str) else tuple(map(str, level)),
+            standardised_results=standardised_results,
+            separator=separator,
+        )
+        problem = regression_problem(data, model)
     for note in problem.notes:
-        warnings.warn(note, FitNote, stacklevel=2)
+        warnings.warn(python_words(note), FitNote, stacklevel=2)
+    if sample_options.get("store") is not None and isinstance(data, str | os.PathLike):
+        folder = as_folder(sample_options["store"])
+        about = {"table": str(Path(data).resolve()), **folder.about}
+        sample_options["store"] = dataclasses.replace(folder, about=about)
     return sample(problem.posterior, method, **sample_options)
 
 

@@ -1,6 +1,7 @@
 """Terms of a formula: formulaic evaluates them; what it remembers is kept as JSON.
 
-A formula is Python code. It is evaluated if a user passes it, never if it was read from a file.
+A formula is Python code. One that was read from a file is evaluated only if it is *plain*:
+arithmetic of columns, and calls of functions from a list. Any other is asked for.
 Columns of text reach formulaic with the levels of the fit, so a level that the fit has not seen is
 found before. Names are those of formulaic: `C(region)[T.south]`, `age:region[T.south]`.
 """
@@ -47,6 +48,8 @@ def split_formula(text: str) -> FormulaText:
     response = column_name(sides[0]) if len(sides) == 2 else None
     if len(sides) == 2 and response is None:
         cure = "Put the transformed response into a column of the table first."
+        if "(" not in sides[0]:
+            cure = f"Put a name with spaces or signs into backquotes: `{sides[0]}`."
         raise InvalidInput(FORMULA, "have the name of a column before ~", sides[0], cure)
     common, groups = [], []
     for term in _split(sides[-1], "+"):
@@ -66,15 +69,135 @@ def split_formula(text: str) -> FormulaText:
     return FormulaText(response, " + ".join(common) or "1", tuple(groups))
 
 
-def check_formula(stored: object, given: str | None) -> None:
-    """Raise unless the caller passes the formula that is stored, or there is none."""
-    if stored is None and given is None:
-        return
-    if stored is not None and given is None:
+class FormulaNeeded(InvalidInput):
+    """A stored formula is not plain, and the caller has not passed it."""
+
+
+_OFFSET = re.compile(r"offset\((?:(?:np\.)?(log)\()?(`[^`]+`|[^\W\d]\w*)\){1,2}")
+
+
+def take_offset(formula: str) -> tuple[str, str | None, str | None]:
+    """The formula without `offset(x)` or `offset(log(x))`, and the offset or the exposure x."""
+    left, tilde, right = formula.rpartition("~")
+    terms = list(_split(right, "+"))
+    given = [term for term in terms if term.startswith("offset(")]
+    if not given:
+        return formula, None, None
+    found = _OFFSET.fullmatch(given[0].replace(" ", ""))
+    if len(given) > 1 or found is None:
+        cure = "Put the sum into a column of the table first."
+        raise InvalidInput(FORMULA, "have one offset(x) or offset(log(x))", formula, cure)
+    rest = " + ".join(term for term in terms if term not in given) or "1"
+    name = column_name(found[2])
+    whole = f"{left}{tilde} {rest}" if tilde else rest
+    return (whole, None, name) if found[1] else (whole, name, None)
+
+
+def stored_formula(stored: object, given: str | None, columns: Iterable[str]) -> str | None:
+    """The formula of a saved fit of these columns: the caller's, or the stored one if it is plain.
+
+    Raises if the caller's is another, or if there is none and the stored one is not plain.
+    """
+    if given is None and (stored is None or is_plain(str(stored), columns)):
+        return None if stored is None else str(stored)
+    if given is None:
         cure = f"If you trust it, pass it: formula={stored!r}."
-        raise InvalidInput(FORMULA, "be passed again, as stored formulas are code", "none", cure)
-    if stored is None or "".join(str(stored).split()) != "".join(str(given).split()):
+        rule = "be passed again, as it calls functions of its own"
+        raise FormulaNeeded(FORMULA, rule, "none", cure)
+    if stored is None or "".join(str(stored).split()) != "".join(take_offset(given)[0].split()):
         raise InvalidInput(FORMULA, f"be that of the fit, {stored!r}", given)
+    return take_offset(given)[0]
+
+
+_CODINGS = {"Treatment", "Sum", "Poly", "Helmert", "Diff"}
+_FUNCTIONS = {"log", "log10", "log2", "exp", "exp2", "exp10", "I", "C", "center", "scale"}
+_FUNCTIONS |= {"standardize", "poly", "bs", "cr", "cs", "cc", *_CODINGS}
+_CONTRASTS = {"treatment", "SAS", "sum", "helmert", "poly", "diff"}  # of formulaic's `contr`
+_OPERATORS = (
+    *(ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow),
+    *(ast.BitAnd, ast.BitOr, ast.Invert, ast.USub, ast.UAdd),
+)
+_LONGEST_PLAIN = 10_000
+_EXPENSIVE = re.compile(r"(\*\*|\^)\s*\(*\d{2}")  # powers of sums of terms
+
+
+def is_plain(formula: str, columns: Iterable[str]) -> bool:
+    """Whether a formula is arithmetic of these columns and calls of known functions."""
+    known = set(columns)
+    if len(formula) > _LONGEST_PLAIN or _EXPENSIVE.search(formula):
+        return False
+    try:
+        text = split_formula(formula)
+        parts = [text.common, *(terms for terms, _ in text.groups)]
+        factors = {
+            factor for part in parts for term in parse(part, known) for factor in term.factors
+        }
+        return all(
+            factor.expr in known
+            if factor.eval_method.value == "lookup"
+            else _is_plain_code(factor.expr, known)
+            for factor in factors
+        )
+    except (InvalidInput, SyntaxError, ValueError, RecursionError):
+        return False
+
+
+def _is_plain_code(code: str, columns: set[str]) -> bool:
+    from formulaic.utils.code import sanitize_variable_names
+
+    aliases: dict[str, str] = {}  # the names that formulaic evaluates instead of `a b`
+    tree = ast.parse(sanitize_variable_names(code, {}, aliases), mode="eval")
+    if not set(aliases.values()) <= columns:
+        return False
+    return _is_plain_node(tree.body, columns | set(aliases))
+
+
+def _is_plain_node(node: ast.AST, columns: set[str]) -> bool:
+    def plain(*parts: ast.AST) -> bool:
+        return all(_is_plain_node(part, columns) for part in parts)
+
+    match node:
+        case ast.Constant(value=str(text)):
+            return not set(text) & set("\"'\\`\n")  # formulaic quotes text into code
+        case ast.Constant(value=value):
+            return value is None or isinstance(value, bool | int | float)
+        case ast.Name(id=name):
+            return name in columns or name in _CODINGS
+        case ast.Attribute(value=ast.Name(id="contr"), attr=name):
+            return name in _CONTRASTS
+        case ast.List(elts=parts) | ast.Tuple(elts=parts):
+            return plain(*parts)
+        case ast.UnaryOp(op=op, operand=operand):
+            return isinstance(op, _OPERATORS) and plain(operand)
+        case ast.BinOp(left=left, op=op, right=right):
+            # Repeated lists and text, and powers of numbers, could take all memory.
+            repeated = any(isinstance(part, ast.List | ast.Tuple) for part in (left, right))
+            names = [part for part in ast.walk(left) if isinstance(part, ast.Name)]
+            if repeated or (isinstance(op, ast.Pow) and not names):
+                return False
+            has_text = any(isinstance(getattr(part, "value", None), str) for part in (left, right))
+            return isinstance(op, _OPERATORS) and not has_text and plain(left, right)
+        case ast.Compare(left=left, comparators=others):
+            return plain(left, *others)
+        case ast.Call(func=function, args=arguments, keywords=options):
+            named = {option.arg or "_" for option in options}
+            if any(name.startswith("_") for name in named):
+                return False
+            return _is_known_function(function, named) and plain(
+                *arguments, *(option.value for option in options)
+            )
+    return False
+
+
+def _is_known_function(node: ast.AST, options: set[str]) -> bool:
+    match node:
+        case ast.Name(id=name):
+            return name in _FUNCTIONS
+        case ast.Attribute(value=ast.Name(id="contr"), attr=name):
+            return name in _CONTRASTS
+        case ast.Attribute(value=ast.Name(id="np"), attr=name):  # `out=` would change the table
+            return isinstance(getattr(np, name, None), np.ufunc) and not options
+    return False
 
 
 def column_name(text: str) -> str | None:
@@ -182,6 +305,17 @@ class FormulaTerms:
     transforms: dict[str, Any]
     encoders: dict[str, Any]
 
+    @property
+    def baselines(self) -> dict[str, str]:
+        """The level of each category with which all others are compared, where there is one."""
+        found = {}
+        for text, (_, state) in state_from_json(self.encoders).items():
+            levels = state.get("categories", ())
+            without = [level for level in levels if f"{text}[T.{level}]" not in self.names]
+            if len(without) == 1 and len(levels) > 1:
+                found[category_of(text) or column_name(text) or text] = str(without[0])
+        return found
+
     def raw_columns(self, columns: Mapping[str, ColumnValues], n_rows: int) -> list[RawColumn]:
         """The columns of the design, from columns of the table as `FeatureEncoding.values`."""
         import formulaic
@@ -227,11 +361,14 @@ def parse(formula: str, available: Iterable[str]) -> Any:
     except ImportError:
         cure = "Install it with: pip install formulaic."
         raise TableError(FORMULA, "be left out without formulaic", formula, cure) from None
-    context = {"__formulaic_variables_available__": list(available)}
+    available = list(available)
+    context = {"__formulaic_variables_available__": available}
     try:
         parsed = formulaic.Formula.from_spec(formula, context=context)
     except Exception as error:
-        raise _refusal(formula, error) from None
+        odd = [f"`{name}`" for name in available if name in formula and column_name(name) is None]
+        unquoted = [name for name in odd if name not in formula]
+        raise _refusal(formula, error, unquoted) from None
     if not isinstance(parsed, formulaic.SimpleFormula):
         raise TableError(FORMULA, "be terms joined by +", formula)
     return parsed
@@ -255,6 +392,17 @@ def _names_in(code: str) -> set[str]:
     except SyntaxError:  # formulaic will say so
         return set(quoted)
     return {*quoted, *(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))}
+
+
+def notes_on_splines(formula: str, names: Sequence[str]) -> list[str]:
+    """Natural splines contain the constant, which the intercept has already."""
+    code = "".join(formula.split())
+    free = [text for text in re.findall(r"\bc[rsc]\([^()]*\)", code) if "constraints" not in text]
+    return [
+        f"{text} contains the intercept: write {text[:-1]}, constraints='center')"
+        for text in free
+        if INTERCEPT in names
+    ]
 
 
 def make_terms(
@@ -365,8 +513,14 @@ def _evaluated(spec: Any, frame: Any) -> Any:
         raise _refusal(str(spec.formula), error) from None
 
 
-def _refusal(formula: str, error: Exception) -> TableError:
+def _refusal(formula: str, error: Exception, unquoted: Sequence[str] = ()) -> TableError:
     """One line about a formula that formulaic does not understand, or whose Python code failed."""
     reason = str(error).partition("\n")[0].strip()
-    cure = "Pass the column as --offset (offset)." if "offset(" in formula else _CURE
+    if "beyond upper and/or lower bounds" in reason:
+        cure = 'Predict within it, or fit with bs(..., extrapolation="clip").'
+        rule = "meet values within the range of the fit"
+        return TableError(FORMULA, rule, f"others for a spline of {formula}", cure)
+    cure = _CURE
+    if unquoted:
+        cure = f"Put names with spaces or signs into backquotes: {some(unquoted)}."
     return TableError(FORMULA, "be one that formulaic evaluates", f"{formula}: {reason}", cure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from .._store.reader import draws_of, open_store
 from ..results.draws import Draws
 from ..results.saved import FILE, FIT_FILE
 from .encoding import DesignEncoding
+from .formulas import FormulaNeeded
 from .model import RegressionModel
 from .regression import RegressionForm
 
@@ -29,8 +31,8 @@ def load(store: str | os.PathLike[str] | Folder, *, formula: str | None = None) 
     **Arguments:**
 
     - `store`: the folder of a run (finished or not), the folder of results, or a file.
-    - `formula`: the formula of the fit, if it had one. Formulas are code and are not taken from
-      files; without it the draws do not predict.
+    - `formula`: the formula of the fit, if it has code of its own. Only plain formulas (columns,
+      arithmetic, known functions) are taken from files; without it such draws do not predict.
 
     **Returns:** the draws, as `Draws`. `params` is a dict by name.
 
@@ -44,32 +46,31 @@ def load(store: str | os.PathLike[str] | Folder, *, formula: str | None = None) 
     >>> bool((tallmc.load(run).positions == draws.positions).all())
     True
     """
-    path = Path(as_folder(store).path)
-    if path.is_file():
-        return Draws.read(path)
-    draws, about = _draws_and_about(path)
-    if about.get("model", {}).get("formula") and formula is None:
-        return draws
-    form = saved_form(about, formula)
+    draws = _loaded(Path(as_folder(store).path))
+    try:
+        form = saved_form(draws.about, formula)
+    except FormulaNeeded:
+        return draws  # which say so when they are asked to predict
     return draws if form is None else draws.with_posterior(form.without_rows())
 
 
 def load_fit(path: Path, formula: str | None) -> Draws:
-    """Draws of `tallmc fit` that predict; the formula must be passed again if there is one."""
-    draws, about = _draws_and_about(path)
-    form = saved_form(about, formula)
+    """Draws of a fit that predict; a formula that is not plain must be passed."""
+    draws = _loaded(path)
+    form = saved_form(draws.about, formula)
     if form is None:
-        rule = "be the results or the run of `tallmc fit`"
+        rule = "be the results or the run of `tallmc fit` or `tallmc.fit`"
         raise InvalidInput("FIT", rule, f"{path}, which has no model")
     return draws.with_posterior(form.without_rows())
 
 
-def _draws_and_about(path: Path) -> tuple[Draws, Mapping[str, Any]]:
-    """The draws in a folder of results or of a run, and what it says about the fit."""
+def _loaded(path: Path) -> Draws:
+    """The draws in a file, in a folder of results or in that of a run."""
+    if path.is_file():
+        return Draws.read(path)
     if (path / FILE).is_file():
-        return Draws.read(path / FILE), _fit_content(path / FIT_FILE)
-    opened = open_store(path, only_draws=True)
-    return draws_of(opened), opened.setup.content["about"]
+        return dataclasses.replace(Draws.read(path / FILE), about=_fit_content(path / FIT_FILE))
+    return draws_of(open_store(path, only_draws=True))
 
 
 def saved_form(about: Mapping[str, Any], formula: str | None) -> RegressionForm | None:
@@ -77,8 +78,8 @@ def saved_form(about: Mapping[str, Any], formula: str | None) -> RegressionForm 
     if not isinstance(about.get("model"), Mapping) or not about.get("encoding"):
         return None
     try:
-        model = RegressionModel.from_json(about["model"], formula)
         encoding = DesignEncoding.from_json(about["encoding"], formula)
+        model = RegressionModel.from_json(about["model"], encoding.formula)
         table = str(about.get("description", {}).get("table", about.get("table", "")))
     except (TypeError, AttributeError) as error:
         raise InvalidInput("fit", "describe a regression", str(error)) from None

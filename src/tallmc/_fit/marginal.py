@@ -1,6 +1,6 @@
 """Average marginal effects and contrasts of a term, averaged over rows and draws.
 
-    number      (1/n) Σ_i [E(y | x_i + h) − E(y | x_i − h)] / 2h,   h = 0.02 sd(x)
+    number      (1/n) Σ_i [E(y | x_i + h) − E(y | x_i − h)] / 2h,   h = 0.02 sd(x), within the range
     category    (1/n) Σ_i [E(y | x_i with level a) − E(y | x_i with level b)]
 
 The rows are those that the user passes. A marginal effect depends on them unless the link is the
@@ -153,4 +153,7 @@ def _changes(
         return
     numbers = table.columns[name].numbers.astype(np.float64)
     step = _RELATIVE_STEP * (float(numbers.std()) or 1.0)
-    yield "per unit", with_numbers(numbers + step), with_numbers(numbers - step), 2 * step
+    # Splines are not defined outside of the range of the table.
+    low, high = numbers.min() + step, numbers.max() - step
+    centre = np.clip(numbers, low, high) if low < high else numbers
+    yield "per unit", with_numbers(centre + step), with_numbers(centre - step), 2 * step

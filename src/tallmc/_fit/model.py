@@ -9,7 +9,7 @@ from typing import Any
 from .._core.errors import InvalidInput, check_number
 from ..models.families import FAMILIES
 from ..models.regression import Family
-from .formulas import check_formula
+from .formulas import take_offset
 
 _OTHER_NAMES = {other: family.name for family in FAMILIES.values() for other in family.other_names}
 
@@ -41,15 +41,28 @@ class RegressionModel:
     standardised_results: bool = False
     separator: str | None = None
 
+    def __post_init__(self) -> None:
+        if self.formula is None or "offset(" not in self.formula:
+            return
+        formula, offset, exposure = take_offset(self.formula)
+        for role, name in (("offset", offset), ("exposure", exposure)):
+            given = getattr(self, role)
+            if name is not None and given is not None:
+                rule = "be left out, as the formula has one"
+                raise InvalidInput(f"--{role} ({role})", rule, given)
+            object.__setattr__(self, role, given if name is None else name)
+        object.__setattr__(self, "formula", formula)
+
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any], formula: str | None) -> RegressionModel:
-        """The model that `to_json` wrote. A formula is code, so it must be passed again."""
+        """The model that `to_json` wrote; `formula` is that of its encoding."""
         known = {field.name for field in dataclasses.fields(cls)}
         given = {name: value for name, value in content.items() if name in known}
-        check_formula(given.get("formula"), formula)
+        if "".join(str(given.get("formula")).split()) != "".join(str(formula).split()):
+            raise InvalidInput("fit", "have one formula", f"{given.get('formula')} and {formula}")
         level = given.get("level")
         given["level"] = tuple(level) if isinstance(level, list) else level
         for name in ("exclude", "categorical"):

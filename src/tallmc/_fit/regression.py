@@ -6,6 +6,7 @@ table (`DesignEncoding`). Both are JSON, so a saved fit has its form, and predic
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike
 
-from .._core.errors import InvalidInput
+from .._core.errors import InvalidInput, counted, speaking_python
+from .._ingestion.errors import TableError
 from ..models.design import (
     GroupedObservations,
     GroupTerm,
@@ -42,9 +44,9 @@ from .columns import INTERCEPT
 from .encoding import Design, DesignEncoding, ScaledTerms
 from .formulas import FORMULA
 from .model import RegressionModel
-from .reading import read_table
+from .reading import Table, read_table
 
-DEFAULT_SCALE = 2.5  # prior sd of a coefficient in units of sd(y)/sd(x), as in Bambi and rstanarm
+DEFAULT_SCALE = 2.5  # prior sd of a coefficient in units of sd(y)/sd(x), as in rstanarm
 _SD_DEGREES = 4.0
 _START_SD = 0.5
 
@@ -68,7 +70,10 @@ class TableEncoder:
             if given is not None:
                 cure = "The table has the columns that the fit used."
                 raise InvalidInput(name, "be left out for draws from a table", "numbers", cure)
-        design = self.encoding.apply(read_table(new_rows), need_response=response)
+        # The command has read its table.
+        is_read = isinstance(new_rows, Table)
+        with contextlib.nullcontext() if is_read else speaking_python("new rows"):
+            design = self.encoding.apply(read_table(new_rows), need_response=response)
         x, y, weights, groups = model_rows(design, self.has_intercept)
 
         def floats(values: np.ndarray | None) -> Any:
@@ -76,6 +81,12 @@ class TableEncoder:
 
         columns = floats(x), floats(y), floats(design.offset), floats(weights)
         return GroupedObservations(*columns, groups) if groups else Observations(*columns)
+
+    def complete(self, new_rows: Any) -> tuple[Table, np.ndarray]:
+        """The table, and which of its rows have a value in every column that is needed."""
+        with speaking_python("new rows"):
+            table = read_table(new_rows)
+        return table, self.encoding.complete(table)
 
 
 def model_rows(
@@ -239,6 +250,10 @@ class RegressionForm:
     encoding: DesignEncoding
     table: str  # how messages call the table
 
+    def to_json(self) -> dict[str, Any]:
+        """What `tallmc.load` needs to predict; `loading.saved_form` reads it."""
+        return {"model": self.model.to_json(), "encoding": self.encoding.to_json()}
+
     @property
     def family(self) -> Family:
         return self.model.families()[0]
@@ -278,6 +293,8 @@ class RegressionForm:
         if noise is not None:  # in the units of a response that was divided by its sd
             noise = jnp.asarray(noise / np.float64(response.sd) ** 2, data.dtype)
         likelihood = self.family.likelihood(self.link, len(self.classes or ()), noise)
+        if search_start and noise is None and self.family.response == "number":
+            self._check_rows(data)
         effects = [
             Effects(group.name, (len(group.levels), len(group.columns.names)))
             for group in self.groups
@@ -320,17 +337,30 @@ class RegressionForm:
             response.sd,
             standardised=self.model.standardised_results,
         )
+        encoder = TableEncoder(self.encoding, self.family.has_intercept)
         predictive = RegressionPredictive(
             plain.model,
-            encoder=TableEncoder(self.encoding, self.family.has_intercept),
+            encoder=encoder,
+            complete=encoder.complete,
             classes=self.classes,
             response_name=response.name,
             shift=response.mean,
             scale=response.sd,
+            saved=self.to_json,
         )
         return ModelPosterior(
             plain.model, plain.rows, quantities, predictive, self._description(priors)
         )
+
+    def _check_rows(self, data: RegressionData) -> None:
+        """Raise if the columns fit all rows: the density then has a pole where the noise is 0."""
+        n_rows, n_columns = data.rows.n_rows, data.n_columns
+        if n_rows <= n_columns:
+            rule = f"have more rows than coefficients ({n_columns}) if the noise is unknown"
+            cure = "Use fewer columns."
+            if self.family.name == "gaussian":
+                cure = "Use fewer columns, or pass --noise-variance (noise_variance)."
+            raise TableError("TABLE", rule, counted(n_rows, "row"), cure)
 
     def without_rows(self) -> ModelPosterior:
         """A posterior with the parameters of the fit, whose two rows mean nothing."""

@@ -6,8 +6,8 @@ A row is
 
 A column of numbers x is stored as (x − mean)/sd, computed in float64 and then rounded. A column of
 text gives one number per level but one: 1 if the row has this level, otherwise 0, standardised like
-the others. The level without a number is the most frequent one, because indicators that lack a
-rare level are nearly collinear with the intercept. The response is stored as it is.
+the others. The level without a number is the first: of the category if it has an order, otherwise
+as sorted text, as for tables in memory. The response is stored as it is.
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ class ColumnSurvey:
         self.count, self.mean, self._squares = 0, 0.0, 0.0
         self.low, self.high, self.whole = math.inf, -math.inf, True
         self.levels: Counter[str] = Counter()
+        self.order: tuple[str, ...] = ()
         self.missing, self.infinite = Unusable(), Unusable()
 
     @property
@@ -108,6 +109,7 @@ class ColumnSurvey:
             self._add_numbers(values.numbers, batch)
             return
         self.missing.add(values.numbers < 0, batch)
+        self.order = self.order or values.order
         counts = np.bincount(values.numbers + 1, minlength=len(values.levels) + 1)[1:]
         for level, count in zip(values.levels, counts.tolist(), strict=True):
             if count:
@@ -299,8 +301,8 @@ def _levels(found: ColumnSurvey, is_response: bool) -> tuple[str, ...]:
     """The levels of a column of text; the first has no number of its own."""
     if is_response:
         return _false_and_true(found)
-    first = max(sorted(found.levels), key=lambda level: found.levels[level])
-    return (first, *sorted(level for level in found.levels if level != first))
+    ordered = [level for level in found.order if level in found.levels]
+    return (*ordered, *sorted(set(found.levels) - set(ordered)))
 
 
 def _columns_of(found: ColumnSurvey, n_rows: int, *, standardise: bool) -> Iterator[Column]:

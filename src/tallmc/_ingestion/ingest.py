@@ -17,6 +17,7 @@ from .._rows.manifest import RowManifest
 from .._rows.writer import RowStoreWriter, other_rows, unfinished_store
 from .encoding import RowEncoder, TableSurvey, UnclearColumns, changed, make_schema, survey_table
 from .readers import Source, as_source
+from .values import MAX_LEVELS
 
 # Read ahead: a thread makes the next item of an iterator while the present one is used.
 
@@ -93,7 +94,7 @@ def ingest(
     standardise: bool = True,
     intercept: bool = True,
     dtype: str = "float32",
-    max_levels: int = 100,
+    max_levels: int = MAX_LEVELS,
     progress: bool | None = None,
 ) -> RowManifest:
     """Write a table into a row store: a folder of `.npy` shards with a manifest.
@@ -114,8 +115,8 @@ def ingest(
     - `standardise`: store (value − mean)/sd for all columns but the response.
     - `intercept`: put a column of ones first.
     - `dtype`: "float32" or "float64".
-    - `max_levels`: the most levels that a column of text may have. The most frequent level has no
-      column of its own.
+    - `max_levels`: the most levels that a column of text may have. The first level, of the category
+      or as sorted text, has no column of its own.
     - `progress`: None to show progress on terminals, True to show it everywhere, False nowhere.
 
     **Returns:** the `RowManifest` of the store.
@@ -167,7 +168,7 @@ def ingest(
 
 
 def survey_source(
-    source: Source, response: str | None, max_levels: int = 100, progress: bool | None = None
+    source: Source, response: str | None, max_levels: int = MAX_LEVELS, progress: bool | None = None
 ) -> TableSurvey:
     """Survey a table. Columns of CSV files that turn out to hold text are read again as text."""
     as_text: frozenset[str] = frozenset()

@@ -6,8 +6,9 @@ A batch remembers the file and the row at which it begins, so that errors can na
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 Kind = Literal["number", "boolean", "text", "missing", "other"]
 ROWS_PER_BATCH = 2**17  # most rows of a batch; fewer if rows are wide
 _BATCH_BYTES = 2**24
+MAX_LEVELS = 100  # most levels of a column of text that nobody has named as a category
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +32,7 @@ class ColumnValues:
     numbers: np.ndarray
     """The numbers, NaN where they are missing; the codes of text, −1 where it is missing."""
     levels: tuple[str, ...] = ()  # the text of each code
+    order: tuple[str, ...] = ()  # all levels of a category that has an order
     described: str = ""  # the type of values that are neither numbers nor text
 
     def __len__(self) -> int:
@@ -81,7 +84,7 @@ def batches_of(data: Any, origin: str, first_row: int = 0) -> Iterator[TableBatc
             {name: values[first : first + size] for name, values in columns.items()}
             for first in range(0, max(n_rows, 1), size)
         )
-        convert = from_numpy
+        convert: Callable[[Any], ColumnValues] = from_numpy
     else:
         table = _as_arrow(data, origin)
         check_names(origin, table.column_names)
@@ -90,7 +93,9 @@ def batches_of(data: Any, origin: str, first_row: int = 0) -> Iterator[TableBatc
             dict(zip(table.column_names, table.slice(first, size).columns, strict=True))
             for first in range(0, max(table.num_rows, 1), size)
         )
-        convert = from_arrow
+        pandas = sys.modules.get("pandas")
+        is_pandas = pandas is not None and isinstance(data, pandas.DataFrame)
+        convert = functools.partial(from_arrow, keep_order=is_pandas)
     for piece in pieces:
         batch = TableBatch(origin, first_row, {name: convert(piece[name]) for name in piece})
         yield batch
@@ -128,13 +133,15 @@ def from_numpy(values: np.ndarray) -> ColumnValues:
     return ColumnValues("other", np.zeros(len(values)), described=str(values.dtype))
 
 
-def from_arrow(values: pa.Array | pa.ChunkedArray) -> ColumnValues:
+def from_arrow(values: pa.Array | pa.ChunkedArray, *, keep_order: bool = False) -> ColumnValues:
+    """A column from Arrow; categories have an order if `keep_order` or if their type has one."""
     import pyarrow as pa
     from pyarrow import types
 
     if isinstance(values, pa.ChunkedArray):
         values = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
     kind = values.type
+    ordered = types.is_dictionary(kind) and (keep_order or kind.ordered)
     if types.is_dictionary(kind) and not is_text(kind.value_type):
         values, kind = values.cast(kind.value_type), kind.value_type
     if types.is_null(kind):
@@ -144,7 +151,8 @@ def from_arrow(values: pa.Array | pa.ChunkedArray) -> ColumnValues:
     if types.is_dictionary(values.type):
         levels = tuple(values.dictionary.to_pylist())
         codes = values.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
-        return ColumnValues("text", *_distinct(codes, levels))
+        order = tuple(level for level in levels if level is not None) if ordered else ()
+        return ColumnValues("text", *_distinct(codes, levels), order=order)
     if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
         if values.null_count:
             values = values.cast(pa.float64(), safe=False)

@@ -109,7 +109,7 @@ def _draws_of(opened: OpenStore) -> Draws:
         n_row_evals_sampling=state.rows_touched,
         n_row_evals_preparation=int(content["n_row_evals"]),
         timing=Timing(
-            preparation=float(content["seconds"]),
+            preparation=float(seconds.get("preparation", content["seconds"])),
             compilation=float(seconds.get("compilation", 0.0)),
             sampling=state.seconds,
             checking=float(seconds.get("checking", 0.0)),
@@ -122,10 +122,12 @@ def _draws_of(opened: OpenStore) -> Draws:
             "tallmc_version": content["environment"]["tallmc"],
             "jax_version": content["environment"]["jax"],
             "model": {str(key): str(value) for key, value in content["description"].items()},
+            **({} if opened.setup.goal.ess is None else {"ess": opened.setup.goal.ess}),
         },
         account=_account_after_run(opened, method),
         stopped_by=progress.get("stopped_by"),
         n_row_evals_check=int(progress.get("n_row_evals_check", 0)),
+        about=content["about"],
     )
     if "doubts" in progress or draws.account is None:
         return draws

@@ -33,7 +33,7 @@ from .._rows.sharded import ShardedRows
 from .._version import __version__
 from ..methods.abstract import AbstractMethod, Account, RunPlan
 from ..models.posterior import AbstractPosterior
-from ..results.saved import account_from, shapes_by_name
+from ..results.saved import account_from, saved_about, shapes_by_name
 from .files import Folder, StoreError, is_intact, open_inside, read_arrays, write_arrays
 from .parts import (
     NotSerialisable,
@@ -198,7 +198,7 @@ def make_setup(plan: RunPlan, folder: Folder) -> Setup:
             for kind in ("shapes", "dims", "coords")
         },
         "description": dict(posterior.description),
-        "about": dict(folder.about),
+        "about": {**saved_about(posterior.predictive), **folder.about},
         "kernel": structure,
         "weights": weight_curve(plan.kernel),
         "environment": environment(),

@@ -45,6 +45,8 @@ class StorageFailed(OSError):
 
 
 class StoreSink(DrawSink):
+    in_memory = False
+
     def __init__(self, path: Path, manifest: Manifest, export: Export):
         self.path, self.manifest, self.export = path, manifest, export
         self.series = manifest.series

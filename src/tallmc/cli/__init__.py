@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from .._core.errors import InvalidInput, PreparationError
+from .._core.errors import InvalidInput, PreparationError, in_shell
 from .._core.packages import INSTALLED_BY, missing
 from .signals import AFTER_SIGNALS, end_at_once
 
@@ -41,7 +41,7 @@ def run_command(
     except KeyboardInterrupt:
         end_at_once(AFTER_SIGNALS[signal.SIGINT])
     except (InvalidInput, PreparationError) as error:
-        _fail(f"tallmc: {error}")
+        _fail(f"tallmc: {in_shell(str(error))}")
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in INSTALLED_BY:

@@ -121,7 +121,7 @@ def ingest(
     """Write tables of any size into a row store: a folder of .npy files with a manifest.
 
     The tables are read twice, in pieces: memory does not grow with them.
-    Columns of text become one 0/1 column per level but the most frequent one.
+    Columns of text become one 0/1 column per level but the first one.
     An interrupted command goes on where it stopped when it is run again.
     """
     import time
@@ -281,7 +281,7 @@ def resume(
     scheduler: options.Scheduler = None,
     no_progress: options.NoProgress = False,
 ) -> None:
-    """Continue or extend a run of `tallmc fit --store`; the draws equal those of one long run."""
+    """Continue or extend a stored run of a fit; the draws equal those of one long run."""
     with exit_on_signals():
         from .fit import Readers, run_resume
 
@@ -363,6 +363,10 @@ def predict(
     ] = 0.9,
     formula: options.FormulaAgain = None,
     seed: Annotated[int, options.option("N", "Random seed of simulated responses.", min=0)] = 0,
+    missing: Annotated[
+        Literal["raise", "nan"],
+        options.option("NAME", "nan: predict NaN for rows with missing values."),
+    ] = "raise",
     overwrite: Annotated[bool, options.flag("--overwrite", "Replace a file that exists.")] = False,
 ) -> None:
     """Predict the response of new rows: mean, sd and an interval per row, averaged over draws."""
@@ -377,7 +381,7 @@ def predict(
     check_table(out, overwrite=overwrite)
     draws = load_fit(fit, formula)
     rows = read_table(table)
-    prediction = draws.predict(rows, kind=kind, interval=interval, seed=seed)
+    prediction = draws.predict(rows, kind=kind, interval=interval, seed=seed, missing=missing)
     write_table(prediction.to_arrow(), out)
     say(console, f"read: {counted(rows.n_rows, 'row')} from {table}")
     say(console, f"predicted: {prediction}")

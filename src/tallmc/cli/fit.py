@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from .._api.resume import resume
 from .._core.errors import InvalidInput, counted
 from .._core.packages import check_installed
 from .._fit.fit import RegressionProblem, regression_problem
+from .._fit.loading import saved_form
 from .._fit.model import RegressionModel
+from .._fit.resume import resume
 from .._ingestion.parquet_shards import ParquetShards, parquet_shards
 from .._rows.manifest import MANIFEST
 from .._rows.sharded import ShardedRows
@@ -136,18 +137,19 @@ class FitProblem:
     ) -> FitProblem:
         """Rebuild the problem that `about` in a store describes.
 
-        `table` replaces a moved file. A formula is code, so it must be passed again.
+        `table` replaces a moved file. A formula that is not plain must be passed again.
         """
-        if about.get("kind") != _RUN_KIND:
+        form = saved_form(about, formula)
+        if form is None:
             cure = "Resume it from Python: tallmc.resume(store, posterior)."
-            rule = "come from `tallmc fit --store`"
-            raise InvalidInput("RUN", rule, "a run of another program", cure)
-        model = RegressionModel.from_json(about["model"], formula)
-        path = Path(about["table"]) if table is None else table
+            rule = "come from `tallmc fit --store` or tallmc.fit(..., store=...)"
+            raise InvalidInput("RUN", rule, "a run of another posterior", cure)
+        path = Path(about.get("table", "-")) if table is None else table
         if table is None and str(path) == "-":
-            cure = "Pass --table with the file, or --table - to read standard input again."
-            raise InvalidInput("--table", "be given", "a run on standard input", cure)
-        return cls.read(path, model, bool(about.get("out_of_core", False)))
+            cure = "Pass --table with the file, or --table - to read standard input."
+            found = "a run on standard input, or on a table in memory"
+            raise InvalidInput("--table", "be given", found, cure)
+        return cls.read(path, form.model, bool(about.get("out_of_core", False)))
 
     @property
     def posterior(self) -> ModelPosterior:
@@ -163,8 +165,7 @@ class FitProblem:
         return {
             "kind": _RUN_KIND,
             "table": "-" if is_stream else str(self.path.resolve()),
-            "model": self.regression.form.model.to_json(),
-            "encoding": self.regression.form.encoding.to_json(),
+            **self.regression.form.to_json(),
             "out_of_core": self.is_out_of_core,
         }
 
@@ -220,7 +221,7 @@ def run_resume(
     max_seconds: float | None,
     readers: Readers,
 ) -> int:
-    """Continue a run of `tallmc fit --store`. Returns the exit status."""
+    """Continue a run of a fit. Returns the exit status."""
     console = Console(highlight=False, markup=False)
     opened = open_store(store)
     about, draws_before = opened.setup.content["about"], opened.manifest.n_draws
@@ -243,8 +244,10 @@ def run_resume(
             progress=progress,
             executor=executor,
         )
-    finished = Finished.of(draws, about["planning"], caught, store)
-    status = _report_and_save(console, problem, Settings(**about["settings"]), finished, out)
+    planning = about.get("planning", {"seconds": 0.0, "rows": 0})  # a run of Python has none
+    settings = Settings(**about.get("settings", {}))
+    finished = Finished.of(draws, planning, caught, store)
+    status = _report_and_save(console, problem, settings, finished, out)
     if draws.positions.shape[1] > draws_before:
         print_outdated(console, store, Path(about.get("results", "")), out)
     return status

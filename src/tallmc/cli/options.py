@@ -38,7 +38,7 @@ _TEXTS = {
     "link": "logit or probit for bernoulli; the others have one link.",
     "prior": 'Prior of all coefficients, such as "normal(2.5)", "student_t(3, 2.5)", "laplace(1)" '
     'or "horseshoe()"; or of a term, such as "age=normal(1)". May be repeated. '
-    "Default: normal(2.5 sd(y)/sd(x)), as in Bambi.",
+    "Default: normal(2.5 sd(y)/sd(x)), as in rstanarm.",
     "noise_variance": "Noise variance of a gaussian response. Default: sampled.",
     "no_standardise": "Do not scale the columns to mean 0 and sd 1 for the sampler.",
     "no_intercept": "Do not add a column of ones.",
@@ -97,7 +97,8 @@ TablePath = Annotated[
 FormulaAgain = Annotated[
     str | None,
     option(
-        "TEXT", "The formula of the fit, again: formulas are code and are not taken from files."
+        "TEXT",
+        "The formula of the fit, if it has code of its own, which is not taken from files.",
     ),
 ]
 Overwrite = Annotated[bool, flag("--overwrite", "Replace results that already exist in OUT.")]

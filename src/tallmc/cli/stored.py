@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 from .. import report as pages
+from .._fit.formulas import FormulaNeeded
 from .._store.files import StoreError
 from .._store.reader import OpenStore, draws_of, open_store
 from ..report.content import stored_doubts
@@ -61,13 +62,16 @@ def write_report(
 ) -> None:
     """Write the page.
 
-    If the table no longer exists, or the formula is not passed again, the page omits the parts
+    If the table no longer exists, or the formula is needed and not passed, the page omits the parts
     that need it and says so.
     """
     posterior = None
     about = _open_with_draws(store).setup.content["about"]
-    has_formula = bool(about.get("model", {}).get("formula")) and formula is None
-    if table is not None or (Path(str(about.get("table", ""))).is_file() and not has_formula):
-        posterior = FitProblem.of_run(about, table, formula).posterior
+    if table is not None or Path(str(about.get("table", ""))).is_file():
+        try:
+            posterior = FitProblem.of_run(about, table, formula).posterior
+        except FormulaNeeded:
+            if table is not None:
+                raise
     pages.write_report(store, out, posterior=posterior, parameters=parameters)
     print(f"written: {out}")

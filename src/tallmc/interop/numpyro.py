@@ -20,6 +20,7 @@ from jaxtyping import Array, Float, PyTree
 
 from .._core.arrays import ComputedQuantities, layout_of
 from .._core.errors import InvalidInput
+from .._core.packages import missing
 from ..models.posterior import Posterior
 from .rows import OneRow, check_block_likelihood, named_rows, rows_to_probe, run_model
 
@@ -388,8 +389,7 @@ def from_numpyro(
     try:
         import numpyro
     except ImportError:
-        message = "tallmc.from_numpyro needs NumPyro: pip install tallmc[numpyro]"
-        raise ImportError(message) from None
+        raise missing("numpyro", "tallmc.from_numpyro") from None
     table = named_rows(rows)
     if both := set(kwargs) & set(table.row_shapes):
         raise InvalidInput("kwargs", "not name columns of rows", sorted(both))

@@ -22,6 +22,7 @@ from jaxtyping import Array, Float
 
 from .._core.arrays import ComputedQuantities, layout_of
 from .._core.errors import InvalidInput
+from .._core.packages import missing
 from .._rows.access import AbstractRows
 from ..models.posterior import Posterior
 from .rows import OneRow, check_block_likelihood, named_rows, rows_to_probe, run_model
@@ -270,8 +271,7 @@ def from_pymc(model: Any, rows: Any) -> Posterior:
         import pymc
         import pytensor
     except ImportError:
-        message = "tallmc.from_pymc needs PyMC: pip install tallmc[pymc]"
-        raise ImportError(message) from None
+        raise missing("pymc", "tallmc.from_pymc") from None
     if not isinstance(model, pymc.Model):
         raise InvalidInput("model", "be a pymc.Model", type(model).__name__)
     is_table = isinstance(rows, AbstractRows) or hasattr(rows, "keys")

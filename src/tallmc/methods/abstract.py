@@ -425,4 +425,5 @@ class RunPlan:
             "tallmc_version": __version__,
             "jax_version": jax.__version__,
             "model": dict(self.posterior.description),
+            **({} if self.goal.ess is None else {"ess": self.goal.ess}),
         }

@@ -10,7 +10,7 @@ y' = (y − shift)/scale, then E y = shift + scale E y' and log p(y) = log p(y')
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -106,6 +106,8 @@ def rows_like(row_shapes: PyTree[jax.ShapeDtypeStruct], rows: PyTree[ArrayLike])
 
 Encoder = Callable[..., RegressionRows]
 """`encoder(new_rows, *, response, offset, trials)`, the rows of a model."""
+Complete = Callable[[Any], tuple[Any, np.ndarray]]
+"""`complete(new_rows)`, the table, and which of its rows have no missing value."""
 
 
 class AbstractPredictive(eqx.Module):
@@ -120,6 +122,10 @@ class AbstractPredictive(eqx.Module):
     def classes(self) -> tuple[str, ...] | None:
         """The names of the classes; None if the response is a number."""
         return None
+
+    def to_json(self) -> Mapping[str, Any]:
+        """JSON from which `tallmc.load` makes this law again; empty if it cannot."""
+        return {}
 
     def encode(
         self,
@@ -137,6 +143,11 @@ class AbstractPredictive(eqx.Module):
     @abc.abstractmethod
     def encoded(self, new_rows: Any, response: bool) -> RowBlock:
         """The rows of the model from rows of the user, without offsets and trials."""
+
+    def complete(self, new_rows: Any) -> tuple[Any, np.ndarray]:
+        """Rows of the user, and which of them have no missing value."""
+        rule = "be 'raise' unless the draws come from a table"
+        raise InvalidInput("missing", rule, "nan", "Leave out rows with missing values.")
 
     def observed(self, block: RowBlock) -> PerRow | None:
         """The responses of rows in the units of the user; NaN without one, None if unknown."""
@@ -182,6 +193,8 @@ class RegressionPredictive(AbstractPredictive):
     encoder: Uncompared[Encoder | None] = eqx.field(static=True)
     names: Uncompared[tuple[str, tuple[str, ...] | None]] = eqx.field(static=True)
     """The name of the response, and those of its classes."""
+    saved: Uncompared[Callable[[], Mapping[str, Any]]] = eqx.field(static=True)
+    of_table: Uncompared[Complete | None] = eqx.field(static=True)
 
     def __init__(
         self,
@@ -192,6 +205,8 @@ class RegressionPredictive(AbstractPredictive):
         response_name: str = "y",
         shift: float = 0.0,
         scale: float = 1.0,
+        saved: Callable[[], Mapping[str, Any]] = dict,
+        complete: Complete | None = None,
     ):
         inner = model.regression()
         if inner is None:
@@ -209,6 +224,10 @@ class RegressionPredictive(AbstractPredictive):
             raise InvalidInput("classes", f"have {n_classes or 2} names", len(classes))
         named = None if classes is None else tuple(map(str, classes))
         self.encoder, self.names = Uncompared(encoder), Uncompared((response_name, named))
+        self.saved, self.of_table = Uncompared(saved), Uncompared(complete)
+
+    def to_json(self) -> Mapping[str, Any]:
+        return self.saved.value()
 
     @property
     def response_name(self) -> str:
@@ -264,6 +283,10 @@ class RegressionPredictive(AbstractPredictive):
 
     def encoded(self, new_rows: Any, response: bool) -> RegressionRows:
         return self.encode(new_rows, response=response)
+
+    def complete(self, new_rows: Any) -> tuple[Any, np.ndarray]:
+        of_table = self.of_table.value
+        return super().complete(new_rows) if of_table is None else of_table(new_rows)
 
     def observed(self, block: RegressionRows) -> PerRow:
         return self._in_units(block.y, block)

@@ -24,7 +24,7 @@ from .content import Content, make_content
 from .plots import Chart, predictive_charts, shown
 
 _MOST_ROWS = 200
-_LARGEST_RHAT, _SMALLEST_ESS = 1.01, 400
+_LARGEST_RHAT = 1.01
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 """Content security policy: the page fetches nothing."""
 
@@ -190,7 +190,7 @@ def _table(content: Content) -> str:
     complete = content.complete
     if not len(complete) or complete.shape[1] < 4:
         return _note("No completed chain has at least four draws, so there is no summary.")
-    weights = content.complete_weights
+    weights, report = content.complete_weights, content.draws.report
     found = moments(complete, weights)
     levels = quantiles(complete, (0.05, 0.5, 0.95), weights)
     effective = weight_efficiency(weights) * by_parameter(ess, complete)
@@ -204,8 +204,8 @@ def _table(content: Content) -> str:
         cells = "".join(f"<td>{text}</td>" for text in texts)
         agrees = f"{agreement[j]:.3f}" if np.isfinite(agreement[j]) else "–"
         for text, bad in (
-            (f"{effective[j]:,.0f}", effective[j] < _SMALLEST_ESS),
-            (agrees, agreement[j] > _LARGEST_RHAT),
+            (f"{effective[j]:,.0f}", effective[j] < report.fewest),
+            (agrees, agreement[j] > _LARGEST_RHAT and not report.chains_agree),
         ):
             cells += f'<td class="bad">{text}</td>' if bad else f"<td>{text}</td>"
         rows.append(f'<tr><td title="{_text(name)}">{_text(name)}</td>{cells}</tr>')
@@ -265,8 +265,8 @@ def _discrepancy(content: Content) -> str:
     chart = plots.discrepancies(content)
     if chart is None:
         missing = (
-            "Not computed: it needs the data. "
-            "Use `tallmc fit --store` or write_report(..., posterior=posterior)."
+            "Not computed: it needs the data. Pass them: `tallmc report RUN --table TABLE`, or "
+            "tallmc.report.write_report(run, page, posterior=posterior)."
         )
         return _card("Kernel Stein discrepancy", missing)
     words = "Distance between the draws so far and the posterior. It falls as the draws improve."

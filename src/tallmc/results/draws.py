@@ -23,6 +23,7 @@ from .._core.arrays import (
     StoredQuantities,
     check_labels,
     flat,
+    shown,
 )
 from .._core.errors import InvalidInput, Outcome, counted
 from .._core.packages import check_installed
@@ -61,8 +62,8 @@ class Timing:
 
     **Arguments:**
 
-    - `preparation`: everything before compilation, such as the anchor and the weights.
-    - `compilation`: compiling the sampling loop.
+    - `preparation`: everything before the first step but compilation, such as the anchor.
+    - `compilation`: seconds in which programs were compiled, for the preparation too.
     - `sampling`: running steps. A resumed run includes the time of earlier processes.
     - `checking`: measuring the bias after the run.
     """
@@ -98,6 +99,8 @@ class Draws:
         are the parameters in the flat vector.
     - `predictive`: the law of the response of new rows; None if it is unknown, as for draws from a
         store.
+    - `about`: what a file or a store says about the fit, as JSON; `tallmc.load` makes `predictive`
+        of it.
     - `group_moments`: means and standard deviations of the parameters of all groups of a
         `LocalPosterior`, by kind; empty for other posteriors and for draws from a store.
 
@@ -122,6 +125,7 @@ class Draws:
     quantities: AbstractQuantities = None  # type: ignore[assignment]  # `__post_init__` sets it
     predictive: AbstractPredictive | None = None
     group_moments: Mapping[str, GroupMoments] = dataclasses.field(default_factory=dict)
+    about: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         if self.quantities is None:
@@ -135,7 +139,9 @@ class Draws:
     def _report(self, agreed: Agreement | None) -> RunReport:
         account = Account(self.settings.get("method")) if self.account is None else self.account
         efficiency = weight_efficiency(self.weights)
-        return make_report(self.positions, self.ok, self.sample_stats, account, efficiency, agreed)
+        draws = shown(self.quantities, self.positions)
+        wanted = self.settings.get("ess")
+        return make_report(draws, self.ok, self.sample_stats, account, efficiency, agreed, wanted)
 
     def judged(
         self,
@@ -357,6 +363,7 @@ class Draws:
         seed: int = 0,
         offset: ArrayLike | None = None,
         trials: ArrayLike | None = None,
+        missing: str = "raise",
     ) -> Prediction:
         """Predict the response of new rows, averaged over draws.
 
@@ -375,6 +382,7 @@ class Draws:
         - `seed`: seed of the simulated responses.
         - `offset`: a number per row that is added to its predictor.
         - `trials`: the number of trials per row of a binomial response; 1 by default.
+        - `missing`: "raise", or "nan" for NaN in rows of a table that have missing values.
 
         **Returns:** a `Prediction` with mean, sd and interval per row, and per class if there are
         several.
@@ -389,8 +397,17 @@ class Draws:
         >>> prediction.to_frame().columns.tolist()
         ['mean', 'sd', 'low', 'high']
         """
+        if missing not in ("raise", "nan"):
+            raise InvalidInput("missing", "be 'raise' or 'nan'", missing)
+        is_frame = type(new_rows).__module__.partition(".")[0] == "pandas"
+        index, complete = (new_rows.index if is_frame else None), None
+        if missing == "nan":
+            new_rows, complete = self._predictive.complete(new_rows)
+            new_rows = new_rows.rows(complete)
         rows = self._encoded(new_rows, offset=offset, trials=trials)
-        return predict(self._predictive, self._used(n_draws), rows, interval, kind, seed)
+        found = predict(self._predictive, self._used(n_draws), rows, interval, kind, seed)
+        found = dataclasses.replace(found, index=index)
+        return found if complete is None else found.with_missing(complete)
 
     def posterior_predictive(
         self,
@@ -494,6 +511,9 @@ class Draws:
     def _predictive(self) -> AbstractPredictive:
         if self.predictive is None:
             cure = "Attach the posterior: draws.with_posterior(posterior)."
+            if self.about.get("model"):  # `tallmc.load` has not taken its formula from a file
+                formula = self.about["model"].get("formula")
+                cure = f"If you trust its formula, pass it: tallmc.load(path, formula={formula!r})."
             raise InvalidInput("draws", "know the law of the response", "none", cure)
         return self.predictive
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt
 
 from .._core.errors import InvalidInput, check_int, check_number
 from .._core.random import new_key
@@ -49,6 +49,7 @@ class Prediction:
     - `n_draws`: how many draws were used.
     - `response`: the name of the response.
     - `classes`: the names of the classes, if there is one column per class.
+    - `index`: the index of the rows, if they came as a pandas data frame.
     """
 
     mean: Float[np.ndarray, "n ..."]
@@ -60,6 +61,18 @@ class Prediction:
     n_draws: int
     response: str
     classes: tuple[str, ...] | None = None
+    index: Any = None
+
+    def with_missing(self, complete: Bool[np.ndarray, " n"]) -> Prediction:
+        """The same with NaN for rows that are not complete; these predictions are of the others."""
+
+        def spread(values: np.ndarray) -> np.ndarray:
+            found = np.full((len(complete), *values.shape[1:]), np.nan)
+            found[complete] = values
+            return found
+
+        mean, sd, low, high = map(spread, (self.mean, self.sd, self.low, self.high))
+        return dataclasses.replace(self, mean=mean, sd=sd, low=low, high=high)
 
     def __len__(self) -> int:
         return len(self.mean)
@@ -79,7 +92,7 @@ class Prediction:
         """The columns as a pandas data frame."""
         import pandas as pd
 
-        return pd.DataFrame(self.columns())
+        return pd.DataFrame(self.columns(), index=self.index)
 
     def to_arrow(self) -> pa.Table:
         """The columns as a pyarrow table."""

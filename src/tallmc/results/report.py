@@ -81,8 +81,8 @@ class RunReport:
 
     - `reasons`: what was chosen and why; empty for a method of your own.
     - `doubts`: reasons not to trust the draws, each with its cure.
-    - `ess`: effective draws of the worst parameter.
-    - `rhat`: R-hat of the worst parameter.
+    - `ess`: the fewest effective draws for the mean of a parameter, as in `Draws.summary`.
+    - `rhat`: the largest R-hat, as in `Draws.summary`.
     - `mean_error`: error of the worst posterior mean, in posterior sds; None if unknown, as for a
         posterior that may have no variance.
     - `sd_error`: relative error of the worst posterior sd; None if unknown, as for a posterior that
@@ -93,6 +93,8 @@ class RunReport:
         noise, and every estimate derived from it, is unreliable.
     - `notes`: what to know about the posterior, such as a direction that the prior alone decides.
     - `unknown`: what is not known about the draws, with the cure; None if the bias is known.
+    - `chains_agree`: whether chance explains every R-hat.
+    - `fewest`: fewer effective draws than these raise a doubt.
     """
 
     reasons: tuple[str, ...]
@@ -105,6 +107,8 @@ class RunReport:
     noise_tail: float | None
     notes: tuple[str, ...]
     unknown: str | None
+    chains_agree: bool = True
+    fewest: float = FEWEST_EFFECTIVE_DRAWS
 
     @property
     def verdict(self) -> Verdict:
@@ -160,29 +164,31 @@ def _items(lines: Iterable[str]) -> str:
 
 
 def make_report(
-    positions: Float[np.ndarray, "chains draws d"],
+    draws: Float[np.ndarray, "chains draws d"],
     ok: Bool[np.ndarray, " chains"],
     sample_stats: Mapping[str, np.ndarray],
     account: Account,
     weight_efficiency: float = 1.0,
     agreed: Agreement | None = None,
+    wanted: float | None = None,
 ) -> RunReport:
-    """Judge the draws.
+    """Judge the draws, in the coordinates that users see.
 
     `ok` marks the chains that completed. `weight_efficiency` is the share of effective draws that
     remains because draws count differently. `agreed` is the agreement of the completed chains, if
-    it is known.
+    it is known. Fewer effective draws than `wanted` of them raise a doubt, if these are few.
     """
-    complete = positions if ok.all() else positions[ok]
+    complete = draws if ok.all() else draws[ok]
     ess, rhat, unknown = 0.0, np.nan, None
     mean_error = sd_error = tail = None
-    notes = account.notes
+    notes, fewest = account.notes, min(FEWEST_EFFECTIVE_DRAWS, wanted or math.inf)
     if not len(complete) or complete.shape[1] < 4:
         doubts = ["there are too few draws for diagnostics. Run longer."]
     else:
         agreed = agreement(complete) if agreed is None else agreed
         agreed = agreed._replace(ess=weight_efficiency * agreed.ess)
-        ess, rhat, unknown = float(agreed.ess.min()), agreed.rhat, _what_is_unknown(account)
+        ess, rhat = weight_efficiency * float(agreed.bulk.min()), agreed.largest_rhat
+        unknown = _what_is_unknown(account)
         if account.exact or account.bias is not None:
             mean_error, sd_error = _errors(account.bias, agreed, complete)
             worst, index = _heaviest(agreed, complete)
@@ -193,7 +199,7 @@ def make_report(
         tail = account.noise_tail
         if tail is None and "grad_noise" in sample_stats:
             tail = pareto_k(sample_stats["grad_noise"][ok].ravel())
-        doubts = _convergence_doubts(agreed) + _bias_doubts(account, tail)
+        doubts = _convergence_doubts(agreed, fewest) + _bias_doubts(account, tail)
     return RunReport(
         reasons=account.reasons,
         doubts=(*account.doubts, *doubts),
@@ -205,17 +211,19 @@ def make_report(
         noise_tail=tail,
         notes=notes,
         unknown=unknown,
+        chains_agree=agreed is None or agreed.reached,
+        fewest=fewest,
     )
 
 
-def _convergence_doubts(agreed: Agreement) -> list[str]:
+def _convergence_doubts(agreed: Agreement, fewest: float) -> list[str]:
     doubts = []
     if not agreed.reached:
         doubts.append(
             f"R-hat is {agreed.rhat:.3f}, and chance explains at most {agreed.limit:.3f}: "
             "the chains do not agree yet. Run longer."
         )
-    if agreed.ess.min() < FEWEST_EFFECTIVE_DRAWS:
+    if agreed.ess.min() < fewest:
         doubts.append(
             f"only {agreed.ess.min():.0f} effective draws for the worst parameter. Run longer."
         )

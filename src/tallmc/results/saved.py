@@ -23,6 +23,7 @@ from .._core.errors import InvalidInput, Outcome
 from .._core.files import TEMPORARY
 from .._core.packages import check_installed
 from ..methods.abstract import Account, Bias, ErrorBudget
+from ..models.predictive import AbstractPredictive
 
 FILE = "draws.nc"
 FIT_FILE = "fit.json"  # what `tallmc fit` writes about the model, beside the draws
@@ -99,12 +100,18 @@ def _content(draws: Any) -> dict[str, Any]:
         ],
         "timing": dataclasses.asdict(draws.timing),
         "settings": {
-            key: value if isinstance(value, (int, str, dict)) else repr(value)
+            key: value if isinstance(value, (int, float, str, dict)) else repr(value)
             for key, value in draws.settings.items()
         },
         "stopped_by": draws.stopped_by,
         "account": None if draws.account is None else _account_content(draws.account),
+        "about": saved_about(draws.predictive) or dict(draws.about),
     }
+
+
+def saved_about(predictive: AbstractPredictive | None) -> dict[str, Any]:
+    """JSON from which `tallmc.load` makes the law of the response again."""
+    return {} if predictive is None else dict(predictive.to_json())
 
 
 def _account_content(account: Account) -> dict[str, Any]:
@@ -180,6 +187,7 @@ def _fields(tree: Any, content: dict[str, Any]) -> dict[str, Any]:
         "account": None if account is None else account_from(account),
         "stopped_by": content["stopped_by"],
         "quantities": quantities,
+        "about": content.get("about", {}),
     }
 
 

@@ -10,9 +10,11 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from typing import Any
 
 import jax
 
+from .._api.sample import Listeners, execute, read_by_executor
 from .._core.errors import InvalidInput, SamplingWarning
 from .._core.supervision import Clock
 from .._engine.chains import chains_on, chains_split_over, workers_for_chains
@@ -25,13 +27,15 @@ from ..methods.abstract import AbstractMethod
 from ..models.posterior import AbstractPosterior, check_posterior
 from ..results.draws import Draws
 from ..results.saved import shapes_by_name
-from .sample import Listeners, execute, read_by_executor
+from .fit import regression_problem
+from .loading import saved_form
 
 
 def resume(
     store: str | os.PathLike[str],
-    posterior: AbstractPosterior,
+    posterior: Any,
     *,
+    formula: str | None = None,
     method: AbstractMethod | None = None,
     n_draws: int | None = None,
     ess: float | None = None,
@@ -52,11 +56,13 @@ def resume(
     **Arguments:**
 
     - `store`: the folder of the run.
-    - `posterior`: the posterior that the run was started with.
+    - `posterior`: the posterior that the run was started with; for a run of `tallmc.fit` its table.
+    - `formula`: the formula of `tallmc.fit`, if it calls functions of its own (see `tallmc.load`).
     - `method`: the method that the run was started with. Needed only if the store could not hold
         it, as for a method that contains functions of your own.
     - `n_draws`, `ess`: a new goal, for example to extend a finished run; by default the stored one.
-    - `max_seconds`, `max_rows`: limits as in `sample`. They count the stored part of the run too.
+    - `max_seconds`, `max_rows`: limits as in `sample`. The seconds are those of this call, the rows
+        those of the whole run.
     - `progress`, `callback`, `executor`, `split_chains`, `devices`: as in `sample`. They need not
         be those of the stored part.
 
@@ -73,11 +79,15 @@ def resume(
     >>> resume(run, posterior, n_draws=100).positions.shape
     (4, 100, 1)
     """
+    opened = open_store(store)
+    stored = opened.setup.content
+    if not isinstance(posterior, AbstractPosterior):
+        form = saved_form(stored["about"], formula)
+        if form is not None:
+            posterior = regression_problem(posterior, form.model).posterior
     check_posterior(posterior)
     posterior = read_by_executor(posterior, executor)
     workers = workers_for_chains(posterior, split_chains)
-    opened = open_store(store)
-    stored = opened.setup.content
     if not same_posterior(fingerprint(posterior), stored["posterior"]):
         cure = "Use the same rows in the same order and precision, and the same prior."
         rule = "be resumed with the posterior it was started with"
@@ -94,14 +104,13 @@ def resume(
     snapshot = opened.snapshot()
     with blaming(opened.path, "say what was run"):
         plan = dataclasses.replace(restored(opened.setup, posterior, method), goal=goal)
-    before = plan.seconds + (0.0 if snapshot is None else snapshot.seconds)
     with (
         chains_on(devices),
         chains_split_over(workers),
         Listeners(progress, callback, goal, posterior.n_rows) as listeners,
         continuing(opened, posterior.quantities) as sink,
     ):
-        return execute(plan, sink, listeners, Clock(before), snapshot)
+        return execute(plan, sink, listeners, Clock(), snapshot)
 
 
 def _combined_goal(opened: OpenStore, new_goal: Goal) -> Goal:
