@@ -171,7 +171,7 @@ def make_report(
         agreed = agreement(complete) if agreed is None else agreed
         agreed = agreed._replace(ess=weight_efficiency * agreed.ess)
         ess, rhat, unknown = float(agreed.ess.min()), agreed.rhat, _what_is_unknown(account)
-        if account.exact or account.bias is not None:
+        if (account.exact and unknown is None) or account.bias is not None:
             mean_error, sd_error = _errors(account.bias, agreed, complete)
         tail = account.noise_tail
         if tail is None and "grad_noise" in sample_stats:
