@@ -15,6 +15,7 @@ from scipy.stats import norm, poisson
 import tallmc
 from problems import slow_after, slow_among
 from regressions import run_once
+from tallmc._store.writer import StoreSink
 from tallmc.methods.subsampled import SubsampledMH
 from tallmc.methods.subsampled.surrogate import Surrogate
 from tallmc.methods.subsampled.tails import measure_tails
@@ -412,6 +413,17 @@ def test_exceeded_caps_are_counted_and_end_the_claim_of_exactness():
     assert not draws.account.exact
     assert draws.report.verdict.value == "doubtful"
     assert "the draws are not exact" in draws.report.doubts[0]
+
+
+def test_a_killed_run_reports_exceeded_caps_when_it_is_read_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(StoreSink, "conclude", lambda *args, **facts: [])  # killed before its end
+    method, store = SubsampledMH(step_size=1.0, caps=0.01), tmp_path / "run"
+    with pytest.warns(tallmc.SamplingWarning, match="changed by more than their caps"):
+        finished = tallmc.sample(tall(500, 2), method, chains=4, n_draws=50, store=store)
+    read = tallmc.load(store)
+    assert "changed by more than their caps" in read.report.doubts[0]
+    assert read.report.doubts == finished.report.doubts
+    assert not read.account.exact
 
 
 def test_caps_below_the_bound_are_no_exact_method():
