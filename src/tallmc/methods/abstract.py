@@ -355,7 +355,7 @@ class Account:
         ), noise.n_row_evals
 
     def without_claim(self, broken: str | None) -> Account:
-        """Return the account of a run in which this ended the claim of exactness, if anything did."""
+        """Return the account of a run in which this, if anything, ended the claim of exactness."""
         if broken is None:
             return self
         return dataclasses.replace(self.doubting(broken), exact=False, unmeasured=broken)
