@@ -1,5 +1,7 @@
 """Constrained parameters: the density in unconstrained space, and what users see of it."""
 
+import importlib.util
+import sys
 from typing import Any, NamedTuple
 
 import jax
@@ -8,10 +10,11 @@ import jax.scipy.stats as stats
 import numpy as np
 import pytest
 import xarray as xr
-from numpyro.distributions import constraints, transforms
+from numpyro.distributions import biject_to, constraints, transforms
 
 import tallmc
 from problems import slow_among
+from tallmc.models.transforms import _TRANSFORMS
 
 SHAPES = {
     "scale": ("positive", 0.7),
@@ -310,3 +313,33 @@ def test_bad_constraints_are_refused(options, message):
             data=np.ones(3),
             **({"init": {"rate": 1.0}} | options),
         )
+
+
+OWN_TRANSFORMS = ["positive", "unit_interval", "ordered_vector", "positive_ordered_vector"]
+
+
+@pytest.mark.parametrize("name", [*OWN_TRANSFORMS, "simplex"])
+def test_own_transforms_are_those_of_numpyro(name):
+    own, theirs = _TRANSFORMS[name], biject_to(getattr(constraints, name))
+    u = jnp.asarray(np.random.default_rng(0).normal(size=(5, 4)))
+
+    @jax.jit
+    def both(u):
+        return [
+            (of(u), of.inv(theirs(u)), jnp.sum(of.log_abs_det_jacobian(u, theirs(u))))
+            for of in (own, theirs)
+        ]
+
+    for found, wanted in zip(*both(u), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_frequent_constraints_and_hidden_markov_models_need_no_numpyro(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    for name in [each for each in sys.modules if each.split(".")[0] == "numpyro"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    assert exponential()[0].dim == 1
+    y = np.random.default_rng(0).normal(size=40)
+    assert tallmc.contrib.series.hidden_markov(y, 2).dim == 6
+    with pytest.raises(ModuleNotFoundError, match="'corr_cholesky', unlike 'positive'.* numpyro"):
+        prior_only(np.eye(2), lambda x: 0.0, "corr_cholesky")

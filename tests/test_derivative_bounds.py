@@ -324,6 +324,30 @@ def test_remainders_in_single_precision_keep_their_digits(name):
         assert is_right[1 if order == 3 else 0 :].all()
 
 
+def test_probit_keeps_its_bounds_in_single_precision():
+    """Remainders of short moves at predictors of −9 to 9, where r + z and its like cancel."""
+    z, t = np.meshgrid(np.linspace(-9, 9, 181), [1e-3, -1e-3, 0.03, -0.03, 0.3, -0.3])
+    with jax.enable_x64(False):
+        model = tallmc.models.probit_regression(
+            np.ones((z.size, 1)), np.ones(z.size), 1.0, offset=z.ravel()
+        )
+        found = _shares_of_bounds(model.model, jnp.asarray(t.ravel()), model.data)
+    assert max(float(share) for share in found) <= 1 + 1e-5  # the margin that bounds have
+
+
+@run_once
+def _shares_of_bounds(model, t, rows):
+    """The largest |R| relative to its bound, for every order from 1 to 3."""
+    centre = jnp.zeros(1, t.dtype)
+    z, shares = model.predictors(centre, rows), []
+    for order in (1, 2, 3):
+        ends = z - jnp.abs(t), z + jnp.abs(t)
+        largest = model.likelihood.largest_derivative(order + 1, *ends, rows.y)
+        bound = largest * jnp.abs(t) ** (order + 1) / math.factorial(order + 1)
+        shares.append(jnp.max(jnp.abs(model._remainder(order, centre, rows)(t)) / bound))
+    return shares
+
+
 # The growth M.
 
 

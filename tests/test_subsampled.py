@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import re
 
 import equinox as eqx
 import jax
@@ -14,8 +15,10 @@ from scipy.stats import norm, poisson
 import tallmc
 from problems import slow_after, slow_among
 from regressions import run_once
+from tallmc._store.writer import StoreSink
 from tallmc.methods.subsampled import SubsampledMH
 from tallmc.methods.subsampled.surrogate import Surrogate
+from tallmc.methods.subsampled.tails import measure_tails
 from tallmc.methods.subsampled.thinning import Move, Rule
 from tallmc.models.posterior import ModelPosterior
 from tallmc.models.priors import StudentTPrior
@@ -336,6 +339,72 @@ def tall(n_rows: int = 4000, d: int = 3, seed: int = 0):
     return tallmc.models.logistic_regression(x, y.astype(float), prior_variance=10.0)
 
 
+def rare_event():
+    return tallmc.models.logistic_regression(
+        np.ones((20_000, 1)), (np.arange(20_000) == 7).astype(float), prior_variance=100.0
+    )
+
+
+def two_cells():
+    """Three events in each of two cells, in ±1 coding: no parameter alone is skewed."""
+    side = np.where(np.arange(20_000) % 2 == 0, 1.0, -1.0)
+    x = np.column_stack([np.ones(20_000), side])
+    return tallmc.models.logistic_regression(x, np.arange(20_000) < 6, prior_variance=100.0)
+
+
+def cauchy_prior():
+    """One row that says little: the tails are those of the prior."""
+    posterior = tallmc.models.linear_regression(
+        np.full((1, 1), 0.5), np.ones(1), prior_variance=1.0, noise_variance=1.0
+    )
+    prior = StudentTPrior(jnp.asarray(1.0), jnp.asarray(1.0), jnp.zeros(1))
+    return eqx.tree_at(lambda of: of.model.prior, posterior, prior)
+
+
+@pytest.mark.parametrize("posterior", [rare_event, two_cells, cauchy_prior])
+def test_a_tail_that_gaussian_proposals_never_visit_is_found(posterior):
+    made = posterior()
+    for method in (tallmc.methods.subsampled_mh(), tallmc.methods.smh()):
+        account = method.prepare(made).account
+        assert account.exact and "more than 4.5 sds from the mode" in account.unmeasured
+
+
+def test_a_run_that_lacks_a_tail_is_not_checked_and_reports_no_error():
+    draws = tallmc.sample(rare_event(), tallmc.methods.subsampled_mh(), chains=8, n_draws=250)
+    assert draws.report.verdict.value != "checked"
+    assert draws.report.sd_error is None
+    assert "the draws lack this tail" in draws.report.unknown
+
+
+def test_light_tails_are_no_doubt_and_a_random_walk_needs_no_test():
+    light = SubsampledMH(step_size=1.0).prepare(tall()).account
+    assert light.unmeasured is None and light.reasons == ()
+    walk = SubsampledMH(step_size=1.0, proposal="random-walk").prepare(rare_event()).account
+    assert walk.unmeasured is None
+
+
+def test_the_share_of_a_variance_beyond_the_proposals_is_that_of_quadrature():
+    posterior = rare_event()
+    anchor = tallmc.anchor.find_anchor(posterior)
+    found = measure_tails(posterior, anchor, np.ones(20_000), None)
+    t = np.linspace(-60, 10, 20_001)
+    density = np.exp(t - np.exp(t) + 1)  # of log θ for Gamma(1), which N = 20,000 rows resemble
+    share = np.sum(t**2 * density, where=np.abs(t) > 4.5) * (t[1] - t[0]) / np.sqrt(2 * np.pi)
+    # The prior sd of 10 takes a tenth of it; the lines between three distances add as much.
+    assert 0.8 < found.share / share < 1.25
+
+
+def test_bounds_within_a_radius_say_how_much_of_the_posterior_is_outside():
+    rng = np.random.default_rng(0)
+    x = np.column_stack([np.ones(400), rng.normal(size=400)])
+    y = rng.poisson(np.exp(0.3 + 0.2 * x[:, 1]))
+    posterior = tallmc.models.poisson_regression(x, y, prior_variance=10.0)
+    (reason,) = SubsampledMH(step_size=1.0).prepare(posterior).account.reasons
+    outside = float(re.search(r"about (\S+) of the posterior is outside", reason)[1])
+    # A Gaussian has 1e-10 there; the skew of some 500 events multiplies it.
+    assert 1e-10 < outside < 1e-7
+
+
 @pytest.mark.slow
 def test_exceeded_caps_are_counted_and_end_the_claim_of_exactness():
     method = SubsampledMH(step_size=1.0, caps=0.2)
@@ -344,6 +413,17 @@ def test_exceeded_caps_are_counted_and_end_the_claim_of_exactness():
     assert not draws.account.exact
     assert draws.report.verdict.value == "doubtful"
     assert "the draws are not exact" in draws.report.doubts[0]
+
+
+def test_a_killed_run_reports_exceeded_caps_when_it_is_read_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(StoreSink, "conclude", lambda *args, **facts: [])  # killed before its end
+    method, store = SubsampledMH(step_size=1.0, caps=0.01), tmp_path / "run"
+    with pytest.warns(tallmc.SamplingWarning, match="changed by more than their caps"):
+        finished = tallmc.sample(tall(500, 2), method, chains=4, n_draws=50, store=store)
+    read = tallmc.load(store)
+    assert "changed by more than their caps" in read.report.doubts[0]
+    assert read.report.doubts == finished.report.doubts
+    assert not read.account.exact
 
 
 def test_caps_below_the_bound_are_no_exact_method():

@@ -64,6 +64,7 @@ class Snapshot(NamedTuple):
     rows_touched: int  # rows touched by all chains
     seconds: float  # time spent in steps
     leaves: dict[str, np.ndarray]  # leaves of the `RunState`, by path
+    broken_claim: str | None = None  # what ended the claim of exactness so far
 
 
 class DrawSink:
@@ -236,7 +237,9 @@ class Run:
     def snapshot(self) -> Snapshot:
         """The state from which another process can continue."""
         leaves = {name: np.asarray(leaf) for name, leaf in named_leaves(self.state).items()}
-        return Snapshot(self.step, self.rows_before, self.rows_touched(), self.seconds, leaves)
+        broken = self.kernel.broken_claim(self.state.chains)
+        rows = self.rows_touched()
+        return Snapshot(self.step, self.rows_before, rows, self.seconds, leaves, broken)
 
     def restore(self, snapshot: Snapshot) -> None:
         self.state = with_leaves(self.state, snapshot.leaves)

@@ -29,6 +29,7 @@ from .setup import Setup, read_setup
 
 _IN_MEMORY = 2**27
 _LEAF_PREFIX = "leaf/"
+_CLAIM = "broken_claim"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +59,7 @@ class OpenStore:
                 rows_touched=int(arrays["rows_touched"]),
                 seconds=float(arrays["seconds"]),
                 leaves=leaves,
+                broken_claim=arrays.get(_CLAIM, np.zeros(0, np.uint8)).tobytes().decode() or None,
             )
 
 
@@ -133,6 +135,7 @@ def _draws_of(opened: OpenStore) -> Draws:
         return draws
     # The run was killed: what it would have reported is computed from what it left.
     covariance = opened.setup.arrays.get("anchor/covariance")
+    draws = dataclasses.replace(draws, account=draws.account.without_claim(state.broken_claim))
     return draws.judged(np.asarray(state.leaves[".failed_at"]), covariance)
 
 
@@ -159,6 +162,8 @@ def _account_after_run(opened: OpenStore, method: Any) -> Account | None:
 def snapshot_arrays(snapshot: Snapshot) -> dict[str, np.ndarray]:
     names = ("step", "rows_before", "rows_touched", "seconds")
     numbers = {name: np.asarray(getattr(snapshot, name)) for name in names}
+    if snapshot.broken_claim is not None:
+        numbers[_CLAIM] = np.frombuffer(snapshot.broken_claim.encode(), np.uint8)
     return numbers | {f"{_LEAF_PREFIX}{name}": values for name, values in snapshot.leaves.items()}
 
 

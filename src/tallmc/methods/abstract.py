@@ -331,15 +331,8 @@ class Account:
         if stopped_by is not None:
             doubts += (f"{stopped_by} ended the run before its goal.",)
         kernel = run.kernel
-        broken = kernel.broken_claim(run.state.chains)
-        if broken is not None:
-            doubts += (broken,)
-        account = dataclasses.replace(
-            self,
-            doubts=doubts,
-            exact=self.exact and broken is None,
-            unmeasured=self.unmeasured if broken is None else broken,
-        )
+        account = dataclasses.replace(self, doubts=doubts)
+        account = account.without_claim(kernel.broken_claim(run.state.chains))
         if not isinstance(kernel, Kernel) or not run.completed:
             return account, 0
         if isinstance(kernel.selection, MeasuredSelection):
@@ -360,6 +353,12 @@ class Account:
             inflation=step / (4 - step) * noise.by_parameter / variances,
             noise_tail=pareto_k(noise.squared) if np.ptp(noise.squared) > 0 else None,
         ), noise.n_row_evals
+
+    def without_claim(self, broken: str | None) -> Account:
+        """Return the account of a run in which this, if anything, ended the claim of exactness."""
+        if broken is None:
+            return self
+        return dataclasses.replace(self.doubting(broken), exact=False, unmeasured=broken)
 
     def doubting(self, *doubts: str) -> Account:
         """Return the account with further doubts."""

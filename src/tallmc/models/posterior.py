@@ -142,9 +142,10 @@ class Posterior(AbstractPosterior):
       methods need them.
     - `batched`: whether `log_likelihood` takes many rows at once and returns one number per row.
     - `transforms`: constraints of parameters, by the name of a leaf of `init`: "positive",
-      "simplex", "unit_interval", "cholesky", or any NumPyro constraint or transform. The densities
-      get constrained parameters, `init` holds constrained parameters, and draws are constrained.
-      The sampler moves in unconstrained space: positions are unconstrained.
+      "simplex", "unit_interval", "ordered_vector", "positive_ordered_vector", or, with NumPyro, any
+      of its constraints or transforms, such as "cholesky". The densities get constrained
+      parameters, `init` holds constrained parameters, and draws are constrained. The sampler moves
+      in unconstrained space: positions are unconstrained.
     - `labels`: names for the entries of vector parameters: `{"beta": ["age", "income"]}`.
     - `quantities`: the quantities shown to users, instead of the parameters.
     - `mean`: `mean(params, row)`, the mean of the response of a row, for `Draws.predict`.

@@ -2,15 +2,16 @@
 
     θ = T(u),   log prior(u) = log prior(T(u)) + log |det ∂T/∂u|
 
-The maps are NumPyro's bijectors. The log density of u has the same normalising constant as that of
-θ, and draws of u are shown as θ.
+The maps are NumPyro's bijectors; those of the most frequent constraints are here, so that they do not
+need NumPyro. The log density of u has the same normalising constant as that of θ, and draws of u are
+shown as θ.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -20,6 +21,7 @@ from jaxtyping import Array, PyTree
 
 from .._core.arrays import ComputedQuantities, Layout, Scalar, Vector, layout_of
 from .._core.errors import InvalidInput
+from .._core.packages import check_installed
 
 _ALIASES = {"cholesky": "lower_cholesky"}
 """Shorter names of constraints."""
@@ -27,11 +29,77 @@ _ROUNDING = 1e-4
 """Relative difference of T(T⁻¹(θ)) from θ that float32 may cause."""
 
 
+class Transform(NamedTuple):
+    """A bijection, with the interface of NumPyro's transforms."""
+
+    forward: Callable[[Array], Array]
+    inv: Callable[[Array], Array]
+    log_determinant: Callable[[Array, Array], Array]
+
+    def __call__(self, u: Array) -> Array:
+        return self.forward(u)
+
+    def log_abs_det_jacobian(self, u: Array, theta: Array) -> Array:
+        return self.log_determinant(u, theta)
+
+
+def _ordered(u: Array) -> Array:
+    steps = jnp.concatenate([u[..., :1], jnp.exp(u[..., 1:])], axis=-1)
+    return jnp.cumsum(steps, axis=-1)
+
+
+def _from_ordered(theta: Array) -> Array:
+    return jnp.concatenate([theta[..., :1], jnp.log(jnp.diff(theta, axis=-1))], axis=-1)
+
+
+def _log_odds(u: Array) -> Array:
+    # Of the share of the rest that the k-th of n + 1 parts takes; equal parts have u = 0.
+    return u - jnp.log(jnp.arange(u.shape[-1], 0, -1, dtype=u.dtype))
+
+
+def _broken_stick(u: Array) -> Array:
+    odds = _log_odds(u)
+    log_rest = jnp.cumsum(jax.nn.log_sigmoid(-odds), axis=-1)
+    parts = jnp.concatenate([jax.nn.log_sigmoid(odds), jnp.zeros_like(u[..., :1])], axis=-1)
+    return jnp.exp(parts + jnp.concatenate([jnp.zeros_like(u[..., :1]), log_rest], axis=-1))
+
+
+def _from_broken_stick(theta: Array) -> Array:
+    # What is left after each part, without the cancellation of 1 − Σ.
+    rest = jnp.cumsum(theta[..., ::-1], axis=-1)[..., ::-1][..., 1:]
+    return jnp.log(theta[..., :-1]) - jnp.log(rest) - _log_odds(jnp.zeros_like(rest))
+
+
+def _stick_determinant(u: Array, theta: Array) -> Array:
+    odds = _log_odds(u)
+    # θ_k is the rest before it times the share σ, so ∂θ_k/∂u_k = θ_k(1 − σ).
+    return jnp.sum(jnp.log(theta[..., :-1]) + jax.nn.log_sigmoid(-odds), axis=-1)
+
+
+_TRANSFORMS = {
+    "positive": Transform(jnp.exp, jnp.log, lambda u, theta: u),
+    "unit_interval": Transform(
+        jax.nn.sigmoid,
+        lambda theta: jnp.log(theta) - jnp.log1p(-theta),
+        lambda u, theta: jax.nn.log_sigmoid(u) + jax.nn.log_sigmoid(-u),
+    ),
+    "ordered_vector": Transform(
+        _ordered, _from_ordered, lambda u, theta: jnp.sum(u[..., 1:], axis=-1)
+    ),
+    "positive_ordered_vector": Transform(
+        lambda u: jnp.exp(_ordered(u)),
+        lambda theta: _from_ordered(jnp.log(theta)),
+        lambda u, theta: jnp.sum(u[..., 1:], axis=-1) + jnp.sum(_ordered(u), axis=-1),
+    ),
+    "simplex": Transform(_broken_stick, _from_broken_stick, _stick_determinant),
+}
+
+
 class Constraints(eqx.Module):
     """Maps unconstrained parameters to constrained ones, leaf by leaf."""
 
     transforms: dict[str, Any] = eqx.field(static=True)
-    """NumPyro transforms, by the name of the leaf. The other leaves are unconstrained."""
+    """Transforms by the name of the leaf. The other leaves are unconstrained."""
     layout: Layout = eqx.field(static=True)
     """The layout of the unconstrained parameters."""
 
@@ -136,15 +204,15 @@ def _goes_back(transform: Any, free: Array, value: Array) -> bool:
 
 
 def _transform(name: str, given: Any) -> Any:
-    """A NumPyro transform from a transform, a constraint, or the name of a constraint."""
-    try:
-        from numpyro.distributions import biject_to, constraints
-        from numpyro.distributions.transforms import Transform
-    except ImportError:
-        raise ImportError(
-            'transforms need NumPyro: pip install "tallmc[numpyro]"', name="numpyro"
-        ) from None
-    if isinstance(given, Transform):
+    """A transform from a NumPyro transform, a constraint, or the name of a constraint."""
+    if isinstance(given, str) and given in _TRANSFORMS:
+        return _TRANSFORMS[given]
+    known = ", ".join(map(repr, _TRANSFORMS))
+    check_installed("numpyro", needed_by=f"transforms[{name!r}] = {given!r}, unlike {known},")
+    from numpyro.distributions import biject_to, constraints
+    from numpyro.distributions.transforms import Transform as NumPyroTransform
+
+    if isinstance(given, NumPyroTransform):
         return given
     parameter = f"transforms[{name!r}]"
     wanted = given

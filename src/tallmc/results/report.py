@@ -189,7 +189,7 @@ def make_report(
         agreed = agreed._replace(ess=weight_efficiency * agreed.ess)
         ess, rhat = weight_efficiency * float(agreed.bulk.min()), agreed.largest_rhat
         unknown = _what_is_unknown(account)
-        if account.exact or account.bias is not None:
+        if (account.exact and unknown is None) or account.bias is not None:
             mean_error, sd_error = _errors(account.bias, agreed, complete)
             worst, index = _heaviest(agreed, complete)
             if index > FOURTH_MOMENT:

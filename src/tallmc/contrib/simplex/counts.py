@@ -17,7 +17,7 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -40,6 +40,9 @@ class AbstractCountsModel(AbstractModel):
     """Expected counts of rows, given points on simplices."""
 
     prior: eqx.AbstractVar[Float[Array, "*k"]]  # α, in the shape of θ; the last axis is a simplex
+
+    totals_vary: ClassVar[bool] = True
+    """Whether the total of the counts of a simplex depends on its point."""
 
     bounded = False
 
@@ -146,6 +149,8 @@ class DirichletMultinomial(AbstractCountsModel):
     prior: Float[Array, " k"]
     init: Vector
     layout: Layout
+
+    totals_vary = False
 
     def expected_counts(
         self, simplex: Float[Array, " k"], batch: Batch, key: PRNGKeyArray

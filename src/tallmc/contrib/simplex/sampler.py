@@ -6,10 +6,11 @@ import dataclasses
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
-from jaxtyping import Array, Int, PRNGKeyArray
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from ..._anchor.anchor import Anchor
-from ..._core.arrays import Vector
+from ..._core.arrays import Vector, on_device
 from ..._core.errors import InvalidInput, check_int, outcome_of
 from ..._core.random import derived_keys
 from ..._engine.kernel import AbstractKernel, BoundKernel, ChainState, Drawn, Gathered, KernelStep
@@ -23,9 +24,23 @@ from ...schedule import AbstractSchedule, as_schedule, in_precision
 from ...subsample import Fixed, SubsampleChoice, Uniform
 from ...subsample.selection import AbstractStaticSelection, SubsampleContext
 from .counts import AbstractCountsModel
-from .transitions import AbstractGammaTransition, CoxIngersollRoss, ExpandedMean
+from .transitions import (
+    AbstractGammaTransition,
+    CoxIngersollRoss,
+    ExpandedMean,
+    gamma_variables,
+)
 
 # A step on simplices: rows, expected counts, and a move of θ.
+#
+# The process of SCIR moves w at the speed 1/θ. ,
+#
+#     dw = [α + n(w) − (α. + n.(w)) w] dt/θ. + noise of variance 2(diag(w) − wwᵀ) dt/θ. ,
+#
+# which leaves the law of w invariant if θ. is independent of w. Given counts, θ. ~ Gamma(α. + n.)
+# is. Where the total n. depends on w, as for topics, θ. follows it, and the law of w would be tilted
+# by about one count in n. . There every step draws θ. anew, from Gamma(α. + n̄) with the mean total
+# n̄ of the steps so far. SGRLD has no such problem: its θ. follows α. alone.
 
 
 class SimplexKernel(AbstractKernel):
@@ -49,11 +64,25 @@ class SimplexKernel(AbstractKernel):
     def rows_ahead(self) -> int:
         return self.selection.size
 
+    @property
+    def _redraws_total(self) -> bool:
+        return self.transition.moves_total and self.counts_model.totals_vary
+
+    def start_memory(
+        self, positions: Float[Array, "chains d"], rows: AbstractRows
+    ) -> Float[Array, "chains ..."] | None:
+        """n̄ of every simplex, where θ. is drawn anew."""
+        if not self._redraws_total:
+            return None
+        shape = self.counts_model.prior.shape[:-1]
+        return on_device(np.zeros((len(positions), *shape)), positions.dtype)
+
     def draw(self, key: PRNGKeyArray, steps: int) -> Drawn:
-        rows_key, move_key, counts_key = derived_keys(key, 3)
+        rows_key, move_key, *step_keys = derived_keys(key, 4)
         shape, dtype = self.counts_model.prior.shape, self.counts_model.dtype
         moves = self.transition.draw(move_key, steps, shape, dtype)
-        return Drawn(self.selection.draw(rows_key, steps), (moves, derived_keys(counts_key, steps)))
+        of_steps = (derived_keys(step_key, steps) for step_key in step_keys)
+        return Drawn(self.selection.draw(rows_key, steps), (moves, *of_steps))
 
     def gather(self, drawn: Drawn, rows: AbstractRows) -> Gathered:
         return Gathered(self.selection.gather(drawn.selection, rows), drawn.noise)
@@ -61,13 +90,19 @@ class SimplexKernel(AbstractKernel):
     def step(
         self, state: ChainState, gathered: Gathered, step: Int[Array, ""], rows: AbstractRows
     ) -> KernelStep:
-        model, (move, counts_key) = self.counts_model, gathered.noise
+        model, (move, counts_key, total_key) = self.counts_model, gathered.noise
         step_size = self.schedule(step).astype(state.position.dtype)
         simplex, theta = model.simplex(state.position), model.theta(state.position)
         counts = model.expected_counts(simplex, gathered.selection, counts_key)
+        totals = state.carried
+        if self._redraws_total:
+            totals += (jnp.sum(counts, axis=-1) - totals) / (step + 1)
+            shape = jnp.sum(jnp.broadcast_to(model.prior, theta.shape), axis=-1) + totals
+            drawn = gamma_variables(total_key, shape)
+            theta = simplex * drawn[..., None]
         theta = self.transition.move(theta, model.prior, counts, step_size, move)
         position = theta.reshape(state.position.shape)
-        new = ChainState(PositionState(position), state.carried)
+        new = ChainState(PositionState(position), totals)
         return KernelStep(new, {}, outcome_of(position), jnp.zeros_like(position))
 
 
@@ -96,8 +131,7 @@ class SimplexSampler(AbstractMethod):
     bias = (
         "Subsampling inflates variances of θ by Var(n̂) tanh(ε/4), about (N/n)(ε/4) relative to "
         "their size for rows of one count each. SCIR has no error of discretisation; that of SGRLD "
-        "is large for components close to zero. Where the total of the expected counts of a "
-        "simplex depends on w, as for topics, SCIR has a further bias that does not vanish with ε."
+        "is large for components close to zero."
     )
     cost = "A step reads n rows and draws one or two random variables per component."
     unseen_by_pairs = "the bias of expected counts from a few Gibbs sweeps"

@@ -35,7 +35,7 @@ component. θ has a floor, the least normal number of its dtype, because a gamma
 from __future__ import annotations
 
 import abc
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -141,6 +141,9 @@ Step = Float[Any, ""]
 class AbstractGammaTransition(eqx.Module):
     """Moves θ > 0, given counts n, such that θ/θ. is drawn from Dirichlet(α + n)."""
 
+    moves_total: ClassVar[bool] = False
+    """Whether θ. follows α. + n. , and does not only follow α. ."""
+
     @abc.abstractmethod
     def draw(
         self, key: PRNGKeyArray, steps: int, shape: tuple[int, ...], dtype: Any
@@ -178,6 +181,8 @@ class ExpandedMean(AbstractGammaTransition):
 
 class CoxIngersollRoss(AbstractGammaTransition):
     """SCIR: the exact transition of the Cox–Ingersoll–Ross process."""
+
+    moves_total = True
 
     def draw(
         self, key: PRNGKeyArray, steps: int, shape: tuple[int, ...], dtype: Any

@@ -32,11 +32,13 @@ from ...dynamics.dynamics import AbstractDynamicsState, Curvature, Suggestion
 from ...models.model import AbstractModel
 from ...models.posterior import AbstractPosterior, check_posterior
 from ...schedule import AbstractSchedule, as_schedule, in_precision
-from ..abstract import AbstractMethod, PreparedMethod, check_row_access, prepare_anchor
+from ..abstract import AbstractMethod, Account, PreparedMethod, check_row_access, prepare_anchor
 from ..firefly import Taylor
 from ..method import StepSize
-from .candidates import bound_rows, poisson_decision, typical_growth
+from .candidates import BoundedRows, bound_rows, poisson_decision, typical_growth
+from .remainders import ModelRemainders
 from .surrogate import PROPOSALS, Proposal, Surrogate, check_proposal
+from .tails import measure_tails
 from .thinning import AbstractDecision, Move, Rule
 
 
@@ -184,9 +186,10 @@ class SubsampledMH(AbstractMethod):
         "where they are looked at."
     )
     cost = (
-        "A pass over the rows for c_i, one more for order 3, and 2d + 1 more to check a bound of "
-        "the user's. A step evaluates its candidates and the rows that would be drawn at least "
-        "once per step anyway. Σc falls as N^(−1/2) with order 2 and as N^(−1) with order 3."
+        "A pass over the rows for c_i, one for the tails, one more for order 3, and 2d + 1 more to "
+        "check a bound of the user's. A step evaluates its candidates and the rows that would be "
+        "drawn at least once per step anyway. Σc falls as N^(−1/2) with order 2 and as N^(−1) with "
+        "order 3."
     )
     needs = AnchorLevel.HESSIAN
 
@@ -254,5 +257,24 @@ class SubsampledMH(AbstractMethod):
             schedule=schedule,
             rest=surrogate.anchor,
         )
-        n_row_evals += bounded.n_row_evals
-        return PreparedMethod(BoundKernel(kernel, posterior), anchor, n_row_evals)
+        account, n_further = self._account(posterior, anchor, bounded)
+        n_row_evals += bounded.n_row_evals + n_further
+        return PreparedMethod(BoundKernel(kernel, posterior), anchor, n_row_evals, account)
+
+    def _account(
+        self, posterior: AbstractPosterior, anchor: Anchor, bounded: BoundedRows
+    ) -> tuple[Account, int]:
+        """The account with what the tails of the posterior say, and rows evaluated for it."""
+        account = Account(self, exact=self.exact)
+        if self.proposal == "random-walk":
+            return account, 0
+        remainders, radius = bounded.surrogate.remainders, None
+        if isinstance(remainders, ModelRemainders) and not remainders.bounded:
+            radius = float(remainders.radius)
+        tails = measure_tails(posterior, anchor, bounded.constants, radius)
+        reasons: tuple[str, ...] = ()
+        if tails.outside is not None:
+            where = f"within {radius:.1f} sds of the mode, where rows have bounds"
+            reasons = (f"proposals {where}; about {tails.outside:.1g} of the posterior is outside",)
+        account = dataclasses.replace(account, reasons=reasons, unmeasured=tails.missed)
+        return account, tails.n_row_evals
