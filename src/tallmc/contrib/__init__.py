@@ -1,6 +1,7 @@
 """Topics that few need, each complete in itself: model, kernel, method and diagnostic together.
 
     austerity        Metropolis–Hastings by sequential tests
+    bouncy           the bouncy particle sampler with subsampling
     consensus        shards sampled apart, their draws combined
     constrained      Langevin dynamics in boxes, half-spaces and by mirror maps
     diverse_batches  batches by determinantal point processes and Poisson disks
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import (
         austerity,
+        bouncy,
         consensus,
         constrained,
         diverse_batches,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "austerity",
+    "bouncy",
     "consensus",
     "constrained",
     "diverse_batches",
