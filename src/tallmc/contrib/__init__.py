@@ -7,6 +7,7 @@
     diverse_batches  batches by determinantal point processes and Poisson disks
     groups           parameters of many groups, of which a step moves a few
     networks         communities in networks
+    proximal         Langevin dynamics for priors with kinks
     pseudo_marginal  block pseudo-marginal Metropolis–Hastings
     recipe           the (D, Q, Γ) recipe of all stochastic-gradient dynamics
     series           hidden Markov and state-space models of long series
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         diverse_batches,
         groups,
         networks,
+        proximal,
         pseudo_marginal,
         recipe,
         series,
@@ -43,6 +45,7 @@ __all__ = [
     "diverse_batches",
     "groups",
     "networks",
+    "proximal",
     "pseudo_marginal",
     "recipe",
     "series",

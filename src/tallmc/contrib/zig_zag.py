@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import itertools
 import math
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple
@@ -125,20 +124,16 @@ def turning_points(prior: AbstractPrior, dim: int) -> tuple[Vector, Vector] | No
             return jnp.broadcast_to(mean - away, (dim,)), jnp.broadcast_to(mean + away, (dim,))
         case TemperedPrior(prior=inner):
             return turning_points(inner, dim)
-        case JoinedPrior(parts=parts, lengths=lengths):
-            ends = np.cumsum((0, *lengths))
-            places = [np.arange(*pair) for pair in itertools.pairwise(ends)]
-        case PriorOfEntries(parts=parts, entries=entries):
-            places = [np.asarray(of_part) for of_part in entries]
-        case _:
-            return None
-    low, high = jnp.zeros(dim), jnp.zeros(dim)
-    for part, of_part in zip(parts, places, strict=True):
-        found = turning_points(part, len(of_part))
-        if found is None:
-            return None
-        low, high = low.at[of_part].set(found[0]), high.at[of_part].set(found[1])
-    return low, high
+        case JoinedPrior() | PriorOfEntries():
+            low, high = jnp.zeros(dim), jnp.zeros(dim)
+            for part, entries in zip(prior.parts, prior.entries, strict=True):
+                found = turning_points(part, len(entries))
+                if found is None:
+                    return None
+                at = np.asarray(entries)
+                low, high = low.at[at].set(found[0]), high.at[at].set(found[1])
+            return low, high
+    return None
 
 
 class PriorSlopes(eqx.Module):
