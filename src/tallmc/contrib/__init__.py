@@ -2,6 +2,7 @@
 
     austerity        Metropolis–Hastings by sequential tests
     bouncy           the bouncy particle sampler with subsampling
+    confidence       Metropolis–Hastings by confidence bounds
     consensus        shards sampled apart, their draws combined
     constrained      Langevin dynamics in boxes, half-spaces and by mirror maps
     diverse_batches  batches by determinantal point processes and Poisson disks
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from . import (
         austerity,
         bouncy,
+        confidence,
         consensus,
         constrained,
         diverse_batches,
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "austerity",
     "bouncy",
+    "confidence",
     "consensus",
     "constrained",
     "diverse_batches",
