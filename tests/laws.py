@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from tallmc.contrib.constrained import Mirrored, Projected, Reflected
+from tallmc.contrib.proximal import Proximal
 from tallmc.contrib.recipe import Recipe, sghmc_recipe
 from tallmc.dynamics import (
     BAOAB,
@@ -235,6 +236,7 @@ LAWS = {
     "projected": DynamicsLaw(Projected((-5.0, 5.0))),
     "reflected": DynamicsLaw(Reflected((-5.0, 5.0))),
     "mirrored": DynamicsLaw(Mirrored((-5.0, 5.0))),
+    "proximal": DynamicsLaw(Proximal()),
     "mode-jumping-hmc": DynamicsLaw(ModeJumpingHMC(3, np.zeros((1, 2)), np.eye(2)[None], [1.0])),
 }
 _OF_CLASS = {type(law.choice): law for law in LAWS.values()}

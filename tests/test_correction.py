@@ -15,6 +15,7 @@ from problems import DYNAMICS, SUBSAMPLES, exact_posterior, linear, logistic, sl
 from stationary import exact_law, fixed_point, gradient_covariance, law_z, run_chains
 from tallmc.contrib import recipe as table_1
 from tallmc.contrib.constrained import Mirrored, Projected, Reflected
+from tallmc.contrib.proximal import Proximal
 from tallmc.correction import NoiseCorrection
 from tallmc.dynamics import (
     BAOAB,
@@ -302,6 +303,7 @@ SAME_PLACE = {
     "projected": (Projected({}), 0.3),
     "reflected": (Reflected({}), 0.3),
     "mirrored": (Mirrored({}), 0.3),  # with mirror maps: test_constrained_dynamics.py
+    "proximal": (Proximal(), 0.3),
     "sgld-recipe": (table_1.sgld_recipe(2), 0.3),
     "sghmc-recipe": (table_1.sghmc_recipe(2, 3.0), 0.3),
     "sgrld-recipe": (table_1.sgrld_recipe(2, lambda zeta: jnp.asarray(INVERSE_ROOT)), 0.3),

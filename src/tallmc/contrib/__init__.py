@@ -1,11 +1,14 @@
 """Topics that few need, each complete in itself: model, kernel, method and diagnostic together.
 
     austerity        Metropolis–Hastings by sequential tests
+    bouncy           the bouncy particle sampler with subsampling
+    confidence       Metropolis–Hastings by confidence bounds
     consensus        shards sampled apart, their draws combined
     constrained      Langevin dynamics in boxes, half-spaces and by mirror maps
     diverse_batches  batches by determinantal point processes and Poisson disks
     groups           parameters of many groups, of which a step moves a few
     networks         communities in networks
+    proximal         Langevin dynamics for priors with kinks
     pseudo_marginal  block pseudo-marginal Metropolis–Hastings
     recipe           the (D, Q, Γ) recipe of all stochastic-gradient dynamics
     series           hidden Markov and state-space models of long series
@@ -21,11 +24,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import (
         austerity,
+        bouncy,
+        confidence,
         consensus,
         constrained,
         diverse_batches,
         groups,
         networks,
+        proximal,
         pseudo_marginal,
         recipe,
         series,
@@ -35,11 +41,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "austerity",
+    "bouncy",
+    "confidence",
     "consensus",
     "constrained",
     "diverse_batches",
     "groups",
     "networks",
+    "proximal",
     "pseudo_marginal",
     "recipe",
     "series",

@@ -21,6 +21,7 @@ more often: with ten looks at 400 rows of unequal length, 2.0 % of the decisions
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 
 import equinox as eqx
@@ -81,24 +82,19 @@ def _mixed(words: UInt32[Array, " k"]) -> UInt32[Array, " k"]:
     return words ^ words >> 16
 
 
-class SequentialDecision(AbstractDecision):
-    """Reads batches of rows until a test is confident."""
+class AbstractSequentialDecision(AbstractDecision):
+    """Reads batches of rows until their mean is far enough from the threshold."""
 
     n_rows: int = eqx.field(static=True)
     batch: int = eqx.field(static=True)
-    critical: Float[Array, " looks"]
-    """The value of |t| beyond which the test stops, after each batch; −1 after the last."""
 
-    @classmethod
-    def of(cls, n_rows: int, batch: int, epsilon: float, dtype: np.dtype) -> SequentialDecision:
-        """The test with this probability of an error at each look."""
-        from scipy.stats import t  # a slow import
+    @abc.abstractmethod
+    def limit(self, read: SequentialMoments, bound: Scalar) -> Scalar:
+        """The distance beyond which reading stops, from the rows read and M(u, u')."""
 
-        read = np.minimum(batch * np.arange(1, -(-n_rows // batch) + 1), n_rows)
-        critical = t.isf(epsilon, np.maximum(read - 1, 1))
-        critical[read < 2] = np.inf
-        critical[-1] = -1
-        return cls(n_rows, batch, on_device(critical, dtype))
+    @property
+    def looks(self) -> int:
+        return -(-self.n_rows // self.batch)
 
     @property
     def most_rows(self) -> int:
@@ -108,29 +104,28 @@ class SequentialDecision(AbstractDecision):
         self, remainders: AbstractRemainders, move: Move, key: PRNGKeyArray, rows: AbstractRows
     ) -> Decided:
         threshold = (move.log_known - move.log_uniform) / self.n_rows
-        dtype = threshold.dtype
+        bound, dtype = remainders.growth(move.here, move.there), threshold.dtype
 
-        def look(carry: _Test) -> _Test:
+        def look(carry: SequentialMoments) -> SequentialMoments:
             numbers = carry.looks * self.batch + jnp.arange(self.batch)
             drawn = numbers < self.n_rows
             indices = permuted(key, jnp.where(drawn, numbers, 0), self.n_rows)
             before, after = remainders.values(move.moves, rows.take(indices))
             return carry.extended(jnp.where(drawn, after - before, 0).astype(dtype), drawn)
 
-        def undecided(carry: _Test) -> Array:
+        def undecided(carry: SequentialMoments) -> Array:
             distance = jnp.abs(carry.mean - threshold)
-            limit = self.critical[carry.looks - 1] * carry.error(self.n_rows)
-            # The last limit is negative. ∞ · 0 is NaN, which compares as undecided.
-            unsure = (carry.looks == 0) | ~(distance > limit)
-            return (carry.looks < len(self.critical)) & unsure
+            # A limit of ∞ · 0 is NaN, which compares as undecided.
+            unsure = (carry.looks == 0) | ~(distance > self.limit(carry, bound))
+            return (carry.looks < self.looks) & unsure
 
         none, zero = jnp.int32(0), jnp.zeros((), dtype)
-        found = lax.while_loop(undecided, look, _Test(none, none, zero, zero))
+        found = lax.while_loop(undecided, look, SequentialMoments(none, none, zero, zero))
         accept, outside = found.mean < threshold, jnp.zeros((), bool)
         return Decided(accept, accept.astype(dtype), found.count, none, zero, outside)
 
 
-class _Test(eqx.Module):
+class SequentialMoments(eqx.Module):
     """Mean and sum of squares of the changes read so far."""
 
     looks: Int[Array, ""]
@@ -138,13 +133,13 @@ class _Test(eqx.Module):
     mean: Scalar
     squares: Scalar  # Σ(D_i − mean)²
 
-    def extended(self, changes: PerRow, drawn: Array) -> _Test:
+    def extended(self, changes: PerRow, drawn: Array) -> SequentialMoments:
         """With one more batch (Chan et al., 1983)."""
         new = jnp.sum(drawn, dtype=jnp.int32)
         batch_mean = jnp.sum(changes) / new
         within = jnp.sum(jnp.where(drawn, changes - batch_mean, 0) ** 2)
         shift, total = batch_mean - self.mean, self.count + new
-        return _Test(
+        return SequentialMoments(
             self.looks + 1,
             total,
             self.mean + shift * new / total,
@@ -158,32 +153,53 @@ class _Test(eqx.Module):
         return jnp.sqrt(self.squares / (count - 1) / count * left)
 
 
+class SequentialDecision(AbstractSequentialDecision):
+    """Reads batches of rows until a t-test is confident."""
+
+    critical: Float[Array, " looks"]
+    """The value of |t| beyond which the test stops, after each batch."""
+
+    @classmethod
+    def of(cls, n_rows: int, batch: int, epsilon: float, dtype: np.dtype) -> SequentialDecision:
+        """The test with this probability of an error at each look."""
+        from scipy.stats import t  # a slow import
+
+        read = np.minimum(batch * np.arange(1, -(-n_rows // batch) + 1), n_rows)
+        critical = t.isf(epsilon, np.maximum(read - 1, 1))
+        critical[read < 2] = np.inf
+        return cls(n_rows, batch, on_device(critical, dtype))
+
+    def limit(self, read: SequentialMoments, bound: Scalar) -> Scalar:
+        return self.critical[read.looks - 1] * read.error(self.n_rows)
+
+
 _STEP = 2.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Austerity(AbstractAnchoredMethod):
-    """Metropolis–Hastings that accepts by a sequential test."""
+class AbstractSequentialMethod(AbstractAnchoredMethod):
+    """Metropolis–Hastings whose accept step reads rows until it is confident."""
 
-    paper = "Korattikara, Chen and Welling (2014)"
-    bias = "The errors of the tests bias the draws. The bias vanishes with ε."
-    cost = "A step reads at least one batch of rows, and at most all rows; all with ε = 0."
     unseen_by_pairs = "the bias by wrong decisions of the sequential tests"
     unmeasured = (
         f"{unseen_by_pairs} was not measured. Compare with subsampled_mh(...), which is exact."
     )
 
     step_size: StepSize
-    epsilon: float = 0.05
-    batch: int = 500
+    batch: int
     proposal: str = "random-walk"
-    order: int = 0
+    order: int
 
     def __post_init__(self) -> None:
         check_proposal(self.proposal, self.step_size)
-        check_number("epsilon", self.epsilon, 0, 0.5, high_open=True)
         check_int("batch", self.batch, 1)
         check_int("order", self.order, 0, 3)
+
+    @abc.abstractmethod
+    def decision(
+        self, posterior: AbstractPosterior, remainders: AbstractRemainders, batch: int
+    ) -> AbstractSequentialDecision:
+        """The test, with this many rows between looks."""
 
     @property
     def has_accept_step(self) -> bool:
@@ -212,11 +228,33 @@ class Austerity(AbstractAnchoredMethod):
         kernel = SubsampledKernel(
             surrogate=surrogate,
             proposal=PROPOSALS[self.proposal],
-            decision=SequentialDecision.of(posterior.n_rows, batch, self.epsilon, posterior.dtype),
+            decision=self.decision(posterior, remainders, batch),
             schedule=in_precision(as_schedule(self.step_size), posterior.dtype),
             rest=anchor.position,
         )
         return kernel, n_row_evals
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Austerity(AbstractSequentialMethod):
+    """Metropolis–Hastings that accepts by a sequential test."""
+
+    paper = "Korattikara, Chen and Welling (2014)"
+    bias = "The errors of the tests bias the draws. The bias vanishes with ε."
+    cost = "A step reads at least one batch of rows, and at most all rows; all with ε = 0."
+
+    epsilon: float = 0.05
+    batch: int = 500
+    order: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_number("epsilon", self.epsilon, 0, 0.5, high_open=True)
+
+    def decision(
+        self, posterior: AbstractPosterior, remainders: AbstractRemainders, batch: int
+    ) -> SequentialDecision:
+        return SequentialDecision.of(posterior.n_rows, batch, self.epsilon, posterior.dtype)
 
 
 @named("Korattikara, Chen and Welling (2014), algorithm 1")

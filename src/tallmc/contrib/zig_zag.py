@@ -1,10 +1,12 @@
-"""The zig-zag process with subsampling and control variates."""
+"""The zig-zag process with subsampling and control variates, and what it shares with `bouncy`."""
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -16,7 +18,14 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from .._anchor.anchor import Anchor
 from .._core.arrays import AbstractLinearMap, Matrix, Scalar, Vector, dot, on_device
 from .._core.errors import InvalidInput, Outcome, check_int, check_number
-from .._core.random import derived_keys, key_of, random_words, uniform_of
+from .._core.random import (
+    derived_keys,
+    key_of,
+    normals_of,
+    pairs_for_normals,
+    random_words,
+    uniform_of,
+)
 from .._core.statistics import ess, moments
 from .._core.supervision import stage
 from .._engine.kernel import AbstractKernel, ChainState, Drawn, Gathered, KernelStep
@@ -31,7 +40,15 @@ from ..models.design import RegressionRows
 from ..models.generalised_linear import remainder, weighted
 from ..models.model import AbstractModel
 from ..models.posterior import AbstractPosterior
-from ..models.priors import AbstractPrior, JoinedPrior, NormalPrior, PriorOfEntries
+from ..models.priors import (
+    AbstractPrior,
+    JoinedPrior,
+    LaplacePrior,
+    NormalPrior,
+    PriorOfEntries,
+    StudentTPrior,
+    TemperedPrior,
+)
 from ..results.draws import Draws
 from ..schedule import AbstractSchedule, as_schedule, in_precision
 
@@ -90,6 +107,52 @@ class PathIntegrals(eqx.Module):
         return jnp.maximum(self.square / time - self.mean(time) ** 2, 0)
 
 
+# The steepest slopes of a prior along a line.
+#
+# The prior is a product over the parameters. The slope of a Gaussian or a Laplace prior grows with
+# its parameter. That of a Student-t prior, (ν + 1)(θ − m)/(νs² + (θ − m)²), turns at m ± s√ν. On an
+# interval the extremes of a slope are therefore at its ends, or where it turns.
+
+
+def turning_points(prior: AbstractPrior, dim: int) -> tuple[Vector, Vector] | None:
+    """Where the slopes of the prior turn, per parameter; None if they are not known."""
+    match prior:
+        case NormalPrior() | LaplacePrior():
+            return jnp.zeros(dim), jnp.zeros(dim)
+        case StudentTPrior(scale=scale, degrees=degrees, mean=mean):
+            away = scale * jnp.sqrt(degrees)
+            return jnp.broadcast_to(mean - away, (dim,)), jnp.broadcast_to(mean + away, (dim,))
+        case TemperedPrior(prior=inner):
+            return turning_points(inner, dim)
+        case JoinedPrior() | PriorOfEntries():
+            low, high = jnp.zeros(dim), jnp.zeros(dim)
+            for part, entries in zip(prior.parts, prior.entries, strict=True):
+                found = turning_points(part, len(entries))
+                if found is None:
+                    return None
+                at = np.asarray(entries)
+                low, high = low.at[at].set(found[0]), high.at[at].set(found[1])
+            return low, high
+    return None
+
+
+class PriorSlopes(eqx.Module):
+    """The gradient of a prior and its extremes."""
+
+    prior: AbstractPrior
+    turns: tuple[Vector, ...]
+
+    def at(self, position: Vector) -> Vector:
+        return jax.grad(self.prior.potential)(position)
+
+    def extremes(self, start: Vector, end: Vector) -> tuple[Vector, Vector]:
+        """The least and the largest slope of every parameter on its way from start to end."""
+        low, high = jnp.minimum(start, end), jnp.maximum(start, end)
+        points = jnp.stack([low, high, *(jnp.clip(turn, low, high) for turn in self.turns)])
+        slopes = jax.vmap(self.at)(points)
+        return jnp.min(slopes, axis=0), jnp.max(slopes, axis=0)
+
+
 # Switching rates of the zig-zag process with control variates.
 #
 # In coordinates u with θ = θ̂ + Cu the potential U has the derivatives
@@ -99,8 +162,9 @@ class PathIntegrals(eqx.Module):
 #     order 1   a = Cᵀ∇f(θ̂),  B = Cᵀ∇²f₀C,     s_i = f'(ẑ_i + t) − f'(ẑ_i)
 #     order 2   a = Cᵀ∇f(θ̂),  B = Cᵀ∇²f(θ̂)C,   s_i = f'(ẑ_i + t) − f'(ẑ_i) − f''(ẑ_i)t
 #
-# with a Gaussian prior f₀, whose Hessian is constant. Order 1 is ZZ-CV of Bierkens, Fearnhead and
-# Roberts (2019). Each term has a rate of its own:
+# with a Gaussian prior f₀, whose Hessian is constant. Other priors are left out of a and B, and
+# their own gradient Cᵀ∇f₀ is added to a + Bu. Order 1 is ZZ-CV of Bierkens, Fearnhead and Roberts
+# (2019). Each term has a rate of its own:
 #
 #     λ_j(u, v) = (v_j (a + Bu)_j)₊ + Σ_i (v_j w_ij s_i(u))₊
 #
@@ -143,24 +207,85 @@ class RowRates(eqx.Module):
         return jnp.maximum(sign, 0) * self.largest
 
 
-class Rates(eqx.Module):
-    """Rates of the anchor's terms and of the rows."""
+class Candidates(NamedTuple):
+    """What some rows would do to the velocity."""
+
+    rates: PerRow  # Their rates, over the probabilities with which they were chosen
+    largest: PerRow  # The largest rates that they could have with other velocities
+    normals: Float[Array, "n d"]  # The velocity is reflected on these
+
+
+class AbstractRates(eqx.Module):
+    """Rates of the known terms and of the rows, at which a velocity is reflected."""
 
     remainders: ModelRemainders
     linear: Vector  # a
     matrix: Matrix  # B
     stream: AbstractStream  # Rows in proportion to c_i
     total: Scalar  # Σc
+    slopes: PriorSlopes | None  # Of a prior that is not Gaussian
+    refreshment: Scalar | None  # The rate at which the velocity is drawn anew
+
+    @staticmethod
+    @abc.abstractmethod
+    def size(columns: Float[Array, "n d"]) -> PerRow:
+        """The norm of w_i that bounds the change of its term per unit of time."""
+
+    @abc.abstractmethod
+    def speed(self, velocity: Vector) -> Scalar:
+        """The norm of v that belongs to `size`."""
+
+    @abc.abstractmethod
+    def first_velocity(self, key: PRNGKeyArray, like: Vector) -> Vector:
+        """A velocity of the stationary law."""
+
+    @abc.abstractmethod
+    def directions(self, velocity: Vector) -> Float[Array, "m d"]:
+        """D: the rates of the known terms are the positive parts of D∇U."""
+
+    @abc.abstractmethod
+    def normal(self, term: Int[Array, ""], gradient: Vector) -> Vector:
+        """The vector on which a known term reflects the velocity."""
+
+    @abc.abstractmethod
+    def candidates(self, velocity: Vector, rows: RowRates, uniform: PerRow) -> Candidates:
+        """What these rows do; `uniform` chooses among the terms of a row."""
+
+    @abc.abstractmethod
+    def known_events(self, dim: int) -> float:
+        """About the number of events of the known terms per unit of time."""
 
     @property
     def metric(self) -> AbstractLinearMap:
         """C."""
         return self.remainders.metric
 
-    def known(self, u: Vector, velocity: Vector) -> tuple[Vector, Vector]:
-        """α and β: after a time t, v_j (a + B(u + vt))_j = α_j + β_j t."""
-        start = velocity * (self.linear + dot(self.matrix, u))
-        return start, velocity * dot(self.matrix, velocity)
+    def position(self, u: Vector) -> Vector:
+        """θ."""
+        return self.remainders.anchor + self.metric.push(u)
+
+    def known_gradient(self, u: Vector) -> Vector:
+        """The gradient without the terms of the rows."""
+        found = self.linear + dot(self.matrix, u)
+        if self.slopes is None:
+            return found
+        return found + self.metric.pull(self.slopes.at(self.position(u)))
+
+    def known(
+        self, u: Vector, velocity: Vector, horizon: Scalar
+    ) -> tuple[Float[Array, " m"], Float[Array, " m"]]:
+        """α and β: at times t up to the horizon, D∇U(u + vt) ≤ α + βt without the rows.
+
+        With a Gaussian prior both sides are equal.
+        """
+        along = self.directions(velocity)
+        start = dot(along, self.linear + dot(self.matrix, u))
+        if self.slopes is not None:
+            ends = self.position(u), self.position(u + velocity * horizon)
+            least, largest = self.slopes.extremes(*ends)
+            pushed = self.metric.push(along)
+            start += jnp.sum(jnp.maximum(pushed * least, pushed * largest), axis=1)
+        return start, dot(along, dot(self.matrix, velocity))
 
     def of_rows(self, u: Float[Array, "n d"], block: RegressionRows) -> RowRates:
         """The part of these rows, each at a position of its own."""
@@ -190,39 +315,82 @@ class Rates(eqx.Module):
         return self.total * of_values * (self.remainders.order + 1) / jnp.maximum(distance, tiny)
 
 
+class ZigZagRates(AbstractRates):
+    """Rates at which single coordinates of the velocity change their sign."""
+
+    @staticmethod
+    def size(columns: Float[Array, "n d"]) -> PerRow:
+        return jnp.sum(jnp.abs(columns), axis=1)
+
+    def speed(self, velocity: Vector) -> Scalar:
+        return jnp.ones((), velocity.dtype)
+
+    def first_velocity(self, key: PRNGKeyArray, like: Vector) -> Vector:
+        return jax.random.rademacher(key, like.shape, like.dtype)
+
+    def directions(self, velocity: Vector) -> Float[Array, "m d"]:
+        return jnp.diag(velocity)
+
+    def normal(self, term: Int[Array, ""], gradient: Vector) -> Vector:
+        return (jnp.arange(len(gradient)) == term).astype(gradient.dtype)
+
+    def candidates(self, velocity: Vector, rows: RowRates, uniform: PerRow) -> Candidates:
+        coordinates = rows.coordinates(uniform)
+        normals = jax.nn.one_hot(coordinates, len(velocity), dtype=velocity.dtype)
+        return Candidates(rows.switching(velocity, coordinates), rows.largest, normals)
+
+    def known_events(self, dim: int) -> float:
+        # For v_j u_j standard normal, (v_j u_j)₊ has the mean 1/√2π.
+        return dim / math.sqrt(2 * math.pi)
+
+
 def prepare_rates(
-    posterior: AbstractPosterior, anchor: Anchor, metric: AbstractLinearMap, order: int
-) -> Rates:
-    """The rates at the anchor; one pass over the rows."""
-    model = posterior.model
+    kind: type[AbstractRates],
+    posterior: AbstractPosterior,
+    anchor: Anchor,
+    order: int,
+    refreshment: float | None = None,
+) -> AbstractRates:
+    """The rates of this kind at the anchor; one pass over the rows."""
+    model, metric = posterior.model, Dense().prepare(posterior, anchor)
     cure = "Use subsampled_mh(...), or mala(...)."
     if not model.one_predictor:
         rule = "be a generalised linear model with one predictor"
         raise InvalidInput("posterior", rule, type(model).__name__, cure)
     prior, likelihood = model.regression().prior, model.regression().likelihood
-    if not _is_gaussian(prior):
-        raise InvalidInput("posterior", "have a Gaussian prior", type(prior).__name__, cure)
+    turns = turning_points(prior, model.dim)
+    if turns is None:
+        rule = "have a Gaussian, Laplace or Student-t prior"
+        raise InvalidInput("posterior", rule, type(prior).__name__, cure)
     if not model.remainder_bound(order):
         rule = f"have rows whose derivatives of order {order + 1} are bounded"
         raise InvalidInput("posterior", rule, f"the {type(likelihood).__name__} family", cure)
     remainders = ModelRemainders.at(model, order, anchor, metric)
     assert anchor.hessian is not None and anchor.factor is not None, "the method needs a Hessian"
-    factor = np.asarray(anchor.factor, np.float64)
-    hessian = anchor.hessian if order == 2 else jax.hessian(model.prior_potential)(anchor.position)
-    constants = posterior.rows.map(_constants, remainders, width=posterior.width)
+    factor, at = np.asarray(anchor.factor, np.float64), anchor.position
+    gradient = np.asarray(anchor.gradient, np.float64)
+    of_prior = np.asarray(jax.hessian(model.prior_potential)(at), np.float64)
+    hessian = np.asarray(anchor.hessian, np.float64) if order == 2 else of_prior
+    slopes = None
+    if not _is_gaussian(prior):
+        slopes = PriorSlopes(prior, tuple(on_device(turn, posterior.dtype) for turn in turns))
+        gradient, hessian = gradient - np.asarray(model.prior_gradient(at)), hessian - of_prior
+    constants = posterior.rows.map(_constants, remainders, kind.size, width=posterior.width)
     # A row of zeros never switches a velocity; the table needs a positive weight.
     positive = np.maximum(np.asarray(constants, np.float64), np.finfo(np.float32).tiny)
     positive = np.maximum(positive, 1e-9 * positive.mean())
     stream = posterior.rows.preferential_stream(
         positive, floor=0.0, certain_of=None, dtype=posterior.dtype
     ).stream
-    return Rates(
+    return kind(
         remainders=remainders,
-        linear=on_device(factor.T @ np.asarray(anchor.gradient, np.float64), posterior.dtype),
-        matrix=on_device(factor.T @ np.asarray(hessian, np.float64) @ factor, posterior.dtype),
+        linear=on_device(factor.T @ gradient, posterior.dtype),
+        matrix=on_device(factor.T @ hessian @ factor, posterior.dtype),
         stream=stream,
         # The table rounds p_i: with this total, total · p_i ≥ c_i for every row.
         total=on_device(_ROUNDING * np.max(positive / stream.probabilities()), posterior.dtype),
+        slopes=slopes,
+        refreshment=None if refreshment is None else on_device(refreshment, posterior.dtype),
     )
 
 
@@ -232,20 +400,23 @@ def _is_gaussian(prior: AbstractPrior) -> bool:
     return isinstance(prior, NormalPrior)
 
 
-def _constants(block: RegressionRows, remainders: ModelRemainders) -> PerRow:
+def _constants(
+    block: RegressionRows, remainders: ModelRemainders, size: Callable[[Matrix], PerRow]
+) -> PerRow:
     """c_i, from sup |f⁽ᵏ⁺¹⁾| ‖w_i‖ᵏ⁺¹."""
-    sizes = jnp.abs(remainders.metric.pull(block.x))
-    length = jnp.maximum(jnp.linalg.norm(sizes, axis=1), jnp.finfo(sizes.dtype).tiny)
-    return remainders.constants(block) * (jnp.sum(sizes, axis=1) / length)
+    columns = remainders.metric.pull(block.x)
+    length = jnp.maximum(jnp.linalg.norm(columns, axis=1), jnp.finfo(columns.dtype).tiny)
+    return remainders.constants(block) * (size(columns) / length)
 
 
-# The step of the zig-zag process: a fixed time along its path.
+# The step of a process: a fixed time along its path.
 #
-# The position moves with velocity v ∈ {−1, 1}ᵈ in the coordinates u. Until a horizon, the rate of
-# candidate rows is bounded by its value at the farther end: the norm is convex along a line. One
-# pass of the loop draws the first switch of the known terms, in closed form, and a chunk of
-# candidates. It moves to the first event, or to the horizon or the last candidate if there is none.
-# The process has no memory, so the next pass draws everything anew.
+# The position moves with velocity v in the coordinates u, with v ∈ {−1, 1}ᵈ in the zig-zag process.
+# Until a horizon, the rate of candidate rows is bounded by its value at the farther end: the norm
+# is convex along a line. One pass of the loop draws the first event of the known terms, in closed
+# form, and a chunk of candidates. It moves to the first event, or to the horizon or the last
+# candidate if there is none. The process has no memory, so the next pass draws everything anew.
+# Known terms with a prior that is not Gaussian have a bound on their rate, which thins their event.
 
 # The longest time with one bound, in which a coordinate moves by 0.3 standard deviations.
 HORIZON = 0.3
@@ -253,7 +424,7 @@ HORIZON = 0.3
 _MOST_ROWS = 2**22
 
 
-class ZigZagState(AbstractDynamicsState):
+class PathState(AbstractDynamicsState):
     """Position θ = θ̂ + Cu."""
 
     position: Vector
@@ -282,10 +453,10 @@ class _Flight(eqx.Module):
     integrals: PathIntegrals
 
 
-class ZigZagKernel(AbstractKernel):
-    """Follows the path of the zig-zag process for a fixed time."""
+class PathKernel(AbstractKernel):
+    """Follows the path of a process for a fixed time."""
 
-    rates: Rates
+    rates: AbstractRates
     schedule: AbstractSchedule
     rest: Vector
     chunk: int = eqx.field(static=True)  # Candidates that are drawn at once
@@ -328,8 +499,8 @@ class ZigZagKernel(AbstractKernel):
         rows: AbstractRows,
     ) -> ChainState:
         u = self.rates.metric.solve(position - self.rates.remainders.anchor)
-        velocity = jax.random.rademacher(key, u.shape, u.dtype)
-        return ChainState(ZigZagState(position, u, velocity), carried)
+        velocity = self.rates.first_velocity(key, u)
+        return ChainState(PathState(position, u, velocity), carried)
 
     def draw(self, key: PRNGKeyArray, steps: int) -> Drawn:
         return Drawn(key_of(random_words(key, (steps,))), None)
@@ -339,7 +510,7 @@ class ZigZagKernel(AbstractKernel):
     ) -> KernelStep:
         motion, carried = state.motion, state.carried
         time = self.schedule(step).astype(motion.position.dtype)
-        keys = derived_keys(gathered.selection, 4)
+        keys = derived_keys(gathered.selection, 5)
         none, integrals = jnp.int32(0), PathIntegrals.zero(motion.whitened)
         flown = lax.while_loop(
             lambda flight: (flight.left > 0) & (flight.n_rows < _MOST_ROWS),
@@ -353,11 +524,11 @@ class ZigZagKernel(AbstractKernel):
             "path_mean": anchor + flown.integrals.mean(time),
             "path_variance": flown.integrals.variance(time),
         }
-        position = anchor + self.rates.metric.push(flown.u)
+        position = self.rates.position(flown.u)
         unfinished = carried.unfinished + (flown.left > 0).astype(jnp.int32)
         breaches = RateBreaches(flown.breaches.exceeded, flown.breaches.worst, unfinished)
         return KernelStep(
-            ChainState(ZigZagState(position, flown.u, flown.velocity), breaches),
+            ChainState(PathState(position, flown.u, flown.velocity), breaches),
             stats,
             jnp.int32(Outcome.OK),
             jnp.zeros_like(position),
@@ -366,18 +537,18 @@ class ZigZagKernel(AbstractKernel):
     def _advance(self, flight: _Flight, keys: Array, rows: AbstractRows) -> _Flight:
         """Move to the first event, or as far as the draws of one pass reach."""
         rates, u, velocity, chunk = self.rates, flight.u, flight.velocity, self.chunk
-        known_key, rows_key, coins_key, coordinates_key = keys
-        dim, dtype, first = len(u), u.dtype, flight.passes * chunk
-        exponentials = -jnp.log(
-            uniform_of(random_words(known_key, (dim,), flight.passes * dim)[:, 0], dtype)
-        )
-        switches = first_arrivals(*rates.known(u, velocity), exponentials)
-        # The bound must not depend on the switches: a pass that ends at its last candidate draws
+        known_key, rows_key, coins_key, terms_key, refreshment_key = keys
+        dtype, first = u.dtype, flight.passes * chunk
+        # The bounds must not depend on the switches: a pass that ends at its last candidate draws
         # them anew, and would do so more often for late ones.
         horizon = jnp.minimum(flight.left, HORIZON)
         farthest = jnp.maximum(jnp.linalg.norm(u), jnp.linalg.norm(u + velocity * horizon))
-        bound = rates.bound(farthest)
-        horizon = jnp.minimum(horizon, jnp.min(switches))
+        bound = rates.bound(farthest) * rates.speed(velocity)
+        start, growth = rates.known(u, velocity, horizon)
+        known = uniform_of(random_words(known_key, start.shape, flight.passes * len(start)), dtype)
+        switches = first_arrivals(start, growth, -jnp.log(known[:, 0]))
+        refreshed, fresh = self._refreshment(refreshment_key, flight)
+        horizon = jnp.minimum(horizon, jnp.minimum(jnp.min(switches), refreshed))
 
         coins = random_words(coins_key, (chunk,), first)
         arrivals = jnp.cumsum(-jnp.log(uniform_of(coins[:, 0], dtype))) / bound
@@ -385,26 +556,31 @@ class ZigZagKernel(AbstractKernel):
         draws = rates.stream.draw(rows_key, (chunk,), first)
         at = u + velocity * jnp.where(before, arrivals, 0)[:, None]
         of_rows = rates.of_rows(at, rows.take(draws.indices))
-        words = random_words(coordinates_key, (chunk,), first)
-        coordinates = of_rows.coordinates(uniform_of(words[:, 0], dtype))
+        words = random_words(terms_key, (chunk,), first)
+        candidates = rates.candidates(velocity, of_rows, uniform_of(words[:, 0], dtype))
         caps = bound / draws.weights
-        switching = of_rows.switching(velocity, coordinates)
-        kept = before & (uniform_of(coins[:, 1], dtype) * caps < switching)
+        kept = before & (uniform_of(coins[:, 1], dtype) * caps < candidates.rates)
         row_switches, chosen = jnp.any(kept), jnp.argmax(kept)
 
         # Without a kept candidate the path is known up to the last one, or up to the horizon.
         reached = jnp.minimum(arrivals[-1], horizon)
         time = jnp.where(row_switches, arrivals[chosen], reached)
-        known_switches = ~row_switches & (time == jnp.min(switches))
-        coordinate = jnp.where(row_switches, coordinates[chosen], jnp.argmin(switches))
+        term = jnp.argmin(switches)
+        gradient = rates.known_gradient(u + velocity * time)
+        known_switches = ~row_switches & (time == switches[term])
+        if rates.slopes is not None:
+            rate = dot(rates.directions(velocity), gradient)[term]
+            known_switches &= known[term, 1] * (start + growth * time)[term] < rate
         switched = row_switches | known_switches
-        reverse = switched & (jnp.arange(dim) == coordinate)
+        normal = jnp.where(row_switches, candidates.normals[chosen], rates.normal(term, gradient))
+        after = jnp.where(switched, reflected(velocity, normal), velocity)
+        after = jnp.where(~row_switches & (time == refreshed), fresh, after)
         used = before & (arrivals <= time)
         move, move_velocity = rates.metric.push(jnp.stack([u, velocity]))
-        ratio = jnp.where(used, of_rows.largest / caps, 0)
+        ratio = jnp.where(used, candidates.largest / caps, 0)
         return _Flight(
             u=u + velocity * time,
-            velocity=jnp.where(reverse, -velocity, velocity),
+            velocity=after,
             left=flight.left - time,
             passes=flight.passes + 1,
             n_rows=flight.n_rows + jnp.sum(used, dtype=jnp.int32),
@@ -417,36 +593,36 @@ class ZigZagKernel(AbstractKernel):
             integrals=flight.integrals.extended(move, move_velocity, time),
         )
 
+    def _refreshment(self, key: PRNGKeyArray, flight: _Flight) -> tuple[Scalar, Vector]:
+        """When the velocity is drawn anew, and the new one; never without a rate."""
+        velocity, rate = flight.velocity, self.rates.refreshment
+        if rate is None:
+            return jnp.full((), jnp.inf, velocity.dtype), velocity
+        pairs = 1 + pairs_for_normals(len(velocity), velocity.dtype)
+        words = random_words(key, (pairs,), flight.passes * pairs)
+        time = -jnp.log(uniform_of(words[0, 0], velocity.dtype)) / rate
+        return time, normals_of(words[1:], len(velocity), velocity.dtype)
+
+
+def reflected(velocity: Vector, normal: Vector) -> Vector:
+    """v − 2(vᵀg)g/‖g‖²; for a unit vector g the reversal of one coordinate."""
+    square = jnp.maximum(jnp.sum(normal**2), jnp.finfo(normal.dtype).tiny)
+    return velocity - 2 * (jnp.sum(velocity * normal) / square) * normal
+
 
 _SUGGESTED_TIME = 2.0
 _MOST_CHUNK = 256
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ZigZag(AbstractAnchoredMethod):
-    """The zig-zag process, for logistic, probit, binomial and linear regression, Gaussian priors.
+class AbstractPathMethod(AbstractAnchoredMethod):
+    """A process in continuous time; a step follows its path for the time `step_size`."""
 
-    In the coordinates of the Laplace approximation, the position moves on a straight line with
-    velocity v ∈ {−1, 1}ᵈ. Coordinates of v change their sign at random times, whose rates leave the
-    posterior invariant:
-
-        du/dt = v,   v_j → −v_j at the rate λ_j(u, v),   λ_j(u, v) − λ_j(u, F_j v) = v_j ∂_j U(u)
-
-    A step follows the path for the time `step_size`. The position at its end is the draw. Averages
-    along the path are recorded too, without any error of discretisation: `path_moments` reads them.
-    """
-
-    paper = "Bierkens, Fearnhead and Roberts (2019)"
     bias = "None, at any step size, which is only the time between draws."
-    cost = (
-        "A pass over the rows for c_i, and then about Σc E‖u‖ᵏ/k! rows per unit of time, with the "
-        "order k. This number does not depend on N with order 1, the order of the paper, and falls "
-        "as N^(−1/2) with order 2. It is proportional to d² with order 1 and to d³ with order 2."
-    )
     exact = True
+    process: ClassVar[str]
 
     step_size: float
-    order: int = 2
+    order: int
 
     def __post_init__(self) -> None:
         check_number("step_size", self.step_size, 0, low_open=True)
@@ -455,7 +631,7 @@ class ZigZag(AbstractAnchoredMethod):
     @property
     def axes(self) -> dict[str, str]:
         return {
-            "dynamics": "zig-zag process",
+            "dynamics": self.process,
             "gradient": f"control variates of order {self.order}",
             "subsample": "thinned rows",
             "size": "Poisson",
@@ -465,11 +641,14 @@ class ZigZag(AbstractAnchoredMethod):
         rule = "the time in which a coordinate crosses two standard deviations"
         return Suggestion(_SUGGESTED_TIME, rule, 1.0, 1.0)
 
-    def kernel_at(self, posterior: AbstractPosterior, anchor: Anchor) -> tuple[ZigZagKernel, int]:
-        metric = Dense().prepare(posterior, anchor)
+    @abc.abstractmethod
+    def rates_at(self, posterior: AbstractPosterior, anchor: Anchor) -> AbstractRates:
+        """The rates of the process."""
+
+    def kernel_at(self, posterior: AbstractPosterior, anchor: Anchor) -> tuple[PathKernel, int]:
         stage("bounding the rows")
-        rates = prepare_rates(posterior, anchor, metric, self.order)
-        kernel = ZigZagKernel(
+        rates = self.rates_at(posterior, anchor)
+        kernel = PathKernel(
             rates=rates,
             schedule=in_precision(as_schedule(self.step_size), posterior.dtype),
             rest=anchor.position,
@@ -478,19 +657,47 @@ class ZigZag(AbstractAnchoredMethod):
         return kernel, posterior.n_rows
 
 
-def _chunk(rates: Rates, dim: int) -> int:
-    """About the number of candidates until the known terms switch a velocity.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ZigZag(AbstractPathMethod):
+    """The zig-zag process, for logistic, probit, binomial and linear regression.
 
-    For v_j u_j standard normal, (v_j u_j)₊ has the mean 1/√2π.
+    In the coordinates of the Laplace approximation, the position moves on a straight line with
+    velocity v ∈ {−1, 1}ᵈ. Coordinates of v change their sign at random times, whose rates leave the
+    posterior invariant:
+
+        du/dt = v,   v_j → −v_j at the rate λ_j(u, v),   λ_j(u, v) − λ_j(u, F_j v) = v_j ∂_j U(u)
+
+    A step follows the path for the time `step_size`. The position at its end is the draw. Averages
+    along the path are recorded too, without any error of discretisation: `path_moments` reads them.
+    Priors are Gaussian, Laplace or Student-t.
     """
-    per_time = float(rates.bound(jnp.full((), math.sqrt(dim), rates.total.dtype)))
-    mean = per_time / (dim / math.sqrt(2 * math.pi) + 1 / HORIZON)
+
+    paper = "Bierkens, Fearnhead and Roberts (2019)"
+    cost = (
+        "A pass over the rows for c_i, and then about Σc E‖u‖ᵏ/k! rows per unit of time, with the "
+        "order k. This number does not depend on N with order 1, the order of the paper, and falls "
+        "as N^(−1/2) with order 2. It is proportional to d² with order 1 and to d³ with order 2."
+    )
+    process = "zig-zag process"
+
+    step_size: float
+    order: int = 2
+
+    def rates_at(self, posterior: AbstractPosterior, anchor: Anchor) -> AbstractRates:
+        return prepare_rates(ZigZagRates, posterior, anchor, self.order)
+
+
+def _chunk(rates: AbstractRates, dim: int) -> int:
+    """About the number of candidates until the known terms change a velocity."""
+    typical = jnp.ones(dim, rates.total.dtype)
+    per_time = float(rates.bound(jnp.linalg.norm(typical)) * rates.speed(typical))
+    mean = per_time / (rates.known_events(dim) + 1 / HORIZON)
     return min(max(2, math.ceil(mean + math.sqrt(mean))), _MOST_CHUNK)
 
 
-# Exact averages along the paths of a zig-zag run.
+# Exact averages along the paths of a run.
 #
-# A draw of `ZigZag` records the mean and the variance of its piece of the path. Over all pieces,
+# A draw records the mean and the variance of its piece of the path. Over all pieces,
 #
 #     mean = average of the means,   sd² = average of the variances + variance of the means.
 #
@@ -507,12 +714,12 @@ class PathMoments(NamedTuple):
 
 
 def path_moments(draws: Draws) -> PathMoments:
-    """Means and sds of the parameters, as exact averages along the paths of a zig-zag run.
+    """Means and sds of the parameters, as exact averages along the paths of a run.
 
     **Arguments:**
 
-    - `draws`: draws of `zig_zag(...)`. Thinned draws hold the last piece of the path before
-      each draw only.
+    - `draws`: draws of `zig_zag(...)` or `bouncy(...)`. Thinned draws hold the last piece of the
+      path before each draw only.
 
     **Returns:** a `PathMoments`. Failed chains are left out.
 
@@ -526,7 +733,7 @@ def path_moments(draws: Draws) -> PathMoments:
     stats = getattr(draws, "sample_stats", {})
     if not {"path_mean", "path_variance"} <= set(stats):
         cure = "Use sample(posterior, zig_zag(...))."
-        raise InvalidInput("draws", "be those of a zig-zag process", draws, cure)
+        raise InvalidInput("draws", "be those of a process with paths", draws, cure)
     if not draws.ok.any():
         found = f"outcomes {[outcome.name for outcome in draws.outcomes]}"
         raise InvalidInput("draws", "have a chain that completed", found)

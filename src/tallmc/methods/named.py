@@ -168,6 +168,22 @@ def svrg_ld(step_size: StepSize, batch_size: Size, every: int) -> Method:
     return Method(step_size=step_size, batch_size=batch_size, gradient=SVRG(every))
 
 
+@named(
+    "Putcha, Nemeth and Fearnhead (2023), eq. 16 with SVRG's centre",
+    example={"batch_size": 2, "every": 10},
+)
+def svrg_ld_ps(step_size: StepSize, batch_size: Size, every: int, floor: float = 0.05) -> Method:
+    """SVRG-LD with preferential subsampling, p_i ∝ √tr(H_i Σ̂ H_iᵀ).
+
+    These weights are for a centre that the chain leaves by posterior standard deviations; for a
+    small `every`, `Preferential("frobenius")` has those of a short walk.
+    """
+    subsample = Preferential("curvature", floor)
+    return Method(
+        step_size=step_size, batch_size=batch_size, gradient=SVRG(every), subsample=subsample
+    )
+
+
 @named("Dubey, Reddi, Williamson, Póczos, Smola and Xing (2016)", example=_BATCH)
 def saga_ld(step_size: StepSize, batch_size: Size) -> Method:
     """SGLD with control variates from a table that holds the last gradient of each row."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import itertools
 from typing import Self
 
 import equinox as eqx
@@ -118,6 +119,12 @@ class JoinedPrior(AbstractPriorOfParts):
     """Independent priors of consecutive parts of a vector."""
 
     lengths: tuple[int, ...] = eqx.field(static=True)
+
+    @property
+    def entries(self) -> tuple[tuple[int, ...], ...]:
+        """The entries of the vector that each part is the prior of."""
+        ends = itertools.accumulate(self.lengths, initial=0)
+        return tuple(tuple(range(*pair)) for pair in itertools.pairwise(ends))
 
     def potential(self, values: Vector) -> Scalar:
         total, start = jnp.zeros((), values.dtype), 0

@@ -5,6 +5,7 @@ import warnings
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.stats import norm
 from test_zig_zag import Truth, skewed, z_of
 
 import tallmc
@@ -16,7 +17,7 @@ from problems import (
     logistic_by_autodiff,
     weighted_logistic,
 )
-from tallmc.contrib.consensus import tempered
+from tallmc.contrib.consensus import averaged, merged_log_density, semiparametric, tempered
 from tallmc.models.generalised_linear import GeneralisedLinear
 from tallmc.models.priors import LaplacePrior
 
@@ -103,6 +104,87 @@ def test_the_bias_of_skewed_posteriors_is_seen_and_not_claimed_away():
     assert max(z) > LIMIT and max(bias) > 0.3
 
 
+def shard_draws(seed: int, count: int):
+    """Independent draws of the shards of a skewed posterior in one dimension, and its moments."""
+    rng, grid = np.random.default_rng(seed), np.linspace(-12, 30, 8001)
+    posterior = skewed(1, 40)
+    x, y = np.asarray(posterior.data.x)[:, 0], np.asarray(posterior.data.y)
+    of_rows = np.logaddexp(0, -np.where(y > 0, 1, -1)[:, None] * x[:, None] * grid)
+
+    def law(potential):
+        weights = np.exp(potential.min() - potential)
+        return weights / weights.sum()
+
+    whole = law(of_rows.sum(axis=0) + grid**2 / 8)
+    mean = whole @ grid
+    parts = np.array_split(rng.permutation(40), 4)
+    laws = [law(of_rows[part].sum(axis=0) + grid**2 / 32) for part in parts]
+    draws = [grid[rng.choice(len(grid), count, p=of_shard)][:, None] for of_shard in laws]
+    return draws, mean, np.sqrt(whole @ (grid - mean) ** 2)
+
+
+@pytest.mark.smoke
+def test_semiparametric_draws_have_the_law_of_their_density():
+    """The density of given draws by quadrature; as many centres as draws, so that all are used."""
+    draws, mean, sd = shard_draws(0, 1000)
+    merged, effective = semiparametric(draws, np.random.default_rng(1))
+    grid = np.linspace(mean - 8 * sd, mean + 8 * sd, 2001)
+    log_density = merged_log_density(draws, grid[:, None], np.random.default_rng(2))
+    weights = np.exp(log_density - log_density.max())
+    weights /= weights.sum()
+    assert effective > 1000
+    for function in (lambda v: v, lambda v: (v - mean) ** 2, lambda v: (v < mean) + 0.0):
+        truth = weights @ function(grid)
+        spread = np.sqrt(weights @ (function(grid) - truth) ** 2)
+        # A draw is resampled from the proposals, whose own error adds to that of the draws.
+        error = spread * np.sqrt(1 / len(merged) + 1 / effective)
+        assert abs(function(merged[:, 0]).mean() - truth) < LIMIT * error
+
+
+def test_semiparametric_merging_is_exact_for_gaussian_shards():
+    """Draws at the quantiles of two Gaussians, so that only the kernels could cause an error."""
+    quantiles = norm.ppf((np.arange(2000) + 0.5) / 2000)[:, None]
+    draws = [1.0 + 0.5 * quantiles, 0.3 + 0.8 * quantiles]
+    grid = np.linspace(-1, 3, 4001)
+    log_density = merged_log_density(draws, grid[:, None], np.random.default_rng(0))
+    weights = np.exp(log_density - log_density.max())
+    weights /= weights.sum()
+    precisions = np.array([1 / 0.25, 1 / 0.64])
+    mean = weights @ grid
+    assert mean == pytest.approx(precisions @ [1.0, 0.3] / precisions.sum(), abs=2e-4)
+    variance = weights @ (grid - mean) ** 2
+    assert variance == pytest.approx(1 / precisions.sum(), rel=2e-3)
+
+
+def test_semiparametric_merging_of_skewed_shards_is_better_than_averages():
+    """Means over four splits, of the error of the mean in sds and of the relative error of the sd.
+
+    They were 0.27 and 0.30 with averages, 0.07 and 0.06 with densities.
+    """
+    errors = np.zeros((2, 2))
+    for seed in range(4):
+        draws, mean, sd = shard_draws(seed, 1500)
+        for rule, merged in enumerate(
+            (averaged(draws), semiparametric(draws, np.random.default_rng(seed))[0])
+        ):
+            errors[rule] += abs(merged.mean() - mean) / sd / 4, abs(merged.std() / sd - 1) / 4
+    assert (errors[0] > 0.2).all()
+    assert (errors[1] < errors[0] / 2).all(), errors
+
+
+def test_semiparametric_draws_are_those_of_a_run_and_not_checked():
+    options = {"chains": 4, "n_draws": 200, "burn_in": 10, "progress": False}
+    posterior = linear()
+    draws = tallmc.contrib.consensus.consensus(
+        posterior, 2, tallmc.contrib.zig_zag.zig_zag(2.0), merge="semiparametric", **options
+    )
+    mean, covariance = exact_posterior(posterior)
+    away = (draws.positions.mean(axis=(0, 1)) - mean) / np.sqrt(np.diag(covariance))
+    # Independent draws; some 800 draws of each shard estimate the centres and covariances.
+    assert np.abs(away).max() < LIMIT * np.sqrt(3 / 800)
+    assert draws.settings["merge"] == "semiparametric" and draws.report.verdict == "not checked"
+
+
 @pytest.mark.smoke
 def test_the_seed_decides_the_shards():
     options = {"chains": 4, "n_draws": 10, "burn_in": 0, "progress": False}
@@ -123,6 +205,8 @@ def test_bad_input_is_answered():
             tallmc.contrib.consensus.consensus(posterior, shards)
     with pytest.raises(tallmc.InvalidInput, match="ten per parameter"):
         tallmc.contrib.consensus.consensus(posterior, 2, chains=1, n_draws=5)
+    with pytest.raises(tallmc.InvalidInput, match="merge must be one of average"):
+        tallmc.contrib.consensus.consensus(posterior, 2, merge="median")
     with pytest.raises(tallmc.InvalidInput, match="options must not contain 'store'"):
         tallmc.contrib.consensus.consensus(posterior, 2, store="folder")
     with pytest.raises(tallmc.InvalidInput, match="posterior must be a tallmc posterior"):

@@ -12,8 +12,24 @@ import pytest
 
 import tallmc
 from problems import design, exact_posterior, linear, logistic_by_autodiff, slow_after
-from tallmc.contrib.zig_zag import PathIntegrals, Rates, RowRates, first_arrivals, path_moments
-from tallmc.models.priors import LaplacePrior
+from tallmc.contrib.zig_zag import (
+    PathIntegrals,
+    PriorSlopes,
+    RowRates,
+    ZigZagRates,
+    first_arrivals,
+    path_moments,
+    turning_points,
+)
+from tallmc.models.priors import (
+    JoinedPrior,
+    LaplacePrior,
+    LogGammaPrior,
+    NormalPrior,
+    PriorOfEntries,
+    StudentTPrior,
+    TemperedPrior,
+)
 from test_mutants import cast
 
 LIMIT = 4.6
@@ -39,7 +55,28 @@ def weighted_probit(n_rows: int = 6, dim: int = 3):
     )
 
 
-POSTERIORS = {"logistic": lambda: skewed(2, 6), "weighted probit": weighted_probit}
+def mixed_prior(dim: int):
+    """A narrow Laplace prior of the first parameter, a Cauchy prior of the others."""
+    return JoinedPrior(
+        (
+            LaplacePrior(jnp.asarray(0.2), jnp.asarray(0.3)),
+            StudentTPrior(jnp.asarray(0.3), jnp.asarray(1.0), jnp.asarray(-0.2)),
+        ),
+        (1, dim - 1),
+    )
+
+
+@functools.cache
+def with_mixed_prior(n_rows: int = 30):
+    """Skewed, with a kink and heavy tails in the prior."""
+    return eqx.tree_at(lambda of: of.model.prior, skewed(2, n_rows), mixed_prior(2))
+
+
+POSTERIORS = {
+    "logistic": lambda: skewed(2, 6),
+    "weighted probit": weighted_probit,
+    "mixed prior": lambda: with_mixed_prior(6),
+}
 
 
 @functools.cache
@@ -57,9 +94,9 @@ def all_rows(rates, u, rows) -> RowRates:
 def brute_force(rates, u, velocity, rows):
     """λ_j(u, v) with a sum over all rows."""
     of_rows = all_rows(rates, u, rows)
-    start, _ = rates.known(u, velocity)
+    known = velocity * rates.known_gradient(u)
     terms = velocity * of_rows.columns * of_rows.slopes[:, None]
-    return jnp.maximum(start, 0) + jnp.sum(jnp.maximum(terms, 0), axis=0)
+    return jnp.maximum(known, 0) + jnp.sum(jnp.maximum(terms, 0), axis=0)
 
 
 def imbalance(bound, scale: float) -> float:
@@ -158,6 +195,53 @@ def test_no_rate_exceeds_its_bound(name, order):
     assert 0.3 < closest <= 1
 
 
+@pytest.mark.parametrize(
+    "prior",
+    [
+        mixed_prior(3),
+        TemperedPrior(mixed_prior(3), 0.3),
+        PriorOfEntries((mixed_prior(2), NormalPrior(jnp.asarray(0.5))), ((2, 0), (1,))),
+    ],
+)
+def test_slopes_of_a_prior_have_their_extremes_on_every_interval(prior):
+    slopes = PriorSlopes(prior, turning_points(prior, 3))
+    ends = np.random.default_rng(0).normal(size=(40, 2, 3)) * [[[1.0], [2.0]]]
+    found = jax.jit(jax.vmap(slopes.extremes))(ends[:, 0], ends[:, 1])
+    shares = np.linspace(0, 1, 4001)[:, None, None]
+    grid = ends[:, 0] + shares * (ends[:, 1] - ends[:, 0])
+    on_grid = np.asarray(jax.jit(jax.vmap(jax.vmap(slopes.at)))(grid))
+    assert (found[0] <= on_grid.min(axis=0) + 1e-12).all()
+    assert (found[1] >= on_grid.max(axis=0) - 1e-12).all()
+    # Tight: a grid misses a turning point by its spacing at most, and the slope by its square.
+    np.testing.assert_allclose(found[0], on_grid.min(axis=0), atol=1e-3)
+    np.testing.assert_allclose(found[1], on_grid.max(axis=0), atol=1e-3)
+
+
+@eqx.filter_jit
+def known_rates_and_bounds(rates, u, velocity, horizon, times):
+    start, growth = rates.known(u, velocity, horizon)
+    along = rates.directions(velocity)
+    of_time = lambda time: along @ rates.known_gradient(u + velocity * time)
+    return jax.vmap(of_time)(times), start + growth * times[:, None]
+
+
+def known_excess(rates) -> float:
+    """By how much the known rates exceed their bounds within the horizon, at most."""
+    rng, worst = np.random.default_rng(0), -np.inf
+    times = jnp.linspace(0, 0.3, 201)
+    for _ in range(20):
+        u = jnp.asarray(2 * rng.normal(size=len(rates.linear)))
+        velocity = rates.first_velocity(jax.random.key(rng.integers(1000)), u)
+        found, bounds = known_rates_and_bounds(rates, u, velocity, times[-1], times)
+        worst = max(worst, float(jnp.max(found - bounds)))
+    return worst
+
+
+def test_known_rates_do_not_exceed_their_bounds():
+    assert known_excess(kernel_of("mixed prior", 2).kernel.rates) < 1e-12
+    assert abs(known_excess(kernel_of("logistic", 2).kernel.rates)) < 1e-12  # equal
+
+
 def test_arrivals_solve_their_integral():
     """All signs of α and β, against the integral of the rate."""
     rng = np.random.default_rng(0)
@@ -233,9 +317,8 @@ def z_of(per_chain: np.ndarray, truth) -> float:
 CHAINS = {"chains": 512, "n_draws": 60, "burn_in": 20, "progress": False}
 
 
-def law_z(draws, dim: int) -> dict[str, float]:
+def law_z(draws, truth: Truth) -> dict[str, float]:
     """|z| of the moments of the draws, and of the averages along the paths."""
-    truth = truth_of(dim)
     means = np.asarray(draws.sample_stats["path_mean"]) - truth.mean
     squares = draws.sample_stats["path_variance"] + means**2
     return {
@@ -249,10 +332,23 @@ def law_z(draws, dim: int) -> dict[str, float]:
 def test_the_stationary_law_is_the_posterior(dim, order):
     draws = tallmc.sample(skewed(dim), tallmc.contrib.zig_zag.zig_zag(1.3, order=order), **CHAINS)
     assert abs(truth_of(dim).moments[2 * dim]) > 0.2  # skewed, or a Gaussian would do
-    z = law_z(draws, dim)
+    z = law_z(draws, truth_of(dim))
     assert max(z.values()) < LIMIT, z
     assert draws.report.trusted, draws.report
     assert draws.n_row_evals_sampling > 1000
+
+
+@functools.cache
+def truth_with_mixed_prior() -> Truth:
+    return Truth(with_mixed_prior())
+
+
+@pytest.mark.parametrize("order", slow_after(1, [2, 1]))
+def test_the_stationary_law_has_a_prior_with_a_kink_and_heavy_tails(order):
+    method, truth = tallmc.contrib.zig_zag.zig_zag(1.3, order=order), truth_with_mixed_prior()
+    assert np.abs((truth.mean - truth_of(2).mean) / truth.sd).max() > 0.5  # the prior matters
+    z = law_z(tallmc.sample(with_mixed_prior(), method, **CHAINS), truth)
+    assert max(z.values()) < LIMIT, z
 
 
 @pytest.mark.parametrize("chunk", slow_after(1, [1, 64]))
@@ -280,7 +376,7 @@ def prior_forgotten(bound):
     return eqx.tree_at(lambda of: of.kernel.rates.matrix, bound, replace_fn=jnp.zeros_like)
 
 
-class WrongSign(Rates):
+class WrongSign(ZigZagRates):
     """Rows switch velocities downhill instead of uphill."""
 
     def of_rows(self, u, rows):
@@ -295,7 +391,7 @@ class CoordinatesUniform(RowRates):
         return (uniform * self.columns.shape[1]).astype(int)
 
 
-class UniformCoordinateRates(Rates):
+class UniformCoordinateRates(ZigZagRates):
     def of_rows(self, u, rows):
         found = super().of_rows(u, rows)
         return CoordinatesUniform(found.slopes, found.columns)
@@ -382,7 +478,7 @@ def test_single_precision_has_the_law_too():
         np.asarray(data.x, np.float32), np.asarray(data.y, np.float32), prior_variance=4.0
     )
     assert single.dtype == np.float32
-    z = law_z(tallmc.sample(single, tallmc.contrib.zig_zag.zig_zag(1.3), **CHAINS), 2)
+    z = law_z(tallmc.sample(single, tallmc.contrib.zig_zag.zig_zag(1.3), **CHAINS), truth_of(2))
     assert max(z.values()) < LIMIT, z
 
 
@@ -398,9 +494,10 @@ def test_bad_input_is_answered():
     with pytest.raises(tallmc.InvalidInput, match="be a generalised linear model"):
         tallmc.contrib.zig_zag.zig_zag(1.0).prepare(logistic_by_autodiff())
     normal = skewed(2)
-    kinked = eqx.tree_at(lambda of: of.model.prior, normal, LaplacePrior(jnp.ones(2), jnp.zeros(2)))
-    with pytest.raises(tallmc.InvalidInput, match="have a Gaussian prior; got 'LaplacePrior'"):
-        tallmc.contrib.zig_zag.zig_zag(1.0).prepare(kinked)
+    other = LogGammaPrior(jnp.asarray(1.0), jnp.asarray(1.0))
+    other = eqx.tree_at(lambda of: of.model.prior, normal, other)
+    with pytest.raises(tallmc.InvalidInput, match="Student-t prior; got 'LogGammaPrior'"):
+        tallmc.contrib.zig_zag.zig_zag(1.0).prepare(other)
     others = tallmc.sample(normal, tallmc.methods.mala(0.1), chains=2, n_draws=4, progress=False)
-    with pytest.raises(tallmc.InvalidInput, match="be those of a zig-zag process"):
+    with pytest.raises(tallmc.InvalidInput, match="be those of a process with paths"):
         path_moments(others)
