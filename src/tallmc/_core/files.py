@@ -43,6 +43,23 @@ def write_file(folder: Path, name: str, content: bytes | memoryview) -> FileDige
     return FileDigest(len(content), hashlib.sha256(content).hexdigest())
 
 
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[bool]:
+    """Lock a folder until the process ends somehow; false if another process has locked it."""
+    try:
+        import fcntl
+    except ImportError:  # the system has no such locks
+        yield True
+        return
+    with open(folder / "lock", "wb") as file:  # closing it releases the lock
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            free = True
+        except OSError:
+            free = False
+        yield free
+
+
 def sync_folder(folder: Path) -> None:
     """Flush renames in a folder to the disk. Windows does not support this."""
     if os.name == "nt":

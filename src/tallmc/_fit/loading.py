@@ -56,12 +56,19 @@ def load(store: str | os.PathLike[str] | Folder, *, formula: str | None = None) 
 
 def load_fit(path: Path, formula: str | None) -> Draws:
     """Draws of `tallmc fit` that predict; the formula must be passed again if there is one."""
+    return load_fit_and_form(path, formula)[0]
+
+
+def load_fit_and_form(
+    path: Path, formula: str | None
+) -> tuple[Draws, RegressionForm, Mapping[str, Any]]:
+    """The same draws, their regression, and what the folder says about the fit."""
     draws, about = _draws_and_about(path)
     form = saved_form(about, formula)
     if form is None:
         rule = "be the results or the run of `tallmc fit`"
         raise InvalidInput("FIT", rule, f"{path}, which has no model")
-    return draws.with_posterior(form.without_rows())
+    return draws.with_posterior(form.without_rows()), form, about
 
 
 def _draws_and_about(path: Path) -> tuple[Draws, Mapping[str, Any]]:

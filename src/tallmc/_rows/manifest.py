@@ -112,6 +112,11 @@ class RowManifest:
         """Identifies the rows: the sha256 of the manifest, which has the digests of all shards."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
+    @property
+    def digest_of_shards(self) -> str:
+        """Identifies the rows, whatever the columns mean: the sha256 of the digests of shards."""
+        return hashlib.sha256(" ".join(shard.sha256 for shard in self.shards).encode()).hexdigest()
+
     def to_json(self) -> str:
         """The manifest as JSON."""
         content = {"format": "tallmc rows", "version": _VERSION, **dataclasses.asdict(self)}

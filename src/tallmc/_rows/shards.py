@@ -103,13 +103,19 @@ class AbstractShards(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class NpyShards(AbstractShards):
-    """The mapped `.npy` files of a row store."""
+    """The mapped `.npy` files of a row store, or those from number `first` up to `end`.
+
+    A store may grow: with `end`, workers that open it later see the same shards.
+    """
 
     path: str
+    first: int = 0
+    end: int | None = None
 
     @functools.cached_property
     def manifest(self) -> RowManifest:
-        return RowManifest.read(self.folder)
+        found = RowManifest.read(self.folder)
+        return dataclasses.replace(found, shards=found.shards[self.first : self.end])
 
     @property
     def folder(self) -> Path:
@@ -140,8 +146,8 @@ class NpyShards(AbstractShards):
                     found.append(shard.name)
         return found
 
-    def __reduce__(self) -> tuple[type, tuple[str]]:
-        return NpyShards, (self.path,)
+    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
+        return NpyShards, (self.path, self.first, self.end)
 
     def _read_ahead(self, first: int) -> None:
         """Have the system read some shards from the disk while others are computed with."""

@@ -126,6 +126,7 @@ def _draws_of(opened: OpenStore) -> Draws:
         account=_account_after_run(opened, method),
         stopped_by=progress.get("stopped_by"),
         n_row_evals_check=int(progress.get("n_row_evals_check", 0)),
+        series=opened.setup.series,
     )
     if "doubts" in progress or draws.account is None:
         return draws

@@ -82,6 +82,7 @@ class RunReport:
         noise, and every estimate derived from it, is unreliable.
     - `notes`: what to know about the posterior, such as a direction that the prior alone decides.
     - `unknown`: what is not known about the draws, with the cure; None if the bias is known.
+    - `n_unread`: rows of an earlier fit that the check of an update has not read again.
     """
 
     reasons: tuple[str, ...]
@@ -94,6 +95,7 @@ class RunReport:
     noise_tail: float | None
     notes: tuple[str, ...]
     unknown: str | None
+    n_unread: int = 0
 
     @property
     def verdict(self) -> Verdict:
@@ -110,6 +112,9 @@ class RunReport:
     @property
     def meaning(self) -> str:
         """The verdict in words."""
+        if self.n_unread and self.verdict is Verdict.CHECKED:
+            unread = f"the {self.n_unread:,} old rows were not read again"
+            return f"{_MEANING[self.verdict]}, but {unread}: only the new ones were checked"
         return _MEANING[self.verdict]
 
     def _facts(self) -> list[str]:
@@ -188,6 +193,7 @@ def make_report(
         noise_tail=tail,
         notes=account.notes,
         unknown=unknown,
+        n_unread=account.n_unread,
     )
 
 
