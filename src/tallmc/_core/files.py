@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -69,6 +70,13 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def crc32_of(file: BinaryIO) -> str:
+    value = 0
+    while piece := file.read(_BYTES_PER_READ):
+        value = zlib.crc32(piece, value)
+    return f"{value:08x}"
 
 
 def sum_of(file: BinaryIO) -> FileDigest:

@@ -1,7 +1,8 @@
-"""Turn a table of any size into a row store, in two passes and constant memory."""
+"""Turn a table of any size into a row store, in two passes, one decode and constant memory."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import sys
@@ -26,6 +27,7 @@ from .encoding import (
     survey_table,
 )
 from .readers import Source, as_source
+from .spool import Spool
 
 # Read ahead: a thread makes the next item of an iterator while the present one is used.
 
@@ -108,9 +110,10 @@ def ingest(
 ) -> RowManifest:
     """Write a table into a row store: a folder of `.npy` shards with a manifest.
 
-    The table is read twice, batch by batch: memory does not grow with it. The first pass finds
-    means, standard deviations and levels of text. The second pass writes. If it is interrupted,
-    the same call goes on after the last shard, and the store has the same bytes.
+    The table is read batch by batch: memory does not grow with it. The first pass finds means,
+    standard deviations and levels of text, and puts what it decoded into an unnamed file beside
+    the folder, if the disk has room. The second pass writes. If it is interrupted, the same call
+    goes on after the last shard, and the store has the same bytes.
 
     **Arguments:**
 
@@ -162,21 +165,23 @@ def ingest(
             raise other_rows(folder)
         if identity["tables"] is not None:  # the survey need not be made again
             schema, n_rows = dataclasses.replace(unfinished.manifest, shards=()), begun["n_rows"]
-    if schema is None:
-        survey = survey_source(table, response, max_levels, progress)
-        schema, n_rows = make_schema(survey, response, **options), survey.n_rows
-    begun = {**identity, "n_rows": n_rows}
-    with RowStoreWriter(
-        folder, schema.columns, dtype, response, begun, schema.categories
-    ) as writer:
-        _write(table, schema, writer, writer.n_rows, n_rows, progress)
-        if table.identity() != identity["tables"]:
-            raise changed(table.name)
-        return writer.finish()
+    with contextlib.closing(Spool(folder)) as spool:
+        if schema is None:
+            survey = survey_source(table, response, max_levels, progress, spool=spool)
+            schema, n_rows = make_schema(survey, response, **options), survey.n_rows
+        begun = {**identity, "n_rows": n_rows}
+        with RowStoreWriter(
+            folder, schema.columns, dtype, response, begun, schema.categories
+        ) as writer:
+            _write(table, spool, schema, writer, writer.n_rows, n_rows, progress)
+            if table.identity() != identity["tables"]:
+                raise changed(table.name)
+            return writer.finish()
 
 
 def _write(
     table: Source,
+    spool: Spool,
     schema: RowManifest,
     writer: RowStoreWriter,
     done: int,
@@ -185,7 +190,8 @@ def _write(
 ) -> None:
     """Write the rows of a table after the first `done` ones."""
     encoder = RowEncoder(schema)
-    batches = read_ahead(table.batches(schema.response, encoder.as_text, done))
+    rest = table.batches(schema.response, encoder.as_text, done)
+    batches = read_ahead(spool.batches(done) if spool.complete else rest)
     for batch in shown(batches, "writing", done, n_rows, progress):
         checkpoint()
         done += len(batch)
@@ -208,9 +214,9 @@ def _appended(
         raise InvalidInput("--response (response)", rule, response)
     as_text = frozenset(category.name for category in manifest.categories)
     max_levels = max(max_levels, *(len(category.levels) for category in manifest.categories), 1)
-    survey = survey_source(table, manifest.response, max_levels, progress, as_text)
-    schema = grown_schema(manifest, survey, table.name)
-    with locked(folder) as free:
+    with contextlib.closing(Spool(folder)) as spool, locked(folder) as free:
+        survey = survey_source(table, manifest.response, max_levels, progress, as_text, spool)
+        schema = grown_schema(manifest, survey, table.name)
         if not free or RowManifest.read(folder) != manifest:
             raise RowStoreError(folder, "have one writer", "a second writing process")
         with RowStoreWriter(
@@ -221,7 +227,7 @@ def _appended(
             categories=schema.categories,
             grows=manifest,
         ) as writer:
-            _write(table, schema, writer, 0, survey.n_rows, progress)
+            _write(table, spool, schema, writer, 0, survey.n_rows, progress)
             return writer.finish()
 
 
@@ -231,11 +237,15 @@ def survey_source(
     max_levels: int = 100,
     progress: bool | None = None,
     as_text: frozenset[str] = frozenset(),
+    spool: Spool | None = None,
 ) -> TableSurvey:
     """Survey a table. Columns of CSV files that turn out to hold text are read again as text."""
     total = source.n_rows()
     while True:
-        batches = read_ahead(source.batches(response, as_text))
+        batches = source.batches(response, as_text)
+        if spool is not None and source.is_decoded:
+            batches = spool.keep(batches)
+        batches = read_ahead(batches)
         try:
             return survey_table(
                 shown(batches, "surveying", 0, total, progress), response, max_levels, source.name

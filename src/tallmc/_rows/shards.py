@@ -11,11 +11,11 @@ import mmap
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from .._core.files import sum_of
+from .._core.files import crc32_of, sum_of
 from .manifest import RowManifest, RowStoreError
 
 # Files in NumPy's .npy format whose shape is known.
@@ -77,6 +77,10 @@ class Viewed:
 
 
 _SHARDS_AHEAD = 2
+_CHECKSUMS: dict[str, Callable[[BinaryIO], str]] = {
+    "crc32": crc32_of,
+    "sha256": lambda file: sum_of(file).sha256,
+}
 
 
 class AbstractShards(abc.ABC):
@@ -141,8 +145,9 @@ class NpyShards(AbstractShards):
             if not path.is_file():
                 found.append(shard.name)
                 continue
+            kind = shard.checksum.partition(":")[0]
             with open(path, "rb") as file:
-                if sum_of(file).sha256 != shard.sha256:
+                if f"{kind}:{_CHECKSUMS[kind](file)}" != shard.checksum:
                     found.append(shard.name)
         return found
 

@@ -126,7 +126,7 @@ def ingest(
 ) -> None:
     """Write tables of any size into a row store: a folder of .npy files with a manifest.
 
-    The tables are read twice, in pieces: memory does not grow with them.
+    The tables are read in pieces: memory does not grow with them.
     Columns of text become one 0/1 column per level but the most frequent one.
     An interrupted command goes on where it stopped when it is run again.
     """

@@ -31,14 +31,21 @@ from ..._anchor.optimisers import prior_derivatives
 from ..._core.arrays import DenseMap, Matrix, Vector, named_leaves, on_device, with_leaves
 from ..._core.errors import InvalidInput, PreparationError, counted
 from ..._core.programs import quickly_compiled
-from ..._core.supervision import checkpoint, stage
+from ..._core.supervision import checkpoint, in_background, stage
 from ..._rows.access import RowAccess, RowBlock
 from ..._rows.law import Batch
 from ..._rows.resident import ResidentRows
 from ...models.model import AbstractModel
 from ...models.posterior import AbstractPosterior
 from ..abstract import AbstractMethod, ErrorBudget, PreparedMethod, RunDefaults
-from ..surrogate import Expansion, RowSizes, SeriesSurrogate, check_on_all_rows, make_surrogate
+from ..surrogate import (
+    Expansion,
+    RowSizes,
+    SeriesSurrogate,
+    check_on_all_rows,
+    make_surrogate,
+    rehearse_sizes,
+)
 from .hard_rows import HARD_ROWS, SurrogatePlanner, enough_hard_rows, is_in_range
 from .method import Automatic
 
@@ -314,6 +321,8 @@ class Update(AbstractMethod):
         assert anchor is None, "an update finds its own"
         series, new = self.series, self.new
         reads_old = posterior.n_rows > new.n_rows
+        if new.rows.access >= RowAccess.TAKE:
+            in_background(lambda: rehearse_sizes(new))
         old = series.surrogate(new.model, new.rows.read(np.arange(1)))
         moved = move_to_mode(old, new)
         planner = SurrogatePlanner(
