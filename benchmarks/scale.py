@@ -5,7 +5,7 @@ unless there is one, and fits it in a process that may use 3 GB: a memory cgroup
 page cache too, where this process may make one; otherwise a limit on its data segment. It prints
 the peak, and the time against that of reading the same bytes from the disk without computing.
 
-`--in-memory` compares with the same rows in memory.
+`--in-memory` compares with the same rows in memory, `--update` with adding 1 % new rows to the fit.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ def main() -> None:
     parser.add_argument("--limit", type=float, help="GB that the process may use")
     parser.add_argument("--folder", type=Path, default=Path(".bench"))
     parser.add_argument("--in-memory", action="store_true", help="compare with rows in memory")
+    parser.add_argument("--update", action="store_true", help="add 1 %% new rows to the fit")
     parser.add_argument("--fit", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     simulation = Simulation(int(options.rows), options.columns, seed=0)
     if options.fit is not None:
-        print(json.dumps(_fit(options.fit, simulation, options.limit, options.in_memory)))
+        print(json.dumps(_fit(options.fit, simulation, options.in_memory, options.update)))
         return
     store = options.folder / f"rows-{simulation.n_rows}-{simulation.n_columns}-0"
     if not (store / MANIFEST).exists():
@@ -96,7 +97,7 @@ def _limited(limit: float | None) -> Any:
         group.rmdir()
 
 
-def _fit(store: Path, simulation: Simulation, limit: float | None, both: bool) -> dict[str, Any]:
+def _fit(store: Path, simulation: Simulation, both: bool, updates: bool) -> dict[str, Any]:
     import tallmc
 
     rows = tallmc.rows.open(store)
@@ -132,7 +133,28 @@ def _fit(store: Path, simulation: Simulation, limit: float | None, both: bool) -
     found["sds / Laplace sds"] = f"{ratios.min():.3f} to {ratios.max():.3f}"
     if both:
         found |= _compared(store, posterior, draws)
+    if updates:
+        found |= _updated(posterior, draws, simulation, seconds)
     return found
+
+
+def _updated(posterior: Any, draws: Any, simulation: Simulation, first: float) -> dict[str, Any]:
+    """Add 1 % new rows, without and with their programs compiled; the same for the fit."""
+    import tallmc
+
+    def seconds_of(call: Any) -> float:
+        began = time.perf_counter()
+        call()
+        return time.perf_counter() - began
+
+    x, y = simulation.in_memory()
+    new = x[: simulation.n_rows // 100], y[: simulation.n_rows // 100].astype(np.float32)
+    updates = [seconds_of(lambda: draws.update(new, progress=False)) for _ in range(2)]
+    fits = [first, seconds_of(lambda: tallmc.sample(posterior, progress=False))]
+    return {
+        f"1 % new rows / all again, {when}": f"{update:.2f} s / {fit:.2f} s = {update / fit:.3f}"
+        for when, update, fit in zip(("first", "compiled"), updates, fits, strict=True)
+    }
 
 
 def _compared(store: Path, posterior: Any, draws: Any) -> dict[str, Any]:

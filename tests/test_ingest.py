@@ -1,9 +1,12 @@
 """Tables become row stores: exact numbers, the same bytes after a crash, errors with a place."""
 
 import gzip
+import hashlib
 import itertools
+import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -554,3 +557,72 @@ def test_parquet_in_place_has_the_bits_of_the_store(tmp_path):
     assert shards.folder.is_dir() and list(shards.folder.iterdir()) == []
     with pytest.raises(tallmc.InvalidInput, match="Parquet to be read in place"):
         parquet_shards([write(tmp_path / "table.csv")])
+
+
+@pytest.mark.usefixtures("_small_pieces")
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+def test_the_table_is_decoded_once_and_again_if_the_disk_is_short(tmp_path, ending, monkeypatch):
+    columns = {f"x{j}": np.arange(3000) % (7 + j) for j in range(WIDE)}
+    columns["city"] = np.where(np.arange(3000) % 3 == 0, "Oslo", "Rome")
+    path, decoded = write(tmp_path / f"table.{ending}", columns), []
+    read_file = readers.read_file
+    monkeypatch.setattr(readers, "read_file", lambda *args: decoded.append(1) or read_file(*args))
+    tallmc.ingest(path, tmp_path / "rows")
+    assert len(decoded) == 1
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=2**10))
+    tallmc.ingest(path, tmp_path / "short")
+    assert len(decoded) == 3
+    assert content_of(tmp_path / "rows") == content_of(tmp_path / "short")
+    assert sorted(os.listdir(tmp_path)) == ["rows", "short", path.name]
+
+
+QUOTED = [
+    'a,"one\ntwo",1',
+    '"x, ""y""\n\n",plain,2',
+    'inch 5",text,3',
+    '"","5"" and\nmore",4',
+]
+
+
+@pytest.mark.parametrize("block", [2**6, 2**7 + 1, 2**23])
+def test_newlines_in_quotes_are_text(tmp_path, block, monkeypatch):
+    """Blocks end inside quotes, between two quotes, and after a quote that opens no field."""
+    monkeypatch.setattr(readers, "_CSV_BLOCK", block)
+    path = tmp_path / "table.csv"
+    lines = [QUOTED[k % len(QUOTED)] for k in range(60)]
+    path.write_text("first,second,n\n" + "\n".join(lines) + "\n")
+    manifest = tallmc.ingest(path, tmp_path / "rows", response="n", standardise=False)
+    known = {category.name: set(category.levels) for category in manifest.categories}
+    assert known["first"] == {"a", 'x, "y"\n\n', 'inch 5"', ""}
+    assert known["second"] == {"one\ntwo", "plain", "text", '5" and\nmore'}
+    rows = rows_of(tmp_path / "rows")
+    np.testing.assert_array_equal(rows[:, -1], np.arange(60) % 4 + 1)
+    place = manifest.names.index("second=text")
+    np.testing.assert_array_equal(rows[:, place], np.arange(60) % 4 == 2)
+
+
+def test_a_quote_that_is_not_closed_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(readers, "_CSV_BLOCK", 2**10)
+    monkeypatch.setattr(readers, "_LONGEST_RECORD", 2**12)
+    path = tmp_path / "table.csv"
+    path.write_text("a,y\n" + "1,0\n" * 10 + '"2,1\n' + "3,1\n" * 5000)
+    with pytest.raises(tallmc.InvalidInput, match="a quote in row 11 or below is not closed"):
+        tallmc.ingest(path, tmp_path / "rows", response="y")
+
+
+def test_a_manifest_of_the_former_version_is_read(tmp_path):
+    tallmc.ingest(SMALL, tmp_path / "rows")
+    path = tmp_path / "rows" / "manifest.json"
+    content = json.loads(path.read_text())
+    for shard in content["shards"]:
+        del shard["checksum"]
+        shard["sha256"] = hashlib.sha256(
+            (tmp_path / "rows" / shard["name"]).read_bytes()
+        ).hexdigest()
+    path.write_text(json.dumps({**content, "version": 1}))
+    rows_of(tmp_path / "rows")  # checks the checksums
+    with (tmp_path / "rows" / "000000.npy").open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\x7f")
+    assert NpyShards(str(tmp_path / "rows")).damaged() == ["000000.npy"]

@@ -40,7 +40,9 @@ from .._store.files import Folder, as_folder
 from .._store.writer import StorageFailed, recording, reserving
 from ..methods.abstract import AbstractMethod, Account, PreparedMethod, RunPlan
 from ..methods.automatic import FEW_ROWS, Automatic
+from ..methods.automatic.update import FittedSeries
 from ..methods.pairs import with_measured_bias
+from ..methods.trajectories import SurrogateKernel
 from ..models.posterior import AbstractPosterior, check_posterior
 from ..results.draws import Draws, Timing
 from ..results.report import rounding_doubts
@@ -162,6 +164,7 @@ def execute(
         account=account,
         stopped_by=stopped_by,
         group_moments=run.group_moments(),
+        series=_series(plan),
     )
     covariance = None if plan.anchor is None else plan.anchor.covariance
     doubts = []
@@ -180,12 +183,24 @@ def execute(
     return draws
 
 
+def _series(plan: RunPlan) -> FittedSeries | None:
+    """What `Draws.update` needs to know about the rows; None if the method has no series."""
+    if not isinstance(plan.kernel, SurrogateKernel):
+        return None
+    rows = plan.posterior.rows
+    stored: tuple[Any, ...] = ()
+    if isinstance(rows, ShardedRows):
+        stored = rows.shards.manifest.digest_of_shards, rows.view
+    return FittedSeries.of(plan.kernel.surrogate, rows.n_rows, *stored)
+
+
 def _quantities(quantities: AbstractQuantities, whole: DrawBlock) -> AbstractQuantities:
     """The quantities of a posterior; those that a store has computed are not computed again."""
     if whole.values is None:
         return quantities
     values = dict(zip(quantities.shapes, whole.values.values(), strict=True))
-    return StoredQuantities(values, quantities.dims, quantities.coords, quantities.structure)
+    dims, coords = quantities.dims, quantities.coords
+    return StoredQuantities(values, dims, coords, quantities.structure, quantities)
 
 
 class _Judge:

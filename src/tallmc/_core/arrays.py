@@ -410,8 +410,10 @@ class StoredQuantities(AbstractQuantities):
         dims: Mapping[str, tuple[str, ...]],
         coords: Mapping[str, tuple[str, ...]],
         structure: Any = None,
+        computed_by: AbstractQuantities | None = None,
     ):
         self.values, self.structure = dict(values), structure
+        self.computed_by = computed_by
         self.shapes = {name: array.shape[2:] for name, array in values.items()}
         self.dims, self.coords = dict(dims), dict(coords)
 

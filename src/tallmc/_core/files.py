@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -43,6 +44,23 @@ def write_file(folder: Path, name: str, content: bytes | memoryview) -> FileDige
     return FileDigest(len(content), hashlib.sha256(content).hexdigest())
 
 
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[bool]:
+    """Lock a folder until the process ends somehow; false if another process has locked it."""
+    try:
+        import fcntl
+    except ImportError:  # the system has no such locks
+        yield True
+        return
+    with open(folder / "lock", "wb") as file:  # closing it releases the lock
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            free = True
+        except OSError:
+            free = False
+        yield free
+
+
 def sync_folder(folder: Path) -> None:
     """Flush renames in a folder to the disk. Windows does not support this."""
     if os.name == "nt":
@@ -52,6 +70,13 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def crc32_of(file: BinaryIO) -> str:
+    value = 0
+    while piece := file.read(_BYTES_PER_READ):
+        value = zlib.crc32(piece, value)
+    return f"{value:08x}"
 
 
 def sum_of(file: BinaryIO) -> FileDigest:

@@ -56,12 +56,20 @@ def load(store: str | os.PathLike[str] | Folder, *, formula: str | None = None) 
 
 def load_fit(path: Path, formula: str | None) -> Draws:
     """Draws of a fit that predict; a formula that is not plain must be passed."""
+    return load_fit_and_form(path, formula)[0]
+
+
+def load_fit_and_form(
+    path: Path, formula: str | None
+) -> tuple[Draws, RegressionForm, Mapping[str, Any]]:
+    """The same draws, their regression, and what the folder says about the fit."""
     draws = _loaded(path)
-    form = saved_form(draws.about, formula)
+    about = draws.about
+    form = saved_form(about, formula)
     if form is None:
         rule = "be the results or the run of `tallmc fit` or `tallmc.fit`"
         raise InvalidInput("FIT", rule, f"{path}, which has no model")
-    return draws.with_posterior(form.without_rows())
+    return draws.with_posterior(form.without_rows()), form, about
 
 
 def _loaded(path: Path) -> Draws:

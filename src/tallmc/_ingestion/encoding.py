@@ -241,6 +241,46 @@ def make_schema(
     return RowManifest(dtype, tuple(columns), (), response, categories)
 
 
+def grown_schema(manifest: RowManifest, survey: TableSurvey, name: str) -> RowManifest:
+    """The manifest, without shards, of a store to which the rows of a table are added.
+
+    Means, sds and levels stay, since the store holds rows that were scaled with them.
+    """
+    sources = {column.source for column in manifest.columns if column.source}
+    if sources != survey.columns.keys():
+        lacking = sorted(sources - survey.columns.keys())
+        further = sorted(survey.columns.keys() - sources)
+        raise other_columns(lacking, further, name, "the row store")
+    known = {category.name: set(category.levels) for category in manifest.categories}
+    clashes = {
+        source: f"{source} ({_DESCRIPTIONS[found.kind]} in {name})"
+        for source, found in survey.columns.items()
+        if (found.kind == "text") != (source in known)
+    }
+    if clashes:
+        raise UnclearColumns(clashes)
+    for source, levels in known.items():
+        if unknown := sorted(survey.columns[source].levels.keys() - levels):
+            rule = "have levels that the row store knows"
+            cure = "Ingest the old and the new table together."
+            raise TableError(f"column {source!r}", rule, some(map(repr, unknown)), cure)
+    as_they_are = {column.source for column in manifest.columns if not column.standardised}
+    _check_size(survey, manifest.dtype, as_they_are)
+
+    def grown(column: Column) -> Column:
+        found = survey.columns.get(column.source)
+        if found is None or found.kind == "text":
+            return column
+        return dataclasses.replace(
+            column,
+            low=min(column.low, found.low),
+            high=max(column.high, found.high),
+            whole=column.whole and found.whole,
+        )
+
+    return dataclasses.replace(manifest, columns=tuple(map(grown, manifest.columns)), shards=())
+
+
 class RowEncoder:
     """Turns batches into rows, as a manifest says."""
 

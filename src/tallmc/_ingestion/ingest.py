@@ -1,7 +1,8 @@
-"""Turn a table of any size into a row store, in two passes and constant memory."""
+"""Turn a table of any size into a row store, in two passes, one decode and constant memory."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import sys
@@ -12,11 +13,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .._core.errors import InvalidInput, check_int
+from .._core.files import locked
 from .._core.supervision import checkpoint
-from .._rows.manifest import RowManifest
+from .._rows.manifest import RowManifest, RowStoreError
 from .._rows.writer import RowStoreWriter, other_rows, unfinished_store
-from .encoding import RowEncoder, TableSurvey, UnclearColumns, changed, make_schema, survey_table
+from .encoding import (
+    RowEncoder,
+    TableSurvey,
+    UnclearColumns,
+    changed,
+    grown_schema,
+    make_schema,
+    survey_table,
+)
 from .readers import Source, as_source
+from .spool import Spool
 from .values import MAX_LEVELS
 
 # Read ahead: a thread makes the next item of an iterator while the present one is used.
@@ -95,13 +106,15 @@ def ingest(
     intercept: bool = True,
     dtype: str = "float32",
     max_levels: int = MAX_LEVELS,
+    append: bool = False,
     progress: bool | None = None,
 ) -> RowManifest:
     """Write a table into a row store: a folder of `.npy` shards with a manifest.
 
-    The table is read twice, batch by batch: memory does not grow with it. The first pass finds
-    means, standard deviations and levels of text. The second pass writes. If it is interrupted,
-    the same call goes on after the last shard, and the store has the same bytes.
+    The table is read batch by batch: memory does not grow with it. The first pass finds means,
+    standard deviations and levels of text, and puts what it decoded into an unnamed file beside
+    the folder, if the disk has room. The second pass writes. If it is interrupted, the same call
+    goes on after the last shard, and the store has the same bytes.
 
     **Arguments:**
 
@@ -117,6 +130,9 @@ def ingest(
     - `dtype`: "float32" or "float64".
     - `max_levels`: the most levels that a column of text may have. The first level, of the category
       or as sorted text, has no column of its own.
+    - `append`: add the rows to the finished store in `folder`, with its columns, levels and
+      scaling. Readers that have opened it before see the old rows only. An append that is
+      interrupted has added nothing. `Draws.update` adds the new rows to a fit of the store.
     - `progress`: None to show progress on terminals, True to show it everywhere, False nowhere.
 
     **Returns:** the `RowManifest` of the store.
@@ -134,6 +150,11 @@ def ingest(
         raise InvalidInput("dtype", "be 'float32' or 'float64'", dtype)
     check_int("max_levels", max_levels, 1)
     table, folder = as_source(source), Path(folder)
+    if append:
+        if not standardise or not intercept or dtype != "float32":
+            rule = "be left out with append, which has those of the row store"
+            raise InvalidInput("standardise, intercept and dtype", rule, "others")
+        return _appended(table, folder, response, max_levels, progress)
     unfinished = unfinished_store(folder)
     options: dict[str, Any] = {"standardise": standardise, "intercept": intercept, "dtype": dtype}
     identity = {"tables": table.identity(), "response": response, **options}
@@ -145,36 +166,87 @@ def ingest(
             raise other_rows(folder)
         if identity["tables"] is not None:  # the survey need not be made again
             schema, n_rows = dataclasses.replace(unfinished.manifest, shards=()), begun["n_rows"]
-    if schema is None:
-        survey = survey_source(table, response, max_levels, progress)
-        schema, n_rows = make_schema(survey, response, **options), survey.n_rows
-    begun = {**identity, "n_rows": n_rows}
-    with RowStoreWriter(
-        folder, schema.columns, dtype, response, begun, schema.categories
-    ) as writer:
-        encoder, done = RowEncoder(schema), writer.n_rows  # those in finished shards
-        batches = read_ahead(table.batches(response, encoder.as_text, done))
-        for batch in shown(batches, "writing", done, n_rows, progress):
-            checkpoint()
-            done += len(batch)
-            while len(batch):
-                space = writer.space(len(batch))
-                encoder.encode(batch, space)
-                writer.advance(len(space))
-                batch = batch.without(len(space))
-        if done != n_rows or table.identity() != identity["tables"]:
-            raise changed(table.name)
-        return writer.finish()
+    with contextlib.closing(Spool(folder)) as spool:
+        if schema is None:
+            survey = survey_source(table, response, max_levels, progress, spool=spool)
+            schema, n_rows = make_schema(survey, response, **options), survey.n_rows
+        begun = {**identity, "n_rows": n_rows}
+        with RowStoreWriter(
+            folder, schema.columns, dtype, response, begun, schema.categories
+        ) as writer:
+            _write(table, spool, schema, writer, writer.n_rows, n_rows, progress)
+            if table.identity() != identity["tables"]:
+                raise changed(table.name)
+            return writer.finish()
+
+
+def _write(
+    table: Source,
+    spool: Spool,
+    schema: RowManifest,
+    writer: RowStoreWriter,
+    done: int,
+    n_rows: int,
+    progress: bool | None,
+) -> None:
+    """Write the rows of a table after the first `done` ones."""
+    encoder = RowEncoder(schema)
+    rest = table.batches(schema.response, encoder.as_text, done)
+    batches = read_ahead(spool.batches(done) if spool.complete else rest)
+    for batch in shown(batches, "writing", done, n_rows, progress):
+        checkpoint()
+        done += len(batch)
+        while len(batch):
+            space = writer.space(len(batch))
+            encoder.encode(batch, space)
+            writer.advance(len(space))
+            batch = batch.without(len(space))
+    if done != n_rows:
+        raise changed(table.name)
+
+
+def _appended(
+    table: Source, folder: Path, response: str | None, max_levels: int, progress: bool | None
+) -> RowManifest:
+    """Add the rows of a table to a finished store."""
+    manifest = RowManifest.read(folder)
+    if response not in (None, manifest.response):
+        rule = f"be that of the row store, {manifest.response!r}, or left out"
+        raise InvalidInput("--response (response)", rule, response)
+    as_text = frozenset(category.name for category in manifest.categories)
+    max_levels = max(max_levels, *(len(category.levels) for category in manifest.categories), 1)
+    with contextlib.closing(Spool(folder)) as spool, locked(folder) as free:
+        survey = survey_source(table, manifest.response, max_levels, progress, as_text, spool)
+        schema = grown_schema(manifest, survey, table.name)
+        if not free or RowManifest.read(folder) != manifest:
+            raise RowStoreError(folder, "have one writer", "a second writing process")
+        with RowStoreWriter(
+            folder,
+            schema.columns,
+            schema.dtype,
+            schema.response,
+            categories=schema.categories,
+            grows=manifest,
+        ) as writer:
+            _write(table, spool, schema, writer, 0, survey.n_rows, progress)
+            return writer.finish()
 
 
 def survey_source(
-    source: Source, response: str | None, max_levels: int = MAX_LEVELS, progress: bool | None = None
+    source: Source,
+    response: str | None,
+    max_levels: int = MAX_LEVELS,
+    progress: bool | None = None,
+    as_text: frozenset[str] = frozenset(),
+    spool: Spool | None = None,
 ) -> TableSurvey:
     """Survey a table. Columns of CSV files that turn out to hold text are read again as text."""
-    as_text: frozenset[str] = frozenset()
     total = source.n_rows()
     while True:
-        batches = read_ahead(source.batches(response, as_text))
+        batches = source.batches(response, as_text)
+        if spool is not None and source.is_decoded:
+            batches = spool.keep(batches)
+        batches = read_ahead(batches)
         try:
             return survey_table(
                 shown(batches, "surveying", 0, total, progress), response, max_levels, source.name

@@ -101,7 +101,9 @@ def parquet_shards(
                 # The content is not read for a digest; the file is identified as in `ingest`.
                 identity = json.dumps([*file.identity(), number]).encode()
                 name = f"{file.name}:{number}".replace("/", "|")
-                shards.append(ShardFile(name, n_rows, hashlib.sha256(identity).hexdigest()))
+                shards.append(
+                    ShardFile(name, n_rows, f"sha256:{hashlib.sha256(identity).hexdigest()}")
+                )
                 groups.append(RowGroup(file, number, first))
             first += n_rows
     folder = tempfile.mkdtemp(prefix="tallmc-rows-")

@@ -233,6 +233,8 @@ def names_of_matrix(given: list[str] | None, n_columns: int) -> list[str]:
 
 
 _CSV_BLOCK = 2**23
+_LONGEST_RECORD = 2**26
+_QUOTED = re.compile(rb'(?:(?<=[,\n\r])|\A)"[^"]*(?:""[^"]*)*(")?')
 _MOST_MAPPED = 2**30
 _READ_AT_ONCE = 2**20
 
@@ -281,12 +283,13 @@ def _csv_batches(file: TableFile, as_text: frozenset[str]) -> Iterator[TableBatc
     with pa.input_stream(str(file.path), buffer_size=_READ_AT_ONCE) as stream:  # unpacks .gz
         while True:
             piece = stream.read(_CSV_BLOCK)
-            end = piece.rfind(b"\n") + 1 if piece else 0
-            block, left = rest + piece[:end], piece[end:]
+            rest += piece
+            end = _end_of_records(rest) if piece else len(rest)
             if piece and not end:
-                rest += piece
+                if len(rest) > _LONGEST_RECORD:
+                    raise pa.ArrowInvalid(f"a quote in row {first + 1} or below is not closed")
                 continue
-            rest = left
+            block, rest = rest[:end], rest[end:]
             if block or names is None:
                 table = _parsed(block, names, as_text, first)
                 if names is None:
@@ -296,6 +299,25 @@ def _csv_batches(file: TableFile, as_text: frozenset[str]) -> Iterator[TableBatc
                 first += table.num_rows
             if not piece:
                 return
+
+
+def _end_of_records(block: bytes) -> int:
+    """Where the last whole record of a block of CSV ends; quoted fields may have newlines."""
+    end = block.rfind(b"\n") + 1
+    if b'"' not in block:
+        return end
+    found = np.frombuffer(block, np.uint8, end)
+    quotes = np.cumsum(found == ord('"'), dtype=np.int32)[found == ord("\n")]
+    if not (quotes % 2).any():  # every line has its quotes in pairs
+        return end
+    # A quote opens a field only at its beginning: 5" is text as it is.
+    last, begin = -1, 0
+    for field in _QUOTED.finditer(block):
+        last = max(last, block.rfind(b"\n", begin, field.start()))
+        if field[1] is None:  # its closing quote comes in the next block
+            return last + 1
+        begin = field.end()
+    return max(last, block.rfind(b"\n", begin)) + 1
 
 
 def _parsed(
@@ -310,9 +332,11 @@ def _parsed(
         quoted_strings_can_be_null=False,
     )
 
+    quoted = csv.ParseOptions(newlines_in_values=b'"' in block)
+
     def parse(*, use_threads: bool) -> pa.Table:
         read = csv.ReadOptions(column_names=names, use_threads=use_threads)
-        return csv.read_csv(pa.BufferReader(block), read_options=read, convert_options=convert)
+        return csv.read_csv(pa.BufferReader(block), read, quoted, convert)
 
     return parsed_csv(parse, first_row - (names is None))
 
@@ -374,7 +398,7 @@ def _row_group_batches(
     opened: pa.parquet.ParquetFile, number: int, name: str, first: int
 ) -> Iterator[TableBatch]:
     size = rows_per_batch(sum(map(_bytes_of, opened.schema_arrow.types)))
-    if opened.metadata.row_group(number).num_rows <= 2 * size:  # faster than in pieces
+    if opened.metadata.row_group(number).num_rows <= 4 * size:  # faster than in pieces
         yield from batches_of(opened.read_row_group(number), name, first)
         return
     for piece in opened.iter_batches(batch_size=size, row_groups=[number]):
@@ -425,6 +449,11 @@ class FileSource:
     def guesses_kinds(self) -> bool:
         """Whether a column may seem to hold numbers in some batches and text in others (CSV)."""
         return any(file.suffix in (".csv", ".csv.gz") for file in self.files)
+
+    @property
+    def is_decoded(self) -> bool:
+        """Whether reading takes longer than reading the numbers from a file."""
+        return any(file.is_parquet or file.suffix in (".csv", ".csv.gz") for file in self.files)
 
     def identity(self) -> list[list[str | int]]:
         """JSON that differs if the table does."""
@@ -479,7 +508,7 @@ class PythonSource:
 
     make: Callable[[], Iterable[Any]]
     name = "the batches"
-    guesses_kinds = False
+    guesses_kinds = is_decoded = False
 
     def identity(self) -> None:
         """Cannot be told without reading the table."""

@@ -19,7 +19,7 @@ from .._core.errors import InvalidInput
 from .._core.files import write_file
 
 MANIFEST = "manifest.json"
-_VERSION = 1
+_VERSION = 2
 _MOST_BYTES = 2**27
 
 
@@ -66,11 +66,11 @@ class Category:
 
 @dataclasses.dataclass(frozen=True)
 class ShardFile:
-    """A file of rows, with the sha256 of its bytes."""
+    """A file of rows, with a checksum of its bytes: "crc32:…", "sha256:…" in old stores."""
 
     name: str
     n_rows: int
-    sha256: str
+    checksum: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,8 +109,14 @@ class RowManifest:
 
     @property
     def digest(self) -> str:
-        """Identifies the rows: the sha256 of the manifest, which has the digests of all shards."""
+        """Identifies the rows: the sha256 of the manifest, which has checksums of all shards."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    @property
+    def digest_of_shards(self) -> str:
+        """Identifies the rows, whatever the columns mean: the sha256 of sizes and checksums."""
+        found = json.dumps([[shard.n_rows, shard.checksum] for shard in self.shards])
+        return hashlib.sha256(found.encode()).hexdigest()
 
     def to_json(self) -> str:
         """The manifest as JSON."""
@@ -121,8 +127,12 @@ class RowManifest:
     def from_json(cls, text: str) -> RowManifest:
         """The manifest from JSON; raises ValueError, TypeError or KeyError for other content."""
         content = json.loads(text)
-        if content.pop("format") != "tallmc rows" or content.pop("version") != _VERSION:
+        version = content.pop("version")
+        if content.pop("format") != "tallmc rows" or version not in (1, _VERSION):
             raise ValueError(f"not version {_VERSION} of a row store")
+        if version == 1:
+            for fields in content["shards"]:
+                fields["checksum"] = f"sha256:{fields.pop('sha256')}"
         content["columns"] = tuple(_checked(Column, fields) for fields in content["columns"])
         content["shards"] = tuple(_checked(ShardFile, fields) for fields in content["shards"])
         content["categories"] = tuple(map(_category, content["categories"]))

@@ -39,7 +39,7 @@ from .shard_stream import (
     shard_of_draws,
     total_of_shard,
 )
-from .shards import AbstractShards, View, Viewed
+from .shards import AbstractShards, NpyShards, View, Viewed
 from .values import PartFiles, ShardedValues, ValuesPart, delete_at_exit, sums_of_shard
 from .workers import Workers
 
@@ -119,6 +119,14 @@ class ShardedRows(AbstractRows):
 
     def read_by(self, workers: Workers) -> ShardedRows:
         return ShardedRows(self.shards, self.view, workers)
+
+    def after(self, n_shards: int) -> ShardedRows:
+        """The rows after the first shards."""
+        shards = self.shards
+        assert isinstance(shards, NpyShards), "only row stores grow"
+        end = shards.first + self.n_shards
+        further = NpyShards(shards.path, shards.first + n_shards, end)
+        return ShardedRows(further, self.view, self.workers)
 
     def in_memory(self) -> ResidentRows:
         lines = np.concatenate([self.shards.array(number) for number in range(self.n_shards)])

@@ -11,11 +11,11 @@ import mmap
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from .._core.files import sum_of
+from .._core.files import crc32_of, sum_of
 from .manifest import RowManifest, RowStoreError
 
 # Files in NumPy's .npy format whose shape is known.
@@ -77,6 +77,10 @@ class Viewed:
 
 
 _SHARDS_AHEAD = 2
+_CHECKSUMS: dict[str, Callable[[BinaryIO], str]] = {
+    "crc32": crc32_of,
+    "sha256": lambda file: sum_of(file).sha256,
+}
 
 
 class AbstractShards(abc.ABC):
@@ -103,13 +107,19 @@ class AbstractShards(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class NpyShards(AbstractShards):
-    """The mapped `.npy` files of a row store."""
+    """The mapped `.npy` files of a row store, or those from number `first` up to `end`.
+
+    A store may grow: with `end`, workers that open it later see the same shards.
+    """
 
     path: str
+    first: int = 0
+    end: int | None = None
 
     @functools.cached_property
     def manifest(self) -> RowManifest:
-        return RowManifest.read(self.folder)
+        found = RowManifest.read(self.folder)
+        return dataclasses.replace(found, shards=found.shards[self.first : self.end])
 
     @property
     def folder(self) -> Path:
@@ -135,13 +145,14 @@ class NpyShards(AbstractShards):
             if not path.is_file():
                 found.append(shard.name)
                 continue
+            kind = shard.checksum.partition(":")[0]
             with open(path, "rb") as file:
-                if sum_of(file).sha256 != shard.sha256:
+                if f"{kind}:{_CHECKSUMS[kind](file)}" != shard.checksum:
                     found.append(shard.name)
         return found
 
-    def __reduce__(self) -> tuple[type, tuple[str]]:
-        return NpyShards, (self.path,)
+    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
+        return NpyShards, (self.path, self.first, self.end)
 
     def _read_ahead(self, first: int) -> None:
         """Have the system read some shards from the disk while others are computed with."""

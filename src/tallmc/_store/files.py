@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from .._core.errors import InvalidInput
-from .._core.files import FileDigest, replaced, sum_of
+from .._core.files import FileDigest, locked, replaced, sum_of
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 
@@ -85,18 +85,11 @@ def is_intact(folder: Path, name: str, written: FileDigest) -> bool:
 @contextlib.contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
     """Lock the folder for one writer, until the process ends somehow; refuse a second writer."""
-    try:
-        import fcntl
-    except ImportError:  # the system has no such locks
-        yield
-        return
-    with writable(folder):
-        file = open(folder / "lock", "wb")  # noqa: SIM115  (closed below, which releases the lock)
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise StoreError(folder, "have one writer", "a second writing process") from None
+    with contextlib.ExitStack() as stack:
+        with writable(folder):
+            free = stack.enter_context(locked(folder))
+        if not free:
+            raise StoreError(folder, "have one writer", "a second writing process")
         yield
 
 

@@ -130,6 +130,7 @@ def _draws_of(opened: OpenStore) -> Draws:
         stopped_by=progress.get("stopped_by"),
         n_row_evals_check=int(progress.get("n_row_evals_check", 0)),
         about=content["about"],
+        series=opened.setup.series,
     )
     if "doubts" in progress or draws.account is None:
         return draws

@@ -32,6 +32,8 @@ from .._engine.run import Goal
 from .._rows.sharded import ShardedRows
 from .._version import __version__
 from ..methods.abstract import AbstractMethod, Account, RunPlan
+from ..methods.automatic.update import FittedSeries
+from ..methods.trajectories import SurrogateKernel
 from ..models.posterior import AbstractPosterior
 from ..results.saved import account_from, saved_about, shapes_by_name
 from .files import Folder, StoreError, is_intact, open_inside, read_arrays, write_arrays
@@ -113,6 +115,7 @@ _ANCHOR_NUMBERS = ("potential", "decrement", "n_row_evals", "converged")
 _ACCOUNT_FIELDS = ("reasons", "doubts", "exact", "notes", "unmeasured")
 _MOST_BYTES = 2**26
 _NONE_TYPE = type(None)
+_SURROGATE = "kernel.surrogate."
 _CONTENT_TYPES: dict[str, Any] = {
     **dict.fromkeys(("goal", "posterior", "parameters", "quantities", "description"), dict),
     **dict.fromkeys(("about", "environment", "kernel"), dict),
@@ -151,15 +154,32 @@ class Setup:
         stored = self.content["account"]
         return None if stored is None else account_from({**stored, "bias": self.group("bias")})
 
+    @property
+    def series(self) -> FittedSeries | None:
+        """What the run keeps of its rows, for `Draws.update`."""
+        kernel, model = self.content["kernel"], self.group("model")
+        if kernel.get("part") != SurrogateKernel.__name__ or not model:
+            return None
+        found = {
+            name.removeprefix(_SURROGATE): values
+            for name, values in self.group("kernel").items()
+            if name.startswith(_SURROGATE)
+        }
+        accurate = bool(kernel["fields"]["surrogate"]["fields"]["accurate"])
+        shards = str(self.content.get("shards", ""))
+        return FittedSeries(int(self.content["n_rows"]), accurate, found, model, shards)
+
 
 def make_setup(plan: RunPlan, folder: Folder) -> Setup:
-    posterior = plan.posterior
+    posterior, rows = plan.posterior, plan.posterior.rows
     structure, kernel = encode_kernel(plan.kernel, plan.method)
     anchor = {} if plan.anchor is None else vars(plan.anchor)
     groups: dict[str, Mapping[str, Any]] = {
         "kernel": kernel,
         "anchor": {name: values for name, values in anchor.items() if eqx.is_array(values)},
     }
+    if isinstance(plan.kernel, SurrogateKernel):  # the kernel's arrays are without the model's
+        groups["model"] = named_leaves(posterior.model)
     try:
         method, groups["method"] = encode_method(plan.method)
         not_data = None
@@ -190,6 +210,7 @@ def make_setup(plan: RunPlan, folder: Folder) -> Setup:
         },
         "anchor": plan.anchor and {name: getattr(plan.anchor, name) for name in _ANCHOR_NUMBERS},
         "posterior": fingerprint(posterior),
+        "shards": rows.shards.manifest.digest_of_shards if isinstance(rows, ShardedRows) else "",
         "n_rows": posterior.n_rows,
         "dtype": jnp.dtype(posterior.dtype).name,
         "parameters": shapes_by_name(posterior.layout),

@@ -116,11 +116,17 @@ def ingest(
     max_levels: Annotated[
         int, options.option("N", "Most levels that a column of text may have.", min=1)
     ] = 100,
+    append: Annotated[
+        bool,
+        options.flag(
+            "--append", "Add the rows to the finished store OUT, with its columns and scaling."
+        ),
+    ] = False,
     no_progress: Annotated[bool, options.flag("--no-progress", "Do not show progress.")] = False,
 ) -> None:
     """Write tables of any size into a row store: a folder of .npy files with a manifest.
 
-    The tables are read twice, in pieces: memory does not grow with them.
+    The tables are read in pieces: memory does not grow with them.
     Columns of text become one 0/1 column per level but the first one.
     An interrupted command goes on where it stopped when it is run again.
     """
@@ -140,6 +146,7 @@ def ingest(
                 intercept=not no_intercept,
                 dtype="float64" if float64 else "float32",
                 max_levels=max_levels,
+                append=append,
                 progress=False if no_progress else None,
             )
     except OSError as error:
@@ -262,6 +269,67 @@ def fit(
             max_seconds=max_seconds,
             readers=Readers(workers, scheduler),
             out_of_core=out_of_core,
+        )
+    raise typer.Exit(status)
+
+
+@app.command(epilog=_SAMPLED)
+def update(
+    fit: Annotated[
+        Path,
+        options.argument("FIT", "Folder of the results of `tallmc fit`, or of its stored run."),
+    ],
+    table: Annotated[
+        Path,
+        options.argument(
+            "TABLE",
+            "New rows: a table with the columns of the fit; or the row store of the fit, after "
+            "`tallmc ingest --append` has added rows to it.",
+        ),
+    ],
+    *,
+    old_rows: Annotated[
+        Path | None,
+        options.option(
+            "TABLE",
+            "All rows of the fit, to check the draws on them too. A row store has them.",
+            show_default=False,
+        ),
+    ] = None,
+    formula: options.FormulaAgain = None,
+    chains: options.Chains = None,
+    draws: options.DrawsPerChain = None,
+    ess: options.Ess = None,
+    max_seconds: options.MaxSeconds = None,
+    seed: options.Seed = 0,
+    out: Annotated[
+        Path | None, options.out("OUT", "Folder for the results. Default: FIT, whose are replaced.")
+    ] = None,
+    overwrite: options.Overwrite = False,
+    workers: options.Workers = None,
+    scheduler: options.Scheduler = None,
+    no_progress: options.NoProgress = False,
+) -> None:
+    """Add new rows to a fit of the default method, without fitting the old rows again.
+
+    The fit keeps what it needs to know about its rows: the cost depends on the new ones.
+    Columns are scaled as in the first fit, whose default priors stay.
+    """
+    with exit_on_signals():
+        from .fit import Readers, run_update
+        from .run import Settings
+
+        status = run_update(
+            fit,
+            table,
+            Settings(chains=chains, n_draws=draws, ess=ess, seed=seed),
+            old_rows=old_rows,
+            formula=formula,
+            out=out,
+            overwrite=overwrite,
+            progress=not no_progress,
+            max_seconds=max_seconds,
+            readers=Readers(workers, scheduler),
         )
     raise typer.Exit(status)
 

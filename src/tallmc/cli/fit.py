@@ -1,4 +1,4 @@
-"""`tallmc fit` turns a table into draws and a summary; `tallmc resume` continues a stored run."""
+"""`tallmc fit`, `tallmc update` with new rows, and `tallmc resume` of a stored run."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from rich.console import Console
 from .._core.errors import InvalidInput, counted
 from .._core.packages import check_installed
 from .._fit.fit import RegressionProblem, regression_problem
-from .._fit.loading import saved_form
+from .._fit.loading import load_fit_and_form, saved_form
 from .._fit.model import RegressionModel
+from .._fit.reading import read_table
 from .._fit.resume import resume
 from .._ingestion.parquet_shards import ParquetShards, parquet_shards
 from .._rows.manifest import MANIFEST
+from .._rows.opening import open_rows
 from .._rows.sharded import ShardedRows
 from .._rows.shards import ByName
 from .._store import Folder
@@ -251,6 +253,63 @@ def run_resume(
     if draws.positions.shape[1] > draws_before:
         print_outdated(console, store, Path(about.get("results", "")), out)
     return status
+
+
+def run_update(
+    fit: Path,
+    table: Path,
+    settings: Settings,
+    *,
+    old_rows: Path | None,
+    formula: str | None,
+    out: Path | None,
+    overwrite: bool,
+    progress: bool,
+    max_seconds: float | None,
+    readers: Readers,
+) -> int:
+    """Add the rows of a table, or those that a row store has grown by. Returns the exit status."""
+    console = Console(highlight=False, markup=False)
+    check_out(out or fit, overwrite=overwrite or out is None)
+    draws, form, about = load_fit_and_form(fit, formula)
+    if out is None and not (fit / FIT_FILE).is_file():
+        raise InvalidInput("--out", "be given to update a stored run", None)
+
+    def read(path: Path) -> Any:
+        if (path / MANIFEST).is_file():
+            return RegressionProblem.of_rows(open_rows(path), form.model).posterior.rows
+        return read_table(path, separator=form.model.separator)
+
+    rows = read(table)
+    with (
+        readers.executor() as executor,
+        warnings.catch_warnings(record=True, action="always") as caught,
+    ):
+        updated = draws.update(
+            rows,
+            old_rows=None if old_rows is None else read(old_rows),
+            chains=settings.chains,
+            n_draws=settings.n_draws,
+            ess=settings.ess,
+            max_seconds=max_seconds,
+            seed=settings.seed,
+            progress=progress,
+            executor=executor,
+        )
+    finished = Finished.of(updated, {"seconds": 0.0, "rows": 0}, caught, None)
+    old, new = draws.settings["n_rows"], finished.draws.settings["n_rows"]
+    say(console, f"updated: {counted(new - old, 'new row')} from {table} beside {old:,} old ones")
+    kept = out or (fit if finished.draws.stopped_by is None else None)
+    summary, files = summarise(finished.draws), []
+    if kept is not None:
+        make_folder(kept)
+        files = save_draws(kept, finished.draws, summary)
+        updates = [*about.get("updates", ()), {"table": str(table), "n_rows": new - old}]
+        files.append(save_json(kept / FIT_FILE, {**about, "updates": updates}))
+    if summary is not None:
+        print_coefficients(console, summary, _COLUMNS)
+        say(console, f"Results are {finished.draws.settings['model']['results']}.")
+    return print_end(console, finished, summary, files, kept)
 
 
 def _print_problem(console: Console, problem: FitProblem) -> None:

@@ -321,6 +321,8 @@ class Account:
     """What the user should know about the posterior, such as a direction that the prior decides."""
     unmeasured: str | None = None
     """What keeps the bias from being known, with the cure; None if it is known."""
+    n_unread: int = 0
+    """Rows of an earlier fit that the check has not read again."""
 
     def after_run(self, run: Run, stopped_by: str | None, seed: int) -> tuple[Account, int]:
         """Return the account with the noise of the run, and how many rows this touched.

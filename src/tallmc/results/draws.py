@@ -5,12 +5,13 @@ Draws are NumPy arrays. `Draws.to_datatree` converts them to an ArviZ DataTree.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import html
 import os
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import numpy as np
@@ -30,6 +31,7 @@ from .._core.packages import check_installed
 from .._core.statistics import Agreement, GroupMoments, moments, quantiles, weight_efficiency
 from .._rows.resident import ResidentRows
 from ..methods.abstract import AbstractMethod, Account
+from ..methods.automatic.update import FittedSeries
 from ..methods.method import Method
 from ..models.posterior import AbstractPosterior, check_posterior
 from ..models.predictive import AbstractPredictive
@@ -103,6 +105,7 @@ class Draws:
         of it.
     - `group_moments`: means and standard deviations of the parameters of all groups of a
         `LocalPosterior`, by kind; empty for other posteriors and for draws from a store.
+    - `series`: what the default method keeps of the rows, for `update`; None for other methods.
 
     >>> from tallmc._core.arrays import layout_of
     >>> layout, _ = layout_of({"slope": 0.0})
@@ -126,6 +129,10 @@ class Draws:
     predictive: AbstractPredictive | None = None
     group_moments: Mapping[str, GroupMoments] = dataclasses.field(default_factory=dict)
     about: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
+    series: FittedSeries | None = None
+
+    updater: ClassVar[Callable[..., Draws]]
+    """`_api.update.update`, which is above this layer and puts itself here."""
 
     def __post_init__(self) -> None:
         if self.quantities is None:
@@ -351,7 +358,11 @@ class Draws:
             rule = f"have the parameters of the draws ({', '.join(here.names)})"
             found = ", ".join(f"{a} {b}" for a, b in zip(there.names, there.shapes, strict=True))
             raise InvalidInput("posterior", rule, found)
-        return dataclasses.replace(self, predictive=posterior.predictive)
+        quantities = self.quantities
+        if isinstance(quantities, StoredQuantities):
+            quantities = copy.copy(quantities)
+            quantities.computed_by = posterior.quantities
+        return dataclasses.replace(self, predictive=posterior.predictive, quantities=quantities)
 
     def predict(
         self,
@@ -462,6 +473,28 @@ class Draws:
         encoded = self._encoded(rows, response=True, offset=offset, trials=trials)
         found = log_likelihoods(self._predictive, used, encoded)
         return gathered(found, used, self.ok, encoded.n_rows)
+
+    def update(self, new_rows: Any, *, old_rows: Any = None, **options: Any) -> Draws:
+        """Add new rows to a fit of the default method, without fitting the old ones again.
+
+        The fit keeps the hard rows and the series of all others. The series moves to the mode that
+        the new rows give, and theirs is added: the cost hardly depends on the number of old rows.
+
+        **Arguments:**
+
+        - `new_rows`: rows with responses: the table for draws from a formula or a table; (X, y) or
+          rows as in `posterior.data` for others. Or the row store of the fit, after rows have been
+          added to it (`tallmc.ingest(..., append=True)`): the rows that the fit does not know.
+        - `old_rows`: all rows of the fit and of earlier updates, in the form of `new_rows`, if they
+          are still there. The draws are then checked on all rows, otherwise on the new ones only,
+          and the verdict says so. A row store has the old rows itself.
+        - `options`: `chains`, `n_draws`, `ess`, `max_seconds`, `seed`, `progress`, `callback` and
+          `executor` of `tallmc.sample`.
+
+        **Returns:** draws from the posterior of all rows, which can be updated again. Columns are
+        scaled as in the first fit, whose default priors stay.
+        """
+        return Draws.updater(self, new_rows, old_rows, **options)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the draws to one NetCDF file in ArviZ's schema; `tallmc.load` reads it.

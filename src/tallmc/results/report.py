@@ -95,6 +95,7 @@ class RunReport:
     - `unknown`: what is not known about the draws, with the cure; None if the bias is known.
     - `chains_agree`: whether chance explains every R-hat.
     - `fewest`: fewer effective draws than these raise a doubt.
+    - `n_unread`: rows of an earlier fit that the check of an update has not read again.
     """
 
     reasons: tuple[str, ...]
@@ -109,6 +110,7 @@ class RunReport:
     unknown: str | None
     chains_agree: bool = True
     fewest: float = FEWEST_EFFECTIVE_DRAWS
+    n_unread: int = 0
 
     @property
     def verdict(self) -> Verdict:
@@ -125,6 +127,9 @@ class RunReport:
     @property
     def meaning(self) -> str:
         """The verdict in words."""
+        if self.n_unread and self.verdict is Verdict.CHECKED:
+            unread = f"the {self.n_unread:,} old rows were not read again"
+            return f"{_MEANING[self.verdict]}, but {unread}: only the new ones were checked"
         return _MEANING[self.verdict]
 
     def _facts(self) -> list[str]:
@@ -213,6 +218,7 @@ def make_report(
         unknown=unknown,
         chains_agree=agreed is None or agreed.reached,
         fewest=fewest,
+        n_unread=account.n_unread,
     )
 
 

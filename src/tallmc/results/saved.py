@@ -23,6 +23,7 @@ from .._core.errors import InvalidInput, Outcome
 from .._core.files import TEMPORARY
 from .._core.packages import check_installed
 from ..methods.abstract import Account, Bias, ErrorBudget
+from ..methods.automatic.update import FittedSeries
 from ..models.predictive import AbstractPredictive
 
 FILE = "draws.nc"
@@ -70,6 +71,8 @@ def write_draws(draws: Any, path: str | os.PathLike[str]) -> None:
     dims = ("chain", "draw", "coordinate")
     position = xr.Dataset({"position": (dims, np.asarray(draws.positions))})
     tree["unconstrained"] = xr.DataTree(position)
+    if draws.series is not None:
+        tree["series"] = xr.DataTree(_series_arrays(draws.series))
     nodes = dict(zip(draws.quantities.shapes, map(str, tree["posterior"].data_vars), strict=True))
     tree.attrs["tallmc"] = json.dumps(_content(draws) | {"nodes": nodes}, ensure_ascii=False)
     path = Path(path)
@@ -106,12 +109,50 @@ def _content(draws: Any) -> dict[str, Any]:
         "stopped_by": draws.stopped_by,
         "account": None if draws.account is None else _account_content(draws.account),
         "about": saved_about(draws.predictive) or dict(draws.about),
+        "series": None if draws.series is None else _series_content(draws.series),
     }
 
 
 def saved_about(predictive: AbstractPredictive | None) -> dict[str, Any]:
     """JSON from which `tallmc.load` makes the law of the response again."""
     return {} if predictive is None else dict(predictive.to_json())
+
+
+def _series_content(series: FittedSeries) -> dict[str, Any]:
+    return {
+        "n_rows": series.n_rows,
+        "accurate": series.accurate,
+        "shards": series.shards,
+        "moved": series.moved,
+        "arrays": list(series.arrays),
+        "model": list(series.model),
+    }
+
+
+def _series_arrays(series: FittedSeries) -> Any:
+    """The arrays by number, since their names are paths; `_series_content` has the names."""
+    import xarray as xr
+
+    arrays = [*series.arrays.values(), *series.model.values()]
+    return xr.Dataset(
+        {
+            f"a{k}": ([f"a{k}_{axis}" for axis in range(values.ndim)], values)
+            for k, values in enumerate(arrays)
+        }
+    )
+
+
+def _series_from(content: Mapping[str, Any], group: Any) -> FittedSeries:
+    arrays = [group[f"a{k}"].to_numpy() for k in range(len(group.data_vars))]
+    count = len(content["arrays"])
+    return FittedSeries(
+        int(content["n_rows"]),
+        bool(content["accurate"]),
+        dict(zip(map(str, content["arrays"]), arrays[:count], strict=True)),
+        dict(zip(map(str, content["model"]), arrays[count:], strict=True)),
+        str(content["shards"]),
+        moved=float(content["moved"]),
+    )
 
 
 def _account_content(account: Account) -> dict[str, Any]:
@@ -129,6 +170,7 @@ def _account_content(account: Account) -> dict[str, Any]:
         "noise_tail": account.noise_tail,
         "notes": list(account.notes),
         "unmeasured": account.unmeasured,
+        "n_unread": account.n_unread,
     }
 
 
@@ -172,6 +214,7 @@ def _fields(tree: Any, content: dict[str, Any]) -> dict[str, Any]:
         quantities = StoredQuantities(values, dims, coords)
     sampling, preparation, check = content["n_row_evals"]
     stats, account = tree["sample_stats"], content["account"]
+    series = content.get("series")
     return {
         "positions": tree["unconstrained"]["position"].to_numpy(),
         "sample_stats": {
@@ -188,6 +231,7 @@ def _fields(tree: Any, content: dict[str, Any]) -> dict[str, Any]:
         "stopped_by": content["stopped_by"],
         "quantities": quantities,
         "about": content.get("about", {}),
+        "series": None if series is None else _series_from(series, tree["series"]),
     }
 
 
@@ -205,4 +249,5 @@ def account_from(content: Mapping[str, Any]) -> Account:
         noise_tail=content.get("noise_tail"),
         notes=tuple(map(str, content.get("notes", ()))),
         unmeasured=content.get("unmeasured"),
+        n_unread=int(content.get("n_unread", 0)),
     )

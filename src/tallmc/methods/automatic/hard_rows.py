@@ -40,7 +40,7 @@ _START = 0.7
 _BURN_IN = 4
 ENOUGH_DRAWS = 3000.0
 """Effective draws, which cost little: errors of sds are then about 2 %."""
-_HARD_ROWS = (0, 512, 1024, 2048, 4096, 8192)
+HARD_ROWS = (0, 512, 1024, 2048, 4096, 8192)
 _SHARE_FELT, _TARGET = 0.01, 0.1
 """What typical draws feel of r_i, and the sd of the log weights that the hard rows aim at."""
 _PREPARED_WITH = 64
@@ -75,6 +75,8 @@ class SurrogatePlanner:
     seed: int
     n_row_evals: int = 0
     why_not: str = ""
+    n_unread: int = 0
+    """Rows of an earlier fit, of which the surrogate has the series, beside those here."""
 
     def plan(self) -> PreparedMethod | None:
         """Return the plan, or None if the series does not describe the posterior.
@@ -86,22 +88,20 @@ class SurrogatePlanner:
         expansion = Expansion.at_anchor(posterior, self.anchor)
         sizes = self._sizes(expansion)
         for number in range(_MOST_CENTRES):
-            place = min(_enough(sizes) + number, len(_HARD_ROWS) - 1)
-            if _HARD_ROWS[place] >= posterior.n_rows:
+            place = min(enough_hard_rows(sizes) + number, len(HARD_ROWS) - 1)
+            if HARD_ROWS[place] >= posterior.n_rows:
                 self.why_not = "a series describes too few of the rows"
                 return None
             if number == 0 and posterior.rows.access >= RowAccess.TAKE:
-                self._rehearse(sizes, _HARD_ROWS[place])
-            surrogate = make_surrogate(posterior, expansion, sizes, _HARD_ROWS[place], number)
+                self._rehearse(sizes, HARD_ROWS[place])
+            surrogate = make_surrogate(posterior, expansion, sizes, HARD_ROWS[place], number)
             if number == 0 and self._is_hopeless(surrogate):
                 return None
-            chains = self._tuned(surrogate, _HARD_ROWS[place])
+            chains = self.tuned(surrogate, HARD_ROWS[place])
             u = surrogate.whitened(chains.draws)
-            check = check_on_all_rows(
-                surrogate, posterior.rows, chains.draws, _PREPARED_WITH, stretched=_PREPARED_WITH
-            )
+            check = self.checked(surrogate, chains)
             self.n_row_evals += check.n_row_evals
-            inside, small = _is_in_range(u), self._is_small(check)
+            inside, small = is_in_range(u), self.is_small(check)
             if (inside and small) or is_short_of_time():
                 break
             if not inside or check.sd > _MODERATE:
@@ -110,10 +110,10 @@ class SurrogatePlanner:
                     break
                 expansion = Expansion.at(posterior, *moved)
                 sizes = self._sizes(expansion)
-        if not inside or check.sd > _MODERATE or check.far > 2 * _FAR:
+        if not inside or not self.is_correctable(check):
             self.why_not = f"a series of the rows is off by {check.sd:.2g} in the log density"
             return None
-        return self._plan(chains, check, self.exact or not small)
+        return self.finished(chains, check, self.exact or not small)
 
     def _rehearse(self, sizes: RowSizes, n_hard: int) -> None:
         """Compile the programs of chains and check, beside what comes before them."""
@@ -149,20 +149,30 @@ class SurrogatePlanner:
         self.why_not = f"a series of the rows is off by {check.sd:.2g} in the log density"
         return check.sd > _HOPELESS
 
-    def _is_small(self, check: Check) -> bool:
+    def is_small(self, check: Check) -> bool:
         bias_is_small = check.bias.excess(self.budget, errors=2.0) <= 1
         return check.sd <= _SMALL and check.far <= _FAR and bias_is_small
 
-    def _plan(self, chains: _Chains, check: Check, delayed: bool) -> PreparedMethod:
+    def is_correctable(self, check: Check) -> bool:
+        """Whether delayed acceptance makes draws of the surrogate exact at a moderate cost."""
+        return check.sd <= _MODERATE and check.far <= 2 * _FAR
+
+    def checked(self, surrogate: SeriesSurrogate, chains: _Chains) -> Check:
+        """Compare the surrogate with all rows at some draws, and beyond them."""
+        return check_on_all_rows(
+            surrogate, self.posterior.rows, chains.draws, _PREPARED_WITH, stretched=_PREPARED_WITH
+        )
+
+    def finished(self, chains: _Chains, check: Check, delayed: bool) -> PreparedMethod:
         method, old = dataclasses.replace(chains.method, delayed=delayed), chains.kernel
         surrogate = old.surrogate
         kernel = method.kernel(self.posterior, surrogate, old.metric, old.middle)
         order = 2 if surrogate.cubic is None else 3
         turns = f"{method.length} part" + ("s" if method.length > 1 else "")
         reasons: tuple[str, ...] = (
-            f"{surrogate.n_hard:,} hard rows of {self.posterior.n_rows:,}, the others by their "
-            f"series of order {order}: at {check.n_draws} draws the log density is off by "
-            f"{check.sd:.2g}",
+            f"{surrogate.n_hard:,} hard rows of {self.posterior.n_rows + self.n_unread:,}, the "
+            f"others by their series of order {order}: at {check.n_draws} draws the log density "
+            f"is off by {check.sd:.2g}",
             f"Hamiltonian Monte Carlo with quarter turns in {turns}, of which {chains.rate:.0%} "
             "are accepted",
         )
@@ -177,7 +187,7 @@ class SurrogatePlanner:
             bound, self.anchor, rows, account, start, _BURN_IN, 1, ess, len(chains.positions)
         )
 
-    def _tuned(self, surrogate: SeriesSurrogate, n_hard: int) -> _Chains:
+    def tuned(self, surrogate: SeriesSurrogate, n_hard: int) -> _Chains:
         """Find the length of trajectories and the metric, with draws of the surrogate."""
         stage("tuning Hamiltonian Monte Carlo on the hard rows and the series")
         posterior, dim = self.posterior, self.posterior.dim
@@ -224,24 +234,24 @@ def _next_length(length: int, rate: float) -> int:
     return max(1, min(_LONGEST, round(length * min(max(factor, 0.5), 3.0))))
 
 
-def _enough(sizes: RowSizes) -> int:
-    """The place in `_HARD_ROWS` of a number of rows that is likely to be enough."""
-    n_kept, most = len(sizes.remainder), _HARD_ROWS[-1] // 2
+def enough_hard_rows(sizes: RowSizes) -> int:
+    """The place in `HARD_ROWS` of a number of rows that is likely to be enough."""
+    n_kept, most = len(sizes.remainder), HARD_ROWS[-1] // 2
     total = np.sum(sizes.remainder, dtype=np.float64)
     hardest = sizes.remainder
     if n_kept > most:
         hardest = np.partition(hardest, n_kept - most)[n_kept - most :]
     known = np.append(0.0, np.cumsum(np.sort(hardest)[::-1], dtype=np.float64))
-    for place, count in enumerate(_HARD_ROWS):
+    for place, count in enumerate(HARD_ROWS):
         # The half that is hardest is about certain, the other half is drawn from the rest.
         rest = total - known[min(count // 2, len(known) - 1)]
         error = rest / math.sqrt(count / 2) if count else 10 * rest
         if _SHARE_FELT * error <= _TARGET:
             return place
-    return len(_HARD_ROWS) - 1
+    return len(HARD_ROWS) - 1
 
 
-def _is_in_range(u: Float[np.ndarray, "chains draws d"]) -> bool:
+def is_in_range(u: Float[np.ndarray, "chains draws d"]) -> bool:
     """Whether the draws are where the series was made for."""
     means, sds = np.abs(u.mean(axis=(0, 1))), u.std(axis=(0, 1))
     return bool(
