@@ -310,3 +310,17 @@ def test_ksd_of_a_run_refuses_what_makes_no_sense(run):
     }.items():
         with pytest.raises(tallmc.InvalidInput, match=message):
             call()
+
+
+@pytest.mark.filterwarnings("ignore::tallmc.SamplingWarning")
+def test_draws_of_decreasing_steps_count_by_their_weights():
+    """Steps of size 0 count for nothing: the discrepancy is that of the other draws."""
+    posterior = linear()
+    method = tallmc.methods.sgld(1e-3, batch_size=2)
+    draws = tallmc.sample(posterior, method, chains=2, n_draws=40, progress=False)
+    steps = np.tile(np.repeat([0.0, 1.0], 20), (2, 1))
+    weighted = dataclasses.replace(draws, sample_stats={"step_size": steps})
+    later = dataclasses.replace(draws, positions=draws.positions[:, 20:])
+    found, wanted, all_draws = (draws_ksd(of, posterior)[0] for of in (weighted, later, draws))
+    assert found == pytest.approx(wanted, rel=1e-10)
+    assert abs(all_draws - wanted) > 0.01 * wanted

@@ -5,6 +5,7 @@ Each chain has its own exact law, and their difference measures the bias.
 
 import functools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,8 +14,10 @@ import tallmc
 from problems import linear
 from stationary import exact_law, gradient_covariance
 from tallmc.gradient import ControlVariate
+from tallmc.methods import pairs as pairs_module
 from tallmc.methods.abstract import ErrorBudget, visited_noise
-from tallmc.methods.automatic.anchored import run_pairs
+from tallmc.methods.automatic import anchored
+from tallmc.methods.automatic.anchored import Pilot, run_pairs
 from tallmc.subsample import Preferential
 
 STEP = 0.8
@@ -126,3 +129,33 @@ def test_pairs_run_on_until_the_bias_is_known_well_enough():
 def test_the_same_seed_gives_the_same_pilot(seed):
     first, second = (pairs.__wrapped__(order=1, chains=4, steps=20, seed=seed) for _ in range(2))
     np.testing.assert_array_equal(first.positions, second.positions)
+
+
+def test_every_check_of_a_plan_has_keys_of_its_own(monkeypatch):
+    """Pairs start where those of the check before ended: the same noise would come twice."""
+    posterior, keys = linear(), []
+    anchor = tallmc.anchor.find_anchor(posterior)
+
+    def failing(bound, start, *, seed, number, **settings):
+        made = pairs_module.chain_keys(
+            seed, len(start), pairs_module._PAIRS_PURPOSE + (number << 8)
+        )
+        keys.append(jax.random.key_data(made).tobytes())
+        return Pilot(None, np.zeros((1, 1, 2)), np.nan, 0, True)
+
+    monkeypatch.setattr(anchored, "run_pairs", failing)
+    geometry = tallmc.geometry.Dense()
+    planner = anchored.AnchoredPlanner(posterior, anchor, 1, geometry, 1.0, ErrorBudget(), 0)
+    assert planner.plan() is None
+    assert len(set(keys)) == len(keys) > 2
+
+
+def test_pairs_of_another_number_have_other_noise():
+    start = jnp.broadcast_to(tallmc.anchor.find_anchor(linear()).position, (4, 2))
+    bound = bound_kernel_with(6, STEP)
+    first, again, other = (
+        run_pairs(bound, start, n_draws=16, burn_in=2, seed=0, number=number).positions
+        for number in (0, 0, 1)
+    )
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(first - other).min() > 0

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+import types
 import warnings
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import tallmc
 from problems import labelled, linear, logistic
 from tallmc._store import Folder, StoreError
 from tallmc.report import write_report
-from tallmc.report.plots import HEIGHT, WIDTH, Chart, density, nice_ticks, tick_texts
+from tallmc.report.plots import HEIGHT, WIDTH, Chart, density, marginals, nice_ticks, tick_texts
 from tallmc.subsample import Preferential, TargetNoise
 
 LONG = "a_parameter_with_a_name_that_does_not_end_" * 4
@@ -261,6 +262,16 @@ def test_a_density_integrates_to_one():
     values = np.random.default_rng(0).gamma(3.0, size=20_000)
     at = np.linspace(-2, 25, 2000)
     assert np.trapezoid(density(values, at), at) == pytest.approx(1, abs=0.01)
+
+
+def test_densities_count_draws_by_their_weights():
+    draws = np.random.default_rng(0).gamma(3.0, size=(2, 40, 1))
+    weights = np.tile(np.repeat([0.0, 1.0], 20), (2, 1))
+    shown = types.SimpleNamespace(chosen=[0], names=["a"])
+    weighted = types.SimpleNamespace(complete=draws, complete_weights=weights, **vars(shown))
+    later = np.repeat(draws[:, 20:], 2, axis=1)
+    alone = types.SimpleNamespace(complete=later, complete_weights=None, **vars(shown))
+    assert marginals(weighted) == marginals(alone)
 
 
 LOOK = """

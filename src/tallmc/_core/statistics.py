@@ -145,6 +145,13 @@ def evenly(count: int, most: int) -> np.ndarray:
     return np.arange(1, kept + 1) * count // max(kept, 1) - 1
 
 
+def evenly_in_weight(weights: Float[np.ndarray, " n"], count: int) -> np.ndarray:
+    """`count` indices, evenly spaced in the cumulated weights: large weights may come twice."""
+    cumulated = np.cumsum(weights, dtype=np.float64)
+    wanted = (np.arange(count) + 0.5) / count * cumulated[-1]
+    return np.minimum(np.searchsorted(cumulated, wanted), len(weights) - 1)
+
+
 # Statistics of draws that count differently, such as those of decreasing steps.
 #
 # A draw after a step of size ε_t stands for the time ε_t of the diffusion, so averages over draws

@@ -43,6 +43,7 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 from .._core.arrays import check_numeric
 from .._core.errors import InvalidInput, check_int, check_number
 from .._core.random import new_key
+from .._core.statistics import evenly_in_weight
 from .._rows.access import AbstractRows
 from .._rows.law import RowDraws
 from ..gradient.estimator import AbstractGradient, Simple, block_gradient_sums
@@ -284,7 +285,7 @@ def draws_ksd(
 ) -> Discrepancy:
     """Kernel Stein discrepancy between `draws` and `posterior`.
 
-    Chains that failed are left out.
+    Chains that failed are left out. Draws of decreasing steps count by their weights.
 
     **Arguments:**
 
@@ -304,7 +305,8 @@ def draws_ksd(
     if size is not None:
         size = check_int("size", size, 1, posterior.n_rows, high_name="n_rows")
     C = _checked_units(1.0 if units is None else units, posterior.dim)
-    positions = thinned(draws.positions[draws.ok], check_int("most", most, 1))
+    weights = None if draws.weights is None else draws.weights[draws.ok]
+    positions = thinned(draws.positions[draws.ok], check_int("most", most, 1), weights)
     if not len(positions):
         found = f"outcomes {[outcome.name for outcome in draws.outcomes]}"
         raise InvalidInput("draws", "have a chain that completed", found)
@@ -320,10 +322,19 @@ def draws_ksd(
     return Discrepancy(value, len(positions), n_row_evals)
 
 
-def thinned(positions: Float[np.ndarray, "chains draws d"], most: int) -> Float[np.ndarray, "K d"]:
-    """At most `most` draws, evenly spaced along the concatenated chains."""
+def thinned(
+    positions: Float[np.ndarray, "chains draws d"],
+    most: int,
+    weights: Float[np.ndarray, "chains draws"] | None = None,
+) -> Float[np.ndarray, "K d"]:
+    """At most `most` draws, evenly spaced along the concatenated chains.
+
+    With `weights`, they are evenly spaced in the sum of the weights, so that they count the same.
+    """
     concatenated = positions.reshape(-1, positions.shape[-1])
     count = min(most, len(concatenated))
+    if weights is not None:
+        return concatenated[evenly_in_weight(weights.ravel(), count)]
     return concatenated[np.arange(1, count + 1) * len(concatenated) // max(count, 1) - 1]
 
 

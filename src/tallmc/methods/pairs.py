@@ -49,7 +49,8 @@ class PairRun:
     """Pairs of chains that have run from `start`, the coarse one at the step size of the kernel.
 
     `burn_in` and `thin` count steps of the coarse chains. `carried` is what each chain has learned
-    before, as in the state of a run; None starts from nothing.
+    before, as in the state of a run; None starts from nothing. Pairs that start where others ended
+    need another `number`, which gives them other keys.
     """
 
     def __init__(
@@ -62,8 +63,9 @@ class PairRun:
         thin: int = 1,
         seed: int = 0,
         carried: Any = None,
+        number: int = 0,
     ):
-        keys = chain_keys(seed, len(start), _PAIRS_PURPOSE)
+        keys = chain_keys(seed, len(start), _PAIRS_PURPOSE + (number << 8))
         composition = bound.composition
         self._bias_order = composition.dynamics.bias_order
         finer = eqx.tree_at(

@@ -2,8 +2,8 @@
 
     θ = T(u),   log prior(u) = log prior(T(u)) + log |det ∂T/∂u|
 
-The maps are NumPyro's bijectors; those of the most frequent constraints are here, so that they do not
-need NumPyro. The log density of u has the same normalising constant as that of θ, and draws of u are
+The maps are NumPyro's bijectors; those of the most frequent constraints are here, so that they need
+no NumPyro. The log density of u has the same normalising constant as that of θ, and draws of u are
 shown as θ.
 """
 

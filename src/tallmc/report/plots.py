@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from .._core.statistics import evenly, evenly_in_weight
 from ..diagnose.scores import binned
-from .content import Content, PredictiveCheck, evenly
+from .content import Content, PredictiveCheck
 
 # Ticks of an axis: round numbers, at least two of them, written with the same digits.
 
@@ -259,10 +260,17 @@ def traces(content: Content) -> tuple[list[str], dict[str, Any]]:
 
 def marginals(content: Content) -> list[str]:
     """Densities of all chains combined, with the central 90 % shaded, and of each chain."""
-    charts = []
+    charts, weights = [], content.complete_weights
+    kept = evenly(content.complete.shape[1], 4000)
     for parameter in content.chosen:
-        kept = evenly(content.complete.shape[1], 4000)
         values = np.asarray(content.complete[:, kept, parameter], np.float64)
+        if weights is not None:  # draws that count the same
+            values = np.stack(
+                [
+                    of_chain[evenly_in_weight(weight, len(kept))]
+                    for of_chain, weight in zip(values, weights[:, kept], strict=True)
+                ]
+            )
         if not values.size or not np.ptp(values):
             continue
         low, high = limits(values)

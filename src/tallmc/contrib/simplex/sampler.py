@@ -38,9 +38,9 @@ from .transitions import (
 #     dw = [α + n(w) − (α. + n.(w)) w] dt/θ. + noise of variance 2(diag(w) − wwᵀ) dt/θ. ,
 #
 # which leaves the law of w invariant if θ. is independent of w. Given counts, θ. ~ Gamma(α. + n.)
-# is. Where the total n. depends on w, as for topics, θ. follows it, and the law of w would be tilted
-# by about one count in n. . There every step draws θ. anew, from Gamma(α. + n̄) with the mean total
-# n̄ of the steps so far. SGRLD has no such problem: its θ. follows α. alone.
+# is. Where the total n. depends on w, as for topics, θ. follows it, and the law of w would be
+# tilted by about one count in n. . There every step draws θ. anew, from Gamma(α. + n̄) with the mean
+# total n̄ of the steps so far. SGRLD has no such problem: its θ. follows α. alone.
 
 
 class SimplexKernel(AbstractKernel):

@@ -79,6 +79,7 @@ def run_pairs(
     n_draws: int,
     burn_in: int,
     seed: int,
+    number: int = 0,
     precise_for: ErrorBudget | None = None,
 ) -> Pilot:
     """Run pairs of chains of `bound` from `start`, at its step size and at half of it.
@@ -86,7 +87,7 @@ def run_pairs(
     With `precise_for`, the pairs run on until the bias is known well enough for this budget, or
     clearly exceeds it.
     """
-    pairs = PairRun(bound, start, burn_in=burn_in, n_draws=n_draws, seed=seed)
+    pairs = PairRun(bound, start, burn_in=burn_in, n_draws=n_draws, seed=seed, number=number)
     bias = pairs.bias()
     if precise_for is not None:
         while (
@@ -135,11 +136,11 @@ class AnchoredPlanner:
         method, kernel = self._prepared(weights, size)
         at = np.broadcast_to(np.asarray(self.anchor.position), (n_pairs, posterior.dim))
         step, measured = _FIRST_STEP, None
-        for _ in range(_MOST_CHECKS):
+        for number in range(_MOST_CHECKS):
             checkpoint()
             if step < _SMALLEST_STEP or (is_short_of_time() and measured is not None):
                 break
-            found = self._pairs(kernel, at, step)
+            found = self._pairs(kernel, at, step, number)
             if found.failed:
                 step /= 4
                 continue
@@ -214,8 +215,8 @@ class AnchoredPlanner:
         """Relative inflation of the worst variance by gradient noise, of the budget."""
         return step / self.stiffness / (4 - step) * pilot.noise / self.budget.inflation
 
-    def _pairs(self, kernel: BoundKernel, at: np.ndarray, step: float) -> Pilot:
-        """Run pairs from these positions."""
+    def _pairs(self, kernel: BoundKernel, at: np.ndarray, step: float, number: int) -> Pilot:
+        """Run pairs from these positions, where the pairs of an earlier check may have ended."""
         length = max(_SHORTEST, _LENGTH * _PAIRS // len(at))
         pilot = run_pairs(
             self._at_step(kernel, step),
@@ -223,6 +224,7 @@ class AnchoredPlanner:
             n_draws=math.ceil(length * max(1.0, _FIRST_STEP / step)),
             burn_in=math.ceil(_BURN_IN_TIME / step),
             seed=self.seed,
+            number=number,
             precise_for=self.budget,
         )
         self.n_row_evals += pilot.n_row_evals
