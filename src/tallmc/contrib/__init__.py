@@ -6,8 +6,10 @@
     consensus        shards sampled apart, their draws combined
     constrained      Langevin dynamics in boxes, half-spaces and by mirror maps
     diverse_batches  batches by determinantal point processes and Poisson disks
+    graph_stein      the graph Stein discrepancy
     groups           parameters of many groups, of which a step moves a few
     networks         communities in networks
+    poisson_gibbs    Gibbs sampling of Potts models from a few neighbours
     proximal         Langevin dynamics for priors with kinks
     pseudo_marginal  block pseudo-marginal Metropolis–Hastings
     recipe           the (D, Q, Γ) recipe of all stochastic-gradient dynamics
@@ -29,8 +31,10 @@ if TYPE_CHECKING:
         consensus,
         constrained,
         diverse_batches,
+        graph_stein,
         groups,
         networks,
+        poisson_gibbs,
         proximal,
         pseudo_marginal,
         recipe,
@@ -46,8 +50,10 @@ __all__ = [
     "consensus",
     "constrained",
     "diverse_batches",
+    "graph_stein",
     "groups",
     "networks",
+    "poisson_gibbs",
     "proximal",
     "pseudo_marginal",
     "recipe",

@@ -153,7 +153,7 @@ def _shard(
 
 def averaged(of_shards: list[Float[np.ndarray, "n d"]]) -> Float[np.ndarray, "n d"]:
     """(Σ W_s)⁻¹ Σ W_s θ_s of every draw."""
-    weights = [np.linalg.inv(covariance_of(draws)) for draws in of_shards]
+    weights = [np.linalg.inv(_covariance(draws)) for draws in of_shards]
     total = sum(draws @ weight for draws, weight in zip(of_shards, weights, strict=True))
     return np.linalg.solve(sum(weights), np.asarray(total).T).T
 
@@ -168,7 +168,7 @@ def semiparametric(
 ) -> tuple[Float[np.ndarray, "n d"], float]:
     """As many draws of the product of the densities as a shard has, and the effective proposals."""
     n, dim = of_shards[0].shape
-    precisions = [np.linalg.inv(covariance_of(draws)) for draws in of_shards]
+    precisions = [np.linalg.inv(_covariance(draws)) for draws in of_shards]
     covariance = np.linalg.inv(sum(precisions))
     means = zip(of_shards, precisions, strict=True)
     mean = covariance @ sum(precision @ draws.mean(axis=0) for draws, precision in means)
@@ -194,7 +194,7 @@ def merged_log_density(
     for draws in of_shards:
         chosen = rng.choice(len(draws), min(len(draws), _MOST_CENTRES), replace=False)
         h = (4 / ((dim + 2) * len(chosen))) ** (1 / (dim + 4))  # Silverman's rule
-        root = np.linalg.cholesky(np.linalg.inv(covariance_of(draws)))
+        root = np.linalg.cholesky(np.linalg.inv(_covariance(draws)))
         u, centres = (of @ root for of in (points - draws.mean(axis=0), draws[chosen]))
         centres -= draws.mean(axis=0) @ root
         # log N(m, V) − log N(m, (1 + h²)V) of the whitened points, without constants.
@@ -207,7 +207,7 @@ def merged_log_density(
     return total
 
 
-def covariance_of(draws: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "d d"]:
+def _covariance(draws: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "d d"]:
     return np.atleast_2d(np.cov(draws, rowvar=False))
 
 

@@ -196,12 +196,12 @@ def window_errors(posterior, y):
     return np.array(errors)
 
 
-def buffer_counted(piece, likelihood, right=series._roles):
+def buffer_counted(piece, likelihood, right=series.roles_of):
     used, _ = right(piece, likelihood)
     return used, used
 
 
-def mask_ignored(piece, likelihood, right=series._roles):
+def mask_ignored(piece, likelihood, right=series.roles_of):
     used, in_window = right(piece, likelihood)
     return jnp.ones_like(used), in_window
 
@@ -221,7 +221,7 @@ def test_enumeration_kills_double_counting_a_forgotten_mask_and_a_forgotten_star
         posterior = eqx.tree_at(place, posterior, wrong)
     elif mutant is not None:
         roles = buffer_counted if mutant == "buffer counted" else mask_ignored
-        monkeypatch.setattr(series, "_roles", roles)
+        monkeypatch.setattr(series, "roles_of", roles)
     errors = window_errors(posterior, y)
     if mutant is None:
         assert errors.max() < 1e-10

@@ -146,7 +146,7 @@ def past_log_density(
     factors: PyTree[Array], piece: SeriesPieces, likelihood: SeriesLikelihood
 ) -> Scalar:
     """Log p(y_w | y_b, θ)."""
-    used, in_window = _roles(piece, likelihood)
+    used, in_window = roles_of(piece, likelihood)
     start = likelihood.series.start(factors, jnp.asarray(piece.time <= likelihood.used))
 
     def advance(state: PyTree, at: Any) -> tuple[PyTree, Array]:
@@ -163,7 +163,7 @@ def fixed_buffer_log_density(
 ) -> Scalar:
     """Log p(y_b, y_w, y_b' | θ) with θ held fixed in the factors of the buffers."""
     series, fixed = likelihood.series, lax.stop_gradient(factors)
-    used, in_window = _roles(piece, likelihood)
+    used, in_window = roles_of(piece, likelihood)
     # The transition to x_t belongs to time t.
     next_in_window = jnp.append(in_window[1:], False)
     origin = jnp.asarray(piece.time <= likelihood.used)
@@ -189,7 +189,7 @@ def _with_both_messages(
 @_with_both_messages.def_jvp
 def _both_messages_rule(primals: Any, tangents: Any) -> tuple[Array, Array]:
     factors, piece, likelihood = primals
-    slopes = _only_once(jax.grad(fixed_buffer_log_density)(factors, piece, likelihood))
+    slopes = only_once(jax.grad(fixed_buffer_log_density)(factors, piece, likelihood))
     moves = jax.tree.map(
         lambda slope, move: jnp.zeros_like(slope) if move is None else move, slopes, tangents[0]
     )
@@ -199,24 +199,22 @@ def _both_messages_rule(primals: Any, tangents: Any) -> tuple[Array, Array]:
 
 
 @jax.custom_jvp
-def _only_once(slopes: PyTree[Array]) -> PyTree[Array]:
+def only_once(slopes: PyTree[Array]) -> PyTree[Array]:
     """Identity whose derivative is refused."""
     return slopes
 
 
-@_only_once.defjvp
+@only_once.defjvp
 def _refuse(primals: Any, tangents: Any) -> Any:
     raise InvalidInput(
         "method",
-        'need first derivatives only with messages="both": they are no gradients of a potential',
+        "need first derivatives only: those given messages from both sides have no potential",
         "a method that needs second derivatives",
         'Use messages="past", or find_anchor(posterior, hessian=False, optimiser=LBFGS()).',
     )
 
 
-def _roles(
-    piece: SeriesPieces, likelihood: SeriesLikelihood
-) -> tuple[Bool[Array, " l"], Bool[Array, " l"]]:
+def roles_of(piece: SeriesPieces, likelihood: Any) -> tuple[Bool[Array, " l"], Bool[Array, " l"]]:
     """Which places of a piece are used, and which of these belong to the window."""
     place = jnp.arange(-likelihood.before, likelihood.window + likelihood.after)
     time = jnp.asarray(piece.time) + place
