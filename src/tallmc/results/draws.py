@@ -498,6 +498,9 @@ class Draws:
         if observed is not None:
             groups["observed_data"] = observed, None
         for group, (values, kept_draws) in groups.items():
+            # ArviZ takes responses for counts if they are integers; NaN marks failed chains.
+            if self._predictive.whole and group != "log_likelihood" and np.isfinite(values).all():
+                values = np.rint(values).astype(np.int64)
             coords = {} if kept_draws is None else {"draw": kept_draws}
             made = arviz_base.from_dict(
                 {group: {name: values}}, coords=coords, dims={name: ["row"]}
@@ -506,7 +509,11 @@ class Draws:
 
     def _observed(self, rows: Any) -> np.ndarray | None:
         predictive = self._predictive
-        found = predictive.observed(predictive.encode(rows))
+        try:
+            encoded = predictive.encode(rows, response=True)
+        except InvalidInput:  # rows without responses
+            return None
+        found = predictive.observed(encoded)
         return None if found is None or np.isnan(found).any() else np.asarray(found)
 
     @property
