@@ -9,6 +9,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import arviz_stats
 import numpy as np
 import pandas as pd
 import pytest
@@ -346,3 +347,27 @@ def test_cures_of_packages_that_are_missing_can_be_pasted(monkeypatch):
 
 def test_messages_have_one_full_stop():
     assert str(tallmc.InvalidInput("a", "be b", "that failed.", "Do c.")).count("..") == 0
+
+
+# After a fit: leave-one-out, and groups for ArviZ
+
+
+def test_leave_one_out_after_a_fit_needs_the_table_only(run, table):
+    _, draws = run
+    problem = regression_problem(table, RegressionModel("bernoulli", formula="buys ~ age + city"))
+    found = tallmc.diagnose.loo(draws, table, n=300)
+    expected = tallmc.diagnose.loo(draws, problem.posterior, n=300)
+    assert (found.elpd, found.se) == pytest.approx((expected.elpd, expected.se), rel=1e-9)
+
+
+def test_arviz_gets_counts_as_integers(run, table):
+    _, draws = run
+    tree = draws.to_datatree(posterior_predictive=table, log_likelihood=table)
+    simulated, observed = tree["posterior_predictive"]["buys"], tree["observed_data"]["buys"]
+    assert simulated.dtype.kind == observed.dtype.kind == "i"
+    np.testing.assert_array_equal(observed, table.buys)
+    assert arviz_stats.loo(tree).elpd == pytest.approx(
+        tallmc.diagnose.loo(draws, table, n=400).elpd, rel=1e-6
+    )
+    pits = arviz_stats.loo_pit(tree)
+    assert pits["buys"].shape == (400,) and bool(((pits["buys"] >= 0) & (pits["buys"] <= 1)).all())

@@ -10,7 +10,15 @@ from tallmc._core import statistics as convergence
 from tallmc._core import statistics as rank_diagnostics
 from tallmc._core.arrays import layout_of
 from tallmc._core.errors import Outcome
-from tallmc._core.statistics import agreement, ess, for_each_parameter, nested_rhat, rhat, suspects
+from tallmc._core.statistics import (
+    agreement,
+    diagnostics,
+    ess,
+    for_each_parameter,
+    nested_rhat,
+    rhat,
+    suspects,
+)
 from tallmc.methods.abstract import Account
 from tallmc.results.draws import Draws, Timing
 from tallmc.results.report import make_report
@@ -49,6 +57,22 @@ def test_the_numbers_are_those_of_arviz(shape, correlation, dtype):
             expected = array_stats.rhat(exact, method="rank", **AXES)
         np.testing.assert_allclose(rhat(positions), expected, rtol=1e-10)
         assert np.isnan(expected[CONSTANT])
+
+
+@pytest.mark.parametrize("correlation", [-0.8, 0.6])
+@pytest.mark.parametrize("shape", [(1, 301), (3, 7), (4, 500), (64, 33)])
+def test_the_numbers_of_a_summary_are_those_of_arviz(shape, correlation):
+    x = draws_of(shape, correlation, np.float64)[:, :, :CONSTANT]
+    found = diagnostics(x)
+    expected = {
+        "ess_bulk": array_stats.ess(x, method="bulk", **AXES),
+        "ess_tail": array_stats.ess(x, method="tail", prob=(0.11, 0.89), **AXES),
+        "rhat": array_stats.rhat(x, method="rank", **AXES),
+        "mcse_mean": array_stats.mcse(x, method="mean", **AXES),
+        "mcse_sd": array_stats.mcse(x, method="sd", **AXES),
+    }
+    for name, values in expected.items():
+        np.testing.assert_allclose(getattr(found, name), values, rtol=1e-9, err_msg=name)
 
 
 @pytest.mark.parametrize("shape", [(64, 7), (64, 150), (512, 20)])

@@ -454,6 +454,48 @@ def rhat(positions: ArrayLike) -> Float[np.ndarray, " d"]:
     return for_each_parameter(lambda scores: (scores.rhat(split_rhat),), checked)[:, 0]
 
 
+_TAILS = (0.11, 0.89)  # of the tail ESS, as by default in ArviZ
+
+
+class EntrySummary(NamedTuple):
+    """Diagnostics of each entry, with the names and the definitions of ArviZ."""
+
+    ess_bulk: Float[np.ndarray, " d"]
+    ess_tail: Float[np.ndarray, " d"]
+    rhat: Float[np.ndarray, " d"]
+    mcse_mean: Float[np.ndarray, " d"]
+    mcse_sd: Float[np.ndarray, " d"]
+
+
+def diagnostics(draws: Float[np.ndarray, "chains draws d"]) -> EntrySummary:
+    """The numbers of `arviz_stats.summary`, without its imports; NaN with fewer than four draws."""
+    dim = draws.shape[2]
+    if draws.shape[1] < 4:
+        return EntrySummary(*np.full((5, dim), np.nan))
+    half = draws.shape[1] // 2
+    quantiles = _quantiles(2 * len(draws) * half)
+    found = np.empty((dim, 5))
+    for j in range(dim):
+        x = np.asarray(draws[:, :, j], np.float64)
+        scores = ParameterScores(x, quantiles)
+
+        def ess_of(values: np.ndarray) -> float:
+            return ess_of_scores(np.concatenate([values[:, :half], values[:, -half:]]) * 1.0)
+
+        squares = (x - x.mean()) ** 2
+        variance, for_mean = squares.mean(), ess_of(x)
+        of_variance = ((squares**2).mean() - variance**2) / for_mean
+        with np.errstate(invalid="ignore", divide="ignore"):
+            found[j] = (
+                scores.ess(),
+                min(ess_of(x <= tail) for tail in np.quantile(x, _TAILS)),
+                scores.rhat(split_rhat) if len(x) > 1 else np.nan,
+                x.std(ddof=1) / np.sqrt(for_mean),
+                np.sqrt(of_variance / variance / 4),
+            )
+    return EntrySummary(*found.T)
+
+
 def effective_draws(positions: Float[np.ndarray, "chains draws d"]) -> float:
     return float(np.min(ess(positions[:, :, suspects(positions)])))
 

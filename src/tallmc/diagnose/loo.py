@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -27,7 +28,7 @@ from .._rows.access import AbstractRows, RowBlock
 from .._rows.resident import ResidentRows
 from .._rows.sharded import ShardedRows
 from ..models.posterior import AbstractPosterior, check_posterior
-from ..models.predictive import AbstractPredictive
+from ..models.predictive import AbstractPredictive, RegressionPredictive
 from ..results.draws import Draws
 from ..results.prediction import UsedDraws, log_likelihoods, used_draws
 
@@ -69,37 +70,44 @@ class LeaveOneOut:
         )
 
 
-def loo(draws: Draws, posterior: AbstractPosterior, *, n: int = 1000, seed: int = 0) -> LeaveOneOut:
+def loo(draws: Draws, posterior: Any, *, n: int = 1000, seed: int = 0) -> LeaveOneOut:
     """Estimate the expected log predictive density by leave-one-out on some of the rows.
 
     **Arguments:**
 
     - `draws`: draws of the posterior.
-    - `posterior`: the posterior, in memory or on disk.
+    - `posterior`: the posterior, in memory or on disk; for draws of `tallmc.fit` its table.
     - `n`: the number of rows, m, whose leave-one-out density is computed.
     - `seed`: seed of the choice of rows.
     """
-    check_posterior(posterior)
-    predictive = draws.with_posterior(posterior).predictive
+    rows: AbstractRows
+    if isinstance(draws.predictive, RegressionPredictive) and not isinstance(
+        posterior, AbstractPosterior
+    ):
+        predictive: AbstractPredictive | None = draws.predictive
+        rows = ResidentRows(draws.predictive.encode(posterior, response=True))
+        width = draws.predictive.model.width(rows)
+    else:
+        check_posterior(posterior)
+        predictive = draws.with_posterior(posterior).predictive
+        rows, width = posterior.rows, posterior.width
     if predictive is None:
         cure = "Pass ModelPosterior(..., predictive=...)."
         raise InvalidInput("posterior", "know its log-likelihood", "none", cure)
-    n_rows = posterior.n_rows
+    n_rows = rows.n_rows
     if n_rows < 2:
         raise InvalidInput("posterior", "have at least 2 rows", n_rows)
     m = min(check_int("n", n, 2), n_rows)
     used = used_draws(draws.positions, draws.ok, draws.weights, None)
     chosen = np.sort(np.random.default_rng(seed).choice(n_rows, m, replace=False, shuffle=False))
-    some = ResidentRows(_taken(posterior.rows, chosen))
+    some = ResidentRows(_taken(rows, chosen))
     exact, lpd, pareto_k = _psis(predictive, used, some, _relative_efficiency(draws))
     centre = np.average(used.flat.astype(np.float64), axis=0, weights=_flat(used.weights))
     position = jnp.asarray(centre, draws.positions.dtype)
-    surrogate = np.asarray(
-        some.map(_surrogates, predictive, position, width=posterior.width), np.float64
-    )
+    surrogate = np.asarray(some.map(_surrogates, predictive, position, width=width), np.float64)
     level = surrogate.mean()  # sums of differences from it need fewer digits
-    total, squares = posterior.rows.reduce(
-        _surrogate_sums, predictive, position, jnp.asarray(level), width=posterior.width
+    total, squares = rows.reduce(
+        _surrogate_sums, predictive, position, jnp.asarray(level), width=width
     ).float64()
     exact, surrogate = exact - level, surrogate - level
     errors = exact - surrogate

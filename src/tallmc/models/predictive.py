@@ -123,6 +123,11 @@ class AbstractPredictive(eqx.Module):
         """The names of the classes; None if the response is a number."""
         return None
 
+    @property
+    def whole(self) -> bool:
+        """Whether responses are whole numbers."""
+        return False
+
     def to_json(self) -> Mapping[str, Any]:
         """JSON from which `tallmc.load` makes this law again; empty if it cannot."""
         return {}
@@ -225,6 +230,10 @@ class RegressionPredictive(AbstractPredictive):
         named = None if classes is None else tuple(map(str, classes))
         self.encoder, self.names = Uncompared(encoder), Uncompared((response_name, named))
         self.saved, self.of_table = Uncompared(saved), Uncompared(complete)
+
+    @property
+    def whole(self) -> bool:
+        return self.model.likelihood.response in ("binary", "count", "classes", "ordered")
 
     def to_json(self) -> Mapping[str, Any]:
         return self.saved.value()

@@ -28,7 +28,14 @@ from .._core.arrays import (
 )
 from .._core.errors import InvalidInput, Outcome, counted
 from .._core.packages import check_installed
-from .._core.statistics import Agreement, GroupMoments, moments, quantiles, weight_efficiency
+from .._core.statistics import (
+    Agreement,
+    GroupMoments,
+    diagnostics,
+    moments,
+    quantiles,
+    weight_efficiency,
+)
 from .._rows.resident import ResidentRows
 from ..methods.abstract import AbstractMethod, Account
 from ..methods.automatic.update import FittedSeries
@@ -305,40 +312,35 @@ class Draws:
         if not self.ok.any():
             outcomes = f"outcomes {[o.name for o in self.outcomes]}"
             raise InvalidInput("draws", "have a chain that completed", outcomes)
-        check_installed("arviz_base", "arviz_stats", needed_by="Draws.summary")
-        import arviz_stats
+        if labels is not None and not isinstance(labels, Mapping):
+            raise InvalidInput("labels", "map parameter names to lists of entry names", labels)
+        check_installed("pandas", needed_by="Draws.summary")
+        import pandas as pd
 
         values = {
             name: np.asarray(array[self.ok], np.float64) for name, array in self.values.items()
         }
-        complete = dataclasses.replace(
-            self,
-            positions=self.positions[self.ok],
-            outcomes=tuple(outcome for outcome in self.outcomes if outcome is Outcome.OK),
-            sample_stats={},
-            quantities=StoredQuantities(values, self.quantities.dims, self.quantities.coords),
-        )
-        entries = complete.flat_values
-        tree = complete.to_datatree(labels)
-        # Entries that are constant, such as the zeros of a Cholesky factor, have no R-hat.
-        with np.errstate(invalid="ignore", divide="ignore"):
-            table = arviz_stats.summary(tree, ci_prob=0.9, ci_kind="eti", round_to="none")
-        table = table.rename(columns={"eti90_lb": "q05", "eti90_ub": "q95", "r_hat": "rhat"})
-        if labels is None:
-            table.index = self.quantities.entry_names()
+        dims, coords = dict(self.quantities.dims), dict(self.quantities.coords)
+        for name, entries in check_labels(labels or {}, self.quantities.shapes).items():
+            dims[name], coords[f"{name}_dim"] = (f"{name}_dim",), tuple(entries)
+        entry_names = StoredQuantities(values, dims, coords).entry_names()
+        draws = flat(values)
         weights = None if self.weights is None else self.weights[self.ok]
-        low, median, high = quantiles(entries, (0.05, 0.5, 0.95), weights)
-        table.insert(2, "median", median)
+        found, share = moments(draws, weights), weight_efficiency(weights)
+        low, median, high = quantiles(draws, (0.05, 0.5, 0.95), weights)
+        sd, diagnosed = found.sd, diagnostics(draws)._asdict()
         if weights is not None:
-            share, found = weight_efficiency(weights), moments(entries, weights)
             # For equal weights this is the factor n/(n − 1) of an unbiased variance.
             sd = found.sd / np.sqrt(1 - 1 / (share * weights.size))
-            errors = ["mcse_mean", "mcse_sd"]
-            table[errors] = table[errors].mul(sd / table["sd"].to_numpy() / np.sqrt(share), axis=0)
-            table[["ess_bulk", "ess_tail"]] *= share
-            table["mean"], table["sd"], table["q05"], table["q95"] = found.mean, sd, low, high
+            factor = sd / moments(draws).sd
+            for name in ("mcse_mean", "mcse_sd"):
+                diagnosed[name] = diagnosed[name] * factor / np.sqrt(share)
+            for name in ("ess_bulk", "ess_tail"):
+                diagnosed[name] = diagnosed[name] * share
         from .summary import COLUMNS, SummaryTable
 
+        content = {"mean": found.mean, "sd": sd, "q05": low, "median": median, "q95": high}
+        table = pd.DataFrame(content | diagnosed, index=pd.Index(entry_names))
         return SummaryTable(table[list(COLUMNS)])
 
     def with_posterior(self, posterior: AbstractPosterior) -> Draws:
@@ -529,6 +531,9 @@ class Draws:
         if observed is not None:
             groups["observed_data"] = observed, None
         for group, (values, kept_draws) in groups.items():
+            # ArviZ takes responses for counts if they are integers; NaN marks failed chains.
+            if self._predictive.whole and group != "log_likelihood" and np.isfinite(values).all():
+                values = np.rint(values).astype(np.int64)
             coords = {} if kept_draws is None else {"draw": kept_draws}
             made = arviz_base.from_dict(
                 {group: {name: values}}, coords=coords, dims={name: ["row"]}
@@ -537,7 +542,11 @@ class Draws:
 
     def _observed(self, rows: Any) -> np.ndarray | None:
         predictive = self._predictive
-        found = predictive.observed(predictive.encode(rows))
+        try:
+            encoded = predictive.encode(rows, response=True)
+        except InvalidInput:  # rows without responses
+            return None
+        found = predictive.observed(encoded)
         return None if found is None or np.isnan(found).any() else np.asarray(found)
 
     @property

@@ -377,15 +377,20 @@ class AbstractTallEstimator(BaseEstimator, abc.ABC):
             shift=response.centre,
             scale=response.scale,
         )
-        draws = sample(
-            ModelPosterior(model, posterior.rows, quantities, predictive=predictive),
-            self.method,
-            ess=self.ess,
-            max_seconds=self.max_seconds,
-            seed=check_random_state(self.random_state).randint(np.iinfo(np.int32).max),
-            progress=None if self.verbose else False,
-        )
+        with warnings.catch_warnings():  # `report_` has all of them
+            warnings.simplefilter("ignore", SamplingWarning)
+            draws = sample(
+                ModelPosterior(model, posterior.rows, quantities, predictive=predictive),
+                self.method,
+                ess=self.ess,
+                max_seconds=self.max_seconds,
+                seed=check_random_state(self.random_state).randint(np.iinfo(np.int32).max),
+                progress=None if self.verbose else False,
+            )
         self._keep(draws)
+        if draws.report.doubts:
+            message = f"{type(self).__name__}: {draws.report.doubts[0]} See report_ for all doubts."
+            warnings.warn(message, SamplingWarning, stacklevel=2)
         if draws.stopped_by == "Ctrl-C":
             raise KeyboardInterrupt
         return self

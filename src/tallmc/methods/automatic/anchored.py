@@ -187,7 +187,8 @@ class AnchoredPlanner:
             *self.reasons,
             f"control variates of order {self.order}, anchored {self.anchor.decrement or 0:.2g} "
             "standard deviations from the mode",
-            f"{size} rows per step: gradient noise may inflate a variance by at most "
+            f"{min(size, self.posterior.n_rows):,} rows per step: gradient noise may inflate a "
+            "variance by at most "
             f"{self.budget.inflation:.1%}",
             f"Leimkuhler–Matthews steps of {step:.3g} in units of {unit}: half the step size "
             f"changes means by {mean_change:.2g} standard deviations and standard deviations by "

@@ -168,9 +168,10 @@ class SurrogatePlanner:
         surrogate = old.surrogate
         kernel = method.kernel(self.posterior, surrogate, old.metric, old.middle)
         order = 2 if surrogate.cubic is None else 3
+        hard = 0 if surrogate.hard is None else np.count_nonzero(surrogate.hard.weights)
         turns = f"{method.length} part" + ("s" if method.length > 1 else "")
         reasons: tuple[str, ...] = (
-            f"{surrogate.n_hard:,} hard rows of {self.posterior.n_rows + self.n_unread:,}, the "
+            f"{hard:,} hard rows of {self.posterior.n_rows + self.n_unread:,}, the "
             f"others by their series of order {order}: at {check.n_draws} draws the log density "
             f"is off by {check.sd:.2g}",
             f"Hamiltonian Monte Carlo with quarter turns in {turns}, of which {chains.rate:.0%} "
