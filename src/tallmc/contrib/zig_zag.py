@@ -165,7 +165,7 @@ class Rates(eqx.Module):
     def of_rows(self, u: Float[Array, "n d"], block: RegressionRows) -> RowRates:
         """The part of these rows, each at a position of its own."""
         model, order, y = self.remainders.model.regression(), self.remainders.order, block.y
-        w = self.metric.pull(block.x)
+        w = model.columns(block).pulled(self.metric)
         anchored = model.predictors(self.remainders.anchor, block)
         t = jnp.sum(w * u, axis=1)
         derivative = model.likelihood.derivative
@@ -234,7 +234,7 @@ def _is_gaussian(prior: AbstractPrior) -> bool:
 
 def _constants(block: RegressionRows, remainders: ModelRemainders) -> PerRow:
     """c_i, from sup |f⁽ᵏ⁺¹⁾| ‖w_i‖ᵏ⁺¹."""
-    sizes = jnp.abs(remainders.metric.pull(block.x))
+    sizes = jnp.abs(remainders.model.regression().columns(block).pulled(remainders.metric))
     length = jnp.maximum(jnp.linalg.norm(sizes, axis=1), jnp.finfo(sizes.dtype).tiny)
     return remainders.constants(block) * (jnp.sum(sizes, axis=1) / length)
 

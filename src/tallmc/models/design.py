@@ -1,4 +1,4 @@
-"""The rows of a regression: checks of design matrices, responses and prior variances."""
+"""The rows of a regression: designs and their products, checks of responses and prior variances."""
 
 from __future__ import annotations
 
@@ -11,14 +11,234 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Int
+from jax import lax
+from jaxtyping import Array, ArrayLike, Float, Int, Integer
 
-from .._core.arrays import check_numeric, to_floats
+from .._core.arrays import AbstractLinearMap, Matrix, Vector, check_numeric, dot, to_floats
 from .._core.errors import InvalidInput
 from .._rows.access import AbstractRows, PerRow
 from .._rows.resident import ResidentRows
 from .._rows.sharded import ShardedRows
 from .priors import NormalPrior
+
+_EXACT = lax.Precision.HIGHEST
+_PIECE = 128
+
+# Columns as codes. A factor has one column per level, of which at most one is not zero in a row:
+#
+#     x_ij = b_j + a_j 1[c_i = j]
+#
+# with a_j = 1/s_j and b_j = −m_j/s_j if the column is standardised. A row has one code per factor
+# instead of one number per column. Products with coefficients are gathers, gradients are sums per
+# level, and Gram matrices are cross-tabulations.
+
+
+class CodedColumns(eqx.Module):
+    """A design matrix as it is stored: columns of numbers, and one code per factor.
+
+    Code 0 is a level without a column, the baseline; code c is the c-th column of the factor.
+    """
+
+    dense: Float[Any, "n c"]
+    codes: Integer[Any, "n k"]
+    sizes: tuple[int, ...] = eqx.field(static=True)
+    """The number of columns of each factor."""
+    places: tuple[int, ...] = eqx.field(static=True)
+    """The place in the design of each column: those of numbers, then those of each factor."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.codes.shape[0], len(self.places)
+
+    @property
+    def dtype(self) -> Any:
+        return self.dense.dtype
+
+
+CodeScaling = tuple[tuple[Float[Array, " _"], Float[Array, " _"]], ...]
+"""a and b of each factor. Rows do not hold them: programs then serve all data of these shapes."""
+
+
+class Factor(eqx.Module):
+    """The columns of a factor, or of a group term, with r columns per level."""
+
+    codes: Integer[Array, " n"]
+    n_levels: int = eqx.field(static=True)
+    first: int = eqx.field(static=True, default=0)
+    """The first code that has columns."""
+    gain: Vector | None = None
+    """a; 1 without it."""
+    base: Vector | None = None
+    """b; 0 without it."""
+    numbers: Float[Array, "n r"] | None = None
+    """Factors of the r columns of each row, as in (1 + x | group)."""
+
+    @property
+    def per_level(self) -> int:
+        return 1 if self.numbers is None else self.numbers.shape[1]
+
+    @property
+    def n_columns(self) -> int:
+        return (self.n_levels - self.first) * self.per_level
+
+    def times(self, m: Float[Array, "c *k"]) -> Float[Array, "n *k"]:
+        """x m."""
+        if self.numbers is not None:
+            table = m.reshape(self.n_levels, self.per_level, *m.shape[1:])
+            return jnp.einsum("nr,nr...->n...", self.numbers, table[self.codes], precision=_EXACT)
+        table = m if self.gain is None else _each(self.gain, m)
+        table = jnp.pad(table, ((self.first, 0), *[(0, 0)] * (m.ndim - 1)))
+        if self.base is not None:
+            table = table + dot(self.base, m)
+        return table.at[self.codes].get(mode="promise_in_bounds")
+
+    def sums(self, r: Float[Array, "n *k"]) -> Float[Array, "c *k"]:
+        """xᵀr."""
+        shape = (self.n_columns, *r.shape[1:])
+        if self.numbers is not None:
+            return self._per_level(_each(self.numbers, r[:, None])).reshape(shape)
+        found = self._per_level(r)[self.first :]
+        if self.gain is not None:
+            found = _each(self.gain, found)
+        if self.base is not None:
+            found = found + _each(self.base, jnp.sum(r, axis=0)[None])
+        return found
+
+    def gram(self, other: Factor, weights: PerRow) -> Float[Array, "c e"]:
+        """xᵀWy, with y the columns of another factor: a cross-tabulation."""
+        one, two = self.n_levels, other.n_levels
+        pairs = self.codes.astype(jnp.int32) * two + other.codes
+        if self.numbers is not None or other.numbers is not None:
+            left, right = (
+                jnp.ones((len(weights), 1), weights.dtype) if of.numbers is None else of.numbers
+                for of in (self, other)
+            )
+            values = weights[:, None, None] * left[:, :, None] * right[:, None, :]
+            cells = jnp.zeros((one * two, *values.shape[1:]), weights.dtype)
+            cells = cells.at[pairs].add(values, mode="promise_in_bounds")
+            cells = cells.reshape(one, two, *values.shape[1:]).transpose(0, 2, 1, 3)
+            cells = cells.reshape(one * left.shape[1], two * right.shape[1])
+        else:
+            cells = jnp.zeros(one * two, weights.dtype)
+            cells = cells.at[pairs].add(weights, mode="promise_in_bounds").reshape(one, two)
+        return other._scaled(self._scaled(cells).T).T
+
+    def squared(self) -> Factor:
+        """The columns with squares in place of their values."""
+        numbers = None if self.numbers is None else self.numbers**2
+        gain, base = self.gain, self.base
+        if base is not None:
+            one = jnp.ones_like(base) if gain is None else gain
+            gain, base = one * (one + 2 * base), base**2
+        elif gain is not None:
+            gain = gain**2
+        return Factor(self.codes, self.n_levels, self.first, gain, base, numbers)
+
+    def _scaled(self, of_levels: Float[Array, "l k"]) -> Float[Array, "c k"]:
+        """The rows of a table of levels as those of columns."""
+        found = of_levels[self.first * self.per_level :]
+        if self.gain is not None:
+            found = self.gain[:, None] * found
+        if self.base is not None:
+            found = found + self.base[:, None] * jnp.sum(of_levels, axis=0)
+        return found
+
+    def _per_level(self, values: Float[Array, "n *k"]) -> Float[Array, "l *k"]:
+        zero = jnp.zeros((self.n_levels, *values.shape[1:]), values.dtype)
+        return zero.at[self.codes].add(values, mode="promise_in_bounds")
+
+
+class Columns(eqx.Module):
+    """The columns of a design and the products that models need; without factors, a matrix."""
+
+    dense: Float[Array, "n c"]
+    factors: tuple[Factor, ...] = ()
+    places: tuple[int, ...] | None = eqx.field(static=True, default=None)
+    """The place of each column in a position, if they are in another order."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        n_coded = sum(factor.n_columns for factor in self.factors)
+        return self.dense.shape[0], self.dense.shape[1] + n_coded
+
+    def __matmul__(self, m: Float[Array, "d *k"]) -> Float[Array, "n *k"]:
+        """X m, for a vector or a matrix."""
+        if not self.factors:
+            return dot(self.dense, m)
+        of_dense, *others = self._parts(m)
+        total = dot(self.dense, of_dense)
+        for factor, part in zip(self.factors, others, strict=True):
+            total = total + factor.times(part)
+        # Fused with what follows, gathers would be repeated, and keep it from being vectorised.
+        return lax.optimization_barrier(total)
+
+    def sums(self, r: Float[Array, "n *k"]) -> Float[Array, "d *k"]:
+        """Xᵀr, for a vector or a matrix."""
+        if not self.factors:
+            return dot(r, self.dense) if r.ndim == 1 else dot(self.dense.T, r)
+        return self._joined([dot(self.dense.T, r), *(factor.sums(r) for factor in self.factors)])
+
+    def gram(self, weights: PerRow) -> Matrix:
+        """XᵀWX."""
+        scaled = self.dense * weights[:, None]
+        if not self.factors:
+            return dot(scaled.T, self.dense)
+        n_dense = self.dense.shape[1]
+        # Sums over pieces are more accurate. Cross-tabulations add numbers of one sign.
+        both = jnp.concatenate([scaled, self.dense], axis=1)
+        pieces = jnp.pad(both, ((0, -len(weights) % _PIECE), (0, 0)))
+        pieces = pieces.reshape(-1, _PIECE, 2 * n_dense)
+        products = jnp.einsum(
+            "pni,pnj->pij", pieces[..., :n_dense], pieces[..., n_dense:], precision=_EXACT
+        )
+        blocks = [[jnp.sum(products, axis=0)]]
+        for k, factor in enumerate(self.factors):
+            blocks[0].append(factor.sums(scaled).T)
+            row = [blocks[0][-1].T]
+            row += [blocks[j + 1][k + 1].T for j in range(k)]
+            row += [factor.gram(other, weights) for other in self.factors[k:]]
+            blocks.append(row)
+        whole = jnp.block(blocks)
+        return self._joined([self._joined([whole]).T]).T
+
+    def squared(self) -> Columns:
+        """The columns with squares in place of their values."""
+        squares = tuple(factor.squared() for factor in self.factors)
+        return Columns(self.dense**2, squares, self.places)
+
+    def pulled(self, metric: AbstractLinearMap) -> Float[Array, "n e"]:
+        """X C: the rows in the coordinates of a metric."""
+        if not self.factors:
+            return metric.pull(self.dense)
+        return self @ metric.matrix(self.shape[1], self.dense.dtype)
+
+    def norms(self) -> PerRow:
+        """‖x_i‖."""
+        if not self.factors:
+            return jnp.linalg.norm(self.dense, axis=1)
+        return jnp.sqrt(self.squared() @ jnp.ones(self.shape[1], self.dense.dtype))
+
+    def matrix(self) -> Float[Array, "n d"]:
+        """The matrix itself."""
+        return self @ jnp.eye(self.shape[1], dtype=self.dense.dtype) if self.factors else self.dense
+
+    def _parts(self, m: Float[Array, "d *k"]) -> list[Float[Array, "_ *k"]]:
+        """The coefficients of the columns of numbers, and of each factor."""
+        if self.places is not None:
+            m = m[np.asarray(self.places)]
+        sizes = [self.dense.shape[1], *(factor.n_columns for factor in self.factors)]
+        return jnp.split(m, np.cumsum(sizes)[:-1])
+
+    def _joined(self, parts: Sequence[Float[Array, "_ *k"]]) -> Float[Array, "d *k"]:
+        """The inverse of `_parts`."""
+        m = jnp.concatenate(parts) if len(parts) > 1 else parts[0]
+        return m if self.places is None else m[np.argsort(self.places)]
+
+
+def _each(values: Float[Array, "..."], of: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Products, with values repeated along the further axes of the other array."""
+    return values.reshape(*values.shape, *[1] * (of.ndim - values.ndim)) * of
+
 
 # The rows of a regression: a row of the design matrix, a response, an offset and a weight.
 #
@@ -28,9 +248,9 @@ from .priors import NormalPrior
 
 
 class Observations(NamedTuple):
-    """Rows of a regression whose design matrix is stored."""
+    """Rows of a regression."""
 
-    x: Float[Array, "n d"]
+    x: Float[Array, "n d"] | CodedColumns
     y: PerRow
     offset: PerRow | None = None
     weight: PerRow | None = None
@@ -47,32 +267,48 @@ class GroupTerm(eqx.Module):
 
     @property
     def n_columns(self) -> int:
-        """Columns of the design matrix."""
+        """Columns of the design matrix: the r columns of a row stand at the place of its group."""
         return self.n_groups * self.columns.shape[-1]
-
-    @property
-    def x(self) -> Float[Array, "n groups_times_r"]:
-        """The design matrix: the r columns of a row stand at the place of its group."""
-        member = jax.nn.one_hot(self.codes, self.n_groups, dtype=self.columns.dtype)
-        return (member[..., :, None] * self.columns[..., None, :]).reshape(*self.codes.shape, -1)
 
 
 class GroupedObservations(eqx.Module):
-    """Rows of a regression with group terms. The matrix of dummies is made where it is needed."""
+    """Rows of a regression with group terms."""
 
-    fixed: Float[Array, "n c"]
+    fixed: Float[Array, "n c"] | CodedColumns
     y: PerRow
     offset: PerRow | None
     weight: PerRow | None
     terms: tuple[GroupTerm, ...]
 
-    @property
-    def x(self) -> Float[Array, "n d"]:
-        """The design matrix: the common columns, then those of each group term."""
-        return jnp.concatenate([self.fixed, *(term.x for term in self.terms)], axis=-1)
-
 
 RegressionRows = Observations | GroupedObservations
+
+
+def columns_of(block: RegressionRows, scaling: CodeScaling = ()) -> Columns:
+    """The columns of a block: the common ones, then those of each group term."""
+    is_grouped = isinstance(block, GroupedObservations)
+    x, terms = (block.fixed, block.terms) if is_grouped else (block.x, ())
+    of_groups = tuple(
+        Factor(term.codes, term.n_groups, numbers=term.columns) for term in terms
+    )
+    if not isinstance(x, CodedColumns):
+        return Columns(x, of_groups)
+    scales = scaling or ((None, None),) * len(x.sizes)
+    factors = tuple(
+        Factor(x.codes[:, k], size + 1, 1, *scale)
+        for k, (size, scale) in enumerate(zip(x.sizes, scales, strict=True))
+    )
+    n_common = len(x.places)
+    places = (*x.places, *range(n_common, n_common + sum(of.n_columns for of in of_groups)))
+    in_order = places == tuple(range(len(places)))
+    return Columns(x.dense, factors + of_groups, None if in_order else places)
+
+
+def matrix_of(
+    x: Float[Array, "n c"] | CodedColumns, scaling: CodeScaling
+) -> Float[Array, "n c"]:
+    """The matrix of a design as it is stored."""
+    return columns_of(Observations(x, jnp.zeros(0)), scaling).matrix()
 
 
 class ProductColumn(NamedTuple):
@@ -176,6 +412,8 @@ class RegressionData(abc.ABC):
     """The largest response."""
     y_sd: float
     """The standard deviation of the responses."""
+    scaling: CodeScaling = ()
+    """The scaling of columns that are stored as codes."""
 
     @abc.abstractmethod
     def check_response(self, rule: str, allowed: Callable[[np.ndarray], np.ndarray]) -> None:
@@ -196,16 +434,18 @@ class RegressionData(abc.ABC):
 class _InMemory(RegressionData):
     def __init__(
         self,
-        X: ArrayLike,
+        X: ArrayLike | CodedColumns,
         y: ArrayLike,
         weights: ArrayLike | None,
         offset: ArrayLike | None,
         groups: tuple[GroupTerm, ...] = (),
         names: Sequence[str] | None = None,
+        scaling: CodeScaling = (),
     ):
-        found, matrix = named_columns(X)
+        found, matrix = (None, X) if isinstance(X, CodedColumns) else named_columns(X)
         self.names = found if names is None else tuple(names)
         x, self.responses = check_design(matrix, y)
+        self.scaling = scaling
         per_row = (
             x,
             to_floats("y", self.responses, x.dtype),
@@ -220,7 +460,7 @@ class _InMemory(RegressionData):
 
     def some(self, chosen: np.ndarray) -> Observations:
         rows = self.rows.take(jnp.asarray(chosen))
-        x = rows.fixed if isinstance(rows, GroupedObservations) else rows.x
+        x = matrix_of(rows.fixed if isinstance(rows, GroupedObservations) else rows.x, self.scaling)
         # The responses before they were rounded to the precision of x.
         return _on_host(Observations(x, self.responses[chosen], rows.offset, rows.weight))
 
@@ -309,15 +549,16 @@ def regression_data(
 
 
 def design_data(
-    x: np.ndarray,
+    x: np.ndarray | CodedColumns,
     y: np.ndarray,
     names: Sequence[str],
     weights: np.ndarray | None = None,
     offset: np.ndarray | None = None,
     groups: tuple[GroupTerm, ...] = (),
+    scaling: CodeScaling = (),
 ) -> RegressionData:
-    """The rows of a regression whose design matrix a front end has made."""
-    return _InMemory(x, y, weights, offset, groups, names)
+    """The rows of a regression whose design a front end has made."""
+    return _InMemory(x, y, weights, offset, groups, names, scaling)
 
 
 def store_data(rows: ShardedRows, names: Sequence[str]) -> RegressionData:
@@ -339,7 +580,7 @@ def named_columns(X: Any) -> tuple[tuple[str, ...] | None, Any]:
 
 
 def check_per_row(
-    name: str, values: ArrayLike, x: Float[Array, "n d"], *, positive: bool = False
+    name: str, values: ArrayLike, x: Any, *, positive: bool = False
 ) -> PerRow:
     """One finite number per row of x; positive, if asked."""
     found = np.asarray(check_numeric(name, values), np.float64)
@@ -367,9 +608,13 @@ def normal_prior(
     return NormalPrior(variance if variance.ndim == 0 else jnp.repeat(variance, n_predictors))
 
 
-def check_design(X: ArrayLike, y: ArrayLike) -> tuple[Float[Array, "n d"], Float[np.ndarray, " n"]]:
+def check_design(X: Any, y: ArrayLike) -> tuple[Any, Float[np.ndarray, " n"]]:
     """X on the device and y on the host; raises unless their shapes fit and all are finite."""
-    x, responses = to_floats("X", X), np.asarray(check_numeric("y", y), np.float64)
+    responses = np.asarray(check_numeric("y", y), np.float64)
+    if isinstance(X, CodedColumns):
+        dense, responses = check_design(X.dense, responses)
+        return dataclasses.replace(X, dense=dense, codes=jnp.asarray(X.codes)), responses
+    x = to_floats("X", X)
     if x.ndim != 2 or 0 in x.shape:
         rule = "be a matrix with at least one row and one column"
         raise InvalidInput("X", rule, f"shape {x.shape}")
