@@ -34,7 +34,14 @@ from .._core.arrays import AbstractLinearMap, Layout, Matrix, Scalar, Vector, do
 from .._core.errors import InvalidInput
 from .._rows.access import AbstractRows, PerRow
 from .._rows.law import Batch
-from .design import CodeScaling, Columns, RegressionRows, columns_of
+from .design import (
+    CodedColumns,
+    Columns,
+    LevelValues,
+    Observations,
+    RegressionRows,
+    columns_of,
+)
 from .likelihood import AbstractLikelihood
 from .model import FAR_SDS, AbstractModel, Compact, Moves
 from .priors import AbstractPrior
@@ -55,12 +62,17 @@ class AbstractRegression(AbstractModel):
     likelihood: AbstractLikelihood
     prior: AbstractPrior
     """The prior of all of a position."""
-    scaling: CodeScaling = ()
-    """The scaling of columns that rows hold as codes."""
+    level_values: LevelValues = None
+    """The values of columns that rows hold as codes."""
 
     def columns(self, block: RegressionRows) -> Columns:
         """The columns of the design matrix."""
-        return columns_of(block, self.scaling)
+        return columns_of(block, self.level_values)
+
+    def as_matrix(self, block: RegressionRows) -> RegressionRows:
+        if isinstance(block, Observations) and isinstance(block.x, CodedColumns):
+            return block._replace(x=block.x.matrix(self.level_values))
+        return block
 
     def predictors(self, position: Vector, block: RegressionRows) -> Float[Array, "n ..."]:
         """z_i of every row."""
@@ -107,7 +119,7 @@ class AbstractRegression(AbstractModel):
         return weighted(block, jnp.asarray(largest, self.dtype) * squares)
 
 
-def beside(values: PerRow, others: Float[Array, "n *k"]) -> Float[Array, "n *1"]:
+def beside(values: PerRow, others: Float[Array, "n ..."]) -> Float[Array, "n ..."]:
     """Values per row, to be combined with others that may have several columns."""
     return values.reshape(-1, *[1] * (others.ndim - 1))
 
@@ -127,7 +139,7 @@ def in_columns(
 
     mapped = jax.custom_batching.custom_vmap(at_one)
 
-    @mapped.def_vmap  # type: ignore[untyped-decorator]
+    @mapped.def_vmap
     def rule(size: int, batched: Any, position: Any, arrays: Any) -> tuple[Any, bool]:
         if any(jax.tree.leaves(batched[1])):
             axes = jax.tree.map(lambda is_batched: 0 if is_batched else None, batched)
@@ -351,9 +363,9 @@ class GeneralisedLinear(AbstractRegression):
             ) -> Float[Array, "d k"]:
                 block = batch.rows
                 x, y = model.columns(block), block.y[:, None]
-                z = model.predictors(centre, block)[:, None] if order else 0.0
-                if not order and block.offset is not None:
-                    z = block.offset[:, None]
+                z = jnp.zeros_like(y) if block.offset is None else block.offset[:, None]
+                if order:
+                    z = model.predictors(centre, block)[:, None]
                 along = x @ (positions - centre[:, None] if order else positions)
                 found = weighted(block, model._remainders(order, z, y)(along))
                 return x.sums(batch.weights[:, None] * found)
@@ -398,7 +410,7 @@ class GeneralisedLinear(AbstractRegression):
 
     def _remainder(
         self, order: int, centre: Vector, block: RegressionRows, accurate: bool = True
-    ) -> Callable[[Float[Array, "n *k"]], Float[Array, "n *k"]]:
+    ) -> Callable[[Float[Array, "n ..."]], Float[Array, "n ..."]]:
         """R_i as a function of t = x_iᵀ(θ − θ̂), for one θ or one per column."""
         likelihood, y = self.likelihood, block.y
         anchored = self.predictors(centre, block)
@@ -409,14 +421,16 @@ class GeneralisedLinear(AbstractRegression):
         # Without a barrier XLA computes them again for every move.
         terms, anchored = lax.optimization_barrier((terms, anchored))
 
-        def of_move(t: Float[Array, "n *k"]) -> Float[Array, "n *k"]:
+        def of_move(t: Float[Array, "n ..."]) -> Float[Array, "n ..."]:
             z, of_row, *series = (beside(of, t) for of in (anchored, y, *terms))
             expansion = sum(term * t**power for power, term in enumerate(series))
             found = likelihood.potential(z + t, of_row) - expansion
             if accurate:
                 found = remainder(
                     order,
-                    lambda s: likelihood.derivative(order + 1, z + s * t, of_row) * t ** (order + 1),
+                    lambda s: (
+                        likelihood.derivative(order + 1, z + s * t, of_row) * t ** (order + 1)
+                    ),
                     found,
                     jnp.abs(t),
                 )
@@ -485,7 +499,7 @@ class GeneralisedLinear(AbstractRegression):
 
     def third_derivatives(
         self, centre: Vector, metric: AbstractLinearMap, batch: Batch
-    ) -> Float[Array, "d dd"]:
+    ) -> Float[Array, "e ee"]:
         dim = metric.n_columns(self.dim)
 
         def add(total: Array, part: Batch) -> tuple[Array, None]:
@@ -503,7 +517,9 @@ class GeneralisedLinear(AbstractRegression):
 
     def _sds(self, metric: AbstractLinearMap, block: RegressionRows) -> PerRow:
         """‖Cᵀx_i‖, the sd of a row's predictor."""
-        return jnp.linalg.norm(self.columns(block).pulled(metric), axis=1)
+        pulled = self.columns(block).pulled(metric)
+        # A product, because XLA would fuse a plain sum with the gathers of codes.
+        return jnp.sqrt(dot(pulled**2, jnp.ones(pulled.shape[1], pulled.dtype)))
 
     def _curvatures(self, position: Vector, block: RegressionRows) -> PerRow:
         return weighted(block, self.likelihood.curvature(self.predictors(position, block), block.y))

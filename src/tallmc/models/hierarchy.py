@@ -129,6 +129,9 @@ class Hierarchical(AbstractModel):
     def norms(self, compact: Compact, block: RowBlock) -> PerRow:
         return self.inner.norms(compact, block)
 
+    def as_matrix(self, block: RowBlock) -> RowBlock:
+        return self.inner.as_matrix(block)
+
     def adds_pieces(self, block: RowBlock) -> bool:
         return self.inner.adds_pieces(block)
 

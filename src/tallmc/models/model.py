@@ -128,6 +128,10 @@ class AbstractModel(eqx.Module):
         """Floats that a pass needs per row: the larger of its data and its gradient."""
         return max(self.dim, rows.floats_per_row)
 
+    def as_matrix(self, block: RowBlock) -> RowBlock:
+        """The same rows on the host without codes, which are slower where chains are many."""
+        return block
+
     def adds_pieces(self, block: RowBlock) -> bool:
         """Whether `block_hessian` itself sums over pieces of a block where that is needed."""
         return False

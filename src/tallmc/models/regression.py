@@ -213,7 +213,11 @@ def regression_posterior(
     layout, init = _layout(parts, dtype, data.names)
     kind = GeneralisedLinear if likelihood.elementwise else LinearPredictor
     model: AbstractModel = kind(
-        init=init, layout=layout, likelihood=likelihood, prior=joined, scaling=data.scaling
+        init=init,
+        layout=layout,
+        likelihood=likelihood,
+        prior=joined,
+        level_values=data.level_values,
     )
     if hyper:
         for each in hyper:
@@ -262,7 +266,7 @@ def _start_with_effects(
     given = np.concatenate([np.ravel(start) for each in spreads for start in each.starts])
     found_beta, found_effects, log_sds = start_of_effects(
         rows,
-        np.asarray(matrix_of(rows.fixed, data.scaling), np.float64),
+        np.asarray(matrix_of(rows.fixed, data.level_values), np.float64),
         likelihood,
         beta,
         np.concatenate([np.zeros(0), *(np.ravel(each.start) for each in shared)]),
