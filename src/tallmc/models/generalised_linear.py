@@ -512,7 +512,8 @@ class GeneralisedLinear(AbstractRegression):
 
         # In parts, because a row has d² pairs.
         n_parts = max(1, batch.n_rows // _CUBIC_PART)
-        parts = jax.tree.map(lambda of: of.reshape(n_parts, -1, *of.shape[1:]), batch)
+        size = batch.n_rows // n_parts
+        parts = jax.tree.map(lambda of: of.reshape(n_parts, size, *of.shape[1:]), batch)
         return lax.scan(add, jnp.zeros((dim, dim**2), self.dtype), parts)[0]
 
     def _sds(self, metric: AbstractLinearMap, block: RegressionRows) -> PerRow:
