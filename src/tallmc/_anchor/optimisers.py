@@ -726,13 +726,13 @@ def _part(passes: CountedPasses) -> Batch:
     posterior, width = passes.posterior, passes.posterior.width
     # Somewhat less, because every shard has a whole number of them.
     n_rows, half = posterior.n_rows, 0.98 * _ROWS_OF_PART / 2
-    if has_columns(posterior):
-        squares = posterior.rows.reduce(_column_squares, width=width).float64()
+    if (regression := posterior.model.regression()) is not None:
+        squares = posterior.rows.reduce(_column_squares, regression, width=width).float64()
         # The leverages of a column add up to 1.
         n_columns = max(1, int(np.count_nonzero(squares)))
         keep = functools.partial(_drawn_part, half / n_rows, half / n_columns)
         squares = squares.astype(posterior.dtype)
-        found = posterior.rows.survey(_leverages, keep, squares, width=width)
+        found = posterior.rows.survey(_leverages, keep, regression, squares, width=width)
         numbers, weights = (np.concatenate(parts) for parts in zip(*found, strict=True))
         passes.n_row_evals += 2 * n_rows
     else:
@@ -752,13 +752,14 @@ def _drawn_part(
     return first + drawn, 1 / chances[drawn]
 
 
-def _column_squares(block: RowBlock, counted: Bool[Array, " n"]) -> Vector:
-    return jnp.sum(block.x**2, axis=0, where=counted[:, None])
+def _column_squares(block: RowBlock, counted: Bool[Array, " n"], regression: Any) -> Vector:
+    return regression.columns(block).squared().sums(counted.astype(regression.dtype))
 
 
-def _leverages(block: RowBlock, squares: Float[Any, " c"]) -> Float[Array, " n"]:
+def _leverages(block: RowBlock, regression: Any, squares: Float[Any, " c"]) -> Float[Array, " n"]:
     """Σ_j x_ij²/Σ_k x_kj²."""
-    return jnp.sum(block.x**2 / jnp.maximum(squares, jnp.finfo(squares.dtype).tiny), axis=1)
+    shares = 1 / jnp.maximum(squares, jnp.finfo(squares.dtype).tiny)
+    return regression.columns(block).squared() @ shares
 
 
 @quickly_compiled

@@ -135,6 +135,10 @@ class AbstractLinearMap(eqx.Module):
     def solve(self, move: Float[Array, "*k d"]) -> Float[Array, "*k d"]:
         """C⁻¹ v."""
 
+    def matrix(self, n_rows: int, dtype: Any) -> Float[Array, "d e"]:
+        """C, which has `n_rows` rows."""
+        return self.pull(jnp.eye(n_rows, dtype=dtype))
+
 
 class IdentityMap(AbstractLinearMap):
     """C = I."""
@@ -168,6 +172,9 @@ class DenseMap(AbstractLinearMap):
     """C = factor, a d×d matrix."""
 
     factor: Float[Array, "d d"]
+
+    def matrix(self, n_rows: int, dtype: Any) -> Float[Array, "d e"]:
+        return self.factor
 
     def pull(self, gradient: Float[Array, "*k d"]) -> Float[Array, "*k d"]:
         return dot(gradient, self.factor)

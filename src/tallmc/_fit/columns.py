@@ -411,13 +411,16 @@ class RawColumn(NamedTuple):
         numbers = self.numbers[rows]
         return numbers if self.by_code is None else self.by_code[numbers]
 
-    def moments(self) -> tuple[float, float]:
-        """Mean and standard deviation, as a population."""
+    def moments(self, known: dict[int, np.ndarray]) -> tuple[float, float]:
+        """Mean and standard deviation, as a population; shares of codes are counted once."""
         if self.by_code is None:
             exact = self.numbers.astype(np.float64, copy=False)
             with np.errstate(over="ignore", invalid="ignore"):
                 return float(exact.mean()), float(exact.std())
-        shares = np.bincount(self.numbers, minlength=len(self.by_code)) / len(self.numbers)
+        shares = known.get(id(self.numbers))
+        if shares is None:
+            shares = np.bincount(self.numbers, minlength=len(self.by_code)) / len(self.numbers)
+            known[id(self.numbers)] = shares
         mean = float(shares @ self.by_code)
         return mean, float(np.sqrt(shares @ (self.by_code - mean) ** 2))
 

@@ -6,14 +6,16 @@ A formula is code: that of an encoding that was read from a file must be plain, 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from .._core.errors import InvalidInput
 from .._ingestion.errors import TableError, check_names, check_varying, some
 from .._ingestion.values import ColumnValues
+from ..models.design import CodedColumns, LevelValues
 from .columns import (
     INTERCEPT,
     FeatureEncoding,
@@ -117,6 +119,8 @@ def _parameter(role: str) -> str:
 
 _FORMAT, _VERSION = "tallmc design", 1
 _ROWS_AT_ONCE = 2**13
+_FEWEST_CODED = 3
+"""Columns of a factor from which on it is stored as codes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,10 +147,11 @@ class ScaledTerms:
         means, sds, names = [0.0] * len(raw), [1.0] * len(raw), terms.names
         check_names("the design", names)
         centred, constant = INTERCEPT in names, {}
+        shares: dict[int, np.ndarray] = {}
         for place, (name, column) in enumerate(zip(names, raw, strict=True)):
             if name == INTERCEPT or not standardise:
                 continue
-            mean, sd = column.moments()
+            mean, sd = column.moments(shares)
             # The moments of equal values may not be exact.
             if sd == 0 or (column.by_code is None and (column.numbers == column.numbers[0]).all()):
                 if centred or mean == 0:
@@ -156,38 +161,72 @@ class ScaledTerms:
         check_varying(constant, "Leave them out with --exclude")
         return cls(terms, tuple(means), tuple(sds))
 
-    def matrix(self, raw: list[RawColumn], n_rows: int, dtype: str) -> np.ndarray:
-        """The scaled matrix, row-major, of columns that the terms gave."""
-        matrix = np.empty((n_rows, len(raw)), dtype)
+    def matrix(
+        self, raw: list[RawColumn], n_rows: int, dtype: str, places: Sequence[int] | None = None
+    ) -> np.ndarray:
+        """The scaled matrix, row-major, of columns that the terms gave, or of some of them."""
+        places = range(len(raw)) if places is None else places
+        matrix = np.empty((n_rows, len(places)), dtype)
         exact = np.empty(_ROWS_AT_ONCE)
-        rounded = np.empty((len(raw), _ROWS_AT_ONCE), dtype)
+        rounded = np.empty((len(places), _ROWS_AT_ONCE), dtype)
+        chosen = [(raw[place], self.means[place], self.sds[place]) for place in places]
         pieces = [
-            column
-            if column.by_code is None
-            else column._replace(by_code=((column.by_code - mean) / sd).astype(dtype))
-            for column, mean, sd in zip(raw, self.means, self.sds, strict=True)
+            (
+                column
+                if column.by_code is None
+                else column._replace(by_code=((column.by_code - mean) / sd).astype(dtype)),
+                mean,
+                sd,
+            )
+            for column, mean, sd in chosen
         ]
         for first in range(0, n_rows, _ROWS_AT_ONCE):  # small enough for the cache
             rows = slice(first, min(first + _ROWS_AT_ONCE, n_rows))
             count = rows.stop - first
             with np.errstate(over="ignore", invalid="ignore"):
-                scaled = enumerate(zip(pieces, self.means, self.sds, strict=True))
-                for place, (column, mean, sd) in scaled:
+                for place, (column, mean, sd) in enumerate(pieces):
                     values = column.part(rows)
                     if column.by_code is None and (mean, sd) != (0.0, 1.0):
                         np.subtract(values, mean, out=exact[:count])
                         values = np.divide(exact[:count], sd, out=exact[:count])
                     rounded[place, :count] = values
             if not np.isfinite(rounded[:, :count]).all():
-                raise self._not_finite(raw, rounded[:, :count], first)
+                raise self._not_finite(raw, places, rounded[:, :count], first)
             matrix[rows] = rounded[:, :count].T
         return matrix
 
-    def _not_finite(self, raw: list[RawColumn], rounded: np.ndarray, first: int) -> TableError:
-        place = int((~np.isfinite(rounded)).any(axis=1).argmax())
+    def coded(
+        self, raw: list[RawColumn], n_rows: int, dtype: str
+    ) -> tuple[np.ndarray | CodedColumns, LevelValues]:
+        """The same columns as numbers and codes, and the values of the latter at each level."""
+        factors = _factors(raw)
+        if not factors:
+            return self.matrix(raw, n_rows, dtype), None
+        coded = [place for places in factors for place in places]
+        others = [place for place in range(len(raw)) if place not in set(coded)]
+        dense = self.matrix(raw, n_rows, dtype, others)
+        tables = [np.array([raw[place].by_code for place in places]).T for places in factors]
+        n_levels = tuple(map(len, tables))
+        codes = np.empty((n_rows, len(factors)), np.min_scalar_type(max(n_levels)))
+        for k, places in enumerate(factors):
+            codes[:, k] = raw[places[0]].numbers
+        values, row, column = np.zeros((sum(n_levels), len(coded))), 0, 0
+        for places, table in zip(factors, tables, strict=True):
+            means, sds = np.array(self.means)[places], np.array(self.sds)[places]
+            block = slice(row, row + len(table)), slice(column, column + len(places))
+            values[block] = (table - means) / sds
+            row, column = block[0].stop, block[1].stop
+        found = CodedColumns(dense, codes, n_levels, (*others, *coded))
+        return found, jnp.asarray(values, dtype)
+
+    def _not_finite(
+        self, raw: list[RawColumn], places: Sequence[int], rounded: np.ndarray, first: int
+    ) -> TableError:
+        at = int((~np.isfinite(rounded)).any(axis=1).argmax())
+        place = places[at]
         values = raw[place].part(slice(first, first + rounded.shape[1]))
         bad = ~np.isfinite(values)
-        row = int((bad if bad.any() else ~np.isfinite(rounded[place])).argmax())
+        row = int((bad if bad.any() else ~np.isfinite(rounded[at])).argmax())
         value, parameter = float(values[row]), f"column {self.names[place]!r} of the design"
         found = f"{value:g} in row {first + row + 1}"
         if np.isfinite(value):
@@ -195,6 +234,15 @@ class ScaledTerms:
             return TableError(parameter, f"have values that {rounded.dtype} can hold", found, cure)
         cure = "Leave out these rows, or change the formula."
         return TableError(parameter, "be finite", found, cure)
+
+
+def _factors(raw: list[RawColumn]) -> list[list[int]]:
+    """The places of columns that have the same codes, where there are enough of them."""
+    found: dict[int, list[int]] = {}
+    for place, column in enumerate(raw):
+        if column.by_code is not None:
+            found.setdefault(id(column.numbers), []).append(place)
+    return [places for places in found.values() if len(places) >= _FEWEST_CODED]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,13 +268,13 @@ class Design:
     """The design matrix and response of a regression.
 
     The matrix is scaled as `encoding.scaled` says, and has float32 or float64; the intercept comes
-    first. A response of numbers is (y − encoding.response.mean)/encoding.response.sd, in float64,
-    and `offset`, which contains the logarithm of the exposure, is divided by the same sd. Classes
-    are int32 codes. `notes` are lines to print: dropped rows, baselines, the level that counts as
-    1, identifiers.
+    first. `level_values` are the values of columns that are codes. A response of numbers is
+    (y − encoding.response.mean)/encoding.response.sd, in float64, and `offset`, which contains the
+    logarithm of the exposure, is divided by the same sd. Classes are int32 codes. `notes` are lines
+    to print: dropped rows, baselines, the level that counts as 1, identifiers.
     """
 
-    x: np.ndarray
+    x: np.ndarray | CodedColumns
     y: np.ndarray | None
     weights: np.ndarray | None
     offset: np.ndarray | None
@@ -234,6 +282,7 @@ class Design:
     groups: tuple[GroupDesign, ...]
     encoding: DesignEncoding
     notes: tuple[str, ...] = ()
+    level_values: LevelValues = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -266,8 +315,12 @@ class DesignEncoding:
         *,
         need_response: bool,
         notes: tuple[str, ...] = (),
+        codes: bool = False,
     ) -> Design:
-        """The design from columns that the terms (`raw`) and groups (`inner`) gave."""
+        """The design from columns that the terms (`raw`) and groups (`inner`) gave.
+
+        With `codes`, factors are stored as codes.
+        """
         y = self.response.values(table.columns[self.response.name]) if need_response else None
         of_rows = self.roles.values(table, y)
         if of_rows["offset"] is not None:
@@ -280,8 +333,15 @@ class DesignEncoding:
             )
             for group, part in zip(self.groups, inner, strict=True)
         )
-        x = self.scaled.matrix(raw, table.n_rows, self.dtype)
-        return Design(x, y, **of_rows, groups=groups, encoding=self, notes=notes)
+        x: np.ndarray | CodedColumns
+        values: LevelValues = None
+        if codes:
+            x, values = self.scaled.coded(raw, table.n_rows, self.dtype)
+        else:
+            x = self.scaled.matrix(raw, table.n_rows, self.dtype)
+        return Design(
+            x, y, **of_rows, groups=groups, encoding=self, notes=notes, level_values=values
+        )
 
     def complete(self, table: Table) -> np.ndarray:
         """Which rows have a value in every column that predictions need."""
@@ -367,8 +427,10 @@ def _feature(content: Mapping[str, Any]) -> FeatureEncoding:
     return FeatureEncoding(content["name"], content["kind"], tuple(content["levels"]))
 
 
-def make_design(table: Table, model: RegressionModel, kind: ResponseKind, dtype: str) -> Design:
-    """The design matrix and the response, of this kind, of a table.
+def make_design(
+    table: Table, model: RegressionModel, kind: ResponseKind, dtype: str, *, codes: bool = False
+) -> Design:
+    """The design and the response, of this kind, of a table; with `codes`, factors stay codes.
 
     Without a formula, every column that has no other role explains the response: numbers as they
     are, booleans as 0/1, text as categories whose first level is the baseline. Columns of the
@@ -439,7 +501,7 @@ def make_design(table: Table, model: RegressionModel, kind: ResponseKind, dtype:
     if text is not None:
         notes += notes_on_splines(text.common, common.names)
     lines = (*table.notes, *notes, *notes_on_levels(features, common.terms.baselines))
-    return encoding.design(table, raw, inner, need_response=True, notes=lines)
+    return encoding.design(table, raw, inner, need_response=True, notes=lines, codes=codes)
 
 
 def _response_name(given: str | None, text: FormulaText | None) -> str:

@@ -19,7 +19,7 @@ from .._rows.opening import open_rows
 from .._rows.sharded import ShardedRows
 from .._store.files import as_folder
 from ..methods.abstract import AbstractMethod
-from ..models.design import design_data, store_data
+from ..models.design import column_sds, design_data, store_data
 from ..models.posterior import ModelPosterior
 from ..priors import PriorChoice, as_priors
 from ..results.draws import Draws
@@ -52,12 +52,13 @@ class RegressionProblem:
     def of_table(cls, table: Table, model: RegressionModel) -> RegressionProblem:
         family, _ = model.families()
         dtype = str(jax.dtypes.canonicalize_dtype(np.float64))
-        design = make_design(table, model, family.response, dtype)
+        design = make_design(table, model, family.response, dtype, codes=True)
         design, notes = _without_zero_weights(design)
         form = RegressionForm(model, design.encoding, table.description)
         x, y, weights, groups = model_rows(design, family.has_intercept)
-        data = design_data(x, y, form.columns.names, weights, design.offset, groups)
-        posterior = form.posterior(data, x.std(axis=0, dtype=np.float64))
+        names, values = form.columns.names, design.level_values
+        data = design_data(x, y, names, weights, design.offset, groups, values)
+        posterior = form.posterior(data, column_sds(x, values))
         return cls(form, posterior, (*design.notes, *notes, *_notes_on(model)))
 
     @classmethod
@@ -87,7 +88,7 @@ def _without_zero_weights(design: Design) -> tuple[Design, tuple[str, ...]]:
         for group in design.groups
     )
     fields: dict[str, Any] = {
-        name: values[kept]
+        name: jax.tree.map(lambda column: column[kept], values)
         for name in ("x", "y", "weights", "offset", "trials")
         if (values := getattr(design, name)) is not None
     }

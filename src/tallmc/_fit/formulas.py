@@ -21,7 +21,7 @@ import numpy as np
 from .._core.errors import InvalidInput
 from .._ingestion.errors import TableError, some
 from .._ingestion.values import ColumnValues
-from .columns import INTERCEPT, MAX_NAMED_LEVELS, FeatureEncoding, RawColumn
+from .columns import INTERCEPT, MAX_NAMED_LEVELS, FeatureEncoding, RawColumn, as_text
 
 # Split the text of a formula: the response, the common terms, and terms `(1 + x | group)`.
 
@@ -434,9 +434,31 @@ def make_terms(
         state_to_json(spec.transform_state),
         state_to_json(encoders),
     )
-    raw = _columns_of(matrix)
+    raw = _columns_of(matrix, _codes_of_terms(spec, columns))
     _check_row_by_row(terms, columns, raw, n_rows)
     return terms, raw
+
+
+def _codes_of_terms(
+    spec: Any, columns: Mapping[str, ColumnValues]
+) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    """For columns of terms that have only categories: codes of the rows, and a row of each code."""
+    found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+    for term, places in spec.term_indices.items():
+        names = [category_of(factor.expr) or factor.expr for factor in term.factors]
+        kinds = [spec.encoder_state.get(factor.expr) for factor in term.factors]
+        if not all(kind is not None and kind[0].value == "categorical" for kind in kinds):
+            continue
+        if len(places) <= 1 or not all(name in columns for name in names):
+            continue
+        codes, n_codes = np.zeros(1, np.int64), 1
+        for column in (as_text(columns[name]) for name in names):
+            codes = codes * len(column.levels) + column.numbers
+            n_codes *= len(column.levels)
+        example = np.zeros(n_codes, np.int64)
+        example[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+        found |= dict.fromkeys(places, (codes, example))
+    return found
 
 
 def _check_few_levels(parsed: Any, columns: Mapping[str, ColumnValues]) -> None:
@@ -464,7 +486,7 @@ def _check_row_by_row(
     first = {name: column[:count] for name, column in columns.items()}
     parts = terms.raw_columns(first, count)
     for name, part, rows in zip(terms.names, parts, whole, strict=True):
-        if not np.array_equal(part.numbers, rows.numbers[:count], equal_nan=True):
+        if not np.array_equal(part.numbers, rows.part(slice(count)), equal_nan=True):
             cure = "Use center(x) or scale(x), which remember the table of the fit."
             rule = "compute each row from this row alone"
             raise TableError(FORMULA, rule, f"other values of {name} without the last rows", cure)
@@ -491,9 +513,19 @@ def _frame(
     return pandas.DataFrame(content, index=pandas.RangeIndex(n_rows), copy=False)
 
 
-def _columns_of(matrix: Any) -> list[RawColumn]:
-    places = range(matrix.shape[1])
-    return [RawColumn(matrix.iloc[:, j].to_numpy(dtype=np.float64)) for j in places]
+def _columns_of(
+    matrix: Any, coded: Mapping[int, tuple[np.ndarray, np.ndarray]] | None = None
+) -> list[RawColumn]:
+    found = []
+    for place in range(matrix.shape[1]):
+        column = matrix.iloc[:, place]
+        if coded and place in coded:
+            codes, example = coded[place]
+            by_code = column.iloc[example].to_numpy(dtype=np.float64)
+            found.append(RawColumn(codes, by_code))
+        else:
+            found.append(RawColumn(column.to_numpy(dtype=np.float64)))
+    return found
 
 
 def _evaluated(spec: Any, frame: Any) -> Any:

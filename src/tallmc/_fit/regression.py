@@ -18,6 +18,7 @@ from jaxtyping import ArrayLike
 from .._core.errors import InvalidInput, counted, speaking_python
 from .._ingestion.errors import TableError
 from ..models.design import (
+    CodedColumns,
     GroupedObservations,
     GroupTerm,
     Observations,
@@ -91,15 +92,17 @@ class TableEncoder:
 
 def model_rows(
     design: Design, has_intercept: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, tuple[GroupTerm, ...]]:
-    """The matrix, the response, the weights and the groups of a design as the model sees them.
+) -> tuple[Any, np.ndarray, np.ndarray | None, tuple[GroupTerm, ...]]:
+    """The columns, the response, the weights and the groups of a design as the model sees them.
 
     Unknown responses are NaN. A binomial response is a share, whose weight has the trials in it.
     Without `has_intercept`, cut points replace the column of ones.
     """
     first = int(not has_intercept and design.names[:1] == (INTERCEPT,))
-    x = np.ascontiguousarray(design.x[:, first:])
-    y = np.full(len(x), np.nan) if design.y is None else np.asarray(design.y, np.float64)
+    x = design.x
+    if first:
+        x = x.without_first() if isinstance(x, CodedColumns) else np.ascontiguousarray(x[:, 1:])
+    y = np.full(x.shape[0], np.nan) if design.y is None else np.asarray(design.y, np.float64)
     weights = design.weights
     if design.trials is not None:
         y = y / design.trials

@@ -17,8 +17,8 @@ from .law import AbstractStream, Batch, RowDraws
 from .passes import Subset
 from .probabilities import PreferentialStream
 
-PerRow: TypeAlias = Float[Array, " n"]
-"""One number per row of a block."""
+PerRow: TypeAlias = Float[Array, "n ..."]
+"""One number per row of a block, or one per row and position."""
 RowBlock: TypeAlias = PyTree[Array]
 """Some rows: the user's pytree, in which each array has a leading axis for the rows."""
 RowValues: TypeAlias = Any

@@ -290,7 +290,7 @@ class AbstractRates(eqx.Module):
     def of_rows(self, u: Float[Array, "n d"], block: RegressionRows) -> RowRates:
         """The part of these rows, each at a position of its own."""
         model, order, y = self.remainders.model.regression(), self.remainders.order, block.y
-        w = self.metric.pull(block.x)
+        w = model.columns(block).pulled(self.metric)
         anchored = model.predictors(self.remainders.anchor, block)
         t = jnp.sum(w * u, axis=1)
         derivative = model.likelihood.derivative
@@ -404,7 +404,7 @@ def _constants(
     block: RegressionRows, remainders: ModelRemainders, size: Callable[[Matrix], PerRow]
 ) -> PerRow:
     """c_i, from sup |f⁽ᵏ⁺¹⁾| ‖w_i‖ᵏ⁺¹."""
-    columns = remainders.metric.pull(block.x)
+    columns = remainders.model.regression().columns(block).pulled(remainders.metric)
     length = jnp.maximum(jnp.linalg.norm(columns, axis=1), jnp.finfo(columns.dtype).tiny)
     return remainders.constants(block) * (size(columns) / length)
 

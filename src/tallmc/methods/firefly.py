@@ -419,7 +419,8 @@ class TangentBound(AbstractBound):
 
     def _predictors(self, position: Vector, block: Observations) -> tuple[PerRow, PerRow]:
         """M and u."""
-        predictors = dot(block.x, jnp.stack([self.anchor, position - self.anchor], axis=1))
+        x = self.model.regression().columns(block)
+        predictors = x @ jnp.stack([self.anchor, position - self.anchor], axis=1)
         return predictors[:, 0], predictors[:, 1]
 
 
@@ -484,8 +485,8 @@ def _bound_curvature(
     block: Observations, counted: Bool[Array, " n"], model: AbstractModel, position: Vector
 ) -> Matrix:
     """Σ (r_i/2) x_i x_iᵀ."""
-    ratio = jnp.where(counted, _slope_ratio(dot(block.x, position)), 0)
-    return dot((block.x * (ratio / 2)[:, None]).T, block.x)
+    x = model.regression().columns(block)
+    return x.gram(jnp.where(counted, _slope_ratio(x @ position), 0) / 2)
 
 
 BoundChoice = Tangent | Taylor

@@ -284,13 +284,13 @@ def make_surrogate(
     T comes from twice as many rows for each of the `doublings`.
     """
     stage("expanding the rows")
-    dtype, rows = posterior.dtype, posterior.rows
+    dtype = posterior.dtype
     if n_hard >= posterior.n_rows:
         hard, weights = np.arange(posterior.n_rows), np.ones(posterior.n_rows)
     else:
         chosen, weights = _hard_rows(sizes.remainder, n_hard)
         hard = sizes.numbers[chosen]
-    batch = rows.batch_of(hard, weights, dtype) if len(hard) else None
+    batch = _batch(posterior, hard, weights) if len(hard) else None
     of_cubic = None
     if posterior.dim <= _MOST_PARAMETERS and sizes.third.any():
         # Certain rows are in the series of all rows and in that of the hard rows alike.
@@ -303,7 +303,7 @@ def make_surrogate(
         drawn, of_drawn = drawn_in_proportion(third, count)
         drawn, of_drawn = every * drawn, every * of_drawn
         numbers, signed = np.append(drawn, hard[~certain]), np.append(of_drawn, -weights[~certain])
-        of_cubic = rows.batch_of(numbers, signed, dtype) if len(numbers) else None
+        of_cubic = _batch(posterior, numbers, signed) if len(numbers) else None
     centre, factor = on_device(expansion.centre, dtype), expansion.factor
     metric = DenseMap(on_device(factor, dtype))
     of_hard, cubic = _hessian_and_cubic(posterior.model, centre, metric, batch, of_cubic)
@@ -323,6 +323,14 @@ def make_surrogate(
     )
 
 
+def _batch(posterior: AbstractPosterior, numbers: np.ndarray, weights: np.ndarray) -> Batch:
+    batch = posterior.rows.batch_of(numbers, weights, posterior.dtype)
+    if posterior.dim > _MOST_PARAMETERS:
+        return batch
+    rows = posterior.model.as_matrix(batch.rows)
+    return Batch(rows, batch.weights, batch.indices, batch.packed)
+
+
 def rehearsed(posterior: AbstractPosterior, sizes: RowSizes, n_hard: int) -> SeriesSurrogate:
     """Any surrogate with the shapes of that to come, for programs that are compiled meanwhile."""
     dim, dtype = posterior.dim, posterior.dtype
@@ -337,7 +345,7 @@ def rehearsed(posterior: AbstractPosterior, sizes: RowSizes, n_hard: int) -> Ser
         quadratic=unit,
         size=unit,
         cubic=on_device(np.zeros((dim, dim**2)), dtype) if has_cubic else None,
-        hard=posterior.rows.batch_of(numbers, numbers, dtype) if n_hard else None,
+        hard=_batch(posterior, numbers, numbers) if n_hard else None,
         accurate=sizes.rounding > _ROUNDING,
     )
 

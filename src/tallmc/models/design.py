@@ -1,4 +1,4 @@
-"""The rows of a regression: checks of design matrices, responses and prior variances."""
+"""The rows of a regression: designs and their products, checks of responses and prior variances."""
 
 from __future__ import annotations
 
@@ -11,14 +11,253 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Int
+from jax import lax
+from jaxtyping import Array, ArrayLike, Float, Int, Integer
 
-from .._core.arrays import check_numeric, to_floats
+from .._core.arrays import AbstractLinearMap, Matrix, check_numeric, dot, to_floats
 from .._core.errors import InvalidInput
 from .._rows.access import AbstractRows, PerRow
 from .._rows.resident import ResidentRows
 from .._rows.sharded import ShardedRows
 from .priors import NormalPrior
+
+_EXACT = lax.Precision.HIGHEST
+_PIECE = 128
+
+# Columns as codes. The columns of a factor depend on its level only:
+#
+#     x_ij = E_{c_i j},   Xβ = (Eβ)_c,   Xᵀr = Eᵀ Σ_i r_i e_{c_i},   XᵀWX = EᵀNE
+#
+# with the values E of the columns at each level, here standardised indicators, and the
+# cross-tabulation N. A row has one code per factor instead of one number per column. Products with
+# coefficients are gathers, and gradients are sums per level.
+
+
+class CodedColumns(eqx.Module):
+    """A design matrix as rows hold it: columns of numbers, and one code per factor."""
+
+    dense: Float[Any, "n c"]
+    codes: Integer[Any, "n k"]
+    n_levels: tuple[int, ...] = eqx.field(static=True)
+    """Of each factor."""
+    places: tuple[int, ...] = eqx.field(static=True)
+    """The place in the design of each column: those of numbers, then those of each factor."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.codes.shape[0], len(self.places)
+
+    @property
+    def dtype(self) -> Any:
+        return self.dense.dtype
+
+    def without_first(self) -> CodedColumns:
+        """The design without its first column, which must be one of numbers."""
+        dense = np.delete(self.dense, self.places.index(0), axis=1)
+        places = tuple(place - 1 for place in self.places if place)
+        return CodedColumns(dense, self.codes, self.n_levels, places)
+
+    def matrix(self, values: LevelValues) -> np.ndarray:
+        """The whole matrix, on the host."""
+        table, starts = np.asarray(values), np.cumsum([0, *self.n_levels[:-1]])
+        coded = sum(table[codes] for codes in (np.asarray(self.codes).astype(int) + starts).T)
+        matrix = np.empty(self.shape, self.dtype)
+        matrix[:, list(self.places)] = np.concatenate([self.dense, coded], axis=1)
+        return matrix
+
+
+LevelValues = Float[Array, "l c"] | None
+"""E of all factors, a block for each. Models hold it, not rows: programs serve other data too."""
+
+
+class Levels(eqx.Module):
+    """The columns of all factors of a design. Their levels are numbered through."""
+
+    codes: Integer[Array, "n k"]
+    values: Float[Array, "l c"]
+    n_levels: tuple[int, ...] = eqx.field(static=True)
+
+    @property
+    def n_columns(self) -> int:
+        return self.values.shape[1]
+
+    @property
+    def of_rows(self) -> Int[Array, "n k"]:
+        """The level of each row and factor."""
+        starts = np.cumsum([0, *self.n_levels[:-1]]).astype(np.int32)
+        return self.codes.astype(jnp.int32) + starts
+
+    def times(self, m: Float[Array, "c ..."]) -> Float[Array, "n ..."]:
+        """X m: the sum of what the levels of a row contribute."""
+        table, levels = dot(self.values, m), self.of_rows
+        total = table.at[levels[:, 0]].get(mode="promise_in_bounds")
+        for k in range(1, len(self.n_levels)):
+            total = total + table.at[levels[:, k]].get(mode="promise_in_bounds")
+        return total
+
+    def sums(self, r: Float[Array, "n ..."]) -> Float[Array, "c ..."]:
+        """Xᵀr."""
+        each = jnp.broadcast_to(r[:, None], (*self.codes.shape, *r.shape[1:]))
+        zero = jnp.zeros((len(self.values), *r.shape[1:]), r.dtype)
+        return dot(self.values.T, zero.at[self.of_rows].add(each, mode="promise_in_bounds"))
+
+    def _gram(self, weights: PerRow) -> Matrix:
+        """XᵀWX: cross-tabulations of all pairs of factors."""
+        levels, count = self.of_rows, len(self.values)
+        one, two = np.triu_indices(len(self.n_levels))
+        pairs = levels[:, one] * count + levels[:, two]
+        each = jnp.broadcast_to(weights[:, None], pairs.shape)
+        cells = jnp.zeros(count**2, weights.dtype).at[pairs].add(each, mode="promise_in_bounds")
+        upper = cells.reshape(count, count)
+        whole = upper + upper.T - jnp.diag(jnp.diagonal(upper))
+        return dot(self.values.T, dot(whole, self.values))
+
+    def gram_with(self, term: Levels | GroupTerm, weights: PerRow) -> Float[Array, "c e"]:
+        """XᵀWY, with Y the columns of a group term, or these columns."""
+        if isinstance(term, Levels):
+            return self._gram(weights)
+        values = weights[:, None] * term.columns
+        each = jnp.broadcast_to(values[:, None], (*self.codes.shape, values.shape[1]))
+        cells = jnp.zeros((len(self.values), term.n_groups, values.shape[1]), weights.dtype)
+        cells = cells.at[self.of_rows, term.codes[:, None]].add(each, mode="promise_in_bounds")
+        return dot(self.values.T, cells.reshape(len(self.values), -1))
+
+    def squared(self) -> Levels:
+        return Levels(self.codes, self.values**2, self.n_levels)
+
+
+class GroupTerm(eqx.Module):
+    """Columns whose coefficients differ between groups, as in (1 + x | group)."""
+
+    codes: Integer[Array, " n"]
+    """The group of each row."""
+    columns: Float[Array, "n r"]
+    """The r columns, 1 for an intercept."""
+    n_groups: int = eqx.field(static=True)
+
+    @property
+    def n_columns(self) -> int:
+        """Columns of the design matrix: the r columns of a row stand at the place of its group."""
+        return self.n_groups * self.columns.shape[-1]
+
+    def times(self, m: Float[Array, "c ..."]) -> Float[Array, "n ..."]:
+        """X m."""
+        table = m.reshape(self.n_groups, self.columns.shape[1], *m.shape[1:])
+        of_rows = table.at[self.codes].get(mode="promise_in_bounds")
+        return jnp.sum(_each(self.columns, of_rows), axis=1)
+
+    def sums(self, r: Float[Array, "n ..."]) -> Float[Array, "c ..."]:
+        """Xᵀr."""
+        found = self.per_group(_each(self.columns, r[:, None]))
+        return found.reshape(self.n_columns, *r.shape[1:])
+
+    def gram_with(self, other: Levels | GroupTerm, weights: PerRow) -> Float[Array, "c e"]:
+        """XᵀWY, with Y the columns of another group term or of the same."""
+        assert isinstance(other, GroupTerm), "the factors come first"
+        pairs = self.codes.astype(jnp.int32) * other.n_groups + other.codes
+        values = weights[:, None, None] * self.columns[:, :, None] * other.columns[:, None, :]
+        cells = jnp.zeros((self.n_groups * other.n_groups, *values.shape[1:]), values.dtype)
+        cells = cells.at[pairs].add(values, mode="promise_in_bounds")
+        cells = cells.reshape(self.n_groups, other.n_groups, *values.shape[1:])
+        return cells.transpose(0, 2, 1, 3).reshape(self.n_columns, other.n_columns)
+
+    def squared(self) -> GroupTerm:
+        return GroupTerm(self.codes, self.columns**2, self.n_groups)
+
+    def per_group(self, values: Float[Array, "n ..."]) -> Float[Array, "g ..."]:
+        """Sums over the rows of each group."""
+        zero = jnp.zeros((self.n_groups, *values.shape[1:]), values.dtype)
+        return zero.at[self.codes].add(values, mode="promise_in_bounds")
+
+
+class Columns(eqx.Module):
+    """The columns of a design and the products that models need; without factors, a matrix."""
+
+    dense: Float[Array, "n c"]
+    factors: tuple[Levels | GroupTerm, ...] = ()
+    places: tuple[int, ...] | None = eqx.field(static=True, default=None)
+    """The place of each column in a position, if they are in another order."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        n_coded = sum(factor.n_columns for factor in self.factors)
+        return self.dense.shape[0], self.dense.shape[1] + n_coded
+
+    def __matmul__(self, m: Float[Array, "d ..."]) -> Float[Array, "n ..."]:
+        """X m, for a vector or a matrix."""
+        if not self.factors:
+            return dot(self.dense, m)
+        of_dense, *others = self._parts(m)
+        total = dot(self.dense, of_dense)
+        for factor, part in zip(self.factors, others, strict=True):
+            total = total + factor.times(part)
+        return total
+
+    def sums(self, r: Float[Array, "n ..."]) -> Float[Array, "d ..."]:
+        """Xᵀr, for a vector or a matrix."""
+        if not self.factors:
+            return dot(r, self.dense) if r.ndim == 1 else dot(self.dense.T, r)
+        return self._joined([dot(self.dense.T, r), *(factor.sums(r) for factor in self.factors)])
+
+    def gram(self, weights: PerRow) -> Matrix:
+        """XᵀWX."""
+        scaled = self.dense * weights[:, None]
+        if not self.factors:
+            return dot(scaled.T, self.dense)
+        n_dense = self.dense.shape[1]
+        # Sums over pieces are more accurate. Cross-tabulations add numbers of one sign.
+        both = jnp.concatenate([scaled, self.dense], axis=1)
+        pieces = jnp.pad(both, ((0, -len(weights) % _PIECE), (0, 0)))
+        pieces = pieces.reshape(len(pieces) // _PIECE, _PIECE, 2 * n_dense)
+        products = jnp.einsum(
+            "pni,pnj->pij", pieces[..., :n_dense], pieces[..., n_dense:], precision=_EXACT
+        )
+        parts = self.factors
+        blocks = [[jnp.sum(products, axis=0), *(part.sums(scaled).T for part in parts)]]
+        for k, part in enumerate(parts):
+            row = [blocks[j][k + 1].T for j in range(k + 1)]
+            blocks.append([*row, *(part.gram_with(other, weights) for other in parts[k:])])
+        whole = jnp.block(blocks)
+        return self._joined([self._joined([whole]).T]).T
+
+    def squared(self) -> Columns:
+        """The columns with squares in place of their values."""
+        squares = tuple(factor.squared() for factor in self.factors)
+        return Columns(self.dense**2, squares, self.places)
+
+    def pulled(self, metric: AbstractLinearMap) -> Float[Array, "n e"]:
+        """X C: the rows in the coordinates of a metric."""
+        if not self.factors:
+            return metric.pull(self.dense)
+        return self @ metric.matrix(self.shape[1], self.dense.dtype)
+
+    def norms(self) -> PerRow:
+        """‖x_i‖."""
+        if not self.factors:
+            return jnp.linalg.norm(self.dense, axis=1)
+        return jnp.sqrt(self.squared() @ jnp.ones(self.shape[1], self.dense.dtype))
+
+    def matrix(self) -> Float[Array, "n d"]:
+        """The matrix itself."""
+        return self @ jnp.eye(self.shape[1], dtype=self.dense.dtype) if self.factors else self.dense
+
+    def _parts(self, m: Float[Array, "d ..."]) -> list[Float[Array, "_ ..."]]:
+        """The coefficients of the columns of numbers, and of each factor."""
+        if self.places is not None:
+            m = m[np.asarray(self.places)]
+        sizes = [self.dense.shape[1], *(factor.n_columns for factor in self.factors)]
+        return jnp.split(m, np.cumsum(sizes)[:-1])
+
+    def _joined(self, parts: Sequence[Float[Array, "_ ..."]]) -> Float[Array, "d ..."]:
+        """The inverse of `_parts`."""
+        m = jnp.concatenate(parts) if len(parts) > 1 else parts[0]
+        return m if self.places is None else m[np.argsort(self.places)]
+
+
+def _each(values: Array, of: Array) -> Array:
+    """Products, with values repeated along the further axes of the other array."""
+    return values.reshape(*values.shape, *[1] * (of.ndim - values.ndim)) * of
+
 
 # The rows of a regression: a row of the design matrix, a response, an offset and a weight.
 #
@@ -28,51 +267,59 @@ from .priors import NormalPrior
 
 
 class Observations(NamedTuple):
-    """Rows of a regression whose design matrix is stored."""
+    """Rows of a regression."""
 
-    x: Float[Array, "n d"]
+    x: Any
+    """A matrix, (n, d), or `CodedColumns`."""
     y: PerRow
     offset: PerRow | None = None
     weight: PerRow | None = None
 
 
-class GroupTerm(eqx.Module):
-    """Columns whose coefficients differ between groups, as in (1 + x | group)."""
-
-    codes: Int[Array, " n"]
-    """The group of each row."""
-    columns: Float[Array, "n r"]
-    """The r columns, 1 for an intercept."""
-    n_groups: int = eqx.field(static=True)
-
-    @property
-    def n_columns(self) -> int:
-        """Columns of the design matrix."""
-        return self.n_groups * self.columns.shape[-1]
-
-    @property
-    def x(self) -> Float[Array, "n groups_times_r"]:
-        """The design matrix: the r columns of a row stand at the place of its group."""
-        member = jax.nn.one_hot(self.codes, self.n_groups, dtype=self.columns.dtype)
-        return (member[..., :, None] * self.columns[..., None, :]).reshape(*self.codes.shape, -1)
-
-
 class GroupedObservations(eqx.Module):
-    """Rows of a regression with group terms. The matrix of dummies is made where it is needed."""
+    """Rows of a regression with group terms."""
 
-    fixed: Float[Array, "n c"]
+    fixed: Float[Array, "n c"] | CodedColumns
     y: PerRow
     offset: PerRow | None
     weight: PerRow | None
     terms: tuple[GroupTerm, ...]
 
-    @property
-    def x(self) -> Float[Array, "n d"]:
-        """The design matrix: the common columns, then those of each group term."""
-        return jnp.concatenate([self.fixed, *(term.x for term in self.terms)], axis=-1)
-
 
 RegressionRows = Observations | GroupedObservations
+
+
+def columns_of(block: RegressionRows, values: LevelValues = None) -> Columns:
+    """The columns of a block: the common ones, then those of each group term."""
+    if isinstance(block, GroupedObservations):
+        x, terms = block.fixed, block.terms
+    else:
+        x, terms = block.x, ()
+    if not isinstance(x, CodedColumns):
+        return Columns(x, terms)
+    assert values is not None, "the model of rows with codes has the values of their levels"
+    n_common = len(x.places)
+    places = (*x.places, *range(n_common, n_common + sum(term.n_columns for term in terms)))
+    in_order = places == tuple(range(len(places)))
+    levels = Levels(x.codes, values, x.n_levels)
+    return Columns(x.dense, (levels, *terms), None if in_order else places)
+
+
+def matrix_of(x: Any, values: LevelValues) -> np.ndarray:
+    """The matrix of a design as rows hold it, on the host."""
+    return x.matrix(values) if isinstance(x, CodedColumns) else np.asarray(x)
+
+
+def column_sds(x: np.ndarray | CodedColumns, values: LevelValues) -> np.ndarray:
+    """The standard deviations of the columns of a design on the host, in float64."""
+    if not isinstance(x, CodedColumns):
+        return x.std(axis=0, dtype=np.float64)
+    counts = [
+        np.bincount(codes, minlength=n) for codes, n in zip(x.codes.T, x.n_levels, strict=True)
+    ]
+    shares, table = np.concatenate(counts) / len(x.codes), np.asarray(values, np.float64)
+    coded = np.sqrt(np.maximum(shares @ table**2 - (shares @ table) ** 2, 0))
+    return np.append(x.dense.std(axis=0, dtype=np.float64), coded)[np.argsort(x.places)]
 
 
 class ProductColumn(NamedTuple):
@@ -176,6 +423,8 @@ class RegressionData(abc.ABC):
     """The largest response."""
     y_sd: float
     """The standard deviation of the responses."""
+    level_values: LevelValues = None
+    """The values of columns that rows hold as codes."""
 
     @abc.abstractmethod
     def check_response(self, rule: str, allowed: Callable[[np.ndarray], np.ndarray]) -> None:
@@ -196,16 +445,18 @@ class RegressionData(abc.ABC):
 class _InMemory(RegressionData):
     def __init__(
         self,
-        X: ArrayLike,
+        X: ArrayLike | CodedColumns,
         y: ArrayLike,
         weights: ArrayLike | None,
         offset: ArrayLike | None,
         groups: tuple[GroupTerm, ...] = (),
         names: Sequence[str] | None = None,
+        level_values: LevelValues = None,
     ):
-        found, matrix = named_columns(X)
+        found, matrix = (None, X) if isinstance(X, CodedColumns) else named_columns(X)
         self.names = found if names is None else tuple(names)
         x, self.responses = check_design(matrix, y)
+        self.level_values = level_values
         per_row = (
             x,
             to_floats("y", self.responses, x.dtype),
@@ -220,7 +471,9 @@ class _InMemory(RegressionData):
 
     def some(self, chosen: np.ndarray) -> Observations:
         rows = self.rows.take(jnp.asarray(chosen))
-        x = rows.fixed if isinstance(rows, GroupedObservations) else rows.x
+        x = matrix_of(
+            rows.fixed if isinstance(rows, GroupedObservations) else rows.x, self.level_values
+        )
         # The responses before they were rounded to the precision of x.
         return _on_host(Observations(x, self.responses[chosen], rows.offset, rows.weight))
 
@@ -309,15 +562,16 @@ def regression_data(
 
 
 def design_data(
-    x: np.ndarray,
+    x: np.ndarray | CodedColumns,
     y: np.ndarray,
     names: Sequence[str],
     weights: np.ndarray | None = None,
     offset: np.ndarray | None = None,
     groups: tuple[GroupTerm, ...] = (),
+    level_values: LevelValues = None,
 ) -> RegressionData:
-    """The rows of a regression whose design matrix a front end has made."""
-    return _InMemory(x, y, weights, offset, groups, names)
+    """The rows of a regression whose design a front end has made."""
+    return _InMemory(x, y, weights, offset, groups, names, level_values)
 
 
 def store_data(rows: ShardedRows, names: Sequence[str]) -> RegressionData:
@@ -338,9 +592,7 @@ def named_columns(X: Any) -> tuple[tuple[str, ...] | None, Any]:
     return tuple(map(str, columns)), to_numpy()
 
 
-def check_per_row(
-    name: str, values: ArrayLike, x: Float[Array, "n d"], *, positive: bool = False
-) -> PerRow:
+def check_per_row(name: str, values: ArrayLike, x: Any, *, positive: bool = False) -> PerRow:
     """One finite number per row of x; positive, if asked."""
     found = np.asarray(check_numeric(name, values), np.float64)
     if found.shape != x.shape[:1]:
@@ -367,10 +619,16 @@ def normal_prior(
     return NormalPrior(variance if variance.ndim == 0 else jnp.repeat(variance, n_predictors))
 
 
-def check_design(X: ArrayLike, y: ArrayLike) -> tuple[Float[Array, "n d"], Float[np.ndarray, " n"]]:
+def check_design(
+    X: Any, y: ArrayLike, least_columns: int = 1
+) -> tuple[Any, Float[np.ndarray, " n"]]:
     """X on the device and y on the host; raises unless their shapes fit and all are finite."""
-    x, responses = to_floats("X", X), np.asarray(check_numeric("y", y), np.float64)
-    if x.ndim != 2 or 0 in x.shape:
+    responses = np.asarray(check_numeric("y", y), np.float64)
+    if isinstance(X, CodedColumns):
+        dense, responses = check_design(X.dense, responses, 0)
+        return dataclasses.replace(X, dense=dense, codes=jnp.asarray(X.codes)), responses
+    x = to_floats("X", X)
+    if x.ndim != 2 or not x.shape[0] or x.shape[1] < least_columns:
         rule = "be a matrix with at least one row and one column"
         raise InvalidInput("X", rule, f"shape {x.shape}")
     if responses.shape != x.shape[:1]:

@@ -129,6 +129,12 @@ class Hierarchical(AbstractModel):
     def norms(self, compact: Compact, block: RowBlock) -> PerRow:
         return self.inner.norms(compact, block)
 
+    def as_matrix(self, block: RowBlock) -> RowBlock:
+        return self.inner.as_matrix(block)
+
+    def adds_pieces(self, block: RowBlock) -> bool:
+        return self.inner.adds_pieces(block)
+
     def block_hessian(self, position: Vector, block: RowBlock, weights: PerRow) -> Matrix:
         inner = self.inner.block_hessian(self._inner(position), block, weights)
         return jnp.pad(inner, (0, self.hyperprior.n_hyper))
@@ -191,6 +197,9 @@ class LeadingRows(AbstractLinearMap):
     def push(self, move: Float[Array, "*k d"]) -> Float[Array, "*k c"]:
         pushed = self.whole.push(move)
         return pushed[..., : pushed.shape[-1] - self.n_left_out]
+
+    def matrix(self, n_rows: int, dtype: Any) -> Float[Array, "c d"]:
+        return self.whole.matrix(n_rows + self.n_left_out, dtype)[:n_rows]
 
     def solve(self, move: Float[Array, "*k c"]) -> Float[Array, "*k d"]:
         raise NotImplementedError("the first rows of a matrix have no inverse")

@@ -128,6 +128,14 @@ class AbstractModel(eqx.Module):
         """Floats that a pass needs per row: the larger of its data and its gradient."""
         return max(self.dim, rows.floats_per_row)
 
+    def as_matrix(self, block: RowBlock) -> RowBlock:
+        """The same rows on the host without codes, which are slower where chains are many."""
+        return block
+
+    def adds_pieces(self, block: RowBlock) -> bool:
+        """Whether `block_hessian` itself sums over pieces of a block where that is needed."""
+        return False
+
     # Sums over all rows.
 
     def potential_and_gradient(self, position: Float[Any, " d"], rows: AbstractRows) -> Sum:
@@ -400,7 +408,7 @@ def block_hessian_of(
     weights = counted.astype(model.dtype)
     n_rows = weights.shape[0]
     n_pieces = n_rows // PIECE_ROWS
-    if n_pieces <= 1:
+    if n_pieces <= 1 or model.adds_pieces(block):
         return model.block_hessian(position, block, weights)
     in_pieces = n_pieces * PIECE_ROWS
     pieces = jax.tree.map(

@@ -25,7 +25,14 @@ from .._core.programs import Uncompared
 from .._rows.access import PerRow, RowBlock
 from .._rows.sharded import ShardedRows
 from .densities import DensityModel
-from .design import GroupedObservations, Observations, RegressionRows, check_per_row, named_columns
+from .design import (
+    GroupedObservations,
+    Observations,
+    RegressionRows,
+    check_per_row,
+    columns_of,
+    named_columns,
+)
 from .generalised_linear import AbstractRegression, weighted
 from .likelihood import ResponseKind
 from .model import AbstractModel
@@ -269,7 +276,7 @@ class RegressionPredictive(AbstractPredictive):
             if offset is not None or trials is not None:
                 rule = "be left out with rows of a posterior"
                 raise InvalidInput("offset and trials", rule, "both")
-            _check_n_columns(new_rows.x.shape[-1], n_columns)
+            _check_n_columns(columns_of(new_rows).shape[1], n_columns)
             return new_rows
         if isinstance(new_rows, ShardedRows):
             cure = "Pass some of them: rows.view(rows.lines(numbers))."

@@ -16,7 +16,14 @@ from .._core.arrays import Layout, layout_of
 from .._core.errors import InvalidInput, check_int
 from .._rows.resident import ResidentRows
 from .._rows.sharded import ShardedRows
-from .design import GroupedObservations, Observations, RegressionData, normal_prior, regression_data
+from .design import (
+    GroupedObservations,
+    Observations,
+    RegressionData,
+    matrix_of,
+    normal_prior,
+    regression_data,
+)
 from .generalised_linear import GeneralisedLinear, LinearPredictor, pack
 from .hierarchy import AbstractHyperprior, GroupEffects, Hierarchical, SeveralHyperpriors
 from .likelihood import START_MAX_DIM, AbstractLikelihood, ResponseKind, chosen_rows
@@ -42,6 +49,7 @@ _LEAST_CURVATURE = 1e-6
 
 def start_of_effects(
     block: GroupedObservations,
+    x: Float[np.ndarray, "n c"],
     likelihood: AbstractLikelihood,
     beta: Float[np.ndarray, " c"],
     shared: Float[np.ndarray, " e"],
@@ -49,7 +57,6 @@ def start_of_effects(
 ) -> tuple[Float[np.ndarray, " c"], list[np.ndarray], list[np.ndarray]]:
     """Common coefficients, effects (groups, columns) and log sds of each term, from some rows."""
     potential, derivatives = _row_terms(block, likelihood, shared)
-    x = np.asarray(block.fixed, np.float64)
     z = x @ beta + (0.0 if block.offset is None else np.asarray(block.offset, np.float64))
     terms = [
         (np.asarray(term.codes), np.asarray(term.columns, np.float64), term.n_groups)
@@ -205,7 +212,13 @@ def regression_posterior(
     joined = JoinedPrior(tuple(priors), tuple(lengths)) if shared else prior
     layout, init = _layout(parts, dtype, data.names)
     kind = GeneralisedLinear if likelihood.elementwise else LinearPredictor
-    model: AbstractModel = kind(init=init, layout=layout, likelihood=likelihood, prior=joined)
+    model: AbstractModel = kind(
+        init=init,
+        layout=layout,
+        likelihood=likelihood,
+        prior=joined,
+        level_values=data.level_values,
+    )
     if hyper:
         for each in hyper:
             parts += zip(each.names, each.starts, strict=True)
@@ -215,7 +228,8 @@ def regression_posterior(
     rows = data.rows
     if isinstance(rows, ResidentRows) and likelihood.fused:
         columns = rows.columns
-        if isinstance(columns, Observations) and columns.offset is None is columns.weight:
+        is_matrix = isinstance(columns, Observations) and isinstance(columns.x, jax.Array)
+        if is_matrix and columns.offset is None is columns.weight:
             rows = ResidentRows(columns, pack(columns.x, columns.y))  # for the fused sum of a GPU
     return ModelPosterior(model, rows)
 
@@ -252,6 +266,7 @@ def _start_with_effects(
     given = np.concatenate([np.ravel(start) for each in spreads for start in each.starts])
     found_beta, found_effects, log_sds = start_of_effects(
         rows,
+        np.asarray(matrix_of(rows.fixed, data.level_values), np.float64),
         likelihood,
         beta,
         np.concatenate([np.zeros(0), *(np.ravel(each.start) for each in shared)]),
