@@ -19,6 +19,7 @@ from .._rows.opening import open_rows
 from .._rows.sharded import ShardedRows
 from ..methods.abstract import AbstractMethod
 from ..models.design import design_data, store_data
+from ..models.groups import grouped_observations
 from ..models.posterior import ModelPosterior
 from ..priors import PriorChoice, as_priors
 from ..results.draws import Draws
@@ -26,7 +27,7 @@ from .columns import INTERCEPT
 from .encoding import Design, make_design
 from .model import RegressionModel
 from .reading import Table, read_table
-from .regression import RegressionForm, model_rows
+from .regression import RegressionForm, check_groups, model_rows
 from .store_design import row_store_design
 
 
@@ -55,8 +56,15 @@ class RegressionProblem:
         design, notes = _without_zero_weights(design)
         form = RegressionForm(model, design.encoding, table.description)
         x, y, weights, groups = model_rows(design, family.has_intercept)
-        data = design_data(x, y, form.columns.names, weights, design.offset, groups)
-        posterior = form.posterior(data, x.std(axis=0, dtype=np.float64))
+        column_sds, apart = x.std(axis=0, dtype=np.float64), form.integrates_effects
+        data = design_data(
+            x, y, form.columns.names, weights, design.offset, () if apart else groups
+        )
+        grouped = None
+        if apart:
+            check_groups(design, family)
+            grouped = grouped_observations(data, groups)
+        posterior = form.posterior(data, column_sds, groups=grouped)
         return cls(form, posterior, (*design.notes, *notes, *_notes_on(model)))
 
     @classmethod

@@ -18,12 +18,21 @@ from .._rows.resident import ResidentRows
 from .._rows.sharded import ShardedRows
 from .design import GroupedObservations, Observations, RegressionData, normal_prior, regression_data
 from .generalised_linear import GeneralisedLinear, LinearPredictor, pack
+from .groups import (
+    AbstractGroups,
+    EffectLaw,
+    NormalGroups,
+    QuadratureGroups,
+    group_sums,
+    grouped_table,
+    rows_at_once,
+)
 from .hierarchy import AbstractHyperprior, GroupEffects, Hierarchical, SeveralHyperpriors
 from .likelihood import START_MAX_DIM, AbstractLikelihood, ResponseKind, chosen_rows
 from .model import AbstractModel
 from .posterior import ModelPosterior
 from .predictive import response_rule
-from .priors import AbstractPrior, JoinedPrior
+from .priors import AbstractPrior, JoinedPrior, LogHalfStudentTPrior
 
 # Where the search for the mode starts with group effects: at estimated effects and spreads.
 #
@@ -36,6 +45,8 @@ from .priors import AbstractPrior, JoinedPrior
 
 _ROUNDS = 15
 _HALVINGS = 10
+SD_DEGREES = 4.0
+"""Degrees of freedom of the half-t priors of sds of effects."""
 _LEAST_CURVATURE = 1e-6
 """Least curvature of a row, relative to the mean; some potentials are not convex."""
 
@@ -218,6 +229,66 @@ def regression_posterior(
         if isinstance(columns, Observations) and columns.offset is None is columns.weight:
             rows = ResidentRows(columns, pack(columns.x, columns.y))  # for the fused sum of a GPU
     return ModelPosterior(model, rows)
+
+
+_START_SD = 0.2
+MOST_EFFECTS = 5
+"""Effects per group that quadrature integrates out."""
+_NODES = {1: 9, 2: 7, 3: 5, 4: 4, 5: 3}
+"""Nodes per effect, by the number of effects."""
+
+
+def group_posterior(
+    data: RegressionData,
+    groups: GroupedObservations,
+    likelihood: AbstractLikelihood,
+    prior: AbstractPrior,
+    *,
+    name: str,
+    sd_scale: float,
+    start: ArrayLike | None = None,
+    shared: Sequence[Shared] = (),
+) -> tuple[ModelPosterior, EffectLaw]:
+    """The posterior of a regression with one group term, and the law of its effects.
+
+    The effects are integrated out, so the rows of the posterior are groups. `data` are the rows
+    without the term, which `groups` has. `sd_scale` is that of the half-t₄ priors of their sds.
+    """
+    dtype, n_effects = data.dtype, groups.terms[0].columns.shape[1]
+    if start is None:
+        start, shared = _start_of(likelihood, data, shared)
+    beta = np.zeros(data.n_columns) if start is None else np.asarray(start, float)
+    parts = [("beta", beta), *((each.name, np.asarray(each.start, float)) for each in shared)]
+    lengths = [values.size for _, values in parts]
+    joined = JoinedPrior((prior, *(each.prior for each in shared)), tuple(lengths))
+    parts += [(f"log sd of {name}", np.full(n_effects, np.log(_START_SD * sd_scale)))]
+    if n_effects > 1:
+        n_pairs = n_effects * (n_effects - 1) // 2
+        parts += [(f"correlations of {name}", np.zeros(n_pairs))]
+    layout, init = _layout(parts, dtype, data.names)
+    degrees = jnp.asarray(SD_DEGREES, dtype)
+    found = grouped_table(groups)
+    common: dict[str, Any] = {
+        "init": init,
+        "layout": layout,
+        "likelihood": likelihood,
+        "prior": joined if shared else prior,
+        "sd_prior": LogHalfStudentTPrior(jnp.full(n_effects, sd_scale, dtype), degrees),
+        "n_columns": data.n_columns,
+        "n_effects": n_effects,
+    }
+    rows = found.rows
+    model: AbstractGroups
+    if likelihood.is_normal:
+        rows, shares = group_sums(found, beta)
+        common |= shares
+        model = NormalGroups(**common, centre=jnp.asarray(beta, dtype))
+    else:
+        at_once = rows_at_once(data.rows.n_rows, rows.n_rows)
+        nodes = _NODES[n_effects]
+        model = QuadratureGroups(**common, table=found.table, n_nodes=nodes, rows_at_once=at_once)
+    law = EffectLaw(model, rows, jnp.asarray(found.places))
+    return ModelPosterior(model, rows), law
 
 
 def _start_of(
