@@ -10,6 +10,7 @@ from scipy import stats
 
 import tallmc
 from tallmc._core.arrays import DenseMap, layout_of
+from tallmc._fit import regression
 from tallmc._fit.fit import regression_problem
 from tallmc._fit.model import RegressionModel
 from tallmc._rows.law import Batch
@@ -17,6 +18,15 @@ from tallmc.models.design import GroupedObservations, GroupTerm
 from tallmc.models.families import FAMILIES
 from tallmc.models.groups import EffectLaw, QuadratureGroups, grouped_table
 from tallmc.models.priors import LogHalfStudentTPrior, NormalPrior
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_levels_are_many():
+    """Groups are integrated out even if there are few."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(regression, "FEW_LEVELS", 1)
+        yield
+
 
 SIZES = (1, 4, 2, 7, 3)
 N, G = sum(SIZES), len(SIZES)
@@ -171,7 +181,7 @@ def test_draws_of_effects_have_their_law(case):
         positions = position + 1e-6 * np.arange(1600)[:, None]
         drawn = law.draws(positions, np.arange(G + 1))
         again = law.draws(positions[100:101], np.array([3, 1]))
-    np.testing.assert_array_equal(again[0], drawn[100, [3, 1]])
+    np.testing.assert_allclose(again[0], drawn[100, [3, 1]], rtol=1e-12)
     mean, squares = at.mean[found.places], at.squares[found.places]
     factor = np.asarray(model.factor(jnp.asarray(position)))
     mean = np.concatenate([mean, np.zeros((1, 2))])  # the last is a new group
@@ -183,6 +193,7 @@ def test_draws_of_effects_have_their_law(case):
 
 @pytest.mark.parametrize("noise", [None, 0.7])
 def test_normal_effects_have_the_density_of_the_multivariate_normal(noise):
+    """The densities of two positions; a row of weight w counts w times."""
     rng = np.random.default_rng(3)
     rows = observations(rng.normal(size=N))
     table = {"y": np.asarray(rows.y), "x": np.asarray(rows.fixed)[:, 1], "g": CODES}
@@ -267,18 +278,45 @@ def test_predictions_use_the_effects_that_draws_have(table):
     found = problem(table, "y ~ x + (1 + x | g)").posterior
     assert found.n_rows == 6 and found.dim == 5
     positions = np.asarray(found.init) + np.random.default_rng(0).normal(size=(1, 4, 5)) / 5
-    values = found.quantities.of(positions.astype(np.float32))
+    values = found.quantities.of(positions)
     assert values["1|g"].shape == values["x|g"].shape == (1, 4, 6)
     assert found.quantities.coords["g_correlation_dim"] == ("1, x",)
     np.testing.assert_allclose(values["g_correlation"][0, :, 0], np.tanh(positions[0, :, -1]), 1e-5)
     block = found.predictive.encode(table)
-    means = jax.vmap(found.predictive.mean, (0, None))(
-        jnp.asarray(positions[0], jnp.float32), block
-    )
+    means = jax.vmap(found.predictive.mean, (0, None))(jnp.asarray(positions[0]), block)
     level = np.searchsorted(list("abcdef"), table["g"])
     z = values["Intercept"][0][:, None] + values["x"][0][:, None] * table["x"]
     z = z + values["1|g"][0][:, level] + values["x|g"][0][:, level] * table["x"]
-    np.testing.assert_allclose(means, 1 / (1 + np.exp(-z)), atol=2e-5)
+    np.testing.assert_allclose(means, 1 / (1 + np.exp(-z)), atol=1e-9)
+
+
+def test_the_table_of_effects_has_the_moments_of_draws(table):
+    """In the units of the table, against many draws of the effects at the same positions."""
+    found = problem(table, "y ~ x + (1 + x | g)").posterior
+    positions = np.asarray(found.init) + 1e-6 * np.arange(1600)[:, None]
+    outcome = (tallmc.results.draws.Outcome.OK,)
+    timing = tallmc.results.draws.Timing(0.0, 0.0, 0.0)
+    draws = tallmc.results.draws.Draws(
+        positions[None],
+        {},
+        outcome,
+        0,
+        0,
+        timing,
+        found.layout,
+        {},
+        quantities=found.quantities,
+        predictive=found.predictive,
+    )
+    shown = draws.group_effects(n_draws=4)
+    assert list(shown.index) == list("abcdef") and shown.index.name == "g"
+    for term in ("1|g", "x|g"):
+        drawn, sd = draws.values[term][0], shown[f"{term}_sd"].to_numpy()
+        z = (drawn.mean(axis=0) - shown[term]) / (sd / np.sqrt(len(drawn)))
+        assert np.abs(z).max() < 4.6
+        squares = (drawn - shown[term].to_numpy()) ** 2
+        error = squares.std(axis=0) / np.sqrt(len(drawn))
+        assert np.abs((squares.mean(axis=0) - sd**2) / error).max() < 4.6
 
 
 @pytest.mark.parametrize(
@@ -300,3 +338,21 @@ def test_groups_that_say_nothing_are_refused_in_one_line(table, formula, text):
 def test_single_rows_may_be_groups_of_counts(table):
     found = problem(table, "y ~ x + (1 | row)", "poisson").posterior
     assert found.n_rows == 60
+
+
+def test_few_groups_have_the_same_prior(table):
+    """Effects in the position: log N(u; 0, LLᵀ) and the priors of L, those of integrated ones."""
+    integrated = problem(table, "y ~ x + (1 + x | g)").posterior
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(regression, "FEW_LEVELS", 100)
+        whole = problem(table, "y ~ x + (1 + x | g)").posterior
+    rng = np.random.default_rng(0)
+    ours, theirs = [], []
+    for _ in range(2):
+        shared, effects = rng.normal(size=5) / 2, rng.normal(size=(6, 2))
+        factor = np.asarray(integrated.model.factor(jnp.asarray(shared)))
+        density = stats.multivariate_normal.logpdf(effects, cov=factor @ factor.T).sum()
+        theirs.append(float(integrated.model.prior_potential(jnp.asarray(shared))) - density)
+        position = np.concatenate([shared[:2], effects.ravel(), shared[2:]])
+        ours.append(float(whole.model.prior_potential(jnp.asarray(position))))
+    assert ours[1] - ours[0] == pytest.approx(theirs[1] - theirs[0], abs=1e-9)

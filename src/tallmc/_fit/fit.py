@@ -60,10 +60,8 @@ class RegressionProblem:
         data = design_data(
             x, y, form.columns.names, weights, design.offset, () if apart else groups
         )
-        grouped = None
-        if apart:
-            check_groups(design, family)
-            grouped = grouped_observations(data, groups)
+        check_groups(design, family, apart)
+        grouped = grouped_observations(data, groups) if apart else None
         posterior = form.posterior(data, column_sds, groups=grouped)
         return cls(form, posterior, (*design.notes, *notes, *_notes_on(model)))
 

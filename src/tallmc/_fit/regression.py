@@ -25,7 +25,12 @@ from ..models.design import (
     design_data,
 )
 from ..models.families.gaussian import ridge_start
-from ..models.groups import EffectLaw, grouped_observations, regression_with_effects
+from ..models.groups import (
+    EffectLaw,
+    EffectNames,
+    grouped_observations,
+    regression_with_effects,
+)
 from ..models.hierarchy import GroupEffects, Horseshoe
 from ..models.model import AbstractModel
 from ..models.posterior import ModelPosterior
@@ -57,6 +62,8 @@ from .reading import read_table
 
 DEFAULT_SCALE = 2.5  # prior sd of a coefficient in units of sd(y)/sd(x), as in Bambi and rstanarm
 _START_SD = 0.5
+FEW_LEVELS = 100
+"""Groups up to which their effects are parameters, which a saved fit needs to predict."""
 _MOST_SHOWN = 1000
 """Effects of groups up to which they are among the quantities of draws."""
 
@@ -112,23 +119,25 @@ def model_rows(
     return x, y, weights, groups
 
 
-def check_groups(design: Design, family: Family) -> None:
+def check_groups(design: Design, family: Family, integrated: bool) -> None:
     """Raise unless the rows can tell the effects of groups from everything else."""
-    (group,) = design.groups
-    name, names = group.encoding.group.name, group.encoding.scaled.names
-    counts = np.bincount(group.codes, minlength=len(group.encoding.group.levels))
-    parameter, n_effects = f"column {name!r}", len(names)
-    if len(counts) == 1:
-        cure = f"Leave ({group.encoding.name}) out of the formula."
-        raise InvalidInput(parameter, "have at least two levels to be a group", "one level", cure)
-    if counts.max() == 1 and family.response != "count" and design.trials is None:
-        found = f"{len(counts):,} levels in {len(group.codes):,} rows"
-        cure = "Effects of single rows cannot be told from noise: leave the term out."
-        raise InvalidInput(parameter, "have groups of several rows", found, cure)
-    if n_effects > MOST_EFFECTS and family.name != "gaussian":
-        rule = f"have at most {MOST_EFFECTS} columns before the bar unless the family is gaussian"
-        raise InvalidInput(FORMULA, rule, f"{n_effects} in ({group.encoding.name})")
-    if INTERCEPT in names:
+    for group in design.groups:
+        name, names = group.encoding.group.name, group.encoding.scaled.names
+        counts = np.bincount(group.codes, minlength=len(group.encoding.group.levels))
+        parameter = f"column {name!r}"
+        if len(counts) == 1:
+            rule = "have at least two levels to be a group"
+            cure = f"Leave ({group.encoding.name}) out of the formula."
+            raise InvalidInput(parameter, rule, "one level", cure)
+        if counts.max() == 1 and family.response != "count" and design.trials is None:
+            found = f"{len(counts):,} levels in {len(group.codes):,} rows"
+            cure = "Effects of single rows cannot be told from noise: leave the term out."
+            raise InvalidInput(parameter, "have groups of several rows", found, cure)
+        if integrated and len(names) > MOST_EFFECTS and family.name != "gaussian":
+            rule = f"have at most {MOST_EFFECTS} columns before the bar, unless gaussian"
+            raise InvalidInput(FORMULA, rule, f"{len(names)} in ({group.encoding.name})")
+        if INTERCEPT not in names:
+            continue
         first = np.zeros(len(counts), np.int64)
         first[group.codes[::-1]] = np.arange(len(group.codes))[::-1]
         same = np.all(group.x == group.x[first[group.codes]], axis=0)
@@ -218,7 +227,7 @@ def model_priors(
         sd = scale[0] / ratio[0]
         shown[INTERCEPT] = f"normal({sd:.4g}, {mean[0] / ratio[0] + response_mean:.4g})"
     if effects:
-        shown |= _shown_of_effects(1)
+        shown |= _shown_of_effects(max(columns for _, (_, columns) in effects))
     return ModelPriors(prior, hyper, np.repeat(scale**2, n_predictors), shown)
 
 
@@ -253,8 +262,12 @@ def _effect_hyper(
         scales = jnp.full(columns, DEFAULT_SCALE * response_scale, dtype)
         sd_prior = LogHalfStudentTPrior(scales, jnp.asarray(SD_DEGREES, dtype))
         log_sd = np.full(columns, np.log(_START_SD * response_scale))
-        hyperprior = GroupEffects((start,), ((groups, columns),), sd_prior)
-        found.append(Hyper((f"log sd of {name}",), (log_sd,), hyperprior))
+        hyperprior = GroupEffects((start,), ((groups, columns),), sd_prior, columns > 1)
+        names, starts = [f"log sd of {name}"], [log_sd]
+        if columns > 1:
+            names.append(f"correlations of {name}")
+            starts.append(np.zeros(columns * (columns - 1) // 2))
+        found.append(Hyper(tuple(names), tuple(starts), hyperprior))
         start += groups * columns
     return found
 
@@ -317,12 +330,15 @@ class RegressionForm:
 
     @property
     def integrates_effects(self) -> bool:
-        """Whether group effects are integrated out: those of one term, given a normal predictor.
+        """Whether group effects are integrated out: those of one term with many groups.
 
-        With several terms a group of one is not independent of the groups of another.
+        With several terms a group of one is not independent of the groups of another. Few effects
+        are sampled with the coefficients; the model is the same.
         """
+        if len(self.encoding.groups) != 1 or self.family.response == "classes":
+            return False
         shrunk = any(shown.startswith("horseshoe") for shown in self.model.prior.values())
-        return len(self.encoding.groups) == 1 and self.family.response != "classes" and not shrunk
+        return len(self.encoding.groups[0].group.levels) > FEW_LEVELS and not shrunk
 
     def posterior(
         self,
@@ -388,7 +404,7 @@ class RegressionForm:
             )
             priors.shown.update(_shown_of_effects(effects[0].shape[1]))
             if search_start:
-                of_rows = regression_with_effects(law)
+                of_rows = regression_with_effects(law, *self._effects(self.groups[0]))
         is_shown = law is not None and math.prod(effects[0].shape) <= _MOST_SHOWN
         quantities = Coefficients(
             plain.layout,
@@ -414,6 +430,18 @@ class RegressionForm:
         return ModelPosterior(
             plain.model, plain.rows, quantities, predictive, self._description(priors)
         )
+
+    def _effects(self, group: GroupScaling) -> tuple[np.ndarray, EffectNames]:
+        """What turns effects into those of the columns as they are in the table; their names."""
+        columns = group.columns
+        is_plain = self.model.standardised_results
+        unit = np.eye(len(columns.names))
+        units = (
+            unit if is_plain else columns.in_units_of_table(unit, 0.0, self.encoding.response.sd)
+        )
+        shown = ("1" if name == INTERCEPT else name for name in columns.names)
+        terms = tuple(f"{name}|{group.group}" for name in shown)
+        return units.T, EffectNames(group.group, group.levels, terms)
 
     def without_rows(self) -> ModelPosterior:
         """A posterior with the parameters of the fit, whose two rows mean nothing."""

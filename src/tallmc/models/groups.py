@@ -37,6 +37,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from .._core.arrays import AbstractLinearMap, Layout, Matrix, Scalar, Vector, dot
+from .._core.programs import Uncompared
 from .._core.random import new_key
 from .._rows.access import AbstractRows, PerRow, RowBlock
 from .._rows.law import Batch
@@ -93,13 +94,7 @@ class AbstractGroups(AbstractModel):
         hyper = position[self.n_common :]
         log_sds, free = hyper[: self.n_effects], hyper[self.n_effects :]
         total = self.prior.potential(position[: self.n_common]) + self.sd_prior.potential(log_sds)
-        if not free.size:
-            return total
-        # LKJ(1): the partial correlation in column j has the density (1 − t²)^{(r − j)/2 − 2},
-        # j from 0; tanh adds 1 to the exponent.
-        _, columns = np.tril_indices(self.n_effects, -1)
-        powers = jnp.asarray((self.n_effects - columns) / 2, position.dtype)
-        return total + 2 * jnp.sum(powers * (jnp.logaddexp(free, -free) - math.log(2)))
+        return total + lkj_potential(free, self.n_effects)
 
     def factor(self, position: Vector) -> Float[Array, "r r"]:
         """L, the Cholesky factor of the covariance of the effects."""
@@ -144,6 +139,15 @@ class AbstractGroups(AbstractModel):
             return jnp.sum(precision * squares) / 2 + count * log_det
 
         return jax.jacfwd(jax.jacfwd(total))(position[self.n_common :])
+
+
+def lkj_potential(free: Float[Array, " p"], n_effects: int) -> Scalar:
+    """−log of the LKJ(1) prior of c, up to a constant."""
+    # The partial correlation in column j, from 0 on, has the density (1 − t²)^{(r − j)/2 − 1};
+    # tanh adds 1 to the exponent.
+    _, columns = np.tril_indices(n_effects, -1)
+    powers = jnp.asarray((n_effects - columns) / 2, free.dtype)
+    return 2 * jnp.sum(powers * (jnp.logaddexp(free, -free) - math.log(2)))
 
 
 def factor_of(hyper: Float[Array, " h"], n_effects: int) -> Float[Array, "r r"]:
@@ -194,6 +198,8 @@ class GroupTable(eqx.Module):
 
 _MOST_NEWTON_STEPS, _CLOSE, _LONGEST_STEP = 25, 0.02, 3.0
 """Of the search for η̂, in units of the prior sd. The rule is exact for any centre near it."""
+_TURNS = 8
+"""Of the loop over the rows of a group of mean size."""
 _WIDE_MOVES = 2
 """Of those at which a series is compared with its group, besides the group's own."""
 
@@ -217,6 +223,10 @@ class QuadratureGroups(AbstractGroups):
     def width(self, rows: AbstractRows) -> int:
         nodes = self.n_nodes**self.n_effects
         return nodes * (self.rows_at_once + self.dim)
+
+    @property
+    def row_cost(self) -> int:
+        return _TURNS * self.rows_at_once * self.n_nodes**self.n_effects
 
     # The integral.
 
@@ -661,15 +671,15 @@ class NormalGroups(AbstractGroups):
         eta = law.mean + back_solve(law.root, noise[:, 0, : self.n_effects])
         return dot(eta, self.factor(position).T)
 
-    def _variance(self, common: Vector) -> Scalar:
+    def _variance(self, common: Float[Array, " b"]) -> Scalar:
         if self.likelihood.n_shared:
             return jnp.exp(2 * common[self.n_columns])
         return self.likelihood.noise_variance  # type: ignore[attr-defined]
 
-    def _of_all(self, position: Vector) -> tuple[Scalar, Vector]:
+    def _of_all(self, position: Vector) -> tuple[Scalar, Float[Array, " b"]]:
         """A group's share of the terms without η, and its gradient with respect to (β, s)."""
 
-        def share(common: Vector) -> Scalar:
+        def share(common: Float[Array, " b"]) -> Scalar:
             delta, variance = common[: self.n_columns] - self.centre, self._variance(common)
             squares = self.ee - 2 * dot(self.xe, delta) + dot(delta, dot(self.xx, delta))
             noise = self.count * common[self.n_columns] if self.likelihood.n_shared else 0.0
@@ -811,6 +821,15 @@ def _mean_moments(
     return total / len(positions)
 
 
+class EffectNames(NamedTuple):
+    """How users call the effects of groups."""
+
+    group: str
+    levels: tuple[str, ...]
+    terms: tuple[str, ...]
+    """One per effect, such as `1|shop`."""
+
+
 class RegressionWithEffects(AbstractRegression):
     """The regression of a row given a draw of the shared parameters: it draws the effects."""
 
@@ -819,10 +838,22 @@ class RegressionWithEffects(AbstractRegression):
     likelihood: AbstractLikelihood
     prior: AbstractPrior
     law: EffectLaw
+    units: Float[Array, "r r"]
+    """What turns effects of the model into those of the columns of the table."""
+    names: Uncompared[EffectNames] = eqx.field(static=True)
 
     @property
     def n_columns(self) -> int:
         return self.law.model.n_columns
+
+    def effect_moments(
+        self, positions: Float[np.ndarray, "k d"]
+    ) -> tuple[Float[np.ndarray, "G r"], Float[np.ndarray, "G r"]]:
+        """Means and sds of all effects, in the units of the table."""
+        mean, covariance = self.law.moments(positions)
+        units = np.asarray(self.units, np.float64)
+        variance = np.einsum("ri,gij,rj->gr", units, covariance, units)
+        return mean @ units.T, np.sqrt(np.maximum(variance, 0))
 
     def predictors(self, position: Vector, block: RegressionRows) -> Float[Array, "n ..."]:
         assert isinstance(block, GroupedObservations)
@@ -844,7 +875,9 @@ class RegressionWithEffects(AbstractRegression):
         return weighted(block, found)
 
 
-def regression_with_effects(law: EffectLaw) -> RegressionWithEffects:
+def regression_with_effects(
+    law: EffectLaw, units: Float[np.ndarray, "r r"], names: EffectNames
+) -> RegressionWithEffects:
     model = law.model
     return RegressionWithEffects(
         init=model.init,
@@ -852,6 +885,8 @@ def regression_with_effects(law: EffectLaw) -> RegressionWithEffects:
         likelihood=model.likelihood,
         prior=model.prior,
         law=law,
+        units=jnp.asarray(units, model.dtype),
+        names=Uncompared(names),
     )
 
 
@@ -945,7 +980,7 @@ def group_sums(
 
 def rows_at_once(n_rows: int, n_groups: int) -> int:
     """Rows per turn of the loop: a few percent of a group, so that little is read in vain."""
-    wanted = min(max(n_rows // (8 * n_groups), 1), 64)
+    wanted = min(max(n_rows // (_TURNS * n_groups), 1), 64)
     return 1 << (wanted.bit_length() - 1)
 
 

@@ -128,6 +128,11 @@ class AbstractModel(eqx.Module):
         """Floats that a pass needs per row: the larger of its data and its gradient."""
         return max(self.dim, rows.floats_per_row)
 
+    @property
+    def row_cost(self) -> int:
+        """Likelihoods that are computed for the potential of one row."""
+        return 1
+
     # Sums over all rows.
 
     def potential_and_gradient(self, position: Float[Any, " d"], rows: AbstractRows) -> Sum:

@@ -320,7 +320,7 @@ def _start_with_effects(
     rows = data.rows.take(jnp.asarray(chosen_rows(data)))
     lengths = [columns for _, (_, columns) in effects]
     spreads = [each for each in hyper if isinstance(each.hyperprior, GroupEffects)]
-    given = np.concatenate([np.ravel(start) for each in spreads for start in each.starts])
+    given = np.concatenate([np.ravel(each.starts[0]) for each in spreads])
     found_beta, found_effects, log_sds = start_of_effects(
         rows,
         likelihood,
@@ -331,13 +331,13 @@ def _start_with_effects(
     values = np.concatenate(log_sds)
     if not np.isfinite(np.concatenate([values, *map(np.ravel, found_effects)])).all():
         return beta, [np.zeros(shape) for _, shape in effects], hyper
-    sizes = [np.size(start) for each in spreads for start in each.starts]
+    sizes = [np.size(each.starts[0]) for each in spreads]
     parts = iter(np.split(values, np.cumsum(sizes)[:-1]))
     moved = list(hyper)
     for k, each in enumerate(hyper):
         if isinstance(each.hyperprior, GroupEffects):
-            starts = tuple(next(parts).reshape(np.shape(start)) for start in each.starts)
-            moved[k] = each._replace(starts=starts)
+            sds = next(parts).reshape(np.shape(each.starts[0]))
+            moved[k] = each._replace(starts=(sds, *each.starts[1:]))
     return found_beta, found_effects, moved
 
 
