@@ -1,22 +1,30 @@
-"""Wide factors on freMTPL2freq: `python -m benchmarks.groups` with the data in ../shared/data.
+"""Mixed models and wide factors: `python -m benchmarks.groups [CASE …]`.
 
-The Poisson model of the tutorials with exposure, d = 53. The default runs twice in one process
-without a cache of compiled programs: `cold` includes the import, reading the table and compilation.
-With a file of glum's coefficients and standard errors, `--glum FILE` (JSON: name to the pair), the
-posterior means and sds are compared with them.
+Effects of one grouping factor are integrated out (`tallmc/models/groups.py`). Times include
+everything but the simulation of the table: the formula, the mode, compilation, sampling and the
+check on all groups. CPU seconds are those of the process.
+
+`wide-factors` is the Poisson model of the tutorials on freMTPL2freq with exposure, d = 53, with the
+data in ../shared/data. The default runs twice in one process without a cache of compiled programs.
+With a file of glum's coefficients and standard errors in the environment variable GLUM (JSON: name
+to the pair), the posterior means and sds are compared with them.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
+import sys
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+import tallmc
+from tallmc.diagnose import ess
 
 DATA = Path(__file__).parents[1] / ".." / "shared" / "data" / "fremtpl2freq.npz"
 FORMULA = (
@@ -25,7 +33,130 @@ FORMULA = (
 )
 
 
-def table() -> dict[str, np.ndarray]:
+def simulated(
+    n_groups: int, n_rows: int, n_slopes: int, *, logistic: bool, seed: int = 0
+) -> tuple[dict[str, Any], np.ndarray]:
+    """A table with the columns y, x0, x1, … and g, and the true effects."""
+    rng = np.random.default_rng(seed)
+    sizes = 1 + rng.multinomial(n_rows - n_groups, np.full(n_groups, 1 / n_groups))
+    g = rng.permutation(np.repeat(np.arange(n_groups), sizes))
+    x = rng.normal(size=(n_rows, n_slopes)).astype(np.float32)
+    sds = np.linspace(0.8, 0.4, n_slopes + 1)
+    effects = sds * rng.normal(size=(n_groups, n_slopes + 1))
+    beta = np.linspace(-0.5, 0.5, n_slopes + 1)
+    z = beta[0] + effects[g, 0] + np.einsum("nk,nk->n", x, beta[1:] + effects[g, 1:])
+    noise = rng.logistic(size=n_rows) if logistic else rng.normal(size=n_rows)
+    y = (z + noise > 0).astype(np.int32) if logistic else (z + noise).astype(np.float32)
+    table = {"y": y, "g": g} | {f"x{k}": x[:, k] for k in range(n_slopes)}
+    return table, effects
+
+
+def fitted(table: dict[str, Any], family: str, **options: Any) -> tuple[tallmc.Draws, str]:
+    """The draws of a formula in which all columns have slopes per group, and a line on its time."""
+    terms = " + ".join(name for name in table if name.startswith("x"))
+    formula = f"y ~ {terms} + (1 + {terms} | g)"
+    wall, cpu = time.perf_counter(), time.process_time()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        draws = tallmc.fit(
+            formula, table, family=family, categorical=["g"], progress=False, **options
+        )
+    seconds = time.perf_counter() - wall, time.process_time() - cpu
+    least = float(np.min(ess(draws.positions)))
+    line = f"{seconds[0]:.0f} s, {seconds[1]:.0f} CPU s, {least:,.0f} effective draws at least"
+    return draws, line
+
+
+def report(name: str, draws: tallmc.Draws, line: str) -> None:
+    print(f"{name}: {line}", draws.report, sep="\n", flush=True)
+    print(draws.summary().iloc[:8], flush=True)
+
+
+def logistic(n_groups: int = 100_000, n_rows: int = 1_000_000) -> None:
+    """A random intercept and one slope, and the table of effects."""
+    table, effects = simulated(n_groups, n_rows, 1, logistic=True)
+    draws, line = fitted(table, "bernoulli")
+    report(f"logistic, {n_rows:,} rows, {n_groups:,} groups", draws, line)
+    began = time.process_time()
+    found = draws.group_effects(n_draws=16)
+    seconds = time.process_time() - began
+    order = found.index.astype(int).argsort()
+    z = (found.iloc[order, 0] - effects[:, 0]) / found.iloc[order, 1]
+    print(f"effects: {seconds:.0f} CPU s; (mean − truth)/sd has sd {z.std():.3f}", flush=True)
+
+
+def normal(n_groups: int = 100_000, n_rows: int = 1_000_000, n_slopes: int = 20) -> None:
+    """Many random slopes of a normal response."""
+    table, _ = simulated(n_groups, n_rows, n_slopes, logistic=False)
+    draws, line = fitted(table, "gaussian")
+    report(f"normal, {n_rows:,} rows, {n_groups:,} groups, {n_slopes} slopes", draws, line)
+
+
+def against_nuts(n_groups: int = 1_000, n_rows: int = 10_000) -> None:
+    """Shared parameters and effects against NUTS of NumPyro on all rows and effects."""
+    import jax
+    import jax.numpy as jnp
+    import numpyro
+    import numpyro.distributions as dist
+    from numpyro.infer import MCMC, NUTS
+
+    table, _ = simulated(n_groups, n_rows, 1, logistic=True)
+    draws, line = fitted(table, "bernoulli")
+    report(f"against NUTS, {n_groups:,} groups", draws, line)
+    mean, sd = float(table["x0"].mean(dtype=float)), float(table["x0"].std(dtype=float))
+    x, g = jnp.asarray((table["x0"] - mean) / sd), jnp.asarray(table["g"])
+
+    def model(y: Any) -> None:
+        scale = 2.5
+        beta = numpyro.sample("beta", dist.Normal(0, jnp.full(2, scale)).to_event(1))
+        half_t = dist.FoldedDistribution(dist.StudentT(4.0, 0.0, scale))
+        sds = numpyro.sample("sds", half_t.expand([2]).to_event(1))
+        root = numpyro.sample("root", dist.LKJCholesky(2, 1.0))
+        eta = numpyro.sample("eta", dist.Normal(0, jnp.ones((n_groups, 2))).to_event(2))
+        effects = numpyro.deterministic("effects", eta @ (sds[:, None] * root).T)
+        z = beta[0] + beta[1] * x + effects[g, 0] + effects[g, 1] * x
+        numpyro.sample("y", dist.Bernoulli(logits=z), obs=y)
+
+    began = time.process_time()
+    sampler = MCMC(NUTS(model), num_warmup=500, num_samples=1500, num_chains=1, progress_bar=False)
+    sampler.run(jax.random.key(0), jnp.asarray(table["y"]))
+    theirs = jax.tree.map(np.asarray, sampler.get_samples())
+    print(f"NUTS: {time.process_time() - began:.0f} CPU s")
+    effects, beta = theirs["effects"], theirs["beta"]
+    reference = {
+        "Intercept": beta[:, 0] - beta[:, 1] * mean / sd,
+        "x0": beta[:, 1] / sd,
+        "1|g_sigma": theirs["sds"][:, 0],
+        "x0|g_sigma": theirs["sds"][:, 1] / sd,
+        "g_correlation": theirs["root"][:, 1, 0],
+    }
+    for name, values in reference.items():
+        ours = draws.values[name].reshape(-1)
+        shift = (ours.mean() - values.mean()) / values.std()
+        ratio, n = ours.std() / values.std(), float(ess(values[None, :, None])[0])
+        print(f"{name}: means differ by {shift:+.3f} ± {n**-0.5:.3f} sd, sds by {ratio:.3f}")
+    found = draws.group_effects()
+    order = found.index.astype(int).argsort()
+    of_model = np.stack([effects[..., 0] - effects[..., 1] * mean / sd, effects[..., 1] / sd], -1)
+    for k in range(2):
+        ours, spread = found.iloc[order, 2 * k], found.iloc[order, 2 * k + 1]
+        shifts = (ours - of_model[..., k].mean(axis=0)) / of_model[..., k].std(axis=0)
+        ratio = spread / of_model[..., k].std(axis=0)
+        print(
+            f"effects {found.columns[2 * k]}: means differ by {np.sqrt(np.mean(shifts**2)):.3f} sd "
+            f"(rms), sds by {ratio.mean():.3f} ± {ratio.std():.3f}",
+            flush=True,
+        )
+
+
+DATA = Path(__file__).parents[1] / ".." / "shared" / "data" / "fremtpl2freq.npz"
+FORMULA = (
+    "claims ~ VehPower + VehAge + DrivAge + BonusMalus + logDensity + Area + VehBrand + VehGas "
+    "+ Region"
+)
+
+
+def claims() -> dict[str, np.ndarray]:
     """The columns as tutorials prepare them."""
     found = np.load(DATA, allow_pickle=False)
 
@@ -59,17 +190,14 @@ def compared(draws: Any, glum: dict[str, tuple[float, float]]) -> tuple[float, f
     return max(shifts), max(ratios)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.groups", description=__doc__)
-    parser.add_argument("--glum", type=Path)
-    glum = parser.parse_args().glum
+def wide_factors() -> None:
+    """The default on freMTPL2freq, twice."""
+    glum = os.environ.get("GLUM")
     if not DATA.is_file():
         raise SystemExit(f"{DATA} is not there")
     os.environ["TALLMC_CACHE"] = "off"
     warnings.simplefilter("ignore")
-    columns, start = table(), (time.process_time(), time.perf_counter())
-    import tallmc
-
+    columns, start = claims(), (time.process_time(), time.perf_counter())
     for name in ("cold", "second call"):
         draws = tallmc.fit(
             FORMULA, columns, family="poisson", exposure="exposure", seed=0, progress=False
@@ -79,8 +207,22 @@ def main() -> None:
         start = time.process_time(), time.perf_counter()
     print(draws.report)
     if glum is not None:
-        shift, ratio = compared(draws, json.loads(glum.read_text()))
+        shift, ratio = compared(draws, json.loads(Path(glum).read_text()))
         print(f"means within {shift:.3f} standard errors of glum's, sds within {ratio:.1%}")
+
+
+CASES: dict[str, Callable[[], None]] = {
+    "logistic": logistic,
+    "normal": normal,
+    "against-nuts": against_nuts,
+    "wide-factors": wide_factors,
+}
+
+
+def main() -> None:
+    """All cases, or those that are named."""
+    for name in sys.argv[1:] or CASES:
+        CASES[name]()
 
 
 if __name__ == "__main__":

@@ -83,8 +83,10 @@ class Coefficients(AbstractQuantities):
         response_sd: float = 1.0,
         *,
         standardised: bool = False,
+        effects: Callable[[np.ndarray], np.ndarray] | None = None,
     ):
         self.layout, self.columns, self.groups = layout, columns, tuple(groups)
+        self.effects = None
         self.response_mean, self.response_sd = response_mean, response_sd
         self.response = response
         self.classes = None if classes is None else tuple(classes)
@@ -96,11 +98,18 @@ class Coefficients(AbstractQuantities):
             self.groups = tuple(
                 dataclasses.replace(group, columns=_unscaled(group.columns)) for group in groups
             )
+        if effects is not None:  # the shapes of the example, without a compiled program
+            (group,) = groups
+            blank = np.zeros((1, 1, len(group.levels), len(group.columns.names)))
+            self.effects = lambda positions: blank
         example = self.of(np.zeros((1, 1, layout.dim)))
+        self.effects = effects
         self.shapes = {name: values.shape[2:] for name, values in example.items()}
 
     def of(self, positions: np.ndarray) -> dict[str, np.ndarray]:
         parts = self.layout.split(np.asarray(positions, np.float64))
+        if self.effects is not None:
+            parts[self.groups[0].name] = self.effects(positions)
         found = self._common(parts.pop("beta"), parts)
         others = [self._effects(group, parts) for group in self.groups]
         others += [self._other(name, values) for name, values in parts.items()]
@@ -150,14 +159,24 @@ class Coefficients(AbstractQuantities):
         name, found = group.name, {}
         columns = group.columns
         dim = f"{group.group}__factor_dim"  # as in Bambi; `{term}_dim` has the levels of a term
-        effects = columns.in_units_of_table(parts.pop(name).copy(), 0.0, self.response_sd)
         # The prior belongs to the intercept at the means of the columns.
         sds = np.exp(parts.pop(f"log sd of {name}")) * self.response_sd / columns.sds
-        for place, column in enumerate(columns.names):
-            term = f"{'1' if column == INTERCEPT else column}|{group.group}"
-            found[term] = effects[..., place]
+        effects = parts.pop(name, None)
+        if effects is not None:
+            effects = columns.in_units_of_table(effects.copy(), 0.0, self.response_sd)
+        terms = ["1" if column == INTERCEPT else column for column in columns.names]
+        for place, column in enumerate(terms):
+            term = f"{column}|{group.group}"
+            if effects is not None:
+                found[term] = effects[..., place]
+                self.dims[term], self.coords[dim] = (dim,), group.levels
             found[f"{term}_sigma"] = sds[..., place]
-            self.dims[term], self.coords[dim] = (dim,), group.levels
+        free = parts.pop(f"correlations of {name}", None)
+        if free is not None:
+            pairs, term = np.tril_indices(len(terms), -1), f"{group.group}_correlation"
+            found[term] = _correlations(free, len(terms))[..., pairs[0], pairs[1]]
+            between = tuple(f"{terms[j]}, {terms[i]}" for i, j in zip(*pairs, strict=True))
+            self.dims[term], self.coords[f"{term}_dim"] = (f"{term}_dim",), between
         return found
 
     def _other(self, name: str, values: np.ndarray) -> dict[str, np.ndarray]:
@@ -177,6 +196,16 @@ def _entry(term: str, name: str) -> str:
 def _unscaled(columns: DesignColumns) -> DesignColumns:
     ones = np.ones(len(columns.names))
     return dataclasses.replace(columns, means=0 * ones, sds=ones)
+
+
+def _correlations(free: np.ndarray, size: int) -> np.ndarray:
+    """Correlation matrices from the free forms of partial correlations (`models/groups.py`)."""
+    partial = np.zeros((*free.shape[:-1], size, size))
+    partial[..., *np.tril_indices(size, -1)] = np.tanh(free)
+    left = np.cumprod(np.sqrt(1 - partial**2), axis=-1)
+    before = np.concatenate([np.ones_like(left[..., :1]), left[..., :-1]], axis=-1)
+    root = np.where(np.eye(size, dtype=bool), before, partial * before)
+    return root @ np.swapaxes(root, -1, -2)
 
 
 def _cuts(free: np.ndarray) -> np.ndarray:

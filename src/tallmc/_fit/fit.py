@@ -19,7 +19,8 @@ from .._rows.opening import open_rows
 from .._rows.sharded import ShardedRows
 from .._store.files import as_folder
 from ..methods.abstract import AbstractMethod
-from ..models.design import column_sds, design_data, store_data
+from ..models.design import CodedColumns, column_sds, design_data, store_data
+from ..models.groups import grouped_observations
 from ..models.posterior import ModelPosterior
 from ..priors import PriorChoice, as_priors
 from ..results.draws import Draws
@@ -27,7 +28,7 @@ from .columns import INTERCEPT, notes_on_levels
 from .encoding import Design, make_design
 from .model import RegressionModel
 from .reading import Table, read_table
-from .regression import RegressionForm, model_rows
+from .regression import RegressionForm, check_groups, model_rows
 from .store_design import row_store_design
 
 
@@ -56,9 +57,14 @@ class RegressionProblem:
         design, notes = _without_zero_weights(design)
         form = RegressionForm(model, design.encoding, table.description)
         x, y, weights, groups = model_rows(design, family.has_intercept)
-        names, values = form.columns.names, design.level_values
-        data = design_data(x, y, names, weights, design.offset, groups, values)
-        posterior = form.posterior(data, column_sds(x, values))
+        names, values, apart = form.columns.names, design.level_values, form.integrates_effects
+        if apart and isinstance(x, CodedColumns):
+            x, values = x.matrix(values), None
+        rest = () if apart else groups
+        data = design_data(x, y, names, weights, design.offset, rest, values)
+        check_groups(design, family, apart)
+        grouped = grouped_observations(data, groups) if apart else None
+        posterior = form.posterior(data, column_sds(x, values), groups=grouped)
         return cls(form, posterior, (*design.notes, *notes, *_notes_on(model)))
 
     @classmethod

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -27,7 +28,14 @@ from ..models.design import (
     design_data,
 )
 from ..models.families.gaussian import ridge_start
+from ..models.groups import (
+    EffectLaw,
+    EffectNames,
+    grouped_observations,
+    regression_with_effects,
+)
 from ..models.hierarchy import GroupEffects, Horseshoe
+from ..models.model import AbstractModel
 from ..models.posterior import ModelPosterior
 from ..models.predictive import RegressionPredictive
 from ..models.priors import (
@@ -38,7 +46,15 @@ from ..models.priors import (
     PriorOfEntries,
     StudentTPrior,
 )
-from ..models.regression import Effects, Family, Hyper, regression_posterior
+from ..models.regression import (
+    MOST_EFFECTS,
+    SD_DEGREES,
+    Effects,
+    Family,
+    Hyper,
+    group_posterior,
+    regression_posterior,
+)
 from ..priors import PriorChoice, as_priors, normal
 from .coefficients import Coefficients, DesignColumns, GroupScaling, without_intercept
 from .columns import INTERCEPT
@@ -48,8 +64,11 @@ from .model import RegressionModel
 from .reading import Table, read_table
 
 DEFAULT_SCALE = 2.5  # prior sd of a coefficient in units of sd(y)/sd(x), as in rstanarm
-_SD_DEGREES = 4.0
 _START_SD = 0.5
+FEW_LEVELS = 100
+"""Groups up to which their effects are parameters, which a saved fit needs to predict."""
+_MOST_SHOWN = 1000
+"""Effects of groups up to which they are among the quantities of draws."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +131,35 @@ def model_rows(
         for group in design.groups
     )
     return x, y, weights, groups
+
+
+def check_groups(design: Design, family: Family, integrated: bool) -> None:
+    """Raise unless the rows can tell the effects of groups from everything else."""
+    for group in design.groups:
+        name, names = group.encoding.group.name, group.encoding.scaled.names
+        counts = np.bincount(group.codes, minlength=len(group.encoding.group.levels))
+        parameter = f"column {name!r}"
+        if len(counts) == 1:
+            rule = "have at least two levels to be a group"
+            cure = f"Leave ({group.encoding.name}) out of the formula."
+            raise InvalidInput(parameter, rule, "one level", cure)
+        if counts.max() == 1 and family.response != "count" and design.trials is None:
+            found = f"{len(counts):,} levels in {len(group.codes):,} rows"
+            cure = "Effects of single rows cannot be told from noise: leave the term out."
+            raise InvalidInput(parameter, "have groups of several rows", found, cure)
+        if integrated and len(names) > MOST_EFFECTS and family.name != "gaussian":
+            rule = f"have at most {MOST_EFFECTS} columns before the bar, unless gaussian"
+            raise InvalidInput(FORMULA, rule, f"{len(names)} in ({group.encoding.name})")
+        if INTERCEPT not in names:
+            continue
+        first = np.zeros(len(counts), np.int64)
+        first[group.codes[::-1]] = np.arange(len(group.codes))[::-1]
+        same = np.all(group.x == group.x[first[group.codes]], axis=0)
+        for column, is_same in zip(names, same, strict=True):
+            if is_same and column != INTERCEPT:
+                rule = f"vary within groups of {name!r} to have a slope per group"
+                cure = f"Keep {column} as a common term only."
+                raise InvalidInput(f"column {column!r}", rule, "one value per group", cure)
 
 
 class ModelPriors(NamedTuple):
@@ -193,8 +241,14 @@ def model_priors(
         sd = scale[0] / ratio[0]
         shown[INTERCEPT] = f"normal({sd:.4g}, {mean[0] / ratio[0] + response_mean:.4g})"
     if effects:
-        shown["sds of group effects"] = f"half-t({_SD_DEGREES:g}, {DEFAULT_SCALE:g} sd(y)/sd(x))"
+        shown |= _shown_of_effects(max(columns for _, (_, columns) in effects))
     return ModelPriors(prior, hyper, np.repeat(scale**2, n_predictors), shown)
+
+
+def _shown_of_effects(n_columns: int) -> dict[str, str]:
+    sds = f"half-t({SD_DEGREES:g}, {DEFAULT_SCALE:g} sd(y)/sd(x))"
+    correlations = {"correlations of group effects": "lkj(1)"} if n_columns > 1 else {}
+    return {"sds of group effects": sds} | correlations
 
 
 def _by_column(chosen: Mapping[str, PriorChoice], columns: DesignColumns) -> list[PriorChoice]:
@@ -220,10 +274,14 @@ def _effect_hyper(
     found = []
     for name, (groups, columns) in effects:
         scales = jnp.full(columns, DEFAULT_SCALE * response_scale, dtype)
-        sd_prior = LogHalfStudentTPrior(scales, jnp.asarray(_SD_DEGREES, dtype))
+        sd_prior = LogHalfStudentTPrior(scales, jnp.asarray(SD_DEGREES, dtype))
         log_sd = np.full(columns, np.log(_START_SD * response_scale))
-        hyperprior = GroupEffects((start,), ((groups, columns),), sd_prior)
-        found.append(Hyper((f"log sd of {name}",), (log_sd,), hyperprior))
+        hyperprior = GroupEffects((start,), ((groups, columns),), sd_prior, columns > 1)
+        names, starts = [f"log sd of {name}"], [log_sd]
+        if columns > 1:
+            names.append(f"correlations of {name}")
+            starts.append(np.zeros(columns * (columns - 1) // 2))
+        found.append(Hyper(tuple(names), tuple(starts), hyperprior))
         start += groups * columns
     return found
 
@@ -288,9 +346,27 @@ class RegressionForm:
         has_classes = self.family.response in ("classes", "ordered")
         return self.encoding.response.levels if has_classes else None
 
+    @property
+    def integrates_effects(self) -> bool:
+        """Whether group effects are integrated out: those of one term with many groups.
+
+        With several terms a group of one is not independent of the groups of another. Few effects
+        are sampled with the coefficients; the model is the same.
+        """
+        if len(self.encoding.groups) != 1 or self.family.response == "classes":
+            return False
+        shrunk = any(shown.startswith("horseshoe") for shown in self.model.prior.values())
+        return len(self.encoding.groups[0].group.levels) > FEW_LEVELS and not shrunk
+
     def posterior(
-        self, data: RegressionData, column_sds: np.ndarray, *, search_start: bool = True
+        self,
+        data: RegressionData,
+        column_sds: np.ndarray,
+        *,
+        search_start: bool = True,
+        groups: GroupedObservations | None = None,
     ) -> ModelPosterior:
+        """The posterior of these rows; `groups` are they with the term that is integrated out."""
         response, columns = self.encoding.response, self.columns
         noise: Any = self.model.noise_variance
         if noise is not None:  # in the units of a response that was divided by its sd
@@ -304,13 +380,14 @@ class RegressionForm:
         ]
         if len({each.name for each in effects}) < len(effects):
             raise InvalidInput(FORMULA, "have each group term once", self.model.formula)
+        response_scale = data.y_sd if self.family.response == "number" else 1.0
         priors = model_priors(
             as_priors(self.model.prior),
             columns,
             column_sds,
             response.sd,
-            data.y_sd if self.family.response == "number" else 1.0,
-            effects,
+            response_scale,
+            effects if groups is None else (),
             data.dtype,
             likelihood.n_predictors,
             response.mean,
@@ -321,15 +398,34 @@ class RegressionForm:
         elif self.family.name == "gaussian" and search_start:
             start, log_scale = ridge_start(data, priors.variances)
             shared = [log_scale]
-        plain = regression_posterior(
-            data,
-            likelihood,
-            priors.prior,
-            start=start,
-            shared=shared,
-            effects=effects,
-            hyper=priors.hyper,
-        )
+        law: EffectLaw | None = None
+        of_rows: AbstractModel | None = None
+        if groups is None:
+            plain = regression_posterior(
+                data,
+                likelihood,
+                priors.prior,
+                start=start,
+                shared=shared,
+                effects=effects,
+                hyper=priors.hyper,
+            )
+            of_rows = plain.model
+        else:
+            plain, law = group_posterior(
+                data,
+                groups,
+                likelihood,
+                priors.prior,
+                name=effects[0].name,
+                sd_scale=DEFAULT_SCALE * response_scale,
+                start=start,
+                shared=shared,
+            )
+            priors.shown.update(_shown_of_effects(effects[0].shape[1]))
+            if search_start:
+                of_rows = regression_with_effects(law, *self._effects(self.groups[0]))
+        is_shown = law is not None and math.prod(effects[0].shape) <= _MOST_SHOWN
         quantities = Coefficients(
             plain.layout,
             columns,
@@ -339,18 +435,21 @@ class RegressionForm:
             response.mean,
             response.sd,
             standardised=self.model.standardised_results,
+            effects=law.at if law is not None and is_shown else None,
         )
-        encoder = TableEncoder(self.encoding, self.family.has_intercept)
-        predictive = RegressionPredictive(
-            plain.model,
-            encoder=encoder,
-            complete=encoder.complete,
-            classes=self.classes,
-            response_name=response.name,
-            shift=response.mean,
-            scale=response.sd,
-            saved=self.to_json,
-        )
+        predictive = None
+        if of_rows is not None:  # a saved fit has no rows, so it does not know the effects
+            encoder = TableEncoder(self.encoding, self.family.has_intercept)
+            predictive = RegressionPredictive(
+                of_rows,
+                encoder=encoder,
+                complete=encoder.complete,
+                classes=self.classes,
+                response_name=response.name,
+                shift=response.mean,
+                scale=response.sd,
+                saved=self.to_json,
+            )
         return ModelPosterior(
             plain.model, plain.rows, quantities, predictive, self._description(priors)
         )
@@ -365,6 +464,18 @@ class RegressionForm:
                 cure = "Use fewer columns, or pass --noise-variance (noise_variance)."
             raise TableError("TABLE", rule, counted(n_rows, "row"), cure)
 
+    def _effects(self, group: GroupScaling) -> tuple[np.ndarray, EffectNames]:
+        """What turns effects into those of the columns as they are in the table; their names."""
+        columns = group.columns
+        is_plain = self.model.standardised_results
+        unit = np.eye(len(columns.names))
+        units = (
+            unit if is_plain else columns.in_units_of_table(unit, 0.0, self.encoding.response.sd)
+        )
+        shown = ("1" if name == INTERCEPT else name for name in columns.names)
+        terms = tuple(f"{name}|{group.group}" for name in shown)
+        return units.T, EffectNames(group.group, group.levels, terms)
+
     def without_rows(self) -> ModelPosterior:
         """A posterior with the parameters of the fit, whose two rows mean nothing."""
         dtype = np.dtype(self.encoding.dtype)
@@ -378,8 +489,12 @@ class RegressionForm:
         )
         names = self.columns.names
         x, y = np.ones((2, len(names)), dtype), np.array([1.0, 2.0])
-        data = design_data(x, y, names, groups=groups)
-        return self.posterior(data, np.ones(len(names)), search_start=False)
+        if not self.integrates_effects:
+            data = design_data(x, y, names, groups=groups)
+            return self.posterior(data, np.ones(len(names)), search_start=False)
+        data = design_data(x, y, names)
+        rows = grouped_observations(data, groups)
+        return self.posterior(data, np.ones(len(names)), search_start=False, groups=rows)
 
     def _description(self, priors: ModelPriors) -> dict[str, str]:
         model, family, response = self.model, self.family, self.encoding.response

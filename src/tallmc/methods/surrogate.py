@@ -451,7 +451,7 @@ def check_on_all_rows(
     """
     stage("checking the draws on all rows")
     if count is None:
-        affordable = _EVALUATIONS // rows.n_rows
+        affordable = _EVALUATIONS // (rows.n_rows * surrogate.model.row_cost)
         count = next((k for k in (_CHECKED, _CHECKED // 2) if k <= affordable), _FEWEST_CHECKED)
     flat = positions.reshape(-1, positions.shape[2]).astype(np.float64)
     drawn = flat[np.linspace(0, len(flat) - 1, count).astype(int)]

@@ -62,7 +62,7 @@ class AbstractRegression(AbstractModel):
     likelihood: AbstractLikelihood
     prior: AbstractPrior
     """The prior of all of a position."""
-    level_values: LevelValues = None
+    level_values: LevelValues = eqx.field(default=None, kw_only=True)
     """The values of columns that rows hold as codes."""
 
     def columns(self, block: RegressionRows) -> Columns:

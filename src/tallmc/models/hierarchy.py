@@ -24,6 +24,7 @@ from jaxtyping import Array, Float
 from .._core.arrays import AbstractLinearMap, Layout, Matrix, Scalar, Vector
 from .._rows.access import PerRow, RowBlock
 from .._rows.law import Batch
+from .groups import factor_of, lkj_potential
 from .model import AbstractModel, Compact, Moves
 from .priors import LogHalfStudentTPrior
 
@@ -211,7 +212,10 @@ def _padded(values: Float[Array, "*k c"], count: int) -> Float[Array, "*k d"]:
 
 # Group effects: coefficients that differ between groups, with unknown spread.
 #
-# u_gj ~ N(0, σ_j²) for group g and column j,   σ_j ~ half-t₄(0, scale_j),   η_j = log σ_j
+# u_g ~ N(0, LLᵀ) for group g,   L = diag(σ) R,   σ_j ~ half-t₄(0, scale_j),   RRᵀ ~ LKJ(1)
+#
+# The hyper-parameters of a term are log σ_j, then the free forms of the correlations, if there are
+# any (`groups.py`, which integrates the effects of many groups out).
 
 
 class GroupEffects(AbstractHyperprior):
@@ -223,12 +227,17 @@ class GroupEffects(AbstractHyperprior):
     """Groups and columns of each term."""
     sd_prior: LogHalfStudentTPrior
     """The prior of all log standard deviations, term after term."""
+    correlated: bool = eqx.field(static=True, default=False)
+    """Whether the effects of a group of one term are correlated; then there is one term."""
 
     @property
     def n_hyper(self) -> int:
-        return sum(columns for _, columns in self.shapes)
+        n_columns = sum(columns for _, columns in self.shapes)
+        return n_columns * (n_columns + 1) // 2 if self.correlated else n_columns
 
     def potential(self, parameters: Float[Array, " c"], hyper: Float[Array, " h"]) -> Scalar:
+        if self.correlated:
+            return self._correlated_potential(parameters, hyper)
         total, at = self.sd_prior.potential(hyper), 0
         for start, (groups, columns) in zip(self.starts, self.shapes, strict=True):
             effects = parameters[start : start + groups * columns].reshape(groups, columns)
@@ -237,6 +246,16 @@ class GroupEffects(AbstractHyperprior):
             total += jnp.sum(0.5 * squares + groups * log_sd)
             at += columns
         return total
+
+    def _correlated_potential(
+        self, parameters: Float[Array, " c"], hyper: Float[Array, " h"]
+    ) -> Scalar:
+        ((groups, columns),), (start,) = self.shapes, self.starts
+        effects = parameters[start : start + groups * columns].reshape(groups, columns)
+        factor = factor_of(hyper, columns)
+        scaled = jax.scipy.linalg.solve_triangular(factor, effects.T, lower=True)
+        total = self.sd_prior.potential(hyper[:columns]) + lkj_potential(hyper[columns:], columns)
+        return total + 0.5 * jnp.sum(scaled**2) + groups * jnp.sum(jnp.log(jnp.diagonal(factor)))
 
 
 # The regularised horseshoe (Piironen and Vehtari, 2017), for many coefficients near zero.

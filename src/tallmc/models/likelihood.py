@@ -42,6 +42,8 @@ class AbstractLikelihood(eqx.Module):
     """Whether f is convex in z."""
     is_logistic: ClassVar[bool] = False
     """Whether f = log(1 + e^∓z), which has the tangent bound of Jaakkola and Jordan."""
+    is_normal: ClassVar[bool] = False
+    """Whether y is normal with the mean z, so that integrals over effects have a closed form."""
     fused: ClassVar[bool] = False
     """Whether the fused GPU kernel can compute `slope`: no parameters, no special functions."""
 

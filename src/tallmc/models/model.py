@@ -136,6 +136,11 @@ class AbstractModel(eqx.Module):
         """Whether `block_hessian` itself sums over pieces of a block where that is needed."""
         return False
 
+    @property
+    def row_cost(self) -> int:
+        """Likelihoods that are computed for the potential of one row."""
+        return 1
+
     # Sums over all rows.
 
     def potential_and_gradient(self, position: Float[Any, " d"], rows: AbstractRows) -> Sum:

@@ -25,12 +25,21 @@ from .design import (
     regression_data,
 )
 from .generalised_linear import GeneralisedLinear, LinearPredictor, pack
+from .groups import (
+    AbstractGroups,
+    EffectLaw,
+    NormalGroups,
+    QuadratureGroups,
+    group_sums,
+    grouped_table,
+    rows_at_once,
+)
 from .hierarchy import AbstractHyperprior, GroupEffects, Hierarchical, SeveralHyperpriors
 from .likelihood import START_MAX_DIM, AbstractLikelihood, ResponseKind, chosen_rows
 from .model import AbstractModel
 from .posterior import ModelPosterior
 from .predictive import response_rule
-from .priors import AbstractPrior, JoinedPrior
+from .priors import AbstractPrior, JoinedPrior, LogHalfStudentTPrior
 
 # Where the search for the mode starts with group effects: at estimated effects and spreads.
 #
@@ -43,6 +52,8 @@ from .priors import AbstractPrior, JoinedPrior
 
 _ROUNDS = 15
 _HALVINGS = 10
+SD_DEGREES = 4.0
+"""Degrees of freedom of the half-t priors of sds of effects."""
 _LEAST_CURVATURE = 1e-6
 """Least curvature of a row, relative to the mean; some potentials are not convex."""
 
@@ -234,6 +245,66 @@ def regression_posterior(
     return ModelPosterior(model, rows)
 
 
+_START_SD = 0.2
+MOST_EFFECTS = 5
+"""Effects per group that quadrature integrates out."""
+_NODES = {1: 9, 2: 7, 3: 5, 4: 4, 5: 3}
+"""Nodes per effect, by the number of effects."""
+
+
+def group_posterior(
+    data: RegressionData,
+    groups: GroupedObservations,
+    likelihood: AbstractLikelihood,
+    prior: AbstractPrior,
+    *,
+    name: str,
+    sd_scale: float,
+    start: ArrayLike | None = None,
+    shared: Sequence[Shared] = (),
+) -> tuple[ModelPosterior, EffectLaw]:
+    """The posterior of a regression with one group term, and the law of its effects.
+
+    The effects are integrated out, so the rows of the posterior are groups. `data` are the rows
+    without the term, which `groups` has. `sd_scale` is that of the half-t₄ priors of their sds.
+    """
+    dtype, n_effects = data.dtype, groups.terms[0].columns.shape[1]
+    if start is None:
+        start, shared = _start_of(likelihood, data, shared)
+    beta = np.zeros(data.n_columns) if start is None else np.asarray(start, float)
+    parts = [("beta", beta), *((each.name, np.asarray(each.start, float)) for each in shared)]
+    lengths = [values.size for _, values in parts]
+    joined = JoinedPrior((prior, *(each.prior for each in shared)), tuple(lengths))
+    parts += [(f"log sd of {name}", np.full(n_effects, np.log(_START_SD * sd_scale)))]
+    if n_effects > 1:
+        n_pairs = n_effects * (n_effects - 1) // 2
+        parts += [(f"correlations of {name}", np.zeros(n_pairs))]
+    layout, init = _layout(parts, dtype, data.names)
+    degrees = jnp.asarray(SD_DEGREES, dtype)
+    found = grouped_table(groups)
+    common: dict[str, Any] = {
+        "init": init,
+        "layout": layout,
+        "likelihood": likelihood,
+        "prior": joined if shared else prior,
+        "sd_prior": LogHalfStudentTPrior(jnp.full(n_effects, sd_scale, dtype), degrees),
+        "n_columns": data.n_columns,
+        "n_effects": n_effects,
+    }
+    rows = found.rows
+    model: AbstractGroups
+    if likelihood.is_normal:
+        rows, shares = group_sums(found, beta)
+        common |= shares
+        model = NormalGroups(**common, centre=jnp.asarray(beta, dtype))
+    else:
+        at_once = rows_at_once(data.rows.n_rows, rows.n_rows)
+        nodes = _NODES[n_effects]
+        model = QuadratureGroups(**common, table=found.table, n_nodes=nodes, rows_at_once=at_once)
+    law = EffectLaw(model, rows, jnp.asarray(found.places))
+    return ModelPosterior(model, rows), law
+
+
 def _start_of(
     likelihood: AbstractLikelihood, data: RegressionData, shared: Sequence[Shared]
 ) -> tuple[np.ndarray | None, Sequence[Shared]]:
@@ -263,7 +334,7 @@ def _start_with_effects(
     rows = data.rows.take(jnp.asarray(chosen_rows(data)))
     lengths = [columns for _, (_, columns) in effects]
     spreads = [each for each in hyper if isinstance(each.hyperprior, GroupEffects)]
-    given = np.concatenate([np.ravel(start) for each in spreads for start in each.starts])
+    given = np.concatenate([np.ravel(each.starts[0]) for each in spreads])
     found_beta, found_effects, log_sds = start_of_effects(
         rows,
         np.asarray(matrix_of(rows.fixed, data.level_values), np.float64),
@@ -275,13 +346,13 @@ def _start_with_effects(
     values = np.concatenate(log_sds)
     if not np.isfinite(np.concatenate([values, *map(np.ravel, found_effects)])).all():
         return beta, [np.zeros(shape) for _, shape in effects], hyper
-    sizes = [np.size(start) for each in spreads for start in each.starts]
+    sizes = [np.size(each.starts[0]) for each in spreads]
     parts = iter(np.split(values, np.cumsum(sizes)[:-1]))
     moved = list(hyper)
     for k, each in enumerate(hyper):
         if isinstance(each.hyperprior, GroupEffects):
-            starts = tuple(next(parts).reshape(np.shape(start)) for start in each.starts)
-            moved[k] = each._replace(starts=starts)
+            sds = next(parts).reshape(np.shape(each.starts[0]))
+            moved[k] = each._replace(starts=(sds, *each.starts[1:]))
     return found_beta, found_effects, moved
 
 

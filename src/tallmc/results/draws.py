@@ -40,6 +40,7 @@ from .._rows.resident import ResidentRows
 from ..methods.abstract import AbstractMethod, Account
 from ..methods.automatic.update import FittedSeries
 from ..methods.method import Method
+from ..models.groups import RegressionWithEffects
 from ..models.posterior import AbstractPosterior, check_posterior
 from ..models.predictive import AbstractPredictive
 from ..schedule import Cyclical
@@ -58,6 +59,7 @@ from .report import RunReport, failure_doubts, make_report, visible_doubts
 from .saved import node_names, read_draws, write_draws
 
 if TYPE_CHECKING:
+    import pandas as pd
     import xarray as xr
 
     from .summary import SummaryTable
@@ -497,6 +499,31 @@ class Draws:
         scaled as in the first fit, whose default priors stay.
         """
         return Draws.updater(self, new_rows, old_rows, **options)
+
+    def group_effects(self, *, n_draws: int = 100) -> pd.DataFrame:
+        """Means and sds of the effects of all groups of a fit with one group term.
+
+        They are averages over draws of the shared parameters of the means and variances that a
+        group has given these, so that few draws are enough and memory does not grow with them.
+
+        **Arguments:**
+
+        - `n_draws`: how many draws are used at most, evenly thinned, from all chains together.
+
+        **Returns:** a table with one row per group; columns such as `1|shop` and `1|shop_sd`.
+        """
+        import pandas as pd
+
+        model = getattr(self._predictive, "model", None)
+        if not isinstance(model, RegressionWithEffects):
+            cure = "Fit a formula with one term such as (1 | shop)."
+            raise InvalidInput("draws", "be of a fit with one group term", "others", cure)
+        mean, sd = model.effect_moments(self._used(n_draws).flat)
+        names = model.names.value
+        content: dict[str, np.ndarray] = {}
+        for k, term in enumerate(names.terms):
+            content |= {term: mean[:, k], f"{term}_sd": sd[:, k]}
+        return pd.DataFrame(content, index=pd.Index(names.levels, name=names.group))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the draws to one NetCDF file in ArviZ's schema; `tallmc.load` reads it.

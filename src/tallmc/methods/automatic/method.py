@@ -115,6 +115,9 @@ def unanchored_plan(
 _CHAINS = 8  # or more, if the device runs more chains at once
 FEW_ROWS = 5_000
 """Up to this number, every step uses all rows."""
+_FEWEST_ROWS = (
+    512  # where a row costs as much as many, such as a group whose effects are summed out
+)
 _MOST_DENSE = 2_000
 _POWER_ITERATIONS = 20
 # All rows in every step are affordable if 8 chains of 5,000 steps read at most so many numbers. Two
@@ -180,7 +183,7 @@ class Automatic(AbstractMethod):
         model = posterior.model
         if model.is_in_spike(found.position):
             return _without_gaussian(posterior, budget, _SPIKE, self.exact, seed)
-        few = in_memory and posterior.n_rows <= FEW_ROWS
+        few = in_memory and posterior.n_rows <= max(FEW_ROWS // model.row_cost, _FEWEST_ROWS)
         why = (f"{posterior.n_rows:,} rows are few: every step uses all of them",) if few else ()
         modes, rows_of_search = find_modes(posterior, found, seed)
         affordable = in_memory and (self.exact or exact_is_affordable(posterior))

@@ -39,6 +39,7 @@ class Gaussian(AbstractLikelihood):
 
     elementwise = True
     log_concave = True
+    is_normal = True
 
     def potential(self, z: PerRow, y: PerRow) -> PerRow:
         return (y - z) ** 2 / (2 * self.noise_variance)
@@ -69,6 +70,7 @@ class GaussianScale(AbstractLikelihood):
     """y ~ N(z, σ²) with unknown σ; z = (mean, log σ): f = s + (y − z)² e^{−2s}/2."""
 
     n_shared = 1
+    is_normal = True
 
     def potential(self, z: Float[Array, " 2"], y: Scalar) -> Scalar:
         fitted, log_scale = z

@@ -1,0 +1,1038 @@
+"""Group effects integrated out: the rows of the posterior are groups.
+
+    γ_g ~ N(0, Σ),   Σ = LLᵀ,   L = diag(τ) R,   f_ij = w f(x_ijᵀβ + z_ijᵀγ_g + o_ij; y_ij, s)
+    f_g(β, s, τ, R) = −log ∫ N(γ; 0, Σ) exp(−Σ_j f_gj(γ)) dγ
+
+Given the shared parameters the groups are independent. So f_g is the potential of one row of an
+ordinary posterior, whose parameters are β, s, log τ and the correlations: few, whatever the number
+of groups. R is the Cholesky factor of a correlation matrix with the LKJ(1) prior, made of partial
+correlations tanh(c_ij).
+
+`QuadratureGroups` computes the integral by adaptive Gauss–Hermite quadrature in γ = Lη: nodes
+η_k = η̂ + C⁻ᵀξ_k, with η̂ the conditional mode and CCᵀ the curvature there. With
+J_k = Σ_j f_gj(γ_k) + ½γ_kᵀΣ⁻¹γ_k + log |L| and π_k the share of node k in the sum,
+
+    f_g = −log Σ_k W_k e^{−J_k},   ∇f_g = E_π ∇J,   ∇²f_g = E_π ∇²J − Cov_π ∇J
+
+for nodes γ_k that are held fixed. The true derivatives differ by the error of the quadrature. J
+depends on τ and R only through the prior of γ, so their derivatives need no row.
+
+`NormalGroups` has the integral in closed form, from sums of fixed size per group.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Float, Int
+
+from .._core.arrays import AbstractLinearMap, Layout, Matrix, Scalar, Vector, dot
+from .._core.programs import Uncompared
+from .._core.random import new_key
+from .._rows.access import AbstractRows, PerRow, RowBlock
+from .._rows.law import Batch
+from .._rows.resident import ResidentRows
+from .design import (
+    CodedColumns,
+    GroupedObservations,
+    GroupTerm,
+    Observations,
+    RegressionData,
+    RegressionRows,
+)
+from .generalised_linear import AbstractRegression, weighted
+from .likelihood import AbstractLikelihood
+from .model import FAR_SDS, AbstractModel, Compact, Moves
+from .priors import AbstractPrior, LogHalfStudentTPrior
+
+Effects = Float[Array, "n r"]
+"""The effects of some groups."""
+
+
+class AbstractGroups(AbstractModel):
+    """Shared parameters of a regression whose group effects are integrated out.
+
+    A position is (β, s, log τ, c): coefficients, parameters that all rows share, log sds of the
+    effects, and the free forms of their partial correlations, row after row of R.
+    """
+
+    init: Vector
+    layout: Layout = eqx.field(static=True)
+    likelihood: AbstractLikelihood
+    prior: AbstractPrior
+    """The prior of (β, s)."""
+    sd_prior: LogHalfStudentTPrior
+    """The prior of log τ."""
+    n_columns: int = eqx.field(static=True)
+    """Columns of the design, the length of β."""
+    n_effects: int = eqx.field(static=True)
+    """r, the effects of a group."""
+
+    @property
+    def n_common(self) -> int:
+        """The length of (β, s)."""
+        return self.n_columns + self.likelihood.n_shared
+
+    @abc.abstractmethod
+    def moments(self, position: Vector, block: RowBlock) -> tuple[Effects, Float[Array, "n r r"]]:
+        """E γ and E γγᵀ of each group, given the rows and the shared parameters."""
+
+    @abc.abstractmethod
+    def draw(self, noise: Float[Array, "n steps s"], position: Vector, block: RowBlock) -> Effects:
+        """γ of each group from its law given the rows and the shared parameters."""
+
+    def prior_potential(self, position: Vector) -> Scalar:
+        hyper = position[self.n_common :]
+        log_sds, free = hyper[: self.n_effects], hyper[self.n_effects :]
+        total = self.prior.potential(position[: self.n_common]) + self.sd_prior.potential(log_sds)
+        return total + lkj_potential(free, self.n_effects)
+
+    def factor(self, position: Vector) -> Float[Array, "r r"]:
+        """L, the Cholesky factor of the covariance of the effects."""
+        return factor_of(position[self.n_common :], self.n_effects)
+
+    def sum_remainders(self, order: int, position: Vector, centre: Vector, batch: Batch) -> Vector:
+        return dot(batch.weights, self.remainders(order, position, centre, batch.rows))
+
+    def third_derivatives(
+        self, centre: Vector, metric: AbstractLinearMap, batch: Batch
+    ) -> Float[Array, "d dd"]:
+        # The Hessian has a closed form. Loops of unknown length cannot be differentiated backwards.
+        dim = metric.n_columns(self.dim)
+        units = jnp.eye(dim, dtype=self.dtype)
+
+        def hessian(u: Vector) -> Matrix:
+            found = self.block_hessian(centre + metric.push(u), batch.rows, batch.weights)
+            return metric.pull(metric.pull(found).T)
+
+        zero = jnp.zeros(dim, self.dtype)
+        each = lax.map(lambda unit: jax.jvp(hessian, (zero,), (unit,))[1], units)
+        return each.reshape(dim, -1)
+
+    def _prior_of_eta(
+        self, hyper: Float[Array, " h"], position: Vector
+    ) -> tuple[Float[Array, "r r"], Scalar]:
+        """L̄ᵀΣ⁻¹L̄ and log |L| − log |L̄|, with L̄ the factor that nodes were made with."""
+        fixed = lax.stop_gradient(self.factor(position))
+        factor = factor_of(hyper, self.n_effects)
+        ratio = jax.scipy.linalg.solve_triangular(factor, fixed, lower=True)
+        return dot(ratio.T, ratio), -jnp.sum(jnp.log(jnp.diagonal(ratio)))
+
+    def _prior_slopes(self, position: Vector) -> tuple[Float[Array, "r r h"], Float[Array, " h"]]:
+        hyper = position[self.n_common :]
+        return jax.jacfwd(lambda hyper: self._prior_of_eta(hyper, position))(hyper)
+
+    def _prior_curvature(
+        self, position: Vector, squares: Float[Array, "r r"], count: Scalar
+    ) -> Float[Array, "h h"]:
+        def total(hyper: Float[Array, " h"]) -> Scalar:
+            precision, log_det = self._prior_of_eta(hyper, position)
+            return jnp.sum(precision * squares) / 2 + count * log_det
+
+        return jax.jacfwd(jax.jacfwd(total))(position[self.n_common :])
+
+
+def lkj_potential(free: Float[Array, " p"], n_effects: int) -> Scalar:
+    """−log of the LKJ(1) prior of c, up to a constant."""
+    # The partial correlation in column j, from 0 on, has the density (1 − t²)^{(r − j)/2 − 1};
+    # tanh adds 1 to the exponent.
+    _, columns = np.tril_indices(n_effects, -1)
+    powers = jnp.asarray((n_effects - columns) / 2, free.dtype)
+    return 2 * jnp.sum(powers * (jnp.logaddexp(free, -free) - math.log(2)))
+
+
+def factor_of(hyper: Float[Array, " h"], n_effects: int) -> Float[Array, "r r"]:
+    """L from (log τ, c)."""
+    sds, free = jnp.exp(hyper[:n_effects]), hyper[n_effects:]
+    if not free.size:
+        return jnp.diag(sds)
+    partial = jnp.zeros((n_effects, n_effects), hyper.dtype)
+    partial = partial.at[np.tril_indices(n_effects, -1)].set(jnp.tanh(free))
+    # Row i of R: t_i0, t_i1 √(1 − t_i0²), …, and the root of what is left.
+    left = jnp.cumprod(jnp.sqrt(1 - partial**2), axis=1)
+    before = jnp.concatenate([jnp.ones((n_effects, 1), hyper.dtype), left[:, :-1]], axis=1)
+    return sds[:, None] * jnp.where(np.eye(n_effects, dtype=bool), before, partial * before)
+
+
+class GroupSpan(NamedTuple):
+    """Groups as rows of a posterior: where their rows begin in the table, and how many they are."""
+
+    start: Int[Array, " n"]
+    size: Int[Array, " n"]
+
+
+class GroupTable(eqx.Module):
+    """The rows of a regression, those of each group side by side."""
+
+    x: Float[Array, "*n c"]
+    z: Float[Array, "*n r"]
+    y: Float[Array, "*n"]
+    offset: Float[Array, "*n"] | None
+    weight: Float[Array, "*n"] | None
+
+    def at(self, block: GroupSpan, first: Any, count: int) -> GroupTable:
+        """`count` rows of each group from number `first` on, (n, count, …).
+
+        Beyond its end a group repeats its last row with weight 0.
+        """
+        places = first + jnp.arange(count, dtype=jnp.int32)
+        inside = places < block.size[:, None]
+        rows = block.start[:, None] + jnp.minimum(places, block.size[:, None] - 1)
+        x, z, y = (jnp.take(of, rows, axis=0, mode="clip") for of in (self.x, self.z, self.y))
+        offset, weight = (
+            None if of is None else jnp.take(of, rows, mode="clip")
+            for of in (self.offset, self.weight)
+        )
+        weight = jnp.where(inside, 1 if weight is None else weight, 0).astype(y.dtype)
+        return GroupTable(x, z, y, offset, weight)
+
+
+_MOST_NEWTON_STEPS, _CLOSE, _LONGEST_STEP = 25, 0.02, 3.0
+"""Of the search for η̂, in units of the prior sd. The rule is exact for any centre near it."""
+_TURNS = 8
+"""Of the loop over the rows of a group of mean size."""
+_WIDE_MOVES = 2
+"""Of those at which a series is compared with its group, besides the group's own."""
+
+
+class QuadratureGroups(AbstractGroups):
+    """Group effects of any likelihood with one predictor, by quadrature."""
+
+    init: Vector
+    layout: Layout = eqx.field(static=True)
+    likelihood: AbstractLikelihood
+    prior: AbstractPrior
+    sd_prior: LogHalfStudentTPrior
+    n_columns: int = eqx.field(static=True)
+    n_effects: int = eqx.field(static=True)
+    table: GroupTable
+    n_nodes: int = eqx.field(static=True)
+    """Nodes per effect."""
+    rows_at_once: int = eqx.field(static=True)
+    """Rows of each group that one turn of the loop over its rows reads."""
+
+    def width(self, rows: AbstractRows) -> int:
+        nodes = self.n_nodes**self.n_effects
+        return nodes * (self.rows_at_once + self.dim)
+
+    @property
+    def row_cost(self) -> int:
+        return _TURNS * self.rows_at_once * self.n_nodes**self.n_effects
+
+    # The integral.
+
+    def row_potentials(self, position: Vector, block: GroupSpan) -> PerRow:
+        log_weights, nodes = self._nodes(position, block)
+        return -jax.nn.logsumexp(log_weights - self._joint(position, block, nodes), axis=1)
+
+    def row_gradients(self, position: Vector, block: GroupSpan) -> Compact:
+        log_weights, nodes = self._nodes(position, block)
+        shares = jax.nn.softmax(log_weights - self._joint(position, block, nodes), axis=1)
+        common = position[: self.n_common]
+
+        def add(total: Array, rows: GroupTable) -> Array:
+            slopes = self._derivatives(1, common, rows, nodes.gamma)[0]
+            means = jnp.einsum("njke,nk->nje", slopes, shares)
+            of_beta = jnp.sum(means[:, :, :1] * rows.x, axis=1)
+            return total + jnp.concatenate([of_beta, jnp.sum(means[:, :, 1:], axis=1)], axis=1)
+
+        zero = jnp.zeros((len(block.start), self.n_common), position.dtype)
+        of_common = self._over_rows(block, add, zero)
+        squares = jnp.einsum("nkr,nks,nk->nrs", nodes.eta, nodes.eta, shares)
+        slopes, log_det = self._prior_slopes(position)
+        of_hyper = jnp.einsum("nrs,rsh->nh", squares, slopes) / 2 + log_det
+        return jnp.concatenate([of_common, of_hyper], axis=1)
+
+    def block_hessian(self, position: Vector, block: GroupSpan, weights: PerRow) -> Matrix:
+        log_weights, nodes = self._nodes(position, block)
+        shares = jax.nn.softmax(log_weights - self._joint(position, block, nodes), axis=1)
+        c, common, dtype = self.n_columns, position[: self.n_common], position.dtype
+        n, n_nodes = shares.shape
+
+        def add(total: tuple[Array, Array], rows: GroupTable) -> tuple[Array, Array]:
+            slopes, curvatures = self._derivatives(2, common, rows, nodes.gamma)
+            of_beta = jnp.einsum("njk,njc->nkc", slopes[..., 0], rows.x)
+            each = jnp.concatenate([of_beta, jnp.sum(slopes[..., 1:], axis=1)], axis=2)
+            means = weights[:, None, None, None] * jnp.einsum("njkef,nk->njef", curvatures, shares)
+            x = rows.x.reshape(-1, c)
+            flat = means.reshape(-1, *means.shape[2:])
+            top = dot((x * flat[:, 0, :1]).T, x)
+            side = dot(x.T, flat[:, 0, 1:])
+            corner = jnp.sum(flat[:, 1:, 1:], axis=0)
+            return total[0] + each, total[1] + jnp.block([[top, side], [side.T, corner]])
+
+        zero = jnp.zeros((n, n_nodes, self.n_common), dtype), jnp.zeros(2 * common.shape, dtype)
+        of_common, expected = self._over_rows(block, add, zero)
+        squares = jnp.einsum("nkr,nks->nkrs", nodes.eta, nodes.eta)
+        slopes, log_det = self._prior_slopes(position)
+        of_hyper = jnp.einsum("nkrs,rsh->nkh", squares, slopes) / 2 + log_det
+        each = jnp.concatenate([of_common, of_hyper], axis=2)
+        centred = each - jnp.einsum("nkp,nk->np", each, shares)[:, None]
+        scaled = centred * (weights[:, None] * shares)[:, :, None]
+        covariance = dot(scaled.reshape(-1, self.dim).T, centred.reshape(-1, self.dim))
+        total = jnp.einsum("nkrs,nk,n->rs", squares, shares, weights)
+        hyper = self._prior_curvature(position, total, jnp.sum(weights))
+        h = hyper.shape[0]
+        return jnp.pad(expected, (0, h)) + jnp.pad(hyper, (self.n_common, 0)) - covariance
+
+    # Series of order 3. The defaults differentiate the search for the mode, or compute it twice.
+
+    def series_sizes(
+        self, centre: Vector, metric: AbstractLinearMap, wide: Moves, block: GroupSpan
+    ) -> tuple[PerRow, PerRow, PerRow]:
+        pulled = metric.pull(self.row_gradients(centre, block))
+        lengths = jnp.linalg.norm(pulled, axis=1, keepdims=True)
+        own = FAR_SDS * metric.push(pulled / jnp.maximum(lengths, jnp.finfo(self.dtype).tiny))
+        everywhere = jnp.broadcast_to(wide[:_WIDE_MOVES, None], (_WIDE_MOVES, *own.shape))
+        moves = jnp.concatenate([jnp.stack([own, -own]), everywhere])
+        log_weights, nodes = self._nodes(centre, block)
+        joint = self._joint(centre, block, nodes)
+        shares = jax.nn.softmax(log_weights - joint, axis=1)
+        value = -jax.nn.logsumexp(log_weights - joint, axis=1)
+
+        def at(move: Float[Array, "n d"]) -> tuple[PerRow, PerRow]:
+            terms = [value, *self._terms_along(centre, move, block, nodes, shares)]
+            there = jax.vmap(self.row_potential)(centre + move, block)
+            rest = jnp.abs(there - sum(terms))
+            sizes = sum(jnp.abs(of) for of in (there, *terms))
+            rest = jnp.maximum(rest - 16 * jnp.finfo(self.dtype).eps * sizes, 0)
+            return jnp.where(jnp.isfinite(rest), rest, jnp.inf), jnp.abs(terms[3])
+
+        rest, third = lax.map(at, moves)
+        return jnp.max(rest, axis=0), jnp.max(third, axis=0), jnp.abs(value)
+
+    def _terms_along(
+        self,
+        centre: Vector,
+        move: Float[Array, "n d"],
+        block: GroupSpan,
+        nodes: Nodes,
+        shares: Float[Array, "n k"],
+    ) -> tuple[PerRow, PerRow, PerRow]:
+        """The terms of order 1 to 3 of f_g along a move of each group."""
+        common, c = centre[: self.n_common], self.n_columns
+
+        def add(total: Array, rows: GroupTable) -> Array:
+            assert rows.weight is not None
+            q, y = self._predictors(common, rows, nodes.gamma), rows.y[:, :, None]
+            along = jnp.einsum("njc,nc->nj", rows.x, move[:, :c])[:, :, None]
+            w = rows.weight[:, :, None]
+            if self.likelihood.elementwise:
+                each = [
+                    along**k * _elementwise(functools.partial(self.likelihood.derivative, k), q, y)
+                    for k in (1, 2, 3)
+                ]
+            else:
+                of_shared = move[:, None, None, c : self.n_common]
+
+                def potential(t: Scalar) -> Array:
+                    shared = common[c:] + t * of_shared
+                    shared = jnp.broadcast_to(shared, (*q.shape, shared.shape[-1]))
+                    z = jnp.concatenate([(q + t * along)[..., None], shared], axis=-1)
+                    each = jax.vmap(jax.vmap(jax.vmap(self.likelihood.potential)))
+                    return each(z, jnp.broadcast_to(y, q.shape))
+
+                each = _derivatives_at_0(potential, centre.dtype)
+            return total + jnp.stack([jnp.sum(w * of, axis=1) for of in each])
+
+        zero = jnp.zeros((3, *shares.shape), centre.dtype)
+        of_rows = self._over_rows(block, add, zero)
+
+        def of_prior(move: Float[Array, " h"]) -> list[tuple[Array, Array]]:
+            hyper = centre[self.n_common :]
+            return _derivatives_at_0(
+                lambda t: self._prior_of_eta(hyper + t * move, centre), centre.dtype
+            )
+
+        changes = jax.vmap(of_prior)(move[:, self.n_common :])
+        first, second, third = (
+            rows
+            + jnp.einsum("nkr,nks,nrs->nk", nodes.eta, nodes.eta, precision) / 2
+            + log_det[:, None]
+            for rows, (precision, log_det) in zip(of_rows, changes, strict=True)
+        )
+        # Derivatives of −log E e^{−J} are cumulants of those of J.
+        mean = jnp.sum(shares * first, axis=1)
+        centred = first - mean[:, None]
+        of_second = jnp.sum(shares * (second - centred**2), axis=1)
+        of_third = jnp.sum(shares * (third - 3 * centred * second + centred**3), axis=1)
+        return mean, of_second / 2, of_third / 6
+
+    def sum_of_changes(self, centre: Vector, moves: Moves, batch: Batch) -> Float[Array, " k"]:
+        at = centre + jnp.concatenate([jnp.zeros_like(centre)[None], moves])
+        found = lax.map(lambda position: self.row_potentials(position, batch.rows), at)
+        return dot(found[1:] - found[0], batch.weights)
+
+    # The law of the effects given the shared parameters.
+
+    def moments(self, position: Vector, block: GroupSpan) -> tuple[Effects, Float[Array, "n r r"]]:
+        log_weights, nodes = self._nodes(position, block)
+        shares = jax.nn.softmax(log_weights - self._joint(position, block, nodes), axis=1)
+        mean = jnp.einsum("nkr,nk->nr", nodes.gamma, shares)
+        return mean, jnp.einsum("nkr,nks,nk->nrs", nodes.gamma, nodes.gamma, shares)
+
+    def draw(self, noise: Float[Array, "n steps s"], position: Vector, block: GroupSpan) -> Effects:
+        """Metropolis steps with the Gaussian at the mode as their proposal.
+
+        Nearly all are accepted, so that a few steps forget where they began.
+        """
+        mode, curvature = self._mode(position, block)
+        factor, r = self.factor(position), self.n_effects
+
+        def move(carry: tuple[Array, Array], noise: Array) -> tuple[tuple[Array, Array], None]:
+            old, old_value = carry
+            normal, uniform = noise[:, :r], noise[:, r]
+            eta = mode + back_solve(curvature, normal)
+            nodes = Nodes(eta[:, None], dot(eta, factor.T)[:, None])
+            joint = self._joint(position, block, nodes)[:, 0]
+            value = joint - jnp.sum(normal**2, axis=1) / 2  # −log of the importance ratio
+            accept = jnp.log(uniform) < old_value - value
+            return (jnp.where(accept[:, None], eta, old), jnp.where(accept, value, old_value)), None
+
+        first = mode, jnp.full(mode.shape[0], jnp.inf, mode.dtype)
+        (eta, _), _ = lax.scan(move, first, jnp.moveaxis(noise, 1, 0))
+        return dot(eta, factor.T)
+
+    # Parts.
+
+    def _over_rows(self, block: GroupSpan, add: Callable[[Any, GroupTable], Any], zero: Any) -> Any:
+        """The sum of `add(total, rows)` over the rows of each group, some of each at a time."""
+        turns = -(-jnp.max(block.size) // self.rows_at_once)
+
+        def turn(number: Any, total: Any) -> Any:
+            first = number * self.rows_at_once
+            return add(total, self.table.at(block, first, self.rows_at_once))
+
+        return lax.fori_loop(0, turns, turn, zero)
+
+    def _predictors(
+        self, common: Vector, rows: GroupTable, gamma: Float[Array, "n k r"]
+    ) -> Float[Array, "n j k"]:
+        base = dot(rows.x, common[: self.n_columns])
+        base = base if rows.offset is None else base + rows.offset
+        found = base[:, :, None]
+        for place in range(self.n_effects):
+            found = found + rows.z[:, :, None, place] * gamma[:, None, :, place]
+        return found
+
+    def _values(self, common: Vector, rows: GroupTable, gamma: Array) -> Float[Array, "n j k"]:
+        """w f of rows at nodes."""
+        assert rows.weight is not None
+        q, y = self._predictors(common, rows, gamma), rows.y[:, :, None]
+        if self.likelihood.elementwise:
+            return rows.weight[:, :, None] * _elementwise(self.likelihood.potential, q, y)
+        found = self._each(self.likelihood.potential, common, q, y)
+        return rows.weight[:, :, None] * found
+
+    def _each(self, function: Callable[..., Any], common: Vector, q: Array, y: Array) -> Any:
+        """A function of (z, y) of one row, for a likelihood with shared parameters."""
+        shared = common[self.n_columns :]
+
+        def of_one(q: Scalar, y: Scalar) -> Any:
+            return function(jnp.concatenate([q[None], shared]), y)
+
+        y = jnp.broadcast_to(y, q.shape)
+        return jax.vmap(jax.vmap(jax.vmap(of_one)))(q, y)
+
+    def _derivatives(
+        self, order: int, common: Vector, rows: GroupTable, gamma: Array
+    ) -> list[Array]:
+        """Derivatives of w f with respect to (z, s), up to this order, from the first on."""
+        assert rows.weight is not None
+        q, y = self._predictors(common, rows, gamma), rows.y[:, :, None]
+        w = rows.weight[:, :, None]
+        if self.likelihood.elementwise:
+            found = [(w * _elementwise(self.likelihood.slope, q, y))[..., None]]
+            if order > 1:
+                found.append((w * _elementwise(self.likelihood.curvature, q, y))[..., None, None])
+            return found
+        functions = [jax.grad(self.likelihood.potential), jax.hessian(self.likelihood.potential)]
+        each = [self._each(function, common, q, y) for function in functions[:order]]
+        return [w.reshape(*w.shape, *[1] * (of.ndim - 3)) * of for of in each]
+
+    def _joint(self, position: Vector, block: GroupSpan, nodes: Nodes) -> Float[Array, "n k"]:
+        """J_k, less its constants."""
+        common = position[: self.n_common]
+        of_rows = self._over_rows(
+            block,
+            lambda total, rows: total + jnp.sum(self._values(common, rows, nodes.gamma), axis=1),
+            jnp.zeros(nodes.eta.shape[:2], position.dtype),
+        )
+        precision, log_det = self._prior_of_eta(position[self.n_common :], position)
+        products = jnp.einsum("nkr,nks,rs->nk", nodes.eta, nodes.eta, precision)
+        return of_rows + products / 2 + log_det
+
+    def _nodes(self, position: Vector, block: GroupSpan) -> tuple[Float[Array, "n k"], Nodes]:
+        """log W_k and the nodes; constants for derivatives."""
+        position = lax.stop_gradient(position)
+        mode, curvature = self._mode(position, block)
+        standard, log_weights = _hermite(self.n_nodes, self.n_effects)
+        xi = jnp.asarray(standard, position.dtype)
+        eta = mode[:, None] + back_solve(curvature[:, None], xi[None])
+        log_det = jnp.sum(jnp.log(jnp.diagonal(curvature, axis1=1, axis2=2)), axis=1)
+        shares = jnp.asarray(log_weights + np.sum(standard**2, axis=1) / 2, position.dtype)
+        gamma = dot(eta, self.factor(position).T)
+        return lax.stop_gradient((shares - log_det[:, None], Nodes(eta, gamma)))
+
+    def _mode(self, position: Vector, block: GroupSpan) -> tuple[Effects, Float[Array, "n r r"]]:
+        """η̂, and the Cholesky factor C of the curvature there."""
+        common, factor = position[: self.n_common], self.factor(position)
+        n, r, dtype = len(block.start), self.n_effects, position.dtype
+
+        def add(total: tuple[Array, Array], rows: GroupTable, eta: Array) -> tuple[Array, Array]:
+            slopes, curvatures = self._derivatives(2, common, rows, dot(eta, factor.T)[:, None])
+            zeta = dot(rows.z, factor)
+            curvature = jnp.maximum(curvatures[:, :, 0, 0, 0], 0)
+            gradient = jnp.sum(slopes[:, :, 0, :1] * zeta, axis=1)
+            products = (zeta * curvature[:, :, None])[..., None] * zeta[:, :, None]
+            return total[0] + gradient, total[1] + jnp.sum(products, axis=1)
+
+        def advance(carry: Any) -> Any:
+            number, _, eta, _ = carry
+            zero = jnp.zeros((n, r), dtype), jnp.zeros((n, r, r), dtype)
+            gradient, hessian = self._over_rows(
+                block, lambda total, rows: add(total, rows, eta), zero
+            )
+            root = cholesky(hessian + jnp.eye(r, dtype=dtype))
+            step = -back_solve(root, forward_solve(root, gradient + eta))
+            length = jnp.sqrt(jnp.sum(step**2, axis=1, keepdims=True))
+            step = step * jnp.minimum(1, _LONGEST_STEP / jnp.maximum(length, _LONGEST_STEP))
+            # In units of the conditional sd.
+            moved = jnp.max(jnp.abs(jnp.einsum("nr,nrs->ns", step, root)))
+            return number + 1, moved, eta + step, root
+
+        def unfinished(carry: Any) -> Array:
+            return (carry[0] < _MOST_NEWTON_STEPS) & (carry[1] > _CLOSE)
+
+        unit = jnp.broadcast_to(jnp.eye(r, dtype=dtype), (n, r, r))
+        start = (
+            jnp.zeros((), jnp.int32),
+            jnp.full((), jnp.inf, dtype),
+            jnp.zeros((n, r), dtype),
+            unit,
+        )
+        _, _, mode, root = lax.while_loop(unfinished, advance, start)
+        return mode, root
+
+
+class Nodes(NamedTuple):
+    """Nodes of each group, as η and as γ = Lη."""
+
+    eta: Float[Array, "n k r"]
+    gamma: Float[Array, "n k r"]
+
+
+def _elementwise(function: Callable[..., Array], q: Array, y: Array) -> Array:
+    """A function of numbers per row, of rows at nodes."""
+    return function(q.reshape(-1), jnp.broadcast_to(y, q.shape).reshape(-1)).reshape(q.shape)
+
+
+def _derivatives_at_0(function: Callable[[Scalar], Any], dtype: Any) -> list[Any]:
+    """The first three derivatives of a function of a number at 0."""
+
+    def slope(of: Callable[[Scalar], Any]) -> Callable[[Scalar], Any]:
+        return lambda t: jax.jvp(of, (t,), (jnp.ones_like(t),))[1]
+
+    zero, first = jnp.zeros((), dtype), slope(function)
+    second = slope(first)
+    return [first(zero), second(zero), slope(second)(zero)]
+
+
+@functools.lru_cache(maxsize=64)
+def _hermite(n_nodes: int, n_effects: int) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes (k, r) and log weights of a product rule for N(0, I)."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(n_nodes)
+    logs = np.log(weights / weights.sum())
+    grid = np.array(list(itertools.product(nodes, repeat=n_effects)))
+    total = np.array([sum(each) for each in itertools.product(logs, repeat=n_effects)])
+    return grid, total
+
+
+# Normal responses: everything about a group is in sums of fixed size.
+#
+# With e = y − o − Xβ₀, δ = β − β₀, γ = L̄η for a fixed L̄, A = L̄ᵀZᵀX/σ², P = L̄ᵀΣ⁻¹L̄ and
+#
+#     M = P + L̄ᵀZᵀZL̄/σ²,   V = M⁻¹,   m = V L̄ᵀZᵀ(e − Xδ)/σ²
+#
+# the effects of a group are η ~ N(m, V) given its rows, and, but for terms without η,
+#
+#     ∂J/∂β = Aᵀη,   ∂J/∂s = 2(Mm)ᵀη + ηᵀ(P − M)η,   ∂J/∂h = ½ηᵀP_hη,   h one of (log τ, c)
+#
+# All covariances under N(m, V) are then sums of products of V, m and A. What does not depend on η
+# needs XᵀX of all groups together; every group has an equal share of it.
+
+
+class GroupSums(NamedTuple):
+    """Groups as rows of a posterior, by the sums of products of their rows."""
+
+    zz: Float[Array, "n r r"]
+    zx: Float[Array, "n r c"]
+    ze: Float[Array, "n r"]
+
+
+class NormalGroups(AbstractGroups):
+    """Group effects of a normal response, in closed form."""
+
+    init: Vector
+    layout: Layout = eqx.field(static=True)
+    likelihood: AbstractLikelihood
+    prior: AbstractPrior
+    sd_prior: LogHalfStudentTPrior
+    n_columns: int = eqx.field(static=True)
+    n_effects: int = eqx.field(static=True)
+    centre: Float[Array, " c"]
+    """β₀: sums of squares of residuals are those of numbers near zero."""
+    xx: Float[Array, "c c"]
+    """XᵀX, Xᵀe, eᵀe and the number of rows, divided by the number of groups."""
+    xe: Float[Array, " c"]
+    ee: Scalar
+    count: Scalar
+
+    def width(self, rows: AbstractRows) -> int:
+        return 2 * rows.floats_per_row + self.dim
+
+    def row_potentials(self, position: Vector, block: GroupSums) -> PerRow:
+        law = self._law(position, block)
+        log_dets = jnp.sum(jnp.log(jnp.diagonal(law.root, axis1=1, axis2=2)), axis=1)
+        fit = jnp.sum(forward_solve(law.root, law.t) ** 2, axis=1)
+        return self._of_all(position)[0] + law.log_det + log_dets - fit / 2
+
+    def row_gradients(self, position: Vector, block: GroupSums) -> Compact:
+        law, (_, of_all) = self._law(position, block), self._of_all(position)
+        m, second = law.mean, law.v + law.mean[:, :, None] * law.mean[:, None, :]
+        parts = [jnp.einsum("nrc,nr->nc", law.a, m)]
+        if self.likelihood.n_shared:
+            of_scale = 2 * jnp.sum(law.t * m, axis=1) - jnp.sum(law.zz * second, axis=(1, 2))
+            parts.append(of_scale[:, None])
+        slopes, log_det = self._prior_slopes(position)
+        of_hyper = jnp.einsum("nrs,rsh->nh", second, slopes) / 2 + log_det
+        return jnp.concatenate([of_all + jnp.concatenate(parts, axis=1), of_hyper], axis=1)
+
+    def block_hessian(self, position: Vector, block: GroupSums, weights: PerRow) -> Matrix:
+        law, common = self._law(position, block), position[: self.n_common]
+        m, v, a = law.mean, law.v, law.a
+        r, n = self.n_effects, len(m)
+        wm, wv = weights[:, None] * m, weights[:, None, None] * v
+        outer = m[:, :, None] * m[:, None, :]
+        slopes, _ = self._prior_slopes(position)
+        # E ∇²J
+        second = jnp.sum(wv + weights[:, None, None] * outer, axis=0)
+        hyper = self._prior_curvature(position, second, jnp.sum(weights))
+        expected = jnp.sum(weights) * jax.jacfwd(lambda at: self._of_all(at)[1])(common)
+        va = jnp.einsum("nrs,nsc->nrc", wv, a)
+        of_beta = dot(a.reshape(-1, self.n_columns).T, va.reshape(-1, self.n_columns))
+        # Σ P_a[ij] P_b[kl] (V_ik m_j m_l + V_ik V_jl/2)
+        of_pairs = dot(wv.reshape(n, -1).T, (v / 2 + outer).reshape(n, -1)).reshape(r, r, r, r)
+        of_hyper = jnp.einsum("ija,ikjl,klb->ab", slopes, of_pairs, slopes)
+        beta_hyper = jnp.einsum("nic,nj,ijh->ch", va, m, slopes)
+        common_covariance, cross = of_beta, beta_hyper
+        if self.likelihood.n_shared:
+            am, zm = jnp.einsum("nrc,nr->c", a, wm), jnp.einsum("nrs,ns->nr", law.zz, m)
+            e_scale = jnp.sum(2 * wm * (zm - 2 * law.t)) + 2 * jnp.sum(wv * law.zz)
+            expected = expected + jnp.block(
+                [
+                    [jnp.zeros_like(of_beta), -2 * am[:, None]],
+                    [-2 * am[None], e_scale[None, None]],
+                ]
+            )
+            pm = jnp.einsum("rs,ns->nr", law.precision, m)
+            vp = jnp.einsum("nrs,st->nrt", v, law.precision)
+            rest = vp - jnp.eye(r, dtype=v.dtype)
+            beta_scale = 2 * jnp.einsum("nrc,nr->c", va, pm)
+            scale = 4 * jnp.einsum("nr,nrs,ns->", pm, wv, pm)
+            scale += 2 * jnp.einsum("n,nrs,nsr->", weights, rest, rest)
+            common_covariance = jnp.block(
+                [[of_beta, beta_scale[:, None]], [beta_scale[None], scale[None, None]]]
+            )
+            products = 2 * jnp.einsum("nrs,ns,nt->rt", wv, pm, m)
+            products += jnp.einsum("nrs,nst->rt", rest, wv)
+            scale_hyper = jnp.einsum("rt,rth->h", products, slopes)
+            cross = jnp.concatenate([beta_hyper, scale_hyper[None]])
+        covariance = jnp.block([[common_covariance, cross], [cross.T, of_hyper]])
+        h = hyper.shape[0]
+        return jnp.pad(expected, (0, h)) + jnp.pad(hyper, (self.n_common, 0)) - covariance
+
+    def moments(self, position: Vector, block: GroupSums) -> tuple[Effects, Float[Array, "n r r"]]:
+        law, factor = self._law(position, block), self.factor(position)
+        second = law.v + law.mean[:, :, None] * law.mean[:, None, :]
+        return dot(law.mean, factor.T), jnp.einsum("ri,nij,sj->nrs", factor, second, factor)
+
+    def draw(self, noise: Float[Array, "n steps s"], position: Vector, block: GroupSums) -> Effects:
+        law = self._law(position, block)
+        eta = law.mean + back_solve(law.root, noise[:, 0, : self.n_effects])
+        return dot(eta, self.factor(position).T)
+
+    def _variance(self, common: Float[Array, " b"]) -> Scalar:
+        if self.likelihood.n_shared:
+            return jnp.exp(2 * common[self.n_columns])
+        return self.likelihood.noise_variance  # type: ignore[attr-defined]
+
+    def _of_all(self, position: Vector) -> tuple[Scalar, Float[Array, " b"]]:
+        """A group's share of the terms without η, and its gradient with respect to (β, s)."""
+
+        def share(common: Float[Array, " b"]) -> Scalar:
+            delta, variance = common[: self.n_columns] - self.centre, self._variance(common)
+            squares = self.ee - 2 * dot(self.xe, delta) + dot(delta, dot(self.xx, delta))
+            noise = self.count * common[self.n_columns] if self.likelihood.n_shared else 0.0
+            return noise + squares / (2 * variance)
+
+        return jax.value_and_grad(share)(position[: self.n_common])
+
+    def _law(self, position: Vector, block: GroupSums) -> NormalLaw:
+        common, fixed = position[: self.n_common], lax.stop_gradient(self.factor(position))
+        variance, delta = self._variance(common), common[: self.n_columns] - self.centre
+        precision, log_det = self._prior_of_eta(position[self.n_common :], position)
+        zz = jnp.einsum("ri,nrs,sj->nij", fixed, block.zz, fixed) / variance
+        t = dot(block.ze - dot(block.zx, delta), fixed) / variance
+        root = cholesky(precision + zz)
+        unit = jnp.eye(self.n_effects, dtype=t.dtype)
+        inverse = jnp.stack([forward_solve(root, unit[k]) for k in range(len(unit))], axis=-1)
+        v = jnp.einsum("nkr,nks->nrs", inverse, inverse)
+        mean = jnp.einsum("nrs,ns->nr", v, t)
+        a = jnp.einsum("ri,nrc->nic", fixed, block.zx) / variance
+        return NormalLaw(precision, log_det, zz, t, root, v, mean, a)
+
+
+class NormalLaw(NamedTuple):
+    """The law of η of each group, and the sums that it comes from, in the units of η."""
+
+    precision: Float[Array, "r r"]
+    """P."""
+    log_det: Scalar
+    """log |L| − log |L̄|."""
+    zz: Float[Array, "n r r"]
+    t: Float[Array, "n r"]
+    """Mm."""
+    root: Float[Array, "n r r"]
+    """The Cholesky factor of M."""
+    v: Float[Array, "n r r"]
+    mean: Float[Array, "n r"]
+    a: Float[Array, "n r c"]
+
+
+# The effects as functions of a draw of the shared parameters.
+#
+# The random numbers of a group come from the bits of the position and the number of the group. So a
+# draw has one effect per group, wherever and in whatever order effects are asked for: in summaries,
+# in stores by chunks of draws, and in predictions. Nothing has to be kept.
+
+_METROPOLIS_STEPS = 6
+
+
+class EffectLaw(eqx.Module):
+    """The law of the effects of groups given the shared parameters, for any groups."""
+
+    model: AbstractGroups
+    rows: ResidentRows
+    places: Int[Array, " G"]
+    """The row of the posterior that each level of the grouping column is."""
+
+    @property
+    def n_levels(self) -> int:
+        return self.places.shape[0]
+
+    def draw(self, position: Vector, levels: Int[Array, " n"]) -> Effects:
+        """γ of these levels; those from `n_levels` on are new groups, drawn from N(0, Σ)."""
+        model, r = self.model, self.model.n_effects
+        words = lax.bitcast_convert_type(position.astype(jnp.float32), jnp.uint32)
+        key = lax.fori_loop(
+            0, len(words), lambda k, key: jax.random.fold_in(key, words[k]), new_key(0)
+        )
+
+        def noise_of(level: Array) -> Array:
+            of_normal, of_uniform = jax.random.split(jax.random.fold_in(key, level))
+            normal = jax.random.normal(of_normal, (_METROPOLIS_STEPS, r), position.dtype)
+            uniform = jax.random.uniform(of_uniform, (_METROPOLIS_STEPS, 1), position.dtype)
+            return jnp.concatenate([normal, uniform], axis=1)
+
+        noise = jax.vmap(noise_of)(levels.astype(jnp.uint32))
+        known = jnp.minimum(levels, self.n_levels - 1)
+        drawn = model.draw(noise, position, self.rows.take(self.places[known]))
+        new = dot(noise[:, 0, :r], model.factor(position).T)
+        return jnp.where((levels < self.n_levels)[:, None], drawn, new)
+
+    def draws(
+        self, positions: Float[np.ndarray, "k d"], levels: Int[np.ndarray, " n"]
+    ) -> Float[np.ndarray, "k n r"]:
+        """The effects of these levels in some draws."""
+        return _in_batches(_effects_at, self, positions, jnp.asarray(levels, jnp.int32))
+
+    def at(self, positions: Float[np.ndarray, "chains draws d"]) -> np.ndarray:
+        """The effects of all levels in draws, (chains, draws, levels, effects)."""
+        found = self.draws(positions.reshape(-1, positions.shape[2]), np.arange(self.n_levels))
+        return found.astype(np.float64).reshape(*positions.shape[:2], *found.shape[1:])
+
+    def moments(
+        self, positions: Float[np.ndarray, "k d"]
+    ) -> tuple[Float[np.ndarray, "G r"], Float[np.ndarray, "G r r"]]:
+        """Means and covariances of the effects of all levels, averaged over draws.
+
+        The means given each draw are known, so that few draws are enough. Memory is that of the
+        result.
+        """
+        position = jnp.asarray(positions, self.model.dtype)
+        width = self.model.width(self.rows)
+        found = np.asarray(self.rows.map(_mean_moments, self.model, position, width=width))
+        r, places = self.model.n_effects, np.asarray(self.places)
+        mean = found[places, :r].astype(np.float64)
+        squares = found[places, r:].reshape(-1, r, r)
+        return mean, squares - mean[:, :, None] * mean[:, None, :]
+
+
+_DRAWS_AT_ONCE = 16
+
+
+def _in_batches(function: Any, law: EffectLaw, positions: np.ndarray, *args: Any) -> np.ndarray:
+    """A compiled function of some positions, always so many at once: one program serves all."""
+    missing = -len(positions) % _DRAWS_AT_ONCE
+    padded = np.concatenate([positions, np.repeat(positions[-1:], missing, axis=0)])
+    parts = [
+        np.asarray(function(law, jnp.asarray(part, law.model.dtype), *args))
+        for part in padded.reshape(-1, _DRAWS_AT_ONCE, padded.shape[1])
+    ]
+    return np.concatenate(parts)[: len(positions)]
+
+
+@eqx.filter_jit
+def _effects_at(
+    law: EffectLaw, positions: Float[Array, "k d"], levels: Int[Array, " n"]
+) -> Float[Array, "k n r"]:
+    return lax.map(lambda position: law.draw(position, levels), positions)
+
+
+def _mean_moments(
+    block: RowBlock, model: AbstractGroups, positions: Float[Array, "k d"]
+) -> Float[Array, "n m"]:
+    def add(total: Array, position: Vector) -> tuple[Array, None]:
+        mean, squares = model.moments(position, block)
+        return total + jnp.concatenate([mean, squares.reshape(len(mean), -1)], axis=1), None
+
+    n, r = jax.tree.leaves(block)[0].shape[0], model.n_effects
+    total, _ = lax.scan(add, jnp.zeros((n, r + r * r), positions.dtype), positions)
+    return total / len(positions)
+
+
+class EffectNames(NamedTuple):
+    """How users call the effects of groups."""
+
+    group: str
+    levels: tuple[str, ...]
+    terms: tuple[str, ...]
+    """One per effect, such as `1|shop`."""
+
+
+class RegressionWithEffects(AbstractRegression):
+    """The regression of a row given a draw of the shared parameters: it draws the effects."""
+
+    init: Vector
+    layout: Layout = eqx.field(static=True)
+    likelihood: AbstractLikelihood
+    prior: AbstractPrior
+    law: EffectLaw
+    units: Float[Array, "r r"]
+    """What turns effects of the model into those of the columns of the table."""
+    names: Uncompared[EffectNames] = eqx.field(static=True)
+
+    @property
+    def n_columns(self) -> int:
+        return self.law.model.n_columns
+
+    def effect_moments(
+        self, positions: Float[np.ndarray, "k d"]
+    ) -> tuple[Float[np.ndarray, "G r"], Float[np.ndarray, "G r"]]:
+        """Means and sds of all effects, in the units of the table."""
+        mean, covariance = self.law.moments(positions)
+        units = np.asarray(self.units, np.float64)
+        variance = np.einsum("ri,gij,rj->gr", units, covariance, units)
+        return mean @ units.T, np.sqrt(np.maximum(variance, 0))
+
+    def predictors(self, position: Vector, block: RegressionRows) -> Float[Array, "n ..."]:
+        assert isinstance(block, GroupedObservations) and not isinstance(block.fixed, CodedColumns)
+        (term,) = block.terms
+        effects = self.law.draw(position, term.codes)
+        z = dot(block.fixed, position[: self.n_columns]) + jnp.sum(term.columns * effects, axis=1)
+        z = z if block.offset is None else z + block.offset
+        if self.likelihood.elementwise:
+            return z
+        shared = position[self.n_columns : self.law.model.n_common]
+        return jnp.concatenate(
+            [z[:, None], jnp.broadcast_to(shared, (len(z), len(shared)))], axis=1
+        )
+
+    def row_potentials(self, position: Vector, block: RegressionRows) -> PerRow:
+        z = self.predictors(position, block)
+        each = self.likelihood.potential
+        found = each(z, block.y) if self.likelihood.elementwise else jax.vmap(each)(z, block.y)
+        return weighted(block, found)
+
+
+def regression_with_effects(
+    law: EffectLaw, units: Float[np.ndarray, "r r"], names: EffectNames
+) -> RegressionWithEffects:
+    model = law.model
+    return RegressionWithEffects(
+        init=model.init,
+        layout=model.layout,
+        likelihood=model.likelihood,
+        prior=model.prior,
+        law=law,
+        units=jnp.asarray(units, model.dtype),
+        names=Uncompared(names),
+    )
+
+
+# The rows of groups.
+
+
+def grouped_observations(
+    data: RegressionData, groups: tuple[GroupTerm, ...]
+) -> GroupedObservations:
+    """The rows of a regression in memory, with group terms."""
+    columns = data.rows.columns if isinstance(data.rows, ResidentRows) else None
+    assert isinstance(columns, Observations)
+    return GroupedObservations(columns.x, columns.y, columns.offset, columns.weight, groups)
+
+
+class GroupedTable(NamedTuple):
+    """The table of a regression, sorted by group, and its groups as rows."""
+
+    table: GroupTable
+    rows: ResidentRows
+    places: Int[np.ndarray, " G"]
+
+
+def grouped_table(rows: GroupedObservations) -> GroupedTable:
+    """Sort rows by group, and groups by size, so that groups of a block are about as large.
+
+    A loop over the rows of all groups of a block ends with the largest of them.
+    """
+    (term,) = rows.terms
+    codes = np.asarray(term.codes)
+    counts = np.bincount(codes, minlength=term.n_groups)
+    by_size = np.argsort(counts, kind="stable")
+    places = np.empty(term.n_groups, np.int32)
+    places[by_size] = np.arange(term.n_groups, dtype=np.int32)
+    order = np.argsort(places[codes], kind="stable")
+    # Programs depend on the length of the table, so few lengths are used.
+    length = 1 << max(len(codes) - 1, 1).bit_length()
+    step = max(length // 16, 1)
+    order = np.append(order, np.repeat(order[-1:], -len(codes) % step))
+
+    def sorted_rows(values: Any) -> Any:
+        return None if values is None else jnp.asarray(np.asarray(values)[order])
+
+    table = GroupTable(
+        *map(sorted_rows, (rows.fixed, term.columns, rows.y, rows.offset, rows.weight))
+    )
+    sizes = counts[by_size].astype(np.int32)
+    starts = np.cumsum(sizes, dtype=np.int32) - sizes
+    return GroupedTable(table, ResidentRows(GroupSpan(*map(jnp.asarray, (starts, sizes)))), places)
+
+
+_ROWS_OF_SUM = 2**14
+
+
+def group_sums(
+    found: GroupedTable, centre: Float[np.ndarray, " c"]
+) -> tuple[ResidentRows, dict[str, Array]]:
+    """The sums of each group, and those of all rows divided by the number of groups."""
+    table, dtype = found.table, found.table.x.dtype
+    starts = np.asarray(found.rows.columns.start, np.int64)
+    n_groups, n_rows = len(starts), int(starts[-1] + found.rows.columns.size[-1])
+    parts: list[np.ndarray] = []
+    totals: list[Any] = [0.0, 0.0, 0.0, 0.0]
+    first = 0
+    while first < n_groups:  # some groups at a time, in float64
+        last = max(int(np.searchsorted(starts, starts[first] + _ROWS_OF_SUM)), first + 1)
+        ends = starts[last] if last < n_groups else n_rows
+        rows = slice(starts[first], ends)
+        x, z, y = (np.asarray(of[rows], np.float64) for of in (table.x, table.z, table.y))
+        e = y - x @ centre
+        e = e if table.offset is None else e - np.asarray(table.offset[rows], np.float64)
+        w = np.ones(len(y)) if table.weight is None else np.asarray(table.weight[rows], np.float64)
+        wz, wx = w[:, None] * z, w[:, None] * x
+        within = starts[first:last] - starts[first]
+        of_rows = np.concatenate([z, x, e[:, None]], axis=1)
+        products = np.einsum("nr,nk->nrk", wz, of_rows)
+        parts.append(np.add.reduceat(products, within, axis=0).astype(dtype))
+        for k, of in enumerate((wx.T @ x, wx.T @ e, (w * e) @ e, w.sum())):
+            totals[k] = totals[k] + of
+        first = last
+    sums = np.concatenate(parts)
+    r, c = table.z.shape[1], table.x.shape[1]
+    each = sums[:, :, :r], sums[:, :, r : r + c], sums[:, :, -1]
+    names = ("xx", "xe", "ee", "count")
+    shares = {
+        name: jnp.asarray(np.asarray(of) / n_groups, dtype)
+        for name, of in zip(names, totals, strict=True)
+    }
+    return ResidentRows(GroupSums(*map(jnp.asarray, each))), shares
+
+
+def rows_at_once(n_rows: int, n_groups: int) -> int:
+    """Rows per turn of the loop: a few percent of a group, so that little is read in vain."""
+    wanted = min(max(n_rows // (_TURNS * n_groups), 1), 64)
+    return 1 << (wanted.bit_length() - 1)
+
+
+# Cholesky factors of many small matrices. LAPACK is called once per matrix; these are elementwise.
+
+
+_MOST_UNROLLED = 6
+
+
+def _solve(root: Array, b: Array, trans: int) -> Array:
+    b = jnp.broadcast_to(b, (*root.shape[:-2], b.shape[-1]))[..., None]
+    return jax.scipy.linalg.solve_triangular(root, b, lower=True, trans=trans)[..., 0]
+
+
+def cholesky(a: Float[Array, "*n r r"]) -> Float[Array, "*n r r"]:
+    r = a.shape[-1]
+    if r > _MOST_UNROLLED:
+        return jnp.linalg.cholesky(a)
+    rows: list[list[Array]] = []
+    for i in range(r):
+        row: list[Array] = []
+        for j in range(i + 1):
+            rest = a[..., i, j] - sum(row[k] * rows[j][k] for k in range(j)) if j < i else None
+            if rest is None:
+                row.append(jnp.sqrt(a[..., i, i] - sum(each**2 for each in row)))
+            else:
+                row.append(rest / rows[j][j])
+        rows.append(row)
+    zero = jnp.zeros_like(a[..., 0, 0])
+    full = [jnp.stack([*row, *[zero] * (r - len(row))], axis=-1) for row in rows]
+    return jnp.stack(full, axis=-2)
+
+
+def forward_solve(root: Float[Array, "*n r r"], b: Float[Array, "*k r"]) -> Float[Array, "*m r"]:
+    """C⁻¹b."""
+    if b.shape[-1] > _MOST_UNROLLED:
+        return _solve(root, b, trans=0)
+    found: list[Array] = []
+    for i in range(b.shape[-1]):
+        rest = b[..., i] - sum(root[..., i, k] * found[k] for k in range(i))
+        found.append(rest / root[..., i, i])
+    return jnp.stack(found, axis=-1)
+
+
+def back_solve(root: Float[Array, "*n r r"], b: Float[Array, "*k r"]) -> Float[Array, "*m r"]:
+    """C⁻ᵀb."""
+    r = b.shape[-1]
+    if r > _MOST_UNROLLED:
+        return _solve(root, b, trans=1)
+    found: list[Any] = [None] * r
+    for i in reversed(range(r)):
+        rest = b[..., i] - sum(root[..., k, i] * found[k] for k in range(i + 1, r))
+        found[i] = rest / root[..., i, i]
+    return jnp.stack(found, axis=-1)

@@ -1,0 +1,358 @@
+"""Group effects that are integrated out (`models/groups.py`)."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import tallmc
+from tallmc._core.arrays import DenseMap, layout_of
+from tallmc._fit import regression
+from tallmc._fit.fit import regression_problem
+from tallmc._fit.model import RegressionModel
+from tallmc._rows.law import Batch
+from tallmc.models.design import GroupedObservations, GroupTerm
+from tallmc.models.families import FAMILIES
+from tallmc.models.groups import EffectLaw, QuadratureGroups, grouped_table
+from tallmc.models.priors import LogHalfStudentTPrior, NormalPrior
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_levels_are_many():
+    """Groups are integrated out even if there are few."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(regression, "FEW_LEVELS", 1)
+        yield
+
+
+SIZES = (1, 4, 2, 7, 3)
+N, G = sum(SIZES), len(SIZES)
+CODES = np.random.default_rng(1).permutation(np.repeat(np.arange(G), SIZES))
+
+
+class Found(NamedTuple):
+    """Everything about a model at a position, by one program."""
+
+    values: Any
+    gradients: Any
+    by_differentiation: Any
+    hessian: Any
+    hessian_by_differentiation: Any
+    third: Any
+    third_by_differentiation: Any
+    mean: Any
+    squares: Any
+
+
+def found_at(model, block, position) -> Found:
+    weights = jnp.arange(1.0, G + 1)
+
+    @jax.jit
+    def everything(model, block, position):
+        def potentials(at):
+            return model.row_potentials(at, block)
+
+        def hessian(at):
+            return model.block_hessian(at, block, weights)
+
+        metric = DenseMap(jnp.eye(len(position)))
+        return Found(
+            potentials(position),
+            model.row_gradients(position, block),
+            jax.jacfwd(potentials)(position),
+            hessian(position),
+            jax.jacfwd(lambda at: weights @ model.row_gradients(at, block))(position),
+            model.third_derivatives(position, metric, Batch(block, weights)),
+            jax.jacfwd(hessian)(position),
+            *model.moments(position, block),
+        )
+
+    return jax.tree.map(np.asarray, everything(model, block, position))
+
+
+def observations(y):
+    rng = np.random.default_rng(0)
+    x = np.column_stack([np.ones(N), rng.normal(size=N)])
+    offset, weight = rng.normal(size=N) / 2, rng.uniform(0.5, 2, size=N)
+    term = GroupTerm(jnp.asarray(CODES), jnp.asarray(x), G)
+    return GroupedObservations(*map(jnp.asarray, (x, y, offset, weight)), (term,))
+
+
+def quadrature(family, rows, n_shared, at_once):
+    start = {"a": jnp.zeros(2), "b": jnp.zeros(n_shared), "c": jnp.zeros(2), "d": jnp.zeros(1)}
+    layout, init = layout_of({name: part for name, part in start.items() if part.size})
+    sorted_rows = grouped_table(rows)
+    model = QuadratureGroups(
+        init=init,
+        layout=layout,
+        likelihood=FAMILIES[family].likelihood(FAMILIES[family].links[0], 2, None),
+        prior=NormalPrior(jnp.asarray(4.0)),
+        sd_prior=LogHalfStudentTPrior(jnp.full(2, 2.5), jnp.asarray(4.0)),
+        n_columns=2,
+        n_effects=2,
+        table=sorted_rows.table,
+        n_nodes=13,
+        rows_at_once=at_once,
+    )
+    return model, sorted_rows
+
+
+def by_brute_force(rows, potential, position, n_shared, n_points=161):
+    """f_g and the moments of γ from a fine grid, in the order of the levels."""
+    beta, shared = position[:2], position[2 : 2 + n_shared]
+    sds, t = np.exp(position[-3:-1]), np.tanh(position[-1])
+    factor = sds[:, None] * np.array([[1.0, 0.0], [t, np.sqrt(1 - t**2)]])
+    axis = np.linspace(-8, 8, n_points)
+    eta = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2)
+    gamma = eta @ factor.T
+    log_prior = stats.norm.logpdf(eta).sum(axis=1) + 2 * np.log(axis[1] - axis[0])
+    values, moments = [], []
+    for level in range(G):
+        mine = level == CODES
+        x, y, o, w = (np.asarray(of)[mine] for of in rows_of(rows))
+        z = (x @ beta + o)[:, None] + x @ gamma.T
+        joint = np.exp(log_prior - w @ potential(z, y[:, None], shared))
+        total = joint.sum()
+        values.append(-np.log(total))
+        moments.append((joint @ gamma / total, (gamma * joint[:, None]).T @ gamma / total))
+    return np.array(values), *(np.array(of) for of in zip(*moments, strict=True))
+
+
+def rows_of(rows):
+    return rows.fixed, rows.y, rows.offset, rows.weight
+
+
+def negative_binomial(z, y, shared):
+    """−log p(y) up to a constant in y, in the form of `models/families/negative_binomial.py`."""
+    alpha = np.exp(shared[0])
+    r = 1 / alpha
+    mu = np.exp(z)
+    whole = stats.nbinom.logpmf(y, r, r / (r + mu))
+    y_log_y = np.where(y > 0, y * np.log(np.maximum(y, 1)), 0)
+    return -(whole) - (y - y_log_y + np.array([[float(_log_factorial(k[0]))] for k in y]))
+
+
+def _log_factorial(k):
+    return np.sum(np.log(np.arange(1, int(k) + 1)))
+
+
+CASES = {
+    "bernoulli": (lambda z, y, shared: np.logaddexp(0, z) - y * z, 0, 1, 1.0),
+    "negative_binomial": (negative_binomial, 1, 2, 6.0),
+}
+
+
+@pytest.fixture(scope="module", params=list(CASES))
+def case(request):
+    potential, n_shared, at_once, most = CASES[request.param]
+    with jax.enable_x64(True):
+        y = np.floor(np.random.default_rng(2).uniform(0, most + 1, size=N))
+        rows = observations(y)
+        model, found = quadrature(request.param, rows, n_shared, at_once)
+        position = np.array([-0.4, 0.3, *([-0.5] * n_shared), -0.3, -0.7, 0.4])
+        at = found_at(model, found.rows.columns, jnp.asarray(position))
+        yield model, found, at, by_brute_force(rows, potential, position, n_shared), position
+
+
+def test_quadrature_is_the_integral_over_the_effects(case):
+    _, found, at, (values, mean, squares), _ = case
+    np.testing.assert_allclose(at.values[found.places], values, atol=2e-6)
+    np.testing.assert_allclose(at.mean[found.places], mean, atol=2e-5)
+    np.testing.assert_allclose(at.squares[found.places], squares, atol=2e-5)
+
+
+def test_derivatives_are_those_of_the_integral(case):
+    """Closed forms against automatic differentiation; the nodes are constants in both."""
+    _, _, at, _, _ = case
+    np.testing.assert_allclose(at.gradients, at.by_differentiation, atol=1e-12)
+    np.testing.assert_allclose(at.hessian, at.hessian_by_differentiation, atol=1e-11)
+    third = at.third.reshape(at.third_by_differentiation.shape)
+    np.testing.assert_allclose(third, at.third_by_differentiation, atol=1e-10)
+
+
+def test_draws_of_effects_have_their_law(case):
+    """Each position has effects of its own: positions that differ in the last bits are draws."""
+    model, found, at, _, position = case
+    with jax.enable_x64(True):
+        law = EffectLaw(model, found.rows, jnp.asarray(found.places))
+        positions = position + 1e-6 * np.arange(1600)[:, None]
+        drawn = law.draws(positions, np.arange(G + 1))
+        again = law.draws(positions[100:101], np.array([3, 1]))
+    np.testing.assert_allclose(again[0], drawn[100, [3, 1]], rtol=1e-12)
+    mean, squares = at.mean[found.places], at.squares[found.places]
+    factor = np.asarray(model.factor(jnp.asarray(position)))
+    mean = np.concatenate([mean, np.zeros((1, 2))])  # the last is a new group
+    squares = np.concatenate([squares, (factor @ factor.T)[None]])
+    for found_now, wanted in ((drawn, mean), (np.einsum("kgr,kgs->kgrs", drawn, drawn), squares)):
+        error = found_now.std(axis=0) / np.sqrt(len(drawn))
+        assert np.abs((found_now.mean(axis=0) - wanted) / error).max() < 4.6
+
+
+@pytest.mark.parametrize("noise", [None, 0.7])
+def test_normal_effects_have_the_density_of_the_multivariate_normal(noise):
+    """The densities of two positions; a row of weight w counts w times."""
+    rng = np.random.default_rng(3)
+    rows = observations(rng.normal(size=N))
+    table = {"y": np.asarray(rows.y), "x": np.asarray(rows.fixed)[:, 1], "g": CODES}
+    table |= {"o": np.asarray(rows.offset), "w": rng.integers(1, 4, size=N).astype(float)}
+    options = {"offset": "o", "weights": "w", "noise_variance": noise, "standardise": False}
+    model = RegressionModel(family="gaussian", formula="y ~ x + (1 + x | g)", **options)
+    with jax.enable_x64(True):
+        posterior = regression_problem(table, model).posterior
+        block, init = posterior.rows.columns, np.asarray(posterior.init)
+        positions = init + np.random.default_rng(4).normal(size=(2, len(init))) / 3
+        found = [found_at(posterior.model, block, jnp.asarray(at)) for at in positions]
+        factors = [np.asarray(posterior.model.factor(jnp.asarray(at))) for at in positions]
+    x, counts = np.column_stack([np.ones(N), table["x"]]), table["w"].astype(int)
+    totals = []
+    for at, factor in zip(positions, factors, strict=True):
+        variance = np.exp(2 * at[2]) if noise is None else noise
+        total = 0.0
+        for level in range(G):
+            mine = np.repeat(np.flatnonzero(level == CODES), counts[level == CODES])
+            covariance = variance * np.eye(len(mine)) + x[mine] @ factor @ factor.T @ x[mine].T
+            middle = x[mine] @ at[:2] + table["o"][mine]
+            total -= stats.multivariate_normal.logpdf(table["y"][mine], middle, covariance)
+        totals.append(total)
+    ours = [each.values.sum() for each in found]
+    assert ours[1] - ours[0] == pytest.approx(totals[1] - totals[0], abs=1e-10)
+    for each in found:
+        np.testing.assert_allclose(each.gradients, each.by_differentiation, atol=1e-11)
+        np.testing.assert_allclose(each.hessian, each.hessian_by_differentiation, atol=1e-10)
+        third = each.third.reshape(each.third_by_differentiation.shape)
+        np.testing.assert_allclose(third, each.third_by_differentiation, atol=1e-9)
+
+
+def test_correlations_have_the_lkj_prior():
+    """Against NumPyro: the factor of the correlation matrix, and its density with the Jacobian."""
+    numpyro = pytest.importorskip("numpyro.distributions")
+    from tallmc.models.groups import NormalGroups
+
+    r, free = 3, np.random.default_rng(0).normal(size=(2, 3))
+    with jax.enable_x64(True):
+        sums: dict[str, Any] = {"centre": jnp.zeros(0), "xx": jnp.zeros((0, 0))}
+        sums |= {"xe": jnp.zeros(0), "ee": jnp.zeros(()), "count": jnp.zeros(())}
+        model = NormalGroups(
+            init=jnp.zeros(6),
+            layout=layout_of({"a": jnp.zeros(6)})[0],
+            likelihood=FAMILIES["gaussian"].likelihood("identity", 2, jnp.asarray(1.0)),
+            prior=NormalPrior(jnp.asarray(1.0)),
+            sd_prior=LogHalfStudentTPrior(jnp.ones(r), jnp.asarray(4.0)),
+            n_columns=0,
+            n_effects=r,
+            **sums,
+        )
+        potentials, theirs = [], []
+        for each in free:
+            position = jnp.concatenate([jnp.zeros(r), jnp.asarray(each)])
+            transform = numpyro.transforms.CorrCholeskyTransform()
+            root = transform(jnp.asarray(each))
+            np.testing.assert_allclose(model.factor(position), root, atol=1e-12)
+            density = numpyro.LKJCholesky(r, 1.0).log_prob(root)
+            theirs.append(density + transform.log_abs_det_jacobian(jnp.asarray(each), root))
+            potentials.append(model.prior_potential(position))
+    assert potentials[0] - potentials[1] == pytest.approx(float(theirs[1] - theirs[0]), abs=1e-10)
+
+
+@pytest.fixture(scope="module")
+def table():
+    rng = np.random.default_rng(5)
+    x = rng.normal(3, 2, size=60)
+    return {
+        "y": (rng.uniform(size=60) < 0.5).astype(int),
+        "x": x,
+        "g": rng.choice(list("abcdef"), 60),
+        "one": np.full(60, "a"),
+        "row": [f"r{k}" for k in range(60)],
+    } | {f"x{k}": rng.normal(size=60) for k in range(5)}
+
+
+def problem(table, formula, family="bernoulli"):
+    return regression_problem(table, RegressionModel(family=family, formula=formula))
+
+
+def test_predictions_use_the_effects_that_draws_have(table):
+    found = problem(table, "y ~ x + (1 + x | g)").posterior
+    assert found.n_rows == 6 and found.dim == 5
+    positions = np.asarray(found.init) + np.random.default_rng(0).normal(size=(1, 4, 5)) / 5
+    values = found.quantities.of(positions)
+    assert values["1|g"].shape == values["x|g"].shape == (1, 4, 6)
+    assert found.quantities.coords["g_correlation_dim"] == ("1, x",)
+    np.testing.assert_allclose(values["g_correlation"][0, :, 0], np.tanh(positions[0, :, -1]), 1e-5)
+    block = found.predictive.encode(table)
+    means = jax.vmap(found.predictive.mean, (0, None))(jnp.asarray(positions[0]), block)
+    level = np.searchsorted(list("abcdef"), table["g"])
+    z = values["Intercept"][0][:, None] + values["x"][0][:, None] * table["x"]
+    z = z + values["1|g"][0][:, level] + values["x|g"][0][:, level] * table["x"]
+    np.testing.assert_allclose(means, 1 / (1 + np.exp(-z)), atol=1e-9)
+
+
+def test_the_table_of_effects_has_the_moments_of_draws(table):
+    """In the units of the table, against many draws of the effects at the same positions."""
+    found = problem(table, "y ~ x + (1 + x | g)").posterior
+    positions = np.asarray(found.init) + 1e-6 * np.arange(1600)[:, None]
+    outcome = (tallmc.results.draws.Outcome.OK,)
+    timing = tallmc.results.draws.Timing(0.0, 0.0, 0.0)
+    draws = tallmc.results.draws.Draws(
+        positions[None],
+        {},
+        outcome,
+        0,
+        0,
+        timing,
+        found.layout,
+        {},
+        quantities=found.quantities,
+        predictive=found.predictive,
+    )
+    shown = draws.group_effects(n_draws=4)
+    assert list(shown.index) == list("abcdef") and shown.index.name == "g"
+    for term in ("1|g", "x|g"):
+        drawn, sd = draws.values[term][0], shown[f"{term}_sd"].to_numpy()
+        z = (drawn.mean(axis=0) - shown[term]) / (sd / np.sqrt(len(drawn)))
+        assert np.abs(z).max() < 4.6
+        squares = (drawn - shown[term].to_numpy()) ** 2
+        error = squares.std(axis=0) / np.sqrt(len(drawn))
+        assert np.abs((squares.mean(axis=0) - sd**2) / error).max() < 4.6
+
+
+@pytest.mark.parametrize(
+    ("formula", "text"),
+    [
+        ("y ~ x + (1 | one)", "'one' must have at least two levels to be a group; got one level"),
+        ("y ~ x + (1 | row)", "have groups of several rows; got 60 levels in 60 rows"),
+        ("y ~ x + (1 + level | g)", "'level' must vary within groups of 'g'"),
+        ("y ~ x + (1 + x + x0 + x1 + x2 + x3 + x4 | g)", "have at most 5 columns before the bar"),
+    ],
+)
+def test_groups_that_say_nothing_are_refused_in_one_line(table, formula, text):
+    codes = np.searchsorted(list("abcdef"), table["g"])
+    with pytest.raises(tallmc.InvalidInput) as caught:
+        problem(table | {"level": codes.astype(float)}, formula)
+    assert text in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_single_rows_may_be_groups_of_counts(table):
+    found = problem(table, "y ~ x + (1 | row)", "poisson").posterior
+    assert found.n_rows == 60
+
+
+def test_few_groups_have_the_same_prior(table):
+    """Effects in the position: log N(u; 0, LLᵀ) and the priors of L, those of integrated ones."""
+    integrated = problem(table, "y ~ x + (1 + x | g)").posterior
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(regression, "FEW_LEVELS", 100)
+        whole = problem(table, "y ~ x + (1 + x | g)").posterior
+    rng = np.random.default_rng(0)
+    ours, theirs = [], []
+    for _ in range(2):
+        shared, effects = rng.normal(size=5) / 2, rng.normal(size=(6, 2))
+        factor = np.asarray(integrated.model.factor(jnp.asarray(shared)))
+        density = stats.multivariate_normal.logpdf(effects, cov=factor @ factor.T).sum()
+        theirs.append(float(integrated.model.prior_potential(jnp.asarray(shared))) - density)
+        position = np.concatenate([shared[:2], effects.ravel(), shared[2:]])
+        ours.append(float(whole.model.prior_potential(jnp.asarray(position))))
+    assert ours[1] - ours[0] == pytest.approx(theirs[1] - theirs[0], abs=1e-9)
