@@ -379,6 +379,20 @@ def test_exact_draws_from_the_command_line(columns):
         make_plan(posterior, Settings(method="sgld", exact=True))
 
 
+def test_the_command_passes_a_domain_to_a_method_that_has_one(columns):
+    posterior = standardised_posterior(columns, "bernoulli")
+    settings = Settings(method="projected_sgld", within="-0.5,inf", step_size=1e-3)
+    within = make_plan(posterior, settings).method.dynamics.within
+    assert (within.low, within.high) == (-0.5, np.inf)
+    for wrong in ({"within": "1,0"}, {"within": "low"}):
+        with pytest.raises(tallmc.InvalidInput, match="--within must be two numbers LOW,HIGH"):
+            Settings(method="projected_sgld", **wrong)
+    with pytest.raises(tallmc.InvalidInput, match="--within must be a setting of sgld"):
+        make_plan(posterior, Settings(method="sgld", within="0,1"))
+    with pytest.raises(tallmc.InvalidInput, match="--within must come with --method"):
+        make_plan(posterior, Settings(within="0,1"))
+
+
 # At least one method per kind of dynamics, and per setting that only some methods have.
 RUN = [
     "cyclical_sgld",

@@ -198,6 +198,7 @@ def fit(
     method: Annotated[str | None, options.sampling("method", "NAME")] = None,
     step_size: Annotated[float | None, options.sampling("step_size", "X")] = None,
     batch_size: Annotated[int | None, options.sampling("batch_size", "N", min=1)] = None,
+    within: Annotated[str | None, options.sampling("within", "LOW,HIGH")] = None,
     exact: Annotated[bool, options.sampling("exact")] = False,
     chains: options.Chains = None,
     draws: options.DrawsPerChain = None,
@@ -256,7 +257,7 @@ def fit(
             separator=separator,
         )
         settings = Settings(
-            method, step_size, batch_size, chains, draws, ess, burn_in, thin, seed, exact
+            method, step_size, batch_size, chains, draws, ess, burn_in, thin, seed, exact, within
         )
         status = run_fit(
             table,

@@ -56,6 +56,8 @@ _TEXTS = {
     "step_size": "Step size; requires --method. Default: chosen from the curvature.",
     "batch_size": "Rows per step; requires --method. Default: a thousandth of the rows, at least "
     "32.",
+    "within": "LOW,HIGH of all parameters, for methods with a domain, such as projected_sgld; inf "
+    "is no limit. Parameters are coefficients of standardised columns unless --no-standardise.",
     "exact": "Use exact methods only: draws without bias, at any cost.",
     "chains": "Number of independent chains. Default: 8, or 4 with --method.",
     "draws": "Draws kept per chain, instead of --ess. Default with --method: 2000.",

@@ -7,6 +7,7 @@ of planning.
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 import warnings
 from collections.abc import Callable
@@ -29,7 +30,9 @@ from ..results.draws import Draws
 from .signals import Terminated
 
 _DEFAULT_DRAWS = 2000
-_OPTIONS = {"batch_size": "--batch-size", "step_size": "--step-size", "thin": "--thin"}
+_OPTIONS = {
+    name: f"--{name.replace('_', '-')}" for name in ("batch_size", "step_size", "thin", "within")
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,14 +49,29 @@ class Settings:
     thin: int | None = None
     seed: int = 0
     exact: bool = False
+    within: str | None = None
 
     def __post_init__(self) -> None:
+        self.domain()
         if self.method is None:
             return
         try:
             method_named(self.method)
         except InvalidInput as error:
             raise error.renamed("--method") from None
+
+    def domain(self) -> tuple[float, float] | None:
+        """The box (low, high) of all parameters."""
+        if self.within is None:
+            return None
+        try:
+            low, high = map(float, self.within.split(","))
+        except ValueError:
+            low = high = math.nan
+        if not low < high:
+            rule, cure = "be two numbers LOW,HIGH in this order", "For example 0,inf."
+            raise InvalidInput("--within", rule, self.within, cure)
+        return low, high
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,7 +117,7 @@ class Finished:
 
 def make_plan(posterior: AbstractPosterior, settings: Settings) -> Plan:
     if settings.method is None:
-        for name in ("step_size", "batch_size"):
+        for name in ("step_size", "batch_size", "within"):
             if (given := getattr(settings, name)) is not None:
                 cure = "Without --method, pilot runs choose it."
                 raise InvalidInput(_OPTIONS[name], "come with --method", given, cure)
@@ -113,6 +131,7 @@ def make_plan(posterior: AbstractPosterior, settings: Settings) -> Plan:
             step_size=settings.step_size,
             thin=settings.thin,
             seed=settings.seed,
+            settings=None if settings.within is None else {"within": settings.domain()},
         )
     except InvalidInput as error:
         raise error.renamed(_OPTIONS.get(error.parameter, error.parameter)) from None

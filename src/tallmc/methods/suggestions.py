@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -152,6 +153,7 @@ def suggest(
     inflation: float = CHOSEN_BUDGET.inflation,
     anchor: Anchor | None = None,
     seed: int = 0,
+    settings: Mapping[str, Any] | None = None,
 ) -> Suggested:
     """Suggest settings of a named method for a posterior.
 
@@ -165,6 +167,7 @@ def suggest(
     - `inflation`: the largest relative inflation of a variance by gradient noise.
     - `anchor`: the result of `find_anchor(posterior)`, to reuse it.
     - `seed`: the seed of the measurement of the noise.
+    - `settings`: further settings of the method, such as `{"within": (0.0, 1.0)}`.
 
     **Returns:** a `Suggested`: the method with its settings, and what to expect of them.
 
@@ -189,6 +192,10 @@ def suggest(
         raise InvalidInput("name", task, name, cure)
     batch_size = checked_size(name, posterior.n_rows, batch_size)
     parameters = set(inspect.signature(named.make).parameters)
+    given = dict(settings or {})
+    for setting in given:
+        if setting not in parameters:
+            raise InvalidInput(setting, f"be a setting of {name}", given[setting])
     anchor = find_anchor(posterior) if anchor is None else anchor
     if anchor.hessian is None:
         raise InvalidInput("anchor", "have a Hessian", None, "Use find_anchor(posterior).")
@@ -203,7 +210,7 @@ def suggest(
             "cycle": 4 * _DRAWS_PER_CYCLE * (steps_between if thin is None else thin),
         }
         chosen = {key: value for key, value in known.items() if key in parameters}
-        return named.make(step_size, **chosen)
+        return named.make(step_size, **chosen, **given)
 
     without_noise = _suggestion(example, hessian, np.zeros_like(hessian), posterior, inflation)
     noise, rows = np.zeros_like(hessian), anchor.n_row_evals

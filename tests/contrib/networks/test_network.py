@@ -1,6 +1,7 @@
 """Communities in networks: counts, stationary law, recovery of memberships, perplexity."""
 
 import itertools
+import re
 
 import equinox as eqx
 import jax
@@ -10,6 +11,7 @@ import pytest
 from block_models import exact_summaries, matched, simulated, summaries
 
 import tallmc
+from tallmc.contrib.networks.model import BlockPrior
 from tallmc.contrib.networks.sampler import CommunitySampler, PairWords
 
 EDGES = np.array([[0, 1], [0, 2], [1, 2], [2, 3], [3, 4], [3, 5]])
@@ -229,6 +231,52 @@ def test_a_stored_run_continues_bit_for_bit(tmp_path):
     )
     resumed = tallmc.resume(tmp_path / "run", posterior, n_draws=8, progress=False)
     np.testing.assert_array_equal(resumed.positions, whole.positions)
+
+
+KARATE = """
+0: 1 2 3 4 5 6 7 8 10 11 12 13 17 19 21 31; 1: 2 3 7 13 17 19 21 30; 2: 3 7 8 9 13 27 28 32
+3: 7 12 13; 4: 6 10; 5: 6 10 16; 6: 16; 8: 30 32 33; 9: 33; 13: 33; 14: 32 33; 15: 32 33
+18: 32 33; 19: 33; 20: 32 33; 22: 32 33; 23: 25 27 29 32 33; 24: 25 27 31; 25: 31; 26: 29 33
+27: 33; 28: 31 33; 29: 32 33; 30: 32 33; 31: 32 33; 32: 33
+"""
+"""The links of Zachary's karate club (1977), by the smaller number of a pair."""
+OF_MR_HI = [0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 16, 17, 19, 21]
+
+
+def shares_in_their_faction(method, burn_in, n_draws=100):
+    """Of the 34 members, by chain; all chains start at the two factions."""
+    lists = [entry.split(":") for entry in re.split("[;\\n]", KARATE) if entry]
+    edges = [(int(node), int(other)) for node, others in lists for other in others.split()]
+    assert len(edges) == 78
+    posterior = tallmc.contrib.networks.mixed_membership(edges, 34, 2)
+    of_hi = np.isin(np.arange(34), OF_MR_HI)
+    start = posterior.layout.ravel(
+        {
+            "membership_weights": np.where(of_hi[:, None] == [True, False], 0.95, 0.05),
+            "strength_weights": np.tile([0.75, 0.25], (2, 1)),
+        }
+    )
+    found = tallmc.sample(
+        posterior, method, chains=8, n_draws=n_draws, burn_in=burn_in, start=start, progress=False
+    )
+    means = posterior.quantities.of(found.positions)["memberships"].mean(axis=1)
+    agree = np.mean((means[:, :, 0] > 0.5) == of_hi, axis=1)
+    return np.maximum(agree, 1 - agree)
+
+
+@pytest.mark.filterwarnings("ignore::tallmc.SamplingWarning")
+def test_the_suggested_step_stays_in_the_factions_of_the_karate_club():
+    """Exact Gibbs sampling has 0.95 of the members in their faction."""
+    method = tallmc.contrib.networks.mmsb_sgrld()
+    assert method.step_size_for(BlockPrior(jnp.asarray(0.5), jnp.ones(2)), 34, 2) == 0.03 / 33
+    assert shares_in_their_faction(method, 1000).mean() > 0.8
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::tallmc.SamplingWarning")
+def test_steps_far_above_the_weights_leave_the_factions():
+    assert shares_in_their_faction(tallmc.contrib.networks.mmsb_sgrld(), 3000, 400).mean() > 0.8
+    assert shares_in_their_faction(tallmc.contrib.networks.mmsb_sgrld(0.01), 3000, 400).mean() < 0.7
 
 
 def test_other_posteriors_and_bad_settings_are_answered():
