@@ -159,7 +159,7 @@ def test_semiparametric_merging_is_exact_for_gaussian_shards():
 def test_semiparametric_merging_of_skewed_shards_is_better_than_averages():
     """Means over four splits, of the error of the mean in sds and of the relative error of the sd.
 
-    They were 0.27 and 0.30 with averages, 0.07 and 0.06 with densities.
+    They were 0.32 and 0.31 with averages, 0.12 and 0.10 with densities, from 1,500 draws per shard.
     """
     errors = np.zeros((2, 2))
     for seed in range(4):
