@@ -7,7 +7,7 @@ import pytest
 
 import tallmc
 from tallmc._core.arrays import DenseMap, DiagonalMap
-from tallmc._fit.encoding import ScaledTerms
+from tallmc._fit import encoding
 from tallmc._fit.fit import regression_problem
 from tallmc._fit.model import RegressionModel
 from tallmc._rows.law import Batch
@@ -105,13 +105,14 @@ FORMULAS = ["y ~ a + z + b", "y ~ 0 + b + a:b", "y ~ C(a, Treatment('w')) + z:a 
 
 def _posteriors(monkeypatch, formula, **options):
     """The posterior of a formula with codes, and with a matrix."""
+    monkeypatch.setattr(encoding, "_FEWEST_NUMBERS", 0)
     model = RegressionModel(**{"family": "poisson", **options}, formula=formula)
     coded = regression_problem(_table(), model).posterior
 
     def matrix(self, raw, n_rows, dtype):
         return self.matrix(raw, n_rows, dtype), None
 
-    monkeypatch.setattr(ScaledTerms, "coded", matrix)
+    monkeypatch.setattr(encoding.ScaledTerms, "coded", matrix)
     return coded, regression_problem(_table(), model).posterior
 
 
@@ -171,6 +172,13 @@ def test_the_softmax_of_codes_and_of_a_matrix_agree(monkeypatch):
     )
 
 
+def test_few_rows_are_a_matrix():
+    model = RegressionModel(family="poisson", formula=FORMULAS[0])
+    x = regression_problem(_table(), model).posterior.rows.columns.x
+    assert isinstance(x, jax.Array) and x.shape == (400, 10)
+
+
+@pytest.mark.filterwarnings("ignore::tallmc.SamplingWarning")
 def test_draws_of_codes_and_of_a_matrix_agree(monkeypatch):
     """With rows drawn by number, whose codes are gathered for each chain."""
     posteriors = _posteriors(monkeypatch, FORMULAS[0])

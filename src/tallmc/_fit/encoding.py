@@ -119,8 +119,9 @@ def _parameter(role: str) -> str:
 
 _FORMAT, _VERSION = "tallmc design", 1
 _ROWS_AT_ONCE = 2**13
-_FEWEST_CODED = 3
-"""Columns of a factor from which on it is stored as codes."""
+_FEWEST_CODED, _FEWEST_NUMBERS = 3, 2**22
+"""Columns of a factor from which on it is stored as codes, and numbers that codes must replace. The
+programs for codes take longer to compile, by 3 to 5 CPU seconds for five factors."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,7 +201,7 @@ class ScaledTerms:
     ) -> tuple[np.ndarray | CodedColumns, LevelValues]:
         """The same columns as numbers and codes, and the values of the latter at each level."""
         factors = _factors(raw)
-        if not factors:
+        if n_rows * sum(map(len, factors)) < _FEWEST_NUMBERS or not factors:
             return self.matrix(raw, n_rows, dtype), None
         coded = [place for places in factors for place in places]
         others = [place for place in range(len(raw)) if place not in set(coded)]

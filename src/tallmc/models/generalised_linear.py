@@ -129,8 +129,8 @@ def in_columns(
 ) -> Float[Array, " e"]:
     """`sums` at one position; mapped over many, it gets them as the columns of a matrix.
 
-    A gather then reads the numbers of all chains at one place: on a CPU it takes an eighth of the
-    time of one gather per chain.
+    A gather then reads the numbers of all chains at one place. With 32 chains on a CPU, the gather
+    alone takes an eighth of the time of one gather per chain.
     """
     arrays, others = eqx.partition(args, eqx.is_array)
 
