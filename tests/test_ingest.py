@@ -28,6 +28,7 @@ from tallmc._rows.manifest import RowManifest
 from tallmc._rows.shards import NpyShards
 from tallmc._rows.writer import rows_per_shard
 from test_cli import call, refused
+from test_faults import small_disk
 
 RNG = np.random.default_rng(5)
 N = 1000
@@ -626,3 +627,27 @@ def test_a_manifest_of_the_former_version_is_read(tmp_path):
         file.seek(-1, os.SEEK_END)
         file.write(b"\x7f")
     assert NpyShards(str(tmp_path / "rows")).damaged() == ["000000.npy"]
+
+
+@pytest.mark.usefixtures("_small_pieces")
+@pytest.mark.parametrize("append", [False, True])
+def test_a_full_disk_loses_nothing(tmp_path, append):
+    """The same call goes on, to the same bytes, when there is room."""
+    columns = [{f"x{j}": np.arange(n) % (7 + j) for j in range(WIDE)} for n in (3000, 30_000)]
+    paths = [write(tmp_path / f"{k}.csv", table) for k, table in enumerate(columns)]
+    tallmc.ingest(paths[0] if append else paths[1], tmp_path / "whole")
+    if append:
+        tallmc.ingest(paths[1], tmp_path / "whole", append=True)
+    with small_disk(tmp_path / "disk", "4m") as disk:
+        if append:
+            tallmc.ingest(paths[0], disk / "rows")
+        ballast = disk / "ballast"
+        ballast.write_bytes(bytes(2_700_000))
+        with pytest.raises(OSError, match="No space left"):
+            tallmc.ingest(paths[1], disk / "rows", append=append)
+        if append:
+            assert RowManifest.read(disk / "rows").n_rows == 3000
+            assert len(rows_of(disk / "rows")) == 3000
+        ballast.unlink()
+        tallmc.ingest(paths[1], disk / "rows", append=append)
+        assert content_of(disk / "rows") == content_of(tmp_path / "whole")

@@ -479,7 +479,11 @@ def test_a_changed_byte_is_found(tmp_path, both):
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
-    assert tallmc.rows.open(copy).shards.damaged() == ["000003.npy"]
+    rows = tallmc.rows.open(copy)
+    assert rows.shards.damaged() == ["000003.npy"]
+    posterior = tallmc.models.logistic_regression(rows, prior_variance=1.0)
+    with pytest.raises(RowStoreError, match=r"have an intact 000003\.npy"):
+        posterior.gradient(POSITION)
 
 
 def test_an_interrupted_writer_goes_on(tmp_path):

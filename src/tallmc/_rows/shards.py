@@ -9,6 +9,7 @@ import functools
 import io
 import mmap
 import os
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -83,6 +84,10 @@ _CHECKSUMS: dict[str, Callable[[BinaryIO], str]] = {
 }
 
 
+_INTACT: set[tuple[str, str, str]] = set()
+"""Path, name and checksum of shards that this process has checked."""
+
+
 class AbstractShards(abc.ABC):
     """Rows in pieces, each an array with one line per row. Workers get a small, pickled copy."""
 
@@ -129,7 +134,9 @@ class NpyShards(AbstractShards):
         if not whole:
             return self._mapped(number, mmap.MADV_NORMAL)
         self._read_ahead(number + 1)
-        return self._mapped(number, mmap.MADV_SEQUENTIAL)
+        array = self._mapped(number, mmap.MADV_SEQUENTIAL)
+        self._check(number, array)
+        return array
 
     def lines(self, number: int, lines: np.ndarray) -> np.ndarray:
         n_rows = self.manifest.shards[number].n_rows
@@ -153,6 +160,19 @@ class NpyShards(AbstractShards):
 
     def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
         return NpyShards, (self.path, self.first, self.end)
+
+    def _check(self, number: int, array: np.ndarray) -> None:
+        """Raise if a shard is damaged; once per process, since that takes a fiftieth of a fit."""
+        shard = self.manifest.shards[number]
+        known = self.path, shard.name, shard.checksum
+        if known in _INTACT or not shard.checksum.startswith("crc32:"):
+            return
+        header = zlib.crc32(npy_header(array.shape, array.dtype))
+        found = f"crc32:{zlib.crc32(array.reshape(-1).view(np.uint8).data, header):08x}"
+        if found != shard.checksum:
+            cure = "Restore the file, or ingest the table again."
+            raise RowStoreError(self.folder, f"have an intact {shard.name}", "a damaged one", cure)
+        _INTACT.add(known)
 
     def _read_ahead(self, first: int) -> None:
         """Have the system read some shards from the disk while others are computed with."""
