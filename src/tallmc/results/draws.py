@@ -468,7 +468,7 @@ class Draws:
             raise InvalidInput("draws", "be of a fit with one group term", "others", cure)
         mean, sd = model.effect_moments(self._used(n_draws).flat)
         names = model.names.value
-        content = {}
+        content: dict[str, np.ndarray] = {}
         for k, term in enumerate(names.terms):
             content |= {term: mean[:, k], f"{term}_sd": sd[:, k]}
         return pd.DataFrame(content, index=pd.Index(names.levels, name=names.group))
