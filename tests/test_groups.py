@@ -141,11 +141,15 @@ def _log_factorial(k):
 
 CASES = {
     "bernoulli": (lambda z, y, shared: np.logaddexp(0, z) - y * z, 0, 1, 1.0),
+    "gaussian": (lambda z, y, s: s[0] + (y - z) ** 2 * np.exp(-2 * s[0]) / 2, 1, 2, 2.0),
     "negative_binomial": (negative_binomial, 1, 2, 6.0),
 }
 
 
-@pytest.fixture(scope="module", params=list(CASES))
+SLOW = pytest.param("negative_binomial", marks=pytest.mark.slow)
+
+
+@pytest.fixture(scope="module", params=["bernoulli", "gaussian", SLOW])
 def case(request):
     potential, n_shared, at_once, most = CASES[request.param]
     with jax.enable_x64(True):
