@@ -162,7 +162,7 @@ class NpyShards(AbstractShards):
         return NpyShards, (self.path, self.first, self.end)
 
     def _check(self, number: int, array: np.ndarray) -> None:
-        """Raise if a shard is damaged; once per process, since that takes a fiftieth of a fit."""
+        """Raise if a shard is damaged; once per process and shard."""
         shard = self.manifest.shards[number]
         known = self.path, shard.name, shard.checksum
         if known in _INTACT or not shard.checksum.startswith("crc32:"):
