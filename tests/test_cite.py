@@ -49,6 +49,7 @@ WITHOUT_PAPER = frozenset(
         "SubsampledMH",
         "TargetNoise",
         "Uniform",
+        "Update",
     }
 )
 """Parts of this library, those that everybody knows, and those whose setting has the paper."""

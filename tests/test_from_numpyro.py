@@ -460,7 +460,7 @@ def test_what_cannot_be_converted_is_refused(what):
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "numpyro", None)
-    with pytest.raises(ImportError, match=r"pip install tallmc\[numpyro\]"):
+    with pytest.raises(ImportError, match=r'pip install "tallmc\[numpyro\]"'):
         from_numpyro(simple, {"x": X, "y": Y}, "N")
 
 
