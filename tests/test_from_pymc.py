@@ -460,5 +460,5 @@ def test_what_cannot_be_converted_is_refused(what):
 def test_a_missing_package_is_named(monkeypatch):
     model = regression()
     monkeypatch.setitem(sys.modules, "pymc", None)
-    with pytest.raises(ImportError, match=r"pip install tallmc\[pymc\]"):
+    with pytest.raises(ImportError, match=r'pip install "tallmc\[pymc\]"'):
         from_pymc(model, ["x", "y"])
