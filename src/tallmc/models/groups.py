@@ -102,7 +102,14 @@ class AbstractGroups(AbstractModel):
         return factor_of(position[self.n_common :], self.n_effects)
 
     def sum_remainders(self, order: int, position: Vector, centre: Vector, batch: Batch) -> Vector:
-        return dot(batch.weights, self.remainders(order, position, centre, batch.rows))
+        # Terms at the centre are the same for all chains; those along a move would not be.
+        rows, weights = batch.rows, batch.weights
+        found = dot(weights, self.row_gradients(position, rows))
+        if order >= 1:
+            found = found - dot(weights, self.row_gradients(centre, rows))
+        if order >= 2:
+            found = found - dot(self.block_hessian(centre, rows, weights), position - centre)
+        return found
 
     def third_derivatives(
         self, centre: Vector, metric: AbstractLinearMap, batch: Batch

@@ -41,6 +41,8 @@ _BURN_IN = 4
 ENOUGH_DRAWS = 3000.0
 """Effective draws, which cost little: errors of sds are then about 2 %."""
 HARD_ROWS = (0, 512, 1024, 2048, 4096, 8192)
+_MOST_LIKELIHOODS = 2**17
+"""Of the hard rows in one gradient. Where a row has hundreds, delayed acceptance is cheaper."""
 _SHARE_FELT, _TARGET = 0.01, 0.1
 """What typical draws feel of r_i, and the sd of the log weights that the hard rows aim at."""
 _PREPARED_WITH = 64
@@ -87,8 +89,10 @@ class SurrogatePlanner:
         posterior = self.posterior
         expansion = Expansion.at_anchor(posterior, self.anchor)
         sizes = self._sizes(expansion)
+        cost = posterior.model.row_cost
+        n_choices = sum(count * cost <= _MOST_LIKELIHOODS for count in HARD_ROWS)
         for number in range(_MOST_CENTRES):
-            place = min(enough_hard_rows(sizes) + number, len(HARD_ROWS) - 1)
+            place = min(enough_hard_rows(sizes) + number, n_choices - 1)
             if HARD_ROWS[place] >= posterior.n_rows:
                 self.why_not = "a series describes too few of the rows"
                 return None
@@ -103,6 +107,8 @@ class SurrogatePlanner:
             self.n_row_evals += check.n_row_evals
             inside, small = is_in_range(u), self.is_small(check)
             if (inside and small) or is_short_of_time():
+                break
+            if inside and check.sd <= _MODERATE and n_choices == 1:
                 break
             if not inside or check.sd > _MODERATE:
                 moved = _recentred(expansion, u)
