@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tallmc
-from problems import slow_after
+from problems import laplace_draws, slow_after
 from row_stores import read_values, stored_logistic, write_store
 from tallmc._engine import supply as ahead
 from tallmc._engine.kernel import Drawn, Gathered
@@ -49,6 +49,21 @@ def test_a_part_of_the_rows_is_about_that_part(both):
 
 def _count(rows, counted):
     return jnp.sum(counted, dtype=jnp.float32)
+
+
+def test_predictions_are_those_of_rows_in_memory(both):
+    stored, resident = both
+    draws = laplace_draws(resident, chains=2, draws=10)
+    for kind in ("mean", "response"):
+        found, expected = (
+            draws.predict(rows, kind=kind, seed=3) for rows in (stored.rows, resident.data)
+        )
+        np.testing.assert_allclose(found.mean, expected.mean, rtol=1e-5)
+        np.testing.assert_allclose(found.low, expected.low, rtol=1e-5)
+    averages = [draws.average_response(rows) for rows in (stored.rows, resident.data)]
+    np.testing.assert_allclose(*averages, rtol=1e-6)
+    with pytest.raises(tallmc.InvalidInput, match=r"posterior\.rows"):
+        draws.predict(tallmc.rows.open(stored.rows.shards.folder))
 
 
 def test_values_per_row_are_those_of_rows_in_memory(both):

@@ -243,6 +243,7 @@ def test_a_fit_of_a_store_is_updated_by_what_the_store_has_grown(tables, tmp_pat
     tallmc.ingest(first, store, response="y")
     fit = {"family": "bernoulli", "progress": False}
     draws = tallmc.fit("y", store, **fit)
+    assert len(draws.predict(store, n_draws=32)) == OLD
     with pytest.raises(RowStoreError, match="have new rows"):
         draws.update(store)
     tallmc.ingest(second, store, append=True)

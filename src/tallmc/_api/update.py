@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 from collections.abc import Callable
 from concurrent.futures import Executor
-from pathlib import Path
 from typing import Any
 
 from .._core.arrays import AbstractQuantities, StoredQuantities
 from .._core.errors import InvalidInput
 from .._engine.run import Progress
 from .._rows.access import AbstractRows
-from .._rows.manifest import MANIFEST, RowStoreError
-from .._rows.opening import open_rows
+from .._rows.manifest import RowStoreError
 from .._rows.resident import ResidentRows
 from .._rows.sharded import ShardedRows
-from .._rows.shards import ByName
 from ..methods.automatic.update import FittedSeries, Update, joined_rows
 from ..models.posterior import ModelPosterior
 from ..results.draws import Draws
@@ -90,17 +86,11 @@ def _new_and_all(
 ) -> tuple[AbstractRows, AbstractRows | None]:
     """The new rows and, if the old ones are there too, all rows."""
     assert draws.predictive is not None
-    if isinstance(new_rows, str | os.PathLike) and (Path(new_rows) / MANIFEST).is_file():
-        new_rows = open_rows(new_rows)
-    if isinstance(new_rows, ShardedRows):
+    stored = draws.stored_rows(new_rows)
+    if stored is not None:
         if old_rows is not None:
             raise InvalidInput("old_rows", "be left out with a row store, which has them", "rows")
-        if isinstance(new_rows.view, ByName):
-            if series.view is None:
-                cure = "Pass the rows of the posterior of the store: update(posterior.rows)."
-                raise InvalidInput("new_rows", "be rows as the model sees them", "columns", cure)
-            new_rows = new_rows.viewed(series.view)
-        return _further_rows(new_rows, series), new_rows
+        return _further_rows(stored, series), stored
     block = draws.predictive.encode(new_rows, response=True)
     if old_rows is None:
         return ResidentRows(block), None

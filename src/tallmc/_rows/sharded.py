@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from .._core.arrays import aligned_empty, check_numeric, on_device, to_device
 from .._core.errors import InvalidInput, check_number
 from .._core.programs import quickly_compiled
-from .._core.supervision import in_threads, one_per_core
+from .._core.supervision import checkpoint, in_threads, one_per_core
 from .access import AbstractRows, RowAccess, RowBlock, RowValues
 from .law import AbstractStream, Batch, weights_of_batch
 from .passes import Blocks, Subset, Sum, reduce_blocks, values_by_block
@@ -167,6 +167,17 @@ class ShardedRows(AbstractRows):
     ) -> list[Any]:
         common = (self.shards, Viewed(per_row, self.view), keep, args, width)
         return self.workers.each(_survey_of_shard, common, dict.fromkeys(range(self.n_shards)))
+
+    def by_block(
+        self, per_row: Callable[..., Array], *args: Any, width: int, beside: np.ndarray
+    ) -> Iterator[np.ndarray]:
+        """As `ResidentRows.by_block`, shard by shard."""
+        for number, first in enumerate(self.starts):
+            checkpoint()
+            lines = self.shards.array(number)
+            some = ResidentRows(self.view(lines.astype(self.blank().dtype, copy=False)))
+            of_shard = beside[first : first + len(lines)]
+            yield from some.by_block(per_row, *args, width=width, beside=of_shard)
 
     def read(self, numbers: Int[np.ndarray, " n"]) -> RowBlock:
         lines = self.lines(numbers)

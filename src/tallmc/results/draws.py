@@ -11,6 +11,7 @@ import functools
 import html
 import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
@@ -36,7 +37,11 @@ from .._core.statistics import (
     quantiles,
     weight_efficiency,
 )
+from .._rows.manifest import MANIFEST
+from .._rows.opening import open_rows
 from .._rows.resident import ResidentRows
+from .._rows.sharded import ShardedRows
+from .._rows.shards import ByName
 from ..methods.abstract import AbstractMethod, Account
 from ..methods.automatic.update import FittedSeries
 from ..methods.method import Method
@@ -388,7 +393,8 @@ class Draws:
 
         - `new_rows`: a design matrix with the columns of the fit, or a data frame with their
           names. Rows in the structure of the data for a `tallmc.Posterior` with `mean`. The table
-          for draws from a formula.
+          for draws from a formula. A row store, or `posterior.rows` of one: its shards are read
+          one after the other.
         - `interval`: the probability of the central interval.
         - `kind`: "mean" for E(y | θ, x), whose interval shows the uncertainty of the parameters;
           "response" for y itself, with its noise.
@@ -586,8 +592,20 @@ class Draws:
             raise InvalidInput("draws", "know the law of the response", "none", cure)
         return self.predictive
 
-    def _encoded(self, rows: Any, **options: Any) -> ResidentRows:
-        return ResidentRows(self._predictive.encode(rows, **options))
+    def _encoded(self, rows: Any, **options: Any) -> ResidentRows | ShardedRows:
+        stored = self.stored_rows(rows)
+        return ResidentRows(self._predictive.encode(rows, **options)) if stored is None else stored
+
+    def stored_rows(self, rows: Any) -> ShardedRows | None:
+        """The rows of a row store, or of its folder, as the model sees them; None for others."""
+        if isinstance(rows, str | os.PathLike) and (Path(rows) / MANIFEST).is_file():
+            rows = open_rows(rows)
+        if not isinstance(rows, ShardedRows) or not isinstance(rows.view, ByName):
+            return rows if isinstance(rows, ShardedRows) else None
+        if self.series is None or self.series.view is None:
+            cure = "Pass the rows of the posterior of the store: posterior.rows."
+            raise InvalidInput("rows", "be rows as the model sees them", "columns", cure)
+        return rows.viewed(self.series.view)
 
     def _used(self, most: int | None) -> UsedDraws:
         return used_draws(self.positions, self.ok, self.weights, most)

@@ -25,12 +25,14 @@ from .._core.random import new_key
 from .._core.statistics import evenly, moments, quantiles
 from .._rows.access import RowBlock
 from .._rows.resident import ResidentRows
+from .._rows.sharded import ShardedRows
 from ..models.predictive import AbstractPredictive
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
+Rows = ResidentRows | ShardedRows
 MOST_DRAWS = 1000
 """Draws used by default. The Monte-Carlo error of a mean is then 3 % of its sd."""
 _MOST_VALUES = 2**29
@@ -146,7 +148,7 @@ def used_draws(
 def predict(
     predictive: AbstractPredictive,
     used: UsedDraws,
-    rows: ResidentRows,
+    rows: Rows,
     interval: float,
     kind: str,
     seed: int,
@@ -174,7 +176,7 @@ def predict(
 
 
 def average_response(
-    predictive: AbstractPredictive, used: UsedDraws, rows: ResidentRows
+    predictive: AbstractPredictive, used: UsedDraws, rows: Rows
 ) -> Float[np.ndarray, "k ..."]:
     """The mean of the response in each draw, averaged over the rows."""
     n_columns = _n_columns(predictive, used, rows) or 1
@@ -183,7 +185,7 @@ def average_response(
 
 
 def simulations(
-    predictive: AbstractPredictive, used: UsedDraws, rows: ResidentRows, seed: int
+    predictive: AbstractPredictive, used: UsedDraws, rows: Rows, seed: int
 ) -> Iterator[Float[np.ndarray, "n k"]]:
     """A response per row and draw, in blocks of rows."""
     key = new_key(check_int("seed", seed, 0, 2**32 - 1))
@@ -192,7 +194,7 @@ def simulations(
 
 
 def log_likelihoods(
-    predictive: AbstractPredictive, used: UsedDraws, rows: ResidentRows
+    predictive: AbstractPredictive, used: UsedDraws, rows: Rows
 ) -> Iterator[Float[np.ndarray, "n k"]]:
     """Log p(y | θ, x) per row and draw, in blocks of rows."""
     return _by_block(_block_log_likelihoods, predictive, used, rows, 1)
@@ -215,10 +217,11 @@ def gathered(
     return whole
 
 
-def _n_columns(predictive: AbstractPredictive, used: UsedDraws, rows: ResidentRows) -> int | None:
+def _n_columns(predictive: AbstractPredictive, used: UsedDraws, rows: Rows) -> int | None:
     """The number of classes with a probability each; None for one number per row."""
     position = jnp.asarray(used.positions[0, 0])
-    shape = jax.eval_shape(lambda at, some: predictive.mean(at, some), position, rows.columns).shape
+    one = jax.tree.map(lambda of: jax.ShapeDtypeStruct((1, *of.shape), of.dtype), rows.row_shapes)
+    shape = jax.eval_shape(lambda at, some: predictive.mean(at, some), position, one).shape
     return shape[1] if len(shape) == 2 else None
 
 
@@ -226,7 +229,7 @@ def _by_block(
     per_row: Callable[..., Array],
     predictive: AbstractPredictive,
     used: UsedDraws,
-    rows: ResidentRows,
+    rows: Rows,
     n_columns: int,
     *args: Any,
 ) -> Iterator[np.ndarray]:
