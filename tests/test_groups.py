@@ -146,10 +146,10 @@ CASES = {
 }
 
 
-SLOW = pytest.param("negative_binomial", marks=pytest.mark.slow)
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("gaussian", "negative_binomial")]
 
 
-@pytest.fixture(scope="module", params=["bernoulli", "gaussian", SLOW])
+@pytest.fixture(scope="module", params=["bernoulli", *SLOW])
 def case(request):
     potential, n_shared, at_once, most = CASES[request.param]
     with jax.enable_x64(True):
@@ -195,7 +195,7 @@ def test_draws_of_effects_have_their_law(case):
         assert np.abs((found_now.mean(axis=0) - wanted) / error).max() < 4.6
 
 
-@pytest.mark.parametrize("noise", [None, 0.7])
+@pytest.mark.parametrize("noise", [None, pytest.param(0.7, marks=pytest.mark.slow)])
 def test_normal_effects_have_the_density_of_the_multivariate_normal(noise):
     """The densities of two positions; a row of weight w counts w times."""
     rng = np.random.default_rng(3)
