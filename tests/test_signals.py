@@ -121,10 +121,13 @@ def test_ctrl_c_ends_the_command_with_status_130_50_of_50_times(table, tmp_path)
         check_store(folder / "run", said, errors)
 
 
+_FIND_ANCHOR = _PREPARE.replace("tallmc.sample(posterior)", "tallmc.anchor.find_anchor(posterior)")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("delay", [0.3, 2.5])
-def test_ctrl_c_in_preparation_ends_a_script_without_a_crash(delay):
-    status, _, errors = signalled(signal.SIGINT, delay, _PREPARE)
+@pytest.mark.parametrize(("code", "delay"), [(_PREPARE, 0.3), (_PREPARE, 1.0), (_FIND_ANCHOR, 0.3)])
+def test_ctrl_c_in_preparation_ends_a_script_without_a_crash(code, delay):
+    status, _, errors = signalled(signal.SIGINT, delay, code)
     assert status == -signal.SIGINT, errors
     assert errors.endswith("KeyboardInterrupt\n")
 

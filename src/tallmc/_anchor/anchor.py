@@ -20,7 +20,7 @@ from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from .._core.arrays import Matrix, Vector, on_device
 from .._core.errors import InvalidInput, PreparationError
-from .._core.supervision import found_anchor, stage
+from .._core.supervision import found_anchor, stage, supervised_alone
 from .._rows.access import RowAccess
 from ..models.model import PIECE_ROWS
 from ..models.posterior import AbstractPosterior, check_posterior
@@ -318,13 +318,28 @@ def find_anchor(
     Hessian there and its smooth part are not positive definite, or if a given `optimiser` fails.
     """
     check_posterior(posterior)
-    passes = CountedPasses(posterior)
     if optimiser is not None and not isinstance(optimiser, AbstractOptimiser):
         rule = "be Newton(), LBFGS(), Adam() or SGD(...)"
         raise InvalidInput("optimiser", rule, optimiser, "Pass an instance: write the brackets.")
+    with supervised_alone():
+        anchor, notes = _found(posterior, hessian, optimiser, at)
+    found_anchor(anchor)
+    for note in notes:
+        warnings.warn(note, stacklevel=2)
+    return anchor
+
+
+def _found(
+    posterior: AbstractPosterior,
+    hessian: bool,
+    optimiser: AbstractOptimiser | None,
+    at: PyTree | None,
+) -> tuple[Anchor, list[str]]:
+    """The anchor, and what the user should know about it."""
+    passes = CountedPasses(posterior)
     if at is not None:
-        anchor, notes = _anchor_at(passes, posterior.layout.ravel(at, "at"), hessian, None)
-    elif optimiser is not None:
+        return _anchor_at(passes, posterior.layout.ravel(at, "at"), hessian, None)
+    if optimiser is not None:
         stage("finding the mode")
         anchor, notes = _anchor_at(passes, optimiser.find(passes), hessian, None)
         if anchor.converged is False:
@@ -333,13 +348,9 @@ def find_anchor(
                 "mode; control variates stay unbiased but are noisier. "
                 "Give the optimiser more steps."
             )
-    else:
-        stage("finding the mode")
-        anchor, notes = _default_anchor(passes, hessian)
-    found_anchor(anchor)
-    for note in notes:
-        warnings.warn(note, stacklevel=2)
-    return anchor
+        return anchor, notes
+    stage("finding the mode")
+    return _default_anchor(passes, hessian)
 
 
 def _default_anchor(passes: CountedPasses, hessian: bool) -> tuple[Anchor, list[str]]:

@@ -2,8 +2,9 @@
 
 `sample` opens a `supervised` block around the preparation. The functions that do the work call
 `stage` where a stage begins, and `checkpoint` between two pieces of work. Outside a `supervised`
-block these calls do nothing, so that `find_anchor` works alone. The block is found through a
-context variable: most functions between `sample` and a pass over the rows know nothing of it.
+block these calls do nothing; `find_anchor` opens one if it is called alone. The block is found
+through a context variable: most functions between `sample` and a pass over the rows know nothing of
+it.
 """
 
 from __future__ import annotations
@@ -212,6 +213,11 @@ def supervised(
             received.deliver()
         finally:
             _active.reset(token)
+
+
+def supervised_alone() -> contextlib.AbstractContextManager[Any]:
+    """A `supervised` block for work that may be called alone; nothing inside another block."""
+    return supervised() if _active.get() is None else contextlib.nullcontext()
 
 
 def stage(name: str) -> None:
