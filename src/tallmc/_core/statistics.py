@@ -543,12 +543,17 @@ def agreement(positions: Float[np.ndarray, "chains draws d"]) -> Agreement:
         if n_chains % _GROUPS:
             compared = chosen[: n_chains // _GROUPS * _GROUPS]
 
+    # Ranks take most of the time, so all numbers are computed from one ranking.
+    kinds = [ess_of_scores, rhat_of] + ([] if rhat_of is split_rhat else [split_rhat])
+
     def of_parameter(scores: ParameterScores) -> tuple[float, ...]:
         both = scores.scores, scores.folded()
-        return *map(ess_of_scores, both), *map(rhat_of, both)
+        return tuple(kind(of) for kind in kinds for of in both)
 
     # The first row is about the draws, the second about their distances from the median.
-    effective, found = for_each_parameter(of_parameter, compared).T.reshape(2, 2, -1)
+    effective, found, *split = for_each_parameter(of_parameter, compared).T.reshape(
+        len(kinds), 2, -1
+    )
     bulk = effective[0] if compared is chosen else ess(chosen)
     # `compared` may leave out some chains, or the last draw of a single one.
     of_all = np.minimum(bulk, effective[1] * (chosen.size / compared.size))
@@ -561,7 +566,9 @@ def agreement(positions: Float[np.ndarray, "chains draws d"]) -> Agreement:
     # A constant parameter has no R-hat. Its chains agree.
     excesses = np.nan_to_num(found - limits, nan=-np.inf)
     worst = np.unravel_index(np.argmax(excesses), found.shape)
-    in_tables = found if rhat_of is split_rhat else rhat(chosen)
+    in_tables = split[0] if split else found
+    if split and compared is not chosen:
+        in_tables = rhat(chosen)
     largest = float(np.max(in_tables[np.isfinite(in_tables)], initial=-np.inf))
     return Agreement(
         of_all,
