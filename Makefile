@@ -75,7 +75,7 @@ bench: $(BENCH)           ## speed against the peers, as ratios measured in one 
 bench-quick: $(BENCH)     ## the most important of it, in minutes
 	$(BIN)/python -m benchmarks --quick
 
-trust: $(BENCH)           ## real errors, reported errors and verdicts of every method; writes docs/trust.md, in an hour
+trust: $(BENCH)           ## real errors, reported errors and verdicts of every method; writes docs/trust.md, in two hours
 	$(BIN)/python -m benchmarks.trust
 
 clean:

@@ -46,7 +46,7 @@ def test_rows_in_many_blocks_are_counted_from_the_first():
     data = np.zeros(N_ROWS)
     data[[3210, 4000]] = 1e4
     posterior = tallmc.Posterior(exponential_of_many, flat, data, jnp.ones(WIDE))
-    assert len(posterior.rows.subset(1.0, posterior.width).blocks[0][1]) > 1
+    assert len(posterior.rows.subset(posterior.width).blocks[0][1]) > 1
     assert first_bad_row(posterior, posterior.init) == 3210
 
 

@@ -91,7 +91,7 @@ def test_programs_of_a_pass_do_not_depend_on_the_number_of_rows():
 def test_a_subset_has_whole_blocks_and_needs_no_other_program():
     rows = table()
     size = block_rows(WIDTH)
-    subset, everything = rows.subset(0.5, WIDTH), rows.subset(1.0, WIDTH)
+    subset, everything = rows.subset(WIDTH, 1), rows.subset(WIDTH)
     assert subset.n_rows == size and everything.n_rows == N_ROWS
     count = rows.reduce(
         sum_of_chosen, 1, width=WIDTH, beside=jnp.asarray(np.ones(N_ROWS)), subset=subset

@@ -85,7 +85,7 @@ class CountedPasses:
         with self._precision():
             part = posterior if share >= 1 else _random_part(posterior, share)
             self.posterior = jax.tree.map(as_double, part) if double else part
-            self._subset = part.rows.subset(1.0, posterior.width)
+            self._subset = part.rows.subset(posterior.width)
         self.n_row_evals = 0
         self.scale = posterior.n_rows / self._subset.n_rows
 
@@ -612,7 +612,7 @@ class Newton(AbstractOptimiser):
         """
         posterior, first = passes.posterior, np.asarray(start, passes.posterior.dtype)
         if posterior.rows.access >= RowAccess.TAKE:
-            one_block = posterior.rows.subset(0, posterior.width)
+            one_block = posterior.rows.subset(posterior.width, 1)
             in_background(lambda: _derivatives_of_rows(posterior, first, one_block))
         batch = _part(passes)
         rounding = 64 * float(jnp.finfo(posterior.dtype).eps) / posterior.n_rows**0.5

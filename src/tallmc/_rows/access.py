@@ -147,8 +147,8 @@ class AbstractRows(eqx.Module):
         """`batch` as an estimator sees it inside a step, with the packed copy of all rows."""
 
     @abc.abstractmethod
-    def subset(self, share: float, width: int) -> Subset:
-        """About this `share` of the blocks of a pass with this `width`, chosen at random."""
+    def subset(self, width: int, count: int | None = None) -> Subset:
+        """The blocks of a pass with this `width`, or the first `count` of them."""
 
     # Access `TAKE`. Methods that need it are refused before they run on other rows.
 

@@ -146,13 +146,9 @@ class ResidentRows(AbstractRows):
     def complete(self, batch: Batch) -> Batch:
         return Batch(batch.rows, batch.weights, batch.indices, self.packed)
 
-    def subset(self, share: float, width: int) -> Subset:
+    def subset(self, width: int, count: int | None = None) -> Subset:
         blocks = Blocks.of(self.n_rows, width)
-        if share >= 1:
-            return Subset(((blocks, tuple(range(blocks.count))),))
-        whole = max(1, blocks.n_rows // blocks.size)
-        order = np.random.default_rng(0).permutation(whole)
-        return Subset(((blocks, tuple(order[: max(1, round(share * whole))].tolist())),))
+        return Subset(((blocks, tuple(range(blocks.count))[:count]),))
 
     def _columns_with(self, beside: PyTree[Array] | None) -> PyTree[Array]:
         return self.columns if beside is None else (self.columns, beside)

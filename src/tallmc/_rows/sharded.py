@@ -142,7 +142,7 @@ class ShardedRows(AbstractRows):
         subset: Subset | None = None,
     ) -> Any:
         assert beside is None, "arrays beside the rows are only for rows in memory"
-        chosen = self.subset(1.0, width) if subset is None else subset
+        chosen = self.subset(width) if subset is None else subset
         read = {k: blocks for k, blocks in enumerate(chosen.blocks) if blocks[1]}
         common = (self.shards, Viewed(block_sum, self.view), args)
         total = total_of(self.workers.each(sum_of_shard, common, read))
@@ -276,17 +276,12 @@ class ShardedRows(AbstractRows):
     def complete(self, batch: Batch) -> Batch:
         return Batch(self.view(batch.rows), batch.weights, batch.indices)
 
-    def subset(self, share: float, width: int) -> Subset:
+    def subset(self, width: int, count: int | None = None) -> Subset:
         blocks = [Blocks.of(shard.n_rows, width) for shard in self.shards.manifest.shards]
-        if share >= 1:
-            return Subset(tuple((of, tuple(range(of.count))) for of in blocks))
-        whole = [(k, n) for k, of in enumerate(blocks) for n in range(of.n_rows // of.size)]
-        order = np.random.default_rng(0).permutation(len(whole))
-        chosen = sorted(whole[k] for k in order[: max(1, round(share * len(whole)))])
-        by_shard = {
-            k: tuple(n for _, n in of) for k, of in itertools.groupby(chosen, lambda c: c[0])
-        }
-        return Subset(tuple((of, by_shard.get(k, ())) for k, of in enumerate(blocks)))
+        before = itertools.accumulate((of.count for of in blocks), initial=0)
+        left = [None if count is None else max(count - n, 0) for n in before]
+        numbers = [tuple(range(of.count))[:n] for of, n in zip(blocks, left[:-1], strict=True)]
+        return Subset(tuple(zip(blocks, numbers, strict=True)))
 
     @property
     def n_shards(self) -> int:

@@ -354,7 +354,7 @@ def rehearse_check(surrogate: SeriesSurrogate, rows: AbstractRows) -> None:
     """Compile the program of the check, with one block of rows."""
     u = np.zeros((_AT_ONCE, len(surrogate.centre)), surrogate.centre.dtype)
     width = _AT_ONCE + surrogate.model.width(rows)
-    surrogate.log_weights(on_device(u, u.dtype), rows, rows.subset(0, width))
+    surrogate.log_weights(on_device(u, u.dtype), rows, rows.subset(width, 1))
 
 
 def _hard_rows(

@@ -215,13 +215,6 @@ _WIDE_MOVES = 2
 class QuadratureGroups(AbstractGroups):
     """Group effects of any likelihood with one predictor, by quadrature."""
 
-    init: Vector
-    layout: Layout = eqx.field(static=True)
-    likelihood: AbstractLikelihood
-    prior: AbstractPrior
-    sd_prior: LogHalfStudentTPrior
-    n_columns: int = eqx.field(static=True)
-    n_effects: int = eqx.field(static=True)
     table: GroupTable
     n_nodes: int = eqx.field(static=True)
     """Nodes per effect."""
@@ -590,13 +583,6 @@ class GroupSums(NamedTuple):
 class NormalGroups(AbstractGroups):
     """Group effects of a normal response, in closed form."""
 
-    init: Vector
-    layout: Layout = eqx.field(static=True)
-    likelihood: AbstractLikelihood
-    prior: AbstractPrior
-    sd_prior: LogHalfStudentTPrior
-    n_columns: int = eqx.field(static=True)
-    n_effects: int = eqx.field(static=True)
     centre: Float[Array, " c"]
     """β₀: sums of squares of residuals are those of numbers near zero."""
     xx: Float[Array, "c c"]
@@ -841,10 +827,6 @@ class EffectNames(NamedTuple):
 class RegressionWithEffects(AbstractRegression):
     """The regression of a row given a draw of the shared parameters: it draws the effects."""
 
-    init: Vector
-    layout: Layout = eqx.field(static=True)
-    likelihood: AbstractLikelihood
-    prior: AbstractPrior
     law: EffectLaw
     units: Float[Array, "r r"]
     """What turns effects of the model into those of the columns of the table."""
