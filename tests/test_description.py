@@ -47,6 +47,12 @@ def test_every_method_begins_its_reference_with_a_paper_of_the_table_and_no_pape
     assert named | set(cited_in(" ".join(credits))) == set(PAPERS)
 
 
+def test_a_method_is_credited_to_those_who_proposed_it():
+    assert describe("sgld").reference.startswith("Welling and Teh (2011)")
+    assert describe("sghmc").reference.startswith("Chen, Fox and Guestrin (2014)")
+    assert describe("sgnht").reference.startswith("Ding, Fang")
+
+
 def test_text_is_that_of_the_parts():
     method = describe("sgld_cv")
     assert [part.name for part in method.parts] == ["Langevin", "ControlVariate", "Uniform"]

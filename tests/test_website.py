@@ -8,15 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import markdown
 import pytest
 import yaml
 
 import tallmc
 from tallmc.methods.registry import all_methods
-from website import reference
+from website import methods, reference
 from website.crawl import broken
 from website.doctest_fences import with_fences
-from website.gallery import examples, read, reduced_source
+from website.gallery import Runs, examples, read, reduced_source, write_pages
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -91,6 +92,15 @@ def test_every_named_method_is_in_the_table_and_has_its_place(site):
         assert f'id="{name}"' in details
 
 
+def test_the_table_of_methods_gives_each_its_own_bias():
+    lines = [line.strip("| ").split(" | ") for line in methods.table().splitlines()[2:]]
+    bias = {re.findall("`(.*?)`", cells[0])[0]: cells[2] for cells in lines}
+    assert bias["sgld"] == "step size and gradient noise"
+    assert bias["ula"] == "step size"
+    assert bias["mala"] == "none"
+    assert bias["austerity_mh"].startswith("wrong decisions of the sequential tests")
+
+
 @pytest.mark.docs
 def test_every_command_is_in_the_reference(site):
     page = (site / "reference" / "command-line.html").read_text(encoding="utf-8")
@@ -120,6 +130,36 @@ def test_examples_have_titles_texts_and_code_without_marks():
         example = read(script)
         assert example.title and example.text and "# reduced" not in example.code
         assert reduced_source(script.read_text(encoding="utf-8")).count("# reduced") == 0
+
+
+def test_the_gallery_has_cards_in_the_order_of_the_navigation(tmp_path):
+    (tmp_path / "million_rows.png").touch()
+    write_pages(tmp_path, Runs.NONE)
+    text = (tmp_path / "index.md").read_text(encoding="utf-8")
+    cards = text.split("\n-   ")
+    assert cards[0].endswith('<div class="grid cards" markdown>\n') and len(cards) == 1 + len(
+        examples()
+    )
+    assert re.findall(r"\((\w+)\.md\)\*\*", text)[:2] == ["million_rows", "data_frame"]
+
+
+def test_equations_become_mathml():
+    pytest.importorskip("latex2mathml", reason="part of the extra docs")
+    text = "Then\n\n```math\n\\frac{a}{b}\n```\n\n```text\nx\n```"
+    html = markdown.markdown(text, extensions=["website.equations", "pymdownx.superfences"])
+    assert '<math xmlns="http://www.w3.org/1998/Math/MathML" display="block">' in html
+    assert "<mfrac><mi>a</mi><mi>b</mi></mfrac>" in html.replace("<mrow>", "").replace(
+        "</mrow>", ""
+    )
+    assert html.count("<code>") == 1
+
+
+def test_equations_of_the_pages_are_known_to_the_converter():
+    """It shows a command that it does not know as text."""
+    convert = pytest.importorskip("latex2mathml.converter", reason="part of the extra docs").convert
+    for page in (ROOT / "docs").rglob("*.md"):
+        for equation in re.findall(r"```math\n(.*?)\n```", page.read_text("utf-8"), re.DOTALL):
+            assert "\\" not in convert(equation) and "&amp;" not in convert(equation), equation
 
 
 def test_examples_of_docstrings_become_code_blocks():

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from .places import EXAMPLES
+from .places import EXAMPLES, ROOT
 
 _REDUCED = re.compile(r"^(\w+ = ).+?  # reduced: (.+)$", re.MULTILINE)
 
@@ -53,8 +53,11 @@ class Result(NamedTuple):
 
 
 def examples() -> list[Path]:
-    """The scripts, in the order of their names."""
-    return sorted(EXAMPLES.glob("*.py"))
+    """The scripts, in the order of the site's navigation."""
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    return sorted(
+        EXAMPLES.glob("*.py"), key=lambda script: navigation.find(f"gallery/{script.stem}.md")
+    )
 
 
 def read(script: Path) -> Example:
@@ -107,6 +110,7 @@ def write_pages(folder: Path, runs: Runs) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     index = ["# Gallery", "", "Scripts from `examples/`, run when this site was built.", ""]
+    index += ['<div class="grid cards" markdown>', ""]
     for script in examples():
         example = read(script)
         page = folder / f"{example.name}.md"
@@ -115,7 +119,7 @@ def write_pages(folder: Path, runs: Runs) -> None:
                 old.unlink()
             page.write_text(_page(example, _result(script, folder, runs)), encoding="utf-8")
         index += _card(example, folder)
-    (folder / "index.md").write_text("\n".join(index), encoding="utf-8")
+    (folder / "index.md").write_text("\n".join([*index, "</div>", ""]), encoding="utf-8")
 
 
 def _result(script: Path, folder: Path, runs: Runs) -> Result | None:
@@ -138,11 +142,11 @@ def _page(example: Example, result: Result | None) -> str:
 
 
 def _card(example: Example, folder: Path) -> list[str]:
-    lines = [f"## [{example.title}]({example.name}.md)", "", example.text.split("\n\n")[0], ""]
-    pictures = sorted(folder.glob(f"{example.name}*.png"))
-    if pictures:
-        lines += [f"[![{example.title}]({pictures[0].name}){{ width=420 }}]({example.name}.md)", ""]
-    return lines
+    link = f"({example.name}.md)"
+    lines = [f"**[{example.title}]{link}**", example.text.split("\n\n")[0].replace("\n", "\n    ")]
+    if pictures := sorted(folder.glob(f"{example.name}*.png")):
+        lines.insert(0, f"[![{example.title}]({pictures[0].name})]{link}")
+    return ["-   " + "\n\n    ".join(lines), ""]
 
 
 def _without_reduced(code: str) -> str:

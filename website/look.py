@@ -1,4 +1,7 @@
-"""`python -m website.look FOLDER`: screenshots of every page, and a list of pages that overflow.
+"""`python -m website.look FOLDER`: screenshots of every page, and a list of what is cut.
+
+A page must not be wider than the window, and no line of code may be cut. At the width of a desktop
+no table may need scrolling or break a name; on a phone tables and columns of output may scroll.
 
 Needs Chromium and the package playwright. Pages are opened as files, without a server, at the
 widths of a desktop and of a phone, in the light and in the dark scheme.
@@ -11,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Page, sync_playwright
 
 from .places import ROOT
 
@@ -21,6 +24,13 @@ SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 _CHROMIUM = "/usr/bin/chromium"
 _OVERFLOW = "(e => e.scrollWidth - e.clientWidth)(document.documentElement)"
 _BROKEN = "[...document.images].filter(i => i.complete && !i.naturalWidth).map(i => i.src)"
+_WIDER = """query => [...document.querySelectorAll(query)]
+    .filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText.trim().slice(0, 60))"""
+_BROKEN_NAMES = """() => [...document.querySelectorAll('td code')]
+    .filter(e => !/\\s/.test(e.innerText) && e.getClientRects().length > 1).map(e => e.innerText)"""
+_CODE = ".md-content pre > code"
+_CODE_ON_A_PHONE = ".md-content :not(.language-text) > pre > code"
+_TABLES = ".md-typeset__scrollwrap, .equation"
 
 
 def look(folder: Path, pages: list[Path]) -> Iterator[str]:
@@ -43,14 +53,28 @@ def look(folder: Path, pages: list[Path]) -> Iterator[str]:
                         yield f"{name} at {width}: {overflow} pixels wider than the window"
                     for source in view.evaluate(_BROKEN):
                         yield f"{name}: broken image {source}"
+                    if scheme == SCHEMES[0]:
+                        yield from (f"{name} at {width}: {line}" for line in cut(view, width))
                 view.close()
         browser.close()
+
+
+def cut(view: Page, width: int) -> Iterator[str]:
+    """What of a page is cut."""
+    desktop = width == max(WIDTHS)
+    for text in view.evaluate(_WIDER, _CODE if desktop else _CODE_ON_A_PHONE):
+        yield f"cut code: {text!r}"
+    if desktop:
+        for text in view.evaluate(_WIDER, _TABLES):
+            yield f"a table or an equation needs scrolling: {text!r}"
+        for text in view.evaluate(_BROKEN_NAMES):
+            yield f"a table breaks the name {text}"
 
 
 def main() -> None:
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / ".screenshots")
     wrong = list(look(folder, sorted(SITE.rglob("*.html"))))
-    print("\n".join(wrong) or f"every page fits; screenshots are in {folder}")
+    print("\n".join(wrong) or f"nothing is cut; screenshots are in {folder}")
     sys.exit(bool(wrong))
 
 

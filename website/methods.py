@@ -12,11 +12,11 @@ from tallmc.methods.registry import all_methods
 
 _NEEDS = {
     AnchorLevel.NOTHING: "nothing",
-    AnchorLevel.MODE: "the mode",
-    AnchorLevel.HESSIAN: "the mode and the Hessian",
+    AnchorLevel.MODE: "mode",
+    AnchorLevel.HESSIAN: "mode, Hessian",
 }
-_ROWS_ARE = {RowAccess.STREAM: "in memory or in a row store", RowAccess.TAKE: "in memory"}
-_HEAD = "| method | what it is | bias | rows per step | needs first | rows are |"
+_IN_A_ROW_STORE = {RowAccess.STREAM: "yes", RowAccess.TAKE: "no"}
+_HEAD = "| method | what it is | bias | rows per step | needs | in a row store |"
 
 
 def write_pages(folder: Path) -> None:
@@ -39,7 +39,7 @@ def table() -> str:
             _bias(method),
             method.axes["size"],
             _NEEDS[method.needs],
-            _ROWS_ARE[method.row_access],
+            _IN_A_ROW_STORE[method.row_access],
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
@@ -48,9 +48,11 @@ def table() -> str:
 def _bias(method: AbstractMethod) -> str:
     if method.exact:
         return "none"
-    return "of the step size and of gradient noise" + (
-        "; pairs do not see all of it" if method.unseen_by_pairs else ""
-    )
+    unseen = method.unseen_by_pairs
+    if unseen and method.axes["gradient"].startswith("surrogate"):  # an approximate accept step
+        return unseen.removeprefix("the bias by ") + "; pairs do not see it"
+    noise = "" if method.axes["size"] == "all rows" else " and gradient noise"
+    return f"step size{noise}" + ("; pairs do not see all of it" if unseen else "")
 
 
 def _details(method: MethodDescription) -> str:

@@ -61,13 +61,13 @@ _FRICTION = {"batch_size": 2, "friction": 1.0}
 # Langevin dynamics without momentum.
 
 
-@named("Putcha, Nemeth and Fearnhead (2023), eqs. 3, 4", example=_BATCH)
+@named("Welling and Teh (2011), eq. 4", example=_BATCH)
 def sgld(step_size: StepSize, batch_size: Size, replace: bool = True) -> Method:
     """Stochastic gradient Langevin dynamics with uniform subsamples."""
     return Method(step_size=step_size, batch_size=batch_size, subsample=Uniform(replace))
 
 
-@named("Putcha, Nemeth and Fearnhead (2023), eq. 5", example=_BATCH)
+@named("Baker, Fearnhead, Fox and Nemeth (2019)", example=_BATCH)
 def sgld_cv(step_size: StepSize, batch_size: Size, replace: bool = True) -> Method:
     """SGLD with control variates around the mode."""
     subsample = Uniform(replace)
@@ -207,7 +207,7 @@ def ewsg_overdamped(step_size: StepSize, batch_size: Size, length: int = 1) -> M
 # Langevin dynamics with momentum: SGHMC and SGNHT.
 
 
-@named("Nemeth and Fearnhead (2021), Table 1", example=_FRICTION)
+@named("Chen, Fox and Guestrin (2014)", example=_FRICTION)
 def sghmc(step_size: StepSize, batch_size: Size, friction: float) -> Method:
     """Underdamped Langevin dynamics in the Euler form of the papers (also called SGULD)."""
     return Method(step_size=step_size, batch_size=batch_size, dynamics=SGHMC(friction))
@@ -280,7 +280,7 @@ def sg_baoab(step_size: StepSize, batch_size: Size, friction: float) -> Method:
     return Method(step_size=step_size, batch_size=batch_size, dynamics=BAOAB(friction))
 
 
-@named("Nemeth and Fearnhead (2021), Table 1", example=_FRICTION)
+@named("Ding, Fang, Babbush, Chen, Skeel and Neven (2014)", example=_FRICTION)
 def sgnht(step_size: StepSize, batch_size: Size, friction: float) -> Method:
     """Stochastic gradient Nosé–Hoover thermostat: the friction adapts to gradient noise.
 
