@@ -22,13 +22,16 @@ from ..methods.abstract import AbstractMethod
 from ..models.design import CodedColumns, column_sds, design_data, store_data
 from ..models.groups import grouped_observations
 from ..models.posterior import ModelPosterior
+from ..models.predictive import RegressionPredictive
 from ..priors import PriorChoice, as_priors
 from ..results.draws import Draws
+from ..results.saved import saved_about
 from .columns import INTERCEPT, notes_on_levels
 from .encoding import Design, make_design
+from .loading import saved_form
 from .model import RegressionModel
 from .reading import Table, read_table
-from .regression import RegressionForm, check_groups, model_rows
+from .regression import RegressionForm, TableEncoder, check_groups, model_rows
 from .store_design import row_store_design
 
 
@@ -196,7 +199,9 @@ def fit(
         folder = as_folder(sample_options["store"])
         about = {"table": str(Path(data).resolve()), **folder.about}
         sample_options["store"] = dataclasses.replace(folder, about=about)
-    return sample(problem.posterior, method, **sample_options)
+    draws = sample(problem.posterior, method, **sample_options)
+    object.__setattr__(draws, "source", data)  # a copy would lose its report, which is cached
+    return draws
 
 
 class FitNote(UserWarning):
@@ -210,6 +215,23 @@ def regression_problem(data: Any, model: RegressionModel) -> RegressionProblem:
     if isinstance(data, ShardedRows):
         return RegressionProblem.of_rows(data, model)
     return RegressionProblem.of_table(read_table(data, separator=model.separator), model)
+
+
+def fitted_problem(draws: Draws, data: Any) -> RegressionProblem:
+    """The problem that draws of `fit` solve, from the table or the row store that it read."""
+    predictive = draws.predictive
+    encoder = predictive.encoder.value if isinstance(predictive, RegressionPredictive) else None
+    formula = encoder.encoding.formula if isinstance(encoder, TableEncoder) else None
+    form = saved_form(saved_about(predictive) or draws.about, formula)
+    if form is None or data is None:
+        cure = "Pass the posterior of each, or what tallmc.fit has read."
+        found = "draws of a posterior" if form is None else "no rows"
+        raise InvalidInput("rows", "be those of the draws", found, cure)
+    problem = regression_problem(data, form.model)
+    if problem.form.encoding.to_json() != form.encoding.to_json():
+        cure = "Pass the table that it was made from."
+        raise InvalidInput("rows", "be those of the fit", "rows with other levels or means", cure)
+    return problem
 
 
 def _names(parameter: str, given: Sequence[str]) -> tuple[str, ...]:

@@ -377,6 +377,29 @@ def diagnose(run: options.RunFolder, json: options.Json = False) -> None:
     raise typer.Exit(print_findings(run, as_json=json))
 
 
+@app.command(epilog="Exit status: 0 fine; 2 bad input.")
+def compare(
+    fits: Annotated[
+        list[Path],
+        options.argument(
+            "FIT...", "Folders of the results of `tallmc fit`, or of stored runs, of one table."
+        ),
+    ],
+    *,
+    table: options.TablePath = None,
+    formula: options.FormulaAgain = None,
+    rows: Annotated[
+        int, options.option("N", "How many rows are left out, one at a time.", min=2)
+    ] = 1000,
+    seed: options.Seed = 0,
+    json: options.Json = False,
+) -> None:
+    """Compare fits by the log density of rows left out, by stacking and by their evidence."""
+    from .stored import print_comparison
+
+    print_comparison(fits, table, formula, rows, seed, as_json=json)
+
+
 @app.command(epilog="Exit status: 0 written; 2 no such run.")
 def report(
     run: options.RunFolder,

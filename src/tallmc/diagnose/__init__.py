@@ -6,6 +6,7 @@ from .._core.errors import Outcome
 from .._core.statistics import ess, rhat
 from .._engine.run import Progress
 from .averages import AverageErrors, autocorrelation, average_errors
+from .evidence import Evidence, evidence
 from .gaussian import (
     gaussian_kl,
     langevin_covariance,
@@ -42,6 +43,7 @@ __all__ = [
     "Calibration",
     "Discrepancy",
     "Estimated",
+    "Evidence",
     "LeaveOneOut",
     "Outcome",
     "Progress",
@@ -52,6 +54,7 @@ __all__ = [
     "draws_ksd",
     "ess",
     "estimated_pseudo_variance",
+    "evidence",
     "exact_gradients",
     "gaussian_kl",
     "ksd",
