@@ -21,7 +21,7 @@ from .._store.files import as_folder
 from ..methods.abstract import AbstractMethod
 from ..models.design import CodedColumns, column_sds, design_data, store_data
 from ..models.groups import grouped_observations
-from ..models.posterior import ModelPosterior
+from ..models.posterior import AbstractPosterior, ModelPosterior
 from ..models.predictive import RegressionPredictive
 from ..priors import PriorChoice, as_priors
 from ..results.draws import Draws
@@ -217,8 +217,10 @@ def regression_problem(data: Any, model: RegressionModel) -> RegressionProblem:
     return RegressionProblem.of_table(read_table(data, separator=model.separator), model)
 
 
-def fitted_problem(draws: Draws, data: Any) -> RegressionProblem:
-    """The problem that draws of `fit` solve, from the table or the row store that it read."""
+def fitted_posterior(draws: Draws, data: Any) -> AbstractPosterior:
+    """The posterior of draws of `fit`, from what it read; or the posterior itself."""
+    if isinstance(data, AbstractPosterior):
+        return data
     predictive = draws.predictive
     encoder = predictive.encoder.value if isinstance(predictive, RegressionPredictive) else None
     formula = encoder.encoding.formula if isinstance(encoder, TableEncoder) else None
@@ -231,7 +233,7 @@ def fitted_problem(draws: Draws, data: Any) -> RegressionProblem:
     if problem.form.encoding.to_json() != form.encoding.to_json():
         cure = "Pass the table that it was made from."
         raise InvalidInput("rows", "be those of the fit", "rows with other levels or means", cure)
-    return problem
+    return problem.posterior
 
 
 def _names(parameter: str, given: Sequence[str]) -> tuple[str, ...]:

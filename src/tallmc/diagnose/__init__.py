@@ -16,6 +16,7 @@ from .gaussian import (
 from .ksd import Discrepancy, draws_ksd, exact_gradients, ksd, ksd_path
 from .loo import LeaveOneOut, loo
 from .pseudo_variance import Estimated, estimated_pseudo_variance, pseudo_variance
+from .robust import robust
 from .scores import (
     Calibration,
     accuracy,
@@ -70,4 +71,5 @@ __all__ = [
     "pseudo_variance",
     "rhat",
     "rmse",
+    "robust",
 ]

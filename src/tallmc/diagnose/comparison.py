@@ -99,14 +99,11 @@ def _named(fits: Sequence[Draws]) -> dict[str, Draws]:
 
 def _resolved(draws: Draws, given: Any) -> tuple[Draws, AbstractPosterior, Any]:
     """Draws that know their posterior, the posterior, and the rows to leave out."""
-    if isinstance(given, AbstractPosterior):
-        posterior = given
-    else:
-        from .._fit.fit import fitted_problem
+    from .._fit.fit import fitted_posterior
 
-        for remembered in (draws.source, draws.about.get("table")):
-            given = remembered if given is None else given
-        posterior = fitted_problem(draws, given).posterior
+    for remembered in (draws.source, draws.about.get("table")):
+        given = remembered if given is None else given
+    posterior = fitted_posterior(draws, given)
     whose = draws.with_posterior(posterior)
     # The rows of a posterior whose effects are integrated out are groups.
     predictive = whose.predictive

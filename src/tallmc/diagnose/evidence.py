@@ -117,6 +117,8 @@ def evidence(
 def why_no_evidence(draws: Draws, posterior: AbstractPosterior) -> tuple[str, str] | None:
     """What is in the way of an estimate, and its cure."""
     account = draws.account
+    if draws.settings.get("errors"):
+        return "draws with robust errors, which are not those of the posterior", ""
     if draws.series is None and not (account is not None and account.exact):
         cure = "Use the default method, or an exact one."
         return "draws of a stochastic gradient, whose law is not the posterior", cure

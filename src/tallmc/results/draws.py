@@ -351,7 +351,10 @@ class Draws:
 
         content = {"mean": found.mean, "sd": sd, "q05": low, "median": median, "q95": high}
         table = pd.DataFrame(content | diagnosed, index=pd.Index(entry_names))
-        return SummaryTable(table[list(COLUMNS)])
+        made = SummaryTable(table[list(COLUMNS)])
+        if "errors" in self.settings:
+            made.attrs["note"] = f"errors: {self.settings['errors']}"
+        return made
 
     def with_posterior(self, posterior: AbstractPosterior) -> Draws:
         """The same draws with what the posterior knows about new rows.
