@@ -210,11 +210,16 @@ class FitNote(UserWarning):
 
 def regression_problem(data: Any, model: RegressionModel) -> RegressionProblem:
     """The problem of a table, a row store or the path of one."""
-    if isinstance(data, str | os.PathLike) and (Path(data) / MANIFEST).is_file():
-        data = open_rows(Path(data))
+    data = opened_rows(data)
     if isinstance(data, ShardedRows):
         return RegressionProblem.of_rows(data, model)
     return RegressionProblem.of_table(read_table(data, separator=model.separator), model)
+
+
+def opened_rows(data: Any) -> Any:
+    """The rows of a row store if this is the path of one; otherwise the data themselves."""
+    is_store = isinstance(data, str | os.PathLike) and (Path(data) / MANIFEST).is_file()
+    return open_rows(Path(data)) if is_store else data
 
 
 def fitted_posterior(draws: Draws, data: Any) -> AbstractPosterior:

@@ -22,6 +22,7 @@ from jaxtyping import Array, ArrayLike, Float
 
 from .._core.arrays import on_device
 from .._core.errors import InvalidInput
+from .._core.statistics import add_by_code
 from .._rows.access import RowBlock
 from .._rows.sharded import ShardedRows
 from ..methods.abstract import Account
@@ -131,10 +132,7 @@ def _meat(
         return sum((block.T @ block for block in blocks), np.zeros((dim, dim))), n_rows
     sums, first = np.zeros((int(labels.max()) + 1, dim)), 0
     for block in scores:
-        here = labels[first : first + len(block)]
-        order = np.argsort(here, kind="stable")
-        found, starts = np.unique(here[order], return_index=True)
-        sums[found] += np.add.reduceat(block[order].astype(np.float64), starts, axis=0)
+        add_by_code(sums, labels[first : first + len(block)], block)
         first += len(block)
     return sums.T @ sums, len(sums)
 
