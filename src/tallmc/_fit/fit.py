@@ -119,7 +119,7 @@ def fit(
     trials: str | None = None,
     exclude: Sequence[str] = (),
     categorical: Sequence[str] = (),
-    drop_missing: bool = False,
+    missing: str = "raise",
     standardise: bool = True,
     intercept: bool = True,
     level: str | Sequence[str] | None = None,
@@ -151,7 +151,9 @@ def fit(
       is added to the predictor, a positive number whose logarithm is added, trials of a binomial.
     - `exclude`: columns to leave out, if `formula` is the name of the response.
     - `categorical`: columns of numbers that are categories.
-    - `drop_missing`: whether rows with missing values are dropped; otherwise they are an error.
+    - `missing`: "raise" refuses missing values, "drop" drops their rows. "indicator" gives a
+      category the level "(missing)", and a number its mean and a column "age_missing" of 0 and 1;
+      rows without a response are dropped.
     - `standardise`: whether columns, and a gaussian or student_t response, are standardised.
     - `intercept`: whether a column of ones is added; a formula says so itself, with 0.
     - `level`: the level of a binary response that counts as 1, or the order of classes.
@@ -185,7 +187,7 @@ def fit(
             trials=trials,
             exclude=_names("exclude", exclude),
             categorical=_names("categorical", categorical),
-            drop_missing=drop_missing,
+            missing=missing,
             standardise=standardise,
             intercept=intercept,
             level=level if level is None or isinstance(level, str) else tuple(map(str, level)),

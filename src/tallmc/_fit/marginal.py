@@ -275,10 +275,12 @@ class _Source:
         """Sd and extremes of a column of numbers."""
         if self.stored is None:
             numbers = self.first.columns[name].numbers.astype(np.float64)
-            return float(numbers.std()), float(numbers.min()), float(numbers.max())
+            found = (of(numbers) for of in (np.nanstd, np.nanmin, np.nanmax))
+            sd, low, high = map(float, found)
+            return sd, low, high
         columns = self.stored.shards.manifest.columns
-        found = next(column for column in columns if name in (column.source, column.name))
-        return found.sd, found.low, found.high
+        column = next(column for column in columns if name in (column.source, column.name))
+        return column.sd, column.low, column.high
 
 
 def _with_value(table: Table, feature: FeatureEncoding, value: Any) -> Table:

@@ -352,8 +352,11 @@ class Draws:
         content = {"mean": found.mean, "sd": sd, "q05": low, "median": median, "q95": high}
         table = pd.DataFrame(content | diagnosed, index=pd.Index(entry_names))
         made = SummaryTable(table[list(COLUMNS)])
-        if "errors" in self.settings:
-            made.attrs["note"] = f"errors: {self.settings['errors']}"
+        missing = self.settings.get("model", {}).get("missing values")
+        notes = {"errors": self.settings.get("errors"), "missing values": missing}
+        said = [f"{what}: {note}" for what, note in notes.items() if note]
+        if said:
+            made.attrs["note"] = "\n".join(said)
         return made
 
     def with_posterior(self, posterior: AbstractPosterior) -> Draws:
