@@ -402,7 +402,7 @@ def test_missing_values_are_refused_or_dropped_and_said(frame):
     gaps.loc[[3, 7], "age"] = pd.NA
     with pytest.raises(tallmc.InvalidInput, match="age: 2 missing"):
         tallmc.fit("count ~ age", gaps, family="poisson", **QUICK)
-    found = problem(gaps, "count ~ age", "poisson", drop_missing=True)
+    found = problem(gaps, "count ~ age", "poisson", missing="drop")
     assert any("2 of 60" in note for note in found.notes)
     assert found.posterior.n_rows == N - 2
 

@@ -143,7 +143,7 @@ def test_categorical_and_missing_values_work_with_formulas():
     columns = {**COLUMNS, "age": np.where(np.arange(N) < 5, np.nan, COLUMNS["age"])}
     table = read_table({**columns, "gone": [None] * N})
     assert "age: 5 missing" in refusal("y ~ age", table)
-    design = make_design(table, formula="y ~ age", drop_missing=True)
+    design = make_design(table, formula="y ~ age", missing="drop")
     assert design.notes == ("dropped 5 of 300 rows with missing values",)
     np.testing.assert_array_equal(design.x[:, 0], np.ones(N - 5))
     assert make_design(table, formula="y ~ region").x.shape[0] == N  # age is not used

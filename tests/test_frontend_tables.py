@@ -367,7 +367,7 @@ def test_numbers_become_categories_on_request():
     with pytest.raises(TableError, match=r"--categorical .* got 'yeer'"):
         design_of(columns, categorical=["yeer"])
     missing = {**columns, "year": np.where(np.arange(N) == 0, np.nan, columns["year"])}
-    dropped = design_of(missing, categorical=["year"], drop_missing=True)
+    dropped = design_of(missing, categorical=["year"], missing="drop")
     assert dropped.names == design.names
 
 
@@ -446,13 +446,13 @@ def test_missing_values_are_counted_by_column_or_dropped(tmp_path):
         path = write(tmp_path, columns, kind)
         message = refusal(path, exclude=["unused"])
         found = "got age: 2 missing, smoker: 1 missing, y: 1 missing. Drop these rows with"
-        assert found in message and "--drop-missing (drop_missing=True)" in message
-        design = design_of(path, drop_missing=True, exclude=["unused"], standardise=False)
+        assert found in message and "--missing drop (missing='drop')" in message
+        design = design_of(path, missing="drop", exclude=["unused"], standardise=False)
         assert design.notes[0] == "dropped 4 of 6 rows with missing values"
         assert design.names == ("Intercept", "age", "smoker", "city[T.Rome]")  # no row has Oslo
         np.testing.assert_array_equal(design.x, [[1, 1, 0, 1], [1, 2, 1, 0]])
         np.testing.assert_array_equal(design.y, [2, 3])
-        message = refusal(path, drop_missing=True)
+        message = refusal(path, missing="drop")
         assert "only missing values in unused. Leave them out with --exclude" in message
 
 
@@ -460,7 +460,7 @@ def test_columns_that_are_all_missing_nan_and_infinity_are_counted(tmp_path):
     columns = {"gone": pa.nulls(3), "a": [np.nan, np.inf, 1.0], "y": ["no", None, "yes"]}
     message = refusal(write(tmp_path, columns, "parquet"), kind="binary")
     assert "gone: 3 missing, a: 1 missing, a: 1 infinite, y: 1 missing" in message
-    message = refusal({"a": [None, 1.0], "b": [1.0, None], "y": [1, 2]}, drop_missing=True)
+    message = refusal({"a": [None, 1.0], "b": [1.0, None], "y": [1, 2]}, missing="drop")
     assert "have rows without missing values; got a: 1 missing, b: 1 missing" in message
 
 

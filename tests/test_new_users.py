@@ -272,7 +272,7 @@ def test_rows_with_missing_values_are_predicted_from_the_shell(run, tmp_path, ca
     command = ("predict", run[0], tmp_path / "new.csv", "-o", tmp_path / "p.csv")
     assert call(*command) == 2
     message = capsys.readouterr().err
-    assert "--missing nan." in message and "--drop-missing" not in message and ".." not in message
+    assert "--missing nan." in message and "--missing drop" not in message and ".." not in message
     assert call(*command, "--missing", "nan") == 0
     assert pd.read_csv(tmp_path / "p.csv")["mean"].isna().tolist() == [False, True]
 
@@ -315,8 +315,8 @@ def test_natural_splines_get_a_hint_that_works(table):
         ("buys ~ big city", {}, r"Put names with spaces or signs into backquotes: `big city`\.$"),
         ("my buys ~ age", {}, r"backquotes: `my buys`\.$"),
         ("buys ~ age", {"family": "normel"}, r"^family must be one of"),
-        ("buys ~ age + gone", {}, r"drop_missing=True, fill in .* with exclude\.$"),
-        ("buys", {}, r"drop_missing=True, fill in"),
+        ("buys ~ age + gone", {}, r"missing='drop', mark .*, fill in .* with exclude\.$"),
+        ("buys", {}, r"missing='drop', mark"),
         ("buys ~ age", {"prior": {"city": "normal(1)"}}, r"^prior must name terms"),
         ("buys ~ age", {"offset": "size"}, r"^offset must name a column"),
     ],

@@ -12,6 +12,7 @@ NAMES = [
     "cache",
     "check",
     "cite",
+    "compare",
     "fit",
     "from_numpyro",
     "from_pymc",

@@ -138,6 +138,60 @@ def test_effects_are_averages_of_differences_of_predictions(clicks, table):
     assert per_year == pytest.approx((moved[0].mean - moved[1].mean).mean(), rel=1e-2)
 
 
+def test_groups_grids_and_ratios_are_averages_of_predictions(clicks, table):
+    def effects(*arguments, **options):
+        return tallmc.diagnose.marginal_effects(clicks, *arguments, n_draws=120, **options)
+
+    def averages(rows):
+        return clicks.average_response(rows, n_draws=None)
+
+    whole = effects()  # of what the fit has read
+    assert whole.labels == ("mean",) and whole.n_rows == len(table)
+    np.testing.assert_allclose(whole.draws[:, 0], averages(table), rtol=1e-5)
+    by = effects(table, by=["region", "member"])
+    groups = table.groupby(["region", "member"])
+    assert [tuple(each.values()) for each in by.where] == [group for group, _ in groups]
+    for k, (_, rows) in enumerate(groups):
+        np.testing.assert_allclose(by.draws[:, k], averages(rows), rtol=1e-5)
+    pair = {"contrasts": [(50, 30)], "at": {"region": ["south", "west"]}}
+    ratio = effects(table, "age", comparison="ratio", **pair)
+    assert ratio.labels == ("50 / 30",) * 2
+    assert list(ratio.to_frame()["region"]) == ["south", "west"]
+    for k, region in enumerate(("south", "west")):
+        high, low = (averages(table.assign(region=region, age=age)) for age in (50.0, 30.0))
+        np.testing.assert_allclose(ratio.draws[:, k], high / low, rtol=1e-5)
+    difference = effects(table, "age", **pair)
+    np.testing.assert_allclose(difference.draws[:, 1], high - low, atol=1e-6)
+    slopes = effects(table, "age", by="region")
+    shares = table["region"].value_counts(normalize=True).sort_index()
+    np.testing.assert_allclose(
+        slopes.draws @ shares.to_numpy(), effects(table, "age").draws[:, 0], rtol=1e-3, atol=1e-6
+    )
+    assert effects(table, "age", n_rows=50).n_rows == 50
+    assert "(region = south)" in repr(slopes)
+
+
+def test_effects_of_a_row_store_are_those_of_its_table(table, tmp_path):
+    shown = table[["age", "region", "clicked"]]
+    shown = shown.assign(clicked=(shown["clicked"] == "yes") * 1)
+    shown.to_csv(tmp_path / "t.csv", index=False)
+    tallmc.ingest(tmp_path / "t.csv", tmp_path / "rows", response="clicked", progress=False)
+    draws = fit("clicked ~ age + region", tmp_path / "rows", family="bernoulli")
+    for column, options in (
+        ("age", {"by": "region"}),
+        ("region", {"at": {"age": [30, 40]}}),
+        (None, {"by": "region"}),
+    ):
+        found, expected = (
+            tallmc.diagnose.marginal_effects(draws, rows, column, n_rows=None, **options)
+            for rows in (None, shown)
+        )
+        assert found.labels == expected.labels and found.where == expected.where
+        np.testing.assert_allclose(found.draws, expected.draws, rtol=1e-3, atol=1e-6)
+    some = tallmc.diagnose.marginal_effects(draws, column="age", n_rows=70)
+    assert some.n_rows == 70
+
+
 @pytest.mark.slow
 def test_effects_on_classes_add_up_to_zero(table):
     draws = fit("region ~ age", table, family="categorical")
@@ -151,9 +205,14 @@ def test_effects_on_classes_add_up_to_zero(table):
     [
         ("price", {}, "be one that the fit uses"),
         ("weight", {}, "name a column"),
-        ("age", {"contrasts": [("a", "b")]}, "be left out unless the column is a category"),
+        ("age", {"contrasts": [("a", "b")]}, r"contrasts \(age\) must be a finite number"),
         ("region", {"contrasts": [("east", "north")]}, "levels that the fit has seen"),
         ("age", {"interval": 2}, "interval must be"),
+        ("age", {"comparison": "odds"}, 'be "difference" or "ratio"'),
+        ("age", {"comparison": "ratio"}, "Pass contrasts="),
+        ("age", {"by": "shop"}, "name a column"),
+        ("age", {"at": {"price": 1.0}}, "name columns that the fit uses"),
+        ("age", {"at": {"age": "old"}}, r"at \(age\) must be a finite number"),
     ],
 )
 def test_bad_questions_about_effects_are_refused(clicks, table, column, options, message):

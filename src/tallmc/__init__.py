@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ._api import check, cite, sample
     from ._fit import fit, load, resume
     from ._ingestion import ingest
+    from .diagnose.comparison import compare
     from .interop.numpyro import from_numpyro
     from .interop.pymc import from_pymc
     from .methods import Automatic, Method, suggest
@@ -64,6 +65,7 @@ _DEFINED_IN = {
     "Posterior": "models.posterior",
     "check": "_api",
     "cite": "_api",
+    "compare": "diagnose.comparison",
     "fit": "_fit",
     "from_numpyro": "interop.numpyro",
     "from_pymc": "interop.pymc",
@@ -109,6 +111,7 @@ __all__ = [
     "cache",
     "check",
     "cite",
+    "compare",
     "contrib",
     "diagnose",
     "dynamics",

@@ -42,18 +42,18 @@ class InvalidInput(ValueError):
         return InvalidInput(parameter, self.rule, self.value, self.cure)
 
 
-# Options have two names, "--drop-missing (drop_missing=True)": that of the command, that of Python.
+# Options have two names, "--missing drop (missing='drop')": that of the command, that of Python.
 
 _BOTH = re.compile(r"(--[a-z-]+)( [\w.]+)? \((\w+)((?:=[^()]*)?)\)")
 
 
 def in_shell(text: str) -> str:
-    """A message for users of the command: "--drop-missing"."""
+    """A message for users of the command: "--missing drop"."""
     return _BOTH.sub(lambda found: found[1] + (found[2] or ""), text)
 
 
 def python_words(text: str, table: str = "data") -> str:
-    """A message for users of Python: "drop_missing=True"; `table` is an argument's name."""
+    """A message for users of Python: "missing='drop'"; `table` is an argument's name."""
 
     def argument(found: re.Match[str]) -> str:
         return f"{found[3]}={found[2].strip()!r}" if found[2] else found[3] + found[4]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Float, Int
 
 from .arrays import check_numeric
 from .errors import InvalidInput
@@ -642,3 +642,12 @@ def _check_positions(positions: ArrayLike, min_chains: int) -> np.ndarray:
         found = f"NaN or infinity in chain {np.argmin(finite)}"
         raise InvalidInput("positions", "be finite", found, cure)
     return values
+
+
+def add_by_code(
+    totals: Float[np.ndarray, "G ..."], codes: Int[np.ndarray, " n"], values: np.ndarray
+) -> None:
+    """Add values, (n, ...), to the totals of their codes."""
+    order = np.argsort(codes, kind="stable")
+    found, starts = np.unique(codes[order], return_index=True)
+    totals[found] += np.add.reduceat(values[order].astype(np.float64), starts, axis=0)

@@ -51,8 +51,8 @@ def problems(columns: Mapping[str, ColumnValues]) -> list[str]:
 
 
 _DROP = (
-    "Drop these rows with --drop-missing (drop_missing=True), fill in the values, or leave out the "
-    "columns with --exclude (exclude)."
+    "Drop these rows with --missing drop (missing='drop'), mark them with --missing indicator "
+    "(missing='indicator'), fill in the values, or leave out the columns with --exclude (exclude)."
 )
 
 

@@ -6,13 +6,14 @@ A formula is code: that of an encoding that was read from a file must be plain, 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from .._core.errors import InvalidInput
+from .._core.errors import InvalidInput, counted
 from .._ingestion.errors import TableError, check_names, check_varying, some
 from .._ingestion.values import ColumnValues
 from ..models.design import CodedColumns, LevelValues
@@ -290,6 +291,80 @@ class Design:
         return self.encoding.scaled.names
 
 
+MISSING_LEVEL = "(missing)"
+
+
+@dataclasses.dataclass(frozen=True)
+class FilledColumn:
+    """A covariate with missing values: they are a level of their own, or the mean of the others."""
+
+    name: str
+    mean: float | None
+    """Of a column of numbers; None for a category."""
+    count: int
+    """How many values the table of the fit lacked."""
+
+    @property
+    def indicator(self) -> str:
+        """The column that is 1 where the number is missing."""
+        return f"{self.name}_missing"
+
+    @property
+    def note(self) -> str:
+        if self.mean is None:
+            return f"{self.name}: {self.count} missing values are the level {MISSING_LEVEL!r}"
+        filled = f"{self.name}: {self.count} missing values are the mean, {self.mean:.4g}"
+        return f"{filled}, and {self.indicator} is 1 there"
+
+    def filled(self, table: Table) -> Table:
+        """The table without missing values in this column, and with its indicator."""
+        column = table.columns[self.name]
+        if self.mean is None:
+            text = as_text(column)
+            codes = np.where(text.numbers < 0, len(text.levels), text.numbers)
+            levels = (*text.levels, MISSING_LEVEL)
+            return table.with_column(self.name, ColumnValues("text", codes, levels))
+        absent = missing(column)
+        numbers = np.where(absent, self.mean, column.numbers)
+        table = table.with_column(self.name, ColumnValues("number", numbers))
+        indicator = ColumnValues("number", absent.astype(np.float64))
+        return table.with_column(self.indicator, indicator)
+
+
+def _filled_columns(
+    table: Table, covariates: Sequence[str], categorical: Collection[str], formula: str | None
+) -> tuple[FilledColumn, ...]:
+    """How each covariate with missing values is filled."""
+    found = []
+    for name in covariates:
+        column = table.columns[name]
+        count = int(missing(column).sum())
+        if not count:
+            continue
+        if count == table.n_rows:
+            cure = "Leave it out with --exclude (exclude)."
+            raise TableError(f"column {name!r}", "have values", "only missing values", cure)
+        if column.kind != "number" or name in categorical:
+            found.append(FilledColumn(name, None, count))
+            continue
+        if re.search(rf"C\(\s*`?{re.escape(name)}`?\s*[,)]", formula or ""):
+            cure = f"Pass --categorical {name} (categorical)."
+            rule = "be named as a category if values of C(...) are missing"
+            raise TableError(f"column {name!r}", rule, "numbers", cure)
+        one = FilledColumn(name, float(np.nanmean(column.numbers)), count)
+        if one.indicator in table.columns:
+            rule = f"leave the name {one.indicator!r} to the indicator of missing values"
+            raise TableError("columns", rule, one.indicator, "Rename the column.")
+        found.append(one)
+    return tuple(found)
+
+
+def _with_indicators(formula: str, filled: Sequence[FilledColumn]) -> str:
+    """The terms of a formula, and one for each indicator of missing values."""
+    added = [f"`{one.indicator}`" for one in filled if one.mean is not None]
+    return " + ".join([formula, *added])
+
+
 @dataclasses.dataclass(frozen=True)
 class DesignEncoding:
     """How the columns of a table became a design; it makes the same design of new rows."""
@@ -300,9 +375,25 @@ class DesignEncoding:
     groups: tuple[GroupEncoding, ...]
     formula: str | None
     dtype: str
+    filled: tuple[FilledColumn, ...] = ()
+    n_dropped: int = 0
+    """Rows of the fit that were dropped because of missing values."""
+
+    @property
+    def notes_on_missing(self) -> list[str]:
+        """What was done about missing values."""
+        dropped = f"dropped {counted(self.n_dropped, 'row')} with missing values"
+        return ([dropped] if self.n_dropped else []) + [one.note for one in self.filled]
+
+    def _without_missing(self, table: Table) -> Table:
+        for one in self.filled:
+            if one.name in table.columns:
+                table = one.filled(table)
+        return table
 
     def apply(self, table: Table, *, need_response: bool = False) -> Design:
         """The design of new rows; columns that the fit did not use are ignored."""
+        table = self._without_missing(table)
         columns = self._columns(table, need_response=need_response)
         raw = self.scaled.terms.raw_columns(columns, table.n_rows)
         inner = [group.scaled.terms.raw_columns(columns, table.n_rows) for group in self.groups]
@@ -346,6 +437,7 @@ class DesignEncoding:
 
     def complete(self, table: Table) -> np.ndarray:
         """Which rows have a value in every column that predictions need."""
+        table = self._without_missing(table)
         needed = [each.name for each in self.features] + [each.group.name for each in self.groups]
         needed += self.roles.needed(need_response=False)
         found = [missing(table.columns[name]) for name in needed if name in table.columns]
@@ -357,7 +449,10 @@ class DesignEncoding:
         needed = [*features, *(group.group.name for group in self.groups)]
         needed += self.roles.needed(need_response=need_response)
         needed += [self.response.name] if need_response else []
-        lacking = [name for name in dict.fromkeys(needed) if name not in table.columns]
+        made = {one.indicator for one in self.filled}
+        lacking = [
+            name for name in dict.fromkeys(needed) if name not in table.columns and name not in made
+        ]
         if lacking:
             found = f"{table.description} without {some(lacking)}"
             cure = f"Its columns are: {some(table.columns)}."
@@ -390,10 +485,14 @@ class DesignEncoding:
             names = {feature["name"] for part in parts for feature in part["terms"]["features"]}
             formula = stored_formula(content.get("formula"), formula, names)
             text = None if formula is None else split_formula(formula)
+            filled = tuple(FilledColumn(**one) for one in content.get("filled", ()))
             response = content["response"]
             groups = zip(content["groups"], () if text is None else text.groups, strict=True)
             return cls(
-                _scaled(content["scaled"], None if text is None else text.common),
+                _scaled(
+                    content["scaled"],
+                    None if text is None else _with_indicators(text.common, filled),
+                ),
                 ResponseEncoding(**{**response, "levels": tuple(response["levels"])}),
                 RowRoles(**content["roles"]),
                 tuple(
@@ -404,6 +503,8 @@ class DesignEncoding:
                 ),
                 formula,
                 content["dtype"],
+                filled,
+                int(content.get("n_dropped", 0)),
             )
         except InvalidInput:
             raise
@@ -453,9 +554,23 @@ def make_design(
     used = [*covariates, *(name for _, name in groups), *roles.names.values(), response]
     table = Table({name: table.columns[name] for name in used}, table.description, table.notes)
     check_known_kinds(table.columns)
-    if model.drop_missing and not (complete := complete_rows(table.columns)).all():
-        note = f"dropped {int((~complete).sum())} of {table.n_rows} rows with missing values"
-        table = dataclasses.replace(table.rows(complete), notes=(*table.notes, note))
+    filled: tuple[FilledColumn, ...] = ()
+    n_dropped = 0
+    if model.missing != "raise":
+        fills = model.missing == "indicator"
+        others = [name for name in used if not fills or name not in covariates]
+        complete = complete_rows({name: table.columns[name] for name in others})
+        n_dropped = int((~complete).sum())
+        if n_dropped:
+            note = f"dropped {n_dropped} of {table.n_rows} rows with missing values"
+            table = dataclasses.replace(table.rows(complete), notes=(*table.notes, note))
+        if fills:
+            filled = _filled_columns(table, covariates, categorical, formula)
+            for one in filled:
+                table = one.filled(table)
+            notes_on_filled = tuple(one.note for one in filled)
+            table = dataclasses.replace(table, notes=(*table.notes, *notes_on_filled))
+            covariates += [one.indicator for one in filled if one.mean is not None]
     check_complete(table.columns)
 
     of_response, notes = encode_response(response, table.columns[response], kind, model.level)
@@ -484,7 +599,7 @@ def make_design(
         raw = plain.raw_columns(columns, table.n_rows)
         common = ScaledTerms.of(plain, raw, standardise=standardise)
     else:
-        common, raw = of_formula(text.common)
+        common, raw = of_formula(_with_indicators(text.common, filled))
     if not common.names and not groups:
         rule = "have a column besides the response when there is no intercept"
         raise TableError("TABLE", rule, f"only {response}")
@@ -498,7 +613,9 @@ def make_design(
     if standardise and kind == "number":
         centre = INTERCEPT in common.names
         of_response = standardised(of_response, table.columns[response], centre=centre)
-    encoding = DesignEncoding(common, of_response, roles, tuple(of_groups), formula, dtype)
+    encoding = DesignEncoding(
+        common, of_response, roles, tuple(of_groups), formula, dtype, filled, n_dropped
+    )
     if text is not None:
         notes += notes_on_splines(text.common, common.names)
     lines = (*table.notes, *notes, *notes_on_levels(features, common.terms.baselines))

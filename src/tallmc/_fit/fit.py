@@ -21,14 +21,17 @@ from .._store.files import as_folder
 from ..methods.abstract import AbstractMethod
 from ..models.design import CodedColumns, column_sds, design_data, store_data
 from ..models.groups import grouped_observations
-from ..models.posterior import ModelPosterior
+from ..models.posterior import AbstractPosterior, ModelPosterior
+from ..models.predictive import RegressionPredictive
 from ..priors import PriorChoice, as_priors
 from ..results.draws import Draws
+from ..results.saved import saved_about
 from .columns import INTERCEPT, notes_on_levels
 from .encoding import Design, make_design
+from .loading import saved_form
 from .model import RegressionModel
 from .reading import Table, read_table
-from .regression import RegressionForm, check_groups, model_rows
+from .regression import RegressionForm, TableEncoder, check_groups, model_rows
 from .store_design import row_store_design
 
 
@@ -116,7 +119,7 @@ def fit(
     trials: str | None = None,
     exclude: Sequence[str] = (),
     categorical: Sequence[str] = (),
-    drop_missing: bool = False,
+    missing: str = "raise",
     standardise: bool = True,
     intercept: bool = True,
     level: str | Sequence[str] | None = None,
@@ -148,7 +151,9 @@ def fit(
       is added to the predictor, a positive number whose logarithm is added, trials of a binomial.
     - `exclude`: columns to leave out, if `formula` is the name of the response.
     - `categorical`: columns of numbers that are categories.
-    - `drop_missing`: whether rows with missing values are dropped; otherwise they are an error.
+    - `missing`: "raise" refuses missing values, "drop" drops their rows. "indicator" gives a
+      category the level "(missing)", and a number its mean and a column "age_missing" of 0 and 1;
+      rows without a response are dropped.
     - `standardise`: whether columns, and a gaussian or student_t response, are standardised.
     - `intercept`: whether a column of ones is added; a formula says so itself, with 0.
     - `level`: the level of a binary response that counts as 1, or the order of classes.
@@ -182,7 +187,7 @@ def fit(
             trials=trials,
             exclude=_names("exclude", exclude),
             categorical=_names("categorical", categorical),
-            drop_missing=drop_missing,
+            missing=missing,
             standardise=standardise,
             intercept=intercept,
             level=level if level is None or isinstance(level, str) else tuple(map(str, level)),
@@ -196,7 +201,9 @@ def fit(
         folder = as_folder(sample_options["store"])
         about = {"table": str(Path(data).resolve()), **folder.about}
         sample_options["store"] = dataclasses.replace(folder, about=about)
-    return sample(problem.posterior, method, **sample_options)
+    draws = sample(problem.posterior, method, **sample_options)
+    object.__setattr__(draws, "source", data)  # a copy would lose its report, which is cached
+    return draws
 
 
 class FitNote(UserWarning):
@@ -205,11 +212,35 @@ class FitNote(UserWarning):
 
 def regression_problem(data: Any, model: RegressionModel) -> RegressionProblem:
     """The problem of a table, a row store or the path of one."""
-    if isinstance(data, str | os.PathLike) and (Path(data) / MANIFEST).is_file():
-        data = open_rows(Path(data))
+    data = opened_rows(data)
     if isinstance(data, ShardedRows):
         return RegressionProblem.of_rows(data, model)
     return RegressionProblem.of_table(read_table(data, separator=model.separator), model)
+
+
+def opened_rows(data: Any) -> Any:
+    """The rows of a row store if this is the path of one; otherwise the data themselves."""
+    is_store = isinstance(data, str | os.PathLike) and (Path(data) / MANIFEST).is_file()
+    return open_rows(Path(data)) if is_store else data
+
+
+def fitted_posterior(draws: Draws, data: Any) -> AbstractPosterior:
+    """The posterior of draws of `fit`, from what it read; or the posterior itself."""
+    if isinstance(data, AbstractPosterior):
+        return data
+    predictive = draws.predictive
+    encoder = predictive.encoder.value if isinstance(predictive, RegressionPredictive) else None
+    formula = encoder.encoding.formula if isinstance(encoder, TableEncoder) else None
+    form = saved_form(saved_about(predictive) or draws.about, formula)
+    if form is None or data is None:
+        cure = "Pass the posterior of each, or what tallmc.fit has read."
+        found = "draws of a posterior" if form is None else "no rows"
+        raise InvalidInput("rows", "be those of the draws", found, cure)
+    problem = regression_problem(data, form.model)
+    if problem.form.encoding.to_json() != form.encoding.to_json():
+        cure = "Pass the table that it was made from."
+        raise InvalidInput("rows", "be those of the fit", "rows with other levels or means", cure)
+    return problem.posterior
 
 
 def _names(parameter: str, given: Sequence[str]) -> tuple[str, ...]:

@@ -14,6 +14,10 @@ from .formulas import take_offset
 _OTHER_NAMES = {other: family.name for family in FAMILIES.values() for other in family.other_names}
 
 
+MISSING = ("raise", "drop", "indicator")
+"""What may be done about missing values."""
+
+
 @dataclasses.dataclass(frozen=True)
 class RegressionModel:
     """What the user chose: the model, and the roles of columns.
@@ -34,7 +38,7 @@ class RegressionModel:
     trials: str | None = None
     exclude: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
-    drop_missing: bool = False
+    missing: str = "raise"
     standardise: bool = True
     intercept: bool = True
     level: str | tuple[str, ...] | None = None
@@ -42,6 +46,9 @@ class RegressionModel:
     separator: str | None = None
 
     def __post_init__(self) -> None:
+        if self.missing not in MISSING:
+            rule = f"be one of {', '.join(MISSING)}"
+            raise InvalidInput("--missing (missing)", rule, self.missing)
         if self.formula is None or "offset(" not in self.formula:
             return
         formula, offset, exposure = take_offset(self.formula)

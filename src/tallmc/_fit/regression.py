@@ -512,6 +512,7 @@ class RegressionForm:
             **{role: getattr(model, role) for role in ("weights", "offset", "exposure", "trials")},
             "prior": "; ".join(f"{term} ~ {shown}" for term, shown in priors.shown.items()),
             "prior of shared parameters": shared if shared and noise is None else None,
+            "missing values": "; ".join(self.encoding.notes_on_missing) or None,
             "noise variance": None if noise is None else f"{noise:g}",
             "scaling": "columns are standardised for the sampler" if model.standardise else "none",
             "results": f"in {units}",

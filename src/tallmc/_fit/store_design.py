@@ -29,6 +29,7 @@ from .formulas import (
     variables_of,
 )
 from .model import RegressionModel
+from .reading import Table
 
 # Formulas over row stores: columns of the store, their interactions, and categories.
 #
@@ -286,8 +287,8 @@ def _sd_as_stored(product: ProductColumn, manifest: RowManifest) -> float:
 
 
 def _check_row_store(model: RegressionModel, manifest: RowManifest) -> None:
-    for option in ("trials", "exposure", "categorical", "drop_missing", "level"):
-        if getattr(model, option):
+    for option in ("trials", "exposure", "categorical", "missing", "level"):
+        if getattr(model, option) not in (None, (), "raise"):
             cure = "Apply it before `tallmc ingest`."
             name = f"--{option.replace('_', '-')} ({option})"
             raise InvalidInput(name, "be left out with a row store", getattr(model, option), cure)
@@ -315,3 +316,20 @@ def _check_row_store(model: RegressionModel, manifest: RowManifest) -> None:
         if role == "weights" and column.low <= 0:
             cure = "Leave out rows of weight 0 before `tallmc ingest`."
             raise InvalidInput("--weights (weights)", "be positive", f"{column.low:g}", cure)
+
+
+def table_of_lines(lines: np.ndarray, manifest: RowManifest) -> Table:
+    """Lines of a row store as the table that they came from."""
+    levels = {category.name: category.levels for category in manifest.categories}
+    columns: dict[str, ColumnValues] = {}
+    codes = {name: np.zeros(len(lines), np.int64) for name in levels}
+    for column, stored in zip(manifest.columns, lines.T, strict=True):
+        values = stored.astype(np.float64)
+        if column.standardised:
+            values = values * column.sd + column.mean
+        if column.level is None:
+            columns[column.source or column.name] = ColumnValues("number", values)
+        else:
+            codes[column.source][values > 0.5] = levels[column.source].index(column.level)
+    columns |= {name: ColumnValues("text", codes[name], levels[name]) for name in levels}
+    return Table(columns, "row store")

@@ -193,7 +193,7 @@ def fit(
     exclude: Annotated[list[str] | None, options.columns("exclude", "NAME")] = None,
     categorical: Annotated[list[str] | None, options.columns("categorical", "NAME")] = None,
     level: Annotated[list[str] | None, options.columns("level", "LEVEL")] = None,
-    drop_missing: Annotated[bool, options.columns("drop_missing")] = False,
+    missing: Annotated[str, options.columns("missing", "NAME")] = "raise",
     separator: Annotated[str | None, options.columns("separator", "CHAR")] = None,
     method: Annotated[str | None, options.sampling("method", "NAME")] = None,
     step_size: Annotated[float | None, options.sampling("step_size", "X")] = None,
@@ -249,7 +249,7 @@ def fit(
             trials=trials,
             exclude=tuple(exclude or ()),
             categorical=tuple(categorical or ()),
-            drop_missing=drop_missing,
+            missing=missing,
             standardise=not no_standardise,
             intercept=not no_intercept,
             level=levels if len(levels) > 1 else (levels[0] if levels else None),
@@ -375,6 +375,29 @@ def diagnose(run: options.RunFolder, json: options.Json = False) -> None:
     from .stored import print_findings
 
     raise typer.Exit(print_findings(run, as_json=json))
+
+
+@app.command(epilog="Exit status: 0 fine; 2 bad input.")
+def compare(
+    fits: Annotated[
+        list[Path],
+        options.argument(
+            "FIT...", "Folders of the results of `tallmc fit`, or of stored runs, of one table."
+        ),
+    ],
+    *,
+    table: options.TablePath = None,
+    formula: options.FormulaAgain = None,
+    rows: Annotated[
+        int, options.option("N", "How many rows are left out, one at a time.", min=2)
+    ] = 1000,
+    seed: options.Seed = 0,
+    json: options.Json = False,
+) -> None:
+    """Compare fits by the log density of rows left out, by stacking and by their evidence."""
+    from .stored import print_comparison
+
+    print_comparison(fits, table, formula, rows, seed, as_json=json)
 
 
 @app.command(epilog="Exit status: 0 written; 2 no such run.")

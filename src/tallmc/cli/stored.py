@@ -1,4 +1,4 @@
-"""`tallmc diagnose` and `tallmc report`: check a stored run and write a report about it."""
+"""`tallmc diagnose`, `tallmc report` and `tallmc compare`: check and compare stored runs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import math
 from pathlib import Path
 
 from .. import report as pages
+from .._core.errors import InvalidInput
 from .._fit.formulas import FormulaNeeded
+from .._fit.loading import load_fit_and_form
 from .._store.files import StoreError
 from .._store.reader import OpenStore, draws_of, open_store
+from ..diagnose.comparison import compare
 from ..report.content import stored_doubts
 from .fit import FitProblem
 
@@ -43,6 +46,31 @@ def print_findings(store: Path, *, as_json: bool) -> int:
         if draws.report.unknown is not None:
             print(f"unknown: {draws.report.unknown}")
     return 1 if found else 0
+
+
+def print_comparison(
+    fits: list[Path],
+    table: Path | None,
+    formula: str | None,
+    n_rows: int,
+    seed: int,
+    *,
+    as_json: bool,
+) -> None:
+    """Print `tallmc.compare` of fits to one table."""
+    if len(set(fits)) < len(fits):
+        raise InvalidInput("FIT", "be different folders", " ".join(map(str, fits)))
+    loaded, posteriors = {}, []
+    for path in fits:
+        loaded[str(path)], _, about = load_fit_and_form(path, formula)
+        posteriors.append(FitProblem.of_run(about, table, formula).posterior)
+    found = compare(loaded, posteriors, n=n_rows, seed=seed)
+    if as_json:
+        print(found.to_json(orient="index", indent=2))
+        return
+    print(found.drop(columns="rank").to_string(float_format="{:.2f}".format))
+    if found["warning"].any():
+        print("warning: some rows have Pareto k > 0.7, so their densities are unreliable")
 
 
 def _open_with_draws(store: Path) -> OpenStore:

@@ -6,6 +6,7 @@ from .._core.errors import Outcome
 from .._core.statistics import ess, rhat
 from .._engine.run import Progress
 from .averages import AverageErrors, autocorrelation, average_errors
+from .evidence import Evidence, evidence
 from .gaussian import (
     gaussian_kl,
     langevin_covariance,
@@ -15,6 +16,7 @@ from .gaussian import (
 from .ksd import Discrepancy, draws_ksd, exact_gradients, ksd, ksd_path
 from .loo import LeaveOneOut, loo
 from .pseudo_variance import Estimated, estimated_pseudo_variance, pseudo_variance
+from .robust import robust
 from .scores import (
     Calibration,
     accuracy,
@@ -42,6 +44,7 @@ __all__ = [
     "Calibration",
     "Discrepancy",
     "Estimated",
+    "Evidence",
     "LeaveOneOut",
     "Outcome",
     "Progress",
@@ -52,6 +55,7 @@ __all__ = [
     "draws_ksd",
     "ess",
     "estimated_pseudo_variance",
+    "evidence",
     "exact_gradients",
     "gaussian_kl",
     "ksd",
@@ -67,4 +71,5 @@ __all__ = [
     "pseudo_variance",
     "rhat",
     "rmse",
+    "robust",
 ]

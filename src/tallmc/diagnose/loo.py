@@ -46,6 +46,8 @@ class LeaveOneOut:
     - `n`, `n_rows`: m and N.
     - `rows`: the numbers of the m rows.
     - `pareto_k`: Pareto's k of the importance weights of these rows.
+    - `pointwise`, `at_mean`: π and π̃ of these rows.
+    - `observed`: their responses, if they are known.
     """
 
     elpd: float
@@ -56,6 +58,9 @@ class LeaveOneOut:
     n_rows: int
     rows: np.ndarray
     pareto_k: np.ndarray
+    pointwise: np.ndarray
+    at_mean: np.ndarray
+    observed: np.ndarray | None = None
 
     @property
     def bad_share(self) -> float:
@@ -70,22 +75,24 @@ class LeaveOneOut:
         )
 
 
-def loo(draws: Draws, posterior: Any, *, n: int = 1000, seed: int = 0) -> LeaveOneOut:
+def loo(draws: Draws, posterior: Any = None, *, n: int = 1000, seed: int = 0) -> LeaveOneOut:
     """Estimate the expected log predictive density by leave-one-out on some of the rows.
 
     **Arguments:**
 
     - `draws`: draws of the posterior.
-    - `posterior`: the posterior, in memory or on disk; for draws of `tallmc.fit` its table.
+    - `posterior`: the posterior, in memory or on disk; for draws of `tallmc.fit` its table or row
+      store, by default the one that it read.
     - `n`: the number of rows, m, whose leave-one-out density is computed.
     - `seed`: seed of the choice of rows.
     """
     rows: AbstractRows
+    posterior = draws.source if posterior is None else posterior
     if isinstance(draws.predictive, RegressionPredictive) and not isinstance(
         posterior, AbstractPosterior
     ):
         predictive: AbstractPredictive | None = draws.predictive
-        rows = ResidentRows(draws.predictive.encode(posterior, response=True))
+        rows = draws.encoded(posterior, response=True)
         width = draws.predictive.model.width(rows)
     else:
         check_posterior(posterior)
@@ -109,8 +116,10 @@ def loo(draws: Draws, posterior: Any, *, n: int = 1000, seed: int = 0) -> LeaveO
     total, squares = rows.reduce(
         _surrogate_sums, predictive, position, jnp.asarray(level), width=width
     ).float64()
+    pointwise, at_mean = exact, surrogate
     exact, surrogate = exact - level, surrogate - level
     errors = exact - surrogate
+    responses = predictive.observed(some.columns)
     excess = total + n_rows * errors.mean()
     variance = n_rows**2 * (1 - m / n_rows) * errors.var(ddof=1) / m
     # Σπ² by a difference estimator, and (Σπ)² without its bias.
@@ -125,6 +134,9 @@ def loo(draws: Draws, posterior: Any, *, n: int = 1000, seed: int = 0) -> LeaveO
         n_rows=n_rows,
         rows=chosen,
         pareto_k=pareto_k,
+        pointwise=pointwise,
+        at_mean=at_mean,
+        observed=None if responses is None else np.asarray(responses),
     )
 
 

@@ -100,6 +100,9 @@ class AbstractRegression(AbstractModel):
     def with_tempered_prior(self, power: float) -> AbstractRegression:
         return dataclasses.replace(self, prior=self.prior.tempered(power))
 
+    def log_prior_integral(self) -> float | None:
+        return self.prior.log_integral(self.dim)
+
     def prior_potential(self, position: Vector) -> Scalar:
         return self.prior.potential(position)
 

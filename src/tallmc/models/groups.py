@@ -158,6 +158,14 @@ def lkj_potential(free: Float[Array, " p"], n_effects: int) -> Scalar:
     return 2 * jnp.sum(powers * (jnp.logaddexp(free, -free) - math.log(2)))
 
 
+def lkj_log_integral(n_effects: int) -> float:
+    """log ∫ exp(−`lkj_potential`), of powers cosh^{−2p}."""
+    _, columns = np.tril_indices(n_effects, -1)
+    powers = ((n_effects - columns) / 2).tolist()
+    root = 0.5 * math.log(math.pi)
+    return math.fsum(root + math.lgamma(p) - math.lgamma(p + 0.5) for p in powers)
+
+
 def factor_of(hyper: Float[Array, " h"], n_effects: int) -> Float[Array, "r r"]:
     """L from (log τ, c)."""
     sds, free = jnp.exp(hyper[:n_effects]), hyper[n_effects:]

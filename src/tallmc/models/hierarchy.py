@@ -13,6 +13,7 @@ to be seen in the rows.
 from __future__ import annotations
 
 import abc
+import math
 from typing import Any
 
 import equinox as eqx
@@ -24,9 +25,9 @@ from jaxtyping import Array, Float
 from .._core.arrays import AbstractLinearMap, Layout, Matrix, Scalar, Vector
 from .._rows.access import PerRow, RowBlock
 from .._rows.law import Batch
-from .groups import factor_of, lkj_potential
+from .groups import factor_of, lkj_log_integral, lkj_potential
 from .model import AbstractModel, Compact, Moves
-from .priors import LogHalfStudentTPrior
+from .priors import LogHalfStudentTPrior, sum_if_known
 
 _SPIKE = 3.0
 """In logs: a scale 20 times smaller than its estimate."""
@@ -44,6 +45,10 @@ class AbstractHyperprior(eqx.Module):
     def potential(self, parameters: Float[Array, " c"], hyper: Float[Array, " h"]) -> Scalar:
         """−log p(ψ | η) − log p(η), up to a constant; not the prior that the model of ψ has."""
 
+    def log_integral(self) -> float | None:
+        """The constant, log ∫ exp(−potential); None if it is not known."""
+        return None
+
 
 class SeveralHyperpriors(AbstractHyperprior):
     """Independent hyper-priors; their hyper-parameters follow each other."""
@@ -60,6 +65,9 @@ class SeveralHyperpriors(AbstractHyperprior):
             total += part.potential(parameters, hyper[start : start + part.n_hyper])
             start += part.n_hyper
         return total
+
+    def log_integral(self) -> float | None:
+        return sum_if_known(part.log_integral() for part in self.parts)
 
 
 class Hierarchical(AbstractModel):
@@ -83,6 +91,9 @@ class Hierarchical(AbstractModel):
         parameters = self._inner(position)
         hyper = self.hyperprior.potential(parameters, position[self.inner.dim :])
         return self.inner.prior_potential(parameters) + hyper
+
+    def log_prior_integral(self) -> float | None:
+        return sum_if_known([self.inner.log_prior_integral(), self.hyperprior.log_integral()])
 
     def row_potentials(self, position: Vector, block: RowBlock) -> PerRow:
         return self.inner.row_potentials(self._inner(position), block)
@@ -247,6 +258,13 @@ class GroupEffects(AbstractHyperprior):
             at += columns
         return total
 
+    def log_integral(self) -> float:
+        n_columns = sum(columns for _, columns in self.shapes)
+        n_effects = sum(groups * columns for groups, columns in self.shapes)
+        of_correlations = lkj_log_integral(n_columns) if self.correlated else 0.0
+        of_effects = 0.5 * n_effects * math.log(2 * math.pi)
+        return self.sd_prior.log_integral(n_columns) + of_correlations + of_effects
+
     def _correlated_potential(
         self, parameters: Float[Array, " c"], hyper: Float[Array, " h"]
     ) -> Scalar:
@@ -294,3 +312,13 @@ class Horseshoe(AbstractHyperprior):
         log_variance = log_slab - jax.nn.softplus(log_slab - 2 * (log_global + log_local))
         of_beta = 0.5 * jnp.sum(beta**2 * jnp.exp(-log_variance) + log_variance)
         return of_local + of_global + of_slab + of_beta
+
+    def log_integral(self) -> float:
+        count, half = len(self.coefficients), 0.5 * float(self.slab_degrees)
+        one = jnp.ones((), self.global_scale.dtype)
+        of_scales = [
+            LogHalfStudentTPrior(one, one).log_integral(count),
+            LogHalfStudentTPrior(self.global_scale, one).log_integral(1),
+        ]
+        of_slab = math.lgamma(half) - half * math.log(half * float(self.slab_scale) ** 2)
+        return math.fsum(of_scales) + of_slab + 0.5 * count * math.log(2 * math.pi)

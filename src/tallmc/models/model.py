@@ -104,6 +104,10 @@ class AbstractModel(eqx.Module):
         """
         return None
 
+    def log_prior_integral(self) -> float | None:
+        """log ∫ exp(−f₀), the constant that f₀ leaves out; None if it is not known."""
+        return None
+
     def with_tempered_prior(self, power: float) -> AbstractModel | None:
         """The model with its prior to this power; None if the prior is no part of its own."""
         return None

@@ -177,6 +177,10 @@ class AbstractPredictive(eqx.Module):
     def log_likelihood(self, position: Vector, block: RowBlock) -> PerRow:
         """Log p(y | θ, x) per row, times the weight of the row."""
 
+    def constants(self, block: RowBlock) -> PerRow:
+        """What the model's potentials −log p(y | θ, x) leave out, per row."""
+        return jnp.zeros(jax.tree.leaves(block)[0].shape[0])
+
 
 def split_response(new_rows: Any, response: bool, rule: str) -> tuple[Any, Any]:
     """Rows and responses from a pair; None for responses that are neither given nor needed."""
@@ -316,14 +320,17 @@ class RegressionPredictive(AbstractPredictive):
         return self._in_units(likelihood.simulate(key, z, trials), block)
 
     def log_likelihood(self, position: Vector, block: RegressionRows) -> PerRow:
-        likelihood = self.model.likelihood
         potentials = self.model.row_potentials(position[: self.model.dim], block)
+        return -(potentials + self.constants(block))
+
+    def constants(self, block: RegressionRows) -> PerRow:
+        likelihood = self.model.likelihood
         if likelihood.has_trials:
             constants = likelihood.constant(block.y, block.weight)
         else:
             constants = weighted(block, likelihood.constant(block.y))
         jacobian = weighted(block, jnp.broadcast_to(jnp.log(self.scale), block.y.shape))
-        return -(potentials + constants + jacobian)
+        return constants + jacobian
 
     def _predictors(self, position: Vector, block: RegressionRows) -> Float[Array, "n ..."]:
         return self.model.predictors(position[: self.model.dim], block)

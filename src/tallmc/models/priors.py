@@ -9,11 +9,14 @@ from __future__ import annotations
 import abc
 import dataclasses
 import itertools
-from typing import Self
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .._core.arrays import Scalar, Vector
 
@@ -29,6 +32,10 @@ class AbstractPrior(eqx.Module):
     @abc.abstractmethod
     def potential(self, values: Vector) -> Scalar:
         """−log p(θ), up to a constant."""
+
+    def log_integral(self, count: int) -> float | None:
+        """The constant, log ∫ exp(−potential), of `count` values; None if it is not known."""
+        return None
 
     def tempered(self, power: float) -> AbstractPrior:
         """The prior to this power."""
@@ -47,6 +54,9 @@ class NormalPrior(AbstractPrior):
         centred = values if self.mean is None else values - self.mean
         return 0.5 * jnp.sum(centred**2 / self.variance)
 
+    def log_integral(self, count: int) -> float:
+        return _summed(0.5 * np.log(2 * np.pi * _host(self.variance)), count)
+
     def tempered(self, power: float) -> NormalPrior:
         return dataclasses.replace(self, variance=self.variance / power)
 
@@ -64,6 +74,9 @@ class StudentTPrior(AbstractPrior):
         squares = ((values - self.mean) / self.scale) ** 2
         return jnp.sum(0.5 * (self.degrees + 1) * jnp.log1p(squares / self.degrees))
 
+    def log_integral(self, count: int) -> float:
+        return _summed(_log_integral_of_t(self.scale, self.degrees), count)
+
 
 class LaplacePrior(AbstractPrior):
     """θ_j ~ Laplace(m_j, b_j), independent: f₀ = |θ − m|/b. It has a kink at m."""
@@ -75,6 +88,9 @@ class LaplacePrior(AbstractPrior):
 
     def potential(self, values: Vector) -> Scalar:
         return jnp.sum(jnp.abs(values - self.mean) / self.scale)
+
+    def log_integral(self, count: int) -> float:
+        return _summed(np.log(2 * _host(self.scale)), count)
 
 
 class LogHalfStudentTPrior(AbstractPrior):
@@ -89,6 +105,10 @@ class LogHalfStudentTPrior(AbstractPrior):
         log_squares = 2 * (values - jnp.log(self.scale)) - jnp.log(self.degrees)
         return jnp.sum(0.5 * (self.degrees + 1) * jax.nn.softplus(log_squares) - values)
 
+    def log_integral(self, count: int) -> float:
+        # ∫ exp(−f₀) ds is the integral of the half-t over σ = eˢ.
+        return _summed(_log_integral_of_t(self.scale, self.degrees) - math.log(2), count)
+
 
 class LogGammaPrior(AbstractPrior):
     """s = log ν with ν ~ Gamma(shape, rate): f₀ = rate · eˢ − shape · s."""
@@ -101,6 +121,10 @@ class LogGammaPrior(AbstractPrior):
     def potential(self, values: Vector) -> Scalar:
         return jnp.sum(self.rate * jnp.exp(values) - self.shape * values)
 
+    def log_integral(self, count: int) -> float:
+        shape = float(self.shape)
+        return count * (math.lgamma(shape) - shape * math.log(float(self.rate)))
+
 
 class AbstractPriorOfParts(AbstractPrior):
     """Independent priors of parts of a vector."""
@@ -108,8 +132,17 @@ class AbstractPriorOfParts(AbstractPrior):
     parts: tuple[AbstractPrior, ...]
 
     @property
+    @abc.abstractmethod
+    def counts(self) -> Sequence[int]:
+        """The number of values of each part."""
+
+    @property
     def log_concave(self) -> bool:
         return all(part.log_concave for part in self.parts)
+
+    def log_integral(self, count: int) -> float | None:
+        pairs = zip(self.parts, self.counts, strict=True)
+        return sum_if_known(part.log_integral(of_part) for part, of_part in pairs)
 
     def tempered(self, power: float) -> Self:
         return dataclasses.replace(self, parts=tuple(part.tempered(power) for part in self.parts))
@@ -119,6 +152,10 @@ class JoinedPrior(AbstractPriorOfParts):
     """Independent priors of consecutive parts of a vector."""
 
     lengths: tuple[int, ...] = eqx.field(static=True)
+
+    @property
+    def counts(self) -> Sequence[int]:
+        return self.lengths
 
     @property
     def entries(self) -> tuple[tuple[int, ...], ...]:
@@ -139,6 +176,10 @@ class PriorOfEntries(AbstractPriorOfParts):
 
     entries: tuple[tuple[int, ...], ...] = eqx.field(static=True)
 
+    @property
+    def counts(self) -> Sequence[int]:
+        return [len(places) for places in self.entries]
+
     def potential(self, values: Vector) -> Scalar:
         total = jnp.zeros((), values.dtype)
         for part, entries in zip(self.parts, self.entries, strict=True):
@@ -158,3 +199,24 @@ class TemperedPrior(AbstractPrior):
 
     def potential(self, values: Vector) -> Scalar:
         return self.power * self.prior.potential(values)
+
+
+def sum_if_known(terms: Iterable[float | None]) -> float | None:
+    """The sum; None if a term is not known."""
+    found = list(terms)
+    return None if None in found else math.fsum(found)  # type: ignore[arg-type]
+
+
+def _host(values: Any) -> np.ndarray:
+    return np.asarray(values, np.float64)
+
+
+def _summed(per_value: np.ndarray, count: int) -> float:
+    return float(np.broadcast_to(per_value, (count,)).sum())
+
+
+def _log_integral_of_t(scale: Any, degrees: Any) -> np.ndarray:
+    """log ∫ (1 + x²/νs²)^{−(ν+1)/2} dx."""
+    nu = _host(degrees)
+    of_degrees = np.vectorize(lambda v: math.lgamma(v / 2) - math.lgamma((v + 1) / 2))(nu)
+    return np.log(_host(scale)) + 0.5 * np.log(nu * np.pi) + of_degrees

@@ -120,6 +120,8 @@ class Draws:
     - `group_moments`: means and standard deviations of the parameters of all groups of a
         `LocalPosterior`, by kind; empty for other posteriors and for draws from a store.
     - `series`: what the default method keeps of the rows, for `update`; None for other methods.
+    - `source`: what `tallmc.fit` read: the table, its path or the row store. It is not copied and
+        not saved.
 
     >>> from tallmc._core.arrays import layout_of
     >>> layout, _ = layout_of({"slope": 0.0})
@@ -144,6 +146,7 @@ class Draws:
     group_moments: Mapping[str, GroupMoments] = dataclasses.field(default_factory=dict)
     about: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
     series: FittedSeries | None = None
+    source: Any = dataclasses.field(default=None, repr=False, compare=False)
 
     updater: ClassVar[Callable[..., Draws]]
     """`_api.update.update`, which is above this layer and puts itself here."""
@@ -348,7 +351,13 @@ class Draws:
 
         content = {"mean": found.mean, "sd": sd, "q05": low, "median": median, "q95": high}
         table = pd.DataFrame(content | diagnosed, index=pd.Index(entry_names))
-        return SummaryTable(table[list(COLUMNS)])
+        made = SummaryTable(table[list(COLUMNS)])
+        missing = self.settings.get("model", {}).get("missing values")
+        notes = {"errors": self.settings.get("errors"), "missing values": missing}
+        said = [f"{what}: {note}" for what, note in notes.items() if note]
+        if said:
+            made.attrs["note"] = "\n".join(said)
+        return made
 
     def with_posterior(self, posterior: AbstractPosterior) -> Draws:
         """The same draws with what the posterior knows about new rows.
@@ -425,7 +434,7 @@ class Draws:
         if missing == "nan":
             new_rows, complete = self._predictive.complete(new_rows)
             new_rows = new_rows.rows(complete)
-        rows = self._encoded(new_rows, offset=offset, trials=trials)
+        rows = self.encoded(new_rows, offset=offset, trials=trials)
         found = predict(self._predictive, self._used(n_draws), rows, interval, kind, seed)
         found = dataclasses.replace(found, index=index)
         return found if complete is None else found.with_missing(complete)
@@ -446,7 +455,7 @@ class Draws:
         **Returns:** one response per chain, draw and row; NaN for failed chains. Classes are
         numbered.
         """
-        used, rows = self._used(n_draws), self._encoded(new_rows, offset=offset, trials=trials)
+        used, rows = self._used(n_draws), self.encoded(new_rows, offset=offset, trials=trials)
         found = simulations(self._predictive, used, rows, seed)
         return gathered(found, used, self.ok, rows.n_rows)
 
@@ -460,7 +469,7 @@ class Draws:
         **Returns:** one number per draw, or one per draw and class.
         """
         used = self._used(n_draws)
-        return average_response(self._predictive, used, self._encoded(new_rows))
+        return average_response(self._predictive, used, self.encoded(new_rows))
 
     def log_likelihood(
         self,
@@ -480,7 +489,7 @@ class Draws:
         **Returns:** one number per chain, draw and row; NaN for failed chains.
         """
         used = self._used(n_draws)
-        encoded = self._encoded(rows, response=True, offset=offset, trials=trials)
+        encoded = self.encoded(rows, response=True, offset=offset, trials=trials)
         found = log_likelihoods(self._predictive, used, encoded)
         return gathered(found, used, self.ok, encoded.n_rows)
 
@@ -592,7 +601,8 @@ class Draws:
             raise InvalidInput("draws", "know the law of the response", "none", cure)
         return self.predictive
 
-    def _encoded(self, rows: Any, **options: Any) -> ResidentRows | ShardedRows:
+    def encoded(self, rows: Any, **options: Any) -> ResidentRows | ShardedRows:
+        """Rows as the model sees them: those of a row store, or encoded from rows of the user."""
         stored = self.stored_rows(rows)
         return ResidentRows(self._predictive.encode(rows, **options)) if stored is None else stored
 

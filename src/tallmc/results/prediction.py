@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt
 
 from .._core.errors import InvalidInput, check_int, check_number
 from .._core.random import new_key
-from .._core.statistics import evenly, moments, quantiles
+from .._core.statistics import add_by_code, evenly, moments, quantiles
 from .._rows.access import RowBlock
 from .._rows.resident import ResidentRows
 from .._rows.sharded import ShardedRows
@@ -179,9 +179,26 @@ def average_response(
     predictive: AbstractPredictive, used: UsedDraws, rows: Rows
 ) -> Float[np.ndarray, "k ..."]:
     """The mean of the response in each draw, averaged over the rows."""
-    n_columns = _n_columns(predictive, used, rows) or 1
-    blocks = _by_block(_block_means, predictive, used, rows, n_columns)
-    return sum(block.sum(axis=0, dtype=np.float64) for block in blocks) / rows.n_rows
+    everyone = np.zeros(rows.n_rows, np.int64)
+    return response_sums(predictive, used, rows, everyone, 1)[0] / rows.n_rows
+
+
+def response_sums(
+    predictive: AbstractPredictive,
+    used: UsedDraws,
+    rows: Rows,
+    codes: Int[np.ndarray, " n"],
+    n_codes: int,
+) -> Float[np.ndarray, "G k ..."]:
+    """The mean of the response in each draw, summed over the rows of each code."""
+    n_columns = _n_columns(predictive, used, rows)
+    blocks = _by_block(_block_means, predictive, used, rows, n_columns or 1)
+    shape = () if n_columns is None else (n_columns,)
+    totals, first = np.zeros((n_codes, len(used.flat), *shape)), 0
+    for block in blocks:
+        add_by_code(totals, codes[first : first + len(block)], block)
+        first += len(block)
+    return totals
 
 
 def simulations(

@@ -57,8 +57,8 @@ class SummaryTable(pd.DataFrame):
             + "</tr>"
             for name, cells in zip(names, rows, strict=True)
         )
-        left_out = _left_out_rows(self)
-        note = f"<p>{html.escape(left_out)}</p>" if left_out else ""
+        notes = filter(None, [_left_out_rows(self), self.attrs.get("note")])
+        note = "".join(f"<p>{html.escape(text)}</p>" for text in notes)
         return (
             f'<div style="overflow-x:auto"><table><thead><tr>{head}</tr></thead>'
             f"<tbody>{body}</tbody></table>{note}</div>"
@@ -86,7 +86,7 @@ def as_text(table: pd.DataFrame, width: int) -> str:
         lines.append(_shortened(name, stub).ljust(stub) + cells)
     hidden = [column for column in table.columns if column not in shown]
     notes = [_left_out_rows(table), f"not shown: {', '.join(hidden)}" if hidden else ""]
-    return "\n".join([*lines, *filter(None, notes)])
+    return "\n".join([*lines, *filter(None, [*notes, table.attrs.get("note", "")])])
 
 
 def _is_summary(table: pd.DataFrame) -> bool:

@@ -9,6 +9,7 @@ cut points take its place.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import equinox as eqx
@@ -79,6 +80,9 @@ class CutPointPrior(AbstractPrior):
         cuts = cut_points(values)
         slopes = jax.nn.softplus(cuts) + jax.nn.softplus(-cuts)
         return jnp.sum(slopes) - jnp.sum(values[1:])
+
+    def log_integral(self, count: int) -> float:
+        return -math.lgamma(count + 1)  # the volume of the simplex
 
 
 def cut_points(free: Float[Array, " k"]) -> Float[Array, " k"]:
