@@ -8,10 +8,13 @@ import importlib.metadata
 import json
 import os
 import platform
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import jax
+
+from tallmc import __version__
 
 _ROOT = Path(__file__).resolve().parents[1]
 _PACKAGES = ("jax", "jaxlib", "numpy", "equinox", "optax", "blackjax", "numpyro")
@@ -33,7 +36,6 @@ Two things make steps on a CPU cheaper:
 - Pass data as NumPy arrays. They are copied to memory in which random rows are read faster, which
   saves a tenth to a sixth of a small step. JAX arrays are not copied.
 
-Date, machine and versions:
 """
 
 
@@ -81,6 +83,20 @@ def facts() -> dict[str, str]:
     }
 
 
+def stamp() -> str:
+    """The line of a page of evidence that says what was measured, when and where.
+
+    `tests/test_evidence.py` reads it.
+    """
+    found = facts()
+    git = ["git", "describe", "--always", "--dirty"]
+    revision = subprocess.run(git, cwd=_ROOT, capture_output=True, text=True, check=False).stdout
+    return (
+        f"Measured on {found['date']}, tallmc {__version__}, "
+        f"revision {revision.strip() or 'unknown'}, {found['machine']}."
+    )
+
+
 def save(folder: Path, *, page: bool) -> None:
     """Write `results.md` and `results.json`; with `page` also `docs/performance.md`."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -94,7 +110,7 @@ def save(folder: Path, *, page: bool) -> None:
     if page:
         accelerator = (Path(__file__).with_name("accelerator.md")).read_text()
         (_ROOT / "docs" / "performance.md").write_text(
-            f"{_HOW_TO_READ}\n{where}\n\n{tables}\n\n{accelerator}"
+            f"{_HOW_TO_READ}{stamp()}\n\n{where}\n\n{tables}\n\n{accelerator}"
         )
 
 

@@ -27,6 +27,7 @@ from tallmc.models.priors import StudentTPrior
 from tallmc.results.report import Verdict
 
 from . import problems
+from .report import stamp
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "trust.md"
 STEPS = {"suggested": 1.0, "× 10": 10.0}
@@ -201,6 +202,8 @@ def page(rows: list[Row]) -> str:
         "",
         f"Of {len(rows)} runs {len(checked)} are *checked*. In {len(wrong)} of these a real error "
         "exceeds twice the reported one.",
+        "",
+        stamp(),
         "",
         "A method whose gradient noise allows only small steps makes few effective draws in a run "
         "of this length. Its verdict is then doubtful although its errors may be small; the "

@@ -188,3 +188,8 @@ def test_draws_of_codes_and_of_a_matrix_agree(monkeypatch):
     )
     for name, values in plain.values.items():
         np.testing.assert_allclose(coded.values[name], values, rtol=1e-8, atol=1e-8, err_msg=name)
+    simulated = [
+        draws.with_posterior(of).posterior_predictive(of.rows.take(jnp.arange(20)), n_draws=10)
+        for draws, of in zip((coded, plain), posteriors, strict=True)
+    ]
+    np.testing.assert_array_equal(*simulated)

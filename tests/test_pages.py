@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 
 pytestmark = pytest.mark.docs
@@ -139,3 +140,22 @@ def test_examples_of_predictions_run():
     np.testing.assert_allclose(names["prediction"].mean[0], 0.55, atol=0.05)
     estimate = names["estimate"]
     assert estimate.bad_share == 0 and abs(estimate.p_loo - 3) < 1
+
+
+@pytest.mark.slow
+def test_the_case_of_car_insurance_runs(shared, tmp_path, monkeypatch, capsys):
+    with np.load(shared / "data" / "fremtpl2freq.npz", allow_pickle=False) as data:
+        columns = {name: data[name] for name in data.files if not name.endswith("__levels")}
+        levels = {name: data[f"{name}__levels"] for name in columns if f"{name}__levels" in data}
+    for name, names in levels.items():
+        columns[name] = names[columns[name]]
+    pd.DataFrame(columns).to_csv(tmp_path / "freMTPL2freq.csv", index=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    names = run_blocks(ROOT / "docs" / "insurance.md")
+    assert names["draws"].report.trusted
+    assert (tmp_path / "insurance.png").exists()
+    page = (ROOT / "docs" / "insurance.md").read_text(encoding="utf-8")
+    printed = capsys.readouterr().out
+    for line in ("610,213 policies", "tenth  1: 219 claims expected", "surcharge      3,3"):
+        assert line in page and line in printed

@@ -73,8 +73,12 @@ def cut(view: Page, width: int) -> Iterator[str]:
 
 def main() -> None:
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / ".screenshots")
-    wrong = list(look(folder, sorted(SITE.rglob("*.html"))))
-    print("\n".join(wrong) or f"nothing is cut; screenshots are in {folder}")
+    wrong = 0
+    for line in look(folder, sorted(SITE.rglob("*.html"))):
+        print(line, flush=True)
+        wrong += 1
+    if not wrong:
+        print(f"nothing is cut; screenshots are in {folder}")
     sys.exit(bool(wrong))
 
 

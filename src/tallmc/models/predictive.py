@@ -30,7 +30,6 @@ from .design import (
     Observations,
     RegressionRows,
     check_per_row,
-    columns_of,
     named_columns,
 )
 from .generalised_linear import AbstractRegression, weighted
@@ -280,7 +279,7 @@ class RegressionPredictive(AbstractPredictive):
             if offset is not None or trials is not None:
                 rule = "be left out with rows of a posterior"
                 raise InvalidInput("offset and trials", rule, "both")
-            _check_n_columns(columns_of(new_rows).shape[1], n_columns)
+            _check_n_columns(self.model.columns(new_rows).shape[1], n_columns)
             return new_rows
         if isinstance(new_rows, ShardedRows):
             cure = "Pass some of them: rows.view(rows.lines(numbers))."

@@ -1,0 +1,314 @@
+"""Answers of others: reference draws of posteriordb, results of statsmodels, fits of glum.
+
+Nothing of theirs is kept here. posteriordb is a clone whose folder is in TALLMC_POSTERIORDB; the
+packages are installed by `pip install statsmodels glum`. What is absent is skipped.
+`docs/judges.md` says what passed and what did not apply.
+"""
+
+import functools
+import importlib
+import json
+import os
+import zipfile
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import jax.scipy.stats as stats
+import numpy as np
+import pandas as pd
+import pytest
+
+import tallmc
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def _double_precision():
+    with jax.enable_x64(True):
+        yield
+
+
+def _flat(beta, sigma):
+    return 0.0
+
+
+def _half_cauchy(beta, sigma):
+    return stats.cauchy.logpdf(sigma, 0.0, 2.5)
+
+
+def _normal(beta, sigma):
+    return stats.norm.logpdf(beta, 0.0, 10.0).sum() + stats.norm.logpdf(sigma, 0.0, 10.0)
+
+
+def _kilpisjarvi(beta, sigma):
+    return stats.norm.logpdf(
+        beta, jnp.array([9.31290322580645, 0.0]), jnp.array([100.0, 1 / 30])
+    ).sum()
+
+
+def _kidiq(d, hs=0.0, iq=0.0, scale=1.0):
+    hs, iq = (d["mom_hs"] - hs) / scale, (d["mom_iq"] - iq) / scale
+    return [hs, iq, hs * iq]
+
+
+def _standardised(x, sds=1):
+    return (x - x.mean()) / (sds * x.std(ddof=1))
+
+
+def _mesquite(d, names):
+    area = d["diam1"] * d["diam2"]
+    logs = {
+        "volume": area * d["canopy_height"],
+        "area": area,
+        "shape": d["diam1"] / d["diam2"],
+        "height": d["total_height"],
+        "density": d["density"],
+    }
+    return [np.log(logs[name]) for name in names] + [d["group"]]
+
+
+_MESQUITE = ("diam1", "diam2", "canopy_height", "total_height", "density")
+_NES = (("real_ideo", "race_adj"), ("educ1", "gender", "income"))
+# By posterior: the response and the columns beside the intercept, as functions of the data, and
+# the log prior. They restate the Stan programs of posteriordb.
+POSTERIORS = {
+    "earnings-earn_height": ("earn", lambda d: [d["height"]], _flat),
+    "earnings-log10earn_height": (lambda d: np.log10(d["earn"]), lambda d: [d["height"]], _flat),
+    "earnings-logearn_height": (lambda d: np.log(d["earn"]), lambda d: [d["height"]], _flat),
+    "earnings-logearn_height_male": (
+        lambda d: np.log(d["earn"]),
+        lambda d: [d["height"], d["male"]],
+        _flat,
+    ),
+    "earnings-logearn_interaction": (
+        lambda d: np.log(d["earn"]),
+        lambda d: [d["height"], d["male"], d["height"] * d["male"]],
+        _flat,
+    ),
+    "earnings-logearn_interaction_z": (
+        lambda d: np.log(d["earn"]),
+        lambda d: [_standardised(d["height"]), d["male"], _standardised(d["height"]) * d["male"]],
+        _flat,
+    ),
+    "earnings-logearn_logheight_male": (
+        lambda d: np.log(d["earn"]),
+        lambda d: [np.log(d["height"]), d["male"]],
+        _flat,
+    ),
+    "kidiq-kidscore_momhs": ("kid_score", lambda d: [d["mom_hs"]], _half_cauchy),
+    "kidiq-kidscore_momiq": ("kid_score", lambda d: [d["mom_iq"]], _half_cauchy),
+    "kidiq-kidscore_momhsiq": ("kid_score", lambda d: [d["mom_hs"], d["mom_iq"]], _half_cauchy),
+    "kidiq-kidscore_interaction": ("kid_score", _kidiq, _half_cauchy),
+    "kidiq_with_mom_work-kidscore_interaction_c": (
+        "kid_score",
+        lambda d: _kidiq(d, d["mom_hs"].mean(), d["mom_iq"].mean()),
+        _flat,
+    ),
+    "kidiq_with_mom_work-kidscore_interaction_c2": (
+        "kid_score",
+        lambda d: _kidiq(d, 0.5, 100.0),
+        _flat,
+    ),
+    "kidiq_with_mom_work-kidscore_interaction_z": (
+        "kid_score",
+        lambda d: _kidiq(
+            {name: _standardised(d[name], sds=2) for name in ("mom_hs", "mom_iq")},
+        ),
+        _flat,
+    ),
+    "kidiq_with_mom_work-kidscore_mom_work": (
+        "kid_score",
+        lambda d: [1.0 * (d["mom_work"] == level) for level in (2, 3, 4)],
+        _flat,
+    ),
+    "kilpisjarvi_mod-kilpisjarvi": ("y", lambda d: [d["x"]], _kilpisjarvi),
+    "mesquite-mesquite": (
+        "weight",
+        lambda d: [d[name] for name in (*_MESQUITE, "group")],
+        _flat,
+    ),
+    "mesquite-logmesquite": (
+        lambda d: np.log(d["weight"]),
+        lambda d: [*(np.log(d[name]) for name in _MESQUITE), d["group"]],
+        _flat,
+    ),
+    **{
+        f"mesquite-logmesquite_{name}": (
+            lambda d: np.log(d["weight"]),
+            functools.partial(_mesquite, names=columns),
+            _flat,
+        )
+        for name, columns in {
+            "logva": ("volume", "area"),
+            "logvas": ("volume", "area", "shape", "height", "density"),
+            "logvash": ("volume", "area", "shape", "height"),
+        }.items()
+    },
+    "mesquite-logmesquite_logvolume": (
+        lambda d: np.log(d["weight"]),
+        lambda d: _mesquite(d, ["volume"])[:1],
+        _flat,
+    ),
+    **{
+        f"nes{year}-nes": (
+            "partyid7",
+            lambda d: [
+                *(d[name] for name in _NES[0]),
+                *(1.0 * (d["age_discrete"] == level) for level in (2, 3, 4)),
+                *(d[name] for name in _NES[1]),
+            ],
+            _flat,
+        )
+        for year in range(1972, 2001, 4)
+    },
+    "sblrc-blr": ("y", None, _normal),
+    "sblri-blr": ("y", None, _normal),
+}
+
+
+def _database() -> Path:
+    folder = os.environ.get("TALLMC_POSTERIORDB")
+    if not folder:
+        pytest.skip("needs a clone of stan-dev/posteriordb, its folder in TALLMC_POSTERIORDB")
+    return Path(folder) / "posterior_database"
+
+
+def _read(path: Path):
+    with zipfile.ZipFile(path.with_suffix(".json.zip")) as archive:
+        return json.loads(archive.read(path.name + ".json"))
+
+
+def _posterior(data, response, columns, log_prior):
+    """A linear regression by automatic differentiation, columns scaled for the sampler."""
+    y = response(data) if callable(response) else data[response]
+    X = data["X"] if columns is None else np.column_stack([np.ones(len(y)), *columns(data)])
+    # θ = Rβ: the QR decomposition takes correlations out, and changes a flat prior by a constant.
+    _, R = np.linalg.qr(X)
+    inverse = jnp.asarray(np.linalg.inv(R) * np.sqrt(len(y)))
+    start = np.linalg.lstsq(X, y, rcond=None)[0]
+    scale = np.std(y - X @ start)
+    init = {"theta": np.linalg.solve(np.asarray(inverse), start), "sigma": scale}
+
+    def log_likelihood(params, row):
+        return stats.norm.logpdf(row[1], row[0] @ (inverse @ params["theta"]), params["sigma"])
+
+    posterior = tallmc.Posterior(
+        log_likelihood=log_likelihood,
+        log_prior=lambda params: log_prior(inverse @ params["theta"], params["sigma"]),
+        data=(X, y),
+        init=init,
+        transforms={"sigma": "positive"},
+    )
+    return posterior, np.asarray(inverse)
+
+
+def _z_scores(ours, theirs):
+    """Of the means and of the mean squares, by the effective draws of both: (chains, draws)."""
+    centre, unit = theirs.mean(), theirs.std()
+    scores = []
+    for power in (1, 2):
+        one, other = (((values - centre) / unit) ** power for values in (ours, theirs))
+        error = sum(
+            values.var() / float(tallmc.diagnose.ess(values[..., None]).min())
+            for values in (one, other)
+        )
+        scores.append((one.mean() - other.mean()) / np.sqrt(error))
+    return scores
+
+
+@pytest.mark.parametrize("name", POSTERIORS)
+def test_draws_agree_with_the_reference_draws_of_posteriordb(name):
+    database = _database()
+    found = _read(database / "data" / "data" / name.partition("-")[0])
+    data = {key: np.asarray(value, float) for key, value in found.items()}
+    posterior, inverse = _posterior(data, *POSTERIORS[name])
+    draws = tallmc.sample(posterior, seed=0, progress=False)
+    assert draws.report.trusted, draws.report
+    folder = database / "reference_posteriors" / "draws" / "draws"
+    chains = _read(folder / name)
+    reference = {key: np.array([chain[key] for chain in chains]) for key in chains[0]}
+    beta = np.asarray(draws.params["theta"]) @ inverse.T
+    ours = [beta[..., j] for j in range(beta.shape[-1])] + [np.asarray(draws.params["sigma"])]
+    assert len(ours) == len(reference)
+    scores = [_z_scores(a, b) for a, b in zip(ours, reference.values(), strict=True)]
+    assert np.abs(scores).max() < 4.6, dict(zip(reference, scores, strict=True))
+
+
+def _statsmodels(name):
+    """Data and results of a class of `statsmodels`, which come from R and Stata."""
+    results = pytest.importorskip(
+        "statsmodels.genmod.tests.results.results_glm", reason="needs statsmodels"
+    )
+    datasets = importlib.import_module("statsmodels.datasets")
+    result = getattr(results, name)()
+    offset = None
+    if name == "Star98":
+        data = datasets.star98.load()
+        y, X = np.asarray(data.endog), np.asarray(data.exog)
+    elif name.startswith("Cpunish"):
+        data = datasets.cpunish.load()
+        y, X = np.asarray(data.endog), np.asarray(data.exog, float)
+        X[:, 3] = np.log(X[:, 3])
+        if name == "Cpunish_offset":
+            offset = np.full(len(y), np.log(100.0))
+    else:
+        y, X = np.asarray(result.endog, float), np.asarray(result.exog, float)[:, :-1]
+    ones = np.ones((len(y), 1))
+    X = np.hstack([ones, X] if name == "Cpunish_offset" else [X, ones])
+    return X, y, offset, np.asarray(result.params), np.asarray(result.bse)
+
+
+def _mode_and_sds(make, X, *rest, offset=None):
+    """The mode under a flat prior, and the sds of the Laplace approximation there."""
+    units = np.abs(X).max(axis=0)
+    posterior = make(X / units, *rest, prior_variance=1e12, offset=offset)
+    anchor = tallmc.anchor.find_anchor(posterior)
+    sds = np.sqrt(np.diag(anchor.covariance))
+    d = X.shape[1]
+    return np.asarray(anchor.position)[:d] / units, sds[:d] / units
+
+
+@pytest.mark.parametrize("name", ["Lbw", "Star98", "Cpunish", "Cpunish_offset", "CancerLog"])
+def test_the_mode_under_a_flat_prior_is_the_estimate_of_statsmodels(name):
+    X, y, offset, params, bse = _statsmodels(name)
+    if name == "Star98":
+        found, sds = _mode_and_sds(tallmc.models.binomial_regression, X, y[:, 0], y.sum(axis=1))
+    else:
+        make = {"Lbw": "logistic", "CancerLog": "gamma"}.get(name, "poisson")
+        make = getattr(tallmc.models, f"{make}_regression")
+        found, sds = _mode_and_sds(make, X, y, offset=offset)
+    assert np.abs((found - params) / bse).max() < 1e-3
+    if name != "CancerLog":  # statsmodels estimates the dispersion by another rule
+        np.testing.assert_allclose(sds, bse, rtol=2e-3)
+
+
+def test_the_mode_under_a_flat_prior_is_the_estimate_of_glum():
+    glum = pytest.importorskip("glum", reason="needs glum")
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(50_000, 4)) @ rng.normal(size=(4, 4))
+    exposure = rng.uniform(0.1, 1.0, len(X))
+    y = rng.poisson(exposure * np.exp(X @ [0.3, -0.2, 0.1, 0.0] - 1.0))
+    theirs = glum.GeneralizedLinearRegressor(family="poisson", alpha=0, gradient_tol=1e-9)
+    theirs.fit(X, y, offset=np.log(exposure))
+    design = np.column_stack([np.ones(len(X)), X])
+    found, sds = _mode_and_sds(tallmc.models.poisson_regression, design, y, offset=np.log(exposure))
+    assert np.abs((found - [theirs.intercept_, *theirs.coef_]) / sds).max() < 1e-3
+
+
+def test_functions_of_arviz_take_the_draws_and_agree_with_the_summary():
+    arviz_stats = pytest.importorskip("arviz_stats")
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"x": rng.normal(size=2_000), "g": rng.choice(list("abc"), 2_000)})
+    table["y"] = rng.poisson(np.exp(0.3 * table["x"]))
+    draws = tallmc.fit("y ~ x + g", table, family="poisson", seed=0, progress=False)
+    tree = draws.to_datatree(log_likelihood=table, posterior_predictive=table)
+    ours = draws.summary()
+    theirs = arviz_stats.summary(tree, round_to="none")
+    np.testing.assert_allclose(theirs["mean"], ours["mean"], rtol=1e-6)
+    np.testing.assert_allclose(theirs["ess_bulk"], ours["ess_bulk"], rtol=1e-6)
+    for name in ("ess", "rhat", "mcse", "hdi", "eti", "mode", "kde", "histogram"):
+        assert getattr(arviz_stats, name)(tree) is not None, name
+    assert np.isfinite(arviz_stats.loo(tree).elpd)
+    assert arviz_stats.metrics(tree)[0] >= 0
