@@ -7,6 +7,7 @@ import pytest
 
 import tallmc
 from problems import design, exact_posterior, linear, logistic, slow_after
+from tallmc._anchor.optimisers import CountedPasses, in_posterior_sds
 
 
 @pytest.mark.parametrize(
@@ -156,3 +157,12 @@ def test_single_precision_anchor_of_an_ill_conditioned_posterior():
     assert single.position.dtype == jnp.float32
     assert np.abs((np.asarray(single.position, float) - double.position) / sd).max() < 0.01
     assert np.abs(np.sqrt(np.diag(single.covariance)) / sd - 1).max() < 0.01
+
+
+def test_a_search_that_looks_too_far_away_is_quiet_and_names_no_absurd_distance():
+    passes = CountedPasses(linear())
+    with np.errstate(all="raise"):
+        value, _ = passes.value_and_gradient(np.array([1e200, 0.0]))
+    assert not np.isfinite(value)
+    assert in_posterior_sds(0.314) == "0.31 posterior standard deviations"
+    assert in_posterior_sds(1e11) == "more than 100 posterior standard deviations"

@@ -63,3 +63,12 @@ def test_a_run_by_series_compiles_few_programs_and_other_data_none(compiled):
     draws = tallmc.sample(other)
     assert isinstance(draws.settings["method"], SurrogateHMC)
     assert compiled == [], compiled
+
+
+def test_a_posterior_of_arrays_compiles_nothing(compiled):
+    """Checks of the user's numbers are NumPy's: each would be a program, compiled before a run."""
+    jax.clear_caches()
+    first = regression(700, seed=0)
+    assert not compiled
+    first.rows.batch_of(np.arange(300), np.ones(300), np.float32)
+    assert not compiled

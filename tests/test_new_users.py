@@ -314,6 +314,7 @@ def test_natural_splines_get_a_hint_that_works(table):
         ("boys", {}, r"^formula must name a column of DataFrame; got 'boys'"),
         ("buys ~ big city", {}, r"Put names with spaces or signs into backquotes: `big city`\.$"),
         ("my buys ~ age", {}, r"backquotes: `my buys`\.$"),
+        ("log(age) ~ city", {}, r"Put the transformed response into a column of the table first"),
         ("buys ~ age", {"family": "normel"}, r"^family must be one of"),
         ("buys ~ age + gone", {}, r"missing='drop', mark .*, fill in .* with exclude\.$"),
         ("buys", {}, r"missing='drop', mark"),

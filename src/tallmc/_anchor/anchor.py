@@ -34,6 +34,7 @@ from .optimisers import (
     descent_direction,
     double_passes,
     how_to_help_a_search,
+    in_posterior_sds,
     not_finite,
 )
 
@@ -342,9 +343,9 @@ def _found(
     if optimiser is not None:
         stage("finding the mode")
         anchor, notes = _anchor_at(passes, optimiser.find(passes), hessian, None)
-        if anchor.converged is False:
+        if anchor.converged is False and anchor.decrement is not None:
             notes.append(
-                f"the anchor is {anchor.decrement:.2g} posterior standard deviations from the "
+                f"the anchor is {in_posterior_sds(anchor.decrement)} from the "
                 "mode; control variates stay unbiased but are noisier. "
                 "Give the optimiser more steps."
             )
@@ -375,7 +376,7 @@ def _default_anchor(passes: CountedPasses, hessian: bool) -> tuple[Anchor, list[
     if not anchor.converged:
         distance = ""
         if anchor.decrement is not None:
-            distance = f", {anchor.decrement:.2g} posterior standard deviations from the mode"
+            distance = f", {in_posterior_sds(anchor.decrement)} from the mode"
         notes.append(
             f"no search reached the mode: the anchor is the best point found{distance}. "
             "Control variates stay unbiased but are noisier. Kinks in the density need no cure. "

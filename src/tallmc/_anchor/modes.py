@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -17,7 +16,7 @@ from .._core.errors import InvalidInput, PreparationError, check_int
 from .._core.supervision import stage
 from ..models.posterior import AbstractPosterior
 from .anchor import Anchor
-from .optimisers import CountedPasses, Newton, descent_direction, has_columns, prior_hessian
+from .optimisers import CountedPasses, Newton, descent_direction, has_columns, prior_derivatives
 
 # Directions in which the rows do not determine the parameters, so that the prior decides alone.
 #
@@ -62,7 +61,7 @@ def prior_directions(posterior: AbstractPosterior, anchor: Anchor) -> list[str]:
     if anchor.covariance is None or anchor.hessian is None:
         cure = "Use find_anchor(posterior, hessian=True)."
         raise InvalidInput("anchor", "have a Hessian to compare with the prior's", "none", cure)
-    prior = np.asarray(prior_hessian(posterior.model, anchor.position), np.float64)
+    prior = np.asarray(prior_derivatives(posterior.model, anchor.position)[2], np.float64)
     prior = np.where(np.isfinite(prior), prior, 0.0)
     hyper = _hyperparameters(np.asarray(anchor.hessian, np.float64), prior)
     names = np.array(posterior.layout.coordinate_names())[~hyper]
@@ -287,18 +286,17 @@ def _normal_prior(
     """Mean and widened factor of the prior if it is normal: its Hessian is the same everywhere."""
     model, at = posterior.model, at_anchor.mean
 
-    def precision(position: np.ndarray) -> np.ndarray:
-        there = jnp.asarray(position, posterior.dtype)
-        return np.asarray(prior_hessian(model, there), np.float64)
+    def derivatives(position: np.ndarray) -> list[np.ndarray]:
+        found = prior_derivatives(model, np.asarray(position, posterior.dtype))
+        return [np.asarray(part, np.float64) for part in found]
 
-    here, elsewhere = precision(at), precision(at + 1 + np.abs(at))
+    (_, gradient, here), (*_, elsewhere) = derivatives(at), derivatives(at + 1 + np.abs(at))
     if not np.isfinite(here).all() or not np.allclose(here, elsewhere, rtol=1e-4, atol=0):
         return None
     try:
         inverse_root = np.linalg.inv(np.linalg.cholesky(here))
     except np.linalg.LinAlgError:
         return None
-    gradient = np.asarray(model.prior_gradient(jnp.asarray(at, posterior.dtype)), np.float64)
     mean = at - inverse_root.T @ (inverse_root @ gradient)
     return mean, _PRIOR_WIDTH * inverse_root.T
 

@@ -19,7 +19,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from .._core.arrays import Matrix, Scalar, Vector, dot
 from .._core.errors import PreparationError, check_int, check_number
-from .._core.programs import quickly_compiled
+from .._core.programs import compiled_for_once, quickly_compiled
 from .._core.supervision import checkpoint, in_background, in_threads
 from .._rows.access import RowAccess, RowBlock
 from .._rows.law import Batch
@@ -145,7 +145,8 @@ class CountedPasses:
     def _scaled(self, whole: np.ndarray, prior: Array) -> np.ndarray:
         """f₀ + (N/n) Σ f_i from f₀ + Σ f_i."""
         prior_part = np.asarray(prior, np.float64)
-        return prior_part + self.scale * (whole - prior_part)
+        with np.errstate(invalid="ignore"):  # ∞ − ∞ where a search looks too far away
+            return prior_part + self.scale * (whole - prior_part)
 
 
 _MOST_ROWS_OF_PART = {True: 2**20, False: 2**17}
@@ -184,12 +185,6 @@ def double_passes(posterior: AbstractPosterior) -> CountedPasses | None:
     return passes
 
 
-@quickly_compiled
-def prior_hessian(model: AbstractModel, position: Vector) -> Matrix:
-    """∇²f₀."""
-    return jax.hessian(model.prior_potential)(position)
-
-
 def _total_and_prior(
     total: Sum, model: AbstractModel, position: Vector
 ) -> tuple[Sum, tuple[Array, Array]]:
@@ -221,7 +216,7 @@ def _block_derivatives(
     return *first, block_hessian_of(block, counted, model, position)
 
 
-@quickly_compiled
+@compiled_for_once
 def prior_derivatives(
     model: AbstractModel, position: Float[Any, " d"]
 ) -> tuple[Scalar, Vector, Matrix]:
@@ -262,6 +257,15 @@ def how_to_help_a_search(posterior: AbstractPosterior) -> str:
     if has_columns(posterior):
         scales = "Standardise the columns"
     return f"{scales}, use a proper prior or another init"
+
+
+def in_posterior_sds(distance: float) -> str:
+    """A distance from the mode in words. A large one is no distance: nothing is Gaussian there."""
+    number = f"{distance:.2g}" if distance < _FAR_FROM_MODE else f"more than {_FAR_FROM_MODE}"
+    return f"{number} posterior standard deviations"
+
+
+_FAR_FROM_MODE = 100
 
 
 def not_finite(passes: CountedPasses, position: ArrayLike, where: str) -> PreparationError:
@@ -716,7 +720,7 @@ class Newton(AbstractOptimiser):
             return SearchEnd(position, None, definite)
         problem = (
             f"Newton's method did not reach the mode in {len(values) - 1} steps: "
-            f"it is {decrement:.3g} posterior standard deviations away."
+            f"it is {in_posterior_sds(decrement)} away."
         )
         return SearchEnd(position, problem, definite)
 

@@ -67,7 +67,8 @@ def _copy_to_device(array: np.ndarray | Array) -> Array:
     if isinstance(array, jax.Array):
         return array
     if array.nbytes < _LARGE_ARRAY_BYTES or jax.default_backend() != "cpu":
-        return jnp.array(array)  # a copy: the user may write to the original
+        # A copy: the user may write to the original. `jnp.array` would compile a program.
+        return jax.device_put(array.astype(jax.dtypes.canonicalize_dtype(array.dtype)))
     array = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
     aligned = aligned_empty(array.shape, array.dtype)
     aligned[...] = array
@@ -341,15 +342,15 @@ def layout_of(params: PyTree) -> tuple[Layout, Float[Array, " d"]]:
         if not jnp.issubdtype(values.dtype, jnp.floating):
             found, cure = f"dtype {values.dtype}", "Write 0.0 instead of 0."
             raise InvalidInput(f"init, leaf {name}", "be floating point", found, cure)
-        if not bool(jnp.all(jnp.isfinite(values))):
+        if not np.isfinite(values).all():
             cure = "Start where the density is positive."
             raise InvalidInput(f"init, leaf {name}", "be finite", "NaN or infinity", cure)
         names.append(name)
         shapes.append(values.shape)
-        flat.append(jnp.ravel(values))
+        flat.append(np.ravel(values))
     if len(set(names)) < len(names):
         raise InvalidInput("init", "give its leaves different names", names)
-    return Layout(treedef, tuple(names), tuple(shapes)), jnp.concatenate(flat)
+    return Layout(treedef, tuple(names), tuple(shapes)), jax.device_put(np.concatenate(flat))
 
 
 # The named quantities that users see, computed from positions.

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
@@ -393,7 +394,7 @@ class Run:
         """ε_t, evaluated at a fixed number of steps at a time: another number would recompile."""
         sizes = []
         for piece in np.split(steps, range(self.block, len(steps), self.block)):
-            padded = jnp.asarray(np.resize(piece, self.block))
+            padded = jax.device_put(np.resize(piece, self.block))
             sizes.append(np.asarray(self.kernel.schedule(padded))[: len(piece)])
         return np.concatenate(sizes)
 

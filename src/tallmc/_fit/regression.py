@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike
 
+from .._core.arrays import on_device
 from .._core.errors import InvalidInput, counted, speaking_python
 from .._ingestion.errors import TableError
 from ..models.design import (
@@ -209,7 +210,7 @@ def model_priors(
 
     def prior_of(kind: str, places: list[int]) -> AbstractPrior:
         def vector(values: np.ndarray) -> Any:
-            return jnp.asarray(np.repeat(values[places], n_predictors), dtype)
+            return on_device(np.repeat(values[places], n_predictors), dtype)
 
         if kind == "normal":
             return NormalPrior(vector(scale**2), vector(mean) if mean[places].any() else None)

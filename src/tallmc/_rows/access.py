@@ -9,7 +9,6 @@ from typing import Any, ClassVar, TypeAlias
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
@@ -118,7 +117,7 @@ class AbstractRows(eqx.Module):
         missing = (1 << max(len(numbers) - 1, 255).bit_length()) - len(numbers)
         every = np.append(numbers, np.repeat(numbers[:1], missing))
         padded = np.append(weights, np.zeros(missing)).astype(dtype)
-        return Batch(*jax.tree.map(jnp.asarray, (self.read(every), padded)))
+        return Batch(*jax.device_put((self.read(every), padded)))
 
     @abc.abstractmethod
     def first_where(self, per_row: Callable[..., Array], *args: Any, width: int) -> int | None:

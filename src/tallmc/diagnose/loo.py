@@ -99,7 +99,7 @@ def loo(draws: Draws, posterior: Any = None, *, n: int = 1000, seed: int = 0) ->
         predictive = draws.with_posterior(posterior).predictive
         rows, width = posterior.rows, posterior.width
     if predictive is None:
-        cure = "Pass ModelPosterior(..., predictive=...)."
+        cure = "Write it as tallmc.Posterior, which has a log likelihood per row."
         raise InvalidInput("posterior", "know its log-likelihood", "none", cure)
     n_rows = rows.n_rows
     if n_rows < 2:

@@ -612,7 +612,7 @@ def normal_prior(
     if prior_variance is None:
         raise InvalidInput("prior_variance", "be given", None)
     variance = to_floats("prior_variance", prior_variance, data.dtype)
-    positive = bool(jnp.all((variance > 0) & jnp.isfinite(variance)))
+    positive = (np.asarray(variance) > 0).all() and np.isfinite(variance).all()
     if variance.shape not in ((), (data.n_columns,)) or not positive:
         rule = f"be positive and finite, a number or one per column ({data.n_columns})"
         raise InvalidInput("prior_variance", rule, prior_variance)
@@ -634,7 +634,7 @@ def check_design(
     if responses.shape != x.shape[:1]:
         rule = f"have one value per row of X ({x.shape[0]})"
         raise InvalidInput("y", rule, f"shape {responses.shape}")
-    finite = np.asarray(jnp.all(jnp.isfinite(x), axis=1)) & np.isfinite(responses)
+    finite = np.isfinite(x).all(axis=1) & np.isfinite(responses)
     if not finite.all():
         found = f"NaN or infinity in row {np.argmin(finite)}"
         raise InvalidInput("X and y", "be finite", found, "Drop or impute such rows.")

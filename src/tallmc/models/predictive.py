@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray, PyTree
 
-from .._core.arrays import Scalar, Vector, check_numeric, to_floats
+from .._core.arrays import Scalar, Vector, check_numeric, on_device, to_floats
 from .._core.errors import InvalidInput
 from .._core.programs import Uncompared
 from .._rows.access import PerRow, RowBlock
@@ -227,7 +227,7 @@ class RegressionPredictive(AbstractPredictive):
         if inner is None:
             raise InvalidInput("model", "be a regression", type(model).__name__)
         self.model = inner
-        self.shift, self.scale = (jnp.asarray(each, model.dtype) for each in (shift, scale))
+        self.shift, self.scale = (on_device(each, model.dtype) for each in (shift, scale))
         likelihood = inner.likelihood
         n_compact = likelihood.n_predictors + likelihood.n_shared
         shape = (1,) if likelihood.elementwise else (1, n_compact)

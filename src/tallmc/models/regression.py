@@ -360,7 +360,7 @@ def _layout(
     parts: Sequence[tuple[str, np.ndarray]], dtype: Any, names: Sequence[str] | None
 ) -> tuple[Layout, Any]:
     """The layout of the parts in their order, with the columns as names of the coefficients."""
-    found = collections.OrderedDict((name, jnp.asarray(values, dtype)) for name, values in parts)
+    found = collections.OrderedDict((name, np.asarray(values, dtype)) for name, values in parts)
     # Plain dicts are ordered by name: keep them where that is the order of the parts.
     in_order = list(found) == sorted(found)
     layout, init = layout_of(dict(found) if in_order else found)
