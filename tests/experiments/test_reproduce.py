@@ -279,13 +279,18 @@ class TestCommand:
         assert {path.name for path in tmp_path.iterdir()} == {
             f"{stem}.{end}" for end in ("csv", "png", "md", "json")
         }
-        assert json.loads((tmp_path / f"{stem}.json").read_text())["holds"] is False
+        verdict = json.loads((tmp_path / f"{stem}.json").read_text())
+        assert verdict["holds"] is False
+        assert verdict["origin"]["command"] == "python -m experiments putcha2023-fig3 --as run"
+        text = (tmp_path / f"{stem}.md").read_text()
+        assert all(str(verdict["origin"][key]) in text for key in ("command", "date", "revision"))
         assert (tmp_path / f"{stem}.csv").read_text().splitlines()[1] == "a,line,line,0,0,0"
 
     def test_every_experiment_is_listed(self, capsys):
         assert call("--list") == 0
         listed = capsys.readouterr().out
         assert all(name in listed for name in EXPERIMENTS)
+        assert listed.count(" on two cores;") + listed.count(" on one H200 GPU;") > 20
 
     def test_a_panel_runs_its_figure(self):
         assert experiment_named("putcha2023-fig3b")[0] == "putcha2023-fig3"
