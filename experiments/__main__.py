@@ -189,9 +189,9 @@ def _print_result(console: Console, title: str, result: Result, seconds: float) 
     for column in ("claim", "expected", "found", ""):
         table.add_column(column)
     for claim in result.claims:
-        verdict = (
-            "holds" if claim.holds else "does not hold" if claim.required else "does not survive"
-        )
+        verdict = "holds" if claim.holds else "does not hold"
+        if claim.required and not claim.holds:
+            verdict += " (required)"
         table.add_row(claim.statement, claim.expected, claim.found, verdict)
     console.print(table)
     for result_table in result.tables:

@@ -51,14 +51,16 @@ class Origin(NamedTuple):
 
 
 def revision() -> str:
-    """The commit of this code, or what TALLMC_REVISION says where there is no git."""
+    """What TALLMC_REVISION says, for copies of the code, or the commit of this code."""
+    if given := os.environ.get(_REVISION_VARIABLE):
+        return given
     command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     try:
         found = subprocess.run(
             command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get(_REVISION_VARIABLE, f"tallmc {__version__}")
+        return f"tallmc {__version__}"
     return found.stdout.strip()
 
 

@@ -22,7 +22,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         "li2021.fig3",
         argument="MLP",
         data=("mnist",),
-        minutes=6,
+        minutes=8,
         place="one H200 GPU",
         variants=("stated", "works"),
     ),
