@@ -157,7 +157,7 @@ def _result(setting: ExperimentSetting, shrink: float) -> Result:
     steps, evaluations = setting.pick(STEPS, 40), setting.pick(EVALUATIONS, 4)
     found = run(
         setting.folder,
-        chains=setting.pick(4, 1),
+        chains=setting.pick(2, 1),
         steps=steps,
         evaluations=evaluations,
         shrink=shrink,
