@@ -39,7 +39,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         "EWSG against SGHMC over b and M at equal passes",
         "li2021.table3",
         data=("mnist",),
-        minutes=5,
+        minutes=10,
         place="one H200 GPU",
         variants=("works",),
     ),

@@ -30,7 +30,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "nemeth2021-table2": Experiment(
         "time, log-loss and KSD of all samplers, logistic regression, d = 10, 50, 100",
         "nemeth2021.table2",
-        minutes=4,
+        minutes=10,
         place="one H200 GPU",
         variants=("stated", "works"),
         packages=_BASELINES,
@@ -46,7 +46,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "nemeth2021-fig6": Experiment(
         "test RMSE of matrix factorisation, MovieLens or simulated",
         "nemeth2021.fig6",
-        minutes=5,
+        minutes=2,
         place="one H200 GPU",
         variants=("stated", "works"),
     ),

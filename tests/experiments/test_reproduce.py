@@ -1,7 +1,9 @@
 """The experiments reproduce published data, closed forms and, in reduced form, figures."""
 
 import json
+import re
 import sys
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -318,3 +320,34 @@ class TestCommand:
         assert "UCI" in shown and "savez_compressed" in shown
         assert call("putcha2023-fig2a", "--data", tmp_path, "-o", tmp_path / "out") == 2
         assert "casp.npz" in capsys.readouterr().err
+
+
+class TestPages:
+    """The pages of the documents: one vocabulary of verdicts, and the run behind every number."""
+
+    PAGES = Path(__file__).resolve().parents[2] / "docs" / "reproduction"
+    VERDICTS = re.compile(
+        r"\*\*(holds|holds with other settings|cannot be run as stated|does not hold)\*\*"
+    )
+
+    def rows(self, page: str, heading: str) -> list[list[str]]:
+        """The cells of the table under a heading, without its first two lines."""
+        text = (self.PAGES / page).read_text(encoding="utf-8").split(f"{heading}\n")[1]
+        lines = re.search(r"(?:^\|.*\n)+", text, flags=re.MULTILINE)[0].splitlines()[2:]
+        return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+    def test_every_verdict_is_one_of_four(self):
+        rows = self.rows("index.md", "# What holds")
+        assert all(self.VERDICTS.match(verdict) for *_, verdict in rows)
+        for page in ("putcha2023", "li2021", "nemeth2021", "poster", "talk"):
+            assert any(f"({page}.md)" in document for document, *_ in rows)
+
+    @pytest.mark.parametrize("name", EXPERIMENTS)
+    def test_the_run_of_every_experiment_is_on_its_page(self, name):
+        page = f"{name.split('-')[0]}.md"
+        runs = [row for row in self.rows(page, "## Runs") if f" {name} " in row[0]]
+        assert runs
+        for _, date, revision, machine in runs:
+            assert re.fullmatch(r"\d{4}-\d\d-\d\d", date)
+            assert re.fullmatch(r"[0-9a-f]{7}", revision)
+            assert machine
