@@ -22,7 +22,7 @@ from tallmc.cli.output import make_folder
 
 from .data import DATASETS, data_folder, find
 from .experiment import Experiment
-from .output import write_result
+from .output import Origin, write_result
 from .registry import EXPERIMENTS, experiment_named
 from .results import ExperimentSetting, Result, Variant
 
@@ -100,13 +100,14 @@ def print_experiments() -> None:
     console.print(table)
     console.print(
         "The name of a panel, e.g. putcha2023-fig3a, runs its figure. Times are for one way of "
-        "--as on two cores without --quick, which takes about a minute."
+        "--as without --quick, which takes about a minute on two cores."
     )
 
 
 def _facts(experiment: Experiment) -> str:
     """Ways, time, panels and data of an experiment, in one line."""
-    facts = [f"as {' or '.join(experiment.variants)}", _duration(experiment.minutes)]
+    cost = f"{_duration(experiment.minutes)} on {experiment.place}"
+    facts = [f"as {' or '.join(experiment.variants)}", cost]
     if experiment.panels:
         facts.append(f"panels {', '.join(panel.lstrip('-') for panel in experiment.panels)}")
     if experiment.data:
@@ -154,8 +155,10 @@ def run_reproduction(
     for way in experiment.variants if variant == "both" else (variant,):
         start = time.perf_counter()
         result = _run(experiment, way, folder, console, quick=quick)
-        files = write_result(out, name, experiment.title, way, result)
-        _print_result(console, f"{name}, as {way}", result, time.perf_counter() - start)
+        seconds = time.perf_counter() - start
+        command = f"python -m experiments {name} --as {way}{' --quick' if quick else ''}"
+        files = write_result(out, name, experiment.title, way, result, Origin.now(command, seconds))
+        _print_result(console, f"{name}, as {way}", result, seconds)
         console.print(f"written to {out}: {', '.join(files)}\n")
         failed |= not result.holds
     return _CLAIM_FAILED_STATUS if check and failed else 0
@@ -186,9 +189,9 @@ def _print_result(console: Console, title: str, result: Result, seconds: float) 
     for column in ("claim", "expected", "found", ""):
         table.add_column(column)
     for claim in result.claims:
-        verdict = (
-            "holds" if claim.holds else "does not hold" if claim.required else "does not survive"
-        )
+        verdict = "holds" if claim.holds else "does not hold"
+        if claim.required and not claim.holds:
+            verdict += " (required)"
         table.add_row(claim.statement, claim.expected, claim.found, verdict)
     console.print(table)
     for result_table in result.tables:

@@ -63,7 +63,8 @@ DATASETS = {
         arrays="train (80000×3) int32, test (20000×3) int32",
         source="GroupLens, grouplens.org/datasets/movielens/100k, ml-100k.zip (its licence does "
         "not allow to pass it on)",
-        convert='numpy.savez_compressed("movielens.npz", '
+        convert="none needed: --data ml-100k, the unpacked folder; or "
+        'numpy.savez_compressed("movielens.npz", '
         'train=numpy.loadtxt("u1.base", dtype="int32")[:, :3], '
         'test=numpy.loadtxt("u1.test", dtype="int32")[:, :3])',
     ),
@@ -191,10 +192,19 @@ class Ratings(NamedTuple):
 
 
 def movielens(folder: Path | None) -> Ratings | None:
-    """Return MovieLens-100k, or None if the user has no copy."""
-    if find("movielens", folder) is None:
+    """Return MovieLens-100k, or None if the user has no copy.
+
+    The folder may be the unpacked ml-100k itself, or hold movielens.npz.
+    """
+    if folder is not None and (folder / "u1.base").is_file():
+        files = {"train": folder / "u1.base", "test": folder / "u1.test"}
+        arrays = {
+            name: np.loadtxt(file, dtype=np.int32, ndmin=2)[:, :3] for name, file in files.items()
+        }
+    elif find("movielens", folder) is None:
         return None
-    arrays = load("movielens", folder)
+    else:
+        arrays = load("movielens", folder)
     train, held_out = (arrays[name] - np.array([1, 1, 0]) for name in ("train", "test"))
     users, items, _ = np.maximum(train.max(axis=0), held_out.max(axis=0)) + 1
     return Ratings(train, held_out, int(users), int(items), "MovieLens-100k, u1")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from tallmc._core.errors import InvalidInput
 
@@ -12,7 +12,7 @@ from .results import ExperimentSetting, Result, Variant
 
 
 class Experiment(NamedTuple):
-    """A figure or table: what it shows, its module, panels and data, its minutes on two cores.
+    """A figure or table: what it shows, its module, panels and data, its minutes and where.
 
     The module has one function `as_VARIANT` for each variant. It is imported when it runs.
     """
@@ -23,6 +23,7 @@ class Experiment(NamedTuple):
     argument: str | None = None
     data: tuple[str, ...] = ()
     minutes: int = 5
+    place: Literal["two cores", "one H200 GPU"] = "two cores"
     variants: tuple[Variant, ...] = ("stated",)
     packages: tuple[str, ...] = ()
     """Packages that it needs besides those of a plain installation."""

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import csv
+import datetime
 import json
+import os
+import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
+
+import jax
+
+from tallmc import __version__
 
 from .results import Claim, Result, ResultTable
 
@@ -17,15 +24,59 @@ _VARIANT_TITLES = {
 }
 
 
-def write_result(out: Path, name: str, title: str, variant: str, result: Result) -> list[str]:
+_REVISION_VARIABLE = "TALLMC_REVISION"
+
+
+class Origin(NamedTuple):
+    """Where numbers come from."""
+
+    command: str
+    date: str
+    revision: str
+    device: str
+    seconds: float
+
+    @classmethod
+    def now(cls, command: str, seconds: float) -> Self:
+        device = jax.devices()[0]
+        kind = f"{os.cpu_count()} cores" if device.platform == "cpu" else device.device_kind
+        date = datetime.datetime.now(datetime.UTC).date().isoformat()
+        return cls(command, date, revision(), kind, round(seconds, 1))
+
+    def __str__(self) -> str:
+        return (
+            f"`{self.command}`, {self.date}, revision {self.revision}, {self.device}, "
+            f"{self.seconds:.0f} s"
+        )
+
+
+def revision() -> str:
+    """What TALLMC_REVISION says, for copies of the code, or the commit of this code."""
+    if given := os.environ.get(_REVISION_VARIABLE):
+        return given
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        found = subprocess.run(
+            command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return f"tallmc {__version__}"
+    return found.stdout.strip()
+
+
+def write_result(
+    out: Path, name: str, title: str, variant: str, result: Result, origin: Origin
+) -> list[str]:
     """Write the four files of a variant. Returns their names."""
     from .plot import plot
 
     stem = f"{name}-as-{variant}"
     _write_numbers(out / f"{stem}.csv", result)
     plot(out / f"{stem}.png", result, f"{title}, as {variant}")
-    (out / f"{stem}.md").write_text(verdict_text(name, title, variant, result), encoding="utf-8")
-    content = json.dumps(_verdict_content(name, variant, result), indent=2, ensure_ascii=False)
+    text = f"{verdict_text(name, title, variant, result)}\n{origin}\n"
+    (out / f"{stem}.md").write_text(text, encoding="utf-8")
+    verdict = _verdict_content(name, variant, result) | {"origin": origin._asdict()}
+    content = json.dumps(verdict, indent=2, ensure_ascii=False)
     (out / f"{stem}.json").write_text(content + "\n", encoding="utf-8")
     return [f"{stem}.{ending}" for ending in ("csv", "png", "md", "json")]
 

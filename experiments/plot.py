@@ -65,7 +65,11 @@ def _draw(axes: Axes, panel: Panel, curves: Sequence[Curve], colours: dict[str, 
     kinds = {curve.kind for curve in curves}
     notes = [
         text
-        for kind, text in (("points", "dots: simulated"), ("published", "dotted line: published"))
+        for kind, text in (
+            ("points", "dots: simulated"),
+            ("published", "dotted line: published"),
+            ("published marks", "crosses: published"),
+        )
         if kind in kinds
     ]
     for note in notes:
@@ -131,6 +135,8 @@ def _draw_curve(axes: Axes, curve: Curve, colour: str, *, with_band: bool) -> No
         )
     elif curve.kind == "published":
         axes.plot(curve.x, curve.y, ":", linewidth=1.6, color=colour, zorder=2.5)
+    elif curve.kind == "published marks":
+        axes.plot(curve.x, curve.y, "x", markersize=7, color=colour, zorder=3)
     else:
         axes.plot(curve.x, curve.y, "-", linewidth=1.5, color=colour, label=curve.label, zorder=2)
         if curve.sd is not None and with_band:

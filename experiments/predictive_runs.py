@@ -3,7 +3,8 @@
 `tallmc.sample` keeps positions. With 10⁵ parameters, 10 chains and 200 epochs that is too much, and
 only the predictions matter here. The loop takes the steps of all chains between two evaluations in
 one compiled call, and draws the randomness of each step inside it. An evaluation predicts all test
-rows. The averaged prediction is over the second half of the evaluations so far, at most 100.
+rows. Predictions of a pool of chains are averaged over its chains. The averaged prediction is over
+the second half of the evaluations so far, at most 100.
 """
 
 from __future__ import annotations
@@ -37,13 +38,15 @@ Score = Callable[[Float[np.ndarray, "chains n ..."]], Float[np.ndarray, " chains
 
 
 class PredictiveRun(NamedTuple):
-    """Scores at every evaluation, by name, and the last positions."""
+    """Scores of every pool of chains at every evaluation, by name, and the end of every chain."""
 
-    current: dict[str, Float[np.ndarray, "chains evaluations"]]
-    """Of the position at the evaluation."""
-    averaged: dict[str, Float[np.ndarray, "chains evaluations"]]
+    current: dict[str, Float[np.ndarray, "pools evaluations"]]
+    """Of the positions at the evaluation."""
+    averaged: dict[str, Float[np.ndarray, "pools evaluations"]]
     """Of the mean prediction over the second half of the evaluations so far, at most 100."""
     positions: Float[Array, "chains d"]
+    predictions: Float[np.ndarray, "chains n ..."]
+    """Means of the test rows at the last positions."""
     seconds: float
     """Time of all evaluations but the first, which may compile, scaled to all of them."""
 
@@ -61,10 +64,12 @@ def predictive_run(
     share: Share = lambda done: None,
     anchor: Anchor | None = None,
     with_noise: bool = True,
+    pool: int = 1,
 ) -> PredictiveRun:
     """Run one chain per start, with `steps` steps between evaluations.
 
-    Without noise, Langevin dynamics is gradient descent with half the step size.
+    `pool` chains in a row are scored together. Without noise, Langevin dynamics is gradient descent
+    with half the step size.
     """
     bound, predictive = kernel_of(method, posterior, anchor), posterior.predictive
     assert predictive is not None, "the models of these experiments predict"
@@ -76,7 +81,8 @@ def predictive_run(
     for evaluation in range(evaluations):
         first = jnp.int32(evaluation * steps)
         state = _advance(bound.composition, bound.rows, state, keys, first, steps, with_noise)
-        means = np.asarray(_predict(predictive, test_rows, state.position))
+        of_chains = _predict(predictive, test_rows, state.position)
+        means = np.asarray(pooled(of_chains, pool))
         averaged = window.add(means)
         for name, score in scores.items():
             found[f"{name}/c"].append(score(means))
@@ -88,7 +94,12 @@ def predictive_run(
     current, of_window = (
         {name: np.stack(found[f"{name}/{kind}"], axis=1) for name in scores} for kind in "ca"
     )
-    return PredictiveRun(current, of_window, state.position, seconds)
+    return PredictiveRun(current, of_window, state.position, np.asarray(of_chains), seconds)
+
+
+def pooled(means: Float[Any, "chains n ..."], pool: int) -> Float[Any, "pools n ..."]:
+    """The mean predictions of each `pool` chains in a row."""
+    return means.reshape(-1, pool, *means.shape[1:]).mean(axis=1)
 
 
 class _WindowMean:

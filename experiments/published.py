@@ -1,4 +1,4 @@
-"""Read published curves from the folder `curves` beside the data folder.
+"""Read the published curves in the folder `curves`, whose README names their source.
 
 Its CSV files have one column NAME_x and one column NAME_y per curve.
 """
@@ -14,15 +14,12 @@ from jaxtyping import Float
 
 from .results import Curve
 
+_FOLDER = Path(__file__).parent / "curves"
 
-def published(
-    folder: Path | None, file: str
-) -> dict[str, tuple[Float[np.ndarray, " k"], Float[np.ndarray, " k"]]]:
-    """Return x and y of each curve in a file; empty if there is no such file."""
-    path = None if folder is None else folder.parent / "curves" / f"{file}.csv"
-    if path is None or not path.is_file():
-        return {}
-    with path.open(encoding="utf-8", newline="") as text:
+
+def published(file: str) -> dict[str, tuple[Float[np.ndarray, " k"], Float[np.ndarray, " k"]]]:
+    """Return x and y of each curve in a file."""
+    with (_FOLDER / f"{file}.csv").open(encoding="utf-8", newline="") as text:
         header, *lines = csv.reader(text)
     columns = {
         name: np.array([float(line[index]) for line in lines if line[index]])
@@ -36,11 +33,9 @@ def published(
     }
 
 
-def published_curves(
-    folder: Path | None, file: str, panel: str, labels: Mapping[str, str]
-) -> list[Curve]:
-    """Return the curves named in `labels`, which maps them to their labels in the figure."""
-    found = published(folder, file)
+def published_curves(file: str, panel: str, labels: Mapping[str, str]) -> list[Curve]:
+    """Return the curves of a file that `labels` maps to their labels in the figure."""
+    found = published(file)
     return [
         Curve(panel, label, *found[name], kind="published")
         for name, label in labels.items()

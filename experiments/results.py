@@ -29,7 +29,7 @@ class Curve(NamedTuple):
     """A line of a panel, with the sd over chains if there are several.
 
     Points are drawn as marks, a cloud (draws) as small marks without a line, a reference (exact
-    values) as a dashed line and published curves as dotted lines.
+    values) as a dashed line, published curves as dotted lines and published tables as crosses.
     """
 
     panel: str
@@ -37,7 +37,7 @@ class Curve(NamedTuple):
     x: Real[np.ndarray, " k"]
     y: Float[np.ndarray, " k"]
     sd: Float[np.ndarray, " k"] | None = None
-    kind: Literal["line", "points", "cloud", "reference", "published"] = "line"
+    kind: Literal["line", "points", "cloud", "reference", "published", "published marks"] = "line"
 
 
 class Claim(NamedTuple):
@@ -132,6 +132,12 @@ def lower(
         holds,
         required,
     )
+
+
+def mean_sd(values: Float[np.ndarray, " k"], digits: int) -> str:
+    """Mean ± sd, with the sd if there are several values."""
+    sd = f" ± {values.std(ddof=1):.{digits}f}" if len(values) > 1 else ""
+    return f"{values.mean():.{digits}f}{sd}"
 
 
 def over_chains(

@@ -51,8 +51,8 @@ def drawn(
     draws = quiet_sample(
         posterior_of(counts),
         SimplexSampler(step_size=step_size, batch_size=size, transition=METHODS[method]),
-        chains=40,
-        n_draws=setting.pick(25, 10),
+        chains=setting.pick(80, 40),
+        n_draws=setting.pick(12, 10),
         thin=max(1, round(TIME_BETWEEN / step_size)),
         burn_in=round(BURN_IN / step_size),
         seed=1,

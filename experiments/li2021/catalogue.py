@@ -22,7 +22,8 @@ EXPERIMENTS: dict[str, Experiment] = {
         "li2021.fig3",
         argument="MLP",
         data=("mnist",),
-        minutes=600,
+        minutes=8,
+        place="one H200 GPU",
         variants=("stated", "works"),
     ),
     "li2021-fig3b": Experiment(
@@ -30,14 +31,16 @@ EXPERIMENTS: dict[str, Experiment] = {
         "li2021.fig3",
         argument="CNN",
         data=("mnist",),
-        minutes=10_000,
+        minutes=60,
+        place="one H200 GPU",
         variants=("stated", "works"),
     ),
     "li2021-table3": Experiment(
         "EWSG against SGHMC over b and M at equal passes",
         "li2021.table3",
         data=("mnist",),
-        minutes=300,
+        minutes=10,
+        place="one H200 GPU",
         variants=("works",),
     ),
     "li2021-fig4": Experiment(
@@ -57,7 +60,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         "test log-likelihood on Parkinsons and Pima: full gradient, SGHMC, EWSG, EWSG-VR",
         "li2021.fig5",
         data=("parkinsons", "pima"),
-        minutes=5,
+        minutes=20,
     ),
     "li2021-fig6": Experiment(
         "misspecified Gaussian: FlyMC, EWSG and Metropolis",

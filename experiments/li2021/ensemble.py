@@ -3,9 +3,6 @@
 `tallmc.sample` also judges the chains (ranks, autocorrelations, the report), which for 10,000
 chains of few steps takes several times as long as the steps. The figures of this paper compare laws
 over chains with known answers, so they run the chains alone.
-
-The paper's step size h is that of θ' = θ − h∇V + √(2h)ξ and of Euler steps of length h; the
-library's is ε = 2h in both cases.
 """
 
 from __future__ import annotations

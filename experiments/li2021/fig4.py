@@ -31,6 +31,7 @@ from .gaussian import (
     kl_path,
     weighted,
 )
+from .steps import library_step
 
 SMALLER_STEPS = (0.02, 0.01)
 REPEATED_FULL_GRADIENT = 0.050
@@ -100,7 +101,7 @@ def corrected_friction(draw: int, h: float) -> float:
 
 
 def _paths(setting: ExperimentSetting, h: float, draws: range) -> dict[str, list[KlPath]]:
-    reduced = ewsg_vr(2 * h, 1, FRICTION, every=_EVERY)
+    reduced = ewsg_vr(library_step(h), 1, FRICTION, every=_EVERY)
     schedules = {
         "EWSG": weighted(h),
         "EWSG-VR": Schedule(reduced, 4, pass_every=_EVERY),

@@ -28,6 +28,7 @@ from tallmc.subsample.exponential import Guess
 
 from ..chains import Share
 from .ensemble import Ensemble
+from .steps import library_step
 
 N_ROWS, FRICTION, PASSES = 50, 10.0, 30
 STEP_SIZES = {"SGLD": 5e-3, "pSGLD": 5e-3, "SGHMC": 5e-2, "EWSG": 5e-2, "SVRG-LD": 5e-4}
@@ -76,13 +77,14 @@ def _flat(theta: Float[Array, " 2"]) -> Float[Array, ""]:
 
 def compared() -> dict[str, Schedule]:
     """The five methods of panel (a), with the paper's step sizes."""
-    epsilon = {label: 2 * h for label, h in STEP_SIZES.items()}
+    h = STEP_SIZES
+    reduced = svrg_ld(library_step(h["SVRG-LD"]), 1, N_ROWS)
     return {
-        "SGLD": Schedule(sgld(epsilon["SGLD"], 1), 1),
-        "pSGLD": Schedule(psgld(epsilon["pSGLD"], 1), 1),
-        "SGHMC": Schedule(sghmc(epsilon["SGHMC"], 1, FRICTION), 1),
-        "EWSG": weighted(STEP_SIZES["EWSG"]),
-        "SVRG-LD": Schedule(svrg_ld(epsilon["SVRG-LD"], 1, N_ROWS), 2, pass_every=N_ROWS),
+        "SGLD": Schedule(sgld(library_step(h["SGLD"]), 1), 1),
+        "pSGLD": Schedule(psgld(library_step(h["pSGLD"]), 1), 1),
+        "SGHMC": Schedule(sghmc(library_step(h["SGHMC"]), 1, FRICTION), 1),
+        "EWSG": weighted(h["EWSG"]),
+        "SVRG-LD": Schedule(reduced, 2, pass_every=N_ROWS),
     }
 
 
@@ -92,13 +94,18 @@ def weighted(h: float, length: int = 1, guess: Guess = "at_rest") -> Schedule:
         dynamics=SGHMC(FRICTION),
         subsample=ExponentiallyWeighted(length, guess),
         batch_size=1,
-        step_size=2 * h,
+        step_size=library_step(h),
     )
     return Schedule(method, length + 1)
 
 
 def full_gradient(h: float) -> Schedule:
-    method = Method(dynamics=SGHMC(FRICTION), gradient=Full(), subsample=AllRows(), step_size=2 * h)
+    method = Method(
+        dynamics=SGHMC(FRICTION),
+        gradient=Full(),
+        subsample=AllRows(),
+        step_size=library_step(h),
+    )
     return Schedule(method, N_ROWS)
 
 

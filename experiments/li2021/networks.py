@@ -11,8 +11,19 @@ is the target and the printed values are plausible: h²/(hγ) = 0.02 per mean gr
 of V this is h/√N and γ√N for underdamped and h/N for preconditioned dynamics. SGLD's printed
 h = 1e-7 is one of V itself (0.006 per mean gradient).
 
-Not given in the paper: the activation (ReLU here), padding (none here), starts (random weights with
-variance 2/fan-in) and which 100 samples predict (the ends of the last 100 epochs here).
+The paper's "100 independent samples" are the ends of 100 chains, whose predictions are averaged.
+
+Table 3 has no friction, and its h = 10/(b(M + 1)) is no step of the underdamped form: with 5,000
+rows per step the chain would hardly leave its start in 200 passes. It works as the learning rate of
+the momentum form of Chen, Fox and Guestrin (2014), eq. 15, with η = h/N and α = 0.01:
+
+    v' = (1 − α) v − η ∇V + √(2αη) ξ,   θ' = θ + v'
+
+In the units of V this is a step √η and a friction α/√η. The position moves with the new momentum,
+as in `GeometricLangevin`, which has exp(−α) in place of 1 − α. Both readings are inferences.
+
+Not given in the paper: the activation (ReLU here), padding (none here) and starts (random weights
+with variance 2/fan-in).
 """
 
 from __future__ import annotations
@@ -26,17 +37,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from tallmc._rows.access import RowBlock
+from tallmc.dynamics import GeometricLangevin
 from tallmc.methods import cp_sghmc, ewsg, psgld, sghmc, sgld
 from tallmc.methods.method import Method
 from tallmc.models import ConvolutionalLayer, DenseLayer, MaxPoolLayer, neural_network
 from tallmc.models.neural_network import AbstractLayer
 from tallmc.models.posterior import AbstractPosterior
+from tallmc.subsample import ExponentiallyWeighted
 
 from ..chains import Share
 from ..data import mnist
 from ..predictive_runs import PredictiveRun, Score, error_per_cent, log_loss, predictive_run
+from .steps import library_step
 
 N_TRAIN, N_TEST, BATCH, EPOCHS = 60_000, 10_000, 100, 200
+ALPHA = 0.01
+"""α of Table 3, in the momentum form."""
 METHODS = ("SGLD", "pSGLD", "SGHMC", "CP-SGHMC", "EWSG")
 Potential = Literal["sum", "mean"]
 """Whether the printed steps are those of V or, except for SGLD, of V/N."""
@@ -100,12 +116,12 @@ class Problem(NamedTuple):
 def digits(
     network: str,
     folder: Path | None,
-    repetitions: int,
+    chains: int,
     *,
     n_train: int = N_TRAIN,
     n_test: int = N_TEST,
 ) -> Problem:
-    """Return the posterior of a network with N(0, 1) priors, and one random start per repetition.
+    """Return the posterior of a network with N(0, 1) priors, and one random start per chain.
 
     Fewer than all rows are the first ones.
     """
@@ -115,8 +131,7 @@ def digits(
     x, y = x[:n_train], split.y[:n_train]
     posterior = neural_network(layers, x, y, prior_variance=1.0)
     starts = [
-        neural_network(layers, x[:2], y[:2], classes=10, seed=seed).init
-        for seed in range(repetitions)
+        neural_network(layers, x[:2], y[:2], classes=10, seed=seed).init for seed in range(chains)
     ]
     assert posterior.predictive is not None, "networks predict"
     y_test = split.y_held_out[:n_test]
@@ -125,26 +140,32 @@ def digits(
     return Problem(posterior, np.stack([np.asarray(start) for start in starts]), test_rows, scores)
 
 
-def underdamped_steps(
-    step: float, friction: float, n_rows: int, potential: Potential
+def in_units_of_sum(
+    h: float, friction: float, n_rows: int, potential: Potential
 ) -> tuple[float, float]:
-    """The library's ε and γ for the paper's h and γ: ε is 2h."""
+    """h and γ of underdamped dynamics in V, for those of `potential`."""
     scale = np.sqrt(n_rows) if potential == "mean" else 1.0
-    return float(2 * step / scale), float(friction * scale)
+    return float(h / scale), float(friction * scale)
+
+
+def momentum_form(rate: float, n_rows: int) -> tuple[float, float]:
+    """h and γ in V of the momentum form with learning rate `rate` per mean gradient."""
+    root = float(np.sqrt(rate / n_rows))
+    return root, ALPHA / root
 
 
 def methods(card: NetworkCard, potential: Potential, n_rows: int = N_TRAIN) -> dict[str, Method]:
     """The methods of Table 2 at the printed steps."""
-    step, friction = {}, card.friction
+    h, friction = dict(card.steps), card.friction
     for name in ("SGHMC", "CP-SGHMC", "EWSG"):
-        step[name], friction = underdamped_steps(card.steps[name], card.friction, n_rows, potential)
-    of_mean = n_rows if potential == "mean" else 1
+        h[name], friction = in_units_of_sum(card.steps[name], card.friction, n_rows, potential)
+    h["pSGLD"] /= n_rows if potential == "mean" else 1
     return {
-        "SGLD": sgld(2 * card.steps["SGLD"], BATCH),
-        "pSGLD": psgld(2 * card.steps["pSGLD"] / of_mean, BATCH, decay=0.99, regulariser=1e-5),
-        "SGHMC": sghmc(step["SGHMC"], BATCH, friction),
-        "CP-SGHMC": cp_sghmc(step["CP-SGHMC"], BATCH, friction, strata=10),
-        "EWSG": ewsg(step["EWSG"], BATCH, friction, length=1),
+        "SGLD": sgld(library_step(h["SGLD"]), BATCH),
+        "pSGLD": psgld(library_step(h["pSGLD"]), BATCH, decay=0.99, regulariser=1e-5),
+        "SGHMC": sghmc(library_step(h["SGHMC"]), BATCH, friction),
+        "CP-SGHMC": cp_sghmc(library_step(h["CP-SGHMC"]), BATCH, friction, strata=10),
+        "EWSG": ewsg(library_step(h["EWSG"]), BATCH, friction, length=1),
     }
 
 
@@ -157,7 +178,8 @@ def run(
     network: str,
     folder: Path | None,
     *,
-    repetitions: int,
+    chains: int,
+    pool: int,
     epochs: int,
     potential: Potential = "mean",
     names: Sequence[str] = METHODS,
@@ -166,8 +188,8 @@ def run(
     seed: int = 0,
     share: Share = lambda done: None,
 ) -> dict[str, PredictiveRun]:
-    """Run methods of Table 2; each evaluation is one epoch."""
-    problem = digits(network, folder, repetitions, n_train=n_train, n_test=n_test)
+    """Run methods of Table 2; each evaluation is one epoch, of pools of `pool` chains."""
+    problem = digits(network, folder, chains, n_train=n_train, n_test=n_test)
     chosen = methods(NETWORKS[network], potential, n_train)
     return {
         name: predictive_run(
@@ -179,6 +201,7 @@ def run(
             steps=steps_per_epoch((2 if name == "EWSG" else 1) * BATCH, n_train),
             evaluations=epochs,
             seed=seed,
+            pool=pool,
             share=lambda done, k=k: share((k + done) / len(names)),  # type: ignore[misc]
         )
         for k, name in enumerate(names)
@@ -191,18 +214,26 @@ def run_pair(
     proposals: int,
     *,
     epochs: int,
-    friction: float = NETWORKS["MLP"].friction,
-    potential: Potential = "mean",
+    pool: int,
     seed: int = 0,
     share: Share = lambda done: None,
 ) -> tuple[PredictiveRun, PredictiveRun]:
     """EWSG with b rows and M + 1 = `proposals` batches, and SGHMC with b(M + 1) rows (Table 3).
 
-    Both have h = 10/(b(M + 1)) and the same number of steps.
+    Both have h = 10/(b(M + 1)), the learning rate, and the same number of steps.
     """
     n_rows, rows = problem.posterior.n_rows, batch * proposals
-    step, scaled = underdamped_steps(10 / rows, friction, n_rows, potential)
-    pair = (ewsg(step, batch, scaled, length=proposals - 1), sghmc(step, rows, scaled))
+    h, friction = momentum_form(10 / rows, n_rows)
+    dynamics = GeometricLangevin(friction)
+    pair = (
+        Method(
+            dynamics=dynamics,
+            subsample=ExponentiallyWeighted(proposals - 1),
+            batch_size=batch,
+            step_size=library_step(h),
+        ),
+        Method(dynamics=dynamics, batch_size=rows, step_size=library_step(h)),
+    )
     first, second = (
         predictive_run(
             problem.posterior,
@@ -213,6 +244,7 @@ def run_pair(
             steps=steps_per_epoch(rows, n_rows),
             evaluations=epochs,
             seed=seed,
+            pool=pool,
             share=lambda done, k=k: share((k + done) / 2),  # type: ignore[misc]
         )
         for k, method in enumerate(pair)

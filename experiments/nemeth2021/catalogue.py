@@ -30,7 +30,8 @@ EXPERIMENTS: dict[str, Experiment] = {
     "nemeth2021-table2": Experiment(
         "time, log-loss and KSD of all samplers, logistic regression, d = 10, 50, 100",
         "nemeth2021.table2",
-        minutes=60,
+        minutes=10,
+        place="one H200 GPU",
         variants=("stated", "works"),
         packages=_BASELINES,
     ),
@@ -38,13 +39,15 @@ EXPERIMENTS: dict[str, Experiment] = {
         "test log-loss of a neural network on MNIST, with and without control variates",
         "nemeth2021.fig5",
         data=("mnist",),
-        minutes=120,
+        minutes=3,
+        place="one H200 GPU",
         variants=("stated", "works"),
     ),
     "nemeth2021-fig6": Experiment(
         "test RMSE of matrix factorisation, MovieLens or simulated",
         "nemeth2021.fig6",
-        minutes=10,
+        minutes=2,
+        place="one H200 GPU",
         variants=("stated", "works"),
     ),
 }

@@ -87,9 +87,7 @@ def as_run(
         *(lower_end(paths, *pair) for pair in expected.reported_order),
         *(_passes_claim(label, sizes, share) for label, share in expected.shares.items()),
     ]
-    published_ksd = published_curves(
-        setting.folder, expected.file, "a", {label: label for label in traces}
-    )
+    published_ksd = published_curves(expected.file, "a", {label: label for label in traces})
     drawn = [*curves("a", paths), *_size_curves(sizes, target.n_rows), *published_ksd]
     return Result(panels(title), drawn, claims, [_size_table(sizes, target.n_rows)])
 

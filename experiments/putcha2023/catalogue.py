@@ -40,7 +40,11 @@ EXPERIMENTS = {
     ),
     "putcha2023-fig4a": _Figure("KL on a bivariate Gaussian, 1, 5, 10 %", "putcha2023.fig4a"),
     "putcha2023-fig4b": _Figure(
-        "KSD on covertype, 1, 5, 10 %", "putcha2023.fig4b", data=("covertype",), minutes=60
+        "KSD on covertype, 1, 5, 10 %",
+        "putcha2023.fig4b",
+        data=("covertype",),
+        minutes=10,
+        place="one H200 GPU",
     ),
     "putcha2023-fig5": _Figure(
         "adaptive sizes on CASP", "putcha2023.fig5", ("a", "b", "c"), data=("casp",)

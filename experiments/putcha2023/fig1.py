@@ -151,7 +151,7 @@ def as_run(key: str, setting: ExperimentSetting) -> Result:
         )
         for label in exact
     ]
-    found = published(setting.folder, FILES[key])
+    found = published(FILES[key])
     for name, label in PUBLISHED.items():
         if name in found:
             published_values = np.interp(np.array(sizes) / N_ROWS, *found[name])
@@ -170,17 +170,9 @@ def as_run(key: str, setting: ExperimentSetting) -> Result:
             Curve(key, label, np.array(sizes) / N_ROWS, values, kind="points")
             for label, values in simulated.items()
         ),
-        *published_curves(setting.folder, FILES[key], key, PUBLISHED),
+        *published_curves(FILES[key], key, PUBLISHED),
     ]
-    remarks = (
-        []
-        if found
-        else [
-            "The published curves were not found. "
-            "The simulation was compared with the closed form only."
-        ]
-    )
-    return Result([_panel(key)], drawn, claims, [_variance_table(exact)], remarks)
+    return Result([_panel(key)], drawn, claims, [_variance_table(exact)])
 
 
 def as_meant(key: str, setting: ExperimentSetting) -> Result:

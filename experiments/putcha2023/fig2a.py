@@ -51,9 +51,7 @@ def as_run(setting: ExperimentSetting) -> Result:
             for label, radius in radii.items()
         ),
     ]
-    published_ksd = published_curves(
-        setting.folder, "fig2a_casp_log10KSD", "a", {label: label for label in paths}
-    )
+    published_ksd = published_curves("fig2a_casp_log10KSD", "a", {label: label for label in paths})
     return Result(
         [PANEL], [*curves("a", paths, scale=1e-3), *published_ksd], claims, [_radius_table(radii)]
     )

@@ -66,11 +66,8 @@ def as_run(setting: ExperimentSetting) -> Result:
         ),
     ]
     published_lines = [
+        *published_curves("fig2b_i_covtype_log10KSD", "i", {label: label for label in KSD_TARGETS}),
         *published_curves(
-            setting.folder, "fig2b_i_covtype_log10KSD", "i", {label: label for label in KSD_TARGETS}
-        ),
-        *published_curves(
-            setting.folder,
             "fig2b_ii_covtype_logloss",
             "ii",
             {label: label for label in LOSS_TARGETS},

@@ -76,7 +76,7 @@ def as_run(setting: ExperimentSetting) -> Result:
     ]
     panel = Panel("a", "bivariate Gaussian", "passes through the data", "KL divergence")
     labels = {f"{label}_{per_cent}": f"{label}, {per_cent} %" for label, per_cent in TARGETS}
-    published_kl = published_curves(setting.folder, "fig4a_bvg_KL_passes", "a", labels)
+    published_kl = published_curves("fig4a_bvg_KL_passes", "a", labels)
     return Result([panel], [*_curves("a", paths), *published_kl], claims)
 
 

@@ -1,14 +1,14 @@
 """Figure 4(b): SGLD and SGLD-PS on covertype with 1, 5 and 10 % of the rows per step.
 
-Chains run for 500 passes after 500 passes of burn-in. At a fixed number of passes, a larger size
-means fewer steps, and SGLD is still moving away from 0. Its curves show burn-in. The published
-curves of SGLD look like those of a burn-in shorter than the 500 passes in the code, so they are
-compared but not required to agree.
+Chains run for 500 passes. At a fixed number of passes, a larger size means fewer steps, and SGLD is
+still moving away from 0. Its curves show burn-in. The code has 500 passes of burn-in, but the
+published curves of SGLD are those of 100 passes, which are used here: an inference. SGLD-PS starts
+at a mode after 500 passes of Adam. The authors plot the KSD of the first ten passes at 0; here
+their curves are drawn at the passes that they are of.
 
 The authors' KSDs took 56 hours. Here one sum over the pairs of draws of a chain gives the KSDs of
-all its prefixes, and the number of chains is 1 instead of 10 (the authors' sd over chains is 0.004
-to 0.044). As meant, all chains start at the mode: 10 chains of 500 passes, thinned to 500 draws per
-chain, with exact gradients. This takes minutes on an accelerator and hours on two cores.
+all its prefixes. As meant, all chains start at the mode: 10 chains of 500 passes, thinned to 500
+draws per chain, with exact gradients. This takes minutes on an accelerator and hours on two cores.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from .covertype import STEP_SIZE, load
 from .discrepancy import KsdPath, as_run_path, curves, lower_end, prefixes, rows_to_reach
 from .methods import burnt_in, paths_as_meant
 
-PER_CENT, PASSES, SEED = (1, 5, 10), 500, 0
+PER_CENT, PASSES, BURN_IN, SEED = (1, 5, 10), 500, 100, 0
+_FIRST_PASSES = 10
+"""Passes of the first published KSD, which the authors plot at 0."""
 TARGETS = {
     "SGLD, 1 %": 2.216,
     "SGLD-PS, 1 %": 1.747,
@@ -37,15 +39,15 @@ TARGETS = {
     "SGLD-PS, 10 %": 2.369,
 }
 REMARKS = [
-    "As run: 1 chain instead of 10. As meant: 10 chains, thinned to at most 500 draws.",
-    "With --quick: 50 passes as run; 2 chains of 10 passes as meant.",
+    "10 chains; as meant, thinned to at most 500 draws.",
+    "With --quick: one chain of 50 passes as run; 2 chains of 10 passes as meant.",
 ]
 PANEL = Panel("b", "covertype", "passes through the data", "log₁₀ KSD")
 
 
 def as_run(setting: ExperimentSetting) -> Result:
     target, _ = load(setting)
-    chains, passes = 1, setting.pick(PASSES, 50)
+    chains, passes = setting.pick(10, 1), setting.pick(PASSES, 50)
     paths: dict[str, KsdPath] = {}
     for per_cent in PER_CENT:
         paths |= _paths_as_run(setting, target, per_cent, passes, chains)
@@ -66,7 +68,6 @@ def as_run(setting: ExperimentSetting) -> Result:
                 paths[label].end,
                 value,
                 0.15,
-                required=label.startswith("SGLD-PS"),
             )
             for label, value in TARGETS.items()
         ]
@@ -75,7 +76,10 @@ def as_run(setting: ExperimentSetting) -> Result:
         for label in ("SGLD", "SGLD-PS")
         for per_cent in PER_CENT
     }
-    published_ksd = published_curves(setting.folder, "fig4b_covtype_log10KSD", "b", names)
+    published_ksd = [
+        curve._replace(x=curve.x + _FIRST_PASSES)
+        for curve in published_curves("fig4b_covtype_log10KSD", "b", names)
+    ]
     return Result([PANEL], [*_curves_by_pass(paths), *published_ksd], claims, remarks=REMARKS)
 
 
@@ -110,7 +114,14 @@ def _paths_as_run(
     """
     starts = np.zeros((chains, target.dim))
     traces = burnt_in(
-        setting, target, starts, per_cent=per_cent, passes=passes, step_size=STEP_SIZE, seed=SEED
+        setting,
+        target,
+        starts,
+        per_cent=per_cent,
+        passes=passes,
+        burn_in=setting.pick(BURN_IN, passes),
+        step_size=STEP_SIZE,
+        seed=SEED,
     )
     lengths = prefixes(passes * 100 // per_cent, every=1000 // per_cent)
     return {

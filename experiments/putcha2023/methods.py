@@ -152,15 +152,18 @@ def burnt_in(
     passes: int,
     step_size: float,
     seed: int,
+    burn_in: int | None = None,
 ) -> dict[str, Trace]:
     """Run SGLD and SGLD-PS as in the authors' figure 4.
 
-    The burn-in of SGLD-PS is Adam. Each method runs for as many passes as its burn-in.
+    The burn-in of SGLD-PS is Adam, of as many passes as it runs. So is that of SGLD, unless
+    `burn_in` gives its passes.
     """
     size, steps = posterior.n_rows * per_cent // 100, passes * 100 // per_cent
     share = setting.part(f"SGLD, {per_cent} %")
     same_kernels = [kernel_of(methods.sgld(step_size, size), posterior)] * len(starts)
-    uniform = trace(same_kernels, starts, steps, burn_in=steps, seed=seed, share=share)
+    before = steps if burn_in is None else burn_in * 100 // per_cent
+    uniform = trace(same_kernels, starts, steps, burn_in=before, seed=seed, share=share)
     share = setting.part(f"SGLD-PS, {per_cent} %")
     anchors = adam_anchors(posterior, starts, steps=steps, size=size, seed=seed, share=share)
     preferential = kernels(methods.sgld_ps(step_size, size, floor=0.0), posterior, anchors)

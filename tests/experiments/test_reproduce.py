@@ -1,7 +1,9 @@
 """The experiments reproduce published data, closed forms and, in reduced form, figures."""
 
 import json
+import re
 import sys
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -279,13 +281,20 @@ class TestCommand:
         assert {path.name for path in tmp_path.iterdir()} == {
             f"{stem}.{end}" for end in ("csv", "png", "md", "json")
         }
-        assert json.loads((tmp_path / f"{stem}.json").read_text())["holds"] is False
+        verdict = json.loads((tmp_path / f"{stem}.json").read_text())
+        assert verdict["holds"] is False
+        assert verdict["origin"]["command"] == "python -m experiments putcha2023-fig3 --as run"
+        text = (tmp_path / f"{stem}.md").read_text()
+        assert all(str(verdict["origin"][key]) in text for key in ("command", "date", "revision"))
         assert (tmp_path / f"{stem}.csv").read_text().splitlines()[1] == "a,line,line,0,0,0"
 
     def test_every_experiment_is_listed(self, capsys):
         assert call("--list") == 0
         listed = capsys.readouterr().out
         assert all(name in listed for name in EXPERIMENTS)
+        words = " ".join(listed.split())
+        # The last sentence names two cores, too.
+        assert words.count("on two cores") + words.count("on one H200 GPU") == len(EXPERIMENTS) + 1
 
     def test_a_panel_runs_its_figure(self):
         assert experiment_named("putcha2023-fig3b")[0] == "putcha2023-fig3"
@@ -311,3 +320,34 @@ class TestCommand:
         assert "UCI" in shown and "savez_compressed" in shown
         assert call("putcha2023-fig2a", "--data", tmp_path, "-o", tmp_path / "out") == 2
         assert "casp.npz" in capsys.readouterr().err
+
+
+class TestPages:
+    """The pages of the documents: one vocabulary of verdicts, and the run behind every number."""
+
+    PAGES = Path(__file__).resolve().parents[2] / "docs" / "reproduction"
+    VERDICTS = re.compile(
+        r"\*\*(holds|holds with other settings|cannot be run as stated|does not hold)\*\*"
+    )
+
+    def rows(self, page: str, heading: str) -> list[list[str]]:
+        """The cells of the table under a heading, without its first two lines."""
+        text = (self.PAGES / page).read_text(encoding="utf-8").split(f"{heading}\n")[1]
+        lines = re.search(r"(?:^\|.*\n)+", text, flags=re.MULTILINE)[0].splitlines()[2:]
+        return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+    def test_every_verdict_is_one_of_four(self):
+        rows = self.rows("index.md", "# What holds")
+        assert all(self.VERDICTS.match(verdict) for *_, verdict in rows)
+        for page in ("putcha2023", "li2021", "nemeth2021", "poster", "talk"):
+            assert any(f"({page}.md)" in document for document, *_ in rows)
+
+    @pytest.mark.parametrize("name", EXPERIMENTS)
+    def test_the_run_of_every_experiment_is_on_its_page(self, name):
+        page = f"{name.split('-')[0]}.md"
+        runs = [row for row in self.rows(page, "## Runs") if f" {name} " in row[0]]
+        assert runs
+        for _, date, revision, machine in runs:
+            assert re.fullmatch(r"\d{4}-\d\d-\d\d", date)
+            assert re.fullmatch(r"[0-9a-f]{7}", revision)
+            assert machine

@@ -1,16 +1,97 @@
 """The experiments on Li, Wang, Zha and Tao (2021): closed forms, counting, and small runs."""
 
+import ast
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import tallmc
-from experiments.li2021 import averages, fig4, gaussian
+from experiments.li2021 import averages, fig1, fig4, fig5, fig6, gaussian
 from experiments.li2021.ensemble import Ensemble
-from experiments.li2021.table1 import _predictive
+from experiments.li2021.steps import library_step
+from experiments.li2021.table1 import PRINTED_STEPS, _predictive, methods
+from experiments.results import ExperimentSetting
+
+MODULES = sorted(Path(gaussian.__file__).parent.glob("*.py"))
+NOT_OF_THE_PAPER = ("mala", "random_walk")
+"""Methods whose step is a proposal, not the paper's h."""
 
 
 def ignore(share):
     pass
+
+
+def steps_in(tree: ast.Module) -> list[ast.expr]:
+    """What every call of a method in a module passes as its step size."""
+    imported = {
+        alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "tallmc.methods"
+        for alias in node.names
+    }
+    calls = [
+        (node.func.id, node)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    ]
+    first = [
+        call.args[0] for name, call in calls if name in imported and name not in NOT_OF_THE_PAPER
+    ]
+    named = [
+        keyword.value
+        for name, call in calls
+        if name == "Method"
+        for keyword in call.keywords
+        if keyword.arg == "step_size"
+    ]
+    return first + named
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_every_module_converts_h_by_the_one_function(path):
+    for step in steps_in(ast.parse(path.read_text(encoding="utf-8"))):
+        assert isinstance(step, ast.Call) and ast.unparse(step.func) == "library_step", (
+            f"{path.name}:{step.lineno} passes {ast.unparse(step)}"
+        )
+
+
+def test_the_step_of_the_library_is_twice_h():
+    assert library_step(5e-3) == 1e-2
+    assert methods(PRINTED_STEPS)["EWSG"][0].step_size == 6e-3
+    assert sum(len(steps_in(ast.parse(path.read_text(encoding="utf-8")))) for path in MODULES) > 15
+
+
+def test_ewsg_of_figure_6_has_the_passes_of_the_paper():
+    assert fig6.EWSG_STEPS * 2 * fig6.BATCH / fig6.N_ROWS == 1090
+    assert fig6.ITERATIONS * fig6.BATCH / fig6.N_ROWS == 1090
+
+
+def test_slowest_is_judged_relative_to_the_end():
+    """A curve that ends at 0.0004 is within 0.05 of its end long before it stands still."""
+    passes = np.arange(1.0, 31.0)
+    kl = {label: np.full(30, 1.0) for label in ("SGLD", "pSGLD", "SGHMC", "EWSG")}
+    kl["pSGLD"][:4] = 3.0
+    kl["SVRG-LD"] = np.maximum(np.exp(-passes), 4e-4)
+    paths = {label: [gaussian.KlPath(passes, of, 0.0, 0.0)] for label, of in kl.items()}
+    claim = fig1._slowest(paths)
+    assert claim.holds and "SVRG-LD 8.0" in claim.found and "pSGLD 5.0" in claim.found
+
+
+def test_a_drifting_curve_does_not_stand_still():
+    passes, sd = np.arange(40.0), np.full(40, 0.1)
+    flat, drifting = np.zeros(40), -0.01 * passes
+    assert fig5.Spread(passes, flat, sd, 1000).stands_still
+    assert not fig5.Spread(passes, drifting, sd, 1000).stands_still
+
+
+def test_steps_of_figure_5_last_three_times_the_slowest_relaxation(shared):
+    problem = fig5.regression("pima", ExperimentSetting(shared / "data"))
+    h = 2 * problem.friction / (problem.curvature * problem.posterior.n_rows)
+    for share in fig5.SHARES:
+        time = problem.steps(share) * share * h
+        slowest = problem.friction / problem.smallest_curvature
+        assert time == pytest.approx(3 * slowest, rel=1e-3)
 
 
 @pytest.mark.parametrize("label", ["SGLD", "SGHMC"])
