@@ -43,12 +43,15 @@ class Found(NamedTuple):
     hessian_by_differentiation: Any
     third: Any
     third_by_differentiation: Any
+    changes: Any
+    moved: Any
     mean: Any
     squares: Any
 
 
 def found_at(model, block, position) -> Found:
     weights = jnp.arange(1.0, G + 1)
+    moves = jnp.asarray(np.random.default_rng(0).normal(size=(2, len(position)))) / 2
 
     @jax.jit
     def everything(model, block, position):
@@ -67,6 +70,8 @@ def found_at(model, block, position) -> Found:
             jax.jacfwd(lambda at: weights @ model.row_gradients(at, block))(position),
             model.third_derivatives(position, metric, Batch(block, weights)),
             jax.jacfwd(hessian)(position),
+            model.sum_of_changes(position, moves, Batch(block, weights)),
+            jax.lax.map(potentials, position + moves),
             *model.moments(position, block),
         )
 
@@ -175,6 +180,13 @@ def test_derivatives_are_those_of_the_integral(case):
     np.testing.assert_allclose(at.hessian, at.hessian_by_differentiation, atol=1e-11)
     third = at.third.reshape(at.third_by_differentiation.shape)
     np.testing.assert_allclose(third, at.third_by_differentiation, atol=1e-10)
+
+
+def test_changes_from_a_centre_are_those_of_the_integral(case):
+    """The search for the modes of the effects starts at those of the centre."""
+    _, _, at, _, _ = case
+    wanted = (at.moved - at.values) @ np.arange(1.0, G + 1)
+    np.testing.assert_allclose(at.changes, wanted, atol=1e-5)
 
 
 def test_draws_of_effects_have_their_law(case):
