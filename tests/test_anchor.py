@@ -7,6 +7,7 @@ import pytest
 
 import tallmc
 from problems import design, exact_posterior, linear, logistic, slow_after
+from tallmc._anchor.modes import other_modes
 from tallmc._anchor.optimisers import CountedPasses, in_posterior_sds
 
 
@@ -25,6 +26,18 @@ def test_optimisers_find_the_mode(optimiser):
     np.testing.assert_allclose(
         anchor.factor @ anchor.factor.T, anchor.covariance, rtol=1e-9, atol=1e-15
     )
+
+
+def test_rows_that_cost_much_are_searched_in_few_passes(monkeypatch):
+    """Groups whose effects are integrated out are such rows."""
+    posterior = logistic(n_rows=40_000, dim=4)
+    monkeypatch.setattr(type(posterior.model), "row_cost", 64)
+    monkeypatch.setattr(type(posterior.model), "log_concave", False)
+    anchor = tallmc.anchor.find_anchor(posterior)
+    assert anchor.decrement < 0.1 and anchor.n_row_evals < 5 * posterior.n_rows
+    passes = CountedPasses(posterior)
+    assert other_modes(posterior, anchor, passes=passes) == []
+    assert passes.n_row_evals < 10 * posterior.n_rows
 
 
 def test_newton_is_exact_on_a_gaussian_posterior():

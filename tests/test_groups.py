@@ -43,12 +43,15 @@ class Found(NamedTuple):
     hessian_by_differentiation: Any
     third: Any
     third_by_differentiation: Any
+    changes: Any
+    moved: Any
     mean: Any
     squares: Any
 
 
 def found_at(model, block, position) -> Found:
     weights = jnp.arange(1.0, G + 1)
+    moves = jnp.asarray(np.random.default_rng(0).normal(size=(2, len(position)))) / 2
 
     @jax.jit
     def everything(model, block, position):
@@ -67,6 +70,8 @@ def found_at(model, block, position) -> Found:
             jax.jacfwd(lambda at: weights @ model.row_gradients(at, block))(position),
             model.third_derivatives(position, metric, Batch(block, weights)),
             jax.jacfwd(hessian)(position),
+            model.sum_of_changes(position, moves, Batch(block, weights)),
+            jax.lax.map(potentials, position + moves),
             *model.moments(position, block),
         )
 
@@ -175,6 +180,13 @@ def test_derivatives_are_those_of_the_integral(case):
     np.testing.assert_allclose(at.hessian, at.hessian_by_differentiation, atol=1e-11)
     third = at.third.reshape(at.third_by_differentiation.shape)
     np.testing.assert_allclose(third, at.third_by_differentiation, atol=1e-10)
+
+
+def test_changes_from_a_centre_are_those_of_the_integral(case):
+    """The search for the modes of the effects starts at those of the centre."""
+    _, _, at, _, _ = case
+    wanted = (at.moved - at.values) @ np.arange(1.0, G + 1)
+    np.testing.assert_allclose(at.changes, wanted, atol=1e-5)
 
 
 def test_draws_of_effects_have_their_law(case):
@@ -294,13 +306,12 @@ def test_predictions_use_the_effects_that_draws_have(table):
     np.testing.assert_allclose(means, 1 / (1 + np.exp(-z)), atol=1e-9)
 
 
-def test_the_table_of_effects_has_the_moments_of_draws(table):
-    """In the units of the table, against many draws of the effects at the same positions."""
-    found = problem(table, "y ~ x + (1 + x | g)").posterior
-    positions = np.asarray(found.init) + 1e-6 * np.arange(1600)[:, None]
+def draws_near_the_start(found, n_draws):
+    """Draws with different effects."""
+    positions = np.asarray(found.init) + 1e-6 * np.arange(n_draws)[:, None]
     outcome = (tallmc.results.draws.Outcome.OK,)
     timing = tallmc.results.draws.Timing(0.0, 0.0, 0.0)
-    draws = tallmc.results.draws.Draws(
+    return tallmc.results.draws.Draws(
         positions[None],
         {},
         outcome,
@@ -312,6 +323,12 @@ def test_the_table_of_effects_has_the_moments_of_draws(table):
         quantities=found.quantities,
         predictive=found.predictive,
     )
+
+
+def test_the_table_of_effects_has_the_moments_of_draws(table):
+    """In the units of the table, against many draws of the effects at the same positions."""
+    found = problem(table, "y ~ x + (1 + x | g)").posterior
+    draws = draws_near_the_start(found, 1600)
     shown = draws.group_effects(n_draws=4)
     assert list(shown.index) == list("abcdef") and shown.index.name == "g"
     for term in ("1|g", "x|g"):
@@ -360,3 +377,16 @@ def test_few_groups_have_the_same_prior(table):
         position = np.concatenate([shared[:2], effects.ravel(), shared[2:]])
         ours.append(float(whole.model.prior_potential(jnp.asarray(position))))
     assert ours[1] - ours[0] == pytest.approx(theirs[1] - theirs[0], abs=1e-9)
+
+
+def test_a_loaded_fit_draws_the_same_effects_from_its_table(table, tmp_path):
+    draws = draws_near_the_start(problem(table, "y ~ x + (1 + x | g)").posterior, 16)
+    draws.save(tmp_path / "draws")
+    with pytest.raises(tallmc.InvalidInput, match=r"tallmc\.load\(path, data=table\)"):
+        tallmc.load(tmp_path / "draws").predict(table)
+    loaded = tallmc.load(tmp_path / "draws", data=table)
+    np.testing.assert_array_equal(loaded.predict(table).mean, draws.predict(table).mean)
+    np.testing.assert_array_equal(loaded.group_effects(n_draws=4), draws.group_effects(n_draws=4))
+    fewer = {name: values[:30] for name, values in table.items()}
+    with pytest.raises(tallmc.InvalidInput, match="data must be the table of the fit"):
+        tallmc.load(tmp_path / "draws", data=fewer)

@@ -446,3 +446,17 @@ def test_a_run_of_the_default_resumes_bit_for_bit(tmp_path):
     assert np.array_equal(part.positions, whole.positions[:, :12])
     assert np.array_equal(longer.positions, whole.positions)
     assert longer.report.verdict == whole.report.verdict
+
+
+def test_rows_that_cost_much_are_checked_at_few_draws_unless_these_say_too_little(monkeypatch):
+    posterior, surrogate = with_surrogate(logistic, N_ROWS)
+    monkeypatch.setattr(type(posterior.model), "row_cost", 4)
+    with jax.enable_x64(True):
+        u = jnp.asarray(np.random.default_rng(3).normal(size=(256, DIM)))
+        draws = np.asarray(jax.vmap(surrogate.position)(u))[None]
+        clear = check_on_all_rows(surrogate, posterior.rows, draws)
+        flat = eqx.tree_at(lambda of: of.linear, surrogate, surrogate.linear + 0.1)
+        unclear = check_on_all_rows(flat, posterior.rows, draws)
+        with_far = check_on_all_rows(surrogate, posterior.rows, draws, 64, stretched=64)
+    assert (clear.n_draws, unclear.n_draws, with_far.n_draws) == (32, 256, 16)
+    assert clear.sd < 0.01 < unclear.sd

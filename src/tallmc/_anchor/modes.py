@@ -180,7 +180,7 @@ def _one_sided(
     return messages
 
 
-_ROWS_OF_A_SEARCH = 20_000
+_ROWS_OF_A_SEARCH, _FEWEST_OF_A_SEARCH = 20_000, 1_024
 _MAX_STEPS, _MAX_STEPS_ON_ALL = 50, 10
 _NO_MASS = 50.0
 """Difference of potentials from which on a mode has no mass."""
@@ -238,8 +238,9 @@ def other_modes(
     found: list[OtherMode] = []
     stage("searching for other modes")
     part = None
-    if posterior.n_rows > 2 * _ROWS_OF_A_SEARCH:
-        part = CountedPasses(posterior, _ROWS_OF_A_SEARCH / posterior.n_rows)
+    n_part = max(_ROWS_OF_A_SEARCH // posterior.model.row_cost, _FEWEST_OF_A_SEARCH)
+    if posterior.n_rows > 2 * n_part:
+        part = CountedPasses(posterior, n_part / posterior.n_rows)
     for start in _starts(posterior, at_anchor, starts, seed):
         end = _search(counted, part, start, at_anchor, anchor.potential)
         if end is None:
@@ -316,20 +317,27 @@ def _search(
         if part is None:
             end = Newton(max_steps=_MAX_STEPS).descend(passes, start)
             return None if end.problem is not None else end.position
-        end = Newton(max_steps=_MAX_STEPS).descend(part, start)
+        position = _descended(part, start)
         passes.n_row_evals, part.n_row_evals = passes.n_row_evals + part.n_row_evals, 0
         # The mode of these rows is about √(scale d) posterior sds from that of all rows, so the
         # search on all rows would lower the potential by about that squared.
         off = part.scale * len(start)
-        if at_anchor.distance(end.position, at_anchor.mean) < 3 * np.sqrt(off):
+        if at_anchor.distance(position, at_anchor.mean) < 3 * np.sqrt(off):
             return None
-        there, _ = passes.value_and_gradient(end.position)
+        there, _ = passes.value_and_gradient(position)
         if not there - anchor_potential < _NO_MASS + 10 * off:
             return None
-        end = Newton(max_steps=_MAX_STEPS_ON_ALL).descend(passes, end.position)
+        end = Newton(max_steps=_MAX_STEPS_ON_ALL).descend(passes, position)
     except PreparationError:  # the potential is not finite at the start
         return None
     return None if end.problem is not None else end.position
+
+
+def _descended(part: CountedPasses, start: Float[np.ndarray, " d"]) -> Float[np.ndarray, " d"]:
+    """Where a search on some of the rows ends."""
+    if part.posterior.model.row_cost > 1:  # the program of the search for the anchor serves it
+        return Newton().search_part(part.derivatives, start, 1.0)
+    return Newton(max_steps=_MAX_STEPS).descend(part, start).position
 
 
 def _mode_at(

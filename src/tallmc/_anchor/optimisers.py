@@ -541,7 +541,7 @@ def _lbfgs(
 _PARTS_OF_PASS = 4
 _FEW_PARAMETERS = 120
 """With so few parameters, every step of a search on all rows has its own Hessian."""
-_ROWS_OF_PART, _NEAR_MODE_OF_PART, _MOST_PASSES = 32_768, 0.01, 8
+_ROWS_OF_PART, _FEWEST_OF_PART, _NEAR_MODE_OF_PART, _MOST_PASSES = 32_768, 2_048, 0.01, 8
 _MOST_HALVINGS, _ROUNDING_OF_PART, _STEPS_ON_PART = 20, 4e-7, 20
 _STEPS_PER_HESSIAN = 10
 _MANY_ROWS = 200_000
@@ -593,7 +593,8 @@ class Newton(AbstractOptimiser):
         A search that passes over many rows may end `near` the mode, if that is above the tolerance.
         """
         posterior, position = passes.posterior, start
-        if posterior.n_rows >= 2 * _ROWS_OF_PART and posterior.dim <= _FEW_PARAMETERS:
+        rows_of_part = _rows_of_part(posterior.model)
+        if posterior.n_rows >= 2 * rows_of_part and posterior.dim <= _FEW_PARAMETERS:
             found = self._with_a_part(passes, start, max(near, self.tolerance))
             if found is not None:
                 return found
@@ -614,23 +615,14 @@ class Newton(AbstractOptimiser):
         The rows with their weights stand for all rows. A pass at θ₀ corrects their gradient and
         Hessian there, so that they add only what is of third and higher order in θ − θ₀.
         """
-        posterior, first = passes.posterior, np.asarray(start, passes.posterior.dtype)
-        if posterior.rows.access >= RowAccess.TAKE:
-            one_block = posterior.rows.subset(posterior.width, 1)
-            in_background(lambda: _derivatives_of_rows(posterior, first, one_block))
-        batch = _part(passes)
+        posterior = passes.posterior
         rounding = 64 * float(jnp.finfo(posterior.dtype).eps) / posterior.n_rows**0.5
-
-        def of_part(at: np.ndarray) -> Derivatives:
-            rounded = np.asarray(at, posterior.dtype)
-            found = _batch_derivatives(posterior.model, rounded, batch)
-            value, gradient, hessian = (np.asarray(part, np.float64) for part in found)
-            return Derivatives(float(value), gradient, hessian)
+        of_part = _derivatives_of_part(passes, start)
 
         def rounded(at: np.ndarray) -> np.ndarray:
             return np.asarray(np.asarray(at, posterior.dtype), np.float64)
 
-        position = rounded(self._search_part(of_part, start, 1.0))
+        position = rounded(self.search_part(of_part, start, 1.0))
         here = passes.derivatives(position)
         for _ in range(_MOST_PASSES):
             direction, definite = descent_direction(here.hessian, here.gradient)
@@ -643,14 +635,14 @@ class Newton(AbstractOptimiser):
             def of_all(at: np.ndarray, correct: Any = correct) -> Derivatives:
                 return correct(of_part(at), at)
 
-            candidate = rounded(self._search_part(of_all, position, _NEAR_MODE_OF_PART))
+            candidate = rounded(self.search_part(of_all, position, _NEAR_MODE_OF_PART))
             there = passes.derivatives(candidate)
             if not there.value <= here.value + rounding * abs(here.value):
                 return None
             position, here = candidate, there
         return None
 
-    def _search_part(
+    def search_part(
         self,
         derivatives: Callable[[np.ndarray], Derivatives],
         position: Float[np.ndarray, " d"],
@@ -723,6 +715,38 @@ class Newton(AbstractOptimiser):
             f"it is {in_posterior_sds(decrement)} away."
         )
         return SearchEnd(position, problem, definite)
+
+
+def _derivatives_of_part(
+    passes: CountedPasses, start: Float[np.ndarray, " d"]
+) -> Callable[[np.ndarray], Derivatives]:
+    """The derivatives of some rows with weights, which stand for all rows."""
+    posterior, first = passes.posterior, np.asarray(start, passes.posterior.dtype)
+    if posterior.model.row_cost > 1:  # few rows, and the program of a pass is slow to compile
+        part = CountedPasses(posterior, _rows_of_part(posterior.model) / posterior.n_rows)
+
+        def counted(at: np.ndarray) -> Derivatives:
+            found = part.derivatives(at)
+            passes.n_row_evals, part.n_row_evals = passes.n_row_evals + part.n_row_evals, 0
+            return found
+
+        return counted
+    if posterior.rows.access >= RowAccess.TAKE:
+        one_block = posterior.rows.subset(posterior.width, 1)
+        in_background(lambda: _derivatives_of_rows(posterior, first, one_block))
+    batch = _part(passes)
+
+    def of_part(at: np.ndarray) -> Derivatives:
+        rounded = np.asarray(at, posterior.dtype)
+        found = _batch_derivatives(posterior.model, rounded, batch)
+        value, gradient, hessian = (np.asarray(part, np.float64) for part in found)
+        return Derivatives(float(value), gradient, hessian)
+
+    return of_part
+
+
+def _rows_of_part(model: AbstractModel) -> int:
+    return max(_ROWS_OF_PART // model.row_cost, _FEWEST_OF_PART)
 
 
 def _part(passes: CountedPasses) -> Batch:

@@ -15,6 +15,7 @@ from .._store.reader import draws_of, open_store
 from ..results.draws import Draws
 from ..results.saved import FILE, FIT_FILE
 from .encoding import DesignEncoding
+from .fit import regression_problem
 from .formulas import FormulaNeeded
 from .model import RegressionModel
 from .regression import RegressionForm
@@ -22,7 +23,9 @@ from .regression import RegressionForm
 _MOST_BYTES = 2**26
 
 
-def load(store: str | os.PathLike[str] | Folder, *, formula: str | None = None) -> Draws:
+def load(
+    store: str | os.PathLike[str] | Folder, *, formula: str | None = None, data: Any = None
+) -> Draws:
     """Load draws: of a stored run, of the results of `tallmc fit`, or that `Draws.save` wrote.
 
     The posterior is not needed. Large arrays of a stored run are mapped from disk, not read into
@@ -33,6 +36,8 @@ def load(store: str | os.PathLike[str] | Folder, *, formula: str | None = None) 
     - `store`: the folder of a run (finished or not), the folder of results, or a file.
     - `formula`: the formula of the fit, if it has code of its own. Only plain formulas (columns,
       arithmetic, known functions) are taken from files; without it such draws do not predict.
+    - `data`: the table of the fit, if it has more than 100 groups. Their effects are not stored:
+      they are drawn again from its rows, and are the same, as in `predict` and `group_effects`.
 
     **Returns:** the draws, as `Draws`. `params` is a dict by name.
 
@@ -51,7 +56,15 @@ def load(store: str | os.PathLike[str] | Folder, *, formula: str | None = None) 
         form = saved_form(draws.about, formula)
     except FormulaNeeded:
         return draws  # which say so when they are asked to predict
-    return draws if form is None else draws.with_posterior(form.without_rows())
+    if form is None:
+        return draws
+    if data is None or not form.integrates_effects:
+        return draws.with_posterior(form.without_rows())
+    problem = regression_problem(data, form.model)
+    if problem.form.encoding.to_json() != form.encoding.to_json():
+        found = "one with other columns, levels or scales"
+        raise InvalidInput("data", "be the table of the fit", found, "Pass all of its rows.")
+    return draws.with_posterior(problem.posterior)
 
 
 def load_fit(path: Path, formula: str | None) -> Draws:

@@ -19,6 +19,7 @@ from jax import lax
 from jaxtyping import Array, Float, PyTree
 
 from .._core.programs import Static, quickly_compiled, split
+from .._core.supervision import in_threads
 
 # Blocks of rows in a pass. All blocks of a pass have the same shape.
 #
@@ -182,7 +183,10 @@ def reduce_blocks(
 def map_blocks(
     read: ReadBlock, blocks: Blocks, per_row: Callable[..., Array], args: tuple[Any, ...]
 ) -> Array:
-    return jax.device_put(np.concatenate(list(values_by_block(read, blocks, per_row, args))))
+    def values(number: int) -> np.ndarray:
+        return np.asarray(values_of(read(number), per_row, args))[blocks.counted(number)]
+
+    return jax.device_put(np.concatenate(in_threads(values, range(blocks.count))))
 
 
 def values_by_block(

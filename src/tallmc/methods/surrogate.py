@@ -299,7 +299,8 @@ def make_surrogate(
         third[hard[certain & (hard % every == 0)] // every] = 0
         third[third > 0] += _FLOOR * third.mean(dtype=np.float64)
         affordable = int(_CUBIC_OPERATIONS / posterior.dim**3)
-        count = min(max(affordable, _FEWEST_CUBIC_ROWS), _MOST_CUBIC_ROWS) << doublings
+        most = _MOST_CUBIC_ROWS if posterior.model.row_cost == 1 else _FEWEST_CUBIC_ROWS
+        count = min(max(affordable, _FEWEST_CUBIC_ROWS), most) << doublings
         drawn, of_drawn = drawn_in_proportion(third, count)
         drawn, of_drawn = every * drawn, every * of_drawn
         numbers, signed = np.append(drawn, hard[~certain]), np.append(of_drawn, -weights[~certain])
@@ -352,8 +353,9 @@ def rehearsed(posterior: AbstractPosterior, sizes: RowSizes, n_hard: int) -> Ser
 
 def rehearse_check(surrogate: SeriesSurrogate, rows: AbstractRows) -> None:
     """Compile the program of the check, with one block of rows."""
-    u = np.zeros((_AT_ONCE, len(surrogate.centre)), surrogate.centre.dtype)
-    width = _AT_ONCE + surrogate.model.width(rows)
+    at_once = draws_at_once(surrogate.model)
+    u = np.zeros((at_once, len(surrogate.centre)), surrogate.centre.dtype)
+    width = at_once + surrogate.model.width(rows)
     surrogate.log_weights(on_device(u, u.dtype), rows, rows.subset(width, 1))
 
 
@@ -396,10 +398,15 @@ def _hessian_and_cubic(
 # The check on all rows.
 
 _CHECKED, _FEWEST_CHECKED, _EVALUATIONS, _STRETCH = 256, 64, 2**28, 1.5
-_TAIL_MATTERS = 0.2
-"""Sd of the log weights from which on the tail of the weights matters."""
-_AT_ONCE = 64
-"""Draws that one thread compares with all rows; the others are multiples of it."""
+_TAIL_MATTERS, _FEWEST_OF_TAIL = 0.2, 25
+"""Sd of the log weights from which on the tail of the weights matters, and draws to know it."""
+_CLEAR = 0.01
+"""Sd of the log weights at which a few draws are enough, where a row costs as much as many."""
+
+
+def draws_at_once(model: AbstractModel) -> int:
+    """Draws that one thread compares with all rows; their number is a multiple of it."""
+    return 64 if model.row_cost == 1 else 16
 
 
 def log_weights_at(
@@ -424,7 +431,7 @@ class Check(NamedTuple):
     sd: float
     """Of the log weights."""
     tail: float
-    """Pareto's k of the weights."""
+    """Pareto's k of the weights; infinite if draws are too few to know it."""
     bias: Bias
     far: float
     """The largest log weight at stretched draws, relative to the mean one; 0 without them."""
@@ -447,23 +454,42 @@ def check_on_all_rows(
     """Compare the surrogate with all rows at `count` of the draws, in one pass over the rows.
 
     By default 256, or 128 or 64 where rows are many, so that the pass takes seconds at most.
-    `stretched` of them are also compared at 1.5 times their distance from the mean.
+    `stretched` of them are also compared at 1.5 times their distance from the mean. Where a row
+    costs as much as many, such as a group whose effects are integrated out, two threads' share of
+    draws comes first, and is all if its log weights are next to nothing.
     """
     stage("checking the draws on all rows")
+    model = surrogate.model
     if count is None:
-        affordable = _EVALUATIONS // (rows.n_rows * surrogate.model.row_cost)
+        affordable = _EVALUATIONS // (rows.n_rows * model.row_cost)
         count = next((k for k in (_CHECKED, _CHECKED // 2) if k <= affordable), _FEWEST_CHECKED)
+    few = draws_at_once(model) * (1 if stretched else 2)
+    if model.row_cost > 1 and few < count:
+        first = _checked(surrogate, rows, positions, few, min(few, stretched))
+        if first.sd <= _CLEAR and first.far <= 10 * _CLEAR:
+            return first
+    return _checked(surrogate, rows, positions, count, stretched)
+
+
+def _checked(
+    surrogate: SeriesSurrogate,
+    rows: AbstractRows,
+    positions: Float[np.ndarray, "chains draws d"],
+    count: int,
+    stretched: int,
+) -> Check:
     flat = positions.reshape(-1, positions.shape[2]).astype(np.float64)
     drawn = flat[np.linspace(0, len(flat) - 1, count).astype(int)]
     u = surrogate.whitened(drawn)
     middle = u.mean(axis=0)
     wide = middle + _STRETCH * (u[:stretched] - middle)
-    found = log_weights_at(surrogate, rows, np.concatenate([u, wide]), _AT_ONCE)
+    at_once = draws_at_once(surrogate.model)
+    found = log_weights_at(surrogate, rows, np.concatenate([u, wide]), at_once)
     found = np.nan_to_num(found, nan=-1e6, neginf=-1e6, posinf=1e6)
     weights, far = found[:count] - found[:count].mean(), found[count:] - found[:count].mean()
     bias = _implied_bias(drawn, weights, min(count, len(flat)))
     largest = float(far.max(initial=0.0))
-    tail = pareto_k(np.exp(weights - weights.max()))
+    tail = pareto_k(np.exp(weights - weights.max())) if count >= _FEWEST_OF_TAIL else math.inf
     return Check(float(weights.std()), tail, bias, largest, count, rows.n_rows)
 
 

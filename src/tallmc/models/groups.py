@@ -212,8 +212,9 @@ class GroupTable(eqx.Module):
         return GroupTable(x, z, y, offset, weight)
 
 
-_MOST_NEWTON_STEPS, _CLOSE, _LONGEST_STEP = 25, 0.02, 3.0
-"""Of the search for η̂, in units of the prior sd. The rule is exact for any centre near it."""
+_MOST_NEWTON_STEPS, _CLOSE, _LONGEST_STEP = 25, 0.1, 3.0
+"""Of the search for η̂: the length of the last step in conditional sds, the longest in prior sds. A
+last step of 0.1 leaves about its square. The rule is exact for any centre near η̂."""
 _TURNS = 8
 """Of the loop over the rows of a group of mean size."""
 _WIDE_MOVES = 2
@@ -240,11 +241,15 @@ class QuadratureGroups(AbstractGroups):
     # The integral.
 
     def row_potentials(self, position: Vector, block: GroupSpan) -> PerRow:
-        log_weights, nodes = self._nodes(position, block)
+        return self._potentials(position, block, self._zero(block))
+
+    def _potentials(self, position: Vector, block: GroupSpan, start: Effects) -> PerRow:
+        """f_g, with the search for η̂ from a start."""
+        log_weights, nodes = self._nodes(position, block, start)
         return -jax.nn.logsumexp(log_weights - self._joint(position, block, nodes), axis=1)
 
     def row_gradients(self, position: Vector, block: GroupSpan) -> Compact:
-        log_weights, nodes = self._nodes(position, block)
+        log_weights, nodes = self._nodes(position, block, self._zero(block))
         shares = jax.nn.softmax(log_weights - self._joint(position, block, nodes), axis=1)
         common = position[: self.n_common]
 
@@ -262,7 +267,7 @@ class QuadratureGroups(AbstractGroups):
         return jnp.concatenate([of_common, of_hyper], axis=1)
 
     def block_hessian(self, position: Vector, block: GroupSpan, weights: PerRow) -> Matrix:
-        log_weights, nodes = self._nodes(position, block)
+        log_weights, nodes = self._nodes(position, block, self._zero(block))
         shares = jax.nn.softmax(log_weights - self._joint(position, block, nodes), axis=1)
         c, common, dtype = self.n_columns, position[: self.n_common], position.dtype
         n, n_nodes = shares.shape
@@ -303,14 +308,19 @@ class QuadratureGroups(AbstractGroups):
         own = FAR_SDS * metric.push(pulled / jnp.maximum(lengths, jnp.finfo(self.dtype).tiny))
         everywhere = jnp.broadcast_to(wide[:_WIDE_MOVES, None], (_WIDE_MOVES, *own.shape))
         moves = jnp.concatenate([jnp.stack([own, -own]), everywhere])
-        log_weights, nodes = self._nodes(centre, block)
+        mode = self._mode(centre, block, self._zero(block))[0]
+        log_weights, nodes = self._nodes(centre, block, mode)
         joint = self._joint(centre, block, nodes)
         shares = jax.nn.softmax(log_weights - joint, axis=1)
         value = -jax.nn.logsumexp(log_weights - joint, axis=1)
 
+        def potential(position: Vector, group: GroupSpan, start: Float[Array, " r"]) -> Scalar:
+            one = jax.tree.map(lambda entry: entry[None], (group, start))
+            return self._potentials(position, *one)[0]
+
         def at(move: Float[Array, "n d"]) -> tuple[PerRow, PerRow]:
             terms = [value, *self._terms_along(centre, move, block, nodes, shares)]
-            there = jax.vmap(self.row_potential)(centre + move, block)
+            there = jax.vmap(potential)(centre + move, block, mode)
             rest = jnp.abs(there - sum(terms))
             sizes = sum(jnp.abs(of) for of in (there, *terms))
             rest = jnp.maximum(rest - 16 * jnp.finfo(self.dtype).eps * sizes, 0)
@@ -377,14 +387,16 @@ class QuadratureGroups(AbstractGroups):
         return mean, of_second / 2, of_third / 6
 
     def sum_of_changes(self, centre: Vector, moves: Moves, batch: Batch) -> Float[Array, " k"]:
+        # A move changes η̂ by little, so one or two steps from that of the centre are enough.
         at = centre + jnp.concatenate([jnp.zeros_like(centre)[None], moves])
-        found = lax.map(lambda position: self.row_potentials(position, batch.rows), at)
+        start = self._mode(centre, batch.rows, self._zero(batch.rows))[0]
+        found = lax.map(lambda position: self._potentials(position, batch.rows, start), at)
         return dot(found[1:] - found[0], batch.weights)
 
     # The law of the effects given the shared parameters.
 
     def moments(self, position: Vector, block: GroupSpan) -> tuple[Effects, Float[Array, "n r r"]]:
-        log_weights, nodes = self._nodes(position, block)
+        log_weights, nodes = self._nodes(position, block, self._zero(block))
         shares = jax.nn.softmax(log_weights - self._joint(position, block, nodes), axis=1)
         mean = jnp.einsum("nkr,nk->nr", nodes.gamma, shares)
         return mean, jnp.einsum("nkr,nks,nk->nrs", nodes.gamma, nodes.gamma, shares)
@@ -394,7 +406,7 @@ class QuadratureGroups(AbstractGroups):
 
         Nearly all are accepted, so that a few steps forget where they began.
         """
-        mode, curvature = self._mode(position, block)
+        mode, curvature = self._mode(position, block, self._zero(block))
         factor, r = self.factor(position), self.n_effects
 
         def move(carry: tuple[Array, Array], noise: Array) -> tuple[tuple[Array, Array], None]:
@@ -480,10 +492,15 @@ class QuadratureGroups(AbstractGroups):
         products = jnp.einsum("nkr,nks,rs->nk", nodes.eta, nodes.eta, precision)
         return of_rows + products / 2 + log_det
 
-    def _nodes(self, position: Vector, block: GroupSpan) -> tuple[Float[Array, "n k"], Nodes]:
+    def _zero(self, block: GroupSpan) -> Effects:
+        return jnp.zeros((len(block.start), self.n_effects), self.dtype)
+
+    def _nodes(
+        self, position: Vector, block: GroupSpan, start: Effects
+    ) -> tuple[Float[Array, "n k"], Nodes]:
         """log W_k and the nodes; constants for derivatives."""
         position = lax.stop_gradient(position)
-        mode, curvature = self._mode(position, block)
+        mode, curvature = self._mode(position, block, start)
         standard, log_weights = _hermite(self.n_nodes, self.n_effects)
         xi = jnp.asarray(standard, position.dtype)
         eta = mode[:, None] + back_solve(curvature[:, None], xi[None])
@@ -492,8 +509,10 @@ class QuadratureGroups(AbstractGroups):
         gamma = dot(eta, self.factor(position).T)
         return lax.stop_gradient((shares - log_det[:, None], Nodes(eta, gamma)))
 
-    def _mode(self, position: Vector, block: GroupSpan) -> tuple[Effects, Float[Array, "n r r"]]:
-        """η̂, and the Cholesky factor C of the curvature there."""
+    def _mode(
+        self, position: Vector, block: GroupSpan, start: Effects
+    ) -> tuple[Effects, Float[Array, "n r r"]]:
+        """η̂, searched from a start, and the Cholesky factor C of the curvature there."""
         common, factor = position[: self.n_common], self.factor(position)
         n, r, dtype = len(block.start), self.n_effects, position.dtype
 
@@ -523,13 +542,8 @@ class QuadratureGroups(AbstractGroups):
             return (carry[0] < _MOST_NEWTON_STEPS) & (carry[1] > _CLOSE)
 
         unit = jnp.broadcast_to(jnp.eye(r, dtype=dtype), (n, r, r))
-        start = (
-            jnp.zeros((), jnp.int32),
-            jnp.full((), jnp.inf, dtype),
-            jnp.zeros((n, r), dtype),
-            unit,
-        )
-        _, _, mode, root = lax.while_loop(unfinished, advance, start)
+        first = jnp.zeros((), jnp.int32), jnp.full((), jnp.inf, dtype), start, unit
+        _, _, mode, root = lax.while_loop(unfinished, advance, first)
         return mode, root
 
 

@@ -595,7 +595,9 @@ class Draws:
     def _predictive(self) -> AbstractPredictive:
         if self.predictive is None:
             cure = "Attach the posterior: draws.with_posterior(posterior)."
-            if self.about.get("model"):  # `tallmc.load` has not taken its formula from a file
+            if self.about.get("encoding", {}).get("groups"):
+                cure = "Effects of groups are drawn from the rows: tallmc.load(path, data=table)."
+            elif self.about.get("model"):  # `tallmc.load` has not taken its formula from a file
                 formula = self.about["model"].get("formula")
                 cure = f"If you trust its formula, pass it: tallmc.load(path, formula={formula!r})."
             raise InvalidInput("draws", "know the law of the response", "none", cure)

@@ -24,6 +24,7 @@ from ..surrogate import (
     RowSizes,
     SeriesSurrogate,
     check_on_all_rows,
+    draws_at_once,
     make_surrogate,
     rehearse_check,
     rehearsed,
@@ -147,10 +148,11 @@ class SurrogatePlanner:
         posterior = self.posterior
         if posterior.model.log_concave:
             return False
-        normals = np.random.default_rng(0).normal(size=(_PREPARED_WITH, posterior.dim))
+        count = draws_at_once(posterior.model)
+        normals = np.random.default_rng(0).normal(size=(count, posterior.dim))
         moves = normals @ np.asarray(surrogate.metric.factor, np.float64).T
         draws = (np.asarray(surrogate.centre, np.float64) + moves)[None]
-        check = check_on_all_rows(surrogate, posterior.rows, draws, _PREPARED_WITH)
+        check = check_on_all_rows(surrogate, posterior.rows, draws, count)
         self.n_row_evals += check.n_row_evals
         self.why_not = f"a series of the rows is off by {check.sd:.2g} in the log density"
         return check.sd > _HOPELESS
