@@ -119,6 +119,63 @@ def _student_t_log_density(z, params, y):
     return stats.t.logpdf(y, jnp.exp(params["log_degrees"]), z, jnp.exp(params["log_scale"]))
 
 
+class ZeroCounts:
+    """A zero-inflated or hurdle law of counts, with the interface of SciPy."""
+
+    def __init__(self, base, zeros, is_hurdle):
+        self.base = base
+        at_zero = base.pmf(0)
+        self.rest = (1 - zeros) / (1 - at_zero) if is_hurdle else 1 - zeros
+        self.at_zero = zeros if is_hurdle else zeros + (1 - zeros) * at_zero
+
+    def logpmf(self, y):
+        return np.where(y == 0, np.log(self.at_zero), np.log(self.rest) + self.base.logpmf(y))
+
+    def mean(self):
+        return self.rest * self.base.mean()
+
+    def var(self):
+        return self.rest * (self.base.var() + self.base.mean() ** 2) - self.mean() ** 2
+
+
+def _zero_counts(family, zero_parameter, shared):
+    """A regression whose counts are those of another one, except for the zeros."""
+    is_hurdle, is_poisson = zero_parameter == "logit_hurdle", not shared
+    base_law = _negative_binomial_law if shared else lambda z, *_: scipy.stats.poisson(np.exp(z))
+
+    def base_density(z, params, y):
+        if is_poisson:
+            return stats.poisson.logpmf(y, jnp.exp(z))
+        return _negative_binomial_log_density(z, params, y)
+
+    def log_density(z, params, y):
+        zeros = jax.nn.sigmoid(params[zero_parameter])
+        at_zero = jnp.exp(base_density(z, params, 0.0))
+        positive = jnp.log(1 - zeros) + base_density(z, params, y)
+        if is_hurdle:
+            return jnp.where(y == 0, jnp.log(zeros), positive - jnp.log(1 - at_zero))
+        return jnp.where(y == 0, jnp.log(zeros + (1 - zeros) * at_zero), positive)
+
+    def law(z, params, trials):
+        zeros = scipy.special.expit(params[zero_parameter])
+        return ZeroCounts(base_law(z, params, trials), zeros, is_hurdle)
+
+    def simulate(rng, x):
+        return rng.poisson(rng.gamma(1.0, 2.0, len(x))) * (rng.random(len(x)) < 0.7)
+
+    return Regression(
+        family, _by_family(family), log_density, law, simulate, {**shared, zero_parameter: -0.6}
+    )
+
+
+def _beta_parts(z, params, sigmoid, exp):
+    return sigmoid(z) * exp(params["log_precision"]), sigmoid(-z) * exp(params["log_precision"])
+
+
+def _by_family(family):
+    return lambda x, y, **further: FAMILIES[family].regression(x, y, 2.0, **further)
+
+
 def _with_prior(function, **settings):
     return lambda x, y, **further: function(x, y, 2.0, **settings, **further)
 
@@ -206,6 +263,24 @@ REGRESSIONS = {
         _gamma_law,
         lambda rng, x: rng.gamma(2.0, 3.0, len(x)),
         {"log_shape": 0.8},
+    ),
+    "zero-inflated poisson": _zero_counts("zero_inflated_poisson", "logit_zero_inflation", {}),
+    "zero-inflated negative binomial": _zero_counts(
+        "zero_inflated_negative_binomial", "logit_zero_inflation", {"log_dispersion": 0.4}
+    ),
+    "hurdle poisson": _zero_counts("hurdle_poisson", "logit_hurdle", {}),
+    "hurdle negative binomial": _zero_counts(
+        "hurdle_negative_binomial", "logit_hurdle", {"log_dispersion": 0.4}
+    ),
+    "beta": Regression(
+        "beta",
+        _by_family("beta"),
+        lambda z, params, y: stats.beta.logpdf(y, *_beta_parts(z, params, jax.nn.sigmoid, jnp.exp)),
+        lambda z, params, trials: scipy.stats.beta(
+            *_beta_parts(z, params, scipy.special.expit, np.exp)
+        ),
+        lambda rng, x: rng.beta(2.0, 3.0, len(x)),
+        {"log_precision": 1.2},
     ),
 }
 

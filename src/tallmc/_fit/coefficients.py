@@ -208,6 +208,10 @@ def _correlations(free: np.ndarray, size: int) -> np.ndarray:
     return root @ np.swapaxes(root, -1, -2)
 
 
+def _expit(values: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-values))
+
+
 def _cuts(free: np.ndarray) -> np.ndarray:
     return np.cumsum(np.concatenate([free[..., :1], np.exp(free[..., 1:])], axis=-1), axis=-1)
 
@@ -218,6 +222,9 @@ _SHARED: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "log_shape": ("alpha", np.exp),
     "log_dispersion": ("alpha", lambda values: np.exp(-values)),
     "cut_points": ("threshold", _cuts),
+    "logit_zero_inflation": ("zi", _expit),
+    "logit_hurdle": ("hu", _expit),
+    "log_precision": ("kappa", np.exp),
     "log local scales": ("horseshoe_local", np.exp),
     "log global scale": ("horseshoe_global", np.exp),
     "log slab variance": ("horseshoe_slab", lambda values: np.exp(0.5 * values)),

@@ -18,6 +18,7 @@ from .._ingestion import errors
 from .._ingestion.encoding import false_and_true
 from .._ingestion.errors import TableError, constant_response, first_not_a_number, some
 from .._ingestion.values import MAX_LEVELS, ColumnValues
+from ..models.likelihood import ResponseKind
 
 LEAVE_OUT = "leave it out with --exclude (exclude)"
 LARGEST_EXACT = 2**53  # whole numbers below are exact in float64
@@ -260,7 +261,6 @@ def _check_levels(name: str, levels: tuple[str, ...], n_rows: int, *, asked_for:
 
 # The response.
 
-ResponseKind = Literal["number", "binary", "count", "positive", "classes", "ordered"]
 _LEVEL = "--level (level)"
 
 
@@ -299,6 +299,12 @@ class ResponseEncoding:
         elif self.kind == "positive":
             bad, rule = values <= 0, "be positive"
             cure = "Use family gaussian if the response can be zero or negative."
+        elif self.kind == "nonnegative":
+            bad, rule = values < 0, "be zero or positive"
+            cure = "Use family gaussian if the response can be negative."
+        elif self.kind == "share":
+            bad, rule = (values <= 0) | (values >= 1), "lie between 0 and 1, without the ends"
+            cure = "Move shares off the ends, as by (y * (n - 1) + 0.5) / n with n rows."
         else:
             return
         if bad.any():

@@ -139,7 +139,8 @@ def fit(
       Parquet, Arrow, .npz, a folder of Parquet files), or a row store (its path, or
       `tallmc.rows.open`).
     - `family`: bernoulli, binomial, gaussian, poisson, negative_binomial, categorical, ordinal,
-      student_t or gamma.
+      student_t, gamma, beta, zero_inflated_poisson, zero_inflated_negative_binomial,
+      hurdle_poisson or hurdle_negative_binomial.
     - `link`: logit or probit for bernoulli; the others have one link.
     - `prior`: a prior from `tallmc.priors` for all coefficients, or a dict of priors by term. The
       default is normal(2.5 sd(y)/sd(x)), rstanarm's rule.

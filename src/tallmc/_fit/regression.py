@@ -488,7 +488,7 @@ class RegressionForm:
             for group in self.groups
         )
         names = self.columns.names
-        x, y = np.ones((2, len(names)), dtype), np.array([1.0, 2.0])
+        x, y = np.ones((2, len(names)), dtype), np.array([0.25, 0.75])
         if not self.integrates_effects:
             data = design_data(x, y, names, groups=groups)
             return self.posterior(data, np.ones(len(names)), search_start=False)

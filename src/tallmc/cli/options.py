@@ -34,7 +34,8 @@ _TEXTS = {
     "response": "Name of the response column. Without --formula all other columns are covariates. "
     "Default: y.",
     "family": "bernoulli, binomial, gaussian, poisson, negative_binomial, categorical, ordinal, "
-    "student_t or gamma.",
+    "student_t, gamma, beta, zero_inflated_poisson, zero_inflated_negative_binomial, "
+    "hurdle_poisson or hurdle_negative_binomial.",
     "link": "logit or probit for bernoulli; the others have one link.",
     "prior": 'Prior of all coefficients, such as "normal(2.5)", "student_t(3, 2.5)", "laplace(1)" '
     'or "horseshoe()"; or of a term, such as "age=normal(1)". May be repeated. '

@@ -427,15 +427,13 @@ class RegressionData(abc.ABC):
     """The values of columns that rows hold as codes."""
 
     @abc.abstractmethod
-    def check_response(self, rule: str, allowed: Callable[[np.ndarray], np.ndarray]) -> None:
-        """Raise unless all responses are whole numbers for which `allowed` is true.
+    def check_response(
+        self, rule: str, allowed: Callable[[np.ndarray], np.ndarray], *, whole: bool = True
+    ) -> None:
+        """Raise unless all responses are numbers, `whole` ones, for which `allowed` is true.
 
-        `allowed` must be true for all whole numbers between two for which it is true.
+        `allowed` must be true for all such numbers between two for which it is true.
         """
-
-    @abc.abstractmethod
-    def check_positive(self) -> None:
-        """Raise unless all responses are positive."""
 
     @abc.abstractmethod
     def some(self, chosen: np.ndarray) -> Observations:
@@ -477,13 +475,12 @@ class _InMemory(RegressionData):
         # The responses before they were rounded to the precision of x.
         return _on_host(Observations(x, self.responses[chosen], rows.offset, rows.weight))
 
-    def check_response(self, rule: str, allowed: Callable[[np.ndarray], np.ndarray]) -> None:
-        self._check((self.responses != np.floor(self.responses)) | ~allowed(self.responses), rule)
-
-    def check_positive(self) -> None:
-        self._check(self.responses <= 0, "be positive in every row")
-
-    def _check(self, bad: np.ndarray, rule: str) -> None:
+    def check_response(
+        self, rule: str, allowed: Callable[[np.ndarray], np.ndarray], *, whole: bool = True
+    ) -> None:
+        bad = ~allowed(self.responses)
+        if whole:
+            bad |= self.responses != np.floor(self.responses)
         if bad.any():
             found = f"{self.responses[np.argmax(bad)]:g} in row {np.argmax(bad)}"
             raise InvalidInput("y", rule, found)
@@ -514,17 +511,14 @@ class _OfRowStore(RegressionData):
     def some(self, chosen: np.ndarray) -> Observations:
         return _on_host(self._view(self._lines(chosen)))
 
-    def check_response(self, rule: str, allowed: Callable[[np.ndarray], np.ndarray]) -> None:
+    def check_response(
+        self, rule: str, allowed: Callable[[np.ndarray], np.ndarray], *, whole: bool = True
+    ) -> None:
         extremes = np.array([self._column.low, self._column.high])
-        if not (self._column.whole and allowed(extremes).all()):
+        if (whole and not self._column.whole) or not allowed(extremes).all():
             kind = "whole numbers" if self._column.whole else "numbers"
             found = f"{kind} from {extremes[0]:g} to {extremes[1]:g}"
             raise InvalidInput(f"response {self._column.name!r}", rule, found)
-
-    def check_positive(self) -> None:
-        if self._column.low <= 0:
-            name = f"response {self._column.name!r}"
-            raise InvalidInput(name, "be positive in every row", f"{self._column.low:g}")
 
 
 def _on_host(block: Observations) -> Observations:

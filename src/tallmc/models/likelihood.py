@@ -27,7 +27,11 @@ from .design import Observations, RegressionData
 
 Predictors = Float[Array, " k"]
 """The predictors of one row, then the shared parameters."""
-ResponseKind = Literal["number", "binary", "count", "positive", "classes", "ordered"]
+ResponseKind = Literal[
+    "number", "binary", "count", "positive", "nonnegative", "share", "times", "classes", "ordered"
+]
+WHOLE: tuple[ResponseKind, ...] = ("binary", "count", "classes", "ordered")
+"""The kinds of responses that are whole numbers."""
 
 
 class AbstractLikelihood(eqx.Module):

@@ -34,7 +34,7 @@ from .design import (
     named_columns,
 )
 from .generalised_linear import AbstractRegression, weighted
-from .likelihood import ResponseKind
+from .likelihood import WHOLE, ResponseKind
 from .model import AbstractModel
 from .transforms import Constraints
 
@@ -53,6 +53,13 @@ def response_rule(
             return rule, lambda y: (y >= 0) & (y < n_classes)
         case "positive":
             return "be positive in every row", lambda y: y > 0
+        case "nonnegative":
+            return "be zero or positive in every row", lambda y: y >= 0
+        case "share":
+            return (
+                "lie between 0 and 1, without the ends, in every row",
+                lambda y: (y > 0) & (y < 1),
+            )
     return "be a number in every row", np.isfinite
 
 
@@ -240,7 +247,7 @@ class RegressionPredictive(AbstractPredictive):
 
     @property
     def whole(self) -> bool:
-        return self.model.likelihood.response in ("binary", "count", "classes", "ordered")
+        return self.model.likelihood.response in WHOLE
 
     def to_json(self) -> Mapping[str, Any]:
         return self.saved.value()
@@ -339,7 +346,7 @@ class RegressionPredictive(AbstractPredictive):
         y, likelihood = np.asarray(block.y), self.model.likelihood
         rule, allowed = response_rule(likelihood.response, len(self.classes or ()))
         bad = ~allowed(y)
-        if likelihood.response not in ("number", "positive"):
+        if self.whole:
             bad |= y % 1 != 0
         if likelihood.has_trials:
             rule = "be a count from 0 to the number of trials in every row"

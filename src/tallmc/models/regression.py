@@ -35,7 +35,7 @@ from .groups import (
     rows_at_once,
 )
 from .hierarchy import AbstractHyperprior, GroupEffects, Hierarchical, SeveralHyperpriors
-from .likelihood import START_MAX_DIM, AbstractLikelihood, ResponseKind, chosen_rows
+from .likelihood import START_MAX_DIM, WHOLE, AbstractLikelihood, ResponseKind, chosen_rows
 from .model import AbstractModel
 from .posterior import ModelPosterior
 from .predictive import response_rule
@@ -422,8 +422,8 @@ class Family:
         if kind in ("classes", "ordered"):
             classes = int(data.y_high) + 1 if classes is None else classes
             n_classes = check_int("classes", classes, 2)
-        # `shared` of a family with positive responses checks them.
-        if kind not in ("number", "positive"):
+        # `shared` of other families checks their responses.
+        if kind in WHOLE:
             data.check_response(*response_rule(kind, n_classes))
         likelihood = self.likelihood(self.link(link), n_classes, None)
         prior = normal_prior(prior_variance, data, likelihood.n_predictors)

@@ -1,7 +1,8 @@
-"""The families of responses, one file and one record each."""
+"""The families of responses, one file each, and their records."""
 
 from . import (
     bernoulli,
+    beta,
     binomial,
     gamma,
     gaussian,
@@ -10,17 +11,20 @@ from . import (
     poisson,
     softmax,
     student_t,
+    zero_counts,
 )
 
-_MODULES = (
-    bernoulli,
-    binomial,
-    gaussian,
-    poisson,
-    negative_binomial,
-    softmax,
-    ordinal,
-    student_t,
-    gamma,
+_RECORDS = (
+    bernoulli.FAMILY,
+    binomial.FAMILY,
+    gaussian.FAMILY,
+    poisson.FAMILY,
+    negative_binomial.FAMILY,
+    softmax.FAMILY,
+    ordinal.FAMILY,
+    student_t.FAMILY,
+    gamma.FAMILY,
+    *zero_counts.FAMILIES,
+    beta.FAMILY,
 )
-FAMILIES = {module.FAMILY.name: module.FAMILY for module in _MODULES}
+FAMILIES = {family.name: family for family in _RECORDS}
