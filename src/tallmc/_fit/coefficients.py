@@ -134,6 +134,11 @@ class Coefficients(AbstractQuantities):
                 # The first is free, the others are logarithms of differences.
                 moved = [free[..., :1] + shift[..., None], free[..., 1:]]
                 parts["cut_points"] = np.concatenate(moved, axis=-1)
+            if "log_hazards" in parts:  # at zero columns, and per unit of time
+                shift = self.response_mean
+                if not self.standardised:
+                    shift = shift + (beta @ (columns.means / columns.sds))[..., None]
+                parts["log_hazards"] = parts["log_hazards"] - shift
             beta = columns.in_units_of_table(beta.copy(), self.response_mean, self.response_sd)
         found = {}
         for term, places in columns.terms.items():
@@ -225,6 +230,9 @@ _SHARED: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "logit_zero_inflation": ("zi", _expit),
     "logit_hurdle": ("hu", _expit),
     "log_precision": ("kappa", np.exp),
+    "log_hazards": ("hazard", np.exp),
+    "log_phi": ("phi", np.exp),
+    "logit_power": ("power", lambda values: 1 + _expit(values)),
     "log local scales": ("horseshoe_local", np.exp),
     "log global scale": ("horseshoe_global", np.exp),
     "log slab variance": ("horseshoe_slab", lambda values: np.exp(0.5 * values)),

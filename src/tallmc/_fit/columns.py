@@ -273,7 +273,10 @@ class ResponseEncoding:
     levels: tuple[str, ...] = ()
     one: str | None = None
     mean: float = 0.0
+    """Subtracted from the response; of survival times, from their logarithm."""
     sd: float = 1.0
+    breaks: tuple[float, ...] = ()
+    """The times between intervals of piecewise hazards."""
 
     def values(self, column: ColumnValues) -> np.ndarray:
         """The response as numbers: float64, or int32 codes of classes."""
@@ -287,6 +290,8 @@ class ResponseEncoding:
             cure = "Use family bernoulli, categorical or ordinal for a response of text."
             raise self._refusal("hold numbers", f"values such as {example!r}", cure)
         values = column.numbers.astype(np.float64)
+        if self.kind == "times":
+            return values
         self._check_range(values)
         return (values - self.mean) / self.sd
 
@@ -323,7 +328,7 @@ def encode_response(
         kinds = ", ".join(get_args(ResponseKind))
         raise InvalidInput("response_kind", f"be one of {kinds}", kind)
     first = column.numbers[0]
-    if (column.numbers == first).all():
+    if kind != "times" and (column.numbers == first).all():
         value = column.levels[first] if column.kind == "text" else f"{first:g}"
         raise constant_response(name, value)
     if kind == "binary":

@@ -381,7 +381,9 @@ class Family:
     links: tuple[str, ...]
     """The link functions that it may have; the first is the default."""
     likelihood: Callable[[str, int, Any], AbstractLikelihood]
-    """The likelihood, from the link, the number of classes and the known noise variance or None."""
+    """The likelihood, from the link, the number of classes (or of intervals of piecewise hazards),
+    and what is known: the noise variance, the breaks between intervals or the level of a quantile;
+    None if nothing."""
     shared: Callable[[RegressionData, int], Sequence[Shared]] = lambda data, classes: ()
     """The parameters that all rows share, with their priors, from the rows and the classes."""
     shared_prior: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -417,8 +419,8 @@ class Family:
         classes: int | None = None,
     ) -> ModelPosterior:
         """The posterior of a regression with independent normal priors of the coefficients."""
-        data = regression_data(X, y, response, weights, offset)
         kind, n_classes = self.response, 0
+        data = regression_data(X, y, response, weights, offset, times=kind == "times")
         if kind in ("classes", "ordered"):
             classes = int(data.y_high) + 1 if classes is None else classes
             n_classes = check_int("classes", classes, 2)

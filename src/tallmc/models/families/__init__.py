@@ -9,8 +9,11 @@ from . import (
     negative_binomial,
     ordinal,
     poisson,
+    quantile,
     softmax,
     student_t,
+    survival,
+    tweedie,
     zero_counts,
 )
 
@@ -25,6 +28,9 @@ _RECORDS = (
     student_t.FAMILY,
     gamma.FAMILY,
     *zero_counts.FAMILIES,
+    tweedie.FAMILY,
     beta.FAMILY,
+    quantile.FAMILY,
+    *survival.FAMILIES,
 )
 FAMILIES = {family.name: family for family in _RECORDS}
