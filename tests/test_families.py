@@ -659,7 +659,6 @@ def draws_of(name):
             "zero_inflated_poisson": number * (rng.random(n) < 0.7),
             "hurdle_negative_binomial": counts,
             "beta": np.clip(rng.beta(5 * chance, 5 * (1 - chance)), 1e-9, 1 - 1e-9),
-            "tweedie": rng.gamma(np.maximum(number, 1)) * (number > 0),
             "quantile": z + rng.normal(size=n),
             "weibull": np.stack(
                 [
@@ -687,7 +686,6 @@ SAMPLED = [
     "zero_inflated_poisson",
     "hurdle_negative_binomial",
     "beta",
-    "tweedie",
     "quantile",
     "weibull",
 ]
@@ -785,6 +783,14 @@ REFUSED = {
     "gamma": (
         lambda: models.gamma_regression(COLUMNS, [1.0, 0.0, 2.0], 1.0),
         "y must be positive in every row; got 0 in row 1",
+    ),
+    "beta": (
+        lambda: FAMILIES["beta"].regression(COLUMNS, [0.5, 1.0, 0.2], 1.0),
+        "y must lie between 0 and 1, without the ends, in every row; got 1 in row 1",
+    ),
+    "tweedie": (
+        lambda: FAMILIES["tweedie"].regression(COLUMNS, [0.5, -1.0, 0.0], 1.0),
+        "y must be zero or positive in every row; got -1 in row 1",
     ),
     "equal": (lambda: models.student_t_regression(COLUMNS, np.ones(3), 1.0), "y must vary"),
     "ordinal": (

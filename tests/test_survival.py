@@ -1,6 +1,7 @@
 """Survival times: `surv(…)` in formulas, the modes of lifelines, curves, units and refusals."""
 
 import functools
+import importlib
 
 import jax
 import jax.numpy as jnp
@@ -74,6 +75,20 @@ def test_modes_are_the_maximum_likelihood_of_lifelines(case):
     step, sd = covariance @ gradient, np.sqrt(np.diagonal(covariance))
     # log σ has a prior with sd 3, and lifelines stops at 1e-5.
     assert np.abs(step / sd).max() < 0.01
+
+
+@pytest.mark.slow
+def test_draws_of_the_recidivism_data_are_near_the_estimates_of_lifelines():
+    lifelines = pytest.importorskip("lifelines")
+    frame = importlib.import_module("lifelines.datasets").load_rossi()
+    fitted = lifelines.WeibullAFTFitter().fit(frame, "week", "arrest").summary
+    draws = tallmc.fit("surv(week, arrest)", frame, family="weibull", seed=0)
+    assert draws.report.trusted
+    for name in ("Intercept", "fin", "age", "race", "wexp", "mar", "paro", "prio"):
+        of = fitted.loc[("lambda_", name)]
+        # With 114 events the posterior is wider than normal, and skewed.
+        assert abs(draws.values[name].mean() - of["coef"]) < 0.3 * of["se(coef)"]
+        assert 0.9 < draws.values[name].std() / of["se(coef)"] < 1.25
 
 
 def survival_of(family, draws, x, g, times):
@@ -156,3 +171,10 @@ def test_intervals_must_be_increasing_and_belong_to_piecewise_hazards():
     for family, breaks in (("weibull", (1.0,)), ("piecewise_exponential", (2.0, 1.0))):
         with pytest.raises(tallmc.InvalidInput, match="be increasing positive times"):
             problem(PLAIN, family, breaks=breaks)
+
+
+def test_frailties_are_parameters_however_many_groups_there_are():
+    columns = table() | {"h": np.array([f"h{k}" for k in np.arange(400) % 130])}
+    posterior = problem("surv(time, died) ~ x + (1 | h)", "weibull", columns).posterior
+    assert posterior.layout.unravel(posterior.init)["effects of 1 | h"].shape == (130, 1)
+    assert np.isfinite(posterior.gradient(posterior.init)).all()

@@ -18,7 +18,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
-from scipy.special import betaln
 
 from ..._core.arrays import Scalar
 from ..._core.errors import InvalidInput
@@ -56,7 +55,8 @@ class SmoothedLaplace(AbstractLikelihood):
         return None if scale == 0 else StartingPoint(beta, (math.log(scale / 2),))
 
     def constant(self, y: PerRow, trials: Any = None) -> PerRow:
-        return jnp.full_like(y, math.log(_SMOOTHING) + betaln(*self._shapes))
+        log_beta = sum(map(math.lgamma, self._shapes)) - math.lgamma(_SMOOTHING)
+        return jnp.full_like(y, math.log(_SMOOTHING) + log_beta)
 
     def mean(self, z: Float[Array, "n 2"]) -> PerRow:
         return z[:, 0]

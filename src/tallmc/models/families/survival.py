@@ -123,8 +123,8 @@ class AbstractFailureTime(AbstractSurvival):
         return z[1]
 
 
-class Weibull(AbstractFailureTime):
-    """P(T > t) = exp(−(t e^{−z})^{1/σ})."""
+class AbstractWeibull(AbstractFailureTime):
+    """P(ε > w) = exp(−e^w)."""
 
     def hazard_of(self, w: Float[Array, "*n"]) -> Float[Array, "*n"]:
         return jnp.exp(w)
@@ -143,7 +143,11 @@ class Weibull(AbstractFailureTime):
         return jnp.exp(z[:, 0] + scale * math.log(math.log(2)))
 
 
-class Exponential(Weibull):
+class Weibull(AbstractWeibull):
+    """P(T > t) = exp(−(t e^{−z})^{1/σ})."""
+
+
+class Exponential(AbstractWeibull):
     """P(T > t) = exp(−t e^{−z})."""
 
     n_shared = 0
