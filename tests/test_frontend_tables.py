@@ -584,6 +584,13 @@ def test_responses_of_other_kinds():
         ("number", ["a", "b", "c"], {}, "must hold numbers; got values such as 'a'"),
         ("count", [0.5, 1, 2], {}, "hold counts (0, 1, 2, …); got 0.5 in row 1. Use family gauss"),
         ("count", [1, 2, -3], {}, "hold counts (0, 1, 2, …); got -3 in row 3"),
+        ("share", [0.5, 1, 0.2], {}, "lie between 0 and 1, without the ends; got 1 in row 2. Move"),
+        (
+            "nonnegative",
+            [0, 2, -3],
+            {},
+            "be zero or positive; got -3 in row 3. Use family gaussian",
+        ),
         ("positive", [1, 0, 2], {}, "be positive; got 0 in row 2"),
         ("ordered", ["a", "b", "a"], {"level": ["a"]}, "list each level of the response once"),
         ("number", [1, 2, 3], {"level": "a"}, "be left out unless the response has levels"),

@@ -134,6 +134,11 @@ class Coefficients(AbstractQuantities):
                 # The first is free, the others are logarithms of differences.
                 moved = [free[..., :1] + shift[..., None], free[..., 1:]]
                 parts["cut_points"] = np.concatenate(moved, axis=-1)
+            if "log_hazards" in parts:  # at zero columns, and per unit of time
+                shift = self.response_mean
+                if not self.standardised:
+                    shift = shift + (beta @ (columns.means / columns.sds))[..., None]
+                parts["log_hazards"] = parts["log_hazards"] - shift
             beta = columns.in_units_of_table(beta.copy(), self.response_mean, self.response_sd)
         found = {}
         for term, places in columns.terms.items():
@@ -208,6 +213,10 @@ def _correlations(free: np.ndarray, size: int) -> np.ndarray:
     return root @ np.swapaxes(root, -1, -2)
 
 
+def _expit(values: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-values))
+
+
 def _cuts(free: np.ndarray) -> np.ndarray:
     return np.cumsum(np.concatenate([free[..., :1], np.exp(free[..., 1:])], axis=-1), axis=-1)
 
@@ -218,6 +227,12 @@ _SHARED: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "log_shape": ("alpha", np.exp),
     "log_dispersion": ("alpha", lambda values: np.exp(-values)),
     "cut_points": ("threshold", _cuts),
+    "logit_zero_inflation": ("zi", _expit),
+    "logit_hurdle": ("hu", _expit),
+    "log_precision": ("kappa", np.exp),
+    "log_hazards": ("hazard", np.exp),
+    "log_phi": ("phi", np.exp),
+    "logit_power": ("power", lambda values: 1 + _expit(values)),
     "log local scales": ("horseshoe_local", np.exp),
     "log global scale": ("horseshoe_global", np.exp),
     "log slab variance": ("horseshoe_slab", lambda values: np.exp(0.5 * values)),

@@ -18,6 +18,7 @@ from .._ingestion import errors
 from .._ingestion.encoding import false_and_true
 from .._ingestion.errors import TableError, constant_response, first_not_a_number, some
 from .._ingestion.values import MAX_LEVELS, ColumnValues
+from ..models.likelihood import ResponseKind
 
 LEAVE_OUT = "leave it out with --exclude (exclude)"
 LARGEST_EXACT = 2**53  # whole numbers below are exact in float64
@@ -260,7 +261,6 @@ def _check_levels(name: str, levels: tuple[str, ...], n_rows: int, *, asked_for:
 
 # The response.
 
-ResponseKind = Literal["number", "binary", "count", "positive", "classes", "ordered"]
 _LEVEL = "--level (level)"
 
 
@@ -273,7 +273,10 @@ class ResponseEncoding:
     levels: tuple[str, ...] = ()
     one: str | None = None
     mean: float = 0.0
+    """Subtracted from the response; of survival times, from their logarithm."""
     sd: float = 1.0
+    breaks: tuple[float, ...] = ()
+    """The times between intervals of piecewise hazards."""
 
     def values(self, column: ColumnValues) -> np.ndarray:
         """The response as numbers: float64, or int32 codes of classes."""
@@ -287,6 +290,8 @@ class ResponseEncoding:
             cure = "Use family bernoulli, categorical or ordinal for a response of text."
             raise self._refusal("hold numbers", f"values such as {example!r}", cure)
         values = column.numbers.astype(np.float64)
+        if self.kind == "times":
+            return values
         self._check_range(values)
         return (values - self.mean) / self.sd
 
@@ -299,6 +304,12 @@ class ResponseEncoding:
         elif self.kind == "positive":
             bad, rule = values <= 0, "be positive"
             cure = "Use family gaussian if the response can be zero or negative."
+        elif self.kind == "nonnegative":
+            bad, rule = values < 0, "be zero or positive"
+            cure = "Use family gaussian if the response can be negative."
+        elif self.kind == "share":
+            bad, rule = (values <= 0) | (values >= 1), "lie between 0 and 1, without the ends"
+            cure = "Move shares off the ends, as by (y * (n - 1) + 0.5) / n with n rows."
         else:
             return
         if bad.any():
@@ -317,7 +328,7 @@ def encode_response(
         kinds = ", ".join(get_args(ResponseKind))
         raise InvalidInput("response_kind", f"be one of {kinds}", kind)
     first = column.numbers[0]
-    if (column.numbers == first).all():
+    if kind != "times" and (column.numbers == first).all():
         value = column.levels[first] if column.kind == "text" else f"{first:g}"
         raise constant_response(name, value)
     if kind == "binary":

@@ -60,6 +60,9 @@ class RowRoles:
     offset: str | None = None
     exposure: str | None = None
     trials: str | None = None
+    event: str | None = None
+    entry: str | None = None
+    upper: str | None = None
 
     @property
     def names(self) -> dict[str, str]:
@@ -67,7 +70,9 @@ class RowRoles:
 
     def needed(self, *, need_response: bool) -> list[str]:
         """The columns without which a design cannot be made."""
-        roles = ("offset", "exposure", "trials") if need_response else ("offset", "exposure")
+        roles = ["offset", "exposure"]
+        if need_response:
+            roles += ["trials", "event", "entry", "upper"]
         return [self.names[role] for role in roles if role in self.names]
 
     def check(self, table: Table) -> None:
@@ -83,18 +88,46 @@ class RowRoles:
         weights, offset = self._numbers(table, "weights"), self._numbers(table, "offset")
         exposure, trials = self._numbers(table, "exposure"), self._numbers(table, "trials")
         if weights is not None:
-            _check(weights >= 0, weights, "weights", "be positive or 0")
+            _check(weights >= 0, weights, _parameter("weights"), "be positive or 0")
             if not weights.any():
                 raise TableError(_parameter("weights"), "not all be 0", "0 in every row")
         if exposure is not None:
-            _check(exposure > 0, exposure, "exposure", "be positive")
+            _check(exposure > 0, exposure, _parameter("exposure"), "be positive")
             offset = np.log(exposure) if offset is None else offset + np.log(exposure)
         if trials is not None:
             whole = (trials >= 1) & (trials == np.floor(trials))
-            _check(whole, trials, "trials", "be whole numbers of at least 1")
+            _check(whole, trials, _parameter("trials"), "be whole numbers of at least 1")
             if y is not None:
-                _check(trials >= y, trials, "trials", "be at least the response")
+                _check(trials >= y, trials, _parameter("trials"), "be at least the response")
         return {"weights": weights, "offset": offset, "trials": trials}
+
+    def times(self, table: Table, time: np.ndarray, name: str) -> np.ndarray:
+        """Times of entry and of both limits, (n, 3), of survival times in the column `name`."""
+        event, entry = self._numbers(table, "event"), self._numbers(table, "entry")
+        upper, shown = self._numbers(table, "upper"), f"response {name!r}"
+        if upper is None:
+            _check(time > 0, time, shown, "be positive")
+            upper = time
+            if event is not None:
+                rule = "be 1 for an event and 0 for censoring"
+                _check((event == 0) | (event == 1), event, f"column {self.event!r}", rule)
+                upper = np.where(event == 1, time, np.inf)
+                if not event.any():
+                    raise TableError(f"column {self.event!r}", "have events", "0 in every row")
+        else:
+            column = f"column {self.upper!r}"
+            _check(time >= 0, time, shown, "not be negative")
+            _check((upper >= time) & (upper > 0), upper, column, f"be at least {name!r}, and > 0")
+            rule = f"be finite where {name!r} is 0"
+            _check((time > 0) | np.isfinite(upper), upper, column, rule)
+        if entry is None:
+            entry = np.zeros_like(time)
+        column = f"column {self.entry!r}"
+        _check(entry >= 0, entry, column, "not be negative")
+        # An event at the entry has no time to happen in; an interval may begin there.
+        before = entry < upper if self.upper is not None else entry < time
+        _check(before & (entry <= time) | (entry == 0), entry, column, f"be before {name!r}")
+        return np.stack([entry, time, upper], axis=1)
 
     def _numbers(self, table: Table, role: str) -> np.ndarray | None:
         name = self.names.get(role)
@@ -104,18 +137,22 @@ class RowRoles:
         if column.kind not in ("number", "boolean"):
             raise TableError(_parameter(role), "hold numbers", f"{name}, a column of {column.kind}")
         numbers = column.numbers.astype(np.float64)
-        _check(np.isfinite(numbers), numbers, role, "be finite")
+        if role == "upper":
+            rule = "be a number, or inf if the event was not seen"
+            _check(~np.isnan(numbers), numbers, f"column {name!r}", rule)
+        else:
+            _check(np.isfinite(numbers), numbers, _parameter(role), "be finite")
         return numbers
 
 
-def _check(good: np.ndarray, values: np.ndarray, role: str, rule: str) -> None:
+def _check(good: np.ndarray, values: np.ndarray, parameter: str, rule: str) -> None:
     if not good.all():
         row = int(good.argmin())
-        raise TableError(_parameter(role), rule, f"{values[row]:g} in row {row + 1}")
+        raise TableError(parameter, rule, f"{values[row]:g} in row {row + 1}")
 
 
 def _parameter(role: str) -> str:
-    return f"--{role} ({role})"
+    return FORMULA if role in ("event", "entry", "upper") else f"--{role} ({role})"
 
 
 _FORMAT, _VERSION = "tallmc design", 1
@@ -415,6 +452,9 @@ class DesignEncoding:
         """
         y = self.response.values(table.columns[self.response.name]) if need_response else None
         of_rows = self.roles.values(table, y)
+        if y is not None and self.response.kind == "times":
+            with np.errstate(divide="ignore"):
+                y = np.log(self.roles.times(table, y, self.response.name)) - self.response.mean
         if of_rows["offset"] is not None:
             of_rows["offset"] = of_rows["offset"] / self.response.sd
         groups = tuple(
@@ -458,7 +498,8 @@ class DesignEncoding:
             cure = f"Its columns are: {some(table.columns)}."
             raise TableError("new rows", "have the columns of the fit", found, cure)
         cure = "Fill in the values, drop these rows, or pass --missing nan (missing)."
-        check_complete({name: table.columns[name] for name in needed}, cure)
+        checked = [name for name in needed if name != self.roles.upper]  # which may be infinite
+        check_complete({name: table.columns[name] for name in checked}, cure)
         return {name: feature.values(table.columns[name]) for name, feature in features.items()}
 
     @property
@@ -493,7 +534,13 @@ class DesignEncoding:
                     content["scaled"],
                     None if text is None else _with_indicators(text.common, filled),
                 ),
-                ResponseEncoding(**{**response, "levels": tuple(response["levels"])}),
+                ResponseEncoding(
+                    **{
+                        **response,
+                        "levels": tuple(response["levels"]),
+                        "breaks": tuple(response.get("breaks", ())),
+                    }
+                ),
                 RowRoles(**content["roles"]),
                 tuple(
                     GroupEncoding(
@@ -546,7 +593,10 @@ def make_design(
     groups = () if text is None else text.groups
     response = _response_name(model.response, text)
     table = table.without(model.exclude)
-    roles = RowRoles(model.weights, model.offset, model.exposure, model.trials)
+    roles = RowRoles(
+        *(model.weights, model.offset, model.exposure, model.trials),
+        *(model.event, model.entry, model.upper),
+    )
     covariates = _covariates(table, text, response, roles)
     categorical = set(model.categorical)
     for name in sorted(categorical):
@@ -571,7 +621,8 @@ def make_design(
             notes_on_filled = tuple(one.note for one in filled)
             table = dataclasses.replace(table, notes=(*table.notes, *notes_on_filled))
             covariates += [one.indicator for one in filled if one.mean is not None]
-    check_complete(table.columns)
+    # An upper limit may be infinite.
+    check_complete({name: of for name, of in table.columns.items() if name != roles.upper})
 
     of_response, notes = encode_response(response, table.columns[response], kind, model.level)
     found = {name: table.columns[name] for name in covariates}
@@ -613,6 +664,9 @@ def make_design(
     if standardise and kind == "number":
         centre = INTERCEPT in common.names
         of_response = standardised(of_response, table.columns[response], centre=centre)
+    if kind == "times":
+        centre = standardise and INTERCEPT in common.names
+        of_response = _with_times(of_response, table, roles, model, centre=centre)
     encoding = DesignEncoding(
         common, of_response, roles, tuple(of_groups), formula, dtype, filled, n_dropped
     )
@@ -620,6 +674,31 @@ def make_design(
         notes += notes_on_splines(text.common, common.names)
     lines = (*table.notes, *notes, *notes_on_levels(features, common.terms.baselines))
     return encoding.design(table, raw, inner, need_response=True, notes=lines, codes=codes)
+
+
+_INTERVALS = 10
+
+
+def _with_times(
+    encoding: ResponseEncoding,
+    table: Table,
+    roles: RowRoles,
+    model: RegressionModel,
+    *,
+    centre: bool,
+) -> ResponseEncoding:
+    """Survival times in units of their mean, and the intervals of piecewise hazards."""
+    time = encoding.values(table.columns[encoding.name])
+    _, lower, upper = roles.times(table, time, encoding.name).T
+    found = np.where(lower > 0, lower, upper)
+    mean, breaks = float(np.log(found.mean())) if centre else 0.0, model.breaks
+    if model.families()[0].name != "piecewise_exponential":
+        breaks = ()
+    elif breaks is None:  # as many events in each interval
+        levels = np.arange(1, _INTERVALS) / _INTERVALS
+        places = np.unique(np.quantile(found[np.isfinite(upper)], levels, method="lower"))
+        breaks = tuple(places[places < found.max()].tolist())
+    return dataclasses.replace(encoding, mean=mean, breaks=breaks)
 
 
 def _response_name(given: str | None, text: FormulaText | None) -> str:

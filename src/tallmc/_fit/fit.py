@@ -64,7 +64,9 @@ class RegressionProblem:
         if apart and isinstance(x, CodedColumns):
             x, values = x.matrix(values), None
         rest = () if apart else groups
-        data = design_data(x, y, names, weights, design.offset, rest, values)
+        data = design_data(
+            *(x, y, names, weights, design.offset, rest, values), times=family.response == "times"
+        )
         check_groups(design, family, apart)
         grouped = grouped_observations(data, groups) if apart else None
         posterior = form.posterior(data, column_sds(x, values), groups=grouped)
@@ -117,6 +119,8 @@ def fit(
     offset: str | None = None,
     exposure: str | None = None,
     trials: str | None = None,
+    breaks: Sequence[float] | None = None,
+    quantile: float | None = None,
     exclude: Sequence[str] = (),
     categorical: Sequence[str] = (),
     missing: str = "raise",
@@ -136,25 +140,32 @@ def fit(
     **Arguments:**
 
     - `formula`: a formula such as "clicked ~ age + C(region) + age:C(region) + (1 + age | shop)";
-      or the name of the response, and all other columns are covariates. A formula is Python code:
-      pass only formulas that you trust.
+      or the name of the response, and all other columns are covariates. Survival times are
+      surv(time, event), surv(start, stop, event) or surv(lower, upper, type="interval"). A formula
+      is Python code: pass only formulas that you trust.
     - `data`: a data frame (pandas, polars, pyarrow), a dict of arrays, the path of a table (CSV,
       Parquet, Arrow, .npz, a folder of Parquet files), or a row store (its path, or
       `tallmc.rows.open`).
     - `family`: bernoulli, binomial, gaussian, poisson, negative_binomial, categorical, ordinal,
-      student_t or gamma.
+      student_t, gamma, beta, tweedie, quantile, zero_inflated_poisson,
+      zero_inflated_negative_binomial, hurdle_poisson, hurdle_negative_binomial; of survival times
+      exponential, weibull, lognormal, loglogistic or piecewise_exponential.
     - `link`: logit or probit for bernoulli; the others have one link.
     - `prior`: a prior from `tallmc.priors` for all coefficients, or a dict of priors by term. The
       default is normal(2.5 sd(y)/sd(x)), rstanarm's rule.
     - `noise_variance`: the noise variance of a gaussian response, if it is known.
     - `weights`, `offset`, `exposure`, `trials`: names of columns: how often each row counts, what
       is added to the predictor, a positive number whose logarithm is added, trials of a binomial.
+    - `breaks`: the times between intervals of constant hazard, for piecewise_exponential. By
+      default ten intervals with equal numbers of events.
+    - `quantile`: the level of family quantile, between 0 and 1; the median by default.
     - `exclude`: columns to leave out, if `formula` is the name of the response.
     - `categorical`: columns of numbers that are categories.
     - `missing`: "raise" refuses missing values, "drop" drops their rows. "indicator" gives a
       category the level "(missing)", and a number its mean and a column "age_missing" of 0 and 1;
       rows without a response are dropped.
-    - `standardise`: whether columns, and a gaussian or student_t response, are standardised.
+    - `standardise`: whether columns, and a gaussian, student_t or quantile response, are
+      standardised.
     - `intercept`: whether a column of ones is added; a formula says so itself, with 0.
     - `level`: the level of a binary response that counts as 1, or the order of classes.
     - `standardised_results`: whether draws stay in standardised units.
@@ -185,6 +196,8 @@ def fit(
             offset=offset,
             exposure=exposure,
             trials=trials,
+            quantile=quantile,
+            breaks=None if breaks is None else tuple(map(float, breaks)),
             exclude=_names("exclude", exclude),
             categorical=_names("categorical", categorical),
             missing=missing,

@@ -93,6 +93,41 @@ def take_offset(formula: str) -> tuple[str, str | None, str | None]:
     return (whole, None, name) if found[1] else (whole, name, None)
 
 
+_SURVIVAL = re.compile(r"[sS]urv\((.*)\)", re.DOTALL)
+
+
+def take_survival(response: str) -> dict[str, str] | None:
+    """The columns by role of the response `surv(…)`; None if it is something else."""
+    found = _SURVIVAL.fullmatch(response.strip())
+    if found is None:
+        return None
+    parts = list(_split(found[1], ","))
+    last = "".join(parts[-1].split()).replace("'", '"')
+    kind = parts.pop() if last.startswith("type=") else None
+    names = [column_name(part) for part in parts]
+    forms = {1: ["response"], 2: ["response", "event"], 3: ["entry", "response", "event"]}
+    if kind is not None:
+        forms = {2: ["response", "upper"]} if last == 'type="interval"' else {}
+    if len(names) not in forms or None in names:
+        rule = "have surv(time, event), surv(start, stop, event) or "
+        rule += 'surv(lower, upper, type="interval") of columns before ~'
+        raise InvalidInput(FORMULA, rule, response)
+    return {role: str(name) for role, name in zip(forms[len(names)], names, strict=True)}
+
+
+def take_roles(formula: str) -> tuple[str, dict[str, str]]:
+    """The formula without `surv(…)` and `offset(…)`, and the columns that they name, by role."""
+    left, tilde, right = formula.partition("~")
+    roles = (take_survival(left) if tilde else None) or {}
+    if roles:
+        formula = f"`{roles.pop('response')}` ~{right}"
+    if "offset(" in formula:
+        formula, offset, exposure = take_offset(formula)
+        named = {"offset": offset, "exposure": exposure}
+        roles |= {role: name for role, name in named.items() if name is not None}
+    return formula, roles
+
+
 def stored_formula(stored: object, given: str | None, columns: Iterable[str]) -> str | None:
     """The formula of a saved fit of these columns: the caller's, or the stored one if it is plain.
 
@@ -104,9 +139,10 @@ def stored_formula(stored: object, given: str | None, columns: Iterable[str]) ->
         cure = f"If you trust it, pass it: formula={stored!r}."
         rule = "be passed again, as it calls functions of its own"
         raise FormulaNeeded(FORMULA, rule, "none", cure)
-    if stored is None or "".join(str(stored).split()) != "".join(take_offset(given)[0].split()):
+    plain = take_roles(given)[0]
+    if stored is None or "".join(str(stored).split()) != "".join(plain.split()):
         raise InvalidInput(FORMULA, f"be that of the fit, {stored!r}", given)
-    return take_offset(given)[0]
+    return plain
 
 
 _CODINGS = {"Treatment", "Sum", "Poly", "Helmert", "Diff"}

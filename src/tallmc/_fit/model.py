@@ -6,10 +6,12 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from .._core.errors import InvalidInput, check_number
 from ..models.families import FAMILIES
 from ..models.regression import Family
-from .formulas import take_offset
+from .formulas import take_roles, take_survival
 
 _OTHER_NAMES = {other: family.name for family in FAMILIES.values() for other in family.other_names}
 
@@ -36,6 +38,11 @@ class RegressionModel:
     offset: str | None = None
     exposure: str | None = None
     trials: str | None = None
+    event: str | None = None
+    entry: str | None = None
+    upper: str | None = None
+    breaks: tuple[float, ...] | None = None
+    quantile: float | None = None
     exclude: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
     missing: str = "raise"
@@ -49,16 +56,16 @@ class RegressionModel:
         if self.missing not in MISSING:
             rule = f"be one of {', '.join(MISSING)}"
             raise InvalidInput("--missing (missing)", rule, self.missing)
-        if self.formula is None or "offset(" not in self.formula:
-            return
-        formula, offset, exposure = take_offset(self.formula)
-        for role, name in (("offset", offset), ("exposure", exposure)):
-            given = getattr(self, role)
-            if name is not None and given is not None:
-                rule = "be left out, as the formula has one"
-                raise InvalidInput(f"--{role} ({role})", rule, given)
-            object.__setattr__(self, role, given if name is None else name)
-        object.__setattr__(self, "formula", formula)
+        roles = take_survival(self.response or "") or {}
+        if self.formula is not None:
+            formula, others = take_roles(self.formula)
+            for role in set(others) & {"offset", "exposure"}:
+                if (given := getattr(self, role)) is not None:
+                    rule = "be left out, as the formula has one"
+                    raise InvalidInput(f"--{role} ({role})", rule, given)
+            roles |= others | {"formula": formula}
+        for role, name in roles.items():
+            object.__setattr__(self, role, name)
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -74,6 +81,8 @@ class RegressionModel:
         given["level"] = tuple(level) if isinstance(level, list) else level
         for name in ("exclude", "categorical"):
             given[name] = tuple(given.get(name, ()))
+        if given.get("breaks") is not None:
+            given["breaks"] = tuple(given["breaks"])
         return cls(**{**given, "formula": formula})
 
     def families(self) -> tuple[Family, str]:
@@ -95,6 +104,24 @@ class RegressionModel:
         if self.offset is not None and family.response == "classes":
             rule = "be left out for family categorical, whose classes have predictors of their own"
             raise InvalidInput("--offset (offset)", rule, self.offset)
+        role = next((role for role in ("event", "entry", "upper") if getattr(self, role)), None)
+        if role is not None and family.response != "times":
+            names = [each.name for each in FAMILIES.values() if each.response == "times"]
+            rule = f"be one of {', '.join(names)} for surv(…)"
+            raise InvalidInput("--family (family)", rule, family.name)
+        if self.breaks is not None:
+            given = np.asarray(self.breaks, np.float64)
+            increasing = np.all(np.diff(given, prepend=0.0) > 0) and np.isfinite(given).all()
+            if family.name != "piecewise_exponential" or not increasing:
+                rule = "be increasing positive times, for family piecewise_exponential only"
+                raise InvalidInput("--breaks (breaks)", rule, self.breaks)
+        if self.quantile is not None:
+            if family.name != "quantile":
+                rule = "be left out unless the family is quantile"
+                raise InvalidInput("--quantile (quantile)", rule, self.quantile)
+            check_number(
+                "--quantile (quantile)", self.quantile, 0, 1, low_open=True, high_open=True
+            )
         if self.exposure is not None and link != "log":
             rule = "be left out unless the family has the link log"
             raise InvalidInput("--exposure (exposure)", rule, self.exposure)

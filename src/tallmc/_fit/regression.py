@@ -354,7 +354,7 @@ class RegressionForm:
         With several terms a group of one is not independent of the groups of another. Few effects
         are sampled with the coefficients; the model is the same.
         """
-        if len(self.encoding.groups) != 1 or self.family.response == "classes":
+        if len(self.encoding.groups) != 1 or self.family.response in ("classes", "times"):
             return False
         shrunk = any(shown.startswith("horseshoe") for shown in self.model.prior.values())
         return len(self.encoding.groups[0].group.levels) > FEW_LEVELS and not shrunk
@@ -372,7 +372,17 @@ class RegressionForm:
         noise: Any = self.model.noise_variance
         if noise is not None:  # in the units of a response that was divided by its sd
             noise = jnp.asarray(noise / np.float64(response.sd) ** 2, data.dtype)
-        likelihood = self.family.likelihood(self.link, len(self.classes or ()), noise)
+        has_times, known, n_classes = (
+            self.family.response == "times",
+            noise,
+            len(self.classes or ()),
+        )
+        if has_times:
+            known = jnp.asarray(np.array(response.breaks) / math.exp(response.mean), data.dtype)
+            n_classes = len(response.breaks) + 1
+        elif self.model.quantile is not None:
+            known = self.model.quantile
+        likelihood = self.family.likelihood(self.link, n_classes, known)
         if search_start and noise is None and self.family.response == "number":
             self._check_rows(data)
         effects = [
@@ -393,7 +403,7 @@ class RegressionForm:
             likelihood.n_predictors,
             response.mean,
         )
-        start, shared = None, self.family.shared(data, len(self.classes or ()))
+        start, shared = None, self.family.shared(data, n_classes)
         if noise is not None:
             shared = ()
         elif self.family.name == "gaussian" and search_start:
@@ -447,8 +457,8 @@ class RegressionForm:
                 complete=encoder.complete,
                 classes=self.classes,
                 response_name=response.name,
-                shift=response.mean,
-                scale=response.sd,
+                shift=0.0 if has_times else response.mean,
+                scale=math.exp(response.mean) if has_times else response.sd,
                 saved=self.to_json,
             )
         return ModelPosterior(
@@ -489,9 +499,11 @@ class RegressionForm:
             for group in self.groups
         )
         names = self.columns.names
-        x, y = np.ones((2, len(names)), dtype), np.array([1.0, 2.0])
+        x, y = np.ones((2, len(names)), dtype), np.array([0.25, 0.75])
         if not self.integrates_effects:
-            data = design_data(x, y, names, groups=groups)
+            times = self.family.response == "times"
+            given = np.log(y)[:, None] * np.ones(3) if times else y
+            data = design_data(x, given, names, groups=groups, times=times)
             return self.posterior(data, np.ones(len(names)), search_start=False)
         data = design_data(x, y, names)
         rows = grouped_observations(data, groups)
@@ -511,9 +523,14 @@ class RegressionForm:
             "response levels": ", ".join(classes) if classes else None,
             "formula": model.formula,
             **{role: getattr(model, role) for role in ("weights", "offset", "exposure", "trials")},
+            "event": model.event,
+            "entry": model.entry,
+            "upper limit": model.upper,
+            "intervals begin at": ", ".join(f"{at:g}" for at in response.breaks) or None,
             "prior": "; ".join(f"{term} ~ {shown}" for term, shown in priors.shown.items()),
             "prior of shared parameters": shared if shared and noise is None else None,
             "missing values": "; ".join(self.encoding.notes_on_missing) or None,
+            "quantile": None if model.quantile is None else f"{model.quantile:g}",
             "noise variance": None if noise is None else f"{noise:g}",
             "scaling": "columns are standardised for the sampler" if model.standardise else "none",
             "results": f"in {units}",

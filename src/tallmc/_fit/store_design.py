@@ -156,17 +156,29 @@ def row_store_design(
     if any(place in places for places in terms.products):
         raise InvalidInput(FORMULA, "not explain the response by itself", response)
     of_response = manifest.columns[place]
+    times = family.response == "times"
     scales = family.response == "number" and model.standardise
     mean = of_response.mean if scales and has_intercept else 0.0
     sd = of_response.sd if scales else 1.0
+    if times:
+        if of_response.low <= 0:
+            rule = "be positive in every row"
+            raise InvalidInput(f"response {response!r}", rule, f"{of_response.low:g}")
+        if family.name == "piecewise_exponential" and model.breaks is None:
+            cure = "Pass the times between intervals of constant hazard."
+            raise InvalidInput("--breaks (breaks)", "be given with a row store", None, cure)
+        mean = math.log(of_response.mean) if model.standardise and has_intercept else 0.0
     encoding = DesignEncoding(
         ScaledTerms(
             scaled,
             tuple(product.shift for product in products),
             tuple(product.scale for product in products),
         ),
-        ResponseEncoding(response, family.response, _levels(family, of_response), None, mean, sd),
-        RowRoles(weights=model.weights, offset=model.offset),
+        ResponseEncoding(
+            *(response, family.response, _levels(family, of_response), None, mean, sd),
+            model.breaks or (),
+        ),
+        RowRoles(weights=model.weights, offset=model.offset, event=model.event),
         (),
         model.formula,
         str(jax.dtypes.canonicalize_dtype(manifest.dtype)),
@@ -174,11 +186,12 @@ def row_store_design(
     shown = products if family.has_intercept or not has_intercept else products[1:]
     numbers = [
         None if name is None else manifest.names.index(name)
-        for name in (model.weights, model.offset)
+        for name in (model.weights, model.offset, model.event)
     ]
     stored = all(product.is_stored for product in shown)
     features = tuple(product.columns[0] if stored else product for product in shown)
-    view = ObservationsOf(features, place, mean, sd, *numbers)
+    weight, offset, event = numbers
+    view = ObservationsOf(features, place, mean, sd, weight, offset, times, event)
     sds = np.array([_sd_as_stored(product, manifest) for product in shown])
     return encoding, sds, view
 
@@ -198,7 +211,7 @@ def _terms(
 ) -> tuple[StoreTerms, PlainTerms | FormulaTerms]:
     """The products of columns of the store, and the same terms for columns of a table."""
     response = model.response or manifest.response
-    left_out = {response, model.weights, model.offset, *model.exclude}
+    left_out = {response, model.weights, model.offset, model.event, *model.exclude}
     if model.formula is not None:
         terms = store_terms(model.formula, manifest)
         features = _features(manifest, left_out | {terms.response})
@@ -287,6 +300,11 @@ def _sd_as_stored(product: ProductColumn, manifest: RowManifest) -> float:
 
 
 def _check_row_store(model: RegressionModel, manifest: RowManifest) -> None:
+    for option in ("entry", "upper"):
+        if getattr(model, option):
+            cure = "Use a table in memory for truncated and interval-censored times."
+            rule = "be surv(time, event) over a row store"
+            raise InvalidInput("--response", rule, f"{option} {getattr(model, option)}", cure)
     for option in ("trials", "exposure", "categorical", "missing", "level"):
         if getattr(model, option) not in (None, (), "raise"):
             cure = "Apply it before `tallmc ingest`."
@@ -302,7 +320,7 @@ def _check_row_store(model: RegressionModel, manifest: RowManifest) -> None:
         if name not in known:
             rule = "name columns of the row store"
             raise InvalidInput("--exclude (exclude)", rule, name, columns)
-    for role in ("weights", "offset"):
+    for role in ("weights", "offset", "event"):
         name = getattr(model, role)
         if name is None:
             continue
@@ -316,6 +334,10 @@ def _check_row_store(model: RegressionModel, manifest: RowManifest) -> None:
         if role == "weights" and column.low <= 0:
             cure = "Leave out rows of weight 0 before `tallmc ingest`."
             raise InvalidInput("--weights (weights)", "be positive", f"{column.low:g}", cure)
+        if role == "event" and not (column.whole and column.low >= 0 and column.high == 1):
+            found = f"numbers from {column.low:g} to {column.high:g}"
+            rule = "be 1 for an event and 0 for censoring"
+            raise InvalidInput(f"column {name!r}", rule, found)
 
 
 def table_of_lines(lines: np.ndarray, manifest: RowManifest) -> Table:

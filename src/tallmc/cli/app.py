@@ -183,6 +183,8 @@ def fit(
     link: Annotated[str | None, options.model("link", "NAME")] = None,
     prior: Annotated[list[str] | None, options.model("prior", "TEXT")] = None,
     noise_variance: Annotated[float | None, options.model("noise_variance", "X")] = None,
+    quantile: Annotated[float | None, options.model("quantile", "X")] = None,
+    breaks: Annotated[list[float] | None, options.model("breaks", "X")] = None,
     no_standardise: Annotated[bool, options.model("no_standardise")] = False,
     no_intercept: Annotated[bool, options.model("no_intercept")] = False,
     standardised: Annotated[bool, options.model("standardised")] = False,
@@ -247,6 +249,8 @@ def fit(
             offset=offset,
             exposure=exposure,
             trials=trials,
+            quantile=quantile,
+            breaks=tuple(breaks) if breaks else None,
             exclude=tuple(exclude or ()),
             categorical=tuple(categorical or ()),
             missing=missing,
@@ -443,13 +447,17 @@ def predict(
         Path, options.out("FILE", "File for the predictions: .parquet, .csv or .feather.")
     ],
     kind: Annotated[
-        Literal["mean", "response"],
+        Literal["mean", "response", "median"],
         options.option(
             "NAME",
             "mean: the expected response, with the uncertainty of the coefficients; "
-            "response: the response itself, with its noise.",
+            "response: the response itself, with its noise; median: of a survival time.",
         ),
     ] = "mean",
+    times: Annotated[
+        list[float] | None,
+        options.option("X", "Survival curves at these times instead; may be repeated."),
+    ] = None,
     interval: Annotated[
         float, options.option("X", "Probability of the central interval.", min=0, max=1)
     ] = 0.9,
@@ -473,7 +481,10 @@ def predict(
     check_table(out, overwrite=overwrite)
     draws = load_fit(fit, formula)
     rows = read_table(table)
-    prediction = draws.predict(rows, kind=kind, interval=interval, seed=seed, missing=missing)
+    if times:
+        prediction = draws.survival(rows, times, interval=interval, missing=missing)
+    else:
+        prediction = draws.predict(rows, kind=kind, interval=interval, seed=seed, missing=missing)
     write_table(prediction.to_arrow(), out)
     say(console, f"read: {counted(rows.n_rows, 'row')} from {table}")
     say(console, f"predicted: {prediction}")

@@ -31,15 +31,20 @@ def out(metavar: str, text: str, *, show_default: bool = False) -> Any:
 _TEXTS = {
     "formula": 'A formula, such as "clicked ~ age * C(region) + (1 | shop)", instead of all '
     "columns. It is Python code: pass only formulas that you trust.",
-    "response": "Name of the response column. Without --formula all other columns are covariates. "
-    "Default: y.",
+    "response": "Name of the response column, or surv(time, event). Without --formula all other "
+    "columns are covariates. Default: y.",
     "family": "bernoulli, binomial, gaussian, poisson, negative_binomial, categorical, ordinal, "
-    "student_t or gamma.",
+    "student_t, gamma, beta, tweedie, quantile, zero_inflated_poisson, "
+    "zero_inflated_negative_binomial, hurdle_poisson, hurdle_negative_binomial; of survival times "
+    "exponential, weibull, lognormal, loglogistic or piecewise_exponential.",
     "link": "logit or probit for bernoulli; the others have one link.",
     "prior": 'Prior of all coefficients, such as "normal(2.5)", "student_t(3, 2.5)", "laplace(1)" '
     'or "horseshoe()"; or of a term, such as "age=normal(1)". May be repeated. '
     "Default: normal(2.5 sd(y)/sd(x)), as in rstanarm.",
     "noise_variance": "Noise variance of a gaussian response. Default: sampled.",
+    "quantile": "Level of family quantile, between 0 and 1. Default: the median.",
+    "breaks": "Time between two intervals of constant hazard, for piecewise_exponential; may be "
+    "repeated. Default: ten intervals with equal numbers of events.",
     "no_standardise": "Do not scale the columns to mean 0 and sd 1 for the sampler.",
     "no_intercept": "Do not add a column of ones.",
     "standardised": "Show coefficients of standardised columns instead of those of the table.",

@@ -51,7 +51,8 @@ class FisherMetric(eqx.Module):
     """N/K."""
 
     def __call__(self, position: Vector) -> Matrix:
-        curvature = self.model.block_hessian(position, self.rows, jnp.ones_like(self.rows.y))
+        ones = jnp.ones(len(self.rows.y), position.dtype)
+        curvature = self.model.block_hessian(position, self.rows, ones)
         return self.scale * curvature + jax.hessian(self.model.prior_potential)(position)
 
 

@@ -272,6 +272,7 @@ class Observations(NamedTuple):
     x: Any
     """A matrix, (n, d), or `CodedColumns`."""
     y: PerRow
+    """A number per row; (n, 3) for survival times: log times of entry and of both limits."""
     offset: PerRow | None = None
     weight: PerRow | None = None
 
@@ -358,10 +359,19 @@ class ObservationsOf:
     scale: float = 1.0
     weight: int | None = None
     offset: int | None = None
+    times: bool = False
+    """Whether the response is a survival time, shown as three log times less the shift."""
+    event: int | None = None
+    """The column that says whether the time is that of the event; None if all are."""
 
     def __call__(self, lines: Any) -> Observations:
         y = lines[..., self.response]
         is_scaled = self.shift != 0 or self.scale != 1
+        if self.times:
+            of = jnp if isinstance(lines, jax.Array) else np
+            y, is_scaled = of.log(y) - self.shift, False
+            event = True if self.event is None else lines[..., self.event] > 0
+            y = of.stack([of.full_like(y, -np.inf), y, of.where(event, y, np.inf)], axis=-1)
         return Observations(
             self._columns(lines),
             (y - self.shift) / self.scale if is_scaled else y,
@@ -408,7 +418,8 @@ def observations(
     column = manifest.columns[names.index(str(name))]
     scaling = (column.mean, column.sd) if standardise else (0.0, 1.0)
     numbers = [None if each is None else names.index(each) for each in (weights, offset)]
-    return rows.viewed(ObservationsOf(features, names.index(str(name)), *scaling, *numbers))
+    place, (weight, of_offset) = names.index(str(name)), numbers
+    return rows.viewed(ObservationsOf(features, place, *scaling, weight, of_offset))
 
 
 class RegressionData(abc.ABC):
@@ -427,15 +438,13 @@ class RegressionData(abc.ABC):
     """The values of columns that rows hold as codes."""
 
     @abc.abstractmethod
-    def check_response(self, rule: str, allowed: Callable[[np.ndarray], np.ndarray]) -> None:
-        """Raise unless all responses are whole numbers for which `allowed` is true.
+    def check_response(
+        self, rule: str, allowed: Callable[[np.ndarray], np.ndarray], *, whole: bool = True
+    ) -> None:
+        """Raise unless all responses are numbers, `whole` ones, for which `allowed` is true.
 
-        `allowed` must be true for all whole numbers between two for which it is true.
+        `allowed` must be true for all such numbers between two for which it is true.
         """
-
-    @abc.abstractmethod
-    def check_positive(self) -> None:
-        """Raise unless all responses are positive."""
 
     @abc.abstractmethod
     def some(self, chosen: np.ndarray) -> Observations:
@@ -452,10 +461,11 @@ class _InMemory(RegressionData):
         groups: tuple[GroupTerm, ...] = (),
         names: Sequence[str] | None = None,
         level_values: LevelValues = None,
+        times: bool = False,
     ):
         found, matrix = (None, X) if isinstance(X, CodedColumns) else named_columns(X)
         self.names = found if names is None else tuple(names)
-        x, self.responses = check_design(matrix, y)
+        x, self.responses = check_design(matrix, y, times=times)
         self.level_values = level_values
         per_row = (
             x,
@@ -467,7 +477,8 @@ class _InMemory(RegressionData):
         self.rows = ResidentRows(rows)
         self.n_columns = x.shape[1] + sum(term.n_columns for term in groups)
         self.dtype = x.dtype
-        self.y_high, self.y_sd = float(self.responses.max()), float(np.std(self.responses))
+        self.y_high = float(self.responses.max())
+        self.y_sd = 1.0 if times else float(np.std(self.responses))
 
     def some(self, chosen: np.ndarray) -> Observations:
         rows = self.rows.take(jnp.asarray(chosen))
@@ -477,13 +488,12 @@ class _InMemory(RegressionData):
         # The responses before they were rounded to the precision of x.
         return _on_host(Observations(x, self.responses[chosen], rows.offset, rows.weight))
 
-    def check_response(self, rule: str, allowed: Callable[[np.ndarray], np.ndarray]) -> None:
-        self._check((self.responses != np.floor(self.responses)) | ~allowed(self.responses), rule)
-
-    def check_positive(self) -> None:
-        self._check(self.responses <= 0, "be positive in every row")
-
-    def _check(self, bad: np.ndarray, rule: str) -> None:
+    def check_response(
+        self, rule: str, allowed: Callable[[np.ndarray], np.ndarray], *, whole: bool = True
+    ) -> None:
+        bad = ~allowed(self.responses)
+        if whole:
+            bad |= self.responses != np.floor(self.responses)
         if bad.any():
             found = f"{self.responses[np.argmax(bad)]:g} in row {np.argmax(bad)}"
             raise InvalidInput("y", rule, found)
@@ -499,7 +509,7 @@ class _OfRowStore(RegressionData):
         self._view, self._lines = view, rows.lines
         self.dtype = jax.dtypes.canonicalize_dtype(manifest.dtype)
         self.y_high = (column.high - view.shift) / view.scale
-        self.y_sd = column.sd / view.scale
+        self.y_sd = 1.0 if view.times else column.sd / view.scale
         for name, number in (("weights", view.weight), ("offset", view.offset)):
             if number is None:
                 continue
@@ -514,17 +524,14 @@ class _OfRowStore(RegressionData):
     def some(self, chosen: np.ndarray) -> Observations:
         return _on_host(self._view(self._lines(chosen)))
 
-    def check_response(self, rule: str, allowed: Callable[[np.ndarray], np.ndarray]) -> None:
+    def check_response(
+        self, rule: str, allowed: Callable[[np.ndarray], np.ndarray], *, whole: bool = True
+    ) -> None:
         extremes = np.array([self._column.low, self._column.high])
-        if not (self._column.whole and allowed(extremes).all()):
+        if (whole and not self._column.whole) or not allowed(extremes).all():
             kind = "whole numbers" if self._column.whole else "numbers"
             found = f"{kind} from {extremes[0]:g} to {extremes[1]:g}"
             raise InvalidInput(f"response {self._column.name!r}", rule, found)
-
-    def check_positive(self) -> None:
-        if self._column.low <= 0:
-            name = f"response {self._column.name!r}"
-            raise InvalidInput(name, "be positive in every row", f"{self._column.low:g}")
 
 
 def _on_host(block: Observations) -> Observations:
@@ -537,8 +544,13 @@ def regression_data(
     response: str | None,
     weights: Any = None,
     offset: Any = None,
+    *,
+    times: bool = False,
 ) -> RegressionData:
-    """The rows of a regression; weights and offsets are arrays, or columns of the row store."""
+    """The rows of a regression; weights and offsets are arrays, or columns of the row store.
+
+    With `times`, y are log times of entry and of both limits, (n, 3).
+    """
     if isinstance(X, ShardedRows):
         if y is not None:
             cure = "Name the column of the response: response=..."
@@ -558,7 +570,7 @@ def regression_data(
     for name, given in (("weights", weights), ("offset", offset)):
         if isinstance(given, str):
             raise InvalidInput(name, "be numbers, one per row, if X is an array", given)
-    return _InMemory(X, y, weights, offset)
+    return _InMemory(X, y, weights, offset, times=times)
 
 
 def design_data(
@@ -569,9 +581,10 @@ def design_data(
     offset: np.ndarray | None = None,
     groups: tuple[GroupTerm, ...] = (),
     level_values: LevelValues = None,
+    times: bool = False,
 ) -> RegressionData:
     """The rows of a regression whose design a front end has made."""
-    return _InMemory(x, y, weights, offset, groups, names, level_values)
+    return _InMemory(x, y, weights, offset, groups, names, level_values, times)
 
 
 def store_data(rows: ShardedRows, names: Sequence[str]) -> RegressionData:
@@ -620,21 +633,23 @@ def normal_prior(
 
 
 def check_design(
-    X: Any, y: ArrayLike, least_columns: int = 1
-) -> tuple[Any, Float[np.ndarray, " n"]]:
+    X: Any, y: ArrayLike, least_columns: int = 1, *, times: bool = False
+) -> tuple[Any, Float[np.ndarray, "n ..."]]:
     """X on the device and y on the host; raises unless their shapes fit and all are finite."""
     responses = np.asarray(check_numeric("y", y), np.float64)
     if isinstance(X, CodedColumns):
-        dense, responses = check_design(X.dense, responses, 0)
+        dense, responses = check_design(X.dense, responses, 0, times=times)
         return dataclasses.replace(X, dense=dense, codes=jnp.asarray(X.codes)), responses
     x = to_floats("X", X)
     if x.ndim != 2 or not x.shape[0] or x.shape[1] < least_columns:
         rule = "be a matrix with at least one row and one column"
         raise InvalidInput("X", rule, f"shape {x.shape}")
-    if responses.shape != x.shape[:1]:
-        rule = f"have one value per row of X ({x.shape[0]})"
+    if responses.shape != ((x.shape[0], 3) if times else x.shape[:1]):
+        rule = f"have {'three values' if times else 'one value'} per row of X ({x.shape[0]})"
         raise InvalidInput("y", rule, f"shape {responses.shape}")
-    finite = np.isfinite(x).all(axis=1) & np.isfinite(responses)
+    # Limits of times may be infinite.
+    known = ~np.isnan(responses).any(axis=1) if times else np.isfinite(responses)
+    finite = np.isfinite(x).all(axis=1) & known
     if not finite.all():
         found = f"NaN or infinity in row {np.argmin(finite)}"
         raise InvalidInput("X and y", "be finite", found, "Drop or impute such rows.")

@@ -596,7 +596,7 @@ class LinearPredictor(AbstractRegression):
             _, change = self._slopes_along(position, self.moves(along, block), block)
             return total + self.norms(change, block) ** 2, None
 
-        total, _ = lax.scan(add_column, jnp.zeros_like(block.y), factor.T)
+        total, _ = lax.scan(add_column, jnp.zeros(len(block.y), self.dtype), factor.T)
         return jnp.sqrt(total)
 
     def remainder_values(

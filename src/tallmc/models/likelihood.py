@@ -27,7 +27,11 @@ from .design import Observations, RegressionData
 
 Predictors = Float[Array, " k"]
 """The predictors of one row, then the shared parameters."""
-ResponseKind = Literal["number", "binary", "count", "positive", "classes", "ordered"]
+ResponseKind = Literal[
+    "number", "binary", "count", "positive", "nonnegative", "share", "times", "classes", "ordered"
+]
+WHOLE: tuple[ResponseKind, ...] = ("binary", "count", "classes", "ordered")
+"""The kinds of responses that are whole numbers."""
 
 
 class AbstractLikelihood(eqx.Module):
@@ -44,6 +48,8 @@ class AbstractLikelihood(eqx.Module):
     """Whether f = log(1 + e^∓z), which has the tangent bound of Jaakkola and Jordan."""
     is_normal: ClassVar[bool] = False
     """Whether y is normal with the mean z, so that integrals over effects have a closed form."""
+    comparable: ClassVar[bool] = True
+    """Whether simulated responses can be compared with those of the rows: no censoring, no loss."""
     fused: ClassVar[bool] = False
     """Whether the fused GPU kernel can compute `slope`: no parameters, no special functions."""
 
@@ -133,6 +139,20 @@ class AbstractLikelihood(eqx.Module):
     def mean(self, z: Float[Array, "n ..."]) -> Float[Array, "n ..."]:
         """E y; for classes, the probability of each class."""
 
+    def is_density(self, y: PerRow) -> PerRow:
+        """1 for rows whose likelihood is a density of y, 0 where it is a probability."""
+        return jnp.ones_like(y)
+
+    def median(self, z: Float[Array, "n ..."]) -> PerRow:
+        """The median of a survival time."""
+        raise NotImplementedError(type(self).__name__)
+
+    def survival(
+        self, z: Float[Array, "n ..."], log_times: Float[Array, " t"]
+    ) -> Float[Array, "n t"]:
+        """P(y > t) of a survival time."""
+        raise NotImplementedError(type(self).__name__)
+
     @abc.abstractmethod
     def simulate(self, key: PRNGKeyArray, z: Float[Array, "n ..."], trials: Any = None) -> PerRow:
         """A draw of y per row."""
@@ -162,7 +182,7 @@ _SERIES = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 1
 """δ(x) = Σ_k a_k x^{−(2k+1)}, accurate to 1e-16 for x ≥ 8."""
 
 
-def stirling_remainder(x: Scalar) -> Scalar:
+def stirling_remainder(x: Float[Array, "*n"]) -> Float[Array, "*n"]:
     """δ(x) for x > 0."""
     # δ(x) = δ(x + 8) + (x + 7½) log(x + 8) − (x + ½) log x − log (x + 1)⋯(x + 7) − 8
     is_small = x < _SHIFT
@@ -205,7 +225,8 @@ class StartingPoint(NamedTuple):
     """The common coefficients, and the parameters that all rows share."""
 
     beta: Float[np.ndarray, " c"]
-    shared: tuple[float, ...]
+    shared: tuple[Any, ...]
+    """A number or a vector each."""
 
 
 def chosen_rows(data: RegressionData) -> Int[np.ndarray, " n"]:

@@ -33,7 +33,7 @@ from .design import (
     named_columns,
 )
 from .generalised_linear import AbstractRegression, weighted
-from .likelihood import ResponseKind
+from .likelihood import WHOLE, ResponseKind
 from .model import AbstractModel
 from .transforms import Constraints
 
@@ -52,6 +52,15 @@ def response_rule(
             return rule, lambda y: (y >= 0) & (y < n_classes)
         case "positive":
             return "be positive in every row", lambda y: y > 0
+        case "nonnegative":
+            return "be zero or positive in every row", lambda y: y >= 0
+        case "share":
+            return (
+                "lie between 0 and 1, without the ends, in every row",
+                lambda y: (y > 0) & (y < 1),
+            )
+        case "times":
+            return "come with its censoring, in a table", lambda y: np.zeros(len(y), bool)
     return "be a number in every row", np.isfinite
 
 
@@ -168,6 +177,18 @@ class AbstractPredictive(eqx.Module):
     def mean(self, position: Vector, block: RowBlock) -> Float[Array, "n ..."]:
         """E y per row; for several classes, the probability of each class."""
 
+    def median(self, position: Vector, block: RowBlock) -> PerRow:
+        """The median of y per row, for survival times."""
+        rule = 'be "mean" or "response" unless the response is a survival time'
+        raise InvalidInput("kind", rule, "median")
+
+    def survival(
+        self, position: Vector, block: RowBlock, times: Float[Array, " t"]
+    ) -> Float[Array, "n t"]:
+        """P(y > t) per row and time, for survival times."""
+        cure = "Fit a family such as weibull to surv(time, event)."
+        raise InvalidInput("draws", "be those of survival times", "another response", cure)
+
     @abc.abstractmethod
     def simulate(self, key: PRNGKeyArray, position: Vector, block: RowBlock) -> PerRow:
         """A draw of y per row; for classes, the number of the class."""
@@ -243,7 +264,7 @@ class RegressionPredictive(AbstractPredictive):
 
     @property
     def whole(self) -> bool:
-        return self.model.likelihood.response in ("binary", "count", "classes", "ordered")
+        return self.model.likelihood.response in WHOLE
 
     def to_json(self) -> Mapping[str, Any]:
         return self.saved.value()
@@ -307,11 +328,25 @@ class RegressionPredictive(AbstractPredictive):
         of_table = self.of_table.value
         return super().complete(new_rows) if of_table is None else of_table(new_rows)
 
-    def observed(self, block: RegressionRows) -> PerRow:
-        return self._in_units(block.y, block)
+    def observed(self, block: RegressionRows) -> PerRow | None:
+        comparable = self.model.likelihood.comparable
+        return self._in_units(block.y, block) if comparable else None
 
     def mean(self, position: Vector, block: RegressionRows) -> Float[Array, "n ..."]:
         return self._in_units(self.model.likelihood.mean(self._predictors(position, block)), block)
+
+    def median(self, position: Vector, block: RegressionRows) -> PerRow:
+        if not self._has_times:
+            return super().median(position, block)
+        return self.scale * self.model.likelihood.median(self._predictors(position, block))
+
+    def survival(
+        self, position: Vector, block: RegressionRows, times: Float[Array, " t"]
+    ) -> Float[Array, "n t"]:
+        if not self._has_times:
+            return super().survival(position, block, times)
+        log_times = jnp.log(times) - jnp.log(self.scale)
+        return self.model.likelihood.survival(self._predictors(position, block), log_times)
 
     def simulate(self, key: PRNGKeyArray, position: Vector, block: RegressionRows) -> PerRow:
         z, likelihood = self._predictors(position, block), self.model.likelihood
@@ -328,8 +363,12 @@ class RegressionPredictive(AbstractPredictive):
             constants = likelihood.constant(block.y, block.weight)
         else:
             constants = weighted(block, likelihood.constant(block.y))
-        jacobian = weighted(block, jnp.broadcast_to(jnp.log(self.scale), block.y.shape))
+        jacobian = weighted(block, jnp.log(self.scale) * likelihood.is_density(block.y))
         return constants + jacobian
+
+    @property
+    def _has_times(self) -> bool:
+        return self.model.likelihood.response == "times"
 
     def _predictors(self, position: Vector, block: RegressionRows) -> Float[Array, "n ..."]:
         return self.model.predictors(position[: self.model.dim], block)
@@ -345,7 +384,7 @@ class RegressionPredictive(AbstractPredictive):
         y, likelihood = np.asarray(block.y), self.model.likelihood
         rule, allowed = response_rule(likelihood.response, len(self.classes or ()))
         bad = ~allowed(y)
-        if likelihood.response not in ("number", "positive"):
+        if self.whole:
             bad |= y % 1 != 0
         if likelihood.has_trials:
             rule = "be a count from 0 to the number of trials in every row"

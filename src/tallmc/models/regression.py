@@ -35,7 +35,7 @@ from .groups import (
     rows_at_once,
 )
 from .hierarchy import AbstractHyperprior, GroupEffects, Hierarchical, SeveralHyperpriors
-from .likelihood import START_MAX_DIM, AbstractLikelihood, ResponseKind, chosen_rows
+from .likelihood import START_MAX_DIM, WHOLE, AbstractLikelihood, ResponseKind, chosen_rows
 from .model import AbstractModel
 from .posterior import ModelPosterior
 from .predictive import response_rule
@@ -381,7 +381,9 @@ class Family:
     links: tuple[str, ...]
     """The link functions that it may have; the first is the default."""
     likelihood: Callable[[str, int, Any], AbstractLikelihood]
-    """The likelihood, from the link, the number of classes and the known noise variance or None."""
+    """The likelihood, from the link, the number of classes (or of intervals of piecewise hazards),
+    and what is known: the noise variance, the breaks between intervals or the level of a quantile;
+    None if nothing."""
     shared: Callable[[RegressionData, int], Sequence[Shared]] = lambda data, classes: ()
     """The parameters that all rows share, with their priors, from the rows and the classes."""
     shared_prior: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -417,13 +419,13 @@ class Family:
         classes: int | None = None,
     ) -> ModelPosterior:
         """The posterior of a regression with independent normal priors of the coefficients."""
-        data = regression_data(X, y, response, weights, offset)
         kind, n_classes = self.response, 0
+        data = regression_data(X, y, response, weights, offset, times=kind == "times")
         if kind in ("classes", "ordered"):
             classes = int(data.y_high) + 1 if classes is None else classes
             n_classes = check_int("classes", classes, 2)
-        # `shared` of a family with positive responses checks them.
-        if kind not in ("number", "positive"):
+        # `shared` of other families checks their responses.
+        if kind in WHOLE:
             data.check_response(*response_rule(kind, n_classes))
         likelihood = self.likelihood(self.link(link), n_classes, None)
         prior = normal_prior(prior_variance, data, likelihood.n_predictors)

@@ -58,6 +58,7 @@ from .prediction import (
     log_likelihoods,
     predict,
     simulations,
+    survival,
     used_draws,
 )
 from .report import RunReport, failure_doubts, make_report, visible_doubts
@@ -406,7 +407,7 @@ class Draws:
           one after the other.
         - `interval`: the probability of the central interval.
         - `kind`: "mean" for E(y | θ, x), whose interval shows the uncertainty of the parameters;
-          "response" for y itself, with its noise.
+          "response" for y itself, with its noise; "median" for the median survival time.
         - `n_draws`: how many draws are used at most, evenly thinned, from all chains together; None
           for all. 1,000 draws have a Monte-Carlo error of 3 % of the sd of a prediction.
         - `seed`: seed of the simulated responses.
@@ -427,6 +428,43 @@ class Draws:
         >>> prediction.to_frame().columns.tolist()
         ['mean', 'sd', 'low', 'high']
         """
+
+        def of_rows(rows: ResidentRows | ShardedRows) -> Prediction:
+            return predict(self._predictive, self._used(n_draws), rows, interval, kind, seed)
+
+        return self._predicted(new_rows, missing, of_rows, offset=offset, trials=trials)
+
+    def survival(
+        self,
+        new_rows: Any,
+        times: ArrayLike | Sequence[float],
+        *,
+        interval: float = 0.9,
+        n_draws: int | None = MOST_DRAWS,
+        missing: str = "raise",
+    ) -> Prediction:
+        """Predict survival curves P(T > t) of new rows at some times, averaged over draws.
+
+        **Arguments:** those of `predict`, and
+
+        - `times`: the times, in the units of the table. Rows are followed from time 0.
+
+        **Returns:** a `Prediction` with arrays (rows, times): mean, sd and a band per row and time.
+        """
+
+        def of_rows(rows: ResidentRows | ShardedRows) -> Prediction:
+            return survival(self._predictive, self._used(n_draws), rows, interval, times)
+
+        return self._predicted(new_rows, missing, of_rows)
+
+    def _predicted(
+        self,
+        new_rows: Any,
+        missing: str,
+        of_rows: Callable[[ResidentRows | ShardedRows], Prediction],
+        **options: Any,
+    ) -> Prediction:
+        """What `of_rows` predicts, with the index of a data frame and NaN for incomplete rows."""
         if missing not in ("raise", "nan"):
             raise InvalidInput("missing", "be 'raise' or 'nan'", missing)
         is_frame = type(new_rows).__module__.partition(".")[0] == "pandas"
@@ -434,8 +472,7 @@ class Draws:
         if missing == "nan":
             new_rows, complete = self._predictive.complete(new_rows)
             new_rows = new_rows.rows(complete)
-        rows = self.encoded(new_rows, offset=offset, trials=trials)
-        found = predict(self._predictive, self._used(n_draws), rows, interval, kind, seed)
+        found = of_rows(self.encoded(new_rows, **options))
         found = dataclasses.replace(found, index=index)
         return found if complete is None else found.with_missing(complete)
 

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt
 
+from .._core.arrays import check_numeric
 from .._core.errors import InvalidInput, check_int, check_number
 from .._core.random import new_key
 from .._core.statistics import add_by_code, evenly, moments, quantiles
@@ -47,10 +48,10 @@ class Prediction:
     - `mean`, `sd`: mean and standard deviation over draws.
     - `low`, `high`: the ends of the central interval.
     - `interval`: the probability of the interval.
-    - `kind`: "mean" or "response".
+    - `kind`: "mean", "median", "response" or "survival".
     - `n_draws`: how many draws were used.
     - `response`: the name of the response.
-    - `classes`: the names of the classes, if there is one column per class.
+    - `classes`: the names of the classes, or the times of survival curves, one column each.
     - `index`: the index of the rows, if they came as a pandas data frame.
     """
 
@@ -103,7 +104,7 @@ class Prediction:
         return pa.table(self.columns())
 
     def __repr__(self) -> str:
-        what = f"mean of {self.response}" if self.kind == "mean" else self.response
+        what = self.response if self.kind == "response" else f"{self.kind} of {self.response}"
         interval = f"{100 * self.interval:.3g} % interval"
         return f"Prediction({len(self):,} rows; {what} with {interval}, {self.n_draws:,} draws)"
 
@@ -155,21 +156,48 @@ def predict(
 ) -> Prediction:
     """Summarise the mean of the response, or the response, per row. See `Draws.predict`."""
     interval = check_number("interval", interval, 0, 1, low_open=True, high_open=True)
-    if kind not in ("mean", "response"):
-        raise InvalidInput("kind", 'be "mean" or "response"', kind)
+    if kind not in ("mean", "response", "median"):
+        raise InvalidInput("kind", 'be "mean", "response" or, of survival times, "median"', kind)
     n_columns = _n_columns(predictive, used, rows)
-    if kind == "mean":
+    if kind == "median":
+        found = _by_block(_block_medians, predictive, used, rows, 1)
+    elif kind == "mean":
         found = _by_block(_block_means, predictive, used, rows, n_columns or 1)
     elif n_columns is None:
         found = simulations(predictive, used, rows, seed)
     else:
         cure = "Use posterior_predictive(...) to simulate classes."
         raise InvalidInput("kind", 'be "mean" for a response with classes', kind, cure)
+    classes = None if n_columns is None else predictive.classes
+    return _summarised(found, predictive, used, interval, kind, classes)
+
+
+def survival(
+    predictive: AbstractPredictive, used: UsedDraws, rows: Rows, interval: float, times: Any
+) -> Prediction:
+    """Summarise P(T > t) per row and time. See `Draws.survival`."""
+    interval = check_number("interval", interval, 0, 1, low_open=True, high_open=True)
+    wanted = np.atleast_1d(np.asarray(check_numeric("times", times), np.float64))
+    if wanted.ndim != 1 or not wanted.size or not (np.isfinite(wanted) & (wanted >= 0)).all():
+        raise InvalidInput("times", "be finite numbers that are not negative", times)
+    given = jnp.asarray(wanted, used.positions.dtype)
+    found = _by_block(_block_survival, predictive, used, rows, len(wanted), given)
+    labels = tuple(f"{time:.9g}" for time in wanted)
+    return _summarised(found, predictive, used, interval, "survival", labels)
+
+
+def _summarised(
+    blocks: Iterator[np.ndarray],
+    predictive: AbstractPredictive,
+    used: UsedDraws,
+    interval: float,
+    kind: str,
+    classes: tuple[str, ...] | None,
+) -> Prediction:
     levels = 0.5 - interval / 2, 0.5 + interval / 2
     weights = None if used.weights is None else used.weights.reshape(1, -1)
-    summaries = [_summary(block, levels, weights) for block in found]
+    summaries = [_summary(block, levels, weights) for block in blocks]
     mean, sd, low, high = np.concatenate(summaries, axis=1)
-    classes = None if n_columns is None else predictive.classes
     n_used = used.positions.shape[0] * used.positions.shape[1]
     response = predictive.response_name
     return Prediction(mean, sd, low, high, interval, kind, n_used, response, classes)
@@ -261,6 +289,23 @@ def _block_means(
     block: RowBlock, _: Array, predictive: AbstractPredictive, positions: Float[Array, "k d"]
 ) -> Float[Array, "n k ..."]:
     return jax.vmap(predictive.mean, in_axes=(0, None), out_axes=1)(positions, block)
+
+
+def _block_medians(
+    block: RowBlock, _: Array, predictive: AbstractPredictive, positions: Float[Array, "k d"]
+) -> Float[Array, "n k"]:
+    return jax.vmap(predictive.median, in_axes=(0, None), out_axes=1)(positions, block)
+
+
+def _block_survival(
+    block: RowBlock,
+    _: Array,
+    predictive: AbstractPredictive,
+    positions: Float[Array, "k d"],
+    times: Float[Array, " t"],
+) -> Float[Array, "n k t"]:
+    of = jax.vmap(predictive.survival, in_axes=(0, None, None), out_axes=1)
+    return of(positions, block, times)
 
 
 def _block_log_likelihoods(

@@ -1,26 +1,36 @@
-"""The families of responses, one file and one record each."""
+"""The families of responses, one file each, and their records."""
 
 from . import (
     bernoulli,
+    beta,
     binomial,
     gamma,
     gaussian,
     negative_binomial,
     ordinal,
     poisson,
+    quantile,
     softmax,
     student_t,
+    survival,
+    tweedie,
+    zero_counts,
 )
 
-_MODULES = (
-    bernoulli,
-    binomial,
-    gaussian,
-    poisson,
-    negative_binomial,
-    softmax,
-    ordinal,
-    student_t,
-    gamma,
+_RECORDS = (
+    bernoulli.FAMILY,
+    binomial.FAMILY,
+    gaussian.FAMILY,
+    poisson.FAMILY,
+    negative_binomial.FAMILY,
+    softmax.FAMILY,
+    ordinal.FAMILY,
+    student_t.FAMILY,
+    gamma.FAMILY,
+    *zero_counts.FAMILIES,
+    tweedie.FAMILY,
+    beta.FAMILY,
+    quantile.FAMILY,
+    *survival.FAMILIES,
 )
-FAMILIES = {module.FAMILY.name: module.FAMILY for module in _MODULES}
+FAMILIES = {family.name: family for family in _RECORDS}

@@ -35,6 +35,7 @@ from ..likelihood import (
     stirling_remainder,
 )
 from ..posterior import ModelPosterior
+from ..predictive import response_rule
 from ..priors import LogHalfStudentTPrior
 from ..regression import Family, Shared
 
@@ -88,7 +89,7 @@ class Gamma(AbstractLikelihood):
 
 
 def _shared(data: RegressionData, classes: int) -> list[Shared]:
-    data.check_positive()
+    data.check_response(*response_rule("positive", 0), whole=False)
     one = jnp.ones((), data.dtype)
     return [Shared("log_shape", 0.0, LogHalfStudentTPrior(one, one))]
 
