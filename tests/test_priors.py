@@ -15,6 +15,7 @@ from tallmc.models.priors import (
     LogGammaPrior,
     LogHalfStudentTPrior,
     NormalPrior,
+    ScaleMixturePrior,
     StudentTPrior,
 )
 
@@ -71,6 +72,13 @@ PRIORS = {
         LogGammaPrior(jnp.asarray(2.0), jnp.asarray(0.1)),
         of_logs(scipy.stats.gamma(2.0, scale=10.0)),
         True,
+    ),
+    "scale mixture": (
+        ScaleMixturePrior(jnp.log(jnp.asarray(SCALES)), jnp.log(jnp.asarray([0.2, 0.5, 0.3]))),
+        lambda v: np.log(
+            [0.2, 0.5, 0.3] @ np.prod(scipy.stats.norm(0, SCALES[:, None]).pdf(v), axis=1)
+        ),
+        False,
     ),
     "cut points": (CutPointPrior(), dirichlet_of_cut_points, False),
 }

@@ -26,7 +26,7 @@ from .._rows.access import PerRow, RowBlock
 from .._rows.law import Batch
 from .groups import factor_of, lkj_potential
 from .model import AbstractModel, Compact, Moves
-from .priors import LogHalfStudentTPrior
+from .priors import LogHalfStudentTPrior, ScaleMixturePrior
 
 _SPIKE = 3.0
 """In logs: a scale 20 times smaller than its estimate."""
@@ -78,6 +78,9 @@ class Hierarchical(AbstractModel):
 
     def regression(self) -> Any:
         return self.inner.regression()
+
+    def scale_mixtures(self) -> list[tuple[np.ndarray, ScaleMixturePrior]]:
+        return self.inner.scale_mixtures()
 
     def prior_potential(self, position: Vector) -> Scalar:
         parameters = self._inner(position)

@@ -9,11 +9,15 @@ from __future__ import annotations
 import abc
 import dataclasses
 import itertools
-from typing import Self
+import math
+from collections.abc import Callable, Iterator
+from typing import Any, Self
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
 
 from .._core.arrays import Scalar, Vector
 
@@ -100,6 +104,68 @@ class LogGammaPrior(AbstractPrior):
 
     def potential(self, values: Vector) -> Scalar:
         return jnp.sum(self.rate * jnp.exp(values) - self.shape * values)
+
+
+# Effects that share an unknown scale, with the scale integrated out.
+#
+#     p(u) = ∫ N(u; 0, σ²I) p(σ) dσ ≈ Σ_m w_m N(u; 0, σ_m²I),   log σ_m evenly spaced
+#
+# A position holds no scale, so there is no funnel of scales and effects. Given σ, log‖u‖ has the sd
+# 1/√(2K) for K effects: with nodes at such distances the sum is the integral to many digits.
+
+_LARGEST_GAP = 0.5
+_HIGHEST = 50.0
+"""Largest scale, in units of the scale of its prior."""
+
+
+class ScaleMixturePrior(AbstractPrior):
+    """u_j ~ N(0, σ²) given σ, which has any prior: f₀ = −log Σ_m w_m σ_m^(−K) exp(−‖u‖²/2σ_m²)."""
+
+    log_scales: Float[Array, " m"]
+    log_weights: Float[Array, " m"]
+
+    log_concave = False
+
+    @classmethod
+    def of(
+        cls,
+        log_density: Callable[[np.ndarray], np.ndarray],
+        scale: float,
+        floor: float,
+        n_effects: int,
+        dtype: Any,
+    ) -> ScaleMixturePrior:
+        """From log p(σ), whose unit is `scale`; scales below `floor` count as `floor`."""
+        low, high = math.log(min(floor, scale / 10)), math.log(_HIGHEST * scale)
+        gap = min(_LARGEST_GAP, 1 / math.sqrt(2 * n_effects))
+        nodes = np.linspace(low, high, 2 + int((high - low) / gap))
+        log_weights = log_density(np.exp(nodes)) + nodes
+        log_weights -= np.logaddexp.reduce(log_weights)
+        return cls(jnp.asarray(nodes, dtype), jnp.asarray(log_weights, dtype))
+
+    def potential(self, values: Vector) -> Scalar:
+        return -jax.nn.logsumexp(self.log_terms(values))
+
+    def log_terms(self, values: Float[Array, "*n k"]) -> Float[Array, "*n m"]:
+        """log w_m N(u; 0, σ_m²I), up to a constant; for one or several u."""
+        squares = jnp.sum(values**2, axis=-1, keepdims=True)
+        ratio = 0.5 * squares * jnp.exp(-2 * self.log_scales)
+        return self.log_weights - values.shape[-1] * self.log_scales - ratio
+
+    def given(self, place: int) -> NormalPrior:
+        """The prior given one of the scales."""
+        return NormalPrior(jnp.exp(2 * self.log_scales[place]))
+
+
+def scale_mixtures(
+    prior: AbstractPrior, places: np.ndarray
+) -> Iterator[tuple[np.ndarray, ScaleMixturePrior]]:
+    """The mixtures in a prior of a vector with these places in a position, and their places."""
+    if isinstance(prior, ScaleMixturePrior):
+        yield places, prior
+    elif isinstance(prior, JoinedPrior | PriorOfEntries):
+        for part, entries in zip(prior.parts, prior.entries, strict=True):
+            yield from scale_mixtures(part, places[list(entries)])
 
 
 class AbstractPriorOfParts(AbstractPrior):
