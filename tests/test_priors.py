@@ -13,6 +13,7 @@ from tallmc.models.priors import (
     JoinedPrior,
     LaplacePrior,
     LogGammaPrior,
+    LogHalfNormalPrior,
     LogHalfStudentTPrior,
     NormalPrior,
     ScaleMixturePrior,
@@ -66,6 +67,11 @@ PRIORS = {
     "log half t": (
         LogHalfStudentTPrior(jnp.asarray(SCALES), jnp.asarray(DEGREES)),
         of_logs(scipy.stats.t(DEGREES, 0, SCALES)),
+        True,
+    ),
+    "log half normal": (
+        LogHalfNormalPrior(jnp.asarray(SCALES)),
+        of_logs(scipy.stats.norm(0, SCALES)),
         True,
     ),
     "log gamma": (

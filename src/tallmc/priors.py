@@ -71,7 +71,7 @@ class PriorChoice:
             "horseshoe": (self.scale, self.slab_scale, self.degrees),
         }.get(self.name, (self.scale,))
         if self.mean and self.scale is not None:
-            numbers = (*numbers, self.mean)
+            numbers = (*numbers[:-1], self.mean, self.scale)
         given = [v for v in numbers if v is not None]
         shown = (f"{v:g}" if float(f"{v:g}") == v else repr(float(v)) for v in given)
         return f"{self.name}({', '.join(shown)})"
@@ -183,8 +183,18 @@ _BY_NAME = {
 _OF_TERM = re.compile(rf"(.+?)=\s*((?:{'|'.join(_BY_NAME)})\(.*\))")
 
 
+_WITH_MEAN: dict[str, tuple[str, ...]] = {
+    "normal": ("mean", "sd"),
+    "laplace": ("mean", "scale"),
+    "student_t": ("degrees", "mean", "scale"),
+}
+
+
 def parse_prior(text: str) -> PriorChoice:
-    """A prior from text such as "normal(2.5)". Nothing is evaluated as code."""
+    """A prior from text such as "normal(2.5)" or "normal(0, 2.5)". Nothing is evaluated as code.
+
+    With a mean, numbers are in the order of Stan, brms and PyMC, the scale last.
+    """
     rule = f"be one of {', '.join(_BY_NAME)} with numbers, such as normal(2.5)"
     try:
         call = ast.parse(text.strip(), mode="eval").body
@@ -192,6 +202,9 @@ def parse_prior(text: str) -> PriorChoice:
             raise ValueError
         arguments = [ast.literal_eval(value) for value in call.args]
         options = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+        named = _WITH_MEAN.get(call.func.id, ())
+        if not options and len(named) == len(arguments) > 0:
+            arguments, options = [], dict(zip(named, arguments, strict=True))
         return _BY_NAME[call.func.id](*arguments, **options)  # type: ignore[operator]
     except InvalidInput as error:
         raise error.renamed(f"{error.parameter} of {_PARAMETER}") from None

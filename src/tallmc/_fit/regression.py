@@ -41,6 +41,8 @@ from ..models.predictive import RegressionPredictive
 from ..models.priors import (
     AbstractPrior,
     LaplacePrior,
+    LogGammaPrior,
+    LogHalfNormalPrior,
     LogHalfStudentTPrior,
     NormalPrior,
     PriorOfEntries,
@@ -186,6 +188,7 @@ def model_priors(
     n_predictors: int = 1,
     response_mean: float = 0.0,
     n_rows: int = 1,
+    sd_priors: Sequence[AbstractPrior] = (),
 ) -> ModelPriors:
     """Turn the priors that users choose into priors of standardised coefficients.
 
@@ -241,7 +244,7 @@ def model_priors(
     prior: AbstractPrior = PriorOfEntries(tuple(found.values()), tuple(found))
     if list(parts) == ["normal"] and not n_effects and not of_smooths:
         (prior,) = found.values()
-    hyper = _effect_hyper(effects, len(choices), response_scale, dtype)
+    hyper = _effect_hyper(effects, len(choices), response_scale, sd_priors)
     if "horseshoe" in parts:
         places = parts["horseshoe"]
         if len({choices[place] for place in places}) > 1:
@@ -257,7 +260,7 @@ def model_priors(
     shown |= {term: f"smooth with sd {choice.shown}" for term, choice in of_smooths.items()}
     if response_mean and INTERCEPT in shown and INTERCEPT not in chosen:
         sd = scale[0] / ratio[0]
-        shown[INTERCEPT] = f"normal({sd:.4g}, {mean[0] / ratio[0] + response_mean:.4g})"
+        shown[INTERCEPT] = f"normal({mean[0] / ratio[0] + response_mean:.4g}, {sd:.4g})"
     if effects:
         shown |= _shown_of_effects(max(columns for _, (_, columns) in effects))
     return ModelPriors(prior, hyper, np.repeat(scale**2, n_predictors), shown)
@@ -307,14 +310,34 @@ def _entries(places: Sequence[int], n_predictors: int) -> tuple[int, ...]:
     return tuple(place * n_predictors + k for place in places for k in range(n_predictors))
 
 
+def _sd_prior(
+    choice: PriorChoice | None,
+    columns: DesignColumns,
+    response_sd: float,
+    response_scale: float,
+    dtype: Any,
+) -> AbstractPrior:
+    """The prior of the log sds of group effects, in the units of the sampler."""
+    if choice is None:
+        scales = jnp.full(len(columns.names), DEFAULT_SCALE * response_scale, dtype)
+        return LogHalfStudentTPrior(scales, jnp.asarray(SD_DEGREES, dtype))
+    scales = jnp.asarray(choice.typical_scale * columns.sds / response_sd, dtype)
+    if choice.name == "half_normal":
+        return LogHalfNormalPrior(scales)
+    if choice.name == "exponential":
+        return LogGammaPrior(jnp.ones((), dtype), 1 / scales)
+    return LogHalfStudentTPrior(scales, jnp.asarray(choice.degrees, dtype))
+
+
 def _effect_hyper(
-    effects: Sequence[Effects], start: int, response_scale: float, dtype: Any
+    effects: Sequence[Effects],
+    start: int,
+    response_scale: float,
+    sd_priors: Sequence[AbstractPrior],
 ) -> list[Hyper]:
     """The hyper-priors of group effects, whose effects follow the common coefficients."""
     found = []
-    for name, (groups, columns) in effects:
-        scales = jnp.full(columns, DEFAULT_SCALE * response_scale, dtype)
-        sd_prior = LogHalfStudentTPrior(scales, jnp.asarray(SD_DEGREES, dtype))
+    for (name, (groups, columns)), sd_prior in zip(effects, sd_priors, strict=True):
         log_sd = np.full(columns, np.log(_START_SD * response_scale))
         hyperprior = GroupEffects((start,), ((groups, columns),), sd_prior, columns > 1)
         names, starts = [f"log sd of {name}"], [log_sd]
@@ -425,8 +448,22 @@ class RegressionForm:
             raise InvalidInput(FORMULA, "have each group term once", self.model.formula)
         n_rows, y_sd = self.rows or (data.rows.n_rows, float(data.y_sd))
         response_scale = y_sd if self.family.response == "number" else 1.0
+        chosen = as_priors(self.model.prior)
+        of_sds = {
+            f"sd({group.group})": chosen.pop(f"sd({group.group})", None) for group in self.groups
+        }
+        for name, choice in of_sds.items():
+            if choice is not None and not choice.of_scale:
+                rule = "be a prior of an sd: half_normal(1), half_student_t(4, 1), exponential(1)"
+                raise InvalidInput(f"prior of {name}", rule, choice.shown)
+        sd_priors = [
+            _sd_prior(
+                of_sds[f"sd({group.group})"], group.columns, response.sd, response_scale, data.dtype
+            )
+            for group in self.groups
+        ]
         priors = model_priors(
-            as_priors(self.model.prior),
+            chosen,
             columns,
             column_sds,
             response.sd,
@@ -436,6 +473,7 @@ class RegressionForm:
             likelihood.n_predictors,
             response.mean,
             n_rows,
+            sd_priors if groups is None else (),
         )
         start, shared = None, self.family.shared(data, len(self.classes or ()))
         if noise is not None:
@@ -464,12 +502,14 @@ class RegressionForm:
                 priors.prior,
                 name=effects[0].name,
                 sd_scale=DEFAULT_SCALE * response_scale,
+                sd_prior=sd_priors[0],
                 start=start,
                 shared=shared,
             )
             priors.shown.update(_shown_of_effects(effects[0].shape[1]))
             if search_start:
                 of_rows = regression_with_effects(law, *self._effects(self.groups[0]))
+        priors.shown.update({name: of.shown for name, of in of_sds.items() if of is not None})
         is_shown = law is not None and math.prod(effects[0].shape) <= _MOST_SHOWN
         quantities = Coefficients(
             plain.layout,

@@ -53,7 +53,7 @@ from .design import (
 from .generalised_linear import AbstractRegression, weighted
 from .likelihood import AbstractLikelihood
 from .model import FAR_SDS, AbstractModel, Compact, Moves
-from .priors import AbstractPrior, LogHalfStudentTPrior, ScaleMixturePrior, scale_mixtures
+from .priors import AbstractPrior, ScaleMixturePrior, scale_mixtures
 
 Effects = Float[Array, "n r"]
 """The effects of some groups."""
@@ -71,7 +71,7 @@ class AbstractGroups(AbstractModel):
     likelihood: AbstractLikelihood
     prior: AbstractPrior
     """The prior of (β, s)."""
-    sd_prior: LogHalfStudentTPrior
+    sd_prior: AbstractPrior
     """The prior of log τ."""
     n_columns: int = eqx.field(static=True)
     """Columns of the design, the length of β."""

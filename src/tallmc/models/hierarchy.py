@@ -26,7 +26,7 @@ from .._rows.access import PerRow, RowBlock
 from .._rows.law import Batch
 from .groups import factor_of, lkj_potential
 from .model import AbstractModel, Compact, Moves
-from .priors import LogHalfStudentTPrior, ScaleMixturePrior
+from .priors import AbstractPrior, LogHalfStudentTPrior, ScaleMixturePrior
 
 _SPIKE = 3.0
 """In logs: a scale 20 times smaller than its estimate."""
@@ -228,7 +228,7 @@ class GroupEffects(AbstractHyperprior):
     """Where the effects of each term begin among the parameters."""
     shapes: tuple[tuple[int, int], ...] = eqx.field(static=True)
     """Groups and columns of each term."""
-    sd_prior: LogHalfStudentTPrior
+    sd_prior: AbstractPrior
     """The prior of all log standard deviations, term after term."""
     correlated: bool = eqx.field(static=True, default=False)
     """Whether the effects of a group of one term are correlated; then there is one term."""

@@ -94,11 +94,22 @@ class LogHalfStudentTPrior(AbstractPrior):
         return jnp.sum(0.5 * (self.degrees + 1) * jax.nn.softplus(log_squares) - values)
 
 
+class LogHalfNormalPrior(AbstractPrior):
+    """s = log σ with σ ~ half-normal(scale): f₀ = e^{2s}/2scale² − s."""
+
+    scale: Scalar | Vector
+
+    log_concave = True
+
+    def potential(self, values: Vector) -> Scalar:
+        return jnp.sum(0.5 * jnp.exp(2 * (values - jnp.log(self.scale))) - values)
+
+
 class LogGammaPrior(AbstractPrior):
     """s = log ν with ν ~ Gamma(shape, rate): f₀ = rate · eˢ − shape · s."""
 
     shape: Scalar
-    rate: Scalar
+    rate: Scalar | Vector
 
     log_concave = True
 
