@@ -122,6 +122,14 @@ def test_examples_of_checking_run(capsys):
     assert discrepancy["bad"] > discrepancy["good"]
 
 
+def test_examples_of_smooths_run():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # notes on k
+        names = run_blocks(ROOT / "docs" / "smooths.md")
+    edf = names["draws"].smooths()["edf"]
+    assert names["straighter"].smooths()["edf"]["s(age)"] < edf["s(age)"] < 9
+
+
 def test_examples_of_priors_run(capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # notes, and few effective draws

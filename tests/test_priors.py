@@ -13,8 +13,10 @@ from tallmc.models.priors import (
     JoinedPrior,
     LaplacePrior,
     LogGammaPrior,
+    LogHalfNormalPrior,
     LogHalfStudentTPrior,
     NormalPrior,
+    ScaleMixturePrior,
     StudentTPrior,
 )
 
@@ -67,10 +69,22 @@ PRIORS = {
         of_logs(scipy.stats.t(DEGREES, 0, SCALES)),
         True,
     ),
+    "log half normal": (
+        LogHalfNormalPrior(jnp.asarray(SCALES)),
+        of_logs(scipy.stats.norm(0, SCALES)),
+        True,
+    ),
     "log gamma": (
         LogGammaPrior(jnp.asarray(2.0), jnp.asarray(0.1)),
         of_logs(scipy.stats.gamma(2.0, scale=10.0)),
         True,
+    ),
+    "scale mixture": (
+        ScaleMixturePrior(jnp.log(jnp.asarray(SCALES)), jnp.log(jnp.asarray([0.2, 0.5, 0.3]))),
+        lambda v: np.log(
+            [0.2, 0.5, 0.3] @ np.prod(scipy.stats.norm(0, SCALES[:, None]).pdf(v), axis=1)
+        ),
+        False,
     ),
     "cut points": (CutPointPrior(), dirichlet_of_cut_points, False),
 }

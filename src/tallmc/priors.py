@@ -13,9 +13,19 @@ import dataclasses
 import re
 from collections.abc import Mapping
 
+import numpy as np
+
 from ._core.errors import InvalidInput, check_number
 
-__all__ = ["horseshoe", "laplace", "normal", "student_t"]
+__all__ = [
+    "exponential",
+    "half_normal",
+    "half_student_t",
+    "horseshoe",
+    "laplace",
+    "normal",
+    "student_t",
+]
 
 _PARAMETER = "--prior (prior)"
 
@@ -33,14 +43,35 @@ class PriorChoice:
     slab_scale: float = 1.0
 
     @property
+    def of_scale(self) -> bool:
+        """Whether it is the prior of a standard deviation."""
+        return self.name in ("half_normal", "half_student_t", "exponential")
+
+    @property
+    def typical_scale(self) -> float:
+        """The size of a standard deviation that has this prior."""
+        assert self.scale is not None
+        return 1 / self.scale if self.name == "exponential" else self.scale
+
+    def log_density(self, values: np.ndarray) -> np.ndarray:
+        """The log density of standard deviations, up to a constant."""
+        ratio = values / self.typical_scale
+        if self.name == "exponential":
+            return -ratio
+        if self.name == "half_normal":
+            return -0.5 * ratio**2
+        return -0.5 * (self.degrees + 1) * np.log1p(ratio**2 / self.degrees)
+
+    @property
     def shown(self) -> str:
         """The prior as text, which `parse_prior` understands and which loses no digit."""
         numbers = {
             "student_t": (self.degrees, self.scale),
+            "half_student_t": (self.degrees, self.scale),
             "horseshoe": (self.scale, self.slab_scale, self.degrees),
         }.get(self.name, (self.scale,))
         if self.mean and self.scale is not None:
-            numbers = (*numbers, self.mean)
+            numbers = (*numbers[:-1], self.mean, self.scale)
         given = [v for v in numbers if v is not None]
         shown = (f"{v:g}" if float(f"{v:g}") == v else repr(float(v)) for v in given)
         return f"{self.name}({', '.join(shown)})"
@@ -104,16 +135,66 @@ def horseshoe(
     )
 
 
+def half_normal(scale: float) -> PriorChoice:
+    """A half-normal prior of a standard deviation: of a smooth, `s(x)`, or of groups, `sd(g)`.
+
+    **Arguments:**
+
+    - `scale`: its scale, in the units of the response (or of its link).
+    """
+    return PriorChoice("half_normal", _positive("scale", scale))
+
+
+def half_student_t(degrees: float, scale: float) -> PriorChoice:
+    """A half-Student-t prior of a standard deviation; one degree is half-Cauchy.
+
+    **Arguments:**
+
+    - `degrees`: degrees of freedom.
+    - `scale`: its scale, in the units of the response (or of its link).
+    """
+    degrees, scale = _positive("degrees", degrees), _positive("scale", scale)
+    return PriorChoice("half_student_t", scale, degrees=degrees)
+
+
+def exponential(rate: float) -> PriorChoice:
+    """An exponential prior of a standard deviation.
+
+    **Arguments:**
+
+    - `rate`: one over its mean, which is in the units of the response (or of its link).
+    """
+    return PriorChoice("exponential", _positive("rate", rate))
+
+
 def _positive(name: str, value: float) -> float:
     return check_number(name, value, 0, low_open=True)
 
 
-_BY_NAME = {"normal": normal, "student_t": student_t, "laplace": laplace, "horseshoe": horseshoe}
+_BY_NAME = {
+    "normal": normal,
+    "student_t": student_t,
+    "laplace": laplace,
+    "horseshoe": horseshoe,
+    "half_normal": half_normal,
+    "half_student_t": half_student_t,
+    "exponential": exponential,
+}
 _OF_TERM = re.compile(rf"(.+?)=\s*((?:{'|'.join(_BY_NAME)})\(.*\))")
 
 
+_WITH_MEAN: dict[str, tuple[str, ...]] = {
+    "normal": ("mean", "sd"),
+    "laplace": ("mean", "scale"),
+    "student_t": ("degrees", "mean", "scale"),
+}
+
+
 def parse_prior(text: str) -> PriorChoice:
-    """A prior from text such as "normal(2.5)". Nothing is evaluated as code."""
+    """A prior from text such as "normal(2.5)" or "normal(0, 2.5)". Nothing is evaluated as code.
+
+    With a mean, numbers are in the order of Stan, brms and PyMC, the scale last.
+    """
     rule = f"be one of {', '.join(_BY_NAME)} with numbers, such as normal(2.5)"
     try:
         call = ast.parse(text.strip(), mode="eval").body
@@ -121,6 +202,9 @@ def parse_prior(text: str) -> PriorChoice:
             raise ValueError
         arguments = [ast.literal_eval(value) for value in call.args]
         options = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+        named = _WITH_MEAN.get(call.func.id, ())
+        if not options and len(named) == len(arguments) > 0:
+            arguments, options = [], dict(zip(named, arguments, strict=True))
         return _BY_NAME[call.func.id](*arguments, **options)  # type: ignore[operator]
     except InvalidInput as error:
         raise error.renamed(f"{error.parameter} of {_PARAMETER}") from None

@@ -8,12 +8,14 @@ Computations with d×d matrices run in float64 on the host.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import warnings
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
@@ -23,7 +25,8 @@ from .._core.errors import InvalidInput, PreparationError
 from .._core.supervision import found_anchor, stage, supervised_alone
 from .._rows.access import RowAccess
 from ..models.model import PIECE_ROWS
-from ..models.posterior import AbstractPosterior, check_posterior
+from ..models.posterior import AbstractPosterior, ModelPosterior, check_posterior
+from ..models.priors import ScaleMixturePrior
 from .optimisers import (
     LBFGS,
     AbstractOptimiser,
@@ -351,6 +354,8 @@ def _found(
             )
         return anchor, notes
     stage("finding the mode")
+    if mixtures := posterior.model.scale_mixtures():
+        return _anchor_given_scales(passes, mixtures, hessian)
     return _default_anchor(passes, hessian)
 
 
@@ -383,6 +388,83 @@ def _default_anchor(passes: CountedPasses, hessian: bool) -> tuple[Anchor, list[
             f"Otherwise: {how_to_help_a_search(posterior)}."
         )
     return anchor, notes
+
+
+# The anchor of a posterior with scales that are integrated out.
+#
+# Where effects are small, the density has a spike without mass at zero. The anchor is therefore the
+# mode *given* the scales, and these are at the mode of their own posterior, by Laplace's method:
+#
+#     p(σ | y) ∝ p(σ) |P_σ|^½ |H + P_σ|^(−½) exp(−min_θ [½(θ − θ̂)ᵀH(θ − θ̂) + gᵀ(θ − θ̂) + ½θᵀP_σθ])
+#
+# with g and H of everything but the effects' prior, whose precision is P_σ. This is how mgcv finds
+# smoothing parameters, by REML. The covariance is that given the scales.
+
+_MOST_SCALE_ROUNDS, _MOST_SWEEPS = 8, 10
+
+
+def _anchor_given_scales(
+    passes: CountedPasses, mixtures: list[tuple[np.ndarray, ScaleMixturePrior]], hessian: bool
+) -> tuple[Anchor, list[str]]:
+    """The anchor given the likeliest scales, with potential and gradient of the posterior."""
+    posterior = passes.posterior
+    start, nodes = posterior.init, [int(np.argmax(of.log_weights)) for _, of in mixtures]
+    for _ in range(_MOST_SCALE_ROUNDS):
+        scales = iter(nodes)
+        model = jax.tree.map(
+            lambda part, scales=scales: (
+                part.given(next(scales)) if isinstance(part, ScaleMixturePrior) else part
+            ),
+            eqx.tree_at(lambda of: of.init, posterior.model, start),
+            is_leaf=lambda part: isinstance(part, ScaleMixturePrior),
+        )
+        given = ModelPosterior(model, posterior.rows)
+        found, notes = _default_anchor(CountedPasses(given), True)
+        passes.n_row_evals += found.n_row_evals
+        start, before = found.position, nodes
+        nodes = _likely_scales(mixtures, found, nodes)
+        if max(abs(one - other) for one, other in zip(nodes, before, strict=True)) <= 1:
+            break
+    potential, gradient = passes.value_and_gradient(found.position)
+    changed: dict[str, Any] = {"potential": potential, "accurate": None}
+    changed["gradient"] = on_device(gradient, posterior.dtype)
+    if not hessian:
+        changed |= dict.fromkeys(("hessian", "covariance", "factor", "decrement"))
+    return dataclasses.replace(found, n_row_evals=passes.n_row_evals, **changed), notes
+
+
+def _likely_scales(
+    mixtures: list[tuple[np.ndarray, ScaleMixturePrior]], found: Anchor, nodes: list[int]
+) -> list[int]:
+    """The nodes of the likeliest scales, one mixture after the other until none changes."""
+    assert found.accurate is not None
+    gradient, hessian = (of.copy() for of in found.accurate)
+    effects = np.asarray(found.position, np.float64)
+    logs = [np.asarray(of.log_scales, np.float64) for _, of in mixtures]
+    precision = np.zeros(len(effects))
+    for (places, _), log_scales, node in zip(mixtures, logs, nodes, strict=True):
+        precision[places] = np.exp(-2 * log_scales[node])
+    gradient, hessian = gradient - precision * effects, hessian - np.diag(precision)
+    nodes = list(nodes)
+    for _ in range(_MOST_SWEEPS):
+        before = list(nodes)
+        for k, (places, mixture) in enumerate(mixtures):
+            found_logs = []
+            for log_scale, log_weight in zip(logs[k], np.asarray(mixture.log_weights), strict=True):
+                precision[places] = np.exp(-2 * log_scale)
+                root = _inverse_root(hessian + np.diag(precision))
+                if root is None:
+                    found_logs.append(-np.inf)
+                    continue
+                pull = root @ (gradient + precision * effects)
+                least = precision @ effects**2 - np.sum(pull**2)
+                log_det = np.sum(np.log(np.diag(root)))
+                found_logs.append(log_weight - len(places) * log_scale + log_det - least / 2)
+            nodes[k] = int(np.argmax(found_logs))
+            precision[places] = np.exp(-2 * logs[k][nodes[k]])
+        if nodes == before:
+            break
+    return nodes
 
 
 def _anchor_at(

@@ -64,9 +64,11 @@ def prior_directions(posterior: AbstractPosterior, anchor: Anchor) -> list[str]:
     prior = np.asarray(prior_derivatives(posterior.model, anchor.position)[2], np.float64)
     prior = np.where(np.isfinite(prior), prior, 0.0)
     hyper = _hyperparameters(np.asarray(anchor.hessian, np.float64), prior)
+    for places, _ in posterior.model.scale_mixtures():  # left to their prior in part, by intention
+        hyper[places] = True
     names = np.array(posterior.layout.coordinate_names())[~hyper]
     covariance = np.asarray(anchor.covariance, np.float64)[np.ix_(~hyper, ~hyper)]
-    prior = _without(prior, hyper)
+    whole, prior = prior, _without(prior, hyper)
     factor = np.linalg.cholesky(covariance)
     shares, vectors = np.linalg.eigh(factor.T @ prior @ factor)
     alone = factor @ vectors[:, shares > _PRIOR_ALONE]
@@ -74,7 +76,8 @@ def prior_directions(posterior: AbstractPosterior, anchor: Anchor) -> list[str]:
     if has_columns(posterior) and shares[-1] > _PRIOR_MATTERS:
         weak = np.diag(prior) * np.diag(covariance) > _PRIOR_MATTERS
         settled = np.any(np.abs(alone) > 1e-3 * np.abs(alone).max(initial=1e-300), axis=1)
-        messages += _one_sided(posterior, anchor, np.flatnonzero(weak & ~settled), prior)
+        doubtful = np.flatnonzero(~hyper)[weak & ~settled]
+        messages += _one_sided(posterior, anchor, doubtful, whole)
     return messages[:_MOST_MESSAGES]
 
 
@@ -214,7 +217,7 @@ def other_modes(
     in opposite pairs from a widened normal prior, or from around `init` if the prior is not normal.
     With many rows, a search first descends on random ones. It goes on with all rows only if it ends
     far from the anchor, where the potential of all rows leaves hope of a mode with some mass.
-    Log-concave models have one mode, and nothing is searched.
+    Log-concave models have one mode, and nothing is searched; nor is it for smooth terms.
 
     **Arguments:**
 
@@ -231,7 +234,8 @@ def other_modes(
     if anchor.covariance is None:
         cure = "Use find_anchor(posterior, hessian=True)."
         raise InvalidInput("anchor", "have a Hessian for this search", "none", cure)
-    if posterior.model.log_concave:
+    # The chains of a scale mixture move through all of its scales.
+    if posterior.model.log_concave or posterior.model.scale_mixtures():
         return []
     counted = CountedPasses(posterior) if passes is None else passes
     at_anchor = _Gaussian(*(np.asarray(a, np.float64) for a in (anchor.position, anchor.factor)))

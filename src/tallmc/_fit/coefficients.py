@@ -29,6 +29,8 @@ class DesignColumns:
     terms: Mapping[str, tuple[int, ...]]
     means: np.ndarray
     sds: np.ndarray
+    wiggly: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    """The penalised columns of each smooth term, which share a scale."""
 
     @property
     def has_intercept(self) -> bool:
@@ -59,14 +61,18 @@ def without_intercept(columns: DesignColumns) -> DesignColumns:
     """The columns without that of the intercept, which cut points replace."""
     if not columns.has_intercept:
         return columns
-    terms = {
-        term: tuple(place - 1 for place in places)
-        for term, places in columns.terms.items()
-        if term != INTERCEPT
-    }
+    terms, wiggly = (
+        {
+            term: tuple(place - 1 for place in places)
+            for term, places in found.items()
+            if term != INTERCEPT
+        }
+        for found in (columns.terms, columns.wiggly)
+    )
     if not terms:
         raise InvalidInput("TABLE", "have a column besides the response", "none")
-    return DesignColumns(columns.names[1:], terms, columns.means[1:], columns.sds[1:])
+    means, sds = columns.means[1:], columns.sds[1:]
+    return DesignColumns(columns.names[1:], terms, means, sds, wiggly)
 
 
 class Coefficients(AbstractQuantities):

@@ -44,10 +44,10 @@ from .formulas import (
     notes_on_splines,
     split_formula,
     stored_formula,
-    variables_of,
 )
 from .model import RegressionModel
 from .reading import Table
+from .smooths import Smooth, SmoothText, smooths_of_table
 
 _WEIGHT_NAMES = {"weight", "weights", "wt", "sample_weight"}
 
@@ -187,8 +187,10 @@ class ScaledTerms:
         check_names("the design", names)
         centred, constant = INTERCEPT in names, {}
         shares: dict[int, np.ndarray] = {}
+        # Columns of smooths have a scale of their own, to which their prior refers.
+        scaled = {name for smooth in smooths_of(terms) for name in smooth.names}
         for place, (name, column) in enumerate(zip(names, raw, strict=True)):
-            if name == INTERCEPT or not standardise:
+            if name == INTERCEPT or not standardise or name in scaled:
                 continue
             mean, sd = column.moments(shares)
             # The moments of equal values may not be exact.
@@ -273,6 +275,10 @@ class ScaledTerms:
             return TableError(parameter, f"have values that {rounded.dtype} can hold", found, cure)
         cure = "Leave out these rows, or change the formula."
         return TableError(parameter, "be finite", found, cure)
+
+
+def smooths_of(terms: PlainTerms | FormulaTerms) -> tuple[Smooth, ...]:
+    return terms.smooths if isinstance(terms, FormulaTerms) else ()
 
 
 def _factors(raw: list[RawColumn]) -> list[list[int]]:
@@ -568,6 +574,7 @@ def _scaled(content: Mapping[str, Any], formula: str | None) -> ScaledTerms:
     else:
         fields["names"] = tuple(fields["names"])
         fields["terms"] = {term: tuple(places) for term, places in fields["terms"].items()}
+        fields["smooths"] = tuple(map(Smooth.from_json, fields.get("smooths", ())))
         terms = FormulaTerms(formula, **fields)
     return ScaledTerms(terms, tuple(content["means"]), tuple(content["sds"]))
 
@@ -639,10 +646,13 @@ def make_design(
     features = encode_features(found, categorical, table.n_rows, named=text is not None)
     columns = {feature.name: feature.values(found[feature.name]) for feature in features}
 
-    def of_formula(formula: str) -> tuple[ScaledTerms, list[RawColumn]]:
-        names = variables_of(formula, columns, columns)
+    def of_formula(
+        formula: str, smooths: Sequence[SmoothText] = ()
+    ) -> tuple[ScaledTerms, list[RawColumn]]:
+        names = FormulaText(None, formula, (), tuple(smooths)).variables(list(columns), columns)
         used = [feature for feature in features if feature.name in names]
-        terms, raw = make_terms(formula, used, columns, table.n_rows)
+        made = smooths_of_table(smooths, used, columns, table.n_rows)
+        terms, raw = make_terms(formula, used, columns, table.n_rows, made)
         return ScaledTerms.of(terms, raw, standardise=standardise), raw
 
     if text is None:
@@ -650,7 +660,7 @@ def make_design(
         raw = plain.raw_columns(columns, table.n_rows)
         common = ScaledTerms.of(plain, raw, standardise=standardise)
     else:
-        common, raw = of_formula(_with_indicators(text.common, filled))
+        common, raw = of_formula(_with_indicators(text.common, filled), text.smooths)
     if not common.names and not groups:
         rule = "have a column besides the response when there is no intercept"
         raise TableError("TABLE", rule, f"only {response}")
@@ -724,8 +734,7 @@ def _covariates(
         return free
     for _, group in text.groups:
         table.column(group, FORMULA)
-    formulas = (text.common, *(terms for terms, _ in text.groups))
-    needed = {name for formula in formulas for name in variables_of(formula, free, table.columns)}
+    needed = text.variables(free, table.columns)
     if response in needed:
         raise TableError(FORMULA, "not explain the response by itself", response)
     for name in sorted(needed):

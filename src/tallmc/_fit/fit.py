@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -26,6 +26,7 @@ from ..models.predictive import RegressionPredictive
 from ..priors import PriorChoice, as_priors
 from ..results.draws import Draws
 from ..results.saved import saved_about
+from ..results.smooths import notes_on_dimensions
 from .columns import INTERCEPT, notes_on_levels
 from .encoding import Design, make_design
 from .loading import saved_form
@@ -33,6 +34,9 @@ from .model import RegressionModel
 from .reading import Table, read_table
 from .regression import RegressionForm, TableEncoder, check_groups, model_rows
 from .store_design import row_store_design
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,15 +72,17 @@ class RegressionProblem:
             *(x, y, names, weights, design.offset, rest, values), times=family.response == "times"
         )
         check_groups(design, family, apart)
+        form = form.of_rows(data)
         grouped = grouped_observations(data, groups) if apart else None
         posterior = form.posterior(data, column_sds(x, values), groups=grouped)
         return cls(form, posterior, (*design.notes, *notes, *_notes_on(model)))
 
     @classmethod
     def of_rows(cls, rows: ShardedRows, model: RegressionModel) -> RegressionProblem:
-        encoding, column_sds, view = row_store_design(rows.shards.manifest, model)
+        encoding, column_sds, view = row_store_design(rows, model)
         form = RegressionForm(model, encoding, "row store")
         data = store_data(rows.viewed(view), form.columns.names)
+        form = form.of_rows(data)
         terms = encoding.scaled.terms
         notes = (*notes_on_levels(terms.features, terms.baselines), *_notes_on(model))
         return cls(form, form.posterior(data, column_sds), notes)
@@ -216,7 +222,16 @@ def fit(
         sample_options["store"] = dataclasses.replace(folder, about=about)
     draws = sample(problem.posterior, method, **sample_options)
     object.__setattr__(draws, "source", data)  # a copy would lose its report, which is cached
+    for note in notes_on_dimensions(smooths_of_fit(draws)):
+        warnings.warn(note, FitNote, stacklevel=2)
     return draws
+
+
+def smooths_of_fit(draws: Draws) -> pd.DataFrame | None:
+    """The table of smooth terms; None if there are none."""
+    predictive = draws.predictive
+    is_smooth = isinstance(predictive, RegressionPredictive) and predictive.smooths.value
+    return draws.smooths() if is_smooth and draws.ok.any() else None
 
 
 class FitNote(UserWarning):

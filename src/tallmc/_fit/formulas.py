@@ -22,6 +22,7 @@ from .._core.errors import InvalidInput
 from .._ingestion.errors import TableError, some
 from .._ingestion.values import ColumnValues
 from .columns import INTERCEPT, MAX_NAMED_LEVELS, FeatureEncoding, RawColumn, as_text
+from .smooths import Smooth, SmoothText, parse_smooth
 
 # Split the text of a formula: the response, the common terms, and terms `(1 + x | group)`.
 
@@ -36,6 +37,15 @@ class FormulaText(NamedTuple):
     response: str | None  # what stands before `~`, if anything does
     common: str  # the terms that formulaic reads
     groups: tuple[tuple[str, str], ...]  # the terms and the column of each `(terms | group)`
+    smooths: tuple[SmoothText, ...] = ()
+
+    def variables(self, available: Sequence[str], known: Container[str]) -> set[str]:
+        """The columns that explain the response, without those of groups."""
+        in_smooths = {name for smooth in self.smooths for name in smooth.columns}
+        straight = {name for smooth in self.smooths for name in smooth.variables}
+        free = [name for name in available if name not in straight]
+        formulas = (self.common, *(terms for terms, _ in self.groups))
+        return in_smooths.union(*(variables_of(formula, free, known) for formula in formulas))
 
 
 def split_formula(text: str) -> FormulaText:
@@ -51,8 +61,11 @@ def split_formula(text: str) -> FormulaText:
         if "(" not in sides[0]:
             cure = f"Put a name with spaces or signs into backquotes: `{sides[0]}`."
         raise InvalidInput(FORMULA, "have the name of a column before ~", sides[0], cure)
-    common, groups = [], []
+    common, groups, smooths = [], [], []
     for term in _split(sides[-1], "+"):
+        if (smooth := parse_smooth(term)) is not None:
+            smooths.append(smooth)
+            continue
         inside = _within_brackets(term)
         bars = list(_split(inside, "|")) if inside is not None else [term]
         if len(bars) == 2:
@@ -66,7 +79,11 @@ def split_formula(text: str) -> FormulaText:
             raise InvalidInput(FORMULA, "have bars only in (terms | group)", text, cure)
         else:
             common.append(term)
-    return FormulaText(response, " + ".join(common) or "1", tuple(groups))
+    for smooth in smooths:
+        if len(smooth.variables) == 1 and smooth.by is None and smooth.variables[0] in common:
+            cure = f"Leave out {smooth.variables[0]}: {smooth.name} contains it."
+            raise InvalidInput(FORMULA, "have each column once", text, cure)
+    return FormulaText(response, " + ".join(common) or "1", tuple(groups), tuple(smooths))
 
 
 class FormulaNeeded(InvalidInput):
@@ -173,7 +190,7 @@ def is_plain(formula: str, columns: Iterable[str]) -> bool:
             if factor.eval_method.value == "lookup"
             else _is_plain_code(factor.expr, known)
             for factor in factors
-        )
+        ) and all(set(smooth.columns) <= known for smooth in text.smooths)
     except (InvalidInput, SyntaxError, ValueError, RecursionError):
         return False
 
@@ -340,6 +357,7 @@ class FormulaTerms:
     terms: dict[str, tuple[int, ...]]
     transforms: dict[str, Any]
     encoders: dict[str, Any]
+    smooths: tuple[Smooth, ...] = ()
 
     @property
     def baselines(self) -> dict[str, str]:
@@ -360,7 +378,7 @@ class FormulaTerms:
         encoders = state_from_json(self.encoders)
         self._check_levels(columns, encoders)
         spec = formulaic.ModelSpec(
-            formula=parse(self.formula, [feature.name for feature in self.features]),
+            formula=parse(self.formula, _free(self.features, self.smooths)),
             na_action="ignore",
             output="pandas",
             transform_state=state_from_json(self.transforms),
@@ -370,6 +388,8 @@ class FormulaTerms:
         )
         matrix = _evaluated(spec, _frame(columns, self.features, n_rows))
         found = dict(zip(matrix.columns, _columns_of(matrix), strict=True))
+        for smooth in self.smooths:
+            found |= dict(zip(smooth.names, smooth.raw_columns(columns), strict=True))
         if tuple(found) != self.names:
             raise TableError(FORMULA, f"give the columns {some(self.names)}", some(found))
         return list(found.values())
@@ -446,11 +466,12 @@ def make_terms(
     features: Sequence[FeatureEncoding],
     columns: Mapping[str, ColumnValues],
     n_rows: int,
+    smooths: tuple[Smooth, ...] = (),
 ) -> tuple[FormulaTerms, list[RawColumn]]:
     """Evaluate a formula for the first time. Returns its terms and the columns of the design."""
     import formulaic
 
-    parsed = parse(formula, [feature.name for feature in features])
+    parsed = parse(formula, _free(features, smooths))
     _check_few_levels(parsed, columns)
     spec = formulaic.ModelSpec(formula=parsed, na_action="ignore", output="pandas")
     matrix = _evaluated(spec, _frame(columns, features, n_rows))
@@ -459,20 +480,33 @@ def make_terms(
         text: (kind.value, {key: value for key, value in state.items() if key != "contrasts"})
         for text, (kind, state) in spec.encoder_state.items()
     }
+    names = list(map(str, spec.column_names))
+    places_of = {
+        INTERCEPT if str(term) == "1" else str(term): tuple(places)
+        for term, places in spec.term_indices.items()
+    }
+    raw = _columns_of(matrix, _codes_of_terms(spec, columns))
+    for smooth in smooths:
+        places_of[smooth.name] = tuple(range(len(names), len(names) + len(smooth.names)))
+        names += smooth.names
+        raw += smooth.raw_columns(columns)
     terms = FormulaTerms(
         formula,
         tuple(features),
-        tuple(map(str, spec.column_names)),
-        {
-            INTERCEPT if str(term) == "1" else str(term): tuple(places)
-            for term, places in spec.term_indices.items()
-        },
+        tuple(names),
+        places_of,
         state_to_json(spec.transform_state),
         state_to_json(encoders),
+        smooths,
     )
-    raw = _columns_of(matrix, _codes_of_terms(spec, columns))
     _check_row_by_row(terms, columns, raw, n_rows)
     return terms, raw
+
+
+def _free(features: Sequence[FeatureEncoding], smooths: Sequence[Smooth]) -> list[str]:
+    """The columns that `.` stands for: those of smooth terms are in these already."""
+    taken = {name for smooth in smooths for name in smooth.variables}
+    return [feature.name for feature in features if feature.name not in taken]
 
 
 def _codes_of_terms(

@@ -102,9 +102,11 @@ def saved_form(about: Mapping[str, Any], formula: str | None) -> RegressionForm 
         encoding = DesignEncoding.from_json(about["encoding"], formula)
         model = RegressionModel.from_json(about["model"], encoding.formula)
         table = str(about.get("description", {}).get("table", about.get("table", "")))
+        rows = about.get("rows")
+        known = None if rows is None else (int(rows[0]), float(rows[1]))
     except (TypeError, AttributeError) as error:
         raise InvalidInput("fit", "describe a regression", str(error)) from None
-    return RegressionForm(model, encoding, table)
+    return RegressionForm(model, encoding, table, known)
 
 
 def _fit_content(path: Path) -> Mapping[str, Any]:

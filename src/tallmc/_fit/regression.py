@@ -42,9 +42,12 @@ from ..models.predictive import RegressionPredictive
 from ..models.priors import (
     AbstractPrior,
     LaplacePrior,
+    LogGammaPrior,
+    LogHalfNormalPrior,
     LogHalfStudentTPrior,
     NormalPrior,
     PriorOfEntries,
+    ScaleMixturePrior,
     StudentTPrior,
 )
 from ..models.regression import (
@@ -56,16 +59,18 @@ from ..models.regression import (
     group_posterior,
     regression_posterior,
 )
-from ..priors import PriorChoice, as_priors, normal
+from ..models.smooths import SmoothEffect
+from ..priors import PriorChoice, as_priors, half_student_t, normal
 from .coefficients import Coefficients, DesignColumns, GroupScaling, without_intercept
 from .columns import INTERCEPT
-from .encoding import Design, DesignEncoding, ScaledTerms
+from .encoding import Design, DesignEncoding, ScaledTerms, smooths_of
 from .formulas import FORMULA
 from .model import RegressionModel
 from .reading import Table, read_table
 
 DEFAULT_SCALE = 2.5  # prior sd of a coefficient in units of sd(y)/sd(x), as in rstanarm
 _START_SD = 0.5
+_OF_SCALE = half_student_t(SD_DEGREES, DEFAULT_SCALE)
 FEW_LEVELS = 100
 """Groups up to which their effects are parameters, which a saved fit needs to predict."""
 _MOST_SHOWN = 1000
@@ -183,6 +188,8 @@ def model_priors(
     dtype: Any,
     n_predictors: int = 1,
     response_mean: float = 0.0,
+    n_rows: int = 1,
+    sd_priors: Sequence[AbstractPrior] = (),
 ) -> ModelPriors:
     """Turn the priors that users choose into priors of standardised coefficients.
 
@@ -197,7 +204,11 @@ def model_priors(
     choices = _by_column(chosen, columns)
     parts: dict[str, list[int]] = {}
     scale, mean, degrees = (np.ones(len(choices)) for _ in range(3))
+    in_smooths = {place for places in columns.wiggly.values() for place in places}
     for j, choice in enumerate(choices):
+        if j in in_smooths:
+            scale[j], mean[j] = response_scale, 0.0
+            continue
         parts.setdefault(choice.name, []).append(j)
         mean[j] = choice.mean * ratio[j]
         if columns.names[j] == INTERCEPT and INTERCEPT in chosen:
@@ -223,10 +234,18 @@ def model_priors(
         for kind, places in parts.items()
         if kind != "horseshoe"
     }
+    of_smooths = {}
+    for term, wiggly in columns.wiggly.items():
+        default = half_student_t(SD_DEGREES, DEFAULT_SCALE * response_scale * response_sd)
+        of_smooths[term] = of_scale = chosen.get(term, default)
+        floor = _FLOOR * response_scale / math.sqrt(n_rows)
+        of_places = _scale_mixture(of_scale, len(wiggly), response_sd, floor, dtype)
+        for k in range(n_predictors):
+            found[tuple(place * n_predictors + k for place in wiggly)] = of_places
     prior: AbstractPrior = PriorOfEntries(tuple(found.values()), tuple(found))
-    if list(parts) == ["normal"] and not n_effects:
+    if list(parts) == ["normal"] and not n_effects and not of_smooths:
         (prior,) = found.values()
-    hyper = _effect_hyper(effects, len(choices), response_scale, dtype)
+    hyper = _effect_hyper(effects, len(choices), response_scale, sd_priors)
     if "horseshoe" in parts:
         places = parts["horseshoe"]
         if len({choices[place] for place in places}) > 1:
@@ -237,10 +256,12 @@ def model_priors(
     shown = {
         term: f"normal({scale[j] / ratio[j]:.4g})" if choices[j].scale is None else choices[j].shown
         for term, (j, *_) in columns.terms.items()
+        if term not in of_smooths
     }
+    shown |= {term: f"smooth with sd {choice.shown}" for term, choice in of_smooths.items()}
     if response_mean and INTERCEPT in shown and INTERCEPT not in chosen:
         sd = scale[0] / ratio[0]
-        shown[INTERCEPT] = f"normal({sd:.4g}, {mean[0] / ratio[0] + response_mean:.4g})"
+        shown[INTERCEPT] = f"normal({mean[0] / ratio[0] + response_mean:.4g}, {sd:.4g})"
     if effects:
         shown |= _shown_of_effects(max(columns for _, (_, columns) in effects))
     return ModelPriors(prior, hyper, np.repeat(scale**2, n_predictors), shown)
@@ -252,15 +273,37 @@ def _shown_of_effects(n_columns: int) -> dict[str, str]:
     return {"sds of group effects": sds} | correlations
 
 
+_FLOOR = 0.03
+"""Least sd of a smooth, in units of sd(y)/√N: far below what the rows can show."""
+
+
+def _scale_mixture(
+    choice: PriorChoice, n_effects: int, response_sd: float, floor: float, dtype: Any
+) -> ScaleMixturePrior:
+    """The prior of the penalised columns of a smooth, from that of their scale."""
+    unit = choice.typical_scale / response_sd
+
+    def log_density(scales: np.ndarray) -> np.ndarray:
+        return choice.log_density(scales * response_sd)
+
+    return ScaleMixturePrior.of(log_density, unit, floor, n_effects, dtype)
+
+
 def _by_column(chosen: Mapping[str, PriorChoice], columns: DesignColumns) -> list[PriorChoice]:
     """The choice for each column. Shrinking priors do not apply to the intercept by default."""
     found = [normal()] * len(columns.names)
     for term, places in columns.terms.items():
         default = chosen.get("", normal())
-        if term == INTERCEPT and default.name != "normal":
+        if (term == INTERCEPT and default.name != "normal") or term in columns.wiggly:
             default = normal()
+        choice = default if term in columns.wiggly else chosen.get(term, default)
+        if choice.of_scale or (term in columns.wiggly and not chosen.get(term, _OF_SCALE).of_scale):
+            given, rule = chosen.get(term, choice).shown, "be a prior of coefficients"
+            if term in columns.wiggly:
+                rule = "be a prior of its sd: half_normal(1), half_student_t(4, 1), exponential(1)"
+            raise InvalidInput(f"prior of {term or 'all terms'}", rule, given)
         for place in places:
-            found[place] = chosen.get(term, default)
+            found[place] = choice
     return found
 
 
@@ -268,14 +311,34 @@ def _entries(places: Sequence[int], n_predictors: int) -> tuple[int, ...]:
     return tuple(place * n_predictors + k for place in places for k in range(n_predictors))
 
 
+def _sd_prior(
+    choice: PriorChoice | None,
+    columns: DesignColumns,
+    response_sd: float,
+    response_scale: float,
+    dtype: Any,
+) -> AbstractPrior:
+    """The prior of the log sds of group effects, in the units of the sampler."""
+    if choice is None:
+        scales = jnp.full(len(columns.names), DEFAULT_SCALE * response_scale, dtype)
+        return LogHalfStudentTPrior(scales, jnp.asarray(SD_DEGREES, dtype))
+    scales = jnp.asarray(choice.typical_scale * columns.sds / response_sd, dtype)
+    if choice.name == "half_normal":
+        return LogHalfNormalPrior(scales)
+    if choice.name == "exponential":
+        return LogGammaPrior(jnp.ones((), dtype), 1 / scales)
+    return LogHalfStudentTPrior(scales, jnp.asarray(choice.degrees, dtype))
+
+
 def _effect_hyper(
-    effects: Sequence[Effects], start: int, response_scale: float, dtype: Any
+    effects: Sequence[Effects],
+    start: int,
+    response_scale: float,
+    sd_priors: Sequence[AbstractPrior],
 ) -> list[Hyper]:
     """The hyper-priors of group effects, whose effects follow the common coefficients."""
     found = []
-    for name, (groups, columns) in effects:
-        scales = jnp.full(columns, DEFAULT_SCALE * response_scale, dtype)
-        sd_prior = LogHalfStudentTPrior(scales, jnp.asarray(SD_DEGREES, dtype))
+    for (name, (groups, columns)), sd_prior in zip(effects, sd_priors, strict=True):
         log_sd = np.full(columns, np.log(_START_SD * response_scale))
         hyperprior = GroupEffects((start,), ((groups, columns),), sd_prior, columns > 1)
         names, starts = [f"log sd of {name}"], [log_sd]
@@ -311,10 +374,13 @@ class RegressionForm:
     model: RegressionModel
     encoding: DesignEncoding
     table: str  # how messages call the table
+    rows: tuple[int, float] | None = None
+    """How many rows there are, and the sd of their responses; a saved fit has other rows."""
 
     def to_json(self) -> dict[str, Any]:
         """What `tallmc.load` needs to predict; `loading.saved_form` reads it."""
-        return {"model": self.model.to_json(), "encoding": self.encoding.to_json()}
+        found = {"model": self.model.to_json(), "encoding": self.encoding.to_json()}
+        return found if self.rows is None else found | {"rows": list(self.rows)}
 
     @property
     def family(self) -> Family:
@@ -391,9 +457,24 @@ class RegressionForm:
         ]
         if len({each.name for each in effects}) < len(effects):
             raise InvalidInput(FORMULA, "have each group term once", self.model.formula)
-        response_scale = data.y_sd if self.family.response == "number" else 1.0
+        n_rows, y_sd = self.rows or (data.rows.n_rows, float(data.y_sd))
+        response_scale = y_sd if self.family.response == "number" else 1.0
+        chosen = as_priors(self.model.prior)
+        of_sds = {
+            f"sd({group.group})": chosen.pop(f"sd({group.group})", None) for group in self.groups
+        }
+        for name, choice in of_sds.items():
+            if choice is not None and not choice.of_scale:
+                rule = "be a prior of an sd: half_normal(1), half_student_t(4, 1), exponential(1)"
+                raise InvalidInput(f"prior of {name}", rule, choice.shown)
+        sd_priors = [
+            _sd_prior(
+                of_sds[f"sd({group.group})"], group.columns, response.sd, response_scale, data.dtype
+            )
+            for group in self.groups
+        ]
         priors = model_priors(
-            as_priors(self.model.prior),
+            chosen,
             columns,
             column_sds,
             response.sd,
@@ -402,6 +483,8 @@ class RegressionForm:
             data.dtype,
             likelihood.n_predictors,
             response.mean,
+            n_rows,
+            sd_priors if groups is None else (),
         )
         start, shared = None, self.family.shared(data, n_classes)
         if noise is not None:
@@ -430,12 +513,14 @@ class RegressionForm:
                 priors.prior,
                 name=effects[0].name,
                 sd_scale=DEFAULT_SCALE * response_scale,
+                sd_prior=sd_priors[0],
                 start=start,
                 shared=shared,
             )
             priors.shown.update(_shown_of_effects(effects[0].shape[1]))
             if search_start:
                 of_rows = regression_with_effects(law, *self._effects(self.groups[0]))
+        priors.shown.update({name: of.shown for name, of in of_sds.items() if of is not None})
         is_shown = law is not None and math.prod(effects[0].shape) <= _MOST_SHOWN
         quantities = Coefficients(
             plain.layout,
@@ -460,10 +545,30 @@ class RegressionForm:
                 shift=0.0 if has_times else response.mean,
                 scale=math.exp(response.mean) if has_times else response.sd,
                 saved=self.to_json,
+                smooths=self._smooths(likelihood.n_predictors),
             )
         return ModelPosterior(
             plain.model, plain.rows, quantities, predictive, self._description(priors)
         )
+
+    def of_rows(self, data: RegressionData) -> RegressionForm:
+        """The form that knows its rows, so that priors of a saved fit are those of the fit."""
+        return dataclasses.replace(self, rows=(data.rows.n_rows, float(data.y_sd)))
+
+    def _smooths(self, n_predictors: int) -> tuple[SmoothEffect, ...]:
+        """The smooth terms, one per class if there are several."""
+        columns, found = self.columns, []
+        scale = 1.0 if self.model.standardised_results else self.encoding.response.sd
+        for smooth in smooths_of(self.encoding.scaled.terms):
+            places, n_wiggly = columns.terms[smooth.name], len(columns.wiggly[smooth.name])
+            for k in range(n_predictors):
+                classes = self.classes or ()
+                name = f"{smooth.name}, {classes[k + 1]}" if n_predictors > 1 else smooth.name
+                at = tuple(place * n_predictors + k for place in places)
+                found.append(
+                    SmoothEffect(name, smooth.variables, smooth.basis, at, n_wiggly, scale)
+                )
+        return tuple(found)
 
     def _check_rows(self, data: RegressionData) -> None:
         """Raise if the columns fit all rows: the density then has a pole where the noise is 0."""
@@ -540,4 +645,6 @@ class RegressionForm:
 
 def _columns(scaled: ScaledTerms) -> DesignColumns:
     terms = scaled.terms
-    return DesignColumns(terms.names, terms.terms, np.array(scaled.means), np.array(scaled.sds))
+    wiggly = {each.name: terms.terms[each.name][each.n_free :] for each in smooths_of(terms)}
+    means, sds = np.array(scaled.means), np.array(scaled.sds)
+    return DesignColumns(terms.names, terms.terms, means, sds, wiggly)

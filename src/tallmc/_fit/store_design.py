@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,22 +15,24 @@ from .._ingestion.errors import INTERCEPT as STORED_INTERCEPT
 from .._ingestion.errors import some
 from .._ingestion.values import ColumnValues
 from .._rows.manifest import Column, RowManifest
+from .._rows.sharded import ShardedRows
 from ..models.design import ObservationsOf, ProductColumn
 from ..models.regression import Family
 from .columns import INTERCEPT, FeatureEncoding, PlainTerms, ResponseEncoding
-from .encoding import DesignEncoding, RowRoles, ScaledTerms
+from .encoding import DesignEncoding, RowRoles, ScaledTerms, smooths_of
 from .formulas import (
     FORMULA,
     FormulaTerms,
+    FormulaText,
     category_of,
     column_name,
     make_terms,
     parse,
     split_formula,
-    variables_of,
 )
 from .model import RegressionModel
 from .reading import Table
+from .smooths import Smooth, SmoothText, make_smooths, some_rows
 
 # Formulas over row stores: columns of the store, their interactions, and categories.
 #
@@ -65,7 +68,8 @@ def store_terms(formula: str, manifest: RowManifest) -> StoreTerms:
         cure = f"The columns are: {some(manifest.names)}."
         raise InvalidInput(FORMULA, "have a column of the row store before ~", response, cure)
     sources = dict.fromkeys(c.source for c in manifest.columns if c.source not in ("", response))
-    parsed = parse(text.common, sources)
+    straight = {name for smooth in text.smooths for name in smooth.variables}
+    parsed = parse(text.common, [name for name in sources if name not in straight])
     levels = {category.name: category.levels for category in manifest.categories}
     for factor in {factor for term in parsed for factor in term.factors}:
         _check_factor(factor, sources, levels, formula)
@@ -97,6 +101,72 @@ def store_terms(formula: str, manifest: RowManifest) -> StoreTerms:
         found |= {name: known[name] for name in names}
         terms[INTERCEPT if str(term) == "1" else str(term)] = tuple(range(start, len(found)))
     return StoreTerms(response, list(found.values()), tuple(found), terms)
+
+
+def _smooths_of_store(
+    texts: Sequence[SmoothText], features: Sequence[FeatureEncoding], rows: ShardedRows
+) -> tuple[Smooth, ...]:
+    """The smooths of a formula, with knots from some rows of the store."""
+    manifest, by_name = rows.shards.manifest, {feature.name: feature for feature in features}
+    places = {column.source: j for j, column in enumerate(manifest.columns) if not column.level}
+    used = dict.fromkeys(name for text in texts for name in text.columns)
+    for name in used:
+        if name not in by_name:
+            cure = f"The columns are: {some(by_name)}."
+            raise InvalidInput(FORMULA, "use columns of the row store", name, cure)
+    if not texts:
+        return ()
+    chosen = some_rows(manifest.n_rows)
+    lines = rows.lines(np.arange(manifest.n_rows)[chosen]).astype(np.float64)
+    numbers, ranges = {}, {}
+    for name in used:
+        if by_name[name].kind != "number":
+            continue
+        column = manifest.columns[places[name]]
+        values = lines[:, places[name]]
+        numbers[name] = values * column.sd + column.mean if column.standardised else values
+        if column.whole:  # equal numbers must be equal to count once
+            numbers[name] = np.rint(numbers[name])
+        ranges[name] = column.low, column.high, column.whole
+    return make_smooths(texts, by_name, numbers, ranges)
+
+
+def _view_of_smooth(smooth: Smooth, manifest: RowManifest) -> StoredSmooth:
+    """The columns of a smooth as a view of the row store computes them."""
+
+    def column(name: str, level: str | None = None) -> ProductColumn:
+        at = next(j for j, c in enumerate(manifest.columns) if (c.source, c.level) == (name, level))
+        return _product_column((at,), manifest, centred=True)._replace(shift=0.0, scale=1.0)
+
+    variables = tuple(map(column, smooth.variables))
+    if smooth.by is None:
+        return StoredSmooth(smooth, variables)
+    levels = {category.name: category.levels for category in manifest.categories}
+    if smooth.level is None:
+        return StoredSmooth(smooth, variables, (column(smooth.by),))
+    if smooth.level != levels[smooth.by][0]:
+        return StoredSmooth(smooth, variables, (column(smooth.by, smooth.level),))
+    # A row with the baseline is 0 in the columns of all other levels.
+    others = tuple(column(smooth.by, level) for level in levels[smooth.by][1:])
+    return StoredSmooth(smooth, variables, others, baseline=True)
+
+
+class StoredSmooth(NamedTuple):
+    """The columns of a smooth term over a row store."""
+
+    smooth: Smooth
+    variables: tuple[ProductColumn, ...]
+    by: tuple[ProductColumn, ...] = ()
+    baseline: bool = False
+
+    def of(self, lines: Any) -> Any:
+        """The columns of these lines of a row store."""
+        numbers = [variable.of(lines) for variable in self.variables]
+        by = None
+        if self.by:
+            by = sum(column.of(lines) for column in self.by)
+            by = 1 - by if self.baseline else by
+        return self.smooth.values(numbers, by).astype(lines.dtype)
 
 
 def _source(factor: str) -> str:
@@ -141,12 +211,14 @@ def _structure(parsed: Any, sources: dict[str, None], levels: dict[str, tuple[st
 
 
 def row_store_design(
-    manifest: RowManifest, model: RegressionModel
+    rows: ShardedRows, model: RegressionModel
 ) -> tuple[DesignEncoding, np.ndarray, ObservationsOf]:
     """The encoding of a row store, the sds that the sampler sees, and the view of its design."""
+    manifest = rows.shards.manifest
     _check_row_store(model, manifest)
     family, _ = model.families()
-    terms, scaled = _terms(manifest, model)
+    terms, scaled = _terms(rows, model)
+    smooths = smooths_of(scaled)
     response = _response(model, terms.response, manifest)
     has_intercept = bool(terms.names) and terms.names[0] == INTERCEPT
     products = [
@@ -155,8 +227,11 @@ def row_store_design(
     place = manifest.names.index(response)
     if any(place in places for places in terms.products):
         raise InvalidInput(FORMULA, "not explain the response by itself", response)
+    if any(response in (*smooth.variables, smooth.by) for smooth in smooths):
+        raise InvalidInput(FORMULA, "not explain the response by itself", response)
     of_response = manifest.columns[place]
     times = family.response == "times"
+    n_smooth = sum(len(smooth.names) for smooth in smooths)
     scales = family.response == "number" and model.standardise
     mean = of_response.mean if scales and has_intercept else 0.0
     sd = of_response.sd if scales else 1.0
@@ -171,8 +246,8 @@ def row_store_design(
     encoding = DesignEncoding(
         ScaledTerms(
             scaled,
-            tuple(product.shift for product in products),
-            tuple(product.scale for product in products),
+            (*(product.shift for product in products), *[0.0] * n_smooth),
+            (*(product.scale for product in products), *[1.0] * n_smooth),
         ),
         ResponseEncoding(
             *(response, family.response, _levels(family, of_response), None, mean, sd),
@@ -188,11 +263,15 @@ def row_store_design(
         None if name is None else manifest.names.index(name)
         for name in (model.weights, model.offset, model.event)
     ]
-    stored = all(product.is_stored for product in shown)
-    features = tuple(product.columns[0] if stored else product for product in shown)
+    stored = all(product.is_stored for product in shown) and not smooths
+    features: tuple[Any, ...] = tuple(
+        product.columns[0] if stored else product for product in shown
+    )
+    features += tuple(_view_of_smooth(smooth, manifest) for smooth in smooths)
     weight, offset, event = numbers
     view = ObservationsOf(features, place, mean, sd, weight, offset, times, event)
-    sds = np.array([_sd_as_stored(product, manifest) for product in shown])
+    # Only the free columns of smooths have a prior that depends on it, and their sd is about 1.
+    sds = np.array([*(_sd_as_stored(product, manifest) for product in shown), *[1.0] * n_smooth])
     return encoding, sds, view
 
 
@@ -207,15 +286,18 @@ def _levels(family: Family, response: Column) -> tuple[str, ...]:
 
 
 def _terms(
-    manifest: RowManifest, model: RegressionModel
+    rows: ShardedRows, model: RegressionModel
 ) -> tuple[StoreTerms, PlainTerms | FormulaTerms]:
     """The products of columns of the store, and the same terms for columns of a table."""
+    manifest = rows.shards.manifest
     response = model.response or manifest.response
     left_out = {response, model.weights, model.offset, model.event, *model.exclude}
     if model.formula is not None:
         terms = store_terms(model.formula, manifest)
         features = _features(manifest, left_out | {terms.response})
-        return terms, _formula_terms(split_formula(model.formula).common, features)
+        text = split_formula(model.formula)
+        smooths = _smooths_of_store(text.smooths, features, rows)
+        return terms, _formula_terms(text, features, smooths)
     features = _features(manifest, left_out)
     has_intercept = model.intercept and STORED_INTERCEPT in manifest.names
     plain = PlainTerms(features, has_intercept)
@@ -244,7 +326,9 @@ def _features(manifest: RowManifest, left_out: set[str | None]) -> tuple[Feature
     return tuple(found.values())
 
 
-def _formula_terms(formula: str, features: tuple[FeatureEncoding, ...]) -> FormulaTerms:
+def _formula_terms(
+    text: FormulaText, features: tuple[FeatureEncoding, ...], smooths: tuple[Smooth, ...]
+) -> FormulaTerms:
     """The terms of a formula for tables, from a small table that has every level."""
     n_rows = max([2, *(len(feature.levels) for feature in features)])
     columns = {
@@ -253,9 +337,9 @@ def _formula_terms(formula: str, features: tuple[FeatureEncoding, ...]) -> Formu
         else ColumnValues("number", np.arange(n_rows, dtype=float))
         for feature in features
     }
-    used = variables_of(formula, columns, columns)
+    used = text.variables(list(columns), columns)
     chosen = [feature for feature in features if feature.name in used]
-    return make_terms(formula, chosen, columns, n_rows)[0]
+    return make_terms(text.common, chosen, columns, n_rows, smooths)[0]
 
 
 def _response(model: RegressionModel, of_formula: str | None, manifest: RowManifest) -> str:

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from .._core.errors import InvalidInput, counted
 from .._core.packages import check_installed
-from .._fit.fit import RegressionProblem, regression_problem
+from .._fit.fit import RegressionProblem, regression_problem, smooths_of_fit
 from .._fit.loading import load_fit_and_form, saved_form
 from .._fit.model import RegressionModel
 from .._fit.reading import read_table
@@ -33,7 +33,9 @@ from .._store.reader import open_store
 from ..methods.method import Method
 from ..methods.registry import method_named
 from ..models.posterior import ModelPosterior
+from ..results.draws import Draws
 from ..results.saved import FIT_FILE
+from ..results.smooths import notes_on_dimensions
 from ..subsample import SizeChoice
 from .output import (
     DIAGNOSTICS,
@@ -346,11 +348,23 @@ def _report_and_save(
         files.append(save_json(out / FIT_FILE, _fit_content(problem, settings, finished)))
     if summary is not None:
         print_coefficients(console, summary, _COLUMNS)
+        _print_smooths(console, finished.draws)
         say(console, f"Results are {problem.posterior.description['results']}.")
     status = print_end(console, finished, summary, files, out)
     if finished.store is not None:
         say(console, f"stored: {finished.store}; see `tallmc report {finished.store}`")
     return status
+
+
+def _print_smooths(console: Console, draws: Draws) -> None:
+    """A line per smooth term, and notes on those whose k is too small."""
+    table = smooths_of_fit(draws)
+    if table is None:
+        return
+    for name, edf, most, sd in table[["edf", "most", "sd"]].itertuples():
+        say(console, f"{name}: {edf:.1f} of {most:.0f} degrees of freedom, sd {sd:.3g}")
+    for note in notes_on_dimensions(table):
+        say(console, note)
 
 
 def _check_size(problem: FitProblem, method: str | None) -> None:

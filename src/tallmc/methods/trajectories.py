@@ -11,6 +11,11 @@ all chains run in step. *Delayed acceptance* makes such chains exact: several tr
 proposal that is reversible for exp(−Ŝ), so accepting where they end with probability
 min(1, w(u')/w(u)) leaves the posterior invariant. One pass over all rows between two steps serves
 the proposals of all chains, so the rows may be in a row store.
+
+Effects u whose common scale is integrated out (`ScaleMixturePrior`) may have any size where the
+rows do not show them. Before each trajectory, one such vector is multiplied by e^δ, δ uniform on
+[−1.5, 1.5], accepted with probability min(1, exp(Ŝ − Ŝ' + Kδ)) for K effects. With delayed
+acceptance there is one more such move at the end, so that the proposal stays reversible.
 """
 
 from __future__ import annotations
@@ -55,6 +60,8 @@ from .surrogate import (
 _SMALLEST_TURN, _LARGEST_TURN = 0.8, 1.2
 _PER_PROPOSAL = 3
 """Trajectories per pass over all rows, with delayed acceptance."""
+_LONGEST_STRETCH = 1.5
+_WORDS_OF_STRETCHES = 4
 _CHAINS_AT_ONCE = 16
 """Chains whose proposals one thread compares with all rows, or an eighth of all chains."""
 
@@ -162,21 +169,23 @@ class SurrogateKernel(AbstractKernel):
         # From one array of random words: a second one would double the time of the compilation.
         dim, dtype = self.rest.shape[0], self.rest.dtype
         pairs = pairs_for_normals(dim, dtype)
-        words = random_words(key, (steps, self._trajectories, pairs + 2))
+        further = _WORDS_OF_STRETCHES if self._blocks else 0
+        words = random_words(key, (steps, self._trajectories, pairs + 2 + further))
         uniforms = uniform_of(words[:, :, pairs:], dtype)
         turns = _SMALLEST_TURN + (_LARGEST_TURN - _SMALLEST_TURN) * uniforms[:, :, 0, 1]
-        log_uniforms = jnp.log(uniforms[:, :, :, 0])
+        log_uniforms = jnp.log(uniforms[:, :, :2, 0])
         noise = (
             normals_of(words[:, :, :pairs], dim, dtype),
             jnp.append(log_uniforms[:, :, 0], log_uniforms[:, :1, 1], axis=1),
             turns,
+            uniforms[:, :, 2:].reshape(steps, self._trajectories, 2, further),
         )
         return Drawn((), noise)
 
     def step(
         self, state: ChainState, gathered: Gathered, step: Int[Array, ""], rows: AbstractRows
     ) -> KernelStep:
-        momenta, log_uniforms, turns = gathered.noise
+        momenta, log_uniforms, turns, stretches = gathered.noise
         sizes = self.schedule(step).astype(momenta.dtype) * turns
         motion, stats = state.motion, {}
         here: Point = motion.here
@@ -184,14 +193,43 @@ class SurrogateKernel(AbstractKernel):
             log_ratio = motion.proposed.log_weight - here.log_weight
             here = _chosen(log_uniforms[-1] < log_ratio, motion.proposed, here)
             stats["delayed_acceptance_rate"] = acceptance_rate(log_ratio)
-        drawn = momenta, sizes, log_uniforms[:-1]
-        end, rates = lax.scan(lambda at, each: self._trajectory(at, *each), here, drawn)
+        drawn = (momenta, sizes, log_uniforms[:-1]), stretches[:, 0]
+
+        def advance(at: Point, each: Any) -> tuple[Point, Scalar]:
+            return self._trajectory(self._stretched(at, each[1]), *each[0])
+
+        end, rates = lax.scan(advance, here, drawn)
+        if self.delayed:
+            end = self._stretched(end, stretches[0, 1])
         stats["acceptance_rate"] = jnp.mean(rates)
         here, proposed = (here, end) if self.delayed else (end, None)
         moved = TrajectoryState(self.surrogate.position(self._u(here.whitened)), here, proposed)
         return KernelStep(
             ChainState(moved, None), stats, jnp.int32(Outcome.OK), jnp.zeros_like(self.rest)
         )
+
+    @property
+    def _blocks(self) -> list[np.ndarray]:
+        """The places of effects that share a scale which is integrated out."""
+        return [places for places, _ in self.model.scale_mixtures()]
+
+    def _stretched(self, start: Point, uniforms: Float[Array, " s"]) -> Point:
+        """The point after an attempt to multiply effects that share a scale by a number."""
+        if not (blocks := self._blocks):
+            return start
+        chosen = np.zeros((len(blocks), len(self.rest)), self.rest.dtype)
+        for k, places in enumerate(blocks):
+            chosen[k, places] = 1
+        number = jnp.minimum((uniforms[0] * len(blocks)).astype(int), len(blocks) - 1)
+        block = jnp.asarray(chosen)[number]
+        log_factor = _LONGEST_STRETCH * (2 * uniforms[1] - 1)
+        effects = block * self.surrogate.position(self._u(start.whitened))
+        move = self.surrogate.metric.solve(jnp.expm1(log_factor) * effects)
+        v = start.whitened + self.metric.solve(move)
+        potential = self.surrogate.potential(self._u(v))
+        log_ratio = start.potential - potential + jnp.sum(block) * log_factor
+        end = Point(v, potential, self._gradient(v), start.log_weight)
+        return _chosen(jnp.log(uniforms[2]) < log_ratio, end, start)
 
     def _trajectory(
         self, start: Point, momentum: Vector, turn: Scalar, log_uniform: Scalar

@@ -353,7 +353,8 @@ class ObservationsOf:
     """Shows lines of a row store as observations, with the response (value − shift)/scale."""
 
     features: tuple[Any, ...]
-    """The columns of the design matrix, by number or as a `ProductColumn`."""
+    """The columns of the design matrix, by number or as objects that compute one or several of
+    them, such as `ProductColumn`."""
     response: int
     shift: float = 0.0
     scale: float = 1.0
@@ -380,9 +381,10 @@ class ObservationsOf:
         )
 
     def _columns(self, lines: Any) -> Any:
-        if isinstance(self.features[0], ProductColumn):
-            stack = jnp.stack if isinstance(lines, jax.Array) else np.stack
-            return stack([column.of(lines) for column in self.features], axis=-1)
+        if not isinstance(self.features[0], int):
+            join = jnp.concatenate if isinstance(lines, jax.Array) else np.concatenate
+            parts = [column.of(lines) for column in self.features]
+            return join([part.reshape(*lines.shape[:-1], -1) for part in parts], axis=-1)
         first, last = self.features[0], self.features[-1]
         side_by_side = self.features == tuple(range(first, last + 1))
         return lines[..., first : last + 1] if side_by_side else lines[..., list(self.features)]
@@ -504,7 +506,7 @@ class _OfRowStore(RegressionData):
         view, manifest = rows.view, rows.shards.manifest
         assert isinstance(view, ObservationsOf), "`observations` makes it"
         column = manifest.columns[view.response]
-        self.rows, self.n_columns, self._column = rows, len(view.features), column
+        self.rows, self.n_columns, self._column = rows, len(names), column
         self.names = tuple(names)
         self._view, self._lines = view, rows.lines
         self.dtype = jax.dtypes.canonicalize_dtype(manifest.dtype)

@@ -44,7 +44,7 @@ from .design import (
 )
 from .likelihood import AbstractLikelihood
 from .model import FAR_SDS, AbstractModel, Compact, Moves
-from .priors import AbstractPrior
+from .priors import AbstractPrior, ScaleMixturePrior, scale_mixtures
 
 
 def weighted(block: RegressionRows, values: Any) -> Any:
@@ -86,6 +86,9 @@ class AbstractRegression(AbstractModel):
     @property
     def log_concave(self) -> bool:
         return self.likelihood.log_concave and self.prior.log_concave
+
+    def scale_mixtures(self) -> list[tuple[np.ndarray, ScaleMixturePrior]]:
+        return list(scale_mixtures(self.prior, np.arange(self.dim)))
 
     @property
     def bounded_curvature(self) -> bool:

@@ -53,7 +53,7 @@ from .design import (
 from .generalised_linear import AbstractRegression, weighted
 from .likelihood import AbstractLikelihood
 from .model import FAR_SDS, AbstractModel, Compact, Moves
-from .priors import AbstractPrior, LogHalfStudentTPrior
+from .priors import AbstractPrior, ScaleMixturePrior, scale_mixtures
 
 Effects = Float[Array, "n r"]
 """The effects of some groups."""
@@ -71,7 +71,7 @@ class AbstractGroups(AbstractModel):
     likelihood: AbstractLikelihood
     prior: AbstractPrior
     """The prior of (β, s)."""
-    sd_prior: LogHalfStudentTPrior
+    sd_prior: AbstractPrior
     """The prior of log τ."""
     n_columns: int = eqx.field(static=True)
     """Columns of the design, the length of β."""
@@ -90,6 +90,9 @@ class AbstractGroups(AbstractModel):
     @abc.abstractmethod
     def draw(self, noise: Float[Array, "n steps s"], position: Vector, block: RowBlock) -> Effects:
         """γ of each group from its law given the rows and the shared parameters."""
+
+    def scale_mixtures(self) -> list[tuple[np.ndarray, ScaleMixturePrior]]:
+        return list(scale_mixtures(self.prior, np.arange(self.n_common)))
 
     def prior_potential(self, position: Vector) -> Scalar:
         hyper = position[self.n_common :]

@@ -27,7 +27,7 @@ from .._rows.access import PerRow, RowBlock
 from .._rows.law import Batch
 from .groups import factor_of, lkj_log_integral, lkj_potential
 from .model import AbstractModel, Compact, Moves
-from .priors import LogHalfStudentTPrior, sum_if_known
+from .priors import AbstractPrior, LogHalfStudentTPrior, ScaleMixturePrior, sum_if_known
 
 _SPIKE = 3.0
 """In logs: a scale 20 times smaller than its estimate."""
@@ -86,6 +86,9 @@ class Hierarchical(AbstractModel):
 
     def regression(self) -> Any:
         return self.inner.regression()
+
+    def scale_mixtures(self) -> list[tuple[np.ndarray, ScaleMixturePrior]]:
+        return self.inner.scale_mixtures()
 
     def prior_potential(self, position: Vector) -> Scalar:
         parameters = self._inner(position)
@@ -236,7 +239,7 @@ class GroupEffects(AbstractHyperprior):
     """Where the effects of each term begin among the parameters."""
     shapes: tuple[tuple[int, int], ...] = eqx.field(static=True)
     """Groups and columns of each term."""
-    sd_prior: LogHalfStudentTPrior
+    sd_prior: AbstractPrior
     """The prior of all log standard deviations, term after term."""
     correlated: bool = eqx.field(static=True, default=False)
     """Whether the effects of a group of one term are correlated; then there is one term."""
@@ -258,12 +261,13 @@ class GroupEffects(AbstractHyperprior):
             at += columns
         return total
 
-    def log_integral(self) -> float:
+    def log_integral(self) -> float | None:
         n_columns = sum(columns for _, columns in self.shapes)
         n_effects = sum(groups * columns for groups, columns in self.shapes)
         of_correlations = lkj_log_integral(n_columns) if self.correlated else 0.0
         of_effects = 0.5 * n_effects * math.log(2 * math.pi)
-        return self.sd_prior.log_integral(n_columns) + of_correlations + of_effects
+        of_sds = self.sd_prior.log_integral(n_columns)
+        return sum_if_known([of_sds, of_correlations, of_effects])
 
     def _correlated_potential(
         self, parameters: Float[Array, " c"], hyper: Float[Array, " h"]

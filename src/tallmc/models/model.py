@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, PyTree
 
@@ -27,6 +28,7 @@ from .._core.random import new_key, standard_normal
 from .._rows.access import AbstractRows, PerRow, RowBlock
 from .._rows.law import Batch
 from .._rows.passes import Sum, split_sum
+from .priors import ScaleMixturePrior
 
 Compact = Float[Array, "n ..."]
 """Compact gradients of a block of rows."""
@@ -87,6 +89,10 @@ class AbstractModel(eqx.Module):
     def is_in_spike(self, position: Float[Any, " d"]) -> bool:
         """Whether a search for the mode has ended in a spike, where f has no lower bound."""
         return False
+
+    def scale_mixtures(self) -> list[tuple[np.ndarray, ScaleMixturePrior]]:
+        """Parameters that share a scale which is integrated out: their places and their prior."""
+        return []
 
     @property
     def bounded_curvature(self) -> bool:

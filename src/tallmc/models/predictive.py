@@ -35,6 +35,7 @@ from .design import (
 from .generalised_linear import AbstractRegression, weighted
 from .likelihood import WHOLE, ResponseKind
 from .model import AbstractModel
+from .smooths import SmoothEffect
 from .transforms import Constraints
 
 
@@ -231,6 +232,7 @@ class RegressionPredictive(AbstractPredictive):
     """The name of the response, and those of its classes."""
     saved: Uncompared[Callable[[], Mapping[str, Any]]] = eqx.field(static=True)
     of_table: Uncompared[Complete | None] = eqx.field(static=True)
+    smooths: Uncompared[tuple[SmoothEffect, ...]] = eqx.field(static=True)
 
     def __init__(
         self,
@@ -243,6 +245,7 @@ class RegressionPredictive(AbstractPredictive):
         scale: float = 1.0,
         saved: Callable[[], Mapping[str, Any]] = dict,
         complete: Complete | None = None,
+        smooths: tuple[SmoothEffect, ...] = (),
     ):
         inner = model.regression()
         if inner is None:
@@ -261,6 +264,7 @@ class RegressionPredictive(AbstractPredictive):
         named = None if classes is None else tuple(map(str, classes))
         self.encoder, self.names = Uncompared(encoder), Uncompared((response_name, named))
         self.saved, self.of_table = Uncompared(saved), Uncompared(complete)
+        self.smooths = Uncompared(smooths)
 
     @property
     def whole(self) -> bool:

@@ -10,13 +10,14 @@ import abc
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Self
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from .._core.arrays import Scalar, Vector
 
@@ -110,11 +111,25 @@ class LogHalfStudentTPrior(AbstractPrior):
         return _summed(_log_integral_of_t(self.scale, self.degrees) - math.log(2), count)
 
 
+class LogHalfNormalPrior(AbstractPrior):
+    """s = log σ with σ ~ half-normal(scale): f₀ = e^{2s}/2scale² − s."""
+
+    scale: Scalar | Vector
+
+    log_concave = True
+
+    def potential(self, values: Vector) -> Scalar:
+        return jnp.sum(0.5 * jnp.exp(2 * (values - jnp.log(self.scale))) - values)
+
+    def log_integral(self, count: int) -> float:
+        return _summed(np.log(_host(self.scale)) + 0.5 * math.log(math.pi / 2), count)
+
+
 class LogGammaPrior(AbstractPrior):
     """s = log ν with ν ~ Gamma(shape, rate): f₀ = rate · eˢ − shape · s."""
 
     shape: Scalar
-    rate: Scalar
+    rate: Scalar | Vector
 
     log_concave = True
 
@@ -123,7 +138,72 @@ class LogGammaPrior(AbstractPrior):
 
     def log_integral(self, count: int) -> float:
         shape = float(self.shape)
-        return count * (math.lgamma(shape) - shape * math.log(float(self.rate)))
+        return _summed(math.lgamma(shape) - shape * np.log(_host(self.rate)), count)
+
+
+# Effects that share an unknown scale, with the scale integrated out.
+#
+#     p(u) = ∫ N(u; 0, σ²I) p(σ) dσ ≈ Σ_m w_m N(u; 0, σ_m²I),   log σ_m evenly spaced
+#
+# A position holds no scale, so there is no funnel of scales and effects. Given σ, log‖u‖ has the sd
+# 1/√(2K) for K effects: with nodes at such distances the sum is the integral to many digits.
+
+_LARGEST_GAP = 0.5
+_HIGHEST = 50.0
+"""Largest scale, in units of the scale of its prior."""
+
+
+class ScaleMixturePrior(AbstractPrior):
+    """u_j ~ N(0, σ²) given σ, which has any prior: f₀ = −log Σ_m w_m σ_m^(−K) exp(−‖u‖²/2σ_m²)."""
+
+    log_scales: Float[Array, " m"]
+    log_weights: Float[Array, " m"]
+
+    log_concave = False
+
+    @classmethod
+    def of(
+        cls,
+        log_density: Callable[[np.ndarray], np.ndarray],
+        scale: float,
+        floor: float,
+        n_effects: int,
+        dtype: Any,
+    ) -> ScaleMixturePrior:
+        """From log p(σ), whose unit is `scale`; scales below `floor` count as `floor`."""
+        low, high = math.log(min(floor, scale / 10)), math.log(_HIGHEST * scale)
+        gap = min(_LARGEST_GAP, 1 / math.sqrt(2 * n_effects))
+        nodes = np.linspace(low, high, 2 + int((high - low) / gap))
+        log_weights = log_density(np.exp(nodes)) + nodes
+        log_weights -= np.logaddexp.reduce(log_weights)
+        return cls(jnp.asarray(nodes, dtype), jnp.asarray(log_weights, dtype))
+
+    def potential(self, values: Vector) -> Scalar:
+        return -jax.nn.logsumexp(self.log_terms(values))
+
+    def log_integral(self, count: int) -> float:
+        return 0.5 * count * math.log(2 * math.pi)  # the weights add up to one
+
+    def log_terms(self, values: Float[Array, "*n k"]) -> Float[Array, "*n m"]:
+        """log w_m N(u; 0, σ_m²I), up to a constant; for one or several u."""
+        squares = jnp.sum(values**2, axis=-1, keepdims=True)
+        ratio = 0.5 * squares * jnp.exp(-2 * self.log_scales)
+        return self.log_weights - values.shape[-1] * self.log_scales - ratio
+
+    def given(self, place: int) -> NormalPrior:
+        """The prior given one of the scales."""
+        return NormalPrior(jnp.exp(2 * self.log_scales[place]))
+
+
+def scale_mixtures(
+    prior: AbstractPrior, places: np.ndarray
+) -> Iterator[tuple[np.ndarray, ScaleMixturePrior]]:
+    """The mixtures in a prior of a vector with these places in a position, and their places."""
+    if isinstance(prior, ScaleMixturePrior):
+        yield places, prior
+    elif isinstance(prior, JoinedPrior | PriorOfEntries):
+        for part, entries in zip(prior.parts, prior.entries, strict=True):
+            yield from scale_mixtures(part, places[list(entries)])
 
 
 class AbstractPriorOfParts(AbstractPrior):

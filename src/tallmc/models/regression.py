@@ -39,7 +39,7 @@ from .likelihood import START_MAX_DIM, WHOLE, AbstractLikelihood, ResponseKind, 
 from .model import AbstractModel
 from .posterior import ModelPosterior
 from .predictive import response_rule
-from .priors import AbstractPrior, JoinedPrior, LogHalfStudentTPrior
+from .priors import AbstractPrior, JoinedPrior
 
 # Where the search for the mode starts with group effects: at estimated effects and spreads.
 #
@@ -260,13 +260,15 @@ def group_posterior(
     *,
     name: str,
     sd_scale: float,
+    sd_prior: AbstractPrior,
     start: ArrayLike | None = None,
     shared: Sequence[Shared] = (),
 ) -> tuple[ModelPosterior, EffectLaw]:
     """The posterior of a regression with one group term, and the law of its effects.
 
     The effects are integrated out, so the rows of the posterior are groups. `data` are the rows
-    without the term, which `groups` has. `sd_scale` is that of the half-t₄ priors of their sds.
+    without the term, which `groups` has. `sd_prior` is the prior of the logs of their sds, which
+    start at a share of `sd_scale`.
     """
     dtype, n_effects = data.dtype, groups.terms[0].columns.shape[1]
     if start is None:
@@ -280,14 +282,13 @@ def group_posterior(
         n_pairs = n_effects * (n_effects - 1) // 2
         parts += [(f"correlations of {name}", np.zeros(n_pairs))]
     layout, init = _layout(parts, dtype, data.names)
-    degrees = jnp.asarray(SD_DEGREES, dtype)
     found = grouped_table(groups)
     common: dict[str, Any] = {
         "init": init,
         "layout": layout,
         "likelihood": likelihood,
         "prior": joined if shared else prior,
-        "sd_prior": LogHalfStudentTPrior(jnp.full(n_effects, sd_scale, dtype), degrees),
+        "sd_prior": sd_prior,
         "n_columns": data.n_columns,
         "n_effects": n_effects,
     }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +16,8 @@ from jaxtyping import Float
 from .._core.errors import InvalidInput
 from .._core.statistics import evenly
 from .._engine.kernel import Kernel
+from .._fit.encoding import smooths_of
+from .._fit.loading import saved_form
 from .._rows.resident import ResidentRows
 from .._store.reader import OpenStore, draws_of
 from .._store.setup import restored
@@ -26,6 +28,9 @@ from ..dynamics import Langevin
 from ..models.posterior import AbstractPosterior
 from ..results.draws import Draws
 from ..schedule import Constant
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # What a posterior predictive check compares: responses of the data, and simulated ones.
 
@@ -65,6 +70,37 @@ def predictive_check(draws: Draws, posterior: AbstractPosterior) -> PredictiveCh
     )
 
 
+class SmoothCurve(NamedTuple):
+    """A smooth term on a grid, with its effective degrees of freedom and their largest number."""
+
+    name: str
+    variables: tuple[str, ...]
+    table: pd.DataFrame
+    edf: float
+    most: float
+
+
+_MOST_SMOOTHS = 12
+
+
+def smooth_curves(opened: OpenStore, draws: Draws) -> tuple[SmoothCurve, ...]:
+    """The smooth terms of a stored fit; none if its formula is not plain."""
+    try:
+        form = saved_form(opened.setup.content["about"], None)
+    except InvalidInput:
+        return ()
+    if form is None or not smooths_of(form.encoding.scaled.terms):
+        return ()
+    known = draws.with_posterior(form.without_rows())
+    found = known.smooths()
+    curves = []
+    for name in found.index[:_MOST_SMOOTHS]:
+        table = known.smooth(name, points=60)
+        variables = tuple(table.columns[: table.columns.get_loc("mean")])
+        curves.append(SmoothCurve(name, variables, table, *found.loc[name, ["edf", "most"]]))
+    return tuple(curves)
+
+
 _DEFAULT_PARAMETERS = 6
 _TRACE_POINTS = 400
 _KSD_DRAWS = 400
@@ -98,6 +134,7 @@ class Content:
     discrepancies: Discrepancies | None
     noise: NoiseSummary | None
     check: PredictiveCheck | None
+    smooths: tuple[SmoothCurve, ...] = ()
 
     @property
     def complete(self) -> Float[np.ndarray, "chains draws entries"]:
@@ -135,6 +172,7 @@ def make_content(
         ksd,
         noise,
         check,
+        smooth_curves(opened, draws) if draws.ok.any() else (),
     )
 
 

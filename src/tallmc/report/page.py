@@ -78,6 +78,11 @@ def render(content: Content) -> str:
             _grid(plots.marginals(content)),
             "All chains combined; the central 90 % is shaded.",
         ),
+        (
+            "Smooth terms",
+            _grid(plots.smooth_charts(content.smooths)),
+            "Posterior means with pointwise 90 % intervals, in the units of the predictor.",
+        ),
         ("Pairs", _grid(plots.pairs(content)), "Draws of pairs of parameters, one per point."),
         (
             "Posterior predictive check",

@@ -16,7 +16,7 @@ import numpy as np
 
 from .._core.statistics import evenly, evenly_in_weight
 from ..diagnose.scores import binned
-from .content import Content, PredictiveCheck
+from .content import Content, PredictiveCheck, SmoothCurve
 
 # Ticks of an axis: round numbers, at least two of them, written with the same digits.
 
@@ -298,6 +298,31 @@ def density(values: np.ndarray, at: np.ndarray) -> np.ndarray:
     centres = (edges[:-1] + edges[1:]) / 2
     kernel = np.exp(-0.5 * ((at[:, None] - centres) / width) ** 2)
     return kernel @ counts / (len(values) * width * np.sqrt(2 * np.pi))
+
+
+def smooth_charts(curves: Sequence[SmoothCurve]) -> list[str]:
+    """Curves with bands; of two columns, curves of the first at three values of the second."""
+    charts = []
+    for curve in curves:
+        x, others, table = curve.variables[0], curve.variables[1:], curve.table
+        ends = np.asarray(table[["low", "high"]] if not others else table[["mean"]])
+        words = f"{curve.edf:.1f} of at most {curve.most:.0f} degrees of freedom."
+        chart = Chart(
+            curve.name, limits(np.asarray(table[x])), limits(ends), x_label=x, y_label=curve.name
+        )
+        if not others:
+            chart.band(list(table[x]), table["low"], table["high"], "shade")
+            chart.line(table[x], table["mean"], "strong")
+        else:
+            values = np.unique(table[others[0]])
+            chosen = values[[len(values) // 10, len(values) // 2, -1 - len(values) // 10]]
+            for number, value in enumerate(chosen):
+                at = table[table[others[0]] == value]
+                chart.line(at[x], at["mean"], f"c{number}")
+            shown_values = ", ".join(f"{value:.4g}" for value in chosen)
+            words += f" Means where {others[0]} is {shown_values}."
+        charts.append(chart.rendered(words))
+    return charts
 
 
 def pairs(content: Content) -> list[str]:

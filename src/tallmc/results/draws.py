@@ -27,7 +27,7 @@ from .._core.arrays import (
     flat,
     shown,
 )
-from .._core.errors import InvalidInput, Outcome, counted
+from .._core.errors import InvalidInput, Outcome, check_int, check_number, counted
 from .._core.packages import check_installed
 from .._core.statistics import (
     Agreement,
@@ -47,7 +47,9 @@ from ..methods.automatic.update import FittedSeries
 from ..methods.method import Method
 from ..models.groups import RegressionWithEffects
 from ..models.posterior import AbstractPosterior, check_posterior
-from ..models.predictive import AbstractPredictive
+from ..models.predictive import AbstractPredictive, RegressionPredictive
+from ..models.priors import ScaleMixturePrior
+from ..models.smooths import SmoothEffect
 from ..schedule import Cyclical
 from .prediction import (
     MOST_DRAWS,
@@ -63,6 +65,7 @@ from .prediction import (
 )
 from .report import RunReport, failure_doubts, make_report, visible_doubts
 from .saved import node_names, read_draws, write_draws
+from .smooths import smooth_curve, smooth_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,6 +73,7 @@ if TYPE_CHECKING:
 
     from .summary import SummaryTable
 
+_MOST_CURVES = 4000  # draws whose curves are averaged
 _MOST_IN_HTML = 50  # parameters; the summary of more takes seconds
 
 
@@ -576,6 +580,54 @@ class Draws:
         for k, term in enumerate(names.terms):
             content |= {term: mean[:, k], f"{term}_sd": sd[:, k]}
         return pd.DataFrame(content, index=pd.Index(names.levels, name=names.group))
+
+    def smooths(self, *, interval: float = 0.9) -> pd.DataFrame:
+        """The smooth terms of a fit: how straight each is.
+
+        **Arguments:**
+
+        - `interval`: the probability of the interval of `sd`.
+
+        **Returns:** a table with one row per term: its effective degrees of freedom `edf`, the
+        largest number that its `k` allows (`most`), and the posterior mean `sd`, with interval, of
+        the scale σ of what is not straight in it.
+        """
+        interval = check_number("interval", interval, 0, 1, low_open=True, high_open=True)
+        return smooth_table(self._smooths, self._used(None).flat, interval)
+
+    def smooth(
+        self, term: str, *, points: int | None = None, interval: float = 0.9
+    ) -> pd.DataFrame:
+        """The curve of a smooth term, with a band.
+
+        The curve is that of the predictor: in the units of the response, or of its link. It is zero
+        on average over the rows.
+
+        **Arguments:**
+
+        - `term`: the term, such as "s(age)"; `smooths` lists them.
+        - `points`: points along each column; 100 by default, or 30 by 30 for two columns.
+        - `interval`: the probability of the pointwise intervals.
+
+        **Returns:** a table with the columns of the term, and mean, sd, low and high.
+        """
+        interval = check_number("interval", interval, 0, 1, low_open=True, high_open=True)
+        found = {effect.name: effect for effect, _ in self._smooths}
+        if term not in found:
+            raise InvalidInput("term", f"be one of {', '.join(found)}", term)
+        effect = found[term]
+        points = check_int("points", points or (100 if len(effect.variables) == 1 else 30), 2)
+        return smooth_curve(effect, self._used(_MOST_CURVES).flat, points, interval)
+
+    @property
+    def _smooths(self) -> list[tuple[SmoothEffect, ScaleMixturePrior]]:
+        predictive = self._predictive
+        found = predictive.smooths.value if isinstance(predictive, RegressionPredictive) else ()
+        if not found or not isinstance(predictive, RegressionPredictive):
+            cure = "Write a formula such as y ~ s(x)."
+            raise InvalidInput("draws", "be of a fit with smooth terms", "others", cure)
+        priors = {tuple(map(int, at)): prior for at, prior in predictive.model.scale_mixtures()}
+        return [(effect, priors[effect.wiggly]) for effect in found]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the draws to one NetCDF file in ArviZ's schema; `tallmc.load` reads it.

@@ -184,6 +184,7 @@ class Automatic(AbstractMethod):
         if model.is_in_spike(found.position):
             return _without_gaussian(posterior, budget, _SPIKE, self.exact, seed)
         few = in_memory and posterior.n_rows <= max(FEW_ROWS // model.row_cost, _FEWEST_ROWS)
+        few = few and not model.scale_mixtures()  # chains of the surrogate also move their scales
         why = (f"{posterior.n_rows:,} rows are few: every step uses all of them",) if few else ()
         modes, rows_of_search = find_modes(posterior, found, seed)
         affordable = in_memory and (self.exact or exact_is_affordable(posterior))
