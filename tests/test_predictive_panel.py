@@ -9,7 +9,7 @@ from problems import laplace_draws, slow_after
 from row_stores import stored_logistic
 from tallmc.report.content import PredictiveCheck, predictive_check
 from tallmc.report.page import write_report
-from tallmc.report.plots import predictive_charts, wilson_interval
+from tallmc.report.plots import predictive_charts, quantile_levels, wilson_interval
 
 RNG = np.random.default_rng(4)
 X = np.c_[np.ones(500), RNG.normal(size=500)]
@@ -58,7 +58,28 @@ def test_the_check_compares_data_with_simulated_data(kind):
     assert abs(found.observed.mean() - means.mean()) < 4.6 * means.std()
     charts = predictive_charts(found)
     assert ("density" in charts[0]) == (kind == "number")
-    assert len(charts) == (2 if kind == "binary" else 1)
+    assert len(charts) == (1 if kind == "class" else 2)
+
+
+@pytest.mark.parametrize("kind", ["count", "number"])
+def test_levels_of_responses_are_uniform_if_the_model_holds(kind):
+    rng = np.random.default_rng(1)
+    rates = np.exp(rng.normal(size=4000))
+    if kind == "count":
+        observed, simulated = rng.poisson(rates) * 1.0, rng.poisson(rates, (100, 4000)) * 1.0
+    else:
+        observed, simulated = rng.normal(rates), rng.normal(rates, size=(100, 4000))
+    levels = quantile_levels(PredictiveCheck(observed, simulated, None, "y", None))
+    assert levels.min() > 0 and levels.max() < 1
+    distance = stats.kstest(levels, "uniform").statistic
+    critical = 2.56 / np.sqrt(4000)  # exceeded as rarely as |z| > 4.6
+    assert distance < critical
+    overdispersed = np.minimum(rng.negative_binomial(1, 1 / (1 + rates)), 30.0)
+    if kind == "count":
+        check = PredictiveCheck(overdispersed, simulated, None, "y", None)
+        assert stats.kstest(quantile_levels(check), "uniform").statistic > critical
+        bars, residuals = predictive_charts(check)
+        assert "root of the share" in bars and "Quantile residuals of y" in residuals
 
 
 def test_intervals_of_shares_are_those_of_wilson():
@@ -71,8 +92,9 @@ def test_intervals_of_shares_are_those_of_wilson():
 
 def test_names_of_responses_are_escaped_and_equal_responses_shown():
     equal = PredictiveCheck(np.full(9, 0.5), np.full((4, 9), 0.5), None, "<script>", None)
-    (chart,) = predictive_charts(equal)
-    assert "<script>" not in chart and "All responses are equal" in chart
+    charts = predictive_charts(equal)
+    chart = charts[0]
+    assert "<script>" not in "".join(charts) and "All responses are equal" in chart
 
 
 def test_rows_on_disk_are_not_checked(tmp_path):

@@ -10,9 +10,11 @@ import html
 import itertools
 import math
 from collections.abc import Sequence
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from .._core.statistics import evenly, evenly_in_weight
 from ..diagnose.scores import binned
@@ -408,7 +410,7 @@ def time_split(content: Content) -> str:
     return f'<div class="split">{bars}</div><ul class="legend">{legend}</ul>'
 
 
-# Charts of the posterior predictive check, and the calibration of a binary response.
+# Charts of the posterior predictive check: responses, quantile residuals, calibration of 0 and 1.
 
 _MOST_BARS = 40
 _PANEL_POINTS = 120
@@ -423,30 +425,77 @@ def predictive_charts(check: PredictiveCheck | None) -> list[str]:
         return []
     is_discrete = (check.observed % 1 == 0).all() and np.ptp(check.observed) < _MOST_BARS
     charts = [_bars(check) if is_discrete else _densities(check)]
-    return charts if check.probability is None else [*charts, _calibration(check)]
+    if check.probability is not None:
+        return [*charts, _calibration(check)]
+    return charts if check.classes is not None else [*charts, _residuals(check)]
+
+
+def quantile_levels(check: PredictiveCheck) -> Float[np.ndarray, " n"]:
+    """Where each response is among those simulated for its row, as a level in (0, 1).
+
+    Ties are broken at random, so that levels are uniform for counts too if the model holds (Dunn
+    and Smyth, 1996).
+    """
+    below, equal = (
+        np.count_nonzero(of, axis=0)
+        for of in (check.simulated < check.observed, check.simulated == check.observed)
+    )
+    at_random = np.random.default_rng(0).random(len(check.observed))
+    return (below + at_random * (equal + 1)) / (len(check.simulated) + 1)
+
+
+def _residuals(check: PredictiveCheck) -> str:
+    """Quantile residuals Φ⁻¹(level) against normal quantiles."""
+    ordered = np.sort(quantile_levels(check))
+    n_rows, normal = len(ordered), NormalDist().inv_cdf
+    chosen = evenly(n_rows, _PANEL_POINTS)
+    levels = (chosen + 0.5) / n_rows
+    half = _NORMAL_QUANTILE * np.sqrt(levels * (1 - levels) / n_rows)
+    # Levels beyond those that the simulations can tell apart would have no finite quantile.
+    least = 0.5 / (len(check.simulated) + 1) / n_rows
+    expected, found, low, high = (
+        np.array([normal(level) for level in np.clip(of, least, 1 - least)])
+        for of in (levels, ordered[chosen], levels - half, levels + half)
+    )
+    ends = min(expected[0], found[0]) - 0.2, max(expected[-1], found[-1]) + 0.2
+    title, label = f"Quantile residuals of {check.response}", "normal quantile"
+    chart = Chart(title, ends, ends, x_label=label, y_label="residual")
+    chart.band(expected, np.clip(low, *ends), np.clip(high, *ends), "shade")
+    chart.line(ends, ends, "faint")
+    chart.dots(expected, found, "strong")
+    return chart.rendered(
+        "Where each response is among those simulated for its row. Band: 90 % if the model holds."
+    )
 
 
 def _bars(check: PredictiveCheck) -> str:
-    """Shares of the values: bars for the rows, intervals for the simulated responses."""
+    """Shares of the values: bars for the rows, intervals for the simulated responses.
+
+    Those of counts are on the scale of roots, on which rare values are seen too: a rootogram.
+    """
     first, last = check.observed.min(), check.observed.max()
     if check.classes is not None:
         first, last = 0.0, len(check.classes) - 1.0
     values = np.arange(first, last + 1)
     observed = np.array([(check.observed == value).mean() for value in values])
     shares = np.array([(check.simulated == value).mean(axis=1) for value in values])
+    is_count = check.classes is None and check.probability is None
+    if is_count:
+        observed, shares = np.sqrt(observed), np.sqrt(shares)
     low, high = np.quantile(shares, _LEVELS, axis=1)
     top = 1.08 * max(observed.max(), high.max())
     label = check.response
     if check.classes is not None:
         label += ": " + ", ".join(f"{k} = {name}" for k, name in enumerate(check.classes))
     title = f"Observed and simulated {check.response}"
-    chart = Chart(title, (first - 0.6, last + 0.6), (0, top), x_label=label, y_label="share")
+    unit = "root of the share" if is_count else "share"
+    chart = Chart(title, (first - 0.6, last + 0.6), (0, top), x_label=label, y_label=unit)
     for value, share, *ends in zip(values, observed, low, high, strict=True):
         chart.band([value - 0.4, value + 0.4], [0, 0], [share, share], "shade")
         chart.line([value, value], ends, "strong")
     chart.dots(values, shares.mean(axis=1), "strong")
     return chart.rendered(
-        "Bars: shares in the data. Points: means of the simulated shares, with 90 % intervals."
+        f"Bars: {unit} in the data. Points: means of that of simulated data, with 90 % intervals."
     )
 
 
