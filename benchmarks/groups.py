@@ -26,7 +26,8 @@ import numpy as np
 import tallmc
 from tallmc.diagnose import ess
 
-DATA = Path(__file__).parents[1] / ".." / "shared" / "data" / "fremtpl2freq.npz"
+FOLDER = Path(__file__).parents[1] / ".." / "shared" / "data"
+DATA = FOLDER / "fremtpl2freq.npz"
 FORMULA = (
     "claims ~ VehPower + VehAge + DrivAge + BonusMalus + logDensity + Area + VehBrand + VehGas "
     "+ Region"
@@ -149,13 +150,6 @@ def against_nuts(n_groups: int = 1_000, n_rows: int = 10_000) -> None:
         )
 
 
-DATA = Path(__file__).parents[1] / ".." / "shared" / "data" / "fremtpl2freq.npz"
-FORMULA = (
-    "claims ~ VehPower + VehAge + DrivAge + BonusMalus + logDensity + Area + VehBrand + VehGas "
-    "+ Region"
-)
-
-
 def claims() -> dict[str, np.ndarray]:
     """The columns as tutorials prepare them."""
     found = np.load(DATA, allow_pickle=False)
@@ -211,10 +205,34 @@ def wide_factors() -> None:
         print(f"means within {shift:.3f} standard errors of glum's, sds within {ratio:.1%}")
 
 
+def crossed(share: float = 0.1, ess: float = 400.0, max_seconds: float = 400.0) -> None:
+    """Effects of planes and airports in nycflights13, on a share of the flights."""
+    found = np.load(FOLDER / "nycflights13.npz", allow_pickle=False)
+    kept = np.isfinite(found["dep_delay"]) & (found["tailnum"] >= 0)
+    kept &= np.random.default_rng(0).random(len(kept)) < share
+    table = {name: found[f"{name}__levels"][found[name][kept]] for name in CROSSED}
+    table |= {"late": (found["dep_delay"][kept] > 30).astype(int), "hour": found["hour"][kept]}
+    began = time.process_time()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        draws = tallmc.fit(
+            "late ~ hour + carrier + (1 | tailnum) + (1 | dest)",
+            table,
+            family="bernoulli",
+            progress=False,
+            ess=ess,
+            max_seconds=max_seconds,
+        )
+    line = f"{time.process_time() - began:.0f} CPU s"
+    report(f"crossed, {kept.sum():,} rows, {draws.positions.shape[2]:,} parameters", draws, line)
+
+
+CROSSED = ("carrier", "tailnum", "dest")
 CASES: dict[str, Callable[[], None]] = {
     "logistic": logistic,
     "normal": normal,
     "against-nuts": against_nuts,
+    "crossed": crossed,
     "wide-factors": wide_factors,
 }
 

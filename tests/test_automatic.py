@@ -224,7 +224,7 @@ def test_noise_that_asks_for_most_rows_gets_all_of_them(monkeypatch):
 
 @pytest.mark.slow
 def test_with_too_many_parameters_each_has_its_own_scale(monkeypatch):
-    monkeypatch.setattr(automatic, "_MOST_DENSE", 3)
+    monkeypatch.setattr(automatic, "MOST_DENSE", 3)
     posterior = regression(n_rows=6000, dim=4)
     draws = tallmc.sample(posterior, ess=1000)
     method = draws.settings["method"]

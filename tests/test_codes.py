@@ -11,6 +11,8 @@ from tallmc._fit import encoding
 from tallmc._fit.fit import regression_problem
 from tallmc._fit.model import RegressionModel
 from tallmc._rows.law import Batch
+from tallmc.methods.automatic import method as automatic
+from tallmc.models import generalised_linear
 from tallmc.models.design import (
     CodedColumns,
     Columns,
@@ -193,3 +195,25 @@ def test_draws_of_codes_and_of_a_matrix_agree(monkeypatch):
         for draws, of in zip((coded, plain), posteriors, strict=True)
     ]
     np.testing.assert_array_equal(*simulated)
+
+
+def test_many_coefficients_of_codes_are_sampled_exactly_on_all_rows(monkeypatch):
+    """Effects of two factors: rows are short, and the search for a mode would end in a spike."""
+    for module in (automatic, generalised_linear):
+        monkeypatch.setattr(module, "MOST_DENSE", 8)
+    monkeypatch.setattr(automatic, "exact_plan", lambda *args: args)
+    model = RegressionModel(family="poisson", formula="y ~ z + (1 | a) + (1 | b)")
+    posterior = regression_problem(_table(), model).posterior
+    assert posterior.width == posterior.rows.floats_per_row < posterior.dim == 14
+    _, anchor, metric, _, why, *_ = tallmc.Automatic().prepare(posterior)
+    assert why[0].startswith("the rows are codes, and 14 parameters are many")
+    np.testing.assert_array_equal(anchor.position, posterior.init)
+
+    @jax.jit
+    def scales(model, block, at):
+        squares = model.expand(model.row_gradients(at, block), block) ** 2
+        prior = jax.jvp(model.prior_gradient, (at,), (jnp.ones_like(at),))[1]
+        return 1 / jnp.sqrt(jnp.sum(squares, axis=0) + jnp.abs(prior))
+
+    wanted = scales(posterior.model, posterior.rows.columns, posterior.init)
+    np.testing.assert_allclose(metric.scale, wanted, rtol=1e-5)

@@ -400,13 +400,13 @@ def _hessian_and_cubic(
 _CHECKED, _FEWEST_CHECKED, _EVALUATIONS, _STRETCH = 256, 64, 2**28, 1.5
 _TAIL_MATTERS, _FEWEST_OF_TAIL = 0.2, 25
 """Sd of the log weights from which on the tail of the weights matters, and draws to know it."""
-_CLEAR = 0.01
+_CLEAR, FEW_CHECKED = 0.01, 16
 """Sd of the log weights at which a few draws are enough, where a row costs as much as many."""
 
 
 def draws_at_once(model: AbstractModel) -> int:
     """Draws that one thread compares with all rows; their number is a multiple of it."""
-    return 64 if model.row_cost == 1 else 16
+    return 64 if model.row_cost == 1 else 8
 
 
 def log_weights_at(
@@ -455,15 +455,15 @@ def check_on_all_rows(
 
     By default 256, or 128 or 64 where rows are many, so that the pass takes seconds at most.
     `stretched` of them are also compared at 1.5 times their distance from the mean. Where a row
-    costs as much as many, such as a group whose effects are integrated out, two threads' share of
-    draws comes first, and is all if its log weights are next to nothing.
+    costs as much as many, such as a group whose effects are integrated out, a few draws come first,
+    and are all if their log weights are next to nothing.
     """
     stage("checking the draws on all rows")
     model = surrogate.model
     if count is None:
         affordable = _EVALUATIONS // (rows.n_rows * model.row_cost)
         count = next((k for k in (_CHECKED, _CHECKED // 2) if k <= affordable), _FEWEST_CHECKED)
-    few = draws_at_once(model) * (1 if stretched else 2)
+    few = FEW_CHECKED if stretched else 2 * FEW_CHECKED
     if model.row_cost > 1 and few < count:
         first = _checked(surrogate, rows, positions, few, min(few, stretched))
         if first.sd <= _CLEAR and first.far <= 10 * _CLEAR:

@@ -43,7 +43,7 @@ from .design import (
     columns_of,
 )
 from .likelihood import AbstractLikelihood
-from .model import FAR_SDS, AbstractModel, Compact, Moves
+from .model import FAR_SDS, MOST_DENSE, AbstractModel, Compact, Moves
 from .priors import AbstractPrior, ScaleMixturePrior, scale_mixtures
 
 
@@ -388,6 +388,13 @@ class GeneralisedLinear(AbstractRegression):
 
     def combine(self, compact: PerRow, block: RegressionRows, weights: PerRow) -> Vector:
         return self.columns(block).sums(weights * compact)
+
+    def width(self, rows: AbstractRows) -> int:
+        # A row with codes is far shorter than its gradient.
+        return rows.floats_per_row if self.dim > MOST_DENSE else super().width(rows)
+
+    def sum_of_squares(self, compact: PerRow, block: RegressionRows, weights: PerRow) -> Vector:
+        return self.columns(block).squared().sums(weights * compact**2)
 
     def expand(self, compact: PerRow, block: RegressionRows) -> Float[Array, "n d"]:
         return compact[:, None] * self.columns(block).matrix()

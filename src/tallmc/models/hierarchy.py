@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._core.arrays import AbstractLinearMap, Layout, Matrix, Scalar, Vector
-from .._rows.access import PerRow, RowBlock
+from .._rows.access import AbstractRows, PerRow, RowBlock
 from .._rows.law import Batch
 from .groups import factor_of, lkj_log_integral, lkj_potential
 from .model import AbstractModel, Compact, Moves
@@ -137,6 +137,12 @@ class Hierarchical(AbstractModel):
 
     def combine(self, compact: Compact, block: RowBlock, weights: PerRow) -> Vector:
         return self._outer(self.inner.combine(compact, block, weights))
+
+    def width(self, rows: AbstractRows) -> int:
+        return self.inner.width(rows)
+
+    def sum_of_squares(self, compact: Compact, block: RowBlock, weights: PerRow) -> Vector:
+        return self._outer(self.inner.sum_of_squares(compact, block, weights))
 
     def expand(self, compact: Compact, block: RowBlock) -> Float[Array, "n d"]:
         return self._outer(self.inner.expand(compact, block))

@@ -244,6 +244,10 @@ class AbstractModel(eqx.Module):
         """Σ w_i ∇f_i from compact gradients."""
         return dot(weights, compact)
 
+    def sum_of_squares(self, compact: Compact, block: RowBlock, weights: PerRow) -> Vector:
+        """Σ w_i (∂_j f_i)² for every parameter j, from compact gradients."""
+        return jnp.sum(weights[:, None] * self.expand(compact, block) ** 2, axis=0)
+
     def expand(self, compact: Compact, block: RowBlock) -> Float[Array, "n d"]:
         """∇f_i from compact gradients."""
         return compact
@@ -372,6 +376,8 @@ class AbstractModel(eqx.Module):
         return self.sum_of_changes(centre, moves, batch) - known
 
 
+MOST_DENSE = 2_000
+"""Parameters up to which there are matrices of them, and gradients of single rows."""
 FAR_SDS = 5.0
 """Where a series is compared with its row. At two sds, chains found the tails of the cubic."""
 

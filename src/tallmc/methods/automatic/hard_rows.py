@@ -19,12 +19,12 @@ from ..._rows.access import RowAccess
 from ...models.posterior import AbstractPosterior
 from ..abstract import Account, ErrorBudget, PreparedMethod
 from ..surrogate import (
+    FEW_CHECKED,
     Check,
     Expansion,
     RowSizes,
     SeriesSurrogate,
     check_on_all_rows,
-    draws_at_once,
     make_surrogate,
     rehearse_check,
     rehearsed,
@@ -148,7 +148,7 @@ class SurrogatePlanner:
         posterior = self.posterior
         if posterior.model.log_concave:
             return False
-        count = draws_at_once(posterior.model)
+        count = _PREPARED_WITH if posterior.model.row_cost == 1 else FEW_CHECKED
         normals = np.random.default_rng(0).normal(size=(count, posterior.dim))
         moves = normals @ np.asarray(surrogate.metric.factor, np.float64).T
         draws = (np.asarray(surrogate.centre, np.float64) + moves)[None]

@@ -9,6 +9,7 @@ Posteriors, and the choice for each:
       check finds a moderate error
       the check finds a large error,     all rows, exact
       or there is no Gaussian
+    more parameters, codes in the rows   all rows, exact, one scale per parameter
     more parameters                      order-1 control variates, one scale per parameter
 
 All rows means every row in every step. Where that is too much (`_MOST_NUMBERS`), a plan with
@@ -36,7 +37,7 @@ from ..._rows.passes import Sum
 from ...dynamics import NoseHoover
 from ...geometry import Dense, Diagonal
 from ...gradient import Simple
-from ...models.model import AbstractModel
+from ...models.model import MOST_DENSE, AbstractModel
 from ...models.posterior import AbstractPosterior
 from ...subsample import Preferential
 from ..abstract import (
@@ -118,7 +119,6 @@ FEW_ROWS = 5_000
 _FEWEST_ROWS = (
     512  # where a row costs as much as many, such as a group whose effects are summed out
 )
-_MOST_DENSE = 2_000
 _POWER_ITERATIONS = 20
 # All rows in every step are affordable if 8 chains of 5,000 steps read at most so many numbers. Two
 # slow cores take about half an hour for them.
@@ -166,7 +166,7 @@ class Automatic(AbstractMethod):
     ) -> PreparedMethod:
         posterior.model.check_gradients(posterior.n_rows, self.inflation)
         budget = ErrorBudget(inflation=self.inflation)
-        if posterior.dim > _MOST_DENSE:
+        if posterior.dim > MOST_DENSE:
             return _diagonal_plan(posterior, anchor, budget, self.exact, seed)
         in_memory = posterior.rows.access >= RowAccess.TAKE
         if in_memory and posterior.n_rows > FEW_ROWS:
@@ -243,12 +243,16 @@ def _diagonal_plan(
     seed: int,
 ) -> PreparedMethod:
     """Return an anchored or exact plan without d×d matrices, with one scale per parameter."""
+    coded = posterior.width < posterior.dim and exact_is_affordable(posterior)
+    if anchor is None and not posterior.model.bounded:
+        anchor = find_anchor(posterior, at=posterior.layout.unravel(posterior.init), hessian=False)
     found, _ = prepare_anchor(posterior, anchor, AnchorLevel.MODE)
     assert found is not None
     scale = fisher_scales(posterior, found.position)
     metric = Diagonal(np.asarray(scale))
-    if exact:
-        why = f"exact draws were asked for, and {posterior.dim:,} parameters are many: {_ALL_ROWS}"
+    if exact or coded:
+        why = "the rows are codes" if coded else "exact draws were asked for"
+        why = f"{why}, and {posterior.dim:,} parameters are many: {_ALL_ROWS}"
         return exact_plan(posterior, found, metric, budget, (why,), seed, None, posterior.n_rows)
     stiffness = largest_curvature(posterior, found.position, scale)
     planner = AnchoredPlanner(posterior, found, 1, metric, stiffness, budget, seed)
@@ -290,8 +294,8 @@ def fisher_scales(posterior: AbstractPosterior, position: Float[Array, " d"]) ->
 def _squared_gradients(
     block: RowBlock, counted: Bool[Array, " n"], model: AbstractModel, position: Float[Array, " d"]
 ) -> Float[Array, " d"]:
-    squares = model.expand(model.row_gradients(position, block), block) ** 2
-    return jnp.sum(squares, axis=0, where=counted[:, None])
+    gradients = model.row_gradients(position, block)
+    return model.sum_of_squares(gradients, block, counted.astype(model.dtype))
 
 
 def _inverse_roots(
