@@ -333,7 +333,7 @@ class TestPages:
     def rows(self, page: str, heading: str) -> list[list[str]]:
         """The cells of the table under a heading, without its first two lines."""
         text = (self.PAGES / page).read_text(encoding="utf-8").split(f"{heading}\n")[1]
-        lines = re.search(r"(?:^\|.*\n)+", text, flags=re.MULTILINE)[0].splitlines()[2:]
+        lines = re.findall(r"^\|.*$", text, flags=re.MULTILINE)[2:]
         return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
     def test_every_verdict_is_one_of_four(self):
