@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +28,7 @@ def main() -> None:
     folder.mkdir(parents=True)
     warnings.simplefilter("ignore")
     method = tallmc.methods.sgld(1e-3, batch_size=4)
-    options = {"chains": 2, "n_draws": 6, "seed": 0, "progress": False}
+    options: dict[str, Any] = {"chains": 2, "n_draws": 6, "seed": 0, "progress": False}
     run = tallmc.sample(posterior(), method, store=str(folder / "run"), **options)
     np.save(folder / "run.npy", run.positions)
     fitted = tallmc.fit("y ~ x + g", TABLE, family="poisson", method=method, **options)

@@ -132,3 +132,9 @@ def test_the_demo_without_matplotlib_says_that_there_is_no_plot(monkeypatch, tmp
     run_demo(rows=500, columns=2, settings=settings, out=tmp_path / "demo")
     assert 'pip install "tallmc[plots]"' in capsys.readouterr().out.replace("\n", " ")
     assert not (tmp_path / "demo" / "posterior.png").exists()
+
+
+def test_the_version_is_the_same_everywhere():
+    for name, line in (("CITATION.cff", "version: {}"), ("docs/citing.md", "  version = {{{}}},")):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert line.format(tallmc.__version__) in text.splitlines(), name

@@ -27,7 +27,8 @@ _BROKEN = "[...document.images].filter(i => i.complete && !i.naturalWidth).map(i
 _WIDER = """query => [...document.querySelectorAll(query)]
     .filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.innerText.trim().slice(0, 60))"""
 _BROKEN_NAMES = """() => [...document.querySelectorAll('td code')]
-    .filter(e => !/\\s/.test(e.innerText) && e.getClientRects().length > 1).map(e => e.innerText)"""
+    .map(e => [e.innerText, e.getClientRects().length])
+    .filter(([name, lines]) => /^[\\w.]+$/.test(name) && lines > 1).map(([name]) => name)"""
 _CODE = ".md-content pre > code"
 _CODE_ON_A_PHONE = ".md-content :not(.language-text) > pre > code"
 _TABLES = ".md-typeset__scrollwrap, .equation"
