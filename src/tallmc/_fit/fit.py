@@ -29,10 +29,9 @@ from ..results.saved import saved_about
 from ..results.smooths import notes_on_dimensions
 from .columns import INTERCEPT, notes_on_levels
 from .encoding import Design, make_design
-from .loading import saved_form
 from .model import RegressionModel
 from .reading import Table, read_table
-from .regression import RegressionForm, TableEncoder, check_groups, model_rows
+from .regression import RegressionForm, TableEncoder, check_groups, model_rows, saved_form
 from .store_design import row_store_design
 
 if TYPE_CHECKING:

@@ -14,11 +14,9 @@ from .._store.files import Folder, as_folder
 from .._store.reader import draws_of, open_store
 from ..results.draws import Draws
 from ..results.saved import FILE, FIT_FILE
-from .encoding import DesignEncoding
 from .fit import regression_problem
 from .formulas import FormulaNeeded
-from .model import RegressionModel
-from .regression import RegressionForm
+from .regression import RegressionForm, saved_form
 
 _MOST_BYTES = 2**26
 
@@ -92,21 +90,6 @@ def _loaded(path: Path) -> Draws:
     if (path / FILE).is_file():
         return dataclasses.replace(Draws.read(path / FILE), about=_fit_content(path / FIT_FILE))
     return draws_of(open_store(path, only_draws=True))
-
-
-def saved_form(about: Mapping[str, Any], formula: str | None) -> RegressionForm | None:
-    """The regression that a fit has saved; None if there is none."""
-    if not isinstance(about.get("model"), Mapping) or not about.get("encoding"):
-        return None
-    try:
-        encoding = DesignEncoding.from_json(about["encoding"], formula)
-        model = RegressionModel.from_json(about["model"], encoding.formula)
-        table = str(about.get("description", {}).get("table", about.get("table", "")))
-        rows = about.get("rows")
-        known = None if rows is None else (int(rows[0]), float(rows[1]))
-    except (TypeError, AttributeError) as error:
-        raise InvalidInput("fit", "describe a regression", str(error)) from None
-    return RegressionForm(model, encoding, table, known)
 
 
 def _fit_content(path: Path) -> Mapping[str, Any]:

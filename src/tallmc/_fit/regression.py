@@ -378,7 +378,7 @@ class RegressionForm:
     """How many rows there are, and the sd of their responses; a saved fit has other rows."""
 
     def to_json(self) -> dict[str, Any]:
-        """What `tallmc.load` needs to predict; `loading.saved_form` reads it."""
+        """What `tallmc.load` needs to predict; `saved_form` reads it."""
         found = {"model": self.model.to_json(), "encoding": self.encoding.to_json()}
         return found if self.rows is None else found | {"rows": list(self.rows)}
 
@@ -641,6 +641,21 @@ class RegressionForm:
             "results": f"in {units}",
         }
         return {name: str(value) for name, value in found.items() if value is not None}
+
+
+def saved_form(about: Mapping[str, Any], formula: str | None) -> RegressionForm | None:
+    """The regression that a fit has saved; None if there is none."""
+    if not isinstance(about.get("model"), Mapping) or not about.get("encoding"):
+        return None
+    try:
+        encoding = DesignEncoding.from_json(about["encoding"], formula)
+        model = RegressionModel.from_json(about["model"], encoding.formula)
+        table = str(about.get("description", {}).get("table", about.get("table", "")))
+        rows = about.get("rows")
+        known = None if rows is None else (int(rows[0]), float(rows[1]))
+    except (TypeError, AttributeError) as error:
+        raise InvalidInput("fit", "describe a regression", str(error)) from None
+    return RegressionForm(model, encoding, table, known)
 
 
 def _columns(scaled: ScaledTerms) -> DesignColumns:

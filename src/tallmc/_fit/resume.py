@@ -28,7 +28,7 @@ from ..models.posterior import AbstractPosterior, check_posterior
 from ..results.draws import Draws
 from ..results.saved import shapes_by_name
 from .fit import regression_problem
-from .loading import saved_form
+from .regression import saved_form
 
 
 def resume(

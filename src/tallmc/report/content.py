@@ -17,7 +17,7 @@ from .._core.errors import InvalidInput
 from .._core.statistics import evenly
 from .._engine.kernel import Kernel
 from .._fit.encoding import smooths_of
-from .._fit.loading import saved_form
+from .._fit.regression import saved_form
 from .._rows.resident import ResidentRows
 from .._store.reader import OpenStore, draws_of
 from .._store.setup import restored
