@@ -1,11 +1,15 @@
 """A local Dask cluster of two processes: the same bits, also if a worker is killed or stopped."""
 
+import contextlib
 import dataclasses
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Executor, Future
 from pathlib import Path
 
 import dask
@@ -78,20 +82,23 @@ class Traps(AbstractShards):
 
 
 class Springer(threading.Thread):
-    """Sends a signal to the process in each trap."""
+    """Sends a signal to the process in each trap, or to a victim."""
 
-    def __init__(self, traps: Sequence[Path], signal_number: int):
+    def __init__(self, traps: Sequence[Path], signal_number: int, victim: int | None = None):
         super().__init__(daemon=True)
-        self.traps, self.signal_number = traps, signal_number
+        self.traps, self.signal_number, self.victim = traps, signal_number, victim
         self.pids: list[int] = []
 
     def run(self) -> None:
-        for trap in self.traps:
-            while not (trap.exists() and trap.read_text().endswith("\n")):
-                time.sleep(0.01)
-            self.pids.append(int(trap.read_text()))
-            os.kill(self.pids[-1], self.signal_number)
-            trap.with_suffix(".sprung").touch()
+        left = list(self.traps)
+        while left:
+            time.sleep(0.01)
+            for trap in [trap for trap in left if trap.exists()]:
+                if (text := trap.read_text()).endswith("\n"):
+                    self.pids.append(int(text))
+                    os.kill(self.victim or self.pids[-1], self.signal_number)
+                    trap.with_suffix(".sprung").touch()
+                    left.remove(trap)
 
 
 def trapped(store, folder, workers):
@@ -147,3 +154,81 @@ def test_a_client_is_not_an_executor(store, client):
     posterior = tallmc.models.logistic_regression(tallmc.rows.open(store), prior_variance=10.0)
     with pytest.raises(tallmc.InvalidInput, match=r"client\.get_executor\(\)"):
         tallmc.sample(posterior, executor=client)
+
+
+# The default, which reads rows in passes only.
+
+
+def default_of(rows):
+    posterior = tallmc.models.logistic_regression(rows, prior_variance=10.0)
+    return tallmc.sample(posterior, n_draws=20, progress=False)
+
+
+class Numbered(Executor):
+    """An executor that writes the number of the pass, for the traps: tasks come pass by pass."""
+
+    def __init__(self, executor, folder):
+        self.executor, self.folder, self.n_passes = executor, folder, 0
+        self.waiting: list[Future] = []
+        self._client = executor._client
+
+    def submit(self, function, *args, **options):
+        if all(future.done() for future in self.waiting):
+            self.n_passes, self.waiting = self.n_passes + 1, []
+            (self.folder / "number").write_text(str(self.n_passes))
+        self.waiting.append(self.executor.submit(function, *args, **options))
+        return self.waiting[-1]
+
+
+class TrapsOfPasses(Traps):
+    """One trap in every pass."""
+
+    def array(self, number: int, whole: bool = True) -> np.ndarray:
+        self._detain(number, self.reads / f"pass-{(self.reads / 'number').read_text()}")
+        return self.shards.array(number, whole)
+
+    def lines(self, number: int, lines: np.ndarray) -> np.ndarray:
+        return self.shards.lines(number, lines)
+
+
+@pytest.mark.slow
+def test_a_worker_killed_in_every_pass_of_the_default_changes_no_bit(store, client, tmp_path):
+    expected = default_of(tallmc.rows.open(store))
+    executor = Numbered(client.get_executor(), tmp_path)
+    rows = tallmc.rows.open(store)
+    workers = Workers(executor, folder=store)
+    rows = dataclasses.replace(rows, shards=TrapsOfPasses(rows.shards, tmp_path), workers=workers)
+    springer = Springer([tmp_path / f"pass-{k}" for k in range(1, 100)], signal.SIGKILL)
+    springer.start()
+    draws = default_of(rows)
+    assert len(set(springer.pids)) >= 5
+    assert os.getpid() not in springer.pids
+    np.testing.assert_array_equal(draws.positions, expected.positions)
+    np.testing.assert_array_equal(draws.account.bias.mean, expected.account.bias.mean)
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_goes_away_is_an_error(store, tmp_path):
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--no-dashboard"]
+    file = tmp_path / "scheduler.json"
+    options = {
+        "env": os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        "stderr": subprocess.DEVNULL,
+    }
+    scheduler = subprocess.Popen([*command, "--port", "0", "--scheduler-file", file], **options)
+    worker = [sys.executable, "-m", "distributed.cli.dask_worker", "--nthreads", "1"]
+    workers = [subprocess.Popen([*worker, "--scheduler-file", file], **options) for _ in range(2)]
+    try:
+        with dask.config.set({"distributed.comm.timeouts.connect": "5s"}):
+            client = Client(scheduler_file=str(file), timeout="60s")
+            client.wait_for_workers(2, timeout=60)
+            reader = Workers(client.get_executor(), time_limit=30.0, folder=store)
+            Springer([tmp_path / "pass"], signal.SIGKILL, victim=scheduler.pid).start()
+            with pytest.raises(tallmc.PreparationError, match="worker"):
+                default_of(trapped(store, tmp_path, reader))
+            with contextlib.suppress(Exception):
+                client.close(timeout=1)
+    finally:
+        for process in (scheduler, *workers):
+            process.kill()
+            process.wait()

@@ -9,6 +9,7 @@ import sys
 import warnings
 from pathlib import Path
 
+import arviz_plots
 import arviz_stats
 import numpy as np
 import pandas as pd
@@ -361,6 +362,7 @@ def test_leave_one_out_after_a_fit_needs_the_table_only(run, table):
     assert (found.elpd, found.se) == pytest.approx((expected.elpd, expected.se), rel=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:.*(binary|discrete|longer than draw):UserWarning")
 def test_arviz_gets_counts_as_integers(run, table):
     _, draws = run
     tree = draws.to_datatree(posterior_predictive=table, log_likelihood=table)
@@ -370,5 +372,13 @@ def test_arviz_gets_counts_as_integers(run, table):
     assert arviz_stats.loo(tree).elpd == pytest.approx(
         tallmc.diagnose.loo(draws, table, n=400).elpd, rel=1e-6
     )
+    for plot in (
+        arviz_plots.plot_ppc_dist,
+        arviz_plots.plot_ppc_rootogram,
+        arviz_plots.plot_loo_pit,
+        arviz_plots.plot_forest,
+        arviz_plots.plot_trace_dist,
+    ):
+        assert plot(tree, backend="none") is not None
     pits = arviz_stats.loo_pit(tree)
     assert pits["buys"].shape == (400,) and bool(((pits["buys"] >= 0) & (pits["buys"] <= 1)).all())

@@ -209,3 +209,22 @@ def test_a_pilot_run_that_is_interrupted_raises():
     with pytest.raises(KeyboardInterrupt):
         run.run_to(10**6, after_call=interrupt)
     assert 200 < run.completed < 10**6
+
+
+def test_ctrl_c_during_the_import_of_the_command_is_quiet():
+    program = """
+import os, signal, sys
+sys.argv = ["tallmc"]
+class Impatient:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.orig_argv[-1]:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Impatient())
+from tallmc.cli import main
+main(["--version"])
+"""
+    for package in ("jax", "typer"):
+        done = subprocess.run(
+            [sys.executable, "-c", program, package], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

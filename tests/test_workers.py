@@ -1,12 +1,13 @@
 """Who reads the rows changes no bit, and a worker that is lost or hangs is noticed."""
 
+import dataclasses
 import multiprocessing
 import os
 import re
 import signal
 import threading
 import time
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -262,3 +263,25 @@ def test_what_is_not_an_executor_is_refused(store):
     posterior = tallmc.models.logistic_regression(tallmc.rows.open(store), prior_variance=1.0)
     with pytest.raises(tallmc.InvalidInput, match=r"must be a concurrent\.futures\.Executor"):
         tallmc.sample(posterior, executor=4)
+
+
+class Leaving(Executor):
+    """Loses the tasks of one pass, as when a scheduler goes away, and accepts no others."""
+
+    n_tasks = 0
+
+    def submit(self, function, *args, **options):
+        self.n_tasks += 1
+        if self.n_tasks > 12:
+            raise RuntimeError("cannot be asked again")
+        future = Future()
+        future.cancel()
+        return future
+
+
+def test_the_default_ends_where_workers_are_lost(store):
+    """A lost worker says nothing about the posterior: no other plan is tried."""
+    posterior = tallmc.models.logistic_regression(tallmc.rows.open(store), prior_variance=10.0)
+    rows = posterior.rows.read_by(Workers(Leaving()))
+    with pytest.raises(WorkerError, match="a worker was lost"):
+        tallmc.sample(dataclasses.replace(posterior, rows=rows), progress=False)

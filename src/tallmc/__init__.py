@@ -4,6 +4,11 @@ import gc
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from ._core.starting import end_quietly_on_ctrl_c, is_the_command
+
+if is_the_command():  # before anything imports JAX
+    end_quietly_on_ctrl_c()
+
 from ._core.compiler import ask_for_whole_loops
 from ._core.errors import InvalidInput, PreparationError, SamplingWarning
 from ._core.programs import cache, use_cache_if_asked

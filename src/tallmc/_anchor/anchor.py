@@ -24,6 +24,7 @@ from .._core.arrays import Matrix, Vector, on_device
 from .._core.errors import InvalidInput, PreparationError
 from .._core.supervision import found_anchor, stage, supervised_alone
 from .._rows.access import RowAccess
+from .._rows.workers import WorkerError
 from ..models.model import PIECE_ROWS
 from ..models.posterior import AbstractPosterior, ModelPosterior, check_posterior
 from ..models.priors import ScaleMixturePrior
@@ -370,6 +371,8 @@ def _default_anchor(passes: CountedPasses, hessian: bool) -> tuple[Anchor, list[
     if first.problem is None:
         try:
             anchor, notes = _anchor_at(passes, first.position, hessian, first.definite, first.known)
+        except WorkerError:
+            raise
         except PreparationError:
             pass
         else:

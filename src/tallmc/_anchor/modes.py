@@ -14,6 +14,7 @@ from jaxtyping import Float
 
 from .._core.errors import InvalidInput, PreparationError, check_int
 from .._core.supervision import stage
+from .._rows.workers import WorkerError
 from ..models.posterior import AbstractPosterior
 from .anchor import Anchor
 from .optimisers import CountedPasses, Newton, descent_direction, has_columns, prior_derivatives
@@ -332,6 +333,8 @@ def _search(
         if not there - anchor_potential < _NO_MASS + 10 * off:
             return None
         end = Newton(max_steps=_MAX_STEPS_ON_ALL).descend(passes, position)
+    except WorkerError:
+        raise
     except PreparationError:  # the potential is not finite at the start
         return None
     return None if end.problem is not None else end.position

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from .._core.errors import InvalidInput, PreparationError, in_shell
 from .._core.packages import INSTALLED_BY, missing
+from .._core.starting import raise_again_on_ctrl_c
 from .signals import AFTER_SIGNALS, end_at_once
 
 
@@ -33,7 +34,9 @@ def run_command(
     teardown of the interpreter.
     """
     try:
-        make()(args=None if arguments is None else list(arguments), prog_name=name)
+        command = make()
+        raise_again_on_ctrl_c()
+        command(args=None if arguments is None else list(arguments), prog_name=name)
     except SystemExit as ended:
         if isinstance(ended.code, int) and ended.code in AFTER_SIGNALS.values():
             end_at_once(ended.code)

@@ -34,6 +34,7 @@ from ..._engine.chains import chains_at_once
 from ..._rows.access import RowAccess, RowBlock
 from ..._rows.law import Batch
 from ..._rows.passes import Sum
+from ..._rows.workers import WorkerError
 from ...dynamics import NoseHoover
 from ...geometry import Dense, Diagonal
 from ...gradient import Simple
@@ -173,6 +174,8 @@ class Automatic(AbstractMethod):
             in_background(lambda: rehearse_sizes(posterior))
         try:
             found, _ = prepare_anchor(posterior, anchor, AnchorLevel.HESSIAN)
+        except WorkerError:  # says nothing about the posterior
+            raise
         except PreparationError as error:
             return _without_gaussian(posterior, budget, str(error), self.exact, seed)
         except InvalidInput:  # a Hessian that is not positive definite, of an unbounded density
