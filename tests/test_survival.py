@@ -144,6 +144,7 @@ REFUSED = {
     "negative time": ({"time": -1.0}, PLAIN, "weibull", "'time' must be positive; got -1 in row 2"),
     "late start": ({"start": 99.0}, ENTRY, "weibull", "'start' must be before 'time'; got 99"),
     "other event": ({"died": 2.0}, PLAIN, "weibull", "'died' must be 1 for an event and 0"),
+    "no events": ({"died": "all 0"}, PLAIN, "weibull", "'time' must have events; got 'none'"),
     "order": ({"upper": 0.0}, INTERVAL, "weibull", "'upper' must be at least 'lower'"),
     "family": ({}, PLAIN, "gaussian", r"be one of exponential, .* for surv\(…\); got 'gaussian'"),
     "parts": (
@@ -162,7 +163,7 @@ def test_impossible_times_are_refused(case):
     changed, formula, family, message = REFUSED[case]
     columns = {name: np.array(values) for name, values in table().items()}
     for name, value in changed.items():
-        columns[name][1] = value
+        columns[name][slice(None) if value == "all 0" else 1] = 0 if value == "all 0" else value
     with pytest.raises(tallmc.InvalidInput, match=message):
         problem(formula, family, columns)
 

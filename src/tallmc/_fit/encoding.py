@@ -106,27 +106,26 @@ class RowRoles:
         event, entry = self._numbers(table, "event"), self._numbers(table, "entry")
         upper, shown = self._numbers(table, "upper"), f"response {name!r}"
         if upper is None:
-            _check(time > 0, time, shown, "be positive")
+            cure = "Move times of 0 to half of their unit."
+            _check(time > 0, time, shown, "be positive", cure)
             upper = time
             if event is not None:
-                rule = "be 1 for an event and 0 for censoring"
-                _check((event == 0) | (event == 1), event, f"column {self.event!r}", rule)
+                rule, cure = "be 1 for an event and 0 for censoring", "Recode the column."
+                _check((event == 0) | (event == 1), event, f"column {self.event!r}", rule, cure)
                 upper = np.where(event == 1, time, np.inf)
-                if not event.any():
-                    raise TableError(f"column {self.event!r}", "have events", "0 in every row")
         else:
-            column = f"column {self.upper!r}"
+            column, cure = f"column {self.upper!r}", "Swap the limits, or drop the row."
             _check(time >= 0, time, shown, "not be negative")
-            _check((upper >= time) & (upper > 0), upper, column, f"be at least {name!r}, and > 0")
-            rule = f"be finite where {name!r} is 0"
-            _check((time > 0) | np.isfinite(upper), upper, column, rule)
+            is_known = (upper >= time) & (upper > 0)
+            _check(is_known, upper, column, f"be at least {name!r}, and positive", cure)
+            rule, cure = f"be finite where {name!r} is 0", "Drop rows about which nothing is known."
+            _check((time > 0) | np.isfinite(upper), upper, column, rule, cure)
         if entry is None:
             entry = np.zeros_like(time)
-        column = f"column {self.entry!r}"
-        _check(entry >= 0, entry, column, "not be negative")
-        # An event at the entry has no time to happen in; an interval may begin there.
-        before = entry < upper if self.upper is not None else entry < time
-        _check(before & (entry <= time) | (entry == 0), entry, column, f"be before {name!r}")
+        else:
+            column, cure = f"column {self.entry!r}", "Drop rows that were never at risk."
+            _check(entry >= 0, entry, column, "not be negative")
+            _check(entry < time, entry, column, f"be before {name!r}", cure)
         return np.stack([entry, time, upper], axis=1)
 
     def _numbers(self, table: Table, role: str) -> np.ndarray | None:
@@ -145,10 +144,10 @@ class RowRoles:
         return numbers
 
 
-def _check(good: np.ndarray, values: np.ndarray, parameter: str, rule: str) -> None:
+def _check(good: np.ndarray, values: np.ndarray, parameter: str, rule: str, cure: str = "") -> None:
     if not good.all():
         row = int(good.argmin())
-        raise TableError(parameter, rule, f"{values[row]:g} in row {row + 1}")
+        raise TableError(parameter, rule, f"{values[row]:g} in row {row + 1}", cure)
 
 
 def _parameter(role: str) -> str:
@@ -700,6 +699,9 @@ def _with_times(
     """Survival times in units of their mean, and the intervals of piecewise hazards."""
     time = encoding.values(table.columns[encoding.name])
     _, lower, upper = roles.times(table, time, encoding.name).T
+    if not np.isfinite(upper).any():
+        cure = "Censored times alone do not bound the time of an event."
+        raise TableError(f"response {encoding.name!r}", "have events", "none", cure)
     found = np.where(lower > 0, lower, upper)
     mean, breaks = float(np.log(found.mean())) if centre else 0.0, model.breaks
     if model.families()[0].name != "piecewise_exponential":
