@@ -140,7 +140,8 @@ def fit(
     **Arguments:**
 
     - `formula`: a formula such as "clicked ~ age + C(region) + age:C(region) + (1 + age | shop)";
-      or the name of the response, and all other columns are covariates. A formula is Python code:
+      or the name of the response, and all other columns are covariates. Smooth terms are those of
+      mgcv: s(age, k=20), s(hour, bs="cc"), s(lon, lat), s(x, by=region). A formula is Python code:
       pass only formulas that you trust.
     - `data`: a data frame (pandas, polars, pyarrow), a dict of arrays, the path of a table (CSV,
       Parquet, Arrow, .npz, a folder of Parquet files), or a row store (its path, or
@@ -148,7 +149,8 @@ def fit(
     - `family`: bernoulli, binomial, gaussian, poisson, negative_binomial, categorical, ordinal,
       student_t or gamma.
     - `link`: logit or probit for bernoulli; the others have one link.
-    - `prior`: a prior from `tallmc.priors` for all coefficients, or a dict of priors by term. The
+    - `prior`: a prior from `tallmc.priors` for all coefficients, or a dict of priors by term, such
+      as {"age": "normal(0, 1)", "s(x)": "half_normal(1)", "sd(shop)": "exponential(1)"}. The
       default is normal(2.5 sd(y)/sd(x)), rstanarm's rule.
     - `noise_variance`: the noise variance of a gaussian response, if it is known.
     - `weights`, `offset`, `exposure`, `trials`: names of columns: how often each row counts, what
