@@ -145,7 +145,8 @@ def fit(
     **Arguments:**
 
     - `formula`: a formula such as "clicked ~ age + C(region) + age:C(region) + (1 + age | shop)";
-      or the name of the response, and all other columns are covariates. Survival times are
+      or the name of the response, and all other columns are covariates. Smooth terms are those of
+      mgcv: s(age, k=20), s(hour, bs="cc"), s(lon, lat), s(x, by=region). Survival times are
       surv(time, event), surv(start, stop, event) or surv(lower, upper, type="interval"). A formula
       is Python code: pass only formulas that you trust.
     - `data`: a data frame (pandas, polars, pyarrow), a dict of arrays, the path of a table (CSV,
@@ -156,7 +157,8 @@ def fit(
       zero_inflated_negative_binomial, hurdle_poisson, hurdle_negative_binomial; of survival times
       exponential, weibull, lognormal, loglogistic or piecewise_exponential.
     - `link`: logit or probit for bernoulli; the others have one link.
-    - `prior`: a prior from `tallmc.priors` for all coefficients, or a dict of priors by term. The
+    - `prior`: a prior from `tallmc.priors` for all coefficients, or a dict of priors by term, such
+      as {"age": "normal(0, 1)", "s(x)": "half_normal(1)", "sd(shop)": "exponential(1)"}. The
       default is normal(2.5 sd(y)/sd(x)), rstanarm's rule.
     - `noise_variance`: the noise variance of a gaussian response, if it is known.
     - `weights`, `offset`, `exposure`, `trials`: names of columns: how often each row counts, what
