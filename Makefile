@@ -42,7 +42,7 @@ docs: $(STAMP)            ## the documentation site, into site/; runs every exam
 docs-serve: docs          ## show the site, at http://127.0.0.1:8000
 	$(MKDOCS) serve
 
-docs-look: docs           ## screenshots of every page by Chromium, and a check that no page overflows
+docs-look: docs           ## screenshots of every page by Chromium, and a check that no code, table or page is cut
 	$(BIN)/pip install --quiet playwright
 	$(BIN)/python -m website.look
 
