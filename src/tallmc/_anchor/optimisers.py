@@ -19,7 +19,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float
 
 from .._core.arrays import Matrix, Scalar, Vector, dot
 from .._core.errors import PreparationError, check_int, check_number
-from .._core.programs import compiled_for_once, quickly_compiled
+from .._core.programs import quickly_compiled
 from .._core.supervision import checkpoint, in_background, in_threads
 from .._rows.access import RowAccess, RowBlock
 from .._rows.law import Batch
@@ -216,7 +216,7 @@ def _block_derivatives(
     return *first, block_hessian_of(block, counted, model, position)
 
 
-@compiled_for_once
+@quickly_compiled
 def prior_derivatives(
     model: AbstractModel, position: Float[Any, " d"]
 ) -> tuple[Scalar, Vector, Matrix]:

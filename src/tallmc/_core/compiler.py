@@ -23,13 +23,6 @@ QUICKLY: dict[str, bool | int | str] = {
 """Options for `jax.jit`. The programs of this library are small, and as fast with fewer passes of
 LLVM, which take half of the time of a compilation. On a GPU, no alternatives are timed."""
 
-MORE_QUICKLY = QUICKLY | {
-    "xla_cpu_use_fusion_emitters": False,
-    "xla_cpu_parallel_codegen_split_count": 1,
-}
-"""For programs that run once per run. They compile in half of the time; loops of chains and passes
-with many exponentials would take 1.5 to 3 times as long."""
-
 _XLA_OPTION = "xla_backend_extra_options"
 _SMALL_LOOP_BYTES = 10**6
 """The threshold, in bytes touched per iteration. Step loops stay below it and are compiled as one

@@ -45,7 +45,7 @@ import jaxlib
 import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
-from .compiler import MORE_QUICKLY, QUICKLY
+from .compiler import QUICKLY
 from .errors import check_int
 
 # The folder of the entries.
@@ -305,24 +305,20 @@ def _is_array(leaf: Any) -> bool:
 
 def quickly_compiled(function: Function) -> Function:
     """`function`, compiled with few passes of LLVM. Arguments that are not arrays are static."""
-    return functools.update_wrapper(_Compiled(function, QUICKLY), function)  # type: ignore[return-value]
+    return functools.update_wrapper(_Compiled(function), function)  # type: ignore[return-value]
 
-
-def compiled_for_once(function: Function) -> Function:
-    """`quickly_compiled` for a program that runs once per run: its compilation is what it costs."""
-    return functools.update_wrapper(_Compiled(function, MORE_QUICKLY), function)  # type: ignore[return-value]
 
 
 class _Compiled:
     __qualname__: str
 
-    def __init__(self, function: Callable[..., Any], options: dict[str, Any]):
+    def __init__(self, function: Callable[..., Any]):
         def flat(arrays: list[Any], static: Static) -> Any:
             args, kwargs = static.joined(arrays)
             return function(*args, **kwargs)
 
         functools.update_wrapper(flat, function)
-        self._jitted = jax.jit(flat, static_argnums=1, compiler_options=options)
+        self._jitted = jax.jit(flat, static_argnums=1, compiler_options=QUICKLY)
         self.programs: dict[Any, _Once] = {}
         self._lock = threading.Lock()
 

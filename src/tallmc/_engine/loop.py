@@ -20,7 +20,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int, Key
 
 from .._core.errors import Outcome, outcome_of
-from .._core.programs import Static, compiled_for_once, quickly_compiled
+from .._core.programs import Static, quickly_compiled
 from .._rows.access import AbstractRows
 from .kernel import AbstractKernel, ChainState, Drawn, Gathered, KernelStep
 
@@ -69,7 +69,7 @@ class Stepper(NamedTuple):
     record: Record | None = None
 
 
-@compiled_for_once
+@quickly_compiled
 def start_chains(
     arrays: list[Array],
     keys: Key[Array, " chains"],

@@ -35,7 +35,7 @@ from jaxtyping import Array, Bool, Float, Int
 from .._anchor.anchor import Anchor
 from .._anchor.optimisers import prior_derivatives
 from .._core.arrays import DenseMap, Matrix, Scalar, Vector, dot, on_device
-from .._core.programs import compiled_for_once
+from .._core.programs import quickly_compiled
 from .._core.statistics import HEAVY_TAIL, pareto_k
 from .._core.supervision import checkpoint, in_threads, stage
 from .._rows.access import AbstractRows, RowAccess, RowBlock
@@ -378,7 +378,7 @@ def _hard_rows(
     return drawn_in_proportion(kept, count)
 
 
-@compiled_for_once
+@quickly_compiled
 def _hessian_and_cubic(
     model: AbstractModel,
     centre: Vector,
