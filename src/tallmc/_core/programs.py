@@ -308,7 +308,6 @@ def quickly_compiled(function: Function) -> Function:
     return functools.update_wrapper(_Compiled(function), function)  # type: ignore[return-value]
 
 
-
 class _Compiled:
     __qualname__: str
 
