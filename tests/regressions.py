@@ -499,7 +499,7 @@ REGRESSIONS = {
         {"log_scale": 0.3},
     ),
     "exponential": _survival("exponential", {}),
-    "weibull": _survival("weibull", {"log_scale": -0.4}),
+    "weibull": _survival("weibull", {"log_scale": 0.3}),
     "lognormal": _survival("lognormal", {"log_scale": -0.7}),
     "loglogistic": _survival("loglogistic", {"log_scale": -2.3}),
     "piecewise exponential": _survival(

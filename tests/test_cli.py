@@ -639,7 +639,7 @@ def test_fit_refuses_a_file_as_folder(tmp_path, capsys, columns):
         ),
         ("bernoulli", ["--prior", "cauchy(1)"], "must be one of normal, student_t, laplace, horse"),
         ("bernoulli", ["--prior", "agee=normal(1)"], "name terms among Intercept, age, dose [mg]"),
-        ("bernoulli", ["--family", "tweedie"], "--family must be one of bernoulli, binom"),
+        ("bernoulli", ["--family", "wald"], "--family must be one of bernoulli, binom"),
         ("bernoulli", ["--link", "cloglog"], "--link must be logit or probit for bernoulli"),
         ("bernoulli", ["--trials", "age"], "--trials must name a column for family bino"),
         ("bernoulli", ["--exposure", "age"], "be left out unless the family has the link log"),

@@ -193,7 +193,7 @@ def test_help_of_fit_explains_every_choice(capsys, monkeypatch):
         "--missing",
         "--standardised",
         "normal(2.5 sd(y)/sd(x)), as in rstanarm",
-        "binomial, gaussian, poisson, negative_binomial, categorical, ordinal, student_t or gamma",
+        "binomial, gaussian, poisson, negative_binomial, categorical, ordinal, student_t, gamma, beta",
         "- for standard input",
         "fit.json",
         "pass only formulas that you trust",

@@ -342,7 +342,7 @@ BAD = [
     ({"prior": "normal(__import__('os'))"}, "be one of normal, student_t"),
     ({"prior": 3}, "be a prior of tallmc.priors"),
     ({"prior": {"age": "horseshoe(1)", "dose": "horseshoe(2)"}}, "have one horseshoe"),
-    ({"family": "tweedie"}, "be one of bernoulli, binomial"),
+    ({"family": "wald"}, "be one of bernoulli, binomial"),
     ({"link": "probit"}, "link must be log for poisson"),
     ({"noise_variance": 1.0}, "be left out unless the family is gaussian"),
     ({"trials": "trials"}, "name a column for family binomial"),
