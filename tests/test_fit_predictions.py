@@ -187,7 +187,9 @@ def test_new_groups_are_drawn_from_the_shell(tmp_path):
 def test_new_groups_are_an_error_that_names_the_option():
     draws = draws_with_groups("y ~ x + (1 | g)")
     rows = {"x": [1.0], "g": ["z"]}
-    with pytest.raises(tallmc.InvalidInput, match=r"'z' in row 1\. Pass new_groups='draw' to draw"):
+    with pytest.raises(
+        tallmc.InvalidInput, match=r"'z' in row 1\. `predict` with new_groups='draw'"
+    ):
         draws.predict(rows)
     with pytest.raises(tallmc.InvalidInput, match="new_groups must be 'raise' or 'draw'"):
         draws.predict(rows, new_groups="zero")

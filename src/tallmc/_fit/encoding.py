@@ -299,7 +299,7 @@ class GroupEncoding:
 
     def codes(self, column: ColumnValues, *, new: bool) -> np.ndarray:
         """The group of each row; groups that the fit has not seen follow its own if `new`."""
-        cure = "Pass --new-groups draw (new_groups) to draw its effect from the law of the groups."
+        cure = "`predict` with --new-groups draw (new_groups) draws its effect from N(0, Σ)."
         return self.group.values(column, cure, new=new).numbers.astype(np.int32)
 
 
