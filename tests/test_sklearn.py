@@ -361,6 +361,17 @@ def test_a_row_of_weight_w_is_w_rows(kind, monkeypatch):
         np.testing.assert_allclose(values, expected[name], rtol=1e-9)
 
 
+def test_softmax_of_two_classes_is_the_logistic_regression(monkeypatch):
+    X = columns(40)
+    y = responses(TallLogisticRegression, X)
+    made = (posterior_of(kind(), X, y, None, monkeypatch) for kind in (FOUR[0], FOUR[3]))
+    at = np.random.default_rng(2).normal(size=4) / 3
+    logistic, softmax = (of.quantities.of(at[None, None]) for of in made)
+    assert softmax["coef"].shape == (1, 1, 1, 3) and softmax["intercept"].shape == (1, 1, 1)
+    for name, values in logistic.items():
+        np.testing.assert_allclose(softmax[name][:, :, 0], values, rtol=1e-12)
+
+
 def test_scores_are_weighted():
     X = columns(100)
     y = responses(TallLogisticRegression, X)

@@ -249,7 +249,9 @@ class CoefficientsOfColumns(AbstractQuantities):
         leaves = self.layout.split(np.asarray(positions, np.float64))
         beta = leaves["beta"]
         if len(self.shapes[COEF]) == 2:
-            beta = np.swapaxes(beta, -1, -2)
+            # Two classes have one linear predictor, whose coefficients are a vector.
+            is_one = beta.ndim == np.ndim(positions)
+            beta = beta[..., None, :] if is_one else np.swapaxes(beta, -1, -2)
         first = int(self.intercept_scale is not None)
         slopes = self.response_scale * self.scaling.slopes(beta[..., first:])
         found = {COEF: slopes}
