@@ -8,8 +8,11 @@ import scipy.stats as stats
 
 import tallmc
 from problems import laplace_draws
+from tallmc._fit import regression
 from tallmc._fit.fit import regression_problem
 from tallmc._fit.model import RegressionModel
+from tallmc.cli import main
+from tallmc.results.draws import Timing
 
 RNG = np.random.default_rng(6)
 N = 400
@@ -106,3 +109,90 @@ def test_draws_of_an_estimator_predict_as_the_estimator_does():
         estimator.draws_.predict(X[:9, :1])
     with pytest.raises(tallmc.InvalidInput, match="methods of the estimator"):
         estimator.draws_.log_likelihood((X[:9], AGE[:9]))
+
+
+def draws_with_groups(formula: str, *, spread: float = 0.2) -> tallmc.Draws:
+    """Draws around the start of the search, whose sds and correlations of groups vary."""
+    rng = np.random.default_rng(1)
+    table = {"y": 9 + 4 * rng.normal(size=60), "x": np.tile([1.0, 5.0], 30)}
+    table |= {name: rng.choice(list("abcde"), 60) for name in "gh"}
+    chosen = RegressionModel(family="gaussian", formula=formula)
+    posterior = regression_problem(table, chosen).posterior
+    positions = np.asarray(posterior.init) + spread * rng.normal(size=(2, 150, posterior.dim))
+    outcomes, timing = (tallmc.diagnose.Outcome.OK,) * 2, Timing(0.0, 0.0, 0.0)
+    made = tallmc.Draws(positions, {}, outcomes, 0, 0, timing, posterior.layout, {})
+    return dataclasses.replace(made.with_posterior(posterior), quantities=posterior.quantities)
+
+
+@pytest.mark.parametrize(
+    ("formula", "few_levels"),
+    [
+        ("y ~ x + (1 + x | g)", 100),
+        ("y ~ x + (1 | g) + (1 | h)", 100),
+        ("y ~ x + (1 + x | g)", 1),
+    ],
+    ids=["parameters", "several terms", "integrated"],
+)
+def test_effects_of_new_groups_have_their_law(monkeypatch, formula, few_levels):
+    """Given the draws, new groups are independent, and so are the variances of their predictors."""
+    monkeypatch.setattr(regression, "FEW_LEVELS", few_levels)
+    draws = draws_with_groups(formula)
+    known = {"x": [1.0, 5.0, 2.0], "g": ["a", "c", "c"], "h": ["e", "b", "a"]}
+    n_new, x = 400, 6.0
+    new = {name: [f"new {k}" for k in range(n_new)] * 2 for name in "gh"}
+    rows = {"x": known["x"] + [x] * 2 * n_new} | {name: known[name] + new[name] for name in "gh"}
+    found, before = (draws.predict(of, new_groups="draw") for of in (rows, known))
+    for name in ("mean", "sd", "low", "high"):  # the two programs may round differently
+        np.testing.assert_allclose(getattr(found, name)[:3], getattr(before, name), rtol=1e-13)
+    variance = found.sd[3:] ** 2
+    np.testing.assert_array_equal(variance[:n_new], variance[n_new:])  # rows of a group share it
+    values, centred = draws.values, x - 3.0
+    common = (values["Intercept"] + values["x"] * x).var()
+    law = values["1|g_sigma"] ** 2
+    if "h" in formula:
+        law = law + values["1|h_sigma"] ** 2
+    else:
+        slope = values["x|g_sigma"] * centred
+        covariance = values["g_correlation"][..., 0] * values["1|g_sigma"] * slope
+        law = law + slope**2 + 2 * covariance
+    assert_mean(variance[:n_new] - common, law.mean() * (1 - 1 / found.n_draws))
+    if few_levels == 100 and "h" not in formula:
+        np.testing.assert_array_equal(draws.predict(known).mean, before.mean)
+        simulated = draws.posterior_predictive(rows, new_groups="draw").reshape(found.n_draws, -1)
+        wanted = law.mean() + np.mean(values["sigma"] ** 2)
+        of_rows = simulated[:, 3 : 3 + n_new].var(axis=0) - common
+        assert_mean(of_rows, wanted * (1 - 1 / found.n_draws))
+
+
+def assert_mean(values, wanted):
+    """Independent values have this mean, which they show within a tenth."""
+    error = values.std() / np.sqrt(len(values))
+    assert abs(values.mean() - wanted) < 4.6 * error < 0.1 * wanted
+
+
+def test_new_groups_are_drawn_from_the_shell(tmp_path):
+    draws = draws_with_groups("y ~ x + (1 | g)")
+    draws.save(tmp_path / "draws.nc")
+    (tmp_path / "new.csv").write_text("x,g\n1,a\n1,z\n")
+    files = tmp_path / "draws.nc", tmp_path / "new.csv", "-o", tmp_path / "p.csv"
+    for options, status in (((), 2), (("--new-groups", "draw"), 0)):
+        with pytest.raises(SystemExit) as ended:
+            main(["predict", *map(str, files), *options])
+        assert ended.value.code == status
+    wanted = draws.predict({"x": [1.0, 1.0], "g": ["a", "z"]}, new_groups="draw")
+    found = np.loadtxt(tmp_path / "p.csv", delimiter=",", skiprows=1)
+    np.testing.assert_allclose(found[:, 1], wanted.sd, rtol=1e-6)
+
+
+def test_new_groups_are_an_error_that_names_the_option():
+    draws = draws_with_groups("y ~ x + (1 | g)")
+    rows = {"x": [1.0], "g": ["z"]}
+    with pytest.raises(
+        tallmc.InvalidInput, match=r"'z' in row 1\. `predict` with new_groups='draw'"
+    ):
+        draws.predict(rows)
+    with pytest.raises(tallmc.InvalidInput, match="new_groups must be 'raise' or 'draw'"):
+        draws.predict(rows, new_groups="zero")
+    plain = draws_with_groups("y ~ x + C(g)")
+    with pytest.raises(tallmc.InvalidInput, match="new_groups must be 'raise' unless"):
+        plain.predict(rows, new_groups="draw")

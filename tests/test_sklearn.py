@@ -27,6 +27,7 @@ from tallmc.interop.sklearn import (
     TallLogisticRegression,
     TallPoissonRegressor,
     TallSoftmaxRegression,
+    estimators,
 )
 from tallmc.interop.sklearn.estimators import ColumnScaling, PredictorDraws, with_neutral_rows
 
@@ -62,11 +63,27 @@ def z_scores(draws, name, reference, reference_error=0.0):
     return difference / np.hypot(errors, np.ravel(reference_error))
 
 
+@pytest.fixture(autouse=True)
+def no_warning_yet(monkeypatch):
+    monkeypatch.setattr(estimators, "_WARNED", set())
+
+
+EQUIVALENCE = "check_sample_weight_equivalence_on_dense_data"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", FOUR)
 def test_every_check_of_scikit_learn_passes(kind):
-    results = check_estimator(kind(), on_skip=None)  # raises at the first failure
-    assert {result["status"] for result in results} <= {"passed", "skipped"}
+    """But for one, which compares two fits to seven digits.
+
+    Weights and repetitions have the same posterior, as another test shows, but other draws. Its
+    15 rows of 30 columns are too few for a linear regression with unknown noise.
+    """
+    expected = {EQUIVALENCE: "the draws are others"}
+    results = check_estimator(kind(), on_skip=None, expected_failed_checks=expected)
+    assert {result["status"] for result in results} <= {"passed", "skipped", "xfail"}
+    failed = {result["check_name"] for result in results if result["status"] == "xfail"}
+    assert failed == {EQUIVALENCE}
     # This check needs array_api_compat, for all estimators.
     skipped = {result["check_name"] for result in results if result["status"] == "skipped"}
     assert skipped <= {"check_array_api_input"}
@@ -308,9 +325,77 @@ def test_rows_of_zeros_leave_the_posterior_unchanged():
         (tallmc.models.logistic_regression, expit(X @ at)),
         (tallmc.models.poisson_regression, np.exp(X @ at)),
     ):
-        padded = make(*with_neutral_rows(X, y), 1.0)
+        padded_x, padded_y, _ = with_neutral_rows(X, y)
+        padded = make(padded_x, padded_y, 1.0)
         assert padded.n_rows == 256
         np.testing.assert_allclose(padded.gradient(at), X.T @ (mean - y) + at, rtol=1e-12)
+
+
+class Made(Exception):
+    """The posterior that an estimator would sample."""
+
+
+def posterior_of(model, X, y, sample_weight, monkeypatch):
+    def refuse(posterior, *args, **options):
+        raise Made(posterior)
+
+    monkeypatch.setattr(estimators, "sample", refuse)
+    with pytest.raises(Made) as made:
+        model.fit(X, y, sample_weight=sample_weight)
+    return made.value.args[0]
+
+
+@pytest.mark.parametrize("kind", FOUR)
+def test_a_row_of_weight_w_is_w_rows(kind, monkeypatch):
+    """The same posterior, in the units of X, as that of repeated rows; weight 0 leaves rows out."""
+    X = columns(40)
+    y = responses(kind, X)
+    weights = np.arange(40) % 4
+    # The prior of an unknown noise scale is centred at the sd of the rows, whatever their weights.
+    model = kind(noise_variance=90.0) if kind is TallLinearRegression else kind()
+    once = posterior_of(model, X, y, weights, monkeypatch)
+    again = posterior_of(model, X.repeat(weights, 0), y.repeat(weights), None, monkeypatch)
+    at = np.random.default_rng(2).normal(size=once.dim) / 3
+    np.testing.assert_allclose(once.gradient(at), again.gradient(at), rtol=1e-9)
+    shown, expected = (of.quantities.of(at[None, None]) for of in (once, again))
+    for name, values in shown.items():
+        np.testing.assert_allclose(values, expected[name], rtol=1e-9)
+
+
+def test_softmax_of_two_classes_is_the_logistic_regression(monkeypatch):
+    X = columns(40)
+    y = responses(TallLogisticRegression, X)
+    made = (posterior_of(kind(), X, y, None, monkeypatch) for kind in (FOUR[0], FOUR[3]))
+    at = np.random.default_rng(2).normal(size=4) / 3
+    logistic, softmax = (of.quantities.of(at[None, None]) for of in made)
+    assert softmax["coef"].shape == (1, 1, 1, 3) and softmax["intercept"].shape == (1, 1, 1)
+    for name, values in logistic.items():
+        np.testing.assert_allclose(softmax[name][:, :, 0], values, rtol=1e-12)
+
+
+def test_scores_are_weighted():
+    X = columns(100)
+    y = responses(TallLogisticRegression, X)
+    weights = np.where(y == "yes", 1.0, 0.5)
+    model = TallLogisticRegression(ess=100, random_state=0).fit(X, y, sample_weight=weights)
+    right = model.predict(X) == y
+    assert model.score(X, y, sample_weight=weights) == pytest.approx(
+        weights @ right / weights.sum()
+    )
+    assert model.draws_.settings["n_rows"] == 100  # not those of zeros
+    assert "100 rows are few" in str(model.report_) and "256 rows" not in str(model.report_)
+
+
+@pytest.mark.filterwarnings("always::tallmc.SamplingWarning")
+def test_a_search_of_doubtful_fits_warns_once():
+    X = columns(120)
+    y = responses(TallLogisticRegression, X)
+    method = tallmc.methods.sgld_cv(step_size=1e-3, batch_size=10)
+    model = TallLogisticRegression(method=method, ess=5, max_seconds=20)
+    with warnings.catch_warnings(record=True, action="always") as caught:
+        search = GridSearchCV(model, {"prior_scale": [0.5, 1.0, 2.5]}, cv=3).fit(X, y)
+    assert search.best_estimator_.report_.doubts
+    assert len([each for each in caught if each.category is tallmc.SamplingWarning]) == 1
 
 
 def test_pipelines_searches_and_clones():
@@ -394,6 +479,18 @@ def test_invalid_input_is_a_value_error_with_its_reason(model, X, y, message):
         model.fit(X, y)
     with pytest.raises(NotFittedError):
         model.predict(X)
+
+
+def test_weights_that_are_negative_or_all_zero_are_errors():
+    X, y = [[1.0], [2.0]], [0, 1]
+    for weights, message in (
+        ([1.0, -1.0], "sample_weight must not be negative; got -1 in row 1"),
+        ([0.0, 0.0], "zero"),
+        ([1.0], "sample_weight"),
+        ([1.0, 0.0], "at least two classes"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            TallLogisticRegression().fit(X, y, sample_weight=weights)
 
 
 @pytest.mark.slow

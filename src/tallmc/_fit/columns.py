@@ -113,16 +113,24 @@ def as_text(column: ColumnValues) -> ColumnValues:
     return ColumnValues("text", filled, tuple(names))
 
 
-def recode(column: ColumnValues, levels: tuple[str, ...], name: str) -> np.ndarray:
-    """The codes of a column among known levels; other levels are an error with their first row."""
+def recode(
+    column: ColumnValues, levels: tuple[str, ...], name: str, cure: str = "", *, new: bool = False
+) -> np.ndarray:
+    """The codes of a column among known levels.
+
+    Other levels follow these if `new`, else they are an error with their first row.
+    """
     text = as_text(column)
     places = {level: place for place, level in enumerate(levels)}
+    if new:
+        for level in text.levels:
+            places.setdefault(level, len(places))
     codes = np.array([*(places.get(level, -2) for level in text.levels), -1], np.int64)
     recoded = codes[text.numbers]
     if (unknown := recoded == -2).any():
         row = int(unknown.argmax())
         found = f"{text.levels[text.numbers[row]]!r} in row {row + 1}"
-        cure = f"The levels are: {some(levels)}."
+        cure = cure or f"The levels are: {some(levels)}."
         raise TableError(f"column {name!r}", "have levels that the fit has seen", found, cure)
     return recoded
 
@@ -172,14 +180,18 @@ class FeatureEncoding:
     kind: Literal["number", "boolean", "category"]
     levels: tuple[str, ...] = ()
 
-    def values(self, column: ColumnValues) -> ColumnValues:
-        """The column as this kind; the codes of a category are those of `levels`."""
+    def values(self, column: ColumnValues, cure: str = "", *, new: bool = False) -> ColumnValues:
+        """The column as this kind; the codes of a category are those of `levels`.
+
+        With `new`, other levels follow these, else they are an error with this `cure`.
+        """
         if self.kind == "category":
             if column.kind == "other":
                 raise self._refusal("text", column.described)
             if column.levels == self.levels:
                 return column
-            return ColumnValues("text", recode(column, self.levels, self.name), self.levels)
+            codes = recode(column, self.levels, self.name, cure, new=new)
+            return ColumnValues("text", codes, self.levels)
         if column.kind not in ("number", "boolean"):
             example = first_not_a_number(column.levels[:_CHECKED]) if column.levels else ""
             found = f"text such as {example!r}" if column.kind == "text" else column.described

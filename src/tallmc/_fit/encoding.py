@@ -297,6 +297,11 @@ class GroupEncoding:
     group: FeatureEncoding
     scaled: ScaledTerms
 
+    def codes(self, column: ColumnValues, *, new: bool) -> np.ndarray:
+        """The group of each row; groups that the fit has not seen follow its own if `new`."""
+        cure = "`predict` with --new-groups draw (new_groups) draws its effect from N(0, Σ)."
+        return self.group.values(column, cure, new=new).numbers.astype(np.int32)
+
 
 @dataclasses.dataclass(frozen=True)
 class GroupDesign:
@@ -433,13 +438,18 @@ class DesignEncoding:
                 table = one.filled(table)
         return table
 
-    def apply(self, table: Table, *, need_response: bool = False) -> Design:
-        """The design of new rows; columns that the fit did not use are ignored."""
+    def apply(
+        self, table: Table, *, need_response: bool = False, new_groups: bool = False
+    ) -> Design:
+        """The design of new rows; columns that the fit did not use are ignored.
+
+        With `new_groups`, groups may be others than those of the fit.
+        """
         table = self._without_missing(table)
         columns = self._columns(table, need_response=need_response)
         raw = self.scaled.terms.raw_columns(columns, table.n_rows)
         inner = [group.scaled.terms.raw_columns(columns, table.n_rows) for group in self.groups]
-        return self.design(table, raw, inner, need_response=need_response)
+        return self.design(table, raw, inner, need_response=need_response, new_groups=new_groups)
 
     def design(
         self,
@@ -450,6 +460,7 @@ class DesignEncoding:
         need_response: bool,
         notes: tuple[str, ...] = (),
         codes: bool = False,
+        new_groups: bool = False,
     ) -> Design:
         """The design from columns that the terms (`raw`) and groups (`inner`) gave.
 
@@ -465,7 +476,7 @@ class DesignEncoding:
         groups = tuple(
             GroupDesign(
                 group,
-                group.group.values(table.columns[group.group.name]).numbers.astype(np.int32),
+                group.codes(table.columns[group.group.name], new=new_groups),
                 group.scaled.matrix(part, table.n_rows, self.dtype),
             )
             for group, part in zip(self.groups, inner, strict=True)

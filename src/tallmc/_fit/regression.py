@@ -91,6 +91,7 @@ class TableEncoder:
         response: bool = False,
         offset: ArrayLike | None = None,
         trials: ArrayLike | None = None,
+        new_groups: bool = False,
     ) -> RegressionRows:
         for name, given in (("offset", offset), ("trials", trials)):
             if given is not None:
@@ -99,7 +100,8 @@ class TableEncoder:
         # The command has read its table.
         is_read = isinstance(new_rows, Table)
         with contextlib.nullcontext() if is_read else speaking_python("new rows"):
-            design = self.encoding.apply(read_table(new_rows), need_response=response)
+            table = read_table(new_rows)
+            design = self.encoding.apply(table, need_response=response, new_groups=new_groups)
         x, y, weights, groups = model_rows(design, self.has_intercept)
 
         def floats(values: np.ndarray | None) -> Any:
@@ -132,11 +134,13 @@ def model_rows(
     if design.trials is not None:
         y = y / design.trials
         weights = design.trials if weights is None else design.trials * weights
-    groups = tuple(
-        GroupTerm(jnp.asarray(group.codes), jnp.asarray(group.x), len(group.encoding.group.levels))
-        for group in design.groups
-    )
-    return x, y, weights, groups
+    groups = []
+    for group in design.groups:
+        n_groups = len(group.encoding.group.levels)
+        has_new = bool((group.codes >= n_groups).any())
+        columns = jnp.asarray(group.codes), jnp.asarray(group.x)
+        groups.append(GroupTerm(*columns, n_groups, has_new))
+    return x, y, weights, tuple(groups)
 
 
 def check_groups(design: Design, family: Family, integrated: bool) -> None:
@@ -536,6 +540,7 @@ class RegressionForm:
         predictive = None
         if of_rows is not None:  # a saved fit has no rows, so it does not know the effects
             encoder = TableEncoder(self.encoding, self.family.has_intercept)
+            places = plain.layout.split(np.arange(plain.layout.dim))
             predictive = RegressionPredictive(
                 of_rows,
                 encoder=encoder,
@@ -546,6 +551,7 @@ class RegressionForm:
                 scale=math.exp(response.mean) if has_times else response.sd,
                 saved=self.to_json,
                 smooths=self._smooths(likelihood.n_predictors),
+                group_sds=tuple(int(places[f"log sd of {each.name}"][0]) for each in effects),
             )
         return ModelPosterior(
             plain.model, plain.rows, quantities, predictive, self._description(priors)

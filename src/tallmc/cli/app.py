@@ -467,6 +467,10 @@ def predict(
         Literal["raise", "nan"],
         options.option("NAME", "nan: predict NaN for rows with missing values."),
     ] = "raise",
+    new_groups: Annotated[
+        Literal["raise", "draw"],
+        options.option("NAME", "draw: effects of groups that the fit has not seen are drawn."),
+    ] = "raise",
     overwrite: Annotated[bool, options.flag("--overwrite", "Replace a file that exists.")] = False,
 ) -> None:
     """Predict the response of new rows: mean, sd and an interval per row, averaged over draws."""
@@ -482,9 +486,13 @@ def predict(
     draws = load_fit(fit, formula)
     rows = read_table(table)
     if times:
-        prediction = draws.survival(rows, times, interval=interval, missing=missing)
+        prediction = draws.survival(
+            rows, times, interval=interval, missing=missing, new_groups=new_groups
+        )
     else:
-        prediction = draws.predict(rows, kind=kind, interval=interval, seed=seed, missing=missing)
+        prediction = draws.predict(
+            rows, kind=kind, interval=interval, seed=seed, missing=missing, new_groups=new_groups
+        )
     write_table(prediction.to_arrow(), out)
     say(console, f"read: {counted(rows.n_rows, 'row')} from {table}")
     say(console, f"predicted: {prediction}")

@@ -134,6 +134,8 @@ class GroupTerm(eqx.Module):
     columns: Float[Array, "n r"]
     """The r columns, 1 for an intercept."""
     n_groups: int = eqx.field(static=True)
+    has_new: bool = eqx.field(static=True, default=False)
+    """Whether codes from `n_groups` on occur: groups that the fit has not seen."""
 
     @property
     def n_columns(self) -> int:

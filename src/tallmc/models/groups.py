@@ -34,7 +34,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._core.arrays import AbstractLinearMap, Layout, Matrix, Scalar, Vector, dot
 from .._core.programs import Uncompared
@@ -747,6 +747,44 @@ class NormalLaw(NamedTuple):
 _METROPOLIS_STEPS = 6
 
 
+def _key_of(position: Vector) -> PRNGKeyArray:
+    words = lax.bitcast_convert_type(position.astype(jnp.float32), jnp.uint32)
+    return lax.fori_loop(
+        0, len(words), lambda k, key: jax.random.fold_in(key, words[k]), new_key(0)
+    )
+
+
+def _new_effects(position: Vector, term: GroupTerm, start: int) -> Effects:
+    """γ ~ N(0, Σ) of the group of each row; (log τ, c) begin at `start` in a position."""
+    key, r = jax.random.fold_in(_key_of(position), start), term.columns.shape[1]
+
+    def noise_of(code: Array) -> Float[Array, " r"]:
+        return jax.random.normal(jax.random.fold_in(key, code), (r,), position.dtype)
+
+    noise = jax.vmap(noise_of)(term.codes.astype(jnp.uint32))
+    return dot(noise, factor_of(position[start : start + r * (r + 1) // 2], r).T)
+
+
+def with_new_groups(
+    position: Vector, block: GroupedObservations, starts: tuple[int, ...]
+) -> GroupedObservations:
+    """Rows whose effects of new groups are drawn, and are part of the offset.
+
+    The hyper-parameters of each term begin at `starts` in a position.
+    """
+    terms, offset = [], block.offset
+    for term, start in zip(block.terms, starts, strict=True):
+        if term.has_new:
+            is_new = term.codes >= term.n_groups
+            added = jnp.sum(term.columns * _new_effects(position, term, start), axis=1)
+            added = jnp.where(is_new, added, 0.0)
+            offset = added if offset is None else offset + added
+            columns = jnp.where(is_new[:, None], 0.0, term.columns)
+            term = GroupTerm(jnp.where(is_new, 0, term.codes), columns, term.n_groups)
+        terms.append(term)
+    return GroupedObservations(block.fixed, block.y, offset, block.weight, tuple(terms))
+
+
 class EffectLaw(eqx.Module):
     """The law of the effects of groups given the shared parameters, for any groups."""
 
@@ -760,12 +798,8 @@ class EffectLaw(eqx.Module):
         return self.places.shape[0]
 
     def draw(self, position: Vector, levels: Int[Array, " n"]) -> Effects:
-        """γ of these levels; those from `n_levels` on are new groups, drawn from N(0, Σ)."""
-        model, r = self.model, self.model.n_effects
-        words = lax.bitcast_convert_type(position.astype(jnp.float32), jnp.uint32)
-        key = lax.fori_loop(
-            0, len(words), lambda k, key: jax.random.fold_in(key, words[k]), new_key(0)
-        )
+        """γ of these levels."""
+        r, key = self.model.n_effects, _key_of(position)
 
         def noise_of(level: Array) -> Array:
             of_normal, of_uniform = jax.random.split(jax.random.fold_in(key, level))
@@ -774,10 +808,7 @@ class EffectLaw(eqx.Module):
             return jnp.concatenate([normal, uniform], axis=1)
 
         noise = jax.vmap(noise_of)(levels.astype(jnp.uint32))
-        known = jnp.minimum(levels, self.n_levels - 1)
-        drawn = model.draw(noise, position, self.rows.take(self.places[known]))
-        new = dot(noise[:, 0, :r], model.factor(position).T)
-        return jnp.where((levels < self.n_levels)[:, None], drawn, new)
+        return self.model.draw(noise, position, self.rows.take(self.places[levels]))
 
     def draws(
         self, positions: Float[np.ndarray, "k d"], levels: Int[np.ndarray, " n"]

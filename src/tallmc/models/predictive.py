@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import equinox as eqx
 import jax
@@ -33,6 +33,7 @@ from .design import (
     named_columns,
 )
 from .generalised_linear import AbstractRegression, weighted
+from .groups import with_new_groups
 from .likelihood import WHOLE, ResponseKind
 from .model import AbstractModel
 from .smooths import SmoothEffect
@@ -98,6 +99,11 @@ def _check_n_columns(found: int, wanted: int) -> None:
         raise InvalidInput("new rows", f"have {wanted} columns, as in the fit", found, cure)
 
 
+def _refuse_new_groups() -> NoReturn:
+    rule = "be 'raise' unless new rows are a table, and the fit has a term such as (1 | group)"
+    raise InvalidInput("new_groups", rule, "draw", "Leave it out.")
+
+
 def rows_like(row_shapes: PyTree[jax.ShapeDtypeStruct], rows: PyTree[ArrayLike]) -> RowBlock:
     """Rows as arrays in the structure of a posterior's data, whose rows have these shapes."""
     try:
@@ -121,7 +127,8 @@ def rows_like(row_shapes: PyTree[jax.ShapeDtypeStruct], rows: PyTree[ArrayLike])
 
 
 Encoder = Callable[..., RegressionRows]
-"""`encoder(new_rows, *, response, offset, trials)`, the rows of a model."""
+"""`encoder(new_rows, *, response, offset, trials)`, the rows of a model; `new_groups` if there are
+group terms."""
 Complete = Callable[[Any], tuple[Any, np.ndarray]]
 """`complete(new_rows)`, the table, and which of its rows have no missing value."""
 
@@ -155,8 +162,14 @@ class AbstractPredictive(eqx.Module):
         response: bool = False,
         offset: ArrayLike | None = None,
         trials: ArrayLike | None = None,
+        new_groups: bool = False,
     ) -> RowBlock:
-        """The rows of the model from rows of the user, which need responses if `response`."""
+        """The rows of the model from rows of the user, which need responses if `response`.
+
+        With `new_groups`, groups may be others than those of the fit.
+        """
+        if new_groups:
+            _refuse_new_groups()
         if offset is not None or trials is not None:
             raise InvalidInput("offset and trials", "be left out: this model has none", "numbers")
         return self.encoded(new_rows, response)
@@ -233,6 +246,8 @@ class RegressionPredictive(AbstractPredictive):
     saved: Uncompared[Callable[[], Mapping[str, Any]]] = eqx.field(static=True)
     of_table: Uncompared[Complete | None] = eqx.field(static=True)
     smooths: Uncompared[tuple[SmoothEffect, ...]] = eqx.field(static=True)
+    group_sds: tuple[int, ...] = eqx.field(static=True)
+    """Where the log sds of each group term begin in a position."""
 
     def __init__(
         self,
@@ -246,6 +261,7 @@ class RegressionPredictive(AbstractPredictive):
         saved: Callable[[], Mapping[str, Any]] = dict,
         complete: Complete | None = None,
         smooths: tuple[SmoothEffect, ...] = (),
+        group_sds: tuple[int, ...] = (),
     ):
         inner = model.regression()
         if inner is None:
@@ -264,7 +280,7 @@ class RegressionPredictive(AbstractPredictive):
         named = None if classes is None else tuple(map(str, classes))
         self.encoder, self.names = Uncompared(encoder), Uncompared((response_name, named))
         self.saved, self.of_table = Uncompared(saved), Uncompared(complete)
-        self.smooths = Uncompared(smooths)
+        self.smooths, self.group_sds = Uncompared(smooths), group_sds
 
     @property
     def whole(self) -> bool:
@@ -288,6 +304,7 @@ class RegressionPredictive(AbstractPredictive):
         response: bool = False,
         offset: ArrayLike | None = None,
         trials: ArrayLike | None = None,
+        new_groups: bool = False,
     ) -> RegressionRows:
         """The rows of the model from a matrix, a data frame, or a pair of these and responses.
 
@@ -295,6 +312,12 @@ class RegressionPredictive(AbstractPredictive):
         """
         encoder, likelihood = self.encoder.value, self.model.likelihood
         is_encoded = isinstance(new_rows, (Observations, GroupedObservations))
+        if new_groups:
+            if not self.group_sds or encoder is None or is_encoded:
+                _refuse_new_groups()
+            return encoder(
+                new_rows, response=response, offset=offset, trials=trials, new_groups=True
+            )
         if encoder is not None and not is_encoded:
             return encoder(new_rows, response=response, offset=offset, trials=trials)
         if trials is not None and not likelihood.has_trials:
@@ -375,6 +398,8 @@ class RegressionPredictive(AbstractPredictive):
         return self.model.likelihood.response == "times"
 
     def _predictors(self, position: Vector, block: RegressionRows) -> Float[Array, "n ..."]:
+        if isinstance(block, GroupedObservations) and any(term.has_new for term in block.terms):
+            block = with_new_groups(position, block, self.group_sds)
         return self.model.predictors(position[: self.model.dim], block)
 
     def _in_units(self, response: Float[Array, "n ..."], block: RegressionRows) -> Array:

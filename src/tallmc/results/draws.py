@@ -398,6 +398,7 @@ class Draws:
         offset: ArrayLike | None = None,
         trials: ArrayLike | None = None,
         missing: str = "raise",
+        new_groups: str = "raise",
     ) -> Prediction:
         """Predict the response of new rows, averaged over draws.
 
@@ -418,6 +419,9 @@ class Draws:
         - `offset`: a number per row that is added to its predictor.
         - `trials`: the number of trials per row of a binomial response; 1 by default.
         - `missing`: "raise", or "nan" for NaN in rows of a table that have missing values.
+        - `new_groups`: "raise", or "draw" for groups of a term `(1 + x | group)` that the fit has
+          not seen: their effects are drawn from N(0, Σ), with the sds and correlations of each
+          draw. Rows of one new group of the table share its effects.
 
         **Returns:** a `Prediction` with mean, sd and interval per row, and per class if there are
         several.
@@ -436,7 +440,8 @@ class Draws:
         def of_rows(rows: ResidentRows | ShardedRows) -> Prediction:
             return predict(self._predictive, self._used(n_draws), rows, interval, kind, seed)
 
-        return self._predicted(new_rows, missing, of_rows, offset=offset, trials=trials)
+        options = {"offset": offset, "trials": trials, **_with_groups(new_groups)}
+        return self._predicted(new_rows, missing, of_rows, **options)
 
     def survival(
         self,
@@ -446,6 +451,7 @@ class Draws:
         interval: float = 0.9,
         n_draws: int | None = MOST_DRAWS,
         missing: str = "raise",
+        new_groups: str = "raise",
     ) -> Prediction:
         """Predict survival curves P(T > t) of new rows at some times, averaged over draws.
 
@@ -459,7 +465,7 @@ class Draws:
         def of_rows(rows: ResidentRows | ShardedRows) -> Prediction:
             return survival(self._predictive, self._used(n_draws), rows, interval, times)
 
-        return self._predicted(new_rows, missing, of_rows)
+        return self._predicted(new_rows, missing, of_rows, **_with_groups(new_groups))
 
     def _predicted(
         self,
@@ -488,6 +494,7 @@ class Draws:
         seed: int = 0,
         offset: ArrayLike | None = None,
         trials: ArrayLike | None = None,
+        new_groups: str = "raise",
     ) -> Float[np.ndarray, "chains draws n"]:
         """Simulate the response of new rows.
 
@@ -496,7 +503,8 @@ class Draws:
         **Returns:** one response per chain, draw and row; NaN for failed chains. Classes are
         numbered.
         """
-        used, rows = self._used(n_draws), self.encoded(new_rows, offset=offset, trials=trials)
+        options = {"offset": offset, "trials": trials, **_with_groups(new_groups)}
+        used, rows = self._used(n_draws), self.encoded(new_rows, **options)
         found = simulations(self._predictive, used, rows, seed)
         return gathered(found, used, self.ok, rows.n_rows)
 
@@ -728,3 +736,10 @@ class Draws:
             counted(d, "parameter"),
         )
         return f"Draws({' × '.join(size)}; {counted(self.n_row_evals, 'row')} touched)"
+
+
+def _with_groups(new_groups: str) -> dict[str, bool]:
+    """The option of `encode` for groups that the fit has not seen."""
+    if new_groups not in ("raise", "draw"):
+        raise InvalidInput("new_groups", "be 'raise' or 'draw'", new_groups)
+    return {"new_groups": True} if new_groups == "draw" else {}

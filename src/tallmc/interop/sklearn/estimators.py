@@ -14,6 +14,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import itertools
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Self
@@ -25,7 +26,7 @@ from scipy.special import expit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, is_regressor
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from ..._api import sample
 from ..._core.arrays import AbstractQuantities, Layout, check_numeric
@@ -42,6 +43,7 @@ from ...results.draws import Draws
 
 Matrix = Float[np.ndarray, "rows columns"]
 Vector = Float[np.ndarray, " rows"]
+Weights = Vector | None
 COEF, INTERCEPT, SCALE = "coef", "intercept", "scale"
 _FEATURE, _CLASS = "feature", "class"
 _INPUT_TYPES = (np.float64, np.float32)
@@ -85,23 +87,32 @@ class ColumnScaling:
         *,
         centred: bool,
         standardised: bool,
+        weights: Weights = None,
     ) -> ColumnScaling:
         """Measure the columns: means if `centred`, sds if `standardised`, collinearity."""
         p = X.shape[1]
-        centre = X.mean(axis=0, dtype=np.float64) if centred else np.zeros(p)
+        centre, n_rows = np.zeros(p), float(len(X) if weights is None else weights.sum())
+        if centred and weights is None:
+            centre = X.mean(axis=0, dtype=np.float64)
+        elif centred:
+            sums = sum(np.sum(w * block, axis=0) for block, w in _weighted_blocks(X, weights))
+            centre = sums / n_rows
         factor = prior_scale
         if standardised:
-            squares = sum(np.sum((block - centre) ** 2, axis=0) for block in _blocks(X))
-            sd = np.sqrt(squares / len(X))
+            squares = sum(
+                np.sum(w * (block - centre) ** 2, axis=0)
+                for block, w in _weighted_blocks(X, weights)
+            )
+            sd = np.sqrt(squares / n_rows)
             size = np.maximum(np.abs(centre), np.finfo(np.float64).tiny)
             factor = prior_scale / np.where(sd > _CONSTANT * size, sd, 1.0)
         plain = cls(centre, factor, None, np.ones(p, bool))
         if p > _MOST_COLUMNS:
             return plain
         products = np.zeros((p, p))
-        for block in _blocks(X):
+        for block, w in _weighted_blocks(X, weights):
             columns = (block - centre) * factor
-            products += columns.T @ columns
+            products += (w * columns).T @ columns
         information, directions = np.linalg.eigh(products)
         # Rounding of the products limits how small an eigenvalue can be recognised.
         rounding = p * np.finfo(np.float64).eps * information[-1]
@@ -151,8 +162,8 @@ def check_scales(parameter: str, scales: ArrayLike, n_columns: int) -> Float[np.
 
 
 def with_neutral_rows(
-    x: Float[np.ndarray, "n c"], y: Float[np.ndarray, " n"]
-) -> tuple[Float[np.ndarray, "m c"], Float[np.ndarray, " m"]]:
+    x: Float[np.ndarray, "n c"], y: Float[np.ndarray, " n"], weights: Weights = None
+) -> tuple[Float[np.ndarray, "m c"], Float[np.ndarray, " m"], Float[np.ndarray, " m"] | None]:
     """Append rows of zeros to few rows, so that data sets of many sizes share compiled programs.
 
     Programs that use all rows in every step are compiled for the number of rows. A row of zeros has
@@ -160,15 +171,27 @@ def with_neutral_rows(
     """
     n_rows = len(x)
     if n_rows > FEW_ROWS:
-        return x, y
+        return x, y, weights
     wanted = min(max(_FEWEST_ROWS, 1 << (n_rows - 1).bit_length()), FEW_ROWS)
     missing = wanted - n_rows
-    return np.pad(x, ((0, missing), (0, 0))), np.pad(y, (0, missing))
+    if weights is not None:
+        weights = np.pad(weights, (0, missing), constant_values=1.0)
+    return np.pad(x, ((0, missing), (0, 0))), np.pad(y, (0, missing)), weights
 
 
 def _blocks(X: Float[np.ndarray, "n p"]) -> Iterator[Float[np.ndarray, "b p"]]:
     for start in range(0, len(X), _ROWS_PER_BLOCK):
         yield np.asarray(X[start : start + _ROWS_PER_BLOCK], np.float64)
+
+
+def _weighted_blocks(
+    X: Float[np.ndarray, "n p"], weights: Weights
+) -> Iterator[tuple[Float[np.ndarray, "b p"], Any]]:
+    """Blocks of rows, and a column of their weights, or 1."""
+    start = 0
+    for block in _blocks(X):
+        yield block, 1.0 if weights is None else weights[start : start + len(block), None]
+        start += len(block)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,7 +249,9 @@ class CoefficientsOfColumns(AbstractQuantities):
         leaves = self.layout.split(np.asarray(positions, np.float64))
         beta = leaves["beta"]
         if len(self.shapes[COEF]) == 2:
-            beta = np.swapaxes(beta, -1, -2)
+            # Two classes have one linear predictor, whose coefficients are a vector.
+            is_one = beta.ndim == np.ndim(positions)
+            beta = beta[..., None, :] if is_one else np.swapaxes(beta, -1, -2)
         first = int(self.intercept_scale is not None)
         slopes = self.response_scale * self.scaling.slopes(beta[..., first:])
         found = {COEF: slopes}
@@ -283,6 +308,18 @@ class Response(NamedTuple):
     """Names of the classes after the first, if there is one linear predictor for each."""
 
 
+_WARNED: set[str] = set()
+"""Warnings of this process, without their numbers. A search of many fits would repeat them."""
+
+
+def _warn_once(message: str, stacklevel: int) -> None:
+    """Warn unless an estimator has warned of the same; `report_` has the doubts of each fit."""
+    kind = re.sub(r"[\d.,]+", "#", message)
+    if kind not in _WARNED:
+        _WARNED.add(kind)
+        warnings.warn(message, SamplingWarning, stacklevel=stacklevel + 1)
+
+
 class AbstractTallEstimator(BaseEstimator, abc.ABC):
     """A regression of `tallmc.models` with the interface of scikit-learn."""
 
@@ -313,19 +350,24 @@ class AbstractTallEstimator(BaseEstimator, abc.ABC):
         self.verbose = verbose
 
     @abc.abstractmethod
-    def _response(self, y: np.ndarray) -> Response:
+    def _response(self, y: np.ndarray, weights: Weights) -> Response:
         """The checked response in the form of the model."""
 
     @abc.abstractmethod
-    def _posterior(self, x: Matrix, y: Vector, response: Response) -> ModelPosterior:
+    def _posterior(
+        self, x: Matrix, y: Vector, weights: Weights, response: Response
+    ) -> ModelPosterior:
         """The posterior with standard normal priors."""
 
     def _rows_of_zeros_are_neutral(self) -> bool:
         """Whether a row of zeros has the same likelihood for all parameters."""
         return True
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Draw from the posterior.
+
+        A doubt about the draws is a `SamplingWarning`, once per process for each kind of doubt, so
+        that a search does not repeat it. `report_` has the doubts of each fit.
 
         Ctrl-C raises `KeyboardInterrupt`, so that it also ends a search or a cross-validation. If
         there are draws by then, the estimator is fitted with these.
@@ -335,6 +377,8 @@ class AbstractTallEstimator(BaseEstimator, abc.ABC):
         - `X`: the columns, of shape (n_samples, n_features), without an intercept: an array or a
           table of numbers.
         - `y`: the response of each row.
+        - `sample_weight`: how often each row counts, numbers that are not negative. A row of weight
+          2 is two rows, and a row of weight 0 none.
 
         **Raises:** `InvalidInput`, a `ValueError`, if a setting or the data are invalid;
         `PreparationError` if there are no draws.
@@ -342,12 +386,16 @@ class AbstractTallEstimator(BaseEstimator, abc.ABC):
         X, y = validate_data(
             self, X, y, dtype=_INPUT_TYPES, ensure_min_samples=2, y_numeric=is_regressor(self)
         )
-        response = self._response(y)
+        weights = None
+        if sample_weight is not None:
+            X, y, weights = _weighted_rows(X, y, sample_weight)
+        response = self._response(y, weights)
         scaling = ColumnScaling.of(
             X,
             check_scales("prior_scale", self.prior_scale, self.n_features_in_),
             centred=bool(self.fit_intercept and self.standardise),
             standardised=bool(self.standardise),
+            weights=weights,
         )
         intercept_scale = None
         if self.fit_intercept:
@@ -356,8 +404,8 @@ class AbstractTallEstimator(BaseEstimator, abc.ABC):
             )
         x, target = scaling.design(X, intercept_scale, jnp.result_type(float)), response.values
         if self.method is None and self._rows_of_zeros_are_neutral():
-            x, target = with_neutral_rows(x, target)
-        posterior = self._posterior(x, target, response)
+            x, target, weights = with_neutral_rows(x, target, weights)
+        posterior = self._posterior(x, target, weights, response)
         quantities = CoefficientsOfColumns(
             posterior.layout,
             scaling,
@@ -387,10 +435,12 @@ class AbstractTallEstimator(BaseEstimator, abc.ABC):
                 seed=check_random_state(self.random_state).randint(np.iinfo(np.int32).max),
                 progress=None if self.verbose else False,
             )
+        if len(x) > len(X):
+            draws = _without_neutral_rows(draws, len(X))
         self._keep(draws)
         if draws.report.doubts:
             message = f"{type(self).__name__}: {draws.report.doubts[0]} See report_ for all doubts."
-            warnings.warn(message, SamplingWarning, stacklevel=2)
+            _warn_once(message, stacklevel=2)
         if draws.stopped_by == "Ctrl-C":
             raise KeyboardInterrupt
         return self
@@ -429,12 +479,38 @@ class AbstractTallEstimator(BaseEstimator, abc.ABC):
         return PredictorDraws(slopes, intercepts, weights_of(draws))
 
 
+def _weighted_rows(
+    X: Matrix, y: np.ndarray, sample_weight: Any
+) -> tuple[Float[np.ndarray, "m columns"], np.ndarray, Float[np.ndarray, " m"]]:
+    """The rows that count, and their weights."""
+    weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
+    if (weights < 0).any():
+        row = int(np.argmax(weights < 0))
+        raise InvalidInput("sample_weight", "not be negative", f"{weights[row]:g} in row {row}")
+    counted = weights > 0
+    if not counted.any():
+        raise InvalidInput("sample_weight", "not all be zero", "0 in every row")
+    return X[counted], y[counted], weights[counted]
+
+
+def _without_neutral_rows(draws: Draws, n_rows: int) -> Draws:
+    """The same draws, whose report counts the rows of the user."""
+    account, padded = draws.account, draws.settings["n_rows"]
+    if account is not None:
+        said = (
+            reason.replace(f"{padded:,} rows", f"{n_rows:,} rows") for reason in account.reasons
+        )
+        account = dataclasses.replace(account, reasons=tuple(said))
+    settings = {**draws.settings, "n_rows": n_rows}
+    return dataclasses.replace(draws, account=account, settings=settings)
+
+
 class AbstractTallClassifier(ClassifierMixin, AbstractTallEstimator):
     """Classes with one linear predictor for each but the first, whose predictor is 0."""
 
     classes_: np.ndarray
 
-    def _response(self, y: np.ndarray) -> Response:
+    def _response(self, y: np.ndarray, weights: Weights) -> Response:
         check_classification_targets(y)
         self.classes_, numbers = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
@@ -487,8 +563,8 @@ class TallLogisticRegression(AbstractTallClassifier):
         tags.classifier_tags.multi_class = False
         return tags
 
-    def _response(self, y: np.ndarray) -> Response:
-        response = super()._response(y)
+    def _response(self, y: np.ndarray, weights: Weights) -> Response:
+        response = super()._response(y, weights)
         if len(self.classes_) > 2:
             # scikit-learn looks for the first sentence.
             raise ValueError(
@@ -497,8 +573,10 @@ class TallLogisticRegression(AbstractTallClassifier):
             )
         return response._replace(classes=None)
 
-    def _posterior(self, x: Matrix, y: Vector, response: Response) -> ModelPosterior:
-        return logistic_regression(x, y, prior_variance=1.0)
+    def _posterior(
+        self, x: Matrix, y: Vector, weights: Weights, response: Response
+    ) -> ModelPosterior:
+        return logistic_regression(x, y, prior_variance=1.0, weights=weights)
 
     def _keep_means(self, coef: Matrix, intercept: Vector) -> None:
         self.coef_, self.intercept_ = coef, intercept
@@ -516,8 +594,11 @@ class TallSoftmaxRegression(AbstractTallClassifier):
     (n_classes,), whose first rows are 0. `draws_` has the other rows.
     """
 
-    def _posterior(self, x: Matrix, y: Vector, response: Response) -> ModelPosterior:
-        return softmax_regression(x, y, prior_variance=1.0, classes=len(self.classes_))
+    def _posterior(
+        self, x: Matrix, y: Vector, weights: Weights, response: Response
+    ) -> ModelPosterior:
+        classes = len(self.classes_)
+        return softmax_regression(x, y, prior_variance=1.0, classes=classes, weights=weights)
 
     def _keep_means(self, coef: Matrix, intercept: Vector) -> None:
         self.coef_ = np.concatenate([np.zeros((1, coef.shape[1])), coef])
@@ -602,25 +683,27 @@ class TallLinearRegression(AbstractTallRegressor):
         )
         self.noise_variance = noise_variance
 
-    def _response(self, y: np.ndarray) -> Response:
+    def _response(self, y: np.ndarray, weights: Weights) -> Response:
         values = np.asarray(y, np.float64)
         if not self.standardise:
             return Response(values)
-        centre = float(values.mean()) if self.fit_intercept else 0.0
-        scale = float(np.sqrt(np.mean((values - centre) ** 2))) or 1.0
+        centre = float(np.average(values, weights=weights)) if self.fit_intercept else 0.0
+        scale = float(np.sqrt(np.average((values - centre) ** 2, weights=weights))) or 1.0
         return Response((values - centre) / scale, centre, scale)
 
     def _rows_of_zeros_are_neutral(self) -> bool:
         return self.noise_variance is not None
 
-    def _posterior(self, x: Matrix, y: Vector, response: Response) -> ModelPosterior:
+    def _posterior(
+        self, x: Matrix, y: Vector, weights: Weights, response: Response
+    ) -> ModelPosterior:
         if self.noise_variance is None:
             known = _variance_of_rounding(x, y)
         else:
             given = check_number("noise_variance", self.noise_variance, 0, low_open=True)
             known = given / response.scale**2
         self.noise_variance_ = np.nan if known is None else known * response.scale**2
-        return linear_regression(x, y, prior_variance=1.0, noise_variance=known)
+        return linear_regression(x, y, prior_variance=1.0, noise_variance=known, weights=weights)
 
     def _keep_means(self, coef: Matrix, intercept: Vector) -> None:
         super()._keep_means(coef, intercept)
@@ -655,14 +738,16 @@ class TallPoissonRegressor(AbstractTallRegressor):
         tags.target_tags.positive_only = True
         return tags
 
-    def _response(self, y: np.ndarray) -> Response:
+    def _response(self, y: np.ndarray, weights: Weights) -> Response:
         if (y < 0).any():
             row = int(np.argmax(y < 0))
             raise InvalidInput("y", "not be negative", f"{y[row]:g} in row {row}")
         return Response(np.asarray(y, np.float64))
 
-    def _posterior(self, x: Matrix, y: Vector, response: Response) -> ModelPosterior:
-        data = regression_data(x, y, None)
+    def _posterior(
+        self, x: Matrix, y: Vector, weights: Weights, response: Response
+    ) -> ModelPosterior:
+        data = regression_data(x, y, None, weights)
         return regression_posterior(data, Poisson(), normal_prior(1.0, data))
 
     def _moments(self, predictors: PredictorDraws, rows: Matrix) -> tuple[Vector, Vector]:
@@ -693,10 +778,9 @@ def _variance_of_rounding(x: Float[np.ndarray, "n c"], y: Float[np.ndarray, " n"
     resolved = float(_ROUNDINGS * np.finfo(x.dtype).eps * spread * np.sqrt(n_rows))
     if resolved == 0 or np.sqrt(np.mean((y[some] - some_x @ beta) ** 2)) > resolved:
         return None
-    warnings.warn(
+    _warn_once(
         "y is a linear function of the columns up to rounding: its noise cannot be estimated and "
         "is taken to be that of rounding. Pass noise_variance if it is known.",
-        SamplingWarning,
         stacklevel=4,
     )
     return resolved**2
