@@ -11,7 +11,7 @@ import pytest
 
 import tallmc
 from problems import slow_after
-from regressions import run_once
+from regressions import run_once, stein_z
 from tallmc._core.arrays import DenseMap
 from tallmc.models.design import (
     GroupedObservations,
@@ -297,6 +297,30 @@ def test_gaussian_mean_squares_use_the_spread_of_the_parameters(case):
         expected = by_hand["gaussian mean squares"]
     found = found["gaussian mean squares"]
     np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-14)
+
+
+HYPERPRIORS = {
+    "group effects": GroupEffects(
+        (0, 6), ((3, 2), (4, 1)), LogHalfStudentTPrior(jnp.array([0.5, 1, 2]), jnp.asarray(4.0))
+    ),
+    "correlated effects": GroupEffects(
+        (0,), ((2, 3),), LogHalfStudentTPrior(jnp.ones(3), jnp.asarray(4.0)), correlated=True
+    ),
+    "horseshoe": Horseshoe((0, 1, 2), jnp.asarray(0.2), jnp.asarray(2.0), jnp.asarray(4.0)),
+}
+N_PARAMETERS = {"group effects": 10, "correlated effects": 6, "horseshoe": 3}
+
+
+@pytest.mark.parametrize("name", HYPERPRIORS)
+def test_draws_of_hyperpriors_have_the_law_of_the_potential(name):
+    hyperprior, n = HYPERPRIORS[name], N_PARAMETERS[name]
+    parameters = np.full((20_000, n), np.nan)
+    hyper = hyperprior.sample(np.random.default_rng(0), parameters)
+    drawn = np.concatenate([parameters, hyper], axis=1)
+    potential = jax.grad(lambda at: hyperprior.potential(at[:n], at[n:]))
+    gradient = run_once(jax.vmap(potential))
+    assert np.abs(stein_z(drawn, gradient)).max() < 4.6
+    assert np.abs(stein_z(1.1 * drawn, gradient)).max() > 4.6
 
 
 def test_leading_rows_are_those_of_the_matrix():

@@ -25,7 +25,7 @@ from jaxtyping import Array, Float
 from .._core.arrays import AbstractLinearMap, Layout, Matrix, Scalar, Vector
 from .._rows.access import AbstractRows, PerRow, RowBlock
 from .._rows.law import Batch
-from .groups import factor_of, lkj_log_integral, lkj_potential
+from .groups import factor_of, lkj_log_integral, lkj_potential, sample_lkj
 from .model import AbstractModel, Compact, Moves
 from .priors import AbstractPrior, LogHalfStudentTPrior, ScaleMixturePrior, sum_if_known
 
@@ -49,6 +49,15 @@ class AbstractHyperprior(eqx.Module):
         """The constant, log ∫ exp(−potential); None if it is not known."""
         return None
 
+    @abc.abstractmethod
+    def sample(
+        self, random: np.random.Generator, parameters: Float[np.ndarray, "n c"]
+    ) -> Float[np.ndarray, "n h"] | None:
+        """Draws of η; those of ψ given η are written into `parameters`, where it is their prior.
+
+        None if it is not known how.
+        """
+
 
 class SeveralHyperpriors(AbstractHyperprior):
     """Independent hyper-priors; their hyper-parameters follow each other."""
@@ -68,6 +77,13 @@ class SeveralHyperpriors(AbstractHyperprior):
 
     def log_integral(self) -> float | None:
         return sum_if_known(part.log_integral() for part in self.parts)
+
+    def sample(
+        self, random: np.random.Generator, parameters: Float[np.ndarray, "n c"]
+    ) -> Float[np.ndarray, "n h"] | None:
+        found = [part.sample(random, parameters) for part in self.parts]
+        drawn = [each for each in found if each is not None]
+        return np.concatenate(drawn, axis=1) if len(drawn) == len(found) else None
 
 
 class Hierarchical(AbstractModel):
@@ -97,6 +113,15 @@ class Hierarchical(AbstractModel):
 
     def log_prior_integral(self) -> float | None:
         return sum_if_known([self.inner.log_prior_integral(), self.hyperprior.log_integral()])
+
+    def sample_prior(
+        self, random: np.random.Generator, n_draws: int
+    ) -> Float[np.ndarray, "n d"] | None:
+        parameters = self.inner.sample_prior(random, n_draws)
+        hyper = None if parameters is None else self.hyperprior.sample(random, parameters)
+        if parameters is None or hyper is None:
+            return None
+        return np.concatenate([parameters, hyper], axis=1)
 
     def row_potentials(self, position: Vector, block: RowBlock) -> PerRow:
         return self.inner.row_potentials(self._inner(position), block)
@@ -275,6 +300,26 @@ class GroupEffects(AbstractHyperprior):
         of_sds = self.sd_prior.log_integral(n_columns)
         return sum_if_known([of_sds, of_correlations, of_effects])
 
+    def sample(
+        self, random: np.random.Generator, parameters: Float[np.ndarray, "n c"]
+    ) -> Float[np.ndarray, "n h"] | None:
+        n_draws, n_columns = len(parameters), sum(columns for _, columns in self.shapes)
+        hyper = self.sd_prior.sample(random, n_draws, n_columns)
+        if hyper is None:
+            return None
+        if self.correlated:
+            hyper = np.concatenate([hyper, sample_lkj(random, n_draws, n_columns)], axis=1)
+            factors = np.asarray(jax.vmap(lambda at: factor_of(at, n_columns))(jnp.asarray(hyper)))
+        else:
+            factors = np.exp(hyper)[:, :, None] * np.eye(n_columns)
+        at = 0
+        for start, (groups, columns) in zip(self.starts, self.shapes, strict=True):
+            factor = factors[:, at : at + columns, at : at + columns]
+            effects = random.standard_normal((n_draws, groups, columns)) @ factor.mT
+            parameters[:, start : start + groups * columns] = effects.reshape(n_draws, -1)
+            at += columns
+        return hyper
+
     def _correlated_potential(
         self, parameters: Float[Array, " c"], hyper: Float[Array, " h"]
     ) -> Scalar:
@@ -332,3 +377,15 @@ class Horseshoe(AbstractHyperprior):
         ]
         of_slab = math.lgamma(half) - half * math.log(half * float(self.slab_scale) ** 2)
         return math.fsum(of_scales) + of_slab + 0.5 * count * math.log(2 * math.pi)
+
+    def sample(
+        self, random: np.random.Generator, parameters: Float[np.ndarray, "n c"]
+    ) -> Float[np.ndarray, "n h"]:
+        n_draws, half = len(parameters), 0.5 * float(self.slab_degrees)
+        scales = np.abs(random.standard_cauchy((n_draws, self.n_hyper - 1)))
+        scales[:, -1] *= float(self.global_scale)
+        slab = half * float(self.slab_scale) ** 2 / random.gamma(half, size=(n_draws, 1))
+        wide = (scales[:, :-1] * scales[:, -1:]) ** 2
+        sds = np.sqrt(slab / (1 + slab / wide))
+        parameters[:, list(self.coefficients)] = sds * random.standard_normal(sds.shape)
+        return np.log(np.concatenate([scales, slab], axis=1))
