@@ -151,3 +151,23 @@ def test_bad_input_is_refused():
         prior_predictive("y ~ x", TABLE, family="gaussian", n_draws=0)
     with pytest.raises(tallmc.InvalidInput, match="found must be a PriorPredictive"):
         write_prior_predictive(TABLE, "prior.html")
+
+
+def test_r2d2_has_the_same_law_for_columns_of_any_scale():
+    table = TABLE.assign(w=RNG.normal(size=40))
+    for columns in ("standardised", "as they are"):
+        found = prior_predictive(
+            "y ~ x + w",
+            table,
+            family="gaussian",
+            prior="r2d2(0.4, 5)",
+            noise_variance=4.0,
+            standardise=columns == "standardised",
+            n_draws=DRAWS,
+            n_rows=1,
+        )
+        r2, shares = found.values["r2d2_r2"], found.values["r2d2_shares"]
+        np.testing.assert_allclose(shares.sum(axis=1), 1)
+        for k, column in enumerate(("x", "w")):
+            variance = 4 * shares[:, k] * r2 / (1 - r2) / table[column].var(ddof=0)
+            assert abs(z_of_squares(found.values[column], variance)) < 4.6

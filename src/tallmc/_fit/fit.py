@@ -93,9 +93,9 @@ class RegressionProblem:
 
 def _notes_on(model: RegressionModel) -> tuple[str, ...]:
     """Notes on choices that are hard to sample."""
-    if not any(shown.startswith("horseshoe") for shown in model.prior.values()):
-        return ()
-    return ("horseshoe: coefficients near zero make its posterior hard to sample; see the verdict",)
+    names = {of.name: "" for of in as_priors(model.prior).values() if of.shares_scales}
+    words = "coefficients near zero make its posterior hard to sample; see the verdict"
+    return tuple(f"{name}: {words}" for name in names)
 
 
 def _without_zero_weights(design: Design) -> tuple[Design, tuple[str, ...]]:
