@@ -22,10 +22,13 @@ from .._core.errors import InvalidInput, check_int, speaking_python
 from .._core.statistics import evenly
 from .._rows.resident import ResidentRows
 from .._rows.sharded import ShardedRows
+from ..models.posterior import ModelPosterior
 from ..priors import PriorChoice
 from ..results.prediction import UsedDraws, gathered, simulations
 from .fit import fit, regression_model, regression_problem
 from .model import RegressionModel
+
+N_DRAWS, N_ROWS = 200, 1000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +63,8 @@ def prior_predictive(
     *,
     family: str,
     prior: PriorChoice | str | Mapping[str, PriorChoice | str] | None = None,
-    n_draws: int = 200,
-    n_rows: int = 1000,
+    n_draws: int = N_DRAWS,
+    n_rows: int = N_ROWS,
     seed: int = 0,
     **options: Any,
 ) -> PriorPredictive:
@@ -78,7 +81,7 @@ def prior_predictive(
     - `options`: options of `tallmc.fit` that describe the model, such as `exposure` or `missing`.
     """
     n_draws, n_rows = check_int("n_draws", n_draws, 1), check_int("n_rows", n_rows, 1)
-    random = np.random.default_rng(check_int("seed", seed, 0, 2**32 - 1))
+    seed = check_int("seed", seed, 0, 2**32 - 1)
     known = {field.name for field in dataclasses.fields(RegressionModel)}
     known &= set(inspect.signature(fit).parameters)
     for name in options:
@@ -88,7 +91,15 @@ def prior_predictive(
     with speaking_python("data"):
         model = regression_model(formula, family=family, prior=prior, **options)
         posterior = regression_problem(data, model, integrate=False).posterior
-    drawn, predictive = posterior.model.sample_prior(random, n_draws), posterior.predictive
+    return simulated_from_priors(posterior, n_draws, n_rows, seed)
+
+
+def simulated_from_priors(
+    posterior: ModelPosterior, n_draws: int = N_DRAWS, n_rows: int = N_ROWS, seed: int = 0
+) -> PriorPredictive:
+    """The draws for a posterior that was made without `integrate`."""
+    random, predictive = np.random.default_rng(seed), posterior.predictive
+    drawn = posterior.model.sample_prior(random, n_draws)
     assert drawn is not None and predictive is not None, "every prior of a fit has its draws"
     positions = drawn.astype(posterior.init.dtype)[None]
     rows, chosen = posterior.rows, evenly(posterior.n_rows, n_rows)
