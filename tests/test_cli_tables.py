@@ -188,12 +188,13 @@ def test_help_of_fit_explains_every_choice(capsys, monkeypatch):
     for said in (
         "--formula",
         "--prior",
+        "--prior-only",
         "--separator",
         "--exposure",
         "--missing",
         "--standardised",
         "normal(2.5 sd(y)/sd(x)), as in rstanarm",
-        "binomial, gaussian, poisson, negative_binomial, categorical, ordinal, student_t, gamma, beta",
+        "binomial, gaussian, poisson, negative_binomial, categorical, ordinal, student_t, gamma",
         "- for standard input",
         "fit.json",
         "pass only formulas that you trust",
@@ -230,3 +231,16 @@ def test_lines_of_a_name_are_broken_where_it_has_parts():
             assert "".join(lines).replace(" ", "") == name.replace(" ", "")
             assert max(map(len, lines)) <= width
     assert in_lines(NAMES[1], 19).splitlines() == ["age:", "C(region)[south]"]
+
+
+def test_prior_only_writes_the_picture_of_the_priors_and_no_draws(frame, tmp_path, capsys):
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    out, options = tmp_path / "out", ["--prior", "normal(1)", "--prior-only"]
+    refused_store = ("--store", tmp_path / "run", *options)
+    assert fit(tmp_path / "t.csv", out, *refused_store) == 2
+    assert "--store must be left out with --prior-only" in " ".join(capsys.readouterr().err.split())
+    assert fit(tmp_path / "t.csv", out, *options) == 0
+    assert [path.name for path in out.iterdir()] == ["prior.html"]
+    page = (out / "prior.html").read_text()
+    assert "Prior predictive check of bought" in page and "age ~ normal(1)" in page
+    assert "wrote: prior.html in" in capsys.readouterr().out

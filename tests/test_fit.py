@@ -336,13 +336,53 @@ def test_horseshoe_spares_the_intercept_and_shows_its_scales(frame):
     )
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::tallmc._fit.fit.FitNote")
+def test_a_fit_with_r2d2_has_the_posterior_of_quadrature():
+    """One column and known noise: β given R² is normal, and R² has one dimension."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(5, 3, 30)
+    table = pd.DataFrame({"x": x, "y": 1 + 0.3 * x + rng.normal(0, 2, 30)})
+    prior = {"x": tallmc.priors.r2d2(0.3, 4), "Intercept": "normal(0, 10)"}
+    draws = tallmc.fit(
+        "y ~ x", table, family="gaussian", noise_variance=4.0, prior=prior, ess=2000, seed=0
+    )
+    squares = np.sum((x - x.mean()) ** 2)
+    estimate, error = (x - x.mean()) @ table.y / squares, 4 / squares
+    logit = np.linspace(-25, 25, 20_001)
+    r2 = 1 / (1 + np.exp(-logit))
+    spread = 4 * np.exp(logit) / x.var()
+    log_weight = 1.2 * np.log(r2) + 2.8 * np.log1p(-r2)
+    log_weight -= 0.5 * (np.log(spread + error) + estimate**2 / (spread + error))
+    weight = np.exp(log_weight - log_weight.max())
+    expected = {"x": estimate * spread / (spread + error), "r2d2_r2": r2}
+    summary = draws.summary()
+    for name, given_r2 in expected.items():
+        mean = given_r2 @ weight / weight.sum()
+        assert abs(summary.loc[name, "mean"] - mean) < 4.6 * summary.loc[name, "mcse_mean"]
+
+
+def test_r2d2_spares_the_intercept_and_shows_r2_and_shares(frame):
+    found = problem(frame, "count ~ age + dose", "poisson", "r2d2(0.3, 4)")
+    names = found.posterior.quantities.entry_names()
+    assert names == ["Intercept", "age", "dose", "r2d2_shares[0]", "r2d2_shares[1]", "r2d2_r2"]
+    assert (
+        "Intercept ~ normal(2.5); age ~ r2d2(0.3, 4, 0.5)" in found.posterior.description["prior"]
+    )
+    assert any(note.startswith("r2d2: coefficients near zero") for note in found.notes)
+    with pytest.raises(tallmc.InvalidInput, match="not be r2d2 for several classes"):
+        problem(frame, "grade ~ age", "categorical", "r2d2()")
+
+
 BAD = [
     ({"prior": {"agee": "normal(1)"}}, "name terms among Intercept, age, dose; got 'agee'"),
     ({"prior": "cauchy(1)"}, "be one of normal, student_t, laplace, horseshoe"),
     ({"prior": "normal(__import__('os'))"}, "be one of normal, student_t"),
     ({"prior": 3}, "be a prior of tallmc.priors"),
     ({"prior": {"age": "horseshoe(1)", "dose": "horseshoe(2)"}}, "have one horseshoe"),
-    ({"family": "wald"}, "be one of bernoulli, binomial"),
+    ({"prior": {"age": "r2d2(0.3)", "dose": "r2d2(0.4)"}}, "have one r2d2"),
+    ({"prior": "r2d2(1.5)"}, "mean_r2 of prior must"),
+    ({"family": "wiener"}, "be one of bernoulli, binomial"),
     ({"link": "probit"}, "link must be log for poisson"),
     ({"noise_variance": 1.0}, "be left out unless the family is gaussian"),
     ({"trials": "trials"}, "name a column for family binomial"),

@@ -1,4 +1,4 @@
-"""Hyper-parameters: group effects and the horseshoe are those of densities written by hand."""
+"""Hyper-parameters: group effects, horseshoe and R2-D2 are those of densities by hand."""
 
 import functools
 from typing import Any, NamedTuple
@@ -8,10 +8,12 @@ import jax.numpy as jnp
 import jax.scipy.stats as stats
 import numpy as np
 import pytest
+import scipy.special
+import scipy.stats
 
 import tallmc
 from problems import slow_after
-from regressions import run_once
+from regressions import run_once, stein_z
 from tallmc._core.arrays import DenseMap
 from tallmc.models.design import (
     GroupedObservations,
@@ -23,7 +25,7 @@ from tallmc.models.design import (
 from tallmc.models.families.bernoulli import Bernoulli
 from tallmc.models.families.gaussian import GaussianScale
 from tallmc.models.generalised_linear import GeneralisedLinear
-from tallmc.models.hierarchy import GroupEffects, Horseshoe, LeadingRows
+from tallmc.models.hierarchy import R2D2, GroupEffects, Horseshoe, LeadingRows
 from tallmc.models.priors import AbstractPrior, LogHalfStudentTPrior, NormalPrior, PriorOfEntries
 from tallmc.models.regression import Effects, Hyper, Shared, regression_posterior
 from tallmc.rows import Batch, ResidentRows
@@ -166,9 +168,39 @@ def horseshoe(family):
     return posterior, tallmc.Posterior(log_likelihood, log_prior, {"x": x, "y": y}, init)
 
 
+def r2d2(family):
+    """Three of four coefficients with R2-D2, and the same by hand."""
+    x = np.column_stack([FIXED, RNG.normal(size=(N_ROWS, 2))])
+    y, entries, sds = RESPONSES[family], (1, 2, 3), jnp.array([1.0, 0.5, 2.0])
+    likelihood, shared = likelihood_of(family)
+    noise = jnp.asarray(1.0) if family == "bernoulli" else None
+    hyperprior = R2D2(entries, sds, noise, 4, jnp.array([0.6, 1.4]), jnp.asarray(0.5))
+    hyper = Hyper(("log_gammas", "logit"), (np.zeros(3), np.asarray(-1.0)), hyperprior)
+    rows = Observations(jnp.asarray(x), jnp.asarray(y))
+    posterior = regression_posterior(
+        Rows(rows, 4), likelihood, OfCommon(1), shared=shared, hyper=[hyper]
+    )
+
+    def log_likelihood(params, row):
+        return log_density(family, row["x"] @ params["beta"], row["y"], params)
+
+    def log_prior(params):
+        gammas, r2 = jnp.exp(params["log_gammas"]), jax.nn.sigmoid(params["logit"])
+        sigma, beta = jnp.exp(params.get("log_scale", 0.0)), params["beta"]
+        variance = sigma**2 * gammas / jnp.sum(gammas) * r2 / (1 - r2) / sds**2
+        total = stats.norm.logpdf(beta[0], 0, jnp.sqrt(2.0))
+        total += jnp.sum(stats.norm.logpdf(beta[1:], 0, jnp.sqrt(variance)))
+        total += jnp.sum(stats.gamma.logpdf(gammas, 0.5) + params["log_gammas"])
+        total += stats.beta.logpdf(r2, 0.6, 1.4) + jnp.log(r2 * (1 - r2))
+        return total + shared_log_prior(params)
+
+    init = posterior.layout.unravel(posterior.init)
+    return posterior, tallmc.Posterior(log_likelihood, log_prior, {"x": x, "y": y}, init)
+
+
 CASES = {
     f"{make.__name__} {family}": (make, family)
-    for make in (grouped, horseshoe)
+    for make in (grouped, horseshoe, r2d2)
     for family in ("bernoulli", "gaussian")
 }
 
@@ -297,6 +329,66 @@ def test_gaussian_mean_squares_use_the_spread_of_the_parameters(case):
         expected = by_hand["gaussian mean squares"]
     found = found["gaussian mean squares"]
     np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-14)
+
+
+SDS = jnp.array([1.0, 0.5, 2.0])
+HYPERPRIORS = {
+    "group effects": GroupEffects(
+        (0, 6), ((3, 2), (4, 1)), LogHalfStudentTPrior(jnp.array([0.5, 1, 2]), jnp.asarray(4.0))
+    ),
+    "correlated effects": GroupEffects(
+        (0,), ((2, 3),), LogHalfStudentTPrior(jnp.ones(3), jnp.asarray(4.0)), correlated=True
+    ),
+    "horseshoe": Horseshoe((0, 1, 2), jnp.asarray(0.2), jnp.asarray(2.0), jnp.asarray(4.0)),
+    "r2d2": R2D2((0, 1, 2), SDS, jnp.asarray(1.5), 0, jnp.array([1.2, 2.8]), jnp.asarray(0.5)),
+}
+N_PARAMETERS = {"group effects": 10, "correlated effects": 6, "horseshoe": 3, "r2d2": 3}
+
+
+@pytest.mark.parametrize("name", HYPERPRIORS)
+def test_draws_of_hyperpriors_have_the_law_of_the_potential(name):
+    hyperprior, n = HYPERPRIORS[name], N_PARAMETERS[name]
+    parameters = np.full((20_000, n), np.nan)
+    hyper = hyperprior.sample(np.random.default_rng(0), parameters)
+    drawn = np.concatenate([parameters, hyper], axis=1)
+    potential = jax.grad(lambda at: hyperprior.potential(at[:n], at[n:]))
+    gradient = run_once(jax.vmap(potential))
+    assert np.abs(stein_z(drawn, gradient)).max() < 4.6
+    assert np.abs(stein_z(1.1 * drawn, gradient)).max() > 4.6
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_density_of_r2d2_is_that_of_scipy_with_its_constant(known):
+    """Shares by a Dirichlet density: Σg ~ Gamma(kξ) is independent of them, with the Jacobian."""
+    xi, (a, b), sds = 0.7, (1.2, 2.8), np.asarray(SDS)
+    noise = jnp.asarray(1.5) if known else None
+    hyperprior = R2D2((0, 1, 2), SDS, noise, 3, jnp.array([a, b]), jnp.asarray(xi))
+    beta, log_gammas, logit = np.array([0.3, -1.0, 0.2]), np.array([-1.0, 0.4, -2.0]), 0.8
+    sigma = 1.5 if known else np.exp(-0.4)
+    total, r2 = np.exp(log_gammas).sum(), scipy.special.expit(logit)
+    shares = np.exp(log_gammas) / total
+    expected = np.sum(
+        scipy.stats.norm.logpdf(beta, 0, sigma * np.sqrt(shares * r2 / (1 - r2)) / sds)
+    )
+    expected += scipy.stats.dirichlet.logpdf(shares, np.full(3, xi))
+    expected += scipy.stats.gamma.logpdf(total, 3 * xi) + np.log(total * np.prod(shares))
+    expected += scipy.stats.beta.logpdf(r2, a, b) + np.log(r2 * (1 - r2))
+    parameters, hyper = jnp.array([*beta, -0.4]), jnp.array([*log_gammas, logit])
+    potential = jax.jit(lambda *at: hyperprior.potential(*at))(parameters, hyper)
+    assert -potential - hyperprior.log_integral() == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_draws_of_r2d2_explain_r2_with_the_noise_of_each_draw():
+    """Σ β_j² s_j²/σ² has the mean τ² given R², and log σ comes from the parameters."""
+    hyperprior = R2D2((0, 1, 2), SDS, None, 3, jnp.array([4.0, 6.0]), jnp.asarray(0.5))
+    parameters = np.full((20_000, 4), np.nan)
+    parameters[:, 3] = np.random.default_rng(1).normal(size=20_000)
+    hyper = hyperprior.sample(np.random.default_rng(0), parameters)
+    scaled = parameters[:, :3] * np.asarray(SDS) / np.exp(parameters[:, 3:])
+    ratio = np.sum(scaled**2, axis=1) - np.exp(hyper[:, -1])
+    assert abs(ratio.mean()) < 4.6 * ratio.std() / np.sqrt(20_000)
+    uniform = scipy.stats.beta(4, 6).cdf(scipy.special.expit(hyper[:, -1]))
+    assert scipy.stats.kstest(uniform, "uniform").pvalue > 4e-6
 
 
 def test_leading_rows_are_those_of_the_matrix():

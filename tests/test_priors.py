@@ -7,6 +7,7 @@ import pytest
 import scipy.special
 import scipy.stats
 
+from regressions import stein_z
 from tallmc.models.families.ordinal import CutPointPrior
 from tallmc.models.priors import (
     AbstractPrior,
@@ -16,8 +17,10 @@ from tallmc.models.priors import (
     LogHalfNormalPrior,
     LogHalfStudentTPrior,
     NormalPrior,
+    PriorOfEntries,
     ScaleMixturePrior,
     StudentTPrior,
+    TemperedPrior,
 )
 
 SCALES, MEANS, DEGREES = np.array([0.5, 1.0, 4.0]), np.array([0.3, -1.0, 2.0]), 4.0
@@ -140,6 +143,27 @@ def test_potentials_and_gradients_are_finite_far_away_in_single_precision(name):
         value, gradient = value_and_gradient(np.full(points_of(name).shape[1], far, np.float32))
         if name != "cut points" or far < 0:  # e^40 is a distance of 10^17 between cut points
             assert np.isfinite(value) and np.isfinite(gradient).all()
+
+
+DRAWS = 20_000
+
+
+@pytest.mark.parametrize("name", PRIORS)
+def test_draws_have_the_law_of_the_potential(name):
+    prior = PRIORS[name][0]
+    drawn = prior.sample(np.random.default_rng(1), DRAWS, points_of(name).shape[1])
+    gradient = jax.jit(jax.vmap(jax.grad(prior.potential)))
+    assert np.abs(stein_z(drawn, gradient)).max() < 4.6
+    assert np.abs(stein_z(1.1 * drawn, gradient)).max() > 4.6  # the test sees a wrong scale
+
+
+def test_entries_without_a_prior_are_drawn_as_nan_and_an_unknown_law_is_told():
+    normal, random = PRIORS["normal around zero"][0], np.random.default_rng(0)
+    drawn = PriorOfEntries((normal,), ((0, 2),)).sample(random, 5, 3)
+    assert np.isfinite(drawn[:, [0, 2]]).all() and np.isnan(drawn[:, 1]).all()
+    tempered = TemperedPrior(normal, 0.5)
+    assert tempered.sample(random, 5, 3) is None
+    assert JoinedPrior((normal, tempered), (1, 2)).sample(random, 5, 3) is None
 
 
 def test_every_prior_is_tested_here():

@@ -189,3 +189,9 @@ def test_the_sd_of_a_heavy_tail_is_not_reported(law, mean_is_known, sd_is_known)
     assert (report.sd_error is not None) == sd_is_known
     assert ("the tails of parameter 1 are heavy" in str(report)) != sd_is_known
     assert report.trusted
+
+
+def test_a_constant_has_no_heavy_tail():
+    """Such as the share of R² of the only column."""
+    assert convergence.kurtosis(np.ones(1000)) == 0
+    assert convergence.tail_index(np.ones(1000), 1000.0) == -np.inf

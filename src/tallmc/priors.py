@@ -24,6 +24,7 @@ __all__ = [
     "horseshoe",
     "laplace",
     "normal",
+    "r2d2",
     "student_t",
 ]
 
@@ -36,11 +37,18 @@ class PriorChoice:
 
     name: str
     scale: float | None = None
-    """The sd of a normal prior, None for rstanarm's rule; the global scale of a horseshoe."""
+    """The sd of a normal prior, None for rstanarm's rule; the global scale of a horseshoe; the mean
+    of R²."""
     mean: float = 0.0
     degrees: float = 1.0
-    """Of a Student-t prior, or of the slab of a horseshoe."""
+    """Of a Student-t prior, or of the slab of a horseshoe; the precision of R²."""
     slab_scale: float = 1.0
+    """Of a horseshoe; the concentration of the shares of R²."""
+
+    @property
+    def shares_scales(self) -> bool:
+        """Whether coefficients with this prior share unknown scales."""
+        return self.name in ("horseshoe", "r2d2")
 
     @property
     def of_scale(self) -> bool:
@@ -69,6 +77,7 @@ class PriorChoice:
             "student_t": (self.degrees, self.scale),
             "half_student_t": (self.degrees, self.scale),
             "horseshoe": (self.scale, self.slab_scale, self.degrees),
+            "r2d2": (self.scale, self.degrees, self.slab_scale),
         }.get(self.name, (self.scale,))
         if self.mean and self.scale is not None:
             numbers = (*numbers[:-1], self.mean, self.scale)
@@ -135,6 +144,27 @@ def horseshoe(
     )
 
 
+def r2d2(mean_r2: float = 0.5, precision: float = 2.0, concentration: float = 0.5) -> PriorChoice:
+    """A prior of the share of variance that the columns explain, R², divided among them.
+
+    R² ~ Beta with this mean and precision, and β_j ~ N(0, σ² φ_j R²/(1 − R²)/var(x_j)) with shares
+    φ ~ Dirichlet (Zhang et al., 2022), in the order of brms. σ is the scale of the noise of
+    gaussian, student_t and quantile responses, and 1 for others.
+
+    **Arguments:**
+
+    - `mean_r2`: the mean of R², between 0 and 1.
+    - `precision`: the sum of the two parameters of Beta.
+    - `concentration`: of the shares. Small values favour few columns.
+    """
+    return PriorChoice(
+        "r2d2",
+        check_number("mean_r2", mean_r2, 0, 1, low_open=True, high_open=True),
+        degrees=_positive("precision", precision),
+        slab_scale=_positive("concentration", concentration),
+    )
+
+
 def half_normal(scale: float) -> PriorChoice:
     """A half-normal prior of a standard deviation: of a smooth, `s(x)`, or of groups, `sd(g)`.
 
@@ -176,6 +206,7 @@ _BY_NAME = {
     "student_t": student_t,
     "laplace": laplace,
     "horseshoe": horseshoe,
+    "r2d2": r2d2,
     "half_normal": half_normal,
     "half_student_t": half_student_t,
     "exponential": exponential,

@@ -209,9 +209,9 @@ def tail_index(draws: Float[np.ndarray, " n"], ess: float) -> float:
 
 
 def kurtosis(draws: Float[np.ndarray, " n"]) -> float:
-    """E(x − Ex)⁴ / Var(x)²."""
+    """E(x − Ex)⁴ / Var(x)²; 0 of a constant."""
     squares = (draws - draws.mean()) ** 2
-    return float(np.mean(squares**2) / max(squares.mean(), np.finfo(float).tiny) ** 2)
+    return float(np.mean(squares**2) / max(squares.mean() ** 2, np.finfo(float).tiny))
 
 
 def _fitted_k(excesses: Float[np.ndarray, " n"]) -> float:

@@ -223,6 +223,11 @@ def _expit(values: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-values))
 
 
+def _shares(logs: np.ndarray) -> np.ndarray:
+    sizes = np.exp(logs - logs.max(axis=-1, keepdims=True))
+    return sizes / sizes.sum(axis=-1, keepdims=True)
+
+
 def _cuts(free: np.ndarray) -> np.ndarray:
     return np.cumsum(np.concatenate([free[..., :1], np.exp(free[..., 1:])], axis=-1), axis=-1)
 
@@ -242,5 +247,7 @@ _SHARED: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "log local scales": ("horseshoe_local", np.exp),
     "log global scale": ("horseshoe_global", np.exp),
     "log slab variance": ("horseshoe_slab", lambda values: np.exp(0.5 * values)),
+    "log shares": ("r2d2_shares", _shares),
+    "logit R2": ("r2d2_r2", _expit),
 }
 """How shared and hyper-parameters are called and computed from their unconstrained forms."""

@@ -56,14 +56,18 @@ class RegressionProblem:
         return len(set(self.form.columns.names) - {INTERCEPT})
 
     @classmethod
-    def of_table(cls, table: Table, model: RegressionModel) -> RegressionProblem:
+    def of_table(
+        cls, table: Table, model: RegressionModel, *, integrate: bool = True
+    ) -> RegressionProblem:
+        """The problem of a table; without `integrate`, effects of many groups are parameters."""
         family, _ = model.families()
         dtype = str(jax.dtypes.canonicalize_dtype(np.float64))
         design = make_design(table, model, family.response, dtype, codes=True)
         design, notes = _without_zero_weights(design)
         form = RegressionForm(model, design.encoding, table.description)
         x, y, weights, groups = model_rows(design, family.has_intercept)
-        names, values, apart = form.columns.names, design.level_values, form.integrates_effects
+        names, values = form.columns.names, design.level_values
+        apart = integrate and form.integrates_effects
         if apart and isinstance(x, CodedColumns):
             x, values = x.matrix(values), None
         rest = () if apart else groups
@@ -89,9 +93,9 @@ class RegressionProblem:
 
 def _notes_on(model: RegressionModel) -> tuple[str, ...]:
     """Notes on choices that are hard to sample."""
-    if not any(shown.startswith("horseshoe") for shown in model.prior.values()):
-        return ()
-    return ("horseshoe: coefficients near zero make its posterior hard to sample; see the verdict",)
+    names = {of.name: "" for of in as_priors(model.prior).values() if of.shares_scales}
+    words = "coefficients near zero make its posterior hard to sample; see the verdict"
+    return tuple(f"{name}: {words}" for name in names)
 
 
 def _without_zero_weights(design: Design) -> tuple[Design, tuple[str, ...]]:
@@ -192,25 +196,24 @@ def fit(
     ['Intercept', 'age']
     """
     with speaking_python("data"):
-        model = RegressionModel(
+        model = regression_model(
+            formula,
             family=family,
             link=link,
-            response=None if "~" in formula else formula,
-            formula=formula if "~" in formula else None,
-            prior={term: choice.shown for term, choice in as_priors(prior).items()},
+            prior=prior,
             noise_variance=noise_variance,
             weights=weights,
             offset=offset,
             exposure=exposure,
             trials=trials,
             quantile=quantile,
-            breaks=None if breaks is None else tuple(map(float, breaks)),
-            exclude=_names("exclude", exclude),
-            categorical=_names("categorical", categorical),
+            breaks=breaks,
+            exclude=exclude,
+            categorical=categorical,
             missing=missing,
             standardise=standardise,
             intercept=intercept,
-            level=level if level is None or isinstance(level, str) else tuple(map(str, level)),
+            level=level,
             standardised_results=standardised_results,
             separator=separator,
         )
@@ -235,16 +238,42 @@ def smooths_of_fit(draws: Draws) -> pd.DataFrame | None:
     return draws.smooths() if is_smooth and draws.ok.any() else None
 
 
+def regression_model(
+    formula: str,
+    *,
+    prior: PriorChoice | str | Mapping[str, PriorChoice | str] | None = None,
+    breaks: Sequence[float] | None = None,
+    exclude: Sequence[str] = (),
+    categorical: Sequence[str] = (),
+    level: str | Sequence[str] | None = None,
+    **others: Any,
+) -> RegressionModel:
+    """What a user chose by the arguments of `fit`."""
+    return RegressionModel(
+        response=None if "~" in formula else formula,
+        formula=formula if "~" in formula else None,
+        prior={term: choice.shown for term, choice in as_priors(prior).items()},
+        breaks=None if breaks is None else tuple(map(float, breaks)),
+        exclude=_names("exclude", exclude),
+        categorical=_names("categorical", categorical),
+        level=level if level is None or isinstance(level, str) else tuple(map(str, level)),
+        **others,
+    )
+
+
 class FitNote(UserWarning):
     """What `tallmc.fit` chose: dropped rows, baselines, the level that counts as 1."""
 
 
-def regression_problem(data: Any, model: RegressionModel) -> RegressionProblem:
+def regression_problem(
+    data: Any, model: RegressionModel, *, integrate: bool = True
+) -> RegressionProblem:
     """The problem of a table, a row store or the path of one."""
     data = opened_rows(data)
     if isinstance(data, ShardedRows):
         return RegressionProblem.of_rows(data, model)
-    return RegressionProblem.of_table(read_table(data, separator=model.separator), model)
+    table = read_table(data, separator=model.separator)
+    return RegressionProblem.of_table(table, model, integrate=integrate)
 
 
 def opened_rows(data: Any) -> Any:

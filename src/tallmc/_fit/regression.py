@@ -35,7 +35,7 @@ from ..models.groups import (
     grouped_observations,
     regression_with_effects,
 )
-from ..models.hierarchy import GroupEffects, Horseshoe
+from ..models.hierarchy import R2D2, GroupEffects, Horseshoe
 from ..models.model import AbstractModel
 from ..models.posterior import ModelPosterior
 from ..models.predictive import RegressionPredictive
@@ -194,11 +194,13 @@ def model_priors(
     response_mean: float = 0.0,
     n_rows: int = 1,
     sd_priors: Sequence[AbstractPrior] = (),
+    noise_sd: float | None = 1.0,
 ) -> ModelPriors:
     """Turn the priors that users choose into priors of standardised coefficients.
 
     The coefficient of a column that was divided by s_j, for a response divided by s, is
-    β' = β s_j/s: means and scales of its prior are multiplied by s_j/s.
+    β' = β s_j/s: means and scales of its prior are multiplied by s_j/s. `noise_sd` is None if its
+    log is the first parameter after the coefficients.
     """
     unknown = set(chosen) - set(columns.terms) - {""}
     if unknown:
@@ -219,7 +221,7 @@ def model_priors(
             mean[j] -= response_mean * ratio[j]
         if choice.scale is None:
             scale[j] = DEFAULT_SCALE * response_scale / (column_sds[j] or 1.0)
-        elif choice.name != "horseshoe":
+        elif not choice.shares_scales:
             scale[j], degrees[j] = choice.scale * ratio[j], choice.degrees
     n_effects = sum(groups * each for _, (groups, each) in effects)
 
@@ -236,7 +238,7 @@ def model_priors(
     found = {
         _entries(places, n_predictors): prior_of(kind, places)
         for kind, places in parts.items()
-        if kind != "horseshoe"
+        if not choices[places[0]].shares_scales
     }
     of_smooths = {}
     for term, wiggly in columns.wiggly.items():
@@ -250,13 +252,23 @@ def model_priors(
     if list(parts) == ["normal"] and not n_effects and not of_smooths:
         (prior,) = found.values()
     hyper = _effect_hyper(effects, len(choices), response_scale, sd_priors)
-    if "horseshoe" in parts:
-        places = parts["horseshoe"]
+    for kind, places in parts.items():
+        choice = choices[places[0]]
+        if not choice.shares_scales:
+            continue
         if len({choices[place] for place in places}) > 1:
             given = ", ".join(dict.fromkeys(choices[place].shown for place in places))
-            cure = "Give all terms with a horseshoe the same one: they share its global scale."
-            raise InvalidInput("--prior (prior)", "have one horseshoe", given, cure)
-        hyper.append(_horseshoe(choices[places[0]], _entries(places, n_predictors), dtype))
+            cure = f"Give all terms with {kind} the same one: they share its global scale."
+            raise InvalidInput("--prior (prior)", f"have one {kind}", given, cure)
+        if kind == "horseshoe":
+            hyper.append(_horseshoe(choice, _entries(places, n_predictors), dtype))
+            continue
+        if n_predictors > 1:
+            cure = "Use a horseshoe, whose coefficients of all classes share a scale."
+            rule = "not be r2d2 for several classes, which have no common R²"
+            raise InvalidInput("--prior (prior)", rule, choice.shown, cure)
+        sds = np.where(column_sds[places] > 0, column_sds[places], 1.0)
+        hyper.append(_r2d2(choice, tuple(places), sds, noise_sd, len(choices) + n_effects, dtype))
     shown = {
         term: f"normal({scale[j] / ratio[j]:.4g})" if choices[j].scale is None else choices[j].shown
         for term, (j, *_) in columns.terms.items()
@@ -371,6 +383,28 @@ def _horseshoe(choice: PriorChoice, entries: tuple[int, ...], dtype: Any) -> Hyp
     return Hyper(names, starts, hyperprior)
 
 
+def _r2d2(
+    choice: PriorChoice,
+    entries: tuple[int, ...],
+    column_sds: np.ndarray,
+    noise_sd: float | None,
+    noise_at: int,
+    dtype: Any,
+) -> Hyper:
+    assert choice.scale is not None, "R² has a mean"
+    shape = choice.degrees * np.array([choice.scale, 1 - choice.scale])
+    hyperprior = R2D2(
+        entries,
+        jnp.asarray(column_sds, dtype),
+        None if noise_sd is None else jnp.asarray(noise_sd, dtype),
+        noise_at,
+        jnp.asarray(shape, dtype),
+        jnp.asarray(choice.slab_scale, dtype),
+    )
+    starts = np.full(len(entries), np.log(choice.slab_scale)), np.log(shape[0] / shape[1])
+    return Hyper(("log shares", "logit R2"), tuple(map(np.asarray, starts)), hyperprior)
+
+
 @dataclasses.dataclass(frozen=True)
 class RegressionForm:
     """A regression without rows."""
@@ -426,7 +460,7 @@ class RegressionForm:
         """
         if len(self.encoding.groups) != 1 or self.family.response in ("classes", "times"):
             return False
-        shrunk = any(shown.startswith("horseshoe") for shown in self.model.prior.values())
+        shrunk = any(of.shares_scales for of in as_priors(self.model.prior).values())
         return len(self.encoding.groups[0].group.levels) > FEW_LEVELS and not shrunk
 
     def posterior(
@@ -489,6 +523,7 @@ class RegressionForm:
             response.mean,
             n_rows,
             sd_priors if groups is None else (),
+            self._noise_sd(noise),
         )
         start, shared = None, self.family.shared(data, n_classes)
         if noise is not None:
@@ -556,6 +591,12 @@ class RegressionForm:
         return ModelPosterior(
             plain.model, plain.rows, quantities, predictive, self._description(priors)
         )
+
+    def _noise_sd(self, variance: Any) -> float | None:
+        """The scale of the noise; 1 if there is none, and None if it is unknown."""
+        if self.family.response != "number":
+            return 1.0
+        return None if variance is None else math.sqrt(variance)
 
     def of_rows(self, data: RegressionData) -> RegressionForm:
         """The form that knows its rows, so that priors of a saved fit are those of the fit."""

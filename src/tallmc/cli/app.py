@@ -182,6 +182,7 @@ def fit(
     family: Annotated[str, options.model("family", "NAME")],
     link: Annotated[str | None, options.model("link", "NAME")] = None,
     prior: Annotated[list[str] | None, options.model("prior", "TEXT")] = None,
+    prior_only: Annotated[bool, options.model("prior_only")] = False,
     noise_variance: Annotated[float | None, options.model("noise_variance", "X")] = None,
     quantile: Annotated[float | None, options.model("quantile", "X")] = None,
     breaks: Annotated[list[float] | None, options.model("breaks", "X")] = None,
@@ -274,6 +275,7 @@ def fit(
             max_seconds=max_seconds,
             readers=Readers(workers, scheduler),
             out_of_core=out_of_core,
+            prior_only=prior_only,
         )
     raise typer.Exit(status)
 

@@ -21,6 +21,7 @@ from .._core.packages import check_installed
 from .._fit.fit import RegressionProblem, regression_problem, smooths_of_fit
 from .._fit.loading import load_fit_and_form
 from .._fit.model import RegressionModel
+from .._fit.prior_predictive import simulated_from_priors
 from .._fit.reading import read_table
 from .._fit.regression import saved_form
 from .._fit.resume import resume
@@ -34,6 +35,7 @@ from .._store.reader import open_store
 from ..methods.method import Method
 from ..methods.registry import method_named
 from ..models.posterior import ModelPosterior
+from ..report import write_prior_predictive
 from ..results.draws import Draws
 from ..results.saved import FIT_FILE
 from ..results.smooths import notes_on_dimensions
@@ -54,6 +56,7 @@ from .output import (
 )
 from .run import Finished, Settings, run
 
+PRIOR_PAGE = "prior.html"
 _RUN_KIND = "tallmc fit"
 _COLUMNS = {"mean": "mean", "sd": "sd", "q05": "q05", "q95": "q95", **DIAGNOSTICS}
 
@@ -124,10 +127,17 @@ class FitProblem:
     regression: RegressionProblem
 
     @classmethod
-    def read(cls, path: Path, model: RegressionModel, out_of_core: bool = False) -> FitProblem:
+    def read(
+        cls,
+        path: Path,
+        model: RegressionModel,
+        out_of_core: bool = False,
+        *,
+        integrate: bool = True,
+    ) -> FitProblem:
         """Read a table into memory, or open a row store; `out_of_core` opens Parquet in place."""
         if not out_of_core or (path / MANIFEST).is_file():
-            return cls(path, regression_problem(path, model))
+            return cls(path, regression_problem(path, model, integrate=integrate))
         if model.response is None:
             cure = "Pass --response; the formula needs a row store or memory."
             raise InvalidInput("--formula", "be left out with --out-of-core", model.formula, cure)
@@ -187,11 +197,21 @@ def run_fit(
     max_seconds: float | None,
     readers: Readers,
     out_of_core: bool,
+    prior_only: bool,
 ) -> int:
     """Fit, print and save. Returns the exit status."""
     console = Console(highlight=False, markup=False)
     check_out(out, overwrite=overwrite)
-    problem = FitProblem.read(path, model, out_of_core)
+    if prior_only and store is not None:
+        raise InvalidInput("--store", "be left out with --prior-only, which runs no chain", store)
+    problem = FitProblem.read(path, model, out_of_core, integrate=not prior_only)
+    if prior_only:
+        make_folder(out)
+        _print_problem(console, problem)
+        found = simulated_from_priors(problem.posterior, seed=settings.seed)
+        write_prior_predictive(found, out / PRIOR_PAGE)
+        say(console, f"wrote: {PRIOR_PAGE} in {out}")
+        return 0
     _check_size(problem, settings.method)
     make_folder(out)
     _print_problem(console, problem)

@@ -38,9 +38,11 @@ _TEXTS = {
     "zero_inflated_negative_binomial, hurdle_poisson, hurdle_negative_binomial; of survival times "
     "exponential, weibull, lognormal, loglogistic or piecewise_exponential.",
     "link": "logit or probit for bernoulli; the others have one link.",
-    "prior": 'Prior of all coefficients, such as "normal(2.5)", "student_t(3, 2.5)", "laplace(1)" '
-    'or "horseshoe()"; or of a term, such as "age=normal(1)". May be repeated. '
+    "prior": 'Prior of all coefficients, such as "normal(2.5)", "student_t(3, 2.5)", "laplace(1)", '
+    '"horseshoe()" or "r2d2(0.5, 2)"; or of a term, such as "age=normal(1)". May be repeated. '
     "Default: normal(2.5 sd(y)/sd(x)), as in rstanarm.",
+    "prior_only": "Run no chain: simulate responses from the priors, and write prior.html, which "
+    "shows them beside those of the table.",
     "noise_variance": "Noise variance of a gaussian response. Default: sampled.",
     "quantile": "Level of family quantile, between 0 and 1. Default: the median.",
     "breaks": "Time between two intervals of constant hazard, for piecewise_exponential; may be "

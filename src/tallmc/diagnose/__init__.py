@@ -29,6 +29,7 @@ from .scores import (
 
 if TYPE_CHECKING:
     from .._fit.marginal import marginal_effects
+    from .._fit.prior_predictive import prior_predictive
 
 
 def __getattr__(name: str) -> Any:
@@ -36,6 +37,10 @@ def __getattr__(name: str) -> Any:
         from .._fit.marginal import marginal_effects
 
         return marginal_effects
+    if name == "prior_predictive":
+        from .._fit.prior_predictive import prior_predictive
+
+        return prior_predictive
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -68,6 +73,7 @@ __all__ = [
     "log_predictive_density",
     "loo",
     "marginal_effects",
+    "prior_predictive",
     "pseudo_variance",
     "rhat",
     "rmse",

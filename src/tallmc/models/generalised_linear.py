@@ -106,6 +106,11 @@ class AbstractRegression(AbstractModel):
     def log_prior_integral(self) -> float | None:
         return self.prior.log_integral(self.dim)
 
+    def sample_prior(
+        self, random: np.random.Generator, n_draws: int
+    ) -> Float[np.ndarray, "n d"] | None:
+        return self.prior.sample(random, n_draws, self.dim)
+
     def prior_potential(self, position: Vector) -> Scalar:
         return self.prior.potential(position)
 

@@ -169,6 +169,16 @@ def lkj_log_integral(n_effects: int) -> float:
     return math.fsum(root + math.lgamma(p) - math.lgamma(p + 0.5) for p in powers)
 
 
+def sample_lkj(
+    random: np.random.Generator, n_draws: int, n_effects: int
+) -> Float[np.ndarray, "n p"]:
+    """Draws of c: (1 + tanh c)/2 ~ Beta(p, p), with the powers p of `lkj_potential`."""
+    _, columns = np.tril_indices(n_effects, -1)
+    powers = (n_effects - columns) / 2
+    share = random.beta(powers, powers, (n_draws, len(powers)))
+    return 0.5 * np.log(share / (1 - share))
+
+
 def factor_of(hyper: Float[Array, " h"], n_effects: int) -> Float[Array, "r r"]:
     """L from (log τ, c)."""
     sds, free = jnp.exp(hyper[:n_effects]), hyper[n_effects:]

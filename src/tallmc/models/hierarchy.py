@@ -25,9 +25,15 @@ from jaxtyping import Array, Float
 from .._core.arrays import AbstractLinearMap, Layout, Matrix, Scalar, Vector
 from .._rows.access import AbstractRows, PerRow, RowBlock
 from .._rows.law import Batch
-from .groups import factor_of, lkj_log_integral, lkj_potential
+from .groups import factor_of, lkj_log_integral, lkj_potential, sample_lkj
 from .model import AbstractModel, Compact, Moves
-from .priors import AbstractPrior, LogHalfStudentTPrior, ScaleMixturePrior, sum_if_known
+from .priors import (
+    AbstractPrior,
+    LogGammaPrior,
+    LogHalfStudentTPrior,
+    ScaleMixturePrior,
+    sum_if_known,
+)
 
 _SPIKE = 3.0
 """In logs: a scale 20 times smaller than its estimate."""
@@ -49,6 +55,15 @@ class AbstractHyperprior(eqx.Module):
         """The constant, log ∫ exp(−potential); None if it is not known."""
         return None
 
+    @abc.abstractmethod
+    def sample(
+        self, random: np.random.Generator, parameters: Float[np.ndarray, "n c"]
+    ) -> Float[np.ndarray, "n h"] | None:
+        """Draws of η; those of ψ given η are written into `parameters`, where it is their prior.
+
+        None if it is not known how.
+        """
+
 
 class SeveralHyperpriors(AbstractHyperprior):
     """Independent hyper-priors; their hyper-parameters follow each other."""
@@ -68,6 +83,13 @@ class SeveralHyperpriors(AbstractHyperprior):
 
     def log_integral(self) -> float | None:
         return sum_if_known(part.log_integral() for part in self.parts)
+
+    def sample(
+        self, random: np.random.Generator, parameters: Float[np.ndarray, "n c"]
+    ) -> Float[np.ndarray, "n h"] | None:
+        found = [part.sample(random, parameters) for part in self.parts]
+        drawn = [each for each in found if each is not None]
+        return np.concatenate(drawn, axis=1) if len(drawn) == len(found) else None
 
 
 class Hierarchical(AbstractModel):
@@ -97,6 +119,15 @@ class Hierarchical(AbstractModel):
 
     def log_prior_integral(self) -> float | None:
         return sum_if_known([self.inner.log_prior_integral(), self.hyperprior.log_integral()])
+
+    def sample_prior(
+        self, random: np.random.Generator, n_draws: int
+    ) -> Float[np.ndarray, "n d"] | None:
+        parameters = self.inner.sample_prior(random, n_draws)
+        hyper = None if parameters is None else self.hyperprior.sample(random, parameters)
+        if parameters is None or hyper is None:
+            return None
+        return np.concatenate([parameters, hyper], axis=1)
 
     def row_potentials(self, position: Vector, block: RowBlock) -> PerRow:
         return self.inner.row_potentials(self._inner(position), block)
@@ -275,6 +306,26 @@ class GroupEffects(AbstractHyperprior):
         of_sds = self.sd_prior.log_integral(n_columns)
         return sum_if_known([of_sds, of_correlations, of_effects])
 
+    def sample(
+        self, random: np.random.Generator, parameters: Float[np.ndarray, "n c"]
+    ) -> Float[np.ndarray, "n h"] | None:
+        n_draws, n_columns = len(parameters), sum(columns for _, columns in self.shapes)
+        hyper = self.sd_prior.sample(random, n_draws, n_columns)
+        if hyper is None:
+            return None
+        if self.correlated:
+            hyper = np.concatenate([hyper, sample_lkj(random, n_draws, n_columns)], axis=1)
+            factors = np.asarray(jax.vmap(lambda at: factor_of(at, n_columns))(jnp.asarray(hyper)))
+        else:
+            factors = np.exp(hyper)[:, :, None] * np.eye(n_columns)
+        at = 0
+        for start, (groups, columns) in zip(self.starts, self.shapes, strict=True):
+            factor = factors[:, at : at + columns, at : at + columns]
+            effects = random.standard_normal((n_draws, groups, columns)) @ factor.mT
+            parameters[:, start : start + groups * columns] = effects.reshape(n_draws, -1)
+            at += columns
+        return hyper
+
     def _correlated_potential(
         self, parameters: Float[Array, " c"], hyper: Float[Array, " h"]
     ) -> Scalar:
@@ -332,3 +383,77 @@ class Horseshoe(AbstractHyperprior):
         ]
         of_slab = math.lgamma(half) - half * math.log(half * float(self.slab_scale) ** 2)
         return math.fsum(of_scales) + of_slab + 0.5 * count * math.log(2 * math.pi)
+
+    def sample(
+        self, random: np.random.Generator, parameters: Float[np.ndarray, "n c"]
+    ) -> Float[np.ndarray, "n h"]:
+        n_draws, half = len(parameters), 0.5 * float(self.slab_degrees)
+        scales = np.abs(random.standard_cauchy((n_draws, self.n_hyper - 1)))
+        scales[:, -1] *= float(self.global_scale)
+        slab = half * float(self.slab_scale) ** 2 / random.gamma(half, size=(n_draws, 1))
+        wide = (scales[:, :-1] * scales[:, -1:]) ** 2
+        sds = np.sqrt(slab / (1 + slab / wide))
+        parameters[:, list(self.coefficients)] = sds * random.standard_normal(sds.shape)
+        return np.log(np.concatenate([scales, slab], axis=1))
+
+
+# R2-D2 (Zhang et al., 2022): a prior of the share of variance that the columns explain.
+#
+#     R² ~ Beta(a, b),   φ ~ Dirichlet(ξ, …, ξ),   β_j ~ N(0, σ² φ_j τ²/s_j²),   τ² = R²/(1 − R²)
+#
+# The shares are φ = g/Σg with g_j ~ Gamma(ξ, 1). The hyper-parameters are log g_j and
+# log τ² = logit R², unconstrained; Σg is independent of φ, and the rows do not change its law.
+
+
+class R2D2(AbstractHyperprior):
+    """The prior of some coefficients, of R² and of their shares of it."""
+
+    coefficients: tuple[int, ...] = eqx.field(static=True)
+    """The coefficients among the parameters."""
+    column_sds: Float[Array, " k"]
+    """s_j."""
+    noise: Scalar | None
+    """σ; None if log σ is a parameter."""
+    noise_at: int = eqx.field(static=True)
+    """The place of log σ among the parameters, if it is one."""
+    beta: Float[Array, " 2"]
+    """a and b."""
+    concentration: Scalar
+    """ξ."""
+
+    @property
+    def n_hyper(self) -> int:
+        return len(self.coefficients) + 1
+
+    def potential(self, parameters: Float[Array, " c"], hyper: Float[Array, " h"]) -> Scalar:
+        beta = parameters[jnp.asarray(self.coefficients)]
+        log_noise = parameters[self.noise_at] if self.noise is None else jnp.log(self.noise)
+        log_gammas, logit = hyper[:-1], hyper[-1]
+        of_r2 = jnp.sum(self.beta * jax.nn.softplus(jnp.stack([-logit, logit])))
+        log_shares = log_gammas - jax.nn.logsumexp(log_gammas)
+        log_variance = logit + log_shares + 2 * (log_noise - jnp.log(self.column_sds))
+        of_beta = 0.5 * jnp.sum(beta**2 * jnp.exp(-log_variance) + log_variance)
+        return self._of_gammas.potential(log_gammas) + of_r2 + of_beta
+
+    def log_integral(self) -> float:
+        count, (a, b) = len(self.coefficients), np.asarray(self.beta, np.float64).tolist()
+        of_r2 = math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+        of_gammas = self._of_gammas.log_integral(count)
+        return of_gammas + of_r2 + 0.5 * count * math.log(2 * math.pi)
+
+    def sample(
+        self, random: np.random.Generator, parameters: Float[np.ndarray, "n c"]
+    ) -> Float[np.ndarray, "n h"]:
+        log_gammas = self._of_gammas.sample(random, len(parameters), len(self.coefficients))
+        # Gamma variates, because 1 − R² may round to 0.
+        explained, rest = (random.gamma(float(of), size=(len(parameters), 1)) for of in self.beta)
+        logit = np.log(explained / rest)
+        noise = np.exp(parameters[:, self.noise_at, None]) if self.noise is None else self.noise
+        log_shares = log_gammas - np.logaddexp.reduce(log_gammas, axis=1, keepdims=True)
+        sds = np.asarray(noise) * np.exp(0.5 * (logit + log_shares)) / np.asarray(self.column_sds)
+        parameters[:, list(self.coefficients)] = sds * random.standard_normal(sds.shape)
+        return np.concatenate([log_gammas, logit], axis=1)
+
+    @property
+    def _of_gammas(self) -> LogGammaPrior:
+        return LogGammaPrior(self.concentration, jnp.ones((), self.concentration.dtype))

@@ -114,6 +114,12 @@ class AbstractModel(eqx.Module):
         """log ∫ exp(−f₀), the constant that f₀ leaves out; None if it is not known."""
         return None
 
+    def sample_prior(
+        self, random: np.random.Generator, n_draws: int
+    ) -> Float[np.ndarray, "n d"] | None:
+        """Positions drawn from the prior; None if it is not known how."""
+        return None
+
     def with_tempered_prior(self, power: float) -> AbstractModel | None:
         """The model with its prior to this power; None if the prior is no part of its own."""
         return None

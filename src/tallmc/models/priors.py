@@ -38,6 +38,15 @@ class AbstractPrior(eqx.Module):
         """The constant, log ∫ exp(−potential), of `count` values; None if it is not known."""
         return None
 
+    def sample(
+        self, random: np.random.Generator, n_draws: int, count: int
+    ) -> Float[np.ndarray, "n_draws count"] | None:
+        """Independent draws of `count` values, on the host; None if it is not known how.
+
+        Values that have no prior here are NaN.
+        """
+        return None
+
     def tempered(self, power: float) -> AbstractPrior:
         """The prior to this power."""
         return TemperedPrior(self, power)
@@ -57,6 +66,10 @@ class NormalPrior(AbstractPrior):
 
     def log_integral(self, count: int) -> float:
         return _summed(0.5 * np.log(2 * np.pi * _host(self.variance)), count)
+
+    def sample(self, random: np.random.Generator, n_draws: int, count: int) -> np.ndarray:
+        drawn = np.sqrt(_host(self.variance)) * random.standard_normal((n_draws, count))
+        return drawn if self.mean is None else drawn + _host(self.mean)
 
     def tempered(self, power: float) -> NormalPrior:
         return dataclasses.replace(self, variance=self.variance / power)
@@ -78,6 +91,10 @@ class StudentTPrior(AbstractPrior):
     def log_integral(self, count: int) -> float:
         return _summed(_log_integral_of_t(self.scale, self.degrees), count)
 
+    def sample(self, random: np.random.Generator, n_draws: int, count: int) -> np.ndarray:
+        drawn = random.standard_t(_host(self.degrees), (n_draws, count))
+        return _host(self.mean) + _host(self.scale) * drawn
+
 
 class LaplacePrior(AbstractPrior):
     """θ_j ~ Laplace(m_j, b_j), independent: f₀ = |θ − m|/b. It has a kink at m."""
@@ -92,6 +109,9 @@ class LaplacePrior(AbstractPrior):
 
     def log_integral(self, count: int) -> float:
         return _summed(np.log(2 * _host(self.scale)), count)
+
+    def sample(self, random: np.random.Generator, n_draws: int, count: int) -> np.ndarray:
+        return random.laplace(_host(self.mean), _host(self.scale), (n_draws, count))
 
 
 class LogHalfStudentTPrior(AbstractPrior):
@@ -110,6 +130,10 @@ class LogHalfStudentTPrior(AbstractPrior):
         # ∫ exp(−f₀) ds is the integral of the half-t over σ = eˢ.
         return _summed(_log_integral_of_t(self.scale, self.degrees) - math.log(2), count)
 
+    def sample(self, random: np.random.Generator, n_draws: int, count: int) -> np.ndarray:
+        drawn = random.standard_t(_host(self.degrees), (n_draws, count))
+        return np.log(_host(self.scale) * np.abs(drawn))
+
 
 class LogHalfNormalPrior(AbstractPrior):
     """s = log σ with σ ~ half-normal(scale): f₀ = e^{2s}/2scale² − s."""
@@ -123,6 +147,9 @@ class LogHalfNormalPrior(AbstractPrior):
 
     def log_integral(self, count: int) -> float:
         return _summed(np.log(_host(self.scale)) + 0.5 * math.log(math.pi / 2), count)
+
+    def sample(self, random: np.random.Generator, n_draws: int, count: int) -> np.ndarray:
+        return np.log(_host(self.scale) * np.abs(random.standard_normal((n_draws, count))))
 
 
 class LogGammaPrior(AbstractPrior):
@@ -139,6 +166,9 @@ class LogGammaPrior(AbstractPrior):
     def log_integral(self, count: int) -> float:
         shape = float(self.shape)
         return _summed(math.lgamma(shape) - shape * np.log(_host(self.rate)), count)
+
+    def sample(self, random: np.random.Generator, n_draws: int, count: int) -> np.ndarray:
+        return np.log(random.gamma(float(self.shape), 1 / _host(self.rate), (n_draws, count)))
 
 
 # Effects that share an unknown scale, with the scale integrated out.
@@ -183,6 +213,12 @@ class ScaleMixturePrior(AbstractPrior):
 
     def log_integral(self, count: int) -> float:
         return 0.5 * count * math.log(2 * math.pi)  # the weights add up to one
+
+    def sample(self, random: np.random.Generator, n_draws: int, count: int) -> np.ndarray:
+        weights = np.exp(_host(self.log_weights))
+        places = random.choice(len(weights), n_draws, p=weights / weights.sum())
+        scales = np.exp(_host(self.log_scales))[places, None]
+        return scales * random.standard_normal((n_draws, count))
 
     def log_terms(self, values: Float[Array, "*n k"]) -> Float[Array, "*n m"]:
         """log w_m N(u; 0, σ_m²I), up to a constant; for one or several u."""
@@ -250,6 +286,9 @@ class JoinedPrior(AbstractPriorOfParts):
             start += length
         return total
 
+    def sample(self, random: np.random.Generator, n_draws: int, count: int) -> np.ndarray | None:
+        return _sampled(self.parts, self.entries, random, n_draws, count)
+
 
 class PriorOfEntries(AbstractPriorOfParts):
     """Independent priors of some entries of a vector. The other entries have none here."""
@@ -265,6 +304,9 @@ class PriorOfEntries(AbstractPriorOfParts):
         for part, entries in zip(self.parts, self.entries, strict=True):
             total += part.potential(values[jnp.asarray(entries)])
         return total
+
+    def sample(self, random: np.random.Generator, n_draws: int, count: int) -> np.ndarray | None:
+        return _sampled(self.parts, self.entries, random, n_draws, count)
 
 
 class TemperedPrior(AbstractPrior):
@@ -285,6 +327,23 @@ def sum_if_known(terms: Iterable[float | None]) -> float | None:
     """The sum; None if a term is not known."""
     found = list(terms)
     return None if None in found else math.fsum(found)  # type: ignore[arg-type]
+
+
+def _sampled(
+    parts: Sequence[AbstractPrior],
+    entries: Sequence[tuple[int, ...]],
+    random: np.random.Generator,
+    n_draws: int,
+    count: int,
+) -> np.ndarray | None:
+    """Draws of each part at its entries, NaN elsewhere; None if a part has none."""
+    found = np.full((n_draws, count), np.nan)
+    for part, places in zip(parts, entries, strict=True):
+        drawn = part.sample(random, n_draws, len(places))
+        if drawn is None:
+            return None
+        found[:, list(places)] = drawn
+    return found
 
 
 def _host(values: Any) -> np.ndarray:

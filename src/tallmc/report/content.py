@@ -42,7 +42,8 @@ _SIMULATIONS = 100
 class PredictiveCheck:
     """Responses of some rows, and what the draws say about them."""
 
-    observed: Float[np.ndarray, " n"]
+    observed: Float[np.ndarray, " m"]
+    """One per row; none if they are unknown."""
     simulated: Float[np.ndarray, "k n"]
     probability: Float[np.ndarray, " n"] | None
     response: str

@@ -14,16 +14,19 @@ import numpy as np
 
 from .._core.errors import InvalidInput, counted
 from .._core.statistics import by_parameter, ess, moments, quantiles, rhat, weight_efficiency
+from .._fit.prior_predictive import PriorPredictive
 from .._store.files import StoreError, blaming
 from .._store.reader import open_store
 from .._store.setup import fingerprint, same_posterior
 from ..models.posterior import AbstractPosterior
 from ..results.report import cell_text
 from . import plots
-from .content import Content, make_content
+from .content import Content, PredictiveCheck, make_content
 from .plots import Chart, predictive_charts, shown
 
 _MOST_ROWS = 200
+_PRIOR_TAILS = 0.05
+"""Weak priors have tails so long that nothing else would be seen in a picture of all of them."""
 _LARGEST_RHAT = 1.01
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 """Content security policy: the page fetches nothing."""
@@ -61,6 +64,39 @@ def write_report(
         raise StoreError(opened.path, rule, "another")
     with blaming(opened.path, "describe the run"):
         page = render(make_content(opened, posterior, parameters))
+    _write(page, out)
+
+
+def write_prior_predictive(found: PriorPredictive, out: str | os.PathLike[str]) -> None:
+    """Write a picture of responses simulated from priors beside those of the data.
+
+    **Arguments:**
+
+    - `found`: what `tallmc.diagnose.prior_predictive` returned.
+    - `out`: the HTML file to write.
+    """
+    if not isinstance(found, PriorPredictive):
+        cure = "Pass what tallmc.diagnose.prior_predictive returned."
+        raise InvalidInput("found", "be a PriorPredictive", type(found).__name__, cure)
+    n_draws, n_rows = found.simulated.shape
+    heading = f"Prior predictive check of {found.response}"
+    body = (
+        f"<header><h1>{_text(heading)}</h1><p>{counted(n_draws, 'draw')} from the priors, "
+        f"{counted(n_rows, 'row')}</p></header><section>"
+        f"{_grid([prior_chart(found)])}{_facts({'prior': found.prior})}</section>"
+    )
+    _write(_page(heading, body), out)
+
+
+def prior_chart(found: PriorPredictive) -> str:
+    """The chart of responses."""
+    observed = np.zeros(0) if found.observed is None else found.observed
+    simulated = found.simulated.astype(np.float64)
+    check = PredictiveCheck(observed, simulated, None, found.response, found.classes)
+    return plots.response_chart(check, tails=_PRIOR_TAILS)
+
+
+def _write(page: str, out: str | os.PathLike[str]) -> None:
     try:
         Path(out).write_text(page, encoding="utf-8")
     except OSError as error:
@@ -100,14 +136,18 @@ def render(content: Content) -> str:
         if part
     )
     data = json.dumps(hover, allow_nan=False).replace("<", "\\u003c")
-    title = _text(f"tallmc: {content.opened.path.name}")
+    script = f'<script type="application/json" id="hover">{data}</script>'
+    script += f"<script>{_asset('page.js')}</script>"
+    return _page(content.opened.path.name, body, script)
+
+
+def _page(title: str, body: str, script: str = "") -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        f"<title>{title}</title><style>{_asset('page.css')}</style></head><body><main>{body}</main>"
-        f'<script type="application/json" id="hover">{data}</script>'
-        f"<script>{_asset('page.js')}</script></body></html>\n"
+        f"<title>{_text(f'tallmc: {title}')}</title><style>{_asset('page.css')}</style></head>"
+        f"<body><main>{body}</main>{script}</body></html>\n"
     )
 
 

@@ -415,6 +415,7 @@ def time_split(content: Content) -> str:
 _MOST_BARS = 40
 _PANEL_POINTS = 120
 _LEVELS = (0.05, 0.95)
+_TAILS = 0.002
 _CALIBRATION_BINS = 10
 _NORMAL_QUANTILE = 1.6449  # of 95 %, for intervals of 90 %
 
@@ -423,11 +424,17 @@ def predictive_charts(check: PredictiveCheck | None) -> list[str]:
     """The charts of the check; none without one."""
     if check is None:
         return []
-    is_discrete = (check.observed % 1 == 0).all() and np.ptp(check.observed) < _MOST_BARS
-    charts = [_bars(check) if is_discrete else _densities(check)]
+    charts = [response_chart(check)]
     if check.probability is not None:
         return [*charts, _calibration(check)]
     return charts if check.classes is not None else [*charts, _residuals(check)]
+
+
+def response_chart(check: PredictiveCheck, tails: float = _TAILS) -> str:
+    """Observed and simulated responses; of a density the share `tails` is left out on each side."""
+    observed = check.observed
+    is_discrete = observed.size and (observed % 1 == 0).all() and np.ptp(observed) < _MOST_BARS
+    return _bars(check) if is_discrete else _densities(check, tails)
 
 
 def quantile_levels(check: PredictiveCheck) -> Float[np.ndarray, " n"]:
@@ -479,7 +486,7 @@ def _bars(check: PredictiveCheck) -> str:
     values = np.arange(first, last + 1)
     observed = np.array([(check.observed == value).mean() for value in values])
     shares = np.array([(check.simulated == value).mean(axis=1) for value in values])
-    is_count = check.classes is None and check.probability is None
+    is_count = check.classes is None and last > 1
     if is_count:
         observed, shares = np.sqrt(observed), np.sqrt(shares)
     low, high = np.quantile(shares, _LEVELS, axis=1)
@@ -499,22 +506,31 @@ def _bars(check: PredictiveCheck) -> str:
     )
 
 
-def _densities(check: PredictiveCheck) -> str:
+def _densities(check: PredictiveCheck, tails: float) -> str:
     """Densities: a line for the rows, a band for the simulated responses."""
     pooled = np.concatenate([check.observed, check.simulated.ravel()])
-    low, high = np.quantile(pooled, (0.002, 0.998))
+    pooled = pooled[np.isfinite(pooled)]  # exp of a large predictor overflows
+    low, high = np.quantile(pooled, (tails, 1 - tails)) if pooled.size else (0.0, 0.0)
     title = f"Observed and simulated {check.response}"
     if not high > low:
         return Chart(title, (low, high), (0, 1)).rendered("All responses are equal.")
     at = np.linspace(low, high, _PANEL_POINTS)
-    observed = density(np.clip(check.observed, low, high), at)
-    curves = np.array([density(np.clip(one, low, high), at) for one in check.simulated])
+    observed, *curves = (_density_within(one, at) for one in (check.observed, *check.simulated))
     bottom, top = np.quantile(curves, _LEVELS, axis=0)
     highest = 1.05 * max(observed.max(), top.max())
     chart = Chart(title, (low, high), (0, highest), x_label=check.response, y_label="density")
     chart.band(at, bottom, top, "shade")
-    chart.line(at, observed, "strong")
-    return chart.rendered("Line: the data. Band: 90 % of the simulated data sets.")
+    words = "Band: 90 % of the simulated data sets."
+    if check.observed.size:
+        chart.line(at, observed, "strong")
+        words = f"Line: the data. {words}"
+    return chart.rendered(words)
+
+
+def _density_within(values: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """The density at points, from the values between their ends; zero if there are none."""
+    inside = values[(values >= at[0]) & (values <= at[-1])]
+    return density(inside, at) * len(inside) / len(values) if len(inside) else np.zeros(len(at))
 
 
 def _calibration(check: PredictiveCheck) -> str:

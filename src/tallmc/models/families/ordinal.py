@@ -84,6 +84,12 @@ class CutPointPrior(AbstractPrior):
     def log_integral(self, count: int) -> float:
         return -math.lgamma(count + 1)  # the volume of the simplex
 
+    def sample(self, random: np.random.Generator, n_draws: int, count: int) -> np.ndarray:
+        chances = random.dirichlet(np.ones(count + 1), n_draws)
+        below, above = np.cumsum(chances, axis=1), np.cumsum(chances[:, ::-1], axis=1)[:, ::-1]
+        cuts = np.log(below[:, :-1] / above[:, 1:])
+        return np.concatenate([cuts[:, :1], np.log(np.diff(cuts, axis=1))], axis=1)
+
 
 def cut_points(free: Float[Array, " k"]) -> Float[Array, " k"]:
     """c from s."""
