@@ -524,10 +524,10 @@ REGRESSIONS = {
 
 
 _LIKE_OTHERS = {
-    *("zero-inflated poisson", "hurdle negative binomial"),
-    *("exponential", "lognormal", "loglogistic"),
+    *("zero-inflated negative binomial", "hurdle negative binomial", "tweedie"),
+    *("exponential", "lognormal", "loglogistic", "piecewise exponential"),
 }
-"""Regressions that share most of their code with others; each costs ten CPU seconds."""
+"""Regressions that share most of their code with others, and a long series; ten CPU seconds each."""
 NAMES = [
     pytest.param(name, marks=pytest.mark.slow) if name in _LIKE_OTHERS else name
     for name in REGRESSIONS
