@@ -527,7 +527,7 @@ _LIKE_OTHERS = {
     *("zero-inflated negative binomial", "hurdle negative binomial", "tweedie"),
     *("exponential", "lognormal", "loglogistic", "piecewise exponential"),
 }
-"""Regressions that share most of their code with others, and a long series; ten CPU seconds each."""
+"""Regressions that share most of their code with others, and one with a long series."""
 NAMES = [
     pytest.param(name, marks=pytest.mark.slow) if name in _LIKE_OTHERS else name
     for name in REGRESSIONS
