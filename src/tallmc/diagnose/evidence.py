@@ -123,7 +123,10 @@ def why_no_evidence(draws: Draws, posterior: AbstractPosterior) -> tuple[str, st
         cure = "Use the default method, or an exact one."
         return "draws of a stochastic gradient, whose law is not the posterior", cure
     if draws.predictive is None and posterior.predictive is None:
-        return "no likelihood with all constants", "Pass ModelPosterior(..., predictive=...)."
+        return (
+            "no likelihood with all constants",
+            "Write it as tallmc.Posterior, which has a log likelihood per row.",
+        )
     if posterior.model.log_prior_integral() is None:
         return "a prior whose constant is not known", "Compare by elpd: tallmc.diagnose.loo."
     return None
