@@ -84,7 +84,14 @@ def test_examples_of_tables_run(tmp_path, monkeypatch, capsys):
 
 def test_examples_of_stored_runs_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert run_blocks(ROOT / "docs" / "runs.md")["draws"].positions.shape[1] == 2_000
+    random = np.random.default_rng(0)
+    for name, n_rows in (("sales-2025.csv", 6_000), ("sales-2026-01.csv", 500)):
+        age = random.normal(size=n_rows)
+        bought = random.random(n_rows) < 1 / (1 + np.exp(-age))
+        pd.DataFrame({"age": age, "bought": bought.astype(int)}).to_csv(name, index=False)
+    names = run_blocks(ROOT / "docs" / "runs.md")
+    assert names["draws"].positions.shape[1] == 2_000
+    assert abs(names["sales"].values["age"].mean() - 1) < 0.2
 
 
 def test_examples_of_simplices_run():
