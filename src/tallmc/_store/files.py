@@ -131,8 +131,10 @@ def write_arrays(folder: Path, name: str, arrays: Mapping[str, np.ndarray]) -> F
     """Write arrays under their names; a name may be any text without line breaks."""
     numbered = {f"{number}": np.asarray(values) for number, values in enumerate(arrays.values())}
     names = np.frombuffer("\n".join(arrays).encode(), np.uint8)
+    kinds = {values.dtype.kind for values in numbered.values()}
+    assert kinds <= set(_DTYPE_KINDS), "nothing is pickled"
     with replaced(folder, name) as file:
-        np.savez(file, allow_pickle=False, names=names, **numbered)
+        np.savez(file, names=names, **numbered)  # type: ignore[arg-type]
         file.seek(0)  # digest at the end, because ZIP archives are not written sequentially
         return sum_of(file)
 
