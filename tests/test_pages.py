@@ -137,7 +137,8 @@ def test_examples_of_smooths_run():
     assert names["straighter"].smooths()["edf"]["s(age)"] < edf["s(age)"] < 9
 
 
-def test_examples_of_priors_run(capsys):
+def test_examples_of_priors_run(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # notes, and few effective draws
         names = run_blocks(ROOT / "docs" / "priors.md")
