@@ -1,5 +1,7 @@
 """Robust errors are those of statsmodels, and draws that have them say so."""
 
+import sys
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -59,7 +61,7 @@ def test_errors_are_those_of_statsmodels(name, table):
         assert np.abs((means - draws.positions.mean(axis=(0, 1))[:3]) / sds).max() < 1e-3
 
 
-def test_clusters_of_a_table_and_of_a_row_store(table, tmp_path):
+def test_clusters_of_a_table_and_of_a_row_store(table, tmp_path, monkeypatch):
     draws = tallmc.fit(
         "logistic ~ a + b",
         table,
@@ -78,6 +80,9 @@ def test_clusters_of_a_table_and_of_a_row_store(table, tmp_path):
     np.testing.assert_array_equal(found.predict(table[:3]).n_draws, 80)
     with pytest.raises(tallmc.InvalidInput, match="not have robust errors already"):
         robust(found)
+    lacking = table.assign(g=table["g"].astype(str).where(table["g"] != 1))
+    with pytest.raises(tallmc.InvalidInput, match="have no missing labels"):
+        robust(draws, lacking, cluster="g")
     found.save(tmp_path / "draws.nc")
     assert "60 clusters" in repr(tallmc.load(tmp_path / "draws.nc").summary())
     on_disk, in_memory = stored_logistic(tmp_path / "rows")
@@ -85,6 +90,9 @@ def test_clusters_of_a_table_and_of_a_row_store(table, tmp_path):
     labels = np.arange(in_memory.n_rows) % 30
     pair = [robust(some, of, cluster=labels).positions for of in (on_disk, in_memory)]
     np.testing.assert_allclose(*pair, rtol=1e-3)
+    monkeypatch.setattr(sys.modules[robust.__module__], "_MOST_STORED_LABELS", 0)
+    with pytest.raises(tallmc.InvalidInput, match="that stored numbers tell apart; got numbers fr"):
+        robust(some, on_disk, cluster=on_disk.rows.shards.manifest.response)
     with pytest.raises(tallmc.InvalidInput, match="draws with robust errors"):
         evidence(robust(some, in_memory), in_memory)
 

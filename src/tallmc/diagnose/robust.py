@@ -31,6 +31,9 @@ from ..models.posterior import AbstractPosterior
 from ..results.draws import Draws
 from ..results.prediction import used_draws
 
+_MOST_STORED_LABELS = 2**20
+"""A row store holds numbers in single precision, perhaps standardised."""
+
 
 def robust(draws: Draws, rows: Any = None, *, cluster: str | ArrayLike | None = None) -> Draws:
     """Draws whose covariance is that of robust, or cluster-robust, errors.
@@ -100,15 +103,24 @@ def _labels(cluster: str | ArrayLike, given: Any, posterior: AbstractPosterior) 
             rule = "be a column of the row store, or one label per row"
             raise InvalidInput("cluster", rule, cluster)
         place = shards.manifest.names.index(cluster)
+        column = shards.manifest.columns[place]
+        if column.whole and column.high - column.low > _MOST_STORED_LABELS:
+            rule = "have labels that stored numbers tell apart"
+            found = f"numbers from {column.low:,.0f} to {column.high:,.0f}"
+            raise InvalidInput("cluster", rule, found, "Pass an array with one label per row.")
         n_shards = len(shards.manifest.shards)
         values = np.concatenate([shards.array(k)[:, place] for k in range(n_shards)])
     elif isinstance(given, AbstractPosterior):
         rule = "be one label per row, where rows are those of a posterior"
         raise InvalidInput("cluster", rule, cluster)
     else:
+        from .._fit.columns import missing
         from .._fit.reading import read_table
 
-        values = read_table(given).column(cluster, "cluster").numbers
+        labels = read_table(given).column(cluster, "cluster")
+        if missing(labels).any():
+            raise InvalidInput("cluster", "have no missing labels", cluster)
+        values = labels.numbers
     if values.shape != (posterior.n_rows,):
         cure = "Leave out rows with missing values or weight 0 before the fit."
         rule = f"have one label per row of the fit ({posterior.n_rows:,})"
