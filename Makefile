@@ -7,6 +7,9 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 # As a module, so that MkDocs finds the package website.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
 
+# Every process of the tests would compile the package again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # uv is several times as fast as pip, but does not read pip's settings, such as those of a mirror.
 install = $(BIN)/pip install --quiet uv && $(BIN)/uv pip install --quiet --no-cache --python $(BIN)/python -c constraints.txt $(1) || $(BIN)/pip install --quiet -c constraints.txt $(1)
 
