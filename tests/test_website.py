@@ -1,6 +1,7 @@
 """The documentation site builds without warnings, has every public name, and has no broken link."""
 
 import ast
+import json
 import os
 import re
 import shutil
@@ -140,6 +141,10 @@ def test_the_gallery_has_cards_in_the_order_of_the_navigation(tmp_path):
     assert cards[0].endswith('<div class="grid cards" markdown>\n') and len(cards) == 1 + len(
         examples()
     )
+    for script in examples():
+        cells = json.loads((tmp_path / f"{script.stem}.ipynb").read_text())["cells"]
+        code = [compile(cell["source"], "", "exec") for cell in cells if "outputs" in cell]
+        assert len(code) > 3
     assert re.findall(r"\((\w+)\.md\)\*\*", text)[:2] == ["million_rows", "data_frame"]
 
 

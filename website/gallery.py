@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import enum
+import json
 import re
 import subprocess
 import sys
@@ -104,7 +105,7 @@ def run(script: Path, folder: Path, *, reduced: bool) -> Result:
 
 
 def write_pages(folder: Path, runs: Runs) -> None:
-    """Write a page per example, and an index with pictures.
+    """Write a page and a notebook per example, and an index with pictures.
 
     An example is run if its page is older than its script.
     """
@@ -118,8 +119,24 @@ def write_pages(folder: Path, runs: Runs) -> None:
             for old in folder.glob(f"{example.name}*.png"):
                 old.unlink()
             page.write_text(_page(example, _result(script, folder, runs)), encoding="utf-8")
+        (folder / f"{example.name}.ipynb").write_text(notebook(example), encoding="utf-8")
         index += _card(example, folder)
     (folder / "index.md").write_text("\n".join([*index, "</div>", ""]), encoding="utf-8")
+
+
+def notebook(example: Example) -> str:
+    """The example as a Jupyter notebook without outputs: a cell per paragraph of its code."""
+    text = f"# {example.title}\n\n{example.text}\n\nNeeds `tallmc` with its extra `plots`."
+    cells: list[dict] = [{"cell_type": "markdown", "source": text}]
+    for paragraph in re.split(r"\n\n+(?![ \n])", example.code):
+        cells.append(
+            {"cell_type": "code", "source": paragraph, "execution_count": None, "outputs": []}
+        )
+    for number, cell in enumerate(cells):
+        cell |= {"id": f"cell-{number}", "metadata": {}}
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    content = {"metadata": {"kernelspec": kernel}, "cells": cells}
+    return json.dumps({"nbformat": 4, "nbformat_minor": 5, **content}, indent=1) + "\n"
 
 
 def _result(script: Path, folder: Path, runs: Runs) -> Result | None:
@@ -133,7 +150,7 @@ def _page(example: Example, result: Result | None) -> str:
     lines = [f"# {example.title}", "", example.text, ""]
     if result is not None:
         lines += [f"![{example.title}]({name})\n" for name in result.pictures]
-    lines += ["```python", example.code, "```", ""]
+    lines += ["```python", example.code, "```", "", f"[As a notebook]({example.name}.ipynb)", ""]
     if result is None:
         return "\n".join(lines)
     if result.output.strip():
