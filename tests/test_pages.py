@@ -1,6 +1,8 @@
 """The examples of the README and of the pages of the site run in order. Part of `make docs`."""
 
 import re
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -34,6 +36,22 @@ def test_readme_example_runs(capsys, tmp_path, monkeypatch):
     run_blocks(ROOT / "docs" / "diagnostics.md", {"draws": draws})
     for name in ("forest.png", "traces.png"):  # the plots of arviz_plots
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_commands_of_the_readme_run_in_order(tmp_path):
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"age": rng.normal(45, 12, 3_000)})
+    table["clicked"] = (rng.random(len(table)) < 1 / (1 + np.exp(1 - table.age / 40))).astype(int)
+    table.to_csv(tmp_path / "clicks.csv", index=False)
+    table[["age"]].to_csv(tmp_path / "new.csv", index=False)
+    commands = re.findall(
+        r"`tallmc ([^`]+)`", README.read_text(encoding="utf-8").replace("\n", " ")
+    )
+    assert [command.split()[0] for command in commands] == ["fit", "predict", "report", "resume"]
+    for command in commands:
+        subprocess.run([sys.executable, "-m", "tallmc", *command.split()], cwd=tmp_path, check=True)
+    assert len(pd.read_csv(tmp_path / "predictions.csv")) == len(table)
+    assert "clicked" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_examples_of_models_run(capsys):

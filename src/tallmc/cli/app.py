@@ -446,8 +446,11 @@ def predict(
     ],
     *,
     out: Annotated[
-        Path, options.out("FILE", "File for the predictions: .parquet, .csv or .feather.")
-    ],
+        Path,
+        options.out(
+            "FILE", "File for the predictions: .parquet, .csv or .feather.", show_default=True
+        ),
+    ] = Path("predictions.csv"),
     kind: Annotated[
         Literal["mean", "response", "median"],
         options.option(
