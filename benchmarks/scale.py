@@ -146,8 +146,8 @@ def _updated(posterior: Any, draws: Any, simulation: Simulation, first: float) -
     Then a fit of all shards but the last ones, and its update by the store.
     """
     import tallmc
-    from tallmc._rows.shards import NpyShards
     from tallmc._rows.sharded import ShardedRows
+    from tallmc._rows.shards import NpyShards
 
     def seconds_of(call: Any) -> float:
         began = time.perf_counter()
