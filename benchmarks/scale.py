@@ -168,9 +168,9 @@ def _updated(posterior: Any, draws: Any, simulation: Simulation, first: float) -
         before = ShardedRows(NpyShards(rows.shards.path, 0, known), rows.view)
         old = tallmc.sample(eqx.tree_at(lambda p: p.rows, posterior, before), progress=False)
         grown = [seconds_of(lambda: old.update(rows, progress=False)) for _ in range(2)]
-        new = f"{1 - before.n_rows / rows.n_rows:.1%} more rows in the store"
+        more = f"{1 - before.n_rows / rows.n_rows:.1%} more rows in the store"
         found |= {
-            f"{new} / all again, {when}": f"{update:.2f} s / {fit:.2f} s = {update / fit:.3f}"
+            f"{more} / all again, {when}": f"{update:.2f} s / {fit:.2f} s = {update / fit:.3f}"
             for when, update, fit in zip(("first", "compiled"), grown, fits, strict=True)
         }
     return found
