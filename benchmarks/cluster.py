@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ def write_rows(folder: Path) -> Path:
     return folder
 
 
-def measure(folder: Path) -> dict[str, float]:
+def measure(folder: Path) -> Mapping[str, float]:
     """Seconds of each pass by each reader."""
     from distributed import Client, LocalCluster
 

@@ -266,6 +266,24 @@ def test_a_fit_of_a_store_is_updated_by_what_the_store_has_grown(tables, tmp_pat
         draws.update(other)
 
 
+def test_a_store_that_grows_while_it_is_fitted_changes_no_bit(tables, tmp_path):
+    first, second, _ = tables
+    tallmc.ingest(first, tmp_path / "rows", response="y")
+    tallmc.ingest(first, tmp_path / "grows", response="y")
+
+    def grow(progress):
+        if RowManifest.read(tmp_path / "grows").n_rows == OLD:
+            tallmc.ingest(second, tmp_path / "grows", append=True)
+
+    fit = {"family": "bernoulli", "progress": False, "n_draws": 20}
+    expected = tallmc.fit("y", tmp_path / "rows", **fit)
+    draws = tallmc.fit("y", tmp_path / "grows", callback=grow, **fit)
+    assert RowManifest.read(tmp_path / "grows").n_rows == OLD + NEW
+    assert (draws.positions == expected.positions).all()
+    updated = draws.update(tmp_path / "grows", n_draws=20, progress=False)
+    assert updated.settings["n_rows"] == OLD + NEW
+
+
 @pytest.mark.parametrize("further", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_the_command_updates_a_fit_in_place(tables, tmp_path, further):
     for name, part in zip(("first", "second", "whole"), tables, strict=True):
