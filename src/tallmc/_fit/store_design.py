@@ -412,7 +412,8 @@ def _sd_as_stored(product: ProductColumn, manifest: RowManifest) -> float:
 def _check_row_store(model: RegressionModel, manifest: RowManifest) -> None:
     for option in ("trials", "exposure", "categorical", "missing", "level"):
         if getattr(model, option) not in (None, (), "raise"):
-            cure = "Apply it before `tallmc ingest`."
+            cure = "Pass --missing drop to `tallmc ingest`."
+            cure = cure if option == "missing" else "Apply it before `tallmc ingest`."
             name = f"--{option.replace('_', '-')} ({option})"
             raise InvalidInput(name, "be left out with a row store", getattr(model, option), cure)
     if any(column.standardised for column in manifest.columns) and not model.standardise:
