@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import resource
 import subprocess
@@ -21,6 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import numpy as np
 
 from tallmc._rows.manifest import MANIFEST, RowManifest
@@ -139,8 +141,13 @@ def _fit(store: Path, simulation: Simulation, both: bool, updates: bool) -> dict
 
 
 def _updated(posterior: Any, draws: Any, simulation: Simulation, first: float) -> dict[str, Any]:
-    """Add 1 % new rows, without and with their programs compiled; the same for the fit."""
+    """Add 1 % new rows, without and with their programs compiled; the same for the fit.
+
+    Then a fit of all shards but the last ones, and its update by the store.
+    """
     import tallmc
+    from tallmc._rows.sharded import ShardedRows
+    from tallmc._rows.shards import NpyShards
 
     def seconds_of(call: Any) -> float:
         began = time.perf_counter()
@@ -151,10 +158,22 @@ def _updated(posterior: Any, draws: Any, simulation: Simulation, first: float) -
     new = x[: simulation.n_rows // 100], y[: simulation.n_rows // 100].astype(np.float32)
     updates = [seconds_of(lambda: draws.update(new, progress=False)) for _ in range(2)]
     fits = [first, seconds_of(lambda: tallmc.sample(posterior, progress=False))]
-    return {
+    found = {
         f"1 % new rows / all again, {when}": f"{update:.2f} s / {fit:.2f} s = {update / fit:.3f}"
         for when, update, fit in zip(("first", "compiled"), updates, fits, strict=True)
     }
+    rows = posterior.rows
+    known = min(math.ceil(0.99 * rows.n_shards), rows.n_shards - 1)
+    if known:
+        before = ShardedRows(NpyShards(rows.shards.path, 0, known), rows.view)
+        old = tallmc.sample(eqx.tree_at(lambda p: p.rows, posterior, before), progress=False)
+        grown = [seconds_of(lambda: old.update(rows, progress=False)) for _ in range(2)]
+        more = f"{1 - before.n_rows / rows.n_rows:.1%} more rows in the store"
+        found |= {
+            f"{more} / all again, {when}": f"{update:.2f} s / {fit:.2f} s = {update / fit:.3f}"
+            for when, update, fit in zip(("first", "compiled"), grown, fits, strict=True)
+        }
+    return found
 
 
 def _compared(store: Path, posterior: Any, draws: Any) -> dict[str, Any]:

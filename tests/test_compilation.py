@@ -63,6 +63,10 @@ def test_a_run_by_series_compiles_few_programs_and_other_data_none(compiled):
     draws = tallmc.sample(other)
     assert isinstance(draws.settings["method"], SurrogateHMC)
     assert compiled == [], compiled
+    new = regression(9_000, seed=2, outliers=3).data
+    draws.update(new)
+    # The search of so few rows for the mode has passes for gradient and Hessian.
+    assert compiled == ['"jit__add_block"'], compiled
 
 
 def test_a_posterior_of_arrays_compiles_nothing(compiled):

@@ -316,6 +316,42 @@ def test_missing_and_infinite_values_are_named_with_file_and_row(tmp_path, endin
     assert f"city: 2 missing (first in t0.{ending}, row 4)" in message
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet", "batches"])
+def test_rows_with_missing_values_are_dropped_on_request(tmp_path, ending, monkeypatch):
+    """An interrupted call goes on to the same bytes, and an append drops them too."""
+    monkeypatch.setattr("tallmc._rows.writer._SHARD_BYTES", 2**12)
+    frame = pd.DataFrame(COLUMNS)
+    frame.loc[[0, 5, 900], "age"], frame.loc[[5, 999], "city"] = np.nan, None
+    complete = frame.dropna()
+    if ending == "batches":
+        source = [frame[:400], frame[400:]]
+    else:
+        source = write(tmp_path / f"t.{ending}", {k: pa.array(v) for k, v in frame.items()})
+    options = {"response": "y", "missing": "drop"}
+    manifest = tallmc.ingest(source, tmp_path / "rows", **options)
+    expected = tallmc.ingest(complete, tmp_path / "complete", response="y")
+    assert manifest.n_rows == len(complete) == N - 4
+    assert (manifest.names, manifest.categories) == (expected.names, expected.categories)
+    rows = rows_of(tmp_path / "rows")
+    np.testing.assert_allclose(rows, rows_of(tmp_path / "complete"), rtol=1e-6, atol=1e-7)
+
+    def stop(self, *_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tallmc._rows.writer.RowStoreWriter.finish", stop)
+        with pytest.raises(KeyboardInterrupt):
+            tallmc.ingest(source, tmp_path / "stopped", **options)
+    with pytest.raises(tallmc.InvalidInput, match="stopped"):
+        tallmc.ingest(source, tmp_path / "stopped", response="y")
+    tallmc.ingest(source, tmp_path / "stopped", **options)
+    np.testing.assert_array_equal(rows_of(tmp_path / "stopped"), rows)
+    grown = tallmc.ingest(source, tmp_path / "rows", append=True, missing="drop")
+    assert grown.n_rows == 2 * (N - 4)
+    with pytest.raises(tallmc.InvalidInput, match=r"missing\) must be 'raise' or 'drop'"):
+        tallmc.ingest(source, tmp_path / "other", missing="indicator")
+
+
 def test_columns_that_differ_between_files_are_named(tmp_path):
     first = write(tmp_path / "a.parquet", SMALL)
     other = write(tmp_path / "b.parquet", {"z": [1.0], "y": [1]})

@@ -1,6 +1,10 @@
 """Predictions from draws: exact laws, brute force, blocks, units, errors."""
 
 import dataclasses
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +15,7 @@ import scipy.stats as stats
 
 import tallmc
 from problems import exact_posterior, slow_after
+from row_stores import stored_logistic
 from tallmc._core.arrays import layout_of
 from tallmc.models.design import GroupedObservations, GroupTerm, Observations
 from tallmc.models.hierarchy import Hierarchical, Horseshoe
@@ -527,3 +532,65 @@ def test_predictions_become_tables():
     arrow = pytest.importorskip("pyarrow")
     assert isinstance(found.to_arrow(), arrow.Table)
     np.testing.assert_array_equal(found.to_arrow()["low"].to_numpy(), found.low)
+
+
+# Rows beyond memory.
+
+_LIMIT = 200 * 2**20
+"""What docs/prediction.md promises beside the draws and the result."""
+
+
+def calls_on(posterior, draws):
+    return {
+        "average": lambda: draws.average_response(posterior.rows, n_draws=8),
+        "loo": lambda: tallmc.diagnose.loo(draws, posterior, n=100),
+        "predict": lambda: draws.predict(posterior.rows, n_draws=8),
+    }
+
+
+@pytest.mark.parametrize("name", ["average", "loo", "predict"])
+def test_memory_of_the_host_does_not_grow_with_the_rows_of_a_store(name, tmp_path):
+    """Beside 32 bytes per row that `predict` returns; second calls, which compile nothing."""
+    peaks = []
+    for n_rows in (8192, 81_920):
+        posterior, _ = stored_logistic(tmp_path / str(n_rows), n_rows, dim=20, shard_rows=4096)
+        draws = spread_draws(posterior)
+        call = calls_on(posterior, draws)[name]
+        call()
+        tracemalloc.start()
+        call()
+        peaks.append(tracemalloc.get_traced_memory()[1] - 32 * n_rows * (name == "predict"))
+        tracemalloc.stop()
+    assert peaks[1] - peaks[0] < 81_920, "a byte per row"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not limit the data segment")
+def test_a_store_larger_than_the_limit_on_memory(tmp_path):
+    """The program, its libraries and compiled programs are there before the limit."""
+    work = f"""
+import resource
+from pathlib import Path
+import tallmc
+from tallmc.cli.demo import Simulation
+from test_prediction import _LIMIT, calls_on, spread_draws
+
+def posterior(n_rows):
+    store = Path({str(tmp_path)!r}) / str(n_rows)
+    Simulation(n_rows, 20, seed=0).into_row_store(store)
+    return tallmc.models.logistic_regression(tallmc.rows.open(store), prior_variance=10.0)
+
+small, large = posterior(20_000), posterior(3_500_000)
+assert sum(f.stat().st_size for f in large.rows.shards.folder.iterdir()) > 1.3 * _LIMIT
+draws = spread_draws(small)
+hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+for name, call in calls_on(large, draws).items():
+    calls_on(small, draws)[name]()
+    status = Path("/proc/self/status").read_text().split("VmData:")[1]
+    most = 1024 * int(status.split()[0]) + _LIMIT + 32 * large.n_rows * (name == "predict")
+    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+    call()
+    resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+"""
+    done = subprocess.run([sys.executable, "-c", work], cwd=Path(__file__).parent, check=False)
+    assert done.returncode == 0

@@ -136,8 +136,33 @@ def test_a_row_store_has_the_rows_of_the_table(tmp_path):
     np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-3)
     with pytest.raises(tallmc.InvalidInput, match=r"breaks.* must be given with a row store"):
         problem("surv(y, x2) ~ x1", "piecewise_exponential", rows)
-    with pytest.raises(tallmc.InvalidInput, match=r"be surv\(time, event\) over a row store"):
-        problem("surv(x1, y, x2) ~ 1", "weibull", rows)
+
+
+@pytest.mark.parametrize("form", ["entry", "interval"])
+def test_truncated_times_and_intervals_of_a_row_store_are_those_of_the_table(tmp_path, form):
+    columns = table()
+    time = columns["time"]
+    begin = np.where(np.arange(400) % 3, 0.4 * time, 0.0)
+    late = begin if form == "entry" else time
+    early = time if form == "entry" else begin
+    formula = "surv(x3, y, x2) ~ x1" if form == "entry" else 'surv(y, x3, type="interval") ~ x1'
+    x = np.column_stack([np.ones(400), columns["x"], columns["died"], late])
+    rows = tallmc.rows.open(write_store(tmp_path / "rows", x, early, shard_rows=64))
+    options = {"standardise": False, "prior": {"": "normal(2)"}}
+    given = {"y": early} | {f"x{k}": x[:, k] for k in (1, 2, 3)}
+    position = jnp.asarray([0.8, -0.3, -0.2], jnp.float32)
+    found, expected = (
+        problem(formula, "weibull", source, **options).posterior.gradient(position)
+        for source in (rows, given)
+    )
+    np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-3)
+    x[77, 3] = time[77] * 2 if form == "entry" else -1.0
+    bad = tallmc.rows.open(write_store(tmp_path / "bad", x, early, shard_rows=64))
+    rule = "be before 'y'" if form == "entry" else "be at least 'y'"
+    with pytest.raises(tallmc.InvalidInput, match=f"'x3' must {rule}.* 77"):
+        problem(formula, "weibull", bad, **options)
+    every = problem(formula.replace("~ x1", "~ ."), "weibull", rows, **options)
+    assert not {"x3", "y"} & set(every.form.columns.names)
 
 
 REFUSED = {

@@ -12,6 +12,7 @@ import tallmc
 from row_stores import write_store
 from tallmc._core.errors import InvalidInput
 from tallmc._core.statistics import agreement
+from tallmc._engine.loop import advance
 from tallmc._rows.manifest import RowManifest, RowStoreError
 from tallmc._rows.resident import ResidentRows
 from tallmc.methods.automatic.update import _EasyRows, joined, move_to_mode
@@ -246,9 +247,15 @@ def test_a_fit_of_a_store_is_updated_by_what_the_store_has_grown(tables, tmp_pat
     assert len(draws.predict(store, n_draws=32)) == OLD
     with pytest.raises(RowStoreError, match="have new rows"):
         draws.update(store)
+    steps = set(advance.programs)
+    draws.update(second, n_draws=20, progress=False)
     tallmc.ingest(second, store, append=True)
     updated = draws.update(store, progress=False)
-    assert "checked on all rows" in str(updated.report)
+    assert set(advance.programs) == steps, "the steps of a series do not depend on its rows"
+    assert "checked on all rows at 16 draws" in str(updated.report)
+    # Two steps of Newton's method and the sizes of the new rows, and one check on all rows.
+    assert updated.n_row_evals_preparation == OLD + 4 * NEW
+    assert updated.n_row_evals_check == 0
     assert updated.report.trusted
     again = tallmc.fit("y", store, **fit)
     assert_same_law(updated, again)
@@ -257,6 +264,24 @@ def test_a_fit_of_a_store_is_updated_by_what_the_store_has_grown(tables, tmp_pat
     other = write_store(tmp_path / "others", *table(OLD), shard_rows=1000)
     with pytest.raises(RowStoreError, match="begin with the 9,000 rows"):
         draws.update(other)
+
+
+def test_a_store_that_grows_while_it_is_fitted_changes_no_bit(tables, tmp_path):
+    first, second, _ = tables
+    tallmc.ingest(first, tmp_path / "rows", response="y")
+    tallmc.ingest(first, tmp_path / "grows", response="y")
+
+    def grow(progress):
+        if RowManifest.read(tmp_path / "grows").n_rows == OLD:
+            tallmc.ingest(second, tmp_path / "grows", append=True)
+
+    fit = {"family": "bernoulli", "progress": False, "n_draws": 20}
+    expected = tallmc.fit("y", tmp_path / "rows", **fit)
+    draws = tallmc.fit("y", tmp_path / "grows", callback=grow, **fit)
+    assert RowManifest.read(tmp_path / "grows").n_rows == OLD + NEW
+    assert (draws.positions == expected.positions).all()
+    updated = draws.update(tmp_path / "grows", n_draws=20, progress=False)
+    assert updated.settings["n_rows"] == OLD + NEW
 
 
 @pytest.mark.parametrize("further", [False, pytest.param(True, marks=pytest.mark.slow)])

@@ -3,8 +3,11 @@
 import dataclasses
 import multiprocessing
 import os
+import platform
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -285,3 +288,27 @@ def test_the_default_ends_where_workers_are_lost(store):
     rows = posterior.rows.read_by(Workers(Leaving()))
     with pytest.raises(WorkerError, match="a worker was lost"):
         tallmc.sample(dataclasses.replace(posterior, rows=rows), progress=False)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc")
+def test_workers_of_dask_keep_the_memory_that_blocks_free():
+    """Each of 200 arrays of 2 MB has 512 pages, of which the system would clear every one anew."""
+    work = """
+import resource
+import numpy as np
+from tallmc._rows.workers import _keep_freed_memory
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(200):
+        np.ones(2**18)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+print(faults())
+_keep_freed_memory()
+print(faults())
+"""
+    environment = {**os.environ, "MALLOC_TRIM_THRESHOLD_": "65536"}
+    done = subprocess.run([sys.executable, "-c", work], capture_output=True, env=environment)
+    before, after = map(int, done.stdout.split())
+    assert after < 2 * 512 < 100_000 < before

@@ -113,7 +113,7 @@ class CountedPasses:
         self.n_row_evals += self._subset.n_rows
 
         parts = in_threads(
-            lambda part: _derivatives_of_rows(posterior, at, part),
+            lambda part: derivatives_of_rows(posterior, at, part),
             self._subset.divided(_PARTS_OF_PASS),
         )
         rows = (sum(of_parts) for of_parts in zip(*parts, strict=True))
@@ -198,10 +198,10 @@ def _total_and_prior_hessian(
     return add_prior_hessian(total, model, position), jax.hessian(model.prior_potential)(position)
 
 
-def _derivatives_of_rows(
-    posterior: AbstractPosterior, at: Float[np.ndarray, " d"], some: Subset
+def derivatives_of_rows(
+    posterior: AbstractPosterior, at: Float[np.ndarray, " d"], some: Subset | None = None
 ) -> tuple[np.ndarray, ...]:
-    """Σ f_i, Σ ∇f_i and Σ ∇²f_i over some blocks."""
+    """Σ f_i, Σ ∇f_i and Σ ∇²f_i over all rows, or over some blocks."""
     found = posterior.rows.reduce(
         _block_derivatives, posterior.model, at, width=posterior.width, subset=some
     )
@@ -733,7 +733,7 @@ def _derivatives_of_part(
         return counted
     if posterior.rows.access >= RowAccess.TAKE:
         one_block = posterior.rows.subset(posterior.width, 1)
-        in_background(lambda: _derivatives_of_rows(posterior, first, one_block))
+        in_background(lambda: derivatives_of_rows(posterior, first, one_block))
     batch = _part(passes)
 
     def of_part(at: np.ndarray) -> Derivatives:

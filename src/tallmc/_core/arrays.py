@@ -214,8 +214,8 @@ def with_leaves(tree: Tree, leaves: Mapping[str, np.ndarray]) -> Tree:
             found = f"{new.dtype} {new.shape} for {path}, expected {plain.dtype} {plain.shape}"
             raise InvalidInput("store", "fit the method and the posterior", found)
         if plain is leaf:
-            return jnp.asarray(new)
-        return jax.random.wrap_key_data(jnp.asarray(new), impl=jax.random.key_impl(leaf))
+            return on_device(new, new.dtype)
+        return jax.random.wrap_key_data(on_device(new, new.dtype), impl=jax.random.key_impl(leaf))
 
     known = _leaves_with_paths(tree)
     unknown = set(leaves) - {path for path, leaf in known if eqx.is_array(leaf)}

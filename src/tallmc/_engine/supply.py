@@ -153,8 +153,9 @@ class Supply:
         self._host_rows = chain_axes is None and _reads_on_host(kernel, rows)
         self.stepper = _stepper(kernel, self._host_rows) if chain_axes is None else kernel
         """The kernel that steps with these supplies."""
-        absent = AbsentRows(getattr(rows, "view", None))
-        self.rows_of_steps: Any = absent if self._host_rows or not kernel.reads_rows else rows
+        self.rows_of_steps: Any = rows if kernel.reads_rows else AbsentRows(None)
+        if self._host_rows:
+            self.rows_of_steps = AbsentRows(getattr(rows, "view", None))
         """The rows that a step reads besides its supply."""
         self._drawing, self._static = split((self.stepper, chain_axes))
         self._floats_per_step = self.stepper.rows_ahead * rows.floats_per_row

@@ -17,7 +17,7 @@ from .._core.errors import InvalidInput
 from .._ingestion import errors
 from .._ingestion.encoding import false_and_true
 from .._ingestion.errors import TableError, constant_response, first_not_a_number, some
-from .._ingestion.values import MAX_LEVELS, ColumnValues
+from .._ingestion.values import MAX_LEVELS, ColumnValues, missing
 from ..models.likelihood import ResponseKind
 
 LEAVE_OUT = "leave it out with --exclude (exclude)"
@@ -25,14 +25,6 @@ LARGEST_EXACT = 2**53  # whole numbers below are exact in float64
 _TOO_FEW_TO_TELL = 100
 _IDENTIFIER = re.compile(r"(?i:(.*[_ .-])?(id|ids|uuid|guid|rowid)|index|unnamed.*)|.*[a-z]I[dD]")
 _FIRST = 2000
-
-
-def missing(column: ColumnValues) -> np.ndarray:
-    if column.kind == "text":
-        return column.numbers < 0
-    if column.numbers.dtype.kind == "f":
-        return np.isnan(column.numbers)
-    return np.zeros(len(column), bool)
 
 
 def problems(columns: Mapping[str, ColumnValues]) -> list[str]:

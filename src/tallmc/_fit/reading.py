@@ -69,7 +69,7 @@ class Table:
 
     def rows(self, which: np.ndarray | slice) -> Table:
         """Some of the rows: a mask, numbers of rows or a slice."""
-        kept = {name: values[which] for name, values in self.columns.items()}  # type: ignore[index]
+        kept = {name: values[which] for name, values in self.columns.items()}
         return dataclasses.replace(self, columns=kept)
 
     def with_column(self, name: str, values: ColumnValues) -> Table:

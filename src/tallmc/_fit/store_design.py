@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from .._core.errors import InvalidInput
@@ -16,7 +17,7 @@ from .._ingestion.errors import some
 from .._ingestion.values import ColumnValues
 from .._rows.manifest import Column, RowManifest
 from .._rows.sharded import ShardedRows
-from ..models.design import ObservationsOf, ProductColumn
+from ..models.design import Observations, ObservationsOf, ProductColumn
 from ..models.regression import Family
 from .columns import INTERCEPT, FeatureEncoding, PlainTerms, ResponseEncoding
 from .encoding import DesignEncoding, RowRoles, ScaledTerms, smooths_of
@@ -40,6 +41,7 @@ from .smooths import Smooth, SmoothText, make_smooths, some_rows
 # product per level of city but the first. Functions of columns would need another pass over the
 # table.
 
+_ROLES = ("weights", "offset", "event", "entry", "upper")
 _CURE = "Transform the column before `tallmc ingest`, and use it by its name."
 
 
@@ -57,8 +59,10 @@ class StoreTerms(NamedTuple):
     terms: dict[str, tuple[int, ...]]
 
 
-def store_terms(formula: str, manifest: RowManifest) -> StoreTerms:
-    """The columns of the design that a formula describes."""
+def store_terms(
+    formula: str, manifest: RowManifest, left_out: Collection[str | None] = ()
+) -> StoreTerms:
+    """The columns of the design that a formula describes; `.` is all but those left out."""
     text = split_formula(formula)
     if text.groups:
         cure = "Use a table in memory for terms (1 | group)."
@@ -69,7 +73,7 @@ def store_terms(formula: str, manifest: RowManifest) -> StoreTerms:
         raise InvalidInput(FORMULA, "have a column of the row store before ~", response, cure)
     sources = dict.fromkeys(c.source for c in manifest.columns if c.source not in ("", response))
     straight = {name for smooth in text.smooths for name in smooth.variables}
-    parsed = parse(text.common, [name for name in sources if name not in straight])
+    parsed = parse(text.common, [name for name in sources if name not in {*straight, *left_out}])
     levels = {category.name: category.levels for category in manifest.categories}
     for factor in {factor for term in parsed for factor in term.factors}:
         _check_factor(factor, sources, levels, formula)
@@ -236,13 +240,15 @@ def row_store_design(
     mean = of_response.mean if scales and has_intercept else 0.0
     sd = of_response.sd if scales else 1.0
     if times:
-        if of_response.low <= 0:
-            rule = "be positive in every row"
+        if of_response.low < 0 or (of_response.low == 0 and model.upper is None):
+            rule = "not be negative" if model.upper else "be positive in every row"
             raise InvalidInput(f"response {response!r}", rule, f"{of_response.low:g}")
         if family.name == "piecewise_exponential" and model.breaks is None:
             cure = "Pass the times between intervals of constant hazard."
             raise InvalidInput("--breaks (breaks)", "be given with a row store", None, cure)
-        mean = math.log(of_response.mean) if model.standardise and has_intercept else 0.0
+        if model.standardise and has_intercept:
+            ends = [manifest.names.index(name) for name in (response, model.upper or response)]
+            mean = math.log(sum(manifest.columns[end].mean for end in ends) / 2)
     encoding = DesignEncoding(
         ScaledTerms(
             scaled,
@@ -253,26 +259,46 @@ def row_store_design(
             *(response, family.response, _levels(family, of_response), None, mean, sd),
             model.breaks or (),
         ),
-        RowRoles(weights=model.weights, offset=model.offset, event=model.event),
+        RowRoles(**{role: getattr(model, role) for role in _ROLES}),
         (),
         model.formula,
         str(jax.dtypes.canonicalize_dtype(manifest.dtype)),
     )
     shown = products if family.has_intercept or not has_intercept else products[1:]
-    numbers = [
-        None if name is None else manifest.names.index(name)
-        for name in (model.weights, model.offset, model.event)
-    ]
+    weight, offset, event, entry, upper = (
+        None if getattr(model, role) is None else manifest.names.index(getattr(model, role))
+        for role in _ROLES
+    )
     stored = all(product.is_stored for product in shown) and not smooths
     features: tuple[Any, ...] = tuple(
         product.columns[0] if stored else product for product in shown
     )
     features += tuple(_view_of_smooth(smooth, manifest) for smooth in smooths)
-    weight, offset, event = numbers
-    view = ObservationsOf(features, place, mean, sd, weight, offset, times, event)
+    view = ObservationsOf(features, place, mean, sd, weight, offset, times, event, entry, upper)
+    if entry is not None or upper is not None:
+        _check_times(rows.viewed(view), response, model)
     # Only the free columns of smooths have a prior that depends on it, and their sd is about 1.
     sds = np.array([*(_sd_as_stored(product, manifest) for product in shown), *[1.0] * n_smooth])
     return encoding, sds, view
+
+
+def _check_times(rows: ShardedRows, response: str, model: RegressionModel) -> None:
+    """Raise unless times are in order in every row."""
+    found = rows.survey(_is_out_of_order, _first_true, width=rows.floats_per_row)
+    row = next((row for row in found if row is not None), None)
+    if row is not None:
+        name, other = (model.entry, model.upper)[model.entry is None], response
+        rule = f"be before {other!r}" if model.entry else f"be at least {other!r}, and positive"
+        raise InvalidInput(f"column {name!r}", rule, f"row {row}", "Drop the row before ingestion.")
+
+
+def _is_out_of_order(block: Observations) -> Any:
+    entry, time, upper = block.y.T
+    return ((entry >= time) & jnp.isfinite(entry)) | ~(upper >= time) | (upper == -jnp.inf)
+
+
+def _first_true(first: int, values: np.ndarray) -> int | None:
+    return first + int(np.argmax(values)) if values.any() else None
 
 
 def _levels(family: Family, response: Column) -> tuple[str, ...]:
@@ -291,9 +317,9 @@ def _terms(
     """The products of columns of the store, and the same terms for columns of a table."""
     manifest = rows.shards.manifest
     response = model.response or manifest.response
-    left_out = {response, model.weights, model.offset, model.event, *model.exclude}
+    left_out = {response, *(getattr(model, role) for role in _ROLES), *model.exclude}
     if model.formula is not None:
-        terms = store_terms(model.formula, manifest)
+        terms = store_terms(model.formula, manifest, left_out)
         features = _features(manifest, left_out | {terms.response})
         text = split_formula(model.formula)
         smooths = _smooths_of_store(text.smooths, features, rows)
@@ -384,14 +410,10 @@ def _sd_as_stored(product: ProductColumn, manifest: RowManifest) -> float:
 
 
 def _check_row_store(model: RegressionModel, manifest: RowManifest) -> None:
-    for option in ("entry", "upper"):
-        if getattr(model, option):
-            cure = "Use a table in memory for truncated and interval-censored times."
-            rule = "be surv(time, event) over a row store"
-            raise InvalidInput("--response", rule, f"{option} {getattr(model, option)}", cure)
     for option in ("trials", "exposure", "categorical", "missing", "level"):
         if getattr(model, option) not in (None, (), "raise"):
-            cure = "Apply it before `tallmc ingest`."
+            cure = "Pass --missing drop to `tallmc ingest`."
+            cure = cure if option == "missing" else "Apply it before `tallmc ingest`."
             name = f"--{option.replace('_', '-')} ({option})"
             raise InvalidInput(name, "be left out with a row store", getattr(model, option), cure)
     if any(column.standardised for column in manifest.columns) and not model.standardise:
@@ -404,7 +426,7 @@ def _check_row_store(model: RegressionModel, manifest: RowManifest) -> None:
         if name not in known:
             rule = "name columns of the row store"
             raise InvalidInput("--exclude (exclude)", rule, name, columns)
-    for role in ("weights", "offset", "event"):
+    for role in _ROLES:
         name = getattr(model, role)
         if name is None:
             continue
@@ -415,6 +437,8 @@ def _check_row_store(model: RegressionModel, manifest: RowManifest) -> None:
         if column.standardised:
             cure = "Ingest the table again with --no-standardise."
             raise InvalidInput(f"--{role} ({role})", "not be standardised", name, cure)
+        if role == "entry" and column.low < 0:
+            raise InvalidInput(f"column {name!r}", "not be negative", f"{column.low:g}")
         if role == "weights" and column.low <= 0:
             cure = "Leave out rows of weight 0 before `tallmc ingest`."
             raise InvalidInput("--weights (weights)", "be positive", f"{column.low:g}", cure)

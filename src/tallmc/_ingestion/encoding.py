@@ -145,6 +145,9 @@ class ColumnSurvey:
             self.whole = bool((np.rint(numbers) == numbers).all())
 
 
+_CURE = 'Drop rows with missing values with --missing drop (missing="drop"), or fill in the values.'
+
+
 class TableSurvey(NamedTuple):
     """What the first pass over a table found."""
 
@@ -181,7 +184,7 @@ def survey_table(
         n_rows += len(batch)
     check_any_rows(n_rows, name)
     problems = [problem for survey in columns.values() for problem in survey.problems]
-    check_complete(problems, "Drop these rows or fill in the values first.")
+    check_complete(problems, _CURE)
     return TableSurvey(n_rows, columns)
 
 

@@ -28,7 +28,7 @@ from .encoding import (
 )
 from .readers import Source, as_source
 from .spool import Spool
-from .values import MAX_LEVELS
+from .values import MAX_LEVELS, without_missing
 
 # Read ahead: a thread makes the next item of an iterator while the present one is used.
 
@@ -106,6 +106,7 @@ def ingest(
     intercept: bool = True,
     dtype: str = "float32",
     max_levels: int = MAX_LEVELS,
+    missing: str = "raise",
     append: bool = False,
     progress: bool | None = None,
 ) -> RowManifest:
@@ -130,6 +131,7 @@ def ingest(
     - `dtype`: "float32" or "float64".
     - `max_levels`: the most levels that a column of text may have. The first level, of the category
       or as sorted text, has no column of its own.
+    - `missing`: "raise" refuses missing values, "drop" drops their rows.
     - `append`: add the rows to the finished store in `folder`, with its columns, levels and
       scaling. Readers that have opened it before see the old rows only. An append that is
       interrupted has added nothing. `Draws.update` adds the new rows to a fit of the store.
@@ -149,16 +151,20 @@ def ingest(
     if dtype not in ("float32", "float64"):
         raise InvalidInput("dtype", "be 'float32' or 'float64'", dtype)
     check_int("max_levels", max_levels, 1)
+    if missing not in ("raise", "drop"):
+        rule, cure = "be 'raise' or 'drop'", "Fill in the values before ingestion."
+        raise InvalidInput("--missing (missing)", rule, missing, cure)
+    drop = missing == "drop"
     table, folder = as_source(source), Path(folder)
     if append:
         if not standardise or not intercept or dtype != "float32":
             rule = "be left out with append, which has those of the row store"
             raise InvalidInput("standardise, intercept and dtype", rule, "others")
-        return _appended(table, folder, response, max_levels, progress)
+        return _appended(table, folder, response, max_levels, drop, progress)
     unfinished = unfinished_store(folder)
     options: dict[str, Any] = {"standardise": standardise, "intercept": intercept, "dtype": dtype}
     identity = {"tables": table.identity(), "response": response, **options}
-    identity["max_levels"] = max_levels
+    identity |= {"max_levels": max_levels} | ({"missing": missing} if drop else {})
     schema, n_rows = None, 0
     if unfinished is not None:
         begun = unfinished.source
@@ -168,13 +174,13 @@ def ingest(
             schema, n_rows = dataclasses.replace(unfinished.manifest, shards=()), begun["n_rows"]
     with contextlib.closing(Spool(folder)) as spool:
         if schema is None:
-            survey = survey_source(table, response, max_levels, progress, spool=spool)
+            survey = survey_source(table, response, max_levels, progress, spool=spool, drop=drop)
             schema, n_rows = make_schema(survey, response, **options), survey.n_rows
         begun = {**identity, "n_rows": n_rows}
         with RowStoreWriter(
             folder, schema.columns, dtype, response, begun, schema.categories
         ) as writer:
-            _write(table, spool, schema, writer, writer.n_rows, n_rows, progress)
+            _write(table, spool, schema, writer, writer.n_rows, n_rows, drop, progress)
             if table.identity() != identity["tables"]:
                 raise changed(table.name)
             return writer.finish()
@@ -187,11 +193,13 @@ def _write(
     writer: RowStoreWriter,
     done: int,
     n_rows: int,
+    drop: bool,
     progress: bool | None,
 ) -> None:
     """Write the rows of a table after the first `done` ones."""
     encoder = RowEncoder(schema)
-    rest = table.batches(schema.response, encoder.as_text, done)
+    rest = table.batches(schema.response, encoder.as_text, 0 if drop else done)
+    rest = without_missing(rest, done) if drop else rest
     batches = read_ahead(spool.batches(done) if spool.complete else rest)
     for batch in shown(batches, "writing", done, n_rows, progress):
         checkpoint()
@@ -206,7 +214,12 @@ def _write(
 
 
 def _appended(
-    table: Source, folder: Path, response: str | None, max_levels: int, progress: bool | None
+    table: Source,
+    folder: Path,
+    response: str | None,
+    max_levels: int,
+    drop: bool,
+    progress: bool | None,
 ) -> RowManifest:
     """Add the rows of a table to a finished store."""
     manifest = RowManifest.read(folder)
@@ -216,7 +229,7 @@ def _appended(
     as_text = frozenset(category.name for category in manifest.categories)
     max_levels = max(max_levels, *(len(category.levels) for category in manifest.categories), 1)
     with contextlib.closing(Spool(folder)) as spool, locked(folder) as free:
-        survey = survey_source(table, manifest.response, max_levels, progress, as_text, spool)
+        survey = survey_source(table, manifest.response, max_levels, progress, as_text, spool, drop)
         schema = grown_schema(manifest, survey, table.name)
         if not free or RowManifest.read(folder) != manifest:
             raise RowStoreError(folder, "have one writer", "a second writing process")
@@ -228,7 +241,7 @@ def _appended(
             categories=schema.categories,
             grows=manifest,
         ) as writer:
-            _write(table, spool, schema, writer, 0, survey.n_rows, progress)
+            _write(table, spool, schema, writer, 0, survey.n_rows, drop, progress)
             return writer.finish()
 
 
@@ -239,11 +252,16 @@ def survey_source(
     progress: bool | None = None,
     as_text: frozenset[str] = frozenset(),
     spool: Spool | None = None,
+    drop: bool = False,
 ) -> TableSurvey:
-    """Survey a table. Columns of CSV files that turn out to hold text are read again as text."""
+    """Survey a table. Columns of CSV files that turn out to hold text are read again as text.
+
+    With `drop`, rows with missing values do not count.
+    """
     total = source.n_rows()
     while True:
         batches = source.batches(response, as_text)
+        batches = without_missing(batches) if drop else batches
         if spool is not None and source.is_decoded:
             batches = spool.keep(batches)
         batches = read_ahead(batches)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -38,8 +38,17 @@ class ColumnValues:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def __getitem__(self, rows: slice) -> ColumnValues:
+    def __getitem__(self, rows: slice | np.ndarray) -> ColumnValues:
         return dataclasses.replace(self, numbers=self.numbers[rows])
+
+
+def missing(column: ColumnValues) -> np.ndarray:
+    """Which values are missing."""
+    if column.kind == "text":
+        return column.numbers < 0
+    if column.numbers.dtype.kind == "f":
+        return np.isnan(column.numbers)
+    return np.zeros(len(column), bool)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,6 +58,7 @@ class TableBatch:
     origin: str  # the name of the file, or of the batch
     first_row: int  # the number of rows that come before it in `origin`
     columns: Mapping[str, ColumnValues]
+    kept: np.ndarray | None = None  # the numbers of the rows, from `first_row` on, if not all
 
     def __len__(self) -> int:
         """The number of rows."""
@@ -56,12 +66,24 @@ class TableBatch:
 
     def place(self, row: int) -> str:
         """A row in a message; rows of a file count from 1."""
-        return f"{self.origin}, row {self.first_row + row + 1}"
+        number = row if self.kept is None else int(self.kept[row])
+        return f"{self.origin}, row {self.first_row + number + 1}"
 
     def without(self, n_rows: int) -> TableBatch:
         """The batch without its first `n_rows` rows."""
         rest = {name: values[n_rows:] for name, values in self.columns.items()}
         return TableBatch(self.origin, self.first_row + n_rows, rest)
+
+
+def without_missing(batches: Iterable[TableBatch], first_row: int = 0) -> Iterator[TableBatch]:
+    """The rows without missing values, but for the first ones; a batch may be empty."""
+    for batch in batches:
+        absent = np.any([missing(values) for values in batch.columns.values()], axis=0)
+        kept = np.flatnonzero(~absent)
+        first_row, skipped = max(first_row - len(kept), 0), min(first_row, len(kept))
+        kept = kept[skipped:]
+        rows = {name: values[kept] for name, values in batch.columns.items()}
+        yield TableBatch(batch.origin, batch.first_row, rows, kept)
 
 
 def rows_per_batch(bytes_per_row: float) -> int:

@@ -99,10 +99,15 @@ class ResidentRows(AbstractRows):
         return _taken_on_host(jax.tree.map(np.asarray, self.columns), numbers)
 
     def by_block(
-        self, per_row: Callable[..., Array], *args: Any, width: int, beside: PyTree[Array]
+        self, per_row: Callable[..., Array], *args: Any, width: int, beside: PyTree[Array] | range
     ) -> Iterator[np.ndarray]:
-        """`per_row(rows, beside, *args)` on the host by block, for values too many to keep."""
+        """`per_row(rows, beside, *args)` on the host by block, for values too many to keep.
+
+        A range stands for the numbers of the rows.
+        """
         blocks = Blocks.of(self.n_rows, width)
+        if isinstance(beside, range):
+            beside = np.arange(beside.start, beside.stop, dtype=np.uint32)
         read = _reader(self._columns_with(beside), blocks)
         return values_by_block(read, blocks, _BesideRows(per_row), args)
 

@@ -169,7 +169,7 @@ class ShardedRows(AbstractRows):
         return self.workers.each(_survey_of_shard, common, dict.fromkeys(range(self.n_shards)))
 
     def by_block(
-        self, per_row: Callable[..., Array], *args: Any, width: int, beside: np.ndarray
+        self, per_row: Callable[..., Array], *args: Any, width: int, beside: np.ndarray | range
     ) -> Iterator[np.ndarray]:
         """As `ResidentRows.by_block`, shard by shard."""
         for number, first in enumerate(self.starts):

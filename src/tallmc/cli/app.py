@@ -116,6 +116,10 @@ def ingest(
     max_levels: Annotated[
         int, options.option("N", "Most levels that a column of text may have.", min=1)
     ] = 100,
+    missing: Annotated[
+        Literal["raise", "drop"],
+        options.option("NAME", "drop: leave out rows with missing values."),
+    ] = "raise",
     append: Annotated[
         bool,
         options.flag(
@@ -146,6 +150,7 @@ def ingest(
                 intercept=not no_intercept,
                 dtype="float64" if float64 else "float32",
                 max_levels=max_levels,
+                missing=missing,
                 append=append,
                 progress=False if no_progress else None,
             )

@@ -18,6 +18,7 @@ import dataclasses
 import math
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
@@ -26,7 +27,6 @@ from .._core.errors import InvalidInput, check_int
 from .._core.statistics import HEAVY_TAIL, weight_efficiency
 from .._rows.access import AbstractRows, RowBlock
 from .._rows.resident import ResidentRows
-from .._rows.sharded import ShardedRows
 from ..models.posterior import AbstractPosterior, check_posterior
 from ..models.predictive import AbstractPredictive, RegressionPredictive
 from ..results.draws import Draws
@@ -107,7 +107,7 @@ def loo(draws: Draws, posterior: Any = None, *, n: int = 1000, seed: int = 0) ->
     m = min(check_int("n", n, 2), n_rows)
     used = used_draws(draws.positions, draws.ok, draws.weights, None)
     chosen = np.sort(np.random.default_rng(seed).choice(n_rows, m, replace=False, shuffle=False))
-    some = ResidentRows(_taken(rows, chosen))
+    some = ResidentRows(jax.device_put(rows.read(chosen)))
     exact, lpd, pareto_k = _psis(predictive, used, some, _relative_efficiency(draws))
     centre = np.average(used.flat.astype(np.float64), axis=0, weights=_flat(used.weights))
     position = jnp.asarray(centre, draws.positions.dtype)
@@ -179,13 +179,6 @@ def _log_sum(values: Float[np.ndarray, "n k"]) -> Float[np.ndarray, " n"]:
 
 def _flat(weights: Float[np.ndarray, "chains k"] | None) -> Float[np.ndarray, " n"] | None:
     return None if weights is None else weights.ravel()
-
-
-def _taken(rows: AbstractRows, chosen: np.ndarray) -> RowBlock:
-    """Rows by number, from memory or from a row store."""
-    if isinstance(rows, ShardedRows):
-        return rows.view(rows.lines(chosen))
-    return rows.take(jnp.asarray(chosen))
 
 
 def _surrogates(

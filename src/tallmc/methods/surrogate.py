@@ -33,7 +33,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from .._anchor.anchor import Anchor
-from .._anchor.optimisers import prior_derivatives
+from .._anchor.optimisers import derivatives_of_rows, prior_derivatives
 from .._core.arrays import DenseMap, Matrix, Scalar, Vector, dot, on_device
 from .._core.programs import quickly_compiled
 from .._core.statistics import HEAVY_TAIL, pareto_k
@@ -42,7 +42,7 @@ from .._rows.access import AbstractRows, RowAccess, RowBlock
 from .._rows.law import Batch
 from .._rows.passes import Blocks, Subset, Sum, values_of
 from .._rows.probabilities import drawn_in_proportion
-from ..models.model import AbstractModel, block_hessian_of
+from ..models.model import AbstractModel
 from ..models.posterior import AbstractPosterior
 from .abstract import Bias
 
@@ -180,12 +180,9 @@ class Expansion(NamedTuple):
     @classmethod
     def at(cls, posterior: AbstractPosterior, centre: np.ndarray, factor: np.ndarray) -> Expansion:
         """The derivatives at a centre, in one pass over the rows."""
-        position = on_device(centre, posterior.dtype)
-        found = posterior.rows.reduce(
-            _row_derivatives, posterior.model, position, width=posterior.width
-        ).float64()
-        gradient, hessian = found
-        at = np.asarray(position, np.float64)
+        position = np.asarray(centre, posterior.dtype)
+        _, gradient, hessian = derivatives_of_rows(posterior, position)
+        at = position.astype(np.float64)
         return cls(at, factor, gradient, hessian, posterior.n_rows)
 
     @classmethod
@@ -199,14 +196,6 @@ class Expansion(NamedTuple):
                 gradient, hessian = anchor.accurate
                 return cls(centre, factor, gradient - of_prior[0], hessian - of_prior[1], 0)
         return cls.at(posterior, centre, factor)
-
-
-def _row_derivatives(
-    block: RowBlock, counted: Bool[Array, " n"], model: AbstractModel, position: Vector
-) -> tuple[Vector, Matrix]:
-    batch = Batch(block, counted.astype(model.dtype))
-    gradient = model.sum_remainders(0, position, position, batch)
-    return gradient, block_hessian_of(block, counted, model, position)
 
 
 class RowSizes(NamedTuple):
@@ -400,7 +389,7 @@ def _hessian_and_cubic(
 _CHECKED, _FEWEST_CHECKED, _EVALUATIONS, _STRETCH = 256, 64, 2**28, 1.5
 _TAIL_MATTERS, _FEWEST_OF_TAIL = 0.2, 25
 """Sd of the log weights from which on the tail of the weights matters, and draws to know it."""
-_CLEAR, FEW_CHECKED = 0.01, 16
+CLEAR, FEW_CHECKED = 0.01, 16
 """Sd of the log weights at which a few draws are enough, where a row costs as much as many."""
 
 
@@ -466,7 +455,7 @@ def check_on_all_rows(
     few = FEW_CHECKED if stretched else 2 * FEW_CHECKED
     if model.row_cost > 1 and few < count:
         first = _checked(surrogate, rows, positions, few, min(few, stretched))
-        if first.sd <= _CLEAR and first.far <= 10 * _CLEAR:
+        if first.sd <= CLEAR and first.far <= 10 * CLEAR:
             return first
     return _checked(surrogate, rows, positions, count, stretched)
 

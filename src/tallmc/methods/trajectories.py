@@ -49,6 +49,7 @@ from .abstract import (
     prepare_anchor,
 )
 from .surrogate import (
+    Check,
     Expansion,
     RowSizes,
     SeriesSurrogate,
@@ -352,10 +353,7 @@ _LARGEST_SD = 1.0  # of the log weights
 def checked_after_run(account: Account, kernel: SurrogateKernel, run: Run) -> tuple[Account, int]:
     """The account with what all rows say about the draws of a run."""
     check = check_on_all_rows(kernel.surrogate, run.rows, run.positions())
-    found = (
-        f"checked on all rows at {check.n_draws} draws: the log density is off by {check.sd:.2g}",
-    )
-    account = dataclasses.replace(account, bias=check.bias, reasons=account.reasons + found)
+    account = account_with(check, account)
     if check.sd > _LARGEST_SD or check.heavy:
         account = account.doubting(
             f"the log density of the draws is off by {check.sd:.2g}, and the tail of the weights "
@@ -363,3 +361,10 @@ def checked_after_run(account: Account, kernel: SurrogateKernel, run: Run) -> tu
             "Ask for exact draws: sample(..., exact=True)."
         )
     return account, check.n_row_evals
+
+
+def account_with(check: Check, account: Account) -> Account:
+    found = (
+        f"checked on all rows at {check.n_draws} draws: the log density is off by {check.sd:.2g}"
+    )
+    return dataclasses.replace(account, bias=check.bias, reasons=(*account.reasons, found))

@@ -366,21 +366,36 @@ class ObservationsOf:
     """Whether the response is a survival time, shown as three log times less the shift."""
     event: int | None = None
     """The column that says whether the time is that of the event; None if all are."""
+    entry: int | None = None
+    """The column of the times from which on rows were seen; None for 0."""
+    upper: int | None = None
+    """The column of the times up to which the event happened, after the response."""
 
     def __call__(self, lines: Any) -> Observations:
         y = lines[..., self.response]
         is_scaled = self.shift != 0 or self.scale != 1
         if self.times:
-            of = jnp if isinstance(lines, jax.Array) else np
-            y, is_scaled = of.log(y) - self.shift, False
-            event = True if self.event is None else lines[..., self.event] > 0
-            y = of.stack([of.full_like(y, -np.inf), y, of.where(event, y, np.inf)], axis=-1)
+            y, is_scaled = self._log_times(lines), False
         return Observations(
             self._columns(lines),
             (y - self.shift) / self.scale if is_scaled else y,
             None if self.offset is None else lines[..., self.offset] / self.scale,
             None if self.weight is None else lines[..., self.weight],
         )
+
+    def _log_times(self, lines: Any) -> Any:
+        of = jnp if isinstance(lines, jax.Array) else np
+        with np.errstate(divide="ignore"):  # the log of time 0
+            entry, time, upper = (
+                None if place is None else of.log(lines[..., place]) - self.shift
+                for place in (self.entry, self.response, self.upper)
+            )
+        if entry is None:
+            entry = of.full_like(time, -np.inf)
+        if upper is None:
+            event = True if self.event is None else lines[..., self.event] > 0
+            upper = of.where(event, time, np.inf)
+        return of.stack([entry, time, upper], axis=-1)
 
     def _columns(self, lines: Any) -> Any:
         if not isinstance(self.features[0], int):

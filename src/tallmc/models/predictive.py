@@ -346,7 +346,8 @@ class RegressionPredictive(AbstractPredictive):
         # The responses of a design matrix are in the units of the user.
         if likelihood.has_trials:
             return rows if rows.weight is None else rows._replace(y=rows.y / rows.weight)
-        return rows._replace(y=(rows.y - self.shift) / self.scale)
+        shift, scale = np.asarray(self.shift), np.asarray(self.scale)
+        return rows._replace(y=on_device((np.asarray(rows.y) - shift) / scale, x.dtype))
 
     def encoded(self, new_rows: Any, response: bool) -> RegressionRows:
         return self.encode(new_rows, response=response)

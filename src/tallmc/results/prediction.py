@@ -169,7 +169,7 @@ def predict(
         cure = "Use posterior_predictive(...) to simulate classes."
         raise InvalidInput("kind", 'be "mean" for a response with classes', kind, cure)
     classes = None if n_columns is None else predictive.classes
-    return _summarised(found, predictive, used, interval, kind, classes)
+    return _summarised(found, rows.n_rows, predictive, used, interval, kind, classes)
 
 
 def survival(
@@ -183,11 +183,12 @@ def survival(
     given = jnp.asarray(wanted, used.positions.dtype)
     found = _by_block(_block_survival, predictive, used, rows, len(wanted), given)
     labels = tuple(f"{time:.9g}" for time in wanted)
-    return _summarised(found, predictive, used, interval, "survival", labels)
+    return _summarised(found, rows.n_rows, predictive, used, interval, "survival", labels)
 
 
 def _summarised(
     blocks: Iterator[np.ndarray],
+    n_rows: int,
     predictive: AbstractPredictive,
     used: UsedDraws,
     interval: float,
@@ -196,8 +197,13 @@ def _summarised(
 ) -> Prediction:
     levels = 0.5 - interval / 2, 0.5 + interval / 2
     weights = None if used.weights is None else used.weights.reshape(1, -1)
-    summaries = [_summary(block, levels, weights) for block in blocks]
-    mean, sd, low, high = np.concatenate(summaries, axis=1)
+    whole, first = np.zeros((4, 0)), 0
+    for block in blocks:
+        if first == 0:
+            whole = np.empty((4, n_rows, *block.shape[2:]))
+        whole[:, first : first + len(block)] = _summary(block, levels, weights)
+        first += len(block)
+    mean, sd, low, high = whole
     n_used = used.positions.shape[0] * used.positions.shape[1]
     response = predictive.response_name
     return Prediction(mean, sd, low, high, interval, kind, n_used, response, classes)
@@ -207,24 +213,24 @@ def average_response(
     predictive: AbstractPredictive, used: UsedDraws, rows: Rows
 ) -> Float[np.ndarray, "k ..."]:
     """The mean of the response in each draw, averaged over the rows."""
-    everyone = np.zeros(rows.n_rows, np.int64)
-    return response_sums(predictive, used, rows, everyone, 1)[0] / rows.n_rows
+    return response_sums(predictive, used, rows, None, 1)[0] / rows.n_rows
 
 
 def response_sums(
     predictive: AbstractPredictive,
     used: UsedDraws,
     rows: Rows,
-    codes: Int[np.ndarray, " n"],
+    codes: Int[np.ndarray, " n"] | None,
     n_codes: int,
 ) -> Float[np.ndarray, "G k ..."]:
-    """The mean of the response in each draw, summed over the rows of each code."""
+    """The mean of the response in each draw, summed over the rows of each code, or over all."""
     n_columns = _n_columns(predictive, used, rows)
     blocks = _by_block(_block_means, predictive, used, rows, n_columns or 1)
     shape = () if n_columns is None else (n_columns,)
     totals, first = np.zeros((n_codes, len(used.flat), *shape)), 0
     for block in blocks:
-        add_by_code(totals, codes[first : first + len(block)], block)
+        of_block = np.zeros(len(block), int) if codes is None else codes[first:][: len(block)]
+        add_by_code(totals, of_block, block)
         first += len(block)
     return totals
 
@@ -281,7 +287,7 @@ def _by_block(
     """`per_row(rows, row numbers, predictive, positions, *args)`, (n, k, ...), in blocks."""
     positions = jnp.asarray(used.flat)
     width = max(len(positions) * n_columns, rows.floats_per_row, positions.shape[1])
-    numbers = np.arange(rows.n_rows, dtype=np.uint32)
+    numbers = range(rows.n_rows)
     return rows.by_block(per_row, predictive, positions, *args, width=width, beside=numbers)
 
 

@@ -19,6 +19,7 @@ from ..._rows.access import RowAccess
 from ...models.posterior import AbstractPosterior
 from ..abstract import Account, ErrorBudget, PreparedMethod
 from ..surrogate import (
+    CLEAR,
     FEW_CHECKED,
     Check,
     Expansion,
@@ -165,11 +166,19 @@ class SurrogatePlanner:
         """Whether delayed acceptance makes draws of the surrogate exact at a moderate cost."""
         return check.sd <= _MODERATE and check.far <= 2 * _FAR
 
-    def checked(self, surrogate: SeriesSurrogate, chains: _Chains) -> Check:
-        """Compare the surrogate with all rows at some draws, and beyond them."""
-        return check_on_all_rows(
-            surrogate, self.posterior.rows, chains.draws, _PREPARED_WITH, stretched=_PREPARED_WITH
-        )
+    def checked(self, surrogate: SeriesSurrogate, chains: _Chains, few: bool = False) -> Check:
+        """Compare the surrogate with all rows at some draws, and beyond them.
+
+        With `few`, a few draws are enough if their log weights are next to nothing.
+        """
+        rows = self.posterior.rows
+        if few:
+            check = check_on_all_rows(surrogate, rows, chains.draws, FEW_CHECKED)
+            if check.sd <= CLEAR:
+                return check
+            self.n_row_evals += check.n_row_evals
+        count = _PREPARED_WITH
+        return check_on_all_rows(surrogate, rows, chains.draws, count, stretched=count)
 
     def finished(self, chains: _Chains, check: Check, delayed: bool) -> PreparedMethod:
         method, old = dataclasses.replace(chains.method, delayed=delayed), chains.kernel

@@ -17,6 +17,7 @@ ones, the account says so, and a mode that has moved far is a doubt.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -39,22 +40,26 @@ from ...models.model import AbstractModel
 from ...models.posterior import AbstractPosterior
 from ..abstract import AbstractMethod, ErrorBudget, PreparedMethod, RunDefaults
 from ..surrogate import (
+    FEW_CHECKED,
     Expansion,
     RowSizes,
     SeriesSurrogate,
     check_on_all_rows,
     make_surrogate,
+    rehearse_check,
     rehearse_sizes,
+    rehearsed,
 )
+from ..trajectories import account_with
 from .hard_rows import HARD_ROWS, SurrogatePlanner, enough_hard_rows, is_in_range
 from .method import Automatic
 
 _NEAR_ENOUGH, _MOST_STEPS = 0.03, 30
 """Distance to the mode in posterior sds at which Newton's method ends, and its steps at most."""
 _MOST_TRIES = 3
-_FARTHEST = 3.0
-"""How far modes may have moved in all, in sds, without a look at the old rows: their series was
-made for five."""
+_NEAR, _FARTHEST = 1.0, 3.0
+"""How far modes may have moved in all, in sds, for a check at few draws, since that of the old fit
+has looked there, and without a look at the old rows, since their series was made for five sds."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -260,16 +265,22 @@ def _about(
 
 def joined(one: SeriesSurrogate, other: SeriesSurrogate) -> SeriesSurrogate:
     """The surrogate of the rows of two, which have the same centre and metric."""
+    dtype = one.centre.dtype
+
+    def total(*parts: Array) -> Array:
+        """By NumPy, since each sum would be a program."""
+        return on_device(sum(map(np.asarray, parts)), dtype)
+
     cubics = [each.cubic for each in (one, other) if each.cubic is not None]
     batches = [each.hard for each in (one, other) if each.hard is not None]
     return SeriesSurrogate(
         model=one.model,
         centre=one.centre,
         metric=one.metric,
-        linear=one.linear + other.linear,
-        quadratic=one.quadratic + other.quadratic,
-        size=one.size + other.size,
-        cubic=sum(cubics[1:], cubics[0]) if cubics else None,
+        linear=total(one.linear, other.linear),
+        quadratic=total(one.quadratic, other.quadratic),
+        size=total(one.size, other.size),
+        cubic=total(*cubics) if cubics else None,
         hard=_one_batch(batches) if batches else None,
         accurate=one.accurate or other.accurate,
     )
@@ -325,6 +336,7 @@ class Update(AbstractMethod):
             in_background(lambda: rehearse_sizes(new))
         old = series.surrogate(new.model, new.rows.read(np.arange(1)))
         moved = move_to_mode(old, new)
+        far = series.moved + moved.distance
         planner = SurrogatePlanner(
             posterior,
             _anchor(moved),
@@ -339,18 +351,20 @@ class Update(AbstractMethod):
         for number in range(_MOST_TRIES):
             place = min(enough_hard_rows(sizes) + number, len(HARD_ROWS) - 1)
             n_hard = min(HARD_ROWS[place], new.n_rows)
+            if number == 0 and not reads_old:
+                like = rehearsed(new, sizes, n_hard)
+                in_background(functools.partial(rehearse_check, like, new.rows))
             added = make_surrogate(new, moved.expansion, sizes, n_hard, number)
             whole = joined(moved.old, added)
             chains = planner.tuned(whole, whole.n_hard)
-            if reads_old:
-                check = planner.checked(whole, chains)
-            else:
+            if not reads_old:
                 check = check_on_all_rows(added, new.rows, chains.draws)
+            else:
+                check = planner.checked(whole, chains, few=far <= _NEAR)
             planner.n_row_evals += check.n_row_evals
             small = planner.is_small(check)
             if small or n_hard == new.n_rows:
                 break
-        far = series.moved + moved.distance
         if not is_in_range(whole.whitened(chains.draws)) or not (small or reads_old):
             raise PreparationError(
                 f"the log density of the new rows is off by {check.sd:.2g}. Fit all rows together."
@@ -368,6 +382,8 @@ class Update(AbstractMethod):
             f"moved by {moved.distance:.2g} sd to the new mode"
         )
         account = dataclasses.replace(account, reasons=(why, *account.reasons))
+        if reads_old and check.n_draws == FEW_CHECKED:
+            account = account_with(check, account)
         if not reads_old:
             account = dataclasses.replace(account, bias=check.bias, n_unread=series.n_rows)
             if far > _FARTHEST:
