@@ -14,8 +14,10 @@ import scipy.interpolate
 import scipy.stats
 
 import tallmc
+from tallmc._anchor.optimisers import CountedPasses
 from tallmc._core.errors import InvalidInput
 from tallmc._fit.encoding import DesignEncoding, make_design
+from tallmc._fit.fit import regression_problem
 from tallmc._fit.formulas import is_plain, split_formula
 from tallmc._fit.model import RegressionModel
 from tallmc._fit.reading import read_table
@@ -275,6 +277,20 @@ def test_small_dimensions_are_noted():
     assert notes_on_dimensions(table) == [
         "s(x) uses 8.6 of 9 degrees of freedom: try a larger k",
     ]
+
+
+def test_the_anchor_takes_a_few_passes_and_is_of_the_posterior():
+    """Scales and mode are found together: one pass per Newton step."""
+    table = _table()
+    model = RegressionModel(family="gaussian", formula="y ~ s(x)")
+    posterior = regression_problem(table, model).posterior
+    anchor = tallmc.anchor.find_anchor(posterior)
+    assert anchor.n_row_evals <= 5 * posterior.n_rows
+    assert anchor.converged and anchor.decrement < 0.1
+    value, gradient = CountedPasses(posterior).value_and_gradient(anchor.position)
+    np.testing.assert_allclose(anchor.potential, value, rtol=1e-6)
+    sds = np.sqrt(np.diag(anchor.covariance))
+    np.testing.assert_allclose(sds * anchor.accurate[0], sds * gradient, atol=1e-3)
 
 
 @pytest.mark.slow
