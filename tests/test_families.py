@@ -41,9 +41,9 @@ from tallmc.models.families.gamma import Gamma
 from tallmc.models.families.negative_binomial import NegativeBinomial
 from tallmc.models.families.ordinal import CumulativeLogit, cut_points
 from tallmc.models.families.student_t import StudentT
+from tallmc.models.families.tweedie import Tweedie
 from tallmc.models.generalised_linear import GeneralisedLinear
 from tallmc.models.likelihood import stirling_remainder
-from tallmc.reference import nuts
 from tallmc.rows import Batch
 
 LIMIT = 4.6
@@ -626,86 +626,25 @@ def test_the_start_of_a_linear_regression_subtracts_offsets_and_counts_weights()
     np.testing.assert_allclose(shifted.init, repeated.init, rtol=1e-4)
 
 
-def draws_of(name):
-    rng, n = np.random.default_rng(1), 4000
-    x = np.column_stack([np.ones(n), rng.normal(size=(n, 2))])
-    z = x @ [0.4, 0.8, -0.5]
-    if name == "probit":
-        return models.probit_regression(x, rng.normal(size=n) < z, 10.0)
-    if name == "gamma":
-        return models.gamma_regression(x, rng.gamma(3.0, np.exp(z) / 3.0), 10.0)
-    if name == "binomial":
-        trials = rng.integers(1, 20, n)
-        return models.binomial_regression(
-            x, rng.binomial(trials, 1 / (1 + np.exp(-z))), trials, 10.0
-        )
-    if name == "exposure":
-        exposure = rng.lognormal(size=n)
-        y = rng.poisson(exposure * np.exp(z))
-        return models.poisson_regression(x, y, 10.0, offset=np.log(exposure))
-    if name == "negative binomial":
-        y = rng.poisson(rng.gamma(2.0, np.exp(z) / 2.0))
-        return models.negative_binomial_regression(x, y, 10.0)
-    if name == "ordinal":
-        y = np.searchsorted([-1.5, 0.2, 1.0], z + rng.logistic(size=n))
-        return models.ordinal_regression(x[:, 1:], y, 10.0)
-    if name == "student t":
-        return models.student_t_regression(x, z + 0.5 * rng.standard_t(4, n), 10.0)
-    if name in FAMILIES:
-        number = rng.poisson(np.exp(z))
-        counts = rng.poisson(rng.gamma(2.0, np.exp(z) / 2.0)) * (rng.random(n) < 0.7)
-        chance, time = 1 / (1 + np.exp(-z)), np.log(rng.weibull(1.5, n)) + z
-        y = {
-            "zero_inflated_poisson": number * (rng.random(n) < 0.7),
-            "hurdle_negative_binomial": counts,
-            "beta": np.clip(rng.beta(5 * chance, 5 * (1 - chance)), 1e-9, 1 - 1e-9),
-            "quantile": z + rng.normal(size=n),
-            "weibull": np.stack(
-                [
-                    np.full(n, -np.inf),
-                    np.minimum(time, 1.0),
-                    np.where(time < 1.0, time, np.inf),
-                ],
-                axis=1,
-            ),
-        }
-        return FAMILIES[name].regression(x, y[name], 10.0)
-    y = rng.random(n) < 1 / (1 + np.exp(-z))
-    return models.logistic_regression(x, y, 10.0, weights=rng.integers(1, 5, n))
+def test_second_derivatives_of_tweedie_are_exact_in_single_precision():
+    """The sum of the series is far larger than the potential, and its parts cancel."""
+    rng = np.random.default_rng(0)
+    z, along = rng.normal(size=(100, 3)) * [1.5, 1.5, 1.2], rng.normal(size=3)
+    y = np.exp(z[:, 0] + rng.normal(size=100))
 
+    def second(z, y, along):
+        def potential(s):
+            return Tweedie().potential(z + s * along, y)
 
-SAMPLED = [
-    "gamma",
-    "probit",
-    "weighted",
-    "binomial",
-    "exposure",
-    "negative binomial",
-    "ordinal",
-    "student t",
-    "zero_inflated_poisson",
-    "hurdle_negative_binomial",
-    "beta",
-    "quantile",
-    "weibull",
-]
+        return jax.jacfwd(jax.jacfwd(potential))(jnp.zeros((), z.dtype))
 
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SAMPLED)
-def test_the_default_samples_as_full_data_nuts_does(name):
-    posterior = draws_of(name)
-    draws = tallmc.sample(posterior, ess=1000, seed=0)
-    exact = nuts(posterior, n_draws=500, warmup=200, anchor=tallmc.anchor.find_anchor(posterior))
-    assert draws.ok.all()
-    one, other = (np.asarray(d.positions, float) for d in (draws, exact))
-    sd = other.std(axis=(0, 1))
-    error = (one.mean(axis=(0, 1)) - other.mean(axis=(0, 1))) / sd
-    variances = [d.mean(axis=1).var(axis=0, ddof=1) / len(d) / sd**2 for d in (one, other)]
-    assert (np.abs(error) < np.maximum(LIMIT * np.sqrt(np.sum(variances, axis=0)), 0.1)).all()
-    # 1,000 effective draws each: the log of an sd has a standard error of 1/√2000.
-    ratio = one.std(axis=(0, 1)) / sd
-    assert np.abs(np.log(ratio)).max() < LIMIT * np.sqrt(2 / 2000)
+    found = []
+    for dtype in (np.float32, np.float64):
+        with jax.enable_x64(dtype == np.float64):
+            values = (jnp.asarray(of, dtype) for of in (z, y, along))
+            found.append(np.asarray(run_once(jax.vmap(second, (0, 0, None)))(*values), float))
+    single, double = found
+    assert (np.abs(single - double) / (1 + np.abs(double))).max() < 1e-4
 
 
 # Row stores

@@ -14,13 +14,18 @@ import scipy.interpolate
 import scipy.stats
 
 import tallmc
+from tallmc._anchor.optimisers import CountedPasses
+from tallmc._core.arrays import DenseMap
 from tallmc._core.errors import InvalidInput
 from tallmc._fit.encoding import DesignEncoding, make_design
+from tallmc._fit.fit import regression_problem
 from tallmc._fit.formulas import is_plain, split_formula
 from tallmc._fit.model import RegressionModel
 from tallmc._fit.reading import read_table
 from tallmc._fit.smooths import SmoothText, parse_smooth
 from tallmc._fit.store_design import row_store_design
+from tallmc.methods.surrogate import SeriesSurrogate
+from tallmc.methods.trajectories import _LONGEST_STRETCH, Point, SurrogateHMC
 from tallmc.models.priors import ScaleMixturePrior
 from tallmc.models.smooths import SmoothBasis
 from tallmc.report.content import SmoothCurve
@@ -275,6 +280,54 @@ def test_small_dimensions_are_noted():
     assert notes_on_dimensions(table) == [
         "s(x) uses 8.6 of 9 degrees of freedom: try a larger k",
     ]
+
+
+def test_the_anchor_takes_a_few_passes_and_is_of_the_posterior():
+    """Scales and mode are found together: one pass per Newton step."""
+    table = _table()
+    model = RegressionModel(family="gaussian", formula="y ~ s(x)")
+    posterior = regression_problem(table, model).posterior
+    anchor = tallmc.anchor.find_anchor(posterior)
+    assert anchor.n_row_evals <= 5 * posterior.n_rows
+    assert anchor.converged and anchor.decrement < 0.1
+    value, gradient = CountedPasses(posterior).value_and_gradient(anchor.position)
+    np.testing.assert_allclose(anchor.potential, value, rtol=1e-6)
+    sds = np.sqrt(np.diag(anchor.covariance))
+    np.testing.assert_allclose(sds * anchor.accurate[0], sds * gradient, atol=1e-3)
+
+
+@pytest.mark.parametrize("forgotten", [0, 1])
+def test_stretches_leave_the_law_of_the_effects_invariant(forgotten):
+    """Draws of the prior are as they were, unless the move forgets a factor of its Jacobian."""
+    model = RegressionModel(family="gaussian", formula="y ~ s(x) + s(z)")
+    posterior = regression_problem(_table(), model).posterior
+    dim, dtype = posterior.dim, posterior.dtype
+    zero, unit = jnp.zeros(dim, dtype), jnp.eye(dim, dtype=dtype)
+    flat = SeriesSurrogate(
+        *(posterior.model, zero, DenseMap(unit), zero, 0 * unit, unit, None, None),
+        accurate=False,
+    )
+    kernel = SurrogateHMC(hard_rows=0, step_size=1.0).kernel(posterior, flat)
+    rng = np.random.default_rng(2)
+    before = jnp.asarray(posterior.model.sample_prior(rng, 4000), dtype)
+    uniforms = jnp.asarray(rng.random((4000, 4)), dtype)
+
+    @jax.jit
+    @jax.vmap
+    def stretched(v, uniforms):
+        log_factor = _LONGEST_STRETCH * (2 * uniforms[1] - 1)
+        start = Point(v, flat.potential(v) - forgotten * log_factor, 0 * v, jnp.zeros((), dtype))
+        return kernel._stretched(start, uniforms).whitened
+
+    after = stretched(before, uniforms)
+    scores = []
+    for places, _ in posterior.model.scale_mixtures():
+        one, other = (np.log(np.linalg.norm(of[:, places], axis=1)) for of in (before, after))
+        assert np.mean(one != other) > 0.1
+        for power in (1, 2):
+            changes = (other - one.mean()) ** power - (one - one.mean()) ** power
+            scores.append(changes.mean() / changes.std() * np.sqrt(len(changes)))
+    assert (np.abs(scores).max() < 4.6) == (not forgotten), scores
 
 
 @pytest.mark.slow

@@ -40,6 +40,7 @@ from .optimisers import (
     how_to_help_a_search,
     in_posterior_sds,
     not_finite,
+    prior_derivatives,
 )
 
 # The default search for the mode: Newton, then L-BFGS, then Adam from several starts.
@@ -404,45 +405,116 @@ def _default_anchor(passes: CountedPasses, hessian: bool) -> tuple[Anchor, list[
 # smoothing parameters, by REML. The covariance is that given the scales.
 
 _MOST_SCALE_ROUNDS, _MOST_SWEEPS = 8, 10
+_ROWS_OF_PART, _NEAR_MODE = 32_768, 0.03
+_Mixtures = list[tuple[np.ndarray, ScaleMixturePrior]]
 
 
 def _anchor_given_scales(
-    passes: CountedPasses, mixtures: list[tuple[np.ndarray, ScaleMixturePrior]], hessian: bool
+    passes: CountedPasses, mixtures: _Mixtures, hessian: bool
 ) -> tuple[Anchor, list[str]]:
     """The anchor given the likeliest scales, with potential and gradient of the posterior."""
     posterior = passes.posterior
-    start, nodes = posterior.init, [int(np.argmax(of.log_weights)) for _, of in mixtures]
+    start = np.asarray(posterior.init, np.float64)
+    nodes = [int(np.argmax(of.log_weights)) for _, of in mixtures]
+    known = None
+    if posterior.dim <= NEWTON_MAX_DIM:
+        if posterior.n_rows >= 2 * _ROWS_OF_PART:
+            part = CountedPasses(posterior, _ROWS_OF_PART / posterior.n_rows)
+            start, nodes, _ = _mode_and_scales(part, mixtures, start, nodes, part.scale**0.5)
+            passes.n_row_evals += part.n_row_evals
+        start, nodes, known = _mode_and_scales(passes, mixtures, start, nodes)
     for _ in range(_MOST_SCALE_ROUNDS):
-        scales = iter(nodes)
-        model = jax.tree.map(
-            lambda part, scales=scales: (
-                part.given(next(scales)) if isinstance(part, ScaleMixturePrior) else part
-            ),
-            eqx.tree_at(lambda of: of.init, posterior.model, start),
-            is_leaf=lambda part: isinstance(part, ScaleMixturePrior),
-        )
-        given = ModelPosterior(model, posterior.rows)
-        found, notes = _default_anchor(CountedPasses(given), True)
+        model = _given(posterior.model, nodes, on_device(start, posterior.dtype))
+        given = CountedPasses(ModelPosterior(model, posterior.rows))
+        if known is None:
+            found, notes = _default_anchor(given, True)
+        else:
+            found, notes = _anchor_at(given, start, True, True, known)
         passes.n_row_evals += found.n_row_evals
-        start, before = found.position, nodes
-        nodes = _likely_scales(mixtures, found, nodes)
+        assert found.accurate is not None
+        start, before, known = np.asarray(found.position, np.float64), nodes, None
+        nodes = _likely_scales(mixtures, start, *found.accurate, nodes)
         if max(abs(one - other) for one, other in zip(nodes, before, strict=True)) <= 1:
             break
-    potential, gradient = passes.value_and_gradient(found.position)
-    changed: dict[str, Any] = {"potential": potential, "accurate": None}
-    changed["gradient"] = on_device(gradient, posterior.dtype)
+    assert found.accurate is not None
+    of_given = Derivatives(found.potential, *found.accurate)
+    whole = _with_prior(of_given, model, posterior.model, start)
+    changed: dict[str, Any] = {"potential": whole.value, "accurate": whole[1:]}
+    changed["gradient"] = on_device(whole.gradient, posterior.dtype)
     if not hessian:
         changed |= dict.fromkeys(("hessian", "covariance", "factor", "decrement"))
     return dataclasses.replace(found, n_row_evals=passes.n_row_evals, **changed), notes
 
 
+def _given(model: Any, nodes: list[int], init: Vector) -> Any:
+    """The model whose effects have these scales."""
+    scales = iter(nodes)
+    return jax.tree.map(
+        lambda part: part.given(next(scales)) if isinstance(part, ScaleMixturePrior) else part,
+        eqx.tree_at(lambda of: of.init, model, init),
+        is_leaf=lambda part: isinstance(part, ScaleMixturePrior),
+    )
+
+
+def _with_prior(known: Derivatives, model: Any, other: Any, at: np.ndarray) -> Derivatives:
+    """The derivatives of another model, which differs in its prior only."""
+    position = np.asarray(at, model.dtype)
+    value, gradient, hessian = (
+        np.asarray(one, np.float64) - np.asarray(another, np.float64)
+        for one, another in zip(
+            prior_derivatives(other, position), prior_derivatives(model, position), strict=True
+        )
+    )
+    return Derivatives(
+        known.value + float(value), known.gradient + gradient, known.hessian + hessian
+    )
+
+
+def _mode_and_scales(
+    passes: CountedPasses,
+    mixtures: _Mixtures,
+    position: Float[np.ndarray, " d"],
+    nodes: list[int],
+    tolerance: float = _NEAR_MODE,
+) -> tuple[np.ndarray, list[int], Derivatives | None]:
+    """The mode given the likeliest scales, by Newton steps that have the scales of their pass.
+
+    **Returns** the mode, the scales and the derivatives there; where steps lead away from it, the
+    start and no derivatives.
+    """
+    model, dtype, last, start = passes.posterior.model, passes.posterior.dtype, np.inf, position
+    first = nodes
+    for _ in range(_MOST_SCALE_ROUNDS):
+        position = np.asarray(np.asarray(position, dtype), np.float64)
+        init = on_device(position, dtype)
+        here = _with_prior(
+            passes.derivatives(position), model, _given(model, nodes, init), position
+        )
+        if not here.finite:
+            break
+        nodes, before = _likely_scales(mixtures, position, *here[1:], nodes), nodes
+        here = _with_prior(here, _given(model, before, init), _given(model, nodes, init), position)
+        direction, definite = descent_direction(here.hessian, here.gradient)
+        decrement = float(np.sqrt(direction @ here.gradient))
+        if definite and decrement < tolerance:
+            return position, nodes, here
+        if decrement > last and nodes == before:
+            break
+        position, last = position - direction, decrement
+    return start, first, None
+
+
 def _likely_scales(
-    mixtures: list[tuple[np.ndarray, ScaleMixturePrior]], found: Anchor, nodes: list[int]
+    mixtures: _Mixtures,
+    effects: Float[np.ndarray, " d"],
+    gradient: Float[np.ndarray, " d"],
+    hessian: Float[np.ndarray, "d d"],
+    nodes: list[int],
 ) -> list[int]:
-    """The nodes of the likeliest scales, one mixture after the other until none changes."""
-    assert found.accurate is not None
-    gradient, hessian = (of.copy() for of in found.accurate)
-    effects = np.asarray(found.position, np.float64)
+    """The nodes of the likeliest scales, one mixture after the other until none changes.
+
+    The derivatives are those given `nodes`.
+    """
     logs = [np.asarray(of.log_scales, np.float64) for _, of in mixtures]
     precision = np.zeros(len(effects))
     for (places, _), log_scales, node in zip(mixtures, logs, nodes, strict=True):

@@ -84,6 +84,10 @@ class AbstractRegression(AbstractModel):
         return (self.dim - self.likelihood.n_shared) // self.likelihood.n_predictors
 
     @property
+    def row_cost(self) -> int:
+        return self.likelihood.row_cost
+
+    @property
     def log_concave(self) -> bool:
         return self.likelihood.log_concave and self.prior.log_concave
 

@@ -48,6 +48,8 @@ class AbstractLikelihood(eqx.Module):
     """Whether f = log(1 + e^∓z), which has the tangent bound of Jaakkola and Jordan."""
     is_normal: ClassVar[bool] = False
     """Whether y is normal with the mean z, so that integrals over effects have a closed form."""
+    row_cost: ClassVar[int] = 1
+    """What a potential takes, in units of a common one."""
     comparable: ClassVar[bool] = True
     """Whether simulated responses can be compared with those of the rows: no censoring, no loss."""
     fused: ClassVar[bool] = False
