@@ -413,6 +413,15 @@ class GeneralisedLinear(AbstractRegression):
     def block_hessian(self, position: Vector, block: RegressionRows, weights: PerRow) -> Matrix:
         return self.columns(block).gram(weights * self._curvatures(position, block))
 
+    def hessian_products(self, position: Vector, directions: Moves, batch: Batch) -> Moves:
+        x, weights = self.columns(batch.rows), batch.weights
+        curvatures = weights * self._curvatures(position, batch.rows)
+        return x.sums(curvatures[:, None] * (x @ directions.T)).T
+
+    def hessian_diagonal(self, position: Vector, batch: Batch) -> Vector:
+        curvatures = self._curvatures(position, batch.rows)
+        return self.columns(batch.rows).squared().sums(batch.weights * curvatures)
+
     def curvature_norms(
         self, position: Vector, factor: Float[Array, "d k"], block: RegressionRows
     ) -> PerRow:
@@ -603,6 +612,14 @@ class LinearPredictor(AbstractRegression):
             return self.combine(change, block, weights)
 
         return lax.map(column, jnp.eye(self.dim, dtype=self.dtype))
+
+    def hessian_diagonal(self, position: Vector, batch: Batch) -> Vector:
+        block, k = batch.rows, self.likelihood.n_predictors
+        hessian = jax.vmap(jax.hessian(self.likelihood.potential))
+        each = hessian(self.predictors(position, block), block.y)
+        each = weighted(block, batch.weights[:, None] * jnp.diagonal(each, axis1=1, axis2=2))
+        by_column = self.columns(block).squared().sums(each[:, :k])
+        return jnp.concatenate([by_column.ravel(), jnp.sum(each[:, k:], axis=0)])
 
     def curvature_norms(
         self, position: Vector, factor: Float[Array, "d c"], block: RegressionRows

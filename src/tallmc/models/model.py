@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -47,6 +47,26 @@ PIECE_ROWS = 128
 # result is reproducible.
 _N_POSITIONS = 16
 _N_DIRECTIONS = 4
+
+
+class EffectTerm(NamedTuple):
+    """Independent effects u ~ N(0, σ_c²) of some groups, one per column c, and where they lie."""
+
+    start: int
+    """Where the effects begin in a position, group after group."""
+    n_groups: int
+    n_columns: int
+    log_sds: int
+    """Where the log σ_c begin."""
+
+    @property
+    def effects(self) -> slice:
+        return slice(self.start, self.start + self.n_groups * self.n_columns)
+
+    def of_effects(self, position: Vector) -> Float[Array, " n"]:
+        """log σ of each effect."""
+        log_sds = position[self.log_sds : self.log_sds + self.n_columns]
+        return jnp.broadcast_to(log_sds, (self.n_groups, self.n_columns)).reshape(-1)
 
 
 class AbstractModel(eqx.Module):
@@ -269,6 +289,25 @@ class AbstractModel(eqx.Module):
     def block_hessian(self, position: Vector, block: RowBlock, weights: PerRow) -> Matrix:
         """Σ w_i ∇²f_i(θ) over these rows."""
         return jax.hessian(lambda at: dot(weights, self.row_potentials(at, block)))(position)
+
+    def hessian_products(self, position: Vector, directions: Moves, batch: Batch) -> Moves:
+        """Σ w_i ∇²f_i(θ) v for some directions v."""
+
+        def product(direction: Vector) -> Vector:
+            def gradient(at: Vector) -> Vector:
+                return self.sum_remainders(0, at, at, batch)
+
+            return jax.jvp(gradient, (position,), (direction,))[1]
+
+        return lax.map(product, directions)
+
+    def hessian_diagonal(self, position: Vector, batch: Batch) -> Vector:
+        """The diagonal of Σ w_i ∇²f_i(θ)."""
+        return jnp.diagonal(self.block_hessian(position, batch.rows, batch.weights))
+
+    def effect_terms(self) -> tuple[EffectTerm, ...]:
+        """Group effects that lie in a position beside the logs of their sds."""
+        return ()
 
     def curvature_norms(
         self, position: Vector, factor: Float[Array, "d k"], block: RowBlock
