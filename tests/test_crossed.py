@@ -20,7 +20,7 @@ RNG = np.random.default_rng(3)
 
 
 def crossed(n_rows, sizes, sds, seed=0):
-    """A table with the columns y, count, x, a and b."""
+    """A table with the columns y, number, x, a and b, and one with other levels of a."""
     rng = np.random.default_rng(seed)
     codes = [rng.integers(0, size, n_rows) for size in sizes]
     x = rng.normal(size=n_rows)
@@ -28,24 +28,27 @@ def crossed(n_rows, sizes, sds, seed=0):
     for code, size, sd in zip(codes, sizes, sds, strict=True):
         z = z + sd * rng.normal(size=size)[code]
     y = (rng.logistic(size=n_rows) < z).astype(int)
-    return {"y": y, "number": z + rng.normal(size=n_rows), "x": x, "a": codes[0], "b": codes[1]}
+    other = (codes[0] + rng.integers(1, sizes[0], n_rows)) % sizes[0]
+    table = {"y": y, "number": z + rng.normal(size=n_rows), "x": x, "a": codes[0], "b": codes[1]}
+    return {**table, "other": other}
 
 
 def posterior_of(family, formula, table):
-    model = RegressionModel(family=family, formula=formula, categorical=("a", "b"))
+    model = RegressionModel(family=family, formula=formula, categorical=("a", "b", "other"))
     return regression_problem(table, model).posterior
 
 
-FORMULAS = {
-    "bernoulli": "y ~ x + (0 + x | a) + (1 | b)",
-    "gaussian": "number ~ x + (0 + x | a) + (1 | b)",
+CASES = {
+    "logistic": ("bernoulli", "y ~ x + (0 + x | a) + (1 | b)"),
+    "normal": ("gaussian", "number ~ x + (0 + x | a) + (1 | b)"),
+    "pairs": ("bernoulli", "y ~ 0 + (1 | a - other) + (1 | b)"),
 }
 
 
-@pytest.mark.parametrize("family", FORMULAS)
-def test_coordinates_have_their_gradient_volume_and_hessian(family, monkeypatch):
+@pytest.mark.parametrize("case", CASES)
+def test_coordinates_have_their_gradient_volume_and_hessian(case, monkeypatch):
     monkeypatch.setattr(effects, "_LARGEST_CORE", 8)
-    posterior = posterior_of(family, FORMULAS[family], crossed(60, (5, 4), (1.0, 1.5)))
+    posterior = posterior_of(*CASES[case], crossed(60, (5, 4), (1.0, 1.5)))
     model, rows, dim = posterior.model, posterior.rows.columns, posterior.dim
     terms = model.effect_terms()
     assert [term.n_groups for term in terms] == [5, 4]
@@ -63,7 +66,11 @@ def test_coordinates_have_their_gradient_volume_and_hessian(family, monkeypatch)
             return total - mapping.log_volume(at)
 
         zeta = mapping.standardised(position)
+        pieces, both = model.potentials_and_gradient(position, batch)
         gradient = model.sum_remainders(0, position, position, batch)
+        sums = jnp.concatenate([jnp.sum(pieces)[None], both])
+        separate = jnp.sum(model.row_potentials(position, rows))
+        separate = jnp.concatenate([separate[None], gradient])
         gradient += model.prior_gradient(position)
         return {
             "back": mapping.position(zeta),
@@ -75,6 +82,9 @@ def test_coordinates_have_their_gradient_volume_and_hessian(family, monkeypatch)
             "hessian": jax.hessian(potential)(zeta),
             "of_rows": model.block_hessian(position, rows, jnp.ones(60)),
             "products": model.hessian_products(position, unit, batch),
+            "columns": model.hessian_columns(position, jnp.arange(terms[0].start, dim - 2), batch),
+            "sums": sums,
+            "separate": separate,
             "diagonal": model.hessian_diagonal(position, batch),
             "push": jax.vmap(mapping.push)(unit),
             "pull": jax.vmap(mapping.pull)(unit),
@@ -89,6 +99,9 @@ def test_coordinates_have_their_gradient_volume_and_hessian(family, monkeypatch)
     np.testing.assert_allclose(found["log_volume"], found["volume"], **close)
     np.testing.assert_allclose(found["by_map"], found["gradient"], **close)
     np.testing.assert_allclose(found["products"], found["of_rows"], **close)
+    chosen = found["of_rows"][terms[0].start : dim - 2]
+    np.testing.assert_allclose(found["columns"], chosen, **close)
+    np.testing.assert_allclose(found["sums"], found["separate"], **close)
     np.testing.assert_allclose(found["diagonal"], np.diag(found["of_rows"]), **close)
     core = geometry.core
     np.testing.assert_allclose(geometry.columns, found["hessian"][:, core], rtol=1e-6, atol=1e-6)
@@ -104,7 +117,7 @@ def test_coordinates_have_their_gradient_volume_and_hessian(family, monkeypatch)
     if (np.linalg.eigvalsh(kept) > 0.01).all():
         np.testing.assert_allclose(c.T @ kept @ c, np.eye(dim), rtol=1e-7, atol=1e-7)
     else:
-        assert family == "gaussian", "the curvature of one case is positive"
+        assert case != "logistic", "the curvature of one case is positive"
     np.testing.assert_allclose(found["pulled"], c.T @ found["gradient"], **close)
     np.testing.assert_allclose(found["moved"], 2 * found["push"][0], **close)
 
@@ -192,3 +205,37 @@ def test_many_effects_are_sampled_on_all_rows_in_their_coordinates(monkeypatch):
     assert not method._has_many_effects(few)
     monkeypatch.setattr(method, "_MANY_ROWS_PER_EFFECT", 3)
     assert not method._has_many_effects(posterior)
+
+
+def test_a_difference_of_groups_is_one_effect_less_the_other():
+    table = crossed(30, (4, 3), (1.0, 1.0))
+    problem = regression_problem(
+        table,
+        RegressionModel(
+            family="bernoulli", formula="y ~ 0 + (1 | a - other)", categorical=("a", "other")
+        ),
+    )
+    posterior, rows = problem.posterior, problem.posterior.rows.columns
+    by_hand = np.eye(4)[table["a"]] - np.eye(4)[table["other"]]
+    matrix = posterior.model.regression().columns(rows).matrix()
+    np.testing.assert_array_equal(matrix, by_hand)
+    effects_ = RNG.normal(size=5)
+    predicted = posterior.model.regression().predictors(jnp.asarray(effects_[:4]), rows)
+    np.testing.assert_allclose(predicted, by_hand @ effects_[:4], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"other": 0}, r"columns a - other must differ in every row; got '0' twice in row"),
+        ({"formula": "y ~ (1 | a - b - other)"}, "after a bar, or a difference of two"),
+        ({"formula": "y ~ (1 | a - missing)"}, "missing"),
+    ],
+)
+def test_bad_differences_are_refused(change, message):
+    table = crossed(30, (4, 3), (1.0, 1.0))
+    formula = change.get("formula", "y ~ (1 | a - other)")
+    if "other" in change:
+        table["other"] = np.full(30, change["other"])
+    with pytest.raises(tallmc.InvalidInput, match=message):
+        posterior_of("bernoulli", formula, table)

@@ -43,7 +43,7 @@ from .design import (
     columns_of,
 )
 from .likelihood import AbstractLikelihood
-from .model import FAR_SDS, MOST_DENSE, AbstractModel, Compact, Moves
+from .model import FAR_SDS, MOST_DENSE, AbstractModel, Compact, Moves, sums_of_pieces
 from .priors import AbstractPrior, ScaleMixturePrior, scale_mixtures
 
 
@@ -391,6 +391,27 @@ class GeneralisedLinear(AbstractRegression):
         vectors = jnp.stack([centre, position - centre])
         return weighted_row_sum(compact, batch.packed, batch.indices, batch.weights, vectors)
 
+    def potentials_and_gradient(
+        self, position: Vector, batch: Batch
+    ) -> tuple[Float[Array, " p"], Vector]:
+        if not self.columns(batch.rows).factors:
+            return super().potentials_and_gradient(position, batch)
+
+        def both(
+            positions: Float[Array, "d k"], model: GeneralisedLinear, batch: Batch
+        ) -> Float[Array, "e k"]:
+            block, weights = batch.rows, batch.weights[:, None]
+            x, y = model.columns(block), block.y[:, None]
+            z = x @ positions
+            z = z if block.offset is None else z + block.offset[:, None]
+            slopes = weighted(block, model.likelihood.slope(z, y))
+            potentials = weighted(block, model.likelihood.potential(z, y))
+            pieces = sums_of_pieces(jnp.where(weights > 0, potentials, 0))
+            return jnp.concatenate([x.sums(weights * slopes), pieces])
+
+        found = in_columns(both, position, self, batch)
+        return found[len(position) :], found[: len(position)]
+
     def combine(self, compact: PerRow, block: RegressionRows, weights: PerRow) -> Vector:
         return self.columns(block).sums(weights * compact)
 
@@ -417,6 +438,13 @@ class GeneralisedLinear(AbstractRegression):
         x, weights = self.columns(batch.rows), batch.weights
         curvatures = weights * self._curvatures(position, batch.rows)
         return x.sums(curvatures[:, None] * (x @ directions.T)).T
+
+    def hessian_columns(
+        self, position: Vector, chosen: Int[Array, " k"], batch: Batch
+    ) -> Float[Array, "k d"]:
+        # Cross-tabulations: products with units would read a number per row and column.
+        curvatures = batch.weights * self._curvatures(position, batch.rows)
+        return self.columns(batch.rows).gram_columns(curvatures, chosen).T
 
     def hessian_diagonal(self, position: Vector, batch: Batch) -> Vector:
         curvatures = self._curvatures(position, batch.rows)

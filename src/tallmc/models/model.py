@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .._core.arrays import AbstractLinearMap, Layout, Matrix, Scalar, Vector, dot
 from .._core.errors import InvalidInput
@@ -228,6 +228,14 @@ class AbstractModel(eqx.Module):
         at_centre, change = jax.jvp(gradient, (centre,), (position - centre,))
         return gradient(position) - at_centre - change
 
+    def potentials_and_gradient(
+        self, position: Vector, batch: Batch
+    ) -> tuple[Float[Array, " p"], Vector]:
+        """Sums of f_i over pieces of a batch, and Σ ∇f_i; rows of weight 0 are left out."""
+        gradient = self.sum_remainders(0, position, position, batch)
+        potentials = self.row_potentials(position, batch.rows)
+        return sums_of_pieces(jnp.where(batch.weights > 0, potentials, 0)), gradient
+
     def mean_square_remainders(
         self,
         order: int,
@@ -300,6 +308,13 @@ class AbstractModel(eqx.Module):
             return jax.jvp(gradient, (position,), (direction,))[1]
 
         return lax.map(product, directions)
+
+    def hessian_columns(
+        self, position: Vector, chosen: Int[Array, " k"], batch: Batch
+    ) -> Float[Array, "k d"]:
+        """Some columns of Σ w_i ∇²f_i(θ), those of group effects."""
+        units = jax.nn.one_hot(chosen, self.dim, dtype=self.dtype)
+        return self.hessian_products(position, units, batch)
 
     def hessian_diagonal(self, position: Vector, batch: Batch) -> Vector:
         """The diagonal of Σ w_i ∇²f_i(θ)."""
@@ -445,15 +460,18 @@ def rounded_sum(total: Sum, *args: Any) -> Any:
     return total.rounded()
 
 
+def sums_of_pieces(values: Float[Array, "n ..."]) -> Float[Array, "p ..."]:
+    padding = [(0, -len(values) % PIECE_ROWS), *[(0, 0)] * (values.ndim - 1)]
+    return jnp.sum(jnp.pad(values, padding).reshape(-1, PIECE_ROWS, *values.shape[1:]), axis=1)
+
+
 def block_potential_and_gradient(
     block: RowBlock, counted: Bool[Array, " n"], model: AbstractModel, position: Vector
 ) -> tuple[Scalar, Scalar, Vector]:
     """Σ f_i as (high, low), and Σ ∇f_i, over a block of rows."""
     batch = Batch(block, counted.astype(model.dtype))
-    gradient = model.sum_remainders(0, position, position, batch)
-    potentials = jnp.where(counted, model.row_potentials(position, block), 0)
-    padded = jnp.pad(potentials, (0, -potentials.shape[0] % PIECE_ROWS))
-    return *split_sum(jnp.sum(padded.reshape(-1, PIECE_ROWS), axis=1)), gradient
+    pieces, gradient = model.potentials_and_gradient(position, batch)
+    return *split_sum(pieces), gradient
 
 
 def add_prior(total: Sum, model: AbstractModel, position: Vector) -> Sum:

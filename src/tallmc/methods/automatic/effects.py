@@ -20,15 +20,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from ..._anchor.anchor import Anchor, find_anchor
 from ..._core.supervision import checkpoint, stage
 from ..._rows.access import RowBlock
 from ..._rows.law import Batch
-from ..._rows.passes import Sum
 from ...geometry import EffectMap, StandardEffects
-from ...models.model import AbstractModel
+from ...models.model import AbstractModel, rounded_sum
 from ...models.posterior import AbstractPosterior
 
 _LARGEST_CORE = 512
@@ -39,6 +38,7 @@ _ROUNDS, _STEPS = 6, 12
 _NEAR = 0.5
 """Length of the last step of the search, in posterior sds; draws are √d from the mode."""
 _LONGEST_STEP = 5.0
+_PASSES = 4  # of new coordinates
 _SMALLEST_STEP = 2.0**-6
 
 
@@ -57,7 +57,7 @@ def standard_effects(posterior: AbstractPosterior) -> EffectAnchor:
     position, passes = posterior.init, 0
     for _ in range(_ROUNDS):
         geometry = _geometry_at(posterior, position)
-        passes += 2 + len(geometry.core)
+        passes += _PASSES
         mapping = geometry.prepare(posterior, None)
         found = _descend(posterior, mapping, position)
         position, passes = found.position, passes + found.n_passes
@@ -144,13 +144,31 @@ def _geometry_at(posterior: AbstractPosterior, position: Float[Array, " d"]) -> 
         information, score, core, np.zeros((model.dim, len(core))), np.ones(model.dim)
     )
     mapping = known.prepare(posterior, None)
+    # Directions of log sds move all effects of a term; those of effects are units.
     directions = _directions(mapping, position, jnp.asarray(core))
-    width = max(width, len(core))
-    products = rows.reduce(_products, model, position, directions, width=width, finish=_with_prior)
-    columns = _in_coordinates(
-        mapping, position, jnp.asarray(gradient, model.dtype), jnp.asarray(core), products
+    is_common = ~is_effect[core]
+    products = np.empty(directions.shape, model.dtype)
+    products[is_common] = rows.reduce(
+        *(_products, model, position, directions[is_common]),
+        width=max(width, int(is_common.sum())),
+        finish=rounded_sum,
     )
-    return dataclasses.replace(known, columns=np.asarray(columns).T)
+    if not is_common.all():
+        chosen = jnp.asarray(core[~is_common])
+        columns = rows.reduce(_columns, model, position, chosen, width=width, finish=rounded_sum)
+        at_effects = np.flatnonzero(~is_common)
+        sizes = np.asarray(directions)[at_effects, core[at_effects]]
+        products[at_effects] = sizes[:, None] * np.asarray(columns)
+    found = _in_coordinates(
+        model,
+        mapping,
+        position,
+        jnp.asarray(gradient, model.dtype),
+        directions,
+        jnp.asarray(core),
+        jnp.asarray(products),
+    )
+    return dataclasses.replace(known, columns=np.asarray(found).T)
 
 
 def _diagonal(
@@ -180,28 +198,35 @@ def _products(
     return model.hessian_products(position, directions, batch)
 
 
-def _with_prior(
-    total: Sum, model: AbstractModel, position: Float[Array, " d"], directions: Float[Array, "k d"]
+def _columns(
+    block: RowBlock,
+    counted: Bool[Array, " n"],
+    model: AbstractModel,
+    position: Float[Array, " d"],
+    chosen: Int[Array, " k"],
 ) -> Float[Array, "k d"]:
-    def product(direction: Float[Array, " d"]) -> Float[Array, " d"]:
-        return jax.jvp(model.prior_gradient, (position,), (direction,))[1]
-
-    return total.rounded() + jax.vmap(product)(directions)
+    batch = Batch(block, counted.astype(model.dtype))
+    return model.hessian_columns(position, chosen, batch)
 
 
 @eqx.filter_jit
 def _in_coordinates(
+    model: AbstractModel,
     mapping: EffectMap,
     position: Float[Array, " d"],
     gradient: Float[Array, " d"],
+    directions: Float[Array, "k d"],
     core: Array,
     products: Float[Array, "k d"],
 ) -> Float[Array, "k d"]:
-    """The rows of the core in the Hessian in ζ, from ∇f and ∇²f ∂θ/∂ζ."""
+    """The rows of the core in the Hessian in ζ, from ∇f and Σ ∇²f_i ∂θ/∂ζ of the rows."""
     zeta = mapping.standardised(position)
     units = jax.nn.one_hot(core, len(zeta), dtype=zeta.dtype)
 
-    def row(unit: Float[Array, " d"], product: Float[Array, " d"]) -> Float[Array, " d"]:
-        return jax.jvp(mapping.gradient, (zeta, gradient), (unit, product))[1]
+    def row(
+        unit: Float[Array, " d"], direction: Float[Array, " d"], product: Float[Array, " d"]
+    ) -> Float[Array, " d"]:
+        prior = jax.jvp(model.prior_gradient, (position,), (direction,))[1]
+        return jax.jvp(mapping.gradient, (zeta, gradient), (unit, product + prior))[1]
 
-    return jax.vmap(row)(units, products)
+    return jax.vmap(row)(units, directions, products)
