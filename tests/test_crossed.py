@@ -10,6 +10,7 @@ import tallmc
 from tallmc._fit.fit import regression_problem
 from tallmc._fit.model import RegressionModel
 from tallmc._rows.law import Batch
+from tallmc.diagnose import ess
 from tallmc.dynamics import HMC
 from tallmc.geometry import StandardEffects
 from tallmc.gradient import Full
@@ -239,3 +240,55 @@ def test_bad_differences_are_refused(change, message):
         table["other"] = np.full(30, change["other"])
     with pytest.raises(tallmc.InvalidInput, match=message):
         posterior_of("bernoulli", formula, table)
+
+
+@pytest.mark.slow
+def test_crossed_effects_agree_with_nuts():
+    numpyro = pytest.importorskip("numpyro")
+    dist = numpyro.distributions
+    sizes = (40, 80)
+    table = crossed(1500, sizes, (0.8, 0.3))
+    draws = tallmc.fit(
+        "y ~ x + (1 | a) + (1 | b)",
+        table,
+        family="bernoulli",
+        categorical=["a", "b"],
+        progress=False,
+        seed=0,
+    )
+    assert "group effects, standardised" in str(draws.report)
+    mean, sd = table["x"].mean(), table["x"].std()
+    x = jnp.asarray((table["x"] - mean) / sd)
+
+    def model(y):
+        beta = numpyro.sample("beta", dist.Normal(0, jnp.full(2, 2.5)).to_event(1))
+        z = beta[0] + beta[1] * x
+        for name, size in zip("ab", sizes, strict=True):
+            half_t = dist.FoldedDistribution(dist.StudentT(4.0, 0.0, 2.5))
+            scale = numpyro.sample(f"sd_{name}", half_t)
+            eta = numpyro.sample(f"eta_{name}", dist.Normal(0, jnp.ones(size)).to_event(1))
+            z = z + numpyro.deterministic(f"u_{name}", scale * eta)[jnp.asarray(table[name])]
+        numpyro.sample("y", dist.Bernoulli(logits=z), obs=y)
+
+    sampler = numpyro.infer.MCMC(
+        numpyro.infer.NUTS(model), num_warmup=500, num_samples=2000, progress_bar=False
+    )
+    sampler.run(jax.random.key(0), jnp.asarray(table["y"]))
+    theirs = {name: np.asarray(values) for name, values in sampler.get_samples().items()}
+    reference = {
+        "x": theirs["beta"][:, 1] / sd,
+        "Intercept": theirs["beta"][:, 0] - theirs["beta"][:, 1] * mean / sd,
+        "1|a_sigma": theirs["sd_a"],
+        "1|b_sigma": theirs["sd_b"],
+        "1|a": theirs["u_a"],
+        "1|b": theirs["u_b"],
+    }
+    for name, values in reference.items():
+        ours, values = draws.values[name], values.reshape(2000, -1)
+        ours = ours.reshape(*ours.shape[:2], -1)
+        for power in (1, 2):
+            one = (ours - values.mean(axis=0)) ** power
+            two = (values - values.mean(axis=0)) ** power
+            errors = [of.std(axis=(0, 1)) / np.sqrt(ess(of)) for of in (one, two[None])]
+            shift = one.mean(axis=(0, 1)) - two.mean(axis=0)
+            assert (np.abs(shift) < 4.6 * np.hypot(*errors)).all(), (name, power)
