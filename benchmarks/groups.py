@@ -205,6 +205,22 @@ def wide_factors() -> None:
         print(f"means within {shift:.3f} standard errors of glum's, sds within {ratio:.1%}")
 
 
+def timed(
+    name: str, formula: str, table: dict[str, Any], ess: float, max_seconds: float
+) -> tallmc.Draws:
+    """A logistic fit of crossed effects, with its report."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        draws = tallmc.fit(
+            formula, table, family="bernoulli", progress=False, ess=ess, max_seconds=max_seconds
+        )
+    seconds = time.perf_counter() - wall, time.process_time() - cpu
+    line = f"{seconds[0]:.0f} s, {seconds[1]:.0f} CPU s"
+    report(f"{name}, {draws.positions.shape[2]:,} parameters", draws, line)
+    return draws
+
+
 def crossed(share: float = 0.1, ess: float = 400.0, max_seconds: float = 400.0) -> None:
     """Effects of planes and airports in nycflights13, on a share of the flights."""
     found = np.load(FOLDER / "nycflights13.npz", allow_pickle=False)
@@ -212,19 +228,28 @@ def crossed(share: float = 0.1, ess: float = 400.0, max_seconds: float = 400.0) 
     kept &= np.random.default_rng(0).random(len(kept)) < share
     table = {name: found[f"{name}__levels"][found[name][kept]] for name in CROSSED}
     table |= {"late": (found["dep_delay"][kept] > 30).astype(int), "hour": found["hour"][kept]}
-    began = time.process_time()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        draws = tallmc.fit(
-            "late ~ hour + carrier + (1 | tailnum) + (1 | dest)",
-            table,
-            family="bernoulli",
-            progress=False,
-            ess=ess,
-            max_seconds=max_seconds,
-        )
-    line = f"{time.process_time() - began:.0f} CPU s"
-    report(f"crossed, {kept.sum():,} rows, {draws.positions.shape[2]:,} parameters", draws, line)
+    formula = "late ~ hour + carrier + (1 | tailnum) + (1 | dest)"
+    timed(f"crossed, {kept.sum():,} rows", formula, table, ess, max_seconds)
+
+
+def crossed_all() -> None:
+    """The same with all flights."""
+    crossed(1.0, max_seconds=1800.0)
+
+
+def tennis(ess: float = 1000.0, max_seconds: float = 600.0) -> None:
+    """Bradley and Terry's model with random skills; the order of the players is random."""
+    found = np.load(FOLDER / "tennis.npz", allow_pickle=False)
+    kept = found["winner"] != found["loser"]  # two unknown players
+    winner, loser = (found["players"][found[name][kept]] for name in ("winner", "loser"))
+    won = np.random.default_rng(0).random(kept.sum()) < 0.5
+    table = {
+        "won": won.astype(int),
+        "one": np.where(won, winner, loser),
+        "other": np.where(won, loser, winner),
+    }
+    formula = "won ~ 0 + (1 | one - other)"
+    timed(f"tennis, {kept.sum():,} matches", formula, table, ess, max_seconds)
 
 
 CROSSED = ("carrier", "tailnum", "dest")
@@ -233,6 +258,8 @@ CASES: dict[str, Callable[[], None]] = {
     "normal": normal,
     "against-nuts": against_nuts,
     "crossed": crossed,
+    "crossed-all": crossed_all,
+    "tennis": tennis,
     "wide-factors": wide_factors,
 }
 

@@ -293,8 +293,9 @@ def test_states_keep_their_types_and_bits():
 
 
 def test_bars_are_parsed_out_of_the_formula():
-    parts = split_formula("y ~ age + C(a, levels=['|', '~']) + (1|g) + (0 + x*z | `my g`)")
-    assert parts[:3] == ("y", "age + C(a, levels=['|', '~'])", (("1", "g"), ("0 + x*z", "my g")))
+    parts = split_formula("y ~ age + C(a, levels=['|', '~']) + (1|a - `b c`) + (0 + x*z | `my g`)")
+    groups = (("1", ("a", "b c")), ("0 + x*z", ("my g",)))
+    assert parts[:3] == ("y", "age + C(a, levels=['|', '~'])", groups)
 
 
 def test_groups_have_codes_levels_and_columns():

@@ -4,7 +4,7 @@ The dynamics receive the gradient Cᵀ∇f and move by C times their step. CCᵀ
 Langevin dynamics and the inverse mass matrix of dynamics with momentum. The geometry changes the
 speed and the discretisation error, never the target.
 
-A geometry and its map C are two classes: C is one of three maps (`AbstractLinearMap`), whatever
+A geometry and its map C are two classes: C is one of few maps (`AbstractLinearMap`), whatever
 the way in which it was found, and dynamics, corrections and weights need the map only.
 """
 
@@ -14,20 +14,31 @@ import abc
 import dataclasses
 from typing import Any
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from ._anchor.anchor import Anchor, AnchorLevel
-from ._core.arrays import AbstractLinearMap, DenseMap, DiagonalMap, IdentityMap, check_numeric
+from ._core.arrays import (
+    AbstractLinearMap,
+    DenseMap,
+    DiagonalMap,
+    IdentityMap,
+    Scalar,
+    Vector,
+    check_numeric,
+    dot,
+)
 from ._core.errors import InvalidInput
 from ._core.part import Part
 from ._rows.access import RowBlock
 from .models.gaussian import check_positive_definite
-from .models.model import AbstractModel
+from .models.model import AbstractModel, EffectTerm
 from .models.posterior import AbstractPosterior
 
-__all__ = ["Dense", "Diagonal", "GeometryChoice", "Identity", "NoiseDiagonal"]
+__all__ = ["Dense", "Diagonal", "GeometryChoice", "Identity", "NoiseDiagonal", "StandardEffects"]
 
 
 class GeometryChoice(Part, abc.ABC):
@@ -144,3 +155,153 @@ class Dense(GeometryChoice):
             return DenseMap(anchor.factor)
         matrix = check_positive_definite("covariance", self.covariance, posterior.dim)
         return DenseMap(jnp.asarray(np.linalg.cholesky(matrix), posterior.dtype))
+
+
+# Group effects, standardised given their sd. At the anchor the rows say of an effect u_j
+#
+#     Σ f_i = ½κ_j u_j² − r_j u_j + …,   so that   u_j | σ ≈ N(r_j/p_j, 1/p_j),   p_j = κ_j + 1/σ²
+#     u_j = (r_j + √p_j η_j)/p_j
+#
+# η_j is nearly N(0, 1) for every σ: there is no funnel between log σ and the effects. This is the
+# non-centred form for effects of which the rows know nothing, κ_j = 0, and close to the centred
+# form for large κ_j. An effect of few rows and one of many each get the form that suits them.
+#
+# In these coordinates the Hessian has a diagonal of 1 in the effects. Its off-diagonal entries
+# matter among a few parameters, the *core*: coefficients, log sds, and the effects of many rows.
+# With the others first, and without the entries between two of them, H = [[I, W], [Wᵀ, E]]:
+#
+#     H = LLᵀ,   L = [[I, 0], [Wᵀ, S^½]],   S = E − WᵀW,   C = L⁻ᵀ diag(scale)
+
+_LEAST_CURVATURE = 1e-3  # of directions of S, in units of 1/sd² of an effect given all others
+
+
+class ArrowMap(AbstractLinearMap):
+    """C = L⁻ᵀ diag(scale), of an identity bordered by the rows of the core."""
+
+    order: Int[Array, " d"]
+    """The other parameters, then the core."""
+    places: Int[Array, " d"]
+    """The inverse of the order."""
+    coupling: Float[Array, "o k"]
+    """W."""
+    root: Float[Array, "k k"]
+    """S^(−½), transposed."""
+    scale: Float[Array, " d"]
+
+    def _split(self, values: Float[Array, "*k d"]) -> tuple[Array, Array]:
+        ordered = values[..., self.order]
+        return ordered[..., : len(self.coupling)], ordered[..., len(self.coupling) :]
+
+    def _joined(self, others: Array, core: Array) -> Float[Array, "*k d"]:
+        return jnp.concatenate([others, core], axis=-1)[..., self.places]
+
+    def push(self, move: Float[Array, "*k d"]) -> Float[Array, "*k d"]:
+        others, core = self._split(self.scale * move)
+        core = dot(core, self.root.T)
+        return self._joined(others - dot(core, self.coupling.T), core)
+
+    def pull(self, gradient: Float[Array, "*k d"]) -> Float[Array, "*k d"]:
+        others, core = self._split(gradient)
+        core = dot(core - dot(others, self.coupling), self.root)
+        return self.scale * self._joined(others, core)
+
+    def solve(self, move: Float[Array, "*k d"]) -> Float[Array, "*k d"]:
+        others, core = self._split(move)
+        others = others + dot(core, self.coupling.T)
+        return self._joined(others, jnp.linalg.solve(self.root, core.T).T) / self.scale
+
+
+class EffectMap(AbstractLinearMap):
+    """Coordinates ζ: η in the place of group effects, and a linear map of them."""
+
+    linear: AbstractLinearMap
+    information: Vector
+    """κ_j of effects."""
+    score: Vector
+    """r_j of effects, else 0."""
+    terms: tuple[tuple[int, int, int, int], ...] = eqx.field(static=True)
+    """The fields of each `EffectTerm`; a store reads tuples."""
+
+    def push(self, move: Float[Array, "*k d"]) -> Float[Array, "*k d"]:
+        return self.linear.push(move)
+
+    def pull(self, gradient: Float[Array, "*k d"]) -> Float[Array, "*k d"]:
+        return self.linear.pull(gradient)
+
+    def solve(self, move: Float[Array, "*k d"]) -> Float[Array, "*k d"]:
+        return self.linear.solve(move)
+
+    def precision(self, position: Vector) -> Vector:
+        """p_j of effects, else 1; of a position or of ζ, whose log sds are the same."""
+        found = jnp.ones_like(position)
+        for term in (EffectTerm(*term) for term in self.terms):
+            of_prior = jnp.exp(-2 * term.of_effects(position))
+            found = found.at[term.effects].set(self.information[term.effects] + of_prior)
+        return found
+
+    def standardised(self, position: Vector) -> Vector:
+        """ζ of a position."""
+        precision = self.precision(position)
+        return (precision * position - self.score) / jnp.sqrt(precision)
+
+    def position(self, zeta: Vector) -> Vector:
+        precision = self.precision(zeta)
+        return (self.score + jnp.sqrt(precision) * zeta) / precision
+
+    def log_volume(self, position: Vector) -> Scalar:
+        return -jnp.sum(jnp.log(self.precision(position))) / 2
+
+    def gradient(self, zeta: Vector, gradient: Vector) -> Vector:
+        """∇ of f(θ) − log |∂θ/∂ζ| with respect to ζ, from ∇f."""
+        _, pullback = jax.vjp(lambda at: (self.position(at), self.log_volume(at)), zeta)
+        return pullback((gradient, -jnp.ones((), zeta.dtype)))[0]
+
+    def moved(self, position: Vector, move: Vector, length: Scalar) -> Vector:
+        return self.position(self.standardised(position) + length * self.push(move))
+
+    def pull_at(self, position: Vector, gradient: Vector) -> Vector:
+        return self.pull(self.gradient(self.standardised(position), gradient))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StandardEffects(GeometryChoice):
+    """Group effects standardised given their sd, and the Hessian of a few parameters with all.
+
+    Trajectories of `HMC` move in these coordinates; other dynamics cannot. The default method finds
+    the arrays.
+
+    **Arguments:**
+
+    - `information`: κ, the curvature of all rows along each effect at the anchor.
+    - `score`: r, zero for parameters that are no effects.
+    - `core`: the numbers of the parameters whose rows of the Hessian are kept.
+    - `columns`: the columns of the core in the Hessian in these coordinates, (d, k).
+    - `scale`: the sds of draws in these coordinates.
+    """
+
+    information: Any
+    score: Any
+    core: Any
+    columns: Any
+    scale: Any
+
+    def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None) -> EffectMap:
+        terms = posterior.model.effect_terms()
+        if not terms:
+            raise InvalidInput("posterior", "have group effects for StandardEffects", "none")
+        others = np.setdiff1d(np.arange(posterior.dim), self.core)
+        order = np.concatenate([others, self.core])
+        columns = np.asarray(self.columns, np.float64)
+        coupling = columns[others]
+        values, vectors = np.linalg.eigh(columns[self.core] - coupling.T @ coupling)
+        root = vectors / np.sqrt(np.maximum(np.abs(values), _LEAST_CURVATURE))
+        floats = coupling, root, self.scale
+        arrow = ArrowMap(
+            jnp.asarray(order, jnp.int32),
+            jnp.asarray(np.argsort(order), jnp.int32),
+            *(jnp.asarray(of, posterior.dtype) for of in floats),
+        )
+        information, score = (
+            jnp.asarray(of, posterior.dtype) for of in (self.information, self.score)
+        )
+        return EffectMap(arrow, information, score, terms)

@@ -140,6 +140,21 @@ class AbstractLinearMap(eqx.Module):
         """C, which has `n_rows` rows."""
         return self.pull(jnp.eye(n_rows, dtype=dtype))
 
+    # Coordinates ζ that are not linear (`EffectMap`) override these. Trajectories move in ζ, whose
+    # potential is f(θ) − log |∂θ/∂ζ|.
+
+    def moved(self, position: Vector, move: Vector, length: Scalar) -> Vector:
+        """The position after a move by `length` times C v."""
+        return position + length * self.push(move)
+
+    def pull_at(self, position: Vector, gradient: Vector) -> Vector:
+        """Cᵀ∇ of the potential in ζ, from ∇f at the position."""
+        return self.pull(gradient)
+
+    def log_volume(self, position: Vector) -> Scalar | float:
+        """log |∂θ/∂ζ|."""
+        return 0.0
+
 
 class IdentityMap(AbstractLinearMap):
     """C = I."""

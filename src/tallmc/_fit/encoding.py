@@ -296,11 +296,19 @@ class GroupEncoding:
     name: str
     group: FeatureEncoding
     scaled: ScaledTerms
+    columns: tuple[str, ...]
+    """The column of the groups; two of (1 | a - b), which share their levels."""
 
-    def codes(self, column: ColumnValues, *, new: bool) -> np.ndarray:
+    def codes(self, table: Table, *, new: bool) -> np.ndarray:
         """The group of each row; groups that the fit has not seen follow its own if `new`."""
         cure = "`predict` with --new-groups draw (new_groups) draws its effect from N(0, Σ)."
-        return self.group.values(column, cure, new=new).numbers.astype(np.int32)
+        if len(self.columns) > 1:
+            cure, new = "Leave rows of others than those of the fit out.", False
+        found = [
+            self.group.values(table.columns[name], cure, new=new).numbers.astype(np.int32)
+            for name in self.columns
+        ]
+        return found[0] if len(found) == 1 else np.stack(found, axis=1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -476,7 +484,7 @@ class DesignEncoding:
         groups = tuple(
             GroupDesign(
                 group,
-                group.codes(table.columns[group.group.name], new=new_groups),
+                group.codes(table, new=new_groups),
                 group.scaled.matrix(part, table.n_rows, self.dtype),
             )
             for group, part in zip(self.groups, inner, strict=True)
@@ -494,7 +502,8 @@ class DesignEncoding:
     def complete(self, table: Table) -> np.ndarray:
         """Which rows have a value in every column that predictions need."""
         table = self._without_missing(table)
-        needed = [each.name for each in self.features] + [each.group.name for each in self.groups]
+        needed = [each.name for each in self.features]
+        needed += [name for group in self.groups for name in group.columns]
         needed += self.roles.needed(need_response=False)
         found = [missing(table.columns[name]) for name in needed if name in table.columns]
         return ~np.any([np.zeros(table.n_rows, bool), *found], axis=0)
@@ -502,7 +511,7 @@ class DesignEncoding:
     def _columns(self, table: Table, *, need_response: bool) -> dict[str, ColumnValues]:
         """The columns that the design needs, with the kinds and levels of the fit."""
         features = {feature.name: feature for feature in self.features}
-        needed = [*features, *(group.group.name for group in self.groups)]
+        needed = [*features, *(name for group in self.groups for name in group.columns)]
         needed += self.roles.needed(need_response=need_response)
         needed += [self.response.name] if need_response else []
         made = {one.indicator for one in self.filled}
@@ -560,9 +569,12 @@ class DesignEncoding:
                 RowRoles(**content["roles"]),
                 tuple(
                     GroupEncoding(
-                        group["name"], _feature(group["group"]), _scaled(group["scaled"], inner)
+                        group["name"],
+                        _feature(group["group"]),
+                        _scaled(group["scaled"], inner),
+                        names,
                     )
-                    for group, (inner, _) in groups
+                    for group, (inner, names) in groups
                 ),
                 formula,
                 content["dtype"],
@@ -618,7 +630,8 @@ def make_design(
     categorical = set(model.categorical)
     for name in sorted(categorical):
         table.column(name, "--categorical (categorical)")
-    used = [*covariates, *(name for _, name in groups), *roles.names.values(), response]
+    grouping = [name for _, names in groups for name in names]
+    used = [*covariates, *grouping, *roles.names.values(), response]
     table = Table({name: table.columns[name] for name in used}, table.description, table.notes)
     check_known_kinds(table.columns)
     filled: tuple[FilledColumn, ...] = ()
@@ -675,11 +688,13 @@ def make_design(
         rule = "have a column besides the response when there is no intercept"
         raise TableError("TABLE", rule, f"only {response}")
     of_groups, inner = [], []
-    for terms, name in groups:
-        levels = without_unused_levels(as_text(table.columns[name])).levels
+    for terms, names in groups:
+        each = [without_unused_levels(as_text(table.columns[name])).levels for name in names]
+        levels = each[0] if len(each) == 1 else tuple(sorted(set().union(*each)))
         of_group, raw_of_group = of_formula(terms)
+        name = " - ".join(names)
         feature = FeatureEncoding(name, "category", levels)
-        of_groups.append(GroupEncoding(f"{terms} | {name}", feature, of_group))
+        of_groups.append(GroupEncoding(f"{terms} | {name}", feature, of_group, names))
         inner.append(raw_of_group)
     if standardise and kind == "number":
         centre = INTERCEPT in common.names
@@ -745,8 +760,8 @@ def _covariates(
     free = [name for name in table.columns if name not in taken]
     if text is None:
         return free
-    for _, group in text.groups:
-        table.column(group, FORMULA)
+    for name in (name for _, names in text.groups for name in names):
+        table.column(name, FORMULA)
     needed = text.variables(free, table.columns)
     if response in needed:
         raise TableError(FORMULA, "not explain the response by itself", response)

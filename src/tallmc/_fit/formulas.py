@@ -36,7 +36,8 @@ class FormulaText(NamedTuple):
 
     response: str | None  # what stands before `~`, if anything does
     common: str  # the terms that formulaic reads
-    groups: tuple[tuple[str, str], ...]  # the terms and the column of each `(terms | group)`
+    groups: tuple[tuple[str, tuple[str, ...]], ...]
+    """The terms and the column of each `(terms | group)`, or two columns of `(1 | a - b)`."""
     smooths: tuple[SmoothText, ...] = ()
 
     def variables(self, available: Sequence[str], known: Container[str]) -> set[str]:
@@ -69,11 +70,13 @@ def split_formula(text: str) -> FormulaText:
         inside = _within_brackets(term)
         bars = list(_split(inside, "|")) if inside is not None else [term]
         if len(bars) == 2:
-            name = column_name(bars[1])
-            if name is None:
+            names = [column_name(part) for part in _split(bars[1], "-")]
+            known = tuple(name for name in names if name is not None)
+            if len(known) < len(names) or len(names) > 2:
                 cure = f"Join columns into one of the table first; got {bars[1]!r} after the bar."
-                raise InvalidInput(FORMULA, "have the name of a column after a bar", text, cure)
-            groups.append((bars[0], name))
+                rule = "have the name of a column after a bar, or a difference of two"
+                raise InvalidInput(FORMULA, rule, text, cure)
+            groups.append((bars[0], known))
         elif len(bars) > 2 or len(list(_split(term, "|"))) > 1:
             cure = "Write y ~ x + (1 + x | group), with the brackets joined by +."
             raise InvalidInput(FORMULA, "have bars only in (terms | group)", text, cure)

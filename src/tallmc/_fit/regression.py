@@ -147,7 +147,7 @@ def check_groups(design: Design, family: Family, integrated: bool) -> None:
     """Raise unless the rows can tell the effects of groups from everything else."""
     for group in design.groups:
         name, names = group.encoding.group.name, group.encoding.scaled.names
-        counts = np.bincount(group.codes, minlength=len(group.encoding.group.levels))
+        counts = np.bincount(group.codes.ravel(), minlength=len(group.encoding.group.levels))
         parameter = f"column {name!r}"
         if len(counts) == 1:
             rule = "have at least two levels to be a group"
@@ -160,6 +160,14 @@ def check_groups(design: Design, family: Family, integrated: bool) -> None:
         if integrated and len(names) > MOST_EFFECTS and family.name != "gaussian":
             rule = f"have at most {MOST_EFFECTS} columns before the bar, unless gaussian"
             raise InvalidInput(FORMULA, rule, f"{len(names)} in ({group.encoding.name})")
+        if group.codes.ndim > 1:
+            same = group.codes[:, 0] == group.codes[:, 1]
+            if same.any():
+                level = group.encoding.group.levels[group.codes[same.argmax(), 0]]
+                found = f"{level!r} twice in row {same.argmax() + 1}"
+                cure = "Leave such rows out."
+                raise InvalidInput(f"columns {name}", "differ in every row", found, cure)
+            continue
         if INTERCEPT not in names:
             continue
         first = np.zeros(len(counts), np.int64)
@@ -459,6 +467,8 @@ class RegressionForm:
         are sampled with the coefficients; the model is the same.
         """
         if len(self.encoding.groups) != 1 or self.family.response in ("classes", "times"):
+            return False
+        if len(self.encoding.groups[0].columns) > 1:
             return False
         shrunk = any(of.shares_scales for of in as_priors(self.model.prior).values())
         return len(self.encoding.groups[0].group.levels) > FEW_LEVELS and not shrunk

@@ -198,8 +198,8 @@ class HMC(AbstractDynamics):
 
         relative_leap = jnp.where(begins, noise.leap, state.leap)
         leap = jnp.sqrt(step_size) * relative_leap
-        momentum = momentum - leap / 2 * self.geometry.pull(gradient)
-        moving = origin + leap * self.geometry.push(momentum)
+        momentum = momentum - leap / 2 * self.geometry.pull_at(origin, gradient)
+        moving = self.geometry.moved(origin, momentum, leap)
         jumps = jnp.bool_(False)
         if self.mixture is not None:
             assert noise.jump is not None, "drawn with a mixture"
@@ -208,7 +208,7 @@ class HMC(AbstractDynamics):
             moving = jnp.where(jumps, proposal, moving)
             left = jnp.where(jumps, 0, left)
         estimate = evaluate(moving, None)
-        momentum = momentum - leap / 2 * self.geometry.pull(estimate.gradient)
+        momentum = momentum - leap / 2 * self.geometry.pull_at(moving, estimate.gradient)
 
         log_ratio = kinetic - jnp.sum(momentum**2) / 2
         if self.mixture is not None:
@@ -217,6 +217,8 @@ class HMC(AbstractDynamics):
                 jumps, log_density(state.position) - log_density(moving), log_ratio
             )
         log_ratio += potential_drop(state.potential, estimate.potential)
+        log_volume = self.geometry.log_volume
+        log_ratio += log_volume(moving) - log_volume(state.position)
         accept = (left == 0) & (noise.log_uniform < log_ratio)  # NaN rejects
         rate = acceptance_rate(log_ratio)
         there = (moving, estimate.gradient, estimate.potential)

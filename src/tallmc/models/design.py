@@ -119,7 +119,9 @@ class Levels(eqx.Module):
         values = weights[:, None] * term.columns
         each = jnp.broadcast_to(values[:, None], (*self.codes.shape, values.shape[1]))
         cells = jnp.zeros((len(self.values), term.n_groups, values.shape[1]), weights.dtype)
-        cells = cells.at[self.of_rows, term.codes[:, None]].add(each, mode="promise_in_bounds")
+        for codes, sign in term.members:
+            places = self.of_rows, codes[:, None]
+            cells = cells.at[places].add(sign * each, mode="promise_in_bounds")
         return dot(self.values.T, cells.reshape(len(self.values), -1))
 
     def squared(self) -> Levels:
@@ -129,13 +131,22 @@ class Levels(eqx.Module):
 class GroupTerm(eqx.Module):
     """Columns whose coefficients differ between groups, as in (1 + x | group)."""
 
-    codes: Integer[Array, " n"]
-    """The group of each row."""
+    codes: Integer[Array, "n ..."]
+    """The group of each row; two for (1 | a - b), the effect of one less that of the other."""
     columns: Float[Array, "n r"]
     """The r columns, 1 for an intercept."""
     n_groups: int = eqx.field(static=True)
     has_new: bool = eqx.field(static=True, default=False)
     """Whether codes from `n_groups` on occur: groups that the fit has not seen."""
+    signs: tuple[int, ...] = eqx.field(static=True, default=(1, -1))
+    """Of the groups of a row."""
+
+    @property
+    def members(self) -> list[tuple[Integer[Array, " n"], int]]:
+        """The groups of each row, and the signs of their effects."""
+        if self.codes.ndim == 1:
+            return [(self.codes, 1)]
+        return [(self.codes[:, k], sign) for k, sign in enumerate(self.signs)]
 
     @property
     def n_columns(self) -> int:
@@ -145,8 +156,10 @@ class GroupTerm(eqx.Module):
     def times(self, m: Float[Array, "c ..."]) -> Float[Array, "n ..."]:
         """X m."""
         table = m.reshape(self.n_groups, self.columns.shape[1], *m.shape[1:])
-        of_rows = table.at[self.codes].get(mode="promise_in_bounds")
-        return jnp.sum(_each(self.columns, of_rows), axis=1)
+        first, *others = (
+            sign * table.at[codes].get(mode="promise_in_bounds") for codes, sign in self.members
+        )
+        return jnp.sum(_each(self.columns, sum(others, first)), axis=1)
 
     def sums(self, r: Float[Array, "n ..."]) -> Float[Array, "c ..."]:
         """Xᵀr."""
@@ -156,20 +169,25 @@ class GroupTerm(eqx.Module):
     def gram_with(self, other: Levels | GroupTerm, weights: PerRow) -> Float[Array, "c e"]:
         """XᵀWY, with Y the columns of another group term or of the same."""
         assert isinstance(other, GroupTerm), "the factors come first"
-        pairs = self.codes.astype(jnp.int32) * other.n_groups + other.codes
         values = weights[:, None, None] * self.columns[:, :, None] * other.columns[:, None, :]
         cells = jnp.zeros((self.n_groups * other.n_groups, *values.shape[1:]), values.dtype)
-        cells = cells.at[pairs].add(values, mode="promise_in_bounds")
+        for one, sign in self.members:
+            for two, other_sign in other.members:
+                pairs = one.astype(jnp.int32) * other.n_groups + two
+                cells = cells.at[pairs].add(sign * other_sign * values, mode="promise_in_bounds")
         cells = cells.reshape(self.n_groups, other.n_groups, *values.shape[1:])
         return cells.transpose(0, 2, 1, 3).reshape(self.n_columns, other.n_columns)
 
     def squared(self) -> GroupTerm:
-        return GroupTerm(self.codes, self.columns**2, self.n_groups)
+        # The two groups of a row differ.
+        return GroupTerm(self.codes, self.columns**2, self.n_groups, signs=(1, 1))
 
     def per_group(self, values: Float[Array, "n ..."]) -> Float[Array, "g ..."]:
         """Sums over the rows of each group."""
-        zero = jnp.zeros((self.n_groups, *values.shape[1:]), values.dtype)
-        return zero.at[self.codes].add(values, mode="promise_in_bounds")
+        total = jnp.zeros((self.n_groups, *values.shape[1:]), values.dtype)
+        for codes, sign in self.members:
+            total = total.at[codes].add(sign * values, mode="promise_in_bounds")
+        return total
 
 
 class Columns(eqx.Module):
@@ -221,6 +239,27 @@ class Columns(eqx.Module):
             blocks.append([*row, *(part.gram_with(other, weights) for other in parts[k:])])
         whole = jnp.block(blocks)
         return self._joined([self._joined([whole]).T]).T
+
+    def gram_columns(self, weights: PerRow, chosen: Int[Array, " k"]) -> Float[Array, "d k"]:
+        """Some columns of XᵀWX, by number, all of them columns of group terms with one each."""
+        n_chosen, width = len(chosen), self.shape[1]
+        slots = (
+            jnp.full(width, n_chosen, jnp.int32)
+            .at[chosen]
+            .set(jnp.arange(n_chosen, dtype=jnp.int32))
+        )
+        terms = [factor for factor in self.factors if isinstance(factor, GroupTerm)]
+        start, scaled = width - sum(term.n_columns for term in terms), weights[:, None] * self.dense
+        total = jnp.zeros((width, n_chosen + 1), weights.dtype)
+        for term in terms:
+            assert term.columns.shape[1] == 1, "one column per group"
+            # Groups that are not chosen share a last one, which is dropped.
+            few = GroupTerm(
+                slots[start + term.codes], term.columns, n_chosen + 1, False, term.signs
+            )
+            parts = [few.sums(scaled).T, *(of.gram_with(few, weights) for of in self.factors)]
+            total, start = total + self._joined(parts), start + term.n_columns
+        return total[:, :-1]
 
     def squared(self) -> Columns:
         """The columns with squares in place of their values."""
@@ -455,6 +494,8 @@ class RegressionData(abc.ABC):
     """The standard deviation of the responses."""
     level_values: LevelValues = None
     """The values of columns that rows hold as codes."""
+    has_pairs: bool = False
+    """Whether rows have two groups of a term, as in (1 | a - b)."""
 
     @abc.abstractmethod
     def check_response(
@@ -484,8 +525,9 @@ class _InMemory(RegressionData):
     ):
         found, matrix = (None, X) if isinstance(X, CodedColumns) else named_columns(X)
         self.names = found if names is None else tuple(names)
-        x, self.responses = check_design(matrix, y, times=times)
+        x, self.responses = check_design(matrix, y, 0 if groups else 1, times=times)
         self.level_values = level_values
+        self.has_pairs = any(term.codes.ndim > 1 for term in groups)
         per_row = (
             x,
             to_floats("y", self.responses, x.dtype),

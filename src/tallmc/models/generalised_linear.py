@@ -43,7 +43,7 @@ from .design import (
     columns_of,
 )
 from .likelihood import AbstractLikelihood
-from .model import FAR_SDS, MOST_DENSE, AbstractModel, Compact, Moves
+from .model import FAR_SDS, MOST_DENSE, AbstractModel, Compact, Moves, sums_of_pieces
 from .priors import AbstractPrior, ScaleMixturePrior, scale_mixtures
 
 
@@ -395,6 +395,27 @@ class GeneralisedLinear(AbstractRegression):
         vectors = jnp.stack([centre, position - centre])
         return weighted_row_sum(compact, batch.packed, batch.indices, batch.weights, vectors)
 
+    def potentials_and_gradient(
+        self, position: Vector, batch: Batch
+    ) -> tuple[Float[Array, " p"], Vector]:
+        if not self.columns(batch.rows).factors:
+            return super().potentials_and_gradient(position, batch)
+
+        def both(
+            positions: Float[Array, "d k"], model: GeneralisedLinear, batch: Batch
+        ) -> Float[Array, "e k"]:
+            block, weights = batch.rows, batch.weights[:, None]
+            x, y = model.columns(block), block.y[:, None]
+            z = x @ positions
+            z = z if block.offset is None else z + block.offset[:, None]
+            slopes = weighted(block, model.likelihood.slope(z, y))
+            potentials = weighted(block, model.likelihood.potential(z, y))
+            pieces = sums_of_pieces(jnp.where(weights > 0, potentials, 0))
+            return jnp.concatenate([x.sums(weights * slopes), pieces])
+
+        found = in_columns(both, position, self, batch)
+        return found[len(position) :], found[: len(position)]
+
     def combine(self, compact: PerRow, block: RegressionRows, weights: PerRow) -> Vector:
         return self.columns(block).sums(weights * compact)
 
@@ -416,6 +437,22 @@ class GeneralisedLinear(AbstractRegression):
 
     def block_hessian(self, position: Vector, block: RegressionRows, weights: PerRow) -> Matrix:
         return self.columns(block).gram(weights * self._curvatures(position, block))
+
+    def hessian_products(self, position: Vector, directions: Moves, batch: Batch) -> Moves:
+        x, weights = self.columns(batch.rows), batch.weights
+        curvatures = weights * self._curvatures(position, batch.rows)
+        return x.sums(curvatures[:, None] * (x @ directions.T)).T
+
+    def hessian_columns(
+        self, position: Vector, chosen: Int[Array, " k"], batch: Batch
+    ) -> Float[Array, "k d"]:
+        # Cross-tabulations: products with units would read a number per row and column.
+        curvatures = batch.weights * self._curvatures(position, batch.rows)
+        return self.columns(batch.rows).gram_columns(curvatures, chosen).T
+
+    def hessian_diagonal(self, position: Vector, batch: Batch) -> Vector:
+        curvatures = self._curvatures(position, batch.rows)
+        return self.columns(batch.rows).squared().sums(batch.weights * curvatures)
 
     def curvature_norms(
         self, position: Vector, factor: Float[Array, "d k"], block: RegressionRows
@@ -607,6 +644,14 @@ class LinearPredictor(AbstractRegression):
             return self.combine(change, block, weights)
 
         return lax.map(column, jnp.eye(self.dim, dtype=self.dtype))
+
+    def hessian_diagonal(self, position: Vector, batch: Batch) -> Vector:
+        block, k = batch.rows, self.likelihood.n_predictors
+        hessian = jax.vmap(jax.hessian(self.likelihood.potential))
+        each = hessian(self.predictors(position, block), block.y)
+        each = weighted(block, batch.weights[:, None] * jnp.diagonal(each, axis1=1, axis2=2))
+        by_column = self.columns(block).squared().sums(each[:, :k])
+        return jnp.concatenate([by_column.ravel(), jnp.sum(each[:, k:], axis=0)])
 
     def curvature_norms(
         self, position: Vector, factor: Float[Array, "d c"], block: RegressionRows

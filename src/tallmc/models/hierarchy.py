@@ -13,6 +13,7 @@ to be seen in the rows.
 from __future__ import annotations
 
 import abc
+import itertools
 import math
 from typing import Any
 
@@ -20,13 +21,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from .._core.arrays import AbstractLinearMap, Layout, Matrix, Scalar, Vector
 from .._rows.access import AbstractRows, PerRow, RowBlock
 from .._rows.law import Batch
 from .groups import factor_of, lkj_log_integral, lkj_potential, sample_lkj
-from .model import AbstractModel, Compact, Moves
+from .model import AbstractModel, Compact, EffectTerm, Moves
 from .priors import (
     AbstractPrior,
     LogGammaPrior,
@@ -64,6 +65,10 @@ class AbstractHyperprior(eqx.Module):
         None if it is not known how.
         """
 
+    def effect_terms(self, start: int) -> tuple[EffectTerm, ...]:
+        """Group effects whose log sds are hyper-parameters, which begin at `start`."""
+        return ()
+
 
 class SeveralHyperpriors(AbstractHyperprior):
     """Independent hyper-priors; their hyper-parameters follow each other."""
@@ -90,6 +95,13 @@ class SeveralHyperpriors(AbstractHyperprior):
         found = [part.sample(random, parameters) for part in self.parts]
         drawn = [each for each in found if each is not None]
         return np.concatenate(drawn, axis=1) if len(drawn) == len(found) else None
+
+    def effect_terms(self, start: int) -> tuple[EffectTerm, ...]:
+        if any(isinstance(part, GroupEffects) and part.correlated for part in self.parts):
+            return ()
+        starts = itertools.accumulate((part.n_hyper for part in self.parts[:-1]), initial=start)
+        found = (part.effect_terms(at) for part, at in zip(self.parts, starts, strict=True))
+        return tuple(itertools.chain.from_iterable(found))
 
 
 class Hierarchical(AbstractModel):
@@ -142,6 +154,12 @@ class Hierarchical(AbstractModel):
         at, around = self._inner(position), self._inner(centre)
         return self._outer(self.inner.sum_remainders(order, at, around, batch))
 
+    def potentials_and_gradient(
+        self, position: Vector, batch: Batch
+    ) -> tuple[Float[Array, " p"], Vector]:
+        pieces, gradient = self.inner.potentials_and_gradient(self._inner(position), batch)
+        return pieces, self._outer(gradient)
+
     def mean_square_remainders(
         self,
         order: int,
@@ -186,6 +204,21 @@ class Hierarchical(AbstractModel):
 
     def adds_pieces(self, block: RowBlock) -> bool:
         return self.inner.adds_pieces(block)
+
+    def hessian_products(self, position: Vector, directions: Moves, batch: Batch) -> Moves:
+        at, along = self._inner(position), self._inner(directions)
+        return self._outer(self.inner.hessian_products(at, along, batch))
+
+    def hessian_columns(
+        self, position: Vector, chosen: Int[Array, " k"], batch: Batch
+    ) -> Float[Array, "k d"]:
+        return self._outer(self.inner.hessian_columns(self._inner(position), chosen, batch))
+
+    def hessian_diagonal(self, position: Vector, batch: Batch) -> Vector:
+        return self._outer(self.inner.hessian_diagonal(self._inner(position), batch))
+
+    def effect_terms(self) -> tuple[EffectTerm, ...]:
+        return self.hyperprior.effect_terms(self.inner.dim)
 
     def block_hessian(self, position: Vector, block: RowBlock, weights: PerRow) -> Matrix:
         inner = self.inner.block_hessian(self._inner(position), block, weights)
@@ -325,6 +358,14 @@ class GroupEffects(AbstractHyperprior):
             parameters[:, start : start + groups * columns] = effects.reshape(n_draws, -1)
             at += columns
         return hyper
+
+    def effect_terms(self, start: int) -> tuple[EffectTerm, ...]:
+        if self.correlated:
+            return ()
+        columns = (columns for _, columns in self.shapes[:-1])
+        log_sds = itertools.accumulate(columns, initial=start)
+        each = zip(self.starts, self.shapes, log_sds, strict=True)
+        return tuple(EffectTerm(at, *shape, log_sd) for at, shape, log_sd in each)
 
     def _correlated_potential(
         self, parameters: Float[Array, " c"], hyper: Float[Array, " h"]

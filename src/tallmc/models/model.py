@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from .._core.arrays import AbstractLinearMap, Layout, Matrix, Scalar, Vector, dot
 from .._core.errors import InvalidInput
@@ -47,6 +47,26 @@ PIECE_ROWS = 128
 # result is reproducible.
 _N_POSITIONS = 16
 _N_DIRECTIONS = 4
+
+
+class EffectTerm(NamedTuple):
+    """Independent effects u ~ N(0, σ_c²) of some groups, one per column c, and where they lie."""
+
+    start: int
+    """Where the effects begin in a position, group after group."""
+    n_groups: int
+    n_columns: int
+    log_sds: int
+    """Where the log σ_c begin."""
+
+    @property
+    def effects(self) -> slice:
+        return slice(self.start, self.start + self.n_groups * self.n_columns)
+
+    def of_effects(self, position: Vector) -> Float[Array, " n"]:
+        """log σ of each effect."""
+        log_sds = position[self.log_sds : self.log_sds + self.n_columns]
+        return jnp.broadcast_to(log_sds, (self.n_groups, self.n_columns)).reshape(-1)
 
 
 class AbstractModel(eqx.Module):
@@ -208,6 +228,14 @@ class AbstractModel(eqx.Module):
         at_centre, change = jax.jvp(gradient, (centre,), (position - centre,))
         return gradient(position) - at_centre - change
 
+    def potentials_and_gradient(
+        self, position: Vector, batch: Batch
+    ) -> tuple[Float[Array, " p"], Vector]:
+        """Sums of f_i over pieces of a batch, and Σ ∇f_i; rows of weight 0 are left out."""
+        gradient = self.sum_remainders(0, position, position, batch)
+        potentials = self.row_potentials(position, batch.rows)
+        return sums_of_pieces(jnp.where(batch.weights > 0, potentials, 0)), gradient
+
     def mean_square_remainders(
         self,
         order: int,
@@ -269,6 +297,32 @@ class AbstractModel(eqx.Module):
     def block_hessian(self, position: Vector, block: RowBlock, weights: PerRow) -> Matrix:
         """Σ w_i ∇²f_i(θ) over these rows."""
         return jax.hessian(lambda at: dot(weights, self.row_potentials(at, block)))(position)
+
+    def hessian_products(self, position: Vector, directions: Moves, batch: Batch) -> Moves:
+        """Σ w_i ∇²f_i(θ) v for some directions v."""
+
+        def product(direction: Vector) -> Vector:
+            def gradient(at: Vector) -> Vector:
+                return self.sum_remainders(0, at, at, batch)
+
+            return jax.jvp(gradient, (position,), (direction,))[1]
+
+        return lax.map(product, directions)
+
+    def hessian_columns(
+        self, position: Vector, chosen: Int[Array, " k"], batch: Batch
+    ) -> Float[Array, "k d"]:
+        """Some columns of Σ w_i ∇²f_i(θ), those of group effects."""
+        units = jax.nn.one_hot(chosen, self.dim, dtype=self.dtype)
+        return self.hessian_products(position, units, batch)
+
+    def hessian_diagonal(self, position: Vector, batch: Batch) -> Vector:
+        """The diagonal of Σ w_i ∇²f_i(θ)."""
+        return jnp.diagonal(self.block_hessian(position, batch.rows, batch.weights))
+
+    def effect_terms(self) -> tuple[EffectTerm, ...]:
+        """Group effects that lie in a position beside the logs of their sds."""
+        return ()
 
     def curvature_norms(
         self, position: Vector, factor: Float[Array, "d k"], block: RowBlock
@@ -406,15 +460,18 @@ def rounded_sum(total: Sum, *args: Any) -> Any:
     return total.rounded()
 
 
+def sums_of_pieces(values: Float[Array, "n ..."]) -> Float[Array, "p ..."]:
+    padding = [(0, -len(values) % PIECE_ROWS), *[(0, 0)] * (values.ndim - 1)]
+    return jnp.sum(jnp.pad(values, padding).reshape(-1, PIECE_ROWS, *values.shape[1:]), axis=1)
+
+
 def block_potential_and_gradient(
     block: RowBlock, counted: Bool[Array, " n"], model: AbstractModel, position: Vector
 ) -> tuple[Scalar, Scalar, Vector]:
     """Σ f_i as (high, low), and Σ ∇f_i, over a block of rows."""
     batch = Batch(block, counted.astype(model.dtype))
-    gradient = model.sum_remainders(0, position, position, batch)
-    potentials = jnp.where(counted, model.row_potentials(position, block), 0)
-    padded = jnp.pad(potentials, (0, -potentials.shape[0] % PIECE_ROWS))
-    return *split_sum(jnp.sum(padded.reshape(-1, PIECE_ROWS), axis=1)), gradient
+    pieces, gradient = model.potentials_and_gradient(position, batch)
+    return *split_sum(pieces), gradient
 
 
 def add_prior(total: Sum, model: AbstractModel, position: Vector) -> Sum:

@@ -210,7 +210,7 @@ def regression_posterior(
         start, shared = _start_of(likelihood, data, shared)
     beta = np.zeros(shape) if start is None else np.asarray(start, float)
     of_effects = [np.zeros(shape) for _, shape in effects]
-    if effects and hyper:
+    if effects and hyper and not data.has_pairs:
         beta, of_effects, hyper = _start_with_effects(
             likelihood, data, beta, shared, effects, hyper
         )

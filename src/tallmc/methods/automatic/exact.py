@@ -27,6 +27,7 @@ import warnings
 from typing import NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -34,12 +35,13 @@ from jaxtyping import Array, Float
 from ..._anchor.anchor import Anchor
 from ..._core.arrays import AbstractLinearMap, DenseMap, DiagonalMap
 from ..._core.errors import Outcome, SamplingWarning
+from ..._core.random import new_key, standard_normal
 from ..._core.supervision import is_short_of_time, stage
 from ..._engine.kernel import BoundKernel
 from ..._engine.run import Run, chain_keys
 from ...dynamics import HMC, ModeJumpingHMC
 from ...dynamics.dynamics import AbstractDynamics
-from ...geometry import Dense, Diagonal, GeometryChoice
+from ...geometry import Dense, Diagonal, EffectMap, GeometryChoice, StandardEffects
 from ...gradient import Full
 from ...models.posterior import AbstractPosterior, check_in_memory
 from ...subsample import AllRows
@@ -117,6 +119,9 @@ class _Tuner:
             if self.modes is None
             else jnp.asarray(self.modes.start(_CHAINS), self.posterior.dtype)
         )
+        if isinstance(self._map, EffectMap):  # with thousands of effects draws are far from a mode
+            noise = standard_normal(new_key(self.seed), self.positions.shape, self.positions.dtype)
+            self.positions = _spread(self._map, self.positions, noise)
         self.rounds = 0
         self.rate = 0.0
         """Acceptance rate of the last round."""
@@ -205,6 +210,8 @@ class _Tuner:
         """Whether the last draws fit the metric, with an acceptance rate near its target."""
         if abs(self.rate - _TARGET_ACCEPTANCE) > _NEAR_TARGET:
             return False
+        if isinstance(self._map, EffectMap):  # the map fits, and few draws say little of 1,000s
+            return True
         draws = np.concatenate(visited[len(visited) // 2 :], axis=1)
         return self._shrunk(draws).weight < _NEW_METRIC
 
@@ -217,7 +224,10 @@ class _Tuner:
         if found.weight < _NEW_METRIC:
             return False
         map_in_use = self._map
-        if isinstance(map_in_use, DiagonalMap):
+        if isinstance(self.geometry, StandardEffects):
+            scale = np.asarray(self.geometry.scale) * np.sqrt(found.covariance)
+            self.geometry = dataclasses.replace(self.geometry, scale=scale)
+        elif isinstance(map_in_use, DiagonalMap):
             scale = np.asarray(map_in_use.scale, np.float64)
             self.geometry = Diagonal(scale * np.sqrt(found.covariance))
         else:
@@ -237,6 +247,11 @@ class _Tuner:
 
     def _shrunk(self, draws: Float[np.ndarray, "chains draws d"]) -> _Shrinkage:
         """The covariance of draws in the coordinates of the metric, shrunk towards I."""
+        if isinstance(self._map, EffectMap):
+            whitened = np.asarray(
+                _whitened(self._map, jnp.asarray(draws).reshape(-1, draws.shape[2]))
+            )
+            return _shrinkage(whitened - whitened.mean(axis=0), diagonal=True)
         centred = self._centred(draws).reshape(-1, draws.shape[2])
         if isinstance(self._map, DiagonalMap):
             return _shrinkage(centred / np.asarray(self._map.scale, np.float64), diagonal=True)
@@ -291,6 +306,19 @@ class _Tuner:
             f"{self.leap:.3g}{jumps}: {best.rate:.0%} of its trajectories are accepted",
             cost,
         )
+
+
+@eqx.filter_jit
+def _spread(
+    effects: EffectMap, positions: Float[Array, "k d"], noise: Float[Array, "k d"]
+) -> Float[Array, "k d"]:
+    one = jnp.ones((), noise.dtype)
+    return jax.vmap(lambda at, move: effects.moved(at, move, one))(positions, noise)
+
+
+@eqx.filter_jit
+def _whitened(effects: EffectMap, positions: Float[Array, "k d"]) -> Float[Array, "k d"]:
+    return effects.solve(jax.vmap(effects.standardised)(positions))
 
 
 @dataclasses.dataclass

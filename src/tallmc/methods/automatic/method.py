@@ -2,6 +2,7 @@
 
 Posteriors, and the choice for each:
 
+    more than 100 group effects          all rows, exact, in coordinates of the effects
     few rows                             all rows, exact (HMC)
     several modes                        all rows, exact, with jumps between the modes
     up to 2,000 parameters               hard rows and a series, checked on all rows
@@ -52,6 +53,7 @@ from ..abstract import (
 from ..method import Method
 from ..surrogate import rehearse_sizes
 from .anchored import AnchoredPlanner
+from .effects import standard_effects
 from .exact import exact_plan
 from .hard_rows import ENOUGH_DRAWS, SurrogatePlanner
 from .modes import find_modes, in_one_mode
@@ -121,6 +123,8 @@ _FEWEST_ROWS = (
     512  # where a row costs as much as many, such as a group whose effects are summed out
 )
 _POWER_ITERATIONS = 20
+_FEW_EFFECTS = 100
+_MANY_ROWS_PER_EFFECT = 1_000  # such rows determine their effects
 # All rows in every step are affordable if 8 chains of 5,000 steps read at most so many numbers. Two
 # slow cores take about half an hour for them.
 _MOST_NUMBERS = 2e12
@@ -167,6 +171,12 @@ class Automatic(AbstractMethod):
     ) -> PreparedMethod:
         posterior.model.check_gradients(posterior.n_rows, self.inflation)
         budget = ErrorBudget(inflation=self.inflation)
+        if anchor is None and _has_many_effects(posterior):
+            effects = standard_effects(posterior)
+            many = f"{_n_effects(posterior):,} group effects, standardised given their sds"
+            all_rows = (f"{many}: {_ALL_ROWS}",)
+            at, geometry, rows = effects
+            return exact_plan(posterior, at, geometry, budget, all_rows, seed, None, rows)
         if posterior.dim > MOST_DENSE:
             return _diagonal_plan(posterior, anchor, budget, self.exact, seed)
         in_memory = posterior.rows.access >= RowAccess.TAKE
@@ -206,6 +216,19 @@ class Automatic(AbstractMethod):
             anchored.reasons.append(surrogate.why_not)
             plan = _anchored_or_exact(anchored)
         return plan if modes is None else in_one_mode(plan, modes)
+
+
+def _n_effects(posterior: AbstractPosterior) -> int:
+    return sum(term.n_groups * term.n_columns for term in posterior.model.effect_terms())
+
+
+def _has_many_effects(posterior: AbstractPosterior) -> bool:
+    """Whether there are too many group effects for a series, or too few rows per effect."""
+    count, rows = _n_effects(posterior), posterior.rows
+    numbers = _EXPECTED_STEPS * rows.n_rows * rows.floats_per_row
+    affordable = rows.access >= RowAccess.TAKE and numbers <= _MOST_NUMBERS
+    known = posterior.dim <= MOST_DENSE and rows.n_rows > _MANY_ROWS_PER_EFFECT * count
+    return count > _FEW_EFFECTS and affordable and not known
 
 
 def exact_is_affordable(posterior: AbstractPosterior) -> bool:
@@ -318,11 +341,7 @@ def _curvature_sums(
 ) -> Float[Array, " d"]:
     """Σ ∇²f_i v over a block of rows."""
     batch = Batch(block, counted.astype(model.dtype))
-
-    def gradient(at: Float[Array, " d"]) -> Float[Array, " d"]:
-        return model.sum_remainders(0, at, at, batch)
-
-    return jax.jvp(gradient, (position,), (direction,))[1]
+    return model.hessian_products(position, direction[None], batch)[0]
 
 
 def _with_prior_curvature(

@@ -1,0 +1,294 @@
+"""Many group effects beside their log sds: coordinates, anchor and chains."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import integrate
+
+import tallmc
+from tallmc._fit.fit import regression_problem
+from tallmc._fit.model import RegressionModel
+from tallmc._rows.law import Batch
+from tallmc.diagnose import ess
+from tallmc.dynamics import HMC
+from tallmc.geometry import StandardEffects
+from tallmc.gradient import Full
+from tallmc.methods.automatic import effects, method
+from tallmc.subsample import AllRows
+
+RNG = np.random.default_rng(3)
+
+
+def crossed(n_rows, sizes, sds, seed=0):
+    """A table with the columns y, number, x, a and b, and one with other levels of a."""
+    rng = np.random.default_rng(seed)
+    codes = [rng.integers(0, size, n_rows) for size in sizes]
+    x = rng.normal(size=n_rows)
+    z = 0.5 * x - 0.3
+    for code, size, sd in zip(codes, sizes, sds, strict=True):
+        z = z + sd * rng.normal(size=size)[code]
+    y = (rng.logistic(size=n_rows) < z).astype(int)
+    other = (codes[0] + rng.integers(1, sizes[0], n_rows)) % sizes[0]
+    table = {"y": y, "number": z + rng.normal(size=n_rows), "x": x, "a": codes[0], "b": codes[1]}
+    return {**table, "other": other}
+
+
+def posterior_of(family, formula, table):
+    model = RegressionModel(family=family, formula=formula, categorical=("a", "b", "other"))
+    return regression_problem(table, model).posterior
+
+
+CASES = {
+    "logistic": ("bernoulli", "y ~ x + (0 + x | a) + (1 | b)"),
+    "normal": ("gaussian", "number ~ x + (0 + x | a) + (1 | b)"),
+    "pairs": ("bernoulli", "y ~ 0 + (1 | a - other) + (1 | b)"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_coordinates_have_their_gradient_volume_and_hessian(case, monkeypatch):
+    monkeypatch.setattr(effects, "_LARGEST_CORE", 8)
+    posterior = posterior_of(*CASES[case], crossed(60, (5, 4), (1.0, 1.5)))
+    model, rows, dim = posterior.model, posterior.rows.columns, posterior.dim
+    terms = model.effect_terms()
+    assert [term.n_groups for term in terms] == [5, 4]
+    position = posterior.init + 0.1 * jnp.asarray(RNG.normal(size=dim))
+    geometry = effects._geometry_at(posterior, position)
+    mapping = geometry.prepare(posterior, None)
+
+    @jax.jit
+    def everything(model, rows, mapping, position, unit):
+        batch, two = Batch(rows, jnp.ones(60)), jnp.asarray(2.0)
+
+        def potential(zeta):
+            at = mapping.position(zeta)
+            total = jnp.sum(model.row_potentials(at, rows)) + model.prior_potential(at)
+            return total - mapping.log_volume(at)
+
+        zeta = mapping.standardised(position)
+        pieces, both = model.potentials_and_gradient(position, batch)
+        gradient = model.sum_remainders(0, position, position, batch)
+        sums = jnp.concatenate([jnp.sum(pieces)[None], both])
+        separate = jnp.sum(model.row_potentials(position, rows))
+        separate = jnp.concatenate([separate[None], gradient])
+        gradient += model.prior_gradient(position)
+        return {
+            "back": mapping.position(zeta),
+            "volume": jnp.linalg.slogdet(jax.jacfwd(mapping.position)(zeta))[1],
+            "log_volume": mapping.log_volume(position),
+            "gradient": jax.grad(potential)(zeta),
+            "by_map": mapping.gradient(zeta, gradient),
+            "pulled": mapping.pull_at(position, gradient),
+            "hessian": jax.hessian(potential)(zeta),
+            "of_rows": model.block_hessian(position, rows, jnp.ones(60)),
+            "products": model.hessian_products(position, unit, batch),
+            "columns": model.hessian_columns(position, jnp.arange(terms[0].start, dim - 2), batch),
+            "sums": sums,
+            "separate": separate,
+            "diagonal": model.hessian_diagonal(position, batch),
+            "push": jax.vmap(mapping.push)(unit),
+            "pull": jax.vmap(mapping.pull)(unit),
+            "solve": jax.vmap(mapping.solve)(unit),
+            "moved": mapping.standardised(mapping.moved(position, unit[0], two)) - zeta,
+        }
+
+    found = everything(model, rows, mapping, position, jnp.eye(dim))
+    found = {name: np.asarray(value) for name, value in found.items()}
+    close = {"rtol": 1e-9, "atol": 1e-9}
+    np.testing.assert_allclose(found["back"], position, **close)
+    np.testing.assert_allclose(found["log_volume"], found["volume"], **close)
+    np.testing.assert_allclose(found["by_map"], found["gradient"], **close)
+    np.testing.assert_allclose(found["products"], found["of_rows"], **close)
+    chosen = found["of_rows"][terms[0].start : dim - 2]
+    np.testing.assert_allclose(found["columns"], chosen, **close)
+    np.testing.assert_allclose(found["sums"], found["separate"], **close)
+    np.testing.assert_allclose(found["diagonal"], np.diag(found["of_rows"]), **close)
+    core = geometry.core
+    np.testing.assert_allclose(geometry.columns, found["hessian"][:, core], rtol=1e-6, atol=1e-6)
+    # The map: the Hessian without the entries between two parameters outside of the core.
+    others = np.setdiff1d(np.arange(dim), core)
+    assert len(others) > 3
+    kept = found["hessian"].copy()
+    kept[np.ix_(others, others)] = np.eye(len(others))
+    np.testing.assert_allclose(np.diag(found["hessian"])[others], 1.0, rtol=1e-9)
+    c = found["pull"]  # row j is Cᵀe_j
+    np.testing.assert_allclose(found["push"], c.T, **close)
+    np.testing.assert_allclose(found["solve"], np.linalg.inv(c).T, rtol=1e-7, atol=1e-7)
+    if (np.linalg.eigvalsh(kept) > 0.01).all():
+        np.testing.assert_allclose(c.T @ kept @ c, np.eye(dim), rtol=1e-7, atol=1e-7)
+    else:
+        assert case != "logistic", "the curvature of one case is positive"
+    np.testing.assert_allclose(found["pulled"], c.T @ found["gradient"], **close)
+    np.testing.assert_allclose(found["moved"], 2 * found["push"][0], **close)
+
+
+GROUP = np.repeat(np.arange(3), (1, 4, 9))
+VALUES = np.array([2.0, -0.6, 0.5])[GROUP] + RNG.normal(size=len(GROUP))
+
+
+def one_factor():
+    """Means of three groups with unit noise: given σ everything is normal."""
+    table = {"number": VALUES, "a": GROUP}
+    model = RegressionModel(
+        family="gaussian",
+        formula="number ~ (1 | a)",
+        categorical=("a",),
+        noise_variance=1.0,
+        standardise=False,
+    )
+    return regression_problem(table, model).posterior
+
+
+def test_chains_in_these_coordinates_have_the_exact_law():
+    """One group has one row, so a density without the volume would be another."""
+    posterior = one_factor()
+    model = posterior.model
+    found = effects.standard_effects(posterior)
+    method_ = tallmc.Method(
+        dynamics=HMC(4),
+        gradient=Full(),
+        subsample=AllRows(),
+        geometry=found.geometry,
+        step_size=0.5,
+    )
+    draws = tallmc.sample(
+        posterior, method_, chains=64, n_draws=300, thin=4, burn_in=100, seed=1, progress=False
+    )
+    counts = np.bincount(GROUP)
+    means = np.bincount(GROUP, VALUES) / counts
+    prior = jax.jit(jax.vmap(model.prior_potential))
+    logs = np.linspace(-9, 6, 2001)
+    positions = np.zeros((len(logs), 5))
+    positions[:, 4] = logs
+    one = np.eye(5)[:1] + positions[:1]
+    of_intercept = 0.5 / float((prior(one) - prior(positions[:1]))[0])
+    # The prior of three effects at zero contributes 3 log σ.
+    potential = np.asarray(prior(positions)) - 3 * logs
+    shrunk = np.empty((len(logs), 4))
+    for k, variance in enumerate(np.exp(2 * logs)):
+        covariance = np.diag(1 / counts + variance) + of_intercept
+        potential[k] += np.linalg.slogdet(covariance)[1] / 2
+        solved = np.linalg.solve(covariance, means)
+        potential[k] += means @ solved / 2
+        shrunk[k] = [of_intercept * solved.sum(), *(variance * solved)]
+    density = np.exp(potential.min() - potential)
+    density /= integrate.trapezoid(density, logs)
+    log_sds = draws.positions[..., 4]
+    functions = {
+        "log sd": (log_sds, logs),
+        "square": (log_sds**2, logs**2),
+        **{f"mean {k}": (draws.positions[..., k], shrunk[:, k]) for k in range(4)},
+        "with the sd": (
+            draws.positions[..., 1] * np.tanh(log_sds),
+            shrunk[:, 1] * np.tanh(logs),
+        ),
+    }
+    for name, (values, known) in functions.items():
+        wanted = integrate.trapezoid(density * known, logs)
+        of_chains = values.mean(axis=1)
+        error = of_chains.std(ddof=1) / len(of_chains) ** 0.5
+        assert abs(of_chains.mean() - wanted) < 4.6 * error, name
+        assert error < 0.05
+
+
+def test_many_effects_are_sampled_on_all_rows_in_their_coordinates(monkeypatch):
+    monkeypatch.setattr(method, "exact_plan", lambda *args: args)
+    table = crossed(400, (40, 70), (0.8, 0.4))
+    posterior = posterior_of("bernoulli", "y ~ x + (1 | a) + (1 | b)", table)
+    _, anchor, geometry, _, why, *_ = tallmc.Automatic().prepare(posterior)
+    assert isinstance(geometry, StandardEffects)
+    assert why[0].startswith("110 group effects, standardised given their sds")
+    mapping = geometry.prepare(posterior, None)
+    _, step = effects._evaluated(posterior, mapping, anchor.position)
+    assert np.linalg.norm(step) < 0.5, "the anchor is the mode in these coordinates"
+    few = posterior_of("bernoulli", "y ~ x + (1 | a)", table)
+    assert not method._has_many_effects(few)
+    monkeypatch.setattr(method, "_MANY_ROWS_PER_EFFECT", 3)
+    assert not method._has_many_effects(posterior)
+
+
+def test_a_difference_of_groups_is_one_effect_less_the_other():
+    table = crossed(30, (4, 3), (1.0, 1.0))
+    problem = regression_problem(
+        table,
+        RegressionModel(
+            family="bernoulli", formula="y ~ 0 + (1 | a - other)", categorical=("a", "other")
+        ),
+    )
+    posterior, rows = problem.posterior, problem.posterior.rows.columns
+    by_hand = np.eye(4)[table["a"]] - np.eye(4)[table["other"]]
+    matrix = posterior.model.regression().columns(rows).matrix()
+    np.testing.assert_array_equal(matrix, by_hand)
+    effects_ = RNG.normal(size=5)
+    predicted = posterior.model.regression().predictors(jnp.asarray(effects_[:4]), rows)
+    np.testing.assert_allclose(predicted, by_hand @ effects_[:4], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"other": 0}, r"columns a - other must differ in every row; got '0' twice in row"),
+        ({"formula": "y ~ (1 | a - b - other)"}, "after a bar, or a difference of two"),
+        ({"formula": "y ~ (1 | a - missing)"}, "missing"),
+    ],
+)
+def test_bad_differences_are_refused(change, message):
+    table = crossed(30, (4, 3), (1.0, 1.0))
+    formula = change.get("formula", "y ~ (1 | a - other)")
+    if "other" in change:
+        table["other"] = np.full(30, change["other"])
+    with pytest.raises(tallmc.InvalidInput, match=message):
+        posterior_of("bernoulli", formula, table)
+
+
+@pytest.mark.slow
+def test_crossed_effects_agree_with_nuts():
+    numpyro = pytest.importorskip("numpyro")
+    dist = numpyro.distributions
+    sizes = (40, 80)
+    table = crossed(1500, sizes, (0.8, 0.3))
+    draws = tallmc.fit(
+        "y ~ x + (1 | a) + (1 | b)",
+        table,
+        family="bernoulli",
+        categorical=["a", "b"],
+        progress=False,
+        seed=0,
+    )
+    assert "group effects, standardised" in str(draws.report)
+    mean, sd = table["x"].mean(), table["x"].std()
+    x = jnp.asarray((table["x"] - mean) / sd)
+
+    def model(y):
+        beta = numpyro.sample("beta", dist.Normal(0, jnp.full(2, 2.5)).to_event(1))
+        z = beta[0] + beta[1] * x
+        for name, size in zip("ab", sizes, strict=True):
+            half_t = dist.FoldedDistribution(dist.StudentT(4.0, 0.0, 2.5))
+            scale = numpyro.sample(f"sd_{name}", half_t)
+            eta = numpyro.sample(f"eta_{name}", dist.Normal(0, jnp.ones(size)).to_event(1))
+            z = z + numpyro.deterministic(f"u_{name}", scale * eta)[jnp.asarray(table[name])]
+        numpyro.sample("y", dist.Bernoulli(logits=z), obs=y)
+
+    sampler = numpyro.infer.MCMC(
+        numpyro.infer.NUTS(model), num_warmup=500, num_samples=2000, progress_bar=False
+    )
+    sampler.run(jax.random.key(0), jnp.asarray(table["y"]))
+    theirs = {name: np.asarray(values) for name, values in sampler.get_samples().items()}
+    reference = {
+        "x": theirs["beta"][:, 1] / sd,
+        "Intercept": theirs["beta"][:, 0] - theirs["beta"][:, 1] * mean / sd,
+        "1|a_sigma": theirs["sd_a"],
+        "1|b_sigma": theirs["sd_b"],
+        "1|a": theirs["u_a"],
+        "1|b": theirs["u_b"],
+    }
+    for name, values in reference.items():
+        ours, values = draws.values[name], values.reshape(2000, -1)
+        ours = ours.reshape(*ours.shape[:2], -1)
+        for power in (1, 2):
+            one = (ours - values.mean(axis=0)) ** power
+            two = (values - values.mean(axis=0)) ** power
+            errors = [of.std(axis=(0, 1)) / np.sqrt(ess(of)) for of in (one, two[None])]
+            shift = one.mean(axis=(0, 1)) - two.mean(axis=0)
+            assert (np.abs(shift) < 4.6 * np.hypot(*errors)).all(), (name, power)
