@@ -17,6 +17,7 @@ from tallmc._core.arrays import DenseMap
 from tallmc._engine.kernel import Gathered
 from tallmc._rows.law import Batch
 from tallmc._rows.probabilities import drawn_in_proportion
+from tallmc.methods import surrogate as surrogates
 from tallmc.methods.surrogate import (
     Expansion,
     RowSizes,
@@ -93,9 +94,14 @@ def problem(request):
         yield posterior, surrogate, jnp.asarray(u)
 
 
+def jacobian(function, at):
+    """Derivatives, one direction after the other: `in_columns` cannot map over directions."""
+    return jax.lax.map(lambda along: jax.jvp(function, (at,), (along,))[1], jnp.eye(len(at)))
+
+
 @eqx.filter_jit
 def potentials(surrogate, u):
-    return jax.vmap(surrogate.potential)(u)
+    return jax.vmap(surrogate.potential_and_gradient)(u)[0]
 
 
 def change_of_potential(posterior, surrogate, u):
@@ -143,10 +149,29 @@ def test_the_gradient_is_that_of_the_potential(problem):
 
     @eqx.filter_jit
     def both(surrogate, u):
-        return jax.vmap(jax.grad(surrogate.potential))(u), jax.vmap(surrogate.gradient)(u)
+        value = lambda u: surrogate.potential_and_gradient(u)[0]
+        expected = jax.lax.map(lambda u: jacobian(value, u), u)
+        return expected, jax.vmap(surrogate.potential_and_gradient)(u)[1]
 
     expected, found = both(surrogate, wide)
     np.testing.assert_allclose(found, expected, atol=1e-8)
+
+
+def test_hard_rows_do_not_double_the_batch_of_the_third_derivatives(monkeypatch):
+    sizes_of_batches, compiled = [], surrogates._hessian_and_cubic
+
+    def recorded(model, centre, metric, hard, of_cubic):
+        sizes_of_batches.append((np.count_nonzero(hard.weights != 1), of_cubic.n_rows))
+        return compiled(model, centre, metric, hard, of_cubic)
+
+    monkeypatch.setattr(surrogates, "_hessian_and_cubic", recorded)
+    monkeypatch.setattr(surrogates, "_MOST_CUBIC_ROWS", 256)
+    posterior, expansion, sizes = expanded(logistic)
+    with jax.enable_x64(True):
+        make_surrogate(posterior, expansion, sizes, 64)
+    [(uncertain, n_rows)] = sizes_of_batches
+    assert uncertain > 0
+    assert n_rows == 256
 
 
 def test_third_derivatives_are_those_of_the_rows(problem):
@@ -282,7 +307,7 @@ def test_a_model_in_single_precision_stays_so_under_double_precision():
         surrogate = make_surrogate(posterior, expansion, RowSizes.of(posterior, expansion), 64)
         leaves = jax.tree.leaves(eqx.filter(surrogate, eqx.is_array))
         assert {leaf.dtype for leaf in leaves} == {np.dtype(np.float32)}
-        assert surrogate.gradient(jnp.zeros(1, np.float32)).dtype == np.float32
+        assert surrogate.potential_and_gradient(jnp.zeros(1, np.float32))[1].dtype == np.float32
 
 
 # Delayed acceptance on a posterior of one parameter, whose law is known by quadrature.
@@ -397,14 +422,14 @@ def test_trajectories_are_reversible():
 
         @jax.jit
         def end(v, momentum):
-            gradient = kernel._gradient(v)
+            gradient = kernel._evaluated(v)[1]
             for _ in range(3):
                 momentum = momentum - turn / 2 * (gradient - v)
                 v, momentum = (
                     np.cos(turn) * v + np.sin(turn) * momentum,
                     np.cos(turn) * momentum - np.sin(turn) * v,
                 )
-                gradient = kernel._gradient(v)
+                gradient = kernel._evaluated(v)[1]
                 momentum = momentum - turn / 2 * (gradient - v)
             return v, momentum
 
@@ -412,8 +437,9 @@ def test_trajectories_are_reversible():
         again, momentum_again = end(there, -back)
         np.testing.assert_allclose(again, v, atol=1e-10)
         np.testing.assert_allclose(momentum_again, -momentum, atol=1e-10)
-        jacobian = jax.jacfwd(lambda pair: jnp.concatenate(end(pair[:DIM], pair[DIM:])))
-        volume = np.linalg.det(jax.jit(jacobian)(jnp.concatenate([v, momentum])))
+        pair = jnp.concatenate([v, momentum])
+        of_pair = lambda pair: jnp.concatenate(end(pair[:DIM], pair[DIM:]))
+        volume = np.linalg.det(jax.jit(lambda pair: jacobian(of_pair, pair))(pair))
         np.testing.assert_allclose(volume, 1, atol=1e-10)
 
         # The compiled trajectory ends where this one does.

@@ -291,16 +291,17 @@ class Static:
 
 
 _ARRAY = object()  # marks the place of an array
+_ARRAYS = (jax.Array, np.ndarray, np.generic)
 
 
 def split(tree: Any) -> tuple[list[Any], Static]:
     leaves, structure = jax.tree.flatten(tree)
-    arrays = [leaf for leaf in leaves if _is_array(leaf)]
-    return arrays, Static(tuple(_ARRAY if _is_array(leaf) else leaf for leaf in leaves), structure)
-
-
-def _is_array(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array | np.ndarray | np.generic)
+    arrays = []
+    for k, leaf in enumerate(leaves):
+        if isinstance(leaf, _ARRAYS):
+            arrays.append(leaf)
+            leaves[k] = _ARRAY
+    return arrays, Static(tuple(leaves), structure)
 
 
 def quickly_compiled(function: Function) -> Function:
@@ -336,7 +337,8 @@ class _Compiled:
         return program.made(lambda: self._made(arrays, static, key))(arrays)
 
     def _made(self, arrays: list[Any], static: Static, key: Any) -> Callable[..., Any]:
-        name = _name((self.__module__, self.__qualname__, static, key[1:]))
+        kinds = [(shape, str(dtype), weak) for shape, dtype, weak in key[2]]
+        name = _name((self.__module__, self.__qualname__, static, key[1], kinds))
         path = None if name is None else entry_path(name)
         if path is None:
             return lambda arrays: self._jitted(arrays, static)
@@ -381,7 +383,7 @@ jax.monitoring.register_event_listener(_count_hits)
 
 
 def _kind(array: Any) -> tuple[Any, ...]:
-    return array.shape, str(array.dtype), getattr(array, "weak_type", False)
+    return array.shape, array.dtype, getattr(array, "weak_type", False)
 
 
 def _is_plain(arrays: list[Any]) -> bool:

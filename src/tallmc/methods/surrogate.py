@@ -98,27 +98,25 @@ class SeriesSurrogate(eqx.Module):
         moves = positions.astype(np.float64) - np.asarray(self.centre, np.float64)
         return np.linalg.solve(factor, moves.reshape(-1, len(factor)).T).T.reshape(moves.shape)
 
-    def potential(self, u: Vector) -> Scalar:
-        """Ŝ(u)."""
-        prior = self.model.prior_potential
-        return prior(self.position(u)) - prior(self.centre) + self.of_rows(u)
+    def potential_and_gradient(self, u: Vector) -> tuple[Scalar, Vector]:
+        """Ŝ(u) and ∇Ŝ(u). XLA leaves out whichever is not used."""
+        model, at = self.model, self.position(u)
+        value, gradient = self.of_rows(u)
+        value += model.prior_potential(at) - model.prior_potential(self.centre)
+        return value, gradient + self.metric.pull(model.prior_gradient(at))
 
-    def of_rows(self, u: Vector) -> Scalar:
-        """Ŝ(u) without the prior."""
-        total = dot(self.linear + dot(self.quadratic, u) / 2, u) + self._tail(u)[0]
+    def of_rows(self, u: Vector) -> tuple[Scalar, Vector]:
+        """Ŝ(u) without the prior, and its gradient."""
+        (value, gradient), curved = self._tail(u), dot(self.quadratic, u)
+        value += dot(self.linear + curved / 2, u)
+        gradient += self.linear + curved
         if self.hard is None:
-            return total
-        moves = self.metric.push(u)[None]
-        return total + self.model.sum_of_remainders(self.centre, moves, self.hard, self.accurate)[0]
-
-    def gradient(self, u: Vector) -> Vector:
-        """∇Ŝ(u)."""
-        at = self.position(u)
-        total = self.model.prior_gradient(at)
-        if self.hard is not None:
-            total += self.model.sum_remainders(2, at, self.centre, self.hard)
-        series = self.linear + dot(self.quadratic, u) + self._tail(u)[1]
-        return series + self.metric.pull(total)
+            return value, gradient
+        move = self.metric.push(u)
+        of_hard, pull = self.model.remainders_and_gradient(
+            self.centre, move, self.hard, self.accurate
+        )
+        return value + of_hard, gradient + self.metric.pull(pull)
 
     def log_weights(
         self, u: Float[Array, "k d"], rows: AbstractRows, some: Subset | None = None
@@ -135,7 +133,7 @@ class SeriesSurrogate(eqx.Module):
         """φ T[u, u, u]/6 and its gradient."""
         if self.cubic is None:
             return jnp.zeros((), u.dtype), jnp.zeros_like(u)
-        half = dot(self.cubic, (u[:, None] * u[None, :]).reshape(-1)) / 2
+        half = dot(dot(u, self.cubic).reshape(len(u), -1), u) / 2
         third, spread = dot(half, u) / 3, dot(self.size, u)
         reach = (math.sqrt(len(u)) + _GUARD) ** 2
         far = dot(spread, u) / reach
@@ -161,7 +159,7 @@ def _what_rows_add(
 def _log_weights(
     total: Sum, surrogate: SeriesSurrogate, u: Float[Array, "k d"]
 ) -> Float[Array, " k"]:
-    known = jax.vmap(surrogate.of_rows)(u)
+    known, _ = jax.vmap(surrogate.of_rows)(u)
     if surrogate.accurate:
         known -= dot(u, surrogate.linear) + jnp.sum(dot(u, surrogate.quadratic) * u, axis=1) / 2
     return (known - total.high) - total.low
@@ -290,6 +288,8 @@ def make_surrogate(
         affordable = int(_CUBIC_OPERATIONS / posterior.dim**3)
         most = _MOST_CUBIC_ROWS if posterior.model.row_cost == 1 else _FEWEST_CUBIC_ROWS
         count = min(max(affordable, _FEWEST_CUBIC_ROWS), most) << doublings
+        # A batch is padded to a power of two, so the hard rows take the place of others.
+        count -= min(int(np.count_nonzero(~certain)), count // 2)
         drawn, of_drawn = drawn_in_proportion(third, count)
         drawn, of_drawn = every * drawn, every * of_drawn
         numbers, signed = np.append(drawn, hard[~certain]), np.append(of_drawn, -weights[~certain])

@@ -157,7 +157,7 @@ class SurrogateKernel(AbstractKernel):
     ) -> ChainState:
         v, log_weight = carried
         u = self._u(v)
-        here = Point(v, self.surrogate.potential(u), self._gradient(v), log_weight)
+        here = Point(v, *self._evaluated(v), log_weight)
         proposed = here if self.delayed else None
         return ChainState(TrajectoryState(self.surrogate.position(u), here, proposed), None)
 
@@ -227,9 +227,8 @@ class SurrogateKernel(AbstractKernel):
         effects = block * self.surrogate.position(self._u(start.whitened))
         move = self.surrogate.metric.solve(jnp.expm1(log_factor) * effects)
         v = start.whitened + self.metric.solve(move)
-        potential = self.surrogate.potential(self._u(v))
-        log_ratio = start.potential - potential + jnp.sum(block) * log_factor
-        end = Point(v, potential, self._gradient(v), start.log_weight)
+        end = Point(v, *self._evaluated(v), start.log_weight)
+        log_ratio = start.potential - end.potential + jnp.sum(block) * log_factor
         return _chosen(jnp.log(uniforms[2]) < log_ratio, end, start)
 
     def _trajectory(
@@ -237,27 +236,31 @@ class SurrogateKernel(AbstractKernel):
     ) -> tuple[Point, Scalar]:
         cosine, sine = jnp.cos(turn), jnp.sin(turn)
 
-        def advance(_: Any, carry: tuple[Vector, Vector, Vector]) -> tuple[Vector, Vector, Vector]:
-            v, momentum, gradient = carry
+        def turned(v: Vector, momentum: Vector, gradient: Vector) -> tuple[Vector, Vector]:
             momentum = momentum - turn / 2 * (gradient - v)
-            v, momentum = cosine * v + sine * momentum, cosine * momentum - sine * v
-            gradient = self._gradient(v)
+            return cosine * v + sine * momentum, cosine * momentum - sine * v
+
+        def advance(_: Any, carry: tuple[Vector, Vector, Vector]) -> tuple[Vector, Vector, Vector]:
+            v, momentum = turned(*carry)
+            _, gradient = self._evaluated(v)
             return v, momentum - turn / 2 * (gradient - v), gradient
 
+        # The last gradient and the potential share most of their work.
         first = start.whitened, momentum, start.gradient
-        v, last, gradient = lax.fori_loop(0, self.length, advance, first)
-        potential = self.surrogate.potential(self._u(v))
+        v, last = turned(*lax.fori_loop(0, self.length - 1, advance, first))
+        end = Point(v, *self._evaluated(v), start.log_weight)
+        last = last - turn / 2 * (end.gradient - v)
         kinetic = jnp.sum(last**2) / 2 - jnp.sum(momentum**2) / 2
-        log_ratio = start.potential - potential - kinetic
-        end = Point(v, potential, gradient, start.log_weight)
+        log_ratio = start.potential - end.potential - kinetic
         return _chosen(log_uniform < log_ratio, end, start), acceptance_rate(log_ratio)
 
     def _u(self, v: Vector) -> Vector:
         return self.middle + self.metric.push(v)
 
-    def _gradient(self, v: Vector) -> Vector:
-        """The gradient of Ŝ(μ + Sv) with respect to v."""
-        return self.metric.pull(self.surrogate.gradient(self._u(v)))
+    def _evaluated(self, v: Vector) -> tuple[Scalar, Vector]:
+        """Ŝ(μ + Sv) and its gradient with respect to v."""
+        value, gradient = self.surrogate.potential_and_gradient(self._u(v))
+        return value, self.metric.pull(gradient)
 
 
 def _chosen(first: Array, one: Point, other: Point) -> Point:

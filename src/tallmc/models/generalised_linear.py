@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, PyTree
 
 from .._core.arrays import AbstractLinearMap, Layout, Matrix, Scalar, Vector, dot
 from .._core.errors import InvalidInput
@@ -140,8 +140,8 @@ def beside(values: PerRow, others: Float[Array, "n ..."]) -> Float[Array, "n ...
 
 
 def in_columns(
-    sums: Callable[..., Float[Array, "e k"]], position: Vector, *args: Any
-) -> Float[Array, " e"]:
+    sums: Callable[..., PyTree[Float[Array, "e k"]]], position: Vector, *args: Any
+) -> PyTree[Float[Array, " e"]]:
     """`sums` at one position; mapped over many, it gets them as the columns of a matrix.
 
     A gather then reads the numbers of all chains at one place. With 32 chains on a CPU, the gather
@@ -149,17 +149,21 @@ def in_columns(
     """
     arrays, others = eqx.partition(args, eqx.is_array)
 
-    def at_one(position: Vector, arrays: Any) -> Float[Array, " e"]:
-        return sums(position[:, None], *eqx.combine(arrays, others))[:, 0]
+    def at_one(position: Vector, arrays: Any) -> PyTree[Float[Array, " e"]]:
+        found = sums(position[:, None], *eqx.combine(arrays, others))
+        return jax.tree.map(lambda of: of[:, 0], found)
 
     mapped = jax.custom_batching.custom_vmap(at_one)
 
     @mapped.def_vmap
-    def rule(size: int, batched: Any, position: Any, arrays: Any) -> tuple[Any, bool]:
+    def rule(size: int, batched: Any, position: Any, arrays: Any) -> tuple[Any, Any]:
         if any(jax.tree.leaves(batched[1])):
             axes = jax.tree.map(lambda is_batched: 0 if is_batched else None, batched)
-            return jax.vmap(at_one, tuple(axes), axis_size=size)(position, arrays), True
-        return sums(position.T, *eqx.combine(arrays, others)).T, True
+            found = jax.vmap(at_one, tuple(axes), axis_size=size)(position, arrays)
+        else:
+            found = sums(position.T, *eqx.combine(arrays, others))
+            found = jax.tree.map(lambda of: of.T, found)
+        return found, jax.tree.map(lambda _: True, found)
 
     return mapped(position, arrays)
 
@@ -514,16 +518,29 @@ class GeneralisedLinear(AbstractRegression):
             moves: Float[Array, "d k"], model: GeneralisedLinear, centre: Vector, batch: Batch
         ) -> Float[Array, "1 k"]:
             along = model.columns(batch.rows) @ moves
-            found = model._remainder(order, centre, batch.rows, accurate)
-            return dot(batch.weights[None], found(along))
+            found = model._remainder(order, centre, batch.rows, accurate)(along)
+            # One row of numbers per row of data, and no product: XLA fuses the sum with them.
+            return jnp.sum(batch.weights[:, None] * found, axis=0, keepdims=True)
 
-        x = self.columns(batch.rows)
-        if not x.factors:
-            found = jax.vmap(self._remainder(order, centre, batch.rows, accurate))
-            return jnp.sum(found(dot(moves, x.dense.T)) * batch.weights, axis=1)
         if len(moves) > 1:
             return sums(moves.T, self, centre, batch)[0]
         return in_columns(sums, moves[0], self, centre, batch)
+
+    def remainders_and_gradient(
+        self, centre: Vector, move: Vector, batch: Batch, accurate: bool
+    ) -> tuple[Scalar, Vector]:
+        def sums(
+            moves: Float[Array, "d k"], model: GeneralisedLinear, centre: Vector, batch: Batch
+        ) -> tuple[Float[Array, "1 k"], Float[Array, "d k"]]:
+            block = batch.rows
+            x, weights = model.columns(block), batch.weights[:, None]
+            along, z = x @ moves, model.predictors(centre, block)[:, None]
+            values = model._remainder(2, centre, block, accurate)(along)
+            slopes = weighted(block, model._remainders(2, z, block.y[:, None])(along))
+            return jnp.sum(weights * values, axis=0, keepdims=True), x.sums(weights * slopes)
+
+        value, gradient = in_columns(sums, move, self, centre, batch)
+        return value[0], gradient
 
     def series_sizes(
         self, centre: Vector, metric: AbstractLinearMap, wide: Moves, block: RegressionRows
@@ -560,20 +577,23 @@ class GeneralisedLinear(AbstractRegression):
         self, centre: Vector, metric: AbstractLinearMap, batch: Batch
     ) -> Float[Array, "e ee"]:
         dim = metric.n_columns(self.dim)
+        first, second = np.triu_indices(dim)  # each pair once
+        place = np.zeros((dim, dim), int)
+        place[first, second] = place[second, first] = np.arange(len(first))
 
         def add(total: Array, part: Batch) -> tuple[Array, None]:
             block = part.rows
             third = self.likelihood.derivative(3, self.predictors(centre, block), block.y)
-            w = self.columns(block).pulled(metric)
-            pairs = (w[:, :, None] * w[:, None, :]).reshape(len(w), -1)
+            w = self.columns(block).pulled(metric).T
             weights = part.weights * weighted(block, third)
-            return total + dot((weights[:, None] * w).T, pairs), None
+            return total + dot(w * weights, (w[first] * w[second]).T), None
 
-        # In parts, because a row has d² pairs.
+        # In parts, because a row has d²/2 pairs.
         n_parts = max(1, batch.n_rows // _CUBIC_PART)
         size = batch.n_rows // n_parts
         parts = jax.tree.map(lambda of: of.reshape(n_parts, size, *of.shape[1:]), batch)
-        return lax.scan(add, jnp.zeros((dim, dim**2), self.dtype), parts)[0]
+        total, _ = lax.scan(add, jnp.zeros((dim, len(first)), self.dtype), parts)
+        return total[:, place.ravel()]
 
     def _sds(self, metric: AbstractLinearMap, block: RegressionRows) -> PerRow:
         """‖Cᵀx_i‖, the sd of a row's predictor."""

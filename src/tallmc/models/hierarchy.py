@@ -244,6 +244,13 @@ class Hierarchical(AbstractModel):
         at, inner_moves = self._inner(centre), self._inner(moves)
         return self.inner.sum_of_remainders(at, inner_moves, batch, accurate)
 
+    def remainders_and_gradient(
+        self, centre: Vector, move: Vector, batch: Batch, accurate: bool
+    ) -> tuple[Scalar, Vector]:
+        at, inner_move = self._inner(centre), self._inner(move)
+        value, gradient = self.inner.remainders_and_gradient(at, inner_move, batch, accurate)
+        return value, self._outer(gradient)
+
     def curvature_norms(
         self, position: Vector, factor: Float[Array, "d k"], block: RowBlock
     ) -> PerRow:

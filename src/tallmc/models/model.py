@@ -435,6 +435,13 @@ class AbstractModel(eqx.Module):
         known = dot(moves, gradient) + jnp.sum(dot(moves, hessian) * moves, axis=1) / 2
         return self.sum_of_changes(centre, moves, batch) - known
 
+    def remainders_and_gradient(
+        self, centre: Vector, move: Vector, batch: Batch, accurate: bool
+    ) -> tuple[Scalar, Vector]:
+        """Σ w_i R_i(θ̂ + move) over a batch, and its gradient."""
+        value = self.sum_of_remainders(centre, move[None], batch, accurate)[0]
+        return value, self.sum_remainders(2, centre + move, centre, batch)
+
 
 MOST_DENSE = 2_000
 """Parameters up to which there are matrices of them, and gradients of single rows."""
