@@ -19,7 +19,7 @@ def test_a_well_behaved_posterior_is_searched_by_newton_alone(monkeypatch):
         monkeypatch.setattr(optimiser, "search", None)
     default = tallmc.anchor.find_anchor(posterior)
     np.testing.assert_array_equal(default.position, newton.position)
-    assert default.n_row_evals <= newton.n_row_evals
+    assert default.n_row_evals == newton.n_row_evals
     assert default.converged is True and newton.converged is True
 
 
@@ -92,13 +92,6 @@ def test_an_infinite_prior_curvature_is_left_out():
     )
     anchor = tallmc.anchor.find_anchor(posterior, at=0.0)
     np.testing.assert_allclose(anchor.covariance, [[1 / 8]])
-
-
-def test_few_rows_of_a_regression_need_one_program_of_passes(monkeypatch):
-    for separate in ("value_and_gradient", "hessian"):
-        monkeypatch.setattr(CountedPasses, separate, None)
-    anchor = tallmc.anchor.find_anchor(logistic(n_rows=300, dim=3))
-    assert anchor.converged is True and anchor.decrement < 1e-3
 
 
 def test_a_given_optimiser_is_not_replaced_and_its_failure_says_what_to_do():

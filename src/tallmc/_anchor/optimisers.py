@@ -557,10 +557,9 @@ class Newton(AbstractOptimiser):
     """Newton's method with a line search.
 
     A Hessian costs several gradients. Each Hessian therefore serves several steps, and BFGS updates
-    it with their gradients; where f is convex and parameters are few, every step has its own. With
-    many rows in memory, some rows with weights stand for all rows, and passes over all rows correct
-    them. With many rows beyond memory or many parameters, the search starts on a twentieth of the
-    rows, continues on a quarter and ends on all rows.
+    it with their gradients. With many rows in memory, some rows with weights stand for all rows,
+    and passes over all rows correct them. With many rows beyond memory or many parameters, the
+    search starts on a twentieth of the rows, continues on a quarter and ends on all rows.
 
     **Arguments:**
 
@@ -599,15 +598,6 @@ class Newton(AbstractOptimiser):
             found = self._with_a_part(passes, start, max(near, self.tolerance))
             if found is not None:
                 return found
-        elif posterior.model.log_concave and posterior.dim <= _FEW_PARAMETERS:
-            # One program for all derivatives compiles sooner than two.
-            position = self.search_part(passes.derivatives, start, self.tolerance)
-            position = np.asarray(np.asarray(position, posterior.dtype), np.float64)
-            here = passes.derivatives(position)
-            direction, definite = descent_direction(here.hessian, here.gradient)
-            if definite and here.finite and np.sqrt(direction @ here.gradient) < self.tolerance:
-                return SearchEnd(position, None, True, here)
-            position = start
         elif posterior.n_rows >= _MANY_ROWS:
             for share in (0.05, 0.25):
                 part = CountedPasses(posterior, share)
@@ -660,7 +650,7 @@ class Newton(AbstractOptimiser):
     ) -> Float[np.ndarray, " d"]:
         """The mode of a function whose derivatives cost little, as far as steps lead downhill."""
         here = derivatives(position)
-        for _ in range(min(self.max_steps, _STEPS_ON_PART)):
+        for _ in range(_STEPS_ON_PART):
             checkpoint()
             direction, _ = descent_direction(here.hessian, here.gradient)
             if not here.finite or direction @ here.gradient < tolerance**2:
