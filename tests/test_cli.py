@@ -351,7 +351,7 @@ def test_fit_writes_files_that_say_what_they_hold(tmp_path, capsys, columns):
     assert "\x1b" not in printed  # no progress bar and no colours without a terminal
 
 
-OF_COUNTS = {"scir", "sgrld_simplex"}
+OF_COUNTS = {"scir", "sgrld_simplex", "mmsb_scir", "mmsb_sgrld"}
 
 
 @pytest.mark.parametrize(

@@ -245,6 +245,7 @@ def _facts_to_store(draws: Draws) -> dict[str, Any]:
         "doubts": list(account.doubts),
         "inflation": _as_list(account.inflation),
         "noise_tail": account.noise_tail,
+        "reasons": list(account.reasons),
         "bias": bias and {name: _as_list(values) for name, values in bias.items()},
         "unmeasured": account.unmeasured,
     }

@@ -155,7 +155,7 @@ def _account_after_run(opened: OpenStore, method: Any) -> Account | None:
     if stored is None:
         return None
     found = {**stored, "bias": progress.get("bias") or opened.setup.group("bias")}
-    names = ("doubts", "inflation", "unmeasured", "noise_tail")
+    names = ("doubts", "inflation", "unmeasured", "noise_tail", "reasons")
     found |= {name: progress[name] for name in names if name in progress}
     return dataclasses.replace(account_from(found), method=method)
 

@@ -188,7 +188,7 @@ def suggest(
         check_number("step_size", step_size, 0, low_open=True)
     if not example.uses_gradients:
         cure = f"Call {named.path}(step_size=..., batch_size=...)."
-        task = "be a method that evaluates gradients, not one for models of counts"
+        task = "be a method that evaluates gradients, not one for models of counts or of networks"
         raise InvalidInput("name", task, name, cure)
     batch_size = checked_size(name, posterior.n_rows, batch_size)
     parameters = set(inspect.signature(named.make).parameters)

@@ -296,6 +296,7 @@ class CommunitySampler(AbstractMethod):
         "mini-batch, whatever the number of nodes. A step consists of N/M mini-batches, about one "
         "move per node."
     )
+    uses_gradients = False
 
     step_size: StepSize | None = None
     process: str = "scir"
