@@ -10,9 +10,9 @@ processor, so a program is never loaded on a machine for which it was not compil
 The shapes in jaxtyping annotations are checked (`shape_checks.py`). Tests of contrib topics and of
 experiments run when their files have changed (`topics.py`).
 
-A process may map at most 65,530 pieces of memory on Linux (`vm.max_map_count`), and every compiled
-program is several of them. A process that runs half of all tests would exceed that and be killed,
-so compiled programs are dropped from memory before it does.
+Compiled programs stay in memory. Half of all tests would leave four gigabytes of them, and more
+than the 65,530 mappings that Linux allows a process (`vm.max_map_count`). They are dropped when
+they have taken a gigabyte; one that is needed again is read from the cache on disk.
 """
 
 import contextlib
@@ -44,7 +44,8 @@ shape_checks.install()
 
 _CACHE = "JAX_COMPILATION_CACHE_DIR"
 _MOST_BYTES = 4 * 2**30
-_MOST_MAPPINGS, _TESTS_BETWEEN_COUNTS = 20_000, 20
+_BYTES_OF_PROGRAMS, _TESTS_BETWEEN_COUNTS = 2**30, 20
+_bytes_without_programs = 2**29
 _finished_tests = itertools.count(1)
 
 
@@ -101,17 +102,21 @@ def pytest_collection_modifyitems(items):
     topics.mark_slow_tests(items)
 
 
-def _mappings() -> int:
+def _bytes_in_memory() -> int:
     try:
-        return Path("/proc/self/maps").read_bytes().count(b"\n")
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0
 
 
 def pytest_runtest_logfinish():
-    if next(_finished_tests) % _TESTS_BETWEEN_COUNTS == 0 and _mappings() > _MOST_MAPPINGS:
+    global _bytes_without_programs
+    if next(_finished_tests) % _TESTS_BETWEEN_COUNTS:
+        return
+    if _bytes_in_memory() > _bytes_without_programs + _BYTES_OF_PROGRAMS:
         jax.clear_caches()
         gc.collect()
+        _bytes_without_programs = _bytes_in_memory()
 
 
 SHARED = Path(os.environ.get("TALLMC_SHARED", Path(__file__).resolve().parents[2] / "shared"))

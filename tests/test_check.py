@@ -96,7 +96,9 @@ def test_a_step_too_large_is_doubtful_and_a_suggested_one_is_checked(posterior):
     assert bad.report.verdict is Verdict.DOUBTFUL
     assert "shift posterior means" in bad.report.doubts[0]
     said = [str(w.message) for w in caught if w.category is tallmc.SamplingWarning]
-    assert said == list(bad.report.doubts), "warnings and doubts come from one place"
+    assert said == [*bad.report.doubts, *bad.report.notes], (
+        "warnings and doubts come from one place"
+    )
 
 
 def test_what_was_not_measured_is_not_trusted(posterior):

@@ -46,6 +46,7 @@ WITHOUT_PAPER = frozenset(
         "Polynomial",
         "Simple",
         "SimplexSampler",
+        "StandardEffects",
         "SubsampledMH",
         "TargetNoise",
         "Uniform",

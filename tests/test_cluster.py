@@ -176,8 +176,9 @@ class Numbered(Executor):
         if all(future.done() for future in self.waiting):
             self.n_passes, self.waiting = self.n_passes + 1, []
             (self.folder / "number").write_text(str(self.n_passes))
-        self.waiting.append(self.executor.submit(function, *args, **options))
-        return self.waiting[-1]
+        future = self.executor.submit(function, *args, **options)
+        self.waiting.append(future)  # another thread may begin a pass
+        return future
 
 
 class TrapsOfPasses(Traps):

@@ -316,7 +316,12 @@ def test_stretches_leave_the_law_of_the_effects_invariant(forgotten):
     @jax.vmap
     def stretched(v, uniforms):
         log_factor = _LONGEST_STRETCH * (2 * uniforms[1] - 1)
-        start = Point(v, flat.potential(v) - forgotten * log_factor, 0 * v, jnp.zeros((), dtype))
+        start = Point(
+            v,
+            flat.potential_and_gradient(v)[0] - forgotten * log_factor,
+            0 * v,
+            jnp.zeros((), dtype),
+        )
         return kernel._stretched(start, uniforms).whitened
 
     after = stretched(before, uniforms)

@@ -2,9 +2,7 @@
 
 import dataclasses
 import json
-import re
 import warnings
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -525,16 +523,3 @@ def test_draws_that_the_manifest_does_not_name_do_not_exist(tmp_path, chunk, mon
         tallmc.resume(run, posterior, n_draws=900),
         tallmc.sample(posterior, method, **SETTINGS | {"n_draws": 900}),
     )
-
-
-@pytest.mark.slow
-def test_the_examples_of_the_documentation_run(tmp_path, monkeypatch, capsys):
-    text = (Path(__file__).resolve().parents[1] / "docs" / "runs.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) == 3
-    monkeypatch.chdir(tmp_path)
-    names: dict = {}
-    for block in blocks[:2]:  # the third is a setting for the whole process
-        exec(compile(block, "runs.md", "exec"), names)
-    assert names["draws"].positions.shape == (4, 2000, 3)
-    assert "effective" in capsys.readouterr().out
