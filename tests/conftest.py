@@ -11,14 +11,13 @@ The shapes in jaxtyping annotations are checked (`shape_checks.py`). Tests of co
 experiments run when their files have changed (`topics.py`).
 
 Compiled programs stay in memory. Half of all tests would leave four gigabytes of them, and more
-than the 65,530 mappings that Linux allows a process (`vm.max_map_count`). They are dropped when
-they have taken a gigabyte; one that is needed again is read from the cache on disk.
+than the 65,530 mappings that Linux allows a process (`vm.max_map_count`). They are dropped after
+the file of tests with which they have taken a gigabyte.
 """
 
 import contextlib
 import gc
 import hashlib
-import itertools
 import os
 import platform
 import shutil
@@ -44,9 +43,8 @@ shape_checks.install()
 
 _CACHE = "JAX_COMPILATION_CACHE_DIR"
 _MOST_BYTES = 4 * 2**30
-_BYTES_OF_PROGRAMS, _TESTS_BETWEEN_COUNTS = 2**30, 20
+_BYTES_OF_PROGRAMS = 2**30
 _bytes_without_programs = 2**29
-_finished_tests = itertools.count(1)
 
 
 def _processor() -> str:
@@ -109,9 +107,10 @@ def _bytes_in_memory() -> int:
         return 0
 
 
-def pytest_runtest_logfinish():
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
     global _bytes_without_programs
-    if next(_finished_tests) % _TESTS_BETWEEN_COUNTS:
+    if nextitem is not None and nextitem.path == item.path:
         return
     if _bytes_in_memory() > _bytes_without_programs + _BYTES_OF_PROGRAMS:
         jax.clear_caches()

@@ -7,6 +7,7 @@ import pytest
 from scipy import integrate
 
 import tallmc
+from problems import slow_after
 from tallmc._fit.fit import regression_problem
 from tallmc._fit.model import RegressionModel
 from tallmc._rows.law import Batch
@@ -41,12 +42,12 @@ def posterior_of(family, formula, table):
 
 CASES = {
     "logistic": ("bernoulli", "y ~ x + (0 + x | a) + (1 | b)"),
-    "normal": ("gaussian", "number ~ x + (0 + x | a) + (1 | b)"),
     "pairs": ("bernoulli", "y ~ 0 + (1 | a - other) + (1 | b)"),
+    "normal": ("gaussian", "number ~ x + (0 + x | a) + (1 | b)"),
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", slow_after(2, CASES))
 def test_coordinates_have_their_gradient_volume_and_hessian(case, monkeypatch):
     monkeypatch.setattr(effects, "_LARGEST_CORE", 8)
     posterior = posterior_of(*CASES[case], crossed(60, (5, 4), (1.0, 1.5)))
