@@ -16,6 +16,7 @@ the file of tests with which they have taken a gigabyte.
 """
 
 import contextlib
+import ctypes
 import gc
 import hashlib
 import os
@@ -115,6 +116,8 @@ def pytest_runtest_teardown(item, nextitem):
     if _bytes_in_memory() > _bytes_without_programs + _BYTES_OF_PROGRAMS:
         jax.clear_caches()
         gc.collect()
+        with contextlib.suppress(OSError, AttributeError):  # a C library without it
+            ctypes.CDLL(None).malloc_trim(0)
         _bytes_without_programs = _bytes_in_memory()
 
 

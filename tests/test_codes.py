@@ -180,6 +180,7 @@ def test_few_rows_are_a_matrix():
     assert isinstance(x, jax.Array) and x.shape == (400, 10)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::tallmc.SamplingWarning")
 def test_draws_of_codes_and_of_a_matrix_agree(monkeypatch):
     """With rows drawn by number, whose codes are gathered for each chain."""
