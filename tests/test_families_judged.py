@@ -31,6 +31,15 @@ def _tweedie(rng, mean, power=1.4, phi=1.5):
     return np.where(number > 0, sizes * phi * (power - 1) * mean ** (power - 1), 0)
 
 
+OTHERS = {
+    "probit": ("bernoulli", {"link": "probit"}),
+    "weights": ("bernoulli", {"weights": "w"}),
+    "exposure": ("poisson", {"exposure": "w"}),
+    "few rows": ("poisson", {}),
+}
+"""Other links, rows of several counts, and all rows in every step."""
+
+
 def _responses(rng, z):
     """By family, from the linear predictor."""
     n, mean, chance = len(z), np.exp(z), 1 / (1 + np.exp(-z))
@@ -60,22 +69,24 @@ def _responses(rng, z):
 
 def _posterior(name):
     rng = np.random.default_rng(1)
-    n = 3_000 if name == "tweedie" else N_ROWS  # a row costs 16 times as much
+    family, options = OTHERS.get(name, (name, {}))
+    n = 3_000 if name in ("tweedie", "few rows") else N_ROWS  # a row of tweedie costs 16 others
     x = rng.normal(size=(n, 2))
-    z, options = 0.4 + x @ [0.8, -0.5], {}
-    table = {"a": x[:, 0], "b": x[:, 1]}
+    z = 0.4 + x @ [0.8, -0.5]
+    table = {"a": x[:, 0], "b": x[:, 1], "w": rng.integers(1, 5, n)}
     if name in TIMES:
         time, end = np.exp(z + TIMES[name](rng, n)), rng.uniform(0.5, 6, n)
         table |= {"time": np.minimum(time, end), "died": (time <= end).astype(float)}
         formula = "surv(time, died) ~ a + b"
         if name == "piecewise_exponential":
-            options["breaks"] = (0.5, 1.5, 3.0)
+            options = {"breaks": (0.5, 1.5, 3.0)}
     else:
-        responses, formula = _responses(rng, z), "y ~ a + b"
-        table["y"] = responses[name]
+        exposed = z + np.log(table["w"]) if name == "exposure" else z
+        responses, formula = _responses(rng, exposed), "y ~ a + b"
+        table["y"] = responses[family]
         if name == "binomial":
-            table["trials"], options["trials"] = responses["trials"], "trials"
-    model = RegressionModel(family=name, formula=formula, **options)
+            table["trials"], options = responses["trials"], {"trials": "trials"}
+    model = RegressionModel(family=family, formula=formula, **options)
     return regression_problem(table, model).posterior
 
 
@@ -102,7 +113,7 @@ def _by_importance(posterior, n_draws):
     return mean, np.sqrt(weights @ (draws - mean) ** 2), 1 / np.sum(weights**2)
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", [*FAMILIES, *OTHERS])
 def test_the_default_agrees_with_importance_sampling(name):
     posterior = _posterior(name)
     mean, sd, n_effective = _by_importance(posterior, 2_000 if name == "tweedie" else 8_000)

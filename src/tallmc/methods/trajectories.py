@@ -367,6 +367,7 @@ def checked_after_run(account: Account, kernel: SurrogateKernel, run: Run) -> tu
 
 
 def account_with(check: Check, account: Account) -> Account:
+    """The account with the errors that a check has found, and a sentence on it."""
     found = (
         f"checked on all rows at {check.n_draws} draws: the log density is off by {check.sd:.2g}"
     )

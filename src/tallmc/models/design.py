@@ -139,7 +139,7 @@ class GroupTerm(eqx.Module):
     has_new: bool = eqx.field(static=True, default=False)
     """Whether codes from `n_groups` on occur: groups that the fit has not seen."""
     signs: tuple[int, ...] = eqx.field(static=True, default=(1, -1))
-    """Of the groups of a row."""
+    """The signs of the effects, one for each group of a row."""
 
     @property
     def members(self) -> list[tuple[Integer[Array, " n"], int]]:

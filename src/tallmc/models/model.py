@@ -312,7 +312,7 @@ class AbstractModel(eqx.Module):
     def hessian_columns(
         self, position: Vector, chosen: Int[Array, " k"], batch: Batch
     ) -> Float[Array, "k d"]:
-        """Some columns of Σ w_i ∇²f_i(θ), those of group effects."""
+        """Columns of Σ w_i ∇²f_i(θ), by number; each must be that of a group effect."""
         units = jax.nn.one_hot(chosen, self.dim, dtype=self.dtype)
         return self.hessian_products(position, units, batch)
 

@@ -6,9 +6,10 @@ hardly remembers the last. Without these coordinates a crossed pair of 50 and 30
 effective draws after 200 seconds: log sds and effects form a funnel, and the search for the mode
 ends in its spike.
 
-The search for the anchor takes quasi-Newton steps ζ ← ζ − CCᵀ∇ in these coordinates, and computes
-them anew where it arrives. At η = 0 the potential of the log sds is Laplace's approximation of
-their marginal, so the anchor has no spike: it is the estimate of lme4, nearly.
+The search for the anchor takes quasi-Newton steps ζ ← ζ − CCᵀ∇ in these coordinates, then makes
+new coordinates at the place that it found, and repeats both until steps are short. At η = 0 the
+potential of the log sds is Laplace's approximation of their marginal. It has no spike, and its
+minimum is nearly the estimate of lme4.
 """
 
 from __future__ import annotations
