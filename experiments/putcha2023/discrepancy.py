@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from tallmc import diagnose
+from tallmc._core.supervision import in_threads
 from tallmc.models.posterior import AbstractPosterior
 from tallmc.results.draws import Draws
 
@@ -124,14 +126,12 @@ def _log_ksd_of_chains(
     *,
     flipped_sign: bool,
 ) -> Float[np.ndarray, "chains k"]:
-    paths = []
-    for done, (x, g) in enumerate(chains):
-        finite = np.isfinite(x).all() and np.isfinite(g).all()
-        ksd = (
-            diagnose.ksd_path(x, g, list(lengths), flipped_sign=flipped_sign)
-            if finite
-            else np.full(len(lengths), np.nan)
-        )
-        paths.append(np.log10(ksd))
-        share((done + 1) / len(chains))
-    return np.array(paths)
+    done = itertools.count(1)
+
+    def of_chain(chain: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+        if not all(np.isfinite(part).all() for part in chain):
+            return np.full(len(lengths), np.nan)
+        return diagnose.ksd_path(*chain, list(lengths), flipped_sign=flipped_sign)
+
+    ksd = in_threads(of_chain, chains, lambda: share(next(done) / len(chains)))
+    return np.log10(np.array(ksd))
