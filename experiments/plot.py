@@ -29,6 +29,7 @@ _COLOURS = (
 )
 _DPI = 110
 _MOST_IN_A_ROW = 3
+_FEW_POINTS = 30
 _LEGEND_MARK = 6
 
 
@@ -123,7 +124,7 @@ def _draw_curve(axes: Axes, curve: Curve, colour: str, *, with_band: bool) -> No
             curve.x,
             curve.y,
             ".",
-            markersize=2,
+            markersize=2 if len(curve.x) > _FEW_POINTS else 6,
             alpha=0.4,
             color=colour,
             label=curve.label,

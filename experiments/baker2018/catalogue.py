@@ -13,7 +13,7 @@ EXPERIMENTS = {
     "baker2018-fig2": Experiment(
         "sparse and dense probabilities: distance from the posterior by minibatch size",
         "baker2018.fig2",
-        minutes=6,
+        minutes=12,
     ),
     "baker2018-lda": Experiment(
         "topics of docstrings: perplexity of SGRLD, SCIR and scikit-learn on held-out documents",

@@ -30,7 +30,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "nemeth2021-table2": Experiment(
         "time, log-loss and KSD of all samplers, logistic regression, d = 10, 50, 100",
         "nemeth2021.table2",
-        minutes=10,
+        minutes=20,
         place="one H200 GPU",
         variants=("stated", "works"),
         packages=_BASELINES,
@@ -39,7 +39,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         "test log-loss of a neural network on MNIST, with and without control variates",
         "nemeth2021.fig5",
         data=("mnist",),
-        minutes=3,
+        minutes=2,
         place="one H200 GPU",
         variants=("stated", "works"),
     ),

@@ -43,7 +43,7 @@ EXPERIMENTS = {
         "KSD on covertype, 1, 5, 10 %",
         "putcha2023.fig4b",
         data=("covertype",),
-        minutes=10,
+        minutes=6,
         place="one H200 GPU",
     ),
     "putcha2023-fig5": _Figure(
