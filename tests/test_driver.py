@@ -6,6 +6,7 @@ import hashlib
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 
 import equinox as eqx
@@ -16,6 +17,7 @@ import pytest
 
 import tallmc
 from problems import linear, logistic, slow_after
+from tallmc._core import supervision
 from tallmc._engine import loop as _loop
 from tallmc._engine import run as _run
 from tallmc._engine import supply as _supply
@@ -90,6 +92,25 @@ def test_gathering_rows_ahead_changes_nothing():
     assert on_host.rows.on_host and not on_device.rows.on_host
     ahead, late = (tallmc.sample(p, method, **settings).positions for p in (on_host, on_device))
     np.testing.assert_allclose(late, ahead, rtol=1e-10)
+
+
+def test_the_next_block_is_supplied_beside_the_steps_and_changes_nothing(monkeypatch):
+    method, threads = tallmc.methods.sgld(0.01, batch_size=3), []
+    block = _supply.Supply.block
+
+    def spied(supply, group, number):
+        threads.append(threading.current_thread().name)
+        return block(supply, group, number)
+
+    monkeypatch.setattr(_supply.Supply, "block", spied)
+    found = []
+    for cores in (2, 1):
+        monkeypatch.setattr(supervision, "core_count", lambda cores=cores: cores)
+        threads.clear()
+        draws = tallmc.sample(linear(), method, chains=2, n_draws=1800, burn_in=0)
+        assert any(name.startswith("tallmc") for name in threads) == (cores > 1)
+        found.append(draws.positions)
+    np.testing.assert_array_equal(*found)
 
 
 def test_chains_are_different_and_do_not_depend_on_how_many_there_are():

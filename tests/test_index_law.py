@@ -10,7 +10,15 @@ from scipy import stats
 
 from problems import slow_after
 from tallmc._core.random import random_words
-from tallmc._rows.law import CELL, AliasLaw, UniformLaw, alias_table, high_product, uniform_index
+from tallmc._rows.law import (
+    CELL,
+    AliasLaw,
+    UniformLaw,
+    alias_table,
+    high_product,
+    uniform_index,
+    uniform_index_on_host,
+)
 from tallmc._rows.probabilities import probabilities
 from tallmc.subsample.uniform import WithoutReplacement
 
@@ -106,6 +114,7 @@ def test_uniform_index_is_the_floor_of_a_64_bit_product(n_rows):
     expected = [((int(high) << 32) + int(low)) * n_rows >> 64 for high, low in words]
     found = jax.jit(uniform_index)(words, np.uint32(n_rows))
     np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(uniform_index_on_host(words, n_rows), expected)
 
 
 @pytest.mark.parametrize(

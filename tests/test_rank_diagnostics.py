@@ -86,6 +86,17 @@ def test_nested_rhat_is_that_of_arviz(shape):
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
+def test_a_single_chain_is_ranked_once_and_its_halves_are_compared(monkeypatch):
+    chain, ranked, original = draws_of((1, 400), 0.6, np.float32), [], rank_diagnostics._sorted
+    monkeypatch.setattr(rank_diagnostics, "_sorted", lambda x: ranked.append(1) or original(x))
+    found = agreement(chain)
+    assert len(ranked) == chain.shape[2]
+    monkeypatch.undo()
+    halves = np.concatenate([chain[:, :200], chain[:, 200:]])
+    assert found.largest_rhat == np.nanmax(rhat(halves))
+    np.testing.assert_array_equal(found.bulk, ess(chain))
+
+
 def test_draws_closer_than_single_precision_are_ranked():
     positions = 1e8 + draws_of((4, 100), 0.5, np.float64)
     expected = array_stats.ess(positions, method="bulk", **AXES)

@@ -6,6 +6,7 @@ import pytest
 
 import tallmc
 from problems import linear, slow_after
+from tallmc._engine.run import Run, chain_keys
 from tallmc.schedule import Constant, Cyclical, Polynomial
 
 CYCLE = Cyclical(0.05, cycle=10, sampling=0.3)
@@ -64,3 +65,10 @@ def test_draws_come_from_the_sampling_phase_only(burn_in, thin):
 def test_first_and_last_step_may_be_equal():
     np.testing.assert_array_equal(Polynomial(0.1, 1.0, 0.0)(jnp.arange(3)), [0.1] * 3)
     assert np.isfinite(Cyclical(0.1, 2, 0.5)(jnp.arange(4))).all()
+
+
+def test_a_constant_step_size_is_recorded_without_a_program(monkeypatch):
+    bound = tallmc.methods.sgld(0.25, batch_size=3).prepare(linear()).kernel
+    run = Run(bound, chain_keys(0, 1), linear().init[None], 0, 1, 8)
+    monkeypatch.setattr(Constant, "__call__", None)
+    np.testing.assert_array_equal(run._step_sizes(np.arange(9)), [0.25] * 9)

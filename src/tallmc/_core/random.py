@@ -37,11 +37,16 @@ def derived_keys(key: PRNGKeyArray, count: int) -> Key[Array, " count"]:
     return key_of(jnp.stack(words, axis=-1))
 
 
-def folded_on_host(keys: Key[Array, " k"], number: int) -> Key[Array, " k"]:
-    """`jax.random.fold_in(key, number)` of every key, without a compiled program."""
+def folded_on_host(
+    keys: Key[Array, " k"], numbers: UInt32[np.ndarray, " m"]
+) -> UInt32[np.ndarray, "m k 2"]:
+    """The words of `jax.random.fold_in(key, number)` of every key, without a compiled program.
+
+    NumPy takes as long for one number as for a hundred.
+    """
     words = np.asarray(jax.random.key_data(keys)).T
-    counter = np.full(words.shape[1], number, np.uint32)
-    return key_of(np.stack(_threefry(words, np.zeros_like(counter), counter), axis=-1))
+    counter = np.broadcast_to(numbers[:, None], (len(numbers), words.shape[1]))
+    return np.stack(_threefry(words, np.zeros_like(counter), counter), axis=-1)
 
 
 def keys_on_host(seed: int, purpose: int, count: int) -> Key[Array, " count"]:
@@ -56,12 +61,16 @@ def keys_on_host(seed: int, purpose: int, count: int) -> Key[Array, " count"]:
 
 
 def random_words(
-    key: PRNGKeyArray, shape: tuple[int, ...], first: Any = 0
-) -> UInt32[Array, "*shape 2"]:
-    """Two random words per entry of `shape`, from pair number `first` of the key's sequence on."""
+    key: PRNGKeyArray, shape: tuple[int, ...], first: Any = 0, axis: int = -1
+) -> UInt32[Array, ...]:
+    """Two random words per entry of `shape`, from pair number `first` of the key's sequence on.
+
+    `axis` is that of the two words. If the words are the result of a program, XLA writes them in a
+    third of the time along any axis but the last.
+    """
     counter = lax.iota(jnp.uint32, math.prod(shape)).reshape(shape) + jnp.asarray(first, jnp.uint32)
     words = jnp.stack(
-        _threefry(jax.random.key_data(key), jnp.zeros_like(counter), counter), axis=-1
+        _threefry(jax.random.key_data(key), jnp.zeros_like(counter), counter), axis=axis
     )
     return lax.optimization_barrier(words)  # otherwise XLA computes the words once per use
 

@@ -293,9 +293,7 @@ class ParameterScores:
     """Normal scores of the draws of one parameter, and what follows from them."""
 
     def __init__(self, draws: Float[np.ndarray, "chains draws"], quantiles: np.ndarray):
-        half = draws.shape[1] // 2
-        # The chains' first halves, then their second halves.
-        halves = np.concatenate([draws[:, :half], draws[:, -half:]])
+        halves = _halves(draws)
         self._shape, self._quantiles = halves.shape, quantiles
         self._order, self._sorted = _sorted(halves.ravel())
         self.scores = self._scores(self._order, self._sorted)
@@ -330,6 +328,12 @@ class ParameterScores:
             twice_the_rank = 2 * starts + counts + 1
             scores[order] = np.repeat(self._quantiles[twice_the_rank], counts)
         return scores.reshape(self._shape)
+
+
+def _halves(chains: Float[np.ndarray, "chains n"]) -> Float[np.ndarray, "halves k"]:
+    """The chains' first halves, then their second halves."""
+    half = chains.shape[1] // 2
+    return np.concatenate([chains[:, :half], chains[:, -half:]])
 
 
 def for_each_parameter(
@@ -472,15 +476,14 @@ def diagnostics(draws: Float[np.ndarray, "chains draws d"]) -> EntrySummary:
     dim = draws.shape[2]
     if draws.shape[1] < 4:
         return EntrySummary(*np.full((5, dim), np.nan))
-    half = draws.shape[1] // 2
-    quantiles = _quantiles(2 * len(draws) * half)
+    quantiles = _quantiles(2 * len(draws) * (draws.shape[1] // 2))
     found = np.empty((dim, 5))
     for j in range(dim):
         x = np.asarray(draws[:, :, j], np.float64)
         scores = ParameterScores(x, quantiles)
 
         def ess_of(values: np.ndarray) -> float:
-            return ess_of_scores(np.concatenate([values[:, :half], values[:, -half:]]) * 1.0)
+            return ess_of_scores(_halves(values * 1.0))
 
         squares = (x - x.mean()) ** 2
         variance, for_mean = squares.mean(), ess_of(x)
@@ -524,38 +527,38 @@ def agreement(positions: Float[np.ndarray, "chains draws d"]) -> Agreement:
     freedom, m is the number of half chains and n their length. The largest of d such numbers grows
     with d. The limit is the larger of 1.01 and the value that the worst of all parameters exceeds
     in one run of a hundred. With many short chains, m groups of chains replace the half chains:
-    this is the nested R-hat of Margossian et al. (2024). A single chain is compared with itself.
+    this is the nested R-hat of Margossian et al. (2024). Quarters of a single chain are compared.
     R-hat of the draws and R-hat of their distances from the median have an ESS and a limit of their
     own: distances mix more slowly than draws in Hamiltonian Monte Carlo.
     """
     n_chains, n_draws, dim = positions.shape
     examined = suspects(positions)
     chosen = compared = _check_positions(positions[:, :, examined], min_chains=1)
-    if n_chains == 1:
-        if n_draws < 8:
-            return Agreement(bulk := ess(chosen), np.nan, np.nan, examined, bulk, np.nan)
-        half = n_draws // 2
-        compared = np.concatenate([chosen[:, :half], chosen[:, half : 2 * half]])
-        n_chains, n_draws = 2, half
-    groups, excess, rhat_of = 2 * n_chains, -2 / n_draws, split_rhat
+    alone = n_chains == 1
+    if alone and n_draws < 8:
+        return Agreement(bulk := ess(chosen), np.nan, np.nan, examined, bulk, np.nan)
+    parts = 4 if alone else 2
+    groups, excess, rhat_of = parts * n_chains, -parts / n_draws, split_rhat
     if n_chains >= _MANY_CHAINS and n_draws < _FEW_DRAWS:
         groups, excess, rhat_of = _GROUPS, 0.0, functools.partial(nested_rhat, _GROUPS)
         if n_chains % _GROUPS:
             compared = chosen[: n_chains // _GROUPS * _GROUPS]
 
     # Ranks take most of the time, so all numbers are computed from one ranking.
-    kinds = [ess_of_scores, rhat_of] + ([] if rhat_of is split_rhat else [split_rhat])
+    kinds = [rhat_of] + ([] if rhat_of is split_rhat else [split_rhat])
 
     def of_parameter(scores: ParameterScores) -> tuple[float, ...]:
-        both = scores.scores, scores.folded()
-        return tuple(kind(of) for kind in kinds for of in both)
+        both = [scores.scores, scores.folded()]
+        effective = [ess_of_scores(of) for of in both]
+        chains = [_halves(of) for of in both] if alone else both
+        return *effective, *(kind(of) for kind in kinds for of in chains)
 
     # The first row is about the draws, the second about their distances from the median.
     effective, found, *split = for_each_parameter(of_parameter, compared).T.reshape(
-        len(kinds), 2, -1
+        1 + len(kinds), 2, -1
     )
     bulk = effective[0] if compared is chosen else ess(chosen)
-    # `compared` may leave out some chains, or the last draw of a single one.
+    # `compared` may leave out some chains.
     of_all = np.minimum(bulk, effective[1] * (chosen.size / compared.size))
     from scipy.special import chdtri  # a slow import
 

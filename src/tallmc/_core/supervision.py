@@ -18,7 +18,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import FrameType
 from typing import Any
 
@@ -301,17 +301,17 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(core_count(), thread_name_prefix=_NAME)
 
 
-def in_background(function: Callable[[], Any]) -> None:
-    """Call a function that only compiles programs, in a thread beside this one; errors are lost."""
+def in_background(function: Callable[[], Any]) -> Future[Any] | None:
+    """Call a function in a thread beside this one; errors are lost. None if no core is spare."""
     if not has_spare_threads():
-        return
+        return None
     double = bool(jax.config.read("jax_enable_x64"))
 
-    def call() -> None:
+    def call() -> Any:
         with contextlib.suppress(Exception), jax.enable_x64(double):
-            function()
+            return function()
 
-    _background().submit(call)
+    return _background().submit(call)
 
 
 @functools.cache

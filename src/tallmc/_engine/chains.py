@@ -14,6 +14,7 @@ import contextlib
 import contextvars
 import functools
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -24,12 +25,12 @@ from jaxtyping import Array, Float, Key
 from .._core.errors import InvalidInput, check_int
 from .._core.programs import Static, split
 from .._core.random import folded_on_host, key_of
-from .._core.supervision import in_threads
+from .._core.supervision import in_background, in_threads
 from .._rows.pickled import pickled, unpickled
 from .._rows.resident import AbsentRows
 from .._rows.sharded import ShardedRows
 from .._rows.workers import Workers, results_of_tasks, write_note
-from .kernel import AbstractKernel, BoundKernel
+from .kernel import AbstractKernel, BoundKernel, Gathered
 from .loop import Record, RecordedSteps, RunState, Stepper, Window, advance, start_chains
 from .supply import INIT_KEY, Supply
 
@@ -229,6 +230,7 @@ class Chains:
             self._remote = RemoteGroups(workers, bound, [words[group] for group in self.members])
         self._states: list[RunState] = []
         self._supplies: list[tuple[int, Any] | None] = [None] * len(self.members)
+        self._coming: tuple[int, Future[Any] | None] = -1, None
 
     def start(self, positions: Float[Array, "chains d"], carried: Any) -> None:
         """Make the states before the first step, with this memory, stacked."""
@@ -237,7 +239,7 @@ class Chains:
             place = self._place_of(group)
             return start_chains(
                 place.arrays,
-                folded_on_host(self._keys[group], INIT_KEY),
+                key_of(folded_on_host(self._keys[group], np.array([INIT_KEY], np.uint32))[0]),
                 self._of_group(positions, group),
                 self._of_group(carried, group),
                 place.put(place.supply.for_start(group)),
@@ -275,7 +277,8 @@ class Chains:
         else:
             self._prepare(window, stop)
             results = in_threads(
-                lambda group: self._advance_group(group, window, slots), range(len(self.members))
+                lambda group: self._advance_group(group, window, slots, stop),
+                range(len(self.members)),
             )
         self._states = [state for state, _ in results]
         records = [record for _, record in results]
@@ -290,13 +293,18 @@ class Chains:
         self.supply.prepare(int(window.first) // steps, -(-stop // steps))
 
     def _advance_group(
-        self, group: int, window: Window, slots: int
+        self, group: int, window: Window, slots: int, stop: int = 0
     ) -> tuple[RunState, RecordedSteps]:
         steps, place = self.supply.steps, self._place_of(group)
         number, made = int(window.first) // steps, self._supplies[group]
         if made is None or made[0] != number:
-            made = (number, place.put(place.supply.block(group, number)))
+            block = self._block_ahead(number) or place.supply.block(group, number)
+            made = (number, place.put(block))
             self._supplies[group] = made
+        # The steps of a single group keep one core busy. Another one supplies the next block.
+        is_over = window.first < window.stop == (number + 1) * steps
+        if is_over and window.stop < stop and len(self.members) == 1 and place.supply.in_any_order:
+            self._coming = number + 1, in_background(lambda: place.supply.block(group, number + 1))
         return jax.block_until_ready(
             advance(
                 place.arrays,
@@ -308,6 +316,13 @@ class Chains:
                 slots=slots,
             )
         )
+
+    def _block_ahead(self, number: int) -> Gathered | None:
+        """The block that another thread has supplied; None if it has not, or failed."""
+        (expected, coming), self._coming = self._coming, (-1, None)
+        if coming is None or expected != number or coming.cancel():
+            return None
+        return coming.result()
 
     def _place_of(self, group: int) -> Place:
         return self._places[group % len(self._places)]

@@ -35,6 +35,7 @@ from .._core.statistics import (
     moments,
 )
 from .._core.supervision import Clock, ReceivedSignal, checkpoint, held_back
+from ..schedule import Constant
 from .chains import Chains
 from .kernel import AbstractKernel, BoundKernel
 from .loop import Record, RecordedSteps, RunState, Window
@@ -142,6 +143,7 @@ class CallLength:
         self.steps = min(steps, _LARGEST_GROWTH * done)
 
 
+_SIZES_AT_ONCE = 2**12  # step sizes that one call evaluates
 _MOST_SLOT_BYTES = 2**28  # of the draws that one call records
 _MOST_ROWS_PER_CALL = 2**30
 
@@ -392,10 +394,12 @@ class Run:
 
     def _step_sizes(self, steps: np.ndarray) -> np.ndarray:
         """ε_t, evaluated at a fixed number of steps at a time: another number would recompile."""
-        sizes = []
-        for piece in np.split(steps, range(self.block, len(steps), self.block)):
-            padded = jax.device_put(np.resize(piece, self.block))
-            sizes.append(np.asarray(self.kernel.schedule(padded))[: len(piece)])
+        schedule, sizes = self.kernel.schedule, []
+        if isinstance(schedule, Constant):  # needs no program
+            return np.broadcast_to(np.asarray(schedule.step_size), steps.shape)
+        for piece in np.split(steps, range(_SIZES_AT_ONCE, len(steps), _SIZES_AT_ONCE)):
+            padded = jax.device_put(np.resize(piece, _SIZES_AT_ONCE))
+            sizes.append(np.asarray(schedule(padded))[: len(piece)])
         return np.concatenate(sizes)
 
     def _all_failed(self) -> bool:

@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from .._core.programs import Static, quickly_compiled, split
-from .._core.random import folded_on_host
+from .._core.random import folded_on_host, key_of
 from .._rows.access import AbstractRows, RowAccess
 from .._rows.resident import AbsentRows
 from .._rows.sharded import ShardedRows
@@ -117,6 +117,7 @@ _BLOCK_FLOATS, _GPU_BLOCK_FLOATS = 2**21, 2**20  # of one chain
 _GATHER_FLOATS = 2**23
 # A visit of the shards brings at least one of so many rows: fewer would hardly make it cheaper.
 _ROWS_PER_VISITED_ROW = 64
+_KEYS_AT_ONCE = 64  # blocks whose keys are derived in one call
 _INIT_BLOCK, INIT_KEY = 2**32 - 1, 2**32 - 2  # no step belongs to these block numbers
 
 
@@ -160,6 +161,8 @@ class Supply:
         self._drawing, self._static = split((self.stepper, chain_axes))
         self._floats_per_step = self.stepper.rows_ahead * rows.floats_per_row
         self._on_cpu = jax.default_backend() == "cpu"
+        self._block_keys: dict[int, tuple[int, np.ndarray]] = {}
+        """The number of a block and the words of its keys and of those that follow, by group."""
         self._ahead: RowsAhead | None = None
         if self._host_rows:
             self._gather_on_host = kernel.selection.gather_on_host(rows)  # type: ignore[attr-defined]
@@ -168,6 +171,11 @@ class Supply:
                 floats = n * rows.floats_per_row
                 least = rows.n_rows // _ROWS_PER_VISITED_ROW // n
                 self._ahead = RowsAhead(self._draw, self._gather_on_host, len(keys), floats, least)
+
+    @property
+    def in_any_order(self) -> bool:
+        """Whether several threads may ask for blocks that NumPy gathers, in any order."""
+        return self._host_rows and self._ahead is None and self.finer is None
 
     def prepare(self, number: int, stop: int) -> None:
         """Prepare the block `number` of all groups; blocks before `stop` are likely to follow.
@@ -211,7 +219,13 @@ class Supply:
         return Gathered(jax.tree.map(_first_of_two, *(half.selection for half in gathered)), noise)
 
     def _draw(self, group: int, number: int) -> Drawn:
-        block_keys = folded_on_host(self.keys[group], number)
+        place = number % _KEYS_AT_ONCE
+        known = self._block_keys.get(group)
+        if known is None or known[0] != number - place:
+            numbers = np.uint32(number - place) + np.arange(_KEYS_AT_ONCE, dtype=np.uint32)
+            known = number - place, folded_on_host(self.keys[group], numbers)
+            self._block_keys[group] = known
+        block_keys = key_of(known[1][place])
         return _draw_block(self._drawing, block_keys, static=self._static, steps=self.steps)
 
     def _gathered(self, drawn: Drawn) -> Drawn | Gathered:

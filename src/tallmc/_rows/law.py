@@ -21,10 +21,10 @@ from .._core.random import random_words
 #
 # A float32 uniform has 2²³ values. Multiplying it by N leaves rows of a tall table unreachable (16
 # % of them at N = 10⁷). Here a row number uses 64 random bits: ⌊w N / 2⁶⁴⌋ with w = 2³² w₀ + w₁.
-# Its law differs from uniform by less than N/2⁶⁴. The functions take arrays of JAX or of NumPy.
+# Its law differs from uniform by less than N/2⁶⁴.
 
 
-def uniform_index(words: UInt32[Any, "*k 2"], n_rows: UInt32[Any, ...]) -> Int[Any, "*k"]:
+def uniform_index(words: UInt32[Array, "*k 2"], n_rows: UInt32[Any, ...]) -> Int[Array, "*k"]:
     """⌊w N / 2⁶⁴⌋."""
     low_of_first = words[..., 0] * n_rows
     carried = low_of_first + high_product(words[..., 1], n_rows)
@@ -32,7 +32,18 @@ def uniform_index(words: UInt32[Any, "*k 2"], n_rows: UInt32[Any, ...]) -> Int[A
     return (high_product(words[..., 0], n_rows) + overflow).astype(np.int32)
 
 
-def high_product(a: UInt32[Any, "*k"], b: UInt32[Any, ...]) -> UInt32[Any, "*k"]:
+def uniform_index_on_host(words: UInt32[np.ndarray, "*k 2"], n_rows: int) -> Int[np.ndarray, "*k"]:
+    """`uniform_index` by NumPy, which has 64-bit integers."""
+    first, second = (words[..., k].astype(np.uint64) for k in (0, 1))
+    second *= np.uint64(n_rows)
+    second >>= np.uint64(32)
+    first *= np.uint64(n_rows)
+    first += second
+    first >>= np.uint64(32)
+    return first.astype(np.int32)
+
+
+def high_product(a: UInt32[Array, "*k"], b: UInt32[Any, ...]) -> UInt32[Array, "*k"]:
     """⌊a b / 2³²⌋ from 16-bit halves: JAX has no 64-bit integers by default."""
     mask = np.uint32(0xFFFF)
     a_low, a_high, b_low, b_high = a & mask, a >> 16, b & mask, b >> 16
@@ -213,8 +224,8 @@ class UniformLaw(AbstractLaw):
         n_rows, dtype = self.n_rows, self.dtype
 
         def draw(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            indices = uniform_index(words, np.uint32(n_rows))
-            return indices, np.full(indices.shape, n_rows, dtype)
+            indices = uniform_index_on_host(words, n_rows)
+            return indices, np.broadcast_to(np.asarray(n_rows, dtype), indices.shape)
 
         return draw
 

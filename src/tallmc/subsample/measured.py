@@ -76,7 +76,7 @@ class WithReserve(eqx.Module):
 class SuppliedWords(eqx.Module):
     """The random words of the rows of several steps, and of the reserve that they share."""
 
-    base: UInt32[Any, "*k n 2"]
+    base: UInt32[Any, "*k 2 n"]
     reserve: UInt32[Any, "*b r 2"]
     key: UInt32[Any, "*b 2"]
     """The key of the reserve."""

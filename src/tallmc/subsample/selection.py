@@ -313,7 +313,8 @@ class WithReplacement(AbstractStaticSelection):
 
     def gather_on_host(self, rows: AbstractRows) -> HostBatches:
         """A function that returns the certain rows with weight 1, and rows drawn with its words."""
-        return self.stream.batches_on_host(rows, np.asarray(self.certain, np.int64))
+        batches = self.stream.batches_on_host(rows, np.asarray(self.certain, np.int64))
+        return lambda words: batches(np.swapaxes(words, -1, -2))
 
 
 class AbstractWithCertain(AbstractStaticSelection):
@@ -338,8 +339,8 @@ class SuppliedRows(AbstractWithCertain):
     per step alone.
     """
 
-    def draw(self, key: PRNGKeyArray, steps: int) -> UInt32[Array, "steps n 2"]:
-        return random_words(key, (steps, self.size))
+    def draw(self, key: PRNGKeyArray, steps: int) -> UInt32[Array, "steps 2 n"]:
+        return random_words(key, (steps, self.size), axis=-2)
 
 
 class PaddedReplacement(AbstractWithCertain):
