@@ -203,7 +203,7 @@ def test_a_store_grows_by_shards_and_its_readers_see_the_old_rows(tables, tmp_pa
     assert (before.n_rows, after.n_rows) == (OLD, OLD + NEW)
     assert rows.n_rows == pickle.loads(shards).manifest.n_rows == OLD
     grown = tallmc.rows.open(store)
-    assert grown.after(len(before.shards)).n_rows == NEW
+    assert grown.of_shards(range(len(before.shards), grown.n_shards)).n_rows == NEW
     scaled = np.asarray(grown.in_memory().columns["age"], float)
     column = after.columns[after.names.index("age")]
     assert (column.mean, column.sd) == (np.mean(first["age"]), pytest.approx(np.std(first["age"])))

@@ -115,4 +115,4 @@ def _further_rows(rows: ShardedRows, series: FittedSeries) -> ShardedRows:
     if known == len(ends):
         cure = "Add rows to it: tallmc.ingest(table, store, append=True)."
         raise RowStoreError(folder, "have new rows", f"the {series.n_rows:,} of the fit", cure)
-    return rows.after(known)
+    return rows.of_shards(range(known, len(ends)))

@@ -402,13 +402,17 @@ def compare(
     rows: Annotated[
         int, options.option("N", "How many rows are left out, one at a time.", min=2)
     ] = 1000,
+    folds: Annotated[
+        int | None,
+        options.option("K", "Leave the rows out in K folds, and fit anew without each.", min=2),
+    ] = None,
     seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
     """Compare fits by the log density of rows left out, by stacking and by their evidence."""
     from .stored import print_comparison
 
-    print_comparison(fits, table, formula, rows, seed, as_json=json)
+    print_comparison(fits, table, formula, rows, folds, seed, as_json=json)
 
 
 @app.command(epilog="Exit status: 0 written; 2 no such run.")
