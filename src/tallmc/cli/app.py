@@ -117,8 +117,10 @@ def ingest(
         int, options.option("N", "Most levels that a column of text may have.", min=1)
     ] = 100,
     missing: Annotated[
-        Literal["raise", "drop"],
-        options.option("NAME", "drop: leave out rows with missing values."),
+        Literal["raise", "drop", "indicator"],
+        options.option(
+            "NAME", "drop: leave out rows with missing values; indicator: mark missing values."
+        ),
     ] = "raise",
     append: Annotated[
         bool,
