@@ -316,6 +316,21 @@ def test_comparison_by_folds_is_one_by_one_refits_also_in_the_shell(tmp_path, ca
     assert "pass --folds 10" in capsys.readouterr().out
 
 
+def test_a_fit_of_few_rows_of_a_store_knows_its_store(table, tmp_path):
+    """They are read into memory, and the method keeps no series."""
+    tallmc.ingest(table, tmp_path / "rows", response="y", progress=False)
+    draws = short("y ~ a + b", tmp_path / "rows")
+    frame = pd.read_csv(table)
+    expected = draws.predict(frame).mean
+    np.testing.assert_allclose(
+        draws.predict(tmp_path / "rows").mean, expected, rtol=1e-3, atol=1e-4
+    )
+    assert loo(draws).elpd == pytest.approx(loo(draws, frame).elpd, rel=1e-4)
+    tallmc.ingest(frame * 2, tmp_path / "other", response="y", progress=False)
+    with pytest.raises(tallmc.InvalidInput, match="be those of the fit; got another row store"):
+        draws.predict(tmp_path / "other")
+
+
 def test_fits_to_other_rows_are_refused(table):
     frame = pd.read_csv(table)
     fits = [short("y ~ a", frame), short("y ~ b", frame[:100])]

@@ -21,6 +21,8 @@ from .._core.errors import InvalidInput, counted, speaking_python
 from .._ingestion.errors import TableError
 from .._rows.access import AbstractRows
 from .._rows.resident import ResidentRows
+from .._rows.sharded import ShardedRows
+from .._rows.shards import View
 from ..models.design import (
     CodedColumns,
     GroupedObservations,
@@ -70,6 +72,7 @@ from .encoding import Design, DesignEncoding, ScaledTerms, smooths_of
 from .formulas import FORMULA
 from .model import RegressionModel
 from .reading import Table, read_table
+from .store_design import row_store_design
 
 DEFAULT_SCALE = 2.5  # prior sd of a coefficient in units of sd(y)/sd(x), as in rstanarm
 _START_SD = 0.5
@@ -86,6 +89,7 @@ class TableEncoder:
 
     encoding: DesignEncoding
     has_intercept: bool
+    model: RegressionModel
 
     def __call__(
         self,
@@ -118,6 +122,15 @@ class TableEncoder:
         with speaking_python("new rows"):
             table = read_table(new_rows)
         return table, self.encoding.complete(table)
+
+    def view(self, rows: ShardedRows) -> View:
+        """What shows the rows of the store of the fit as rows of the model."""
+        with speaking_python("rows"):
+            encoding, _, view = row_store_design(rows, self.model)
+        if encoding.to_json() != self.encoding.to_json():
+            cure = "Pass the store that it was made from, or a table."
+            raise InvalidInput("rows", "be those of the fit", "another row store", cure)
+        return view
 
 
 def model_rows(
@@ -635,12 +648,13 @@ class RegressionForm:
         )
         predictive = None
         if of_rows is not None:  # a saved fit has no rows, so it does not know the effects
-            encoder = TableEncoder(self.encoding, self.family.has_intercept)
+            encoder = TableEncoder(self.encoding, self.family.has_intercept, self.model)
             places = plain.layout.split(np.arange(plain.layout.dim))
             predictive = RegressionPredictive(
                 of_rows,
                 encoder=encoder,
                 complete=encoder.complete,
+                view=encoder.view,
                 classes=self.classes,
                 response_name=response.name,
                 shift=0.0 if has_times else response.mean,

@@ -398,7 +398,7 @@ def _response(model: RegressionModel, of_formula: str | None, manifest: RowManif
         found = f"The columns are: {some(manifest.names)}."
         raise InvalidInput("--response", "name a column of the row store", response, found)
     if manifest.columns[manifest.names.index(response)].standardised:
-        cure = f"Ingest the table again with --response {response}."
+        cure = f"Ingest the table again, with {response} as the response."
         raise InvalidInput("--response", "not be standardised in the row store", response, cure)
     return response
 
