@@ -146,8 +146,6 @@ def _updated(posterior: Any, draws: Any, simulation: Simulation, first: float) -
     Then a fit of all shards but the last ones, and its update by the store.
     """
     import tallmc
-    from tallmc._rows.sharded import ShardedRows
-    from tallmc._rows.shards import NpyShards
 
     def seconds_of(call: Any) -> float:
         began = time.perf_counter()
@@ -165,7 +163,7 @@ def _updated(posterior: Any, draws: Any, simulation: Simulation, first: float) -
     rows = posterior.rows
     known = min(math.ceil(0.99 * rows.n_shards), rows.n_shards - 1)
     if known:
-        before = ShardedRows(NpyShards(rows.shards.path, 0, known), rows.view)
+        before = rows.of_shards(range(known))
         old = tallmc.sample(eqx.tree_at(lambda p: p.rows, posterior, before), progress=False)
         grown = [seconds_of(lambda: old.update(rows, progress=False)) for _ in range(2)]
         more = f"{1 - before.n_rows / rows.n_rows:.1%} more rows in the store"

@@ -348,8 +348,8 @@ def test_rows_with_missing_values_are_dropped_on_request(tmp_path, ending, monke
     np.testing.assert_array_equal(rows_of(tmp_path / "stopped"), rows)
     grown = tallmc.ingest(source, tmp_path / "rows", append=True, missing="drop")
     assert grown.n_rows == 2 * (N - 4)
-    with pytest.raises(tallmc.InvalidInput, match=r"missing\) must be 'raise' or 'drop'"):
-        tallmc.ingest(source, tmp_path / "other", missing="indicator")
+    with pytest.raises(tallmc.InvalidInput, match=r"missing\) must be 'raise', 'drop' or 'ind"):
+        tallmc.ingest(source, tmp_path / "other", missing="impute")
 
 
 def test_columns_that_differ_between_files_are_named(tmp_path):

@@ -236,6 +236,115 @@ def test_draws_agree_with_the_reference_draws_of_posteriordb(name):
     assert np.abs(scores).max() < 4.6, dict(zip(reference, scores, strict=True))
 
 
+# Comparison: elpd by ArviZ from the reference draws, and the evidence by importance sampling in
+# NumPy, whose proposal is a t distribution with the moments of the reference draws.
+
+_PROPOSALS, _DEGREES = 20_000, 7
+
+
+def _unit_information(beta, sigma, start, covariance):
+    """A proper prior with about the information of one row, for posteriors with a flat one."""
+    of_beta = stats.multivariate_normal.logpdf(beta, start, covariance)
+    return of_beta + stats.cauchy.logpdf(sigma, 0.0, 2.5) + jnp.log(2.0)
+
+
+def _diamonds(beta, sigma):
+    of_beta = stats.t.logpdf(beta[0], 3, 8.0, 10.0) + stats.norm.logpdf(beta[1:]).sum()
+    return of_beta + stats.t.logpdf(sigma, 3, 0.0, 10.0) + jnp.log(2.0)
+
+
+def _comparable(name):
+    """Columns, response and reference draws of (β, log σ) of a posterior, and a proper prior."""
+    database = _database()
+    found = _read(database / "data" / "data" / name.partition("-")[0])
+    chains = _read(database / "reference_posteriors" / "draws" / "draws" / name)
+    keys = [key for key in chains[0] if key != "b_Intercept"]
+    reference = np.concatenate([np.array([chain[key] for key in keys]) for chain in chains], axis=1)
+    if name == "diamonds-diamonds":
+        X, y = np.array(found["X"], float), np.array(found["Y"], float)
+        X[:, 1:] -= X[:, 1:].mean(axis=0)
+        order = [keys.index("Intercept"), *range(X.shape[1] - 1), keys.index("sigma")]
+        reference, prior = reference[order], _diamonds
+    else:
+        data = {key: np.asarray(value, float) for key, value in found.items()}
+        response, columns, _ = POSTERIORS[name]
+        y = response(data) if callable(response) else data[response]
+        X = np.column_stack([np.ones(len(y)), *columns(data)])
+        start = np.linalg.lstsq(X, y, rcond=None)[0]
+        covariance = len(y) * np.var(y - X @ start) * np.linalg.inv(X.T @ X)
+        prior = functools.partial(_unit_information, start=start, covariance=covariance)
+    reference[-1] = np.log(reference[-1])
+    return X, y, reference.T, prior
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "diamonds-diamonds",
+        "earnings-logearn_interaction",
+        "kidiq-kidscore_interaction",
+        "nes1996-nes",
+    ],
+)
+def test_elpd_and_evidence_are_those_of_arviz_and_of_importance_sampling(name):
+    import arviz_base
+    import arviz_stats
+    import scipy.special
+    import scipy.stats
+
+    X, y, reference, prior = _comparable(name)
+    _, R = np.linalg.qr(X)
+    inverse = np.linalg.inv(R) * np.sqrt(len(y))
+    start = np.linalg.lstsq(X, y, rcond=None)[0]
+
+    def log_likelihood(params, row):
+        return stats.norm.logpdf(row[1], row[0] @ (inverse @ params["theta"]), params["sigma"])
+
+    def log_prior(params):  # of θ, where β = `inverse` θ
+        return prior(inverse @ params["theta"], params["sigma"]) + np.linalg.slogdet(inverse)[1]
+
+    posterior = tallmc.Posterior(
+        log_likelihood=log_likelihood,
+        log_prior=log_prior,
+        data=(X, y),
+        init={"theta": np.linalg.solve(inverse, start), "sigma": np.std(y - X @ start)},
+        transforms={"sigma": "positive"},
+    )
+    draws = tallmc.sample(posterior, seed=0, progress=False)
+    ours = tallmc.diagnose.loo(draws, posterior, n=len(y))
+
+    kept = reference[:: max(1, len(reference) // 4000)]
+    pointwise = scipy.stats.norm.logpdf(y, kept[:, :-1] @ X.T, np.exp(kept[:, -1:]))
+    tree = arviz_base.from_dict(
+        {"posterior": {"s": kept[None, :, -1]}, "log_likelihood": {"y": pointwise[None]}}
+    )
+    theirs = arviz_stats.loo(tree, pointwise=True)
+    rows = np.asarray(theirs.elpd_i)
+    # A row's density has a relative Monte-Carlo error of about sd(log p)/√1,000 in both.
+    error = np.sqrt(np.sum(pointwise.var(axis=0)) * 2 / 1000)
+    assert abs(ours.elpd - theirs.elpd) < 4.6 * error + 0.02 * ours.p_loo
+    assert abs(ours.se - theirs.se) < 0.01 * theirs.se
+    assert np.corrcoef(ours.pointwise, rows)[0, 1] > 0.9999
+
+    rng = np.random.default_rng(0)
+    middle, factor = reference.mean(axis=0), np.linalg.cholesky(np.cov(reference.T))
+    normal = rng.normal(size=(_PROPOSALS, len(middle)))
+    stretch = np.sqrt(_DEGREES / rng.chisquare(_DEGREES, (_PROPOSALS, 1)))
+    points = middle + stretch * normal @ factor.T
+    proposal = scipy.stats.multivariate_t(middle, factor @ factor.T, _DEGREES).logpdf(points)
+    squares = np.sum((y - points[:, :-1] @ X.T) ** 2, axis=1)
+    target = -0.5 * squares * np.exp(-2 * points[:, -1])
+    target -= len(y) * (points[:, -1] + 0.5 * np.log(2 * np.pi))
+    of_prior = jax.vmap(lambda at: prior(at[:-1], jnp.exp(at[-1])) + at[-1])
+    log_weights = target + np.asarray(of_prior(jnp.asarray(points))) - proposal
+    expected = scipy.special.logsumexp(log_weights) - np.log(_PROPOSALS)
+    weights = np.exp(log_weights - expected)
+    found = tallmc.diagnose.evidence(draws, posterior)
+    error = np.hypot(found.se, weights.std() / np.sqrt(_PROPOSALS))
+    assert error < 0.2
+    assert abs(found.log_evidence - expected) < 4.6 * error
+
+
 def _statsmodels(name):
     """Data and results of a class of `statsmodels`, which come from R and Stata."""
     results = pytest.importorskip(

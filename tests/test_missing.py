@@ -9,6 +9,7 @@ import pytest
 
 import tallmc
 from tallmc._fit.encoding import DesignEncoding, make_design
+from tallmc._fit.fit import regression_model, regression_problem
 from tallmc._fit.model import RegressionModel
 from tallmc._fit.reading import read_table
 from test_cli import call, refused
@@ -124,3 +125,52 @@ def test_fit_summary_and_predictions_say_so(table, tmp_path, capsys):
 def test_what_cannot_be_filled_is_refused(table, change, options, message):
     with pytest.raises(tallmc.InvalidInput, match=message):
         design_of(table.assign(**change), **options)
+
+
+@pytest.mark.parametrize("formula", ["y", "y ~ city + age", "y ~ s(age) + city"])
+def test_a_row_store_marks_missing_values_as_a_table_does(table, formula, tmp_path):
+    source = table.drop(columns="member")
+    source.to_csv(tmp_path / "t.csv", index=False)
+    options = {"response": "y", "missing": "indicator", "progress": False}
+    manifest = tallmc.ingest(tmp_path / "t.csv", tmp_path / "rows", **options)
+    assert manifest.n_rows == N - 2  # without a response
+    model = {"family": "gaussian", "noise_variance": 1.0}
+    in_memory = regression_problem(source, regression_model(formula, missing="indicator", **model))
+    on_disk = regression_problem(tmp_path / "rows", regression_model(formula, **model))
+    names = in_memory.form.columns.names
+    assert sorted(on_disk.form.columns.names) == sorted(names)
+    said = on_disk.form.encoding.notes_on_missing
+    assert said[0].startswith("age: 20 missing values are the mean")
+    assert said[1] == "city: 5 missing values are the level '(missing)'"
+    here = dict(zip(names, np.asarray(in_memory.posterior.rows.columns.x).T, strict=True))
+    there = on_disk.posterior.rows.in_memory().columns
+    columns = dict(zip(on_disk.form.columns.names, np.asarray(there.x).T, strict=True))
+    for name in names:
+        if "s(" not in name:
+            np.testing.assert_allclose(columns[name], here[name], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(there.y, in_memory.posterior.rows.columns.y, rtol=1e-4, atol=1e-5)
+    # New rows are filled in the same way, also after the fit was saved.
+    encoding = on_disk.form.encoding
+    encoding = DesignEncoding.from_json(
+        json.loads(json.dumps(encoding.to_json())), encoding.formula
+    )
+    new = read_table({"age": [np.nan, 30.0], "city": [None, "Oslo"]})
+    x = dict(zip(encoding.scaled.names, np.asarray(encoding.apply(new).x).T, strict=True))
+    assert (x["age_missing"][0] > 0 > x["age_missing"][1]) and np.isfinite(list(x.values())).all()
+
+
+def test_rows_that_are_added_to_a_store_are_marked_as_its_own(table, tmp_path):
+    options = {"response": "y", "missing": "indicator", "progress": False}
+    source = table.drop(columns="member")
+    tallmc.ingest(source, tmp_path / "rows", **options)
+    before = np.asarray(tallmc.rows.open(tmp_path / "rows").in_memory().columns["age"])
+    for rows in (source, source.dropna()):
+        tallmc.ingest(rows, tmp_path / "rows", append=True, missing="indicator", progress=False)
+    after = tallmc.rows.open(tmp_path / "rows").in_memory().columns
+    np.testing.assert_array_equal(after["age"][N - 2 : 2 * N - 4], before)
+    assert float(np.max(after["age_missing"][2 * N - 4 :])) < 0
+    tallmc.ingest(source.dropna(), tmp_path / "complete", response="y", progress=False)
+    with pytest.raises(tallmc.InvalidInput, match="only where the row store marks them"):
+        tallmc.ingest(source, tmp_path / "complete", append=True, missing="indicator")
+    with pytest.raises(tallmc.InvalidInput, match=r"empty: 198 missing.* --missing indicator"):
+        tallmc.ingest(source.assign(empty=np.nan), tmp_path / "other", **options)

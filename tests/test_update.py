@@ -13,9 +13,10 @@ from row_stores import write_store
 from tallmc._core.errors import InvalidInput
 from tallmc._core.statistics import agreement
 from tallmc._engine.loop import advance
+from tallmc._fit.fit import fitted_posterior
 from tallmc._rows.manifest import RowManifest, RowStoreError
 from tallmc._rows.resident import ResidentRows
-from tallmc.methods.automatic.update import _EasyRows, joined, move_to_mode
+from tallmc.methods.automatic.update import _EasyRows, joined, joined_rows, move_to_mode
 from tallmc.methods.surrogate import RowSizes, check_on_all_rows, make_surrogate
 from test_cli_row_stores import command
 
@@ -203,7 +204,7 @@ def test_a_store_grows_by_shards_and_its_readers_see_the_old_rows(tables, tmp_pa
     assert (before.n_rows, after.n_rows) == (OLD, OLD + NEW)
     assert rows.n_rows == pickle.loads(shards).manifest.n_rows == OLD
     grown = tallmc.rows.open(store)
-    assert grown.after(len(before.shards)).n_rows == NEW
+    assert grown.of_shards(range(len(before.shards), grown.n_shards)).n_rows == NEW
     scaled = np.asarray(grown.in_memory().columns["age"], float)
     column = after.columns[after.names.index("age")]
     assert (column.mean, column.sd) == (np.mean(first["age"]), pytest.approx(np.std(first["age"])))
@@ -309,3 +310,29 @@ def test_the_command_updates_a_fit_in_place(tables, tmp_path, further):
     done = command("update", fit, tmp_path / "second.csv", *more)
     assert done.returncode == 0, done.stderr
     assert "checked on all rows" in done.stdout
+
+
+def curved(n_rows, seed):
+    rng = np.random.default_rng(seed)
+    x, z = rng.uniform(0, 10, n_rows), rng.normal(size=n_rows)
+    p = 1 / (1 + np.exp(-(np.sin(x) + 0.5 * z)))
+    return pandas.DataFrame({"x": x, "z": z, "y": (rng.random(n_rows) < p).astype(int)})
+
+
+@pytest.mark.slow
+def test_a_fit_with_a_smooth_is_updated_to_the_fit_of_all_rows():
+    """Knots, scales and priors of the first fit stay: all rows are fitted with these."""
+    old, new = curved(8_000, 0), curved(4_000, 1)
+    options = {"family": "bernoulli", "progress": False}
+    first = tallmc.fit("y ~ z + s(x)", old, **options)
+    updated = first.update(new, old_rows=old, progress=False)
+    encode = first.predictive.encode
+    every = joined_rows(encode(old, response=True), encode(new, response=True))
+    posterior = eqx.tree_at(lambda p: p.rows, fitted_posterior(first, old), every)
+    together = tallmc.sample(posterior, seed=1, progress=False)
+    assert_same_law(updated, together)
+    curves = [each.with_posterior(posterior).smooth("s(x)") for each in (updated, together)]
+    sd = curves[1]["sd"].to_numpy()
+    moved = np.abs(curves[0]["mean"] - curves[1]["mean"]) / sd
+    assert moved.max() < 4.6 * np.sqrt(2 / 1000)  # 1,000 effective draws of each
+    assert np.mean(np.abs(first.smooth("s(x)")["mean"] - curves[1]["mean"]) / sd) > 0.2

@@ -16,6 +16,7 @@ from .._rows.manifest import RowStoreError
 from .._rows.resident import ResidentRows
 from .._rows.sharded import ShardedRows
 from ..methods.automatic.update import FittedSeries, Update, joined_rows
+from ..models.imputation import ImputedRegression
 from ..models.posterior import ModelPosterior
 from ..results.draws import Draws
 from .sample import sample
@@ -37,6 +38,10 @@ def update(
 ) -> Draws:
     """See `Draws.update`."""
     series, quantities = draws.series, _computed_by(draws.quantities)
+    if isinstance(getattr(draws.predictive, "model", None), ImputedRegression):
+        found = "one whose missing values are integrated out"
+        cure = "Fit the old and the new rows together."
+        raise InvalidInput("draws", "be of a fit of complete rows", found, cure)
     if series is None:
         rule = "come from the default method with hard rows and a series"
         found = f"draws of {draws.settings.get('method')}, which keeps nothing of its rows"
@@ -115,4 +120,4 @@ def _further_rows(rows: ShardedRows, series: FittedSeries) -> ShardedRows:
     if known == len(ends):
         cure = "Add rows to it: tallmc.ingest(table, store, append=True)."
         raise RowStoreError(folder, "have new rows", f"the {series.n_rows:,} of the fit", cure)
-    return rows.after(known)
+    return rows.of_shards(range(known, len(ends)))

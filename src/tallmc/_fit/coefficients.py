@@ -9,6 +9,7 @@ by Σ β'_j m_j/s_j. Variables have the names of Bambi: one variable per term, `
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 
@@ -219,6 +220,12 @@ def _correlations(free: np.ndarray, size: int) -> np.ndarray:
     return root @ np.swapaxes(root, -1, -2)
 
 
+def _pairs(free: np.ndarray) -> np.ndarray:
+    """The correlations below the diagonal."""
+    size = (1 + math.isqrt(1 + 8 * free.shape[-1])) // 2
+    return _correlations(free, size)[..., *np.tril_indices(size, -1)]
+
+
 def _expit(values: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-values))
 
@@ -247,6 +254,8 @@ _SHARED: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "log local scales": ("horseshoe_local", np.exp),
     "log global scale": ("horseshoe_global", np.exp),
     "log slab variance": ("horseshoe_slab", lambda values: np.exp(0.5 * values)),
+    "imputation_correlations": ("imputation_correlations", _pairs),
+    "log imputation sds": ("imputation_sds", np.exp),
     "log shares": ("r2d2_shares", _shares),
     "logit R2": ("r2d2_r2", _expit),
 }

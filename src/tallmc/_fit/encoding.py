@@ -15,7 +15,7 @@ import numpy as np
 
 from .._core.errors import InvalidInput, counted
 from .._ingestion.errors import TableError, check_names, check_varying, some
-from .._ingestion.values import ColumnValues
+from .._ingestion.values import MISSING_LEVEL, ColumnValues, missing_name
 from ..models.design import CodedColumns, LevelValues
 from .columns import (
     INTERCEPT,
@@ -346,28 +346,35 @@ class Design:
         return self.encoding.scaled.names
 
 
-MISSING_LEVEL = "(missing)"
-
-
 @dataclasses.dataclass(frozen=True)
 class FilledColumn:
-    """A covariate with missing values: they are a level of their own, or the mean of the others."""
+    """A covariate with missing values: they are a level of their own, the mean of the others, or
+    integrated out."""
 
     name: str
     mean: float | None
     """Of a column of numbers; None for a category."""
     count: int
     """How many values the table of the fit lacked."""
+    imputed: bool = False
+    """Whether the model integrates them out; the mean only takes their place in the table."""
+
+    @property
+    def has_indicator(self) -> bool:
+        return self.mean is not None and not self.imputed
 
     @property
     def indicator(self) -> str:
         """The column that is 1 where the number is missing."""
-        return f"{self.name}_missing"
+        return missing_name(self.name)
 
     @property
     def note(self) -> str:
         if self.mean is None:
             return f"{self.name}: {self.count} missing values are the level {MISSING_LEVEL!r}"
+        if self.imputed:
+            law = "are integrated out, normal given the other columns"
+            return f"{self.name}: {self.count} missing values {law}"
         filled = f"{self.name}: {self.count} missing values are the mean, {self.mean:.4g}"
         return f"{filled}, and {self.indicator} is 1 there"
 
@@ -382,12 +389,19 @@ class FilledColumn:
         absent = missing(column)
         numbers = np.where(absent, self.mean, column.numbers)
         table = table.with_column(self.name, ColumnValues("number", numbers))
+        if self.imputed or self.indicator in table.columns:
+            return table
         indicator = ColumnValues("number", absent.astype(np.float64))
         return table.with_column(self.indicator, indicator)
 
 
 def _filled_columns(
-    table: Table, covariates: Sequence[str], categorical: Collection[str], formula: str | None
+    table: Table,
+    covariates: Sequence[str],
+    categorical: Collection[str],
+    formula: str | None,
+    *,
+    impute: bool,
 ) -> tuple[FilledColumn, ...]:
     """How each covariate with missing values is filled."""
     found = []
@@ -406,18 +420,57 @@ def _filled_columns(
             cure = f"Pass --categorical {name} (categorical)."
             rule = "be named as a category if values of C(...) are missing"
             raise TableError(f"column {name!r}", rule, "numbers", cure)
-        one = FilledColumn(name, float(np.nanmean(column.numbers)), count)
-        if one.indicator in table.columns:
+        one = FilledColumn(name, float(np.nanmean(column.numbers)), count, impute)
+        if one.has_indicator and one.indicator in table.columns:
             rule = f"leave the name {one.indicator!r} to the indicator of missing values"
             raise TableError("columns", rule, one.indicator, "Rename the column.")
         found.append(one)
     return tuple(found)
 
 
+def _absent(table: Table, filled: Sequence[FilledColumn]) -> dict[str, np.ndarray]:
+    """The missing values of columns that the model imputes."""
+    names = [one.name for one in filled if one.imputed and one.name in table.columns]
+    return {name: missing(table.columns[name]) for name in names}
+
+
 def _with_indicators(formula: str, filled: Sequence[FilledColumn]) -> str:
     """The terms of a formula, and one for each indicator of missing values."""
-    added = [f"`{one.indicator}`" for one in filled if one.mean is not None]
+    added = [f"`{one.indicator}`" for one in filled if one.has_indicator]
     return " + ".join([formula, *added])
+
+
+def _scaled_by_known(scaled: ScaledTerms, absent: Mapping[str, np.ndarray]) -> ScaledTerms:
+    """The same terms; the sds of these columns are those of their known values."""
+    sds = list(scaled.sds)
+    for name, cells in absent.items():  # the others are at the mean
+        sds[scaled.names.index(name)] /= float(np.sqrt(1 - cells.mean()))
+    return dataclasses.replace(scaled, sds=tuple(sds))
+
+
+_MOST_IMPUTED = 5
+
+
+def _check_imputed(scaled: ScaledTerms, names: Sequence[str], model: RegressionModel) -> None:
+    """Raise unless each of these columns is a term of its own and occurs in no other."""
+    parameter, cure = "--missing impute (missing)", "Pass --missing indicator or drop (missing)."
+    if len(names) > _MOST_IMPUTED:
+        rule = f"have at most {_MOST_IMPUTED} columns of numbers with missing values"
+        raise TableError(parameter, rule, some(names), cure)
+    if INTERCEPT not in scaled.names or not model.standardise:
+        found = "no intercept" if model.standardise else "columns as they are"
+        raise TableError(parameter, "have an intercept and standardised columns", found, cure)
+    family = model.families()[0]
+    if family.response == "classes":
+        raise TableError(parameter, "have a response with one predictor", family.name, cure)
+    if "|" in (model.formula or ""):
+        raise TableError(parameter, "have no group terms", model.formula, cure)
+    for name in names:
+        used = re.compile(rf"(?<![\w.]){re.escape(name)}(?![\w.])")
+        terms = [term for term in scaled.terms.terms if term != name and used.search(term)]
+        if terms or name not in scaled.names:
+            rule = f"have {name!r}, which has missing values, as a term of its own only"
+            raise TableError(parameter, rule, some(terms or scaled.terms.terms), cure)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -440,6 +493,11 @@ class DesignEncoding:
         dropped = f"dropped {counted(self.n_dropped, 'row')} with missing values"
         return ([dropped] if self.n_dropped else []) + [one.note for one in self.filled]
 
+    @property
+    def imputed(self) -> tuple[str, ...]:
+        """Columns whose missing values are integrated out."""
+        return tuple(one.name for one in self.filled if one.imputed)
+
     def _without_missing(self, table: Table) -> Table:
         for one in self.filled:
             if one.name in table.columns:
@@ -453,11 +511,14 @@ class DesignEncoding:
 
         With `new_groups`, groups may be others than those of the fit.
         """
+        absent = _absent(table, self.filled)
         table = self._without_missing(table)
         columns = self._columns(table, need_response=need_response)
         raw = self.scaled.terms.raw_columns(columns, table.n_rows)
         inner = [group.scaled.terms.raw_columns(columns, table.n_rows) for group in self.groups]
-        return self.design(table, raw, inner, need_response=need_response, new_groups=new_groups)
+        return self.design(
+            table, raw, inner, need_response=need_response, new_groups=new_groups, absent=absent
+        )
 
     def design(
         self,
@@ -469,10 +530,11 @@ class DesignEncoding:
         notes: tuple[str, ...] = (),
         codes: bool = False,
         new_groups: bool = False,
+        absent: Mapping[str, np.ndarray] | None = None,
     ) -> Design:
         """The design from columns that the terms (`raw`) and groups (`inner`) gave.
 
-        With `codes`, factors are stored as codes.
+        With `codes`, factors are stored as codes. Cells of `absent` are NaN.
         """
         y = self.response.values(table.columns[self.response.name]) if need_response else None
         of_rows = self.roles.values(table, y)
@@ -495,6 +557,8 @@ class DesignEncoding:
             x, values = self.scaled.coded(raw, table.n_rows, self.dtype)
         else:
             x = self.scaled.matrix(raw, table.n_rows, self.dtype)
+            for name, cells in (absent or {}).items():
+                x[cells, self.scaled.names.index(name)] = np.nan
         return Design(
             x, y, **of_rows, groups=groups, encoding=self, notes=notes, level_values=values
         )
@@ -635,9 +699,10 @@ def make_design(
     table = Table({name: table.columns[name] for name in used}, table.description, table.notes)
     check_known_kinds(table.columns)
     filled: tuple[FilledColumn, ...] = ()
+    absent: dict[str, np.ndarray] = {}
     n_dropped = 0
     if model.missing != "raise":
-        fills = model.missing == "indicator"
+        fills = model.missing in ("indicator", "impute")
         others = [name for name in used if not fills or name not in covariates]
         complete = complete_rows({name: table.columns[name] for name in others})
         n_dropped = int((~complete).sum())
@@ -645,12 +710,14 @@ def make_design(
             note = f"dropped {n_dropped} of {table.n_rows} rows with missing values"
             table = dataclasses.replace(table.rows(complete), notes=(*table.notes, note))
         if fills:
-            filled = _filled_columns(table, covariates, categorical, formula)
+            impute = model.missing == "impute"
+            filled = _filled_columns(table, covariates, categorical, formula, impute=impute)
+            absent = _absent(table, filled)
             for one in filled:
                 table = one.filled(table)
             notes_on_filled = tuple(one.note for one in filled)
             table = dataclasses.replace(table, notes=(*table.notes, *notes_on_filled))
-            covariates += [one.indicator for one in filled if one.mean is not None]
+            covariates += [one.indicator for one in filled if one.has_indicator]
     # An upper limit may be infinite.
     check_complete({name: of for name, of in table.columns.items() if name != roles.upper})
 
@@ -684,6 +751,9 @@ def make_design(
         common = ScaledTerms.of(plain, raw, standardise=standardise)
     else:
         common, raw = of_formula(_with_indicators(text.common, filled), text.smooths)
+    if absent:
+        _check_imputed(common, list(absent), model)
+        common = _scaled_by_known(common, absent)
     if not common.names and not groups:
         rule = "have a column besides the response when there is no intercept"
         raise TableError("TABLE", rule, f"only {response}")
@@ -708,7 +778,10 @@ def make_design(
     if text is not None:
         notes += notes_on_splines(text.common, common.names)
     lines = (*table.notes, *notes, *notes_on_levels(features, common.terms.baselines))
-    return encoding.design(table, raw, inner, need_response=True, notes=lines, codes=codes)
+    codes = codes and not absent
+    return encoding.design(
+        table, raw, inner, need_response=True, notes=lines, codes=codes, absent=absent
+    )
 
 
 _INTERVALS = 10

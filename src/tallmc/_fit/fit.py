@@ -70,14 +70,18 @@ class RegressionProblem:
         apart = integrate and form.integrates_effects
         if apart and isinstance(x, CodedColumns):
             x, values = x.matrix(values), None
-        rest = () if apart else groups
+        rest, absent = () if apart else groups, None
+        if form.encoding.imputed:
+            absent, x = np.isnan(x), np.nan_to_num(x)
         data = design_data(
             *(x, y, names, weights, design.offset, rest, values), times=family.response == "times"
         )
         check_groups(design, family, apart)
         form = form.of_rows(data)
         grouped = grouped_observations(data, groups) if apart else None
-        posterior = form.posterior(data, column_sds(x, values), groups=grouped)
+        sds = column_sds(x, values)
+        sds[list(form.imputed)] = 1.0
+        posterior = form.posterior(data, sds, groups=grouped, absent=absent)
         return cls(form, posterior, (*design.notes, *notes, *_notes_on(model)))
 
     @classmethod
@@ -174,7 +178,8 @@ def fit(
     - `categorical`: columns of numbers that are categories.
     - `missing`: "raise" refuses missing values, "drop" drops their rows. "indicator" gives a
       category the level "(missing)", and a number its mean and a column "age_missing" of 0 and 1;
-      rows without a response are dropped.
+      rows without a response are dropped. "impute" does the same for categories, and integrates
+      numbers of at most five columns out: they are normal given the other columns.
     - `standardise`: whether columns, and a gaussian, student_t or quantile response, are
       standardised.
     - `intercept`: whether a column of ones is added; a formula says so itself, with 0.

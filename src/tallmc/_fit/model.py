@@ -16,7 +16,7 @@ from .formulas import take_roles, take_survival
 _OTHER_NAMES = {other: family.name for family in FAMILIES.values() for other in family.other_names}
 
 
-MISSING = ("raise", "drop", "indicator")
+MISSING = ("raise", "drop", "indicator", "impute")
 """What may be done about missing values."""
 
 

@@ -19,6 +19,10 @@ from jaxtyping import ArrayLike
 from .._core.arrays import on_device
 from .._core.errors import InvalidInput, counted, speaking_python
 from .._ingestion.errors import TableError
+from .._rows.access import AbstractRows
+from .._rows.resident import ResidentRows
+from .._rows.sharded import ShardedRows
+from .._rows.shards import View
 from ..models.design import (
     CodedColumns,
     GroupedObservations,
@@ -36,6 +40,7 @@ from ..models.groups import (
     regression_with_effects,
 )
 from ..models.hierarchy import R2D2, GroupEffects, Horseshoe
+from ..models.imputation import CovariatePrior, imputed
 from ..models.model import AbstractModel
 from ..models.posterior import ModelPosterior
 from ..models.predictive import RegressionPredictive
@@ -67,6 +72,7 @@ from .encoding import Design, DesignEncoding, ScaledTerms, smooths_of
 from .formulas import FORMULA
 from .model import RegressionModel
 from .reading import Table, read_table
+from .store_design import row_store_design
 
 DEFAULT_SCALE = 2.5  # prior sd of a coefficient in units of sd(y)/sd(x), as in rstanarm
 _START_SD = 0.5
@@ -83,6 +89,7 @@ class TableEncoder:
 
     encoding: DesignEncoding
     has_intercept: bool
+    model: RegressionModel
 
     def __call__(
         self,
@@ -115,6 +122,15 @@ class TableEncoder:
         with speaking_python("new rows"):
             table = read_table(new_rows)
         return table, self.encoding.complete(table)
+
+    def view(self, rows: ShardedRows) -> View:
+        """What shows the rows of the store of the fit as rows of the model."""
+        with speaking_python("rows"):
+            encoding, _, view = row_store_design(rows, self.model)
+        if encoding.to_json() != self.encoding.to_json():
+            cure = "Pass the store that it was made from, or a table."
+            raise InvalidInput("rows", "be those of the fit", "another row store", cure)
+        return view
 
 
 def model_rows(
@@ -391,6 +407,34 @@ def _horseshoe(choice: PriorChoice, entries: tuple[int, ...], dtype: Any) -> Hyp
     return Hyper(names, starts, hyperprior)
 
 
+_SHOWN_OF_COVARIATES = (
+    f"normal given the others, standardised: coefficients normal(0, {DEFAULT_SCALE:g}), "
+    f"sds {_OF_SCALE.shown}, correlations lkj(1)"
+)
+
+
+def _covariates(n_missing: int, n_known: int, dtype: Any) -> Hyper:
+    """The normal model of columns with missing values, given the complete ones and a one."""
+    scale = jnp.asarray(DEFAULT_SCALE, dtype)
+    sds = LogHalfStudentTPrior(scale, jnp.asarray(SD_DEGREES, dtype))
+    names = ["imputation_coefficients", "log imputation sds"]
+    starts = [np.zeros((n_missing, n_known)), np.zeros(n_missing)]
+    if n_missing > 1:
+        names.append("imputation_correlations")
+        starts.append(np.zeros(n_missing * (n_missing - 1) // 2))
+    prior = CovariatePrior(n_missing, n_known, scale, sds)
+    return Hyper(tuple(names), tuple(starts), prior)
+
+
+def _with_missing(rows: AbstractRows, absent: np.ndarray | None) -> AbstractRows:
+    """Rows with NaN where numbers are missing."""
+    if absent is None:
+        return rows
+    assert isinstance(rows, ResidentRows) and isinstance(rows.columns, Observations)
+    x = jnp.where(jnp.asarray(absent), jnp.nan, rows.columns.x)
+    return ResidentRows(rows.columns._replace(x=x))
+
+
 def _r2d2(
     choice: PriorChoice,
     entries: tuple[int, ...],
@@ -460,6 +504,11 @@ class RegressionForm:
         return self.encoding.response.levels if has_classes else None
 
     @property
+    def imputed(self) -> tuple[int, ...]:
+        """The columns of the design whose missing values are integrated out."""
+        return tuple(self.columns.names.index(name) for name in self.encoding.imputed)
+
+    @property
     def integrates_effects(self) -> bool:
         """Whether group effects are integrated out: those of one term with many groups.
 
@@ -480,8 +529,12 @@ class RegressionForm:
         *,
         search_start: bool = True,
         groups: GroupedObservations | None = None,
+        absent: np.ndarray | None = None,
     ) -> ModelPosterior:
-        """The posterior of these rows; `groups` are they with the term that is integrated out."""
+        """The posterior of these rows; `groups` are they with the term that is integrated out.
+
+        `absent` says which numbers of the design are missing.
+        """
         response, columns = self.encoding.response, self.columns
         noise: Any = self.model.noise_variance
         if noise is not None:  # in the units of a response that was divided by its sd
@@ -541,6 +594,14 @@ class RegressionForm:
         elif self.family.name == "gaussian" and search_start:
             start, log_scale = ridge_start(data, priors.variances)
             shared = [log_scale]
+        others = tuple(
+            place
+            for place, name in enumerate(columns.names)
+            if place not in self.imputed and name != INTERCEPT
+        )
+        if self.imputed:
+            priors.hyper.append(_covariates(len(self.imputed), 1 + len(others), data.dtype))
+            priors.shown["columns with missing values"] = _SHOWN_OF_COVARIATES
         law: EffectLaw | None = None
         of_rows: AbstractModel | None = None
         if groups is None:
@@ -554,6 +615,9 @@ class RegressionForm:
                 hyper=priors.hyper,
             )
             of_rows = plain.model
+            if self.imputed:
+                model = imputed(plain.model, self.imputed, others)
+                plain, of_rows = ModelPosterior(model, _with_missing(plain.rows, absent)), model.law
         else:
             plain, law = group_posterior(
                 data,
@@ -584,12 +648,13 @@ class RegressionForm:
         )
         predictive = None
         if of_rows is not None:  # a saved fit has no rows, so it does not know the effects
-            encoder = TableEncoder(self.encoding, self.family.has_intercept)
+            encoder = TableEncoder(self.encoding, self.family.has_intercept, self.model)
             places = plain.layout.split(np.arange(plain.layout.dim))
             predictive = RegressionPredictive(
                 of_rows,
                 encoder=encoder,
                 complete=encoder.complete,
+                view=encoder.view,
                 classes=self.classes,
                 response_name=response.name,
                 shift=0.0 if has_times else response.mean,

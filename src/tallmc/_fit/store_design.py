@@ -14,13 +14,13 @@ import numpy as np
 from .._core.errors import InvalidInput
 from .._ingestion.errors import INTERCEPT as STORED_INTERCEPT
 from .._ingestion.errors import some
-from .._ingestion.values import ColumnValues
+from .._ingestion.values import MISSING_LEVEL, ColumnValues, missing_name
 from .._rows.manifest import Column, RowManifest
 from .._rows.sharded import ShardedRows
 from ..models.design import Observations, ObservationsOf, ProductColumn
 from ..models.regression import Family
 from .columns import INTERCEPT, FeatureEncoding, PlainTerms, ResponseEncoding
-from .encoding import DesignEncoding, RowRoles, ScaledTerms, smooths_of
+from .encoding import DesignEncoding, FilledColumn, RowRoles, ScaledTerms, smooths_of
 from .formulas import (
     FORMULA,
     FormulaTerms,
@@ -263,6 +263,7 @@ def row_store_design(
         (),
         model.formula,
         str(jax.dtypes.canonicalize_dtype(manifest.dtype)),
+        _filled(manifest, model),
     )
     shown = products if family.has_intercept or not has_intercept else products[1:]
     weight, offset, event, entry, upper = (
@@ -319,9 +320,11 @@ def _terms(
     response = model.response or manifest.response
     left_out = {response, *(getattr(model, role) for role in _ROLES), *model.exclude}
     if model.formula is not None:
-        terms = store_terms(model.formula, manifest, left_out)
+        added = [f"`{one.indicator}`" for one in _filled(manifest, model) if one.has_indicator]
+        formula = " + ".join([model.formula, *added])
+        terms = store_terms(formula, manifest, left_out)
         features = _features(manifest, left_out | {terms.response})
-        text = split_formula(model.formula)
+        text = split_formula(formula)
         smooths = _smooths_of_store(text.smooths, features, rows)
         return terms, _formula_terms(text, features, smooths)
     features = _features(manifest, left_out)
@@ -335,6 +338,23 @@ def _terms(
         levels = feature.levels[1:] if feature.kind == "category" else (None,)
         used += [places[feature.name, level] for level in levels]
     return StoreTerms(response, [(place,) for place in used], plain.names, plain.terms), plain
+
+
+def _filled(manifest: RowManifest, model: RegressionModel) -> tuple[FilledColumn, ...]:
+    """Covariates of the fit whose missing values ingestion has marked."""
+    numbers = {column.source: column for column in manifest.columns if column.level is None}
+    found = []
+    for column in manifest.columns:
+        count, base = round(column.mean * manifest.n_rows), column.source
+        if column.level == MISSING_LEVEL:
+            found.append(FilledColumn(base, None, count))
+        elif column.level is None and (of := numbers.get(base.removesuffix(missing_name("")))):
+            found += [FilledColumn(of.source, of.mean, count)] if of is not column else []
+    if model.formula is None:
+        return tuple(one for one in found if one.name not in model.exclude)
+    sources = {column.source for column in manifest.columns} - {"", model.response}
+    used = split_formula(model.formula).variables(sorted(sources), sources)
+    return tuple(one for one in found if one.name in used)
 
 
 def _features(manifest: RowManifest, left_out: set[str | None]) -> tuple[FeatureEncoding, ...]:
@@ -378,7 +398,7 @@ def _response(model: RegressionModel, of_formula: str | None, manifest: RowManif
         found = f"The columns are: {some(manifest.names)}."
         raise InvalidInput("--response", "name a column of the row store", response, found)
     if manifest.columns[manifest.names.index(response)].standardised:
-        cure = f"Ingest the table again with --response {response}."
+        cure = f"Ingest the table again, with {response} as the response."
         raise InvalidInput("--response", "not be standardised in the row store", response, cure)
     return response
 
@@ -412,7 +432,7 @@ def _sd_as_stored(product: ProductColumn, manifest: RowManifest) -> float:
 def _check_row_store(model: RegressionModel, manifest: RowManifest) -> None:
     for option in ("trials", "exposure", "categorical", "missing", "level"):
         if getattr(model, option) not in (None, (), "raise"):
-            cure = "Pass --missing drop to `tallmc ingest`."
+            cure = "Pass --missing drop or indicator to `tallmc ingest`."
             cure = cure if option == "missing" else "Apply it before `tallmc ingest`."
             name = f"--{option.replace('_', '-')} ({option})"
             raise InvalidInput(name, "be left out with a row store", getattr(model, option), cure)

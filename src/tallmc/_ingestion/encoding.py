@@ -34,7 +34,7 @@ from .errors import (
     other_columns,
     some,
 )
-from .values import ColumnValues, Kind, TableBatch
+from .values import MISSING_LEVEL, ColumnValues, Kind, TableBatch, missing, missing_name
 
 # The first pass over a table: moments, extremes, levels, and all values that cannot be used.
 #
@@ -79,11 +79,24 @@ class ColumnSurvey:
         self.levels: Counter[str] = Counter()
         self.order: tuple[str, ...] = ()
         self.missing, self.infinite = Unusable(), Unusable()
+        self.marked = 0  # missing numbers that get the mean
 
     @property
     def sd(self) -> float:
         """The standard deviation of the rows as a population."""
         return math.sqrt(self._squares / self.count) if self.count else 0.0
+
+    def mark(self) -> None:
+        """Count missing values: of text as a level, of numbers as their mean."""
+        count = self.missing.count
+        if not count or not (self.levels or self.count):  # only missing values cannot be used
+            return
+        self.missing = Unusable()
+        if self.kind == "text":
+            self.levels[MISSING_LEVEL] += count
+        else:
+            self.count, self.marked = self.count + count, count
+            self.whole = self.whole and self.mean == round(self.mean)
 
     @property
     def problems(self) -> Iterator[str]:
@@ -145,7 +158,10 @@ class ColumnSurvey:
             self.whole = bool((np.rint(numbers) == numbers).all())
 
 
-_CURE = 'Drop rows with missing values with --missing drop (missing="drop"), or fill in the values.'
+_CURE = (
+    'Drop rows with missing values with --missing drop (missing="drop"), mark them with '
+    '--missing indicator (missing="indicator"), or fill in the values.'
+)
 
 
 class TableSurvey(NamedTuple):
@@ -156,9 +172,17 @@ class TableSurvey(NamedTuple):
 
 
 def survey_table(
-    batches: Iterator[TableBatch], response: str | None, max_levels: int, name: str
+    batches: Iterator[TableBatch],
+    response: str | None,
+    max_levels: int,
+    name: str,
+    *,
+    mark: bool = False,
 ) -> TableSurvey:
-    """Survey all batches. Raises `UnclearColumns` if a column is not of one kind."""
+    """Survey all batches. Raises `UnclearColumns` if a column is not of one kind.
+
+    With `mark`, missing values of covariates get a level or a column of their own.
+    """
     columns: dict[str, ColumnSurvey] = {}
     n_rows, first = 0, ""
     for batch in batches:
@@ -183,6 +207,9 @@ def survey_table(
             survey.add(batch.columns[column], batch, max_levels)
         n_rows += len(batch)
     check_any_rows(n_rows, name)
+    for column, survey in columns.items():
+        if mark and column != response:
+            survey.mark()
     problems = [problem for survey in columns.values() for problem in survey.problems]
     check_complete(problems, _CURE)
     return TableSurvey(n_rows, columns)
@@ -250,6 +277,15 @@ def grown_schema(manifest: RowManifest, survey: TableSurvey, name: str) -> RowMa
     Means, sds and levels stay, since the store holds rows that were scaled with them.
     """
     sources = {column.source for column in manifest.columns if column.source}
+    marked = {missing_name(column) for column in survey.columns} - survey.columns.keys()
+    if unknown := [
+        column
+        for column, found in survey.columns.items()
+        if found.marked and missing_name(column) not in sources
+    ]:
+        rule, cure = "have missing values only where the row store marks them", "Drop these rows."
+        raise TableError("columns", rule, some(unknown), cure)
+    sources -= marked
     if sources != survey.columns.keys():
         lacking = sorted(sources - survey.columns.keys())
         further = sorted(survey.columns.keys() - sources)
@@ -290,6 +326,7 @@ class RowEncoder:
     def __init__(self, manifest: RowManifest):
         self._columns = manifest.columns
         self._levels = {category.name: category.levels for category in manifest.categories}
+        self._sources = {column.source for column in manifest.columns}
         self._exact = np.empty(_ROWS_AT_ONCE)
         self._rounded = np.empty((len(self._columns), _ROWS_AT_ONCE), manifest.dtype)
 
@@ -322,16 +359,27 @@ class RowEncoder:
         if not column.source:
             return np.broadcast_to(np.float64(1.0), len(batch)), None
         values = batch.columns.get(column.source)
+        if values is None:  # an indicator of missing numbers
+            marked = batch.columns.get(column.source.removesuffix(missing_name("")))
+            if marked is not None and marked.kind != "text":
+                return missing(marked).astype(np.float64), None
         if values is None or (values.kind == "text") != (column.source in self._levels):
             raise changed(batch.origin)
         if values.kind != "text":
+            is_marked = missing_name(column.source) in self._sources - batch.columns.keys()
+            if is_marked and values.numbers.dtype.kind == "f":
+                return np.where(np.isnan(values.numbers), column.mean, values.numbers), None
             return values.numbers, None
         if not set(values.levels) <= set(self._levels[column.source]):
             raise changed(batch.origin)
+        # −1, a missing value, is last.
         indicators = np.array([level == column.level for level in values.levels], np.float64)
+        has_level = MISSING_LEVEL in self._levels[column.source]
+        of_missing = float(column.level == MISSING_LEVEL) if has_level else np.nan
+        indicators = np.append(indicators, of_missing)
         if column.standardised:
             indicators = (indicators - column.mean) / column.sd
-        return values.numbers, np.append(indicators, np.nan)  # −1, a missing value, is last
+        return values.numbers, indicators
 
 
 def changed(origin: str) -> TableError:
@@ -345,12 +393,16 @@ def _levels(found: ColumnSurvey, is_response: bool) -> tuple[str, ...]:
     if is_response:
         return _false_and_true(found)
     ordered = [level for level in found.order if level in found.levels]
-    return (*ordered, *sorted(set(found.levels) - set(ordered)))
+    others = sorted(set(found.levels) - set(ordered), key=lambda of: (of == MISSING_LEVEL, of))
+    return (*ordered, *others)
 
 
 def _columns_of(found: ColumnSurvey, n_rows: int, *, standardise: bool) -> Iterator[Column]:
     if found.kind != "text":
         yield Column(found.name, found.name, **_moments(found), standardised=standardise)
+        if found.marked:
+            name, moments = missing_name(found.name), _indicator_moments(found.marked / n_rows)
+            yield Column(name, name, **moments, standardised=standardise)
         return
     for level in _levels(found, is_response=False)[1:]:
         name = f"{found.name}={level}"

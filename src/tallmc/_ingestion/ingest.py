@@ -28,7 +28,7 @@ from .encoding import (
 )
 from .readers import Source, as_source
 from .spool import Spool
-from .values import MAX_LEVELS, without_missing
+from .values import MAX_LEVELS, TableBatch, without_missing
 
 # Read ahead: a thread makes the next item of an iterator while the present one is used.
 
@@ -131,7 +131,9 @@ def ingest(
     - `dtype`: "float32" or "float64".
     - `max_levels`: the most levels that a column of text may have. The first level, of the category
       or as sorted text, has no column of its own.
-    - `missing`: "raise" refuses missing values, "drop" drops their rows.
+    - `missing`: "raise" refuses missing values, "drop" drops their rows. "indicator" gives text the
+      level "(missing)", and a number its mean and a column "age_missing" of 0 and 1; rows without
+      a response are dropped.
     - `append`: add the rows to the finished store in `folder`, with its columns, levels and
       scaling. Readers that have opened it before see the old rows only. An append that is
       interrupted has added nothing. `Draws.update` adds the new rows to a fit of the store.
@@ -151,20 +153,19 @@ def ingest(
     if dtype not in ("float32", "float64"):
         raise InvalidInput("dtype", "be 'float32' or 'float64'", dtype)
     check_int("max_levels", max_levels, 1)
-    if missing not in ("raise", "drop"):
-        rule, cure = "be 'raise' or 'drop'", "Fill in the values before ingestion."
+    if missing not in ("raise", "drop", "indicator"):
+        rule, cure = "be 'raise', 'drop' or 'indicator'", "Fill in the values before ingestion."
         raise InvalidInput("--missing (missing)", rule, missing, cure)
-    drop = missing == "drop"
     table, folder = as_source(source), Path(folder)
     if append:
         if not standardise or not intercept or dtype != "float32":
             rule = "be left out with append, which has those of the row store"
             raise InvalidInput("standardise, intercept and dtype", rule, "others")
-        return _appended(table, folder, response, max_levels, drop, progress)
+        return _appended(table, folder, response, max_levels, missing, progress)
     unfinished = unfinished_store(folder)
     options: dict[str, Any] = {"standardise": standardise, "intercept": intercept, "dtype": dtype}
     identity = {"tables": table.identity(), "response": response, **options}
-    identity |= {"max_levels": max_levels} | ({"missing": missing} if drop else {})
+    identity |= {"max_levels": max_levels} | ({} if missing == "raise" else {"missing": missing})
     schema, n_rows = None, 0
     if unfinished is not None:
         begun = unfinished.source
@@ -174,13 +175,15 @@ def ingest(
             schema, n_rows = dataclasses.replace(unfinished.manifest, shards=()), begun["n_rows"]
     with contextlib.closing(Spool(folder)) as spool:
         if schema is None:
-            survey = survey_source(table, response, max_levels, progress, spool=spool, drop=drop)
+            survey = survey_source(
+                table, response, max_levels, progress, spool=spool, missing=missing
+            )
             schema, n_rows = make_schema(survey, response, **options), survey.n_rows
         begun = {**identity, "n_rows": n_rows}
         with RowStoreWriter(
             folder, schema.columns, dtype, response, begun, schema.categories
         ) as writer:
-            _write(table, spool, schema, writer, writer.n_rows, n_rows, drop, progress)
+            _write(table, spool, schema, writer, writer.n_rows, n_rows, missing, progress)
             if table.identity() != identity["tables"]:
                 raise changed(table.name)
             return writer.finish()
@@ -193,13 +196,13 @@ def _write(
     writer: RowStoreWriter,
     done: int,
     n_rows: int,
-    drop: bool,
+    missing: str,
     progress: bool | None,
 ) -> None:
     """Write the rows of a table after the first `done` ones."""
     encoder = RowEncoder(schema)
-    rest = table.batches(schema.response, encoder.as_text, 0 if drop else done)
-    rest = without_missing(rest, done) if drop else rest
+    rest = table.batches(schema.response, encoder.as_text, 0 if missing != "raise" else done)
+    rest = _kept(rest, missing, schema.response, done)
     batches = read_ahead(spool.batches(done) if spool.complete else rest)
     for batch in shown(batches, "writing", done, n_rows, progress):
         checkpoint()
@@ -213,12 +216,21 @@ def _write(
         raise changed(table.name)
 
 
+def _kept(
+    batches: Iterator[TableBatch], missing: str, response: str | None, first_row: int = 0
+) -> Iterator[TableBatch]:
+    """The rows that count; with "raise", after the first ones."""
+    if missing == "raise":
+        return batches
+    return without_missing(batches, first_row, None if missing == "drop" else response or "")
+
+
 def _appended(
     table: Source,
     folder: Path,
     response: str | None,
     max_levels: int,
-    drop: bool,
+    missing: str,
     progress: bool | None,
 ) -> RowManifest:
     """Add the rows of a table to a finished store."""
@@ -229,7 +241,9 @@ def _appended(
     as_text = frozenset(category.name for category in manifest.categories)
     max_levels = max(max_levels, *(len(category.levels) for category in manifest.categories), 1)
     with contextlib.closing(Spool(folder)) as spool, locked(folder) as free:
-        survey = survey_source(table, manifest.response, max_levels, progress, as_text, spool, drop)
+        survey = survey_source(
+            table, manifest.response, max_levels, progress, as_text, spool, missing
+        )
         schema = grown_schema(manifest, survey, table.name)
         if not free or RowManifest.read(folder) != manifest:
             raise RowStoreError(folder, "have one writer", "a second writing process")
@@ -241,7 +255,7 @@ def _appended(
             categories=schema.categories,
             grows=manifest,
         ) as writer:
-            _write(table, spool, schema, writer, 0, survey.n_rows, drop, progress)
+            _write(table, spool, schema, writer, 0, survey.n_rows, missing, progress)
             return writer.finish()
 
 
@@ -252,22 +266,22 @@ def survey_source(
     progress: bool | None = None,
     as_text: frozenset[str] = frozenset(),
     spool: Spool | None = None,
-    drop: bool = False,
+    missing: str = "raise",
 ) -> TableSurvey:
-    """Survey a table. Columns of CSV files that turn out to hold text are read again as text.
-
-    With `drop`, rows with missing values do not count.
-    """
+    """Survey a table. Columns of CSV files that turn out to hold text are read again as text."""
     total = source.n_rows()
     while True:
-        batches = source.batches(response, as_text)
-        batches = without_missing(batches) if drop else batches
+        batches = _kept(source.batches(response, as_text), missing, response)
         if spool is not None and source.is_decoded:
             batches = spool.keep(batches)
         batches = read_ahead(batches)
         try:
             return survey_table(
-                shown(batches, "surveying", 0, total, progress), response, max_levels, source.name
+                shown(batches, "surveying", 0, total, progress),
+                response,
+                max_levels,
+                source.name,
+                mark=missing == "indicator",
             )
         except UnclearColumns as error:
             if not source.guesses_kinds or error.columns <= as_text:

@@ -42,6 +42,14 @@ class ColumnValues:
         return dataclasses.replace(self, numbers=self.numbers[rows])
 
 
+MISSING_LEVEL = "(missing)"
+
+
+def missing_name(column: str) -> str:
+    """The name of the column that is 1 where a number is missing."""
+    return f"{column}_missing"
+
+
 def missing(column: ColumnValues) -> np.ndarray:
     """Which values are missing."""
     if column.kind == "text":
@@ -75,10 +83,17 @@ class TableBatch:
         return TableBatch(self.origin, self.first_row + n_rows, rest)
 
 
-def without_missing(batches: Iterable[TableBatch], first_row: int = 0) -> Iterator[TableBatch]:
-    """The rows without missing values, but for the first ones; a batch may be empty."""
+def without_missing(
+    batches: Iterable[TableBatch], first_row: int = 0, only: str | None = None
+) -> Iterator[TableBatch]:
+    """The rows without missing values, but for the first ones; a batch may be empty.
+
+    With `only`, the rows with a value in this column.
+    """
     for batch in batches:
-        absent = np.any([missing(values) for values in batch.columns.values()], axis=0)
+        needed = {name: values for name, values in batch.columns.items() if only in (None, name)}
+        found = [missing(values) for values in needed.values()]
+        absent = np.any([np.zeros(len(batch), bool), *found], axis=0)
         kept = np.flatnonzero(~absent)
         first_row, skipped = max(first_row - len(kept), 0), min(first_row, len(kept))
         kept = kept[skipped:]

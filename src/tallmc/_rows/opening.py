@@ -37,6 +37,5 @@ def open_rows(
     if manifest.n_rows > _MOST_ROWS:
         raise RowStoreError(folder, f"have at most {_MOST_ROWS:,} rows", f"{manifest.n_rows:,}")
     workers = Workers(executor, time_limit, folder)
-    return ShardedRows(
-        NpyShards(str(folder), 0, len(manifest.shards)), ByName(manifest.names), workers
-    )
+    shards = NpyShards(str(folder), tuple(range(len(manifest.shards))))
+    return ShardedRows(shards, ByName(manifest.names), workers)

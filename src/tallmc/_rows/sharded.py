@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -120,13 +120,13 @@ class ShardedRows(AbstractRows):
     def read_by(self, workers: Workers) -> ShardedRows:
         return ShardedRows(self.shards, self.view, workers)
 
-    def after(self, n_shards: int) -> ShardedRows:
-        """The rows after the first shards."""
+    def of_shards(self, numbers: Iterable[int]) -> ShardedRows:
+        """The rows of some of the shards."""
         shards = self.shards
-        assert isinstance(shards, NpyShards), "only row stores grow"
-        end = shards.first + self.n_shards
-        further = NpyShards(shards.path, shards.first + n_shards, end)
-        return ShardedRows(further, self.view, self.workers)
+        assert isinstance(shards, NpyShards), "a row store"
+        known = shards.numbers or range(self.n_shards)
+        some = NpyShards(shards.path, tuple(known[number] for number in numbers))
+        return ShardedRows(some, self.view, self.workers)
 
     def in_memory(self) -> ResidentRows:
         lines = np.concatenate([self.shards.array(number) for number in range(self.n_shards)])

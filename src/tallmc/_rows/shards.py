@@ -112,19 +112,20 @@ class AbstractShards(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class NpyShards(AbstractShards):
-    """The mapped `.npy` files of a row store, or those from number `first` up to `end`.
+    """The mapped `.npy` files of a row store, or those of some numbers.
 
-    A store may grow: with `end`, workers that open it later see the same shards.
+    A store may grow: with `numbers`, workers that open it later see the same shards.
     """
 
     path: str
-    first: int = 0
-    end: int | None = None
+    numbers: tuple[int, ...] | None = None
 
     @functools.cached_property
     def manifest(self) -> RowManifest:
         found = RowManifest.read(self.folder)
-        return dataclasses.replace(found, shards=found.shards[self.first : self.end])
+        if self.numbers is None:
+            return found
+        return dataclasses.replace(found, shards=tuple(found.shards[k] for k in self.numbers))
 
     @property
     def folder(self) -> Path:
@@ -159,7 +160,7 @@ class NpyShards(AbstractShards):
         return found
 
     def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
-        return NpyShards, (self.path, self.first, self.end)
+        return NpyShards, (self.path, self.numbers)
 
     def _check(self, number: int, array: np.ndarray) -> None:
         """Raise if a shard is damaged; once per process and shard."""

@@ -117,8 +117,10 @@ def ingest(
         int, options.option("N", "Most levels that a column of text may have.", min=1)
     ] = 100,
     missing: Annotated[
-        Literal["raise", "drop"],
-        options.option("NAME", "drop: leave out rows with missing values."),
+        Literal["raise", "drop", "indicator"],
+        options.option(
+            "NAME", "drop: leave out rows with missing values; indicator: mark missing values."
+        ),
     ] = "raise",
     append: Annotated[
         bool,
@@ -402,13 +404,17 @@ def compare(
     rows: Annotated[
         int, options.option("N", "How many rows are left out, one at a time.", min=2)
     ] = 1000,
+    folds: Annotated[
+        int | None,
+        options.option("K", "Leave the rows out in K folds, and fit anew without each.", min=2),
+    ] = None,
     seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
     """Compare fits by the log density of rows left out, by stacking and by their evidence."""
     from .stored import print_comparison
 
-    print_comparison(fits, table, formula, rows, seed, as_json=json)
+    print_comparison(fits, table, formula, rows, folds, seed, as_json=json)
 
 
 @app.command(epilog="Exit status: 0 written; 2 no such run.")

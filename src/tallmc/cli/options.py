@@ -58,7 +58,8 @@ _TEXTS = {
     "categorical": "Column of numbers whose values are categories; may be repeated.",
     "level": "Level of a binary response that counts as 1; repeated, the order of all classes.",
     "missing": "raise: refuse missing values; drop: drop their rows; indicator: a level of its own "
-    "for categories, the mean and a column of 0 and 1 for numbers. Default: raise.",
+    "for categories, the mean and a column of 0 and 1 for numbers; impute: numbers are integrated "
+    "out. Default: raise.",
     "separator": "Character between the columns of a CSV file, or tab, space. Default: detected.",
     "method": "A method listed by `tallmc methods`. Default: chosen for the data.",
     "step_size": "Step size; requires --method. Default: chosen from the curvature.",

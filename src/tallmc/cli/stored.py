@@ -53,6 +53,7 @@ def print_comparison(
     table: Path | None,
     formula: str | None,
     n_rows: int,
+    folds: int | None,
     seed: int,
     *,
     as_json: bool,
@@ -64,13 +65,14 @@ def print_comparison(
     for path in fits:
         loaded[str(path)], _, about = load_fit_and_form(path, formula)
         posteriors.append(FitProblem.of_run(about, table, formula).posterior)
-    found = compare(loaded, posteriors, n=n_rows, seed=seed)
+    found = compare(loaded, posteriors, n=n_rows, folds=folds, seed=seed)
     if as_json:
         print(found.to_json(orient="index", indent=2))
         return
     print(found.drop(columns="rank").to_string(float_format="{:.2f}".format))
     if found["warning"].any():
-        print("warning: some rows have Pareto k > 0.7, so their densities are unreliable")
+        cure = "pass --folds 10 to fit anew without some rows"
+        print(f"warning: rows with Pareto k > 0.7 have unreliable densities; {cure}")
 
 
 def _open_with_draws(store: Path) -> OpenStore:

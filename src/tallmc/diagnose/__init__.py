@@ -13,6 +13,7 @@ from .gaussian import (
     langevin_inflation,
     leimkuhler_matthews_covariance,
 )
+from .kfold import kfold
 from .ksd import Discrepancy, draws_ksd, exact_gradients, ksd, ksd_path
 from .loo import LeaveOneOut, loo
 from .pseudo_variance import Estimated, estimated_pseudo_variance, pseudo_variance
@@ -63,6 +64,7 @@ __all__ = [
     "evidence",
     "exact_gradients",
     "gaussian_kl",
+    "kfold",
     "ksd",
     "ksd_path",
     "langevin_covariance",

@@ -20,11 +20,10 @@ from jaxtyping import Float
 from .._core.errors import InvalidInput, counted
 from .._core.packages import check_installed
 from .._core.statistics import HEAVY_TAIL
-from ..models.groups import RegressionWithEffects
 from ..models.posterior import AbstractPosterior
-from ..models.predictive import RegressionPredictive
 from ..results.draws import Draws
 from .evidence import evidence, why_no_evidence
+from .kfold import has_integrated_effects, kfold, resolved
 from .loo import LeaveOneOut, loo
 
 if TYPE_CHECKING:
@@ -32,7 +31,12 @@ if TYPE_CHECKING:
 
 
 def compare(
-    fits: Sequence[Draws] | Mapping[str, Draws], rows: Any = None, *, n: int = 1000, seed: int = 0
+    fits: Sequence[Draws] | Mapping[str, Draws],
+    rows: Any = None,
+    *,
+    n: int = 1000,
+    folds: int | None = None,
+    seed: int = 0,
 ) -> pd.DataFrame:
     """Compare fits to the same responses, as ArviZ's `compare` does.
 
@@ -42,6 +46,8 @@ def compare(
     - `rows`: the rows of the fits: a table or a row store for all of them, or a list of tables,
       row stores or posteriors, one for each. By default what `tallmc.fit` has read.
     - `n`: how many rows are left out, one at a time. All rows give ArviZ's table.
+    - `folds`: leave the rows out in so many folds and fit anew without each, as
+      `tallmc.diagnose.kfold` does. This is slower, and needs no importance weights.
     - `seed`: seed of the choice of rows, and of the evidence.
 
     **Returns:** a data frame, the best fit first: `rank`, `elpd`, `p` (effective parameters),
@@ -61,8 +67,13 @@ def compare(
         raise InvalidInput("rows", f"be one per fit ({len(named)})", len(of_fits))
     found, evidences = [], []
     for draws, given in zip(named.values(), of_fits, strict=True):
-        whose, posterior, left_out = _resolved(draws, given)
-        found.append(loo(whose, left_out, n=n, seed=seed))
+        whose, posterior, source = resolved(draws, given)
+        if folds is not None:
+            found.append(kfold(whose, posterior, folds=folds, n=n, seed=seed))
+        else:
+            # The rows of a posterior whose effects are integrated out are groups.
+            left_out = source if has_integrated_effects(whose) else posterior
+            found.append(loo(whose, left_out, n=n, seed=seed))
         unknown = why_no_evidence(whose, posterior) is not None
         known = None if unknown else _evidence_if_proper(whose, posterior, seed)
         evidences.append((math.nan, math.nan) if known is None else known)
@@ -95,22 +106,6 @@ def _named(fits: Sequence[Draws]) -> dict[str, Draws]:
     if None in names or len(set(names)) < len(names):
         names = [f"fit {number}" for number in range(1, len(names) + 1)]
     return dict(zip(map(str, names), fits, strict=True))
-
-
-def _resolved(draws: Draws, given: Any) -> tuple[Draws, AbstractPosterior, Any]:
-    """Draws that know their posterior, the posterior, and the rows to leave out."""
-    from .._fit.fit import fitted_posterior
-
-    for remembered in (draws.source, draws.about.get("table")):
-        given = remembered if given is None else given
-    posterior = fitted_posterior(draws, given)
-    whose = draws.with_posterior(posterior)
-    # The rows of a posterior whose effects are integrated out are groups.
-    predictive = whose.predictive
-    has_groups = isinstance(predictive, RegressionPredictive) and isinstance(
-        predictive.model, RegressionWithEffects
-    )
-    return whose, posterior, given if has_groups else posterior
 
 
 def _evidence_if_proper(

@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from .._core.errors import InvalidInput, check_int
 from .._core.statistics import HEAVY_TAIL, weight_efficiency
@@ -45,7 +45,7 @@ class LeaveOneOut:
     - `p_loo`: the effective number of parameters.
     - `n`, `n_rows`: m and N.
     - `rows`: the numbers of the m rows.
-    - `pareto_k`: Pareto's k of the importance weights of these rows.
+    - `pareto_k`: Pareto's k of the importance weights of these rows; NaN after refits.
     - `pointwise`, `at_mean`: π and π̃ of these rows.
     - `observed`: their responses, if they are known.
     """
@@ -68,10 +68,11 @@ class LeaveOneOut:
         return float(np.mean(self.pareto_k > HEAVY_TAIL))
 
     def __repr__(self) -> str:
+        cure = ": see tallmc.diagnose.kfold" if self.bad_share else ""
         return (
             f"LeaveOneOut(elpd {self.elpd:.1f} ± {self.se:.1f}, of which {self.subsampling_se:.1f} "
             f"by using {self.n:,} of {self.n_rows:,} rows; p_loo {self.p_loo:.1f}; "
-            f"{self.bad_share:.1%} bad k)".replace("%", " %")
+            f"{100 * self.bad_share:.1f} % bad k{cure})"
         )
 
 
@@ -98,46 +99,89 @@ def loo(draws: Draws, posterior: Any = None, *, n: int = 1000, seed: int = 0) ->
         check_posterior(posterior)
         predictive = draws.with_posterior(posterior).predictive
         rows, width = posterior.rows, posterior.width
-    if predictive is None:
-        cure = "Write it as tallmc.Posterior, which has a log likelihood per row."
-        raise InvalidInput("posterior", "know its log-likelihood", "none", cure)
-    n_rows = rows.n_rows
-    if n_rows < 2:
-        raise InvalidInput("posterior", "have at least 2 rows", n_rows)
-    m = min(check_int("n", n, 2), n_rows)
+    chosen = ChosenRows.of(draws, predictive, rows, width, n, seed)
     used = used_draws(draws.positions, draws.ok, draws.weights, None)
-    chosen = np.sort(np.random.default_rng(seed).choice(n_rows, m, replace=False, shuffle=False))
-    some = ResidentRows(jax.device_put(rows.read(chosen)))
-    exact, lpd, pareto_k = _psis(predictive, used, some, _relative_efficiency(draws))
-    centre = np.average(used.flat.astype(np.float64), axis=0, weights=_flat(used.weights))
-    position = jnp.asarray(centre, draws.positions.dtype)
-    surrogate = np.asarray(some.map(_surrogates, predictive, position, width=width), np.float64)
-    level = surrogate.mean()  # sums of differences from it need fewer digits
-    total, squares = rows.reduce(
-        _surrogate_sums, predictive, position, jnp.asarray(level), width=width
-    ).float64()
-    pointwise, at_mean = exact, surrogate
-    exact, surrogate = exact - level, surrogate - level
-    errors = exact - surrogate
-    responses = predictive.observed(some.columns)
-    excess = total + n_rows * errors.mean()
-    variance = n_rows**2 * (1 - m / n_rows) * errors.var(ddof=1) / m
-    # Σπ² by a difference estimator, and (Σπ)² without its bias.
-    sum_of_squares = squares + n_rows * np.mean(exact**2 - surrogate**2)
-    spread = sum_of_squares - (excess**2 - variance) / n_rows
-    return LeaveOneOut(
-        elpd=float(n_rows * level + excess),
-        se=math.sqrt(max(0.0, spread)),
-        subsampling_se=math.sqrt(variance),
-        p_loo=float(n_rows * np.mean(lpd - level - exact)),
-        n=m,
-        n_rows=n_rows,
-        rows=chosen,
-        pareto_k=pareto_k,
-        pointwise=pointwise,
-        at_mean=at_mean,
-        observed=None if responses is None else np.asarray(responses),
-    )
+    found = _psis(chosen.predictive, used, chosen.some, _relative_efficiency(draws))
+    return chosen.estimate(*found)
+
+
+@dataclasses.dataclass(frozen=True)
+class ChosenRows:
+    """m of the N rows, chosen at random, and what makes an estimate for all rows of theirs."""
+
+    predictive: AbstractPredictive
+    rows: AbstractRows
+    width: int
+    numbers: Int[np.ndarray, " m"]
+    some: ResidentRows
+    centre: Float[Array, " d"]
+
+    @classmethod
+    def of(
+        cls,
+        draws: Draws,
+        predictive: AbstractPredictive | None,
+        rows: AbstractRows,
+        width: int,
+        n: int,
+        seed: int,
+    ) -> ChosenRows:
+        if predictive is None:
+            cure = "Write it as tallmc.Posterior, which has a log likelihood per row."
+            raise InvalidInput("posterior", "know its log-likelihood", "none", cure)
+        if rows.n_rows < 2:
+            raise InvalidInput("posterior", "have at least 2 rows", rows.n_rows)
+        m = min(check_int("n", n, 2), rows.n_rows)
+        numbers = np.random.default_rng(seed).choice(rows.n_rows, m, replace=False, shuffle=False)
+        used = used_draws(draws.positions, draws.ok, draws.weights, None)
+        centre = np.average(used.flat.astype(np.float64), axis=0, weights=_flat(used.weights))
+        position = jnp.asarray(centre, draws.positions.dtype)
+        some = ResidentRows(jax.device_put(rows.read(np.sort(numbers))))
+        return cls(predictive, rows, width, np.sort(numbers), some, position)
+
+    def estimate(
+        self,
+        exact: Float[np.ndarray, " m"],
+        lpd: Float[np.ndarray, " m"],
+        pareto_k: Float[np.ndarray, " m"],
+    ) -> LeaveOneOut:
+        """The estimate from π_i and log p(y_i | data) of these rows."""
+        args, n_rows, m = (self.predictive, self.centre), self.rows.n_rows, len(exact)
+        at_mean = np.asarray(self.some.map(_surrogates, *args, width=self.width), np.float64)
+        level = at_mean.mean()  # sums of differences from it need fewer digits
+        total, squares = self.rows.reduce(
+            _surrogate_sums, *args, jnp.asarray(level), width=self.width
+        ).float64()
+        above, surrogate = exact - level, at_mean - level
+        errors = above - surrogate
+        responses = self.predictive.observed(self.some.columns)
+        excess = total + n_rows * errors.mean()
+        variance = n_rows**2 * (1 - m / n_rows) * errors.var(ddof=1) / m
+        # Σπ² by a difference estimator, and (Σπ)² without its bias.
+        sum_of_squares = squares + n_rows * np.mean(above**2 - surrogate**2)
+        spread = sum_of_squares - (excess**2 - variance) / n_rows
+        return LeaveOneOut(
+            elpd=float(n_rows * level + excess),
+            se=math.sqrt(max(0.0, spread)),
+            subsampling_se=math.sqrt(variance),
+            p_loo=float(n_rows * np.mean(lpd - exact)),
+            n=m,
+            n_rows=n_rows,
+            rows=self.numbers,
+            pareto_k=pareto_k,
+            pointwise=exact,
+            at_mean=at_mean,
+            observed=None if responses is None else np.asarray(responses),
+        )
+
+
+def log_densities(
+    predictive: AbstractPredictive, draws: Draws, rows: ResidentRows
+) -> Float[np.ndarray, " n"]:
+    """log p(y_i | data of the draws) of these rows."""
+    used = used_draws(draws.positions, draws.ok, draws.weights, None)
+    blocks = log_likelihoods(predictive, used, rows)
+    return np.concatenate([_log_sum(block + _log_shares(used)) for block in blocks])
 
 
 def _psis(
@@ -146,10 +190,7 @@ def _psis(
     """π_i, log p(y_i | data) and Pareto's k of these rows."""
     from arviz_stats.base import array_stats
 
-    weights = _flat(used.weights)
-    count = used.flat.shape[0]
-    log_share = np.log(np.full(count, 1 / count) if weights is None else weights / weights.sum())
-    parts = []
+    log_share, parts = _log_shares(used), []
     for block in log_likelihoods(predictive, used, rows):
         values = block.astype(np.float64)
         # The ratios of importance sampling are w/p.
@@ -175,6 +216,11 @@ def _log_sum(values: Float[np.ndarray, "n k"]) -> Float[np.ndarray, " n"]:
     """Log Σ_k exp."""
     highest = values.max(axis=1)
     return highest + np.log(np.exp(values - highest[:, None]).sum(axis=1))
+
+
+def _log_shares(used: UsedDraws) -> Float[np.ndarray, " k"]:
+    weights, count = _flat(used.weights), len(used.flat)
+    return np.log(np.full(count, 1 / count) if weights is None else weights / weights.sum())
 
 
 def _flat(weights: Float[np.ndarray, "chains k"] | None) -> Float[np.ndarray, " n"] | None:

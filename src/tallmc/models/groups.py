@@ -514,7 +514,7 @@ class QuadratureGroups(AbstractGroups):
         """log W_k and the nodes; constants for derivatives."""
         position = lax.stop_gradient(position)
         mode, curvature = self._mode(position, block, start)
-        standard, log_weights = _hermite(self.n_nodes, self.n_effects)
+        standard, log_weights = hermite(self.n_nodes, self.n_effects)
         xi = jnp.asarray(standard, position.dtype)
         eta = mode[:, None] + back_solve(curvature[:, None], xi[None])
         log_det = jnp.sum(jnp.log(jnp.diagonal(curvature, axis1=1, axis2=2)), axis=1)
@@ -584,7 +584,7 @@ def _derivatives_at_0(function: Callable[[Scalar], Any], dtype: Any) -> list[Any
 
 
 @functools.lru_cache(maxsize=64)
-def _hermite(n_nodes: int, n_effects: int) -> tuple[np.ndarray, np.ndarray]:
+def hermite(n_nodes: int, n_effects: int) -> tuple[np.ndarray, np.ndarray]:
     """Nodes (k, r) and log weights of a product rule for N(0, I)."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(n_nodes)
     logs = np.log(weights / weights.sum())
@@ -757,7 +757,7 @@ class NormalLaw(NamedTuple):
 _METROPOLIS_STEPS = 6
 
 
-def _key_of(position: Vector) -> PRNGKeyArray:
+def key_of(position: Vector) -> PRNGKeyArray:
     words = lax.bitcast_convert_type(position.astype(jnp.float32), jnp.uint32)
     return lax.fori_loop(
         0, len(words), lambda k, key: jax.random.fold_in(key, words[k]), new_key(0)
@@ -766,7 +766,7 @@ def _key_of(position: Vector) -> PRNGKeyArray:
 
 def _new_effects(position: Vector, term: GroupTerm, start: int) -> Effects:
     """γ ~ N(0, Σ) of the group of each row; (log τ, c) begin at `start` in a position."""
-    key, r = jax.random.fold_in(_key_of(position), start), term.columns.shape[1]
+    key, r = jax.random.fold_in(key_of(position), start), term.columns.shape[1]
 
     def noise_of(code: Array) -> Float[Array, " r"]:
         return jax.random.normal(jax.random.fold_in(key, code), (r,), position.dtype)
@@ -809,7 +809,7 @@ class EffectLaw(eqx.Module):
 
     def draw(self, position: Vector, levels: Int[Array, " n"]) -> Effects:
         """γ of these levels."""
-        r, key = self.model.n_effects, _key_of(position)
+        r, key = self.model.n_effects, key_of(position)
 
         def noise_of(level: Array) -> Array:
             of_normal, of_uniform = jax.random.split(jax.random.fold_in(key, level))

@@ -24,6 +24,7 @@ from .._core.errors import InvalidInput
 from .._core.programs import Uncompared
 from .._rows.access import PerRow, RowBlock
 from .._rows.sharded import ShardedRows
+from .._rows.shards import View
 from .densities import DensityModel
 from .design import (
     GroupedObservations,
@@ -183,6 +184,10 @@ class AbstractPredictive(eqx.Module):
         rule = "be 'raise' unless the draws come from a table"
         raise InvalidInput("missing", rule, "nan", "Leave out rows with missing values.")
 
+    def view_of(self, rows: ShardedRows) -> View | None:
+        """What turns lines of a row store into rows of the model; None if it is not known."""
+        return None
+
     def observed(self, block: RowBlock) -> PerRow | None:
         """The responses of rows in the units of the user; NaN without one, None if unknown."""
         return None
@@ -245,6 +250,7 @@ class RegressionPredictive(AbstractPredictive):
     """The name of the response, and those of its classes."""
     saved: Uncompared[Callable[[], Mapping[str, Any]]] = eqx.field(static=True)
     of_table: Uncompared[Complete | None] = eqx.field(static=True)
+    of_store: Uncompared[Callable[[ShardedRows], View] | None] = eqx.field(static=True)
     smooths: Uncompared[tuple[SmoothEffect, ...]] = eqx.field(static=True)
     group_sds: tuple[int, ...] = eqx.field(static=True)
     """Where the log sds of each group term begin in a position."""
@@ -260,6 +266,7 @@ class RegressionPredictive(AbstractPredictive):
         scale: float = 1.0,
         saved: Callable[[], Mapping[str, Any]] = dict,
         complete: Complete | None = None,
+        view: Callable[[ShardedRows], View] | None = None,
         smooths: tuple[SmoothEffect, ...] = (),
         group_sds: tuple[int, ...] = (),
     ):
@@ -280,6 +287,7 @@ class RegressionPredictive(AbstractPredictive):
         named = None if classes is None else tuple(map(str, classes))
         self.encoder, self.names = Uncompared(encoder), Uncompared((response_name, named))
         self.saved, self.of_table = Uncompared(saved), Uncompared(complete)
+        self.of_store = Uncompared(view)
         self.smooths, self.group_sds = Uncompared(smooths), group_sds
 
     @property
@@ -355,6 +363,10 @@ class RegressionPredictive(AbstractPredictive):
     def complete(self, new_rows: Any) -> tuple[Any, np.ndarray]:
         of_table = self.of_table.value
         return super().complete(new_rows) if of_table is None else of_table(new_rows)
+
+    def view_of(self, rows: ShardedRows) -> View | None:
+        of_store = self.of_store.value
+        return None if of_store is None else of_store(rows)
 
     def observed(self, block: RegressionRows) -> PerRow | None:
         comparable = self.model.likelihood.comparable

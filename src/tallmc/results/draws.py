@@ -711,10 +711,12 @@ class Draws:
             rows = open_rows(rows)
         if not isinstance(rows, ShardedRows) or not isinstance(rows.view, ByName):
             return rows if isinstance(rows, ShardedRows) else None
-        if self.series is None or self.series.view is None:
+        view = None if self.series is None else self.series.view
+        view = self._predictive.view_of(rows) if view is None else view
+        if view is None:
             cure = "Pass the rows of the posterior of the store: posterior.rows."
             raise InvalidInput("rows", "be rows as the model sees them", "columns", cure)
-        return rows.viewed(self.series.view)
+        return rows.viewed(view)
 
     def _used(self, most: int | None) -> UsedDraws:
         return used_draws(self.positions, self.ok, self.weights, most)
