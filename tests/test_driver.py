@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 from pathlib import Path
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -22,7 +23,7 @@ from tallmc._engine import loop as _loop
 from tallmc._engine import run as _run
 from tallmc._engine import supply as _supply
 from tallmc._engine.run import CallLength
-from tallmc.dynamics import Hamiltonian, NoseHoover
+from tallmc.dynamics import Hamiltonian, Langevin, NoseHoover
 from tallmc.gradient import SAGA, SVRG
 from tallmc.rows import ResidentRows
 from tallmc.schedule import Polynomial
@@ -111,6 +112,21 @@ def test_the_next_block_is_supplied_beside_the_steps_and_changes_nothing(monkeyp
         assert any(name.startswith("tallmc") for name in threads) == (cores > 1)
         found.append(draws.positions)
     np.testing.assert_array_equal(*found)
+
+
+class CountedLangevin(Langevin):
+    traced: ClassVar[list[int]] = []
+
+    def step(self, *args):
+        self.traced.append(1)
+        return super().step(*args)
+
+
+def test_a_step_is_traced_once():
+    method = tallmc.Method(dynamics=CountedLangevin(), batch_size=3, step_size=0.01)
+    CountedLangevin.traced.clear()
+    tallmc.sample(linear(), method, chains=2, n_draws=10)
+    assert len(CountedLangevin.traced) == 1
 
 
 def test_chains_are_different_and_do_not_depend_on_how_many_there_are():

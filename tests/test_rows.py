@@ -54,6 +54,22 @@ def test_reduce_is_the_sum_over_all_rows():
     assert int(chosen.float64()) == y[1::2].sum()
 
 
+def test_the_functions_of_a_pass_are_traced_once():
+    traced = []
+
+    def total_of(rows, counted):
+        traced.append("sum")
+        return jnp.sum(jnp.where(counted, rows["y"], 0))
+
+    def result_of(total):
+        traced.append("result")
+        return total.rounded()
+
+    found = table().reduce(total_of, width=WIDTH, finish=result_of)
+    assert int(found) == N_ROWS * (N_ROWS - 1) // 2
+    assert traced == ["sum", "result"]
+
+
 @pytest.mark.parametrize("n_rows", slow_after(2, [3, N_ROWS, 100]))
 def test_a_compiled_pass_agrees_with_one_driven_by_the_host(n_rows):
     rng = np.random.default_rng(0)

@@ -8,6 +8,7 @@ all), the k-th writes to slot k // thin, so each slot keeps the last step of its
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
@@ -116,12 +117,22 @@ def advance(
     The draws that they complete fill the first of the `slots`, in order. `arrays` and `static` are
     the parts of a `Stepper`.
     """
-    kernel, rows, chain_axes, record = static.joined(arrays)
+    kernel = static.joined(arrays).kernel
+
+    @jax.jit  # traced once, for the shapes of its statistics and for the loop
+    def chain_step(arrays: list[Array], *state_and_supply: Any) -> Any:
+        kernel, rows, chain_axes, record = static.joined(arrays)
+        step = functools.partial(_chain_step, record=record)
+        step_chains = jax.vmap(step, in_axes=(chain_axes, None, 0, 0, 0, 0, None))
+        return step_chains(kernel, rows, *state_and_supply)
+
+    now = state.chains, state.outcome, state.failed_at
+    first_supply = jax.tree.map(lambda leaf: leaf[0], supply)
+    shapes = jax.eval_shape(chain_step, arrays, *now, first_supply, jnp.int32(0))[-1]
+    carry = (state, _empty_record(state, shapes, slots))
     number = window.first // block
-    carry = (state, _empty_record(kernel, rows, state, supply, slots, record, chain_axes))
     sampled, before_sampling = kernel.schedule.sampled, kernel.schedule.sampled(window.burn_in)
     completed_before = jnp.maximum(sampled(window.first) - before_sampling, 0) // window.thin
-    chain_step = jax.vmap(_chain_step, in_axes=(chain_axes, None, 0, 0, 0, 0, None, None))
     # With a single chain, an axis of length one makes XLA copy all rows again, in one thread.
     folded = jax.tree.map(
         lambda leaf: leaf.reshape(leaf.shape[0], math.prod(leaf.shape[1:3]), *leaf.shape[3:]),
@@ -135,7 +146,7 @@ def advance(
             lambda leaf, whole: _of_step(leaf, k).reshape(whole.shape[1:]), folded, supply
         )
         chains, outcome, failed_at, stats = chain_step(
-            kernel, rows, state.chains, state.outcome, state.failed_at, step_supply, step, record
+            arrays, state.chains, state.outcome, state.failed_at, step_supply, step
         )
         slot = lax.div(sampled(step) - before_sampling, window.thin) - completed_before
         slot = jnp.clip(slot, 0, slots - 1)
@@ -183,7 +194,9 @@ def _chain_step(
 ) -> tuple[ChainState, Array, Array, dict[str, Array]]:
     """Take one step of one chain. A chain that has failed, or fails now, stays at `kernel.rest`."""
     stepped = kernel.step(chain, _gathered(kernel, supply, rows), step, rows)
-    moved = stepped.state
+    moved, stats = stepped.state, stepped.stats
+    if record is not None:
+        stats = stats | record(stepped)
     found = jnp.where(stepped.outcome == Outcome.OK, outcome_of(moved.position), stepped.outcome)
     now = jnp.where(outcome == Outcome.OK, found, outcome).astype(jnp.int32)
     at_rest = eqx.tree_at(lambda motion: motion.position, chain.motion, kernel.rest)
@@ -193,16 +206,12 @@ def _chain_step(
     failed_at = jnp.where((now != Outcome.OK) & (outcome == Outcome.OK), step, failed_at)
     # The memory of a failed chain does not matter. Choosing between the old and the new memory with
     # `where` would copy the memory in every step.
-    return ChainState(motion, moved.carried), now, failed_at, _stats(stepped, record)
+    return ChainState(motion, moved.carried), now, failed_at, stats
 
 
 def _gathered(kernel: AbstractKernel, supply: Drawn | Gathered, rows: AbstractRows) -> Gathered:
     """The supply of one step of one chain, with its rows."""
     return supply if isinstance(supply, Gathered) else kernel.gather(supply, rows)
-
-
-def _stats(stepped: KernelStep, record: Record | None) -> dict[str, Array]:
-    return stepped.stats if record is None else stepped.stats | record(stepped)
 
 
 def _all_finite(chain: Any) -> Array:
@@ -218,25 +227,8 @@ def _write(buffer: Array, value: Array, slot: Array) -> Array:
     return lax.dynamic_update_index_in_dim(buffer, value, slot, 0)
 
 
-def _empty_record(
-    kernel: AbstractKernel,
-    rows: AbstractRows,
-    state: RunState,
-    supply: Drawn | Gathered,
-    slots: int,
-    record: Record | None,
-    chain_axes: Any,
-) -> RecordedSteps:
-    def stats_of(kernel: AbstractKernel, chain: ChainState, supply: Any) -> dict[str, Array]:
-        gathered = _gathered(kernel, supply, rows)
-        return _stats(kernel.step(chain, gathered, jnp.int32(0), rows), record)
-
-    def first_stats() -> dict[str, Array]:
-        first_step = jax.tree.map(lambda leaf: leaf[0], supply)
-        return jax.vmap(stats_of, in_axes=(chain_axes, 0, 0))(kernel, state.chains, first_step)
-
+def _empty_record(state: RunState, shapes: dict[str, Any], slots: int) -> RecordedSteps:
     n_chains = state.outcome.shape[0]
-    shapes = eqx.filter_eval_shape(first_stats)
     stats = {name: jnp.zeros((slots, *of.shape), of.dtype) for name, of in shapes.items()}
     if "batch_size" in stats:
         stats["n_row_evals"] = jnp.zeros((slots, n_chains), jnp.int32)

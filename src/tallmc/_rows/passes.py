@@ -230,16 +230,20 @@ def _add_block(
     finish: Any,
 ) -> tuple[Sum, Any]:
     """The sum with one more block and, after the last one, its result."""
-    args = others.joined(arrays)
-    total = total.plus(block_sum(rows, counted, *args))
+    # Functions under `jit` are traced once, for the shapes of their results and for the program.
+    total = total.plus(_term(rows, counted, arrays, others, block_sum))
     if finish is None:
         return total, None
 
-    def no_result(total: Sum) -> Any:
-        shapes = jax.eval_shape(lambda total: finish(total, *args), total)
+    @jax.jit
+    def finished(total: Sum, arrays: list[Array]) -> Any:
+        return finish(total, *others.joined(arrays))
+
+    def no_result(total: Sum, arrays: list[Array]) -> Any:
+        shapes = jax.eval_shape(finished, total, arrays)
         return jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
 
-    return total, lax.cond(is_last, lambda total: finish(total, *args), no_result, total)
+    return total, lax.cond(is_last, finished, no_result, total, arrays)
 
 
 @quickly_compiled
