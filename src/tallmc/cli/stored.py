@@ -61,11 +61,13 @@ def print_comparison(
     """Print `tallmc.compare` of fits to one table."""
     if len(set(fits)) < len(fits):
         raise InvalidInput("FIT", "be different folders", " ".join(map(str, fits)))
-    loaded, posteriors = {}, []
+    loaded, rows = {}, []
     for path in fits:
-        loaded[str(path)], _, about = load_fit_and_form(path, formula)
-        posteriors.append(FitProblem.of_run(about, table, formula).posterior)
-    found = compare(loaded, posteriors, n=n_rows, folds=folds, seed=seed)
+        loaded[str(path)], form, about = load_fit_and_form(path, formula)
+        problem = FitProblem.of_run(about, table, formula)
+        # The rows of a posterior whose effects are integrated out are groups.
+        rows.append(problem.path if form.integrates_effects else problem.posterior)
+    found = compare(loaded, rows, n=n_rows, folds=folds, seed=seed)
     if as_json:
         print(found.to_json(orient="index", indent=2))
         return
