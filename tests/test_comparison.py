@@ -353,6 +353,31 @@ def test_fits_with_many_groups_are_compared_in_the_shell(tmp_path, capsys):
         kfold(draws)
 
 
+def test_effects_and_robust_errors_in_the_shell_are_those_of_python(table, tmp_path, capsys):
+    frame = pd.read_csv(table).assign(g=np.where(X[:, 1] > 0, "high", "low"), c=np.arange(150) % 30)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    draws = short("y ~ a + g", tmp_path / "t.csv", store=tmp_path / "run")
+
+    def shown(*options):
+        assert call("effects", tmp_path / "run", *options, "--json") == 0
+        return pd.read_json(io.StringIO(capsys.readouterr().out))
+
+    effects = tallmc.diagnose.marginal_effects
+    expected = effects(draws, column="g", by="c", at={"a": [0, 1]}).to_frame()
+    found = shown("--column", "g", "--by", "c", "--at", "a=0,1")
+    assert list(found.columns) == ["g", *expected.columns]
+    np.testing.assert_allclose(found["mean"], expected["mean"], rtol=1e-5)
+    of_clusters = tallmc.diagnose.robust(draws, cluster="c")
+    np.testing.assert_allclose(
+        shown("--column", "a", "--cluster", "c")["sd"],
+        effects(of_clusters, column="a").to_frame()["sd"],
+        rtol=1e-4,
+    )
+    assert call("effects", tmp_path / "run", "--robust") == 0
+    assert "errors: robust: sandwich covariance of 150 rows" in capsys.readouterr().out
+    assert "as in age=30,40" in refused(capsys, "effects", tmp_path / "run", "--at", "a")
+
+
 def test_fits_to_other_rows_are_refused(table):
     frame = pd.read_csv(table)
     fits = [short("y ~ a", frame), short("y ~ b", frame[:100])]
