@@ -73,6 +73,10 @@ def robust(draws: Draws, rows: Any = None, *, cluster: str | ArrayLike | None = 
     if labels is not None:
         scale = n_clusters / (n_clusters - 1) * (n_rows - 1) / (n_rows - dim)
     bread = np.linalg.inv(hessian)
+    if (np.diag(meat) == 0).any():
+        given = "scales of a prior: of groups, horseshoe or r2d2"
+        cure = "Choose priors without unknown scales, and C(group) instead of (1 | group)."
+        raise InvalidInput("draws", "have parameters that all occur in the rows", given, cure)
     wanted = np.linalg.cholesky(scale * bread @ meat @ bread)
     try:
         found = np.linalg.cholesky(np.atleast_2d(np.cov(flat.T)))
