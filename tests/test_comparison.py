@@ -178,6 +178,16 @@ def test_no_evidence_is_one_line(linear):
         evidence(few, posterior)
 
 
+def test_draws_that_are_too_few_are_named_in_one_line(linear):
+    posterior, draws = linear
+    few = dataclasses.replace(draws, positions=draws.positions[:1, :2], outcomes=draws.outcomes[:1])
+    with pytest.raises(tallmc.InvalidInput, match=r"tails that a Pareto law fits.*Draw more"):
+        loo(few, posterior, n=3)
+    still = dataclasses.replace(draws, positions=0 * draws.positions)
+    with pytest.raises(tallmc.InvalidInput, match=r"be more than the parameters \(2\)"):
+        tallmc.diagnose.robust(still, posterior)
+
+
 def test_compare_is_that_of_arviz(linear):
     import arviz_stats
 
@@ -329,6 +339,43 @@ def test_a_fit_of_few_rows_of_a_store_knows_its_store(table, tmp_path):
     tallmc.ingest(frame * 2, tmp_path / "other", response="y", progress=False)
     with pytest.raises(tallmc.InvalidInput, match="be those of the fit; got another row store"):
         draws.predict(tmp_path / "other")
+
+
+def test_fits_with_many_groups_are_compared_in_the_shell(tmp_path, capsys):
+    groups = np.repeat(np.arange(110), 3)
+    frame = pd.DataFrame({"y": RNG.normal(size=330) + 0.1 * groups, "shop": groups.astype(str)})
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    draws = short("y ~ 1 + (1 | shop)", tmp_path / "t.csv", store=tmp_path / "run")
+    assert call("compare", tmp_path / "run", "--rows", 60, "--json") == 0
+    printed = pd.read_json(io.StringIO(capsys.readouterr().out), orient="index")
+    assert printed["elpd"].iloc[0] == pytest.approx(loo(draws, n=60).elpd, rel=1e-4)
+    with pytest.raises(tallmc.InvalidInput, match=r"integrated out\. Use tallmc\.diagnose\.loo"):
+        kfold(draws)
+
+
+def test_effects_and_robust_errors_in_the_shell_are_those_of_python(table, tmp_path, capsys):
+    frame = pd.read_csv(table).assign(g=np.where(X[:, 1] > 0, "high", "low"), c=np.arange(150) % 30)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    draws = short("y ~ a + g", tmp_path / "t.csv", store=tmp_path / "run")
+
+    def shown(*options):
+        assert call("effects", tmp_path / "run", *options, "--json") == 0
+        return pd.read_json(io.StringIO(capsys.readouterr().out))
+
+    effects = tallmc.diagnose.marginal_effects
+    expected = effects(draws, column="g", by="c", at={"a": [0, 1]}).to_frame()
+    found = shown("--column", "g", "--by", "c", "--at", "a=0,1")
+    assert list(found.columns) == ["g", *expected.columns]
+    np.testing.assert_allclose(found["mean"], expected["mean"], rtol=1e-5)
+    of_clusters = tallmc.diagnose.robust(draws, cluster="c")
+    np.testing.assert_allclose(
+        shown("--column", "a", "--cluster", "c")["sd"],
+        effects(of_clusters, column="a").to_frame()["sd"],
+        rtol=1e-4,
+    )
+    assert call("effects", tmp_path / "run", "--robust") == 0
+    assert "errors: robust: sandwich covariance of 150 rows" in capsys.readouterr().out
+    assert "as in age=30,40" in refused(capsys, "effects", tmp_path / "run", "--at", "a")
 
 
 def test_fits_to_other_rows_are_refused(table):

@@ -110,3 +110,13 @@ def test_bad_clusters_are_one_line(table):
             robust(draws, posterior, cluster=cluster)
     with pytest.raises(tallmc.InvalidInput, match="rows must be those of the draws"):
         robust(draws)
+
+
+def test_scales_of_a_prior_have_no_robust_errors(table):
+    method = tallmc.methods.sgld(1e-6, batch_size=8)
+    short = {"method": method, "chains": 1, "n_draws": 30, "burn_in": 0, "progress": False}
+    draws = tallmc.fit("logistic ~ a", table, family="bernoulli", prior="r2d2(0.5, 2)", **short)
+    with pytest.raises(
+        tallmc.InvalidInput, match=r"all occur in the rows; got .* horseshoe or r2d2"
+    ):
+        robust(draws)

@@ -417,6 +417,51 @@ def compare(
     print_comparison(fits, table, formula, rows, folds, seed, as_json=json)
 
 
+@app.command(epilog="Exit status: 0 fine; 2 bad input.")
+def effects(
+    fit: Annotated[
+        Path,
+        options.argument("FIT", "Folder of the results of `tallmc fit`, or of its stored run."),
+    ],
+    *,
+    column: Annotated[
+        str | None,
+        options.option("COLUMN", "Column whose effect is shown. Default: the average response."),
+    ] = None,
+    by: Annotated[
+        list[str] | None,
+        options.option("COLUMN", "One average per value of this column; may be repeated."),
+    ] = None,
+    at: Annotated[
+        list[str] | None,
+        options.option("COLUMN=X,...", "All rows with these values; may be repeated."),
+    ] = None,
+    ratio: Annotated[bool, options.flag("--ratio", "Ratios of averages, not differences.")] = False,
+    robust: Annotated[bool, options.flag("--robust", "Robust (sandwich) errors.")] = False,
+    cluster: Annotated[
+        str | None, options.option("COLUMN", "Robust errors of rows that depend by this column.")
+    ] = None,
+    table: options.TablePath = None,
+    formula: options.FormulaAgain = None,
+    json: options.Json = False,
+) -> None:
+    """Average the response over the rows of a fit, or the effect of a column on it."""
+    from .stored import print_effects
+
+    print_effects(
+        fit,
+        column,
+        by or [],
+        at or [],
+        ratio=ratio,
+        robust_errors=robust,
+        cluster=cluster,
+        table=table,
+        formula=formula,
+        as_json=json,
+    )
+
+
 @app.command(epilog="Exit status: 0 written; 2 no such run.")
 def report(
     run: options.RunFolder,

@@ -1,4 +1,4 @@
-"""`tallmc diagnose`, `tallmc report` and `tallmc compare`: check and compare stored runs."""
+"""`tallmc diagnose`, `report`, `compare` and `effects`: check, compare and read stored runs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from .. import report as pages
 from .._core.errors import InvalidInput
 from .._fit.formulas import FormulaNeeded
 from .._fit.loading import load_fit_and_form
+from .._fit.marginal import marginal_effects
 from .._store.files import StoreError
 from .._store.reader import OpenStore, draws_of, open_store
 from ..diagnose.comparison import compare
+from ..diagnose.robust import robust
 from ..report.content import stored_doubts
 from .fit import FitProblem
 
@@ -61,11 +63,13 @@ def print_comparison(
     """Print `tallmc.compare` of fits to one table."""
     if len(set(fits)) < len(fits):
         raise InvalidInput("FIT", "be different folders", " ".join(map(str, fits)))
-    loaded, posteriors = {}, []
+    loaded, rows = {}, []
     for path in fits:
-        loaded[str(path)], _, about = load_fit_and_form(path, formula)
-        posteriors.append(FitProblem.of_run(about, table, formula).posterior)
-    found = compare(loaded, posteriors, n=n_rows, folds=folds, seed=seed)
+        loaded[str(path)], form, about = load_fit_and_form(path, formula)
+        problem = FitProblem.of_run(about, table, formula)
+        # The rows of a posterior whose effects are integrated out are groups.
+        rows.append(problem.path if form.integrates_effects else problem.posterior)
+    found = compare(loaded, rows, n=n_rows, folds=folds, seed=seed)
     if as_json:
         print(found.to_json(orient="index", indent=2))
         return
@@ -73,6 +77,56 @@ def print_comparison(
     if found["warning"].any():
         cure = "pass --folds 10 to fit anew without some rows"
         print(f"warning: rows with Pareto k > 0.7 have unreliable densities; {cure}")
+
+
+def print_effects(
+    fit: Path,
+    column: str | None,
+    by: list[str],
+    at: list[str],
+    *,
+    ratio: bool,
+    robust_errors: bool,
+    cluster: str | None,
+    table: Path | None,
+    formula: str | None,
+    as_json: bool,
+) -> None:
+    """Print average responses, or the effects of a column on them."""
+    draws, _, about = load_fit_and_form(fit, formula)
+    problem = FitProblem.of_run(about, table, formula)
+    draws = draws.with_posterior(problem.posterior)
+    if robust_errors or cluster is not None:
+        draws = robust(draws, problem.path, cluster=cluster)
+    comparison = "ratio" if ratio else "difference"
+    found = marginal_effects(
+        draws, problem.path, column, by=by, at=_values(at), comparison=comparison
+    )
+    frame = found.to_frame().reset_index(names=column or "response")
+    if as_json:
+        print(frame.to_json(orient="records", indent=2))
+        return
+    print(frame.to_string(index=False, float_format="{:.4g}".format))
+    if draws.settings.get("errors"):
+        print(f"errors: {draws.settings['errors']}")
+
+
+def _values(texts: list[str]) -> dict[str, list[float | str]]:
+    """Values of columns, from texts such as age=30,40."""
+    found: dict[str, list[float | str]] = {}
+    for text in texts:
+        name, sign, values = text.partition("=")
+        if not sign or not values:
+            raise InvalidInput("--at", "name a column and its values, as in age=30,40", text)
+        found[name] = [_number(value) for value in values.split(",")]
+    return found
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _open_with_draws(store: Path) -> OpenStore:

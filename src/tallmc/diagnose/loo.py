@@ -194,7 +194,11 @@ def _psis(
     for block in log_likelihoods(predictive, used, rows):
         values = block.astype(np.float64)
         # The ratios of importance sampling are w/p.
-        log_weights, k = array_stats.psislw(values - log_share, r_eff=efficiency)
+        try:
+            log_weights, k = array_stats.psislw(values - log_share, r_eff=efficiency)
+        except (ValueError, IndexError) as error:  # few draws, or chains that have not moved
+            rule, cure = "have tails that a Pareto law fits", "Draw more: n_draws=..."
+            raise InvalidInput("draws", rule, str(error), cure) from None
         parts.append([_log_sum(log_weights + values), _log_sum(values + log_share), k])
     exact, lpd, pareto_k = np.concatenate(parts, axis=1)
     return exact, lpd, pareto_k

@@ -73,8 +73,16 @@ def robust(draws: Draws, rows: Any = None, *, cluster: str | ArrayLike | None = 
     if labels is not None:
         scale = n_clusters / (n_clusters - 1) * (n_rows - 1) / (n_rows - dim)
     bread = np.linalg.inv(hessian)
+    if (np.diag(meat) == 0).any():
+        given = "scales of a prior: of groups, horseshoe or r2d2"
+        cure = "Choose priors without unknown scales, and C(group) instead of (1 | group)."
+        raise InvalidInput("draws", "have parameters that all occur in the rows", given, cure)
     wanted = np.linalg.cholesky(scale * bread @ meat @ bread)
-    found = np.linalg.cholesky(np.atleast_2d(np.cov(flat.T)))
+    try:
+        found = np.linalg.cholesky(np.atleast_2d(np.cov(flat.T)))
+    except np.linalg.LinAlgError:
+        rule = f"be more than the parameters ({flat.shape[1]}), and differ"
+        raise InvalidInput("draws", rule, len(flat), "Draw more: n_draws=...") from None
     moves = np.linalg.solve(found, (draws.positions - centre).reshape(-1, dim).T)
     moved = (centre + (wanted @ moves).T).reshape(draws.positions.shape)
     by = "" if labels is None else f" by {cluster if isinstance(cluster, str) else 'cluster'}"

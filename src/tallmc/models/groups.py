@@ -824,6 +824,8 @@ class EffectLaw(eqx.Module):
         self, positions: Float[np.ndarray, "k d"], levels: Int[np.ndarray, " n"]
     ) -> Float[np.ndarray, "k n r"]:
         """The effects of these levels in some draws."""
+        if not len(positions):  # a block of the burn-in
+            return np.zeros((0, len(levels), self.model.n_effects))
         return _in_batches(_effects_at, self, positions, jnp.asarray(levels, jnp.int32))
 
     def at(self, positions: Float[np.ndarray, "chains draws d"]) -> np.ndarray:
