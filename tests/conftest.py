@@ -133,6 +133,12 @@ def _drop_programs() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
+@pytest.fixture
+def drop_programs():
+    """A function after whose call all programs are compiled or loaded again."""
+    return _drop_programs
+
+
 def _bytes_in_memory() -> int:
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
