@@ -7,6 +7,11 @@ runs and between clones. The name of the cache folder is a hash of the pinned pa
 processor, so a program is never loaded on a machine for which it was not compiled.
 `TALLMC_TEST_CACHE=off` disables the cache. A cache of more than 4 GiB is deleted.
 
+The programs of the library are also kept in the library's own cache, from which they are loaded
+without tracing as long as no file of the library changes (`tallmc._core.programs`). It does not see
+what a test replaces in the library, so it is off in tests that use `monkeypatch`. Mutants that are
+classes of a test file are foreign to it.
+
 The shapes in jaxtyping annotations are checked (`shape_checks.py`). Tests of contrib topics and of
 experiments run when their files have changed (`topics.py`).
 
@@ -39,10 +44,12 @@ import topics
 sys.path += [str(folder) for folder in sorted(topics.TESTS.glob("contrib/*")) if folder.is_dir()]
 sys.path.append(str(topics.TESTS / "experiments"))
 
+# With Python's defaults, the search for garbage takes a tenth of the time: XLA takes part in it.
+gc.set_threshold(100_000, 20, 20)
 jax.config.update("jax_enable_x64", True)
 shape_checks.install()
 
-_CACHE = "JAX_COMPILATION_CACHE_DIR"
+_CACHE, _OWN_CACHE = "JAX_COMPILATION_CACHE_DIR", "TALLMC_CACHE"
 _MOST_BYTES = 4 * 2**30
 _BYTES_OF_PROGRAMS = 2**30
 _bytes_without_programs = 2**29
@@ -71,7 +78,7 @@ def _bytes_in(folder: Path) -> int:
 def pytest_configure(config):
     """Configure the cache, also in the environment, for processes that tests start."""
     config.pluginmanager.register(accounting.Accounting())
-    os.environ["TALLMC_CACHE"] = "off"  # its programs would not see mutants; `test_cache.py` has it
+    os.environ[_OWN_CACHE] = "off"
     if not hasattr(config, "workerinput"):
         _delete_temporary_files_at_the_end(config)
     if os.environ.get("TALLMC_TEST_CACHE") == "off":
@@ -80,6 +87,7 @@ def pytest_configure(config):
     if not hasattr(config, "workerinput") and _bytes_in(folder) > _MOST_BYTES:
         shutil.rmtree(folder, ignore_errors=True)
     os.environ.setdefault(_CACHE, str(folder))
+    os.environ[_OWN_CACHE] = str(folder / "library")
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     jax.config.update("jax_compilation_cache_dir", os.environ[_CACHE])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
@@ -101,6 +109,36 @@ def pytest_collection_modifyitems(items):
     topics.mark_slow_tests(items)
 
 
+def pytest_collection_finish():
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _programs_of_what_is_tested(request):
+    if "monkeypatch" in request.fixturenames:
+        request.getfixturevalue("monkeypatch").setenv(_OWN_CACHE, "off")
+
+
+def _drop_programs() -> None:
+    from tallmc._core.programs import _Compiled
+
+    for name, module in list(sys.modules.items()):
+        for value in vars(module).values() if name.startswith("tallmc.") else ():
+            if isinstance(value, _Compiled):
+                value.programs.clear()
+    jax.clear_caches()
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):  # a C library without it
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+@pytest.fixture
+def drop_programs():
+    """A function after whose call all programs are compiled or loaded again."""
+    return _drop_programs
+
+
 def _bytes_in_memory() -> int:
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -114,10 +152,7 @@ def pytest_runtest_teardown(item, nextitem):
     if nextitem is not None and nextitem.path == item.path:
         return
     if _bytes_in_memory() > _bytes_without_programs + _BYTES_OF_PROGRAMS:
-        jax.clear_caches()
-        gc.collect()
-        with contextlib.suppress(OSError, AttributeError):  # a C library without it
-            ctypes.CDLL(None).malloc_trim(0)
+        _drop_programs()
         _bytes_without_programs = _bytes_in_memory()
 
 

@@ -1,6 +1,6 @@
 """Compiled programs are read by other processes, and no state of the folder breaks a run.
 
-Other tests run without this cache (`conftest.py`): a program of it would not see a mutant.
+Other tests use a cache of their own (`conftest.py`).
 """
 
 import atexit
@@ -100,6 +100,7 @@ def used(tmp_path_factory):
 def jax_options(monkeypatch):
     """Options of JAX and warning filters as before the test, and no environment variable."""
     monkeypatch.delenv("TALLMC_CACHE", raising=False)
+    monkeypatch.setattr(cache_module, "_in_use", None)
     names = ("jax_compilation_cache_dir", *cache_module._OPTIONS)
     before = {name: getattr(jax.config, name) for name in names}
     yield before

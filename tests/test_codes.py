@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tallmc
+from regressions import run_once
 from tallmc._core.arrays import DenseMap, DiagonalMap
 from tallmc._fit import encoding
 from tallmc._fit.fit import regression_problem
@@ -154,8 +155,7 @@ def test_models_of_codes_and_of_a_matrix_agree(monkeypatch, formula):
     rng = np.random.default_rng(3)
     positions = jnp.asarray(0.1 * rng.normal(size=(3, coded.dim)))
     found, expected = (
-        jax.jit(_of_model, static_argnums=3)(of.model, of.rows.columns, positions, 2)
-        for of in (coded, plain)
+        run_once(_of_model)(of.model, of.rows.columns, positions, 2) for of in (coded, plain)
     )
     jax.tree.map(
         lambda one, two: np.testing.assert_allclose(one, two, rtol=1e-9, atol=1e-9), found, expected
@@ -166,8 +166,7 @@ def test_the_softmax_of_codes_and_of_a_matrix_agree(monkeypatch):
     coded, plain = _posteriors(monkeypatch, "k ~ a + z + b", family="categorical")
     positions = jnp.asarray(0.1 * np.random.default_rng(3).normal(size=(3, coded.dim)))
     found, expected = (
-        jax.jit(_of_model, static_argnums=3)(of.model, of.rows.columns, positions, 2)
-        for of in (coded, plain)
+        run_once(_of_model)(of.model, of.rows.columns, positions, 2) for of in (coded, plain)
     )
     jax.tree.map(
         lambda one, two: np.testing.assert_allclose(one, two, rtol=1e-9, atol=1e-9), found, expected

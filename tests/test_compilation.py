@@ -1,6 +1,5 @@
 """A default run compiles few programs, and other data with the same columns need no others."""
 
-import jax
 import numpy as np
 import pytest
 from jax._src import compiler
@@ -13,8 +12,9 @@ _MOST_PROGRAMS = 15
 
 
 @pytest.fixture
-def compiled(monkeypatch):
+def compiled(monkeypatch, drop_programs):
     """The programs that are compiled, or read from a cache, while the test runs."""
+    drop_programs()
     found, original = [], compiler.compile_or_get_cached
 
     def spy(backend, computation, *args, **options):
@@ -36,7 +36,6 @@ def regression(n_rows, seed, outliers=0):
 @pytest.mark.slow
 def test_a_default_run_compiles_few_programs_and_other_data_none(compiled, monkeypatch):
     by_control_variates(monkeypatch)
-    jax.clear_caches()
     first = regression(30_000, seed=0)
     compiled.clear()
     tallmc.sample(first, ess=500)
@@ -52,7 +51,6 @@ def test_a_default_run_compiles_few_programs_and_other_data_none(compiled, monke
 
 @pytest.mark.slow
 def test_a_run_by_series_compiles_few_programs_and_other_data_none(compiled):
-    jax.clear_caches()
     first = regression(30_000, seed=0, outliers=3)
     compiled.clear()
     tallmc.sample(first)
@@ -71,7 +69,6 @@ def test_a_run_by_series_compiles_few_programs_and_other_data_none(compiled):
 
 def test_a_posterior_of_arrays_compiles_nothing(compiled):
     """Checks of the user's numbers are NumPy's: each would be a program, compiled before a run."""
-    jax.clear_caches()
     first = regression(700, seed=0)
     assert not compiled
     first.rows.batch_of(np.arange(300), np.ones(300), np.float32)

@@ -8,6 +8,7 @@ from scipy import integrate
 
 import tallmc
 from problems import slow_after
+from regressions import run_once
 from tallmc._fit.fit import regression_problem
 from tallmc._fit.model import RegressionModel
 from tallmc._rows.law import Batch
@@ -58,7 +59,7 @@ def test_coordinates_have_their_gradient_volume_and_hessian(case, monkeypatch):
     geometry = effects._geometry_at(posterior, position)
     mapping = geometry.prepare(posterior, None)
 
-    @jax.jit
+    @run_once
     def everything(model, rows, mapping, position, unit):
         batch, two = Batch(rows, jnp.ones(60)), jnp.asarray(2.0)
 

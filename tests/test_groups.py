@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 import tallmc
+from regressions import run_once
 from tallmc._core.arrays import DenseMap, layout_of
 from tallmc._fit import regression
 from tallmc._fit.fit import regression_problem
@@ -49,33 +50,35 @@ class Found(NamedTuple):
     squares: Any
 
 
-def found_at(model, block, position) -> Found:
+@run_once
+def everything_at(model, block, position, moves) -> Found:
     weights = jnp.arange(1.0, G + 1)
-    moves = jnp.asarray(np.random.default_rng(0).normal(size=(2, len(position)))) / 2
 
-    @jax.jit
-    def everything(model, block, position):
-        def potentials(at):
-            return model.row_potentials(at, block)
+    def potentials(at):
+        return model.row_potentials(at, block)
 
-        def hessian(at):
-            return model.block_hessian(at, block, weights)
+    def hessian(at):
+        return model.block_hessian(at, block, weights)
 
-        metric = DenseMap(jnp.eye(len(position)))
-        return Found(
-            potentials(position),
-            model.row_gradients(position, block),
-            jax.jacfwd(potentials)(position),
-            hessian(position),
-            jax.jacfwd(lambda at: weights @ model.row_gradients(at, block))(position),
-            model.third_derivatives(position, metric, Batch(block, weights)),
-            jax.jacfwd(hessian)(position),
-            model.sum_of_changes(position, moves, Batch(block, weights)),
-            jax.lax.map(potentials, position + moves),
-            *model.moments(position, block),
-        )
+    metric = DenseMap(jnp.eye(len(position)))
+    return Found(
+        potentials(position),
+        model.row_gradients(position, block),
+        jax.jacfwd(potentials)(position),
+        hessian(position),
+        jax.jacfwd(lambda at: weights @ model.row_gradients(at, block))(position),
+        model.third_derivatives(position, metric, Batch(block, weights)),
+        jax.jacfwd(hessian)(position),
+        model.sum_of_changes(position, moves, Batch(block, weights)),
+        jax.lax.map(potentials, position + moves),
+        *model.moments(position, block),
+    )
 
-    return jax.tree.map(np.asarray, everything(model, block, position))
+
+def found_at(model, block, position) -> Found:
+    moves = np.random.default_rng(0).normal(size=(2, len(position))) / 2
+    found = everything_at(model, block, jnp.asarray(position), jnp.asarray(moves))
+    return jax.tree.map(np.asarray, found)
 
 
 def observations(y):
@@ -162,7 +165,7 @@ def case(request):
         rows = observations(y)
         model, found = quadrature(request.param, rows, n_shared, at_once)
         position = np.array([-0.4, 0.3, *([-0.5] * n_shared), -0.3, -0.7, 0.4])
-        at = found_at(model, found.rows.columns, jnp.asarray(position))
+        at = found_at(model, found.rows.columns, position)
         yield model, found, at, by_brute_force(rows, potential, position, n_shared), position
 
 
@@ -217,7 +220,7 @@ def test_normal_effects_have_the_density_of_the_multivariate_normal(noise):
         posterior = regression_problem(table, model).posterior
         block, init = posterior.rows.columns, np.asarray(posterior.init)
         positions = init + np.random.default_rng(4).normal(size=(2, len(init))) / 3
-        found = [found_at(posterior.model, block, jnp.asarray(at)) for at in positions]
+        found = [found_at(posterior.model, block, at) for at in positions]
         factors = [np.asarray(posterior.model.factor(jnp.asarray(at))) for at in positions]
     x, counts = np.column_stack([np.ones(N), table["x"]]), table["w"].astype(int)
     totals = []
@@ -258,16 +261,19 @@ def test_correlations_have_the_lkj_prior():
             n_effects=r,
             **sums,
         )
-        potentials, theirs = [], []
-        for each in free:
-            position = jnp.concatenate([jnp.zeros(r), jnp.asarray(each)])
-            transform = numpyro.transforms.CorrCholeskyTransform()
-            root = transform(jnp.asarray(each))
-            np.testing.assert_allclose(model.factor(position), root, atol=1e-12)
+        transform = numpyro.transforms.CorrCholeskyTransform()
+
+        @run_once
+        @jax.vmap
+        def both(free):
+            position, root = jnp.concatenate([jnp.zeros(r), free]), transform(free)
             density = numpyro.LKJCholesky(r, 1.0).log_prob(root)
-            theirs.append(density + transform.log_abs_det_jacobian(jnp.asarray(each), root))
-            potentials.append(model.prior_potential(position))
-    assert potentials[0] - potentials[1] == pytest.approx(float(theirs[1] - theirs[0]), abs=1e-10)
+            density += transform.log_abs_det_jacobian(free, root)
+            return model.factor(position), root, model.prior_potential(position), density
+
+        factors, roots, potentials, densities = map(np.asarray, both(jnp.asarray(free)))
+    np.testing.assert_allclose(factors, roots, atol=1e-12)
+    assert potentials[0] - potentials[1] == pytest.approx(densities[1] - densities[0], abs=1e-10)
 
 
 @pytest.fixture(scope="module")

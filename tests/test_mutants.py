@@ -8,6 +8,7 @@ right code, or of the other mutants of the same class.
 """
 
 import dataclasses
+import functools
 import itertools
 
 import equinox as eqx
@@ -170,6 +171,7 @@ class SignFlipped(ControlVariate):
         return AbstractGradient.residual_sum(self, position, batch, carried)
 
 
+@functools.cache
 def prepared(method, **settings):
     posterior = linear()
     # The anchor is not the mode, so that ∇f(θ̂) matters.

@@ -212,7 +212,7 @@ def test_a_pilot_run_that_is_interrupted_raises():
 
 
 def test_ctrl_c_during_the_import_of_the_command_is_quiet():
-    program = """
+    program = f"""{_HEAR_CTRL_C}
 import os, signal, sys
 sys.argv = ["tallmc"]
 class Impatient:

@@ -104,15 +104,12 @@ def potentials(surrogate, u):
     return jax.vmap(surrogate.potential_and_gradient)(u)[0]
 
 
+@eqx.filter_jit
 def change_of_potential(posterior, surrogate, u):
-    @eqx.filter_jit
-    def of(posterior, surrogate, u):
-        whole = posterior.model.potential_and_gradient
-        centre = whole(surrogate.centre, posterior.rows).rounded()[0]
-        at = jax.vmap(surrogate.position)(u)
-        return jax.vmap(lambda at: whole(at, posterior.rows).rounded()[0])(at) - centre
-
-    return np.asarray(of(posterior, surrogate, u))
+    whole = posterior.model.potential_and_gradient
+    centre = whole(surrogate.centre, posterior.rows).rounded()[0]
+    at = jax.vmap(surrogate.position)(u)
+    return jax.vmap(lambda at: whole(at, posterior.rows).rounded()[0])(at) - centre
 
 
 @pytest.mark.parametrize("accurate", [False, True])
