@@ -345,7 +345,7 @@ def _refitted(effects: EffectMap, draws: Float[np.ndarray, "chains draws d"]) ->
     shift = np.where(np.abs(mean) > by_chance, mean, 0)
     is_other = np.abs(np.log(variance)) > math.sqrt(2) * by_chance
     scale = np.where(is_other, np.sqrt(variance), 1)
-    return _Refit(effects.placed(jnp.asarray(shift, draws.dtype)), scale)
+    return _Refit(_placed(effects, jnp.asarray(shift, draws.dtype)[None])[0], scale)
 
 
 @eqx.filter_jit
