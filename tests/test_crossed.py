@@ -16,7 +16,7 @@ from tallmc.diagnose import ess
 from tallmc.dynamics import HMC
 from tallmc.geometry import StandardEffects
 from tallmc.gradient import Full
-from tallmc.methods.automatic import effects, method
+from tallmc.methods.automatic import effects, exact, method
 from tallmc.subsample import AllRows
 
 RNG = np.random.default_rng(3)
@@ -50,18 +50,18 @@ CASES = {
 
 @pytest.mark.parametrize("case", slow_after(2, CASES))
 def test_coordinates_have_their_gradient_volume_and_hessian(case, monkeypatch):
-    monkeypatch.setattr(effects, "_LARGEST_CORE", 8)
+    monkeypatch.setattr(effects, "_SOLVED", 1e-13)
     posterior = posterior_of(*CASES[case], crossed(60, (5, 4), (1.0, 1.5)))
     model, rows, dim = posterior.model, posterior.rows.columns, posterior.dim
     terms = model.effect_terms()
     assert [term.n_groups for term in terms] == [5, 4]
     position = posterior.init + 0.1 * jnp.asarray(RNG.normal(size=dim))
-    geometry = effects._geometry_at(posterior, position)
+    geometry = effects.geometry_at(posterior, position)
     mapping = geometry.prepare(posterior, None)
 
     @run_once
     def everything(model, rows, mapping, position, unit):
-        batch, two = Batch(rows, jnp.ones(60)), jnp.asarray(2.0)
+        batch = Batch(rows, jnp.ones(60))
 
         def potential(zeta):
             at = mapping.position(zeta)
@@ -85,42 +85,53 @@ def test_coordinates_have_their_gradient_volume_and_hessian(case, monkeypatch):
             "hessian": jax.hessian(potential)(zeta),
             "of_rows": model.block_hessian(position, rows, jnp.ones(60)),
             "products": model.hessian_products(position, unit, batch),
-            "columns": model.hessian_columns(position, jnp.arange(terms[0].start, dim - 2), batch),
             "sums": sums,
             "separate": separate,
             "diagonal": model.hessian_diagonal(position, batch),
             "push": jax.vmap(mapping.push)(unit),
             "pull": jax.vmap(mapping.pull)(unit),
             "solve": jax.vmap(mapping.solve)(unit),
-            "moved": mapping.standardised(mapping.moved(position, unit[0], two)) - zeta,
+            "placed": mapping.placed(mapping.coordinates(position)),
+            "at_centre": mapping.coordinates(position),
+            "moved": mapping.standardised(mapping.placed(2 * unit[0])) - zeta,
+            "rotated": mapping.flow(unit[0], unit[1], jnp.asarray(0.5)),
+            "force": mapping.force(unit[0], position, gradient),
         }
 
     found = everything(model, rows, mapping, position, jnp.eye(dim))
-    found = {name: np.asarray(value) for name, value in found.items()}
+    found = {name: np.asarray(value) for name, value in found.items()} | {"unit": np.eye(dim)}
     close = {"rtol": 1e-9, "atol": 1e-9}
     np.testing.assert_allclose(found["back"], position, **close)
     np.testing.assert_allclose(found["log_volume"], found["volume"], **close)
     np.testing.assert_allclose(found["by_map"], found["gradient"], **close)
     np.testing.assert_allclose(found["products"], found["of_rows"], **close)
-    chosen = found["of_rows"][terms[0].start : dim - 2]
-    np.testing.assert_allclose(found["columns"], chosen, **close)
     np.testing.assert_allclose(found["sums"], found["separate"], **close)
     np.testing.assert_allclose(found["diagonal"], np.diag(found["of_rows"]), **close)
-    core = geometry.core
-    np.testing.assert_allclose(geometry.columns, found["hessian"][:, core], rtol=1e-6, atol=1e-6)
-    # The map: the Hessian without the entries between two parameters outside of the core.
-    others = np.setdiff1d(np.arange(dim), core)
-    assert len(others) > 3
-    kept = found["hessian"].copy()
-    kept[np.ix_(others, others)] = np.eye(len(others))
-    np.testing.assert_allclose(np.diag(found["hessian"])[others], 1.0, rtol=1e-9)
+    is_effect = np.zeros(dim, bool)
+    for term in terms:
+        is_effect[term.effects] = True
+    np.testing.assert_allclose(np.diag(found["hessian"])[is_effect], 1.0, rtol=1e-9)
     c = found["pull"]  # row j is Cᵀe_j
     np.testing.assert_allclose(found["push"], c.T, **close)
     np.testing.assert_allclose(found["solve"], np.linalg.inv(c).T, rtol=1e-7, atol=1e-7)
-    if (np.linalg.eigvalsh(kept) > 0.01).all():
-        np.testing.assert_allclose(c.T @ kept @ c, np.eye(dim), rtol=1e-7, atol=1e-7)
-    else:
-        assert case != "logistic", "the curvature of one case is positive"
+    # With all modes the map is exact; away from the mode the curvature of log sds may be negative.
+    whitened = c.T @ found["hessian"] @ c
+    signs = np.sign(np.diag(whitened))
+    np.testing.assert_allclose(whitened, np.diag(signs), atol=1e-7)
+    assert (signs[is_effect] == 1).all() and np.sum(signs < 0) <= len(terms)
+    monkeypatch.setattr(effects, "_MODES", 2)
+    few = effects.geometry_at(posterior, position)
+    distance = np.abs(np.log(geometry.curvatures))
+    np.testing.assert_allclose(few.curvatures, geometry.curvatures[np.argsort(-distance)[:2]])
+    np.testing.assert_allclose(few.modes.T @ few.modes, np.eye(2), atol=1e-9)
+    np.testing.assert_allclose(found["placed"], position, **close)
+    np.testing.assert_allclose(found["at_centre"], 0, **close)
+    sine, cosine = np.sin(0.5), np.cos(0.5)
+    turned = [cosine * found["unit"][0] + sine * found["unit"][1]]
+    turned.append(cosine * found["unit"][1] - sine * found["unit"][0])
+    np.testing.assert_allclose(found["rotated"], turned, **close)
+    rest = c.T @ found["gradient"] - found["unit"][0]
+    np.testing.assert_allclose(found["force"], rest, **close)
     np.testing.assert_allclose(found["pulled"], c.T @ found["gradient"], **close)
     np.testing.assert_allclose(found["moved"], 2 * found["push"][0], **close)
 
@@ -148,7 +159,7 @@ def test_chains_in_these_coordinates_have_the_exact_law():
     model = posterior.model
     found = effects.standard_effects(posterior)
     method_ = tallmc.Method(
-        dynamics=HMC(4),
+        dynamics=HMC(4, jitter=0.5),
         gradient=Full(),
         subsample=AllRows(),
         geometry=found.geometry,
@@ -208,6 +219,26 @@ def test_many_effects_are_sampled_on_all_rows_in_their_coordinates(monkeypatch):
     assert not method._has_many_effects(few)
     monkeypatch.setattr(method, "_MANY_ROWS_PER_EFFECT", 3)
     assert not method._has_many_effects(posterior)
+
+
+def test_coordinates_follow_draws_where_chance_does_not_explain_them():
+    posterior = one_factor()
+    mapping = effects.standard_effects(posterior).geometry.prepare(posterior, None)
+    whitened = np.random.default_rng(1).normal(size=(400, 5))
+    whitened[:, 4] = 5 + 3 * whitened[:, 4]
+    whitened[:, 0] *= 0.3
+    draws = np.asarray(exact._placed(mapping, jnp.asarray(whitened))).reshape(8, 50, 5)
+    found = exact._refitted(mapping, draws)
+    there = np.asarray(mapping.coordinates(found.centre))
+    np.testing.assert_allclose(there[:4], 0, atol=1e-9)
+    np.testing.assert_allclose(there[4], whitened[:, 4].mean(), rtol=1e-9)
+    np.testing.assert_array_equal(found.scale[1:4], 1)
+    np.testing.assert_allclose(found.scale[[0, 4]], whitened[:, [0, 4]].std(axis=0), rtol=1e-9)
+
+
+def test_jitter_is_checked():
+    with pytest.raises(tallmc.InvalidInput, match="jitter"):
+        HMC(3, jitter=1.5)
 
 
 def test_a_difference_of_groups_is_one_effect_less_the_other():

@@ -166,26 +166,31 @@ class Dense(GeometryChoice):
 # non-centred form for effects of which the rows know nothing, κ_j = 0, and close to the centred
 # form for large κ_j. An effect of few rows and one of many each get the form that suits them.
 #
-# In these coordinates the Hessian has a diagonal of 1 in the effects. Its off-diagonal entries
-# matter among a few parameters, the *core*: coefficients, log sds, and the effects of many rows.
-# With the others first, and without the entries between two of them, H = [[I, W], [Wᵀ, E]]:
+# In these coordinates the Hessian of the effects has a diagonal of 1. Its curvatures are near 1 but
+# for a few modes: all effects of one factor against those of another, or players of an era. With
+# the effects first and the *core* of coefficients and log sds last:
 #
-#     H = LLᵀ,   L = [[I, 0], [Wᵀ, S^½]],   S = E − WᵀW,   C = L⁻ᵀ diag(scale)
+#     H = [[A, B], [Bᵀ, E]],   A ≈ I + V(Λ − I)Vᵀ,   W = A⁻¹B,   S = E − BᵀW
+#     C = [[I + V(Λ^(−½) − I)Vᵀ, −WS^(−½)], [0, S^(−½)]] diag(scale)
 
 _LEAST_CURVATURE = 1e-3  # of directions of S, in units of 1/sd² of an effect given all others
 
 
 class ArrowMap(AbstractLinearMap):
-    """C = L⁻ᵀ diag(scale), of an identity bordered by the rows of the core."""
+    """C, of an identity with few other modes, bordered by the rows of the core."""
 
     order: Int[Array, " d"]
-    """The other parameters, then the core."""
+    """The effects, then the core."""
     places: Int[Array, " d"]
     """The inverse of the order."""
     coupling: Float[Array, "o k"]
     """W."""
     root: Float[Array, "k k"]
     """S^(−½), transposed."""
+    modes: Float[Array, "o m"]
+    """V."""
+    sds: Float[Array, " m"]
+    """Λ^(−½)."""
     scale: Float[Array, " d"]
 
     def _split(self, values: Float[Array, "*k d"]) -> tuple[Array, Array]:
@@ -195,32 +200,43 @@ class ArrowMap(AbstractLinearMap):
     def _joined(self, others: Array, core: Array) -> Float[Array, "*k d"]:
         return jnp.concatenate([others, core], axis=-1)[..., self.places]
 
+    def _stretched(self, effects: Array, by: Float[Array, " m"]) -> Array:
+        return effects + dot((by - 1) * dot(effects, self.modes), self.modes.T)
+
     def push(self, move: Float[Array, "*k d"]) -> Float[Array, "*k d"]:
-        others, core = self._split(self.scale * move)
+        effects, core = self._split(self.scale * move)
         core = dot(core, self.root.T)
-        return self._joined(others - dot(core, self.coupling.T), core)
+        effects = self._stretched(effects, self.sds)
+        return self._joined(effects - dot(core, self.coupling.T), core)
 
     def pull(self, gradient: Float[Array, "*k d"]) -> Float[Array, "*k d"]:
-        others, core = self._split(gradient)
-        core = dot(core - dot(others, self.coupling), self.root)
-        return self.scale * self._joined(others, core)
+        effects, core = self._split(gradient)
+        core = dot(core - dot(effects, self.coupling), self.root)
+        return self.scale * self._joined(self._stretched(effects, self.sds), core)
 
     def solve(self, move: Float[Array, "*k d"]) -> Float[Array, "*k d"]:
-        others, core = self._split(move)
-        others = others + dot(core, self.coupling.T)
-        return self._joined(others, jnp.linalg.solve(self.root, core.T).T) / self.scale
+        effects, core = self._split(move)
+        effects = self._stretched(effects + dot(core, self.coupling.T), 1 / self.sds)
+        return self._joined(effects, jnp.linalg.solve(self.root, core.T).T) / self.scale
 
 
 class EffectMap(AbstractLinearMap):
     """Coordinates ζ: η in the place of group effects, and a linear map of them."""
 
-    linear: AbstractLinearMap
+    linear: ArrowMap
     information: Vector
     """κ_j of effects."""
     score: Vector
     """r_j of effects, else 0."""
+    centre: Vector
+    """ζ near which the posterior is N(ζ, CCᵀ), approximately."""
     terms: tuple[tuple[int, int, int, int], ...] = eqx.field(static=True)
     """The fields of each `EffectTerm`; a store reads tuples."""
+
+    @property
+    def core(self) -> Int[Array, " k"]:
+        """Where the parameters lie that are no effects."""
+        return self.linear.order[len(self.linear.coupling) :]
 
     def push(self, move: Float[Array, "*k d"]) -> Float[Array, "*k d"]:
         return self.linear.push(move)
@@ -256,16 +272,30 @@ class EffectMap(AbstractLinearMap):
         _, pullback = jax.vjp(lambda at: (self.position(at), self.log_volume(at)), zeta)
         return pullback((gradient, -jnp.ones((), zeta.dtype)))[0]
 
-    def moved(self, position: Vector, move: Vector, length: Scalar) -> Vector:
-        return self.position(self.standardised(position) + length * self.push(move))
+    # The motion in a standard normal potential is a rotation. What the rest of the potential does
+    # is small, so that few gradients make a trajectory (Shahbaba et al., 2014).
+
+    def coordinates(self, position: Vector) -> Vector:
+        return self.solve(self.standardised(position) - self.centre)
+
+    def placed(self, coordinates: Vector) -> Vector:
+        return self.position(self.centre + self.push(coordinates))
+
+    def flow(self, coordinates: Vector, momentum: Vector, time: Scalar) -> tuple[Vector, Vector]:
+        along, across = jnp.cos(time), jnp.sin(time)
+        return along * coordinates + across * momentum, along * momentum - across * coordinates
+
+    def force(self, coordinates: Vector, position: Vector, gradient: Vector) -> Vector:
+        return self.pull_at(position, gradient) - coordinates
 
     def pull_at(self, position: Vector, gradient: Vector) -> Vector:
+        """Cᵀ∇ of the potential in ζ, from ∇f."""
         return self.pull(self.gradient(self.standardised(position), gradient))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StandardEffects(GeometryChoice):
-    """Group effects standardised given their sd, and the Hessian of a few parameters with all.
+    """Group effects standardised given their sd, and what they have in common with the others.
 
     Trajectories of `HMC` move in these coordinates; other dynamics cannot. The default method finds
     the arrays.
@@ -274,34 +304,41 @@ class StandardEffects(GeometryChoice):
 
     - `information`: κ, the curvature of all rows along each effect at the anchor.
     - `score`: r, zero for parameters that are no effects.
-    - `core`: the numbers of the parameters whose rows of the Hessian are kept.
-    - `columns`: the columns of the core in the Hessian in these coordinates, (d, k).
+    - `coupling`: W, how the effects make up for moves of the k other parameters, (d − k, k).
+    - `precision`: S of the other parameters, (k, k).
+    - `modes`: V, orthonormal directions of effects, (d − k, m).
+    - `curvatures`: Λ along them.
+    - `centre`: the mean of draws in ζ.
     - `scale`: the sds of draws in these coordinates.
     """
 
     information: Any
     score: Any
-    core: Any
-    columns: Any
+    coupling: Any
+    precision: Any
+    modes: Any
+    curvatures: Any
+    centre: Any
     scale: Any
 
     def prepare(self, posterior: AbstractPosterior, anchor: Anchor | None) -> EffectMap:
         terms = posterior.model.effect_terms()
         if not terms:
             raise InvalidInput("posterior", "have group effects for StandardEffects", "none")
-        others = np.setdiff1d(np.arange(posterior.dim), self.core)
-        order = np.concatenate([others, self.core])
-        columns = np.asarray(self.columns, np.float64)
-        coupling = columns[others]
-        values, vectors = np.linalg.eigh(columns[self.core] - coupling.T @ coupling)
-        root = vectors / np.sqrt(np.maximum(np.abs(values), _LEAST_CURVATURE))
-        floats = coupling, root, self.scale
+        everything = np.arange(posterior.dim)
+        effects = np.concatenate([everything[EffectTerm(*term).effects] for term in terms])
+        effects.sort()
+        order = np.concatenate([effects, np.setdiff1d(everything, effects)])
+        values, directions = np.linalg.eigh(self.precision)
+        root = directions / np.sqrt(np.maximum(np.abs(values), _LEAST_CURVATURE))
+        sds = 1 / np.sqrt(np.maximum(self.curvatures, _LEAST_CURVATURE))
+        floats = self.coupling, root, self.modes, sds, self.scale
         arrow = ArrowMap(
             jnp.asarray(order, jnp.int32),
             jnp.asarray(np.argsort(order), jnp.int32),
             *(jnp.asarray(of, posterior.dtype) for of in floats),
         )
-        information, score = (
-            jnp.asarray(of, posterior.dtype) for of in (self.information, self.score)
+        information, score, centre = (
+            jnp.asarray(of, posterior.dtype) for of in (self.information, self.score, self.centre)
         )
-        return EffectMap(arrow, information, score, terms)
+        return EffectMap(arrow, information, score, centre, terms)

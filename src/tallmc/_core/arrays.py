@@ -140,19 +140,27 @@ class AbstractLinearMap(eqx.Module):
         """C, which has `n_rows` rows."""
         return self.pull(jnp.eye(n_rows, dtype=dtype))
 
-    # Coordinates ζ that are not linear (`EffectMap`) override these. Trajectories move in ζ, whose
-    # potential is f(θ) − log |∂θ/∂ζ|.
+    # Trajectories move in coordinates in which the momentum is N(0, I); `EffectMap` has its own.
+    # The potential in them is f(θ) − log |∂θ/∂u|.
 
-    def moved(self, position: Vector, move: Vector, length: Scalar) -> Vector:
-        """The position after a move by `length` times C v."""
-        return position + length * self.push(move)
+    def coordinates(self, position: Vector) -> Vector:
+        """The coordinates of a position, here itself."""
+        return position
 
-    def pull_at(self, position: Vector, gradient: Vector) -> Vector:
-        """Cᵀ∇ of the potential in ζ, from ∇f at the position."""
+    def placed(self, coordinates: Vector) -> Vector:
+        """The position with these coordinates."""
+        return coordinates
+
+    def flow(self, coordinates: Vector, momentum: Vector, time: Scalar) -> tuple[Vector, Vector]:
+        """Coordinates and momentum after motion without a force."""
+        return coordinates + time * self.push(momentum), momentum
+
+    def force(self, coordinates: Vector, position: Vector, gradient: Vector) -> Vector:
+        """The gradient of the part of the potential that `flow` leaves out, from ∇f."""
         return self.pull(gradient)
 
     def log_volume(self, position: Vector) -> Scalar | float:
-        """log |∂θ/∂ζ|."""
+        """log |∂θ/∂u|, up to a constant."""
         return 0.0
 
 

@@ -240,27 +240,6 @@ class Columns(eqx.Module):
         whole = jnp.block(blocks)
         return self._joined([self._joined([whole]).T]).T
 
-    def gram_columns(self, weights: PerRow, chosen: Int[Array, " k"]) -> Float[Array, "d k"]:
-        """Some columns of XᵀWX, by number, all of them columns of group terms with one each."""
-        n_chosen, width = len(chosen), self.shape[1]
-        slots = (
-            jnp.full(width, n_chosen, jnp.int32)
-            .at[chosen]
-            .set(jnp.arange(n_chosen, dtype=jnp.int32))
-        )
-        terms = [factor for factor in self.factors if isinstance(factor, GroupTerm)]
-        start, scaled = width - sum(term.n_columns for term in terms), weights[:, None] * self.dense
-        total = jnp.zeros((width, n_chosen + 1), weights.dtype)
-        for term in terms:
-            assert term.columns.shape[1] == 1, "one column per group"
-            # Groups that are not chosen share a last one, which is dropped.
-            few = GroupTerm(
-                slots[start + term.codes], term.columns, n_chosen + 1, False, term.signs
-            )
-            parts = [few.sums(scaled).T, *(of.gram_with(few, weights) for of in self.factors)]
-            total, start = total + self._joined(parts), start + term.n_columns
-        return total[:, :-1]
-
     def squared(self) -> Columns:
         """The columns with squares in place of their values."""
         squares = tuple(factor.squared() for factor in self.factors)

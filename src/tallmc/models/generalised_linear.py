@@ -447,13 +447,6 @@ class GeneralisedLinear(AbstractRegression):
         curvatures = weights * self._curvatures(position, batch.rows)
         return x.sums(curvatures[:, None] * (x @ directions.T)).T
 
-    def hessian_columns(
-        self, position: Vector, chosen: Int[Array, " k"], batch: Batch
-    ) -> Float[Array, "k d"]:
-        # Cross-tabulations: products with units would read a number per row and column.
-        curvatures = batch.weights * self._curvatures(position, batch.rows)
-        return self.columns(batch.rows).gram_columns(curvatures, chosen).T
-
     def hessian_diagonal(self, position: Vector, batch: Batch) -> Vector:
         curvatures = self._curvatures(position, batch.rows)
         return self.columns(batch.rows).squared().sums(batch.weights * curvatures)

@@ -21,7 +21,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
 from .._core.arrays import AbstractLinearMap, Layout, Matrix, Scalar, Vector
 from .._rows.access import AbstractRows, PerRow, RowBlock
@@ -208,11 +208,6 @@ class Hierarchical(AbstractModel):
     def hessian_products(self, position: Vector, directions: Moves, batch: Batch) -> Moves:
         at, along = self._inner(position), self._inner(directions)
         return self._outer(self.inner.hessian_products(at, along, batch))
-
-    def hessian_columns(
-        self, position: Vector, chosen: Int[Array, " k"], batch: Batch
-    ) -> Float[Array, "k d"]:
-        return self._outer(self.inner.hessian_columns(self._inner(position), chosen, batch))
 
     def hessian_diagonal(self, position: Vector, batch: Batch) -> Vector:
         return self._outer(self.inner.hessian_diagonal(self._inner(position), batch))

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, PyTree
 
 from .._core.arrays import AbstractLinearMap, Layout, Matrix, Scalar, Vector, dot
 from .._core.errors import InvalidInput
@@ -308,13 +308,6 @@ class AbstractModel(eqx.Module):
             return jax.jvp(gradient, (position,), (direction,))[1]
 
         return lax.map(product, directions)
-
-    def hessian_columns(
-        self, position: Vector, chosen: Int[Array, " k"], batch: Batch
-    ) -> Float[Array, "k d"]:
-        """Columns of Σ w_i ∇²f_i(θ), by number; each must be that of a group effect."""
-        units = jax.nn.one_hot(chosen, self.dim, dtype=self.dtype)
-        return self.hessian_products(position, units, batch)
 
     def hessian_diagonal(self, position: Vector, batch: Batch) -> Vector:
         """The diagonal of Σ w_i ∇²f_i(θ)."""

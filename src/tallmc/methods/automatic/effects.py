@@ -1,10 +1,14 @@
 """Many group effects that cannot be integrated out: crossed factors, players of a match.
 
 Exact Hamiltonian Monte Carlo on all rows, in the coordinates of `StandardEffects` (`geometry.py`).
-A gradient is one gather and one sum per group and factor, and ten leapfrog steps make a draw that
-hardly remembers the last. Without these coordinates a crossed pair of 50 and 300 groups had 22
+A gradient is one gather and one sum per group and factor, and two to four gradients make a draw
+that hardly remembers the last. Without these coordinates a crossed pair of 50 and 300 groups had 22
 effective draws after 200 seconds: log sds and effects form a funnel, and the search for the mode
 ends in its spike.
+
+Products with the Hessian, one pass each, give the map of these coordinates: conjugate gradients for
+the directions of coefficients and log sds, and Lanczos' iteration for the modes of effects. Of
+5,832 tennis players, 11 modes have curvatures below 0.7, down to 0.04, and all others are near 1.
 
 The search for the anchor takes quasi-Newton steps ζ ← ζ − CCᵀ∇ in these coordinates, then makes
 new coordinates at the place that it found, and repeats both until steps are short. At η = 0 the
@@ -15,13 +19,13 @@ minimum is nearly the estimate of lme4.
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from ..._anchor.anchor import Anchor, find_anchor
 from ..._core.supervision import checkpoint, stage
@@ -31,15 +35,14 @@ from ...geometry import EffectMap, StandardEffects
 from ...models.model import AbstractModel, rounded_sum
 from ...models.posterior import AbstractPosterior
 
-_LARGEST_CORE = 512
-_KNOWN_BY_ROWS = 0.5
-"""Effects belong to the core if the rows know this share of their precision. Two others have at
-most this much of their precision in common."""
 _ROUNDS, _STEPS = 6, 12
 _NEAR = 0.5
 """Length of the last step of the search, in posterior sds; draws are √d from the mode."""
 _LONGEST_STEP = 5.0
-_PASSES = 4  # of new coordinates
+PASSES = 50
+"""Over all rows for new coordinates, about."""
+_SOLVER_STEPS, _SOLVED = 30, 0.01
+_LANCZOS_STEPS, _MODES, _ROUNDING = 40, 16, 1e-4
 _SMALLEST_STEP = 2.0**-6
 
 
@@ -57,14 +60,15 @@ def standard_effects(posterior: AbstractPosterior) -> EffectAnchor:
     stage("finding the mode of the group effects")
     position, passes = posterior.init, 0
     for _ in range(_ROUNDS):
-        geometry = _geometry_at(posterior, position)
-        passes += _PASSES
+        geometry = geometry_at(posterior, position)
+        passes += PASSES
         mapping = geometry.prepare(posterior, None)
         found = _descend(posterior, mapping, position)
         position, passes = found.position, passes + found.n_passes
         if found.first_step < _NEAR:
             break
     anchor = find_anchor(posterior, at=posterior.layout.unravel(position), hessian=False)
+    geometry = dataclasses.replace(geometry, centre=np.asarray(mapping.standardised(position)))
     return EffectAnchor(anchor, geometry, passes * posterior.n_rows)
 
 
@@ -104,7 +108,7 @@ def _descend(
 def _moved(
     mapping: EffectMap, position: Float[Array, " d"], step: Float[Array, " d"], length: Array
 ) -> Float[Array, " d"]:
-    return mapping.moved(position, step, length)
+    return mapping.position(mapping.standardised(position) + length * mapping.push(step))
 
 
 def _evaluated(
@@ -123,53 +127,95 @@ def _pulled(
     return mapping.pull_at(position, gradient), mapping.log_volume(position)
 
 
-def _geometry_at(posterior: AbstractPosterior, position: Float[Array, " d"]) -> StandardEffects:
+def geometry_at(posterior: AbstractPosterior, position: Float[Array, " d"]) -> StandardEffects:
     """The coordinates that fit the rows at this position."""
     model, rows, width = posterior.model, posterior.rows, posterior.rows.floats_per_row
     diagonal = rows.reduce(_diagonal, model, position, width=width).float64()
     _, gradient = model.potential_and_gradient(position, rows).float64()
     information, score = np.zeros(model.dim), np.zeros(model.dim)
-    is_effect, shares = np.zeros(model.dim, bool), np.zeros(model.dim)
-    at = np.asarray(position, np.float64)
+    is_effect, at = np.zeros(model.dim, bool), np.asarray(position, np.float64)
     for term in model.effect_terms():
         places = term.effects
         is_effect[places] = True
         information[places] = np.maximum(diagonal[places], 0)
         precision = information[places] + np.exp(-2 * np.asarray(term.of_effects(position)))
         score[places] = precision * at[places] - gradient[places]
-        shares[places] = information[places] / precision
-    common = np.flatnonzero(~is_effect)
-    ranked = np.argsort(-shares, kind="stable")[: np.sum(shares > _KNOWN_BY_ROWS)]
-    core = np.sort(np.append(common, ranked[: max(0, _LARGEST_CORE - len(common))]))
-    known = StandardEffects(
-        information, score, core, np.zeros((model.dim, len(core))), np.ones(model.dim)
+    effects, core = np.flatnonzero(is_effect), np.flatnonzero(~is_effect)
+    plain = StandardEffects(
+        *(information, score, np.zeros((len(effects), len(core))), np.eye(len(core))),
+        *(np.zeros((len(effects), 0)), np.ones(0), np.zeros(model.dim), np.ones(model.dim)),
     )
-    mapping = known.prepare(posterior, None)
-    # Directions of log sds move all effects of a term; those of effects are units.
-    directions = _directions(mapping, position, jnp.asarray(core))
-    is_common = ~is_effect[core]
-    products = np.empty(directions.shape, model.dtype)
-    products[is_common] = rows.reduce(
-        *(_products, model, position, directions[is_common]),
-        width=max(width, int(is_common.sum())),
-        finish=rounded_sum,
+    mapping = plain.prepare(posterior, None)
+    hessian = _Hessian(posterior, mapping, position, jnp.asarray(gradient, model.dtype))
+    of_core = hessian.times(jax.nn.one_hot(jnp.asarray(core), model.dim))
+    coupling = _solved(hessian, np.where(is_effect, of_core, 0), is_effect)
+    curvatures, modes = _modes(hessian, is_effect)
+    return dataclasses.replace(
+        plain,
+        coupling=coupling[:, effects].T,
+        precision=of_core[:, core] - coupling @ of_core.T,
+        modes=modes[:, effects].T,
+        curvatures=curvatures,
+        centre=np.asarray(mapping.standardised(position)),
     )
-    if not is_common.all():
-        chosen = jnp.asarray(core[~is_common])
-        columns = rows.reduce(_columns, model, position, chosen, width=width, finish=rounded_sum)
-        at_effects = np.flatnonzero(~is_common)
-        sizes = np.asarray(directions)[at_effects, core[at_effects]]
-        products[at_effects] = sizes[:, None] * np.asarray(columns)
-    found = _in_coordinates(
-        model,
-        mapping,
-        position,
-        jnp.asarray(gradient, model.dtype),
-        directions,
-        jnp.asarray(core),
-        jnp.asarray(products),
-    )
-    return dataclasses.replace(known, columns=np.asarray(found).T)
+
+
+class _Hessian(NamedTuple):
+    """The Hessian in ζ at a position."""
+
+    posterior: AbstractPosterior
+    mapping: EffectMap
+    position: Float[Array, " d"]
+    gradient: Float[Array, " d"]
+
+    def times(self, moves: Float[Any, "k d"]) -> Float[np.ndarray, "k d"]:
+        posterior, mapping, position, gradient = self
+        model, rows = posterior.model, posterior.rows
+        moves = jnp.asarray(moves, model.dtype)
+        along = _pushed(mapping, position, moves)
+        width = max(rows.floats_per_row, len(moves))
+        products = rows.reduce(_products, model, position, along, width=width, finish=rounded_sum)
+        found = _in_coordinates(model, mapping, position, gradient, moves, along, products)
+        return np.asarray(found, np.float64)
+
+
+def _solved(
+    hessian: _Hessian, target: Float[np.ndarray, "k d"], among: Bool[np.ndarray, " d"]
+) -> Float[np.ndarray, "k d"]:
+    """Solutions of Hx = target among some parameters, by conjugate gradients."""
+    found, rest, move = np.zeros_like(target), target, target
+    size = goal = np.sum(target**2, axis=1)
+    for _ in range(_SOLVER_STEPS):
+        product = np.where(among, hessian.times(move), 0)
+        curvature = np.sum(move * product, axis=1)
+        length = np.divide(size, curvature, out=np.zeros_like(size), where=curvature > 0)[:, None]
+        found, rest = found + length * move, rest - length * product
+        new = np.sum(rest**2, axis=1)
+        if (new <= _SOLVED**2 * goal).all():
+            break
+        share = np.divide(new, size, out=np.zeros_like(size), where=size > 0)
+        move, size = rest + share[:, None] * move, new
+    return found
+
+
+def _modes(
+    hessian: _Hessian, among: Bool[np.ndarray, " d"]
+) -> tuple[Float[np.ndarray, " m"], Float[np.ndarray, "m d"]]:
+    """Curvatures farthest from 1 among some parameters, and their directions, by Lanczos."""
+    basis = np.zeros((0, len(among)))
+    products, start = basis, np.where(among, np.random.default_rng(0).normal(size=len(among)), 0)
+    for _ in range(min(_LANCZOS_STEPS, int(among.sum()))):
+        for _ in range(2):  # one pass loses orthogonality by rounding
+            start = start - (basis @ start) @ basis
+        if (length := np.linalg.norm(start)) < _ROUNDING * len(among) ** 0.5:
+            break
+        basis = np.vstack([basis, start / length])
+        start = np.where(among, hessian.times(basis[-1:])[0], 0)
+        products = np.vstack([products, start])
+    inner = basis @ products.T
+    curvatures, vectors = np.linalg.eigh((inner + inner.T) / 2)
+    far = np.argsort(-np.abs(np.log(np.maximum(curvatures, _ROUNDING))))[:_MODES]
+    return curvatures[far], vectors.T[far] @ basis
 
 
 def _diagonal(
@@ -179,13 +225,12 @@ def _diagonal(
 
 
 @eqx.filter_jit
-def _directions(
-    mapping: EffectMap, position: Float[Array, " d"], core: Array
+def _pushed(
+    mapping: EffectMap, position: Float[Array, " d"], moves: Float[Array, "k d"]
 ) -> Float[Array, "k d"]:
-    """∂θ/∂ζ of the core."""
+    """∂θ/∂ζ v for some v."""
     zeta = mapping.standardised(position)
-    units = jax.nn.one_hot(core, len(zeta), dtype=zeta.dtype)
-    return jax.vmap(lambda unit: jax.jvp(mapping.position, (zeta,), (unit,))[1])(units)
+    return jax.vmap(lambda move: jax.jvp(mapping.position, (zeta,), (move,))[1])(moves)
 
 
 def _products(
@@ -199,35 +244,23 @@ def _products(
     return model.hessian_products(position, directions, batch)
 
 
-def _columns(
-    block: RowBlock,
-    counted: Bool[Array, " n"],
-    model: AbstractModel,
-    position: Float[Array, " d"],
-    chosen: Int[Array, " k"],
-) -> Float[Array, "k d"]:
-    batch = Batch(block, counted.astype(model.dtype))
-    return model.hessian_columns(position, chosen, batch)
-
-
 @eqx.filter_jit
 def _in_coordinates(
     model: AbstractModel,
     mapping: EffectMap,
     position: Float[Array, " d"],
     gradient: Float[Array, " d"],
-    directions: Float[Array, "k d"],
-    core: Array,
+    moves: Float[Array, "k d"],
+    pushed: Float[Array, "k d"],
     products: Float[Array, "k d"],
 ) -> Float[Array, "k d"]:
-    """The rows of the core in the Hessian in ζ, from ∇f and Σ ∇²f_i ∂θ/∂ζ of the rows."""
+    """The Hessian in ζ times moves, from ∇f and the products of the rows with ∂θ/∂ζ v."""
     zeta = mapping.standardised(position)
-    units = jax.nn.one_hot(core, len(zeta), dtype=zeta.dtype)
 
     def row(
-        unit: Float[Array, " d"], direction: Float[Array, " d"], product: Float[Array, " d"]
+        move: Float[Array, " d"], direction: Float[Array, " d"], product: Float[Array, " d"]
     ) -> Float[Array, " d"]:
         prior = jax.jvp(model.prior_gradient, (position,), (direction,))[1]
-        return jax.jvp(mapping.gradient, (zeta, gradient), (unit, product + prior))[1]
+        return jax.jvp(mapping.gradient, (zeta, gradient), (move, product + prior))[1]
 
-    return jax.vmap(row)(units, directions, products)
+    return jax.vmap(row)(moves, pushed, products)

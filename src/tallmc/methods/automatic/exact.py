@@ -10,7 +10,8 @@ coordinates u the draws should have the covariance I. Their covariance S replace
 that Ledoit and Wolf (2004) derive, the share of ‖S − I‖² that chance does not explain. Draws that
 fit the metric end the first rounds early. Then a longer run measures the correlation between the
 ends of trajectories. While it is large in a parameter, as it is along curved ridges, trajectories
-are made twice as long, as long as this pays.
+are made twice as long, as long as this pays. Coordinates of group effects are made again where the
+draws are.
 
 HMC with one leapfrog step per draw is MALA, so the choice of the length includes MALA. NUTS is not
 tried. It cannot run chains in step (`dynamics/hmc.py`), and on simulated logistic regressions with
@@ -41,25 +42,29 @@ from ..._engine.kernel import BoundKernel
 from ..._engine.run import Run, chain_keys
 from ...dynamics import HMC, ModeJumpingHMC
 from ...dynamics.dynamics import AbstractDynamics
+from ...dynamics.hmc import mean_leap_share
 from ...geometry import Dense, Diagonal, EffectMap, GeometryChoice, StandardEffects
 from ...gradient import Full
 from ...models.posterior import AbstractPosterior, check_in_memory
 from ...subsample import AllRows
 from ..abstract import Account, ErrorBudget, PreparedMethod
 from ..method import Method
+from .effects import PASSES, geometry_at
 from .modes import Modes, in_one_mode, with_light_modes
 
 _CHAINS = 8
 _TARGET_ACCEPTANCE = 0.8
-# Of a trajectory with the largest leapfrog steps, in units of the metric. The mean step is 5/8 of
-# the largest, so that the mean trajectory lasts a quarter of the period.
-_FIRST_TIME = math.pi / 2 / 0.625
+_FIRST_TIME = math.pi / 2  # of a mean trajectory in units of the metric: a quarter of the period
 _LONGEST_TIME = 10 * _FIRST_TIME
+_JITTER_OF_EFFECTS = 0.25  # of trajectories in coordinates that fit
 _LONGEST = 512  # leapfrog steps of a trajectory, on average
 _FIRST_STEP = 2.2  # leapfrog step in one dimension; smaller by the fourth root of d in d dimensions
+_ROTATION = 3.0  # steps that are rotations in coordinates of effects are longer
 _FEWEST_ROUNDS, _FIRST_ROUNDS, _ROUNDS_PER_METRIC = 4, 10, 4
 _NEAR_TARGET = 0.1  # acceptance rates that differ less from their target need no more rounds
 _NEW_METRIC = 0.1  # least weight of the draws' covariance for which the metric is changed
+_DRAWS_PER_EFFECTIVE = 4  # of tuning, a guess
+_SURE = 4.0  # sds of a mean by chance
 _TRAJECTORIES_PER_ROUND, _TRAJECTORIES_TO_MEASURE = 5, 25
 # Correlation between successive draws. A short run cannot tell how slowly badly mixed draws mix.
 _WELL_MIXED, _BADLY_MIXED = 0.5, 0.8
@@ -110,6 +115,8 @@ class _Tuner:
     def __post_init__(self) -> None:
         self.time = _FIRST_TIME
         self.leap = _FIRST_STEP / self.posterior.dim**0.25
+        if isinstance(self.geometry, StandardEffects):
+            self.leap = min(_ROTATION * self.leap, _FIRST_TIME)
         prepared = self._method().prepare(self.posterior, self.anchor)
         self.bound = prepared.kernel
         self.n_row_evals += prepared.n_row_evals
@@ -121,7 +128,8 @@ class _Tuner:
         )
         if isinstance(self._map, EffectMap):  # with thousands of effects draws are far from a mode
             noise = standard_normal(new_key(self.seed), self.positions.shape, self.positions.dtype)
-            self.positions = _spread(self._map, self.positions, noise)
+            # Coefficients start at the mode: that of a category without events has a steep wall.
+            self.positions = _placed(self._map, noise.at[:, self._map.core].set(0))
         self.rounds = 0
         self.rate = 0.0
         """Acceptance rate of the last round."""
@@ -161,10 +169,15 @@ class _Tuner:
 
     @property
     def _length(self) -> int:
-        return max(1, min(_LONGEST, round(self.time / self.leap)))
+        mean_leap = self.leap * mean_leap_share(self._jitter)
+        return max(1, min(_LONGEST, round(self.time / mean_leap)))
+
+    @property
+    def _jitter(self) -> float:
+        return _JITTER_OF_EFFECTS if isinstance(self.geometry, StandardEffects) else 1.0
 
     def _method(self) -> Method:
-        dynamics: AbstractDynamics = HMC(self._length)
+        dynamics: AbstractDynamics = HMC(self._length, jitter=self._jitter)
         if self.modes is not None:
             dynamics = ModeJumpingHMC(
                 self._length,
@@ -188,6 +201,8 @@ class _Tuner:
             self.positions = run.last_positions()
         self.rate = rate
         self.leap *= math.exp((rate - _TARGET_ACCEPTANCE) * gain)
+        if isinstance(self.geometry, StandardEffects):
+            self.leap = min(self.leap, _FIRST_TIME)
         return run.positions()
 
     def _run(self, burn_in: int, trajectories: int) -> Run:
@@ -220,24 +235,29 @@ class _Tuner:
 
         **Returns** False if the draws fit the metric, which then stays.
         """
+        map_in_use = self._map
+        if isinstance(map_in_use, EffectMap):
+            refitted = geometry_at(self.posterior, _refitted(map_in_use, draws).centre)
+            self.n_row_evals += PASSES * self.posterior.n_rows
+            scale = _refitted(refitted.prepare(self.posterior, None), draws).scale
+            self._use(dataclasses.replace(refitted, scale=scale))
+            return True
         found = self._shrunk(draws)
         if found.weight < _NEW_METRIC:
             return False
-        map_in_use = self._map
-        if isinstance(self.geometry, StandardEffects):
-            scale = np.asarray(self.geometry.scale) * np.sqrt(found.covariance)
-            self.geometry = dataclasses.replace(self.geometry, scale=scale)
-        elif isinstance(map_in_use, DiagonalMap):
+        if isinstance(map_in_use, DiagonalMap):
             scale = np.asarray(map_in_use.scale, np.float64)
-            self.geometry = Diagonal(scale * np.sqrt(found.covariance))
+            self._use(Diagonal(scale * np.sqrt(found.covariance)))
         else:
             assert isinstance(map_in_use, DenseMap)
             factor = np.asarray(map_in_use.factor, np.float64)
             covariance = factor @ found.covariance @ factor.T
-            self.geometry = Dense((covariance + covariance.T) / 2)
-        prepared = self.geometry.prepare(self.posterior, self.anchor)
-        self.bound = eqx.tree_at(lambda bound: bound.kernel.dynamics.geometry, self.bound, prepared)
+            self._use(Dense((covariance + covariance.T) / 2))
         return True
+
+    def _use(self, geometry: GeometryChoice) -> None:
+        self.geometry, prepared = geometry, geometry.prepare(self.posterior, self.anchor)
+        self.bound = eqx.tree_at(lambda bound: bound.kernel.dynamics.geometry, self.bound, prepared)
 
     @property
     def _map(self) -> AbstractLinearMap:
@@ -247,11 +267,6 @@ class _Tuner:
 
     def _shrunk(self, draws: Float[np.ndarray, "chains draws d"]) -> _Shrinkage:
         """The covariance of draws in the coordinates of the metric, shrunk towards I."""
-        if isinstance(self._map, EffectMap):
-            whitened = np.asarray(
-                _whitened(self._map, jnp.asarray(draws).reshape(-1, draws.shape[2]))
-            )
-            return _shrinkage(whitened - whitened.mean(axis=0), diagonal=True)
         centred = self._centred(draws).reshape(-1, draws.shape[2])
         if isinstance(self._map, DiagonalMap):
             return _shrinkage(centred / np.asarray(self._map.scale, np.float64), diagonal=True)
@@ -309,16 +324,33 @@ class _Tuner:
 
 
 @eqx.filter_jit
-def _spread(
-    effects: EffectMap, positions: Float[Array, "k d"], noise: Float[Array, "k d"]
-) -> Float[Array, "k d"]:
-    one = jnp.ones((), noise.dtype)
-    return jax.vmap(lambda at, move: effects.moved(at, move, one))(positions, noise)
+def _placed(effects: EffectMap, coordinates: Float[Array, "k d"]) -> Float[Array, "k d"]:
+    return jax.vmap(effects.placed)(coordinates)
+
+
+class _Refit(NamedTuple):
+    centre: Float[Array, " d"]
+    scale: Float[np.ndarray, " d"]
+
+
+def _refitted(effects: EffectMap, draws: Float[np.ndarray, "chains draws d"]) -> _Refit:
+    """The mean of draws and their sds in these coordinates, where they cannot be 0 and 1 by chance.
+
+    An sd of effects is larger on average than at the mode, and the log sd of small effects has a
+    long tail. A shrinkage of all coordinates alike would see neither among thousands of effects.
+    """
+    whitened = np.asarray(_whitened(effects, jnp.asarray(draws).reshape(-1, draws.shape[2])))
+    mean, variance = whitened.mean(axis=0), whitened.var(axis=0)
+    by_chance = _SURE * math.sqrt(_DRAWS_PER_EFFECTIVE / len(whitened))
+    shift = np.where(np.abs(mean) > by_chance, mean, 0)
+    is_other = np.abs(np.log(variance)) > math.sqrt(2) * by_chance
+    scale = np.where(is_other, np.sqrt(variance), 1)
+    return _Refit(_placed(effects, jnp.asarray(shift, draws.dtype)[None])[0], scale)
 
 
 @eqx.filter_jit
 def _whitened(effects: EffectMap, positions: Float[Array, "k d"]) -> Float[Array, "k d"]:
-    return effects.solve(jax.vmap(effects.standardised)(positions))
+    return jax.vmap(effects.coordinates)(positions)
 
 
 @dataclasses.dataclass
@@ -362,7 +394,8 @@ def _shrinkage(whitened: Float[np.ndarray, "n d"], diagonal: bool) -> _Shrinkage
     found = squares.mean(axis=0) if diagonal else whitened.T @ whitened / n
     fourth = np.sum(squares**2) if diagonal else np.sum(squares.sum(axis=1) ** 2)
     target = np.ones(d) if diagonal else np.eye(d)
-    distance, by_chance = np.sum((found - target) ** 2), 4 / n * (fourth / n - np.sum(found**2))
+    distance = np.sum((found - target) ** 2)
+    by_chance = _DRAWS_PER_EFFECTIVE / n * (fourth / n - np.sum(found**2))
     weight = max(0.0, 1 - by_chance / distance) if distance > 0 else 0.0
     return _Shrinkage(weight, (1 - weight) * target + weight * found)
 
