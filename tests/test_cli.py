@@ -426,7 +426,7 @@ def test_fit_without_a_method_chooses_one_and_says_how_wrong_it_may_be(tmp_path,
     path = write_table(tmp_path, columns, "bernoulli")
     assert fit(path, "bernoulli", tmp_path / "out", method=None) == 0
     out = capsys.readouterr().out
-    assert "method: chosen by pilot runs; pass --method to choose another" in out
+    assert "method: chosen for these rows; pass --method to choose another" in out
     assert "chosen: 400 rows are few: every step uses all of them" in out
     assert "verdict: checked; nothing speaks against these draws" in out
     summary = pd.read_csv(tmp_path / "out" / "summary.csv", index_col="coefficient")

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import math
+import types
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ import tallmc
 from problems import laplace_draws
 from row_stores import stored_logistic, write_store
 from tallmc.diagnose import Evidence, evidence, kfold, loo
+from tallmc.diagnose.comparison import _named
 from tallmc.methods.abstract import Account
 from tallmc.models import priors
 from tallmc.models.families.ordinal import CutPointPrior
@@ -390,3 +392,14 @@ def test_fits_to_other_rows_are_refused(table):
         tallmc.compare([fits[0]], frame.assign(a=2 * frame["a"]))
     with pytest.raises(tallmc.InvalidInput, match="rows must be one per fit"):
         tallmc.compare(fits, [frame])
+
+
+def test_fits_with_the_same_formula_are_named_by_their_family():
+    def fits(*families):
+        return [
+            types.SimpleNamespace(settings={"model": {"formula": "y ~ x", "family": of}})
+            for of in families
+        ]
+
+    assert list(_named(fits("poisson", "gamma"))) == ["y ~ x, poisson", "y ~ x, gamma"]
+    assert list(_named(fits("poisson", "poisson"))) == ["fit 1", "fit 2"]

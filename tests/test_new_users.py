@@ -315,6 +315,7 @@ def test_natural_splines_get_a_hint_that_works(table):
         ("boys", {}, r"^formula must name a column of DataFrame; got 'boys'"),
         ("buys ~ big city", {}, r"Put names with spaces or signs into backquotes: `big city`\.$"),
         ("my buys ~ age", {}, r"backquotes: `my buys`\.$"),
+        (" ~ age", {}, r"Name the response, as in 'y ~ age'\.$"),
         ("log(age) ~ city", {}, r"Put the transformed response into a column of the table first"),
         ("buys ~ age", {"family": "normel"}, r"^family must be one of"),
         ("buys ~ age + gone", {}, r"missing='drop', mark .*, fill in .* with exclude\.$"),
@@ -330,6 +331,20 @@ def test_errors_of_python_speak_python(table, formula, options, message):
     with pytest.raises(tallmc.InvalidInput, match=message) as caught:
         tallmc.fit(formula, data, **({"family": "bernoulli"} | options))
     assert not re.search(r"--|TABLE|\.\.", str(caught.value))
+
+
+def test_swapped_arguments_and_loaded_draws_without_rows_have_a_cure(run, table):
+    with pytest.raises(tallmc.InvalidInput, match="The formula comes first"):
+        tallmc.fit(table, "buys ~ age", family="bernoulli")
+    loaded = tallmc.load(run[0])
+    with pytest.raises(tallmc.InvalidInput, match=r"^rows must .* pass the table"):
+        tallmc.diagnose.marginal_effects(loaded, column="age")
+    with pytest.raises(tallmc.InvalidInput, match=r"^rows must .* pass the table"):
+        tallmc.compare([loaded, loaded])
+    averaged = tallmc.diagnose.marginal_effects(loaded, table, column="age")
+    assert averaged.column == "age"
+    with pytest.raises(tallmc.InvalidInput, match=r"more than 100 groups"):
+        run[1].group_effects()
 
 
 def test_errors_of_the_command_name_options_only(table, tmp_path, capsys):

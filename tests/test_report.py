@@ -18,7 +18,7 @@ from PIL import ImageFont
 import tallmc
 from problems import labelled, linear, logistic
 from tallmc._store import Folder, StoreError
-from tallmc.report import write_report
+from tallmc.report import plots, write_report
 from tallmc.report.plots import HEIGHT, WIDTH, Chart, density, marginals, nice_ticks, tick_texts
 from tallmc.subsample import Preferential, TargetNoise
 
@@ -344,3 +344,9 @@ def test_nothing_overflows_in_a_browser_and_pointing_at_a_trace_shows_its_values
     assert found["tip"].startswith("draw ") and "chain 3" in found["tip"]
     assert found["tip_inside"]
     assert found["font"] >= 9  # pixels, legible on a telephone
+
+
+def test_the_discrepancy_of_steps_without_rows_is_drawn_along_the_run():
+    found = types.SimpleNamespace(rows=np.zeros(3), ksd=np.array([3.0, 2.0, 1.0]))
+    chart = plots.discrepancies(types.SimpleNamespace(discrepancies=found)).rendered()
+    assert "parts of the run" in chart and 'class="line strong" d="M' in chart

@@ -1,4 +1,4 @@
-"""Bayesian inference on tall data by stochastic-gradient MCMC with preferential subsampling."""
+"""Bayesian inference on millions of rows, with a verdict on the answer."""
 
 import gc
 import importlib

@@ -86,7 +86,7 @@ class PriorChoice:
         return f"{self.name}({', '.join(shown)})"
 
 
-def normal(sd: float | None = None, mean: float = 0.0) -> PriorChoice:
+def normal(sd: float | None = None, *, mean: float = 0.0) -> PriorChoice:
     """A normal prior of coefficients.
 
     **Arguments:**
@@ -100,7 +100,7 @@ def normal(sd: float | None = None, mean: float = 0.0) -> PriorChoice:
     )
 
 
-def student_t(degrees: float, scale: float, mean: float = 0.0) -> PriorChoice:
+def student_t(degrees: float, scale: float, *, mean: float = 0.0) -> PriorChoice:
     """A Student-t prior of coefficients.
 
     **Arguments:**
@@ -113,7 +113,7 @@ def student_t(degrees: float, scale: float, mean: float = 0.0) -> PriorChoice:
     return PriorChoice("student_t", scale, check_number("mean", mean), degrees)
 
 
-def laplace(scale: float, mean: float = 0.0) -> PriorChoice:
+def laplace(scale: float, *, mean: float = 0.0) -> PriorChoice:
     """A Laplace prior of coefficients, whose mode is that of the lasso.
 
     **Arguments:**

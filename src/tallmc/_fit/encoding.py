@@ -198,7 +198,7 @@ class ScaledTerms:
                     constant[name] = mean
                 continue
             means[place], sds[place] = mean if centred else 0.0, sd
-        check_varying(constant, "Leave them out with --exclude")
+        check_varying(constant, "Leave them out with --exclude (exclude)")
         return cls(terms, tuple(means), tuple(sds))
 
     def matrix(

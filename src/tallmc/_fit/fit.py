@@ -200,6 +200,9 @@ def fit(
     >>> list(draws.values)
     ['Intercept', 'age']
     """
+    if not isinstance(formula, str):
+        cure = "The formula comes first: tallmc.fit(formula, data)."
+        raise InvalidInput("formula", "be text such as 'y ~ age'", type(formula).__name__, cure)
     with speaking_python("data"):
         model = regression_model(
             formula,
@@ -296,8 +299,10 @@ def fitted_posterior(draws: Draws, data: Any) -> AbstractPosterior:
     formula = encoder.encoding.formula if isinstance(encoder, TableEncoder) else None
     form = saved_form(saved_about(predictive) or draws.about, formula)
     if form is None or data is None:
-        cure = "Pass the posterior of each, or what tallmc.fit has read."
+        cure = "Loaded draws keep no rows: pass the table or row store of each fit as rows."
         found = "draws of a posterior" if form is None else "no rows"
+        if form is None:
+            cure = "Pass the posterior of each."
         raise InvalidInput("rows", "be those of the draws", found, cure)
     problem = regression_problem(data, form.model)
     if problem.form.encoding.to_json() != form.encoding.to_json():

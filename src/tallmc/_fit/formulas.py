@@ -59,7 +59,9 @@ def split_formula(text: str) -> FormulaText:
     response = column_name(sides[0]) if len(sides) == 2 else None
     if len(sides) == 2 and response is None:
         cure = "Put the transformed response into a column of the table first."
-        if "(" not in sides[0]:
+        if not sides[0]:
+            cure = "Name the response, as in 'y ~ age'."
+        elif "(" not in sides[0]:
             cure = f"Put a name with spaces or signs into backquotes: `{sides[0]}`."
         raise InvalidInput(FORMULA, "have the name of a column before ~", sides[0], cure)
     common, groups, smooths = [], [], []

@@ -136,7 +136,11 @@ def marginal_effects(
         raise InvalidInput("draws", "come from a fit of a table", "others", cure)
     if draws.weights is not None:
         raise InvalidInput("draws", "all count the same", "draws of decreasing steps")
-    source = _Source.of(draws.source if rows is None else rows, n_rows)
+    rows = draws.source if rows is None else rows
+    if rows is None:
+        cure = "Loaded draws keep no rows: pass the table or the row store of the fit."
+        raise InvalidInput("rows", "be those to average over", "none", cure)
+    source = _Source.of(rows, n_rows)
     features = {feature.name: feature for feature in encoder.encoding.features}
     by = [by] if isinstance(by, str) else list(by)
     grid = _grid(at or {}, features)

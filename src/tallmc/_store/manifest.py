@@ -80,8 +80,9 @@ def read_manifest(folder: Path) -> tuple[Manifest, list[str]]:
     # Between the two renames of `write_manifest`, only NEXT and PREVIOUS exist.
     present = [name for name in (MANIFEST, NEXT, PREVIOUS) if os.path.lexists(folder / name)]
     if not present:
-        problem = "a folder without a manifest" if folder.is_dir() else "no folder"
-        raise StoreError(folder, "be the folder of a run", problem)
+        problem = "a folder without a manifest" if folder.is_dir() else "no such folder"
+        cure = "Runs are kept with --store (store)."
+        raise StoreError(folder, "be the folder of a run", problem, cure)
     found, damaged = [], [] if MANIFEST in present or NEXT in present else [MANIFEST]
     for name in present:
         try:

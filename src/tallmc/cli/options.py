@@ -68,9 +68,11 @@ _TEXTS = {
     "within": "LOW,HIGH of all parameters, for methods with a domain, such as projected_sgld; inf "
     "is no limit. Parameters are coefficients of standardised columns unless --no-standardise.",
     "exact": "Use exact methods only: draws without bias, at any cost.",
-    "chains": "Number of independent chains. Default: 8, or 4 with --method.",
+    "chains": "Number of independent chains. Default: 32, or 8 if every step uses all rows; "
+    "4 with --method.",
     "draws": "Draws kept per chain, instead of --ess. Default with --method: 2000.",
-    "ess": "Sample until every coefficient has N effective draws. Default without --method: 1000.",
+    "ess": "Sample until every coefficient has N effective draws. Default without --method: 1000, "
+    "and 3000 where draws cost little.",
     "max_seconds": "Stop after N seconds, reading and preparation included, with the draws so far.",
     "thin": "Steps per draw. Default: chosen from how fast the chains mix.",
     "burn_in": "Steps discarded at the start of each chain. Default: a tenth of the steps kept; "

@@ -96,7 +96,7 @@ def say(console: Console, message: str | Text) -> None:
 def print_plan(console: Console, settings: Settings, plan: Plan) -> None:
     suggested = plan.suggested
     if suggested is None:
-        say(console, "method: chosen by pilot runs; pass --method to choose another")
+        say(console, "method: chosen for these rows; pass --method to choose another")
         return
     chosen = "" if suggested.rule is None else f" ({suggested.rule})"
     say(console, f"method: {settings.method}, step size {suggested.step_size:.3g}{chosen}")

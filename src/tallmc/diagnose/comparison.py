@@ -99,13 +99,13 @@ def compare(
 
 
 def _named(fits: Sequence[Draws]) -> dict[str, Draws]:
-    def name(draws: Draws) -> str | None:
-        return draws.settings.get("model", {}).get("formula")
-
-    names = [name(draws) for draws in fits]
-    if None in names or len(set(names)) < len(names):
-        names = [f"fit {number}" for number in range(1, len(names) + 1)]
-    return dict(zip(map(str, names), fits, strict=True))
+    """The fits by formula; with the family if that is the same, else by number."""
+    models = [draws.settings.get("model", {}) for draws in fits]
+    for parts in (("formula",), ("formula", "family")):
+        names = [", ".join(str(model[key]) for key in parts if key in model) for model in models]
+        if all("formula" in model for model in models) and len(set(names)) == len(names):
+            return dict(zip(names, fits, strict=True))
+    return {f"fit {number}": draws for number, draws in enumerate(fits, 1)}
 
 
 def _evidence_if_proper(

@@ -6,6 +6,7 @@ import html
 import importlib.resources
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -181,7 +182,10 @@ def what_was_run(content: Content) -> dict[str, Any]:
         "rows touched": f"{draws.n_row_evals:,}, or {draws.n_row_evals / setup['n_rows']:.3g} "
         "passes over the data, including "
         f"{draws.n_row_evals_preparation / setup['n_rows']:.3g} for preparation",
-        "outcomes": ", ".join(outcome.name.lower().replace("_", " ") for outcome in draws.outcomes),
+        "outcomes": ", ".join(
+            f"{count} {outcome.name.lower().replace('_', ' ')}"
+            for outcome, count in Counter(draws.outcomes).items()
+        ),
     }
 
 
@@ -272,7 +276,9 @@ def _row_cards(content: Content) -> list[str]:
     """Cards for the subsample size, the gradient noise, the discrepancy and the weights."""
     sizes = content.draws.sample_stats["batch_size"]
     if sizes.size and sizes.min() == sizes.max():
-        size = _card("Subsample size", f"Fixed: {int(sizes.flat[0]):,} rows per step.")
+        rows = int(sizes.flat[0])
+        words = f"Fixed: {rows:,} rows per step." if rows else "None: steps read no rows."
+        size = _card("Subsample size", words)
     else:
         chart = plots.along_the_chain(content, "batch_size", "Subsample size", "rows per step")
         size = _card(chart, "Rows used per step: the mean over chains, and the range.")
@@ -322,7 +328,7 @@ def _weights(content: Content) -> str:
     found, n_rows = content.opened.setup.content["weights"], content.opened.setup.content["n_rows"]
     title = "Subsampling weights"
     if not found:
-        words = "No fixed weights: every step uses all rows, or the method adapts the weights."
+        words = "No fixed weights: steps use all rows or none, or the method adapts the weights."
         return _card(title, words)
     certain = f" {found['certain']:,} rows are used in every step." if found["certain"] else ""
     if found["uniform"]:

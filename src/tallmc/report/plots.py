@@ -371,6 +371,8 @@ def discrepancies(content: Content) -> Chart | None:
         return None
     rows, ksd = found.rows[fine], found.ksd[fine]
     labels = {"x_label": "rows touched by the chains", "y_label": "KSD"}
+    if not rows.min():  # steps read none
+        rows, labels["x_label"] = np.flatnonzero(fine) + 1.0, "parts of the run"
     x, y = (rows.min() * 0.95, rows.max() * 1.05), (ksd.min() * 0.8, ksd.max() * 1.25)
     chart = Chart("Kernel Stein discrepancy", x, y, log_x=True, log_y=True, **labels)
     chart.line(rows, ksd, "strong")

@@ -565,7 +565,7 @@ class Draws:
         return Draws.updater(self, new_rows, old_rows, **options)
 
     def group_effects(self, *, n_draws: int = 100) -> pd.DataFrame:
-        """Means and sds of the effects of all groups of a fit with one group term.
+        """Means and sds of the effects of all groups of a fit with one term and over 100 groups.
 
         They are averages over draws of the shared parameters of the means and variances that a
         group has given these, so that few draws are enough and memory does not grow with them.
@@ -580,8 +580,9 @@ class Draws:
 
         model = getattr(self._predictive, "model", None)
         if not isinstance(model, RegressionWithEffects):
-            cure = "Fit a formula with one term such as (1 | shop)."
-            raise InvalidInput("draws", "be of a fit with one group term", "others", cure)
+            rule = "be of a fit with one group term and more than 100 groups"
+            cure = "Effects of fewer groups, or of several terms, are in draws.summary()."
+            raise InvalidInput("draws", rule, "other ones", cure)
         mean, sd = model.effect_moments(self._used(n_draws).flat)
         names = model.names.value
         content: dict[str, np.ndarray] = {}
