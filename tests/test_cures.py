@@ -41,8 +41,9 @@ FOREIGN = {"X", "table", "client", "sparse", "C", "bs", "min", "s", "surv"}
 """Objects of the user, and functions of formulas."""
 OF_OTHERS = {"axis", "columns", "constraints", "extrapolation", "index", "obs", "thousands"}
 """Arguments of formulaic, NumPy, NumPyro and pandas."""
-OF_TERMS = {"bs", "by", "ends", "type"}
-"""Arguments of s(...) and surv(...) in formulas, which `test_smooths.py` and others execute."""
+OF_TERMS = {"age", "bs", "by", "ends", "type"}
+"""Arguments of s(...) and surv(...) in formulas, which `test_smooths.py` and others execute, and
+a column of the user."""
 
 
 def messages():

@@ -544,6 +544,7 @@ _FEW_PARAMETERS = 120
 _ROWS_OF_PART, _FEWEST_OF_PART, _NEAR_MODE_OF_PART, _MOST_PASSES = 32_768, 2_048, 0.01, 8
 _MOST_HALVINGS, _ROUNDING_OF_PART, _STEPS_ON_PART = 20, 4e-7, 20
 _STEPS_PER_HESSIAN = 10
+_CLOSE = 0.05  # posterior sds
 _MANY_ROWS = 200_000
 _STALL = 10
 _LEAST_FALL = 0.01
@@ -686,7 +687,7 @@ class Newton(AbstractOptimiser):
             decrement = float(np.sqrt(max(direction @ gradient, 0.0)))
             since_smallest = 0 if decrement < smallest else since_smallest + 1
             smallest = min(smallest, decrement)
-            if decrement < tolerance or (smallest < 0.05 and since_smallest >= patience):
+            if decrement < tolerance or (smallest < _CLOSE and since_smallest >= patience):
                 if definite or hessian_age == 0:
                     return SearchEnd(position, None, definite)
                 # An updated Hessian that is not positive definite says little about the distance.
@@ -708,7 +709,7 @@ class Newton(AbstractOptimiser):
             hessian = _bfgs_update(hessian, candidate - position, new_gradient - gradient)
             position, gradient, hessian_age = candidate, new_gradient, hessian_age + 1
             values.append(value)
-        if smallest < 0.05:
+        if smallest < _CLOSE:
             return SearchEnd(position, None, definite)
         problem = (
             f"Newton's method did not reach the mode in {len(values) - 1} steps: "
@@ -814,7 +815,9 @@ def _line_search(
     """Halve the step until the potential falls enough, up to rounding; None if it never does."""
     posterior = passes.posterior
     step, rounding = 1.0, 64 * float(jnp.finfo(posterior.dtype).eps) / posterior.n_rows**0.5
-    for _ in range(40):
+    # So near the mode, single precision hardly sees the potential fall.
+    is_close = decrement < _CLOSE and posterior.dtype == np.float32
+    for _ in range(4 if is_close else 40):
         candidate = position - step * direction
         new_value, gradient = passes.value_and_gradient(candidate)
         if new_value <= value - 1e-4 * step * decrement**2 + rounding * abs(value):
