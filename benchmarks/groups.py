@@ -8,6 +8,8 @@ check on all groups. CPU seconds are those of the process.
 data in ../shared/data. The default runs twice in one process without a cache of compiled programs.
 With a file of glum's coefficients and standard errors in the environment variable GLUM (JSON: name
 to the pair), the posterior means and sds are compared with them.
+
+Each case replaces its line in benchmarks/groups.json, from which docs/groups.md is written.
 """
 
 from __future__ import annotations
@@ -26,6 +28,17 @@ import numpy as np
 import tallmc
 from tallmc.diagnose import ess
 
+from .report import Table, facts, stamp
+
+TABLE = Path(__file__).with_name("groups.json")
+PAGE = Path(__file__).parents[1] / "docs" / "groups.md"
+WORDS = """# Groups and wide factors
+
+What models with many groups take, from the table to the draws, compilation included, in a process
+of their own; a second call is in the process of the first. Effective draws are those of the worst
+parameter. `python -m benchmarks.groups CASE` measures a case again and writes this page; the line
+below is that of the last one. [How it works](automatic.md#many-group-effects).
+"""
 FOLDER = Path(__file__).parents[1] / ".." / "shared" / "data"
 DATA = FOLDER / "fremtpl2freq.npz"
 FORMULA = (
@@ -52,32 +65,43 @@ def simulated(
     return table, effects
 
 
-def fitted(table: dict[str, Any], family: str, **options: Any) -> tuple[tallmc.Draws, str]:
-    """The draws of a formula in which all columns have slopes per group, and a line on its time."""
-    terms = " + ".join(name for name in table if name.startswith("x"))
-    formula = f"y ~ {terms} + (1 + {terms} | g)"
+def timed(
+    name: str, formula: str, table: dict[str, Any], family: str = "bernoulli", **options: Any
+) -> tallmc.Draws:
+    """A fit with its report, and a line of the page."""
     wall, cpu = time.perf_counter(), time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        draws = tallmc.fit(
-            formula, table, family=family, categorical=["g"], progress=False, **options
-        )
-    seconds = time.perf_counter() - wall, time.process_time() - cpu
-    least = float(np.min(ess(draws.positions)))
-    line = f"{seconds[0]:.0f} s, {seconds[1]:.0f} CPU s, {least:,.0f} effective draws at least"
-    return draws, line
-
-
-def report(name: str, draws: tallmc.Draws, line: str) -> None:
-    print(f"{name}: {line}", draws.report, sep="\n", flush=True)
+        draws = tallmc.fit(formula, table, family=family, progress=False, **options)
+    measured(name, time.perf_counter() - wall, time.process_time() - cpu, draws)
     print(draws.summary().iloc[:8], flush=True)
+    return draws
+
+
+def fitted(name: str, table: dict[str, Any], family: str) -> tallmc.Draws:
+    """The draws of a formula in which all columns have slopes per group."""
+    terms = " + ".join(column for column in table if column.startswith("x"))
+    formula = f"y ~ {terms} + (1 + {terms} | g)"
+    return timed(name, formula, table, family, categorical=["g"])
+
+
+def measured(name: str, seconds: float, cpu: float, draws: tallmc.Draws) -> None:
+    """Print a case, and write it into the table and the page."""
+    least = float(np.min(ess(draws.positions)))
+    print(f"{name}: {seconds:.1f} s, {cpu:.1f} CPU s", draws.report, sep="\n", flush=True)
+    rows = json.loads(TABLE.read_text()) if TABLE.is_file() else {}
+    cells = f"{seconds:.1f}", f"{cpu:.1f}", f"{least:,.0f}", str(draws.report.verdict)
+    rows[name] = [*cells, facts()["date"]]
+    TABLE.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+    columns = ("case", "seconds", "CPU seconds", "effective draws", "verdict", "date")
+    table = Table("Times", columns, [(case, *found) for case, found in rows.items()])
+    PAGE.write_text(f"{WORDS}\n{stamp()}\n\n{table.markdown()}\n")
 
 
 def logistic(n_groups: int = 100_000, n_rows: int = 1_000_000) -> None:
     """A random intercept and one slope, and the table of effects."""
     table, effects = simulated(n_groups, n_rows, 1, logistic=True)
-    draws, line = fitted(table, "bernoulli")
-    report(f"logistic, {n_rows:,} rows, {n_groups:,} groups", draws, line)
+    draws = fitted(f"logistic, {n_rows:,} rows, {n_groups:,} groups", table, "bernoulli")
     began = time.process_time()
     found = draws.group_effects(n_draws=16)
     seconds = time.process_time() - began
@@ -89,8 +113,8 @@ def logistic(n_groups: int = 100_000, n_rows: int = 1_000_000) -> None:
 def normal(n_groups: int = 100_000, n_rows: int = 1_000_000, n_slopes: int = 20) -> None:
     """Many random slopes of a normal response."""
     table, _ = simulated(n_groups, n_rows, n_slopes, logistic=False)
-    draws, line = fitted(table, "gaussian")
-    report(f"normal, {n_rows:,} rows, {n_groups:,} groups, {n_slopes} slopes", draws, line)
+    name = f"normal, {n_rows:,} rows, {n_groups:,} groups, {n_slopes} slopes"
+    fitted(name, table, "gaussian")
 
 
 def against_nuts(n_groups: int = 1_000, n_rows: int = 10_000) -> None:
@@ -102,8 +126,7 @@ def against_nuts(n_groups: int = 1_000, n_rows: int = 10_000) -> None:
     from numpyro.infer import MCMC, NUTS
 
     table, _ = simulated(n_groups, n_rows, 1, logistic=True)
-    draws, line = fitted(table, "bernoulli")
-    report(f"against NUTS, {n_groups:,} groups", draws, line)
+    draws = fitted(f"logistic, {n_rows:,} rows, {n_groups:,} groups", table, "bernoulli")
     mean, sd = float(table["x0"].mean(dtype=float)), float(table["x0"].std(dtype=float))
     x, g = jnp.asarray((table["x0"] - mean) / sd), jnp.asarray(table["g"])
 
@@ -197,28 +220,11 @@ def wide_factors() -> None:
             FORMULA, columns, family="poisson", exposure="exposure", seed=0, progress=False
         )
         cpu, wall = time.process_time() - start[0], time.perf_counter() - start[1]
-        print(f"freMTPL2freq, {name}: {cpu:.1f} CPU seconds, {wall:.1f} s")
+        measured(f"freMTPL2freq, {len(columns['claims']):,} rows, {name}", wall, cpu, draws)
         start = time.process_time(), time.perf_counter()
-    print(draws.report)
     if glum is not None:
         shift, ratio = compared(draws, json.loads(Path(glum).read_text()))
         print(f"means within {shift:.3f} standard errors of glum's, sds within {ratio:.1%}")
-
-
-def timed(
-    name: str, formula: str, table: dict[str, Any], ess: float, max_seconds: float
-) -> tallmc.Draws:
-    """A logistic fit of crossed effects, with its report."""
-    wall, cpu = time.perf_counter(), time.process_time()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        draws = tallmc.fit(
-            formula, table, family="bernoulli", progress=False, ess=ess, max_seconds=max_seconds
-        )
-    seconds = time.perf_counter() - wall, time.process_time() - cpu
-    line = f"{seconds[0]:.0f} s, {seconds[1]:.0f} CPU s"
-    report(f"{name}, {draws.positions.shape[2]:,} parameters", draws, line)
-    return draws
 
 
 def crossed(share: float = 0.1, ess: float = 400.0, max_seconds: float = 400.0) -> None:
@@ -229,7 +235,7 @@ def crossed(share: float = 0.1, ess: float = 400.0, max_seconds: float = 400.0) 
     table = {name: found[f"{name}__levels"][found[name][kept]] for name in CROSSED}
     table |= {"late": (found["dep_delay"][kept] > 30).astype(int), "hour": found["hour"][kept]}
     formula = "late ~ hour + carrier + (1 | tailnum) + (1 | dest)"
-    timed(f"crossed, {kept.sum():,} rows", formula, table, ess, max_seconds)
+    timed(f"crossed, {kept.sum():,} flights", formula, table, ess=ess, max_seconds=max_seconds)
 
 
 def crossed_all() -> None:
@@ -249,7 +255,7 @@ def tennis(ess: float = 1000.0, max_seconds: float = 600.0) -> None:
         "other": np.where(won, loser, winner),
     }
     formula = "won ~ 0 + (1 | one - other)"
-    timed(f"tennis, {kept.sum():,} matches", formula, table, ess, max_seconds)
+    timed(f"tennis, {kept.sum():,} matches", formula, table, ess=ess, max_seconds=max_seconds)
 
 
 CROSSED = ("carrier", "tailnum", "dest")

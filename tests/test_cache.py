@@ -1,11 +1,12 @@
 """Compiled programs are read by other processes, and no state of the folder breaks a run.
 
-Other tests use a cache of their own (`conftest.py`).
+Other tests run without this cache (`conftest.py`): a program of it would not see a mutant.
 """
 
 import atexit
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -128,6 +129,24 @@ def test_by_default_a_second_process_loads_the_programs_of_the_library(tmp_path)
     written_again = {path for path in kept if path.stat().st_mtime_ns != times[path]}
     assert written_again == {damaged, foreign}
     assert damaged.stat().st_mode & 0o77 == foreign.stat().st_mode & 0o77 == 0
+
+
+_LAPACK = """
+import numpy as np, tallmc
+posterior = tallmc.models.logistic_regression(np.ones((500, 1)), np.arange(500) < 1, 100.0)
+method = tallmc.methods.subsampled_mh()
+draws = tallmc.sample(posterior, method, chains=2, n_draws=20, progress=False)
+print(draws.positions.tobytes().hex())
+"""
+
+
+def test_a_second_process_runs_loaded_programs_that_call_lapack(tmp_path):
+    """JAX sets the functions of LAPACK when it lowers a call, which a loaded program never is."""
+    options = {"TALLMC_CACHE": str(tmp_path), "JAX_ENABLE_X64": "1", "PYTHONWARNINGS": "ignore"}
+    first, second = (run(_LAPACK, **options).stdout for _ in range(2))
+    kept = [pickle.loads(zlib.decompress(path.read_bytes())) for path in own_entries(tmp_path)]
+    assert any(calls_lapack for *_, calls_lapack in kept)
+    assert first == second
 
 
 def test_a_program_with_a_function_of_the_user_follows_its_code(tmp_path):

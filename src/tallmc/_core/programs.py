@@ -452,7 +452,8 @@ def _keep(path: Path, program: Any) -> None:
     try:
         payload, _, structure = serialize(program)
         result = jax.tree.unflatten(structure, range(structure.num_leaves))
-        content = zlib.compress(pickle.dumps((payload, result)), level=1)
+        calls_lapack = "lapack" in str(program.as_text())
+        content = zlib.compress(pickle.dumps((payload, result, calls_lapack)), level=1)
         temporary = path.with_name(uuid.uuid4().hex)
         with open(os.open(temporary, os.O_CREAT | os.O_WRONLY, 0o600), "wb") as file:
             file.write(content)
@@ -467,11 +468,24 @@ def _loaded(path: Path, arrays: list[Any]) -> Callable[..., Any] | None:
     try:
         if not _is_ours(path):
             return None
-        payload, result = pickle.loads(zlib.decompress(path.read_bytes()))
+        payload, result, calls_lapack = pickle.loads(zlib.decompress(path.read_bytes()))
+        if calls_lapack:
+            _initialise_lapack()
         structures = jax.tree.structure(((arrays,), {})), jax.tree.structure(result)
         return deserialize_and_load(payload, *structures, execution_devices=jax.devices()[:1])
     except Exception:  # whatever is wrong with an entry, the program can be compiled
         return None
+
+
+@functools.cache
+def _initialise_lapack() -> None:
+    """Set the functions of LAPACK that a loaded program may call, as JAX does in lowering."""
+    try:
+        from jaxlib.lapack import prepare_lapack_call
+
+        prepare_lapack_call("potrf", np.dtype(np.float32))
+    except ImportError:  # another version: by lowering a call, which is slower
+        jax.jit(jax.lax.linalg.cholesky).lower(jax.ShapeDtypeStruct((1, 1), np.float32))
 
 
 def _is_ours(path: Path) -> bool:
