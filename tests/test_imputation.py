@@ -136,7 +136,8 @@ def test_the_prior_of_the_covariates_is_what_the_summary_says():
     assert found[1] - found[0] == pytest.approx(log_prior(at) - log_prior(other), rel=1e-5)
 
 
-def test_missing_values_of_new_rows_are_drawn_from_their_law():
+@pytest.mark.parametrize("spread", [20, 0], ids=["rows that differ", "rows that are alike"])
+def test_missing_values_of_new_rows_are_drawn_from_their_law(spread):
     problem = problem_of(incomplete("gaussian"), family="gaussian")
     predictive, layout = problem.posterior.predictive, problem.posterior.layout
     position = np.zeros(layout.dim)
@@ -144,7 +145,7 @@ def test_missing_values_of_new_rows_are_drawn_from_their_law():
     position[places["beta"]] = [0.0, 0.2, 1.0, 0.0]
     position[places["imputation_coefficients"][0, 1]] = 0.6
     position[places["log imputation sds"][0]] = math.log(0.8)
-    a = np.linspace(30, 70, 4000)
+    a = np.linspace(50 - spread, 50 + spread, 4000)
     block = predictive.encode(pd.DataFrame({"a": a, "b": np.nan, "c": 1.0}))
     predictors = eqx.filter_jit(predictive.model.predictors)
     z, again = (predictors(jnp.asarray(position, block.x.dtype), block)[:, 0] for _ in range(2))

@@ -298,12 +298,12 @@ def fitted_posterior(draws: Draws, data: Any) -> AbstractPosterior:
     encoder = predictive.encoder.value if isinstance(predictive, RegressionPredictive) else None
     formula = encoder.encoding.formula if isinstance(encoder, TableEncoder) else None
     form = saved_form(saved_about(predictive) or draws.about, formula)
-    if form is None or data is None:
-        cure = "Loaded draws keep no rows: pass the table or row store of each fit as rows."
-        found = "draws of a posterior" if form is None else "no rows"
-        if form is None:
-            cure = "Pass the posterior of each."
-        raise InvalidInput("rows", "be those of the draws", found, cure)
+    if form is None:
+        cure = "Pass the posterior of each."
+        raise InvalidInput("rows", "be those of the draws", "draws of a posterior", cure)
+    if data is None:
+        cure = "Loaded draws keep no rows: pass the table or row store of each fit."
+        raise InvalidInput("rows", "be those of the draws", "none", cure)
     problem = regression_problem(data, form.model)
     if problem.form.encoding.to_json() != form.encoding.to_json():
         cure = "Pass the table that it was made from."

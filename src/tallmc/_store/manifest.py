@@ -81,7 +81,7 @@ def read_manifest(folder: Path) -> tuple[Manifest, list[str]]:
     present = [name for name in (MANIFEST, NEXT, PREVIOUS) if os.path.lexists(folder / name)]
     if not present:
         problem = "a folder without a manifest" if folder.is_dir() else "no such folder"
-        cure = "Runs are kept with --store (store)."
+        cure = "Pass the folder that the run was given as its store."
         raise StoreError(folder, "be the folder of a run", problem, cure)
     found, damaged = [], [] if MANIFEST in present or NEXT in present else [MANIFEST]
     for name in present:

@@ -406,7 +406,9 @@ def compare(
     ] = 1000,
     folds: Annotated[
         int | None,
-        options.option("K", "Leave the rows out in K folds, and fit anew without each.", min=2),
+        options.option(
+            "K", "Cross-validate: K new fits, each without one part of the rows.", min=2
+        ),
     ] = None,
     seed: options.Seed = 0,
     json: options.Json = False,

@@ -75,7 +75,7 @@ def print_comparison(
         return
     print(found.drop(columns="rank").to_string(float_format="{:.2f}".format))
     if found["warning"].any():
-        cure = "pass --folds 10 to fit anew without some rows"
+        cure = "pass --folds 10 for new fits without them"
         print(f"warning: rows with Pareto k > 0.7 have unreliable densities; {cure}")
 
 

@@ -46,7 +46,7 @@ def compare(
     - `rows`: the rows of the fits: a table or a row store for all of them, or a list of tables,
       row stores or posteriors, one for each. By default what `tallmc.fit` has read.
     - `n`: how many rows are left out, one at a time. All rows give ArviZ's table.
-    - `folds`: leave the rows out in so many folds and fit anew without each, as
+    - `folds`: cross-validate by this many new fits, each without one part of the rows, as
       `tallmc.diagnose.kfold` does. This is slower, and needs no importance weights.
     - `seed`: seed of the choice of rows, and of the evidence.
 

@@ -100,13 +100,21 @@ class ImputedRegression(AbstractRegression):
         return _NODES * self.inner.row_cost
 
     def predictors(self, position: Vector, block: Any) -> Float[Array, "n ..."]:
-        """z_i with missing values drawn given the known ones; the draw belongs to the position."""
+        """z_i with missing values drawn given the known ones.
+
+        The draw belongs to the position, the row and its place in the block: rows that are alike
+        lack different numbers.
+        """
         z, sds, _ = self.law(position, block)
         first = z if z.ndim == 1 else z[:, 0]
         bits = lax.bitcast_convert_type(first.astype(jnp.float32), jnp.uint32)
         key = key_of(position)
-        noise = jax.vmap(lambda at: jax.random.normal(jax.random.fold_in(key, at), (), z.dtype))
-        return _moved(z, sds * noise(bits))
+
+        def noise(row: Array, place: Array) -> Scalar:
+            of_row = jax.random.fold_in(jax.random.fold_in(key, row), place)
+            return jax.random.normal(of_row, (), z.dtype)
+
+        return _moved(z, sds * jax.vmap(noise)(bits, jnp.arange(len(bits))))
 
     def row_potentials(self, position: Vector, block: Observations) -> PerRow:
         z, sds, _ = self.law(position, block)
