@@ -1,6 +1,7 @@
 """Run all benchmarks with `python -m benchmarks`, or some with `python -m benchmarks steps draws`.
 
-`python -m benchmarks --quick` runs a selection that takes minutes.
+`python -m benchmarks --quick` runs a selection that takes minutes. `--page --with a b` writes the
+page from the results of runs with `--output a` and `--output b`, such as two on cores of their own.
 """
 
 from __future__ import annotations
@@ -41,10 +42,17 @@ if __name__ == "__main__":
     parser.add_argument(
         "--output", type=Path, default=Path(".bench"), help="folder for results.md and results.json"
     )
+    parser.add_argument(
+        "--with", dest="others", nargs="*", type=Path, default=(), help="folders of other results"
+    )
     parser.add_argument("--page", action="store_true", help="write docs/performance.md")
     options = parser.parse_args()
     print(*(f"{name}: {value}" for name, value in report.facts().items()), sep="\n")
-    for name in options.names or (QUICK if options.quick else ALL):
+    for folder in options.others:
+        report.read(folder)
+    report.save(options.output, page=options.page and bool(options.others))
+    chosen = () if options.others else QUICK if options.quick else ALL
+    for name in options.names or chosen:
         module = importlib.import_module(f"benchmarks.{name}")
         module.main(quick=options.quick) if name == "steps" else module.main()
         report.save(options.output, page=options.page and options.names != ["race"])

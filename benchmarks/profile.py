@@ -56,7 +56,7 @@ def print_parts() -> None:
 def print_all_cores() -> None:
     """The loop in C on one core, and on every core at once: a lower bound for many chains."""
     posterior, cores = covertype_shaped(), len(os.sched_getaffinity(0))
-    x, y = (np.asarray(column, np.float32) for column in posterior.data)
+    x, y = (np.asarray(column, np.float32) for column in (posterior.data.x, posterior.data.y))
     loops = [floor(x, y, 32, STEPS, STEP_SIZE) for _ in range(cores)]
     if None in loops:
         return

@@ -154,7 +154,7 @@ def race(name: str, goal: float, limit: float) -> None:
     if name in ("NUTS", "HMCECS"):
         import numpyro  # noqa: F401  (loading packages is not counted)
     posterior = problems.covertype()
-    jax.block_until_ready(tuple(posterior.data))
+    jax.block_until_ready(posterior.data)
     began, not_counted, judged = time.perf_counter(), 0.0, 0
     for positions in RACERS[name](posterior, goal, limit):
         now = time.perf_counter()

@@ -58,6 +58,7 @@ class Table:
 
 
 _tables: list[Table] = []
+_origin: dict[str, Any] = {}  # of tables that were read
 
 
 def print_table(title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
@@ -90,27 +91,37 @@ def stamp() -> str:
     """
     found = facts()
     git = ["git", "describe", "--always", "--dirty"]
-    revision = subprocess.run(git, cwd=_ROOT, capture_output=True, text=True, check=False).stdout
+    revision = os.environ.get("TALLMC_REVISION") or (  # of a copy without its history
+        subprocess.run(git, cwd=_ROOT, capture_output=True, text=True, check=False).stdout
+    )
     return (
         f"Measured on {found['date']}, tallmc {__version__}, "
         f"revision {revision.strip() or 'unknown'}, {found['machine']}."
     )
 
 
+def read(folder: Path) -> None:
+    """Take over the tables of an earlier run, and what it says on where and when it ran."""
+    kept = json.loads((folder / "results.json").read_text())
+    _tables.extend(Table(**table) for table in kept.pop("tables"))
+    _origin.update(kept)
+
+
 def save(folder: Path, *, page: bool) -> None:
     """Write `results.md` and `results.json`; with `page` also `docs/performance.md`."""
     folder.mkdir(parents=True, exist_ok=True)
     tables = "\n\n".join(table.markdown() for table in _tables)
-    where = "\n".join(f"- {name}: {value}" for name, value in facts().items())
+    origin = {"facts": facts(), "stamp": stamp(), **_origin}
+    where = "\n".join(f"- {name}: {value}" for name, value in origin["facts"].items())
     (folder / "results.md").write_text(f"{where}\n\n{tables}\n")
-    contents = {"facts": facts(), "tables": [dataclasses.asdict(table) for table in _tables]}
+    contents = {**origin, "tables": [dataclasses.asdict(table) for table in _tables]}
     (folder / "results.json").write_text(
         json.dumps(contents, indent=1, default=str, ensure_ascii=False) + "\n"
     )
     if page:
         accelerator = (Path(__file__).with_name("accelerator.md")).read_text()
         (_ROOT / "docs" / "performance.md").write_text(
-            f"{_HOW_TO_READ}{stamp()}\n\n{where}\n\n{tables}\n\n{accelerator}"
+            f"{_HOW_TO_READ}{origin['stamp']}\n\n{where}\n\n{tables}\n\n{accelerator}"
         )
 
 

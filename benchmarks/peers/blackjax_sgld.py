@@ -6,6 +6,7 @@ The documented form is a Python loop over compiled steps. The other one is writt
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -60,7 +61,7 @@ def as_documented(
         for _ in range(steps):
             key, index_key, step_key = jax.random.split(key, 3)
             indices = jax.random.randint(index_key, (size,), 0, posterior.n_rows)
-            batch = type(posterior.data)(*(column[indices] for column in posterior.data))
+            batch = jax.tree.map(operator.itemgetter(indices), posterior.data)
             theta = compiled(step_key, theta, batch, step_size / 2)
         return theta
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import functools
-import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ from jaxtyping import Array, ArrayLike, Float, Int
 
 from .arrays import check_numeric
 from .errors import InvalidInput
+from .supervision import core_count
 
 # Means and standard deviations of draws, in pieces: more draws need no more memory.
 
@@ -284,7 +284,8 @@ def mean_autocovariances(centred: Float[np.ndarray, "chains n"]) -> Float[np.nda
 #
 # and R-hat is the larger of those of the draws and of their distances from the median.
 
-_FEWEST_FOR_THREADS, _MOST_IN_THREADS = 2**15, 2**26  # draws: of one parameter, of all threads
+# Draws: of one parameter, and of all threads together, which take about 100 bytes for each.
+_FEWEST_FOR_THREADS, _MOST_IN_THREADS = 2**15, 2**21
 
 RHat = Callable[[Float[np.ndarray, "halves n"]], float]
 
@@ -348,7 +349,7 @@ def for_each_parameter(
     def of_column(column: int) -> tuple[float, ...]:
         return of(ParameterScores(positions[:, :, column], quantiles))
 
-    cores = min(dim, os.cpu_count() or 1, _MOST_IN_THREADS // size)
+    cores = min(dim, core_count(), _MOST_IN_THREADS // size)
     if cores < 2 or size < _FEWEST_FOR_THREADS:
         return np.array([of_column(column) for column in columns])
     with concurrent.futures.ThreadPoolExecutor(cores) as threads:  # NumPy sorts without the GIL
