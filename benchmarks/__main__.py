@@ -28,6 +28,7 @@ ALL = (
     "ingest",
     "cluster",
     "race",
+    "calls",
     "automatic",
     "small_data",
 )

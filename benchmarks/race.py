@@ -22,7 +22,7 @@ from typing import Any
 GOALS = (100, 300, 1_000, 3_000, 10_000, 30_000, 100_000)
 SAMPLERS = ("tallmc", "SGLD-CV-PS", "NUTS", "HMCECS")
 ONCE_PER_GOAL = ("tallmc",)  # it stops at the goal; the draws of the others count as they come
-MOST_SECONDS = 900.0
+MOST_SECONDS = 150.0
 _LOADING = 300.0  # a process is killed so many seconds after its limit
 _NOT_INHERITED = ("XLA_FLAGS", "JAX_COMPILATION_CACHE_DIR")
 _HERE = Path(__file__).resolve().parent
