@@ -495,9 +495,12 @@ def test_all_kinds_of_tables_give_the_same_problem_and_notes_are_warnings(frame,
         for leaf, of_first in zip(leaves, data[0], strict=True):
             np.testing.assert_array_equal(leaf, of_first)
     assert [leaf.shape for leaf in data[0]] == [(N, 4), (N,)]
-    with pytest.warns(tallmc._fit.FitNote, match="baseline 'east'"):
+    with pytest.warns(tallmc._fit.FitNote, match="baseline 'east'") as caught:
         values = tallmc.fit("count", part, family="poisson", **QUICK).values
     assert list(values) == ["Intercept", "age", "region"]
+    # A run this short has doubts too. Every warning points at the line that called `fit`.
+    assert {warning.category for warning in caught} >= {tallmc.SamplingWarning}
+    assert {warning.filename for warning in caught} == {__file__}
 
 
 @pytest.mark.parametrize(

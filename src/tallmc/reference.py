@@ -11,7 +11,6 @@ is an optional dependency, `pip install "tallmc[reference]"`, imported when `nut
 from __future__ import annotations
 
 import time
-import warnings
 from types import ModuleType
 from typing import Any
 
@@ -24,7 +23,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from ._anchor.anchor import Anchor, AnchorLevel
 from ._core.arrays import AbstractLinearMap
-from ._core.errors import Outcome, PreparationError, SamplingWarning, check_int, outcome_of
+from ._core.errors import Outcome, PreparationError, SamplingWarning, check_int, outcome_of, warn
 from ._core.packages import check_installed
 from ._core.random import new_key
 from ._rows.passes import Sum
@@ -133,7 +132,7 @@ def nuts(
     failed_at = np.full(chains, warmup + n_draws)
     result = result.judged(failed_at, covariance, [divergent] if diverged else [])
     for message in result.report.doubts:
-        warnings.warn(message, SamplingWarning, stacklevel=2)
+        warn(message, SamplingWarning)
     return result
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -21,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PyTree
 
 from .._core.arrays import Matrix, Vector, on_device
-from .._core.errors import InvalidInput, PreparationError
+from .._core.errors import InvalidInput, PreparationError, warn
 from .._core.supervision import found_anchor, stage, supervised_alone
 from .._rows.access import RowAccess
 from .._rows.workers import WorkerError
@@ -331,7 +330,7 @@ def find_anchor(
         anchor, notes = _found(posterior, hessian, optimiser, at)
     found_anchor(anchor)
     for note in notes:
-        warnings.warn(note, stacklevel=2)
+        warn(note)
     return anchor
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import dataclasses
 import functools
-import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, NamedTuple
@@ -18,7 +17,7 @@ from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float
 
 from .._core.arrays import Matrix, Scalar, Vector, dot
-from .._core.errors import PreparationError, check_int, check_number
+from .._core.errors import PreparationError, check_int, check_number, warn
 from .._core.programs import quickly_compiled
 from .._core.supervision import checkpoint, in_background, in_threads
 from .._rows.access import RowAccess, RowBlock
@@ -457,7 +456,7 @@ class LBFGS(AbstractOptimiser):
                 "or leave out the optimiser: the default also tries several starts."
             )
         if end.problem is not None:
-            warnings.warn(f"{end.problem} Raise max_steps.", stacklevel=3)
+            warn(f"{end.problem} Raise max_steps.")
         return jnp.asarray(end.position, posterior.dtype)
 
     def search(self, passes: CountedPasses, start: Float[np.ndarray, " d"]) -> SearchEnd:

@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import os
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any, TypeVar
@@ -20,7 +19,7 @@ from jaxtyping import Array, Float, PyTree
 
 from .._anchor import Anchor, prior_directions
 from .._core.arrays import AbstractQuantities, StoredQuantities, on_device, shown
-from .._core.errors import InvalidInput, SamplingWarning, check_int
+from .._core.errors import InvalidInput, SamplingWarning, check_int, warn
 from .._core.statistics import Agreement
 from .._core.supervision import Clock, TimeIsUp, current_clock, stage, supervised
 from .._engine.chains import chains_on, chains_split_over, workers_for_chains
@@ -179,7 +178,7 @@ def execute(
         cure = "The draws so far are returned; resume the run once there is room."
         messages.append(f"{storage_error.strerror}: the run stopped. {cure}")
     for message in messages:
-        warnings.warn(message, SamplingWarning, stacklevel=3)
+        warn(message, SamplingWarning)
     return draws
 
 

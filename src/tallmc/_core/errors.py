@@ -7,11 +7,26 @@ import enum
 import math
 import numbers
 import re
+import sys
+import traceback
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
+
+_PACKAGE = __name__.partition(".")[0]
+
+
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn at the line that called this package."""
+    called_from = 2
+    for level, (frame, _) in enumerate(traceback.walk_stack(sys._getframe(1)), start=3):
+        if frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
+            called_from = level
+    warnings.warn(message, category, stacklevel=called_from)
+
 
 # Numbers in sentences.
 

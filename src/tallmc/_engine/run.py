@@ -13,7 +13,6 @@ import math
 import os
 import signal
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -24,7 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from .._core.arrays import named_leaves, with_leaves
-from .._core.errors import InvalidInput, Outcome, SamplingWarning, check_int, check_number
+from .._core.errors import InvalidInput, Outcome, SamplingWarning, check_int, check_number, warn
 from .._core.random import keys_on_host
 from .._core.statistics import (
     Agreement,
@@ -731,11 +730,10 @@ class _Search:
                 most_draws = min(most_draws, _LONGER_IF_NOT_SATISFIED * draws)
             elif draws >= last_draws:
                 cure = "The chains mix too slowly for the goal: look at the model, or ask for less."
-                warnings.warn(
+                warn(
                     f"stopped by {why} with {self.ess:,.0f} of {goal.ess:,.0f} effective draws. "
                     f"{cure}",
                     SamplingWarning,
-                    stacklevel=4,
                 )
                 return why
             elif draws >= most_draws:
@@ -790,4 +788,4 @@ def _warn_of_end(run: Run, how: str) -> None:
     if not run.completed:
         done = f"{how} in step {run.step} of {run.burn_in} of the burn-in; "
         done += "there are no draws yet, and none are returned."
-    warnings.warn(done, SamplingWarning, stacklevel=4)
+    warn(done, SamplingWarning)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ import jax
 import numpy as np
 
 from .._api.sample import sample
-from .._core.errors import InvalidInput, python_words, speaking_python
+from .._core.errors import InvalidInput, python_words, speaking_python, warn
 from .._rows.manifest import MANIFEST
 from .._rows.opening import open_rows
 from .._rows.sharded import ShardedRows
@@ -227,7 +226,7 @@ def fit(
         )
         problem = regression_problem(data, model)
     for note in problem.notes:
-        warnings.warn(python_words(note), FitNote, stacklevel=2)
+        warn(python_words(note), FitNote)
     if sample_options.get("store") is not None and isinstance(data, str | os.PathLike):
         folder = as_folder(sample_options["store"])
         about = {"table": str(Path(data).resolve()), **folder.about}
@@ -235,7 +234,7 @@ def fit(
     draws = sample(problem.posterior, method, **sample_options)
     object.__setattr__(draws, "source", data)  # a copy would lose its report, which is cached
     for note in notes_on_dimensions(smooths_of_fit(draws)):
-        warnings.warn(note, FitNote, stacklevel=2)
+        warn(note, FitNote)
     return draws
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import jax
 
 from .._api.sample import Listeners, execute, read_by_executor
-from .._core.errors import InvalidInput, SamplingWarning
+from .._core.errors import InvalidInput, SamplingWarning, warn
 from .._core.supervision import Clock
 from .._engine.chains import chains_on, chains_split_over, workers_for_chains
 from .._engine.run import Goal, Progress
@@ -139,7 +138,7 @@ def _warn_of_differences(opened: OpenStore) -> None:
             f"{opened.damaged[0]}{more} damaged: {lost}; "
             f"the run continues after draw {opened.manifest.n_draws}."
         )
-        warnings.warn(message, SamplingWarning, stacklevel=3)
+        warn(message, SamplingWarning)
     here, there = environment(), opened.setup.content["environment"]
     differences = [
         f"{name} {there.get(name)} then, {here[name]} now"
@@ -151,4 +150,4 @@ def _warn_of_differences(opened: OpenStore) -> None:
             f"machine or versions differ from the stored part ({'; '.join(differences)}): "
             "draws may differ in their last bits."
         )
-        warnings.warn(message, SamplingWarning, stacklevel=3)
+        warn(message, SamplingWarning)

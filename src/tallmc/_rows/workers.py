@@ -18,7 +18,6 @@ import socket
 import tempfile
 import time
 import uuid
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import (
     FIRST_EXCEPTION,
@@ -34,7 +33,7 @@ from typing import Any
 
 import jax
 
-from .._core.errors import InvalidInput, PreparationError, check_number
+from .._core.errors import InvalidInput, PreparationError, check_number, warn
 from .._core.supervision import checkpoint, in_threads
 from .pickled import pickled, unpickled
 
@@ -119,7 +118,7 @@ def _wait_for(tasks: Sequence[_Task], notes: Path, time_limit: float) -> None:
             found = "; ".join(task.delay(time_limit) for task in late)
             if any(task.is_hopeless for task in late):
                 raise WorkerError(f"{found}, again. Look at the workers, or raise time_limit.")
-            warnings.warn(f"{found}. Other workers get these tasks.", stacklevel=2)
+            warn(f"{found}. Other workers get these tasks.")
             for task in late:
                 task.submit()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
@@ -20,6 +19,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from .._core.errors import warn
 from .._engine.run import Progress
 
 _FIRST_LINE = 2.0  # seconds
@@ -210,7 +210,4 @@ def _in_notebook() -> bool:
 
 
 def _give_up(error: Exception) -> None:
-    warnings.warn(
-        f"progress is no longer shown ({type(error).__name__}: {error}); the run continues.",
-        stacklevel=4,
-    )
+    warn(f"progress is no longer shown ({type(error).__name__}: {error}); the run continues.")

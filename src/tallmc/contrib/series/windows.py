@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -25,7 +24,7 @@ from jax.scipy.stats import norm
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from ..._core.arrays import Matrix, Scalar, Vector, check_numeric, layout_of
-from ..._core.errors import InvalidInput, check_int
+from ..._core.errors import InvalidInput, check_int, warn
 from ..._core.programs import quickly_compiled
 from ..._rows.access import PerRow
 from ..._rows.resident import resident
@@ -320,12 +319,11 @@ def choose_buffer(
                 return tried, float(error)
         if tried >= len(y):
             break
-    warnings.warn(
+    warn(
         f"the series remembers more than {tried} observations: with this buffer the posterior mean "
         f"is wrong by about {error:.2g} posterior standard deviations. Pass a longer `buffer=` and "
         "a longer `window=`, average neighbouring observations, or model the differences of the "
         "series.",
-        stacklevel=2,
     )
     return tried, float(error)
 

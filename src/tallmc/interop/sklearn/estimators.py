@@ -30,7 +30,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from ..._api import sample
 from ..._core.arrays import AbstractQuantities, Layout, check_numeric
-from ..._core.errors import InvalidInput, PreparationError, SamplingWarning, check_number
+from ..._core.errors import InvalidInput, PreparationError, SamplingWarning, check_number, warn
 from ...methods.abstract import AbstractMethod
 from ...methods.automatic import FEW_ROWS
 from ...models import linear_regression, logistic_regression, softmax_regression
@@ -312,12 +312,12 @@ _WARNED: set[str] = set()
 """Warnings of this process, without their numbers. A search of many fits would repeat them."""
 
 
-def _warn_once(message: str, stacklevel: int) -> None:
+def _warn_once(message: str) -> None:
     """Warn unless an estimator has warned of the same; `report_` has the doubts of each fit."""
     kind = re.sub(r"[\d.,]+", "#", message)
     if kind not in _WARNED:
         _WARNED.add(kind)
-        warnings.warn(message, SamplingWarning, stacklevel=stacklevel + 1)
+        warn(message, SamplingWarning)
 
 
 class AbstractTallEstimator(BaseEstimator, abc.ABC):
@@ -440,7 +440,7 @@ class AbstractTallEstimator(BaseEstimator, abc.ABC):
         self._keep(draws)
         if draws.report.doubts:
             message = f"{type(self).__name__}: {draws.report.doubts[0]} See report_ for all doubts."
-            _warn_once(message, stacklevel=2)
+            _warn_once(message)
         if draws.stopped_by == "Ctrl-C":
             raise KeyboardInterrupt
         return self
@@ -781,6 +781,5 @@ def _variance_of_rounding(x: Float[np.ndarray, "n c"], y: Float[np.ndarray, " n"
     _warn_once(
         "y is a linear function of the columns up to rounding: its noise cannot be estimated and "
         "is taken to be that of rounding. Pass noise_variance if it is known.",
-        stacklevel=4,
     )
     return resolved**2

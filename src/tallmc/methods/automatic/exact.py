@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import warnings
 from typing import NamedTuple
 
 import equinox as eqx
@@ -35,7 +34,7 @@ from jaxtyping import Array, Float
 
 from ..._anchor.anchor import Anchor
 from ..._core.arrays import AbstractLinearMap, DenseMap, DiagonalMap
-from ..._core.errors import Outcome, SamplingWarning
+from ..._core.errors import Outcome, SamplingWarning, warn
 from ..._core.random import new_key, standard_normal
 from ..._core.supervision import is_short_of_time, stage
 from ..._engine.kernel import BoundKernel
@@ -315,7 +314,7 @@ class _Tuner:
         if (seconds := steps * best.seconds) > _SECONDS_TO_ANNOUNCE:
             cure = "max_seconds ends the run earlier."
             message = f"{cost}, and about {seconds / 60:.0f} minutes here. {cure}"
-            warnings.warn(message, SamplingWarning, stacklevel=2)
+            warn(message, SamplingWarning)
         return (
             f"Hamiltonian Monte Carlo with {number} per draw on average, of at most "
             f"{self.leap:.3g}{jumps}: {best.rate:.0%} of its trajectories are accepted",
