@@ -1,5 +1,7 @@
 """Models agree with automatic differentiation and known posteriors, and are stable."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import jax.scipy.stats as jstats
@@ -200,3 +202,10 @@ def test_a_regression_written_by_hand_has_the_same_posterior():
         anchor = tallmc.anchor.find_anchor(posterior)
         np.testing.assert_allclose(anchor.position, mean, rtol=1e-8)
         np.testing.assert_allclose(anchor.covariance, covariance, rtol=1e-8)
+
+
+def test_a_posterior_is_shown_in_one_line():
+    posterior = models.logistic_regression(np.eye(3), np.ones(3), prior_variance=1.0)
+    assert repr(posterior) == "<ModelPosterior: 3 rows, 3 parameters>"
+    told = dataclasses.replace(posterior, description={"family": "bernoulli"})
+    assert repr(told).endswith("3 parameters; family: bernoulli>")

@@ -663,7 +663,8 @@ def normal_prior(
 ) -> NormalPrior:
     """Independent normal priors of the coefficients, from a variance or one per column."""
     if prior_variance is None:
-        raise InvalidInput("prior_variance", "be given", None)
+        cure = "Pass that of the coefficients' normal prior, such as prior_variance=10."
+        raise InvalidInput("prior_variance", "be given", None, cure)
     variance = to_floats("prior_variance", prior_variance, data.dtype)
     positive = (np.asarray(variance) > 0).all() and np.isfinite(variance).all()
     if variance.shape not in ((), (data.n_columns,)) or not positive:

@@ -21,7 +21,7 @@ from .._core.arrays import (
     check_numeric,
     layout_of,
 )
-from .._core.errors import InvalidInput
+from .._core.errors import InvalidInput, counted
 from .._core.programs import Uncompared
 from .._rows.access import AbstractRows, PerRow, RowAccess, RowBlock, RowValues
 from .._rows.resident import ResidentRows, resident
@@ -41,6 +41,11 @@ class AbstractPosterior(eqx.Module):
     """The model in words: family, link, priors and so on."""
     predictive: eqx.AbstractVar[AbstractPredictive | None]
     """The law of the response of new rows; None if it is unknown."""
+
+    def __repr__(self) -> str:
+        parameters = counted(self.dim, "parameter")
+        words = "".join(f"; {name}: {text}" for name, text in self.description.items())
+        return f"<{type(self).__name__}: {counted(self.n_rows, 'row')}, {parameters}{words}>"
 
     @property
     def n_rows(self) -> int:
