@@ -130,7 +130,8 @@ class TableEncoder:
         if encoding.to_json() != self.encoding.to_json():
             cure = "Pass the store that it was made from, or a table."
             raise InvalidInput("rows", "be those of the fit", "another row store", cure)
-        return view
+        manifest = rows.shards.manifest
+        return view.with_codes(manifest.n_rows, manifest.dtype)[0]
 
 
 def model_rows(

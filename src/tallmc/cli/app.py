@@ -115,7 +115,7 @@ def ingest(
     ] = False,
     max_levels: Annotated[
         int, options.option("N", "Most levels that a column of text may have.", min=1)
-    ] = 100,
+    ] = 2**20,
     missing: Annotated[
         Literal["raise", "drop", "indicator"],
         options.option(
