@@ -319,12 +319,15 @@ def test_regressions_of_rows_have_the_columns_of_levels(monkeypatch, store, tmp_
         observations(tallmc.rows.open(store), "a")
 
 
-def test_draws_from_a_store_are_those_from_memory(monkeypatch, store):
+def test_draws_from_a_store_are_those_from_memory(monkeypatch, store, tmp_path):
     _with_codes(monkeypatch)
     options = {"family": "poisson", "progress": False, "n_draws": 25, "seed": 4}
     stored, found = (tallmc.fit("y ~ z + a + b", data, **options) for data in (store, TABLE))
     np.testing.assert_allclose(stored.positions, found.positions, rtol=1e-9, atol=1e-9)
+    stored.save(tmp_path / "fit")
     predicted = stored.predict(store, n_draws=8).mean
+    of_file = tallmc.load(tmp_path / "fit").predict(store, n_draws=8).mean
+    np.testing.assert_allclose(of_file, predicted, rtol=1e-9)
     np.testing.assert_allclose(predicted, found.predict(TABLE, n_draws=8).mean, rtol=1e-9)
 
 

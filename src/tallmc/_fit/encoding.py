@@ -566,22 +566,16 @@ class DesignEncoding:
     def complete(self, table: Table) -> np.ndarray:
         """Which rows have a value in every column that predictions need."""
         table = self._without_missing(table)
-        needed = [each.name for each in self.features]
-        needed += [name for group in self.groups for name in group.columns]
-        needed += self.roles.needed(need_response=False)
+        needed = self.needed(need_response=False)
         found = [missing(table.columns[name]) for name in needed if name in table.columns]
         return ~np.any([np.zeros(table.n_rows, bool), *found], axis=0)
 
     def _columns(self, table: Table, *, need_response: bool) -> dict[str, ColumnValues]:
         """The columns that the design needs, with the kinds and levels of the fit."""
         features = {feature.name: feature for feature in self.features}
-        needed = [*features, *(name for group in self.groups for name in group.columns)]
-        needed += self.roles.needed(need_response=need_response)
-        needed += [self.response.name] if need_response else []
+        needed = self.needed(need_response=need_response)
         made = {one.indicator for one in self.filled}
-        lacking = [
-            name for name in dict.fromkeys(needed) if name not in table.columns and name not in made
-        ]
+        lacking = [name for name in needed if name not in table.columns and name not in made]
         if lacking:
             found = f"{table.description} without {some(lacking)}"
             cure = f"Its columns are: {some(table.columns)}."
@@ -590,6 +584,14 @@ class DesignEncoding:
         checked = [name for name in needed if name != self.roles.upper]  # which may be infinite
         check_complete({name: table.columns[name] for name in checked}, cure)
         return {name: feature.values(table.columns[name]) for name, feature in features.items()}
+
+    def needed(self, *, need_response: bool) -> list[str]:
+        """The columns without which a design cannot be made."""
+        names = [each.name for each in self.features]
+        names += [name for group in self.groups for name in group.columns]
+        names += self.roles.needed(need_response=need_response)
+        names += [self.response.name] if need_response else []
+        return list(dict.fromkeys(names))
 
     @property
     def features(self) -> list[FeatureEncoding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -12,10 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._core.errors import InvalidInput
+from .._core.supervision import checkpoint
 from .._ingestion.errors import INTERCEPT as STORED_INTERCEPT
 from .._ingestion.errors import some
 from .._ingestion.values import MISSING_LEVEL, ColumnValues, missing_name
 from .._rows.manifest import Column, RowManifest
+from .._rows.opening import is_row_store, open_rows
 from .._rows.sharded import ShardedRows
 from ..models.design import (
     Indicator,
@@ -78,9 +81,6 @@ def store_terms(
 ) -> StoreTerms:
     """The columns of the design that a formula describes; `.` is all but those left out."""
     text = split_formula(formula)
-    if text.groups:
-        cure = "Use a table in memory for terms (1 | group)."
-        raise InvalidInput(FORMULA, "have no bars over a row store", formula, cure)
     response = text.response if text.response is not None else manifest.response
     if response is not None and response not in manifest.names:
         cure = f"The columns are: {some(manifest.names)}."
@@ -482,6 +482,9 @@ def _moments(column: tuple[str, int | None], manifest: RowManifest) -> tuple[flo
 
 
 def _check_row_store(model: RegressionModel, manifest: RowManifest) -> None:
+    if model.formula is not None and split_formula(model.formula).groups:
+        cure = "Use the rows as a table."
+        raise InvalidInput(FORMULA, "have no group terms over rows on disk", model.formula, cure)
     for option in ("trials", "exposure", "categorical", "missing", "level"):
         if getattr(model, option) not in (None, (), "raise"):
             cure = "Pass --missing drop or indicator to `tallmc ingest`."
@@ -522,14 +525,77 @@ def _check_row_store(model: RegressionModel, manifest: RowManifest) -> None:
             raise InvalidInput(f"column {name!r}", rule, found)
 
 
-def table_of_lines(lines: np.ndarray, manifest: RowManifest) -> Table:
-    """Lines of a row store as the table that they came from."""
+def opened_rows(data: Any) -> Any:
+    """The rows of a row store if this is the path of one; otherwise the data themselves."""
+    return open_rows(data) if is_row_store(data) else data
+
+
+def table_of_lines(
+    lines: np.ndarray, manifest: RowManifest, names: Collection[str] | None = None
+) -> Table:
+    """Lines of a row store as the table that they came from, or some of its columns."""
     columns: dict[str, ColumnValues] = {}
     for column, stored in zip(manifest.columns, lines.T, strict=True):
-        if column.source not in manifest.covariates:
-            values = stored.astype(np.float64)
-            values = values * column.sd + column.mean if column.standardised else values
-            columns[column.source or column.name] = ColumnValues("number", values)
+        name = column.source or column.name
+        if name in manifest.covariates or (names is not None and name not in names):
+            continue
+        values = stored.astype(np.float64)
+        if column.standardised:
+            values = values * column.sd + column.mean
+            values = np.rint(values) if column.whole else values
+        columns[name] = ColumnValues("number", values)
     for name, code in stored_codes(manifest).items():
-        columns[name] = ColumnValues("text", code.of(lines), manifest.covariates[name].levels)
+        if names is None or name in names:
+            columns[name] = ColumnValues("text", code.of(lines), manifest.covariates[name].levels)
     return Table(columns, "row store")
+
+
+MOST_BYTES = 2**31
+"""Of the columns of a row store that a model with group terms holds in memory."""
+
+
+def stored_table(rows: ShardedRows, names: Collection[str], groups: Collection[str]) -> Table:
+    """Columns of a row store in memory: a group's rows must be side by side.
+
+    Values that ingestion has marked as missing are missing again.
+    """
+    manifest = rows.shards.manifest
+    known = dict.fromkeys(column.source for column in manifest.columns if column.source)
+    for name in names:
+        if name not in known:
+            cure = f"The columns are: {some(known)}."
+            raise InvalidInput(FORMULA, "use columns of the row store", name, cure)
+    names = [name for name in known if name in names]
+    size = rows.n_rows * sum(4 if name in manifest.covariates else 8 for name in names)
+    if size > MOST_BYTES:
+        rule = f"have at most {MOST_BYTES / 2**30:g} GiB in the columns of a fit with group terms"
+        cure = "Use fewer columns, or ingest a part of the rows."
+        found = f"{size / 2**30:.1f} GiB in {rows.n_rows:,} rows of {some(names)}"
+        raise InvalidInput("row store", rule, found, cure)
+    for name in set(groups) - manifest.covariates.keys():
+        column = manifest.columns[manifest.places(name)[0]]
+        largest = max(abs(column.low - column.mean), abs(column.high - column.mean))
+        if not column.whole or (manifest.dtype == "float32" and largest > _MOST_EXACT):
+            rule = "be text, or whole numbers that the row store tells apart, to be a group"
+            found = f"numbers from {column.low:,.6g} to {column.high:,.6g}"
+            raise InvalidInput(f"column {name!r}", rule, found, "Ingest it as text.")
+    made: dict[str, ColumnValues] = {}
+    read = {*names, *map(missing_name, names)}
+    for start, number in zip(rows.starts, range(rows.n_shards), strict=True):
+        checkpoint()
+        part = table_of_lines(rows.shards.array(number), manifest, read).columns
+        for name in names:
+            values = part[name]
+            if missing_name(name) in part:
+                values.numbers[part[missing_name(name)].numbers > 0] = np.nan
+            elif values.levels[-1:] == (MISSING_LEVEL,):
+                codes = np.where(values.numbers < len(values.levels) - 1, values.numbers, -1)
+                values = ColumnValues("text", codes, values.levels[:-1])
+            if name not in made:
+                empty = np.empty(rows.n_rows, values.numbers.dtype)
+                made[name] = dataclasses.replace(values, numbers=empty)
+            made[name].numbers[start : start + len(values)] = values.numbers
+    return Table(made, "row store")
+
+
+_MOST_EXACT = 2**22  # distance from the mean up to which float32 restores whole numbers
