@@ -1,5 +1,8 @@
 """Columns as codes: every product is that of the matrix, and so are the draws."""
 
+import json
+import shutil
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,12 +11,16 @@ import pytest
 import tallmc
 from regressions import run_once
 from tallmc._core.arrays import DenseMap, DiagonalMap
+from tallmc._core.errors import InvalidInput
 from tallmc._fit import encoding
 from tallmc._fit.fit import regression_problem
 from tallmc._fit.model import RegressionModel
 from tallmc._rows.law import Batch
+from tallmc._rows.manifest import Column, RowManifest, RowStoreError
+from tallmc._rows.shards import NpyShards
+from tallmc._rows.writer import RowStoreWriter
 from tallmc.methods.automatic import method as automatic
-from tallmc.models import generalised_linear
+from tallmc.models import design, generalised_linear
 from tallmc.models.design import (
     CodedColumns,
     Columns,
@@ -21,6 +28,8 @@ from tallmc.models.design import (
     GroupTerm,
     Observations,
     columns_of,
+    matrix_of,
+    observations,
 )
 from tallmc.models.model import block_hessian_of
 
@@ -108,7 +117,7 @@ FORMULAS = ["y ~ a + z + b", "y ~ 0 + b + a:b", "y ~ C(a, Treatment('w')) + z:a 
 
 def _posteriors(monkeypatch, formula, **options):
     """The posterior of a formula with codes, and with a matrix."""
-    monkeypatch.setattr(encoding, "_FEWEST_NUMBERS", 0)
+    monkeypatch.setattr(encoding, "FEWEST_NUMBERS", 0)
     model = RegressionModel(**{"family": "poisson", **options}, formula=formula)
     coded = regression_problem(_table(), model).posterior
 
@@ -217,3 +226,137 @@ def test_many_coefficients_of_codes_are_sampled_exactly_on_all_rows(monkeypatch)
 
     wanted = scales(posterior.model, posterior.rows.columns, posterior.init)
     np.testing.assert_allclose(metric.scale, wanted, rtol=1e-5)
+
+
+# Row stores
+
+
+TABLE = {name: values for name, values in _table().items() if name != "k"}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("codes") / "rows"
+    tallmc.ingest(TABLE, folder, response="y", dtype="float64", progress=False)
+    return folder
+
+
+def _former(store, folder):
+    """The store as a former version wrote it: one standardised indicator per level but one."""
+    manifest = RowManifest.read(store)
+    lines = np.concatenate([NpyShards(str(store)).array(0)])
+    columns, parts = [], []
+    for place, column in enumerate(manifest.columns):
+        if column.source not in manifest.covariates:
+            columns.append(column)
+            parts.append(lines[:, place])
+            continue
+        category = manifest.covariates[column.source]
+        for code, level in enumerate(category.levels[1:], start=1):
+            share = category.shares[code]
+            sd = np.sqrt(share * (1 - share))
+            of_level = {"source": column.source, "level": level, "standardised": True}
+            columns.append(Column(f"{column.name}={level}", mean=share, sd=sd, **of_level))
+            parts.append(((lines[:, place] == code) - share) / sd)
+    with RowStoreWriter(folder, columns, "float64", "y", categories=manifest.categories) as writer:
+        writer.append(np.stack(parts, axis=1))
+        writer.finish()
+    content = json.loads((folder / "manifest.json").read_text())
+    for category in content["categories"]:
+        del category["shares"]
+    (folder / "manifest.json").write_text(json.dumps({**content, "version": 2}))
+    return folder
+
+
+def _matrix_of(problem, rows):
+    """The design in the units of the table."""
+    found = np.asarray(matrix_of(rows.columns.x, problem.posterior.model.level_values))
+    # A store scales products as if their columns were independent.
+    return found * problem.form.columns.sds + problem.form.columns.means
+
+
+def _with_codes(monkeypatch, fewest=0):
+    for module in (encoding, design):
+        monkeypatch.setattr(module, "FEWEST_NUMBERS", fewest)
+
+
+@pytest.mark.parametrize("formula", [*FORMULAS[:2], "y ~ z:a + a*b - z", None])
+def test_rows_of_a_store_are_those_of_the_table(monkeypatch, store, tmp_path, formula):
+    """Codes of factors and of their combinations, also in stores of a former version."""
+    named = {"formula": formula} if formula else {"response": "y"}
+    former = _former(store, tmp_path / "former")
+    for fewest in (2**30, 0):
+        _with_codes(monkeypatch, fewest)
+        model = RegressionModel("poisson", **named)
+        problem = regression_problem(TABLE, model)
+        wanted = _matrix_of(problem, problem.posterior.rows)
+        for folder in (store, former):
+            found = regression_problem(folder, model)
+            assert found.form.columns.names == problem.form.columns.names
+            assert (found.posterior.model.level_values is None) == (fewest > 0)
+            made = _matrix_of(found, found.posterior.rows.in_memory())
+            np.testing.assert_allclose(made, wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_regressions_of_rows_have_the_columns_of_levels(monkeypatch, store, tmp_path):
+    """`logistic_regression(rows)` and the others, which have no formula."""
+    matrices = []
+    for folder in (store, _former(store, tmp_path / "former")):
+        for fewest in (2**30, 0):
+            _with_codes(monkeypatch, fewest)
+            rows = tallmc.rows.open(folder)
+            posterior = tallmc.models.poisson_regression(rows, response="y", prior_variance=9.0)
+            x = posterior.rows.in_memory().columns.x
+            matrices.append(np.asarray(matrix_of(x, posterior.model.level_values)))
+    a = TABLE["a"] == "v"
+    np.testing.assert_allclose(matrices[0][:, 2], (a - a.mean()) / a.std(), rtol=1e-12)
+    assert matrices[0].shape == (400, 1 + 1 + 5 + 3 + 2)
+    for matrix in matrices[1:]:
+        np.testing.assert_allclose(matrix, matrices[0], rtol=1e-12, atol=1e-12)
+    fewer = observations(tallmc.rows.open(store), without=["b", "a=v", "intercept"])
+    np.testing.assert_allclose(fewer.in_memory().columns.x[:, 1:5], matrices[0][:, 3:7])
+    with pytest.raises(InvalidInput, match="name a column of numbers of the row store; got 'a'"):
+        observations(tallmc.rows.open(store), "a")
+
+
+def test_draws_from_a_store_are_those_from_memory(monkeypatch, store, tmp_path):
+    _with_codes(monkeypatch)
+    options = {"family": "poisson", "progress": False, "n_draws": 25, "seed": 4}
+    stored, found = (tallmc.fit("y ~ z + a + b", data, **options) for data in (store, TABLE))
+    np.testing.assert_allclose(stored.positions, found.positions, rtol=1e-9, atol=1e-9)
+    stored.save(tmp_path / "fit")
+    predicted = stored.predict(store, n_draws=8).mean
+    of_file = tallmc.load(tmp_path / "fit").predict(store, n_draws=8).mean
+    np.testing.assert_allclose(of_file, predicted, rtol=1e-9)
+    np.testing.assert_allclose(predicted, found.predict(TABLE, n_draws=8).mean, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda of: of["levels"].pop(), "'a' has 5 levels and 6 shares of rows"),
+        (lambda of: (of["levels"].pop(), of["shares"].pop()), "'a' has 5 levels, codes up to 5"),
+        (lambda of: of["levels"].__setitem__(0, "z"), "'a' has 6 levels and 6 shares"),
+        (lambda of: of["shares"].__setitem__(0, 2.0), "'a' has 6 levels and 6 shares"),
+        (lambda of: of.update(name="c"), "'c' has 6 levels, codes of ()"),
+    ],
+)
+def test_a_damaged_manifest_of_codes_is_refused(store, tmp_path, damage, message):
+    shutil.copytree(store, tmp_path / "rows")
+    path = tmp_path / "rows" / "manifest.json"
+    content = json.loads(path.read_text())
+    damage(content["categories"][0])
+    path.write_text(json.dumps(content))
+    with pytest.raises(RowStoreError, match="have a readable manifest") as caught:
+        tallmc.rows.open(tmp_path / "rows")
+    assert message in str(caught.value)
+
+
+def test_text_is_no_response_and_no_weight_of_a_store(store):
+    for role, message in (
+        ("response", "--response must hold numbers"),
+        ("weights", "hold numbers"),
+    ):
+        model = RegressionModel("poisson", **{"response": "y", role: "a"})
+        with pytest.raises(InvalidInput, match=message):
+            regression_problem(store, model)

@@ -1,5 +1,7 @@
 """Group effects that are integrated out (`models/groups.py`)."""
 
+import dataclasses
+import types
 from typing import Any, NamedTuple
 
 import jax
@@ -10,11 +12,13 @@ from scipy import stats
 
 import tallmc
 from regressions import run_once
-from tallmc._core.arrays import DenseMap, layout_of
-from tallmc._fit import regression
+from tallmc._core.arrays import DenseMap, layout_of, named_leaves
+from tallmc._fit import regression, store_design
 from tallmc._fit.fit import regression_problem
+from tallmc._fit.loading import load_fit
 from tallmc._fit.model import RegressionModel
 from tallmc._rows.law import Batch
+from tallmc._store.setup import fingerprint
 from tallmc.models.design import GroupedObservations, GroupTerm
 from tallmc.models.families import FAMILIES
 from tallmc.models.groups import EffectLaw, QuadratureGroups, grouped_table
@@ -393,3 +397,125 @@ def test_a_loaded_fit_draws_the_same_effects_from_its_table(table, tmp_path):
     fewer = {name: values[:30] for name, values in table.items()}
     with pytest.raises(tallmc.InvalidInput, match="data must be the table of the fit"):
         tallmc.load(tmp_path / "draws", data=fewer)
+
+
+# Row stores
+
+
+@pytest.fixture(scope="module")
+def stored(table, tmp_path_factory):
+    """The table with a group of numbers, and row stores of it by whether they are standardised."""
+    names = ("y", "x", "g", "row", "x0")
+    whole = {name: table[name] for name in names} | {"id": 10**6 + np.arange(60) % 7}
+    folders = {is_scaled: tmp_path_factory.mktemp("rows") / "rows" for is_scaled in (True, False)}
+    for is_scaled, folder in folders.items():
+        options = {"standardise": is_scaled, "dtype": "float64", "progress": False}
+        tallmc.ingest(whole, folder, **options)
+    return whole, folders
+
+
+@pytest.mark.parametrize(
+    ("formula", "family"),
+    [
+        ("y ~ x + (1 | g)", "bernoulli"),
+        ("x0 ~ x + (1 + x | g)", "gaussian"),
+        ("y ~ x + g + (1 | id)", "bernoulli"),
+    ],
+)
+def test_a_row_store_gives_the_posterior_of_its_table(stored, formula, family):
+    """So the draws are the same: bits where the store holds the numbers of the table."""
+    whole, folders = stored
+    expected = problem(whole, formula, family)
+    found = {scaled: problem(folder, formula, family) for scaled, folder in folders.items()}
+    assert fingerprint(found[False].posterior) == fingerprint(expected.posterior)
+    assert found[False].form.encoding.to_json() == expected.form.encoding.to_json()
+    leaves = named_leaves((expected.posterior.model, expected.posterior.rows))
+    for name, leaf in named_leaves(
+        (found[True].posterior.model, found[True].posterior.rows)
+    ).items():
+        np.testing.assert_allclose(leaf, leaves[name], rtol=1e-10, atol=1e-10, err_msg=name)
+
+
+def test_a_fit_of_a_store_predicts_its_rows_and_new_groups(stored, tmp_path):
+    whole, folders = stored
+    draws = draws_near_the_start(problem(folders[False], "y ~ x + (1 + x | g)").posterior, 16)
+    wanted = draws.predict(whole).mean
+    np.testing.assert_array_equal(draws.predict(folders[False]).mean, wanted)
+    np.testing.assert_array_equal(draws.predict(tallmc.rows.open(folders[False])).mean, wanted)
+    new = {"x": [1.0], "g": ["other"]}
+    with pytest.raises(
+        tallmc.InvalidInput, match=r"have levels that the fit has seen; got 'other'"
+    ):
+        draws.predict(new)
+    assert 0 < draws.predict(new, new_groups="draw").mean[0] < 1
+    draws.save(tmp_path / "draws")
+    loaded = tallmc.load(tmp_path / "draws", data=folders[False])
+    np.testing.assert_array_equal(loaded.group_effects(n_draws=4), draws.group_effects(n_draws=4))
+
+
+def test_stores_too_large_for_groups_are_refused_before_they_are_read(
+    stored, monkeypatch, tmp_path
+):
+    whole, folders = stored
+    monkeypatch.setattr(store_design, "MOST_BYTES", 2**10)
+    with pytest.raises(tallmc.InvalidInput) as caught:
+        problem(folders[True], "y ~ x + (1 | g)")
+    assert "have at most 9.53674e-07 GiB in the columns of a fit with group terms" in str(
+        caught.value
+    )
+    assert "0.0 GiB in 60 rows of y, x, g. Use fewer columns" in str(caught.value)
+    monkeypatch.undo()
+    with pytest.raises(tallmc.InvalidInput, match="use columns of the row store; got 'h'"):
+        problem(folders[True], "y ~ x + (1 | h)")
+    wide = {"y": whole["y"], "id": 10**9 + np.arange(60) * 10**6, "x": whole["x"]}
+    tallmc.ingest(wide, tmp_path / "rows", progress=False)
+    for name in ("id", "x"):
+        with pytest.raises(tallmc.InvalidInput, match=r"be text, or whole numbers .*Ingest it as"):
+            problem(tmp_path / "rows", f"y ~ x + (1 | {name})")
+
+
+def test_values_that_ingestion_marked_are_missing_again(table, tmp_path):
+    x = np.where(np.arange(60) % 9 == 4, np.nan, table["x"])
+    color = np.where(np.arange(60) % 7 == 3, None, np.array(list("uvw"))[np.arange(60) % 3])
+    gaps = {"y": table["y"], "x": x, "color": color, "g": table["g"]}
+    options = {"response": "y", "missing": "indicator", "standardise": False}
+    tallmc.ingest(gaps, tmp_path / "rows", dtype="float64", progress=False, **options)
+    formula = "y ~ x + color + (1 | g)"
+    model = RegressionModel(family="bernoulli", formula=formula, missing="indicator")
+    expected, found = regression_problem(gaps, model), problem(tmp_path / "rows", formula)
+    assert "x_missing" in found.form.columns.names
+    assert found.form.to_json() == expected.form.to_json()
+    assert fingerprint(found.posterior) == fingerprint(expected.posterior)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("family", ["bernoulli", "gaussian"])
+def test_draws_of_groups_from_a_store_are_those_from_memory(tmp_path, family):
+    rng = np.random.default_rng(0)
+    g, x = rng.integers(0, 150, 3000), rng.normal(size=3000)
+    z = rng.normal(size=150)[g] + 0.5 * x + rng.logistic(size=3000)
+    y = (z > 0).astype(int) if family == "bernoulli" else z
+    table = {"y": y, "x": x, "g": np.char.add("shop ", g.astype(str))}
+    tallmc.ingest(table, tmp_path / "rows", response="y", dtype="float64", progress=False)
+    options = {"family": family, "n_draws": 40, "progress": False, "seed": 1}
+    found = tallmc.fit("y ~ x + (1 | g)", tmp_path / "rows", store=tmp_path / "run", **options)
+    expected = tallmc.fit("y ~ x + (1 | g)", table, **options)
+    np.testing.assert_allclose(found.positions, expected.positions, rtol=1e-5, atol=1e-5)
+    resumed = tallmc.resume(tmp_path / "run", tmp_path / "rows", n_draws=60, progress=False)
+    np.testing.assert_array_equal(resumed.positions[:, :40], found.positions)
+    new, loaded = {"x": [0.5], "g": ["shop 7"]}, load_fit(tmp_path / "run", None)
+    np.testing.assert_array_equal(loaded.predict(new).mean, resumed.predict(new).mean)
+
+
+def test_updates_of_groups_are_refused(stored, monkeypatch):
+    """A store has its old rows again; and integrated effects cannot be taken out of a series."""
+    whole, folders = stored
+    draws = draws_near_the_start(problem(folders[False], "y ~ x + (1 | g)").posterior, 4)
+    with pytest.raises(tallmc.InvalidInput, match="one whose group effects are integrated out"):
+        draws.update(whole)
+    monkeypatch.setattr(regression, "FEW_LEVELS", 100)
+    draws = draws_near_the_start(problem(folders[False], "y ~ x + (1 | g)").posterior, 4)
+    draws = dataclasses.replace(draws, series=types.SimpleNamespace(view=None))
+    with pytest.raises(tallmc.InvalidInput, match="be a table for a fit with group terms"):
+        draws.update(folders[False])

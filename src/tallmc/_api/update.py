@@ -13,9 +13,11 @@ from .._core.errors import InvalidInput
 from .._engine.run import Progress
 from .._rows.access import AbstractRows
 from .._rows.manifest import RowStoreError
+from .._rows.opening import is_row_store
 from .._rows.resident import ResidentRows
 from .._rows.sharded import ShardedRows
 from ..methods.automatic.update import FittedSeries, Update, joined_rows
+from ..models.groups import RegressionWithEffects
 from ..models.imputation import ImputedRegression
 from ..models.posterior import ModelPosterior
 from ..results.draws import Draws
@@ -38,10 +40,12 @@ def update(
 ) -> Draws:
     """See `Draws.update`."""
     series, quantities = draws.series, _computed_by(draws.quantities)
-    if isinstance(getattr(draws.predictive, "model", None), ImputedRegression):
-        found = "one whose missing values are integrated out"
+    model = getattr(draws.predictive, "model", None)
+    if isinstance(model, ImputedRegression | RegressionWithEffects):
+        what = "missing values" if isinstance(model, ImputedRegression) else "group effects"
         cure = "Fit the old and the new rows together."
-        raise InvalidInput("draws", "be of a fit of complete rows", found, cure)
+        rule = "be of a fit that integrates nothing out"
+        raise InvalidInput("draws", rule, f"one whose {what} are integrated out", cure)
     if series is None:
         rule = "come from the default method with hard rows and a series"
         found = f"draws of {draws.settings.get('method')}, which keeps nothing of its rows"
@@ -96,6 +100,9 @@ def _new_and_all(
         if old_rows is not None:
             raise InvalidInput("old_rows", "be left out with a row store, which has them", "rows")
         return _further_rows(stored, series), stored
+    if isinstance(new_rows, ShardedRows) or is_row_store(new_rows):
+        rule, cure = "be a table for a fit with group terms", "Pass the table of the new rows."
+        raise InvalidInput("new_rows", rule, "a row store", cure)
     block = draws.predictive.encode(new_rows, response=True)
     if old_rows is None:
         return ResidentRows(block), None

@@ -161,7 +161,6 @@ MAX_CLASSES = 50  # of the response
 MAX_NAMED_LEVELS = 1000  # most levels of a category that `categorical` or a formula names
 _TOO_FEW_LEVELS_TO_TELL = 10
 _CHECKED = 1000
-_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?|[+-]?\d{1,3}(\.\d*)?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,7 +210,8 @@ def encode_features(
             continue
         levels = without_unused_levels(as_text(column)).levels
         if name not in categorical:
-            _check_meant_as_text(name, levels)
+            otherwise = f"or pass --categorical {name} (categorical) if it is text."
+            errors.check_meant_as_text(name, levels, otherwise)
         _check_levels(name, levels, n_rows, asked_for=name in categorical or named)
         chosen.append(FeatureEncoding(name, "category", levels))
         if len(levels) == 1:
@@ -228,22 +228,6 @@ def notes_on_levels(features: Iterable[FeatureEncoding], baselines: Mapping[str,
         for feature in features
         if feature.kind == "category"
     ]
-
-
-def _check_meant_as_text(name: str, levels: tuple[str, ...]) -> None:
-    """Raise if text seems to be numbers, with separators of thousands or a few other words."""
-    some_levels = levels[:_CHECKED]
-    otherwise = f"or pass --categorical {name} (categorical) if it is text."
-    with_commas = [level for level in some_levels if "," in level]
-    if with_commas and all(_THOUSANDS.fullmatch(level.strip()) for level in some_levels):
-        rule = "hold numbers without separators of thousands"
-        cure = f"Read it with pandas.read_csv(path, thousands=','), {otherwise}"
-        raise TableError(f"column {name!r}", rule, f"text such as {with_commas[0]!r}", cure)
-    numbers = [level for level in some_levels if errors.is_number(level)]
-    if len(some_levels) > 2 and len(some_levels) / 2 <= len(numbers) < len(some_levels):
-        found = f"{first_not_a_number(some_levels)!r} among numbers"
-        cure = f"Leave the entry empty where a number is missing, {otherwise}"
-        raise TableError(f"column {name!r}", "hold numbers or text, not both", found, cure)
 
 
 def _check_levels(name: str, levels: tuple[str, ...], n_rows: int, *, asked_for: bool) -> None:

@@ -10,13 +10,18 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from .._core.errors import InvalidInput, counted
 from .._ingestion.errors import TableError, check_names, check_varying, some
 from .._ingestion.values import MISSING_LEVEL, ColumnValues, missing_name
-from ..models.design import CodedColumns, LevelValues
+from ..models.design import (
+    FEWEST_CODED,
+    FEWEST_NUMBERS,
+    CodedColumns,
+    LevelValues,
+    values_of_levels,
+)
 from .columns import (
     INTERCEPT,
     FeatureEncoding,
@@ -156,9 +161,6 @@ def _parameter(role: str) -> str:
 
 _FORMAT, _VERSION = "tallmc design", 1
 _ROWS_AT_ONCE = 2**13
-_FEWEST_CODED, _FEWEST_NUMBERS = 3, 2**22
-"""Columns of a factor from which on it is stored as codes, and numbers that codes must replace. The
-programs for codes take longer to compile, by 3 to 5 CPU seconds for five factors."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -240,7 +242,7 @@ class ScaledTerms:
     ) -> tuple[np.ndarray | CodedColumns, LevelValues]:
         """The same columns as numbers and codes, and the values of the latter at each level."""
         factors = _factors(raw)
-        if n_rows * sum(map(len, factors)) < _FEWEST_NUMBERS or not factors:
+        if n_rows * sum(map(len, factors)) < FEWEST_NUMBERS or not factors:
             return self.matrix(raw, n_rows, dtype), None
         coded = [place for places in factors for place in places]
         others = [place for place in range(len(raw)) if place not in set(coded)]
@@ -250,14 +252,12 @@ class ScaledTerms:
         codes = np.empty((n_rows, len(factors)), np.min_scalar_type(max(n_levels)))
         for k, places in enumerate(factors):
             codes[:, k] = raw[places[0]].numbers
-        values, row, column = np.zeros((sum(n_levels), len(coded))), 0, 0
-        for places, table in zip(factors, tables, strict=True):
-            means, sds = np.array(self.means)[places], np.array(self.sds)[places]
-            block = slice(row, row + len(table)), slice(column, column + len(places))
-            values[block] = (table - means) / sds
-            row, column = block[0].stop, block[1].stop
+        scaled = [
+            (table - np.array(self.means)[places]) / np.array(self.sds)[places]
+            for places, table in zip(factors, tables, strict=True)
+        ]
         found = CodedColumns(dense, codes, n_levels, (*others, *coded))
-        return found, jnp.asarray(values, dtype)
+        return found, values_of_levels(scaled, dtype)
 
     def _not_finite(
         self, raw: list[RawColumn], places: Sequence[int], rounded: np.ndarray, first: int
@@ -286,7 +286,7 @@ def _factors(raw: list[RawColumn]) -> list[list[int]]:
     for place, column in enumerate(raw):
         if column.by_code is not None:
             found.setdefault(id(column.numbers), []).append(place)
-    return [places for places in found.values() if len(places) >= _FEWEST_CODED]
+    return [places for places in found.values() if len(places) >= FEWEST_CODED]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -566,22 +566,16 @@ class DesignEncoding:
     def complete(self, table: Table) -> np.ndarray:
         """Which rows have a value in every column that predictions need."""
         table = self._without_missing(table)
-        needed = [each.name for each in self.features]
-        needed += [name for group in self.groups for name in group.columns]
-        needed += self.roles.needed(need_response=False)
+        needed = self.needed(need_response=False)
         found = [missing(table.columns[name]) for name in needed if name in table.columns]
         return ~np.any([np.zeros(table.n_rows, bool), *found], axis=0)
 
     def _columns(self, table: Table, *, need_response: bool) -> dict[str, ColumnValues]:
         """The columns that the design needs, with the kinds and levels of the fit."""
         features = {feature.name: feature for feature in self.features}
-        needed = [*features, *(name for group in self.groups for name in group.columns)]
-        needed += self.roles.needed(need_response=need_response)
-        needed += [self.response.name] if need_response else []
+        needed = self.needed(need_response=need_response)
         made = {one.indicator for one in self.filled}
-        lacking = [
-            name for name in dict.fromkeys(needed) if name not in table.columns and name not in made
-        ]
+        lacking = [name for name in needed if name not in table.columns and name not in made]
         if lacking:
             found = f"{table.description} without {some(lacking)}"
             cure = f"Its columns are: {some(table.columns)}."
@@ -590,6 +584,14 @@ class DesignEncoding:
         checked = [name for name in needed if name != self.roles.upper]  # which may be infinite
         check_complete({name: table.columns[name] for name in checked}, cure)
         return {name: feature.values(table.columns[name]) for name, feature in features.items()}
+
+    def needed(self, *, need_response: bool) -> list[str]:
+        """The columns without which a design cannot be made."""
+        names = [each.name for each in self.features]
+        names += [name for group in self.groups for name in group.columns]
+        names += self.roles.needed(need_response=need_response)
+        names += [self.response.name] if need_response else []
+        return list(dict.fromkeys(names))
 
     @property
     def features(self) -> list[FeatureEncoding]:

@@ -13,8 +13,6 @@ import numpy as np
 
 from .._api.sample import sample
 from .._core.errors import InvalidInput, python_words, speaking_python, warn
-from .._rows.manifest import MANIFEST
-from .._rows.opening import open_rows
 from .._rows.sharded import ShardedRows
 from .._store.files import as_folder
 from ..methods.abstract import AbstractMethod
@@ -26,12 +24,13 @@ from ..priors import PriorChoice, as_priors
 from ..results.draws import Draws
 from ..results.saved import saved_about
 from ..results.smooths import notes_on_dimensions
-from .columns import INTERCEPT, notes_on_levels
-from .encoding import Design, make_design
+from .columns import INTERCEPT, missing, notes_on_levels
+from .encoding import Design, RowRoles, make_design
+from .formulas import FormulaText, split_formula
 from .model import RegressionModel
 from .reading import Table, read_table
 from .regression import RegressionForm, TableEncoder, check_groups, model_rows, saved_form
-from .store_design import row_store_design
+from .store_design import opened_rows, row_store_design, stored_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -278,15 +277,31 @@ def regression_problem(
     """The problem of a table, a row store or the path of one."""
     data = opened_rows(data)
     if isinstance(data, ShardedRows):
-        return RegressionProblem.of_rows(data, model)
-    table = read_table(data, separator=model.separator)
+        text = None if model.formula is None else split_formula(model.formula)
+        if text is None or not text.groups:
+            return RegressionProblem.of_rows(data, model)
+        table = _table_of_store(data, model, text)
+        if any(missing(column).any() for column in table.columns.values()):
+            model = dataclasses.replace(model, missing="indicator")
+    else:
+        table = read_table(data, separator=model.separator)
     return RegressionProblem.of_table(table, model, integrate=integrate)
 
 
-def opened_rows(data: Any) -> Any:
-    """The rows of a row store if this is the path of one; otherwise the data themselves."""
-    is_store = isinstance(data, str | os.PathLike) and (Path(data) / MANIFEST).is_file()
-    return open_rows(Path(data)) if is_store else data
+def _table_of_store(rows: ShardedRows, model: RegressionModel, text: FormulaText) -> Table:
+    """The columns of a formula with group terms, from a row store."""
+    manifest = rows.shards.manifest
+    response = model.response or text.response
+    roles = [
+        name
+        for role in dataclasses.fields(RowRoles)
+        if (name := getattr(model, role.name)) is not None
+    ]
+    sources = {column.source: None for column in manifest.columns if column.source}
+    free = [name for name in sources if name not in {response, *roles, *model.exclude}]
+    groups = [name for _, names in text.groups for name in names]
+    used = {*text.variables(free, sources), *groups, *roles, *([response] if response else [])}
+    return stored_table(rows, sorted(used), groups)
 
 
 def fitted_posterior(draws: Draws, data: Any) -> AbstractPosterior:

@@ -67,7 +67,11 @@ def load(
 
 def load_fit(path: Path, formula: str | None) -> Draws:
     """Draws of a fit that predict; a formula that is not plain must be passed."""
-    return load_fit_and_form(path, formula)[0]
+    draws, form, about = load_fit_and_form(path, formula)
+    table = Path(about.get("table", "-"))
+    if form.integrates_effects and table.exists():
+        return load(path, formula=formula, data=table)
+    return draws
 
 
 def load_fit_and_form(

@@ -25,10 +25,9 @@ from ..models.predictive import RegressionPredictive
 from ..results.draws import Draws
 from ..results.prediction import UsedDraws, response_sums, used_draws
 from .columns import FeatureEncoding
-from .fit import opened_rows
 from .reading import Table, read_table
 from .regression import TableEncoder
-from .store_design import table_of_lines
+from .store_design import opened_rows, table_of_lines
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -72,7 +72,7 @@ from .encoding import Design, DesignEncoding, ScaledTerms, smooths_of
 from .formulas import FORMULA
 from .model import RegressionModel
 from .reading import Table, read_table
-from .store_design import row_store_design
+from .store_design import opened_rows, row_store_design, stored_table
 
 DEFAULT_SCALE = 2.5  # prior sd of a coefficient in units of sd(y)/sd(x), as in rstanarm
 _START_SD = 0.5
@@ -107,7 +107,13 @@ class TableEncoder:
         # The command has read its table.
         is_read = isinstance(new_rows, Table)
         with contextlib.nullcontext() if is_read else speaking_python("new rows"):
-            table = read_table(new_rows)
+            rows = opened_rows(new_rows)
+            if isinstance(rows, ShardedRows):
+                needed = self.encoding.needed(need_response=response)
+                grouping = [name for group in self.encoding.groups for name in group.columns]
+                table = stored_table(rows, needed, grouping)
+            else:
+                table = read_table(rows)
             design = self.encoding.apply(table, need_response=response, new_groups=new_groups)
         x, y, weights, groups = model_rows(design, self.has_intercept)
 
@@ -654,7 +660,7 @@ class RegressionForm:
                 of_rows,
                 encoder=encoder,
                 complete=encoder.complete,
-                view=encoder.view,
+                view=None if self.groups else encoder.view,  # read as a table
                 classes=self.classes,
                 response_name=response.name,
                 shift=0.0 if has_times else response.mean,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -12,14 +13,30 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._core.errors import InvalidInput
+from .._core.supervision import checkpoint
 from .._ingestion.errors import INTERCEPT as STORED_INTERCEPT
 from .._ingestion.errors import some
 from .._ingestion.values import MISSING_LEVEL, ColumnValues, missing_name
 from .._rows.manifest import Column, RowManifest
+from .._rows.opening import is_row_store, open_rows
 from .._rows.sharded import ShardedRows
-from ..models.design import Observations, ObservationsOf, ProductColumn
+from ..models.design import (
+    Indicator,
+    Observations,
+    ObservationsOf,
+    ProductColumn,
+    StoredNumber,
+    stored_codes,
+    stored_factor,
+)
 from ..models.regression import Family
-from .columns import INTERCEPT, FeatureEncoding, PlainTerms, ResponseEncoding
+from .columns import (
+    INTERCEPT,
+    FeatureEncoding,
+    PlainTerms,
+    ResponseEncoding,
+    encode_features,
+)
 from .encoding import DesignEncoding, FilledColumn, RowRoles, ScaledTerms, smooths_of
 from .formulas import (
     FORMULA,
@@ -37,24 +54,24 @@ from .smooths import Smooth, SmoothText, make_smooths, some_rows
 
 # Formulas over row stores: columns of the store, their interactions, and categories.
 #
-# The numbers of a store are fixed, so a term is a product of columns: `age:C(city)` gives one
-# product per level of city but the first. Functions of columns would need another pass over the
-# table.
+# The numbers of a store are fixed, so a term is a product of columns and of indicators of levels:
+# `age:C(city)` gives one product per level of city. Functions of columns would need another pass
+# over the table.
 
 _ROLES = ("weights", "offset", "event", "entry", "upper")
 _CURE = "Transform the column before `tallmc ingest`, and use it by its name."
 
 
-class StoreTerms(NamedTuple):
-    """The columns of a design over a row store.
+Product = tuple[tuple[str, int | None], ...]
+"""Columns of the table whose product is a column of the design: the name of each, and the number of
+the level that a category must have. An intercept is ()."""
 
-    `products` has the numbers of the columns of the store whose product each column of the design
-    is; () is the intercept. `names` and `terms` are as in `Design`. A store holds standardised
-    columns: the product of the table's values needs value·sd + mean of each.
-    """
+
+class StoreTerms(NamedTuple):
+    """The columns of a design over a row store; `names` and `terms` are as in `Design`."""
 
     response: str | None
-    products: list[tuple[int, ...]]
+    products: list[Product]
     names: tuple[str, ...]
     terms: dict[str, tuple[int, ...]]
 
@@ -64,9 +81,6 @@ def store_terms(
 ) -> StoreTerms:
     """The columns of the design that a formula describes; `.` is all but those left out."""
     text = split_formula(formula)
-    if text.groups:
-        cure = "Use a table in memory for terms (1 | group)."
-        raise InvalidInput(FORMULA, "have no bars over a row store", formula, cure)
     response = text.response if text.response is not None else manifest.response
     if response is not None and response not in manifest.names:
         cure = f"The columns are: {some(manifest.names)}."
@@ -74,34 +88,30 @@ def store_terms(
     sources = dict.fromkeys(c.source for c in manifest.columns if c.source not in ("", response))
     straight = {name for smooth in text.smooths for name in smooth.variables}
     parsed = parse(text.common, [name for name in sources if name not in {*straight, *left_out}])
-    levels = {category.name: category.levels for category in manifest.categories}
+    levels = {name: category.levels for name, category in manifest.covariates.items()}
     for factor in {factor for term in parsed for factor in term.factors}:
         _check_factor(factor, sources, levels, formula)
-    places = {(column.source, column.level): j for j, column in enumerate(manifest.columns)}
 
-    def columns_of(scoped: Any) -> list[tuple[str, int]]:
-        """The names and numbers of the columns of one of formulaic's factors."""
+    def columns_of(scoped: Any) -> list[tuple[str, tuple[str, int | None]]]:
+        """The names and the columns of one of formulaic's factors."""
         text = scoped.factor.expr
         name = _source(text)
         if name not in levels:
-            return [(text, places[name, None])]
-        if not scoped.reduced:
-            cure = (
-                f"Keep the intercept, and write {name} * x instead of {name}:x, so that no column "
-                f"for {levels[name][0]!r} is needed."
-            )
-            rule = f"leave out the baseline of {name}, which row stores do not hold"
-            raise InvalidInput(FORMULA, rule, formula, cure)
-        return [(f"{text}[T.{level}]", places[name, level]) for level in levels[name][1:]]
+            return [(text, (name, None))]
+        form, first = ("{}[T.{}]", 1) if scoped.reduced else ("{}[{}]", 0)
+        return [
+            (form.format(text, level), (name, code))
+            for code, level in enumerate(levels[name][first:], start=first)
+        ]
 
-    found: dict[str, tuple[int, ...]] = {}
+    found: dict[str, Product] = {}
     terms: dict[str, tuple[int, ...]] = {}
     for term, scoped_terms, names in _structure(parsed, sources, levels):
         start, known = len(found), {}
         for scoped in scoped_terms:
             for chosen in itertools.product(*map(columns_of, scoped.factors)):
                 name = ":".join(name for name, _ in chosen) or INTERCEPT
-                known[name] = tuple(place for _, place in chosen)
+                known[name] = tuple(column for _, column in chosen)
         found |= {name: known[name] for name in names}
         terms[INTERCEPT if str(term) == "1" else str(term)] = tuple(range(start, len(found)))
     return StoreTerms(response, list(found.values()), tuple(found), terms)
@@ -112,7 +122,7 @@ def _smooths_of_store(
 ) -> tuple[Smooth, ...]:
     """The smooths of a formula, with knots from some rows of the store."""
     manifest, by_name = rows.shards.manifest, {feature.name: feature for feature in features}
-    places = {column.source: j for j, column in enumerate(manifest.columns) if not column.level}
+    places = {column.source: j for j, column in enumerate(manifest.columns)}
     used = dict.fromkeys(name for text in texts for name in text.columns)
     for name in used:
         if name not in by_name:
@@ -135,41 +145,30 @@ def _smooths_of_store(
     return make_smooths(texts, by_name, numbers, ranges)
 
 
-def _view_of_smooth(smooth: Smooth, manifest: RowManifest) -> StoredSmooth:
-    """The columns of a smooth as a view of the row store computes them."""
-
-    def column(name: str, level: str | None = None) -> ProductColumn:
-        at = next(j for j, c in enumerate(manifest.columns) if (c.source, c.level) == (name, level))
-        return _product_column((at,), manifest, centred=True)._replace(shift=0.0, scale=1.0)
-
-    variables = tuple(map(column, smooth.variables))
-    if smooth.by is None:
-        return StoredSmooth(smooth, variables)
-    levels = {category.name: category.levels for category in manifest.categories}
-    if smooth.level is None:
-        return StoredSmooth(smooth, variables, (column(smooth.by),))
-    if smooth.level != levels[smooth.by][0]:
-        return StoredSmooth(smooth, variables, (column(smooth.by, smooth.level),))
-    # A row with the baseline is 0 in the columns of all other levels.
-    others = tuple(column(smooth.by, level) for level in levels[smooth.by][1:])
-    return StoredSmooth(smooth, variables, others, baseline=True)
-
-
 class StoredSmooth(NamedTuple):
     """The columns of a smooth term over a row store."""
 
     smooth: Smooth
-    variables: tuple[ProductColumn, ...]
-    by: tuple[ProductColumn, ...] = ()
-    baseline: bool = False
+    variables: tuple[StoredNumber | Indicator, ...]
+    by: StoredNumber | Indicator | None = None
+
+    @classmethod
+    def view(cls, smooth: Smooth, manifest: RowManifest) -> StoredSmooth:
+        variables = tuple(_factor((name, None), manifest) for name in smooth.variables)
+        if smooth.by is None:
+            return cls(smooth, variables)
+        level = smooth.level
+        code = None if level is None else manifest.covariates[smooth.by].levels.index(level)
+        return cls(smooth, variables, _factor((smooth.by, code), manifest))
+
+    @property
+    def n_columns(self) -> int:
+        return len(self.smooth.names)
 
     def of(self, lines: Any) -> Any:
         """The columns of these lines of a row store."""
         numbers = [variable.of(lines) for variable in self.variables]
-        by = None
-        if self.by:
-            by = sum(column.of(lines) for column in self.by)
-            by = 1 - by if self.baseline else by
+        by = None if self.by is None else self.by.of(lines)
         return self.smooth.values(numbers, by).astype(lines.dtype)
 
 
@@ -225,11 +224,12 @@ def row_store_design(
     smooths = smooths_of(scaled)
     response = _response(model, terms.response, manifest)
     has_intercept = bool(terms.names) and terms.names[0] == INTERCEPT
-    products = [
-        _product_column(places, manifest, centred=has_intercept) for places in terms.products
-    ]
+    first = int(has_intercept and not family.has_intercept)
+    of_terms = list(_features_of(terms.products, manifest, centred=has_intercept))
+    scaling = [scaled for _, scaled in of_terms]
+    means, sds, column_sds = (np.concatenate(of) for of in zip(*scaling, strict=True))
     place = manifest.names.index(response)
-    if any(place in places for places in terms.products):
+    if any(response == name for product in terms.products for name, _ in product):
         raise InvalidInput(FORMULA, "not explain the response by itself", response)
     if any(response in (*smooth.variables, smooth.by) for smooth in smooths):
         raise InvalidInput(FORMULA, "not explain the response by itself", response)
@@ -252,8 +252,8 @@ def row_store_design(
     encoding = DesignEncoding(
         ScaledTerms(
             scaled,
-            (*(product.shift for product in products), *[0.0] * n_smooth),
-            (*(product.scale for product in products), *[1.0] * n_smooth),
+            (*means.tolist(), *[0.0] * n_smooth),
+            (*sds.tolist(), *[1.0] * n_smooth),
         ),
         ResponseEncoding(
             *(response, family.response, _levels(family, of_response), None, mean, sd),
@@ -265,22 +265,19 @@ def row_store_design(
         str(jax.dtypes.canonicalize_dtype(manifest.dtype)),
         _filled(manifest, model),
     )
-    shown = products if family.has_intercept or not has_intercept else products[1:]
     weight, offset, event, entry, upper = (
         None if getattr(model, role) is None else manifest.names.index(getattr(model, role))
         for role in _ROLES
     )
-    stored = all(product.is_stored for product in shown) and not smooths
-    features: tuple[Any, ...] = tuple(
-        product.columns[0] if stored else product for product in shown
+    features = [feature for feature, _ in of_terms[first:]]
+    features += [StoredSmooth.view(smooth, manifest) for smooth in smooths]
+    view = ObservationsOf(
+        tuple(features), place, mean, sd, weight, offset, times, event, entry, upper
     )
-    features += tuple(_view_of_smooth(smooth, manifest) for smooth in smooths)
-    view = ObservationsOf(features, place, mean, sd, weight, offset, times, event, entry, upper)
     if entry is not None or upper is not None:
         _check_times(rows.viewed(view), response, model)
     # Only the free columns of smooths have a prior that depends on it, and their sd is about 1.
-    sds = np.array([*(_sd_as_stored(product, manifest) for product in shown), *[1.0] * n_smooth])
-    return encoding, sds, view
+    return encoding, np.append(column_sds[first:], [1.0] * n_smooth), view
 
 
 def _check_times(rows: ShardedRows, response: str, model: RegressionModel) -> None:
@@ -326,30 +323,35 @@ def _terms(
         features = _features(manifest, left_out | {terms.response})
         text = split_formula(formula)
         smooths = _smooths_of_store(text.smooths, features, rows)
-        return terms, _formula_terms(text, features, smooths)
+        return terms, _formula_terms(text, features, smooths, manifest.n_rows)
     features = _features(manifest, left_out)
+    _check_features(features, manifest.n_rows, named=False)
     has_intercept = model.intercept and STORED_INTERCEPT in manifest.names
     plain = PlainTerms(features, has_intercept)
     if not plain.names:
         raise InvalidInput("row store", "have a column besides the response", f"only {response}")
-    places = {(column.source, column.level): j for j, column in enumerate(manifest.columns)}
-    used = [manifest.names.index(STORED_INTERCEPT)] if has_intercept else []
+    products: list[Product] = [()] if has_intercept else []
     for feature in features:
-        levels = feature.levels[1:] if feature.kind == "category" else (None,)
-        used += [places[feature.name, level] for level in levels]
-    return StoreTerms(response, [(place,) for place in used], plain.names, plain.terms), plain
+        codes = range(1, len(feature.levels)) if feature.kind == "category" else (None,)
+        products += [((feature.name, code),) for code in codes]
+    return StoreTerms(response, products, plain.names, plain.terms), plain
 
 
 def _filled(manifest: RowManifest, model: RegressionModel) -> tuple[FilledColumn, ...]:
     """Covariates of the fit whose missing values ingestion has marked."""
-    numbers = {column.source: column for column in manifest.columns if column.level is None}
+    numbers = {column.source: column for column in manifest.columns}
     found = []
     for column in manifest.columns:
-        count, base = round(column.mean * manifest.n_rows), column.source
-        if column.level == MISSING_LEVEL:
-            found.append(FilledColumn(base, None, count))
-        elif column.level is None and (of := numbers.get(base.removesuffix(missing_name("")))):
-            found += [FilledColumn(of.source, of.mean, count)] if of is not column else []
+        of = numbers.get(column.source.removesuffix(missing_name("")))
+        if of is not None and of is not column and of.source != column.source:
+            count = round(column.mean * manifest.n_rows)
+            found.append(FilledColumn(of.source, of.mean, count))
+    for category in manifest.covariates.values():
+        if MISSING_LEVEL in category.levels:
+            share = category.shares[category.levels.index(MISSING_LEVEL)]
+            found.append(FilledColumn(category.name, None, round(share * manifest.n_rows)))
+    order = [column.source for column in manifest.columns]
+    found.sort(key=lambda one: order.index(one.name))
     if model.formula is None:
         return tuple(one for one in found if one.name not in model.exclude)
     sources = {column.source for column in manifest.columns} - {"", model.response}
@@ -359,23 +361,37 @@ def _filled(manifest: RowManifest, model: RegressionModel) -> tuple[FilledColumn
 
 def _features(manifest: RowManifest, left_out: set[str | None]) -> tuple[FeatureEncoding, ...]:
     """The columns of the table that the store came from."""
-    levels = {category.name: category.levels for category in manifest.categories}
-    found = {}
+    categories, found = manifest.covariates, {}
     for column in manifest.columns:
         name = column.source or column.name
         if column.name == STORED_INTERCEPT or left_out & {name, column.name}:
             continue
-        if column.level is None:
-            found[name] = FeatureEncoding(name, "number")
-        else:
-            found[name] = FeatureEncoding(name, "category", levels[name])
+        found[name] = FeatureEncoding(name, "number")
+        if name in categories:
+            found[name] = FeatureEncoding(name, "category", categories[name].levels)
     return tuple(found.values())
 
 
+def _check_features(features: Iterable[FeatureEncoding], n_rows: int, *, named: bool) -> None:
+    """Raise unless categories are such that a table of these rows could have them."""
+    columns = {
+        of.name: ColumnValues("text", np.arange(len(of.levels)), of.levels)
+        for of in features
+        if of.kind == "category"
+    }
+    encode_features(columns, (), n_rows, named=named)
+
+
 def _formula_terms(
-    text: FormulaText, features: tuple[FeatureEncoding, ...], smooths: tuple[Smooth, ...]
+    text: FormulaText,
+    features: tuple[FeatureEncoding, ...],
+    smooths: tuple[Smooth, ...],
+    n_stored: int,
 ) -> FormulaTerms:
     """The terms of a formula for tables, from a small table that has every level."""
+    names = text.variables([of.name for of in features], {of.name for of in features})
+    features = tuple(feature for feature in features if feature.name in names)
+    _check_features(features, n_stored, named=True)
     n_rows = max([2, *(len(feature.levels) for feature in features)])
     columns = {
         feature.name: ColumnValues("text", np.arange(n_rows) % len(feature.levels), feature.levels)
@@ -383,9 +399,7 @@ def _formula_terms(
         else ColumnValues("number", np.arange(n_rows, dtype=float))
         for feature in features
     }
-    used = text.variables(list(columns), columns)
-    chosen = [feature for feature in features if feature.name in used]
-    return make_terms(text.common, chosen, columns, n_rows, smooths)[0]
+    return make_terms(text.common, features, columns, n_rows, smooths)[0]
 
 
 def _response(model: RegressionModel, of_formula: str | None, manifest: RowManifest) -> str:
@@ -397,39 +411,80 @@ def _response(model: RegressionModel, of_formula: str | None, manifest: RowManif
     if response is None or response not in manifest.names:
         found = f"The columns are: {some(manifest.names)}."
         raise InvalidInput("--response", "name a column of the row store", response, found)
+    cure = f"Ingest the table again, with {response} as the response."
+    if response in manifest.covariates:
+        raise InvalidInput("--response", "hold numbers in the row store", response, cure)
     if manifest.columns[manifest.names.index(response)].standardised:
-        cure = f"Ingest the table again, with {response} as the response."
         raise InvalidInput("--response", "not be standardised in the row store", response, cure)
     return response
 
 
-def _product_column(
-    places: tuple[int, ...], manifest: RowManifest, *, centred: bool
-) -> ProductColumn:
-    """A column of a design over a row store; it is not centred if there is no intercept.
+def _factor(column: tuple[str, int | None], manifest: RowManifest) -> StoredNumber | Indicator:
+    """A column of the table, or the indicator of a level, of lines of the row store."""
+    name, level = column
+    if level is not None:
+        return Indicator(stored_codes(manifest)[name], level)
+    (place,) = manifest.places(name)
+    stored = manifest.columns[place]
+    return StoredNumber(place, *((stored.mean, stored.sd) if stored.standardised else ()))
+
+
+Scaling = tuple[Sequence[float], Sequence[float], Sequence[float]]
+"""Of the columns of a feature: what is subtracted from them, what they are divided by, and their
+sds then; 0 for the intercept."""
+
+
+def _features_of(
+    products: Sequence[Product], manifest: RowManifest, *, centred: bool
+) -> Iterator[tuple[Any, Scaling]]:
+    """The columns of a design over a row store; they are not centred if there is no intercept.
 
     The mean and the sd of a product are those of independent columns. They only scale it.
     """
-    columns = [manifest.columns[place] for place in places]
-    means = tuple(column.mean if column.standardised else 0.0 for column in columns)
-    sds = tuple(column.sd if column.standardised else 1.0 for column in columns)
-    if len(places) <= 1:
-        shift, scale = (means[0], sds[0]) if places else (0.0, 1.0)
-    else:
-        shift = math.prod(column.mean for column in columns)
-        square = math.prod(column.mean**2 + column.sd**2 for column in columns)
-        scale = math.sqrt(max(square - shift**2, 0.0)) or 1.0
-    return ProductColumn(places, means, sds, shift if centred else 0.0, scale)
+    categories = manifest.covariates
+    for names, run in itertools.groupby(products, lambda product: [name for name, _ in product]):
+        some_products = list(run)
+        if names and all(name in categories for name in names):
+            levels: Any = [[level for _, level in product] for product in some_products]
+            factor = stored_factor(names, levels, manifest, centred=centred)
+            shares = (
+                math.prod(_moments(of, manifest)[0] for of in product) for product in some_products
+            )
+            sds = [math.sqrt(p * (1 - p)) / of for p, of in zip(shares, factor.scales, strict=True)]
+            yield factor, (factor.shifts, factor.scales, sds)
+            continue
+        for product in some_products:
+            moments = [_moments(column, manifest) for column in product]
+            factors = tuple(_factor(column, manifest) for column in product)
+            if len(factors) == 1 and isinstance(factors[0], StoredNumber):
+                shift, scale, sd = factors[0].mean, factors[0].sd, moments[0][1] / factors[0].sd
+            elif not factors:
+                shift, scale, sd = 0.0, 1.0, 0.0
+            else:
+                shift = math.prod(mean for mean, _ in moments)
+                square = math.prod(mean**2 + sd**2 for mean, sd in moments)
+                scale, sd = math.sqrt(max(square - shift**2, 0.0)) or 1.0, 1.0
+            column = ProductColumn(factors, shift if centred else 0.0, scale)
+            place = column.place
+            if not factors and STORED_INTERCEPT in manifest.names:
+                place = manifest.names.index(STORED_INTERCEPT)
+            yield column if place is None else place, ([column.shift], [scale], [sd])
 
 
-def _sd_as_stored(product: ProductColumn, manifest: RowManifest) -> float:
-    """The sd of a column of the design; 0 for the intercept."""
-    if len(product.columns) != 1:
-        return float(bool(product.columns))
-    return float(manifest.columns[product.columns[0]].sd) / product.scale
+def _moments(column: tuple[str, int | None], manifest: RowManifest) -> tuple[float, float]:
+    """Mean and sd of a column of the table, or of the indicator of a level."""
+    name, level = column
+    if level is None:
+        stored = manifest.columns[manifest.places(name)[0]]
+        return stored.mean, stored.sd
+    share = manifest.covariates[name].shares[level]
+    return share, math.sqrt(share * (1 - share))
 
 
 def _check_row_store(model: RegressionModel, manifest: RowManifest) -> None:
+    if model.formula is not None and split_formula(model.formula).groups:
+        cure = "Use the rows as a table."
+        raise InvalidInput(FORMULA, "have no group terms over rows on disk", model.formula, cure)
     for option in ("trials", "exposure", "categorical", "missing", "level"):
         if getattr(model, option) not in (None, (), "raise"):
             cure = "Pass --missing drop or indicator to `tallmc ingest`."
@@ -453,6 +508,8 @@ def _check_row_store(model: RegressionModel, manifest: RowManifest) -> None:
         if name not in manifest.names:
             rule = "name a column of the row store"
             raise InvalidInput(f"--{role} ({role})", rule, name, columns)
+        if name in manifest.covariates:
+            raise InvalidInput(f"--{role} ({role})", "hold numbers", f"{name}, a column of text")
         column = manifest.columns[manifest.names.index(name)]
         if column.standardised:
             cure = "Ingest the table again with --no-standardise."
@@ -468,18 +525,77 @@ def _check_row_store(model: RegressionModel, manifest: RowManifest) -> None:
             raise InvalidInput(f"column {name!r}", rule, found)
 
 
-def table_of_lines(lines: np.ndarray, manifest: RowManifest) -> Table:
-    """Lines of a row store as the table that they came from."""
-    levels = {category.name: category.levels for category in manifest.categories}
+def opened_rows(data: Any) -> Any:
+    """The rows of a row store if this is the path of one; otherwise the data themselves."""
+    return open_rows(data) if is_row_store(data) else data
+
+
+def table_of_lines(
+    lines: np.ndarray, manifest: RowManifest, names: Collection[str] | None = None
+) -> Table:
+    """Lines of a row store as the table that they came from, or some of its columns."""
     columns: dict[str, ColumnValues] = {}
-    codes = {name: np.zeros(len(lines), np.int64) for name in levels}
     for column, stored in zip(manifest.columns, lines.T, strict=True):
+        name = column.source or column.name
+        if name in manifest.covariates or (names is not None and name not in names):
+            continue
         values = stored.astype(np.float64)
         if column.standardised:
             values = values * column.sd + column.mean
-        if column.level is None:
-            columns[column.source or column.name] = ColumnValues("number", values)
-        else:
-            codes[column.source][values > 0.5] = levels[column.source].index(column.level)
-    columns |= {name: ColumnValues("text", codes[name], levels[name]) for name in levels}
+            values = np.rint(values) if column.whole else values
+        columns[name] = ColumnValues("number", values)
+    for name, code in stored_codes(manifest).items():
+        if names is None or name in names:
+            columns[name] = ColumnValues("text", code.of(lines), manifest.covariates[name].levels)
     return Table(columns, "row store")
+
+
+MOST_BYTES = 2**31
+"""Of the columns of a row store that a model with group terms holds in memory."""
+
+
+def stored_table(rows: ShardedRows, names: Collection[str], groups: Collection[str]) -> Table:
+    """Columns of a row store in memory: a group's rows must be side by side.
+
+    Values that ingestion has marked as missing are missing again.
+    """
+    manifest = rows.shards.manifest
+    known = dict.fromkeys(column.source for column in manifest.columns if column.source)
+    for name in names:
+        if name not in known:
+            cure = f"The columns are: {some(known)}."
+            raise InvalidInput(FORMULA, "use columns of the row store", name, cure)
+    names = [name for name in known if name in names]
+    size = rows.n_rows * sum(4 if name in manifest.covariates else 8 for name in names)
+    if size > MOST_BYTES:
+        rule = f"have at most {MOST_BYTES / 2**30:g} GiB in the columns of a fit with group terms"
+        cure = "Use fewer columns, or ingest a part of the rows."
+        found = f"{size / 2**30:.1f} GiB in {rows.n_rows:,} rows of {some(names)}"
+        raise InvalidInput("row store", rule, found, cure)
+    for name in set(groups) - manifest.covariates.keys():
+        column = manifest.columns[manifest.places(name)[0]]
+        largest = max(abs(column.low - column.mean), abs(column.high - column.mean))
+        if not column.whole or (manifest.dtype == "float32" and largest > _MOST_EXACT):
+            rule = "be text, or whole numbers that the row store tells apart, to be a group"
+            found = f"numbers from {column.low:,.6g} to {column.high:,.6g}"
+            raise InvalidInput(f"column {name!r}", rule, found, "Ingest it as text.")
+    made: dict[str, ColumnValues] = {}
+    read = {*names, *map(missing_name, names)}
+    for start, number in zip(rows.starts, range(rows.n_shards), strict=True):
+        checkpoint()
+        part = table_of_lines(rows.shards.array(number), manifest, read).columns
+        for name in names:
+            values = part[name]
+            if missing_name(name) in part:
+                values.numbers[part[missing_name(name)].numbers > 0] = np.nan
+            elif values.levels[-1:] == (MISSING_LEVEL,):
+                codes = np.where(values.numbers < len(values.levels) - 1, values.numbers, -1)
+                values = ColumnValues("text", codes, values.levels[:-1])
+            if name not in made:
+                empty = np.empty(rows.n_rows, values.numbers.dtype)
+                made[name] = dataclasses.replace(values, numbers=empty)
+            made[name].numbers[start : start + len(values)] = values.numbers
+    return Table(made, "row store")
+
+
+_MOST_EXACT = 2**22  # distance from the mean up to which float32 restores whole numbers

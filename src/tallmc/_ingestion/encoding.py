@@ -5,8 +5,7 @@ A row is
     intercept, column of the table …, response
 
 A column of numbers x is stored as (x − mean)/sd, computed in float64 and then rounded. A column of
-text gives one number per level but one: 1 if the row has this level, otherwise 0, standardised like
-the others. The level without a number is the first: of the category if it has an order, otherwise
+text is one number, the place of the level: in the order of the category if it has one, otherwise
 as sorted text, as for tables in memory. The response is stored as it is.
 """
 
@@ -26,6 +25,7 @@ from .errors import (
     TableError,
     check_any_rows,
     check_complete,
+    check_meant_as_text,
     check_names,
     check_several_levels,
     check_varying,
@@ -34,7 +34,7 @@ from .errors import (
     other_columns,
     some,
 )
-from .values import MISSING_LEVEL, ColumnValues, Kind, TableBatch, missing, missing_name
+from .values import MAX_LEVELS, MISSING_LEVEL, ColumnValues, Kind, TableBatch, missing, missing_name
 
 # The first pass over a table: moments, extremes, levels, and all values that cannot be used.
 #
@@ -80,6 +80,7 @@ class ColumnSurvey:
         self.order: tuple[str, ...] = ()
         self.missing, self.infinite = Unusable(), Unusable()
         self.marked = 0  # missing numbers that get the mean
+        self._wide = False
 
     @property
     def sd(self) -> float:
@@ -133,6 +134,9 @@ class ColumnSurvey:
             cure = "Drop the column, turn it into numbers, join rare levels, "
             cure += "or raise --max-levels (max_levels)."
             raise TableError(f"column {self.name!r}", rule, found, cure)
+        if not self._wide and len(self.levels) > MAX_LEVELS:
+            self._wide = True
+            check_meant_as_text(self.name, list(self.levels), "or drop the column.")
 
     def _add_numbers(self, values: np.ndarray, batch: TableBatch) -> None:
         numbers = values.astype(np.float64, copy=False)
@@ -264,9 +268,10 @@ def make_schema(
         columns.append(_response_column(survey.columns[response], survey.n_rows))
     check_names("the row store", [column.name for column in columns])
     categories = tuple(
-        Category(name, _levels(found, name == response))
+        Category(name, levels, tuple(found.levels[level] / survey.n_rows for level in levels))
         for name, found in survey.columns.items()
         if found.kind == "text"
+        for levels in [_levels(found, name == response)]
     )
     return RowManifest(dtype, tuple(columns), (), response, categories)
 
@@ -325,14 +330,18 @@ class RowEncoder:
 
     def __init__(self, manifest: RowManifest):
         self._columns = manifest.columns
-        self._levels = {category.name: category.levels for category in manifest.categories}
+        self._codes = {
+            category.name: {level: code for code, level in enumerate(category.levels)}
+            for category in manifest.categories
+        }
+        self._tables: dict[str, tuple[tuple[str, ...], np.ndarray]] = {}
         self._sources = {column.source for column in manifest.columns}
         self._exact = np.empty(_ROWS_AT_ONCE)
         self._rounded = np.empty((len(self._columns), _ROWS_AT_ONCE), manifest.dtype)
 
     @property
     def as_text(self) -> frozenset[str]:
-        return frozenset(self._levels)
+        return frozenset(self._codes)
 
     def encode(self, batch: TableBatch, rows: np.ndarray) -> None:
         """Write the first rows of the batch into `rows`, as many as it has lines."""
@@ -363,23 +372,31 @@ class RowEncoder:
             marked = batch.columns.get(column.source.removesuffix(missing_name("")))
             if marked is not None and marked.kind != "text":
                 return missing(marked).astype(np.float64), None
-        if values is None or (values.kind == "text") != (column.source in self._levels):
+        if values is None or (values.kind == "text") != (column.source in self._codes):
             raise changed(batch.origin)
         if values.kind != "text":
             is_marked = missing_name(column.source) in self._sources - batch.columns.keys()
             if is_marked and values.numbers.dtype.kind == "f":
                 return np.where(np.isnan(values.numbers), column.mean, values.numbers), None
             return values.numbers, None
-        if not set(values.levels) <= set(self._levels[column.source]):
-            raise changed(batch.origin)
-        # −1, a missing value, is last.
-        indicators = np.array([level == column.level for level in values.levels], np.float64)
-        has_level = MISSING_LEVEL in self._levels[column.source]
-        of_missing = float(column.level == MISSING_LEVEL) if has_level else np.nan
-        indicators = np.append(indicators, of_missing)
-        if column.standardised:
-            indicators = (indicators - column.mean) / column.sd
-        return values.numbers, indicators
+        return values.numbers, self._table(column, values.levels, batch.origin)
+
+    def _table(self, column: Column, levels: tuple[str, ...], origin: str) -> np.ndarray:
+        """What is stored of each code of a batch; that of a missing value, −1, is last."""
+        known, found = self._tables.get(column.name, ((), None))
+        if found is None or known is not levels:
+            codes = self._codes[column.source]
+            if not codes.keys() >= set(levels):
+                raise changed(origin)
+            found = np.array(
+                [*(codes[level] for level in levels), codes.get(MISSING_LEVEL, np.nan)]
+            )
+            if column.level is not None:
+                wanted = codes[column.level]
+                found = np.where(np.isnan(found), np.nan, found == wanted)
+                found = (found - column.mean) / column.sd if column.standardised else found
+            self._tables[column.name] = levels, found
+        return found
 
 
 def changed(origin: str) -> TableError:
@@ -389,7 +406,7 @@ def changed(origin: str) -> TableError:
 
 
 def _levels(found: ColumnSurvey, is_response: bool) -> tuple[str, ...]:
-    """The levels of a column of text; the first has no number of its own."""
+    """The levels of a column of text; the first is the baseline."""
     if is_response:
         return _false_and_true(found)
     ordered = [level for level in found.order if level in found.levels]
@@ -404,10 +421,8 @@ def _columns_of(found: ColumnSurvey, n_rows: int, *, standardise: bool) -> Itera
             name, moments = missing_name(found.name), _indicator_moments(found.marked / n_rows)
             yield Column(name, name, **moments, standardised=standardise)
         return
-    for level in _levels(found, is_response=False)[1:]:
-        name = f"{found.name}={level}"
-        moments = _indicator_moments(found.levels[level] / n_rows)
-        yield Column(name, found.name, level, **moments, standardised=standardise)
+    high = len(found.levels) - 1.0
+    yield Column(found.name, found.name, high=high, whole=True, standardised=standardise)
 
 
 def _response_column(found: ColumnSurvey, n_rows: int) -> Column:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from .._core.errors import InvalidInput
 
 INTERCEPT = "intercept"
 _MAX_NAMES = 20
+_CHECKED = 1000
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?|[+-]?\d{1,3}(\.\d*)?")
 
 
 class TableError(InvalidInput):
@@ -83,6 +86,21 @@ def check_several_levels(single: Mapping[str, str], cure: str) -> None:
     if single:
         found = some(f"{name} ({level!r} in every row)" for name, level in single.items())
         raise TableError("columns of text", "have several levels", found, cure)
+
+
+def check_meant_as_text(name: str, levels: Sequence[str], otherwise: str) -> None:
+    """Raise if text seems to be numbers, with separators of thousands or a few other words."""
+    some_levels = levels[:_CHECKED]
+    with_commas = [level for level in some_levels if "," in level]
+    if with_commas and all(_THOUSANDS.fullmatch(level.strip()) for level in some_levels):
+        rule = "hold numbers without separators of thousands"
+        cure = f"Read it with pandas.read_csv(path, thousands=','), {otherwise}"
+        raise TableError(f"column {name!r}", rule, f"text such as {with_commas[0]!r}", cure)
+    numbers = [level for level in some_levels if is_number(level)]
+    if len(some_levels) > 2 and len(some_levels) / 2 <= len(numbers) < len(some_levels):
+        found = f"{first_not_a_number(some_levels)!r} among numbers"
+        cure = f"Leave the entry empty where a number is missing, {otherwise}"
+        raise TableError(f"column {name!r}", "hold numbers or text, not both", found, cure)
 
 
 def other_columns(lacking: list[str], further: list[str], name: str, first: str) -> TableError:

@@ -28,7 +28,7 @@ from .encoding import (
 )
 from .readers import Source, as_source
 from .spool import Spool
-from .values import MAX_LEVELS, TableBatch, without_missing
+from .values import MAX_STORED_LEVELS, TableBatch, without_missing
 
 # Read ahead: a thread makes the next item of an iterator while the present one is used.
 
@@ -105,7 +105,7 @@ def ingest(
     standardise: bool = True,
     intercept: bool = True,
     dtype: str = "float32",
-    max_levels: int = MAX_LEVELS,
+    max_levels: int = MAX_STORED_LEVELS,
     missing: str = "raise",
     append: bool = False,
     progress: bool | None = None,
@@ -129,8 +129,8 @@ def ingest(
     - `standardise`: store (value − mean)/sd for all columns but the response.
     - `intercept`: put a column of ones first.
     - `dtype`: "float32" or "float64".
-    - `max_levels`: the most levels that a column of text may have. The first level, of the category
-      or as sorted text, has no column of its own.
+    - `max_levels`: the most levels that a column of text may have, at most 2²⁴. A row holds the
+      number of its level, in the order of the category or of sorted text.
     - `missing`: "raise" refuses missing values, "drop" drops their rows. "indicator" gives text the
       level "(missing)", and a number its mean and a column "age_missing" of 0 and 1; rows without
       a response are dropped.
@@ -148,11 +148,11 @@ def ingest(
     >>> table = {"age": [20, 30, 70], "city": ["Oslo", "Rome", "Oslo"], "ill": [0, 0, 1]}
     >>> manifest = ingest(table, tempfile.mkdtemp(), response="ill")
     >>> manifest.names, manifest.n_rows
-    (('intercept', 'age', 'city=Rome', 'ill'), 3)
+    (('intercept', 'age', 'city', 'ill'), 3)
     """
     if dtype not in ("float32", "float64"):
         raise InvalidInput("dtype", "be 'float32' or 'float64'", dtype)
-    check_int("max_levels", max_levels, 1)
+    check_int("max_levels", max_levels, 1, 2**24)  # codes are exact in float32
     if missing not in ("raise", "drop", "indicator"):
         rule, cure = "be 'raise', 'drop' or 'indicator'", "Fill in the values before ingestion."
         raise InvalidInput("--missing (missing)", rule, missing, cure)
@@ -262,7 +262,7 @@ def _appended(
 def survey_source(
     source: Source,
     response: str | None,
-    max_levels: int = MAX_LEVELS,
+    max_levels: int = MAX_STORED_LEVELS,
     progress: bool | None = None,
     as_text: frozenset[str] = frozenset(),
     spool: Spool | None = None,

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -40,6 +40,7 @@ class Spool:
         self._place = next(path for path in folder.absolute().parents if path.is_dir())
         self._file: IO[bytes] | None = None
         self._batches: list[_Spooled] = []
+        self._levels: dict[str, dict[str, int]] = {}  # of all batches: each would take memory
         self.complete = False
         """Whether all batches are there."""
 
@@ -61,10 +62,11 @@ class Spool:
         """The batches from this row on."""
         assert self._file is not None, "the spool is complete"
         done, place = 0, 0
+        levels = {name: tuple(codes) for name, codes in self._levels.items()}
         for spooled in self._batches:
             if done + spooled.n_rows > first_row:
                 self._file.seek(place)
-                yield _joined(spooled, self._file.read(spooled.n_bytes)).without(
+                yield _joined(spooled, self._file.read(spooled.n_bytes), levels).without(
                     max(first_row - done, 0)
                 )
             done, place = done + spooled.n_rows, place + spooled.n_bytes
@@ -73,17 +75,21 @@ class Spool:
         """Free the disk space."""
         if self._file is not None:
             self._file.close()
-        self._file, self._batches, self.complete = None, [], False
+        self._file, self._batches, self._levels, self.complete = None, [], {}, False
 
     def _add(self, file: IO[bytes], batch: TableBatch) -> None:
         columns, begin = {}, file.tell()
         for name, values in batch.columns.items():
             numbers = np.ascontiguousarray(values.numbers)
+            if values.kind == "text":
+                codes = self._levels.setdefault(name, {})
+                found = [codes.setdefault(level, len(codes)) for level in values.levels]
+                numbers = np.array([*found, -1], np.int32)[numbers]
             if numbers.dtype.hasobject:
                 raise OSError("values that are no numbers")
             file.write(numbers.data)
             file.write(bytes(-numbers.nbytes % _ALIGNED))
-            bare = dataclasses.replace(values, numbers=np.empty(0))
+            bare = dataclasses.replace(values, numbers=np.empty(0), levels=())
             columns[name] = _Column(bare, numbers.dtype)
         end = file.tell()
         if shutil.disk_usage(self._place).free < end:  # the store needs room, too
@@ -92,10 +98,11 @@ class Spool:
         self._batches.append(_Spooled(empty, columns, len(batch), end - begin))
 
 
-def _joined(spooled: _Spooled, content: bytes) -> TableBatch:
+def _joined(spooled: _Spooled, content: bytes, levels: Mapping[str, tuple[str, ...]]) -> TableBatch:
     columns, place = {}, 0
     for name, (values, dtype) in spooled.columns.items():
         numbers = np.frombuffer(content, dtype, spooled.n_rows, place)
-        columns[name] = dataclasses.replace(values, numbers=numbers)
+        of_column = levels[name] if values.kind == "text" else ()
+        columns[name] = dataclasses.replace(values, numbers=numbers, levels=of_column)
         place += numbers.nbytes + -numbers.nbytes % _ALIGNED
     return dataclasses.replace(spooled.batch, columns=columns)

@@ -22,6 +22,7 @@ Kind = Literal["number", "boolean", "text", "missing", "other"]
 ROWS_PER_BATCH = 2**17  # most rows of a batch; fewer if rows are wide
 _BATCH_BYTES = 2**24
 MAX_LEVELS = 100  # most levels of a column of text that nobody has named as a category
+MAX_STORED_LEVELS = 2**20  # most levels whose codes a row store holds by default
 
 
 @dataclasses.dataclass(frozen=True)

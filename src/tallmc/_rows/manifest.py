@@ -19,7 +19,7 @@ from .._core.errors import InvalidInput
 from .._core.files import write_file
 
 MANIFEST = "manifest.json"
-_VERSION = 2
+_VERSION = 3
 _MOST_BYTES = 2**27
 
 
@@ -38,11 +38,13 @@ class Column:
 
     - `name`: its name, such as "age" or "city=Paris".
     - `source`: the column of the table that it comes from.
-    - `level`: the level for which it is 1, if it indicates a category.
+    - `level`: the level for which it is 1, if it indicates one of a category: responses, and
+      stores of former versions. Otherwise a category is one number, the place of the level.
     - `mean`, `sd`, `low`, `high`: mean, standard deviation and extremes of its values as they were
       in the table, over all rows.
     - `whole`: whether all these values are whole numbers.
-    - `standardised`: whether the store holds (value − mean)/sd instead of the value.
+    - `standardised`: whether the store holds (value − mean)/sd instead of the value. For codes of
+      a category, whose mean is 0 and sd 1, whether a design standardises its indicators.
     """
 
     name: str
@@ -58,10 +60,11 @@ class Column:
 
 @dataclasses.dataclass(frozen=True)
 class Category:
-    """The levels of a column of text. A row with the first is 0 in the columns of all others."""
+    """The levels of a column of text, and the share of rows that each has."""
 
     name: str
     levels: tuple[str, ...]
+    shares: tuple[float, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,6 +111,15 @@ class RowManifest:
         return tuple(column.name for column in self.columns)
 
     @property
+    def covariates(self) -> dict[str, Category]:
+        """The categories by name, without the response."""
+        return {of.name: of for of in self.categories if of.name != self.response}
+
+    def places(self, name: str) -> tuple[int, ...]:
+        """The numbers of a row that come from a column of the table."""
+        return tuple(k for k, column in enumerate(self.columns) if column.source == name)
+
+    @property
     def digest(self) -> str:
         """Identifies the rows: the sha256 of the manifest, which has checksums of all shards."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()
@@ -128,20 +140,35 @@ class RowManifest:
         """The manifest from JSON; raises ValueError, TypeError or KeyError for other content."""
         content = json.loads(text)
         version = content.pop("version")
-        if content.pop("format") != "tallmc rows" or version not in (1, _VERSION):
+        if content.pop("format") != "tallmc rows" or version not in (1, 2, _VERSION):
             raise ValueError(f"not version {_VERSION} of a row store")
         if version == 1:
             for fields in content["shards"]:
                 fields["checksum"] = f"sha256:{fields.pop('sha256')}"
         content["columns"] = tuple(_checked(Column, fields) for fields in content["columns"])
         content["shards"] = tuple(_checked(ShardFile, fields) for fields in content["shards"])
+        if version < _VERSION:  # one indicator per level but the first
+            for fields in content["categories"]:
+                of = [each.mean for each in content["columns"] if each.source == fields["name"]]
+                fields["shares"] = [1 - sum(of), *of]
         content["categories"] = tuple(map(_category, content["categories"]))
         manifest = cls(**content)
+        for category in manifest.covariates.values():
+            manifest._check_codes(category)
         if manifest.dtype not in ("float32", "float64") or not manifest.columns:
             raise ValueError(f"{len(manifest.columns)} columns of {manifest.dtype}")
         if any("/" in shard.name or shard.n_rows < 1 for shard in manifest.shards):
             raise ValueError("a shard is outside of the folder, or empty")
         return manifest
+
+    def _check_codes(self, category: Category) -> None:
+        """Raise unless the columns of a category can hold its levels, and no others."""
+        columns = [self.columns[place] for place in self.places(category.name)]
+        of_levels = tuple(column.level for column in columns)
+        is_coded = of_levels == (None,) and columns[0].high == len(category.levels) - 1
+        if not is_coded and of_levels != category.levels[1:]:
+            found = f"up to {columns[0].high:g}" if of_levels == (None,) else f"of {of_levels}"
+            raise ValueError(f"{category.name!r} has {len(category.levels)} levels, codes {found}")
 
     def write(self, folder: Path) -> None:
         """Write the manifest, atomically."""
@@ -164,9 +191,12 @@ class RowManifest:
 
 
 def _category(fields: Mapping[str, Any]) -> Category:
-    made = Category(fields["name"], tuple(fields["levels"]))
+    made = Category(fields["name"], tuple(fields["levels"]), tuple(map(float, fields["shares"])))
     if not all(isinstance(text, str) for text in (made.name, *made.levels)):
-        raise TypeError(f"the levels of {made.name!r} are {made.levels!r}")
+        raise TypeError(f"the levels of {made.name!r} are not text")
+    counts = len(set(made.levels)), len(made.levels), len(made.shares)
+    if len(set(counts)) > 1 or not all(0 <= share <= 1 for share in made.shares):
+        raise ValueError(f"{made.name!r} has {counts[1]} levels and {counts[2]} shares of rows")
     return made
 
 

@@ -5,13 +5,19 @@ from __future__ import annotations
 import os
 from concurrent.futures import Executor
 from pathlib import Path
+from typing import Any
 
-from .manifest import RowManifest, RowStoreError
+from .manifest import MANIFEST, RowManifest, RowStoreError
 from .sharded import ShardedRows
 from .shards import ByName, NpyShards
 from .workers import Workers
 
 _MOST_ROWS = 2**31 - 1  # row numbers have 32 bits
+
+
+def is_row_store(data: Any) -> bool:
+    """Whether this is the path of a row store."""
+    return isinstance(data, str | os.PathLike) and (Path(data) / MANIFEST).is_file()
 
 
 def open_rows(

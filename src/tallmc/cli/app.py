@@ -115,7 +115,7 @@ def ingest(
     ] = False,
     max_levels: Annotated[
         int, options.option("N", "Most levels that a column of text may have.", min=1)
-    ] = 100,
+    ] = 2**20,
     missing: Annotated[
         Literal["raise", "drop", "indicator"],
         options.option(
@@ -542,12 +542,13 @@ def predict(
     from .._core.errors import counted
     from .._fit.loading import load_fit
     from .._fit.reading import read_table
+    from .._rows.opening import is_row_store, open_rows
     from .output import check_table, say, write_table
 
     console = Console(highlight=False, markup=False)
     check_table(out, overwrite=overwrite)
     draws = load_fit(fit, formula)
-    rows = read_table(table)
+    rows: Any = open_rows(table) if is_row_store(table) else read_table(table)
     if times:
         prediction = draws.survival(
             rows, times, interval=interval, missing=missing, new_groups=new_groups

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import itertools
+import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +19,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, Integer
 from .._core.arrays import AbstractLinearMap, Matrix, check_numeric, dot, to_floats
 from .._core.errors import InvalidInput
 from .._rows.access import AbstractRows, PerRow
+from .._rows.manifest import RowManifest
 from .._rows.resident import ResidentRows
 from .._rows.sharded import ShardedRows
 from .priors import NormalPrior
@@ -343,29 +346,119 @@ def column_sds(x: np.ndarray | CodedColumns, values: LevelValues) -> np.ndarray:
     return np.append(x.dense.std(axis=0, dtype=np.float64), coded)[np.argsort(x.places)]
 
 
-class ProductColumn(NamedTuple):
-    """A column of a design: (Π_j (value_j · sd_j + mean_j) − shift)/scale."""
+# Columns of a design over a row store. A line of it has numbers, and codes of categories.
 
-    columns: tuple[int, ...]
-    """Numbers of columns of a row store; none for an intercept."""
-    means: tuple[float, ...]
-    sds: tuple[float, ...]
+
+class StoredCode(NamedTuple):
+    """The level of a category in lines of a row store."""
+
+    places: tuple[int, ...]
+    """The column of the codes; in stores of former versions, those of all levels but the first."""
+    n_levels: int
+    is_code: bool = True
+
+    def of(self, lines: Any) -> Any:
+        if self.is_code:
+            return lines[..., self.places[0]].astype(np.int32)
+        has_level = lines[..., list(self.places)] > 0
+        return (has_level * np.arange(1, self.n_levels, dtype=np.int32)).sum(-1, dtype=np.int32)
+
+
+class Indicator(NamedTuple):
+    """1 in rows with a level of a category, 0 in others."""
+
+    code: StoredCode
+    level: int
+
+    def of(self, lines: Any) -> Any:
+        return (self.code.of(lines) == self.level).astype(lines.dtype)
+
+
+class StoredNumber(NamedTuple):
+    """A number as it was in the table: value · sd + mean."""
+
+    place: int
+    mean: float = 0.0
+    sd: float = 1.0
+
+    def of(self, lines: Any) -> Any:
+        return lines[..., self.place] * self.sd + self.mean
+
+
+class ProductColumn(NamedTuple):
+    """A column of a design: (Π_j value_j − shift)/scale."""
+
+    factors: tuple[StoredNumber | Indicator, ...]
     shift: float
     scale: float
 
     @property
-    def is_stored(self) -> bool:
-        """Whether it is a column of the row store as it is."""
-        return len(self.columns) == 1 and (self.shift, self.scale) == (self.means[0], self.sds[0])
+    def n_columns(self) -> int:
+        return 1
+
+    @property
+    def place(self) -> int | None:
+        """The place in the row store of a column that is there as it is."""
+        first = self.factors[0] if len(self.factors) == 1 else None
+        if isinstance(first, StoredNumber) and (self.shift, self.scale) == first[1:]:
+            return first.place
+        return None
 
     def of(self, lines: Any) -> Any:
-        """The column of these lines of a row store."""
-        if self.is_stored:
-            return lines[..., self.columns[0]]
         product = lines[..., 0] * 0 + 1
-        for column, mean, sd in zip(self.columns, self.means, self.sds, strict=True):
-            product = product * (lines[..., column] * sd + mean)
+        for factor in self.factors:
+            product = product * factor.of(lines)
         return (product - self.shift) / self.scale
+
+
+class StoredFactor(NamedTuple):
+    """Indicators of levels of a category, or of combinations of levels: (0 or 1 − shift)/scale."""
+
+    parts: tuple[StoredCode, ...]
+    levels: tuple[int, ...] = ()
+    """The level that each column indicates; combinations are numbered through."""
+    shifts: tuple[float, ...] = ()
+    scales: tuple[float, ...] = ()
+
+    @property
+    def n_columns(self) -> int:
+        return len(self.levels)
+
+    @property
+    def n_levels(self) -> int:
+        return math.prod(part.n_levels for part in self.parts)
+
+    def values(self) -> Float[np.ndarray, "l c"]:
+        """The columns at each level, in float64."""
+        indicators = np.equal.outer(np.arange(self.n_levels), self.levels)
+        return (indicators - np.array(self.shifts)) / np.array(self.scales)
+
+    def code(self, lines: Any) -> Any:
+        found = self.parts[0].of(lines)
+        for part in self.parts[1:]:
+            found = found * part.n_levels + part.of(lines)
+        return found
+
+    def of(self, lines: Any) -> Any:
+        where = jnp.where if isinstance(lines, jax.Array) else np.where
+        shifts, scales = np.array(self.shifts), np.array(self.scales)
+        high, low = (((one - shifts) / scales).astype(lines.dtype) for one in (1, 0))
+        return where(self.code(lines)[..., None] == np.array(self.levels), high, low)
+
+
+FEWEST_CODED, FEWEST_NUMBERS = 3, 2**22
+"""Columns of a factor from which on it is stored as codes, and numbers that codes must replace. The
+programs for codes take longer to compile, by 3 to 5 CPU seconds for five factors."""
+
+
+def values_of_levels(tables: Sequence[np.ndarray], dtype: Any) -> LevelValues:
+    """The values of the columns of several factors at each level, a block for each."""
+    values = np.zeros(np.sum([table.shape for table in tables], axis=0))
+    row, column = 0, 0
+    for table in tables:
+        values[row : row + table.shape[0], column : column + table.shape[1]] = table
+        row, column = row + table.shape[0], column + table.shape[1]
+    return jnp.asarray(values, dtype)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -374,7 +467,7 @@ class ObservationsOf:
 
     features: tuple[Any, ...]
     """The columns of the design matrix, by number or as objects that compute one or several of
-    them, such as `ProductColumn`."""
+    them, such as `ProductColumn` and `StoredFactor`."""
     response: int
     shift: float = 0.0
     scale: float = 1.0
@@ -388,6 +481,27 @@ class ObservationsOf:
     """The column of the times from which on rows were seen; None for 0."""
     upper: int | None = None
     """The column of the times up to which the event happened, after the response."""
+    factors: tuple[StoredFactor, ...] = ()
+    """Factors that are shown as codes."""
+    places: tuple[int, ...] = ()
+    """As in `CodedColumns`, if there are such factors."""
+
+    def with_codes(self, n_rows: int, dtype: Any) -> tuple[ObservationsOf, LevelValues]:
+        """The same columns, those of wide factors as codes, and their values at each level."""
+        wide = [of for of in self.features if _is_wide(of)]
+        if n_rows * sum(of.n_columns for of in wide) < FEWEST_NUMBERS or not wide:
+            return self, None
+        sizes = [1 if isinstance(of, int) else of.n_columns for of in self.features]
+        starts = np.cumsum([0, *sizes])
+        order = sorted(range(len(sizes)), key=lambda k: _is_wide(self.features[k]))
+        places = [place for k in order for place in range(starts[k], starts[k + 1])]
+        found = dataclasses.replace(
+            self,
+            features=tuple(of for of in self.features if not _is_wide(of)),
+            factors=tuple(StoredFactor(of.parts) for of in wide),
+            places=tuple(map(int, places)),
+        )
+        return found, values_of_levels([of.values() for of in wide], dtype)
 
     def __call__(self, lines: Any) -> Observations:
         y = lines[..., self.response]
@@ -416,13 +530,65 @@ class ObservationsOf:
         return of.stack([entry, time, upper], axis=-1)
 
     def _columns(self, lines: Any) -> Any:
-        if not isinstance(self.features[0], int):
-            join = jnp.concatenate if isinstance(lines, jax.Array) else np.concatenate
-            parts = [column.of(lines) for column in self.features]
-            return join([part.reshape(*lines.shape[:-1], -1) for part in parts], axis=-1)
-        first, last = self.features[0], self.features[-1]
-        side_by_side = self.features == tuple(range(first, last + 1))
-        return lines[..., first : last + 1] if side_by_side else lines[..., list(self.features)]
+        of = jnp if isinstance(lines, jax.Array) else np
+        parts = []
+        for is_place, run in itertools.groupby(self.features, lambda each: isinstance(each, int)):
+            if is_place:
+                parts.append(_side_by_side(lines, list(run)))
+            else:
+                parts += [each.of(lines).reshape(*lines.shape[:-1], -1) for each in run]
+        dense = parts[0] if len(parts) == 1 else of.concatenate([lines[..., :0], *parts], axis=-1)
+        if not self.factors:
+            return dense
+        codes = of.stack([factor.code(lines) for factor in self.factors], axis=-1)
+        n_levels = tuple(factor.n_levels for factor in self.factors)
+        return CodedColumns(dense, codes, n_levels, self.places)
+
+
+def _is_wide(feature: Any) -> bool:
+    return isinstance(feature, StoredFactor) and feature.n_columns >= FEWEST_CODED
+
+
+def _side_by_side(lines: Any, places: list[int]) -> Any:
+    first, last = places[0], places[-1]
+    if places == list(range(first, last + 1)):
+        return lines[..., first : last + 1]
+    return lines[..., places]
+
+
+def stored_codes(manifest: RowManifest) -> dict[str, StoredCode]:
+    """The codes of the categories that explain the response."""
+    return {
+        name: StoredCode(
+            manifest.places(name),
+            len(category.levels),
+            manifest.columns[manifest.places(name)[0]].level is None,
+        )
+        for name, category in manifest.covariates.items()
+    }
+
+
+def stored_factor(
+    names: Sequence[str],
+    levels: Sequence[Sequence[int]],
+    manifest: RowManifest,
+    *,
+    centred: bool = True,
+) -> StoredFactor:
+    """Columns of levels of a category, or of combinations of levels of several.
+
+    The shares of combinations are those of independent categories. They only scale the columns.
+    """
+    codes, known = stored_codes(manifest), manifest.covariates
+    parts = tuple(codes[name] for name in names)
+    of_parts = tuple(np.array(levels).T)
+    shares = [np.array(known[k].shares)[of] for k, of in zip(names, of_parts, strict=True)]
+    share = np.prod(shares, axis=0)
+    is_scaled = len(names) > 1 or manifest.columns[parts[0].places[0]].standardised
+    scales = np.sqrt(share * (1 - share)) if is_scaled else np.ones(len(levels))
+    joint = np.ravel_multi_index(of_parts, [part.n_levels for part in parts])
+    shifts = share if centred and is_scaled else np.zeros(len(levels))
+    return StoredFactor(parts, *(tuple(of.tolist()) for of in (joint, shifts, scales)))
 
 
 def observations(
@@ -441,22 +607,54 @@ def observations(
     """
     manifest = rows.shards.manifest
     name, names = response or manifest.response, manifest.names
-    named = {"weights": weights, "offset": offset}
-    others = {role: column for role, column in named.items() if column is not None}
-    roles = [("response", name), *(("without", each) for each in without), *others.items()]
-    for role, wanted in roles:
-        if wanted not in names:
-            found = f"The columns are: {', '.join(names[:20])}."
-            raise InvalidInput(role, "name a column of the row store", wanted, found)
-    left_out = {name, *without, *others.values()}
-    features = tuple(k for k, column in enumerate(names) if column not in left_out)
+    named = {"response": name, "weights": weights, "offset": offset}
+    numbers = {role: column for role, column in named.items() if column or role == "response"}
+    found = f"The columns are: {', '.join(names[:20])}."
+    for role, wanted in numbers.items():
+        if wanted not in names or wanted in manifest.covariates:
+            raise InvalidInput(role, "name a column of numbers of the row store", wanted, found)
+    levels = {
+        f"{each.name}={level}": (each.name, code)
+        for each in manifest.covariates.values()
+        for code, level in enumerate(each.levels[1:], start=1)
+    }
+    for wanted in without:
+        if wanted not in names and wanted not in levels:
+            raise InvalidInput("without", "name a column of the row store", wanted, found)
+    left_out = {*without, *numbers.values()}
+    features: list[Any] = []
+    for place, column in enumerate(manifest.columns):
+        if column.source in left_out or column.name in left_out:
+            continue
+        if column.source not in manifest.covariates:
+            features.append(place)
+        elif place == manifest.places(column.source)[0]:
+            shown = [
+                (code,)
+                for each, (source, code) in levels.items()
+                if source == column.source and each not in left_out
+            ]
+            features += [stored_factor([column.source], shown, manifest)] if shown else []
     if not features:
         raise InvalidInput("row store", "have a column besides the response", f"only {name}")
-    column = manifest.columns[names.index(str(name))]
+    place = names.index(str(name))
+    column = manifest.columns[place]
     scaling = (column.mean, column.sd) if standardise else (0.0, 1.0)
-    numbers = [None if each is None else names.index(each) for each in (weights, offset)]
-    place, (weight, of_offset) = names.index(str(name)), numbers
-    return rows.viewed(ObservationsOf(features, place, *scaling, weight, of_offset))
+    weight, of_offset = (None if each is None else names.index(each) for each in (weights, offset))
+    return rows.viewed(ObservationsOf(tuple(features), place, *scaling, weight, of_offset))
+
+
+def _names_of_store(rows: ShardedRows) -> list[str]:
+    """The names of the columns that `observations` shows."""
+    manifest, found = rows.shards.manifest, []
+    for feature in rows.view.features:  # type: ignore[attr-defined]
+        if isinstance(feature, int):
+            found.append(manifest.names[feature])
+            continue
+        source = manifest.columns[feature.parts[0].places[0]].source
+        levels = manifest.covariates[source].levels
+        found += [f"{source}={levels[level]}" for level in feature.levels]
+    return found
 
 
 class RegressionData(abc.ABC):
@@ -544,10 +742,11 @@ class _OfRowStore(RegressionData):
         view, manifest = rows.view, rows.shards.manifest
         assert isinstance(view, ObservationsOf), "`observations` makes it"
         column = manifest.columns[view.response]
-        self.rows, self.n_columns, self._column = rows, len(names), column
+        self.dtype = jax.dtypes.canonicalize_dtype(manifest.dtype)
+        view, self.level_values = view.with_codes(manifest.n_rows, self.dtype)
+        self.rows, self.n_columns, self._column = rows.viewed(view), len(names), column
         self.names = tuple(names)
         self._view, self._lines = view, rows.lines
-        self.dtype = jax.dtypes.canonicalize_dtype(manifest.dtype)
         self.y_high = (column.high - view.shift) / view.scale
         self.y_sd = 1.0 if view.times else column.sd / view.scale
         for name, number in (("weights", view.weight), ("offset", view.offset)):
@@ -562,7 +761,8 @@ class _OfRowStore(RegressionData):
                 raise InvalidInput(name, "be positive", f"{stored.low:g}", "Drop rows of weight 0.")
 
     def some(self, chosen: np.ndarray) -> Observations:
-        return _on_host(self._view(self._lines(chosen)))
+        found = self._view(self._lines(chosen))
+        return _on_host(found._replace(x=matrix_of(found.x, self.level_values)))
 
     def check_response(
         self, rule: str, allowed: Callable[[np.ndarray], np.ndarray], *, whole: bool = True
@@ -604,7 +804,7 @@ def regression_data(
             rule = "be named together with `response`, or where the rows were made observations"
             raise InvalidInput("weights and offset", rule, weights or offset)
         assert isinstance(X.view, ObservationsOf)
-        return store_data(X, [X.shards.manifest.names[k] for k in X.view.features])
+        return store_data(X, _names_of_store(X))
     if y is None or response is not None:
         raise InvalidInput("y", "be given, and `response` left out, if X is an array", response)
     for name, given in (("weights", weights), ("offset", offset)):

@@ -152,6 +152,11 @@ class AbstractPredictive(eqx.Module):
         """Whether responses are whole numbers."""
         return False
 
+    @property
+    def reads_tables(self) -> bool:
+        """Whether new rows are tables, of which a row store is one."""
+        return False
+
     def to_json(self) -> Mapping[str, Any]:
         """JSON from which `tallmc.load` makes this law again; empty if it cannot."""
         return {}
@@ -293,6 +298,10 @@ class RegressionPredictive(AbstractPredictive):
     @property
     def whole(self) -> bool:
         return self.model.likelihood.response in WHOLE
+
+    @property
+    def reads_tables(self) -> bool:
+        return self.encoder.value is not None
 
     def to_json(self) -> Mapping[str, Any]:
         return self.saved.value()

@@ -11,7 +11,6 @@ import functools
 import html
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
@@ -37,8 +36,7 @@ from .._core.statistics import (
     quantiles,
     weight_efficiency,
 )
-from .._rows.manifest import MANIFEST
-from .._rows.opening import open_rows
+from .._rows.opening import is_row_store, open_rows
 from .._rows.resident import ResidentRows
 from .._rows.sharded import ShardedRows
 from .._rows.shards import ByName
@@ -708,12 +706,13 @@ class Draws:
 
     def stored_rows(self, rows: Any) -> ShardedRows | None:
         """The rows of a row store, or of its folder, as the model sees them; None for others."""
-        if isinstance(rows, str | os.PathLike) and (Path(rows) / MANIFEST).is_file():
-            rows = open_rows(rows)
+        rows = open_rows(rows) if is_row_store(rows) else rows
         if not isinstance(rows, ShardedRows) or not isinstance(rows.view, ByName):
             return rows if isinstance(rows, ShardedRows) else None
         view = None if self.series is None else self.series.view
         view = self._predictive.view_of(rows) if view is None else view
+        if view is None and self._predictive.reads_tables:
+            return None
         if view is None:
             cure = "Pass the rows of the posterior of the store: posterior.rows."
             raise InvalidInput("rows", "be rows as the model sees them", "columns", cure)
