@@ -11,6 +11,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import tallmc
+from problems import slow_after
 from tallmc import models
 from tallmc._anchor.anchor import find_anchor
 from tallmc._core.arrays import DenseMap
@@ -85,7 +86,11 @@ def with_surrogate(build, n_hard):
         return posterior, make_surrogate(posterior, expansion, sizes, n_hard)
 
 
-@pytest.fixture(params=[logistic, poisson, softmax, by_autodiff], ids=lambda build: build.__name__)
+# The other two differ in their series, which `test_families.py` has.
+@pytest.fixture(
+    params=slow_after(2, [logistic, by_autodiff, poisson, softmax]),
+    ids=lambda build: build.__name__,
+)
 def problem(request):
     """A posterior with its surrogate of 64 hard rows, and positions around the mode."""
     with jax.enable_x64(True):
