@@ -7,6 +7,11 @@ runs and between clones. The name of the cache folder is a hash of the pinned pa
 processor, so a program is never loaded on a machine for which it was not compiled.
 `TALLMC_TEST_CACHE=off` disables the cache. A cache of more than 4 GiB is deleted.
 
+The programs of the library are also kept in the library's own cache, from which they are loaded
+without tracing as long as no file of the library changes (`tallmc._core.programs`). It does not see
+what a test replaces in the library, so it is off in tests that use `monkeypatch`. Mutants that are
+classes of a test file are foreign to it.
+
 The shapes in jaxtyping annotations are checked (`shape_checks.py`). Tests of contrib topics and of
 experiments run when their files have changed (`topics.py`).
 
@@ -44,7 +49,7 @@ gc.set_threshold(100_000, 20, 20)
 jax.config.update("jax_enable_x64", True)
 shape_checks.install()
 
-_CACHE = "JAX_COMPILATION_CACHE_DIR"
+_CACHE, _OWN_CACHE = "JAX_COMPILATION_CACHE_DIR", "TALLMC_CACHE"
 _MOST_BYTES = 4 * 2**30
 _BYTES_OF_PROGRAMS = 2**30
 _bytes_without_programs = 2**29
@@ -73,7 +78,7 @@ def _bytes_in(folder: Path) -> int:
 def pytest_configure(config):
     """Configure the cache, also in the environment, for processes that tests start."""
     config.pluginmanager.register(accounting.Accounting())
-    os.environ["TALLMC_CACHE"] = "off"  # its programs would not see mutants; `test_cache.py` has it
+    os.environ[_OWN_CACHE] = "off"
     if not hasattr(config, "workerinput"):
         _delete_temporary_files_at_the_end(config)
     if os.environ.get("TALLMC_TEST_CACHE") == "off":
@@ -82,6 +87,7 @@ def pytest_configure(config):
     if not hasattr(config, "workerinput") and _bytes_in(folder) > _MOST_BYTES:
         shutil.rmtree(folder, ignore_errors=True)
     os.environ.setdefault(_CACHE, str(folder))
+    os.environ[_OWN_CACHE] = str(folder / "library")
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     jax.config.update("jax_compilation_cache_dir", os.environ[_CACHE])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
@@ -106,6 +112,12 @@ def pytest_collection_modifyitems(items):
 def pytest_collection_finish():
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _programs_of_what_is_tested(request):
+    if "monkeypatch" in request.fixturenames:
+        request.getfixturevalue("monkeypatch").setenv(_OWN_CACHE, "off")
 
 
 def _drop_programs() -> None:

@@ -458,6 +458,7 @@ def test_fit_leaves_the_columns_as_they_are_when_asked(tmp_path, capsys, columns
     assert content["description"]["scaling"] == "none"
 
 
+@pytest.mark.slow
 def test_fit_shows_progress_on_a_terminal(tmp_path, capsys, monkeypatch, columns):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tallmc
+from problems import slow_after
 from regressions import run_once
 from tallmc._core.arrays import DenseMap, DiagonalMap
 from tallmc._core.errors import InvalidInput
@@ -155,7 +156,7 @@ def _of_model(model, block, positions, order):
     }
 
 
-@pytest.mark.parametrize("formula", FORMULAS)
+@pytest.mark.parametrize("formula", slow_after(1, FORMULAS))
 def test_models_of_codes_and_of_a_matrix_agree(monkeypatch, formula):
     coded, plain = _posteriors(monkeypatch, formula, weights="w", offset="o")
     x = getattr(coded.rows.columns, "fixed", None)

@@ -14,7 +14,7 @@ import scipy.integrate
 import scipy.stats
 
 import tallmc
-from problems import laplace_draws
+from problems import laplace_draws, slow_after
 from row_stores import stored_logistic, write_store
 from tallmc.diagnose import Evidence, evidence, kfold, loo
 from tallmc.diagnose.comparison import _named
@@ -245,7 +245,8 @@ def densities_without(fold):
     return found
 
 
-def test_folds_are_exact_refits_in_memory_and_by_shards(tmp_path):
+@pytest.mark.parametrize("where", slow_after(1, ["memory", "shards"]))
+def test_folds_are_exact_refits(where, tmp_path):
     """The far row has a bad k. Over seeds, its log density has an error of sd 0.04, others 0.02."""
     store = tallmc.rows.open(write_store(tmp_path / "rows", FEW, OF_FEW, shard_rows=4))
     in_memory, on_disk = (
@@ -257,17 +258,25 @@ def test_folds_are_exact_refits_in_memory_and_by_shards(tmp_path):
     by_weights = loo(draws, in_memory)
     assert by_weights.pareto_k[0] > 0.7 and "see tallmc.diagnose.kfold" in repr(by_weights)
     assert by_weights.elpd - one_by_one.sum() > 0.4
-    for posterior, fold in (
-        (in_memory, np.random.default_rng(0).permutation(40) % 3),
-        (on_disk, np.repeat(np.random.default_rng(0).permutation(10) % 3, 4)),
-    ):
-        found, expected = kfold(draws, posterior, folds=3, **REFITS), densities_without(fold)
-        np.testing.assert_allclose(found.pointwise[0], expected[0], atol=4.6 * 0.04)
-        np.testing.assert_allclose(found.pointwise[1:], expected[1:], atol=4.6 * 0.02)
-        assert abs(found.elpd - expected.sum()) < 4.6 * 0.05
-        assert found.p_loo == pytest.approx(by_weights.p_loo + by_weights.elpd - found.elpd)
-        assert np.isnan(found.pareto_k).all() and found.bad_share == 0
-    some = kfold(draws, in_memory, folds=2, n=20, **REFITS | {"n_draws": 20})
+    posterior, fold = {
+        "memory": (in_memory, np.random.default_rng(0).permutation(40) % 3),
+        "shards": (on_disk, np.repeat(np.random.default_rng(0).permutation(10) % 3, 4)),
+    }[where]
+    found, expected = kfold(draws, posterior, folds=3, **REFITS), densities_without(fold)
+    np.testing.assert_allclose(found.pointwise[0], expected[0], atol=4.6 * 0.04)
+    np.testing.assert_allclose(found.pointwise[1:], expected[1:], atol=4.6 * 0.02)
+    assert abs(found.elpd - expected.sum()) < 4.6 * 0.05
+    assert found.p_loo == pytest.approx(by_weights.p_loo + by_weights.elpd - found.elpd)
+    assert np.isnan(found.pareto_k).all() and found.bad_share == 0
+
+
+@pytest.mark.slow
+def test_folds_of_some_rows_have_an_error_of_their_number():
+    posterior = tallmc.models.linear_regression(
+        FEW, OF_FEW, prior_variance=4.0, noise_variance=0.49
+    )
+    draws = exact(laplace_draws(posterior, draws=500))
+    some = kfold(draws, posterior, folds=2, n=20, **REFITS | {"n_draws": 20})
     assert some.n == 20 and some.subsampling_se > 0
 
 
@@ -328,6 +337,7 @@ def test_comparison_by_folds_is_one_by_one_refits_also_in_the_shell(tmp_path, ca
     assert "pass --folds 10" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_fit_of_few_rows_of_a_store_knows_its_store(table, tmp_path):
     """They are read into memory, and the method keeps no series."""
     tallmc.ingest(table, tmp_path / "rows", response="y", progress=False)
@@ -343,6 +353,7 @@ def test_a_fit_of_few_rows_of_a_store_knows_its_store(table, tmp_path):
         draws.predict(tmp_path / "other")
 
 
+@pytest.mark.slow
 def test_fits_with_many_groups_are_compared_in_the_shell(tmp_path, capsys):
     groups = np.repeat(np.arange(110), 3)
     frame = pd.DataFrame({"y": RNG.normal(size=330) + 0.1 * groups, "shop": groups.astype(str)})

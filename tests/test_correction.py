@@ -118,14 +118,14 @@ def test_spread_estimates_the_covariance_without_bias_by_enumeration(name):
     kernel, rows = bound.kernel, bound.rows
 
     @jax.jit
+    @jax.vmap
     def estimate(drawn):
         return kernel.estimate(position, kernel.selection.gather(drawn, rows), rows)
 
-    batches = [(estimate(drawn), p) for drawn, p in all_batches(bound, position, None)]
-    p = np.array([weight for _, weight in batches])
-    values = np.stack([found.gradient for found, _ in batches])
-    each = [np.asarray(found.spread) for found, _ in batches]
-    spreads = np.stack([spread.T @ spread for spread in each])
+    drawn, p = all_batches(bound, position, None)
+    found = estimate(drawn)
+    values, each = np.asarray(found.gradient), np.asarray(found.spread)
+    spreads = each.transpose(0, 2, 1) @ each
     exact = (values - p @ values).T * p @ (values - p @ values)
     np.testing.assert_allclose(np.tensordot(p, spreads, 1), exact, atol=1e-12 * np.abs(exact).max())
 
@@ -151,8 +151,7 @@ def test_groups_estimate_the_covariance_without_bias_by_enumeration(name, gradie
     grouped = tallmc.Method(**parts, correction=NoiseCorrection("dense", groups=2))
     bound = grouped.prepare(posterior, anchor).kernel
     kernel, rows = bound.kernel, bound.rows
-    drawn, p = zip(*all_batches(bound, position, None), strict=True)
-    stacked, p = jax.tree.map(lambda *leaves: jnp.stack(leaves), *drawn), np.array(p)
+    stacked, p = all_batches(bound, position, None)
 
     def estimate(kernel, drawn):
         return kernel.estimate(position, kernel.selection.gather(drawn, rows), rows)

@@ -48,7 +48,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", slow_after(2, CASES))
+@pytest.mark.parametrize("case", slow_after(1, CASES))
 def test_coordinates_have_their_gradient_volume_and_hessian(case, monkeypatch):
     monkeypatch.setattr(effects, "_SOLVED", 1e-13)
     posterior = posterior_of(*CASES[case], crossed(60, (5, 4), (1.0, 1.5)))
@@ -205,6 +205,7 @@ def test_chains_in_these_coordinates_have_the_exact_law():
         assert error < 0.05
 
 
+@pytest.mark.slow
 def test_many_effects_are_sampled_on_all_rows_in_their_coordinates(monkeypatch):
     monkeypatch.setattr(method, "exact_plan", lambda *args: args)
     table = crossed(400, (40, 70), (0.8, 0.4))

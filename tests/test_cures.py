@@ -5,6 +5,7 @@ compared with the signature of what they name; tests of the messages themselves 
 """
 
 import ast
+import functools
 import importlib
 import inspect
 import re
@@ -46,8 +47,10 @@ OF_TERMS = {"age", "bs", "by", "ends", "type"}
 a column of the user."""
 
 
+@functools.cache
 def messages():
     """The strings of every file, joined where they are formatted; no docstrings, no HTML."""
+    found = []
     for path in sorted(SOURCE.rglob("*.py")):
         tree = ast.parse(path.read_text())
         left_out = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
@@ -60,7 +63,8 @@ def messages():
                 and " " in (text := _text(node))
                 and not _MARKUP.search(text)
             ):
-                yield str(path.relative_to(SOURCE)), text
+                found.append((str(path.relative_to(SOURCE)), text))
+    return found
 
 
 def _text(node):
@@ -71,7 +75,6 @@ def _text(node):
 
 
 _MARKUP = re.compile(r"<|text-anchor")
-MESSAGES = list(messages())
 
 
 def resolved(name):
@@ -86,6 +89,7 @@ def resolved(name):
     return found
 
 
+@functools.cache
 def public():
     """Everything that users call, by its last name; several things may share a name."""
     places = [tallmc, tallmc.Draws, LocalPosterior]
@@ -103,9 +107,6 @@ def public():
     return found
 
 
-PUBLIC = public()
-
-
 def parameters(function):
     """Names of arguments; those of `sample` too where a function passes others on."""
     try:
@@ -116,12 +117,9 @@ def parameters(function):
     return set(found) | (parameters(tallmc.sample) if passes_on else set())
 
 
-ARGUMENTS = set().union(*(parameters(each) for of_name in PUBLIC.values() for each in of_name))
-
-
 def test_commands_and_options_exist():
     seen = 0
-    for place, text in MESSAGES:
+    for place, text in messages():
         named = re.findall(r"\btallmc ([a-z]+)", text)
         assert set(named) <= set(COMMANDS) | PROSE, (place, text)
         commands = [name for name in named if name in COMMANDS]
@@ -135,7 +133,7 @@ def test_commands_and_options_exist():
 def test_names_of_the_library_exist():
     names = {
         (place, name)
-        for place, text in MESSAGES
+        for place, text in messages()
         for name in re.findall(r"(?<![\w./-])tallmc(?:\.\w+)+", text)
     }
     assert len(names) > 30
@@ -145,14 +143,14 @@ def test_names_of_the_library_exist():
 
 def test_calls_have_the_arguments_that_messages_pass():
     calls = 0
-    for place, text in MESSAGES:
+    for place, text in messages():
         for name, inside in re.findall(r"(?<![\w-])([A-Za-z_][\w.]*\w)\(([^()]*)\)", text):
             keywords = re.findall(r"(?<![\w.])([a-z_]\w*)=(?!=)", inside)
             first = name.split(".")[0]
             is_call = keywords or not inside or "..." in inside
             if first in FOREIGN or not is_call:
                 continue
-            targets = [resolved(name)] if first in OBJECTS else PUBLIC.get(name.split(".")[-1])
+            targets = [resolved(name)] if first in OBJECTS else public().get(name.split(".")[-1])
             assert targets, f"{place}: {name} in {text!r} is nothing that users can call"
             accepted = set().union(*map(parameters, targets))
             assert set(keywords) <= accepted | OF_OTHERS, (place, text)
@@ -162,10 +160,11 @@ def test_calls_have_the_arguments_that_messages_pass():
 
 def test_arguments_exist():
     seen = set()
-    for place, text in MESSAGES:
+    for place, text in messages():
         for keyword in re.findall(r"(?<![\w.\"'{-])([a-z]\w+)=(?![=\s])", text):
             seen.add((place, keyword, text))
-    unknown = {each for each in seen if each[1] not in ARGUMENTS | OF_OTHERS | OF_TERMS}
+    known = set().union(*(parameters(each) for of_name in public().values() for each in of_name))
+    unknown = {each for each in seen if each[1] not in known | OF_OTHERS | OF_TERMS}
     assert len(seen) > 30
     assert not unknown
 
@@ -175,6 +174,6 @@ def test_packages_to_install_are_those_of_the_project():
     if not project.exists():
         pytest.skip("an installed package has no pyproject.toml")
     text = project.read_text()
-    for place, message in MESSAGES:
+    for place, message in messages():
         for package in re.findall(r"pip install ['\"]?(?:tallmc\[)?([a-z]+)", message):
             assert re.search(rf"\b{package}\b", text), (place, message)

@@ -21,14 +21,19 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]
-pm = pytest.importorskip("pymc")
 
-import pytensor  # noqa: E402
-import pytensor.tensor as pt  # noqa: E402
+
+@pytest.fixture(autouse=True, scope="module")
+def _pymc():
+    """Only the process that runs these tests imports PyMC, which takes seconds."""
+    global pm, pt, pytensor
+    pm = pytest.importorskip("pymc")
+    import pytensor
+    import pytensor.tensor as pt
 
 
 @pytest.fixture(autouse=True)
-def _no_c_compiler():
+def _no_c_compiler(_pymc):
     with pytensor.config.change_flags(mode="FAST_COMPILE", cxx=""):
         yield
 

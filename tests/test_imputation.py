@@ -156,6 +156,7 @@ def test_missing_values_of_new_rows_are_drawn_from_their_law(spread):
     assert scipy.stats.kstest(u, "norm").pvalue > 1e-5
 
 
+@pytest.mark.slow
 def test_fits_say_so_predict_and_are_loaded(tmp_path):
     table = incomplete("gaussian")
     method = tallmc.methods.sgld(1e-5, batch_size=8)

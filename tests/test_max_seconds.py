@@ -75,6 +75,7 @@ def test_every_stage_is_announced_in_order(clock):
     assert draws.stopped_by is None
 
 
+@pytest.mark.slow
 def test_the_stages_of_the_default_are_announced(monkeypatch):
     clock = FakeClock(monkeypatch)
     clock.sample(None, 0.0)

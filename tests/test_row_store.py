@@ -364,7 +364,7 @@ def test_lbfgs_finds_the_mode_of_a_row_store(both):
     np.testing.assert_allclose(lbfgs.position, newton.position, atol=2e-3)
 
 
-@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("exact", slow_after(1, [False, True]))
 def test_the_default_has_the_draws_of_rows_in_memory(tmp_path, exact):
     """With few passes over the rows, and one per step if they decide about proposals."""
     stored, resident = stored_logistic(tmp_path / "rows", n_rows=30_000, dim=4, shard_rows=4096)

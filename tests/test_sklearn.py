@@ -386,6 +386,7 @@ def test_scores_are_weighted():
     assert "100 rows are few" in str(model.report_) and "256 rows" not in str(model.report_)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("always::tallmc.SamplingWarning")
 def test_a_search_of_doubtful_fits_warns_once():
     X = columns(120)

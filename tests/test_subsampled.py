@@ -415,6 +415,7 @@ def test_exceeded_caps_are_counted_and_end_the_claim_of_exactness():
     assert "the draws are not exact" in draws.report.doubts[0]
 
 
+@pytest.mark.slow
 def test_a_killed_run_reports_exceeded_caps_when_it_is_read_back(tmp_path, monkeypatch):
     monkeypatch.setattr(StoreSink, "conclude", lambda *args, **facts: [])  # killed before its end
     method, store = SubsampledMH(step_size=1.0, caps=0.01), tmp_path / "run"

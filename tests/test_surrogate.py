@@ -11,6 +11,8 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import tallmc
+from problems import slow_after
+from regressions import run_once
 from tallmc import models
 from tallmc._anchor.anchor import find_anchor
 from tallmc._core.arrays import DenseMap
@@ -85,7 +87,11 @@ def with_surrogate(build, n_hard):
         return posterior, make_surrogate(posterior, expansion, sizes, n_hard)
 
 
-@pytest.fixture(params=[logistic, poisson, softmax, by_autodiff], ids=lambda build: build.__name__)
+# The other two differ in their series, which `test_families.py` has.
+@pytest.fixture(
+    params=slow_after(2, [logistic, by_autodiff, poisson, softmax]),
+    ids=lambda build: build.__name__,
+)
 def problem(request):
     """A posterior with its surrogate of 64 hard rows, and positions around the mode."""
     with jax.enable_x64(True):
@@ -99,12 +105,12 @@ def jacobian(function, at):
     return jax.lax.map(lambda along: jax.jvp(function, (at,), (along,))[1], jnp.eye(len(at)))
 
 
-@eqx.filter_jit
+@run_once
 def potentials(surrogate, u):
     return jax.vmap(surrogate.potential_and_gradient)(u)[0]
 
 
-@eqx.filter_jit
+@run_once
 def change_of_potential(posterior, surrogate, u):
     whole = posterior.model.potential_and_gradient
     centre = whole(surrogate.centre, posterior.rows).rounded()[0]
@@ -144,7 +150,7 @@ def test_the_gradient_is_that_of_the_potential(problem):
     _, surrogate, u = problem
     wide = jnp.concatenate([u, 6 * u])  # where the cubic is damped
 
-    @eqx.filter_jit
+    @run_once
     def both(surrogate, u):
         value = lambda u: surrogate.potential_and_gradient(u)[0]
         expected = jax.lax.map(lambda u: jacobian(value, u), u)
@@ -177,7 +183,7 @@ def test_third_derivatives_are_those_of_the_rows(problem):
     rows = posterior.rows.take(jnp.arange(16))
     batch = Batch(rows, jnp.linspace(0.5, 2, 16))
 
-    @eqx.filter_jit
+    @run_once
     def both(model, metric, centre, batch):
         def total(u):
             at = centre + metric.push(u)
@@ -193,7 +199,7 @@ def test_sizes_are_what_the_series_leaves_out_at_five_sds(problem):
     posterior, surrogate, _ = problem
     row = jax.tree.map(lambda column: column[7], posterior.rows.columns)
 
-    @eqx.filter_jit
+    @run_once
     def both(model, metric, centre, row):
         pulled = metric.pull(jax.grad(model.row_potential)(centre, row))
         own = 5 * metric.push(pulled / jnp.linalg.norm(pulled))
@@ -436,11 +442,11 @@ def test_trajectories_are_reversible():
         np.testing.assert_allclose(momentum_again, -momentum, atol=1e-10)
         pair = jnp.concatenate([v, momentum])
         of_pair = lambda pair: jnp.concatenate(end(pair[:DIM], pair[DIM:]))
-        volume = np.linalg.det(jax.jit(lambda pair: jacobian(of_pair, pair))(pair))
+        volume = np.linalg.det(run_once(lambda pair: jacobian(of_pair, pair))(pair))
         np.testing.assert_allclose(volume, 1, atol=1e-10)
 
         # The compiled trajectory ends where this one does.
-        @eqx.filter_jit
+        @run_once
         def moved(kernel, v, momentum):
             rows, nothing = posterior.rows, Gathered((), ())
             state = kernel.init(jax.random.key(0), v, (v, jnp.zeros(())), nothing, rows).motion

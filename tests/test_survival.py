@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tallmc
+from problems import slow_after
 from row_stores import write_store
 from tallmc._fit.fit import regression_problem
 from tallmc._fit.model import RegressionModel
@@ -103,7 +104,7 @@ def survival_of(family, draws, x, g, times):
     return np.exp(-np.exp(w))
 
 
-@pytest.mark.parametrize("family", ["weibull", "piecewise_exponential"])
+@pytest.mark.parametrize("family", slow_after(1, ["weibull", "piecewise_exponential"]))
 def test_curves_are_those_of_the_coefficients_in_the_units_of_the_table(family, tmp_path):
     breaks = [1.0, 2.5] if family == "piecewise_exponential" else None
     method, times = tallmc.methods.mala(1e-3), np.array([0.5, 1.0, 2.0, 6.0])

@@ -1,5 +1,6 @@
 """Mean and covariance of every Subsample × Gradient, by enumeration of every draw."""
 
+import functools
 import inspect
 import itertools
 
@@ -23,6 +24,7 @@ from problems import (
     slow_after,
     weighted_logistic,
 )
+from regressions import run_once
 from tallmc.contrib.diverse_batches import DeterminantalSelection
 from tallmc.dynamics import AbstractDynamics
 from tallmc.gradient import AbstractGradient
@@ -78,7 +80,13 @@ def test_every_part_is_registered_here():
         assert set(final_subclasses(kind)) == {type(example) for example in examples.values()}
 
 
-def prepared(posterior, subsample, gradient):
+@functools.cache
+def anchored(model):
+    posterior = POSTERIORS[model]()
+    return posterior, tallmc.anchor.find_anchor(posterior)
+
+
+def prepared(posterior, subsample, gradient, anchor=None):
     size = None if subsample == "all-rows" else SIZE
     method = tallmc.Method(
         subsample=SUBSAMPLES[subsample],
@@ -86,7 +94,7 @@ def prepared(posterior, subsample, gradient):
         batch_size=size,
         step_size=0.1,
     )
-    return method.prepare(posterior, tallmc.anchor.find_anchor(posterior)).kernel
+    return method.prepare(posterior, anchor or tallmc.anchor.find_anchor(posterior)).kernel
 
 
 @eqx.filter_jit
@@ -101,7 +109,7 @@ def estimates(bound, position, drawn, carried=Carried()):  # noqa: B008  (it is 
     return jax.vmap(estimate)(drawn)
 
 
-@eqx.filter_jit
+@run_once
 def learned_after(bound, position, words, carried):
     """The bandit's memory after one step at this position."""
     return bound.kernel.estimate(position, words, bound.rows, carried).carried.selection
@@ -118,16 +126,16 @@ def learned_by(bound, position, carried, steps=20):
 
 
 def law_of(bound, position, carried):
-    """P of every draw with replacement, and the function from row numbers to row draws."""
+    """P of every draw with replacement, and the function from rows of batches to row draws."""
     kernel, selection = bound.kernel, bound.kernel.selection
     if isinstance(selection, OptimalSelection):
         units = selection.units(kernel.gradient, position, bound.rows, carried)
         p = np.asarray(units, float) / 2**32
-        return p, lambda indices: selection.draws_at(units, indices, position.dtype)
+        return p, jax.vmap(lambda rows: selection.draws_at(units, rows, position.dtype))
     if isinstance(selection, BanditSelection):
         learned = learned_by(bound, position, carried)
         p = selection.probabilities(learned)
-        return p, lambda indices: selection.draws_at(learned, indices)
+        return p, jax.vmap(lambda rows: selection.draws_at(learned, rows))
     stream = selection.stream
     return stream.probabilities(), lambda indices: selection.completed(stream.at(indices))
 
@@ -140,29 +148,24 @@ def determinantal_law(size, floor, features=FEATURES):
 
 
 def all_batches(bound, position, carried):
-    """The row draws of every batch that a step can see, with their probability."""
-    selection = bound.kernel.selection
+    """The row draws of every batch that a step can see, and their probabilities."""
+    selection, places = bound.kernel.selection, range(bound.rows.n_rows)
     if isinstance(selection, WithoutReplacement):
-        sets = list(itertools.combinations(range(bound.rows.n_rows), SIZE))
-        for indices in sets:
-            yield selection.draws_at(jnp.array(indices)), 1 / len(sets)
-        return
+        sets = list(itertools.combinations(places, SIZE))
+        return selection.draws_at(jnp.array(sets)), np.full(len(sets), 1 / len(sets))
     if isinstance(selection, DeterminantalSelection):
-        for indices, probability in determinantal_law(SIZE, 0.1).items():
-            yield selection.draws_at(jnp.array(indices)), probability
-        return
+        law = determinantal_law(SIZE, 0.1)
+        return selection.draws_at(jnp.array(list(law))), np.array(list(law.values()))
     if isinstance(selection, StratifiedSelection):
-        places = list(itertools.product(*(range(count) for count in selection.count)))
-        for place in places:
-            yield selection.draws_at(jnp.array(place)), 1 / len(places)
-        return
+        sets = list(itertools.product(*(range(count) for count in selection.count)))
+        return selection.draws_at(jnp.array(sets)), np.full(len(sets), 1 / len(sets))
     probability, draws_at = law_of(bound, position, carried)
     draws = selection.draws if isinstance(selection, WithReplacement) else SIZE
-    for indices in itertools.product(np.flatnonzero(probability), repeat=draws):
-        yield draws_at(jnp.array(indices)), np.prod(probability[list(indices)])
+    drawn = np.array(list(itertools.product(np.flatnonzero(probability), repeat=draws)))
+    return draws_at(jnp.array(drawn)), np.prod(probability[drawn], axis=1)
 
 
-@eqx.filter_jit
+@run_once
 def estimates_from(gradient, rows, position, drawn, carried):
     """The gradient estimate of every batch in `drawn`."""
 
@@ -174,9 +177,7 @@ def estimates_from(gradient, rows, position, drawn, carried):
 
 def moments_by_enumeration(bound, position, carried=None):
     """Total probability, mean and covariance of the estimate over every batch."""
-    batches = list(all_batches(bound, position, carried))
-    probability = np.array([p for _, p in batches])
-    drawn = jax.tree.map(lambda *leaves: np.stack(leaves), *(drawn for drawn, _ in batches))
+    drawn, probability = all_batches(bound, position, carried)
     gradient = bound.kernel.gradient
     values = np.asarray(estimates_from(gradient, bound.rows, position, drawn, carried))
     mean = probability @ values
@@ -209,8 +210,8 @@ SLOW_CASES = sum(case[0] != "glm" and case not in FAST_ON_OTHER_MODELS for case 
 def test_estimator_is_unbiased_with_the_stated_covariance_by_enumeration(
     model, subsample, gradient
 ):
-    posterior = POSTERIORS[model]()
-    bound = prepared(posterior, subsample, gradient)
+    posterior, anchor = anchored(model)
+    bound = prepared(posterior, subsample, gradient, anchor)
     kernel, rows = bound.kernel, bound.rows
     position = jnp.array([0.7, -1.3])
     exact = np.asarray(posterior.gradient(position))

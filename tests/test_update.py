@@ -116,8 +116,9 @@ def test_an_update_has_the_law_of_one_fit_and_says_what_was_checked(old, all_row
     assert unread.n_row_evals_preparation + unread.n_row_evals_check == 4 * NEW
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:R-hat")
-@pytest.mark.parametrize("events", ["many", pytest.param("few", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("events", ["many", "few"])
 def test_ten_updates_have_the_law_of_one_fit(events):
     """With few events hard rows are added in every update."""
     x, y = (X, Y) if events == "few" else table(OLD + NEW, truth=(-1.0, 1.0, 1.0))
@@ -285,7 +286,8 @@ def test_a_store_that_grows_while_it_is_fitted_changes_no_bit(tables, tmp_path):
     assert updated.settings["n_rows"] == OLD + NEW
 
 
-@pytest.mark.parametrize("further", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("further", [False, True])
 def test_the_command_updates_a_fit_in_place(tables, tmp_path, further):
     for name, part in zip(("first", "second", "whole"), tables, strict=True):
         pandas.DataFrame(part).to_csv(tmp_path / f"{name}.csv", index=False)

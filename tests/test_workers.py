@@ -290,6 +290,7 @@ def test_the_default_ends_where_workers_are_lost(store):
         tallmc.sample(dataclasses.replace(posterior, rows=rows), progress=False)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc")
 def test_workers_of_dask_keep_the_memory_that_blocks_free():
     """Each of 40 arrays of 2 MB has 512 pages, of which the system would clear every one anew."""

@@ -185,7 +185,6 @@ def test_semiparametric_draws_are_those_of_a_run_and_not_checked():
     assert draws.settings["merge"] == "semiparametric" and draws.report.verdict == "not checked"
 
 
-@pytest.mark.smoke
 def test_the_seed_decides_the_shards():
     options = {"chains": 4, "n_draws": 10, "burn_in": 0, "progress": False}
     run = lambda seed: tallmc.contrib.consensus.consensus(

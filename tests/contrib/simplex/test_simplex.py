@@ -98,7 +98,6 @@ class WithBackground(DirichletMultinomial):
         return batch.weights @ (batch.rows * from_simplex)
 
 
-@pytest.mark.smoke
 def test_scir_has_no_tilt_where_totals_vary():
     """Seven rows of the first category, x ~ w/5 + 4/5·(½, ½): the total is 0.3 to 2.3.
 
