@@ -5,7 +5,6 @@ import functools
 from pathlib import Path
 from typing import NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -383,7 +382,7 @@ def test_an_offset_is_a_column_whose_coefficient_is_one(name):
     np.testing.assert_allclose(narrow, np.asarray(wide)[:, kept], rtol=1e-10, atol=1e-10)
 
 
-@eqx.filter_jit
+@run_once
 def simulated(family, key, z, each, *trials):
     """Responses of rows with the predictors z[each], and the means of z."""
     return family.simulate(key, z[each], *trials), family.mean(z)
