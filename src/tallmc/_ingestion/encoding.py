@@ -125,9 +125,10 @@ class ColumnSurvey:
         self.missing.add(values.numbers < 0, batch)
         self.order = self.order or values.order
         counts = np.bincount(values.numbers + 1, minlength=len(values.levels) + 1)[1:]
+        known = self.levels
         for level, count in zip(values.levels, counts.tolist(), strict=True):
             if count:
-                self.levels[level] += count
+                known[level] = known.get(level, 0) + count
         if len(self.levels) > max_levels:
             found = f"more, such as {first_not_a_number(self.levels)!r}"
             rule = f"have at most {max_levels} levels, as it holds text"

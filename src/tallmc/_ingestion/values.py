@@ -212,6 +212,8 @@ def _distinct(
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Codes of levels that occur, are different and are not missing."""
     counts = np.bincount(codes[codes >= 0], minlength=len(levels))
+    if counts.all() and len(set(levels)) == len(levels) and None not in levels:
+        return codes, levels  # type: ignore[return-value]
     used = [level for level, n in zip(levels, counts, strict=True) if n and level is not None]
     places = {level: place for place, level in enumerate(dict.fromkeys(used))}
     lookup = np.array([*(places.get(level, -1) for level in levels), -1], np.int64)  # type: ignore[arg-type]

@@ -132,8 +132,11 @@ class RowManifest:
 
     def to_json(self) -> str:
         """The manifest as JSON."""
-        content = {"format": "tallmc rows", "version": _VERSION, **dataclasses.asdict(self)}
-        return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+        # One line per field: lines of levels would be many, and `asdict` copies each of them.
+        content = {"format": "tallmc rows", "version": _VERSION, **vars(self)}
+        write = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=vars).encode
+        lines = (f" {write(name)}: {write(of)}" for name, of in content.items())
+        return "{\n" + ",\n".join(lines) + "\n}"
 
     @classmethod
     def from_json(cls, text: str) -> RowManifest:
