@@ -1,6 +1,7 @@
 """Group effects that are integrated out (`models/groups.py`)."""
 
 import dataclasses
+import threading
 import types
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from tallmc._rows.law import Batch
 from tallmc._store.setup import fingerprint
 from tallmc.models.design import GroupedObservations, GroupTerm
 from tallmc.models.families import FAMILIES
-from tallmc.models.groups import EffectLaw, QuadratureGroups, grouped_table
+from tallmc.models.groups import EffectLaw, QuadratureGroups, cholesky, grouped_table
 from tallmc.models.priors import LogHalfStudentTPrior, NormalPrior
 
 
@@ -244,6 +245,92 @@ def test_normal_effects_have_the_density_of_the_multivariate_normal(noise):
         np.testing.assert_allclose(each.hessian, each.hessian_by_differentiation, atol=1e-10)
         third = each.third.reshape(each.third_by_differentiation.shape)
         np.testing.assert_allclose(third, each.third_by_differentiation, atol=1e-9)
+
+
+@pytest.fixture(scope="module")
+def wide():
+    """A normal response with eight effects per group, and everything about it at two positions."""
+    rng, n_effects, n_rows = np.random.default_rng(5), 8, 60
+    x = rng.normal(size=(n_rows, n_effects - 1))
+    codes = np.arange(n_rows) % 12
+    table = {"y": rng.normal(size=n_rows), "g": codes}
+    table |= {f"x{k}": x[:, k] for k in range(n_effects - 1)}
+    terms = " + ".join(f"x{k}" for k in range(n_effects - 1))
+    formula = f"y ~ {terms} + (1 + {terms} | g)"
+    with jax.enable_x64(True):
+        plan = RegressionModel(family="gaussian", formula=formula, standardise=False)
+        posterior = regression_problem(table, plan).posterior
+        model, block = posterior.model, posterior.rows.columns
+        positions = np.asarray(posterior.init) + rng.normal(size=(2, posterior.dim)) / 5
+        move = jnp.asarray(rng.normal(size=posterior.dim))
+        weights = jnp.ones(posterior.n_rows)
+
+        def total(at):
+            return jnp.sum(model.row_potentials(at, block))
+
+        @jax.jit
+        def found(at):
+            slope = jax.grad(total)
+            return {
+                "value": total(at),
+                "factor": model.factor(at),
+                "gradient": model.sum_remainders(0, at, at, Batch(block, weights)),
+                "of rows": jnp.sum(model.row_gradients(at, block), axis=0),
+                "by differentiation": slope(at),
+                "product": jnp.dot(model.block_hessian(at, block, weights), move),
+                "product by differentiation": jax.jvp(slope, (at,), (move,))[1],
+            }
+
+        each = [jax.tree.map(np.asarray, found(jnp.asarray(at))) for at in positions]
+    return np.column_stack([np.ones(n_rows), x]), table["y"], codes, positions, each
+
+
+def test_many_effects_of_a_group_have_the_density_of_the_multivariate_normal(wide):
+    x, y, codes, positions, found = wide
+    totals = []
+    for at, each in zip(positions, found, strict=True):
+        spread, k = each["factor"] @ each["factor"].T, x.shape[1]
+        covariances = [
+            np.exp(2 * at[k]) * np.eye((codes == g).sum())
+            + x[codes == g] @ spread @ x[codes == g].T
+            for g in range(12)
+        ]
+        totals.append(
+            -sum(
+                stats.multivariate_normal.logpdf(y[codes == g], x[codes == g] @ at[:k], of)
+                for g, of in enumerate(covariances)
+            )
+        )
+    assert found[1]["value"] - found[0]["value"] == pytest.approx(totals[1] - totals[0], abs=1e-9)
+
+
+def test_derivatives_of_many_effects_are_those_of_their_density(wide):
+    for each in wide[-1]:
+        for name in ("gradient", "of rows"):
+            np.testing.assert_allclose(each[name], each["by differentiation"], atol=1e-10)
+        np.testing.assert_allclose(
+            each["product"], each["product by differentiation"], rtol=1e-9, atol=1e-9
+        )
+
+
+def test_factors_of_many_matrices_in_two_threads_end():
+    """LAPACK's calls for many matrices, in a loop of two threads, waited for each other."""
+    matrices = jnp.broadcast_to(2 * jnp.eye(21), (1024, 21, 21))
+
+    @jax.jit
+    def repeated(a):
+        return jax.lax.scan(lambda a, _: (cholesky(a) + jnp.eye(21), None), a, None, length=20)[0]
+
+    def run():
+        ended.append(repeated(matrices).block_until_ready())
+
+    ended: list[Any] = []
+    threads = [threading.Thread(target=run, daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert len(ended) == 2
 
 
 def test_correlations_have_the_lkj_prior():

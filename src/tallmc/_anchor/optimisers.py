@@ -539,7 +539,8 @@ def _lbfgs(
 
 _PARTS_OF_PASS = 4
 _FEW_PARAMETERS = 120
-"""With so few parameters, every step of a search on all rows has its own Hessian."""
+"""With so few parameters, or rows that cost more than those, every step of a search on all rows has
+its own Hessian."""
 _ROWS_OF_PART, _FEWEST_OF_PART, _NEAR_MODE_OF_PART, _MOST_PASSES = 32_768, 2_048, 0.01, 8
 _MOST_HALVINGS, _ROUNDING_OF_PART, _STEPS_ON_PART = 20, 4e-7, 20
 _STEPS_PER_HESSIAN = 10
@@ -594,7 +595,8 @@ class Newton(AbstractOptimiser):
         """
         posterior, position = passes.posterior, start
         rows_of_part = _rows_of_part(posterior.model)
-        if posterior.n_rows >= 2 * rows_of_part and posterior.dim <= _FEW_PARAMETERS:
+        cheap = posterior.dim <= _FEW_PARAMETERS or posterior.model.row_cost > posterior.dim
+        if posterior.n_rows >= 2 * rows_of_part and cheap:
             found = self._with_a_part(passes, start, max(near, self.tolerance))
             if found is not None:
                 return found

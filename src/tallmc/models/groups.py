@@ -134,22 +134,28 @@ class AbstractGroups(AbstractModel):
     ) -> tuple[Float[Array, "r r"], Scalar]:
         """L̄ᵀΣ⁻¹L̄ and log |L| − log |L̄|, with L̄ the factor that nodes were made with."""
         fixed = lax.stop_gradient(self.factor(position))
-        factor = factor_of(hyper, self.n_effects)
-        ratio = jax.scipy.linalg.solve_triangular(factor, fixed, lower=True)
-        return dot(ratio.T, ratio), -jnp.sum(jnp.log(jnp.diagonal(ratio)))
+        factor, unit = factor_of(hyper, self.n_effects), jnp.eye(self.n_effects, dtype=fixed.dtype)
+        # L⁻¹L̄ = (I + D)⁻¹ by its series, D = L̄⁻¹L − I. D is zero wherever this is evaluated, so
+        # that the derivatives up to the third are exact; those of a solution compile slowly.
+        change = dot(lower_inverse(fixed), factor - fixed)
+        ratio = unit - dot(change, unit - dot(change, unit - change))
+        log_det = jnp.sum(jnp.log(jnp.diagonal(factor) / jnp.diagonal(fixed)))
+        return dot(ratio.T, ratio), log_det
 
     def _prior_slopes(self, position: Vector) -> tuple[Float[Array, "r r h"], Float[Array, " h"]]:
         hyper = position[self.n_common :]
         return jax.jacfwd(lambda hyper: self._prior_of_eta(hyper, position))(hyper)
 
-    def _prior_curvature(
+    def _prior_total(
         self, position: Vector, squares: Float[Array, "r r"], count: Scalar
-    ) -> Float[Array, "h h"]:
+    ) -> Callable[[Float[Array, " h"]], Scalar]:
+        """What the prior of so many groups with these sums of ηηᵀ adds, of (log τ, c)."""
+
         def total(hyper: Float[Array, " h"]) -> Scalar:
             precision, log_det = self._prior_of_eta(hyper, position)
             return jnp.sum(precision * squares) / 2 + count * log_det
 
-        return jax.jacfwd(jax.jacfwd(total))(position[self.n_common :])
+        return total
 
 
 def lkj_potential(free: Float[Array, " p"], n_effects: int) -> Scalar:
@@ -158,7 +164,11 @@ def lkj_potential(free: Float[Array, " p"], n_effects: int) -> Scalar:
     # tanh adds 1 to the exponent.
     _, columns = np.tril_indices(n_effects, -1)
     powers = jnp.asarray((n_effects - columns) / 2, free.dtype)
-    return 2 * jnp.sum(powers * (jnp.logaddexp(free, -free) - math.log(2)))
+    return 2 * jnp.sum(powers * log_cosh_of(free))
+
+
+def log_cosh_of(free: Float[Array, " p"]) -> Float[Array, " p"]:
+    return jnp.logaddexp(free, -free) - math.log(2)
 
 
 def lkj_log_integral(n_effects: int) -> float:
@@ -186,9 +196,12 @@ def factor_of(hyper: Float[Array, " h"], n_effects: int) -> Float[Array, "r r"]:
         return jnp.diag(sds)
     partial = jnp.zeros((n_effects, n_effects), hyper.dtype)
     partial = partial.at[np.tril_indices(n_effects, -1)].set(jnp.tanh(free))
-    # Row i of R: t_i0, t_i1 √(1 − t_i0²), …, and the root of what is left.
-    left = jnp.cumprod(jnp.sqrt(1 - partial**2), axis=1)
-    before = jnp.concatenate([jnp.ones((n_effects, 1), hyper.dtype), left[:, :-1]], axis=1)
+    # Row i of R: t_i0, t_i1 √(1 − t_i0²), …, and the root of what is left. √(1 − t²) is 1/cosh c.
+    # A product of logarithms, since derivatives of cumulative products take long to compile.
+    log_cosh = jnp.zeros_like(partial)
+    log_cosh = log_cosh.at[np.tril_indices(n_effects, -1)].set(log_cosh_of(free))
+    earlier = jnp.asarray(np.triu(np.ones((n_effects, n_effects)), 1), hyper.dtype)
+    before = jnp.exp(-dot(log_cosh, earlier))
     return sds[:, None] * jnp.where(np.eye(n_effects, dtype=bool), before, partial * before)
 
 
@@ -307,7 +320,8 @@ class QuadratureGroups(AbstractGroups):
         scaled = centred * (weights[:, None] * shares)[:, :, None]
         covariance = dot(scaled.reshape(-1, self.dim).T, centred.reshape(-1, self.dim))
         total = jnp.einsum("nkrs,nk,n->rs", squares, shares, weights)
-        hyper = self._prior_curvature(position, total, jnp.sum(weights))
+        of_prior = self._prior_total(position, total, jnp.sum(weights))
+        hyper = jax.hessian(of_prior)(position[self.n_common :])
         h = hyper.shape[0]
         return jnp.pad(expected, (0, h)) + jnp.pad(hyper, (self.n_common, 0)) - covariance
 
@@ -615,6 +629,10 @@ class GroupSums(NamedTuple):
     ze: Float[Array, "n r"]
 
 
+_MOST_NARROW = 6
+"""Effects of a group up to which it costs about as much as a row."""
+
+
 class NormalGroups(AbstractGroups):
     """Group effects of a normal response, in closed form."""
 
@@ -627,7 +645,15 @@ class NormalGroups(AbstractGroups):
     count: Scalar
 
     def width(self, rows: AbstractRows) -> int:
-        return 2 * rows.floats_per_row + self.dim
+        # Derivatives of the prior, which every block computes, cost as much as many wide groups.
+        return max(rows.floats_per_row // 2, self.dim)
+
+    def adds_pieces(self, block: RowBlock) -> bool:
+        return self.n_effects > _MOST_NARROW  # blocks are small, and have one such prior each
+
+    @property
+    def row_cost(self) -> int:
+        return self.n_effects**2 if self.n_effects > _MOST_NARROW else 1
 
     def row_potentials(self, position: Vector, block: GroupSums) -> PerRow:
         law = self._law(position, block)
@@ -636,15 +662,30 @@ class NormalGroups(AbstractGroups):
         return self._of_all(position)[0] + law.log_det + log_dets - fit / 2
 
     def row_gradients(self, position: Vector, block: GroupSums) -> Compact:
+        of_common, second = self._slopes(position, block)
+        slopes, log_det = self._prior_slopes(position)
+        of_hyper = jnp.einsum("nrs,rsh->nh", second, slopes) / 2 + log_det
+        return jnp.concatenate([of_common, of_hyper], axis=1)
+
+    def sum_remainders(self, order: int, position: Vector, centre: Vector, batch: Batch) -> Vector:
+        if order:
+            return super().sum_remainders(order, position, centre, batch)
+        # The sum of the squares before their products with the slopes of the prior, which are many.
+        of_common, second = self._slopes(position, batch.rows)
+        squares = jnp.einsum("n,nrs->rs", batch.weights, second)
+        total = self._prior_total(position, squares, jnp.sum(batch.weights))
+        of_hyper = jax.grad(total)(position[self.n_common :])
+        return jnp.concatenate([dot(batch.weights, of_common), of_hyper])
+
+    def _slopes(self, position: Vector, block: GroupSums) -> tuple[Float[Array, "n b"], Array]:
+        """The gradients with respect to (β, s), and E ηηᵀ."""
         law, (_, of_all) = self._law(position, block), self._of_all(position)
         m, second = law.mean, law.v + law.mean[:, :, None] * law.mean[:, None, :]
         parts = [jnp.einsum("nrc,nr->nc", law.a, m)]
         if self.likelihood.n_shared:
             of_scale = 2 * jnp.sum(law.t * m, axis=1) - jnp.sum(law.zz * second, axis=(1, 2))
             parts.append(of_scale[:, None])
-        slopes, log_det = self._prior_slopes(position)
-        of_hyper = jnp.einsum("nrs,rsh->nh", second, slopes) / 2 + log_det
-        return jnp.concatenate([of_all + jnp.concatenate(parts, axis=1), of_hyper], axis=1)
+        return of_all + jnp.concatenate(parts, axis=1), second
 
     def block_hessian(self, position: Vector, block: GroupSums, weights: PerRow) -> Matrix:
         law, common = self._law(position, block), position[: self.n_common]
@@ -655,7 +696,8 @@ class NormalGroups(AbstractGroups):
         slopes, _ = self._prior_slopes(position)
         # E ∇²J
         second = jnp.sum(wv + weights[:, None, None] * outer, axis=0)
-        hyper = self._prior_curvature(position, second, jnp.sum(weights))
+        of_prior = self._prior_total(position, second, jnp.sum(weights))
+        hyper = jax.hessian(of_prior)(position[self.n_common :])
         expected = jnp.sum(weights) * jax.jacfwd(lambda at: self._of_all(at)[1])(common)
         va = jnp.einsum("nrs,nsc->nrc", wv, a)
         of_beta = dot(a.reshape(-1, self.n_columns).T, va.reshape(-1, self.n_columns))
@@ -690,6 +732,29 @@ class NormalGroups(AbstractGroups):
         h = hyper.shape[0]
         return jnp.pad(expected, (0, h)) + jnp.pad(hyper, (self.n_common, 0)) - covariance
 
+    def series_sizes(
+        self, centre: Vector, metric: AbstractLinearMap, wide: Moves, block: GroupSums
+    ) -> tuple[PerRow, PerRow, PerRow]:
+        if self.n_effects <= _MOST_NARROW:
+            return super().series_sizes(centre, metric, wide, block)
+        # Along moves that all groups share, since each has its own factor along one of its own. By
+        # differences of potentials: third derivatives of factors take minutes.
+        here, shares = self.row_potentials(centre, block), jnp.array([-1, -0.5, 0.5, 1], self.dtype)
+
+        def sizes(move: Vector) -> tuple[PerRow, PerRow]:
+            at = centre + shares[:, None] * move
+            there = lax.map(lambda position: self.row_potentials(position, block), at)
+            before, half_before, half_after, after = there
+            # The terms of order 4 and 3 at the end of the move, but for those of order 6 and 5.
+            even = after + before - 4 * (half_after + half_before) + 6 * here
+            odd = after - before - 2 * (half_after - half_before)
+            scale = jnp.sum(jnp.abs(there), axis=0) + jnp.abs(here)
+            rest = jnp.maximum(jnp.abs(even) * 2 / 3 - 16 * jnp.finfo(self.dtype).eps * scale, 0)
+            return jnp.where(jnp.isfinite(rest), rest, jnp.inf), jnp.abs(odd) * 2 / 3
+
+        rest, third = lax.map(sizes, wide[:_WIDE_MOVES])
+        return jnp.max(rest, axis=0), jnp.max(third, axis=0), jnp.abs(here)
+
     def moments(self, position: Vector, block: GroupSums) -> tuple[Effects, Float[Array, "n r r"]]:
         law, factor = self._law(position, block), self.factor(position)
         second = law.v + law.mean[:, :, None] * law.mean[:, None, :]
@@ -723,8 +788,7 @@ class NormalGroups(AbstractGroups):
         zz = jnp.einsum("ri,nrs,sj->nij", fixed, block.zz, fixed) / variance
         t = dot(block.ze - dot(block.zx, delta), fixed) / variance
         root = cholesky(precision + zz)
-        unit = jnp.eye(self.n_effects, dtype=t.dtype)
-        inverse = jnp.stack([forward_solve(root, unit[k]) for k in range(len(unit))], axis=-1)
+        inverse = lower_inverse(root)
         v = jnp.einsum("nkr,nks->nrs", inverse, inverse)
         mean = jnp.einsum("nrs,ns->nr", v, t)
         a = jnp.einsum("ri,nrc->nic", fixed, block.zx) / variance
@@ -1042,21 +1106,31 @@ def rows_at_once(n_rows: int, n_groups: int) -> int:
     return 1 << (wanted.bit_length() - 1)
 
 
-# Cholesky factors of many small matrices. LAPACK is called once per matrix; these are elementwise.
+# Cholesky factors of many small matrices. Those of few columns are elementwise operations. For the
+# others LAPACK is called once per matrix: a call with many of them waits for threads of XLA, for
+# ever if two threads of a pass do so at once in a loop.
 
 
-_MOST_UNROLLED = 6
+def _one_by_one(function: Callable[..., Array], *arrays: Array) -> Array:
+    """A function of a matrix, or of a matrix and a vector, for all of them."""
+    leading = arrays[0].shape[:-2]
+    flat = tuple(of.reshape(-1, *of.shape[len(leading) :]) for of in arrays)
+    found = lax.map(lambda each: function(*each), flat)
+    return found.reshape(*leading, *found.shape[1:])
 
 
 def _solve(root: Array, b: Array, trans: int) -> Array:
-    b = jnp.broadcast_to(b, (*root.shape[:-2], b.shape[-1]))[..., None]
-    return jax.scipy.linalg.solve_triangular(root, b, lower=True, trans=trans)[..., 0]
+    leading = jnp.broadcast_shapes(root.shape[:-2], b.shape[:-1])
+    root = jnp.broadcast_to(root, (*leading, *root.shape[-2:]))
+    b = jnp.broadcast_to(b, (*leading, b.shape[-1]))
+    solve = functools.partial(jax.scipy.linalg.solve_triangular, lower=True, trans=trans)
+    return _one_by_one(solve, root, b)
 
 
 def cholesky(a: Float[Array, "*n r r"]) -> Float[Array, "*n r r"]:
     r = a.shape[-1]
-    if r > _MOST_UNROLLED:
-        return jnp.linalg.cholesky(a)
+    if r > _MOST_NARROW:
+        return _one_by_one(jnp.linalg.cholesky, a)
     rows: list[list[Array]] = []
     for i in range(r):
         row: list[Array] = []
@@ -1074,7 +1148,7 @@ def cholesky(a: Float[Array, "*n r r"]) -> Float[Array, "*n r r"]:
 
 def forward_solve(root: Float[Array, "*n r r"], b: Float[Array, "*k r"]) -> Float[Array, "*m r"]:
     """C⁻¹b."""
-    if b.shape[-1] > _MOST_UNROLLED:
+    if b.shape[-1] > _MOST_NARROW:
         return _solve(root, b, trans=0)
     found: list[Array] = []
     for i in range(b.shape[-1]):
@@ -1086,10 +1160,19 @@ def forward_solve(root: Float[Array, "*n r r"], b: Float[Array, "*k r"]) -> Floa
 def back_solve(root: Float[Array, "*n r r"], b: Float[Array, "*k r"]) -> Float[Array, "*m r"]:
     """C⁻ᵀb."""
     r = b.shape[-1]
-    if r > _MOST_UNROLLED:
+    if r > _MOST_NARROW:
         return _solve(root, b, trans=1)
     found: list[Any] = [None] * r
     for i in reversed(range(r)):
         rest = b[..., i] - sum(root[..., k, i] * found[k] for k in range(i + 1, r))
         found[i] = rest / root[..., i, i]
     return jnp.stack(found, axis=-1)
+
+
+def lower_inverse(root: Float[Array, "*n r r"]) -> Float[Array, "*n r r"]:
+    """C⁻¹."""
+    unit = jnp.eye(root.shape[-1], dtype=root.dtype)
+    if len(unit) > _MOST_NARROW:
+        solve = jax.scipy.linalg.solve_triangular
+        return _one_by_one(lambda each: solve(each, unit, lower=True), root)
+    return jnp.stack([forward_solve(root, of) for of in unit], axis=-1)
