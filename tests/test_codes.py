@@ -316,6 +316,8 @@ def test_regressions_of_rows_have_the_columns_of_levels(monkeypatch, store, tmp_
         np.testing.assert_allclose(matrix, matrices[0], rtol=1e-12, atol=1e-12)
     fewer = observations(tallmc.rows.open(store), without=["b", "a=v", "intercept"])
     np.testing.assert_allclose(fewer.in_memory().columns.x[:, 1:5], matrices[0][:, 3:7])
+    rest = observations(tallmc.rows.open(tmp_path / "former"), without=["b", "a=v", "intercept"])
+    np.testing.assert_allclose(rest.in_memory().columns.x, fewer.in_memory().columns.x)
     with pytest.raises(InvalidInput, match="name a column of numbers of the row store; got 'a'"):
         observations(tallmc.rows.open(store), "a")
 
@@ -361,3 +363,22 @@ def test_text_is_no_response_and_no_weight_of_a_store(store):
         model = RegressionModel("poisson", **{"response": "y", role: "a"})
         with pytest.raises(InvalidInput, match=message):
             regression_problem(store, model)
+
+
+def test_levels_by_the_thousand_stay_codes(tmp_path):
+    """Other columns of the store are fitted; levels are neither columns nor kept in mind."""
+    n = 6000
+    table = {"y": np.arange(n) % 2, "x": np.arange(n) % 7, "id": [f"i{k // 2}" for k in range(n)]}
+    tallmc.ingest(table, tmp_path / "rows", response="y", progress=False)
+    rows = tallmc.rows.open(tmp_path / "rows")
+    found = rows.in_memory().columns["id"]
+    levels = np.array(rows.shards.manifest.covariates["id"].levels)
+    np.testing.assert_array_equal(levels[np.asarray(found, int)], table["id"])
+    for formula, message in (("y ~ id", "1000 levels"), (None, "100 levels, as it holds text")):
+        named = {"response": "y"} if formula is None else {"formula": formula}
+        with pytest.raises(InvalidInput, match=f"'id' must have .*{message}; got 3000"):
+            regression_problem(tmp_path / "rows", RegressionModel("bernoulli", **named))
+    with pytest.raises(InvalidInput, match="'id' must have at most 1,000 levels; got '3,000'"):
+        observations(rows)
+    model = RegressionModel("bernoulli", formula="y ~ x")
+    assert regression_problem(tmp_path / "rows", model).form.columns.names == ("Intercept", "x")

@@ -89,8 +89,10 @@ def store_terms(
     straight = {name for smooth in text.smooths for name in smooth.variables}
     parsed = parse(text.common, [name for name in sources if name not in {*straight, *left_out}])
     levels = {name: category.levels for name, category in manifest.covariates.items()}
-    for factor in {factor for term in parsed for factor in term.factors}:
+    factors = {factor for term in parsed for factor in term.factors}
+    for factor in factors:
         _check_factor(factor, sources, levels, formula)
+    used = {_source(factor.expr) for factor in factors}
 
     def columns_of(scoped: Any) -> list[tuple[str, tuple[str, int | None]]]:
         """The names and the columns of one of formulaic's factors."""
@@ -106,7 +108,7 @@ def store_terms(
 
     found: dict[str, Product] = {}
     terms: dict[str, tuple[int, ...]] = {}
-    for term, scoped_terms, names in _structure(parsed, sources, levels):
+    for term, scoped_terms, names in _structure(parsed, used, levels):
         start, known = len(found), {}
         for scoped in scoped_terms:
             for chosen in itertools.product(*map(columns_of, scoped.factors)):
@@ -195,18 +197,18 @@ def _check_factor(
         raise InvalidInput(FORMULA, "use C() for columns of text only", text, cure)
 
 
-def _structure(parsed: Any, sources: dict[str, None], levels: dict[str, tuple[str, ...]]) -> Any:
+def _structure(parsed: Any, used: Collection[str], levels: dict[str, tuple[str, ...]]) -> Any:
     """Formulaic's terms with the factors and columns that they have, from a table of all levels."""
     import formulaic
     import pandas
 
-    rows = np.arange(max((len(names) for names in levels.values()), default=1))
+    rows = np.arange(max((len(levels[name]) for name in used if name in levels), default=1))
     frame = pandas.DataFrame(
         {
             name: pandas.Categorical.from_codes(rows % len(levels[name]), list(levels[name]))
             if name in levels
             else np.ones(len(rows))
-            for name in sources
+            for name in used
         }
     )
     spec = formulaic.ModelSpec(formula=parsed, na_action="ignore", output="pandas")
@@ -319,11 +321,14 @@ def _terms(
     if model.formula is not None:
         added = [f"`{one.indicator}`" for one in _filled(manifest, model) if one.has_indicator]
         formula = " + ".join([model.formula, *added])
-        terms = store_terms(formula, manifest, left_out)
-        features = _features(manifest, left_out | {terms.response})
         text = split_formula(formula)
+        features = _features(manifest, left_out | {text.response})
+        names = text.variables([of.name for of in features], {of.name for of in features})
+        used = tuple(feature for feature in features if feature.name in names)
+        _check_features(used, manifest.n_rows, named=True)
+        terms = store_terms(formula, manifest, left_out)
         smooths = _smooths_of_store(text.smooths, features, rows)
-        return terms, _formula_terms(text, features, smooths, manifest.n_rows)
+        return terms, _formula_terms(text, used, smooths)
     features = _features(manifest, left_out)
     _check_features(features, manifest.n_rows, named=False)
     has_intercept = model.intercept and STORED_INTERCEPT in manifest.names
@@ -383,15 +388,9 @@ def _check_features(features: Iterable[FeatureEncoding], n_rows: int, *, named: 
 
 
 def _formula_terms(
-    text: FormulaText,
-    features: tuple[FeatureEncoding, ...],
-    smooths: tuple[Smooth, ...],
-    n_stored: int,
+    text: FormulaText, features: tuple[FeatureEncoding, ...], smooths: tuple[Smooth, ...]
 ) -> FormulaTerms:
     """The terms of a formula for tables, from a small table that has every level."""
-    names = text.variables([of.name for of in features], {of.name for of in features})
-    features = tuple(feature for feature in features if feature.name in names)
-    _check_features(features, n_stored, named=True)
     n_rows = max([2, *(len(feature.levels) for feature in features)])
     columns = {
         feature.name: ColumnValues("text", np.arange(n_rows) % len(feature.levels), feature.levels)

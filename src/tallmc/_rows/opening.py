@@ -26,7 +26,8 @@ def open_rows(
     """The rows of a row store, a folder that `tallmc ingest` or `tallmc.ingest` has made.
 
     Nothing is read yet but the manifest. In a `tallmc.Posterior` a row is a dictionary of its
-    numbers by column name. Regressions take the rows with the name of the response.
+    numbers by column name; that of a category is the place of its level. Regressions take the rows
+    with the name of the response.
 
     **Arguments:**
 

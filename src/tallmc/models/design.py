@@ -591,6 +591,9 @@ def stored_factor(
     return StoredFactor(parts, *(tuple(of.tolist()) for of in (joint, shifts, scales)))
 
 
+_MOST_LEVELS = 1000  # of a category whose levels are columns; as for tables
+
+
 def observations(
     rows: ShardedRows,
     response: str | None = None,
@@ -619,16 +622,19 @@ def observations(
         for code, level in enumerate(each.levels[1:], start=1)
     }
     for wanted in without:
-        if wanted not in names and wanted not in levels:
+        if wanted not in {*names, *levels, *manifest.covariates}:
             raise InvalidInput("without", "name a column of the row store", wanted, found)
     left_out = {*without, *numbers.values()}
     features: list[Any] = []
     for place, column in enumerate(manifest.columns):
-        if column.source in left_out or column.name in left_out:
+        if column.source in left_out:
             continue
         if column.source not in manifest.covariates:
-            features.append(place)
+            features += [] if column.name in left_out else [place]
         elif place == manifest.places(column.source)[0]:
+            if (count := len(manifest.covariates[column.source].levels)) > _MOST_LEVELS:
+                rule, cure = f"have at most {_MOST_LEVELS:,} levels", "Leave it out: without=[...]."
+                raise InvalidInput(f"column {column.source!r}", rule, f"{count:,}", cure)
             shown = [
                 (code,)
                 for each, (source, code) in levels.items()
