@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import abc
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -177,7 +178,7 @@ def _softplus_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array,
 #
 # Differences such as log Γ(α) − α log α + α are small next to their terms for large α. In float32
 # an error of 10⁻⁷ α log α per row adds up over the rows. Likelihoods cancel the large terms by
-# hand, and δ ≈ 1/12x is left. Its derivatives by automatic differentiation are as accurate.
+# hand, and δ ≈ 1/12x is left. Its derivatives have series of their own.
 
 _SHIFT = 8.0
 _SERIES = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156, -3617 / 122400)
@@ -186,16 +187,48 @@ _SERIES = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 1
 
 def stirling_remainder(x: Float[Array, "*n"]) -> Float[Array, "*n"]:
     """δ(x) for x > 0."""
+    return remainder_derivative(0, x)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def remainder_derivative(order: int, x: Float[Array, "*n"]) -> Float[Array, "*n"]:
+    """The derivative of δ of this order, by its own series.
+
+    The derivatives that JAX would make of δ are programs many times as large, and take XLA most of
+    the time of a fit.
+    """
     # δ(x) = δ(x + 8) + (x + 7½) log(x + 8) − (x + ½) log x − log (x + 1)⋯(x + 7) − 8
     is_small = x < _SHIFT
     small = jnp.where(is_small, x, 1)
-    product = functools.reduce(lambda total, j: total * (small + j), range(2, 8), small + 1)
-    steps = (small + 7.5) * jnp.log(small + 8) - (small + 0.5) * jnp.log(small) - jnp.log(product)
+    if order == 0:
+        product = functools.reduce(lambda total, j: total * (small + j), range(2, 8), small + 1)
+        steps = (small + 7.5) * jnp.log(small + 8) - (small + 0.5) * jnp.log(small)
+        steps = steps - jnp.log(product) - 8
+    else:
+        # With the trapezium rule s_k = ½x⁻ᵏ + (x + 1)⁻ᵏ + ⋯ + (x + 7)⁻ᵏ + ½(x + 8)⁻ᵏ, the
+        # derivative is log(1 + 8/x) − s₁, and its derivatives are those of both terms.
+        inverses = [1 / (small + j) for j in range(9)]
+        powers = [inverse**order for inverse in inverses]
+        rule = (powers[0] + powers[8]) / 2 + sum(powers[1:8])
+        if order == 1:
+            steps = jnp.log1p(8 / small) - rule
+        else:
+            first, last = inverses[0] ** (order - 1), inverses[8] ** (order - 1)
+            sign = (-1) ** order
+            steps = sign * math.factorial(order - 2) * (last - first + (order - 1) * rule)
     inverse = 1 / jnp.where(is_small, x + _SHIFT, x)
     total = jnp.zeros_like(x)
-    for coefficient in reversed(_SERIES):
-        total = total * inverse**2 + coefficient
-    return total * inverse + jnp.where(is_small, steps - 8, 0)
+    for k, coefficient in reversed(list(enumerate(_SERIES))):
+        # dⁿ/dxⁿ x^{−m} = (−1)ⁿ m(m + 1)⋯(m + n − 1) x^{−m−n}
+        factor = (-1) ** order * math.perm(2 * k + order, order)
+        total = total * inverse**2 + factor * coefficient
+    return total * inverse ** (order + 1) + jnp.where(is_small, steps, 0)
+
+
+@remainder_derivative.defjvp
+def _remainder_jvp(order: int, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Any, Any]:
+    (x,), (change,) = primals, tangents
+    return remainder_derivative(order, x), remainder_derivative(order + 1, x) * change
 
 
 def largest_between(

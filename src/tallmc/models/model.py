@@ -12,6 +12,7 @@ are thus written once for all models.
 from __future__ import annotations
 
 import abc
+import functools
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
@@ -374,19 +375,19 @@ class AbstractModel(eqx.Module):
         """
 
         def of_row(row: PyTree[Array]) -> tuple[Array, Array, Array]:
-            def at(move: Vector) -> tuple[Array, Array]:
+            def at(move: Vector) -> tuple[Array, Array, Array]:
                 terms = _along(lambda t: self.row_potential(centre + t * move, row), self.dtype)
                 value = self.row_potential(centre + move, row)
                 rest = jnp.abs(value - sum(terms))
                 rounding = 16 * jnp.finfo(self.dtype).eps * sum(map(jnp.abs, (value, *terms)))
                 rest = jnp.where(jnp.isfinite(rest), jnp.maximum(rest - rounding, 0), jnp.inf)
-                return rest, jnp.abs(terms[3])
+                return rest, jnp.abs(terms[3]), jnp.abs(terms[0])
 
             pulled = metric.pull(jax.grad(self.row_potential)(centre, row))
             unit = pulled / jnp.maximum(jnp.linalg.norm(pulled), jnp.finfo(self.dtype).tiny)
             own = FAR_SDS * metric.push(unit)
-            rest, third = lax.map(at, jnp.concatenate([jnp.stack([own, -own]), wide]))
-            return jnp.max(rest), jnp.max(third), jnp.abs(self.row_potential(centre, row))
+            rest, third, size = lax.map(at, jnp.concatenate([jnp.stack([own, -own]), wide]))
+            return jnp.max(rest), jnp.max(third), size[0]
 
         return jax.vmap(of_row)(block)
 
@@ -447,12 +448,16 @@ def _along(
 ) -> tuple[Scalar, Scalar, Scalar, Scalar]:
     """The terms of order 0 to 3 of the series of a function at 0, evaluated at 1."""
 
-    def slope(of: Callable[[Scalar], Scalar]) -> Callable[[Scalar], Scalar]:
-        return lambda t: jax.jvp(of, (t,), (jnp.ones_like(t),))[1]
+    # The derivative of order 3 comes with the others, so the function is traced once.
+    def derivatives(order: int, t: Scalar) -> tuple[Scalar, ...]:
+        if order == 0:
+            return (function(t),)
+        lower = functools.partial(derivatives, order - 1)
+        values, slopes = jax.jvp(lower, (t,), (jnp.ones_like(t),))
+        return *values, slopes[-1]
 
-    zero, first = jnp.zeros((), dtype), slope(function)
-    second = slope(first)
-    return function(zero), first(zero), second(zero) / 2, slope(second)(zero) / 6
+    value, first, second, third = derivatives(3, jnp.zeros((), dtype))
+    return value, first, second / 2, third / 6
 
 
 def rounded_sum(total: Sum, *args: Any) -> Any:

@@ -28,6 +28,7 @@ from ..likelihood import (
     StartingPoint,
     least_squares,
     row_weights,
+    softplus,
     stirling_remainder,
 )
 from ..posterior import ModelPosterior
@@ -50,10 +51,10 @@ class NegativeBinomial(AbstractLikelihood):
         shape, log_odds = jnp.exp(-log_dispersion), log_mean + log_dispersion
         positive = y > 0
         at_best = jnp.log(jnp.where(positive, y, 1)) + log_dispersion
-        failures = jax.nn.softplus(log_odds) - jnp.where(positive, jax.nn.softplus(at_best), 0)
-        successes = jax.nn.softplus(-log_odds) - jax.nn.softplus(-at_best)
+        failures = softplus(log_odds) - jnp.where(positive, softplus(at_best), 0)
+        successes = softplus(-log_odds) - softplus(-at_best)
         remainders = stirling_remainder(shape) - stirling_remainder(y + shape)
-        width = jnp.where(positive, 0.5 * jax.nn.softplus(at_best), 0)
+        width = jnp.where(positive, 0.5 * softplus(at_best), 0)
         return shape * failures + y * successes + width + remainders
 
     def starting_point(self, block: Observations) -> StartingPoint:

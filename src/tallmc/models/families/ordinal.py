@@ -22,7 +22,7 @@ from ..._core.arrays import Scalar
 from ..._rows.access import PerRow
 from ..._rows.sharded import ShardedRows
 from ..design import RegressionData
-from ..likelihood import AbstractLikelihood
+from ..likelihood import AbstractLikelihood, softplus
 from ..posterior import ModelPosterior
 from ..priors import AbstractPrior
 from ..regression import Family, Shared
@@ -45,8 +45,8 @@ class CumulativeLogit(AbstractLikelihood):
         # σ(b) − σ(a) = σ(b) σ(−a) (1 − e^{−(b−a)}) with a, b the margins below and above y.
         margins = cut_points(z[1:]) - z[0]
         edge = jnp.zeros(1, z.dtype)
-        below = jnp.concatenate([edge, jax.nn.softplus(margins)])
-        above = jnp.concatenate([jax.nn.softplus(-margins), edge])
+        below = jnp.concatenate([edge, softplus(margins)])
+        above = jnp.concatenate([softplus(-margins), edge])
         gaps = jnp.concatenate([edge, _log_gap(z[2:]), edge])
         is_y = jnp.arange(self.n_classes) == y
         return jnp.sum(jnp.where(is_y, below + above - gaps, 0.0))
@@ -78,7 +78,7 @@ class CutPointPrior(AbstractPrior):
 
     def potential(self, values: Float[Array, " k"]) -> Scalar:
         cuts = cut_points(values)
-        slopes = jax.nn.softplus(cuts) + jax.nn.softplus(-cuts)
+        slopes = softplus(cuts) + softplus(-cuts)
         return jnp.sum(slopes) - jnp.sum(values[1:])
 
     def log_integral(self, count: int) -> float:

@@ -32,6 +32,7 @@ from ..likelihood import (
     AbstractLikelihood,
     StartingPoint,
     least_squares,
+    remainder_derivative,
     row_weights,
     stirling_remainder,
 )
@@ -46,13 +47,6 @@ _LOG_DISPERSION_SD, _LOGIT_POWER_SD = 5.0, 1.5
 _START_POWER = 1.5
 
 
-def _derivative(function: Any, x: Float[Array, "*n"], order: int) -> Float[Array, "*n"]:
-    """The derivative of a function of single numbers."""
-    if order == 0:
-        return function(x)
-    return jax.jvp(lambda at: _derivative(function, at, order - 1), (x,), (jnp.ones_like(x),))[1]
-
-
 def _cumulants(
     order: int, tilt: Scalar, shape: Scalar, j: Float[Array, " t"], centre: Scalar
 ) -> Float[Array, " n"]:
@@ -64,7 +58,7 @@ def _cumulants(
     if order == 0:
         return jax.nn.logsumexp(terms)[None]
     weights = jax.nn.softmax(terms)
-    bends = [-(j**k) * _derivative(stirling_remainder, j * shape, k) for k in range(1, order + 1)]
+    bends = [-(j**k) * remainder_derivative(k, j * shape) for k in range(1, order + 1)]
     bends[0] -= deviance
     if order > 1:
         # Derivatives of log E e^A, A = us + Σ b_k tᵏ/k!. Centred, these two orders are moments.

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from ..._core.arrays import Scalar
 from ..._rows.access import PerRow
 from ..design import Observations, RegressionData
-from ..likelihood import AbstractLikelihood, StartingPoint, least_squares, row_weights
+from ..likelihood import AbstractLikelihood, StartingPoint, least_squares, row_weights, softplus
 from ..regression import Family, Shared
 from . import negative_binomial
 from .negative_binomial import NegativeBinomial
@@ -68,7 +68,7 @@ class ZeroInflated(AbstractZeroCounts):
     def potential(self, z: Float[Array, " k"], y: Scalar) -> Scalar:
         found, logit = self.of_base(z, y), z[-1]
         zero = -jnp.logaddexp(logit, -jnp.where(y > 0, 0.0, found))
-        return jax.nn.softplus(logit) + jnp.where(y > 0, found, zero)
+        return softplus(logit) + jnp.where(y > 0, found, zero)
 
     def mean(self, z: Float[Array, "n k"]) -> PerRow:
         return jax.nn.sigmoid(-z[:, -1]) * jnp.exp(z[:, 0])
@@ -85,7 +85,7 @@ class Hurdle(AbstractZeroCounts):
     def potential(self, z: Float[Array, " k"], y: Scalar) -> Scalar:
         logit, at_zero = z[-1], self.of_base(z, jnp.zeros_like(y))
         positive = self.of_base(z, y) + jnp.log(-jnp.expm1(-at_zero))
-        return jax.nn.softplus(logit) + jnp.where(y > 0, positive, -logit)
+        return softplus(logit) + jnp.where(y > 0, positive, -logit)
 
     def mean(self, z: Float[Array, "n k"]) -> PerRow:
         return jax.nn.sigmoid(-z[:, -1]) * jnp.exp(z[:, 0]) / (1 - self._chance_of_zero(z))
