@@ -1,5 +1,6 @@
 """Group effects that are integrated out (`models/groups.py`)."""
 
+import dataclasses
 import threading
 from typing import Any, NamedTuple
 
@@ -16,9 +17,12 @@ from tallmc._fit import regression
 from tallmc._fit.fit import regression_problem
 from tallmc._fit.model import RegressionModel
 from tallmc._rows.law import Batch
+from tallmc.methods.abstract import Account, ErrorBudget
+from tallmc.methods.automatic.method import integration_shift, with_integration_error
 from tallmc.models.design import GroupedObservations, GroupTerm
 from tallmc.models.families import FAMILIES
 from tallmc.models.groups import EffectLaw, QuadratureGroups, cholesky, grouped_table
+from tallmc.models.posterior import ModelPosterior
 from tallmc.models.priors import LogHalfStudentTPrior, NormalPrior
 
 
@@ -184,6 +188,30 @@ def test_derivatives_are_those_of_the_integral(case):
     np.testing.assert_allclose(at.hessian, at.hessian_by_differentiation, atol=1e-11)
     third = at.third.reshape(at.third_by_differentiation.shape)
     np.testing.assert_allclose(third, at.third_by_differentiation, atol=1e-10)
+
+
+def test_too_few_nodes_are_seen():
+    """Their error in posterior sds is about that against many nodes, and a doubt names it."""
+    spread = 0.3
+    with jax.enable_x64(True):
+        y = np.random.default_rng(2).integers(0, 2, size=N).astype(float)
+        model, found = quadrature("bernoulli", observations(y), 0, 1)
+        at = jnp.array([-0.4, 0.3, 0.8, 0.5, 0.4])
+        few, many = (dataclasses.replace(model, n_nodes=count) for count in (2, 15))
+        slopes = [of.potential_and_gradient(at, found.rows).float64()[1] for of in (few, many)]
+        shifts = [
+            integration_shift(ModelPosterior(of, found.rows), at, spread * jnp.eye(5))
+            for of in (few, model)
+        ]
+    truth = spread * np.abs(slopes[1] - slopes[0]).max()
+    assert truth > 0.04
+    assert 0.7 * truth < shifts[0] < 3 * truth  # the largest at three places
+    assert shifts[1] < 1e-3
+    seen, quiet = (
+        with_integration_error(Account(None, ErrorBudget()), shift).doubts for shift in shifts
+    )
+    assert len(seen) == 1 and "integrals over the group effects" in seen[0]
+    assert not quiet
 
 
 def test_changes_from_a_centre_are_those_of_the_integral(case):

@@ -23,6 +23,7 @@ depends on τ and R only through the prior of γ, so their derivatives need no r
 from __future__ import annotations
 
 import abc
+import dataclasses
 import functools
 import itertools
 import math
@@ -263,6 +264,9 @@ class QuadratureGroups(AbstractGroups):
     @property
     def row_cost(self) -> int:
         return _TURNS * self.rows_at_once * self.n_nodes**self.n_effects
+
+    def refined(self) -> QuadratureGroups:
+        return dataclasses.replace(self, n_nodes=self.n_nodes + 2)
 
     # The integral.
 
