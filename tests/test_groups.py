@@ -20,9 +20,12 @@ from tallmc._fit.loading import load_fit
 from tallmc._fit.model import RegressionModel
 from tallmc._rows.law import Batch
 from tallmc._store.setup import fingerprint
+from tallmc.methods.abstract import Account, ErrorBudget
+from tallmc.methods.automatic.method import integration_shift, with_integration_error
 from tallmc.models.design import GroupedObservations, GroupTerm
 from tallmc.models.families import FAMILIES
 from tallmc.models.groups import EffectLaw, QuadratureGroups, cholesky, grouped_table
+from tallmc.models.posterior import ModelPosterior
 from tallmc.models.priors import LogHalfStudentTPrior, NormalPrior
 
 
@@ -190,6 +193,30 @@ def test_derivatives_are_those_of_the_integral(case):
     np.testing.assert_allclose(third, at.third_by_differentiation, atol=1e-10)
 
 
+def test_too_few_nodes_are_seen():
+    """Their error in posterior sds is about that against many nodes, and a doubt names it."""
+    spread = 0.3
+    with jax.enable_x64(True):
+        y = np.random.default_rng(2).integers(0, 2, size=N).astype(float)
+        model, found = quadrature("bernoulli", observations(y), 0, 1)
+        at = jnp.array([-0.4, 0.3, 0.8, 0.5, 0.4])
+        few, many = (dataclasses.replace(model, n_nodes=count) for count in (2, 15))
+        slopes = [of.potential_and_gradient(at, found.rows).float64()[1] for of in (few, many)]
+        shifts = [
+            integration_shift(ModelPosterior(of, found.rows), at, spread * jnp.eye(5))
+            for of in (few, model)
+        ]
+    truth = spread * np.abs(slopes[1] - slopes[0]).max()
+    assert truth > 0.04
+    assert 0.7 * truth < shifts[0] < 3 * truth  # the largest at three places
+    assert shifts[1] < 1e-3
+    seen, quiet = (
+        with_integration_error(Account(None, ErrorBudget()), shift).doubts for shift in shifts
+    )
+    assert len(seen) == 1 and "integrals over the group effects" in seen[0]
+    assert not quiet
+
+
 def test_changes_from_a_centre_are_those_of_the_integral(case):
     """The search for the modes of the effects starts at those of the centre."""
     _, _, at, _, _ = case
@@ -249,7 +276,7 @@ def test_normal_effects_have_the_density_of_the_multivariate_normal(noise):
 
 @pytest.fixture(scope="module")
 def wide():
-    """A normal response with eight effects per group, and everything about it at two positions."""
+    """A normal response with eight effects per group, and everything about it at some positions."""
     rng, n_effects, n_rows = np.random.default_rng(5), 8, 60
     x = rng.normal(size=(n_rows, n_effects - 1))
     codes = np.arange(n_rows) % 12
@@ -261,7 +288,8 @@ def wide():
         plan = RegressionModel(family="gaussian", formula=formula, standardise=False)
         posterior = regression_problem(table, plan).posterior
         model, block = posterior.model, posterior.rows.columns
-        positions = np.asarray(posterior.init) + rng.normal(size=(2, posterior.dim)) / 5
+        positions = np.asarray(posterior.init) + rng.normal(size=(3, posterior.dim)) / 5
+        positions[1:, :n_effects] = np.asarray(model.centre)  # where sums of a group are its own
         move = jnp.asarray(rng.normal(size=posterior.dim))
         weights = jnp.ones(posterior.n_rows)
 
@@ -272,7 +300,7 @@ def wide():
         def found(at):
             slope = jax.grad(total)
             return {
-                "value": total(at),
+                "potentials": model.row_potentials(at, block),
                 "factor": model.factor(at),
                 "gradient": model.sum_remainders(0, at, at, Batch(block, weights)),
                 "of rows": jnp.sum(model.row_gradients(at, block), axis=0),
@@ -287,21 +315,17 @@ def wide():
 
 def test_many_effects_of_a_group_have_the_density_of_the_multivariate_normal(wide):
     x, y, codes, positions, found = wide
-    totals = []
-    for at, each in zip(positions, found, strict=True):
+    totals = np.zeros((len(positions), 12))
+    for at, each, total in zip(positions, found, totals, strict=True):
         spread, k = each["factor"] @ each["factor"].T, x.shape[1]
-        covariances = [
-            np.exp(2 * at[k]) * np.eye((codes == g).sum())
-            + x[codes == g] @ spread @ x[codes == g].T
-            for g in range(12)
-        ]
-        totals.append(
-            -sum(
-                stats.multivariate_normal.logpdf(y[codes == g], x[codes == g] @ at[:k], of)
-                for g, of in enumerate(covariances)
-            )
-        )
-    assert found[1]["value"] - found[0]["value"] == pytest.approx(totals[1] - totals[0], abs=1e-9)
+        for g in range(12):
+            mine, of_y = x[codes == g], y[codes == g]
+            covariance = np.exp(2 * at[k]) * np.eye(len(mine)) + mine @ spread @ mine.T
+            total[g] = -stats.multivariate_normal.logpdf(of_y, mine @ at[:k], covariance)
+    ours = np.stack([each["potentials"] for each in found])
+    assert ours[1].sum() - ours[0].sum() == pytest.approx((totals[1] - totals[0]).sum(), abs=1e-9)
+    # Groups alone, as in a search for the mode on some of them; all have the same size.
+    np.testing.assert_allclose(ours[2] - ours[1], totals[2] - totals[1], atol=1e-9)
 
 
 def test_derivatives_of_many_effects_are_those_of_their_density(wide):

@@ -23,6 +23,7 @@ depends on τ and R only through the prior of γ, so their derivatives need no r
 from __future__ import annotations
 
 import abc
+import dataclasses
 import functools
 import itertools
 import math
@@ -263,6 +264,9 @@ class QuadratureGroups(AbstractGroups):
     @property
     def row_cost(self) -> int:
         return _TURNS * self.rows_at_once * self.n_nodes**self.n_effects
+
+    def refined(self) -> QuadratureGroups:
+        return dataclasses.replace(self, n_nodes=self.n_nodes + 2)
 
     # The integral.
 
@@ -618,7 +622,9 @@ def hermite(n_nodes: int, n_effects: int) -> tuple[np.ndarray, np.ndarray]:
 #     ∂J/∂β = Aᵀη,   ∂J/∂s = 2(Mm)ᵀη + ηᵀ(P − M)η,   ∂J/∂h = ½ηᵀP_hη,   h one of (log τ, c)
 #
 # All covariances under N(m, V) are then sums of products of V, m and A. What does not depend on η
-# needs XᵀX of all groups together; every group has an equal share of it.
+# needs XᵀX of all groups together; every group has an equal share of it. Xᵀe, eᵀe and the number of
+# rows are those of the group: with a share of eᵀe, the potential of groups that fit better than
+# others has no lower bound as σ → 0.
 
 
 class GroupSums(NamedTuple):
@@ -627,6 +633,9 @@ class GroupSums(NamedTuple):
     zz: Float[Array, "n r r"]
     zx: Float[Array, "n r c"]
     ze: Float[Array, "n r"]
+    xe: Float[Array, "n c"]
+    ee: Float[Array, " n"]
+    size: Float[Array, " n"]
 
 
 _MOST_NARROW = 6
@@ -639,10 +648,7 @@ class NormalGroups(AbstractGroups):
     centre: Float[Array, " c"]
     """β₀: sums of squares of residuals are those of numbers near zero."""
     xx: Float[Array, "c c"]
-    """XᵀX, Xᵀe, eᵀe and the number of rows, divided by the number of groups."""
-    xe: Float[Array, " c"]
-    ee: Scalar
-    count: Scalar
+    """XᵀX of all rows, divided by the number of groups."""
 
     def width(self, rows: AbstractRows) -> int:
         # Derivatives of the prior, which every block computes, cost as much as many wide groups.
@@ -659,7 +665,8 @@ class NormalGroups(AbstractGroups):
         law = self._law(position, block)
         log_dets = jnp.sum(jnp.log(jnp.diagonal(law.root, axis1=1, axis2=2)), axis=1)
         fit = jnp.sum(forward_solve(law.root, law.t) ** 2, axis=1)
-        return self._of_all(position)[0] + law.log_det + log_dets - fit / 2
+        of_all = self._without_effects(position[: self.n_common], block)
+        return of_all + law.log_det + log_dets - fit / 2
 
     def row_gradients(self, position: Vector, block: GroupSums) -> Compact:
         of_common, second = self._slopes(position, block)
@@ -679,12 +686,14 @@ class NormalGroups(AbstractGroups):
 
     def _slopes(self, position: Vector, block: GroupSums) -> tuple[Float[Array, "n b"], Array]:
         """The gradients with respect to (β, s), and E ηηᵀ."""
-        law, (_, of_all) = self._law(position, block), self._of_all(position)
+        law = self._law(position, block)
         m, second = law.mean, law.v + law.mean[:, :, None] * law.mean[:, None, :]
         parts = [jnp.einsum("nrc,nr->nc", law.a, m)]
         if self.likelihood.n_shared:
             of_scale = 2 * jnp.sum(law.t * m, axis=1) - jnp.sum(law.zz * second, axis=(1, 2))
             parts.append(of_scale[:, None])
+        gradient = jax.vmap(jax.grad(self._without_effects), in_axes=(None, 0))
+        of_all = gradient(position[: self.n_common], block)
         return of_all + jnp.concatenate(parts, axis=1), second
 
     def block_hessian(self, position: Vector, block: GroupSums, weights: PerRow) -> Matrix:
@@ -698,7 +707,9 @@ class NormalGroups(AbstractGroups):
         second = jnp.sum(wv + weights[:, None, None] * outer, axis=0)
         of_prior = self._prior_total(position, second, jnp.sum(weights))
         hyper = jax.hessian(of_prior)(position[self.n_common :])
-        expected = jnp.sum(weights) * jax.jacfwd(lambda at: self._of_all(at)[1])(common)
+        total = jax.tree.map(lambda of: jnp.tensordot(weights, of, 1), block)
+        of_all = functools.partial(self._without_effects, n_groups=jnp.sum(weights))
+        expected = jax.hessian(of_all)(common, total)
         va = jnp.einsum("nrs,nsc->nrc", wv, a)
         of_beta = dot(a.reshape(-1, self.n_columns).T, va.reshape(-1, self.n_columns))
         # Σ P_a[ij] P_b[kl] (V_ik m_j m_l + V_ik V_jl/2)
@@ -770,16 +781,14 @@ class NormalGroups(AbstractGroups):
             return jnp.exp(2 * common[self.n_columns])
         return self.likelihood.noise_variance  # type: ignore[attr-defined]
 
-    def _of_all(self, position: Vector) -> tuple[Scalar, Float[Array, " b"]]:
-        """A group's share of the terms without η, and its gradient with respect to (β, s)."""
-
-        def share(common: Float[Array, " b"]) -> Scalar:
-            delta, variance = common[: self.n_columns] - self.centre, self._variance(common)
-            squares = self.ee - 2 * dot(self.xe, delta) + dot(delta, dot(self.xx, delta))
-            noise = self.count * common[self.n_columns] if self.likelihood.n_shared else 0.0
-            return noise + squares / (2 * variance)
-
-        return jax.value_and_grad(share)(position[: self.n_common])
+    def _without_effects(
+        self, common: Float[Array, " b"], sums: GroupSums, n_groups: Any = 1
+    ) -> Array:
+        """The terms without η, of each group or of the sums of several."""
+        delta, variance = common[: self.n_columns] - self.centre, self._variance(common)
+        squares = sums.ee - 2 * dot(sums.xe, delta) + n_groups * dot(delta, dot(self.xx, delta))
+        noise = sums.size * common[self.n_columns] if self.likelihood.n_shared else 0.0
+        return noise + squares / (2 * variance)
 
     def _law(self, position: Vector, block: GroupSums) -> NormalLaw:
         common, fixed = position[: self.n_common], lax.stop_gradient(self.factor(position))
@@ -1065,13 +1074,13 @@ _ROWS_OF_SUM = 2**14
 
 def group_sums(
     found: GroupedTable, centre: Float[np.ndarray, " c"]
-) -> tuple[ResidentRows, dict[str, Array]]:
-    """The sums of each group, and those of all rows divided by the number of groups."""
+) -> tuple[ResidentRows, Float[Array, "c c"]]:
+    """The sums of each group, and XᵀX of all rows divided by the number of groups."""
     table, dtype = found.table, found.table.x.dtype
     starts = np.asarray(found.rows.columns.start, np.int64)
     n_groups, n_rows = len(starts), int(starts[-1] + found.rows.columns.size[-1])
     parts: list[np.ndarray] = []
-    totals: list[Any] = [0.0, 0.0, 0.0, 0.0]
+    xx: Any = 0.0
     first = 0
     while first < n_groups:  # some groups at a time, in float64
         last = max(int(np.searchsorted(starts, starts[first] + _ROWS_OF_SUM)), first + 1)
@@ -1084,20 +1093,17 @@ def group_sums(
         wz, wx = w[:, None] * z, w[:, None] * x
         within = starts[first:last] - starts[first]
         of_rows = np.concatenate([z, x, e[:, None]], axis=1)
-        products = np.einsum("nr,nk->nrk", wz, of_rows)
+        products = np.einsum("nr,nk->nrk", wz, of_rows).reshape(len(y), -1)
+        products = np.column_stack([products, wx * e[:, None], w * e**2, w])
         parts.append(np.add.reduceat(products, within, axis=0).astype(dtype))
-        for k, of in enumerate((wx.T @ x, wx.T @ e, (w * e) @ e, w.sum())):
-            totals[k] = totals[k] + of
+        xx = xx + wx.T @ x
         first = last
     sums = np.concatenate(parts)
     r, c = table.z.shape[1], table.x.shape[1]
-    each = sums[:, :, :r], sums[:, :, r : r + c], sums[:, :, -1]
-    names = ("xx", "xe", "ee", "count")
-    shares = {
-        name: jnp.asarray(np.asarray(of) / n_groups, dtype)
-        for name, of in zip(names, totals, strict=True)
-    }
-    return ResidentRows(GroupSums(*map(jnp.asarray, each))), shares
+    of_z, rest = np.split(sums, [r * (r + c + 1)], axis=1)
+    of_z = of_z.reshape(n_groups, r, -1)
+    each = of_z[..., :r], of_z[..., r:-1], of_z[..., -1], rest[:, :c], rest[:, -2], rest[:, -1]
+    return ResidentRows(GroupSums(*map(jnp.asarray, each))), jnp.asarray(xx / n_groups, dtype)
 
 
 def rows_at_once(n_rows: int, n_groups: int) -> int:

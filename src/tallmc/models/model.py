@@ -178,6 +178,10 @@ class AbstractModel(eqx.Module):
         """Likelihoods that are computed for the potential of one row."""
         return 1
 
+    def refined(self) -> AbstractModel | None:
+        """The model with more accurate integrals; None if it has none, or exact ones."""
+        return None
+
     # Sums over all rows.
 
     def potential_and_gradient(self, position: Float[Any, " d"], rows: AbstractRows) -> Sum:

@@ -295,9 +295,8 @@ def group_posterior(
     rows = found.rows
     model: AbstractGroups
     if likelihood.is_normal:
-        rows, shares = group_sums(found, beta)
-        common |= shares
-        model = NormalGroups(**common, centre=jnp.asarray(beta, dtype))
+        rows, xx = group_sums(found, beta)
+        model = NormalGroups(**common, centre=jnp.asarray(beta, dtype), xx=xx)
     else:
         at_once = rows_at_once(data.rows.n_rows, rows.n_rows)
         nodes = _NODES[n_effects]

@@ -21,6 +21,8 @@ Nosé–Hoover with simple gradients.
 from __future__ import annotations
 
 import dataclasses
+import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +30,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ..._anchor.anchor import Anchor, AnchorLevel, find_anchor
+from ..._anchor.optimisers import CountedPasses
 from ..._core.errors import InvalidInput, PreparationError, check_number
 from ..._core.random import new_key, standard_normal
 from ..._core.supervision import checkpoint, in_background, stage
@@ -40,7 +43,7 @@ from ...dynamics import NoseHoover
 from ...geometry import Dense, Diagonal
 from ...gradient import Simple
 from ...models.model import MOST_DENSE, AbstractModel
-from ...models.posterior import AbstractPosterior
+from ...models.posterior import AbstractPosterior, ModelPosterior
 from ...subsample import Preferential
 from ..abstract import (
     AbstractMethod,
@@ -199,11 +202,14 @@ class Automatic(AbstractMethod):
         few = in_memory and posterior.n_rows <= max(FEW_ROWS // model.row_cost, _FEWEST_ROWS)
         few = few and not model.scale_mixtures()  # chains of the surrogate also move their scales
         why = (f"{posterior.n_rows:,} rows are few: every step uses all of them",) if few else ()
+        shift = functools.partial(integration_shift, posterior, found.position, found.factor)
+        shifting = in_background(shift)  # beside the chains, since it has programs of its own
         modes, rows_of_search = find_modes(posterior, found, seed)
         affordable = in_memory and (self.exact or exact_is_affordable(posterior))
         if few or (modes is not None and affordable):
             exact = exact_plan(posterior, found, Dense(), budget, why, seed, modes, rows_of_search)
-            return exact._replace(ess=ENOUGH_DRAWS) if few and modes is None else exact
+            exact = exact._replace(ess=ENOUGH_DRAWS) if few and modes is None else exact
+            return _with_integration_error(exact, shifting.result() if shifting else shift())
         surrogate = SurrogatePlanner(posterior, found, budget, self.exact, seed, rows_of_search)
         plan = surrogate.plan()
         if plan is None and (affordable or self.exact):
@@ -215,7 +221,55 @@ class Automatic(AbstractMethod):
             anchored.n_row_evals += surrogate.n_row_evals
             anchored.reasons.append(surrogate.why_not)
             plan = _anchored_or_exact(anchored)
-        return plan if modes is None else in_one_mode(plan, modes)
+        plan = plan if modes is None else in_one_mode(plan, modes)
+        return _with_integration_error(plan, shifting.result() if shifting else shift())
+
+
+_INTEGRALS, _FEWEST_GROUPS, _PLACES = 2**22, 256, 3
+
+
+def integration_shift(
+    posterior: AbstractPosterior, position: Float[Array, " d"], factor: Float[Any, "d d"]
+) -> float | None:
+    """How far more accurate integrals over group effects move a mean, in posterior sds.
+
+    By the change of the gradient at the mode and at draws of the Gaussian there, for some of the
+    groups if they are many. None if the model has no integrals.
+    """
+    model, finer = posterior.model, posterior.model.refined()
+    if finer is None:
+        return None
+    share = max(_INTEGRALS // finer.row_cost, _FEWEST_GROUPS) / posterior.n_rows
+    part = CountedPasses(ModelPosterior(finer, posterior.rows), share)
+    normals = np.random.default_rng(0).normal(size=(_PLACES, posterior.dim))
+    normals[0] = 0
+    root, largest = np.asarray(factor, np.float64), 0.0
+    for move in normals @ root.T:
+        at = np.asarray(np.asarray(position, np.float64) + move, posterior.dtype)
+        there = [of.potential_and_gradient(at, part.posterior.rows) for of in (model, finer)]
+        one, other = (of.float64()[1] for of in there)
+        shifts = root @ (root.T @ (other - one)) / np.linalg.norm(root, axis=1)
+        largest = max(largest, part.scale * float(np.abs(shifts).max()))
+    return largest
+
+
+def with_integration_error(account: Account, shift: float | None) -> Account:
+    """Report what the integrals over group effects leave out, with a doubt where it matters."""
+    if shift is None:
+        return account
+    reason = f"more nodes per group effect would move the means by {shift:.1g} sd at most"
+    account = dataclasses.replace(account, reasons=(*account.reasons, reason))
+    if shift <= account.budget.mean_bias:
+        return account
+    return account.doubting(
+        f"the integrals over the group effects move means by about {shift:.2g} sd. Use fewer "
+        "effects per group."
+    )
+
+
+def _with_integration_error(plan: PreparedMethod, shift: float | None) -> PreparedMethod:
+    assert plan.account is not None
+    return plan._replace(account=with_integration_error(plan.account, shift))
 
 
 def _n_effects(posterior: AbstractPosterior) -> int:
