@@ -310,11 +310,11 @@ def wide():
             }
 
         each = [jax.tree.map(np.asarray, found(jnp.asarray(at))) for at in positions]
-    return np.column_stack([np.ones(n_rows), x]), table["y"], codes, positions, each
+    return model, np.column_stack([np.ones(n_rows), x]), table["y"], codes, positions, each
 
 
 def test_many_effects_of_a_group_have_the_density_of_the_multivariate_normal(wide):
-    x, y, codes, positions, found = wide
+    _, x, y, codes, positions, found = wide
     totals = np.zeros((len(positions), 12))
     for at, each, total in zip(positions, found, totals, strict=True):
         spread, k = each["factor"] @ each["factor"].T, x.shape[1]
@@ -335,6 +335,15 @@ def test_derivatives_of_many_effects_are_those_of_their_density(wide):
         np.testing.assert_allclose(
             each["product"], each["product by differentiation"], rtol=1e-9, atol=1e-9
         )
+
+
+def test_steps_of_a_search_change_sds_and_correlations_by_little(wide):
+    """Coefficients may take whole steps, whatever their units."""
+    model, step = wide[0], np.zeros(8 + 1 + 8 + 28)
+    step[0] = 50.0
+    assert model.step_share(step) == 1.0
+    step[-1] = -7.0
+    assert model.step_share(step) == pytest.approx(0.1)
 
 
 def test_factors_of_many_matrices_in_two_threads_end():

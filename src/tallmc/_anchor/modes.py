@@ -343,7 +343,7 @@ def _search(
 def _descended(part: CountedPasses, start: Float[np.ndarray, " d"]) -> Float[np.ndarray, " d"]:
     """Where a search on some of the rows ends."""
     if part.posterior.model.row_cost > 1:  # the program of the search for the anchor serves it
-        return Newton().search_part(part.derivatives, start, 1.0)
+        return Newton().search_part(part.derivatives, start, 1.0, part.posterior.model)
     return Newton(max_steps=_MAX_STEPS).descend(part, start).position
 
 

@@ -542,7 +542,7 @@ _FEW_PARAMETERS = 120
 """With so few parameters, or rows that cost more than those, every step of a search on all rows has
 its own Hessian."""
 _ROWS_OF_PART, _FEWEST_OF_PART, _NEAR_MODE_OF_PART, _MOST_PASSES = 32_768, 2_048, 0.01, 8
-_MOST_HALVINGS, _ROUNDING_OF_PART, _STEPS_ON_PART = 20, 4e-7, 20
+_MOST_HALVINGS, _ROUNDING_OF_PART, _STEPS_ON_PART = 20, 4e-7, 40
 _STEPS_PER_HESSIAN = 10
 _CLOSE = 0.05  # posterior sds
 _MANY_ROWS = 200_000
@@ -624,7 +624,7 @@ class Newton(AbstractOptimiser):
         def rounded(at: np.ndarray) -> np.ndarray:
             return np.asarray(np.asarray(at, posterior.dtype), np.float64)
 
-        position = rounded(self.search_part(of_part, start, 1.0))
+        position = rounded(self.search_part(of_part, start, 1.0, posterior.model))
         here = passes.derivatives(position)
         for _ in range(_MOST_PASSES):
             direction, definite = descent_direction(here.hessian, here.gradient)
@@ -637,7 +637,9 @@ class Newton(AbstractOptimiser):
             def of_all(at: np.ndarray, correct: Any = correct) -> Derivatives:
                 return correct(of_part(at), at)
 
-            candidate = rounded(self.search_part(of_all, position, _NEAR_MODE_OF_PART))
+            candidate = rounded(
+                self.search_part(of_all, position, _NEAR_MODE_OF_PART, posterior.model)
+            )
             there = passes.derivatives(candidate)
             if not there.value <= here.value + rounding * abs(here.value):
                 return None
@@ -649,6 +651,7 @@ class Newton(AbstractOptimiser):
         derivatives: Callable[[np.ndarray], Derivatives],
         position: Float[np.ndarray, " d"],
         tolerance: float,
+        model: AbstractModel,
     ) -> Float[np.ndarray, " d"]:
         """The mode of a function whose derivatives cost little, as far as steps lead downhill."""
         here = derivatives(position)
@@ -657,6 +660,7 @@ class Newton(AbstractOptimiser):
             direction, _ = descent_direction(here.hessian, here.gradient)
             if not here.finite or direction @ here.gradient < tolerance**2:
                 break
+            direction = model.step_share(direction) * direction
             allowed = here.value + _ROUNDING_OF_PART * abs(here.value)
             for halvings in range(_MOST_HALVINGS):
                 candidate = position - 0.5**halvings * direction

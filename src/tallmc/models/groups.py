@@ -640,6 +640,8 @@ class GroupSums(NamedTuple):
 
 _MOST_NARROW = 6
 """Effects of a group up to which it costs about as much as a row."""
+_LONGEST_OF_HYPER = 0.7
+"""Change of a log sd or a free correlation in a step of a search."""
 
 
 class NormalGroups(AbstractGroups):
@@ -656,6 +658,10 @@ class NormalGroups(AbstractGroups):
 
     def adds_pieces(self, block: RowBlock) -> bool:
         return self.n_effects > _MOST_NARROW  # blocks are small, and have one such prior each
+
+    def step_share(self, step: Float[np.ndarray, " d"]) -> float:
+        # Whole steps from zero correlations end where the covariance is singular.
+        return min(1.0, _LONGEST_OF_HYPER / max(np.abs(step[self.n_columns :]).max(), 1e-30))
 
     @property
     def row_cost(self) -> int:

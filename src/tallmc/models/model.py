@@ -178,6 +178,10 @@ class AbstractModel(eqx.Module):
         """Likelihoods that are computed for the potential of one row."""
         return 1
 
+    def step_share(self, step: Float[np.ndarray, " d"]) -> float:
+        """The share of a Newton step that a search may take."""
+        return 1.0
+
     def refined(self) -> AbstractModel | None:
         """The model with more accurate integrals; None if it has none, or exact ones."""
         return None
