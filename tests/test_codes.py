@@ -314,10 +314,6 @@ def test_regressions_of_rows_have_the_columns_of_levels(monkeypatch, store, tmp_
     assert matrices[0].shape == (400, 1 + 1 + 5 + 3 + 2)
     for matrix in matrices[1:]:
         np.testing.assert_allclose(matrix, matrices[0], rtol=1e-12, atol=1e-12)
-    fewer = observations(tallmc.rows.open(store), without=["b", "a=v", "intercept"])
-    np.testing.assert_allclose(fewer.in_memory().columns.x[:, 1:5], matrices[0][:, 3:7])
-    rest = observations(tallmc.rows.open(tmp_path / "former"), without=["b", "a=v", "intercept"])
-    np.testing.assert_allclose(rest.in_memory().columns.x, fewer.in_memory().columns.x)
     with pytest.raises(InvalidInput, match="name a column of numbers of the row store; got 'a'"):
         observations(tallmc.rows.open(store), "a")
 

@@ -720,7 +720,7 @@ def test_a_row_store_has_the_posterior_of_its_table(frame, row_store, formula, s
         ("price", {"exclude": ("nothing",)}, "name columns of the row store"),
         ("price", {"weights": "times"}, "not be standardised"),
         ("price", {"trials": "times", "family": "binomial"}, "Apply it before `tallmc ingest`."),
-        ("price ~ age + (1 | shop)", {}, "have no bars over a row store"),
+        ("price ~ age + (1 | shop)", {}, "use columns of the row store; got 'shop'"),
     ],
 )
 def test_what_a_row_store_cannot_do_is_refused_in_one_line(row_store, formula, options, message):

@@ -373,8 +373,6 @@ def test_correlations_have_the_lkj_prior():
 
     r, free = 3, np.random.default_rng(0).normal(size=(2, 3))
     with jax.enable_x64(True):
-        sums: dict[str, Any] = {"centre": jnp.zeros(0), "xx": jnp.zeros((0, 0))}
-        sums |= {"xe": jnp.zeros(0), "ee": jnp.zeros(()), "count": jnp.zeros(())}
         model = NormalGroups(
             init=jnp.zeros(6),
             layout=layout_of({"a": jnp.zeros(6)})[0],
@@ -383,7 +381,8 @@ def test_correlations_have_the_lkj_prior():
             sd_prior=LogHalfStudentTPrior(jnp.ones(r), jnp.asarray(4.0)),
             n_columns=0,
             n_effects=r,
-            **sums,
+            centre=jnp.zeros(0),
+            xx=jnp.zeros((0, 0)),
         )
         transform = numpyro.transforms.CorrCholeskyTransform()
 

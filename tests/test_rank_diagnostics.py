@@ -108,7 +108,7 @@ def test_threads_do_not_change_the_numbers(monkeypatch):
     positions = draws_of((4, 500), 0.6, np.float32)
     one = ess(positions)
     monkeypatch.setattr(rank_diagnostics, "_FEWEST_FOR_THREADS", 1)
-    monkeypatch.setattr(rank_diagnostics.os, "cpu_count", lambda: 3)
+    monkeypatch.setattr(rank_diagnostics, "core_count", lambda: 3)
     np.testing.assert_array_equal(ess(positions), one)
 
 

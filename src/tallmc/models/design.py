@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -598,56 +598,37 @@ def observations(
     rows: ShardedRows,
     response: str | None = None,
     *,
-    without: Collection[str] = (),
-    standardise: bool = False,
     weights: str | None = None,
     offset: str | None = None,
 ) -> ShardedRows:
     """Rows of a row store as a regression sees them; the response named at ingestion by default.
 
-    All columns but the response, weights, offset and those `without` are covariates. `standardise`
-    scales the response to mean 0 and sd 1.
+    All columns but the response, weights and offset are covariates.
     """
     manifest = rows.shards.manifest
     name, names = response or manifest.response, manifest.names
     named = {"response": name, "weights": weights, "offset": offset}
     numbers = {role: column for role, column in named.items() if column or role == "response"}
-    found = f"The columns are: {', '.join(names[:20])}."
     for role, wanted in numbers.items():
         if wanted not in names or wanted in manifest.covariates:
-            raise InvalidInput(role, "name a column of numbers of the row store", wanted, found)
-    levels = {
-        f"{each.name}={level}": (each.name, code)
-        for each in manifest.covariates.values()
-        for code, level in enumerate(each.levels[1:], start=1)
-    }
-    for wanted in without:
-        if wanted not in {*names, *levels, *manifest.covariates}:
-            raise InvalidInput("without", "name a column of the row store", wanted, found)
-    left_out = {*without, *numbers.values()}
+            cure = f"The columns are: {', '.join(names[:20])}."
+            raise InvalidInput(role, "name a column of numbers of the row store", wanted, cure)
     features: list[Any] = []
     for place, column in enumerate(manifest.columns):
-        if column.source in left_out:
-            continue
         if column.source not in manifest.covariates:
-            features += [] if column.name in left_out else [place]
+            features += [] if column.name in numbers.values() else [place]
         elif place == manifest.places(column.source)[0]:
             if (count := len(manifest.covariates[column.source].levels)) > _MOST_LEVELS:
-                rule, cure = f"have at most {_MOST_LEVELS:,} levels", "Leave it out: without=[...]."
+                rule, cure = f"have at most {_MOST_LEVELS:,} levels", "Use `tallmc.fit`."
                 raise InvalidInput(f"column {column.source!r}", rule, f"{count:,}", cure)
-            shown = [
-                (code,)
-                for each, (source, code) in levels.items()
-                if source == column.source and each not in left_out
-            ]
+            shown = [(code,) for code in range(1, count)]
             features += [stored_factor([column.source], shown, manifest)] if shown else []
     if not features:
         raise InvalidInput("row store", "have a column besides the response", f"only {name}")
     place = names.index(str(name))
-    column = manifest.columns[place]
-    scaling = (column.mean, column.sd) if standardise else (0.0, 1.0)
     weight, of_offset = (None if each is None else names.index(each) for each in (weights, offset))
-    return rows.viewed(ObservationsOf(tuple(features), place, *scaling, weight, of_offset))
+    shown_as = ObservationsOf(tuple(features), place, weight=weight, offset=of_offset)
+    return rows.viewed(shown_as)
 
 
 def _names_of_store(rows: ShardedRows) -> list[str]:
