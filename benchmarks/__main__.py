@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 from pathlib import Path
 
-import tallmc  # noqa: F401  (sets XLA_FLAGS, which must happen before JAX starts a backend)
+os.environ["TALLMC_CACHE"] = "off"  # first calls compile
+
+import tallmc  # noqa: F401  (sets XLA_FLAGS before JAX starts a backend)
 
 from . import race_page, report
 

@@ -44,6 +44,8 @@ class Table:
     title: str
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]
+    stamp: str = ""
+    """Where it was measured, if not where the others were."""
 
     def markdown(self) -> str:
         lines = [
@@ -52,9 +54,8 @@ class Table:
             f"| {' | '.join(self.columns)} |",
             "|" + " --- |" * len(self.columns),
         ]
-        return "\n".join(
-            [*lines, *(f"| {' | '.join(str(value) for value in row)} |" for row in self.rows)]
-        )
+        lines += [f"| {' | '.join(str(value) for value in row)} |" for row in self.rows]
+        return "\n".join([*lines, "", self.stamp] if self.stamp else lines)
 
 
 _tables: list[Table] = []
@@ -101,10 +102,13 @@ def stamp() -> str:
 
 
 def read(folder: Path) -> None:
-    """Take over the tables of an earlier run, and what it says on where and when it ran."""
+    """Take over the tables of an earlier run. Where and when the first one ran is the page's."""
     kept = json.loads((folder / "results.json").read_text())
-    _tables.extend(Table(**table) for table in kept.pop("tables"))
-    _origin.update(kept)
+    tables = [Table(**table) for table in kept.pop("tables")]
+    _origin.update({**kept, **_origin})
+    for table in tables:
+        table.stamp = table.stamp or kept["stamp"] * (kept["stamp"] != _origin["stamp"])
+    _tables.extend(tables)
 
 
 def save(folder: Path, *, page: bool) -> None:
@@ -119,9 +123,11 @@ def save(folder: Path, *, page: bool) -> None:
         json.dumps(contents, indent=1, default=str, ensure_ascii=False) + "\n"
     )
     if page:
-        accelerator = (Path(__file__).with_name("accelerator.md")).read_text()
+        missed, accelerator = (
+            Path(__file__).with_name(name).read_text() for name in ("missed.md", "accelerator.md")
+        )
         (_ROOT / "docs" / "performance.md").write_text(
-            f"{_HOW_TO_READ}{origin['stamp']}\n\n{where}\n\n{tables}\n\n{accelerator}"
+            f"{_HOW_TO_READ}{origin['stamp']}\n\n{where}\n\n{missed}\n{tables}\n\n{accelerator}"
         )
 
 
