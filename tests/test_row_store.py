@@ -47,6 +47,16 @@ def test_the_first_blocks_are_those_of_the_first_shards(both):
     assert float(stored.rows.reduce(_count, width=2**12).float64()) == stored.n_rows
 
 
+def test_parts_of_a_pass_for_threads_read_no_shard_twice(both):
+    stored, resident = both
+    for rows, most in ((stored.rows, 1), (resident.rows, 4)):
+        whole = rows.subset(2**12)
+        parts = whole.divided(4)
+        assert sum(part.n_rows for part in parts) == rows.n_rows
+        readers = [sum(bool(part.blocks[k][1]) for part in parts) for k in range(len(whole.blocks))]
+        assert max(readers) == most
+
+
 def _count(rows, counted):
     return jnp.sum(counted, dtype=jnp.float32)
 

@@ -88,11 +88,14 @@ class Subset:
     """The division of all rows, or of each shard, into blocks, and the numbers of those to read."""
 
     def divided(self, count: int) -> list[Subset]:
-        """The blocks in `count` parts, for threads; empty parts are left out."""
-        cut = [
-            Subset(tuple((of, numbers[k::count]) for of, numbers in self.blocks))
-            for k in range(count)
-        ]
+        """The blocks in `count` parts, for threads; empty parts are left out.
+
+        Several shards have threads of their own, and would be read from the disk for each part.
+        """
+        if len(self.blocks) > 1:
+            return [self]
+        [(of, numbers)] = self.blocks
+        cut = [Subset(((of, numbers[k::count]),)) for k in range(count)]
         return [part for part in cut if part.n_rows]
 
     @property
