@@ -539,8 +539,8 @@ def _lbfgs(
 
 _PARTS_OF_PASS = 4
 _FEW_PARAMETERS = 120
-"""With so few parameters, or rows that cost more than those, every step of a search on all rows has
-its own Hessian."""
+"""Every step of a search on all rows has its own Hessian if there are at most so many parameters,
+or if the potential of one row costs more likelihoods than there are parameters."""
 _ROWS_OF_PART, _FEWEST_OF_PART, _NEAR_MODE_OF_PART, _MOST_PASSES = 32_768, 2_048, 0.01, 8
 _MOST_HALVINGS, _ROUNDING_OF_PART, _STEPS_ON_PART = 20, 4e-7, 40
 _STEPS_PER_HESSIAN = 10

@@ -353,7 +353,7 @@ class StoredCode(NamedTuple):
     """The level of a category in lines of a row store."""
 
     places: tuple[int, ...]
-    """The column of the codes; in stores of former versions, those of all levels but the first."""
+    """The column of codes. Stores of former versions have one column per level but the first."""
     n_levels: int
     is_code: bool = True
 
@@ -487,7 +487,7 @@ class ObservationsOf:
     """As in `CodedColumns`, if there are such factors."""
 
     def with_codes(self, n_rows: int, dtype: Any) -> tuple[ObservationsOf, LevelValues]:
-        """The same columns, those of wide factors as codes, and their values at each level."""
+        """The same columns with wide factors as codes, and the values of these at each level."""
         wide = [of for of in self.features if _is_wide(of)]
         if n_rows * sum(of.n_columns for of in wide) < FEWEST_NUMBERS or not wide:
             return self, None

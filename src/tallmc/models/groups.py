@@ -639,7 +639,7 @@ class GroupSums(NamedTuple):
 
 
 _MOST_NARROW = 6
-"""Effects of a group up to which it costs about as much as a row."""
+"""A group with at most this many effects costs about as much as a row."""
 _LONGEST_OF_HYPER = 0.7
 """Change of a log sd or a free correlation in a step of a search."""
 
