@@ -52,7 +52,8 @@ programs, read = seen["compile_requests_use_cache"], seen["cache_hits"]
 print(json.dumps({"programs": programs, "read": read, "draws": draws}))
 """
 _NO_ROOM = """
-import resource
+import resource, sys
+sys.dont_write_bytecode = True  # Python would keep cut files of modules
 resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
 """
 

@@ -303,6 +303,7 @@ def test_a_full_disk_leaves_the_blocks_before_and_returns_the_draws(tmp_path, wh
 def test_a_limit_on_file_sizes_is_met_like_a_full_disk(tmp_path, whole, monkeypatch):
     """This test needs no mount. The manifest grows and is the first file to exceed the limit."""
     short_blocks(monkeypatch)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # Python would keep cut files of modules
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (9_000, before[1]))
