@@ -175,7 +175,8 @@ class Numbered(Executor):
     def submit(self, function, *args, **options):
         if all(future.done() for future in self.waiting):
             self.n_passes, self.waiting = self.n_passes + 1, []
-            (self.folder / "number").write_text(str(self.n_passes))
+            (self.folder / "next").write_text(str(self.n_passes))
+            (self.folder / "next").replace(self.folder / "number")  # never seen empty
         future = self.executor.submit(function, *args, **options)
         self.waiting.append(future)  # another thread may begin a pass
         return future

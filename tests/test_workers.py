@@ -1,5 +1,6 @@
 """Who reads the rows changes no bit, and a worker that is lost or hangs is noticed."""
 
+import asyncio
 import dataclasses
 import multiprocessing
 import os
@@ -12,9 +13,11 @@ import threading
 import time
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from distributed.cfexecutor import _cascade_future
 
 import tallmc
 from problems import slow_after
@@ -288,6 +291,42 @@ def test_the_default_ends_where_workers_are_lost(store):
     rows = posterior.rows.read_by(Workers(Leaving()))
     with pytest.raises(WorkerError, match="a worker was lost"):
         tallmc.sample(dataclasses.replace(posterior, rows=rows), progress=False)
+
+
+class LosingResults(Executor):
+    """Dask's own transfer of the first results, whose worker is lost once they are fetched."""
+
+    def __init__(self, n_lost):
+        self.n_lost = n_lost
+
+    def submit(self, function, *args, **options):
+        result, self.n_lost = function(*args, **options), self.n_lost - 1
+        future = Future()
+        fetched = DaskFuture(result, "lost" if self.n_lost >= 0 else "finished")
+
+        async def transfer():
+            await _cascade_future(fetched, future)
+
+        asyncio.run(transfer())
+        return future
+
+
+class DaskFuture(NamedTuple):
+    result: list[Any]
+    status: str
+
+    async def _result(self, raiseit):
+        return self.result
+
+
+@pytest.mark.parametrize("n_lost", [1, 3])
+def test_a_result_that_dask_loses_is_computed_again(n_lost):
+    workers = Workers(LosingResults(n_lost))
+    assert list(workers.each(shard_number, None, dict.fromkeys(range(4)))) == [0, 1, 2, 3]
+
+
+def shard_number(common, number, _):
+    return number
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ import shutil
 import socket
 import tempfile
 import time
+import traceback
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import (
@@ -123,6 +124,17 @@ def _wait_for(tasks: Sequence[_Task], notes: Path, time_limit: float) -> None:
                 task.submit()
 
 
+def _result_was_lost(error: BaseException) -> bool:
+    """Whether Dask took the result of a task for an error.
+
+    Its executor does so if the worker is lost after the result was fetched, and before the executor
+    asks for the state of the task.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    is_dask = bool(frames) and frames[-1].name == "_cascade_future"
+    return is_dask and isinstance(error, (ValueError, TypeError, AttributeError))
+
+
 @dataclasses.dataclass
 class _Attempt:
     """A task as it was given to a worker."""
@@ -170,6 +182,9 @@ class _Task:
         if all(attempt.error is not None for attempt in self.attempts):
             error = self.attempts[0].error
             assert error is not None, "the attempt failed"
+            if _result_was_lost(error) and len(self.attempts) < _MOST_ATTEMPTS:
+                self.submit()
+                return True
             is_lost = isinstance(error, (BrokenExecutor, CancelledError))
             if is_lost or type(error).__name__ in _LOST_ON_DASK:
                 raise self._lost(error) from error
