@@ -39,8 +39,14 @@ def expected(store):
 
 @pytest.fixture(scope="module")
 def client():
+    # A worker that is not back within the timeout leaves the cluster for ever. On busy cores a start
+    # takes longer than the default of 15 seconds.
+    patience = {
+        "distributed.comm.timeouts.connect": "60s",
+        "distributed.deploy.lost-worker-timeout": "10m",
+    }
     with (
-        dask.config.set({"distributed.comm.timeouts.connect": "60s"}),
+        dask.config.set(patience),
         LocalCluster(
             n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
         ) as cluster,
