@@ -354,6 +354,23 @@ def test_rows_with_missing_values_are_dropped_on_request(tmp_path, ending, monke
         tallmc.ingest(source, tmp_path / "other", missing="impute")
 
 
+@pytest.mark.parametrize("without", [0, 1, 2])
+def test_a_file_of_which_no_row_is_complete_adds_none(tmp_path, without):
+    """The batches between the two passes may be empty, at either end as well."""
+    frame = pd.DataFrame(COLUMNS)
+    parts = [frame[:400], frame[400:600], frame[600:]]
+    complete = pd.concat(parts[:without] + parts[without + 1 :])
+    parts[without] = parts[without].assign(age=np.nan)
+    paths = [
+        write(tmp_path / f"t{k}.parquet", {name: pa.array(v) for name, v in part.items()})
+        for k, part in enumerate(parts)
+    ]
+    tallmc.ingest(paths, tmp_path / "rows", response="y", missing="drop")
+    tallmc.ingest(complete, tmp_path / "complete", response="y")
+    found, expected = (rows_of(tmp_path / name) for name in ("rows", "complete"))
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-7)
+
+
 def test_columns_that_differ_between_files_are_named(tmp_path):
     first = write(tmp_path / "a.parquet", SMALL)
     other = write(tmp_path / "b.parquet", {"z": [1.0], "y": [1]})

@@ -13,6 +13,7 @@ from jax.flatten_util import ravel_pytree
 import tallmc
 from problems import slow_after
 from regressions import run_once
+from row_stores import stored_logistic
 from tallmc import models
 from tallmc._anchor.anchor import find_anchor
 from tallmc._core.arrays import DenseMap
@@ -21,6 +22,7 @@ from tallmc._rows.law import Batch
 from tallmc._rows.probabilities import drawn_in_proportion
 from tallmc.methods import surrogate as surrogates
 from tallmc.methods.surrogate import (
+    CLEAR,
     Expansion,
     RowSizes,
     _implied_bias,
@@ -489,3 +491,25 @@ def test_rows_that_cost_much_are_checked_at_few_draws_unless_these_say_too_littl
         with_far = check_on_all_rows(surrogate, posterior.rows, draws, 64, stretched=64)
     assert (clear.n_draws, unclear.n_draws, with_far.n_draws) == (32, 256, 16)
     assert clear.sd < 0.01 < unclear.sd
+
+
+def test_many_rows_of_a_store_are_checked_at_few_draws_unless_these_say_too_little(
+    tmp_path, monkeypatch
+):
+    """In memory, fewer draws would save nothing."""
+    stored, resident = stored_logistic(tmp_path / "rows")
+    monkeypatch.setattr(surrogates, "_EVALUATIONS", 63 * stored.n_rows)
+    expansion = Expansion.at_anchor(resident, find_anchor(resident))
+    sizes = RowSizes.of(resident, expansion)
+    surrogate = make_surrogate(resident, expansion, sizes, stored.n_rows)
+    steep = eqx.tree_at(lambda of: of.linear, surrogate, surrogate.linear + 0.1)
+    u = np.random.default_rng(3).normal(size=(256, 2)).astype(np.float32)
+    draws = np.asarray(jax.vmap(surrogate.position)(u))[None]
+    clear, unclear = (check_on_all_rows(of, stored.rows, draws) for of in (surrogate, steep))
+    with_far = check_on_all_rows(surrogate, stored.rows, draws, 64, stretched=64)
+    in_memory = check_on_all_rows(steep, resident.rows, draws)
+    counts = [check.n_draws for check in (clear, unclear, with_far, in_memory)]
+    assert counts == [32, 64, 16, 64]
+    assert clear.sd <= CLEAR < unclear.sd
+    # Both have read all rows at the same draws; sums in float32 are off by 1e-5.
+    np.testing.assert_allclose(unclear.sd, in_memory.sd, atol=1e-5)

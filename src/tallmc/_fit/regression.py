@@ -132,7 +132,7 @@ class TableEncoder:
     def view(self, rows: ShardedRows) -> View:
         """What shows the rows of the store of the fit as rows of the model."""
         with speaking_python("rows"):
-            encoding, _, view = row_store_design(rows, self.model)
+            encoding, _, view = row_store_design(rows, self.model, self.encoding.scaled)
         if encoding.to_json() != self.encoding.to_json():
             cure = "Pass the store that it was made from, or a table."
             raise InvalidInput("rows", "be those of the fit", "another row store", cure)

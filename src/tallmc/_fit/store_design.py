@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +16,7 @@ import numpy as np
 from .._core.errors import InvalidInput
 from .._core.supervision import checkpoint
 from .._ingestion.errors import INTERCEPT as STORED_INTERCEPT
-from .._ingestion.errors import some
+from .._ingestion.errors import check_varying, some
 from .._ingestion.values import MISSING_LEVEL, ColumnValues, missing_name
 from .._rows.manifest import Column, RowManifest
 from .._rows.opening import is_row_store, open_rows
@@ -25,6 +26,7 @@ from ..models.design import (
     Observations,
     ObservationsOf,
     ProductColumn,
+    StoredFactor,
     StoredNumber,
     stored_codes,
     stored_factor,
@@ -216,9 +218,13 @@ def _structure(parsed: Any, used: Collection[str], levels: dict[str, tuple[str, 
 
 
 def row_store_design(
-    rows: ShardedRows, model: RegressionModel
+    rows: ShardedRows, model: RegressionModel, known: ScaledTerms | None = None
 ) -> tuple[DesignEncoding, np.ndarray, ObservationsOf]:
-    """The encoding of a row store, the sds that the sampler sees, and the view of its design."""
+    """The encoding of a row store, the sds that the sampler sees, and the view of its design.
+
+    Interactions are scaled as in `known`, the terms of an earlier fit. Otherwise their moments are
+    measured in one pass.
+    """
     manifest = rows.shards.manifest
     _check_row_store(model, manifest)
     family, _ = model.families()
@@ -227,7 +233,12 @@ def row_store_design(
     response = _response(model, terms.response, manifest)
     has_intercept = bool(terms.names) and terms.names[0] == INTERCEPT
     first = int(has_intercept and not family.has_intercept)
-    of_terms = list(_features_of(terms.products, manifest, centred=has_intercept))
+    if known is not None and known.names[: len(terms.names)] == terms.names:
+        of_names = zip(terms.products, known.means, known.sds, strict=False)
+        moments: Moments = {product: (mean, sd) for product, mean, sd in of_names}
+    else:
+        moments = _measured(rows, terms)
+    of_terms = list(_features_of(terms, manifest, moments, centred=has_intercept))
     scaling = [scaled for _, scaled in of_terms]
     means, sds, column_sds = (np.concatenate(of) for of in zip(*scaling, strict=True))
     place = manifest.names.index(response)
@@ -434,35 +445,31 @@ sds then; 0 for the intercept."""
 
 
 def _features_of(
-    products: Sequence[Product], manifest: RowManifest, *, centred: bool
+    terms: StoreTerms, manifest: RowManifest, moments: Moments, *, centred: bool
 ) -> Iterator[tuple[Any, Scaling]]:
-    """The columns of a design over a row store; they are not centred if there is no intercept.
-
-    The mean and the sd of a product are those of independent columns. They only scale it.
-    """
+    """The columns of a design over a row store; they are not centred if there is no intercept."""
     categories = manifest.covariates
-    for names, run in itertools.groupby(products, lambda product: [name for name, _ in product]):
-        some_products = list(run)
+    for names, run in itertools.groupby(terms.products, _names):
+        products = list(run)
         if names and all(name in categories for name in names):
-            levels: Any = [[level for _, level in product] for product in some_products]
-            factor = stored_factor(names, levels, manifest, centred=centred)
-            shares = (
-                math.prod(_moments(of, manifest)[0] for of in product) for product in some_products
-            )
-            sds = [math.sqrt(p * (1 - p)) / of for p, of in zip(shares, factor.scales, strict=True)]
-            yield factor, (factor.shifts, factor.scales, sds)
+            levels: Any = [[level for _, level in product] for product in products]
+            known = None if len(names) == 1 else [moments[product] for product in products]
+            factor = stored_factor(names, levels, manifest, centred=centred, moments=known)
+            sds = np.ones(len(products))
+            if known is None:
+                share = np.array(categories[names[0]].shares)[np.ravel(levels)]
+                sds = np.sqrt(share * (1 - share)) / factor.scales
+            yield factor, (factor.shifts, factor.scales, sds.tolist())
             continue
-        for product in some_products:
-            moments = [_moments(column, manifest) for column in product]
+        for product in products:
             factors = tuple(_factor(column, manifest) for column in product)
             if len(factors) == 1 and isinstance(factors[0], StoredNumber):
-                shift, scale, sd = factors[0].mean, factors[0].sd, moments[0][1] / factors[0].sd
+                stored = manifest.columns[factors[0].place]
+                shift, scale, sd = factors[0].mean, factors[0].sd, stored.sd / factors[0].sd
             elif not factors:
                 shift, scale, sd = 0.0, 1.0, 0.0
             else:
-                shift = math.prod(mean for mean, _ in moments)
-                square = math.prod(mean**2 + sd**2 for mean, sd in moments)
-                scale, sd = math.sqrt(max(square - shift**2, 0.0)) or 1.0, 1.0
+                (shift, scale), sd = moments[product], 1.0
             column = ProductColumn(factors, shift if centred else 0.0, scale)
             place = column.place
             if not factors and STORED_INTERCEPT in manifest.names:
@@ -470,14 +477,94 @@ def _features_of(
             yield column if place is None else place, ([column.shift], [scale], [sd])
 
 
-def _moments(column: tuple[str, int | None], manifest: RowManifest) -> tuple[float, float]:
-    """Mean and sd of a column of the table, or of the indicator of a level."""
-    name, level = column
-    if level is None:
-        stored = manifest.columns[manifest.places(name)[0]]
-        return stored.mean, stored.sd
-    share = manifest.covariates[name].shares[level]
-    return share, math.sqrt(share * (1 - share))
+# Moments of interactions. The manifest has those of the columns of the table, so designs with
+# interactions take one more pass over the store.
+#
+# Of a number v in the rows of a level l, a share p of all rows, let m be the mean and S the sum of
+# squares about it, merged shard by shard (Chan et al., 1983). The column that is v in these rows
+# and 0 in the others has
+#
+#     mean = p m,   variance = S/N + p(1 − p) m²
+#
+# v = 1 gives the moments of an indicator, p = 1 those of a product of numbers.
+
+Moments = Mapping[Product, tuple[float, float]]
+"""Mean and standard deviation of every product of two or more columns."""
+_ROWS_AT_ONCE = 2**16
+
+
+def _names(product: Product) -> tuple[str, ...]:
+    return tuple(name for name, _ in product)
+
+
+def _measured(rows: ShardedRows, terms: StoreTerms) -> Moments:
+    """The moments of the interactions, in one pass over the rows if there are any."""
+    manifest, found = rows.shards.manifest, {}
+    interactions = [product for product in terms.products if len(product) > 1]
+    of_names = list(dict.fromkeys(map(_names, interactions)))
+    if not interactions:
+        return {}
+    codes = stored_codes(manifest)
+    wanted = tuple(
+        (
+            tuple(_factor((name, None), manifest) for name in names if name not in codes),
+            StoredFactor(tuple(codes[name] for name in names if name in codes)),
+        )
+        for names in of_names
+    )
+    parts = rows.workers.each(
+        _sums_of_levels, (rows.shards, wanted), dict.fromkeys(range(rows.n_shards))
+    )
+    by_names = zip(of_names, zip(*parts, strict=True), strict=True)
+    sums = {names: functools.reduce(_merged, of_shards) for names, of_shards in by_names}
+    for product in interactions:
+        levels = [level for _, level in product if level is not None]
+        sizes = [codes[name].n_levels for name, level in product if level is not None]
+        place = int(np.ravel_multi_index(levels, sizes)) if levels else 0
+        count, mean, squares = (float(of[place]) for of in sums[_names(product)])
+        share = count / rows.n_rows
+        variance = squares / rows.n_rows + share * (1 - share) * mean**2
+        found[product] = share * mean, math.sqrt(variance)
+    check_varying(
+        {
+            name: found[product][0]
+            for name, product in zip(terms.names, terms.products, strict=True)
+            if product in found and not found[product][1]
+        },
+        "Leave them out with --exclude (exclude)",
+    )
+    return found
+
+
+def _sums_of_levels(common: Any, number: int, _: Any) -> list[np.ndarray]:
+    """Counts, means and sums of squares of products of numbers by level, in one shard."""
+    shards, wanted = common
+    lines, found = shards.array(number), []
+    for numbers, factor in wanted:
+        total = np.zeros((3, factor.n_levels))
+        for first in range(0, len(lines), _ROWS_AT_ONCE):
+            some_lines = lines[first : first + _ROWS_AT_ONCE].astype(np.float64)
+            values = np.ones(len(some_lines))
+            for of in numbers:
+                values *= of.of(some_lines)
+            code = factor.code(some_lines) if factor.parts else np.zeros(len(values), np.int32)
+            counts, sums = (
+                np.bincount(code, weights, factor.n_levels) for weights in (None, values)
+            )
+            means = np.divide(sums, counts, out=np.zeros_like(sums), where=counts > 0)
+            squares = np.bincount(code, (values - means[code]) ** 2, factor.n_levels)
+            total = _merged(total, np.stack([counts, means, squares]))
+        found.append(total)
+    return found
+
+
+def _merged(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Counts, means and sums of squares of the rows of both."""
+    count, change = one[0] + other[0], other[1] - one[1]
+    share = np.divide(other[0], count, out=np.zeros_like(count), where=count > 0)
+    return np.stack(
+        [count, one[1] + change * share, one[2] + other[2] + change**2 * one[0] * share]
+    )
 
 
 def _check_row_store(model: RegressionModel, manifest: RowManifest) -> None:

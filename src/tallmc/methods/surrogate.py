@@ -390,7 +390,7 @@ _CHECKED, _FEWEST_CHECKED, _EVALUATIONS, _STRETCH = 256, 64, 2**28, 1.5
 _TAIL_MATTERS, _FEWEST_OF_TAIL = 0.2, 25
 """Sd of the log weights from which on the tail of the weights matters, and draws to know it."""
 CLEAR, FEW_CHECKED = 0.01, 16
-"""Sd of the log weights at which a few draws are enough, where a row costs as much as many."""
+"""Sd of the log weights at which a few draws are enough, where a draw costs much."""
 
 
 def draws_at_once(model: AbstractModel) -> int:
@@ -443,17 +443,21 @@ def check_on_all_rows(
     """Compare the surrogate with all rows at `count` of the draws, in one pass over the rows.
 
     By default 256, or 128 or 64 where rows are many, so that the pass takes seconds at most.
-    `stretched` of them are also compared at 1.5 times their distance from the mean. Where a row
-    costs as much as many, such as a group whose effects are integrated out, a few draws come first,
-    and are all if their log weights are next to nothing.
+    `stretched` of them are also compared at 1.5 times their distance from the mean. Where a draw
+    costs much, a few draws come first, and are all if their log weights are next to nothing: where
+    a row costs as much as many, such as a group whose effects are integrated out, and where a row
+    store has millions of rows. (Rows in memory are compared with 64 draws at once, so that fewer
+    would save nothing.)
     """
     stage("checking the draws on all rows")
     model = surrogate.model
+    affordable = _EVALUATIONS // (rows.n_rows * model.row_cost)
     if count is None:
-        affordable = _EVALUATIONS // (rows.n_rows * model.row_cost)
         count = next((k for k in (_CHECKED, _CHECKED // 2) if k <= affordable), _FEWEST_CHECKED)
+    # The shifts that such weights imply are known to CLEAR/√few, 0.0025 sd or less.
     few = FEW_CHECKED if stretched else 2 * FEW_CHECKED
-    if model.row_cost > 1 and few < count:
+    costs_much = model.row_cost > 1 or (rows.access < RowAccess.TAKE and count > affordable)
+    if costs_much and few < count:
         first = _checked(surrogate, rows, positions, few, min(few, stretched))
         if first.sd <= CLEAR and first.far <= 10 * CLEAR:
             return first

@@ -574,18 +574,21 @@ def stored_factor(
     manifest: RowManifest,
     *,
     centred: bool = True,
+    moments: Sequence[tuple[float, float]] | None = None,
 ) -> StoredFactor:
     """Columns of levels of a category, or of combinations of levels of several.
 
-    The shares of combinations are those of independent categories. They only scale the columns.
+    Combinations need the mean and the sd of each of their columns.
     """
-    codes, known = stored_codes(manifest), manifest.covariates
+    codes = stored_codes(manifest)
     parts = tuple(codes[name] for name in names)
     of_parts = tuple(np.array(levels).T)
-    shares = [np.array(known[k].shares)[of] for k, of in zip(names, of_parts, strict=True)]
-    share = np.prod(shares, axis=0)
-    is_scaled = len(names) > 1 or manifest.columns[parts[0].places[0]].standardised
-    scales = np.sqrt(share * (1 - share)) if is_scaled else np.ones(len(levels))
+    if moments is None:
+        share = np.array(manifest.covariates[names[0]].shares)[of_parts[0]]
+        is_scaled = manifest.columns[parts[0].places[0]].standardised
+        scales = np.sqrt(share * (1 - share)) if is_scaled else np.ones(len(levels))
+    else:
+        (share, scales), is_scaled = np.array(moments).T, True
     joint = np.ravel_multi_index(of_parts, [part.n_levels for part in parts])
     shifts = share if centred and is_scaled else np.zeros(len(levels))
     return StoredFactor(parts, *(tuple(of.tolist()) for of in (joint, shifts, scales)))

@@ -337,6 +337,7 @@ class Update(AbstractMethod):
         old = series.surrogate(new.model, new.rows.read(np.arange(1)))
         moved = move_to_mode(old, new)
         far = series.moved + moved.distance
+        is_near = far <= _NEAR
         planner = SurrogatePlanner(
             posterior,
             _anchor(moved),
@@ -360,7 +361,7 @@ class Update(AbstractMethod):
             if not reads_old:
                 check = check_on_all_rows(added, new.rows, chains.draws)
             else:
-                check = planner.checked(whole, chains, few=far <= _NEAR)
+                check = planner.checked(whole, chains, few=is_near)
             planner.n_row_evals += check.n_row_evals
             small = planner.is_small(check)
             if small or n_hard == new.n_rows:
@@ -382,7 +383,7 @@ class Update(AbstractMethod):
             f"moved by {moved.distance:.2g} sd to the new mode"
         )
         account = dataclasses.replace(account, reasons=(why, *account.reasons))
-        if reads_old and check.n_draws == FEW_CHECKED:
+        if reads_old and is_near and check.n_draws == FEW_CHECKED:
             account = account_with(check, account)
         if not reads_old:
             account = dataclasses.replace(account, bias=check.bias, n_unread=series.n_rows)
