@@ -308,8 +308,9 @@ class Results:
             self._run(case, most)
         except subprocess.TimeoutExpired as error:
             said = (error.stdout or b"").decode().splitlines() or ["starting"]
-            why = f"killed after {most:g} seconds, while {said[-1]}"
-            self._keep(case, _without_draws(case, _STOPPED, why, most))
+            why = f"killed after {most:g} seconds; last stage: {said[-1]}"
+            if not self.path(*case).exists():  # killed after its last act
+                self._keep(case, _without_draws(case, _STOPPED, why, most))
 
     def _run(self, names: tuple[str, ...], most: float | None) -> None:
         options = ["--folder", str(self.folder), "--limit", str(self.limit)]

@@ -61,4 +61,4 @@ def test_a_case_of_trust_that_does_not_end_is_killed(trust, tmp_path, monkeypatc
     results, case = trust.Results(tmp_path, 0.0), ("rare event", "mala", "suggested")
     results.make_row_in_process(case)
     row = results.row(case)
-    assert row.verdict == "stopped" and row.why == "killed after 0.5 seconds, while starting"
+    assert row.verdict == "stopped" and row.why == "killed after 0.5 seconds; last stage: starting"
