@@ -79,7 +79,7 @@ bench: $(BENCH)           ## speed against the peers, as ratios measured in one 
 bench-quick: $(BENCH)     ## the most important of it, in minutes
 	$(BIN)/python -m benchmarks --quick
 
-trust: $(BENCH)           ## real errors, reported errors and verdicts of every method; writes docs/trust.md, in two hours
+trust: $(BENCH)           ## real errors, reported errors and verdicts of every method; writes docs/trust.md, says when it ends, and continues if interrupted
 	$(BIN)/python -m benchmarks.trust
 
 clean:
