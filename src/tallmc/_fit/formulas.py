@@ -87,7 +87,7 @@ def split_formula(text: str) -> FormulaText:
         inside = _within_brackets(term)
         bars = list(_split(inside, "|")) if inside is not None else [term]
         if len(bars) == 2:
-            groups += _groups_of(*bars, text)
+            groups += _groups_of(bars[0], bars[1], text)
         elif len(bars) > 2 or len(list(_split(term, "|"))) > 1:
             cure = "Write y ~ x + (1 + x | group), with the brackets joined by +."
             raise InvalidInput(FORMULA, "have bars only in (terms | group)", text, cure)

@@ -333,7 +333,7 @@ class DrawOfLaw(NamedTuple):
         if self.effects is None:
             return predictive
         return eqx.tree_at(
-            lambda law: law.model.known,  # type: ignore[attr-defined]
+            lambda law: law.model.known,
             predictive,
             self.effects,
             is_leaf=lambda leaf: leaf is None,
