@@ -945,16 +945,17 @@ class EffectLaw(eqx.Module):
         return mean, squares - mean[:, :, None] * mean[:, None, :]
 
 
-_DRAWS_AT_ONCE, _LEVELS_AT_ONCE = 128, 512
-"""One program serves all numbers of both. Rows of a group are read once for these draws."""
+_DRAWS_AT_ONCE, _LEVELS_AT_ONCE, _FEW = 128, 512, 16
+"""Few programs serve all numbers of both. Rows of a group are read once for these draws."""
 
 
 def _parts(numbers: np.ndarray, size: int) -> list[np.ndarray]:
     return [numbers[first : first + size] for first in range(0, len(numbers), size)]
 
 
-def _filled(values: np.ndarray, size: int) -> np.ndarray:
-    """So many values: the last one is repeated."""
+def _filled(values: np.ndarray, most: int) -> np.ndarray:
+    """`most` values, or a few if they are enough: the last one is repeated."""
+    size = _FEW if len(values) <= _FEW else most
     return values[np.minimum(np.arange(size), len(values) - 1)]
 
 
