@@ -144,7 +144,7 @@ def test_constants_of_hyperpriors_are_their_integrals():
     assert lkj_log_integral(2) == pytest.approx(math.log(integral), abs=1e-5)
     # Given their scales the effects are normal: potentials at zero effects have their constants.
     sd_prior = priors.LogHalfStudentTPrior(jnp.ones(2), jnp.asarray(4.0))
-    effects = GroupEffects((0,), ((3, 2),), sd_prior, True)
+    effects = GroupEffects(0, 3, 2, sd_prior)
     of_scales = sd_prior.log_integral(2) + lkj_log_integral(2)
     assert effects.log_integral() == pytest.approx(of_scales + 3 * math.log(2 * math.pi))
     shoe = Horseshoe((0,), jnp.asarray(0.1), jnp.asarray(2.5), jnp.asarray(4.0))

@@ -42,7 +42,7 @@ def posterior_of(family, formula, table):
 
 
 CASES = {
-    "logistic": ("bernoulli", "y ~ x + (0 + x | a) + (1 | b)"),
+    "slopes": ("bernoulli", "y ~ x + (1 + x | a) + (1 | b)"),
     "pairs": ("bernoulli", "y ~ 0 + (1 | a - other) + (1 | b)"),
     "normal": ("gaussian", "number ~ x + (0 + x | a) + (1 | b)"),
 }
@@ -87,7 +87,7 @@ def test_coordinates_have_their_gradient_volume_and_hessian(case, monkeypatch):
             "products": model.hessian_products(position, unit, batch),
             "sums": sums,
             "separate": separate,
-            "diagonal": model.hessian_diagonal(position, batch),
+            "blocks": model.effect_hessians(position, batch),
             "push": jax.vmap(mapping.push)(unit),
             "pull": jax.vmap(mapping.pull)(unit),
             "solve": jax.vmap(mapping.solve)(unit),
@@ -106,11 +106,16 @@ def test_coordinates_have_their_gradient_volume_and_hessian(case, monkeypatch):
     np.testing.assert_allclose(found["by_map"], found["gradient"], **close)
     np.testing.assert_allclose(found["products"], found["of_rows"], **close)
     np.testing.assert_allclose(found["sums"], found["separate"], **close)
-    np.testing.assert_allclose(found["diagonal"], np.diag(found["of_rows"]), **close)
-    is_effect = np.zeros(dim, bool)
+    is_effect, blocks = np.zeros(dim, bool), []
     for term in terms:
         is_effect[term.effects] = True
-    np.testing.assert_allclose(np.diag(found["hessian"])[is_effect], 1.0, rtol=1e-9)
+        for first in range(term.start, term.effects.stop, term.n_columns):
+            group = slice(first, first + term.n_columns)
+            blocks.append(found["of_rows"][group, group].ravel())
+            np.testing.assert_allclose(
+                found["hessian"][group, group], np.eye(term.n_columns), **close
+            )
+    np.testing.assert_allclose(found["blocks"], np.concatenate(blocks), **close)
     c = found["pull"]  # row j is Cᵀe_j
     np.testing.assert_allclose(found["push"], c.T, **close)
     np.testing.assert_allclose(found["solve"], np.linalg.inv(c).T, rtol=1e-7, atol=1e-7)
@@ -242,6 +247,20 @@ def test_jitter_is_checked():
         HMC(3, jitter=1.5)
 
 
+def test_nested_factors_have_the_posterior_of_columns_joined_before():
+    table = crossed(60, (4, 3), (1.0, 1.0))
+    table["ab"] = np.array([f"{a}:{b}" for a, b in zip(table["a"], table["b"], strict=True)])
+    nested, joined = (
+        posterior_of("bernoulli", formula, table)
+        for formula in ("y ~ x + (1 + x | a/b)", "y ~ x + (1 + x | a) + (1 + x | ab)")
+    )
+    assert [term.n_groups for term in nested.model.effect_terms()] == [4, len(set(table["ab"]))]
+    position = jnp.asarray(RNG.normal(size=nested.dim))
+    one, other = (float(of.potential(position)) for of in (nested, joined))
+    assert one == pytest.approx(other, rel=1e-12)
+    assert "x|a:b_sigma" in nested.quantities.shapes
+
+
 def test_a_difference_of_groups_is_one_effect_less_the_other():
     table = crossed(30, (4, 3), (1.0, 1.0))
     problem = regression_problem(
@@ -263,7 +282,10 @@ def test_a_difference_of_groups_is_one_effect_less_the_other():
     ("change", "message"),
     [
         ({"other": 0}, r"columns a - other must differ in every row; got '0' twice in row"),
-        ({"formula": "y ~ (1 | a - b - other)"}, "after a bar, or a difference of two"),
+        (
+            {"formula": "y ~ (1 | a - b - other)"},
+            "after a bar: one, a/b, a:b, or a difference of two",
+        ),
         ({"formula": "y ~ (1 | a - missing)"}, "missing"),
     ],
 )

@@ -203,7 +203,8 @@ def test_new_rows_need_the_columns_of_the_formula():
         ("", "be text such as 'y ~ age + C(region)'; got ''"),
         ("y ~ age | clinic", "have bars only in (terms | group)"),
         ("y ~ (1 || clinic)", "have bars only in (terms | group)"),
-        ("y ~ (1 | region:year)", "have the name of a column after a bar"),
+        ("y ~ (1 | region * year)", "have columns after a bar: one, a/b, a:b, or a difference"),
+        ("y ~ (1 | region:region)", "join different columns after a bar; got 'region:region'"),
         ("y ~ (1 | clinc)", "--formula (formula) must name a column of dict; got 'clinc'"),
         (
             "y ~ log(age - 40)",
@@ -294,7 +295,7 @@ def test_states_keep_their_types_and_bits():
 
 def test_bars_are_parsed_out_of_the_formula():
     parts = split_formula("y ~ age + C(a, levels=['|', '~']) + (1|a - `b c`) + (0 + x*z | `my g`)")
-    groups = (("1", ("a", "b c")), ("0 + x*z", ("my g",)))
+    groups = (("1", ("a", "b c"), True), ("0 + x*z", ("my g",), False))
     assert parts[:3] == ("y", "age + C(a, levels=['|', '~'])", groups)
 
 
@@ -316,6 +317,30 @@ def test_groups_have_codes_levels_and_columns():
     assert [np.array(region.encoding.group.levels)[code] for code in region.codes] == list(
         COLUMNS["region"]
     )
+
+
+def test_nested_factors_are_the_outer_one_and_their_combinations():
+    """So (1 | a/b/c) has the codes of columns that a user joins before."""
+    formula = "y ~ (1 + age | region/clinic/smoker)"
+    design = design_of(formula)
+    columns = ["region", "clinic", "smoker"]
+    for k, group in enumerate(design.groups, start=1):
+        names = [np.asarray(COLUMNS[name]).astype(str) for name in columns[:k]]
+        by_hand = [":".join(parts) for parts in zip(*names, strict=True)]
+        levels = group.encoding.group.levels
+        assert set(levels) == set(by_hand) and len(levels) == len(set(by_hand))
+        assert [levels[code] for code in group.codes] == by_hand
+        assert group.encoding.name == f"1 + age | {':'.join(columns[:k])}"
+    new = {name: COLUMNS[name][:3] for name in ["age", *columns]}
+    found = through_json(design.encoding, formula).apply(read_table(new))
+    for one, other in zip(found.groups, design.groups, strict=True):
+        np.testing.assert_array_equal(one.codes, other.codes[:3])
+    assert split_formula("y ~ (1 | a:b)").groups == (("1", ("a", "b"), False),)
+
+
+def test_joined_levels_that_look_alike_are_refused():
+    table = {"y": [0, 1, 0, 1], "a": ["u:v", "u", "w", "w"], "b": ["z", "v:z", "z", "v:z"]}
+    assert "join a and b to levels that differ" in refusal("y ~ (1 | a:b)", read_table(table))
 
 
 def test_group_column_may_also_be_a_number_of_the_formula():

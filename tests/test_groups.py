@@ -27,6 +27,7 @@ from tallmc.models.families import FAMILIES
 from tallmc.models.groups import EffectLaw, QuadratureGroups, cholesky, grouped_table
 from tallmc.models.posterior import ModelPosterior
 from tallmc.models.priors import LogHalfStudentTPrior, NormalPrior
+from tallmc.results import prediction
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -231,8 +232,9 @@ def test_draws_of_effects_have_their_law(case):
         law = EffectLaw(model, found.rows, jnp.asarray(found.places))
         positions = position + 1e-6 * np.arange(1600)[:, None]
         drawn = law.draws(positions, np.arange(G))
-        again = law.draws(positions[100:101], np.array([3, 1]))
-    np.testing.assert_allclose(again[0], drawn[100, [3, 1]], rtol=1e-12)
+        # A group's search for its mode must not go on because that of another does.
+        alone = [law.draws(positions[100:101], np.array([level]))[0, 0] for level in range(G)]
+    np.testing.assert_allclose(alone, drawn[100], rtol=1e-12)
     mean, squares = at.mean[found.places], at.squares[found.places]
     for found_now, wanted in ((drawn, mean), (np.einsum("kgr,kgs->kgrs", drawn, drawn), squares)):
         error = found_now.std(axis=0) / np.sqrt(len(drawn))
@@ -425,11 +427,33 @@ def test_predictions_use_the_effects_that_draws_have(table):
     assert found.quantities.coords["g_correlation_dim"] == ("1, x",)
     np.testing.assert_allclose(values["g_correlation"][0, :, 0], np.tanh(positions[0, :, -1]), 1e-5)
     block = found.predictive.encode(table)
-    means = jax.vmap(found.predictive.mean, (0, None))(jnp.asarray(positions[0]), block)
+    of_draws = jax.jit(jax.vmap(found.predictive.mean, (0, None)))
+    means = of_draws(jnp.asarray(positions[0]), block)
     level = np.searchsorted(list("abcdef"), table["g"])
     z = values["Intercept"][0][:, None] + values["x"][0][:, None] * table["x"]
     z = z + values["1|g"][0][:, level] + values["x|g"][0][:, level] * table["x"]
     np.testing.assert_allclose(means, 1 / (1 + np.exp(-z)), atol=1e-9)
+
+
+@pytest.mark.parametrize("most", [2**25, 200])
+def test_predictions_by_part_are_averages_over_draws_and_their_effects(table, most, monkeypatch):
+    """With room for the effects of all groups, or of so few that parts have few rows each."""
+    monkeypatch.setattr(prediction, "_MOST_EFFECTS", most)
+    found = problem(table, "y ~ x + (1 + x | g)").posterior
+    draws = draws_near_the_start(found, 5)
+    block = found.predictive.encode(table)
+    of_draws = jax.jit(jax.vmap(found.predictive.mean, (0, None)))
+    each = of_draws(jnp.asarray(draws.positions[0]), block)
+    np.testing.assert_allclose(draws.predict(table).mean, np.mean(each, axis=0), rtol=1e-9)
+    simulated = draws.posterior_predictive(table)[0]
+    monkeypatch.setattr(prediction, "_MOST_EFFECTS", 2**25)
+    np.testing.assert_array_equal(simulated, draws.posterior_predictive(table)[0])
+    new = {"x": [1.0, 2.0, 1.0], "g": ["other", "other", "b"]}
+    both = draws.predict(new, new_groups="draw").mean
+    known = draws.predict({"x": [1.0], "g": ["b"]}).mean
+    np.testing.assert_allclose(both[2], known[0], rtol=1e-12)
+    monkeypatch.setattr(prediction, "_MOST_EFFECTS", most)
+    np.testing.assert_array_equal(draws.predict(new, new_groups="draw").mean, both)
 
 
 def draws_near_the_start(found, n_draws):

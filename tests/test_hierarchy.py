@@ -103,18 +103,18 @@ def grouped(family):
     )
     likelihood, shared = likelihood_of(family)
     scales = jnp.array([2.5, 1.0, 0.7])
-    hyper = Hyper(
-        ("log_sd",),
-        (np.log([0.5, 0.4, 0.3]),),
-        GroupEffects((2, 10), ((4, 2), (3, 1)), LogHalfStudentTPrior(scales, jnp.asarray(4.0))),
-    )
+    of_g, of_h = (LogHalfStudentTPrior(of, jnp.asarray(4.0)) for of in (scales[:2], scales[2:]))
+    hyper = [
+        Hyper(("log_sd", "free"), (np.log([0.5, 0.4]), np.zeros(1)), GroupEffects(2, 4, 2, of_g)),
+        Hyper(("log_sd_h",), (np.log([0.3]),), GroupEffects(10, 3, 1, of_h)),
+    ]
     posterior = regression_posterior(
         Rows(rows, 2 + 8 + 3),
         likelihood,
         OfCommon(2),
         shared=shared,
         effects=[Effects("g", (4, 2)), Effects("h", (3, 1))],
-        hyper=[hyper],
+        hyper=hyper,
     )
 
     def log_likelihood(params, row):
@@ -123,10 +123,15 @@ def grouped(family):
         return row["weight"] * log_density(family, z, row["y"], params)
 
     def log_prior(params):
-        sds = jnp.exp(params["log_sd"])
-        of_effects = jnp.sum(stats.norm.logpdf(params["g"], 0, sds[:2]))
-        of_effects += jnp.sum(stats.norm.logpdf(params["h"], 0, sds[2]))
-        of_sds = jnp.sum(log_half_t(params["log_sd"], 4.0, scales))
+        sds, correlation = jnp.exp(params["log_sd"]), jnp.tanh(params["free"][0])
+        covariance = jnp.outer(sds, sds) * jnp.array([[1, correlation], [correlation, 1]])
+        of_effects = jnp.sum(
+            stats.multivariate_normal.logpdf(params["g"], jnp.zeros(2), covariance)
+        )
+        of_effects += jnp.sum(stats.norm.logpdf(params["h"], 0, jnp.exp(params["log_sd_h"])))
+        of_sds = jnp.sum(log_half_t(params["log_sd"], 4.0, scales[:2]))
+        of_sds += jnp.sum(log_half_t(params["log_sd_h"], 4.0, scales[2:]))
+        of_sds += jnp.log1p(-(correlation**2))  # uniform on (−1, 1), and the derivative of tanh
         of_common = jnp.sum(stats.norm.logpdf(params["beta"], 0, jnp.sqrt(2.0)))
         return of_common + of_effects + of_sds + shared_log_prior(params)
 
@@ -333,16 +338,14 @@ def test_gaussian_mean_squares_use_the_spread_of_the_parameters(case):
 
 SDS = jnp.array([1.0, 0.5, 2.0])
 HYPERPRIORS = {
-    "group effects": GroupEffects(
-        (0, 6), ((3, 2), (4, 1)), LogHalfStudentTPrior(jnp.array([0.5, 1, 2]), jnp.asarray(4.0))
-    ),
+    "group effects": GroupEffects(0, 4, 1, LogHalfStudentTPrior(SDS[:1], jnp.asarray(4.0))),
     "correlated effects": GroupEffects(
-        (0,), ((2, 3),), LogHalfStudentTPrior(jnp.ones(3), jnp.asarray(4.0)), correlated=True
+        0, 2, 3, LogHalfStudentTPrior(jnp.ones(3), jnp.asarray(4.0))
     ),
     "horseshoe": Horseshoe((0, 1, 2), jnp.asarray(0.2), jnp.asarray(2.0), jnp.asarray(4.0)),
     "r2d2": R2D2((0, 1, 2), SDS, jnp.asarray(1.5), 0, jnp.array([1.2, 2.8]), jnp.asarray(0.5)),
 }
-N_PARAMETERS = {"group effects": 10, "correlated effects": 6, "horseshoe": 3, "r2d2": 3}
+N_PARAMETERS = {"group effects": 4, "correlated effects": 6, "horseshoe": 3, "r2d2": 3}
 
 
 @pytest.mark.parametrize("name", HYPERPRIORS)
@@ -436,7 +439,7 @@ def test_the_search_starts_near_the_effects_that_the_rows_support(family):
     term = GroupTerm(jnp.asarray(codes), jnp.asarray(columns), groups)
     rows = GroupedObservations(jnp.asarray(columns), jnp.asarray(y, float), None, None, (term,))
     prior = LogHalfStudentTPrior(jnp.asarray(2.5), jnp.asarray(4.0))
-    hyperprior = GroupEffects((2,), ((groups, 2),), prior)
+    hyperprior = GroupEffects(2, groups, 2, prior)
     likelihood, shared = likelihood_of(family)
     posterior = regression_posterior(
         Rows(rows, 2 + 2 * groups),
@@ -444,7 +447,7 @@ def test_the_search_starts_near_the_effects_that_the_rows_support(family):
         OfCommon(2),
         shared=shared,
         effects=[Effects("u", (groups, 2))],
-        hyper=[Hyper(("log_sd",), (np.log([3.0, 3.0]),), hyperprior)],
+        hyper=[Hyper(("log_sd", "free"), (np.log([3.0, 3.0]), np.zeros(1)), hyperprior)],
     )
     anchor = tallmc.anchor.find_anchor(posterior)
     at_start = posterior.layout.unravel(posterior.init)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 from typing import Any
 
 import equinox as eqx
@@ -35,6 +36,7 @@ from ._core.errors import InvalidInput
 from ._core.part import Part
 from ._rows.access import RowBlock
 from .models.gaussian import check_positive_definite
+from .models.groups import back_solve, cholesky, factor_of, forward_solve, lower_inverse
 from .models.model import AbstractModel, EffectTerm
 from .models.posterior import AbstractPosterior
 
@@ -157,14 +159,15 @@ class Dense(GeometryChoice):
         return DenseMap(jnp.asarray(np.linalg.cholesky(matrix), posterior.dtype))
 
 
-# Group effects, standardised given their sd. At the anchor the rows say of an effect u_j
+# Group effects, standardised given their covariance Σ. At the anchor the rows say of the effects u
+# of a group
 #
-#     Σ f_i = ½κ_j u_j² − r_j u_j + …,   so that   u_j | σ ≈ N(r_j/p_j, 1/p_j),   p_j = κ_j + 1/σ²
-#     u_j = (r_j + √p_j η_j)/p_j
+#     Σ f_i = ½uᵀKu − rᵀu + …,   so that   u | Σ ≈ N(P⁻¹r, P⁻¹),   P = K + Σ⁻¹ = RRᵀ
+#     u = R⁻ᵀ(R⁻¹r + η)
 #
-# η_j is nearly N(0, 1) for every σ: there is no funnel between log σ and the effects. This is the
-# non-centred form for effects of which the rows know nothing, κ_j = 0, and close to the centred
-# form for large κ_j. An effect of few rows and one of many each get the form that suits them.
+# η is nearly N(0, I) for every Σ: there is no funnel between log sds and effects. This is the
+# non-centred form for effects of which the rows know nothing, K = 0, and close to the centred form
+# for large K. A group of few rows and one of many each get the form that suits them.
 #
 # In these coordinates the Hessian of the effects has a diagonal of 1. Its curvatures are near 1 but
 # for a few modes: all effects of one factor against those of another, or players of an era. With
@@ -224,10 +227,10 @@ class EffectMap(AbstractLinearMap):
     """Coordinates ζ: η in the place of group effects, and a linear map of them."""
 
     linear: ArrowMap
-    information: Vector
-    """κ_j of effects."""
+    information: Float[Array, " b"]
+    """K of each group, (G, r, r) flat, term after term."""
     score: Vector
-    """r_j of effects, else 0."""
+    """r of effects, else 0."""
     centre: Vector
     """ζ near which the posterior is N(ζ, CCᵀ), approximately."""
     terms: tuple[tuple[int, int, int, int], ...] = eqx.field(static=True)
@@ -247,25 +250,42 @@ class EffectMap(AbstractLinearMap):
     def solve(self, move: Float[Array, "*k d"]) -> Float[Array, "*k d"]:
         return self.linear.solve(move)
 
-    def precision(self, position: Vector) -> Vector:
-        """p_j of effects, else 1; of a position or of ζ, whose log sds are the same."""
-        found = jnp.ones_like(position)
+    def precisions(self, position: Vector) -> list[tuple[EffectTerm, Float[Array, "G r r"]]]:
+        """P of the groups of each term; of a position or of ζ, whose log sds are the same."""
+        found, at = [], 0
         for term in (EffectTerm(*term) for term in self.terms):
-            of_prior = jnp.exp(-2 * term.of_effects(position))
-            found = found.at[term.effects].set(self.information[term.effects] + of_prior)
+            shape = term.n_groups, term.n_columns, term.n_columns
+            of_rows = self.information[at : at + math.prod(shape)].reshape(shape)
+            inverse = lower_inverse(factor_of(term.hyper_of(position), term.n_columns))
+            found.append((term, of_rows + dot(inverse.T, inverse)))
+            at += of_rows.size
         return found
 
     def standardised(self, position: Vector) -> Vector:
         """ζ of a position."""
-        precision = self.precision(position)
-        return (precision * position - self.score) / jnp.sqrt(precision)
+        found = position
+        for term, precision in self.precisions(position):
+            root, effects = cholesky(precision), term.by_group(position)
+            eta = jnp.sum(root * effects[:, :, None], axis=1)
+            eta = eta - forward_solve(root, term.by_group(self.score))
+            found = found.at[term.effects].set(eta.ravel())
+        return found
 
     def position(self, zeta: Vector) -> Vector:
-        precision = self.precision(zeta)
-        return (self.score + jnp.sqrt(precision) * zeta) / precision
+        found = zeta
+        for term, precision in self.precisions(zeta):
+            root = cholesky(precision)
+            shifted = forward_solve(root, term.by_group(self.score)) + term.by_group(zeta)
+            found = found.at[term.effects].set(back_solve(root, shifted).ravel())
+        return found
 
     def log_volume(self, position: Vector) -> Scalar:
-        return -jnp.sum(jnp.log(self.precision(position))) / 2
+        """log |∂θ/∂ζ|."""
+        total = jnp.zeros((), position.dtype)
+        for _, precision in self.precisions(position):
+            root = cholesky(precision)
+            total = total - jnp.sum(jnp.log(jnp.diagonal(root, axis1=1, axis2=2)))
+        return total
 
     def gradient(self, zeta: Vector, gradient: Vector) -> Vector:
         """∇ of f(θ) − log |∂θ/∂ζ| with respect to ζ, from ∇f."""
@@ -302,7 +322,8 @@ class StandardEffects(GeometryChoice):
 
     **Arguments:**
 
-    - `information`: κ, the curvature of all rows along each effect at the anchor.
+    - `information`: K, the curvature of all rows in the effects of each group at the anchor,
+      (G, r, r) flat, term after term.
     - `score`: r, zero for parameters that are no effects.
     - `coupling`: W, how the effects make up for moves of the k other parameters, (d − k, k).
     - `precision`: S of the other parameters, (k, k).

@@ -75,6 +75,16 @@ def random_words(
     return lax.optimization_barrier(words)  # otherwise XLA computes the words once per use
 
 
+def words_by_number(
+    key: PRNGKeyArray, numbers: UInt32[Array, " n"], count: int
+) -> UInt32[Array, "n count 2"]:
+    """`count` pairs of random words for each number, whatever the others are."""
+    counter = lax.broadcasted_iota(jnp.uint32, (len(numbers), count), 1)
+    high = jnp.broadcast_to(numbers[:, None], counter.shape)
+    words = jnp.stack(_threefry(jax.random.key_data(key), high, counter), axis=-1)
+    return lax.optimization_barrier(words)  # otherwise XLA computes the words once per use
+
+
 def uniform_of(words: UInt32[Array, "*k"], dtype: Any) -> Float[Array, "*k"]:
     """(w + ½)/2³² of every word: never 0, and 1 after rounding at most."""
     return (words.astype(dtype) + 0.5) * 2.0**-32

@@ -45,6 +45,7 @@ from .formulas import (
     FORMULA,
     FormulaTerms,
     FormulaText,
+    GroupText,
     make_terms,
     notes_on_splines,
     split_formula,
@@ -297,18 +298,41 @@ class GroupEncoding:
     group: FeatureEncoding
     scaled: ScaledTerms
     columns: tuple[str, ...]
-    """The column of the groups; two of (1 | a - b), which share their levels."""
+    """The column of the groups; those that are joined; or the two of a difference."""
+    is_difference: bool = False
+    """Whether it is (1 | a - b), whose columns share their levels."""
 
     def codes(self, table: Table, *, new: bool) -> np.ndarray:
         """The group of each row; groups that the fit has not seen follow its own if `new`."""
         cure = "`predict` with --new-groups draw (new_groups) draws its effect from N(0, Σ)."
-        if len(self.columns) > 1:
+        if self.is_difference:
             cure, new = "Leave rows of others than those of the fit out.", False
         found = [
-            self.group.values(table.columns[name], cure, new=new).numbers.astype(np.int32)
-            for name in self.columns
+            self.group.values(column, cure, new=new).numbers.astype(np.int32)
+            for column in _group_columns(table, self.columns, self.is_difference)
         ]
-        return found[0] if len(found) == 1 else np.stack(found, axis=1)
+        return np.stack(found, axis=1) if self.is_difference else found[0]
+
+
+def _group_columns(table: Table, names: Sequence[str], is_difference: bool) -> list[ColumnValues]:
+    """The columns whose levels are groups: one, or the two of a difference."""
+    columns = [without_unused_levels(as_text(table.columns[name])) for name in names]
+    return columns if is_difference or len(columns) == 1 else [_joined(columns, names)]
+
+
+def _joined(columns: Sequence[ColumnValues], names: Sequence[str]) -> ColumnValues:
+    """One factor: its levels `a:b` are the combinations that occur."""
+    codes, levels = columns[0].numbers, np.array(columns[0].levels, object)
+    for column in columns[1:]:
+        n_levels = len(column.levels)
+        pairs, codes = np.unique(
+            codes.astype(np.int64) * n_levels + column.numbers, return_inverse=True
+        )
+        levels = levels[pairs // n_levels] + ":" + np.array(column.levels, object)[pairs % n_levels]
+    if len(set(levels)) < len(levels):
+        rule = f"join {' and '.join(names)} to levels that differ"
+        raise TableError(FORMULA, rule, "a colon within levels", "Rename the levels.")
+    return ColumnValues("text", codes, tuple(levels))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -637,10 +661,11 @@ class DesignEncoding:
                     GroupEncoding(
                         group["name"],
                         _feature(group["group"]),
-                        _scaled(group["scaled"], inner),
-                        names,
+                        _scaled(group["scaled"], of_text.terms),
+                        of_text.columns,
+                        of_text.is_difference,
                     )
-                    for group, (inner, names) in groups
+                    for group, of_text in groups
                 ),
                 formula,
                 content["dtype"],
@@ -696,7 +721,7 @@ def make_design(
     categorical = set(model.categorical)
     for name in sorted(categorical):
         table.column(name, "--categorical (categorical)")
-    grouping = [name for _, names in groups for name in names]
+    grouping = [name for group in groups for name in group.columns]
     used = [*covariates, *grouping, *roles.names.values(), response]
     table = Table({name: table.columns[name] for name in used}, table.description, table.notes)
     check_known_kinds(table.columns)
@@ -760,13 +785,13 @@ def make_design(
         rule = "have a column besides the response when there is no intercept"
         raise TableError("TABLE", rule, f"only {response}")
     of_groups, inner = [], []
-    for terms, names in groups:
-        each = [without_unused_levels(as_text(table.columns[name])).levels for name in names]
+    for terms, names, differ in groups:
+        each = [column.levels for column in _group_columns(table, names, differ)]
         levels = each[0] if len(each) == 1 else tuple(sorted(set().union(*each)))
         of_group, raw_of_group = of_formula(terms)
-        name = " - ".join(names)
+        name = GroupText(terms, names, differ).group
         feature = FeatureEncoding(name, "category", levels)
-        of_groups.append(GroupEncoding(f"{terms} | {name}", feature, of_group, names))
+        of_groups.append(GroupEncoding(f"{terms} | {name}", feature, of_group, names, differ))
         inner.append(raw_of_group)
     if standardise and kind == "number":
         centre = INTERCEPT in common.names
@@ -835,7 +860,7 @@ def _covariates(
     free = [name for name in table.columns if name not in taken]
     if text is None:
         return free
-    for name in (name for _, names in text.groups for name in names):
+    for name in (name for group in text.groups for name in group.columns):
         table.column(name, FORMULA)
     needed = text.variables(free, table.columns)
     if response in needed:

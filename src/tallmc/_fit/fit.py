@@ -299,7 +299,7 @@ def _table_of_store(rows: ShardedRows, model: RegressionModel, text: FormulaText
     ]
     sources = {column.source: None for column in manifest.columns if column.source}
     free = [name for name in sources if name not in {response, *roles, *model.exclude}]
-    groups = [name for _, names in text.groups for name in names]
+    groups = [name for group in text.groups for name in group.columns]
     used = {*text.variables(free, sources), *groups, *roles, *([response] if response else [])}
     return stored_table(rows, sorted(used), groups)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import itertools
 import math
 import re
 import warnings
@@ -31,13 +32,25 @@ _OPENING, _CLOSING, _QUOTES = "([{", ")]}", "`\"'"
 _NAME = re.compile(r"`([^`]+)`|([^\W\d]\w*)")
 
 
+class GroupText(NamedTuple):
+    """A term `(terms | group)`."""
+
+    terms: str
+    columns: tuple[str, ...]
+    is_difference: bool = False
+    """Of the effects of two columns, `(1 | a - b)`; else columns are joined, `(1 | a:b)`."""
+
+    @property
+    def group(self) -> str:
+        return (" - " if self.is_difference else ":").join(self.columns)
+
+
 class FormulaText(NamedTuple):
     """The parts of a formula."""
 
     response: str | None  # what stands before `~`, if anything does
     common: str  # the terms that formulaic reads
-    groups: tuple[tuple[str, tuple[str, ...]], ...]
-    """The terms and the column of each `(terms | group)`, or two columns of `(1 | a - b)`."""
+    groups: tuple[GroupText, ...]
     smooths: tuple[SmoothText, ...] = ()
 
     def variables(self, available: Sequence[str], known: Container[str]) -> set[str]:
@@ -45,7 +58,7 @@ class FormulaText(NamedTuple):
         in_smooths = {name for smooth in self.smooths for name in smooth.columns}
         straight = {name for smooth in self.smooths for name in smooth.variables}
         free = [name for name in available if name not in straight]
-        formulas = (self.common, *(terms for terms, _ in self.groups))
+        formulas = (self.common, *(group.terms for group in self.groups))
         return in_smooths.union(*(variables_of(formula, free, known) for formula in formulas))
 
 
@@ -64,7 +77,9 @@ def split_formula(text: str) -> FormulaText:
         elif "(" not in sides[0]:
             cure = f"Put a name with spaces or signs into backquotes: `{sides[0]}`."
         raise InvalidInput(FORMULA, "have the name of a column before ~", sides[0], cure)
-    common, groups, smooths = [], [], []
+    common: list[str] = []
+    groups: list[GroupText] = []
+    smooths: list[SmoothText] = []
     for term in _split(sides[-1], "+"):
         if (smooth := parse_smooth(term)) is not None:
             smooths.append(smooth)
@@ -72,13 +87,7 @@ def split_formula(text: str) -> FormulaText:
         inside = _within_brackets(term)
         bars = list(_split(inside, "|")) if inside is not None else [term]
         if len(bars) == 2:
-            names = [column_name(part) for part in _split(bars[1], "-")]
-            known = tuple(name for name in names if name is not None)
-            if len(known) < len(names) or len(names) > 2:
-                cure = f"Join columns into one of the table first; got {bars[1]!r} after the bar."
-                rule = "have the name of a column after a bar, or a difference of two"
-                raise InvalidInput(FORMULA, rule, text, cure)
-            groups.append((bars[0], known))
+            groups += _groups_of(bars[0], bars[1], text)
         elif len(bars) > 2 or len(list(_split(term, "|"))) > 1:
             cure = "Write y ~ x + (1 + x | group), with the brackets joined by +."
             raise InvalidInput(FORMULA, "have bars only in (terms | group)", text, cure)
@@ -89,6 +98,26 @@ def split_formula(text: str) -> FormulaText:
             cure = f"Leave out {smooth.variables[0]}: {smooth.name} contains it."
             raise InvalidInput(FORMULA, "have each column once", text, cure)
     return FormulaText(response, " + ".join(common) or "1", tuple(groups), tuple(smooths))
+
+
+def _groups_of(terms: str, after_bar: str, formula: str) -> list[GroupText]:
+    """The group terms of `(terms | after_bar)`: a/b, b within a, is a and a:b."""
+    differ = list(_split(after_bar, "-"))
+    nested = [list(_split(part, ":")) for part in _split(after_bar, "/")]
+    if len(differ) == 2:
+        nested = [differ]
+    names = [[column_name(name) for name in part] for part in nested]
+    known = [tuple(name for name in part if name is not None) for part in names]
+    if any(len(one) < len(other) for one, other in zip(known, names, strict=True)):
+        cure = f"Join columns into one of the table first; got {after_bar!r} after the bar."
+        rule = "have columns after a bar: one, a/b, a:b, or a difference of two"
+        raise InvalidInput(FORMULA, rule, formula, cure)
+    joined = itertools.accumulate(known)
+    found = [GroupText(terms, columns, len(differ) == 2) for columns in joined]
+    for group in found:
+        if len(set(group.columns)) < len(group.columns):
+            raise InvalidInput(FORMULA, "join different columns after a bar", group.group)
+    return found
 
 
 class FormulaNeeded(InvalidInput):
@@ -186,7 +215,7 @@ def is_plain(formula: str, columns: Iterable[str]) -> bool:
         return False
     try:
         text = split_formula(formula)
-        parts = [text.common, *(terms for terms, _ in text.groups)]
+        parts = [text.common, *(group.terms for group in text.groups)]
         factors = {
             factor for part in parts for term in parse(part, known) for factor in term.factors
         }

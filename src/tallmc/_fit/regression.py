@@ -386,7 +386,7 @@ def _effect_hyper(
     found = []
     for (name, (groups, columns)), sd_prior in zip(effects, sd_priors, strict=True):
         log_sd = np.full(columns, np.log(_START_SD * response_scale))
-        hyperprior = GroupEffects((start,), ((groups, columns),), sd_prior, columns > 1)
+        hyperprior = GroupEffects(start, groups, columns, sd_prior)
         names, starts = [f"log sd of {name}"], [log_sd]
         if columns > 1:
             names.append(f"correlations of {name}")
@@ -523,7 +523,7 @@ class RegressionForm:
         """
         if len(self.encoding.groups) != 1 or self.family.response in ("classes", "times"):
             return False
-        if len(self.encoding.groups[0].columns) > 1:
+        if self.encoding.groups[0].is_difference:
             return False
         shrunk = any(of.shares_scales for of in as_priors(self.model.prior).values())
         return len(self.encoding.groups[0].group.levels) > FEW_LEVELS and not shrunk

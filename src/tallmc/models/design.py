@@ -185,6 +185,11 @@ class GroupTerm(eqx.Module):
         # The two groups of a row differ.
         return GroupTerm(self.codes, self.columns**2, self.n_groups, signs=(1, 1))
 
+    def gram_within(self, weights: PerRow) -> Float[Array, "g r r"]:
+        """The blocks of XᵀWX that belong to one group each."""
+        products = self.columns[:, :, None] * self.columns[:, None, :]
+        return self.squared().per_group(weights[:, None, None] * products)
+
     def per_group(self, values: Float[Array, "n ..."]) -> Float[Array, "g ..."]:
         """Sums over the rows of each group."""
         total = jnp.zeros((self.n_groups, *values.shape[1:]), values.dtype)
@@ -242,6 +247,11 @@ class Columns(eqx.Module):
             blocks.append([*row, *(part.gram_with(other, weights) for other in parts[k:])])
         whole = jnp.block(blocks)
         return self._joined([self._joined([whole]).T]).T
+
+    def gram_within_groups(self, weights: PerRow) -> Float[Array, " b"]:
+        """The blocks of XᵀWX of each group of each group term, flat."""
+        terms = (factor for factor in self.factors if isinstance(factor, GroupTerm))
+        return jnp.concatenate([term.gram_within(weights).ravel() for term in terms])
 
     def squared(self) -> Columns:
         """The columns with squares in place of their values."""

@@ -447,9 +447,9 @@ class GeneralisedLinear(AbstractRegression):
         curvatures = weights * self._curvatures(position, batch.rows)
         return x.sums(curvatures[:, None] * (x @ directions.T)).T
 
-    def hessian_diagonal(self, position: Vector, batch: Batch) -> Vector:
+    def effect_hessians(self, position: Vector, batch: Batch) -> Float[Array, " b"]:
         curvatures = self._curvatures(position, batch.rows)
-        return self.columns(batch.rows).squared().sums(batch.weights * curvatures)
+        return self.columns(batch.rows).gram_within_groups(batch.weights * curvatures)
 
     def curvature_norms(
         self, position: Vector, factor: Float[Array, "d k"], block: RegressionRows
@@ -658,13 +658,12 @@ class LinearPredictor(AbstractRegression):
 
         return lax.map(column, jnp.eye(self.dim, dtype=self.dtype))
 
-    def hessian_diagonal(self, position: Vector, batch: Batch) -> Vector:
-        block, k = batch.rows, self.likelihood.n_predictors
+    def effect_hessians(self, position: Vector, batch: Batch) -> Float[Array, " b"]:
+        assert self.likelihood.n_predictors == 1, "group terms have one predictor"
+        block = batch.rows
         hessian = jax.vmap(jax.hessian(self.likelihood.potential))
-        each = hessian(self.predictors(position, block), block.y)
-        each = weighted(block, batch.weights[:, None] * jnp.diagonal(each, axis1=1, axis2=2))
-        by_column = self.columns(block).squared().sums(each[:, :k])
-        return jnp.concatenate([by_column.ravel(), jnp.sum(each[:, k:], axis=0)])
+        each = hessian(self.predictors(position, block), block.y)[:, 0, 0]
+        return self.columns(block).gram_within_groups(weighted(block, batch.weights * each))
 
     def curvature_norms(
         self, position: Vector, factor: Float[Array, "d c"], block: RegressionRows

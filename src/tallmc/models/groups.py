@@ -39,7 +39,13 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._core.arrays import AbstractLinearMap, Layout, Matrix, Scalar, Vector, dot
 from .._core.programs import Uncompared
-from .._core.random import new_key
+from .._core.random import (
+    new_key,
+    normals_of,
+    pairs_for_normals,
+    uniform_of,
+    words_by_number,
+)
 from .._rows.access import AbstractRows, PerRow, RowBlock
 from .._rows.law import Batch
 from .._rows.resident import ResidentRows
@@ -438,21 +444,18 @@ class QuadratureGroups(AbstractGroups):
         Nearly all are accepted, so that a few steps forget where they began.
         """
         mode, curvature = self._mode(position, block, self._zero(block))
-        factor, r = self.factor(position), self.n_effects
-
-        def move(carry: tuple[Array, Array], noise: Array) -> tuple[tuple[Array, Array], None]:
-            old, old_value = carry
-            normal, uniform = noise[:, :r], noise[:, r]
-            eta = mode + back_solve(curvature, normal)
-            nodes = Nodes(eta[:, None], dot(eta, factor.T)[:, None])
-            joint = self._joint(position, block, nodes)[:, 0]
-            value = joint - jnp.sum(normal**2, axis=1) / 2  # −log of the importance ratio
-            accept = jnp.log(uniform) < old_value - value
-            return (jnp.where(accept[:, None], eta, old), jnp.where(accept, value, old_value)), None
-
-        first = mode, jnp.full(mode.shape[0], jnp.inf, mode.dtype)
-        (eta, _), _ = lax.scan(move, first, jnp.moveaxis(noise, 1, 0))
-        return dot(eta, factor.T)
+        normal, log_uniform = noise[..., :-1], jnp.log(noise[..., -1])
+        eta = mode[:, None] + back_solve(curvature[:, None], normal)
+        gamma = dot(eta, self.factor(position).T)
+        # Proposals do not depend on what was accepted, so one pass over the rows serves all.
+        joint = self._joint(position, block, Nodes(eta, gamma))
+        values = joint - jnp.sum(normal**2, axis=2) / 2  # −log of the importance ratio
+        found, value = gamma[:, 0], values[:, 0]
+        for step in range(1, normal.shape[1]):
+            accept = log_uniform[:, step] < value - values[:, step]
+            found = jnp.where(accept[:, None], gamma[:, step], found)
+            value = jnp.where(accept, values[:, step], value)
+        return found
 
     # Parts.
 
@@ -543,7 +546,10 @@ class QuadratureGroups(AbstractGroups):
     def _mode(
         self, position: Vector, block: GroupSpan, start: Effects
     ) -> tuple[Effects, Float[Array, "n r r"]]:
-        """η̂, searched from a start, and the Cholesky factor C of the curvature there."""
+        """η̂, searched from a start, and the Cholesky factor C of the curvature there.
+
+        Each group stops on its own, so that its effects do not depend on others of the block.
+        """
         common, factor = position[: self.n_common], self.factor(position)
         n, r, dtype = len(block.start), self.n_effects, position.dtype
 
@@ -556,7 +562,7 @@ class QuadratureGroups(AbstractGroups):
             return total[0] + gradient, total[1] + jnp.sum(products, axis=1)
 
         def advance(carry: Any) -> Any:
-            number, _, eta, _ = carry
+            number, moved, eta, old = carry
             zero = jnp.zeros((n, r), dtype), jnp.zeros((n, r, r), dtype)
             gradient, hessian = self._over_rows(
                 block, lambda total, rows: add(total, rows, eta), zero
@@ -565,15 +571,17 @@ class QuadratureGroups(AbstractGroups):
             step = -back_solve(root, forward_solve(root, gradient + eta))
             length = jnp.sqrt(jnp.sum(step**2, axis=1, keepdims=True))
             step = step * jnp.minimum(1, _LONGEST_STEP / jnp.maximum(length, _LONGEST_STEP))
+            active = (moved > _CLOSE)[:, None]
             # In units of the conditional sd.
-            moved = jnp.max(jnp.abs(jnp.einsum("nr,nrs->ns", step, root)))
-            return number + 1, moved, eta + step, root
+            length = jnp.max(jnp.abs(jnp.einsum("nr,nrs->ns", step, root)), axis=1)
+            root = jnp.where(active[..., None], root, old)
+            return number + 1, jnp.minimum(moved, length), jnp.where(active, eta + step, eta), root
 
         def unfinished(carry: Any) -> Array:
-            return (carry[0] < _MOST_NEWTON_STEPS) & (carry[1] > _CLOSE)
+            return (carry[0] < _MOST_NEWTON_STEPS) & jnp.any(carry[1] > _CLOSE)
 
         unit = jnp.broadcast_to(jnp.eye(r, dtype=dtype), (n, r, r))
-        first = jnp.zeros((), jnp.int32), jnp.full((), jnp.inf, dtype), start, unit
+        first = jnp.zeros((), jnp.int32), jnp.full(n, jnp.inf, dtype), start, unit
         _, _, mode, root = lax.while_loop(unfinished, advance, first)
         return mode, root
 
@@ -834,6 +842,9 @@ class NormalLaw(NamedTuple):
 # in stores by chunks of draws, and in predictions. Nothing has to be kept.
 
 _METROPOLIS_STEPS = 6
+"""Measured with two rows per group and sds of 1.5: the proposal is off by 0.12 in total variation,
+18 % of the proposals are rejected on average (counts), 40 % in the worst group, of which 0.4⁵ = 1 %
+of the error is left."""
 
 
 def key_of(position: Vector) -> PRNGKeyArray:
@@ -888,24 +899,29 @@ class EffectLaw(eqx.Module):
 
     def draw(self, position: Vector, levels: Int[Array, " n"]) -> Effects:
         """γ of these levels."""
-        r, key = self.model.n_effects, key_of(position)
-
-        def noise_of(level: Array) -> Array:
-            of_normal, of_uniform = jax.random.split(jax.random.fold_in(key, level))
-            normal = jax.random.normal(of_normal, (_METROPOLIS_STEPS, r), position.dtype)
-            uniform = jax.random.uniform(of_uniform, (_METROPOLIS_STEPS, 1), position.dtype)
-            return jnp.concatenate([normal, uniform], axis=1)
-
-        noise = jax.vmap(noise_of)(levels.astype(jnp.uint32))
+        n, r, steps, dtype = len(levels), self.model.n_effects, _METROPOLIS_STEPS, position.dtype
+        pairs = pairs_for_normals(steps * r, dtype)
+        words = words_by_number(key_of(position), levels.astype(jnp.uint32), pairs + steps)
+        normal = normals_of(words[:, :pairs], steps * r, dtype).reshape(n, steps, r)
+        uniform = uniform_of(words[:, pairs:, :1], dtype)
+        noise = jnp.concatenate([normal, uniform], axis=2)
         return self.model.draw(noise, position, self.rows.take(self.places[levels]))
 
     def draws(
         self, positions: Float[np.ndarray, "k d"], levels: Int[np.ndarray, " n"]
     ) -> Float[np.ndarray, "k n r"]:
         """The effects of these levels in some draws."""
-        if not len(positions):  # a block of the burn-in
-            return np.zeros((0, len(levels), self.model.n_effects))
-        return _in_batches(_effects_at, self, positions, jnp.asarray(levels, jnp.int32))
+        dtype = self.model.dtype
+        found = np.empty((len(positions), len(levels), self.model.n_effects), dtype)
+        # Groups of one size are side by side in this order; a loop over rows ends with the largest.
+        order = np.argsort(np.asarray(self.places)[levels], kind="stable")
+        for some in _parts(order, _LEVELS_AT_ONCE):
+            of_levels = jnp.asarray(_filled(levels[some], _LEVELS_AT_ONCE), jnp.int32)
+            for at in _parts(np.arange(len(positions)), _DRAWS_AT_ONCE):
+                of_draws = jnp.asarray(_filled(positions[at], _DRAWS_AT_ONCE), dtype)
+                drawn = np.asarray(_effects_at(self, of_draws, of_levels))
+                found[np.ix_(at, some)] = drawn[: len(at), : len(some)]
+        return found
 
     def at(self, positions: Float[np.ndarray, "chains draws d"]) -> np.ndarray:
         """The effects of all levels in draws, (chains, draws, levels, effects)."""
@@ -929,25 +945,25 @@ class EffectLaw(eqx.Module):
         return mean, squares - mean[:, :, None] * mean[:, None, :]
 
 
-_DRAWS_AT_ONCE = 16
+_DRAWS_AT_ONCE, _LEVELS_AT_ONCE, _FEW = 128, 512, 16
+"""Few programs serve all numbers of both. Rows of a group are read once for these draws."""
 
 
-def _in_batches(function: Any, law: EffectLaw, positions: np.ndarray, *args: Any) -> np.ndarray:
-    """A compiled function of some positions, always so many at once: one program serves all."""
-    missing = -len(positions) % _DRAWS_AT_ONCE
-    padded = np.concatenate([positions, np.repeat(positions[-1:], missing, axis=0)])
-    parts = [
-        np.asarray(function(law, jnp.asarray(part, law.model.dtype), *args))
-        for part in padded.reshape(-1, _DRAWS_AT_ONCE, padded.shape[1])
-    ]
-    return np.concatenate(parts)[: len(positions)]
+def _parts(numbers: np.ndarray, size: int) -> list[np.ndarray]:
+    return [numbers[first : first + size] for first in range(0, len(numbers), size)]
+
+
+def _filled(values: np.ndarray, most: int) -> np.ndarray:
+    """`most` values, or a few if they are enough: the last one is repeated."""
+    size = _FEW if len(values) <= _FEW else most
+    return values[np.minimum(np.arange(size), len(values) - 1)]
 
 
 @eqx.filter_jit
 def _effects_at(
     law: EffectLaw, positions: Float[Array, "k d"], levels: Int[Array, " n"]
 ) -> Float[Array, "k n r"]:
-    return lax.map(lambda position: law.draw(position, levels), positions)
+    return jax.vmap(lambda position: law.draw(position, levels))(positions)
 
 
 def _mean_moments(
@@ -971,6 +987,17 @@ class EffectNames(NamedTuple):
     """One per effect, such as `1|shop`."""
 
 
+class KnownEffects(NamedTuple):
+    """Effects that were drawn for some levels."""
+
+    places: Int[Array, " G"]
+    """Where the effects of each level of the grouping column are."""
+    effects: Float[Array, "*k n r"]
+
+    def of(self, levels: Int[Array, " m"]) -> Float[Array, "m r"]:
+        return self.effects[self.places[levels]]
+
+
 class RegressionWithEffects(AbstractRegression):
     """The regression of a row given a draw of the shared parameters: it draws the effects."""
 
@@ -978,10 +1005,24 @@ class RegressionWithEffects(AbstractRegression):
     units: Float[Array, "r r"]
     """What turns effects of the model into those of the columns of the table."""
     names: Uncompared[EffectNames] = eqx.field(static=True)
+    known: KnownEffects | None = None
+    """The effects of a draw, so that rows of one group do not each draw them."""
 
     @property
     def n_columns(self) -> int:
         return self.law.model.n_columns
+
+    def knowing(
+        self, positions: Float[np.ndarray, "k d"], levels: Int[np.ndarray, " n"]
+    ) -> KnownEffects:
+        """The effects of these levels, which differ from each other, in some draws."""
+        places = np.zeros(self.law.n_levels, np.int32)
+        places[levels] = np.arange(len(levels))
+        # Few lengths, so that few programs are compiled; and one if all groups are new.
+        length = 1 << max(len(levels) - 1, 0).bit_length()
+        effects = np.zeros((len(positions), length, self.law.model.n_effects), self.dtype)
+        effects[:, : len(levels)] = self.law.draws(positions, levels)
+        return KnownEffects(jnp.asarray(places), jnp.asarray(effects, self.dtype))
 
     def effect_moments(
         self, positions: Float[np.ndarray, "k d"]
@@ -995,7 +1036,8 @@ class RegressionWithEffects(AbstractRegression):
     def predictors(self, position: Vector, block: RegressionRows) -> Float[Array, "n ..."]:
         assert isinstance(block, GroupedObservations) and not isinstance(block.fixed, CodedColumns)
         (term,) = block.terms
-        effects = self.law.draw(position, term.codes)
+        draw = functools.partial(self.law.draw, position)
+        effects = (draw if self.known is None else self.known.of)(term.codes)
         z = dot(block.fixed, position[: self.n_columns]) + jnp.sum(term.columns * effects, axis=1)
         z = z if block.offset is None else z + block.offset
         if self.likelihood.elementwise:

@@ -26,7 +26,7 @@ from jaxtyping import Array, Float
 from .._core.arrays import AbstractLinearMap, Layout, Matrix, Scalar, Vector
 from .._rows.access import AbstractRows, PerRow, RowBlock
 from .._rows.law import Batch
-from .groups import factor_of, lkj_log_integral, lkj_potential, sample_lkj
+from .groups import factor_of, forward_solve, lkj_log_integral, lkj_potential, sample_lkj
 from .model import AbstractModel, Compact, EffectTerm, Moves
 from .priors import (
     AbstractPrior,
@@ -97,8 +97,6 @@ class SeveralHyperpriors(AbstractHyperprior):
         return np.concatenate(drawn, axis=1) if len(drawn) == len(found) else None
 
     def effect_terms(self, start: int) -> tuple[EffectTerm, ...]:
-        if any(isinstance(part, GroupEffects) and part.correlated for part in self.parts):
-            return ()
         starts = itertools.accumulate((part.n_hyper for part in self.parts[:-1]), initial=start)
         found = (part.effect_terms(at) for part, at in zip(self.parts, starts, strict=True))
         return tuple(itertools.chain.from_iterable(found))
@@ -209,11 +207,11 @@ class Hierarchical(AbstractModel):
         at, along = self._inner(position), self._inner(directions)
         return self._outer(self.inner.hessian_products(at, along, batch))
 
-    def hessian_diagonal(self, position: Vector, batch: Batch) -> Vector:
-        return self._outer(self.inner.hessian_diagonal(self._inner(position), batch))
-
     def effect_terms(self) -> tuple[EffectTerm, ...]:
         return self.hyperprior.effect_terms(self.inner.dim)
+
+    def effect_hessians(self, position: Vector, batch: Batch) -> Float[Array, " b"]:
+        return self.inner.effect_hessians(self._inner(position), batch)
 
     def block_hessian(self, position: Vector, block: RowBlock, weights: PerRow) -> Matrix:
         inner = self.inner.block_hessian(self._inner(position), block, weights)
@@ -305,79 +303,47 @@ def _padded(values: Float[Array, "*k c"], count: int) -> Float[Array, "*k d"]:
 
 
 class GroupEffects(AbstractHyperprior):
-    """The prior of the effects of several group terms and of their standard deviations."""
+    """The prior of the effects of a group term, of their standard deviations and correlations."""
 
-    starts: tuple[int, ...] = eqx.field(static=True)
-    """Where the effects of each term begin among the parameters."""
-    shapes: tuple[tuple[int, int], ...] = eqx.field(static=True)
-    """Groups and columns of each term."""
+    start: int = eqx.field(static=True)
+    """Where the effects begin among the parameters, group after group."""
+    n_groups: int = eqx.field(static=True)
+    n_columns: int = eqx.field(static=True)
     sd_prior: AbstractPrior
-    """The prior of all log standard deviations, term after term."""
-    correlated: bool = eqx.field(static=True, default=False)
-    """Whether the effects of a group of one term are correlated; then there is one term."""
+    """The prior of the log standard deviations."""
 
     @property
     def n_hyper(self) -> int:
-        n_columns = sum(columns for _, columns in self.shapes)
-        return n_columns * (n_columns + 1) // 2 if self.correlated else n_columns
+        return self.n_columns * (self.n_columns + 1) // 2
 
     def potential(self, parameters: Float[Array, " c"], hyper: Float[Array, " h"]) -> Scalar:
-        if self.correlated:
-            return self._correlated_potential(parameters, hyper)
-        total, at = self.sd_prior.potential(hyper), 0
-        for start, (groups, columns) in zip(self.starts, self.shapes, strict=True):
-            effects = parameters[start : start + groups * columns].reshape(groups, columns)
-            log_sd = hyper[at : at + columns]
-            squares = jnp.sum(effects**2, axis=0) * jnp.exp(-2 * log_sd)
-            total += jnp.sum(0.5 * squares + groups * log_sd)
-            at += columns
-        return total
+        (term,), r = self.effect_terms(0), self.n_columns
+        factor = factor_of(hyper, r)
+        scaled = forward_solve(factor, term.by_group(parameters))
+        total = self.sd_prior.potential(hyper[:r]) + lkj_potential(hyper[r:], r)
+        log_det = jnp.sum(jnp.log(jnp.diagonal(factor)))
+        return total + 0.5 * jnp.sum(scaled**2) + self.n_groups * log_det
 
     def log_integral(self) -> float | None:
-        n_columns = sum(columns for _, columns in self.shapes)
-        n_effects = sum(groups * columns for groups, columns in self.shapes)
-        of_correlations = lkj_log_integral(n_columns) if self.correlated else 0.0
-        of_effects = 0.5 * n_effects * math.log(2 * math.pi)
-        of_sds = self.sd_prior.log_integral(n_columns)
-        return sum_if_known([of_sds, of_correlations, of_effects])
+        of_effects = 0.5 * self.n_groups * self.n_columns * math.log(2 * math.pi)
+        of_sds = self.sd_prior.log_integral(self.n_columns)
+        return sum_if_known([of_sds, lkj_log_integral(self.n_columns), of_effects])
 
     def sample(
         self, random: np.random.Generator, parameters: Float[np.ndarray, "n c"]
     ) -> Float[np.ndarray, "n h"] | None:
-        n_draws, n_columns = len(parameters), sum(columns for _, columns in self.shapes)
-        hyper = self.sd_prior.sample(random, n_draws, n_columns)
-        if hyper is None:
+        n_draws, r = len(parameters), self.n_columns
+        log_sds = self.sd_prior.sample(random, n_draws, r)
+        if log_sds is None:
             return None
-        if self.correlated:
-            hyper = np.concatenate([hyper, sample_lkj(random, n_draws, n_columns)], axis=1)
-            factors = np.asarray(jax.vmap(lambda at: factor_of(at, n_columns))(jnp.asarray(hyper)))
-        else:
-            factors = np.exp(hyper)[:, :, None] * np.eye(n_columns)
-        at = 0
-        for start, (groups, columns) in zip(self.starts, self.shapes, strict=True):
-            factor = factors[:, at : at + columns, at : at + columns]
-            effects = random.standard_normal((n_draws, groups, columns)) @ factor.mT
-            parameters[:, start : start + groups * columns] = effects.reshape(n_draws, -1)
-            at += columns
+        hyper = np.concatenate([log_sds, sample_lkj(random, n_draws, r)], axis=1)
+        factors = np.asarray(jax.vmap(lambda at: factor_of(at, r))(jnp.asarray(hyper)))
+        effects = random.standard_normal((n_draws, self.n_groups, r)) @ factors.mT
+        parameters[:, self.effect_terms(0)[0].effects] = effects.reshape(n_draws, -1)
         return hyper
 
     def effect_terms(self, start: int) -> tuple[EffectTerm, ...]:
-        if self.correlated:
-            return ()
-        columns = (columns for _, columns in self.shapes[:-1])
-        log_sds = itertools.accumulate(columns, initial=start)
-        each = zip(self.starts, self.shapes, log_sds, strict=True)
-        return tuple(EffectTerm(at, *shape, log_sd) for at, shape, log_sd in each)
-
-    def _correlated_potential(
-        self, parameters: Float[Array, " c"], hyper: Float[Array, " h"]
-    ) -> Scalar:
-        ((groups, columns),), (start,) = self.shapes, self.starts
-        effects = parameters[start : start + groups * columns].reshape(groups, columns)
-        factor = factor_of(hyper, columns)
-        scaled = jax.scipy.linalg.solve_triangular(factor, effects.T, lower=True)
-        total = self.sd_prior.potential(hyper[:columns]) + lkj_potential(hyper[columns:], columns)
-        return total + 0.5 * jnp.sum(scaled**2) + groups * jnp.sum(jnp.log(jnp.diagonal(factor)))
+        return (EffectTerm(self.start, self.n_groups, self.n_columns, start),)
 
 
 # The regularised horseshoe (Piironen and Vehtari, 2017), for many coefficients near zero.

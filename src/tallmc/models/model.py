@@ -51,23 +51,26 @@ _N_DIRECTIONS = 4
 
 
 class EffectTerm(NamedTuple):
-    """Independent effects u ~ N(0, σ_c²) of some groups, one per column c, and where they lie."""
+    """Effects u_g ~ N(0, Σ) of some groups, one per column, and where they lie."""
 
     start: int
     """Where the effects begin in a position, group after group."""
     n_groups: int
     n_columns: int
-    log_sds: int
-    """Where the log σ_c begin."""
+    hyper: int
+    """Where the log sds begin; the free forms of the correlations follow."""
 
     @property
     def effects(self) -> slice:
         return slice(self.start, self.start + self.n_groups * self.n_columns)
 
-    def of_effects(self, position: Vector) -> Float[Array, " n"]:
-        """log σ of each effect."""
-        log_sds = position[self.log_sds : self.log_sds + self.n_columns]
-        return jnp.broadcast_to(log_sds, (self.n_groups, self.n_columns)).reshape(-1)
+    def hyper_of(self, position: Vector) -> Float[Array, " h"]:
+        """(log τ, c), of which `factor_of` makes Σ."""
+        return position[self.hyper : self.hyper + self.n_columns * (self.n_columns + 1) // 2]
+
+    def by_group(self, values: Float[Any, " d"]) -> Float[Any, "G r"]:
+        """What a vector like a position has at the effects."""
+        return values[self.effects].reshape(self.n_groups, self.n_columns)
 
 
 class AbstractModel(eqx.Module):
@@ -318,13 +321,13 @@ class AbstractModel(eqx.Module):
 
         return lax.map(product, directions)
 
-    def hessian_diagonal(self, position: Vector, batch: Batch) -> Vector:
-        """The diagonal of Σ w_i ∇²f_i(θ)."""
-        return jnp.diagonal(self.block_hessian(position, batch.rows, batch.weights))
-
     def effect_terms(self) -> tuple[EffectTerm, ...]:
         """Group effects that lie in a position beside the logs of their sds."""
         return ()
+
+    def effect_hessians(self, position: Vector, batch: Batch) -> Float[Array, " b"]:
+        """The blocks of Σ w_i ∇²f_i(θ) of each group, (G, r, r) flat, term after term."""
+        return jnp.zeros(0, self.dtype)
 
     def curvature_norms(
         self, position: Vector, factor: Float[Array, "d k"], block: RowBlock

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,6 +28,7 @@ from .._core.statistics import add_by_code, evenly, moments, quantiles
 from .._rows.access import RowBlock
 from .._rows.resident import ResidentRows
 from .._rows.sharded import ShardedRows
+from ..models.groups import KnownEffects, RegressionWithEffects
 from ..models.predictive import AbstractPredictive
 
 if TYPE_CHECKING:
@@ -284,60 +286,113 @@ def _by_block(
     n_columns: int,
     *args: Any,
 ) -> Iterator[np.ndarray]:
-    """`per_row(rows, row numbers, predictive, positions, *args)`, (n, k, ...), in blocks."""
+    """`per_row(rows, row numbers, predictive, draws, *args)`, (n, k, ...), in blocks."""
     positions = jnp.asarray(used.flat)
     width = max(len(positions) * n_columns, rows.floats_per_row, positions.shape[1])
-    numbers = range(rows.n_rows)
-    return rows.by_block(per_row, predictive, positions, *args, width=width, beside=numbers)
+    for part, numbers, effects in _with_effects(predictive, used, rows):
+        draws = DrawOfLaw(positions, effects)
+        yield from part.by_block(per_row, predictive, draws, *args, width=width, beside=numbers)
+
+
+_MOST_EFFECTS = 2**25
+"""Numbers of effects in memory: 128 MiB."""
+
+
+def _with_effects(
+    predictive: AbstractPredictive, used: UsedDraws, rows: Rows
+) -> Iterator[tuple[Rows, range, KnownEffects | None]]:
+    """Parts of the rows with their numbers and, if these are integrated out, their group effects.
+
+    A group's effects are drawn once for all of its rows, if there is room for those of all groups.
+    """
+    model = getattr(predictive, "model", None)
+    if not isinstance(model, RegressionWithEffects):
+        yield rows, range(rows.n_rows), None
+        return
+    assert isinstance(rows, ResidentRows)
+    codes = np.asarray(rows.columns.terms[0].codes)
+    most = max(_MOST_EFFECTS // (len(used.flat) * model.law.model.n_effects), 1)
+    n_known = model.law.n_levels
+    size = rows.n_rows if len(np.unique(codes[codes < n_known])) <= most else most
+    for first in range(0, rows.n_rows, size):
+        numbers = range(first, min(first + size, rows.n_rows))
+        levels = np.unique(codes[first : numbers.stop])
+        effects = model.knowing(used.flat, levels[levels < n_known])
+        part = rows if size == rows.n_rows else ResidentRows(rows.neighbours(first, len(numbers)))
+        yield part, numbers, effects
+
+
+class DrawOfLaw(NamedTuple):
+    """A draw, or some; with the effects of groups that are integrated out."""
+
+    position: Float[Array, "*k d"]
+    effects: KnownEffects | None = None
+
+    def of(self, predictive: AbstractPredictive) -> AbstractPredictive:
+        """The law of rows that knows the effects."""
+        if self.effects is None:
+            return predictive
+        return eqx.tree_at(
+            lambda law: law.model.known,
+            predictive,
+            self.effects,
+            is_leaf=lambda leaf: leaf is None,
+        )
+
+
+def _each_draw(function: Callable[..., Array], draws: DrawOfLaw, *args: Array) -> Array:
+    """`function(draw, …)` for every draw, (n, k, …); further arguments have one entry per draw."""
+    effects = None if draws.effects is None else KnownEffects(None, 0)  # type: ignore[arg-type]
+    axes = DrawOfLaw(0, effects), *(0 for _ in args)  # type: ignore[arg-type]
+    return jax.vmap(function, in_axes=axes, out_axes=1)(draws, *args)
 
 
 def _block_means(
-    block: RowBlock, _: Array, predictive: AbstractPredictive, positions: Float[Array, "k d"]
+    block: RowBlock, _: Array, predictive: AbstractPredictive, draws: DrawOfLaw
 ) -> Float[Array, "n k ..."]:
-    return jax.vmap(predictive.mean, in_axes=(0, None), out_axes=1)(positions, block)
+    return _each_draw(lambda draw: draw.of(predictive).mean(draw.position, block), draws)
 
 
 def _block_medians(
-    block: RowBlock, _: Array, predictive: AbstractPredictive, positions: Float[Array, "k d"]
+    block: RowBlock, _: Array, predictive: AbstractPredictive, draws: DrawOfLaw
 ) -> Float[Array, "n k"]:
-    return jax.vmap(predictive.median, in_axes=(0, None), out_axes=1)(positions, block)
+    return _each_draw(lambda draw: draw.of(predictive).median(draw.position, block), draws)
 
 
 def _block_survival(
     block: RowBlock,
     _: Array,
     predictive: AbstractPredictive,
-    positions: Float[Array, "k d"],
+    draws: DrawOfLaw,
     times: Float[Array, " t"],
 ) -> Float[Array, "n k t"]:
-    of = jax.vmap(predictive.survival, in_axes=(0, None, None), out_axes=1)
-    return of(positions, block, times)
+    return _each_draw(lambda draw: draw.of(predictive).survival(draw.position, block, times), draws)
 
 
 def _block_log_likelihoods(
-    block: RowBlock, _: Array, predictive: AbstractPredictive, positions: Float[Array, "k d"]
+    block: RowBlock, _: Array, predictive: AbstractPredictive, draws: DrawOfLaw
 ) -> Float[Array, "n k"]:
-    return jax.vmap(predictive.log_likelihood, in_axes=(0, None), out_axes=1)(positions, block)
+    return _each_draw(lambda draw: draw.of(predictive).log_likelihood(draw.position, block), draws)
 
 
 def _block_simulations(
     block: RowBlock,
     row_numbers: UInt[Array, " n"],
     predictive: AbstractPredictive,
-    positions: Float[Array, "k d"],
+    draws: DrawOfLaw,
     key: PRNGKeyArray,
     draw_numbers: UInt[Array, " k"],
 ) -> Float[Array, "n k"]:
-    def of_row(row: RowBlock, row_key: PRNGKeyArray, position: Float[Array, " d"]) -> Array:
+    def of_row(row: RowBlock, row_key: PRNGKeyArray, draw: DrawOfLaw) -> Array:
         only = jax.tree.map(lambda values: values[None], row)
-        return predictive.simulate(row_key, position, only)[0]
+        return draw.of(predictive).simulate(row_key, draw.position, only)[0]
 
-    def of_draw(number: Array, position: Float[Array, " d"]) -> Float[Array, " n"]:
+    def of_draw(draw: DrawOfLaw, number: Array) -> Float[Array, " n"]:
         draw_key = jax.random.fold_in(key, number)
         keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(draw_key, row_numbers)
-        return jax.vmap(of_row, in_axes=(0, 0, None))(block, keys, position)
+        return jax.vmap(of_row, in_axes=(0, 0, None))(block, keys, draw)
 
-    return jax.vmap(of_draw, out_axes=1)(draw_numbers, positions)
+    return _each_draw(of_draw, draws, draw_numbers)
 
 
 def _summary(

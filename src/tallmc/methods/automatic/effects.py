@@ -19,6 +19,8 @@ minimum is nearly the estimate of lme4.
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -32,7 +34,7 @@ from ..._core.supervision import checkpoint, stage
 from ..._rows.access import RowBlock
 from ..._rows.law import Batch
 from ...geometry import EffectMap, StandardEffects
-from ...models.model import AbstractModel, rounded_sum
+from ...models.model import AbstractModel, EffectTerm, rounded_sum
 from ...models.posterior import AbstractPosterior
 
 _ROUNDS, _STEPS = 6, 12
@@ -130,21 +132,22 @@ def _pulled(
 def geometry_at(posterior: AbstractPosterior, position: Float[Array, " d"]) -> StandardEffects:
     """The coordinates that fit the rows at this position."""
     model, rows, width = posterior.model, posterior.rows, posterior.rows.floats_per_row
-    diagonal = rows.reduce(_diagonal, model, position, width=width).float64()
+    information = rows.reduce(_effect_hessians, model, position, width=width).float64()
     _, gradient = model.potential_and_gradient(position, rows).float64()
-    information, score = np.zeros(model.dim), np.zeros(model.dim)
-    is_effect, at = np.zeros(model.dim, bool), np.asarray(position, np.float64)
+    is_effect, zeros = np.zeros(model.dim, bool), np.zeros(model.dim)
     for term in model.effect_terms():
-        places = term.effects
-        is_effect[places] = True
-        information[places] = np.maximum(diagonal[places], 0)
-        precision = information[places] + np.exp(-2 * np.asarray(term.of_effects(position)))
-        score[places] = precision * at[places] - gradient[places]
+        is_effect[term.effects] = True
     effects, core = np.flatnonzero(is_effect), np.flatnonzero(~is_effect)
     plain = StandardEffects(
-        *(information, score, np.zeros((len(effects), len(core))), np.eye(len(core))),
-        *(np.zeros((len(effects), 0)), np.ones(0), np.zeros(model.dim), np.ones(model.dim)),
+        *(_convex(information, model.effect_terms()), zeros),
+        *(np.zeros((len(effects), len(core))), np.eye(len(core))),
+        *(np.zeros((len(effects), 0)), np.ones(0), zeros, np.ones(model.dim)),
     )
+    score, at = zeros.copy(), np.asarray(position, np.float64)
+    for term, precision in plain.prepare(posterior, None).precisions(position):
+        products = np.einsum("grs,gs->gr", np.asarray(precision, np.float64), term.by_group(at))
+        score[term.effects] = products.ravel() - gradient[term.effects]
+    plain = dataclasses.replace(plain, score=score)
     mapping = plain.prepare(posterior, None)
     hessian = _Hessian(posterior, mapping, position, jnp.asarray(gradient, model.dtype))
     of_core = hessian.times(jax.nn.one_hot(jnp.asarray(core), model.dim))
@@ -218,10 +221,25 @@ def _modes(
     return curvatures[far], vectors.T[far] @ basis
 
 
-def _diagonal(
+def _effect_hessians(
     block: RowBlock, counted: Bool[Array, " n"], model: AbstractModel, position: Float[Array, " d"]
-) -> Float[Array, " d"]:
-    return model.hessian_diagonal(position, Batch(block, counted.astype(model.dtype)))
+) -> Float[Array, " b"]:
+    return model.effect_hessians(position, Batch(block, counted.astype(model.dtype)))
+
+
+def _convex(
+    information: Float[np.ndarray, " b"], terms: Sequence[EffectTerm]
+) -> Float[np.ndarray, " b"]:
+    """The blocks of each group without their negative curvatures: some potentials have such."""
+    found, at = [], 0
+    for term in terms:
+        shape = term.n_groups, term.n_columns, term.n_columns
+        blocks = information[at : at + math.prod(shape)].reshape(shape)
+        values, vectors = np.linalg.eigh(blocks)
+        blocks = (vectors * np.maximum(values, 0)[:, None]) @ vectors.mT
+        found.append(blocks.ravel())
+        at += blocks.size
+    return np.concatenate(found)
 
 
 @eqx.filter_jit
