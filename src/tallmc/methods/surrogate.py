@@ -8,8 +8,8 @@ replaced by
 with g and H the derivatives of all rows at θ̂, R_i = Δf_i less its terms of order 1 and 2, and T the
 third derivatives of all rows less those of the weighted hard rows. Beyond 120 parameters T would
 take too long. In its place is a tilt aᵀu, a = E ∇[S − Ŝ] for u ~ N(0, I), the part of T and of all
-higher odd orders that moves means: with a covariance of 21 effects, nineteen twentieths of the
-variance of what a series of order 2 leaves out. A row is the harder, the more
+higher odd orders that moves means: with a covariance of 21 effects, nine tenths of the variance of
+what a series of order 2 leaves out. A row is the harder, the more
 its series of order 3 is off at five standard deviations of its own predictor. m rows are drawn in
 proportion to that (π_i = min(1, c r_i), w_i = 1/π_i): the hardest of them are certain, and count as
 they are. T comes from rows drawn in proportion to their third-order term. A cubic has no lower

@@ -704,7 +704,7 @@ class NormalGroups(AbstractGroups):
         c, delta = self.n_columns, position[: self.n_columns] - self.centre
         squares = sums.ee - 2 * dot(sums.xe, delta)
         squares += dot(delta, dot(self.xx, delta)) / self._variance(fixed)
-        zz, t, noise = sums.zz, sums.ze - dot(sums.zx, delta), 0.0
+        zz, t, noise = sums.zz, sums.ze - dot(sums.zx, delta), jnp.zeros_like(sums.size)
         if self.likelihood.n_shared:
             change = position[c] - fixed[c]
             more, noise = jnp.expm1(-2 * change), sums.size * change
@@ -719,8 +719,9 @@ class NormalGroups(AbstractGroups):
         factor, variance = lax.stop_gradient(self.factor(position)), self._variance(position)
         zz = jnp.einsum("ri,nrs,sj->nij", factor, block.zz, factor)
         zx = jnp.einsum("ri,nrc->nic", factor, block.zx)
-        each = zz, zx, dot(block.ze, factor), block.xe, block.ee
-        return GroupSums(*(of / variance for of in each), block.size)
+        ze = dot(block.ze, factor)
+        zz, zx, ze, xe, ee = (of / variance for of in (zz, zx, ze, block.xe, block.ee))
+        return GroupSums(zz, zx, ze, xe, ee, block.size)
 
     def row_gradients(self, position: Vector, block: GroupSums) -> Compact:
         of_common, second = self._slopes(position, block)
