@@ -81,11 +81,11 @@ def timed(
     return draws
 
 
-def fitted(name: str, table: dict[str, Any], family: str) -> tallmc.Draws:
+def fitted(name: str, table: dict[str, Any], family: str, **options: Any) -> tallmc.Draws:
     """The draws of a formula in which all columns have slopes per group."""
     terms = " + ".join(column for column in table if column.startswith("x"))
     formula = f"y ~ {terms} + (1 + {terms} | g)"
-    return timed(name, formula, table, family, categorical=["g"])
+    return timed(name, formula, table, family, categorical=["g"], **options)
 
 
 def measured(name: str, seconds: float, cpu: float, draws: tallmc.Draws) -> None:
@@ -155,7 +155,12 @@ def normal(n_groups: int = 100_000, n_rows: int = 1_000_000, n_slopes: int = 20)
     """Many random slopes of a normal response."""
     table, _ = simulated(n_groups, n_rows, n_slopes, logistic=False)
     name = f"normal, {n_rows:,} rows, {n_groups:,} groups, {n_slopes} slopes"
-    fitted(name, table, "gaussian")
+    fitted(name, table, "gaussian", ess=400.0)
+
+
+def normal_tenth() -> None:
+    """The same with a tenth of the groups."""
+    normal(10_000, 100_000)
 
 
 def against_nuts(n_groups: int = 1_000, n_rows: int = 10_000) -> None:
@@ -352,6 +357,7 @@ def tennis(ess: float = 1000.0, max_seconds: float = 600.0) -> None:
 CASES: dict[str, Callable[[], None]] = {
     "logistic": logistic,
     "normal": normal,
+    "normal-tenth": normal_tenth,
     "against-nuts": against_nuts,
     "crossed": crossed,
     "crossed-against-nuts": crossed_against_nuts,

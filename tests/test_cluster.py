@@ -39,8 +39,8 @@ def expected(store):
 
 @pytest.fixture(scope="module")
 def client():
-    # A worker that is not back within the timeout leaves the cluster for ever. On busy cores a start
-    # takes longer than the default of 15 seconds.
+    # A worker that is not back within the timeout leaves the cluster for ever. On busy cores it
+    # takes longer to start than the default of 15 seconds.
     patience = {
         "distributed.comm.timeouts.connect": "60s",
         "distributed.deploy.lost-worker-timeout": "10m",

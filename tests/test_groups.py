@@ -292,7 +292,7 @@ def wide():
         model, block = posterior.model, posterior.rows.columns
         positions = np.asarray(posterior.init) + rng.normal(size=(3, posterior.dim)) / 5
         positions[1:, :n_effects] = np.asarray(model.centre)  # where sums of a group are its own
-        move = jnp.asarray(rng.normal(size=posterior.dim))
+        move, steps = (jnp.asarray(rng.normal(size=(*k, posterior.dim))) for k in ((), (2,)))
         weights = jnp.ones(posterior.n_rows)
 
         def total(at):
@@ -309,6 +309,8 @@ def wide():
                 "by differentiation": slope(at),
                 "product": jnp.dot(model.block_hessian(at, block, weights), move),
                 "product by differentiation": jax.jvp(slope, (at,), (move,))[1],
+                "changes": model.sum_of_changes(at, steps, Batch(block, weights)),
+                "changed": jax.lax.map(lambda step: total(at + step) - total(at), steps),
             }
 
         each = [jax.tree.map(np.asarray, found(jnp.asarray(at))) for at in positions]
@@ -337,6 +339,11 @@ def test_derivatives_of_many_effects_are_those_of_their_density(wide):
         np.testing.assert_allclose(
             each["product"], each["product by differentiation"], rtol=1e-9, atol=1e-9
         )
+
+
+def test_changes_of_many_effects_are_those_of_their_density(wide):
+    for each in wide[-1]:
+        np.testing.assert_allclose(each["changes"], each["changed"], rtol=1e-11)
 
 
 def test_steps_of_a_search_change_sds_and_correlations_by_little(wide):

@@ -28,6 +28,7 @@ from tallmc.methods.surrogate import (
     _implied_bias,
     check_on_all_rows,
     make_surrogate,
+    tilted,
 )
 from tallmc.methods.trajectories import SurrogateHMC, SurrogateKernel
 
@@ -123,12 +124,58 @@ def change_of_potential(posterior, surrogate, u):
 @pytest.mark.parametrize("accurate", [False, True])
 def test_the_surrogate_and_what_it_leaves_out_are_the_log_density(problem, accurate):
     posterior, surrogate, u = problem
-    surrogate = dataclasses.replace(surrogate, accurate=accurate)
+    tilt = jnp.linspace(-0.3, 0.5, posterior.dim)
+    surrogate = dataclasses.replace(surrogate, accurate=accurate, tilt=tilt)
     potential = np.asarray(potentials(surrogate, u))
     left_out = np.asarray(surrogate.log_weights(u, posterior.rows))
     whole = change_of_potential(posterior, surrogate, u)
     np.testing.assert_allclose(potential - left_out, whole, atol=1e-9)
     assert np.abs(left_out).max() > 1e-4  # the surrogate is none without leaving anything out
+
+
+@run_once
+def missing_gradients(posterior, surrogate, u):
+    """∇[S − Ŝ]."""
+    whole, pull = posterior.model.potential_and_gradient, surrogate.metric.pull
+
+    def missing(u):
+        _, gradient = whole(surrogate.position(u), posterior.rows).rounded()
+        return pull(gradient) - surrogate.potential_and_gradient(u)[1]
+
+    return jax.vmap(missing)(u)
+
+
+@pytest.mark.parametrize("n_hard", [0, 64])
+def test_the_tilt_is_the_mean_gradient_of_what_is_left_out(monkeypatch, n_hard):
+    monkeypatch.setattr(surrogates, "_MOST_PARAMETERS", 0)
+    monkeypatch.setattr(surrogates, "_PAIRS", 1024)
+    posterior, expansion, sizes = expanded(poisson)
+    with jax.enable_x64(True):
+        plain = make_surrogate(posterior, expansion, sizes, n_hard)
+        u = jnp.asarray(np.random.default_rng(3).normal(size=(4096, DIM)))
+        without = np.asarray(missing_gradients(posterior, plain, u))
+        found = np.asarray(missing_gradients(posterior, tilted(plain, posterior), u))
+    error = found.std(axis=0) * np.sqrt(1 / 4096 + 1 / 1024)
+    assert np.abs(found.mean(axis=0) / error).max() <= 4.6
+    assert np.abs(without.mean(axis=0) / error).max() > 20
+
+
+@pytest.mark.parametrize(("dim", "stretch"), [(3, 1.5), (144, 1.25)])
+def test_draws_are_stretched_to_where_chains_may_come(dim, stretch):
+    """A wrong linear term makes log weights linear, so that the largest tells the stretch."""
+    x, rng = columns(dim=dim)
+    with jax.enable_x64(True):
+        y = rng.integers(0, 2, N_ROWS).astype(float)
+        posterior = models.logistic_regression(x, y, prior_variance=4.0)
+        expansion = Expansion.at_anchor(posterior, find_anchor(posterior))
+        sizes = RowSizes.of(posterior, expansion)
+        exact = make_surrogate(posterior, expansion, sizes, n_hard=N_ROWS)
+        wrong = dataclasses.replace(exact, linear=exact.linear + 0.1)
+        u = rng.normal(size=(64, dim))
+        draws = np.asarray(jax.vmap(exact.position)(jnp.asarray(u)))[None]
+        check = check_on_all_rows(wrong, posterior.rows, draws, 64, stretched=64)
+    weights = 0.1 * np.sum(u - u.mean(axis=0), axis=1)
+    assert check.far == pytest.approx(stretch * weights.max(), abs=1e-9)
 
 
 def test_a_prior_that_counts_twice_is_no_log_density(problem):

@@ -324,6 +324,8 @@ def _search(
             return None if end.problem is not None else end.position
         position = _descended(part, start)
         passes.n_row_evals, part.n_row_evals = passes.n_row_evals + part.n_row_evals, 0
+        if position is None:
+            return None
         # The mode of these rows is about √(scale d) posterior sds from that of all rows, so the
         # search on all rows would lower the potential by about that squared.
         off = part.scale * len(start)
@@ -340,10 +342,15 @@ def _search(
     return None if end.problem is not None else end.position
 
 
-def _descended(part: CountedPasses, start: Float[np.ndarray, " d"]) -> Float[np.ndarray, " d"]:
-    """Where a search on some of the rows ends."""
+def _descended(
+    part: CountedPasses, start: Float[np.ndarray, " d"]
+) -> Float[np.ndarray, " d"] | None:
+    """Where a search on some of the rows ends; None if rows are costly and it is no minimum."""
     if part.posterior.model.row_cost > 1:  # the program of the search for the anchor serves it
-        return Newton().search_part(part.derivatives, start, 1.0, part.posterior.model)
+        end = Newton().search_part(part.derivatives, start, _NEAR, part.posterior.model)
+        there = part.derivatives(end)
+        direction, definite = descent_direction(there.hessian, there.gradient)
+        return end if definite and direction @ there.gradient < _NEAR**2 else None
     return Newton(max_steps=_MAX_STEPS).descend(part, start).position
 
 

@@ -606,7 +606,9 @@ def _smallest_ess(kept: Float[np.ndarray, "chains draws d"]) -> float | None:
 
 # When a run ends: at a number of (effective) draws, or before, at a limit on time or rows.
 
-_FIRST_DRAWS = 200
+_FIRST_DRAWS, _FIRST_DRAWS_WITH_PASSES = 200, 32
+"""Per chain, before effective draws are counted; the second where each takes a pass over the rows.
+"""
 _SMALLEST_GROWTH, _LARGEST_GROWTH_NEAR_GOAL, _LARGEST_GROWTH_OF_SEARCH = 1.2, 2.0, 8.0
 _LONGER_IF_NOT_SATISFIED = 4
 _MOST_PER_EFFECTIVE_DRAW = 1000  # draws; chains that need more will hardly reach their goal
@@ -695,6 +697,8 @@ class _Search:
 
     def run_to_goal(self) -> str | None:
         run, goal, draws = self.run, self.goal, self.goal.first_draws
+        if goal.ess is not None and run.kernel.renewed_every == 1:
+            draws = max(_FIRST_DRAWS_WITH_PASSES, run.completed)
         last_draws, why = self._default_limit()
         most_draws = last_draws
         while True:

@@ -676,11 +676,60 @@ class NormalGroups(AbstractGroups):
         return self.n_effects**2 if self.n_effects > _MOST_NARROW else 1
 
     def row_potentials(self, position: Vector, block: GroupSums) -> PerRow:
-        law = self._law(position, block)
-        log_dets = jnp.sum(jnp.log(jnp.diagonal(law.root, axis1=1, axis2=2)), axis=1)
-        fit = jnp.sum(forward_solve(law.root, law.t) ** 2, axis=1)
-        of_all = self._without_effects(position[: self.n_common], block)
-        return of_all + law.log_det + log_dets - fit / 2
+        fixed = lax.stop_gradient(position)
+        precision, log_det = self._prior_of_eta(position[self.n_common :], position)
+        excess = precision - jnp.eye(self.n_effects, dtype=position.dtype)
+        found = self._changes(fixed, self._in_units(fixed, block), position, excess, log_det)
+        return found + block.size * fixed[self.n_columns] if self.likelihood.n_shared else found
+
+    def sum_of_changes(self, centre: Vector, moves: Moves, batch: Batch) -> Float[Array, " k"]:
+        # Sums in the units of the centre serve all moves.
+        fixed, sums = self.factor(centre), self._in_units(centre, batch.rows)
+
+        def potentials(position: Vector) -> PerRow:
+            factor = self.factor(position)
+            ratio = dot(lower_inverse(factor), fixed - factor)  # L⁻¹L̄ − I
+            excess = ratio + ratio.T + dot(ratio.T, ratio)
+            log_det = -jnp.sum(jnp.log1p(jnp.diagonal(ratio)))
+            return self._changes(centre, sums, position, excess, log_det)
+
+        here = potentials(centre)
+        return lax.map(lambda move: dot(batch.weights, potentials(centre + move) - here), moves)
+
+    def _changes(
+        self,
+        fixed: Vector,
+        sums: GroupSums,
+        position: Vector,
+        excess: Float[Array, "r r"],
+        log_det: Scalar,
+    ) -> PerRow:
+        """f_g from sums in the units of a fixed position, P − I, and log |L| − log |L̄|.
+
+        What all groups share comes in small numbers, added to those of each group: rounding errors
+        of σ² or P would be the same in 10⁵ groups, and would add up.
+        """
+        c, delta = self.n_columns, position[: self.n_columns] - self.centre
+        squares = sums.ee - 2 * dot(sums.xe, delta)
+        squares += dot(delta, dot(self.xx, delta)) / self._variance(fixed)
+        zz, t, noise = sums.zz, sums.ze - dot(sums.zx, delta), jnp.zeros_like(sums.size)
+        if self.likelihood.n_shared:
+            change = position[c] - fixed[c]
+            more, noise = jnp.expm1(-2 * change), sums.size * change
+            squares, zz, t = (of + more * of for of in (squares, zz, t))
+        root = cholesky((zz + jnp.eye(self.n_effects, dtype=zz.dtype)) + excess)
+        log_dets = jnp.sum(jnp.log(jnp.diagonal(root, axis1=1, axis2=2)), axis=1)
+        fit = jnp.sum(forward_solve(root, t) ** 2, axis=1)
+        return noise + log_det + log_dets + (squares - fit) / 2
+
+    def _in_units(self, position: Vector, block: GroupSums) -> GroupSums:
+        """The sums in the units of η, γ = L̄η, and of σ; L̄ is a constant for derivatives."""
+        factor, variance = lax.stop_gradient(self.factor(position)), self._variance(position)
+        zz = jnp.einsum("ri,nrs,sj->nij", factor, block.zz, factor)
+        zx = jnp.einsum("ri,nrc->nic", factor, block.zx)
+        ze = dot(block.ze, factor)
+        zz, zx, ze, xe, ee = (of / variance for of in (zz, zx, ze, block.xe, block.ee))
+        return GroupSums(zz, zx, ze, xe, ee, block.size)
 
     def row_gradients(self, position: Vector, block: GroupSums) -> Compact:
         of_common, second = self._slopes(position, block)
@@ -805,17 +854,14 @@ class NormalGroups(AbstractGroups):
         return noise + squares / (2 * variance)
 
     def _law(self, position: Vector, block: GroupSums) -> NormalLaw:
-        common, fixed = position[: self.n_common], lax.stop_gradient(self.factor(position))
-        variance, delta = self._variance(common), common[: self.n_columns] - self.centre
-        precision, log_det = self._prior_of_eta(position[self.n_common :], position)
-        zz = jnp.einsum("ri,nrs,sj->nij", fixed, block.zz, fixed) / variance
-        t = dot(block.ze - dot(block.zx, delta), fixed) / variance
-        root = cholesky(precision + zz)
+        precision, _ = self._prior_of_eta(position[self.n_common :], position)
+        sums = self._in_units(position, block)
+        t = sums.ze - dot(sums.zx, position[: self.n_columns] - self.centre)
+        root = cholesky(precision + sums.zz)
         inverse = lower_inverse(root)
         v = jnp.einsum("nkr,nks->nrs", inverse, inverse)
         mean = jnp.einsum("nrs,ns->nr", v, t)
-        a = jnp.einsum("ri,nrc->nic", fixed, block.zx) / variance
-        return NormalLaw(precision, log_det, zz, t, root, v, mean, a)
+        return NormalLaw(precision, sums.zz, t, root, v, mean, sums.zx)
 
 
 class NormalLaw(NamedTuple):
@@ -823,8 +869,6 @@ class NormalLaw(NamedTuple):
 
     precision: Float[Array, "r r"]
     """P."""
-    log_det: Scalar
-    """log |L| − log |L̄|."""
     zz: Float[Array, "n r r"]
     t: Float[Array, "n r"]
     """Mm."""

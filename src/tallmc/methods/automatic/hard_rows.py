@@ -29,6 +29,7 @@ from ..surrogate import (
     make_surrogate,
     rehearse_check,
     rehearsed,
+    tilted,
 )
 from ..trajectories import SurrogateHMC, SurrogateKernel
 
@@ -103,6 +104,8 @@ class SurrogatePlanner:
             surrogate = make_surrogate(posterior, expansion, sizes, HARD_ROWS[place], number)
             if number == 0 and self._is_hopeless(surrogate):
                 return None
+            surrogate = tilted(surrogate, posterior)
+            self.n_row_evals += posterior.n_rows if surrogate.tilt is not None else 0
             chains = self.tuned(surrogate, HARD_ROWS[place])
             u = surrogate.whitened(chains.draws)
             check = self.checked(surrogate, chains)
