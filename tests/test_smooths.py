@@ -19,7 +19,7 @@ from tallmc._core.arrays import DenseMap
 from tallmc._core.errors import InvalidInput
 from tallmc._fit.encoding import DesignEncoding, make_design
 from tallmc._fit.fit import regression_problem
-from tallmc._fit.formulas import is_plain, split_formula
+from tallmc._fit.formulas import GroupText, is_plain, split_formula
 from tallmc._fit.model import RegressionModel
 from tallmc._fit.reading import read_table
 from tallmc._fit.smooths import SmoothText, parse_smooth
@@ -127,7 +127,7 @@ def test_terms_are_read_and_never_evaluated():
     found = parse_smooth("s(`flight hour`, bs='cc', k=12, ends=(0, 24), by=origin)")
     assert found == SmoothText(("flight hour",), 12, "cc", "origin", (0, 24))
     text = split_formula("y ~ a + s(x) + s(lon, lat, k=20) + (1 | g)")
-    assert text.common == "a" and text.groups == (("1", ("g",)),)
+    assert text.common == "a" and text.groups == (GroupText("1", ("g",)),)
     assert [smooth.name for smooth in text.smooths] == ["s(x)", "s(lon, lat)"]
     assert is_plain("y ~ a + s(x)", ["a", "x"]) and not is_plain("y ~ a + s(x)", ["a"])
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from types import SimpleNamespace
 
 import equinox as eqx
 import jax
@@ -21,6 +22,7 @@ from tallmc._engine.kernel import Gathered
 from tallmc._rows.law import Batch
 from tallmc._rows.probabilities import drawn_in_proportion
 from tallmc.methods import surrogate as surrogates
+from tallmc.methods.abstract import Account, ErrorBudget
 from tallmc.methods.surrogate import (
     CLEAR,
     Expansion,
@@ -30,7 +32,7 @@ from tallmc.methods.surrogate import (
     make_surrogate,
     tilted,
 )
-from tallmc.methods.trajectories import SurrogateHMC, SurrogateKernel
+from tallmc.methods.trajectories import SurrogateHMC, SurrogateKernel, checked_after_run
 
 N_ROWS, DIM = 256, 3
 
@@ -176,6 +178,25 @@ def test_draws_are_stretched_to_where_chains_may_come(dim, stretch):
         check = check_on_all_rows(wrong, posterior.rows, draws, 64, stretched=64)
     weights = 0.1 * np.sum(u - u.mean(axis=0), axis=1)
     assert check.far == pytest.approx(stretch * weights.max(), abs=1e-9)
+
+
+@pytest.mark.parametrize(("mean_bias", "n_draws"), [(1.0, 256), (1e-9, 2048)])
+def test_a_bias_that_few_draws_leave_unknown_is_measured_with_more(mean_bias, n_draws):
+    posterior, surrogate = with_surrogate(logistic, 64)
+    with jax.enable_x64(True):
+        u = np.random.default_rng(5).normal(size=(4096, posterior.dim))
+        draws = np.asarray(jax.vmap(surrogate.position)(jnp.asarray(u)))[None]
+        expected = check_on_all_rows(surrogate, posterior.rows, draws, n_draws)
+        budget = ErrorBudget(mean_bias=mean_bias, sd_bias=1.0)
+        account, n_row_evals = checked_after_run(
+            Account(None, budget),
+            SimpleNamespace(surrogate=surrogate),
+            SimpleNamespace(rows=posterior.rows, positions=lambda: draws),
+        )
+    assert f"checked on all rows at {n_draws} draws" in account.reasons[-1]
+    assert n_row_evals == (1 if n_draws == 256 else 2) * N_ROWS
+    np.testing.assert_array_equal(account.bias.mean, expected.bias.mean)
+    np.testing.assert_array_equal(account.bias.sd_error, expected.bias.sd_error)
 
 
 def test_a_prior_that_counts_twice_is_no_log_density(problem):
