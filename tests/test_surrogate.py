@@ -147,7 +147,7 @@ def missing_gradients(posterior, surrogate, u):
     return jax.vmap(missing)(u)
 
 
-@pytest.mark.parametrize("n_hard", [0, 64])
+@pytest.mark.parametrize("n_hard", slow_after(1, [64, 0]))
 def test_the_tilt_is_the_mean_gradient_of_what_is_left_out(monkeypatch, n_hard):
     monkeypatch.setattr(surrogates, "_MOST_PARAMETERS", 0)
     monkeypatch.setattr(surrogates, "_PAIRS", 1024)
