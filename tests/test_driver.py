@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar
 
@@ -104,6 +105,9 @@ def test_the_next_block_is_supplied_beside_the_steps_and_changes_nothing(monkeyp
         return block(supply, group, number)
 
     monkeypatch.setattr(_supply.Supply, "block", spied)
+    # Threads of their own: others may still be at work for an earlier test.
+    pool = ThreadPoolExecutor(2, thread_name_prefix="tallmc")
+    monkeypatch.setattr(supervision, "_background", lambda: pool)
     found = []
     for cores in (2, 1):
         monkeypatch.setattr(supervision, "core_count", lambda cores=cores: cores)
