@@ -721,7 +721,7 @@ def test_demo_finds_the_truth_and_writes_its_files(tmp_path):
     assert {path.name for path in out.iterdir()} == {"draws.nc", "summary.csv", "posterior.png"}
     assert (out / "posterior.png").read_bytes().startswith(b"\x89PNG")
     beta = xr.open_datatree(out / "draws.nc").posterior["beta"]
-    assert beta.dims == ("chain", "draw", "beta_dim") and beta.shape[0] == 8
+    assert beta.dims == ("chain", "draw", "beta_dim") and beta.shape[0] == 32
     assert beta.dtype == np.float32
 
     summary = pd.read_csv(out / "summary.csv", index_col="coefficient")
