@@ -23,13 +23,13 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ..._anchor.anchor import Anchor, find_anchor
+from ..._core.programs import quickly_compiled
 from ..._core.supervision import checkpoint, stage
 from ..._rows.access import RowBlock
 from ..._rows.law import Batch
@@ -70,7 +70,7 @@ def standard_effects(posterior: AbstractPosterior) -> EffectAnchor:
         if found.first_step < _NEAR:
             break
     anchor = find_anchor(posterior, at=posterior.layout.unravel(position), hessian=False)
-    geometry = dataclasses.replace(geometry, centre=np.asarray(mapping.standardised(position)))
+    geometry = dataclasses.replace(geometry, centre=np.asarray(_standardised(mapping, position)))
     return EffectAnchor(anchor, geometry, passes * posterior.n_rows)
 
 
@@ -106,7 +106,7 @@ def _descend(
     return _Descent(position, first, passes)
 
 
-@eqx.filter_jit
+@quickly_compiled
 def _moved(
     mapping: EffectMap, position: Float[Array, " d"], step: Float[Array, " d"], length: Array
 ) -> Float[Array, " d"]:
@@ -122,7 +122,7 @@ def _evaluated(
     return float(value) - float(log_volume), pulled
 
 
-@eqx.filter_jit
+@quickly_compiled
 def _pulled(
     mapping: EffectMap, position: Float[Array, " d"], gradient: Float[Array, " d"]
 ) -> tuple[Float[Array, " d"], Array]:
@@ -144,7 +144,8 @@ def geometry_at(posterior: AbstractPosterior, position: Float[Array, " d"]) -> S
         *(np.zeros((len(effects), 0)), np.ones(0), zeros, np.ones(model.dim)),
     )
     score, at = zeros.copy(), np.asarray(position, np.float64)
-    for term, precision in plain.prepare(posterior, None).precisions(position):
+    precisions = _precisions(plain.prepare(posterior, None), position)
+    for term, precision in zip(model.effect_terms(), precisions, strict=True):
         products = np.einsum("grs,gs->gr", np.asarray(precision, np.float64), term.by_group(at))
         score[term.effects] = products.ravel() - gradient[term.effects]
     plain = dataclasses.replace(plain, score=score)
@@ -159,7 +160,7 @@ def geometry_at(posterior: AbstractPosterior, position: Float[Array, " d"]) -> S
         precision=of_core[:, core] - coupling @ of_core.T,
         modes=modes[:, effects].T,
         curvatures=curvatures,
-        centre=np.asarray(mapping.standardised(position)),
+        centre=np.asarray(_standardised(mapping, position)),
     )
 
 
@@ -174,11 +175,15 @@ class _Hessian(NamedTuple):
     def times(self, moves: Float[Any, "k d"]) -> Float[np.ndarray, "k d"]:
         posterior, mapping, position, gradient = self
         model, rows = posterior.model, posterior.rows
+        # One move a call: one program serves any number of moves.
         moves = jnp.asarray(moves, model.dtype)
-        along = _pushed(mapping, position, moves)
+        along = jnp.stack([_pushed(mapping, position, move) for move in moves])
         width = max(rows.floats_per_row, len(moves))
         products = rows.reduce(_products, model, position, along, width=width, finish=rounded_sum)
-        found = _in_coordinates(model, mapping, position, gradient, moves, along, products)
+        found = [
+            _in_coordinates(model, mapping, position, gradient, *of)
+            for of in zip(moves, along, products, strict=True)
+        ]
         return np.asarray(found, np.float64)
 
 
@@ -242,13 +247,22 @@ def _convex(
     return np.concatenate(found)
 
 
-@eqx.filter_jit
+@quickly_compiled
+def _standardised(mapping: EffectMap, position: Float[Array, " d"]) -> Float[Array, " d"]:
+    return mapping.standardised(position)
+
+
+@quickly_compiled
+def _precisions(mapping: EffectMap, position: Float[Array, " d"]) -> list[Float[Array, "G r r"]]:
+    return [precision for _, precision in mapping.precisions(position)]
+
+
+@quickly_compiled
 def _pushed(
-    mapping: EffectMap, position: Float[Array, " d"], moves: Float[Array, "k d"]
-) -> Float[Array, "k d"]:
-    """∂θ/∂ζ v for some v."""
-    zeta = mapping.standardised(position)
-    return jax.vmap(lambda move: jax.jvp(mapping.position, (zeta,), (move,))[1])(moves)
+    mapping: EffectMap, position: Float[Array, " d"], move: Float[Array, " d"]
+) -> Float[Array, " d"]:
+    """∂θ/∂ζ v."""
+    return jax.jvp(mapping.position, (mapping.standardised(position),), (move,))[1]
 
 
 def _products(
@@ -262,23 +276,17 @@ def _products(
     return model.hessian_products(position, directions, batch)
 
 
-@eqx.filter_jit
+@quickly_compiled
 def _in_coordinates(
     model: AbstractModel,
     mapping: EffectMap,
     position: Float[Array, " d"],
     gradient: Float[Array, " d"],
-    moves: Float[Array, "k d"],
-    pushed: Float[Array, "k d"],
-    products: Float[Array, "k d"],
-) -> Float[Array, "k d"]:
-    """The Hessian in ζ times moves, from ∇f and the products of the rows with ∂θ/∂ζ v."""
+    move: Float[Array, " d"],
+    pushed: Float[Array, " d"],
+    product: Float[Array, " d"],
+) -> Float[Array, " d"]:
+    """The Hessian in ζ times a move, from ∇f and the product of the rows with ∂θ/∂ζ v."""
     zeta = mapping.standardised(position)
-
-    def row(
-        move: Float[Array, " d"], direction: Float[Array, " d"], product: Float[Array, " d"]
-    ) -> Float[Array, " d"]:
-        prior = jax.jvp(model.prior_gradient, (position,), (direction,))[1]
-        return jax.jvp(mapping.gradient, (zeta, gradient), (move, product + prior))[1]
-
-    return jax.vmap(row)(moves, pushed, products)
+    prior = jax.jvp(model.prior_gradient, (position,), (pushed,))[1]
+    return jax.jvp(mapping.gradient, (zeta, gradient), (move, product + prior))[1]
