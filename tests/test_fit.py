@@ -19,6 +19,7 @@ import tallmc
 from problems import slow_after
 from tallmc._fit.fit import regression_problem
 from tallmc._fit.model import RegressionModel
+from tallmc.models.design import GroupedObservations
 from tallmc.priors import as_priors
 from tallmc.results.saved import node_names
 
@@ -79,12 +80,17 @@ def potentials(posterior, at):
 def predictor_of_sampler(found, at):
     """The linear predictor as the sampler computes it, (draws, rows, ...)."""
     posterior, parts = found.posterior, found.posterior.layout.split(at)
-    x = np.asarray(posterior.data.x)
-    beta = parts["beta"][0]
-    for name, values in parts.items():
-        if name.startswith("effects"):
-            beta = np.concatenate([beta, values[0].reshape(len(beta), -1)], axis=1)
-    z = np.einsum("nd,kd...->kn...", x, beta)
+    data, beta = posterior.data, parts["beta"][0]
+    if isinstance(data, GroupedObservations):
+        z = beta @ np.asarray(data.fixed).T
+        effects = [values[0] for name, values in parts.items() if name.startswith("effects")]
+        for term, values in zip(data.terms, effects, strict=True):
+            z += np.einsum("nr,knr->kn", term.columns, values[:, np.asarray(term.codes)])
+    else:
+        for name, values in parts.items():
+            if name.startswith("effects"):
+                beta = np.concatenate([beta, values[0].reshape(len(beta), -1)], axis=1)
+        z = np.einsum("nd,kd...->kn...", np.asarray(data.x), beta)
     offset = posterior.data.offset
     return z if offset is None else z + _per_row(offset, z)
 
