@@ -1,4 +1,4 @@
-"""Run chains side by side, each with its own anchor, and record the gradient of every step.
+"""Run chains, each with its own anchor, and record the gradient of every step.
 
 `tallmc.sample` uses one anchor for all chains and does not keep gradients. To reproduce published
 runs, `trace` takes one kernel per chain and records the estimate that each step used, which is the
@@ -105,13 +105,17 @@ def trace(
     share: Share,
 ) -> Trace:
     """Run one chain per kernel: `burn_in` discarded steps, then `steps` recorded ones."""
-    side_by_side = BoundKernel.side_by_side(of_chains)
     keys = jax.random.split(new_key(seed), len(of_chains))
-    start = jnp.asarray(starts, side_by_side.posterior.dtype)
-    run = Run(side_by_side, keys, start, burn_in, thin=1, n_draws=steps, record=_record_gradient)
-    run.run_to(steps, after_call=lambda: share(run.step / run.n_steps))
-    stats = run.sample_stats()
-    return Trace(run.positions(), stats["gradient"], stats["batch_size"])
+    traces = []
+    for chain, (bound, start) in enumerate(zip(of_chains, starts, strict=True)):
+        at = jnp.asarray(start[None], bound.posterior.dtype)
+        key = keys[chain : chain + 1]
+        run = Run(bound, key, at, burn_in, thin=1, n_draws=steps, record=_record_gradient)
+        run.run_to(steps)
+        stats = run.sample_stats()
+        traces.append((run.positions(), stats["gradient"], stats["batch_size"]))
+        share((chain + 1) / len(of_chains))
+    return Trace(*map(np.concatenate, zip(*traces, strict=True)))
 
 
 def _record_gradient(step: KernelStep) -> dict[str, Array]:

@@ -19,6 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 sys.path.append(str(Path(__file__).parent / "contrib" / "series"))
@@ -28,6 +30,7 @@ from series import autoregression, hidden_markov_series
 import tallmc
 from problems import DYNAMICS, GRADIENTS, SIZES, SUBSAMPLES, linear, logistic, logistic_by_autodiff
 from regressions import REGRESSIONS, built
+from tallmc.contrib.groups import Local, LocalPosterior, NormalGroups
 from tallmc.gradient import Full, Simple
 from tallmc.subsample import AllRows, Uniform
 
@@ -50,11 +53,38 @@ def communities() -> Any:
 
 
 def groups() -> Any:
+    """Intercepts that differ between groups, with unknown sds."""
     rng = np.random.default_rng(3)
     of_rows = np.arange(40) % 8
     x = rng.normal(size=(40, 2))
     y = x @ [1.0, -1.0] + rng.normal(size=8)[of_rows] + rng.normal(size=40)
-    return tallmc.contrib.groups.mixed_effects(x, y, of_rows)
+
+    def log_likelihood(shared: Any, local: Any, row: Any) -> Any:
+        predictor = jnp.dot(row["x"], shared["beta"]) + jnp.dot(jnp.ones(1), local["effects"])
+        sd = shared["noise_sd"]
+        return -0.5 * (((row["y"] - predictor) / sd) ** 2 + jnp.log(2 * np.pi * sd**2))
+
+    def log_prior(shared: Any) -> Any:
+        scales = (jnp.sum((shared[name] / 5.0) ** 2) for name in ("effect_sd", "noise_sd"))
+        means = (shared[name] for name in ("beta", "effect_mean"))
+        total = -0.5 * sum(scales, jnp.zeros(()))
+        return total - 0.5 * sum(jnp.sum(of**2 / 100 + jnp.log(2 * np.pi * 100)) for of in means)
+
+    init = {
+        "beta": np.array([1.2185810804367065, -1.0824764966964722]),
+        "effect_mean": np.array([0.38114821910858154]),
+        "effect_sd": np.exp([-0.5290246605873108]),
+        "noise_sd": np.exp(-0.04846314713358879),
+    }
+    means = [0.84710926, 0.40533066, 0.7230483, 1.1151686]
+    means += [0.32661265, 0.18471111, -0.12837455, -0.42442012]
+    law = NormalGroups(lambda shared: (shared["effect_mean"], shared["effect_sd"]))
+    data, start = jax.tree.map(np.float32, ({"x": x, "y": y}, init))
+    effects = Local(of_rows, np.float32(means)[:, None], law)
+    positive = {"effect_sd": "positive", "noise_sd": "positive"}
+    return LocalPosterior(
+        log_likelihood, log_prior, data, start, {"effects": effects}, transforms=positive
+    )
 
 
 SPECIAL = {

@@ -10,9 +10,10 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
+import table_1
 from tallmc.contrib.constrained import Mirrored, Projected, Reflected
 from tallmc.contrib.proximal import Proximal
-from tallmc.contrib.recipe import Recipe, sghmc_recipe
+from tallmc.contrib.recipe import Recipe
 from tallmc.dynamics import (
     BAOAB,
     HMC,
@@ -229,7 +230,9 @@ LAWS = {
         Quartic(RiemannianHamiltonian(metric, friction=2.0), 0.2, 22),
         order=1,
     ),
-    "recipe": DynamicsLaw(sghmc_recipe(2, friction=3.0), quartic=Quartic(WALK, 0.2, 30), order=1),
+    "recipe": DynamicsLaw(
+        table_1.sghmc_recipe(2, friction=3.0), quartic=Quartic(WALK, 0.2, 30), order=1
+    ),
     "mala": DynamicsLaw(MALA()),
     "random-walk": DynamicsLaw(RandomWalk()),
     "hmc": DynamicsLaw(HMC(length=3)),

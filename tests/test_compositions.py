@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import table_1
 import tallmc
 from problems import logistic
 from tallmc import InvalidInput, Method, Posterior
-from tallmc.contrib import recipe as table_1
 from tallmc.contrib.recipe import Recipe
 from tallmc.correction import NoiseCorrection
 from tallmc.dynamics import (

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import table_1
 import tallmc
 from problems import DYNAMICS, SUBSAMPLES, exact_posterior, linear, logistic, slow_after, slow_among
 from stationary import exact_law, fixed_point, gradient_covariance, law_z, run_chains
-from tallmc.contrib import recipe as table_1
 from tallmc.contrib.constrained import Mirrored, Projected, Reflected
 from tallmc.contrib.proximal import Proximal
 from tallmc.correction import NoiseCorrection

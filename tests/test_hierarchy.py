@@ -221,7 +221,6 @@ class Inputs(NamedTuple):
     """The arguments of all functions that are compared."""
 
     position: Any
-    positions: Any
     factor: Any
     batch_weights: Any
     spread: Any
@@ -244,13 +243,7 @@ def _values(posterior, inputs):
         "norms": [model.norms(of_order, rows) for of_order in compact],
         "sums": [model.sum_remainders(order, position, centre, batch) for order in (0, 1, 2)],
         "curvature norms": model.curvature_norms(position, inputs.factor, rows),
-        "mean squares": model.mean_square_remainders(
-            1, position, inputs.positions, DenseMap(inputs.factor), rows
-        ),
         "gaussian mean squares": model.gaussian_mean_square_remainders(1, position, *maps, rows),
-        "near": jax.lax.map(
-            lambda at: model.expand(model.remainders(1, at, position, rows), rows), inputs.positions
-        ),
     }
 
 
@@ -263,7 +256,6 @@ def compared(case):
     position = rng.normal(size=dim) / 2
     inputs = Inputs(
         position,
-        position + rng.normal(size=(5, dim)) / 10,
         rng.normal(size=(dim, dim)),
         rng.uniform(0.5, 2, N_ROWS),
         *rng.normal(size=(2, dim, dim)) / 5,
@@ -304,20 +296,11 @@ def test_curvature_norms_are_those_by_hand(case):
 
 
 @every_case
-def test_mean_squares_with_a_dense_metric_are_those_by_hand(case):
-    """The metric mixes parameters and hyper-parameters, so rows of C must not be mistaken."""
-    posterior, inputs, found, by_hand = compared(case)
-    if isinstance(posterior.model.inner, GeneralisedLinear):
-        squares = np.sum((by_hand["near"] @ inputs.factor) ** 2, axis=2)
-        expected = np.mean(squares, axis=0)
-    else:
-        expected = by_hand["mean squares"]
-    np.testing.assert_allclose(found["mean squares"], expected, rtol=1e-6, atol=1e-14)
-
-
-@every_case
 def test_gaussian_mean_squares_use_the_spread_of_the_parameters(case):
-    """Closed forms: θ_inner has the covariance F₁F₁ᵀ of the first rows of F. Else: same probes."""
+    """Closed forms: θ_inner has the covariance F₁F₁ᵀ of the first rows of F. Else: same probes.
+
+    The metric mixes parameters and hyper-parameters, so rows of C must not be mistaken.
+    """
     posterior, inputs, found, by_hand = compared(case)
     inner, rows = posterior.model.inner, posterior.data
     if isinstance(inner, GeneralisedLinear):

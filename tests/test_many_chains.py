@@ -29,7 +29,7 @@ def test_chains_in_groups_have_the_draws_that_they_have_together(name, monkeypat
     whole = sampled(METHODS[name], 7)
     for per_group in (2, 3):  # both divide 7 with a remainder
         monkeypatch.setattr(AbstractKernel, "fewest_per_group", per_group)
-        groups = chains._groups(7, divisible=True, fewest=per_group)
+        groups = chains._groups(7, fewest=per_group)
         assert {len(group) for group in groups} == {per_group}
         found = sampled(METHODS[name], 7)
         assert found.positions.shape == whole.positions.shape
@@ -41,7 +41,7 @@ def test_chains_in_groups_have_the_draws_that_they_have_together(name, monkeypat
 
 @pytest.mark.parametrize("n_chains", [1, 2, 4, 5, 7, 64, 100, 1000, 5000])
 def test_every_chain_is_in_one_group_and_groups_have_one_size(n_chains):
-    groups = chains._groups(n_chains, divisible=True, fewest=4)
+    groups = chains._groups(n_chains, fewest=4)
     assert len({len(group) for group in groups}) == 1 and len(groups[0]) <= 128
     np.testing.assert_array_equal(np.unique(np.concatenate(groups)), np.arange(n_chains))
     np.testing.assert_array_equal(np.concatenate(groups)[:n_chains], np.arange(n_chains))

@@ -99,19 +99,6 @@ def test_probes_of_a_general_model_agree_with_the_quadrature_of_the_same_glm(ord
     assert np.corrcoef(np.log(probed), np.log(exact))[0, 1] > 0.95
 
 
-@pytest.mark.parametrize("order", slow_after(1, [2, 0, 1]))
-def test_weights_at_given_positions_are_their_root_mean_square(order):
-    posterior = logistic(n_rows=30, dim=2)
-    anchor = tallmc.anchor.find_anchor(posterior)
-    positions = anchor.position + jnp.asarray(np.random.default_rng(0).normal(size=(7, 2)))
-    metric = DenseMap(anchor.factor)
-    found = residual_weights(posterior, anchor, order, metric, positions=positions)
-    gradient = gradient_of(order).prepare(posterior, anchor)
-    r = np.stack([residual_matrix(gradient, posterior.rows, position) for position in positions])
-    r = r @ np.asarray(anchor.factor)
-    np.testing.assert_allclose(found, np.sqrt((r**2).sum(axis=2).mean(axis=0)), rtol=1e-10)
-
-
 @pytest.mark.slow
 def test_each_step_of_the_ladder_takes_noise_away():
     """In the whitened metric: simple, order 1 with eq. 16, order 2 with its own weights."""

@@ -26,7 +26,6 @@ from stationary import (
     law_z,
 )
 from steps import error_against_the_papers
-from tallmc._engine.kernel import BoundKernel
 from tallmc._engine.run import Run, chain_keys
 from tallmc.dynamics import Hamiltonian, RiemannianHamiltonian
 from tallmc.geometry import Dense, Diagonal, Identity
@@ -300,28 +299,6 @@ def test_trajectories_without_friction_gain_energy_from_gradient_noise():
     assert excess[20, 4.0] < excess[20, 0.0] / 2, excess
     with pytest.raises(TypeError, match="friction"):
         Hamiltonian(length=5)
-
-
-@pytest.mark.slow
-def test_chains_of_one_run_may_have_trajectories_of_different_lengths():
-    """Each has the bits of a run of its own, so coupled pairs can differ in the length alone."""
-    kernels = [
-        tallmc.Method(dynamics=Hamiltonian(length, 1.0), batch_size=2, step_size=0.2)
-        .prepare(linear())
-        .kernel
-        for length in (3, 6)
-    ]
-    together = run_of(BoundKernel.side_by_side(kernels))
-    for chain, kernel in enumerate(kernels):
-        np.testing.assert_array_equal(together[chain], run_of(kernel)[chain])
-
-
-def run_of(bound, chains=2, steps=20):
-    run = Run(
-        bound, chain_keys(0, chains), jnp.zeros((chains, 2)), burn_in=0, thin=1, n_draws=steps
-    )
-    run.run_to(steps)
-    return run.positions()
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import table_1
 import tallmc
 from problems import linear, logistic, slow_after
 from tallmc._core.statistics import by_parameter, moments
@@ -18,7 +19,6 @@ from tallmc._store import StoreError, chunks, reader, writer
 from tallmc._store.manifest import read_manifest
 from tallmc._store.parts import NotSerialisable, decode_method, encode_method
 from tallmc._store.reader import open_store
-from tallmc.contrib import recipe as table_1
 from tallmc.dynamics import Hamiltonian, Langevin, NoseHoover
 from tallmc.gradient import SAGA, SVRG
 from tallmc.schedule import Cyclical, Polynomial

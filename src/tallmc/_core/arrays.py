@@ -211,7 +211,7 @@ class DenseMap(AbstractLinearMap):
         return jnp.linalg.solve(self.factor, move.T).T
 
 
-# Arrays of pytrees: by path, for serialisation, and stacked, for `vmap`.
+# Arrays of pytrees by path, for serialisation.
 
 Tree = TypeVar("Tree")
 Value = TypeVar("Value")
@@ -246,28 +246,6 @@ def with_leaves(tree: Tree, leaves: Mapping[str, np.ndarray]) -> Tree:
         found = f"unknown arrays {sorted(unknown)[:3]}"
         raise InvalidInput("store", "fit the method and the posterior", found)
     return jax.tree.unflatten(jax.tree.structure(tree), [replaced(*each) for each in known])
-
-
-def stacked(trees: Sequence[Tree]) -> tuple[Tree, Tree]:
-    """Stack trees of the same structure; return the stack with its `in_axes` for `jax.vmap`.
-
-    Arrays that all trees share are not copied. Equal scalars are not stacked either.
-    """
-    columns = list(zip(*(jax.tree.leaves(tree) for tree in trees), strict=True))
-    shared = [all(_same(leaf, column[0]) for leaf in column) for column in columns]
-    leaves = [
-        column[0] if same else jnp.stack(column)
-        for column, same in zip(columns, shared, strict=True)
-    ]
-    structure = jax.tree.structure(trees[0])
-    axes = jax.tree.unflatten(structure, [None if same else 0 for same in shared])
-    return jax.tree.unflatten(structure, leaves), axes
-
-
-def _same(leaf: Any, other: Any) -> bool:
-    if leaf is other or isinstance(leaf, jax.core.Tracer):
-        return leaf is other
-    return eqx.is_array(leaf) and leaf.ndim == 0 and bool(leaf == other)
 
 
 def _leaves_with_paths(tree: Any) -> list[tuple[str, Any]]:

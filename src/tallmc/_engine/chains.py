@@ -211,17 +211,12 @@ class Chains:
     ):
         self.n_chains = keys.shape[0]
         devices = _chosen.get() or (None,)
-        divisible = bound.chain_axes is None
-        self.members = _groups(
-            self.n_chains, divisible, len(devices), fewest=bound.kernel.fewest_per_group
-        )
+        self.members = _groups(self.n_chains, len(devices), fewest=bound.kernel.fewest_per_group)
         """The chains of each group. The last chain may be in its group more than once."""
         words = np.asarray(jax.random.key_data(keys))
         self._keys = [key_of(words[members]) for members in self.members]
         supply_of_finer = None if finer is None else finer.supply
-        self.supply: Supply = Supply(
-            bound.kernel, bound.rows, self._keys, bound.chain_axes, supply_of_finer
-        )
+        self.supply: Supply = Supply(bound.kernel, bound.rows, self._keys, supply_of_finer)
         used = devices[: len(self.members)]
         self._places = [_place(device, self.supply, record) for device in used]
         self._remote: RemoteGroups | None = None
@@ -347,8 +342,8 @@ def _place(device: jax.Device | None, supply: Supply, record: Record | None) -> 
     """A place on this device, with the kernel and, if the device reads them, the rows."""
     if device is not None and not isinstance(supply.rows_of_steps, AbsentRows):
         kernel, rows = _moved((supply.kernel, supply.rows), device)
-        supply = Supply(kernel, rows, supply.keys, supply.chain_axes, supply.finer)
-    stepper = Stepper(supply.stepper, supply.rows_of_steps, supply.chain_axes, record)
+        supply = Supply(kernel, rows, supply.keys, supply.finer)
+    stepper = Stepper(supply.stepper, supply.rows_of_steps, record)
     return Place(device, supply, *split(stepper if device is None else _moved(stepper, device)))
 
 
@@ -357,11 +352,9 @@ def _moved(tree: Any, device: jax.Device) -> Any:
     return static.joined(jax.device_put(arrays, device))
 
 
-def _groups(n_chains: int, divisible: bool, n_devices: int = 1, *, fewest: int) -> list[np.ndarray]:
+def _groups(n_chains: int, n_devices: int = 1, *, fewest: int) -> list[np.ndarray]:
     """The chain numbers of each group. All groups have the same size."""
-    if not divisible:
-        count = 1
-    elif jax.default_backend() == "cpu":
+    if jax.default_backend() == "cpu":
         size = min(_MOST_PER_GROUP, max(fewest, n_chains // _GROUPS_OF_MANY))
         count = -(-n_chains // size)
     else:

@@ -9,14 +9,13 @@ so `jit` receives them as arguments, never as constants.
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple, Self
 
 import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .._core.arrays import Vector, stacked
+from .._core.arrays import Vector
 from .._core.random import derived_keys
 from .._core.statistics import GroupMoments
 from .._rows.access import AbstractRows
@@ -285,18 +284,6 @@ class BoundKernel(eqx.Module):
 
     kernel: AbstractKernel
     posterior: AbstractPosterior
-    chain_axes: Any = None
-    """`in_axes` of `jax.vmap` over the kernel; None if no array has one entry per chain."""
-
-    @classmethod
-    def side_by_side(cls, of_chains: Sequence[BoundKernel]) -> BoundKernel:
-        """Combine kernels of the same structure: chain k runs the k-th kernel.
-
-        Arrays that all kernels share, such as the model's, are not copied. Equal scalars are not
-        stacked either, so the schedule has a single step size for all chains.
-        """
-        kernel, axes = stacked([bound.kernel for bound in of_chains])
-        return cls(kernel, of_chains[0].posterior, axes)
 
     @property
     def rows(self) -> AbstractRows:

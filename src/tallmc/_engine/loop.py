@@ -66,7 +66,6 @@ class Stepper(NamedTuple):
 
     kernel: AbstractKernel
     rows: AbstractRows  # the rows that a step reads besides its supply
-    chain_axes: Any = None  # `in_axes` of `jax.vmap` over the kernel (see `BoundKernel`)
     record: Record | None = None
 
 
@@ -84,14 +83,13 @@ def start_chains(
 
     `carried` comes from `kernel.start_memory`. `keys` and `supply` are used for nothing else.
     """
-    kernel, rows, chain_axes, _ = static.joined(arrays)
+    kernel, rows, _ = static.joined(arrays)
 
-    def init(kernel: AbstractKernel, key: Array, position: Array, carried: Any, supply: Any) -> Any:
+    def init(key: Array, position: Array, carried: Any, supply: Any) -> Any:
         return kernel.init(key, position, carried, _gathered(kernel, supply, rows), rows)
 
     first_step = jax.tree.map(lambda leaf: leaf[0], supply)
-    init_chains = jax.vmap(init, in_axes=(chain_axes, 0, 0, 0, 0))
-    chains = init_chains(kernel, keys, positions, carried, first_step)
+    chains = jax.vmap(init)(keys, positions, carried, first_step)
     finite = jax.vmap(_all_finite)(chains)
     outcome = jnp.where(finite, jax.vmap(outcome_of)(positions), Outcome.NON_FINITE)
     outcome = outcome.astype(jnp.int32)
@@ -121,10 +119,9 @@ def advance(
 
     @jax.jit  # traced once, for the shapes of its statistics and for the loop
     def chain_step(arrays: list[Array], *state_and_supply: Any) -> Any:
-        kernel, rows, chain_axes, record = static.joined(arrays)
-        step = functools.partial(_chain_step, record=record)
-        step_chains = jax.vmap(step, in_axes=(chain_axes, None, 0, 0, 0, 0, None))
-        return step_chains(kernel, rows, *state_and_supply)
+        stepper = static.joined(arrays)
+        step = functools.partial(_chain_step, stepper)
+        return jax.vmap(step, in_axes=(0, 0, 0, 0, None))(*state_and_supply)
 
     now = state.chains, state.outcome, state.failed_at
     first_supply = jax.tree.map(lambda leaf: leaf[0], supply)
@@ -183,16 +180,15 @@ def _unrolled(
 
 
 def _chain_step(
-    kernel: AbstractKernel,
-    rows: AbstractRows,
+    stepper: Stepper,
     chain: ChainState,
     outcome: Array,
     failed_at: Array,
     supply: Drawn | Gathered,
     step: Array,
-    record: Record | None,
 ) -> tuple[ChainState, Array, Array, dict[str, Array]]:
     """Take one step of one chain. A chain that has failed, or fails now, stays at `kernel.rest`."""
+    kernel, rows, record = stepper
     stepped = kernel.step(chain, _gathered(kernel, supply, rows), step, rows)
     moved, stats = stepped.state, stepped.stats
     if record is not None:

@@ -135,9 +135,9 @@ def block_steps(kernel: AbstractKernel, rows: AbstractRows) -> int:
 class Supply:
     """Makes the supplies of a run, for the keys of the chains of each group.
 
-    All groups have the same number of chains. `chain_axes` are the `in_axes` of `jax.vmap` over the
-    kernel. With `finer`, the supply of chains with the same keys that take two steps for each step
-    of these, each step has the noise of two steps of theirs, and the rows of the first one.
+    All groups have the same number of chains. With `finer`, the supply of chains with the same keys
+    that take two steps for each step of these, each step has the noise of two steps of theirs, and
+    the rows of the first one.
     """
 
     def __init__(
@@ -145,20 +145,18 @@ class Supply:
         kernel: AbstractKernel,
         rows: AbstractRows,
         keys: Sequence[Key[Array, " chains"]],
-        chain_axes: Any = None,
         finer: Supply | None = None,
     ):
-        self.kernel, self.rows, self.chain_axes = kernel, rows, chain_axes
-        self.keys, self.finer = keys, finer
+        self.kernel, self.rows, self.keys, self.finer = kernel, rows, keys, finer
         self.steps = block_steps(kernel, rows)
-        self._host_rows = chain_axes is None and _reads_on_host(kernel, rows)
-        self.stepper = _stepper(kernel, self._host_rows) if chain_axes is None else kernel
+        self._host_rows = _reads_on_host(kernel, rows)
+        self.stepper = _stepper(kernel, self._host_rows)
         """The kernel that steps with these supplies."""
         self.rows_of_steps: Any = rows if kernel.reads_rows else AbsentRows(None)
         if self._host_rows:
             self.rows_of_steps = AbsentRows(getattr(rows, "view", None))
         """The rows that a step reads besides its supply."""
-        self._drawing, self._static = split((self.stepper, chain_axes))
+        self._drawing, self._static = split(self.stepper)
         self._floats_per_step = self.stepper.rows_ahead * rows.floats_per_row
         self._on_cpu = jax.default_backend() == "cpu"
         self._block_keys: dict[int, tuple[int, np.ndarray]] = {}
@@ -264,11 +262,8 @@ def _stepper(kernel: AbstractKernel, host_rows: bool) -> AbstractKernel:
 def _draw_block(
     arrays: list[Array], keys: Key[Array, " chains"], *, static: Static, steps: int
 ) -> Drawn:
-    kernel, chain_axes = static.joined(arrays)
-    draw = jax.vmap(
-        lambda kernel, key: kernel.draw(key, steps), in_axes=(chain_axes, 0), out_axes=1
-    )
-    return draw(kernel, keys)
+    kernel = static.joined(arrays)
+    return jax.vmap(lambda key: kernel.draw(key, steps), out_axes=1)(keys)
 
 
 @quickly_compiled

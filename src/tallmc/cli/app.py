@@ -385,9 +385,49 @@ def resume(
 @app.command(epilog="Exit status: 0 no warnings; 1 warnings printed; 2 no such run.")
 def diagnose(run: options.RunFolder, json: options.Json = False) -> None:
     """Print the warnings about the draws of a stored run, each with a remedy."""
-    from .stored import print_findings
+    import math
+    from json import dumps
 
-    raise typer.Exit(print_findings(run, as_json=json))
+    from .._store.reader import draws_of
+    from ..report.content import stored_doubts
+
+    opened = _open_with_draws(run)
+    draws = draws_of(opened)
+    report, found = draws.report, stored_doubts(opened, draws)
+    if json:
+        chains, n_draws, d = draws.positions.shape
+        content = {
+            "run": str(run),
+            "finished": opened.manifest.finished,
+            "chains": chains,
+            "draws": n_draws,
+            "parameters": d,
+            "ess": report.ess,
+            "rhat": report.rhat if math.isfinite(report.rhat) else None,
+            "verdict": str(report.verdict),
+            "unknown": report.unknown,
+            "warnings": found,
+        }
+        print(dumps(content, indent=2, ensure_ascii=False, allow_nan=False))
+    else:
+        for message in found:
+            print(f"warning: {message}")
+        if not found:
+            print(f"{report.verdict}: {report.meaning}")
+        if report.unknown is not None:
+            print(f"unknown: {report.unknown}")
+    raise typer.Exit(1 if found else 0)
+
+
+def _open_with_draws(run: Path) -> Any:
+    from .._store.files import StoreError
+    from .._store.reader import open_store
+
+    opened = open_store(run)
+    if not opened.manifest.n_draws:
+        cure = "Continue it with `tallmc resume`."
+        raise StoreError(opened.path, "have at least one draw", "none yet", cure)
+    return opened
 
 
 @app.command(epilog="Exit status: 0 fine; 2 bad input.")
@@ -414,9 +454,27 @@ def compare(
     json: options.Json = False,
 ) -> None:
     """Compare fits by the log density of rows left out, by stacking and by their evidence."""
-    from .stored import print_comparison
+    from .._core.errors import InvalidInput
+    from .._fit.loading import load_fit_and_form
+    from ..diagnose.comparison import compare
+    from .fit import FitProblem
 
-    print_comparison(fits, table, formula, rows, folds, seed, as_json=json)
+    if len(set(fits)) < len(fits):
+        raise InvalidInput("FIT", "be different folders", " ".join(map(str, fits)))
+    loaded, of_fits = {}, []
+    for path in fits:
+        loaded[str(path)], form, about = load_fit_and_form(path, formula)
+        problem = FitProblem.of_run(about, table, formula)
+        # The rows of a posterior whose effects are integrated out are groups.
+        of_fits.append(problem.path if form.integrates_effects else problem.posterior)
+    found = compare(loaded, of_fits, n=rows, folds=folds, seed=seed)
+    if json:
+        print(found.to_json(orient="index", indent=2))
+        return
+    print(found.drop(columns="rank").to_string(float_format="{:.2f}".format))
+    if found["warning"].any():
+        cure = "pass --folds 10 for new fits without them"
+        print(f"warning: rows with Pareto k > 0.7 have unreliable densities; {cure}")
 
 
 @app.command(epilog="Exit status: 0 fine; 2 bad input.")
@@ -448,20 +506,47 @@ def effects(
     json: options.Json = False,
 ) -> None:
     """Average the response over the rows of a fit, or the effect of a column on it."""
-    from .stored import print_effects
+    from .. import diagnose
+    from .._fit.loading import load_fit_and_form
+    from .._fit.marginal import marginal_effects
+    from .fit import FitProblem
 
-    print_effects(
-        fit,
-        column,
-        by or [],
-        at or [],
-        ratio=ratio,
-        robust_errors=robust,
-        cluster=cluster,
-        table=table,
-        formula=formula,
-        as_json=json,
+    draws, _, about = load_fit_and_form(fit, formula)
+    problem = FitProblem.of_run(about, table, formula)
+    draws = draws.with_posterior(problem.posterior)
+    if robust or cluster is not None:
+        draws = diagnose.robust(draws, problem.path, cluster=cluster)
+    comparison = "ratio" if ratio else "difference"
+    found = marginal_effects(
+        draws, problem.path, column, by=by or [], at=_values(at or []), comparison=comparison
     )
+    frame = found.to_frame().reset_index(names=column or "response")
+    if json:
+        print(frame.to_json(orient="records", indent=2))
+        return
+    print(frame.to_string(index=False, float_format="{:.4g}".format))
+    if draws.settings.get("errors"):
+        print(f"errors: {draws.settings['errors']}")
+
+
+def _values(texts: list[str]) -> dict[str, list[float | str]]:
+    """Values of columns, from texts such as age=30,40."""
+    from .._core.errors import InvalidInput
+
+    found: dict[str, list[float | str]] = {}
+    for text in texts:
+        name, sign, values = text.partition("=")
+        if not sign or not values:
+            raise InvalidInput("--at", "name a column and its values, as in age=30,40", text)
+        found[name] = [_number(value) for value in values.split(",")]
+    return found
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 @app.command(epilog="Exit status: 0 written; 2 no such run.")
@@ -485,9 +570,22 @@ def report(
     formula: options.FormulaAgain = None,
 ) -> None:
     """Write a self-contained HTML page on a stored run: its setup, posterior and reliability."""
-    from .stored import write_report
+    from .._fit.formulas import FormulaNeeded
+    from ..report import write_report
+    from .fit import FitProblem
 
-    write_report(run, out, parameter, table, formula)
+    # If the table no longer exists, or the formula is needed and not passed, the page omits the
+    # parts that need it and says so.
+    posterior = None
+    about = _open_with_draws(run).setup.content["about"]
+    if table is not None or Path(str(about.get("table", ""))).is_file():
+        try:
+            posterior = FitProblem.of_run(about, table, formula).posterior
+        except FormulaNeeded:
+            if table is not None:
+                raise
+    write_report(run, out, posterior=posterior, parameters=parameter)
+    print(f"written: {out}")
 
 
 @app.command(epilog="Exit status: 0 written; 2 bad input.")

@@ -16,11 +16,13 @@ the methods have in common:
 - `order`: the order of the Taylor expansions that rows are compared with, 0 to 3. Order 3 takes d³
   numbers and reads fewest rows.
 
-Named methods of topics are in `tallmc.contrib`.
+A method that differs from another one in a part is that method `with_parts`. Named methods of
+topics are in `tallmc.contrib`.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace as with_parts
 from typing import Any
 
 from ..correction import NoiseCorrection, Shape
@@ -79,17 +81,13 @@ def sgld_cv(step_size: StepSize, batch_size: Size, replace: bool = True) -> Meth
 @named("Putcha, Nemeth and Fearnhead (2023), eqs. 8, 11", example=_BATCH)
 def sgld_ps(step_size: StepSize, batch_size: Size, floor: float = 0.05) -> Method:
     """SGLD with preferential subsampling, p_i ∝ ‖∇f_i(θ̂)‖."""
-    subsample = Preferential("gradient", floor)
-    return Method(step_size=step_size, batch_size=batch_size, subsample=subsample)
+    return with_parts(sgld(step_size, batch_size), subsample=Preferential("gradient", floor))
 
 
 @named("Putcha, Nemeth and Fearnhead (2023), eqs. 12, 16", example=_BATCH)
 def sgld_cv_ps(step_size: StepSize, batch_size: Size, floor: float = 0.05) -> Method:
     """SGLD with control variates and preferential subsampling, p_i ∝ √tr(H_i Σ̂ H_iᵀ)."""
-    subsample = Preferential("curvature", floor)
-    return Method(
-        step_size=step_size, batch_size=batch_size, gradient=ControlVariate(), subsample=subsample
-    )
+    return with_parts(sgld_cv(step_size, batch_size), subsample=Preferential("curvature", floor))
 
 
 @named("Putcha, Nemeth and Fearnhead (2023), eqs. 5, 19")
@@ -178,10 +176,8 @@ def svrg_ld_ps(step_size: StepSize, batch_size: Size, every: int, floor: float =
     These weights are for a centre that the chain leaves by posterior standard deviations; for a
     small `every`, `Preferential("frobenius")` has those of a short walk.
     """
-    subsample = Preferential("curvature", floor)
-    return Method(
-        step_size=step_size, batch_size=batch_size, gradient=SVRG(every), subsample=subsample
-    )
+    plain = svrg_ld(step_size, batch_size, every)
+    return with_parts(plain, subsample=Preferential("curvature", floor))
 
 
 @named("Dubey, Reddi, Williamson, Póczos, Smola and Xing (2016)", example=_BATCH)
@@ -193,15 +189,13 @@ def saga_ld(step_size: StepSize, batch_size: Size) -> Method:
 @named("Putcha, Nemeth and Fearnhead (2023), eq. 16 with SAGA's table", example=_BATCH)
 def saga_ld_ps(step_size: StepSize, batch_size: Size, floor: float = 0.05) -> Method:
     """SAGA-LD with preferential subsampling, p_i ∝ √tr(H_i Σ̂ H_iᵀ)."""
-    subsample = Preferential("curvature", floor)
-    return Method(step_size=step_size, batch_size=batch_size, gradient=SAGA(), subsample=subsample)
+    return with_parts(saga_ld(step_size, batch_size), subsample=Preferential("curvature", floor))
 
 
 @named("Li, Wang, Zha and Tao (2021), appendix E", example=_BATCH)
 def ewsg_overdamped(step_size: StepSize, batch_size: Size, length: int = 1) -> Method:
     """SGLD with exponentially weighted subsamples."""
-    subsample = ExponentiallyWeighted(length)
-    return Method(step_size=step_size, batch_size=batch_size, subsample=subsample)
+    return with_parts(sgld(step_size, batch_size), subsample=ExponentiallyWeighted(length))
 
 
 # Langevin dynamics with momentum: SGHMC and SGNHT.
@@ -239,13 +233,8 @@ def sghmc_cv_ps(
     step_size: StepSize, batch_size: Size, friction: float, floor: float = 0.05
 ) -> Method:
     """SGHMC with control variates and preferential subsampling, p_i ∝ √tr(H_i Σ̂ H_iᵀ)."""
-    return Method(
-        step_size=step_size,
-        batch_size=batch_size,
-        dynamics=SGHMC(friction),
-        gradient=ControlVariate(),
-        subsample=Preferential("curvature", floor),
-    )
+    uniform = sghmc_cv(step_size, batch_size, friction)
+    return with_parts(uniform, subsample=Preferential("curvature", floor))
 
 
 @named("Chen, Fox and Guestrin (2014)", example={"batch_size": 2, "length": 5, "friction": 1.0})
@@ -303,13 +292,8 @@ def sgnht_cv_ps(
     step_size: StepSize, batch_size: Size, friction: float, floor: float = 0.05
 ) -> Method:
     """SGNHT with control variates and preferential subsampling, p_i ∝ √tr(H_i Σ̂ H_iᵀ)."""
-    return Method(
-        step_size=step_size,
-        batch_size=batch_size,
-        dynamics=NoseHoover(friction),
-        gradient=ControlVariate(),
-        subsample=Preferential("curvature", floor),
-    )
+    uniform = sgnht_cv(step_size, batch_size, friction)
+    return with_parts(uniform, subsample=Preferential("curvature", floor))
 
 
 @named("Nemeth and Fearnhead (2021), Table 1", example=_BATCH)
@@ -331,10 +315,7 @@ def cp_sghmc(step_size: StepSize, batch_size: Size, friction: float, strata: int
 
     `strata` is the number of k-means clusters.
     """
-    dynamics, subsample = SGHMC(friction), Stratified(strata)
-    return Method(
-        step_size=step_size, batch_size=batch_size, dynamics=dynamics, subsample=subsample
-    )
+    return with_parts(sghmc(step_size, batch_size, friction), subsample=Stratified(strata))
 
 
 @named("Sommer, Diao, Robnik, Seljak and Rügamer (2026)", example=_FRICTION)
@@ -364,10 +345,8 @@ def ewsg(
     With `carry` each Metropolis chain starts at the batch of the last step. With `length` 1 this is
     worse than SGHMC on the paper's own example; see docs/samplers.md.
     """
-    dynamics, subsample = SGHMC(friction), ExponentiallyWeighted(length, carry=carry)
-    return Method(
-        step_size=step_size, batch_size=batch_size, dynamics=dynamics, subsample=subsample
-    )
+    subsample = ExponentiallyWeighted(length, carry=carry)
+    return with_parts(sghmc(step_size, batch_size, friction), subsample=subsample)
 
 
 @named(
@@ -378,31 +357,21 @@ def ewsg_vr(
     step_size: StepSize, batch_size: Size, friction: float, every: int, length: int = 1
 ) -> Method:
     """EWSG with added friction that corrects for gradient noise, calibrated at intervals."""
-    return Method(
-        step_size=step_size,
-        batch_size=batch_size,
-        dynamics=SGHMC(friction),
-        subsample=ExponentiallyWeighted(length),
-        correction=NoiseCorrection("dense", through="friction", calibrate_every=every),
-    )
+    correction = NoiseCorrection("dense", through="friction", calibrate_every=every)
+    return with_parts(ewsg(step_size, batch_size, friction, length), correction=correction)
 
 
 @named("Li, Wang, Zha and Tao (2021), footnote 2", example=_FRICTION)
 def ewsg_baoab(step_size: StepSize, batch_size: Size, friction: float, length: int = 1) -> Method:
     """EWSG for underdamped Langevin dynamics by the BAOAB splitting."""
-    dynamics, subsample = BAOAB(friction), ExponentiallyWeighted(length)
-    return Method(
-        step_size=step_size, batch_size=batch_size, dynamics=dynamics, subsample=subsample
-    )
+    return with_parts(ewsg_overdamped(step_size, batch_size, length), dynamics=BAOAB(friction))
 
 
 @named("Li, Wang, Zha and Tao (2021), footnote 2", example=_FRICTION)
 def ewsg_gla(step_size: StepSize, batch_size: Size, friction: float, length: int = 1) -> Method:
     """EWSG for the geometric Langevin algorithm, which the paper names beside Euler steps."""
-    dynamics, subsample = GeometricLangevin(friction), ExponentiallyWeighted(length)
-    return Method(
-        step_size=step_size, batch_size=batch_size, dynamics=dynamics, subsample=subsample
-    )
+    dynamics = GeometricLangevin(friction)
+    return with_parts(ewsg_overdamped(step_size, batch_size, length), dynamics=dynamics)
 
 
 # Exact draws, from a few rows or from all of them, and the unadjusted algorithm on all rows.

@@ -322,19 +322,6 @@ class GeneralisedLinear(AbstractRegression):
         remainders = self._remainders(order, self.predictors(centre, block), block.y)
         return weighted(block, remainders(self.columns(block) @ (position - centre)))
 
-    def mean_square_remainders(
-        self,
-        order: int,
-        centre: Vector,
-        positions: Moves,
-        metric: AbstractLinearMap,
-        block: RegressionRows,
-    ) -> PerRow:
-        z = self.predictors(centre, block)
-        moves = self.columns(block) @ (positions - centre).T
-        remainders = jax.vmap(self._remainders(order, z, block.y), 1, 1)(moves)
-        return self._square_norms(jnp.mean(remainders**2, axis=1), metric, block)
-
     def gaussian_mean_square_remainders(
         self,
         order: int,
@@ -356,13 +343,7 @@ class GeneralisedLinear(AbstractRegression):
         shares = jnp.asarray(weights / weights.sum(), self.dtype)
         quadrature = jnp.asarray(nodes, self.dtype), shares
         mean_square, _ = lax.scan(add_node, jnp.zeros_like(z), quadrature)
-        return self._square_norms(mean_square, metric, block)
-
-    def _square_norms(
-        self, squares: PerRow, metric: AbstractLinearMap, block: RegressionRows
-    ) -> PerRow:
-        """‖Cᵀg_i‖² of compact gradients with these squares, before the weights of the rows."""
-        squares = weighted(block, weighted(block, squares))
+        squares = weighted(block, weighted(block, mean_square))
         return squares * jnp.sum(self.columns(block).pulled(metric) ** 2, axis=1)
 
     def _remainders(self, order: int, z: PerRow, y: PerRow) -> Callable[[Array], PerRow]:

@@ -158,17 +158,6 @@ class Hierarchical(AbstractModel):
         pieces, gradient = self.inner.potentials_and_gradient(self._inner(position), batch)
         return pieces, self._outer(gradient)
 
-    def mean_square_remainders(
-        self,
-        order: int,
-        centre: Vector,
-        positions: Moves,
-        metric: AbstractLinearMap,
-        block: RowBlock,
-    ) -> PerRow:
-        around, at = self._inner(centre), self._inner(positions)
-        return self.inner.mean_square_remainders(order, around, at, self._leading(metric), block)
-
     def gaussian_mean_square_remainders(
         self,
         order: int,

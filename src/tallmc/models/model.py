@@ -248,15 +248,22 @@ class AbstractModel(eqx.Module):
         potentials = self.row_potentials(position, batch.rows)
         return sums_of_pieces(jnp.where(batch.weights > 0, potentials, 0)), gradient
 
-    def mean_square_remainders(
+    def gaussian_mean_square_remainders(
         self,
         order: int,
         centre: Vector,
-        positions: Moves,
+        spread: AbstractLinearMap,
+        width: Scalar,
         metric: AbstractLinearMap,
         block: RowBlock,
     ) -> PerRow:
-        """The mean of ‖Cᵀr_i(θ)‖² over `positions`; r_i is the `remainders`, C the `metric`."""
+        """The mean of ‖Cᵀr_i(θ)‖² over θ = centre + width · Fξ, ξ ~ N(0, I).
+
+        r_i is the `remainders`, C the `metric` and F the `spread`.
+        """
+        shape = _N_POSITIONS, spread.n_columns(len(centre))
+        normal = standard_normal(new_key(1), shape, centre.dtype)
+        positions = centre + width * spread.push(normal)
 
         def add_position(total: PerRow, probe: tuple[Array, Array]) -> tuple[PerRow, None]:
             position, key = probe
@@ -270,21 +277,6 @@ class AbstractModel(eqx.Module):
         empty = jnp.zeros(jax.tree.leaves(block)[0].shape[0], positions.dtype)
         total, _ = lax.scan(add_position, empty, (positions, keys))
         return total / len(positions)
-
-    def gaussian_mean_square_remainders(
-        self,
-        order: int,
-        centre: Vector,
-        spread: AbstractLinearMap,
-        width: Scalar,
-        metric: AbstractLinearMap,
-        block: RowBlock,
-    ) -> PerRow:
-        """The mean of ‖Cᵀr_i(θ)‖² over θ = centre + width · Fξ, ξ ~ N(0, I); F is the `spread`."""
-        shape = _N_POSITIONS, spread.n_columns(len(centre))
-        normal = standard_normal(new_key(1), shape, centre.dtype)
-        positions = centre + width * spread.push(normal)
-        return self.mean_square_remainders(order, centre, positions, metric, block)
 
     def combine(self, compact: Compact, block: RowBlock, weights: PerRow) -> Vector:
         """Σ w_i ∇f_i from compact gradients."""

@@ -22,7 +22,13 @@ from .densities import DensityModel, check_per_row
 from .design import Observations
 from .posterior import ModelPosterior
 from .predictive import AbstractDensityPredictive, split_response
-from .transforms import ConstrainedLikelihood, ConstrainedPrior, Constraints, constrained_parameters
+from .transforms import (
+    ConstrainedLikelihood,
+    ConstrainedPrior,
+    Constraints,
+    constrained,
+    constrained_parameters,
+)
 
 # The law of a response given the outputs of a function of the row, and its likelihood.
 #
@@ -130,19 +136,6 @@ class OutputPredictive(AbstractDensityPredictive):
 
 
 @dataclasses.dataclass(frozen=True)
-class ExponentialMap:
-    """λ = e^u, with the interface of NumPyro's transforms."""
-
-    def __call__(self, free: Float[Array, "*k"]) -> Float[Array, "*k"]:
-        return jnp.exp(free)
-
-    def log_abs_det_jacobian(
-        self, free: Float[Array, "*k"], constrained: Float[Array, "*k"]
-    ) -> Float[Array, "*k"]:
-        return free
-
-
-@dataclasses.dataclass(frozen=True)
 class GammaLaw:
     """Gamma(shape, rate)."""
 
@@ -170,17 +163,6 @@ def normal_log_density(
     return -0.5 * jnp.sum(exponents)
 
 
-def positive(init: PyTree, names: Sequence[str]) -> tuple[Constraints, PyTree]:
-    """Constraints λ = e^u for the leaves with these names, and the unconstrained start."""
-    layout, _ = layout_of(init)
-    leaves = [
-        jnp.log(leaf) if name in names else leaf
-        for name, leaf in zip(layout.names, jax.tree.leaves(init), strict=True)
-    ]
-    constraints = Constraints({name: ExponentialMap() for name in names}, layout)
-    return constraints, jax.tree.unflatten(layout.treedef, leaves)
-
-
 def output_posterior(
     likelihood: OutputLikelihood,
     log_prior: Callable[[PyTree], Array],
@@ -197,7 +179,7 @@ def output_posterior(
     log_likelihood: Callable[[PyTree, Any], Array] = likelihood
     constraints, quantities = None, None
     if positive_names:
-        constraints, start = positive(start, positive_names)
+        constraints, start = constrained(start, dict.fromkeys(positive_names, "positive"), {})
         log_likelihood = ConstrainedLikelihood(likelihood, constraints)
         log_prior = ConstrainedPrior(log_prior, constraints)
         quantities = constrained_parameters(constraints)

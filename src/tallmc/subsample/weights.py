@@ -82,10 +82,8 @@ def residual_weights(
     anchor: Anchor,
     order: int,
     metric: AbstractLinearMap,
-    *,
-    positions: Float[Array, "k d"] | None = None,
 ) -> RowValues:
-    """√E‖Cᵀr_i(θ)‖² for control variates.
+    """√E‖Cᵀr_i(θ)‖² over θ ~ N(θ̂, 1.5² Σ̂), for control variates.
 
     **Arguments:**
 
@@ -93,13 +91,8 @@ def residual_weights(
     - `anchor`: the anchor from `find_anchor(posterior)`. If it has no Hessian, CCᵀ replaces Σ̂.
     - `order`: the order of the control variates.
     - `metric`: C.
-    - `positions`: the positions θ to average over; by default θ ~ N(θ̂, 1.5² Σ̂).
     """
     _check_anchor(anchor)
-    if positions is not None:
-        settings = order, anchor.position, positions, metric
-        width = max(posterior.width, len(positions))
-        return posterior.rows.map(_residual_norms_at, posterior.model, *settings, width=width)
     factor = anchor.factor
     same = isinstance(metric, DenseMap) and metric.factor is factor
     spread = None if factor is None or same else DenseMap(factor)
@@ -174,17 +167,6 @@ def _residual_norms(
     around, width = metric if spread is None else spread, jnp.asarray(_WIDTH, model.dtype)
     squares = model.gaussian_mean_square_remainders(order, centre, around, width, metric, block)
     return jnp.sqrt(squares)
-
-
-def _residual_norms_at(
-    block: RowBlock,
-    model: AbstractModel,
-    order: int,
-    centre: Vector,
-    positions: Float[Array, "k d"],
-    metric: AbstractLinearMap,
-) -> Float[Array, " n"]:
-    return jnp.sqrt(model.mean_square_remainders(order, centre, positions, metric, block))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -1,68 +1,65 @@
-"""Mixed effects and matrix factorisation with parameters of groups: densities, and draws."""
+"""Posteriors with parameters of groups: densities of your own, matrix factorisation, and draws."""
 
+import jax.numpy as jnp
+import jax.scipy.stats as densities
 import numpy as np
 import pytest
 from scipy import stats
 
 import tallmc
-from tallmc.contrib.groups import matrix_factorisation, mixed_effects
+from tallmc.contrib.groups import Local, LocalPosterior, NormalGroups, matrix_factorisation
 
 RNG = np.random.default_rng(5)
-GROUPS = RNG.integers(0, 4, 30)
-X, W = RNG.normal(size=(30, 2)), RNG.normal(size=(30, 1))
-Y = X @ [1.0, -0.5] + np.array([1.0, 0.0, -1.0, 0.5])[GROUPS] + 0.3 * RNG.normal(size=30)
 
 
-def log_posterior(values, y, logistic):
-    """Log p(θ, y) of constrained parameters, by scipy."""
-    eta = X @ values["beta"] + np.sum(
-        np.column_stack([np.ones(30), W]) * values["effects"][GROUPS], axis=1
+def mixed(x, y, groups):
+    """A regression whose intercepts differ between groups, with unknown sds."""
+    n_groups = groups.max() + 1
+
+    def log_prior(shared):
+        prior = densities.norm.logpdf(shared["beta"], 0.0, 10.0).sum()
+        prior += densities.norm.logpdf(shared["mean"], 0.0, 10.0)
+        return prior - sum(0.5 * (shared[name] / 5.0) ** 2 for name in ("effect_sd", "noise_sd"))
+
+    return LocalPosterior(
+        lambda shared, local, row: densities.norm.logpdf(
+            row["y"], jnp.dot(row["x"], shared["beta"]) + local["effects"], shared["noise_sd"]
+        ),
+        log_prior,
+        {"x": x, "y": y},
+        {"beta": np.zeros(x.shape[1]), "mean": y.mean(), "effect_sd": 0.5, "noise_sd": y.std()},
+        {
+            "effects": Local(
+                groups,
+                np.full(n_groups, y.mean()),
+                NormalGroups(lambda shared: (shared["mean"], shared["effect_sd"])),
+            )
+        },
+        transforms={"effect_sd": "positive", "noise_sd": "positive"},
     )
-    total = stats.norm.logpdf(values["beta"], 0, 10).sum()
-    total += stats.norm.logpdf(values["effect_mean"], 0, 10).sum()
-    total += stats.halfnorm.logpdf(values["effect_sd"], scale=5).sum()
-    total += stats.norm.logpdf(values["effects"], values["effect_mean"], values["effect_sd"]).sum()
-    if logistic:
-        return total + stats.bernoulli.logpmf(y, 1 / (1 + np.exp(-eta))).sum()
-    total += stats.halfnorm.logpdf(values["noise_sd"], scale=5)
-    return total + stats.norm.logpdf(y, eta, values["noise_sd"]).sum()
 
 
-@pytest.mark.parametrize("logistic", [False, True])
-def test_mixed_effects_have_the_density_of_the_formulas(logistic):
-    y = (Y > 0).astype(float) if logistic else Y
-    labels = np.array(["d", "a", "c", "b"])[GROUPS]
-    family = "logistic" if logistic else "gaussian"
-    posterior = mixed_effects(X, y, labels, slopes=W, family=family)
-    order = np.argsort(np.array(["d", "a", "c", "b"]))  # groups are sorted by label
+def test_densities_of_your_own_have_their_formulas():
+    """Shared parameters under a constraint, with its Jacobian, and effects under their prior."""
+    groups = np.repeat(np.arange(4), 8)
+    x = RNG.normal(size=(32, 2))
+    y = x @ [1.0, -0.5] + np.array([1.0, 0.0, -1.0, 0.5])[groups] + 0.3 * RNG.normal(size=32)
+    posterior = mixed(x, y, groups)
     found = []
     for _ in range(3):
         position = np.asarray(posterior.init) + 0.3 * RNG.normal(size=posterior.dim)
-        values = {k: v[0, 0] for k, v in posterior.quantities.of(position[None, None]).items()}
-        values["effects"] = values["effects"][np.argsort(order)]
         free = posterior.layout.split(position)
-        jacobian = sum(free[name].sum() for name in free if name.endswith("_sd"))
-        exact = log_posterior(values, y, logistic) + jacobian
+        values = {k: v[0, 0] for k, v in posterior.quantities.of(position[None, None]).items()}
+        predictor = x @ values["beta"] + values["effects"][groups]
+        exact = stats.norm.logpdf(values["beta"], 0, 10).sum()
+        exact += stats.norm.logpdf(values["mean"], 0, 10)
+        exact += stats.norm.logpdf(values["effects"], values["mean"], values["effect_sd"]).sum()
+        exact += stats.norm.logpdf(y, predictor, values["noise_sd"]).sum()
+        for name in ("effect_sd", "noise_sd"):
+            np.testing.assert_allclose(values[name], np.exp(free[name]), rtol=1e-12)
+            exact += stats.halfnorm.logpdf(values[name], scale=5) + free[name].sum()
         found.append(float(posterior.potential(position)) + exact)
     np.testing.assert_allclose(found, found[0], atol=1e-9)  # equal up to a constant
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"family": "poisson"}, "family must be one of"),
-        ({"y": Y[:5]}, "one row per response"),
-        ({"groups": GROUPS[:5]}, "one row per response"),
-        ({"slopes": W[:5]}, "one row per response"),
-        ({"X": X[:, 0]}, "a matrix"),
-        ({"X": X * np.nan}, "finite"),
-        ({"family": "logistic"}, "0 or 1"),
-        ({"prior_scale": 0.0}, "prior_scale"),
-    ],
-)
-def test_bad_mixed_effects_are_refused(change, said):
-    with pytest.raises(tallmc.InvalidInput, match=said):
-        mixed_effects(**{"X": X, "y": Y, "groups": GROUPS, **change})
 
 
 USERS, ITEMS = np.array([0, 0, 1, 2, 2, 1]), np.array([0, 1, 1, 0, 1, 0])
@@ -90,13 +87,13 @@ def test_a_user_without_ratings_is_refused_in_the_local_form():
 
 
 @pytest.mark.slow
-def test_mixed_effects_agree_with_nuts():
+def test_draws_agree_with_nuts():
     """All parameters, among them the variances, at a small step size."""
     rng = np.random.default_rng(0)
     groups = np.repeat(np.arange(20), 10)
     x = rng.normal(size=(200, 2))
     y = x @ [1.0, -1.0] + 1 + 0.7 * rng.normal(size=20)[groups] + 0.5 * rng.normal(size=200)
-    posterior = mixed_effects(x, y, groups)
+    posterior = mixed(x, y, groups)
     exact = tallmc.reference.nuts(posterior, chains=4, n_draws=1000, seed=1)
     method = tallmc.contrib.groups.local_sgld(0.005, 20, preconditioned=True)
     draws = tallmc.sample(posterior, method, chains=16, n_draws=1000, thin=40, burn_in=20_000)

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import table_1
 import tallmc
 from problems import logistic
-from tallmc.contrib import recipe as table_1
 from tallmc.contrib.recipe import Recipe
 from tallmc.dynamics import (
     SGHMC,

@@ -1,7 +1,6 @@
 """Langevin dynamics that move the shared parameters and the groups of the drawn rows only."""
 
 from .matrix_factorisation import matrix_factorisation
-from .mixed_effects import mixed_effects
 from .posterior import Local, LocalPosterior, NormalGroups
 from .sampler import local_sgld
 
@@ -11,5 +10,4 @@ __all__ = [
     "NormalGroups",
     "local_sgld",
     "matrix_factorisation",
-    "mixed_effects",
 ]

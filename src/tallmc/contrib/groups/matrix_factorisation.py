@@ -29,7 +29,6 @@ from ...models.outputs import (
     OutputLikelihood,
     normal_log_density,
     output_posterior,
-    positive,
 )
 from ...models.posterior import ModelPosterior
 from .posterior import Local, LocalPosterior, NormalGroups
@@ -149,17 +148,16 @@ def matrix_factorisation(
     if local:
         kinds = [f"{side}_factors" for side in _SIDES]
         shared = {name: part for name, part in start.items() if name not in kinds}
-        constraints, free = positive(shared, positive_names)
         return LocalPosterior(
             FactorProduct(likelihood),
             prior,
             rows,
-            free,
+            shared,
             {
                 kind: Local(numbers, start[kind], NormalGroups(FactorLaw(side)))
                 for kind, side, numbers in zip(kinds, _SIDES, columns, strict=True)
             },
-            transforms=constraints,
+            transforms=dict.fromkeys(positive_names, "positive"),
             keep=keep,
             description=description,
         )

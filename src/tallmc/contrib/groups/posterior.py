@@ -285,7 +285,7 @@ class LocalPosterior(AbstractPosterior):
         init: Mapping[str, PyTree[ArrayLike]],
         groups: Mapping[str, Local],
         *,
-        transforms: Mapping[str, Any] | Constraints | None = None,
+        transforms: Mapping[str, Any] | None = None,
         keep: str | Mapping[str, ArrayLike] | None = None,
         description: Mapping[str, str] | None = None,
     ):
@@ -296,9 +296,7 @@ class LocalPosterior(AbstractPosterior):
         columns = resident(data).columns
         n_rows = jax.tree.leaves(columns)[0].shape[0]
         shared, constraints = dict(init), None
-        if isinstance(transforms, Constraints):
-            constraints = transforms
-        elif transforms:
+        if transforms:
             constraints, shared = constrained(shared, transforms, {})
         layout, flat = layout_of(shared)
         self.shared_init = layout.unravel(flat)

@@ -1,4 +1,4 @@
-"""Named methods for models with parameters of groups."""
+"""Langevin dynamics of the shared parameters and the groups of the drawn rows."""
 
 from __future__ import annotations
 
@@ -485,7 +485,7 @@ class LocalSGLD(AbstractMethod):
         """Compute how often groups are touched and, if wanted, the curvature at the start."""
         check_posterior(posterior)
         if not isinstance(posterior, LocalPosterior):
-            cure = "Make it with LocalPosterior or mixed_effects of tallmc.contrib.groups."
+            cure = "Make it with tallmc.contrib.groups.LocalPosterior."
             rule = "have parameters of groups for local_sgld"
             raise InvalidInput("posterior", rule, type(posterior).__name__, cure)
         if anchor is not None:
