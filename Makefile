@@ -4,6 +4,8 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 BENCH  := $(VENV)/.bench
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+# Examples of pages are short runs, whose draws are doubtful. Tests read the verdicts that matter.
+SHORT  := -W ignore::tallmc.SamplingWarning -W ignore::tallmc._fit.FitNote
 # As a module, so that MkDocs finds the package website.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
 
@@ -37,7 +39,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 docs: $(STAMP)            ## the documentation site, into site/; runs every example of docstrings, pages and the gallery
-	$(PYTEST) --timeout=600 -m "docs and not slow"
+	$(PYTEST) --timeout=600 $(SHORT) -m "docs and not slow"
 	$(BIN)/python -m website
 	$(MKDOCS) build --strict
 	$(BIN)/python -m website.crawl site

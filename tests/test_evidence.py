@@ -8,7 +8,7 @@ import pytest
 import tallmc
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("trust", "performance", "scale", "automatic", "insurance")
+PAGES = ("trust", "performance", "scale", "automatic", "exact", "insurance", "groups")
 STAMP = re.compile(
     r"^Measured on (\d{4}-\d\d-\d\d), tallmc (\d+\.\d+\.\d+), revision [0-9a-f]{7,}.*?, \w.*\.$",
     re.MULTILINE,

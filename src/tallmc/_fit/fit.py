@@ -190,13 +190,14 @@ def fit(
     **Returns:** the draws, as `Draws`. Variables are terms, as in Bambi.
 
     >>> import numpy as np, tallmc
-    >>> age = np.random.default_rng(0).uniform(20, 60, size=500)
-    >>> table = {"age": age, "income": 1000 + 50 * age}
-    >>> method = tallmc.methods.mala(0.05)
-    >>> draws = tallmc.fit("income ~ age", table, family="gaussian", noise_variance=100.0,
-    ...     method=method, chains=2, n_draws=200)
+    >>> rng = np.random.default_rng(0)
+    >>> age = rng.uniform(20, 60, size=500)
+    >>> table = {"age": age, "income": 1000 + 50 * age + rng.normal(0, 100, size=500)}
+    >>> draws = tallmc.fit("income ~ age", table, family="gaussian", seed=0, progress=False)
     >>> list(draws.values)
-    ['Intercept', 'age']
+    ['Intercept', 'age', 'sigma']
+    >>> bool(abs(draws.values["age"].mean() - 50) < 2), str(draws.report.verdict)
+    (True, 'checked')
     """
     if not isinstance(formula, str):
         cure = "The formula comes first: tallmc.fit(formula, data)."
