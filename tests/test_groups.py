@@ -24,7 +24,14 @@ from tallmc.methods.abstract import Account, ErrorBudget
 from tallmc.methods.automatic.method import integration_shift, with_integration_error
 from tallmc.models.design import GroupedObservations, GroupTerm
 from tallmc.models.families import FAMILIES
-from tallmc.models.groups import EffectLaw, QuadratureGroups, cholesky, grouped_table
+from tallmc.models.groups import (
+    MOST_AT_ONCE,
+    EffectLaw,
+    QuadratureGroups,
+    cholesky,
+    grouped_table,
+    turns,
+)
 from tallmc.models.posterior import ModelPosterior
 from tallmc.models.priors import LogHalfStudentTPrior, NormalPrior
 from tallmc.results import prediction
@@ -223,6 +230,51 @@ def test_changes_from_a_centre_are_those_of_the_integral(case):
     _, _, at, _, _ = case
     wanted = (at.moved - at.values) @ np.arange(1.0, G + 1)
     np.testing.assert_allclose(at.changes, wanted, atol=1e-5)
+
+
+@run_once
+def results_at(model, block, position, noise):
+    weights, metric = jnp.arange(1.0, len(block.start) + 1), DenseMap(jnp.eye(len(position)))
+    batch, moves = Batch(block, weights), jnp.linspace(-1, 1, 2 * len(position)).reshape(2, -1)
+    return (
+        model.row_potentials(position, block),
+        model.row_gradients(position, block),
+        model.block_hessian(position, block, weights),
+        model.series_sizes(position, metric, moves, block),
+        model.third_derivatives(position, metric, batch),
+        model.sum_of_changes(position, moves, batch),
+        model.moments(position, block),
+        model.draw(noise, position, block),
+    )
+
+
+def test_groups_in_pieces_are_groups_at_once(case):
+    """Groups of any order: pieces are of groups of like size."""
+    model, found, _, _, position = case
+    block = jax.tree.map(lambda of: of[np.array([4, 0, 2, 1])], found.rows.columns)
+    noise = jnp.asarray(np.random.default_rng(0).uniform(0.1, 0.9, size=(4, 3, 3)))
+    in_pieces = dataclasses.replace(model, groups_at_once=2)
+    at, expected = (results_at(of, block, position, noise) for of in (in_pieces, model))
+    for one, other in zip(jax.tree.leaves(at), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-11)
+
+
+def rows_read(sizes, turn):
+    """What a loop over the rows of these groups reads; one per turn for the turn itself."""
+    largest = np.sort(sizes)[::-1][:: turn.groups_at_once]
+    n_groups = min(turn.groups_at_once, len(sizes))
+    return np.sum(-(-largest // turn.rows_at_once) * (1 + turn.rows_at_once * n_groups))
+
+
+@pytest.mark.parametrize("n_huge", [1, 3, 20])
+def test_few_huge_groups_do_not_make_the_others_as_dear(n_huge):
+    sizes = np.append(np.ones(3000, int), np.repeat(27_000 // n_huge, n_huge))
+    assert rows_read(sizes, turns(sizes, 9)) < 30 * sizes.sum()
+
+
+def test_groups_of_like_size_share_all_turns():
+    sizes = np.random.default_rng(0).poisson(10, size=10_000)
+    assert turns(sizes, 9) == (1, MOST_AT_ONCE)
 
 
 def test_draws_of_effects_have_their_law(case):

@@ -254,6 +254,9 @@ _WIDE_MOVES = 2
 """Of those at which a series is compared with its group, besides the group's own."""
 
 
+MOST_AT_ONCE = 2**13
+
+
 class QuadratureGroups(AbstractGroups):
     """Group effects of any likelihood with one predictor, by quadrature."""
 
@@ -262,6 +265,8 @@ class QuadratureGroups(AbstractGroups):
     """Nodes per effect."""
     rows_at_once: int = eqx.field(static=True)
     """Rows of each group that one turn of the loop over its rows reads."""
+    groups_at_once: int = eqx.field(static=True, default=MOST_AT_ONCE)
+    """Groups that share the turns of this loop: few where the largest have most of the rows."""
 
     def width(self, rows: AbstractRows) -> int:
         nodes = self.n_nodes**self.n_effects
@@ -277,7 +282,9 @@ class QuadratureGroups(AbstractGroups):
     # The integral.
 
     def row_potentials(self, position: Vector, block: GroupSpan) -> PerRow:
-        return self._potentials(position, block, self._zero(block))
+        return self._in_pieces(
+            lambda block: self._potentials(position, block, self._zero(block)), block
+        )
 
     def _potentials(self, position: Vector, block: GroupSpan, start: Effects) -> PerRow:
         """f_g, with the search for η̂ from a start."""
@@ -285,6 +292,9 @@ class QuadratureGroups(AbstractGroups):
         return -jax.nn.logsumexp(log_weights - self._joint(position, block, nodes), axis=1)
 
     def row_gradients(self, position: Vector, block: GroupSpan) -> Compact:
+        return self._in_pieces(lambda block: self._gradients(position, block), block)
+
+    def _gradients(self, position: Vector, block: GroupSpan) -> Compact:
         log_weights, nodes = self._nodes(position, block, self._zero(block))
         shares = jax.nn.softmax(log_weights - self._joint(position, block, nodes), axis=1)
         common = position[: self.n_common]
@@ -303,6 +313,13 @@ class QuadratureGroups(AbstractGroups):
         return jnp.concatenate([of_common, of_hyper], axis=1)
 
     def block_hessian(self, position: Vector, block: GroupSpan, weights: PerRow) -> Matrix:
+        pieces = self._pieces((block, weights))
+        if pieces is None:
+            return self._hessian(position, block, weights)
+        each = lax.map(lambda piece: self._hessian(position, *piece), pieces)
+        return jnp.sum(each, axis=0)
+
+    def _hessian(self, position: Vector, block: GroupSpan, weights: PerRow) -> Matrix:
         log_weights, nodes = self._nodes(position, block, self._zero(block))
         shares = jax.nn.softmax(log_weights - self._joint(position, block, nodes), axis=1)
         c, common, dtype = self.n_columns, position[: self.n_common], position.dtype
@@ -340,7 +357,12 @@ class QuadratureGroups(AbstractGroups):
     def series_sizes(
         self, centre: Vector, metric: AbstractLinearMap, wide: Moves, block: GroupSpan
     ) -> tuple[PerRow, PerRow, PerRow]:
-        pulled = metric.pull(self.row_gradients(centre, block))
+        return self._in_pieces(lambda block: self._sizes(centre, metric, wide, block), block)
+
+    def _sizes(
+        self, centre: Vector, metric: AbstractLinearMap, wide: Moves, block: GroupSpan
+    ) -> tuple[PerRow, PerRow, PerRow]:
+        pulled = metric.pull(self._gradients(centre, block))
         lengths = jnp.linalg.norm(pulled, axis=1, keepdims=True)
         own = FAR_SDS * metric.push(pulled / jnp.maximum(lengths, jnp.finfo(self.dtype).tiny))
         everywhere = jnp.broadcast_to(wide[:_WIDE_MOVES, None], (_WIDE_MOVES, *own.shape))
@@ -426,13 +448,20 @@ class QuadratureGroups(AbstractGroups):
     def sum_of_changes(self, centre: Vector, moves: Moves, batch: Batch) -> Float[Array, " k"]:
         # A move changes η̂ by little, so one or two steps from that of the centre are enough.
         at = centre + jnp.concatenate([jnp.zeros_like(centre)[None], moves])
-        start = self._mode(centre, batch.rows, self._zero(batch.rows))[0]
-        found = lax.map(lambda position: self._potentials(position, batch.rows, start), at)
+
+        def potentials(block: GroupSpan) -> Float[Array, "n k"]:
+            start = self._mode(centre, block, self._zero(block))[0]
+            return lax.map(lambda position: self._potentials(position, block, start), at).T
+
+        found = self._in_pieces(potentials, batch.rows).T
         return dot(found[1:] - found[0], batch.weights)
 
     # The law of the effects given the shared parameters.
 
     def moments(self, position: Vector, block: GroupSpan) -> tuple[Effects, Float[Array, "n r r"]]:
+        return self._in_pieces(lambda block: self._moments(position, block), block)
+
+    def _moments(self, position: Vector, block: GroupSpan) -> tuple[Effects, Float[Array, "n r r"]]:
         log_weights, nodes = self._nodes(position, block, self._zero(block))
         shares = jax.nn.softmax(log_weights - self._joint(position, block, nodes), axis=1)
         mean = jnp.einsum("nkr,nk->nr", nodes.gamma, shares)
@@ -443,6 +472,13 @@ class QuadratureGroups(AbstractGroups):
 
         Nearly all are accepted, so that a few steps forget where they began.
         """
+        return self._in_pieces(
+            lambda block, noise: self._drawn(noise, position, block), block, noise
+        )
+
+    def _drawn(
+        self, noise: Float[Array, "n steps s"], position: Vector, block: GroupSpan
+    ) -> Effects:
         mode, curvature = self._mode(position, block, self._zero(block))
         normal, log_uniform = noise[..., :-1], jnp.log(noise[..., -1])
         eta = mode[:, None] + back_solve(curvature[:, None], normal)
@@ -458,6 +494,26 @@ class QuadratureGroups(AbstractGroups):
         return found
 
     # Parts.
+
+    def _pieces(self, of_groups: Any) -> Any:
+        """Arrays of a block, the first of which is its groups, in pieces of groups of like size.
+
+        None if the block is one piece.
+        """
+        size = of_groups[0].size
+        if len(size) <= self.groups_at_once or len(size) % self.groups_at_once:
+            return None
+        order = jnp.argsort(size).reshape(-1, self.groups_at_once)
+        return jax.tree.map(lambda of: of[order], of_groups)
+
+    def _in_pieces(self, function: Callable[..., Any], block: GroupSpan, *others: Any) -> Any:
+        """A function of groups with results per group, of one piece at a time."""
+        pieces = self._pieces((block, *others))
+        if pieces is None:
+            return function(block, *others)
+        found = lax.map(lambda piece: function(*piece), pieces)
+        places = jnp.argsort(jnp.argsort(block.size))
+        return jax.tree.map(lambda of: of.reshape(-1, *of.shape[2:])[places], found)
 
     def _over_rows(self, block: GroupSpan, add: Callable[[Any, GroupTable], Any], zero: Any) -> Any:
         """The sum of `add(total, rows)` over the rows of each group, some of each at a time."""
@@ -1198,10 +1254,40 @@ def group_sums(
     return ResidentRows(GroupSums(*map(jnp.asarray, each))), jnp.asarray(xx / n_groups, dtype)
 
 
-def rows_at_once(n_rows: int, n_groups: int) -> int:
-    """Rows per turn of the loop: a few percent of a group, so that little is read in vain."""
-    wanted = min(max(n_rows // (_TURNS * n_groups), 1), 64)
-    return 1 << (wanted.bit_length() - 1)
+_MOST_ROWS_AT_ONCE = 64
+_TURN = 4_000
+"""What a turn costs besides its likelihoods, in likelihoods."""
+_WORTHWHILE = 0.25
+"""Of the cost of the usual turn, up to which another one is taken."""
+
+
+class Turn(NamedTuple):
+    """What a turn of the loop over the rows of groups reads."""
+
+    rows_at_once: int
+    groups_at_once: int
+
+
+def turns(sizes: Int[np.ndarray, " G"], n_nodes: int) -> Turn:
+    """The turns for groups of these sizes.
+
+    A few percent of the rows of a group, and all groups of a block, so that little is read in vain.
+    Where a few groups have most of the rows, the groups beside them would be read in vain, and the
+    cheapest of fewer groups and more rows is chosen.
+    """
+    n_groups, ordered = len(sizes), np.sort(sizes)
+    wanted = min(max(int(sizes.sum()) // (_TURNS * n_groups), 1), _MOST_ROWS_AT_ONCE)
+    usual = Turn(1 << (wanted.bit_length() - 1), MOST_AT_ONCE)
+
+    def cost(turn: Turn) -> float:
+        groups = min(turn.groups_at_once, n_groups)
+        n_turns = np.sum(-(-ordered[::-1][::groups] // turn.rows_at_once), dtype=np.float64)
+        return float(n_turns * (_TURN + turn.rows_at_once * groups * n_nodes))
+
+    rows = (1 << k for k in range(_MOST_ROWS_AT_ONCE.bit_length()))
+    groups = (1 << k for k in range(_FEW.bit_length() - 1, MOST_AT_ONCE.bit_length()))
+    best = min(map(Turn._make, itertools.product(rows, groups)), key=cost)
+    return best if cost(best) < _WORTHWHILE * cost(usual) else usual
 
 
 # Cholesky factors of many small matrices. Those of few columns are elementwise operations. For the

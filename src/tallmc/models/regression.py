@@ -32,7 +32,7 @@ from .groups import (
     QuadratureGroups,
     group_sums,
     grouped_table,
-    rows_at_once,
+    turns,
 )
 from .hierarchy import AbstractHyperprior, GroupEffects, Hierarchical, SeveralHyperpriors
 from .likelihood import START_MAX_DIM, WHOLE, AbstractLikelihood, ResponseKind, chosen_rows
@@ -298,9 +298,9 @@ def group_posterior(
         rows, xx = group_sums(found, beta)
         model = NormalGroups(**common, centre=jnp.asarray(beta, dtype), xx=xx)
     else:
-        at_once = rows_at_once(data.rows.n_rows, rows.n_rows)
         nodes = _NODES[n_effects]
-        model = QuadratureGroups(**common, table=found.table, n_nodes=nodes, rows_at_once=at_once)
+        of_turn = turns(np.asarray(rows.columns.size), nodes**n_effects)
+        model = QuadratureGroups(**common, table=found.table, n_nodes=nodes, **of_turn._asdict())
     law = EffectLaw(model, rows, jnp.asarray(found.places))
     return ModelPosterior(model, rows), law
 
