@@ -12,7 +12,6 @@ from tallmc.subsample import (
     Optimal,
     curvature_weights,
     gradient_weights,
-    lipschitz_weights,
     probabilities,
 )
 
@@ -79,7 +78,7 @@ def test_curvature_weights_minimise_the_expected_noise_on_a_gaussian_posterior()
 
 @pytest.mark.parametrize(
     "weigh",
-    [gradient_weights, curvature_weights, lambda posterior, _: lipschitz_weights(posterior)],
+    [gradient_weights, curvature_weights, lambda posterior, _: posterior.lipschitz()],
     ids=["gradient", "curvature", "lipschitz"],
 )
 def test_weights_agree_between_closed_forms_and_autodiff(weigh):
@@ -99,9 +98,7 @@ def test_weights_of_many_blocks_are_those_of_each_row():
     curvature = np.linalg.norm(x, axis=1) * spread / noise
     np.testing.assert_allclose(gradient_weights(posterior, anchor), gradient, rtol=1e-9)
     np.testing.assert_allclose(curvature_weights(posterior, anchor), curvature, rtol=1e-9)
-    np.testing.assert_allclose(
-        lipschitz_weights(posterior), np.sum(x**2, axis=1) / noise, rtol=1e-9
-    )
+    np.testing.assert_allclose(posterior.lipschitz(), np.sum(x**2, axis=1) / noise, rtol=1e-9)
 
 
 def test_curvature_weights_of_a_general_model_hold_no_matrix_for_each_row():

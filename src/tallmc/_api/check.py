@@ -41,8 +41,6 @@ def check(
 
     **Returns:** the `RunReport` on the draws. Its `verdict` is checked, doubtful or not checked.
 
-    **Raises:** `InvalidInput` if an argument is invalid; `PreparationError` if preparation fails.
-
     >>> import numpy as np, tallmc
     >>> x = np.random.default_rng(0).normal(size=(1000, 2))
     >>> y = x @ [1.0, -1.0]

@@ -348,8 +348,8 @@ def sample(
 
     **Returns:** the draws, as `Draws`.
 
-    **Raises:** `InvalidInput` if an argument is invalid; `PreparationError` if preparation fails,
-    or if `max_seconds` pass before it ends, or if the executor loses workers for good.
+    **Raises:** `PreparationError` if preparation fails, if `max_seconds` pass before it ends, or if
+    the executor loses workers for good.
 
     >>> import numpy as np, tallmc
     >>> x = np.random.default_rng(0).normal(size=(1000, 2))

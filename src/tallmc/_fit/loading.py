@@ -39,8 +39,6 @@ def load(
 
     **Returns:** the draws, as `Draws`. `params` is a dict by name.
 
-    **Raises:** `StoreError` or `InvalidInput` if there are no usable draws.
-
     >>> import tempfile, numpy as np, tallmc
     >>> X, y = np.ones((9, 1)), np.ones(9)
     >>> posterior = tallmc.models.linear_regression(X, y, prior_variance=1.0, noise_variance=1.0)

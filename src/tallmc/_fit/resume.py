@@ -67,9 +67,6 @@ def resume(
 
     **Returns:** all draws of the run, stored and new.
 
-    **Raises:** `StoreError` if the folder is not a usable run, or belongs to another posterior;
-    `InvalidInput` if an argument is invalid.
-
     >>> import tempfile, numpy as np, tallmc
     >>> X, y = np.ones((9, 1)), np.ones(9)
     >>> posterior = tallmc.models.linear_regression(X, y, prior_variance=1.0, noise_variance=1.0)

@@ -1,10 +1,9 @@
 """What every dynamics has in common: how a gradient estimate moves the state of a chain.
 
 One scheme is one class, an Equinox module. Its fields are the settings that a user writes, such as
-the friction. `prepare` returns a copy for one posterior: numbers become arrays, so that chains of
-one run may differ in them and another number does not recompile, and the fields declared with
-`repr=False` are filled, such as the map C of the geometry. The engine calls `init`, `noise` and
-`step` of that copy.
+the friction. `prepare` returns a copy for one posterior: numbers become arrays, so that another
+number does not recompile, and the fields declared with `repr=False` are filled, such as the map C
+of the geometry. The engine calls `init`, `noise` and `step` of that copy.
 """
 
 from __future__ import annotations

@@ -161,10 +161,8 @@ def predict(
     if kind not in ("mean", "response", "median"):
         raise InvalidInput("kind", 'be "mean", "response" or, of survival times, "median"', kind)
     n_columns = _n_columns(predictive, used, rows)
-    if kind == "median":
-        found = _by_block(_block_medians, predictive, used, rows, 1)
-    elif kind == "mean":
-        found = _by_block(_block_means, predictive, used, rows, n_columns or 1)
+    if kind in ("mean", "median"):
+        found = _by_block(_block_values, predictive, used, rows, n_columns or 1, kind)
     elif n_columns is None:
         found = simulations(predictive, used, rows, seed)
     else:
@@ -183,7 +181,7 @@ def survival(
     if wanted.ndim != 1 or not wanted.size or not (np.isfinite(wanted) & (wanted >= 0)).all():
         raise InvalidInput("times", "be finite numbers that are not negative", times)
     given = jnp.asarray(wanted, used.positions.dtype)
-    found = _by_block(_block_survival, predictive, used, rows, len(wanted), given)
+    found = _by_block(_block_values, predictive, used, rows, len(wanted), "survival", given)
     labels = tuple(f"{time:.9g}" for time in wanted)
     return _summarised(found, rows.n_rows, predictive, used, interval, "survival", labels)
 
@@ -227,7 +225,7 @@ def response_sums(
 ) -> Float[np.ndarray, "G k ..."]:
     """The mean of the response in each draw, summed over the rows of each code, or over all."""
     n_columns = _n_columns(predictive, used, rows)
-    blocks = _by_block(_block_means, predictive, used, rows, n_columns or 1)
+    blocks = _by_block(_block_values, predictive, used, rows, n_columns or 1, "mean")
     shape = () if n_columns is None else (n_columns,)
     totals, first = np.zeros((n_codes, len(used.flat), *shape)), 0
     for block in blocks:
@@ -250,7 +248,7 @@ def log_likelihoods(
     predictive: AbstractPredictive, used: UsedDraws, rows: Rows
 ) -> Iterator[Float[np.ndarray, "n k"]]:
     """Log p(y | θ, x) per row and draw, in blocks of rows."""
-    return _by_block(_block_log_likelihoods, predictive, used, rows, 1)
+    return _by_block(_block_values, predictive, used, rows, 1, "log_likelihood")
 
 
 def gathered(
@@ -347,32 +345,20 @@ def _each_draw(function: Callable[..., Array], draws: DrawOfLaw, *args: Array) -
     return jax.vmap(function, in_axes=axes, out_axes=1)(draws, *args)
 
 
-def _block_means(
-    block: RowBlock, _: Array, predictive: AbstractPredictive, draws: DrawOfLaw
-) -> Float[Array, "n k ..."]:
-    return _each_draw(lambda draw: draw.of(predictive).mean(draw.position, block), draws)
-
-
-def _block_medians(
-    block: RowBlock, _: Array, predictive: AbstractPredictive, draws: DrawOfLaw
-) -> Float[Array, "n k"]:
-    return _each_draw(lambda draw: draw.of(predictive).median(draw.position, block), draws)
-
-
-def _block_survival(
+def _block_values(
     block: RowBlock,
     _: Array,
     predictive: AbstractPredictive,
     draws: DrawOfLaw,
-    times: Float[Array, " t"],
-) -> Float[Array, "n k t"]:
-    return _each_draw(lambda draw: draw.of(predictive).survival(draw.position, block, times), draws)
+    of_law: str,
+    *args: Array,
+) -> Float[Array, "n k ..."]:
+    """What the method `of_law` of the law says of every row and draw."""
 
+    def of_draw(draw: DrawOfLaw) -> Array:
+        return getattr(draw.of(predictive), of_law)(draw.position, block, *args)
 
-def _block_log_likelihoods(
-    block: RowBlock, _: Array, predictive: AbstractPredictive, draws: DrawOfLaw
-) -> Float[Array, "n k"]:
-    return _each_draw(lambda draw: draw.of(predictive).log_likelihood(draw.position, block), draws)
+    return _each_draw(of_draw, draws)
 
 
 def _block_simulations(

@@ -12,9 +12,7 @@ from .uniform import AllRows, Uniform
 from .weights import (
     Preferential,
     curvature_weights,
-    frobenius_weights,
     gradient_weights,
-    lipschitz_weights,
     residual_weights,
 )
 
@@ -32,9 +30,7 @@ __all__ = [
     "TargetNoise",
     "Uniform",
     "curvature_weights",
-    "frobenius_weights",
     "gradient_weights",
-    "lipschitz_weights",
     "probabilities",
     "residual_weights",
 ]

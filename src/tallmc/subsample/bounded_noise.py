@@ -37,7 +37,6 @@ from .selection import (
     Transition,
     sum_of_draws,
 )
-from .weights import lipschitz_weights
 
 
 class AdaptiveSelection(AbstractSelection):
@@ -146,5 +145,5 @@ class BoundedNoise(SizeChoice):
 
 def noise_bound(stream: AbstractStream, posterior: AbstractPosterior) -> float:
     """Σ_i L_i²/p_i, the bound on the pseudo-variance at n = 1 and distance 1 (eq. 18)."""
-    lipschitz = np.asarray(lipschitz_weights(posterior), np.float64)
+    lipschitz = np.asarray(posterior.lipschitz(), np.float64)
     return float(np.sum(lipschitz**2 / stream.probabilities()))

@@ -62,21 +62,6 @@ def curvature_weights(posterior: AbstractPosterior, anchor: Anchor) -> RowValues
     return _per_row(posterior, _curvature_norms, anchor.position, anchor.factor)
 
 
-def frobenius_weights(posterior: AbstractPosterior, anchor: Anchor) -> RowValues:
-    """‖∇²f_i(θ̂)‖_F, eq. 16 with Σ̂ ∝ I.
-
-    These weights suit a centre from which the chain has walked equally far in all directions.
-    """
-    _check_anchor(anchor)
-    identity = jnp.eye(posterior.dim, dtype=posterior.dtype)
-    return _per_row(posterior, _curvature_norms, anchor.position, identity)
-
-
-def lipschitz_weights(posterior: AbstractPosterior) -> RowValues:
-    """L_i, the Lipschitz constants of the rows' gradients."""
-    return posterior.lipschitz()
-
-
 def residual_weights(
     posterior: AbstractPosterior,
     anchor: Anchor,
@@ -121,6 +106,13 @@ def _anchored(context: SubsampleContext) -> tuple[AbstractPosterior, Anchor]:
     return context.posterior, context.anchor
 
 
+def _frobenius_norms(context: SubsampleContext) -> RowValues:
+    """Eq. 16 with Σ̂ ∝ I, as for a centre that the chain leaves equally far in all directions."""
+    posterior, anchor = _anchored(context)
+    identity = jnp.eye(posterior.dim, dtype=posterior.dtype)
+    return _per_row(posterior, _curvature_norms, anchor.position, identity)
+
+
 def _from_residuals(context: SubsampleContext) -> RowValues:
     if context.order is None:
         rule = (
@@ -135,12 +127,8 @@ WEIGHT_RULES = {
     "curvature": WeightRule(
         lambda context: curvature_weights(*_anchored(context)), AnchorLevel.HESSIAN
     ),
-    "frobenius": WeightRule(
-        lambda context: frobenius_weights(*_anchored(context)), AnchorLevel.MODE
-    ),
-    "lipschitz": WeightRule(
-        lambda context: lipschitz_weights(context.posterior), AnchorLevel.NOTHING
-    ),
+    "frobenius": WeightRule(_frobenius_norms, AnchorLevel.MODE),
+    "lipschitz": WeightRule(lambda context: context.posterior.lipschitz(), AnchorLevel.NOTHING),
     "residual": WeightRule(_from_residuals, AnchorLevel.HESSIAN),
 }
 

@@ -145,8 +145,6 @@ class Automatic(AbstractMethod):
     - `inflation`: the error budget, the largest relative inflation of a variance by gradient noise.
     - `exact`: whether only exact methods may be chosen.
 
-    **Raises:** `InvalidInput` if `inflation` is not in (0, 1].
-
     >>> import tallmc
     >>> tallmc.Automatic(inflation=0.005).defaults(dim=55)  # on a CPU
     RunDefaults(chains=8, draws=None, ess=1000.0)
