@@ -1,5 +1,6 @@
 """The race in docs/performance.md: a plot and a table, drawn from `benchmarks/race-*.json`.
 
+The picture of the README has its seconds, and the rows that docs/exact.md reports.
 `python -m benchmarks.race_page` draws them without running the race. Needs matplotlib.
 """
 
@@ -18,6 +19,7 @@ _DOCS = _HERE.parent / "docs"
 _BEGIN, _END = "<!-- race -->", "<!-- end of race -->"
 _COLOURS = {"tallmc": "#c23b3b", "NUTS": "#1f77b4", "HMCECS": "#2a9d5c", "SGLD-CV-PS": "#8659c7"}
 _BAR_GOAL = 1_000
+_GREY = "#808080"  # readable on white and on black
 _COLUMNS = (100, 1_000, 10_000, 100_000)
 _WORDS = """## The race
 
@@ -40,7 +42,8 @@ def write(paths: Sequence[Path] = (), docs: Path = _DOCS) -> None:
         return
     image = docs / "images" / "race.svg"
     draw(records, image)
-    draw_bars(records[0], docs / "images" / "readme.svg")
+    exact = (docs / "exact.md").read_text(encoding="utf-8")
+    draw_bars(records[0], exact, docs / "images" / "readme.svg")
     page = docs / "performance.md"
     text = page.read_text()
     if _BEGIN in text:
@@ -96,38 +99,69 @@ def draw(records: Sequence[dict[str, Any]], image: Path) -> None:
         plt.close(figure)
 
 
-def draw_bars(record: dict[str, Any], image: Path) -> None:
-    """Seconds to 1,000 effective draws, one bar per sampler that made any progress."""
+def draw_bars(record: dict[str, Any], exact: str, image: Path) -> None:
+    """The picture of the README: seconds to 1,000 effective draws, and rows read as N grows."""
     import matplotlib
 
     matplotlib.use("svg")
     import matplotlib.pyplot as plt
 
-    grey = "#808080"  # readable on white and on black
     style: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "bars", "font.size": 10}
+    style |= dict.fromkeys(("xtick.color", "ytick.color", "axes.titlecolor"), _GREY)
     with plt.rc_context(style):
-        figure, axes = plt.subplots(figsize=(6.4, 1.7))
-        samplers = {name: curve(of) for name, of in record["samplers"].items() if curve(of)}
-        for place, (name, found) in enumerate(samplers.items()):
-            reached = next((s for k, s in found if k >= _BAR_GOAL), None)
-            k, seconds = found[-1] if reached is None else (_BAR_GOAL, reached)
-            said = f" {seconds:,.0f} s" + ("" if reached else f" for {k:,.0f} draws")
-            axes.barh(place, seconds, color=_COLOURS[name], alpha=1.0 if reached else 0.5)
-            axes.annotate(said, (seconds, place), va="center", color=grey)
-        axes.set_yticks(range(len(samplers)), samplers, color=grey)
-        axes.set_title(
-            f"Seconds to {_BAR_GOAL:,} effective draws, covertype, {_machine(record)}",
-            fontsize=10,
-            color=grey,
-        )
-        axes.set_xticks([])
-        axes.invert_yaxis()
-        axes.spines[:].set_visible(False)
-        axes.tick_params(length=0)
-        axes.margins(x=0.25)
+        figure, (bars, lines) = plt.subplots(1, 2, figsize=(8.6, 2.1), width_ratios=(1.25, 1))
+        _draw_seconds(record, bars)
+        _draw_rows(rows_per_draw(exact), lines)
         figure.tight_layout()
         figure.savefig(image, metadata={"Date": None}, transparent=True)
         plt.close(figure)
+
+
+def _draw_seconds(record: dict[str, Any], axes: Any) -> None:
+    """One bar per sampler that made any progress."""
+    samplers = {name: curve(of) for name, of in record["samplers"].items() if curve(of)}
+    for place, (name, found) in enumerate(samplers.items()):
+        reached = next((s for k, s in found if k >= _BAR_GOAL), None)
+        k, seconds = found[-1] if reached is None else (_BAR_GOAL, reached)
+        said = f" {seconds:,.0f} s" + ("" if reached else f" for {k:,.0f} draws")
+        axes.barh(place, seconds, color=_COLOURS[name], alpha=1.0 if reached else 0.5)
+        axes.annotate(said, (seconds, place), va="center", color=_GREY)
+    axes.set_yticks(range(len(samplers)), samplers)
+    axes.set_title(f"Seconds to {_BAR_GOAL:,} effective draws, covertype", fontsize=10)
+    axes.set_xticks([])
+    axes.invert_yaxis()
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)
+    axes.margins(x=0.42)
+
+
+def _draw_rows(found: dict[str, list[tuple[float, float]]], axes: Any) -> None:
+    """Rows per effective draw of exact draws, beside one pass over all rows."""
+    numbers = sorted({n for points in found.values() for n, _ in points})
+    lines = {"one pass": [(n, n) for n in numbers], **found}
+    for (name, points), colour in zip(lines.items(), (_GREY, "#8659c7", "#c23b3b"), strict=True):
+        axes.plot(*zip(*points, strict=True), color=colour, marker="o", markersize=2.5)
+        axes.annotate(f" {name}", points[-1], va="center", color=colour, fontsize=9)
+    axes.set(xscale="log", yscale="log")
+    axes.set_title("Rows read per exact draw, N rows in all", fontsize=10)
+    axes.set_xticks(numbers)
+    axes.set_yticks([10.0**power for power in (-3, 0, 3, 6)])
+    axes.minorticks_off()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[:].set_color(_GREY)
+    axes.tick_params(length=0, labelsize=8)
+    axes.margins(x=0.05)
+
+
+def rows_per_draw(exact: str) -> dict[str, list[tuple[float, float]]]:
+    """Rows per effective draw against N of the page on exact draws, with 10 parameters."""
+    lines = [line.strip("| ").split(" | ") for line in exact.splitlines()]
+    numbers = [10.0**power for power in (4, 5, 6, 7)]
+    return {
+        name.partition(", ")[2]: list(zip(numbers, map(float, cells), strict=True))
+        for name, *cells in lines
+        if name.startswith("d = 10, order")
+    }
 
 
 def curve(points: Sequence[dict[str, float]]) -> list[tuple[float, float]]:
