@@ -310,6 +310,8 @@ def test_fits_know_their_table_also_in_the_shell(table, tmp_path, capsys):
     assert list(found.index) == ["y ~ a", "y ~ b"]
     assert np.isfinite(found["log_evidence"]).all()
     assert loo(fits[0]).elpd == pytest.approx(found.loc["y ~ a", "elpd"], rel=1e-5)
+    for rows in ((), (table,), (pd.read_csv(table),)):
+        assert evidence(fits[0], *rows).log_evidence == found.loc["y ~ a", "log_evidence"]
     stored = tallmc.compare([tallmc.load(tmp_path / name) for name in ("one", "two")])
     columns = ["elpd", "dse", "log_evidence"]
     np.testing.assert_allclose(stored[columns], found[columns], rtol=1e-5)

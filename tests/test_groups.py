@@ -565,6 +565,13 @@ def test_groups_that_say_nothing_are_refused_in_one_line(table, formula, text):
     assert text in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_effects_of_many_groups_need_a_common_column(table):
+    with pytest.raises(tallmc.InvalidInput, match="have an intercept or a column besides") as error:
+        problem(table, "y ~ 0 + (1 | g)")
+    assert "Write 1 +" in str(error.value)
+    problem(table, "y ~ 1 + (1 | g)")
+
+
 def test_single_rows_may_be_groups_of_counts(table):
     found = problem(table, "y ~ x + (1 | row)", "poisson").posterior
     assert found.n_rows == 60

@@ -75,6 +75,24 @@ def test_the_swapped_components_of_a_mixture_are_found():
 
 
 @pytest.mark.slow
+def test_all_orders_of_three_components_are_found():
+    """x_i ~ ⅓ Σ N(a_k, 1): six modes, more than there are starts where none is found."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=600) + np.array([-4.0, 0.0, 4.0])[rng.integers(0, 3, size=600)]
+    posterior = tallmc.Posterior(
+        lambda means, row: jax.nn.logsumexp(stats.norm.logpdf(row, means, 1.0)) - jnp.log(3.0),
+        lambda means: jnp.sum(stats.norm.logpdf(means, 0.0, 5.0)),
+        jnp.asarray(x),
+        jnp.array([-3.0, 0.5, 3.0]),
+    )
+    anchor = tallmc.anchor.find_anchor(posterior)
+    modes = other_modes(posterior, anchor)
+    orders = {tuple(np.argsort(mode.position)) for mode in modes}
+    assert len(modes) == len(orders) == 5
+    assert tuple(np.argsort(anchor.position)) not in orders
+    np.testing.assert_allclose([mode.mass_ratio for mode in modes], 1.0, rtol=1e-3)
+
+
 def test_from_the_worse_mode_the_better_one_is_found():
     posterior = squared_mean(1000, tilt=2.0, init=-1.0)
     worse = tallmc.anchor.find_anchor(posterior)

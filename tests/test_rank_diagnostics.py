@@ -202,6 +202,17 @@ def test_the_sd_of_a_heavy_tail_is_not_reported(law, mean_is_known, sd_is_known)
     assert report.trusted
 
 
+def test_a_heavy_tail_has_the_name_of_the_summary():
+    rng = np.random.default_rng(1)
+    positions = np.stack([rng.normal(size=(8, 1500)), rng.standard_cauchy((8, 1500))], axis=2)
+    layout, _ = layout_of({"age": 0.0, "income": 0.0})
+    timing, outcomes = Timing(0.0, 0.0, 0.0), (Outcome.OK,) * 8
+    exact = Account(None, exact=True)
+    draws = Draws(positions, {}, outcomes, 0, 0, timing, layout, {}, exact)
+    assert list(draws.summary().index) == ["age", "income"]
+    assert "the tails of income are heavy" in str(draws.report)
+
+
 def test_a_constant_has_no_heavy_tail():
     """Such as the share of R² of the only column."""
     assert convergence.kurtosis(np.ones(1000)) == 0

@@ -7,6 +7,7 @@ Finding no other mode is no proof that there is none.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -43,14 +44,15 @@ _ZERO_CURVATURE = 1e-5
 _FAR, _PERFECT = (10.0, 30.0), 0.05
 """Multiples of the anchor at which separable rows fit nearly perfectly: their potential is so small
 a part of that at zero."""
+_SINGULAR = 1e-6
 _MOST_MESSAGES = 4
 
 
 def prior_directions(posterior: AbstractPosterior, anchor: Anchor) -> list[str]:
     """Describe the directions in which the answer is the prior's.
 
-    This costs no pass over the rows, or up to six where the prior has a part in the precision of a
-    regression.
+    This costs no pass over the rows, or up to fifteen where the prior has a part in the precision
+    of a regression.
 
     **Arguments:**
 
@@ -67,7 +69,7 @@ def prior_directions(posterior: AbstractPosterior, anchor: Anchor) -> list[str]:
     hyper = _hyperparameters(np.asarray(anchor.hessian, np.float64), prior)
     for places, _ in posterior.model.scale_mixtures():  # left to their prior in part, by intention
         hyper[places] = True
-    names = np.array(posterior.layout.coordinate_names())[~hyper]
+    names = np.array(posterior.quantities.coordinate_names(posterior.layout))[~hyper]
     covariance = np.asarray(anchor.covariance, np.float64)[np.ix_(~hyper, ~hyper)]
     whole, prior = prior, _without(prior, hyper)
     factor = np.linalg.cholesky(covariance)
@@ -168,12 +170,13 @@ def _one_sided(
                 "grow, and only the prior keeps the coefficients small. Use a prior that you "
                 "believe, or fewer columns."
             ]
-    names, messages = posterior.layout.coordinate_names(), []
+    names, messages = posterior.quantities.coordinate_names(posterior.layout), []
     order = weak[np.argsort(-np.abs(at[weak]))]
     for j in order[:_MOST_MESSAGES]:
         # Far out the likelihood stays as it is, or falls with the distance.
         along = np.zeros_like(at)
         along[j] = np.sign(at[j]) / np.sqrt(prior[j, j])
+        along = _compensated(passes, at + 10 * along, along)
         near, farther = (passes.likelihood(at + 10 * distance * along) for distance in _FAR)
         if farther <= near < here:
             messages.append(
@@ -184,6 +187,22 @@ def _one_sided(
     return messages
 
 
+def _compensated(
+    passes: CountedPasses,
+    far: Float[np.ndarray, " d"],
+    along: Float[np.ndarray, " d"],
+) -> Float[np.ndarray, " d"]:
+    """A move of one coordinate with what the others do about it, by the Hessian far out.
+
+    Where columns are centred, rows of all levels would feel a change of one level alone.
+    """
+    others, found = along == 0, along.copy()
+    hessian, _ = passes.hessian_parts(far)  # with the prior's, the others would follow too little
+    felt = (hessian @ along)[others]
+    found[others] = -np.linalg.lstsq(hessian[np.ix_(others, others)], felt, rcond=_SINGULAR)[0]
+    return found
+
+
 _ROWS_OF_A_SEARCH, _FEWEST_OF_A_SEARCH = 20_000, 1_024
 _MAX_STEPS, _MAX_STEPS_ON_ALL = 50, 10
 _NO_MASS = 50.0
@@ -191,6 +210,8 @@ _NO_MASS = 50.0
 _NEAR = 1.0
 """Minima closer than this, in posterior standard deviations, are the same."""
 _PRIOR_WIDTH = 1.5
+_IN_VAIN_PER_MODE, _MOST_STARTS = 3, 64
+"""Starts without a new mode, per known mode, after which a search that found one ends."""
 
 
 class OtherMode(NamedTuple):
@@ -216,6 +237,8 @@ def other_modes(
 
     The first starts are the anchor's mirror images in zero and in the prior mean. The others come
     in opposite pairs from a widened normal prior, or from around `init` if the prior is not normal.
+    Once another mode is found, the search goes on until three starts per known mode found no new
+    one, with at most 64 starts.
     With many rows, a search first descends on random ones. It goes on with all rows only if it ends
     far from the anchor, where the potential of all rows leaves hope of a mode with some mass.
     Log-concave models have one mode, and nothing is searched; nor is it for smooth terms.
@@ -224,7 +247,7 @@ def other_modes(
 
     - `posterior`: the posterior.
     - `anchor`: the result of `find_anchor(posterior)`, with its Hessian.
-    - `starts`: how many searches to make.
+    - `starts`: how many searches to make if they find no other mode.
     - `seed`: the seed of the starts.
     - `passes`: counts the rows that the searches evaluate.
 
@@ -246,7 +269,15 @@ def other_modes(
     n_part = max(_ROWS_OF_A_SEARCH // posterior.model.row_cost, _FEWEST_OF_A_SEARCH)
     if posterior.n_rows > 2 * n_part:
         part = CountedPasses(posterior, n_part / posterior.n_rows)
-    for start in _starts(posterior, at_anchor, starts, seed):
+    in_vain = 0
+    for number, start in enumerate(_starts(posterior, at_anchor, seed)):
+        # Where there are several modes there may be many, as of components that change their names.
+        enough = _IN_VAIN_PER_MODE * (1 + len(found)) if found else 0
+        if number >= (_MOST_STARTS if found else starts) or (
+            number >= starts and in_vain >= enough
+        ):
+            break
+        in_vain += 1
         end = _search(counted, part, start, at_anchor, anchor.potential)
         if end is None:
             continue
@@ -255,6 +286,7 @@ def other_modes(
             at_anchor.distance(mode.position, other.position) > _NEAR for other in found
         ):
             found.append(mode)
+            in_vain = 0
     return sorted(found, key=lambda mode: -mode.mass_ratio)
 
 
@@ -270,20 +302,23 @@ class _Gaussian(NamedTuple):
 
 
 def _starts(
-    posterior: AbstractPosterior, at_anchor: _Gaussian, starts: int, seed: int
-) -> list[Float[np.ndarray, " d"]]:
+    posterior: AbstractPosterior, at_anchor: _Gaussian, seed: int
+) -> Iterator[Float[np.ndarray, " d"]]:
+    """Starts without end."""
     prior = _normal_prior(posterior, at_anchor)
     if prior is None:
         sd = np.linalg.norm(at_anchor.factor, axis=1)
         centre, spread = np.asarray(posterior.init, np.float64), np.diag(np.maximum(1, 10 * sd))
     else:
         centre, spread = prior
-    mirrored = [-at_anchor.mean]
+    yield -at_anchor.mean
     if at_anchor.distance(2 * centre, 0 * centre) > _NEAR:
-        mirrored.append(2 * centre - at_anchor.mean)
-    noise = np.random.default_rng(seed).normal(size=(starts, posterior.dim)) @ spread.T
-    pairs = [centre + sign * move for move in noise for sign in (1, -1)]
-    return [*mirrored, *pairs][:starts]
+        yield 2 * centre - at_anchor.mean
+    random = np.random.default_rng(seed)
+    while True:
+        move = spread @ random.normal(size=posterior.dim)
+        yield centre + move
+        yield centre - move
 
 
 def _normal_prior(

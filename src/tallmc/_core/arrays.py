@@ -377,6 +377,10 @@ class AbstractQuantities(abc.ABC):
     def of(self, positions: np.ndarray) -> dict[str, np.ndarray]:
         """The quantities at positions (chains, draws, d); each (chains, draws, *shape)."""
 
+    def coordinate_names(self, layout: Layout) -> list[str]:
+        """One name per coordinate of a position, as messages call it."""
+        return layout.coordinate_names()
+
     def entry_names(self) -> list[str]:
         """One name per entry of all quantities, such as `scale` or `beta[age]`."""
         return [

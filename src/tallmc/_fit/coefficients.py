@@ -129,6 +129,19 @@ class Coefficients(AbstractQuantities):
             found |= each
         return found
 
+    def coordinate_names(self, layout: Layout) -> list[str]:
+        """Coefficients are called as in the summary; those of a position are standardised."""
+        names = super().coordinate_names(layout)
+        if self.classes is not None:
+            return names
+        start = sum(math.prod(layout.shapes[k]) for k in range(layout.names.index("beta")))
+        for term, places in self.columns.terms.items():
+            for place in places:
+                column = self.columns.names[place]
+                is_one = len(places) == 1 and column == term
+                names[start + place] = term if is_one else f"{term}[{_entry(term, column)}]"
+        return names
+
     def _common(self, beta: np.ndarray, parts: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """One variable per term; cut points are shifted to the columns of the table."""
         columns = self.columns

@@ -20,7 +20,7 @@ from .._ingestion.errors import TableError, constant_response, first_not_a_numbe
 from .._ingestion.values import MAX_LEVELS, ColumnValues, missing
 from ..models.likelihood import ResponseKind
 
-LEAVE_OUT = "leave it out with --exclude (exclude)"
+LEAVE_OUT = "leave it out of the formula or with --exclude (exclude)"
 LARGEST_EXACT = 2**53  # whole numbers below are exact in float64
 _TOO_FEW_TO_TELL = 100
 _IDENTIFIER = re.compile(r"(?i:(.*[_ .-])?(id|ids|uuid|guid|rowid)|index|unnamed.*)|.*[a-z]I[dD]")
@@ -45,7 +45,8 @@ def problems(columns: Mapping[str, ColumnValues]) -> list[str]:
 
 _DROP = (
     "Drop these rows with --missing drop (missing='drop'), mark them with --missing indicator "
-    "(missing='indicator'), fill in the values, or leave out the columns with --exclude (exclude)."
+    "(missing='indicator'), fill in the values, or leave the columns out of the formula or with "
+    "--exclude (exclude)."
 )
 
 
@@ -58,12 +59,14 @@ def complete_rows(columns: Mapping[str, ColumnValues]) -> np.ndarray:
     """Which rows have no missing value in these columns."""
     empty = [name for name, column in columns.items() if missing(column).all()]
     if empty:
-        cure = "Leave them out with --exclude (exclude)."
+        cure = "Leave them out of the formula or with --exclude (exclude)."
         raise TableError("columns", "have values", f"only missing values in {some(empty)}", cure)
     complete = ~np.any([missing(column) for column in columns.values()], axis=0)
     if not complete.any():
         found = some(problems(columns))
-        cure = "Leave out columns with many missing values with --exclude (exclude)."
+        cure = (
+            "Leave columns with many missing values out of the formula or with --exclude (exclude)."
+        )
         raise TableError("TABLE", "have rows without missing values", found, cure)
     return complete
 
@@ -74,7 +77,8 @@ def check_known_kinds(columns: Mapping[str, ColumnValues]) -> None:
     if found:
         cure = (
             "Turn dates into numbers first, e.g. with pandas: "
-            "(table[name] - table[name].min()).dt.days, or leave them out with --exclude (exclude)."
+            "(table[name] - table[name].min()).dt.days, or leave them out of the formula or with "
+            "--exclude (exclude)."
         )
         raise TableError("columns", "be numbers, booleans or text", some(found), cure)
 
@@ -216,7 +220,9 @@ def encode_features(
         chosen.append(FeatureEncoding(name, "category", levels))
         if len(levels) == 1:
             single[name] = levels[0]
-    errors.check_several_levels(single, "Leave them out with --exclude (exclude).")
+    errors.check_several_levels(
+        single, "Leave them out of the formula or with --exclude (exclude)."
+    )
     return chosen
 
 
@@ -237,7 +243,7 @@ def _check_levels(name: str, levels: tuple[str, ...], n_rows: int, *, asked_for:
         return
     found = f"{len(levels)}, such as {levels[0]!r}"
     found += ", a different one in each row" if distinct else ""
-    cure = "Leave it out with --exclude (exclude), join rare levels, "
+    cure = "Leave it out of the formula or with --exclude (exclude), join rare levels, "
     if asked_for:
         rule = f"have at most {most} levels"
         cure += f"or use a random intercept in a formula: (1 | {name})."

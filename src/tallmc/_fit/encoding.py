@@ -201,7 +201,7 @@ class ScaledTerms:
                     constant[name] = mean
                 continue
             means[place], sds[place] = mean if centred else 0.0, sd
-        check_varying(constant, "Leave them out with --exclude (exclude)")
+        check_varying(constant, "Leave them out of the formula or with --exclude (exclude)")
         return cls(terms, tuple(means), tuple(sds))
 
     def matrix(
@@ -435,7 +435,7 @@ def _filled_columns(
         if not count:
             continue
         if count == table.n_rows:
-            cure = "Leave it out with --exclude (exclude)."
+            cure = "Leave it out of the formula or with --exclude (exclude)."
             raise TableError(f"column {name!r}", "have values", "only missing values", cure)
         if column.kind != "number" or name in categorical:
             found.append(FilledColumn(name, None, count))

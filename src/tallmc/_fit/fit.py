@@ -26,7 +26,7 @@ from ..results.saved import saved_about
 from ..results.smooths import notes_on_dimensions
 from .columns import INTERCEPT, missing, notes_on_levels
 from .encoding import Design, RowRoles, make_design
-from .formulas import FormulaText, split_formula
+from .formulas import FORMULA, FormulaText, split_formula
 from .model import RegressionModel
 from .reading import Table, read_table
 from .regression import RegressionForm, TableEncoder, check_groups, model_rows, saved_form
@@ -66,6 +66,9 @@ class RegressionProblem:
         x, y, weights, groups = model_rows(design, family.has_intercept)
         names, values = form.columns.names, design.level_values
         apart = integrate and form.integrates_effects
+        if apart and not form.columns.names:
+            rule = "have an intercept or a column besides the effects of many groups"
+            raise InvalidInput(FORMULA, rule, model.formula, "Write 1 + in place of 0 +.")
         if apart and isinstance(x, CodedColumns):
             x, values = x.matrix(values), None
         rest, absent = () if apart else groups, None

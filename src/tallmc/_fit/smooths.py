@@ -216,8 +216,9 @@ def _basis(
     k = default if text.k is None else text.k
     if n_distinct < max(k, least):
         rule = f"have at least {max(k, least)} different values for {text.name}"
-        cure = "Choose a smaller k." if n_distinct >= least else "Use it as it is, or as C(x)."
-        parameter = f"column {text.variables[0]!r}"
+        name = text.variables[0]
+        cure = f"Use it as it is, or as C({name})." if n_distinct < least else "Choose a smaller k."
+        parameter = f"column {name!r}"
         raise InvalidInput(parameter, rule, f"{n_distinct} of them", cure)
     if two:
         return SmoothBasis.of("tp", points, k, (0.0, 0.0))

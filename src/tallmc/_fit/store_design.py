@@ -531,7 +531,7 @@ def _measured(rows: ShardedRows, terms: StoreTerms) -> Moments:
             for name, product in zip(terms.names, terms.products, strict=True)
             if product in found and not found[product][1]
         },
-        "Leave them out with --exclude (exclude)",
+        "Leave them out of the formula or with --exclude (exclude)",
     )
     return found
 

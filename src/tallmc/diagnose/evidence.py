@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -31,9 +32,10 @@ from .._rows.law import Batch
 from .._rows.passes import split_sum
 from ..models.model import AbstractModel
 from ..models.posterior import AbstractPosterior, check_posterior
-from ..models.predictive import AbstractPredictive
+from ..models.predictive import AbstractPredictive, RegressionPredictive
 from ..results.draws import Draws
 from ..results.prediction import used_draws
+from .kfold import resolved
 
 _MOST_STEPS = 1000
 _FAR = 50.0
@@ -68,9 +70,7 @@ class Evidence:
         return f"Evidence({self.log_evidence:.2f} ± {self.se:.2f})"
 
 
-def evidence(
-    draws: Draws, posterior: AbstractPosterior, *, n: int = 256, seed: int = 0
-) -> Evidence:
+def evidence(draws: Draws, posterior: Any = None, *, n: int = 256, seed: int = 0) -> Evidence:
     """Estimate the log evidence of a posterior, from its draws and one pass over its rows.
 
     The difference of two estimates is a log Bayes factor, if both have the same rows.
@@ -78,11 +78,15 @@ def evidence(
     **Arguments:**
 
     - `draws`: draws of the default method or of an exact one.
-    - `posterior`: their posterior, in memory or on disk. Its prior must be proper. Both log
-      densities of a `tallmc.Posterior` must have all their constants.
+    - `posterior`: their posterior, in memory or on disk; for draws of `tallmc.fit` its table or row
+      store, by default the one that it read. Its prior must be proper. Both log densities of a
+      `tallmc.Posterior` must have all their constants.
     - `n`: how many draws, and as many proposals, are compared. The error falls with √n.
     - `seed`: seed of the proposals.
     """
+    is_fit = isinstance(draws.predictive, RegressionPredictive)
+    if is_fit and not isinstance(posterior, AbstractPosterior):
+        draws, posterior, _ = resolved(draws, posterior)
     check_posterior(posterior)
     predictive = draws.with_posterior(posterior).predictive
     why = why_no_evidence(draws, posterior)

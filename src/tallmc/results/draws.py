@@ -168,7 +168,12 @@ class Draws:
         efficiency = weight_efficiency(self.weights)
         draws = shown(self.quantities, self.positions)
         wanted = self.settings.get("ess")
-        return make_report(draws, self.ok, self.sample_stats, account, efficiency, agreed, wanted)
+        names = self.quantities.entry_names
+        if draws is self.positions:
+            names = functools.partial(self.quantities.coordinate_names, self.layout)
+        return make_report(
+            *(draws, self.ok, self.sample_stats, account, efficiency, agreed, wanted), names=names
+        )
 
     def judged(
         self,
@@ -184,7 +189,8 @@ class Draws:
         """
         account = Account(self.settings.get("method")) if self.account is None else self.account
         doubts = failure_doubts(self.outcomes, failed_at) + visible_doubts(
-            self.positions, self.ok, self.sample_stats, self.account, covariance
+            *(self.positions, self.ok, self.sample_stats, self.account, covariance),
+            names=functools.partial(self.quantities.coordinate_names, self.layout),
         )
         draws = dataclasses.replace(self, account=account.doubting(*doubts, *further_doubts))
         if agreed is not None:  # saves computing R-hat and ESS again

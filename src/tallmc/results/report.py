@@ -20,7 +20,7 @@ import dataclasses
 import enum
 import html
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Array, Bool, Float
@@ -48,7 +48,7 @@ _HOW_TO_CHECK = (
 
 
 _HEAVY = (
-    "the tails of parameter {} are heavy: draws cannot tell its sd, which may not exist. "
+    "the tails of {} are heavy: draws cannot tell its sd, which may not exist. "
     "Read its quantiles, or use a prior with lighter tails."
 )
 
@@ -176,12 +176,14 @@ def make_report(
     weight_efficiency: float = 1.0,
     agreed: Agreement | None = None,
     wanted: float | None = None,
+    names: Callable[[], Sequence[str]] | None = None,
 ) -> RunReport:
     """Judge the draws, in the coordinates that users see.
 
     `ok` marks the chains that completed. `weight_efficiency` is the share of effective draws that
     remains because draws count differently. `agreed` is the agreement of the completed chains, if
     it is known. Fewer effective draws than `wanted` of them raise a doubt, if these are few.
+    `names` returns the names of what is drawn.
     """
     complete = draws if ok.all() else draws[ok]
     ess, rhat, unknown = 0.0, np.nan, None
@@ -198,7 +200,7 @@ def make_report(
             mean_error, sd_error = _errors(account.bias, agreed, complete)
             worst, index = _heaviest(agreed, complete)
             if index > FOURTH_MOMENT:
-                sd_error, notes = None, (*notes, _HEAVY.format(worst))
+                sd_error, notes = None, (*notes, _HEAVY.format(_name(worst, names)))
             if index > SECOND_MOMENT:
                 mean_error = None
         tail = account.noise_tail
@@ -220,6 +222,10 @@ def make_report(
         fewest=fewest,
         n_unread=account.n_unread,
     )
+
+
+def _name(place: int, names: Callable[[], Sequence[str]] | None) -> str:
+    return f"parameter {place}" if names is None else names()[place]
 
 
 def _convergence_doubts(agreed: Agreement, fewest: float) -> list[str]:
@@ -342,6 +348,7 @@ def visible_doubts(
     sample_stats: Mapping[str, np.ndarray],
     account: Account | None,
     covariance: Array | np.ndarray | None,
+    names: Callable[[], Sequence[str]] | None = None,
 ) -> list[str]:
     """Chains that never moved, draws that are too wide, uncorrected noise, coarse positions.
 
@@ -365,7 +372,7 @@ def visible_doubts(
         ratio = sd / np.sqrt(np.diag(np.asarray(covariance, np.float64)))
         if ratio.max() > _LARGEST_SD_RATIO:
             found.append(
-                f"the sd of parameter {np.argmax(ratio)} is {ratio.max():.3g} times "
+                f"the sd of {_name(int(np.argmax(ratio)), names)} is {ratio.max():.3g} times "
                 "the sd from the curvature at the mode. Unless the posterior is far from Gaussian, "
                 "the cause is gradient noise or an unstable step. "
                 "Make the step size smaller or the subsample larger."
@@ -379,9 +386,10 @@ def visible_doubts(
         )
     grain = np.finfo(positions.dtype).eps * np.abs(mean) / np.maximum(sd, np.finfo(float).tiny)
     if grain.max() > _LARGEST_GRAIN and (sd > 0).all():
+        worst = _name(int(np.argmax(grain)), names)
         found.append(
             f"{positions.dtype} resolves only {1 / grain.max():.0f} values per sd "
-            f"of parameter {np.argmax(grain)}, because its mean is large relative to its sd. "
+            f"of {worst}, because its mean is large relative to its sd. "
             f"{_USE_FLOAT64}, or centre the data."
         )
     return found
