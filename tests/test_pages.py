@@ -120,6 +120,14 @@ def test_examples_of_simplices_run():
     assert topics.shape == (1, 500, 2, 4)
 
 
+def test_examples_of_many_groups_run():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # few effective draws
+        names = run_blocks(ROOT / "docs" / "local.md")
+    means = names["draws"].group_moments["logit"].mean
+    assert np.corrcoef(means, names["logits"])[0, 1] > 0.5
+
+
 def test_the_dynamics_of_the_walk_through_has_the_posterior():
     names = run_blocks(ROOT / "docs" / "adding-a-method.md")
     draws, exact = names["draws"], names["tallmc"].anchor.find_anchor(names["posterior"])
