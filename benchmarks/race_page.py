@@ -109,7 +109,7 @@ def draw_bars(record: dict[str, Any], exact: str, image: Path) -> None:
     style: dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "bars", "font.size": 10}
     style |= dict.fromkeys(("xtick.color", "ytick.color", "axes.titlecolor"), _GREY)
     with plt.rc_context(style):
-        figure, (bars, lines) = plt.subplots(1, 2, figsize=(8.6, 2.1), width_ratios=(1.25, 1))
+        figure, (bars, lines) = plt.subplots(2, 1, figsize=(5.4, 3.4), height_ratios=(1, 1.2))
         _draw_seconds(record, bars)
         _draw_rows(rows_per_draw(exact), lines)
         figure.tight_layout()
@@ -132,7 +132,7 @@ def _draw_seconds(record: dict[str, Any], axes: Any) -> None:
     axes.invert_yaxis()
     axes.spines[:].set_visible(False)
     axes.tick_params(length=0)
-    axes.margins(x=0.42)
+    axes.margins(x=0.25)
 
 
 def _draw_rows(found: dict[str, list[tuple[float, float]]], axes: Any) -> None:
@@ -150,7 +150,7 @@ def _draw_rows(found: dict[str, list[tuple[float, float]]], axes: Any) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[:].set_color(_GREY)
     axes.tick_params(length=0, labelsize=8)
-    axes.margins(x=0.05)
+    axes.set_xlim(right=5e7)
 
 
 def rows_per_draw(exact: str) -> dict[str, list[tuple[float, float]]]:

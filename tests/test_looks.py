@@ -10,7 +10,7 @@ import pytest
 
 import tallmc
 from problems import linear
-from tallmc.results.report import RunReport
+from tallmc.results.report import RunReport, cell_text
 from tallmc.results.summary import COLUMNS, SummaryTable
 from test_cli import call
 
@@ -86,6 +86,14 @@ def test_a_printed_summary_fits_and_shows_ess_and_rhat(draws, monkeypatch, width
     assert summary["mean"].iloc[0] == pytest.approx(
         draws.positions[:, :, 0].mean(dtype=float), rel=1e-12
     )
+
+
+@pytest.mark.parametrize("value", [1.1402e-7, -7.302e-7, 3.2e-9, 0.00030267, 1.0000001])
+@pytest.mark.parametrize("sd", [5.06e-7, 5.06e-5])
+def test_small_numbers_are_short_and_right_to_a_hundredth_of_the_sd(value, sd):
+    text = cell_text("mean", value, sd)
+    assert abs(float(text) - value) <= 0.00501 * sd
+    assert len(text) <= 9 or abs(value) > 1e-5
 
 
 def test_a_long_summary_shows_its_ends(draws):

@@ -413,6 +413,8 @@ def rounding_doubts(posterior: AbstractPosterior, position: Float[Array, " d"]) 
     ]
 
 
+_MOST_ZEROS = 5
+"""Behind the decimal point. Smaller numbers have an exponent, which is shorter."""
 _FIXED = {"ess_bulk": ",.0f", "ess_tail": ",.0f", "rhat": ".3f", "z": "+.2f"}
 
 
@@ -425,4 +427,6 @@ def cell_text(column: str, value: float, sd: float) -> str:
     decimals = -1
     if 0 < sd < math.inf:
         decimals = 2 - math.floor(math.log10(sd)) + column.startswith("mcse_")
+    if decimals > _MOST_ZEROS and 0 < abs(value) < 10.0**-_MOST_ZEROS:
+        return format(value, f".{max(0, decimals + math.floor(math.log10(abs(value))))}e")
     return format(value, f".{decimals}f" if 0 <= decimals <= 9 else ".4g")
