@@ -15,6 +15,7 @@ import tallmc
 from regressions import run_once
 from tallmc._core.arrays import DenseMap, layout_of, named_leaves
 from tallmc._fit import regression, store_design
+from tallmc._fit.coefficients import RememberedEffects
 from tallmc._fit.fit import regression_problem
 from tallmc._fit.loading import load_fit
 from tallmc._fit.model import RegressionModel
@@ -532,6 +533,27 @@ def draws_near_the_start(found, n_draws):
         quantities=found.quantities,
         predictive=found.predictive,
     )
+
+
+def test_effects_of_a_draw_are_drawn_once(table):
+    """A run is judged as it grows, and its draws are in the report and in the summary."""
+    found = problem(table, "y ~ x + (1 + x | g)").posterior
+    quantities, positions = found.quantities, draws_near_the_start(found, 5).positions
+    expected, drawn, function = quantities.of(positions), [], quantities.effects.function
+
+    def counted(positions):
+        drawn.append(positions.shape[1])
+        return function(positions)
+
+    quantities.effects = RememberedEffects(counted)
+    for n_draws in (3, 5, 5, 2):
+        at = quantities.of(positions[:, :n_draws])
+        for name, values in expected.items():
+            np.testing.assert_array_equal(at[name], values[:, :n_draws])
+    assert drawn == [3, 2]
+    at = quantities.of(positions[:, ::-1])  # other draws
+    np.testing.assert_array_equal(at["1|g"], expected["1|g"][:, ::-1])
+    assert drawn == [3, 2, 5]
 
 
 def test_the_table_of_effects_has_the_moments_of_draws(table):
