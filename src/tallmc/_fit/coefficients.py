@@ -137,6 +137,7 @@ class Coefficients(AbstractQuantities):
             self.effects = lambda positions: blank
         example = self.of(np.zeros((1, 1, layout.dim)))
         self.effects = None if effects is None else RememberedEffects(effects)
+        self.reads_rows = effects is not None
         self.shapes = {name: values.shape[2:] for name, values in example.items()}
 
     def of(self, positions: np.ndarray) -> dict[str, np.ndarray]:

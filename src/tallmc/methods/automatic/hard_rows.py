@@ -203,7 +203,7 @@ class SurrogatePlanner:
         start = on_device(chains.positions, self.posterior.dtype)
         rows = self.anchor.n_row_evals + self.n_row_evals
         bound = BoundKernel(kernel, self.posterior)
-        ess = None if delayed else ENOUGH_DRAWS
+        ess = None if delayed else enough_draws(self.posterior)
         return PreparedMethod(
             bound, self.anchor, rows, account, start, _BURN_IN, 1, ess, len(chains.positions)
         )
@@ -253,6 +253,12 @@ def _next_length(length: int, rate: float) -> int:
     """Parts of a quarter turn. The share of rejected trajectories grows as the square of a part."""
     factor = math.sqrt(max(1 - rate, 1e-3) / (1 - _ACCEPTANCE))
     return max(1, min(_LONGEST, round(length * min(max(factor, 0.5), 3.0))))
+
+
+def enough_draws(posterior: AbstractPosterior) -> float | None:
+    """The goal of the default in effective draws; None for the usual one, where draws cost much."""
+    dear = posterior.quantities.reads_rows and posterior.model.row_cost > 1
+    return None if dear else ENOUGH_DRAWS
 
 
 def enough_hard_rows(sizes: RowSizes) -> int:
