@@ -95,6 +95,9 @@ class SurrogatePlanner:
         cost = posterior.model.row_cost
         n_choices = sum(count * cost <= _MOST_LIKELIHOODS for count in HARD_ROWS)
         for number in range(_MOST_CENTRES):
+            if not expansion.is_finite:
+                self.why_not = "derivatives of the rows are not finite where the chains went"
+                return None
             place = min(enough_hard_rows(sizes) + number, n_choices - 1)
             if HARD_ROWS[place] >= posterior.n_rows:
                 self.why_not = "a series describes too few of the rows"
