@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tallmc
+import tallmc.methods.automatic.hard_rows as hard_rows
 import tallmc.methods.automatic.method as automatic
 from problems import by_control_variates, exact_posterior, linear, logistic, slow_after
 from tallmc import Automatic, InvalidInput
@@ -160,6 +161,22 @@ def test_a_curved_ridge_is_no_series_and_no_chain_runs():
     assert planner.plan() is None
     assert "a series of the rows is off by" in planner.why_not
     assert planner.n_row_evals <= 3 * 20_000
+
+
+def test_chains_that_leave_the_region_of_the_series_end_in_another_plan(monkeypatch):
+    """Where they end, derivatives of the rows may not be finite: no reason to crash."""
+    posterior = linear(n_rows=50)
+    anchor = tallmc.anchor.find_anchor(posterior)
+    at_anchor = hard_rows.Expansion.at_anchor
+
+    def far_away(posterior, anchor):
+        found = at_anchor(posterior, anchor)
+        return found._replace(hessian=np.full_like(found.hessian, np.nan))
+
+    monkeypatch.setattr(hard_rows.Expansion, "at_anchor", far_away)
+    planner = automatic.SurrogatePlanner(posterior, anchor, ErrorBudget(), exact=False, seed=0)
+    assert planner.plan() is None
+    assert "not finite where the chains went" in planner.why_not
 
 
 def test_an_approximate_method_is_refused_with_exact():

@@ -15,13 +15,16 @@ import tallmc
 from regressions import run_once
 from tallmc._core.arrays import DenseMap, layout_of, named_leaves
 from tallmc._fit import regression, store_design
+from tallmc._fit.coefficients import RememberedEffects
 from tallmc._fit.fit import regression_problem
 from tallmc._fit.loading import load_fit
 from tallmc._fit.model import RegressionModel
 from tallmc._rows.law import Batch
 from tallmc._store.setup import fingerprint
 from tallmc.methods.abstract import Account, ErrorBudget
+from tallmc.methods.automatic.hard_rows import enough_draws
 from tallmc.methods.automatic.method import integration_shift, with_integration_error
+from tallmc.models import groups
 from tallmc.models.design import GroupedObservations, GroupTerm
 from tallmc.models.families import FAMILIES
 from tallmc.models.groups import (
@@ -532,6 +535,55 @@ def draws_near_the_start(found, n_draws):
         quantities=found.quantities,
         predictive=found.predictive,
     )
+
+
+def test_draws_with_effects_that_read_rows_are_asked_for_sparingly(table, monkeypatch):
+    """Effects of a normal response come from sums, and those of many groups are not in a draw."""
+    with_effects = problem(table, "y ~ x + (1 + x | g)").posterior
+    assert enough_draws(with_effects) is None
+    normal = problem(table, "y ~ x + (1 + x | g)", "gaussian").posterior
+    assert enough_draws(normal) == enough_draws(problem(table, "y ~ x").posterior) == 3000
+    monkeypatch.setattr(regression, "_MOST_SHOWN", 5)
+    assert enough_draws(problem(table, "y ~ x + (1 + x | g)").posterior) == 3000
+
+
+def test_effects_do_not_depend_on_how_many_are_drawn_at_once(table, monkeypatch):
+    found = problem(table, "y ~ x + (1 + x | g)").posterior
+    law = found.predictive.model.law
+    positions = draws_near_the_start(found, 3).positions[0]
+    expected = law.draws(positions, np.arange(6))
+    sizes, effects_at = [], groups._effects_at
+
+    def recorded(law, positions, levels):
+        sizes.append(len(levels))
+        return effects_at(law, positions, levels)
+
+    monkeypatch.setattr(groups, "_effects_at", recorded)
+    monkeypatch.setattr(groups, "_FEW", 2)
+    monkeypatch.setattr(groups, "_MANY_DRAWS", 2)
+    np.testing.assert_allclose(law.draws(positions, np.arange(6)), expected, rtol=1e-9)
+    assert sizes == [8]
+
+
+def test_effects_of_a_draw_are_drawn_once(table):
+    """A run is judged as it grows, and its draws are in the report and in the summary."""
+    found = problem(table, "y ~ x + (1 + x | g)").posterior
+    quantities, positions = found.quantities, draws_near_the_start(found, 5).positions
+    expected, drawn, function = quantities.of(positions), [], quantities.effects.function
+
+    def counted(positions):
+        drawn.append(positions.shape[1])
+        return function(positions)
+
+    quantities.effects = RememberedEffects(counted)
+    for n_draws in (3, 5, 5, 2):
+        at = quantities.of(positions[:, :n_draws])
+        for name, values in expected.items():
+            np.testing.assert_array_equal(at[name], values[:, :n_draws])
+    assert drawn == [3, 2]
+    at = quantities.of(positions[:, ::-1])  # other draws
+    np.testing.assert_array_equal(at["1|g"], expected["1|g"][:, ::-1])
+    assert drawn == [3, 2, 5]
 
 
 def test_the_table_of_effects_has_the_moments_of_draws(table):

@@ -372,6 +372,8 @@ class AbstractQuantities(abc.ABC):
     """Names of the entries of a dimension. Dimensions that are missing are numbered."""
     structure: Any
     """The treedef of the quantities in the user's pytree; None if they are a dict by name."""
+    reads_rows: bool = False
+    """Whether every draw costs a pass over rows, as for effects that are drawn given a draw."""
 
     @abc.abstractmethod
     def of(self, positions: np.ndarray) -> dict[str, np.ndarray]:

@@ -76,6 +76,32 @@ def without_intercept(columns: DesignColumns) -> DesignColumns:
     return DesignColumns(columns.names[1:], terms, means, sds, wiggly)
 
 
+class RememberedEffects:
+    """Effects of groups in draws, each draw of which is computed once.
+
+    A run is judged again and again while it grows, and then in its report and summary.
+    """
+
+    def __init__(self, function: Callable[[np.ndarray], np.ndarray]):
+        self.function = function
+        self.known: tuple[np.ndarray, np.ndarray] | None = None
+
+    def __call__(self, positions: np.ndarray) -> np.ndarray:
+        """The effects in positions (chains, draws, d)."""
+        count, parts = 0, []
+        if self.known is not None and len(self.known[0]) == len(positions):
+            before, effects = self.known
+            count = min(before.shape[1], positions.shape[1])
+            if np.array_equal(before[:, :count], positions[:, :count]):
+                parts = [effects[:, :count]]
+            else:
+                count = 0
+        if not parts or count < positions.shape[1]:
+            parts.append(self.function(positions[:, count:]))
+            self.known = positions.copy(), np.concatenate(parts, axis=1)
+        return np.concatenate(parts, axis=1)
+
+
 class Coefficients(AbstractQuantities):
     """The coefficients of a regression, term by term."""
 
@@ -110,7 +136,8 @@ class Coefficients(AbstractQuantities):
             blank = np.zeros((1, 1, len(group.levels), len(group.columns.names)))
             self.effects = lambda positions: blank
         example = self.of(np.zeros((1, 1, layout.dim)))
-        self.effects = effects
+        self.effects = None if effects is None else RememberedEffects(effects)
+        self.reads_rows = effects is not None
         self.shapes = {name: values.shape[2:] for name, values in example.items()}
 
     def of(self, positions: np.ndarray) -> dict[str, np.ndarray]:

@@ -182,6 +182,10 @@ class Expansion(NamedTuple):
     hessian: Float[np.ndarray, "d d"]
     n_row_evals: int
 
+    @property
+    def is_finite(self) -> bool:
+        return bool(np.isfinite(self.gradient).all() and np.isfinite(self.hessian).all())
+
     @classmethod
     def at(cls, posterior: AbstractPosterior, centre: np.ndarray, factor: np.ndarray) -> Expansion:
         """The derivatives at a centre, in one pass over the rows."""

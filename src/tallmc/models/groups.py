@@ -1015,8 +1015,11 @@ class EffectLaw(eqx.Module):
         found = np.empty((len(positions), len(levels), self.model.n_effects), dtype)
         # Groups of one size are side by side in this order; a loop over rows ends with the largest.
         order = np.argsort(np.asarray(self.places)[levels], kind="stable")
-        for some in _parts(order, _LEVELS_AT_ONCE):
-            of_levels = jnp.asarray(_filled(levels[some], _LEVELS_AT_ONCE), jnp.int32)
+        most = _LEVELS_AT_ONCE
+        if len(positions) > _MANY_DRAWS:  # a program of their own takes less than levels in vain
+            most = min(most, max(_FEW, 1 << (len(levels) - 1).bit_length()))
+        for some in _parts(order, most):
+            of_levels = jnp.asarray(_filled(levels[some], most), jnp.int32)
             for at in _parts(np.arange(len(positions)), _DRAWS_AT_ONCE):
                 of_draws = jnp.asarray(_filled(positions[at], _DRAWS_AT_ONCE), dtype)
                 drawn = np.asarray(_effects_at(self, of_draws, of_levels))
@@ -1047,6 +1050,7 @@ class EffectLaw(eqx.Module):
 
 _DRAWS_AT_ONCE, _LEVELS_AT_ONCE, _FEW = 128, 512, 16
 """Few programs serve all numbers of both. Rows of a group are read once for these draws."""
+_MANY_DRAWS = 1000
 
 
 def _parts(numbers: np.ndarray, size: int) -> list[np.ndarray]:

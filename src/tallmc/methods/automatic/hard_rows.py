@@ -95,6 +95,9 @@ class SurrogatePlanner:
         cost = posterior.model.row_cost
         n_choices = sum(count * cost <= _MOST_LIKELIHOODS for count in HARD_ROWS)
         for number in range(_MOST_CENTRES):
+            if not expansion.is_finite:
+                self.why_not = "derivatives of the rows are not finite where the chains went"
+                return None
             place = min(enough_hard_rows(sizes) + number, n_choices - 1)
             if HARD_ROWS[place] >= posterior.n_rows:
                 self.why_not = "a series describes too few of the rows"
@@ -203,7 +206,7 @@ class SurrogatePlanner:
         start = on_device(chains.positions, self.posterior.dtype)
         rows = self.anchor.n_row_evals + self.n_row_evals
         bound = BoundKernel(kernel, self.posterior)
-        ess = None if delayed else ENOUGH_DRAWS
+        ess = None if delayed else enough_draws(self.posterior)
         return PreparedMethod(
             bound, self.anchor, rows, account, start, _BURN_IN, 1, ess, len(chains.positions)
         )
@@ -253,6 +256,12 @@ def _next_length(length: int, rate: float) -> int:
     """Parts of a quarter turn. The share of rejected trajectories grows as the square of a part."""
     factor = math.sqrt(max(1 - rate, 1e-3) / (1 - _ACCEPTANCE))
     return max(1, min(_LONGEST, round(length * min(max(factor, 0.5), 3.0))))
+
+
+def enough_draws(posterior: AbstractPosterior) -> float | None:
+    """The goal of the default in effective draws; None for the usual one, where draws cost much."""
+    dear = posterior.quantities.reads_rows and posterior.model.row_cost > 1
+    return None if dear else ENOUGH_DRAWS
 
 
 def enough_hard_rows(sizes: RowSizes) -> int:

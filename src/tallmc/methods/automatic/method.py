@@ -58,7 +58,7 @@ from ..surrogate import rehearse_sizes
 from .anchored import AnchoredPlanner
 from .effects import standard_effects
 from .exact import exact_plan
-from .hard_rows import ENOUGH_DRAWS, SurrogatePlanner
+from .hard_rows import SurrogatePlanner, enough_draws
 from .modes import find_modes, in_one_mode
 
 # A first metric for the exact plan, where the anchor has no Gaussian.
@@ -206,7 +206,8 @@ class Automatic(AbstractMethod):
         affordable = in_memory and (self.exact or exact_is_affordable(posterior))
         if few or (modes is not None and affordable):
             exact = exact_plan(posterior, found, Dense(), budget, why, seed, modes, rows_of_search)
-            exact = exact._replace(ess=ENOUGH_DRAWS) if few and modes is None else exact
+            goal = enough_draws(posterior) if few and modes is None else None
+            exact = exact if goal is None else exact._replace(ess=goal)
             return _with_integration_error(exact, shifting.result() if shifting else shift())
         surrogate = SurrogatePlanner(posterior, found, budget, self.exact, seed, rows_of_search)
         plan = surrogate.plan()
