@@ -29,9 +29,9 @@ test-fast: export XLA_FLAGS := --xla_cpu_use_fusion_emitters=false --xla_cpu_par
 test-fast: $(STAMP)
 	$(PYTEST) --timeout=300 -m "not slow and not docs" tests src/tallmc/_api
 
-test-slow: $(STAMP)       ## the long checks too, all of contrib, and every experiment in its reduced form
-	@echo "about three hours on two cores: half an hour of reduced experiments, the rest long runs"
-	$(PYTEST) --timeout=3600 --durations=20
+test-slow: $(STAMP)       ## the checks that `make test` leaves out: long runs, all of contrib, every experiment in its reduced form
+	@echo "some two hours on two cores"
+	$(PYTEST) --timeout=3600 --durations=20 -m slow
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

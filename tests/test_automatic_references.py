@@ -65,7 +65,7 @@ def test_hard_cases_are_right_or_refused(shared, name):
     if not draws.report.trusted:
         assert draws.report.doubts
         return
-    referee = tallmc.reference.nuts(posterior, chains=4, n_draws=500, warmup=300, anchor=anchor)
+    referee = tallmc.reference.nuts(posterior, chains=2, n_draws=400, warmup=200, anchor=anchor)
     table = referee.summary()
     sd, found = table["sd"].to_numpy(), draws.positions[draws.ok].astype(float)
     mean_error = np.abs(found.mean(axis=(0, 1)) - table["mean"].to_numpy()) / sd

@@ -7,7 +7,7 @@ and always run. All others are marked `slow`, unless files of the topic have cha
 `experiments` or of `tests/experiments`.
 
 Changed are the files of the last commit, and uncommitted and new ones. Without git, nothing counts
-as changed. `make test-slow` runs all tests, and so does `TALLMC_TEST_TOPICS=all make test`.
+as changed. `make test-slow` runs them, and so does `TALLMC_TEST_TOPICS=all make test`.
 """
 
 from __future__ import annotations
