@@ -238,21 +238,23 @@ def test_changes_from_a_centre_are_those_of_the_integral(case):
 @run_once
 def results_at(model, block, position, noise):
     weights, metric = jnp.arange(1.0, len(block.start) + 1), DenseMap(jnp.eye(len(position)))
-    batch, moves = Batch(block, weights), jnp.linspace(-1, 1, 2 * len(position)).reshape(2, -1)
+    moves = jnp.linspace(-1, 1, 2 * len(position)).reshape(2, -1)
     return (
         model.row_potentials(position, block),
         model.row_gradients(position, block),
         model.block_hessian(position, block, weights),
         model.series_sizes(position, metric, moves, block),
-        model.third_derivatives(position, metric, batch),
-        model.sum_of_changes(position, moves, batch),
+        model.sum_of_changes(position, moves, Batch(block, weights)),
         model.moments(position, block),
         model.draw(noise, position, block),
     )
 
 
 def test_groups_in_pieces_are_groups_at_once(case):
-    """Groups of any order: pieces are of groups of like size."""
+    """Groups of any order: pieces are of groups of like size.
+
+    Third derivatives are those of the Hessian.
+    """
     model, found, _, _, position = case
     block = jax.tree.map(lambda of: of[np.array([4, 0, 2, 1])], found.rows.columns)
     noise = jnp.asarray(np.random.default_rng(0).uniform(0.1, 0.9, size=(4, 3, 3)))
