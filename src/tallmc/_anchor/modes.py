@@ -210,7 +210,7 @@ _NO_MASS = 50.0
 _NEAR = 1.0
 """Minima closer than this, in posterior standard deviations, are the same."""
 _PRIOR_WIDTH = 1.5
-_IN_VAIN_PER_MODE, _MOST_STARTS = 3, 64
+_PER_MODE, _MOST_STARTS = 3, 64
 """Starts without a new mode, per known mode, after which a search that found one ends."""
 
 
@@ -269,15 +269,13 @@ def other_modes(
     n_part = max(_ROWS_OF_A_SEARCH // posterior.model.row_cost, _FEWEST_OF_A_SEARCH)
     if posterior.n_rows > 2 * n_part:
         part = CountedPasses(posterior, n_part / posterior.n_rows)
-    in_vain = 0
+    without_new = 0
     for number, start in enumerate(_starts(posterior, at_anchor, seed)):
-        # Where there are several modes there may be many, as of components that change their names.
-        enough = _IN_VAIN_PER_MODE * (1 + len(found)) if found else 0
-        if number >= (_MOST_STARTS if found else starts) or (
-            number >= starts and in_vain >= enough
-        ):
+        # Where there are two modes there may be many, such as all orders of equal components.
+        patience = _PER_MODE * (1 + len(found)) if found else 0
+        if number >= max(starts, _MOST_STARTS) or (number >= starts and without_new >= patience):
             break
-        in_vain += 1
+        without_new += 1
         end = _search(counted, part, start, at_anchor, anchor.potential)
         if end is None:
             continue
@@ -286,7 +284,7 @@ def other_modes(
             at_anchor.distance(mode.position, other.position) > _NEAR for other in found
         ):
             found.append(mode)
-            in_vain = 0
+            without_new = 0
     return sorted(found, key=lambda mode: -mode.mass_ratio)
 
 

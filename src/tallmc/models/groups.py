@@ -1016,7 +1016,7 @@ class EffectLaw(eqx.Module):
         # Groups of one size are side by side in this order; a loop over rows ends with the largest.
         order = np.argsort(np.asarray(self.places)[levels], kind="stable")
         most = _LEVELS_AT_ONCE
-        if len(positions) > _MANY_DRAWS:  # a program of their own takes less than levels in vain
+        if len(positions) > _MANY_DRAWS:  # compiling one more program costs less than padding
             most = min(most, max(_FEW, 1 << (len(levels) - 1).bit_length()))
         for some in _parts(order, most):
             of_levels = jnp.asarray(_filled(levels[some], most), jnp.int32)
@@ -1275,9 +1275,9 @@ class Turn(NamedTuple):
 def turns(sizes: Int[np.ndarray, " G"], n_nodes: int) -> Turn:
     """The turns for groups of these sizes.
 
-    A few percent of the rows of a group, and all groups of a block, so that little is read in vain.
-    Where a few groups have most of the rows, the groups beside them would be read in vain, and the
-    cheapest of fewer groups and more rows is chosen.
+    Usually a turn reads a few percent of the rows of a group, for all groups of a block. Groups
+    that have ended take part in the turns of larger ones. Where a few groups have most of the rows,
+    this waste is large, and the turn is the cheapest one with fewer groups and more rows.
     """
     n_groups, ordered = len(sizes), np.sort(sizes)
     wanted = min(max(int(sizes.sum()) // (_TURNS * n_groups), 1), _MOST_ROWS_AT_ONCE)
