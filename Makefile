@@ -29,9 +29,8 @@ test-fast: export XLA_FLAGS := --xla_cpu_use_fusion_emitters=false --xla_cpu_par
 test-fast: $(STAMP)
 	$(PYTEST) --timeout=300 -m "not slow and not docs" tests src/tallmc/_api
 
-test-slow: $(STAMP)       ## the checks that `make test` leaves out: long runs, all of contrib, every experiment in its reduced form
-	@echo "some two hours on two cores"
-	$(PYTEST) --timeout=3600 --durations=20 -m slow
+test-slow: $(STAMP)       ## the checks that `make test` leaves out: long runs, all of contrib, every experiment in its reduced form; goes on where it was interrupted
+	$(PYTEST) --timeout=3600 --durations=20 --go-on -m slow
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

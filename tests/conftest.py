@@ -15,6 +15,9 @@ classes of a test file are foreign to it.
 The shapes in jaxtyping annotations are checked (`shape_checks.py`). Tests of contrib topics and of
 experiments run when their files have changed (`topics.py`).
 
+`--go-on` leaves out the tests that have passed in runs of the same code that were interrupted or
+failed. A run that passes is forgotten.
+
 Compiled programs stay in memory. Half of all tests would leave four gigabytes of them, and more
 than the 65,530 mappings that Linux allows a process (`vm.max_map_count`). They are dropped after
 the file of tests with which they have taken a gigabyte.
@@ -28,6 +31,7 @@ import os
 import platform
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -78,6 +82,8 @@ def _bytes_in(folder: Path) -> int:
 def pytest_configure(config):
     """Configure the cache, also in the environment, for processes that tests start."""
     config.pluginmanager.register(accounting.Accounting())
+    if config.getoption("--go-on", False):
+        config.pluginmanager.register(GoOn(config))
     os.environ[_OWN_CACHE] = "off"
     if not hasattr(config, "workerinput"):
         _delete_temporary_files_at_the_end(config)
@@ -102,6 +108,44 @@ def _delete_temporary_files_at_the_end(config):
     os.environ["TMPDIR"] = folder
     tempfile.tempdir = None
     config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+def pytest_addoption(parser):
+    parser.addoption("--go-on", action="store_true", help="leave out tests that have passed")
+
+
+class GoOn:
+    """A plugin of pytest: the tests that have passed, in a file that is named after the code."""
+
+    def __init__(self, config):
+        self.worker = hasattr(config, "workerinput")
+        if self.worker:
+            self.passed = set(config.workerinput["passed"])
+            return
+        code = b"".join(
+            subprocess.run(["git", *command], cwd=topics.ROOT, capture_output=True).stdout
+            for command in (["rev-parse", "HEAD"], ["diff", "HEAD"])
+        )
+        self.file = config.cache.mkdir("passed") / hashlib.sha256(code).hexdigest()
+        self.file.touch()
+        self.passed = set(self.file.read_text().splitlines())
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node):
+        node.workerinput["passed"] = sorted(self.passed)
+
+    def pytest_collection_modifyitems(self, config, items):
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid in self.passed])
+        items[:] = [item for item in items if item.nodeid not in self.passed]
+
+    def pytest_runtest_logreport(self, report):
+        if not self.worker and report.when == "call" and report.passed:
+            with self.file.open("a") as file:
+                file.write(f"{report.nodeid}\n")
+
+    def pytest_sessionfinish(self, exitstatus):
+        if not self.worker and exitstatus == pytest.ExitCode.OK:
+            self.file.unlink()
 
 
 @pytest.hookimpl(tryfirst=True)
