@@ -442,7 +442,7 @@ def test_fit_ends_with_status_3_when_the_draws_should_not_be_trusted(tmp_path, c
     path = write_table(tmp_path, columns, "bernoulli")
     assert fit(path, "bernoulli", tmp_path / "out", "--draws", 10, method=None) == 3
     out = capsys.readouterr().out
-    assert "effective draws for the worst parameter. Run longer." in out
+    assert "effective draws for the worst parameter" in out
     assert "verdict: doubtful; do not trust these draws" in out
     assert (tmp_path / "out" / "draws.nc").exists()
 
@@ -475,7 +475,7 @@ def test_fit_warns_of_too_few_draws_and_of_gradient_noise(tmp_path, capsys, colu
     assert fit(path, "gaussian", tmp_path / "short", "--draws", 10, "--thin", 1, "--chains", 2) == 3
     out = capsys.readouterr().out
     assert "the chains do not agree yet. Run longer." in out
-    assert "effective draws for the worst parameter. Run longer." in out
+    assert "effective draws for the worst parameter" in out
     noisy = ["--method", "sgld", "--batch-size", 2, "--step-size", 0.2 / 400, "--draws", 300]
     assert fit(path, "gaussian", tmp_path / "noisy", *noisy) == 3
     out = capsys.readouterr().out

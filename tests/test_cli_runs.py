@@ -140,7 +140,7 @@ def test_diagnose_says_what_speaks_against_a_run_and_exits_with_1(run, capsys):
     assert call("diagnose", run) == 1  # 60 draws are too few
     said = capsys.readouterr().out
     assert said.startswith("warning: ")
-    assert "effective draws for the worst parameter. Run longer." in said
+    assert "effective draws for the worst parameter" in said
     assert call("diagnose", run, "--json") == 1
     found = json.loads(capsys.readouterr().out)
     assert found["finished"] and (found["chains"], found["draws"], found["parameters"]) == (

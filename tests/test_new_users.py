@@ -25,6 +25,7 @@ from tallmc._fit.reading import read_table
 from tallmc.cli import app, main
 from tallmc.cli.fit import FitProblem
 from tallmc.report import write_report
+from tallmc.results.report import _convergence_doubts
 
 
 def quietly(function, *arguments, **options):
@@ -122,6 +123,21 @@ def test_a_small_goal_that_was_reached_is_no_doubt(run):
     few = dataclasses.replace(draws, settings=settings)
     assert not any("effective draws" in doubt for doubt in few.report.doubts)
     assert any("effective draws" in doubt for doubt in draws.report.doubts)
+
+
+@pytest.mark.parametrize(("ess", "of_what"), [((167.0, 400.0), "'s spread"), ((293.0, 400.0), "")])
+def test_a_doubt_about_fewer_effective_draws_than_the_table_has_says_which(ess, of_what):
+    found = agreement(np.random.default_rng(0).normal(size=(4, 50, 2)))
+    judged = found._replace(ess=np.array(ess), bulk=np.array([293.0, 400.0]), rhat=1.0)
+    (doubt,) = _convergence_doubts(judged, 350)
+    expected = f"only {min(ess):.0f} effective draws for the worst parameter{of_what}."
+    assert doubt.startswith(expected)
+
+
+def test_the_results_of_a_fit_are_no_run(tmp_path):
+    (tmp_path / "fit.json").write_text("{}")
+    with pytest.raises(tallmc.InvalidInput, match=r"got the results of a fit\..* fit again"):
+        write_report(tmp_path, tmp_path / "page.html")
 
 
 # One rule for baselines and levels

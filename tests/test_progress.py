@@ -1,5 +1,6 @@
 """Progress reports match the run, displays fit their output, and no display stops a run."""
 
+import dataclasses
 import io
 import itertools
 import sys
@@ -125,6 +126,11 @@ def test_lines_say_everything(heard):
     assert "\n" not in said
     assert bar(found[-1]).startswith("100%|████████████████████| 800 of 800 draws")
     assert 4 <= bar(found[3]).index("|") <= 5
+
+
+def test_lines_about_steps_that_read_no_rows_do_not_speak_of_rows(heard):
+    said = line(dataclasses.replace(heard[1][-1], n_row_evals=0))
+    assert "row" not in said and "pass" not in said and "step 0.01" in said
 
 
 def test_the_live_table_has_a_row_a_chain(heard):

@@ -82,6 +82,9 @@ def read_manifest(folder: Path) -> tuple[Manifest, list[str]]:
     if not present:
         problem = "a folder without a manifest" if folder.is_dir() else "no such folder"
         cure = "Pass the folder that the run was given as its store."
+        if (folder / "fit.json").exists():
+            problem = "the results of a fit"
+            cure += " A fit that was given none has no stored run: fit again with a store."
         raise StoreError(folder, "be the folder of a run", problem, cure)
     found, damaged = [], [] if MANIFEST in present or NEXT in present else [MANIFEST]
     for name in present:

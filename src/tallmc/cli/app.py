@@ -33,8 +33,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Bayesian inference on tall data by stochastic-gradient MCMC with preferential "
-    "subsampling.",
+    help="Bayesian inference on millions of rows, in seconds, with a verdict on the answer.",
     epilog="Compiled programs are kept in the user's cache folder (at most 1 GiB), so that later "
     "runs start sooner. TALLMC_CACHE=DIR changes the folder; TALLMC_CACHE=off disables the cache.",
 )

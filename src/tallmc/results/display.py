@@ -79,9 +79,9 @@ def line(now: Progress) -> str:
     failed = sum(chain.outcome != 0 for chain in now.chains)
     parts = [
         _goal(now),
-        f"{now.n_row_evals:,} rows ({now.passes:.3g} passes)",
+        *([f"{now.n_row_evals:,} rows ({now.passes:.3g} passes)"] if now.n_row_evals else []),
         f"step {now.chains[0].step_size:.3g}",
-        f"{_mean_size(sizes)} rows per step",
+        *([f"{_mean_size(sizes)} rows per step"] if now.n_row_evals else []),
         *([f"noise {sum(noises) / len(noises):.3g}"] if noises else []),
         *([f"{failed} of {len(now.chains)} chains failed"] if failed else []),
         _time(now),

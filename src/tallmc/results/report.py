@@ -236,8 +236,11 @@ def _convergence_doubts(agreed: Agreement, fewest: float) -> list[str]:
             "the chains do not agree yet. Run longer."
         )
     if agreed.ess.min() < fewest:
+        # Tables have the effective draws for the mean.
+        of_spread = "'s spread" if agreed.ess.min() < agreed.bulk.min() else ""
         doubts.append(
-            f"only {agreed.ess.min():.0f} effective draws for the worst parameter. Run longer."
+            f"only {agreed.ess.min():.0f} effective draws for the worst parameter{of_spread}. "
+            "Run longer."
         )
     return doubts
 

@@ -316,8 +316,8 @@ class _Tuner:
             message = f"{cost}, and about {seconds / 60:.0f} minutes here. {cure}"
             warn(message, SamplingWarning)
         return (
-            f"Hamiltonian Monte Carlo with {number} per draw on average, of at most "
-            f"{self.leap:.3g}{jumps}: {best.rate:.0%} of its trajectories are accepted",
+            f"Hamiltonian Monte Carlo with {number} per draw on average{jumps}: "
+            f"{best.rate:.0%} of its trajectories are accepted",
             cost,
         )
 
