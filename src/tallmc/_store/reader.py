@@ -88,7 +88,8 @@ def open_store(store: Any, *, only_draws: bool = False) -> OpenStore:
 def draws_of(opened: OpenStore) -> Draws:
     """The draws in a store; `params` is a dict by parameter name. Raises if there are none."""
     if not opened.manifest.n_draws:
-        raise StoreError(opened.path, "have at least one draw", "none yet")
+        cure = "Continue it with `tallmc resume`."
+        raise StoreError(opened.path, "have at least one draw", "none yet", cure)
     with blaming(opened.path, "say what was run"):
         return _draws_of(opened)
 

@@ -55,9 +55,6 @@ def write_report(
     `InvalidInput` if a parameter is unknown or `out` cannot be written.
     """
     opened = open_store(store)
-    if not opened.manifest.n_draws:
-        cure = "Continue with `tallmc resume`."
-        raise StoreError(opened.path, "have at least one draw", "none yet", cure)
     if posterior is not None and not same_posterior(
         fingerprint(posterior), opened.setup.content["posterior"]
     ):
