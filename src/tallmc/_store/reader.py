@@ -24,8 +24,7 @@ from ..results.saved import account_from, layout_of_shapes
 from .chunks import read_block
 from .files import StoreError, as_folder, blaming, read_arrays
 from .manifest import VERSION, Manifest, damaged_files, intact_blocks, read_manifest
-from .parts import decode_method
-from .setup import Setup, read_setup
+from .setup import Setup, decode_method, read_setup
 
 _IN_MEMORY = 2**27
 _LEAF_PREFIX = "leaf/"

@@ -347,7 +347,7 @@ def compare(
 ) -> None:
     """Compare fits by the log density of rows left out, by stacking and by their evidence."""
     from .._core.errors import InvalidInput
-    from .._fit.loading import load_fit_and_form
+    from .._fit.stored import load_fit_and_form
     from ..diagnose.comparison import compare
     from .fit import FitProblem
 
@@ -385,8 +385,8 @@ def effects(
 ) -> None:
     """Average the response over the rows of a fit, or the effect of a column on it."""
     from .. import diagnose
-    from .._fit.loading import load_fit_and_form
     from .._fit.marginal import marginal_effects
+    from .._fit.stored import load_fit_and_form
     from .fit import FitProblem
 
     draws, _, about = load_fit_and_form(fit, formula)
@@ -489,8 +489,8 @@ def predict(
     from rich.console import Console
 
     from .._core.errors import counted
-    from .._fit.loading import load_fit
     from .._fit.reading import read_table
+    from .._fit.stored import load_fit
     from .._rows.opening import is_row_store, open_rows
     from .output import check_table, say, write_table
 

@@ -19,12 +19,11 @@ from rich.console import Console
 from .._core.errors import InvalidInput, counted
 from .._core.packages import check_installed
 from .._fit.fit import RegressionProblem, regression_problem, smooths_of_fit
-from .._fit.loading import load_fit_and_form
 from .._fit.model import RegressionModel
 from .._fit.prior_predictive import simulated_from_priors
 from .._fit.reading import read_table
 from .._fit.regression import saved_form
-from .._fit.resume import resume
+from .._fit.stored import load_fit_and_form, resume
 from .._ingestion.parquet_shards import ParquetShards, parquet_shards
 from .._rows.manifest import MANIFEST
 from .._rows.opening import open_rows
