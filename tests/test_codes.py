@@ -16,7 +16,6 @@ from tallmc._core.errors import InvalidInput
 from tallmc._fit import encoding
 from tallmc._fit.fit import regression_problem
 from tallmc._fit.model import RegressionModel
-from tallmc._fit.regression import TableEncoder
 from tallmc._rows.law import Batch
 from tallmc._rows.manifest import Column, RowManifest, RowStoreError
 from tallmc._rows.shards import NpyShards
@@ -344,7 +343,7 @@ def test_interactions_of_a_store_that_grows_keep_their_scaling(monkeypatch, tmp_
     """As single columns do: the fit goes on with the same design."""
     formula = "y ~ 0 + age:dose + old*size"
     table, model, stored, _ = _problems(monkeypatch, formula, tmp_path / "rows")
-    encoder = TableEncoder(stored.form.encoding, True, model)
+    encoder = stored.form
     before = encoder.view(tallmc.rows.open(tmp_path / "rows"))
     more = {**table, "dose": table["dose"] + 9}
     tallmc.ingest(more, tmp_path / "rows", append=True, progress=False)

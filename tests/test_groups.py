@@ -17,8 +17,8 @@ from tallmc._core.arrays import DenseMap, layout_of, named_leaves
 from tallmc._fit import regression, store_design
 from tallmc._fit.coefficients import RememberedEffects
 from tallmc._fit.fit import regression_problem
-from tallmc._fit.loading import load_fit
 from tallmc._fit.model import RegressionModel
+from tallmc._fit.stored import load_fit
 from tallmc._rows.law import Batch
 from tallmc._store.setup import fingerprint
 from tallmc.methods.abstract import Account, ErrorBudget

@@ -146,7 +146,7 @@ def test_a_limit_that_passes_in_burn_in_returns_no_draws_and_says_so(clock):
 def test_the_limit_of_a_resumed_run_is_that_of_the_call(tmp_path, monkeypatch):
     posterior, method = linear(), tallmc.methods.sgld(0.01, batch_size=3)
     tallmc.sample(posterior, method, n_draws=100, store=tmp_path / "run")
-    module = importlib.import_module("tallmc._fit.resume")
+    module = importlib.import_module("tallmc._fit.stored")
     stored = module.restored
     long_ago = {"seconds": 1e6}  # the time that the stored part took
     monkeypatch.setattr(

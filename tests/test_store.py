@@ -17,8 +17,8 @@ from tallmc._core.statistics import by_parameter, moments
 from tallmc._engine.run import CallLength
 from tallmc._store import StoreError, chunks, reader, writer
 from tallmc._store.manifest import read_manifest
-from tallmc._store.parts import NotSerialisable, decode_method, encode_method
 from tallmc._store.reader import open_store
+from tallmc._store.setup import NotSerialisable, decode_method, encode_method
 from tallmc.dynamics import Hamiltonian, Langevin, NoseHoover
 from tallmc.gradient import SAGA, SVRG
 from tallmc.schedule import Cyclical, Polynomial

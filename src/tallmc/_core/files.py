@@ -1,14 +1,19 @@
-"""Atomic writes: files are written under a temporary name, synced and renamed."""
+"""Atomic writes: files are written under a temporary name, synced and renamed; JSON as records."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
+import numbers
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from types import NoneType, UnionType
+from typing import Any, BinaryIO, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
 
 TEMPORARY = ".tmp"
 _BYTES_PER_READ = 2**22
@@ -85,3 +90,42 @@ def sum_of(file: BinaryIO) -> FileDigest:
         digest.update(piece)
         size += len(piece)
     return FileDigest(size, digest.hexdigest())
+
+
+_NUMBERS: dict[Any, type] = {float: numbers.Real, int: numbers.Integral}
+
+
+def from_json(kind: Any, content: Any) -> Any:
+    """A value of type `kind`, such as a dataclass, from what `dataclasses.asdict` made JSON of.
+
+    Fields that the type does not have are ignored. Other content raises TypeError or ValueError.
+    """
+    origin, args = get_origin(kind), get_args(kind)
+    if kind is Any or (kind in (str, bool, NoneType) and isinstance(content, kind)):
+        return content
+    if kind in _NUMBERS and isinstance(content, _NUMBERS[kind]) and not isinstance(content, bool):
+        return kind(content)
+    if origin is Literal and content in args:
+        return content
+    if origin in (Union, UnionType):
+        for each in args:
+            with contextlib.suppress(TypeError):
+                return from_json(each, content)
+    is_list = isinstance(content, list | tuple)
+    if origin is tuple and is_list:
+        if args[-1] is not Ellipsis:
+            return tuple(from_json(*pair) for pair in zip(args, content, strict=True))
+        # A column of text may have a million levels.
+        are_plain = args[0] is str and all(type(value) is str for value in content)
+        return tuple(content if are_plain else (from_json(args[0], value) for value in content))
+    if isinstance(content, Mapping) and isinstance(origin, type) and issubclass(origin, Mapping):
+        return {str(key): from_json(args[1], value) for key, value in content.items()}
+    fields = getattr(kind, "_fields", None)  # of a named tuple
+    if fields and is_list:
+        content = dict(zip(fields, content, strict=True))
+    if isinstance(content, Mapping) and (fields or dataclasses.is_dataclass(kind)):
+        hints = get_type_hints(kind).items()
+        return kind(**{name: from_json(of, content[name]) for name, of in hints if name in content})
+    if getattr(kind, "array_type", None) is np.ndarray and isinstance(content, list | np.ndarray):
+        return np.asarray(content)
+    raise TypeError(f"{str(content)[:100]!r} is not a {getattr(kind, '__name__', kind)}")

@@ -192,10 +192,9 @@ class FeatureEncoding:
             found = f"text such as {example!r}" if column.kind == "text" else column.described
             raise self._refusal("numbers", found)
         if self.kind == "boolean" and column.kind == "number":
-            other = ~np.isin(column.numbers, (0, 1)) & ~np.isnan(column.numbers)
-            if other.any():
-                row = int(other.argmax())
-                raise self._refusal("0 and 1", f"{column.numbers[row]:g} in row {row + 1}")
+            known = np.isin(column.numbers, (0, 1)) | np.isnan(column.numbers)
+            rule = "hold 0 and 1, as in the fit"
+            errors.check_rows(known, column.numbers, f"column {self.name!r}", rule)
         return column
 
     def _refusal(self, expected: str, found: str) -> TableError:
@@ -282,7 +281,8 @@ class ResponseEncoding:
         if column.kind not in ("number", "boolean"):
             example = column.levels[0] if column.levels else column.described
             cure = "Use family bernoulli, categorical or ordinal for a response of text."
-            raise self._refusal("hold numbers", f"values such as {example!r}", cure)
+            found = f"values such as {example!r}"
+            raise TableError(f"response {self.name!r}", "hold numbers", found, cure)
         values = column.numbers.astype(np.float64)
         if self.kind == "times":
             return values
@@ -291,27 +291,22 @@ class ResponseEncoding:
 
     def _check_range(self, values: np.ndarray) -> None:
         if self.kind == "binary":
-            bad, rule, cure = ~np.isin(values, (0.0, 1.0)), "hold 0 and 1", ""
+            good, rule, cure = np.isin(values, (0.0, 1.0)), "hold 0 and 1", ""
         elif self.kind == "count":
-            bad, rule = (values < 0) | (values != np.floor(values)), "hold counts (0, 1, 2, …)"
+            good, rule = (values >= 0) & (values == np.floor(values)), "hold counts (0, 1, 2, …)"
             cure = "Use family gaussian if the response is not a count."
         elif self.kind == "positive":
-            bad, rule = values <= 0, "be positive"
+            good, rule = values > 0, "be positive"
             cure = "Use family gaussian if the response can be zero or negative."
         elif self.kind == "nonnegative":
-            bad, rule = values < 0, "be zero or positive"
+            good, rule = values >= 0, "be zero or positive"
             cure = "Use family gaussian if the response can be negative."
         elif self.kind == "share":
-            bad, rule = (values <= 0) | (values >= 1), "lie between 0 and 1, without the ends"
+            good, rule = (values > 0) & (values < 1), "lie between 0 and 1, without the ends"
             cure = "Move shares off the ends, as by (y * (n - 1) + 0.5) / n with n rows."
         else:
             return
-        if bad.any():
-            row = int(bad.argmax())
-            raise self._refusal(rule, f"{values[row]:g} in row {row + 1}", cure)
-
-    def _refusal(self, rule: str, found: str, cure: str = "") -> TableError:
-        return TableError(f"response {self.name!r}", rule, found, cure)
+        errors.check_rows(good, values, f"response {self.name!r}", rule, cure)
 
 
 def encode_response(

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from .._core.errors import InvalidInput, counted
-from .._ingestion.errors import TableError, check_names, check_varying, some
+from .._core.files import from_json
+from .._ingestion.errors import TableError, check_names, check_rows, check_varying, some
 from .._ingestion.values import MISSING_LEVEL, ColumnValues, missing_name
 from ..models.design import (
     FEWEST_CODED,
@@ -70,6 +71,10 @@ class RowRoles:
     entry: str | None = None
     upper: str | None = None
 
+    @classmethod
+    def of(cls, model: RegressionModel) -> RowRoles:
+        return cls(**{role.name: getattr(model, role.name) for role in dataclasses.fields(cls)})
+
     @property
     def names(self) -> dict[str, str]:
         return {role: name for role, name in dataclasses.asdict(self).items() if name is not None}
@@ -94,17 +99,17 @@ class RowRoles:
         weights, offset = self._numbers(table, "weights"), self._numbers(table, "offset")
         exposure, trials = self._numbers(table, "exposure"), self._numbers(table, "trials")
         if weights is not None:
-            _check(weights >= 0, weights, _parameter("weights"), "be positive or 0")
+            check_rows(weights >= 0, weights, _parameter("weights"), "be positive or 0")
             if not weights.any():
                 raise TableError(_parameter("weights"), "not all be 0", "0 in every row")
         if exposure is not None:
-            _check(exposure > 0, exposure, _parameter("exposure"), "be positive")
+            check_rows(exposure > 0, exposure, _parameter("exposure"), "be positive")
             offset = np.log(exposure) if offset is None else offset + np.log(exposure)
         if trials is not None:
             whole = (trials >= 1) & (trials == np.floor(trials))
-            _check(whole, trials, _parameter("trials"), "be whole numbers of at least 1")
+            check_rows(whole, trials, _parameter("trials"), "be whole numbers of at least 1")
             if y is not None:
-                _check(trials >= y, trials, _parameter("trials"), "be at least the response")
+                check_rows(trials >= y, trials, _parameter("trials"), "be at least the response")
         return {"weights": weights, "offset": offset, "trials": trials}
 
     def times(self, table: Table, time: np.ndarray, name: str) -> np.ndarray:
@@ -113,25 +118,25 @@ class RowRoles:
         upper, shown = self._numbers(table, "upper"), f"response {name!r}"
         if upper is None:
             cure = "Move times of 0 to half of their unit."
-            _check(time > 0, time, shown, "be positive", cure)
+            check_rows(time > 0, time, shown, "be positive", cure)
             upper = time
             if event is not None:
                 rule, cure = "be 1 for an event and 0 for censoring", "Recode the column."
-                _check((event == 0) | (event == 1), event, f"column {self.event!r}", rule, cure)
+                check_rows((event == 0) | (event == 1), event, f"column {self.event!r}", rule, cure)
                 upper = np.where(event == 1, time, np.inf)
         else:
             column, cure = f"column {self.upper!r}", "Swap the limits, or drop the row."
-            _check(time >= 0, time, shown, "not be negative")
+            check_rows(time >= 0, time, shown, "not be negative")
             is_known = (upper >= time) & (upper > 0)
-            _check(is_known, upper, column, f"be at least {name!r}, and positive", cure)
+            check_rows(is_known, upper, column, f"be at least {name!r}, and positive", cure)
             rule, cure = f"be finite where {name!r} is 0", "Drop rows about which nothing is known."
-            _check((time > 0) | np.isfinite(upper), upper, column, rule, cure)
+            check_rows((time > 0) | np.isfinite(upper), upper, column, rule, cure)
         if entry is None:
             entry = np.zeros_like(time)
         else:
             column, cure = f"column {self.entry!r}", "Drop rows that were never at risk."
-            _check(entry >= 0, entry, column, "not be negative")
-            _check(entry < time, entry, column, f"be before {name!r}", cure)
+            check_rows(entry >= 0, entry, column, "not be negative")
+            check_rows(entry < time, entry, column, f"be before {name!r}", cure)
         return np.stack([entry, time, upper], axis=1)
 
     def _numbers(self, table: Table, role: str) -> np.ndarray | None:
@@ -144,16 +149,10 @@ class RowRoles:
         numbers = column.numbers.astype(np.float64)
         if role == "upper":
             rule = "be a number, or inf if the event was not seen"
-            _check(~np.isnan(numbers), numbers, f"column {name!r}", rule)
+            check_rows(~np.isnan(numbers), numbers, f"column {name!r}", rule)
         else:
-            _check(np.isfinite(numbers), numbers, _parameter(role), "be finite")
+            check_rows(np.isfinite(numbers), numbers, _parameter(role), "be finite")
         return numbers
-
-
-def _check(good: np.ndarray, values: np.ndarray, parameter: str, rule: str, cure: str = "") -> None:
-    if not good.all():
-        row = int(good.argmin())
-        raise TableError(parameter, rule, f"{values[row]:g} in row {row + 1}", cure)
 
 
 def _parameter(role: str) -> str:
@@ -640,60 +639,27 @@ class DesignEncoding:
             parts = [content["scaled"], *(group["scaled"] for group in content["groups"])]
             names = {feature["name"] for part in parts for feature in part["terms"]["features"]}
             formula = stored_formula(content.get("formula"), formula, names)
-            text = None if formula is None else split_formula(formula)
-            filled = tuple(FilledColumn(**one) for one in content.get("filled", ()))
-            response = content["response"]
-            groups = zip(content["groups"], () if text is None else text.groups, strict=True)
-            return cls(
-                _scaled(
-                    content["scaled"],
-                    None if text is None else _with_indicators(text.common, filled),
-                ),
-                ResponseEncoding(
-                    **{
-                        **response,
-                        "levels": tuple(response["levels"]),
-                        "breaks": tuple(response.get("breaks", ())),
-                    }
-                ),
-                RowRoles(**content["roles"]),
-                tuple(
-                    GroupEncoding(
-                        group["name"],
-                        _feature(group["group"]),
-                        _scaled(group["scaled"], of_text.terms),
-                        of_text.columns,
-                        of_text.is_difference,
-                    )
-                    for group, of_text in groups
-                ),
-                formula,
-                content["dtype"],
-                filled,
-                int(content.get("n_dropped", 0)),
-            )
+            text = FormulaText(None, "", ()) if formula is None else split_formula(formula)
+            filled = from_json(tuple[FilledColumn, ...], content.get("filled", ()))
+            common = None if formula is None else _with_indicators(text.common, filled)
+            groups = [
+                {**group, **of._asdict(), "scaled": _with_formula(group["scaled"], of.terms)}
+                for group, of in zip(content["groups"], text.groups, strict=True)
+            ]
+            scaled = _with_formula(content["scaled"], common)
+            parsed = {"scaled": scaled, "groups": groups, "formula": formula}
+            return from_json(cls, {**content, **parsed})
         except InvalidInput:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InvalidInput("encoding", "be what to_json wrote", str(error)) from None
 
 
-def _scaled(content: Mapping[str, Any], formula: str | None) -> ScaledTerms:
-    fields = dict(content["terms"])
-    fields["features"] = tuple(map(_feature, fields["features"]))
-    terms: PlainTerms | FormulaTerms
+def _with_formula(scaled: Mapping[str, Any], formula: str | None) -> Mapping[str, Any]:
+    """Scaled terms as JSON, with the part of the formula that they come from."""
     if formula is None:
-        terms = PlainTerms(**fields)
-    else:
-        fields["names"] = tuple(fields["names"])
-        fields["terms"] = {term: tuple(places) for term, places in fields["terms"].items()}
-        fields["smooths"] = tuple(map(Smooth.from_json, fields.get("smooths", ())))
-        terms = FormulaTerms(formula, **fields)
-    return ScaledTerms(terms, tuple(content["means"]), tuple(content["sds"]))
-
-
-def _feature(content: Mapping[str, Any]) -> FeatureEncoding:
-    return FeatureEncoding(content["name"], content["kind"], tuple(content["levels"]))
+        return scaled
+    return {**scaled, "terms": {**scaled["terms"], "formula": formula}}
 
 
 def make_design(
@@ -713,10 +679,7 @@ def make_design(
     groups = () if text is None else text.groups
     response = _response_name(model.response, text)
     table = table.without(model.exclude)
-    roles = RowRoles(
-        *(model.weights, model.offset, model.exposure, model.trials),
-        *(model.event, model.entry, model.upper),
-    )
+    roles = RowRoles.of(model)
     covariates = _covariates(table, text, response, roles)
     categorical = set(model.categorical)
     for name in sorted(categorical):

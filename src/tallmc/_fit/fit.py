@@ -22,14 +22,13 @@ from ..models.posterior import AbstractPosterior, ModelPosterior
 from ..models.predictive import RegressionPredictive
 from ..priors import PriorChoice, as_priors
 from ..results.draws import Draws
-from ..results.saved import saved_about
 from ..results.smooths import notes_on_dimensions
 from .columns import INTERCEPT, missing, notes_on_levels
 from .encoding import Design, RowRoles, make_design
 from .formulas import FORMULA, FormulaText, split_formula
 from .model import RegressionModel
 from .reading import Table, read_table
-from .regression import RegressionForm, TableEncoder, check_groups, model_rows, saved_form
+from .regression import RegressionForm, check_groups, form_of, model_rows, saved_form
 from .store_design import opened_rows, row_store_design, stored_table
 
 if TYPE_CHECKING:
@@ -202,31 +201,13 @@ def fit(
     >>> bool(abs(draws.values["age"].mean() - 50) < 2), str(draws.report.verdict)
     (True, 'checked')
     """
+    # All arguments but these describe the model.
+    chosen = {k: v for k, v in locals().items() if k not in ("data", "method", "sample_options")}
     if not isinstance(formula, str):
         cure = "The formula comes first: tallmc.fit(formula, data)."
         raise InvalidInput("formula", "be text such as 'y ~ age'", type(formula).__name__, cure)
     with speaking_python("data"):
-        model = regression_model(
-            formula,
-            family=family,
-            link=link,
-            prior=prior,
-            noise_variance=noise_variance,
-            weights=weights,
-            offset=offset,
-            exposure=exposure,
-            trials=trials,
-            quantile=quantile,
-            breaks=breaks,
-            exclude=exclude,
-            categorical=categorical,
-            missing=missing,
-            standardise=standardise,
-            intercept=intercept,
-            level=level,
-            standardised_results=standardised_results,
-            separator=separator,
-        )
+        model = regression_model(**chosen)
         problem = regression_problem(data, model)
     for note in problem.notes:
         warn(python_words(note), FitNote)
@@ -295,12 +276,7 @@ def regression_problem(
 def _table_of_store(rows: ShardedRows, model: RegressionModel, text: FormulaText) -> Table:
     """The columns of a formula with group terms, from a row store."""
     manifest = rows.shards.manifest
-    response = model.response or text.response
-    roles = [
-        name
-        for role in dataclasses.fields(RowRoles)
-        if (name := getattr(model, role.name)) is not None
-    ]
+    response, roles = model.response or text.response, RowRoles.of(model).names.values()
     sources = {column.source: None for column in manifest.columns if column.source}
     free = [name for name in sources if name not in {response, *roles, *model.exclude}]
     groups = [name for group in text.groups for name in group.columns]
@@ -312,10 +288,7 @@ def fitted_posterior(draws: Draws, data: Any) -> AbstractPosterior:
     """The posterior of draws of `fit`, from what it read; or the posterior itself."""
     if isinstance(data, AbstractPosterior):
         return data
-    predictive = draws.predictive
-    encoder = predictive.encoder.value if isinstance(predictive, RegressionPredictive) else None
-    formula = encoder.encoding.formula if isinstance(encoder, TableEncoder) else None
-    form = saved_form(saved_about(predictive) or draws.about, formula)
+    form = form_of(draws) or saved_form(draws.about, None)
     if form is None:
         cure = "Pass the posterior of each."
         raise InvalidInput("rows", "be those of the draws", "draws of a posterior", cure)

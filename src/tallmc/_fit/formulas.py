@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._core.errors import InvalidInput
-from .._ingestion.errors import TableError, some
+from .._ingestion.errors import TableError, check_rows, some
 from .._ingestion.values import ColumnValues
 from .columns import INTERCEPT, MAX_NAMED_LEVELS, FeatureEncoding, RawColumn, as_text
 from .smooths import Smooth, SmoothText, parse_smooth
@@ -435,13 +435,9 @@ class FormulaTerms:
             if "categories" not in state or name not in columns or columns[name].kind == "text":
                 continue
             numbers = columns[name].numbers
-            unknown = ~np.isin(numbers, np.array(state["categories"]))
-            if unknown.any():
-                row = int(unknown.argmax())
-                found = f"{numbers[row]:g} in row {row + 1}"
-                cure = f"The levels are: {some(map(str, state['categories']))}."
-                rule = "have levels that the fit has seen"
-                raise TableError(f"column {name!r}", rule, found, cure)
+            known, cure = np.array(state["categories"]), some(map(str, state["categories"]))
+            rule, cure = "have levels that the fit has seen", f"The levels are: {cure}."
+            check_rows(np.isin(numbers, known), numbers, f"column {name!r}", rule, cure)
 
 
 def parse(formula: str, available: Iterable[str]) -> Any:

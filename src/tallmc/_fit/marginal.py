@@ -21,12 +21,11 @@ from .._core.errors import InvalidInput, check_int, check_number
 from .._ingestion.values import ColumnValues
 from .._rows.resident import ResidentRows
 from .._rows.sharded import ShardedRows
-from ..models.predictive import RegressionPredictive
 from ..results.draws import Draws
-from ..results.prediction import UsedDraws, response_sums, used_draws
+from ..results.prediction import DrawnLaw, UsedDraws, used_draws
 from .columns import FeatureEncoding
 from .reading import Table, read_table
-from .regression import TableEncoder
+from .regression import form_of
 from .store_design import opened_rows, table_of_lines
 
 if TYPE_CHECKING:
@@ -128,9 +127,8 @@ def marginal_effects(
     interval = check_number("interval", interval, 0, 1, low_open=True, high_open=True)
     if comparison not in ("difference", "ratio"):
         raise InvalidInput("comparison", 'be "difference" or "ratio"', comparison)
-    predictive = draws.predictive
-    encoder = predictive.encoder.value if isinstance(predictive, RegressionPredictive) else None
-    if not isinstance(encoder, TableEncoder):
+    form = form_of(draws)
+    if form is None:
         cure = "Use tallmc.fit; after tallmc.load pass its formula."
         raise InvalidInput("draws", "come from a fit of a table", "others", cure)
     if draws.weights is not None:
@@ -140,7 +138,7 @@ def marginal_effects(
         cure = "Loaded draws keep no rows: pass the table or the row store of the fit."
         raise InvalidInput("rows", "be those to average over", "none", cure)
     source = _Source.of(rows, n_rows)
-    features = {feature.name: feature for feature in encoder.encoding.features}
+    features = {feature.name: feature for feature in form.encoding.features}
     by = [by] if isinstance(by, str) else list(by)
     grid = _grid(at or {}, features)
     for name in by:
@@ -155,7 +153,7 @@ def marginal_effects(
         if column is None
         else _changes(source, features[column], contrasts, comparison)
     )
-    used = used_draws(draws.positions, draws.ok, None, n_draws)
+    used = used_draws(draws, n_draws)
     sums = _Sums(draws, used, by)
     for piece in source.pieces():
         for place, (fixed, change) in enumerate(itertools.product(grid, changes)):
@@ -163,13 +161,12 @@ def marginal_effects(
             for name, value in fixed.items():
                 table = _with_value(table, features[name], value)
             sums.add(place, piece, *change.tables(table))
-    classes = None if predictive is None else predictive.classes
     labels, where, columns = [], [], []
     for place, (fixed, change) in enumerate(itertools.product(grid, changes)):
         for group, values in sums.averages(place):
             effect = change.effect(values)
             flat = effect.reshape(len(effect), -1)
-            names = classes if effect.ndim > 1 and classes else ("",)
+            names = form.classes if effect.ndim > 1 and form.classes else ("",)
             labels += [f"{change.label}, {name}" if name else change.label for name in names]
             where += [dict(zip(by, group, strict=True)) | fixed] * len(names)
             columns.append(flat)
@@ -194,7 +191,7 @@ class _Sums:
         parts = []
         for table in tables:
             rows = ResidentRows(predictive.encode(table))
-            parts.append(response_sums(predictive, self.used, rows, codes, len(groups)))
+            parts.append(DrawnLaw(predictive, self.used, rows).sums(codes, len(groups)))
         sizes = np.bincount(codes, minlength=len(groups))
         for number, group in enumerate(groups):
             known = self.totals.setdefault((place, group), [np.zeros(())] * len(tables))

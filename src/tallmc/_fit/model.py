@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._core.errors import InvalidInput, check_number
+from .._core.files import from_json
 from ..models.families import FAMILIES
 from ..models.regression import Family
 from .formulas import take_roles, take_survival
@@ -73,17 +74,10 @@ class RegressionModel:
     @classmethod
     def from_json(cls, content: Mapping[str, Any], formula: str | None) -> RegressionModel:
         """The model that `to_json` wrote; `formula` is that of its encoding."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        given = {name: value for name, value in content.items() if name in known}
-        if "".join(str(given.get("formula")).split()) != "".join(str(formula).split()):
-            raise InvalidInput("fit", "have one formula", f"{given.get('formula')} and {formula}")
-        level = given.get("level")
-        given["level"] = tuple(level) if isinstance(level, list) else level
-        for name in ("exclude", "categorical"):
-            given[name] = tuple(given.get(name, ()))
-        if given.get("breaks") is not None:
-            given["breaks"] = tuple(given["breaks"])
-        return cls(**{**given, "formula": formula})
+        stored = content.get("formula")
+        if "".join(str(stored).split()) != "".join(str(formula).split()):
+            raise InvalidInput("fit", "have one formula", f"{stored} and {formula}")
+        return from_json(cls, {**content, "formula": formula})
 
     def families(self) -> tuple[Family, str]:
         """The family and its link, checked."""

@@ -24,7 +24,7 @@ from .._rows.resident import ResidentRows
 from .._rows.sharded import ShardedRows
 from ..models.posterior import ModelPosterior
 from ..priors import PriorChoice
-from ..results.prediction import UsedDraws, gathered, simulations
+from ..results.prediction import DrawnLaw, UsedDraws
 from .fit import fit, regression_model, regression_problem
 from .model import RegressionModel
 
@@ -107,13 +107,11 @@ def simulated_from_priors(
         some = ResidentRows(jax.tree.map(jnp.asarray, rows.view(rows.lines(chosen))))
     else:
         some = ResidentRows(rows.take(jnp.asarray(chosen)))
-    numbers = np.arange(n_draws)
-    used = UsedDraws(positions, None, numbers, numbers[None])
-    blocks = simulations(predictive, used, some, seed)
+    law = DrawnLaw(predictive, UsedDraws.of(positions[0]), some)
     observed = predictive.observed(some.columns)
     return PriorPredictive(
         {name: of[0] for name, of in posterior.quantities.of(positions).items()},
-        gathered(blocks, used, np.ones(1, bool), len(chosen))[0],
+        law.gathered(law.simulations(seed), np.ones(1, bool))[0],
         None if observed is None else np.asarray(observed, np.float64),
         predictive.response_name,
         predictive.classes,

@@ -18,6 +18,7 @@ from jaxtyping import ArrayLike
 
 from .._core.arrays import on_device
 from .._core.errors import InvalidInput, counted, speaking_python
+from .._core.files import from_json
 from .._ingestion.errors import TableError
 from .._rows.access import AbstractRows
 from .._rows.resident import ResidentRows
@@ -66,8 +67,9 @@ from ..models.regression import (
 )
 from ..models.smooths import SmoothEffect
 from ..priors import PriorChoice, as_priors, half_student_t, normal
+from ..results.draws import Draws
 from .coefficients import Coefficients, DesignColumns, GroupScaling, without_intercept
-from .columns import INTERCEPT
+from .columns import INTERCEPT, ResponseEncoding
 from .encoding import Design, DesignEncoding, ScaledTerms, smooths_of
 from .formulas import FORMULA
 from .model import RegressionModel
@@ -77,66 +79,11 @@ from .store_design import opened_rows, row_store_design, stored_table
 DEFAULT_SCALE = 2.5  # prior sd of a coefficient in units of sd(y)/sd(x), as in rstanarm
 _START_SD = 0.5
 _OF_SCALE = half_student_t(SD_DEGREES, DEFAULT_SCALE)
+_SCALES = "half_normal(1), half_student_t(4, 1), exponential(1)"
 FEW_LEVELS = 100
 """Groups up to which their effects are parameters, which a saved fit needs to predict."""
 _MOST_SHOWN = 1000
 """Effects of groups up to which they are among the quantities of draws."""
-
-
-@dataclasses.dataclass(frozen=True)
-class TableEncoder:
-    """Turns tables into rows of the model, with the columns, levels and scaling of the fit."""
-
-    encoding: DesignEncoding
-    has_intercept: bool
-    model: RegressionModel
-
-    def __call__(
-        self,
-        new_rows: Any,
-        *,
-        response: bool = False,
-        offset: ArrayLike | None = None,
-        trials: ArrayLike | None = None,
-        new_groups: bool = False,
-    ) -> RegressionRows:
-        for name, given in (("offset", offset), ("trials", trials)):
-            if given is not None:
-                cure = "The table has the columns that the fit used."
-                raise InvalidInput(name, "be left out for draws from a table", "numbers", cure)
-        # The command has read its table.
-        is_read = isinstance(new_rows, Table)
-        with contextlib.nullcontext() if is_read else speaking_python("new rows"):
-            rows = opened_rows(new_rows)
-            if isinstance(rows, ShardedRows):
-                needed = self.encoding.needed(need_response=response)
-                grouping = [name for group in self.encoding.groups for name in group.columns]
-                table = stored_table(rows, needed, grouping)
-            else:
-                table = read_table(rows)
-            design = self.encoding.apply(table, need_response=response, new_groups=new_groups)
-        x, y, weights, groups = model_rows(design, self.has_intercept)
-
-        def floats(values: np.ndarray | None) -> Any:
-            return None if values is None else jnp.asarray(values, x.dtype)
-
-        columns = floats(x), floats(y), floats(design.offset), floats(weights)
-        return GroupedObservations(*columns, groups) if groups else Observations(*columns)
-
-    def complete(self, new_rows: Any) -> tuple[Table, np.ndarray]:
-        """The table, and which of its rows have a value in every column that is needed."""
-        with speaking_python("new rows"):
-            table = read_table(new_rows)
-        return table, self.encoding.complete(table)
-
-    def view(self, rows: ShardedRows) -> View:
-        """What shows the rows of the store of the fit as rows of the model."""
-        with speaking_python("rows"):
-            encoding, _, view = row_store_design(rows, self.model, self.encoding.scaled)
-        if encoding.to_json() != self.encoding.to_json():
-            cure = "Pass the store that it was made from, or a table."
-            raise InvalidInput("rows", "be those of the fit", "another row store", cure)
-        return view
 
 
 def model_rows(
@@ -212,205 +159,215 @@ class ModelPriors(NamedTuple):
     shown: dict[str, str]
 
 
-def model_priors(
-    chosen: Mapping[str, PriorChoice],
-    columns: DesignColumns,
-    column_sds: np.ndarray,
-    response_sd: float,
-    response_scale: float,
-    effects: Sequence[Effects],
-    dtype: Any,
-    n_predictors: int = 1,
-    response_mean: float = 0.0,
-    n_rows: int = 1,
-    sd_priors: Sequence[AbstractPrior] = (),
-    noise_sd: float | None = 1.0,
-) -> ModelPriors:
-    """Turn the priors that users choose into priors of standardised coefficients.
-
-    The coefficient of a column that was divided by s_j, for a response divided by s, is
-    β' = β s_j/s: means and scales of its prior are multiplied by s_j/s. `noise_sd` is None if its
-    log is the first parameter after the coefficients.
-    """
-    unknown = set(chosen) - set(columns.terms) - {""}
-    if unknown:
-        rule = f"name terms among {', '.join(columns.terms)}"
-        raise InvalidInput("--prior (prior)", rule, sorted(unknown)[0])
-    ratio = columns.sds / response_sd
-    choices = _by_column(chosen, columns)
-    parts: dict[str, list[int]] = {}
-    scale, mean, degrees = (np.ones(len(choices)) for _ in range(3))
-    in_smooths = {place for places in columns.wiggly.values() for place in places}
-    for j, choice in enumerate(choices):
-        if j in in_smooths:
-            scale[j], mean[j] = response_scale, 0.0
-            continue
-        parts.setdefault(choice.name, []).append(j)
-        mean[j] = choice.mean * ratio[j]
-        if columns.names[j] == INTERCEPT and INTERCEPT in chosen:
-            mean[j] -= response_mean * ratio[j]
-        if choice.scale is None:
-            scale[j] = DEFAULT_SCALE * response_scale / (column_sds[j] or 1.0)
-        elif not choice.shares_scales:
-            scale[j], degrees[j] = choice.scale * ratio[j], choice.degrees
-    n_effects = sum(groups * each for _, (groups, each) in effects)
-
-    def prior_of(kind: str, places: list[int]) -> AbstractPrior:
-        def vector(values: np.ndarray) -> Any:
-            return on_device(np.repeat(values[places], n_predictors), dtype)
-
-        if kind == "normal":
-            return NormalPrior(vector(scale**2), vector(mean) if mean[places].any() else None)
-        if kind == "student_t":
-            return StudentTPrior(vector(scale), vector(degrees), vector(mean))
-        return LaplacePrior(vector(scale), vector(mean))
-
-    found = {
-        _entries(places, n_predictors): prior_of(kind, places)
-        for kind, places in parts.items()
-        if not choices[places[0]].shares_scales
-    }
-    of_smooths = {}
-    for term, wiggly in columns.wiggly.items():
-        default = half_student_t(SD_DEGREES, DEFAULT_SCALE * response_scale * response_sd)
-        of_smooths[term] = of_scale = chosen.get(term, default)
-        floor = _FLOOR * response_scale / math.sqrt(n_rows)
-        of_places = _scale_mixture(of_scale, len(wiggly), response_sd, floor, dtype)
-        for k in range(n_predictors):
-            found[tuple(place * n_predictors + k for place in wiggly)] = of_places
-    prior: AbstractPrior = PriorOfEntries(tuple(found.values()), tuple(found))
-    if list(parts) == ["normal"] and not n_effects and not of_smooths:
-        (prior,) = found.values()
-    hyper = _effect_hyper(effects, len(choices), response_scale, sd_priors)
-    for kind, places in parts.items():
-        choice = choices[places[0]]
-        if not choice.shares_scales:
-            continue
-        if len({choices[place] for place in places}) > 1:
-            given = ", ".join(dict.fromkeys(choices[place].shown for place in places))
-            cure = f"Give all terms with {kind} the same one: they share its global scale."
-            raise InvalidInput("--prior (prior)", f"have one {kind}", given, cure)
-        if kind == "horseshoe":
-            hyper.append(_horseshoe(choice, _entries(places, n_predictors), dtype))
-            continue
-        if n_predictors > 1:
-            cure = "Use a horseshoe, whose coefficients of all classes share a scale."
-            rule = "not be r2d2 for several classes, which have no common R²"
-            raise InvalidInput("--prior (prior)", rule, choice.shown, cure)
-        sds = np.where(column_sds[places] > 0, column_sds[places], 1.0)
-        hyper.append(_r2d2(choice, tuple(places), sds, noise_sd, len(choices) + n_effects, dtype))
-    shown = {
-        term: f"normal({scale[j] / ratio[j]:.4g})" if choices[j].scale is None else choices[j].shown
-        for term, (j, *_) in columns.terms.items()
-        if term not in of_smooths
-    }
-    shown |= {term: f"smooth with sd {choice.shown}" for term, choice in of_smooths.items()}
-    if response_mean and INTERCEPT in shown and INTERCEPT not in chosen:
-        sd = scale[0] / ratio[0]
-        shown[INTERCEPT] = f"normal({mean[0] / ratio[0] + response_mean:.4g}, {sd:.4g})"
-    if effects:
-        shown |= _shown_of_effects(max(columns for _, (_, columns) in effects))
-    return ModelPriors(prior, hyper, np.repeat(scale**2, n_predictors), shown)
-
-
-def _shown_of_effects(n_columns: int) -> dict[str, str]:
-    sds = f"half-t({SD_DEGREES:g}, {DEFAULT_SCALE:g} sd(y)/sd(x))"
-    correlations = {"correlations of group effects": "lkj(1)"} if n_columns > 1 else {}
-    return {"sds of group effects": sds} | correlations
-
-
 _FLOOR = 0.03
 """Least sd of a smooth, in units of sd(y)/√N: far below what the rows can show."""
 
 
-def _scale_mixture(
-    choice: PriorChoice, n_effects: int, response_sd: float, floor: float, dtype: Any
-) -> ScaleMixturePrior:
-    """The prior of the penalised columns of a smooth, from that of their scale."""
-    unit = choice.typical_scale / response_sd
+@dataclasses.dataclass(frozen=True)
+class PriorsInUnits:
+    """Turns the priors that users choose into priors of standardised coefficients.
 
-    def log_density(scales: np.ndarray) -> np.ndarray:
-        return choice.log_density(scales * response_sd)
+    The coefficient of a column that was divided by s_j, for a response divided by s, is
+    β' = β s_j/s: means and scales of its prior are multiplied by s_j/s.
+    """
 
-    return ScaleMixturePrior.of(log_density, unit, floor, n_effects, dtype)
+    chosen: Mapping[str, PriorChoice]
+    columns: DesignColumns
+    column_sds: np.ndarray
+    groups: Sequence[GroupScaling]
+    response: ResponseEncoding
+    response_scale: float
+    """The sd of the response as the model sees it; 1 if it is no number."""
+    n_rows: int
+    n_predictors: int
+    dtype: Any
+    noise_sd: float | None
+    """None if its log is the first parameter after the coefficients."""
 
+    def made(self, effects: Sequence[Effects]) -> ModelPriors:
+        """All priors, with `effects` of groups among the coefficients."""
+        chosen, columns, response_sd = self._of_terms, self.columns, self.response.sd
+        unknown = set(chosen) - set(columns.terms) - {""}
+        if unknown:
+            rule = f"name terms among {', '.join(columns.terms)}"
+            raise InvalidInput("--prior (prior)", rule, sorted(unknown)[0])
+        ratio, choices = columns.sds / response_sd, self._by_column()
+        parts: dict[str, list[int]] = {}
+        scale, mean, degrees = (np.ones(len(choices)) for _ in range(3))
+        in_smooths = {place for places in columns.wiggly.values() for place in places}
+        for j, choice in enumerate(choices):
+            if j in in_smooths:
+                scale[j], mean[j] = self.response_scale, 0.0
+                continue
+            parts.setdefault(choice.name, []).append(j)
+            mean[j] = choice.mean * ratio[j]
+            if columns.names[j] == INTERCEPT and INTERCEPT in chosen:
+                mean[j] -= self.response.mean * ratio[j]
+            if choice.scale is None:
+                scale[j] = DEFAULT_SCALE * self.response_scale / (self.column_sds[j] or 1.0)
+            elif not choice.shares_scales:
+                scale[j], degrees[j] = choice.scale * ratio[j], choice.degrees
 
-def _by_column(chosen: Mapping[str, PriorChoice], columns: DesignColumns) -> list[PriorChoice]:
-    """The choice for each column. Shrinking priors do not apply to the intercept by default."""
-    found = [normal()] * len(columns.names)
-    for term, places in columns.terms.items():
-        default = chosen.get("", normal())
-        if (term == INTERCEPT and default.name != "normal") or term in columns.wiggly:
-            default = normal()
-        choice = default if term in columns.wiggly else chosen.get(term, default)
-        if choice.of_scale or (term in columns.wiggly and not chosen.get(term, _OF_SCALE).of_scale):
-            given, rule = chosen.get(term, choice).shown, "be a prior of coefficients"
-            if term in columns.wiggly:
-                rule = "be a prior of its sd: half_normal(1), half_student_t(4, 1), exponential(1)"
-            raise InvalidInput(f"prior of {term or 'all terms'}", rule, given)
-        for place in places:
-            found[place] = choice
-    return found
+        def prior_of(kind: str, places: list[int]) -> AbstractPrior:
+            def vector(values: np.ndarray) -> Any:
+                return on_device(np.repeat(values[places], self.n_predictors), self.dtype)
 
+            if kind == "normal":
+                return NormalPrior(vector(scale**2), vector(mean) if mean[places].any() else None)
+            if kind == "student_t":
+                return StudentTPrior(vector(scale), vector(degrees), vector(mean))
+            return LaplacePrior(vector(scale), vector(mean))
 
-def _entries(places: Sequence[int], n_predictors: int) -> tuple[int, ...]:
-    return tuple(place * n_predictors + k for place in places for k in range(n_predictors))
+        found = {
+            self._entries(places): prior_of(kind, places)
+            for kind, places in parts.items()
+            if not choices[places[0]].shares_scales
+        }
+        of_smooths = {}
+        for term, wiggly in columns.wiggly.items():
+            default = half_student_t(SD_DEGREES, DEFAULT_SCALE * self.response_scale * response_sd)
+            of_smooths[term] = chosen.get(term, default)
+            of_places = self._of_smooth(of_smooths[term], len(wiggly))
+            for k in range(self.n_predictors):
+                found[tuple(place * self.n_predictors + k for place in wiggly)] = of_places
+        prior: AbstractPrior = PriorOfEntries(tuple(found.values()), tuple(found))
+        if list(parts) == ["normal"] and not effects and not of_smooths:
+            (prior,) = found.values()
+        hyper = self._of_effects(effects)
+        n_effects = sum(groups * each for _, (groups, each) in effects)
+        for kind, places in parts.items():
+            choice = choices[places[0]]
+            if not choice.shares_scales:
+                continue
+            if len({choices[place] for place in places}) > 1:
+                given = ", ".join(dict.fromkeys(choices[place].shown for place in places))
+                cure = f"Give all terms with {kind} the same one: they share its global scale."
+                raise InvalidInput("--prior (prior)", f"have one {kind}", given, cure)
+            if kind == "horseshoe":
+                hyper.append(self._horseshoe(choice, places))
+            else:
+                hyper.append(self._r2d2(choice, places, noise_at=len(choices) + n_effects))
+        shown = {
+            term: f"normal({scale[j] / ratio[j]:.4g})"
+            if choices[j].scale is None
+            else choices[j].shown
+            for term, (j, *_) in columns.terms.items()
+            if term not in of_smooths
+        }
+        shown |= {term: f"smooth with sd {choice.shown}" for term, choice in of_smooths.items()}
+        if self.response.mean and INTERCEPT in shown and INTERCEPT not in chosen:
+            centre, sd = mean[0] / ratio[0] + self.response.mean, scale[0] / ratio[0]
+            shown[INTERCEPT] = f"normal({centre:.4g}, {sd:.4g})"
+        if self.groups:
+            sds = f"half-t({SD_DEGREES:g}, {DEFAULT_SCALE:g} sd(y)/sd(x))"
+            shown["sds of group effects"] = sds
+            if any(len(group.columns.names) > 1 for group in self.groups):
+                shown["correlations of group effects"] = "lkj(1)"
+            shown |= {name: self.chosen[name].shown for name in self._of_sds if name in self.chosen}
+        return ModelPriors(prior, hyper, np.repeat(scale**2, self.n_predictors), shown)
 
+    @property
+    def _of_sds(self) -> list[str]:
+        return [f"sd({group.group})" for group in self.groups]
 
-def _sd_prior(
-    choice: PriorChoice | None,
-    columns: DesignColumns,
-    response_sd: float,
-    response_scale: float,
-    dtype: Any,
-) -> AbstractPrior:
-    """The prior of the log sds of group effects, in the units of the sampler."""
-    if choice is None:
-        scales = jnp.full(len(columns.names), DEFAULT_SCALE * response_scale, dtype)
-        return LogHalfStudentTPrior(scales, jnp.asarray(SD_DEGREES, dtype))
-    scales = jnp.asarray(choice.typical_scale * columns.sds / response_sd, dtype)
-    if choice.name == "half_normal":
-        return LogHalfNormalPrior(scales)
-    if choice.name == "exponential":
-        return LogGammaPrior(jnp.ones((), dtype), 1 / scales)
-    return LogHalfStudentTPrior(scales, jnp.asarray(choice.degrees, dtype))
+    @property
+    def _of_terms(self) -> dict[str, PriorChoice]:
+        """The choices without those of sds of groups."""
+        return {name: of for name, of in self.chosen.items() if name not in self._of_sds}
 
+    def _by_column(self) -> list[PriorChoice]:
+        """The choice for each column. By default the intercept has no shrinking prior."""
+        chosen, columns = self._of_terms, self.columns
+        found = [normal()] * len(columns.names)
+        for term, places in columns.terms.items():
+            default = chosen.get("", normal())
+            is_smooth = term in columns.wiggly
+            if (term == INTERCEPT and default.name != "normal") or is_smooth:
+                default = normal()
+            choice = default if is_smooth else chosen.get(term, default)
+            if choice.of_scale or (is_smooth and not chosen.get(term, _OF_SCALE).of_scale):
+                given, rule = chosen.get(term, choice).shown, "be a prior of coefficients"
+                if is_smooth:
+                    rule = f"be a prior of its sd: {_SCALES}"
+                raise InvalidInput(f"prior of {term or 'all terms'}", rule, given)
+            for place in places:
+                found[place] = choice
+        return found
 
-def _effect_hyper(
-    effects: Sequence[Effects],
-    start: int,
-    response_scale: float,
-    sd_priors: Sequence[AbstractPrior],
-) -> list[Hyper]:
-    """The hyper-priors of group effects, whose effects follow the common coefficients."""
-    found = []
-    for (name, (groups, columns)), sd_prior in zip(effects, sd_priors, strict=True):
-        log_sd = np.full(columns, np.log(_START_SD * response_scale))
-        hyperprior = GroupEffects(start, groups, columns, sd_prior)
-        names, starts = [f"log sd of {name}"], [log_sd]
-        if columns > 1:
-            names.append(f"correlations of {name}")
-            starts.append(np.zeros(columns * (columns - 1) // 2))
-        found.append(Hyper(tuple(names), tuple(starts), hyperprior))
-        start += groups * columns
-    return found
+    def _entries(self, places: Sequence[int]) -> tuple[int, ...]:
+        n = self.n_predictors
+        return tuple(place * n + k for place in places for k in range(n))
 
+    def _number(self, value: Any) -> Any:
+        return jnp.asarray(value, self.dtype)
 
-def _horseshoe(choice: PriorChoice, entries: tuple[int, ...], dtype: Any) -> Hyper:
-    assert choice.scale is not None, "a horseshoe has a global scale"
-    hyperprior = Horseshoe(
-        entries,
-        jnp.asarray(choice.scale, dtype),
-        jnp.asarray(choice.slab_scale, dtype),
-        jnp.asarray(choice.degrees, dtype),
-    )
-    starts = (
-        np.zeros(len(entries)),
-        np.asarray(np.log(choice.scale)),
-        np.asarray(2 * np.log(choice.slab_scale)),
-    )
-    names = ("log local scales", "log global scale", "log slab variance")
-    return Hyper(names, starts, hyperprior)
+    def _of_smooth(self, choice: PriorChoice, n_effects: int) -> ScaleMixturePrior:
+        """The prior of the penalised columns of a smooth, from that of their scale."""
+        sd, floor = self.response.sd, _FLOOR * self.response_scale / math.sqrt(self.n_rows)
+
+        def log_density(scales: np.ndarray) -> np.ndarray:
+            return choice.log_density(scales * sd)
+
+        unit = choice.typical_scale / sd
+        return ScaleMixturePrior.of(log_density, unit, floor, n_effects, self.dtype)
+
+    def of_sds(self, group: GroupScaling) -> AbstractPrior:
+        """The prior of the log sds of group effects, in the units of the sampler."""
+        choice, columns = self.chosen.get(f"sd({group.group})"), group.columns
+        if choice is None:
+            scales = jnp.full(len(columns.names), DEFAULT_SCALE * self.response_scale, self.dtype)
+            return LogHalfStudentTPrior(scales, self._number(SD_DEGREES))
+        if not choice.of_scale:
+            rule = f"be a prior of an sd: {_SCALES}"
+            raise InvalidInput(f"prior of sd({group.group})", rule, choice.shown)
+        scales = self._number(choice.typical_scale * columns.sds / self.response.sd)
+        if choice.name == "half_normal":
+            return LogHalfNormalPrior(scales)
+        if choice.name == "exponential":
+            return LogGammaPrior(self._number(1.0), 1 / scales)
+        return LogHalfStudentTPrior(scales, self._number(choice.degrees))
+
+    def _of_effects(self, effects: Sequence[Effects]) -> list[Hyper]:
+        """The hyper-priors of group effects, whose effects follow the common coefficients."""
+        found, start = [], len(self.columns.names)
+        for (name, (n_groups, n_columns)), group in zip(effects, self.groups, strict=False):
+            names = [f"log sd of {name}"]
+            starts = [np.full(n_columns, np.log(_START_SD * self.response_scale))]
+            if n_columns > 1:
+                names.append(f"correlations of {name}")
+                starts.append(np.zeros(n_columns * (n_columns - 1) // 2))
+            hyperprior = GroupEffects(start, n_groups, n_columns, self.of_sds(group))
+            found.append(Hyper(tuple(names), tuple(starts), hyperprior))
+            start += n_groups * n_columns
+        return found
+
+    def _horseshoe(self, choice: PriorChoice, places: Sequence[int]) -> Hyper:
+        assert choice.scale is not None, "a horseshoe has a global scale"
+        entries = self._entries(places)
+        scales = map(self._number, (choice.scale, choice.slab_scale, choice.degrees))
+        logs = np.log(choice.scale), 2 * np.log(choice.slab_scale)
+        starts = np.zeros(len(entries)), *map(np.asarray, logs)
+        names = ("log local scales", "log global scale", "log slab variance")
+        return Hyper(names, starts, Horseshoe(entries, *scales))
+
+    def _r2d2(self, choice: PriorChoice, places: Sequence[int], noise_at: int) -> Hyper:
+        if self.n_predictors > 1:
+            cure = "Use a horseshoe, whose coefficients of all classes share a scale."
+            rule = "not be r2d2 for several classes, which have no common R²"
+            raise InvalidInput("--prior (prior)", rule, choice.shown, cure)
+        assert choice.scale is not None, "R² has a mean"
+        sds = self.column_sds[list(places)]
+        shape = choice.degrees * np.array([choice.scale, 1 - choice.scale])
+        hyperprior = R2D2(
+            tuple(places),
+            self._number(np.where(sds > 0, sds, 1.0)),
+            None if self.noise_sd is None else self._number(self.noise_sd),
+            noise_at,
+            self._number(shape),
+            self._number(choice.slab_scale),
+        )
+        starts = np.full(len(places), np.log(choice.slab_scale)), np.log(shape[0] / shape[1])
+        return Hyper(("log shares", "logit R2"), tuple(map(np.asarray, starts)), hyperprior)
 
 
 _SHOWN_OF_COVARIATES = (
@@ -441,31 +398,9 @@ def _with_missing(rows: AbstractRows, absent: np.ndarray | None) -> AbstractRows
     return ResidentRows(rows.columns._replace(x=x))
 
 
-def _r2d2(
-    choice: PriorChoice,
-    entries: tuple[int, ...],
-    column_sds: np.ndarray,
-    noise_sd: float | None,
-    noise_at: int,
-    dtype: Any,
-) -> Hyper:
-    assert choice.scale is not None, "R² has a mean"
-    shape = choice.degrees * np.array([choice.scale, 1 - choice.scale])
-    hyperprior = R2D2(
-        entries,
-        jnp.asarray(column_sds, dtype),
-        None if noise_sd is None else jnp.asarray(noise_sd, dtype),
-        noise_at,
-        jnp.asarray(shape, dtype),
-        jnp.asarray(choice.slab_scale, dtype),
-    )
-    starts = np.full(len(entries), np.log(choice.slab_scale)), np.log(shape[0] / shape[1])
-    return Hyper(("log shares", "logit R2"), tuple(map(np.asarray, starts)), hyperprior)
-
-
 @dataclasses.dataclass(frozen=True)
 class RegressionForm:
-    """A regression without rows."""
+    """A regression without rows, which turns tables into rows of its model."""
 
     model: RegressionModel
     encoding: DesignEncoding
@@ -528,6 +463,54 @@ class RegressionForm:
         shrunk = any(of.shares_scales for of in as_priors(self.model.prior).values())
         return len(self.encoding.groups[0].group.levels) > FEW_LEVELS and not shrunk
 
+    def __call__(
+        self,
+        new_rows: Any,
+        *,
+        response: bool = False,
+        offset: ArrayLike | None = None,
+        trials: ArrayLike | None = None,
+        new_groups: bool = False,
+    ) -> RegressionRows:
+        """Rows of the model from a table, with the columns, levels and scaling of the fit."""
+        for name, given in (("offset", offset), ("trials", trials)):
+            if given is not None:
+                cure = "The table has the columns that the fit used."
+                raise InvalidInput(name, "be left out for draws from a table", "numbers", cure)
+        # The command has read its table.
+        is_read = isinstance(new_rows, Table)
+        with contextlib.nullcontext() if is_read else speaking_python("new rows"):
+            rows = opened_rows(new_rows)
+            if isinstance(rows, ShardedRows):
+                needed = self.encoding.needed(need_response=response)
+                grouping = [name for group in self.encoding.groups for name in group.columns]
+                table = stored_table(rows, needed, grouping)
+            else:
+                table = read_table(rows)
+            design = self.encoding.apply(table, need_response=response, new_groups=new_groups)
+        x, y, weights, groups = model_rows(design, self.family.has_intercept)
+
+        def floats(values: np.ndarray | None) -> Any:
+            return None if values is None else jnp.asarray(values, x.dtype)
+
+        columns = floats(x), floats(y), floats(design.offset), floats(weights)
+        return GroupedObservations(*columns, groups) if groups else Observations(*columns)
+
+    def complete(self, new_rows: Any) -> tuple[Table, np.ndarray]:
+        """The table, and which of its rows have a value in every column that is needed."""
+        with speaking_python("new rows"):
+            table = read_table(new_rows)
+        return table, self.encoding.complete(table)
+
+    def view(self, rows: ShardedRows) -> View:
+        """What shows the rows of the store of the fit as rows of the model."""
+        with speaking_python("rows"):
+            encoding, _, view = row_store_design(rows, self.model, self.encoding.scaled)
+        if encoding.to_json() != self.encoding.to_json():
+            cure = "Pass the store that it was made from, or a table."
+            raise InvalidInput("rows", "be those of the fit", "another row store", cure)
+        return view
+
     def posterior(
         self,
         data: RegressionData,
@@ -566,34 +549,19 @@ class RegressionForm:
             raise InvalidInput(FORMULA, "have each group term once", self.model.formula)
         n_rows, y_sd = self.rows or (data.rows.n_rows, float(data.y_sd))
         response_scale = y_sd if self.family.response == "number" else 1.0
-        chosen = as_priors(self.model.prior)
-        of_sds = {
-            f"sd({group.group})": chosen.pop(f"sd({group.group})", None) for group in self.groups
-        }
-        for name, choice in of_sds.items():
-            if choice is not None and not choice.of_scale:
-                rule = "be a prior of an sd: half_normal(1), half_student_t(4, 1), exponential(1)"
-                raise InvalidInput(f"prior of {name}", rule, choice.shown)
-        sd_priors = [
-            _sd_prior(
-                of_sds[f"sd({group.group})"], group.columns, response.sd, response_scale, data.dtype
-            )
-            for group in self.groups
-        ]
-        priors = model_priors(
-            chosen,
+        units = PriorsInUnits(
+            as_priors(self.model.prior),
             columns,
             column_sds,
-            response.sd,
+            self.groups,
+            response,
             response_scale,
-            effects if groups is None else (),
-            data.dtype,
-            likelihood.n_predictors,
-            response.mean,
             n_rows,
-            sd_priors if groups is None else (),
+            likelihood.n_predictors,
+            data.dtype,
             self._noise_sd(noise),
         )
+        priors = units.made(effects if groups is None else ())
         start, shared = None, self.family.shared(data, n_classes)
         if noise is not None:
             shared = ()
@@ -632,14 +600,12 @@ class RegressionForm:
                 priors.prior,
                 name=effects[0].name,
                 sd_scale=DEFAULT_SCALE * response_scale,
-                sd_prior=sd_priors[0],
+                sd_prior=units.of_sds(self.groups[0]),
                 start=start,
                 shared=shared,
             )
-            priors.shown.update(_shown_of_effects(effects[0].shape[1]))
             if search_start:
                 of_rows = regression_with_effects(law, *self._effects(self.groups[0]))
-        priors.shown.update({name: of.shown for name, of in of_sds.items() if of is not None})
         is_shown = law is not None and math.prod(effects[0].shape) <= _MOST_SHOWN
         quantities = Coefficients(
             plain.layout,
@@ -654,13 +620,12 @@ class RegressionForm:
         )
         predictive = None
         if of_rows is not None:  # a saved fit has no rows, so it does not know the effects
-            encoder = TableEncoder(self.encoding, self.family.has_intercept, self.model)
             places = plain.layout.split(np.arange(plain.layout.dim))
             predictive = RegressionPredictive(
                 of_rows,
-                encoder=encoder,
-                complete=encoder.complete,
-                view=None if self.groups else encoder.view,  # read as a table
+                encoder=self,
+                complete=self.complete,
+                view=None if self.groups else self.view,  # read as a table
                 classes=self.classes,
                 response_name=response.name,
                 shift=0.0 if has_times else response.mean,
@@ -771,6 +736,13 @@ class RegressionForm:
         return {name: str(value) for name, value in found.items() if value is not None}
 
 
+def form_of(draws: Draws) -> RegressionForm | None:
+    """The regression that draws of `fit` come from; None for others."""
+    predictive = draws.predictive
+    form = predictive.encoder.value if isinstance(predictive, RegressionPredictive) else None
+    return form if isinstance(form, RegressionForm) else None
+
+
 def saved_form(about: Mapping[str, Any], formula: str | None) -> RegressionForm | None:
     """The regression that a fit has saved; None if there is none."""
     if not isinstance(about.get("model"), Mapping) or not about.get("encoding"):
@@ -779,11 +751,12 @@ def saved_form(about: Mapping[str, Any], formula: str | None) -> RegressionForm 
         encoding = DesignEncoding.from_json(about["encoding"], formula)
         model = RegressionModel.from_json(about["model"], encoding.formula)
         table = str(about.get("description", {}).get("table", about.get("table", "")))
-        rows = about.get("rows")
-        known = None if rows is None else (int(rows[0]), float(rows[1]))
-    except (TypeError, AttributeError) as error:
+        rows = from_json(tuple[int, float] | None, about.get("rows"))
+    except InvalidInput:
+        raise
+    except (TypeError, ValueError, AttributeError) as error:
         raise InvalidInput("fit", "describe a regression", str(error)) from None
-    return RegressionForm(model, encoding, table, known)
+    return RegressionForm(model, encoding, table, rows)
 
 
 def _columns(scaled: ScaledTerms) -> DesignColumns:

@@ -161,15 +161,6 @@ class Smooth:
                 by = (column.numbers == column.levels.index(self.level)).astype(np.float64)
         return [RawColumn(column) for column in np.ascontiguousarray(self.values(numbers, by).T)]
 
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> Smooth:
-        kind, knots, transform, n_free = content["basis"]
-        basis = SmoothBasis(
-            str(kind), tuple(map(tuple, knots)), tuple(map(tuple, transform)), int(n_free)
-        )
-        fields = {**content, "variables": tuple(content["variables"]), "basis": basis}
-        return cls(**fields)
-
 
 def make_smooths(
     texts: Sequence[SmoothText],

@@ -272,7 +272,7 @@ def row_store_design(
             *(response, family.response, _levels(family, of_response), None, mean, sd),
             model.breaks or (),
         ),
-        RowRoles(**{role: getattr(model, role) for role in _ROLES}),
+        RowRoles.of(model),
         (),
         model.formula,
         str(jax.dtypes.canonicalize_dtype(manifest.dtype)),

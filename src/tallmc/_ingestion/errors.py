@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from .._core.errors import InvalidInput
 
 INTERCEPT = "intercept"
@@ -25,6 +27,15 @@ def some(names: Iterable[str]) -> str:
     shown = list(names)
     more = f" and {len(shown) - _MAX_NAMES} more" if len(shown) > _MAX_NAMES else ""
     return ", ".join(shown[:_MAX_NAMES]) + more
+
+
+def check_rows(
+    good: np.ndarray, values: np.ndarray, parameter: str, rule: str, cure: str = ""
+) -> None:
+    """Raise an error that names the first row that is not good."""
+    if not good.all():
+        row = int(good.argmin())
+        raise TableError(parameter, rule, f"{values[row]:g} in row {row + 1}", cure)
 
 
 def unreadable(path: Path, kind: str, error: Exception | str, cure: str = "") -> TableError:

@@ -4,7 +4,7 @@ A chunk is a file that holds the values of some draws, draw after draw, in the o
 sampler records them. So a partial chunk grows at its end: appending draws replaces the last chunk
 by a longer one that begins with the same bytes. An earlier manifest stays valid at every moment,
 and only the draws of a partial chunk are written again. The Zarr metadata is written at the end of
-the run (`export.py`). Until then the manifest describes the arrays.
+the run (`writer.py`). Until then the manifest describes the arrays.
 """
 
 from __future__ import annotations
@@ -80,21 +80,16 @@ class Series(NamedTuple):
         fitting = _CHUNK_BYTES // max(single_draw.bytes, 1)
         return single_draw._replace(chunk=1 << max(0, fitting.bit_length() - 1))
 
-    @classmethod
-    def parsed(cls, content: list[Any]) -> Series:
-        """Parse the description in a manifest; raises ValueError if it is invalid."""
-        chains, chunk, listed = content
-        arrays = {str(name): Kind(dtype, tuple(shape)) for name, (dtype, shape) in listed.items()}
-        lengths = [chains, chunk]
-        lengths += [1 + length for kind in arrays.values() for length in kind.shape]
-        are_lengths = all(isinstance(length, int) and length > 0 for length in lengths)
-        if not are_lengths or len(arrays) > _MOST_ARRAYS:
+    def check(self) -> None:
+        """Raise ValueError if the description in a manifest is invalid."""
+        lengths = [self.chains, self.chunk]
+        lengths += [1 + length for kind in self.arrays.values() for length in kind.shape]
+        if min(lengths) < 1 or len(self.arrays) > _MOST_ARRAYS:
             raise ValueError("the arrays have invalid shapes")
-        for name, kind in arrays.items():
+        for name, kind in self.arrays.items():
             kinds = _DTYPES if name.startswith(_STATS) else _FLOATS
             if not _ARRAY_NAME.fullmatch(name) or kind.dtype not in kinds:
                 raise ValueError("the arrays have invalid names or types")
-        return cls(chains, chunk, arrays)
 
     def is_like(self, other: Series) -> bool:
         """Whether the draws of one series can follow the draws of the other."""

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .._core.files import FileDigest, sync_folder, write_file
+from .._core.files import FileDigest, from_json, sync_folder, write_file
 from .chunks import Series, is_intact_block
 from .files import StoreError, is_intact, open_inside
 
@@ -143,31 +143,10 @@ def _parse(folder: Path, text: bytes) -> Manifest:
         raise StoreError(folder, f"be of version {VERSION}", content.get("version"), cure)
     if content.pop("sha256", None) != _checksum(content):
         raise StoreError(folder, "have an intact manifest", "a manifest with a wrong checksum")
-    return Manifest(
-        setup=_parse_files(content["setup"]),
-        series=None if content["series"] is None else Series.parsed(content["series"]),
-        blocks=tuple(_parse_block(entry) for entry in content["blocks"]),
-        progress=dict(content["progress"]),
-        finished=bool(content["finished"]),
-        exported=_parse_files(content["exported"]),
-        version=content["version"],
-    )
-
-
-def _parse_block(entry: list[Any]) -> BlockEntry:
-    number, n_draws, step, draws, state = entry
-    if not all(isinstance(value, int) and value >= 0 for value in (number, n_draws, step)):
-        raise ValueError("a block entry needs three non-negative integers")
-    parsed = None if state is None else _parse_digest(state)
-    return BlockEntry(number, n_draws, step, _parse_digest(draws), parsed)
-
-
-def _parse_files(entries: dict[str, Any]) -> dict[str, FileDigest]:
-    return {str(name): _parse_digest(entry) for name, entry in entries.items()}
-
-
-def _parse_digest(entry: list[Any]) -> FileDigest:
-    size, sha256 = entry
-    if not isinstance(size, int) or not isinstance(sha256, str):
-        raise TypeError("a file entry needs a size and a sha256")
-    return FileDigest(size, sha256)
+    manifest = from_json(Manifest, content)
+    if manifest.series is not None:
+        manifest.series.check()
+    for block in manifest.blocks:
+        if min(block[:3]) < 0:
+            raise ValueError("a block entry needs three non-negative integers")
+    return manifest

@@ -24,8 +24,7 @@ from ..results.saved import account_from, layout_of_shapes
 from .chunks import read_block
 from .files import StoreError, as_folder, blaming, read_arrays
 from .manifest import VERSION, Manifest, damaged_files, intact_blocks, read_manifest
-from .parts import decode_method
-from .setup import Setup, read_setup
+from .setup import Setup, decode_method, read_setup
 
 _IN_MEMORY = 2**27
 _LEAF_PREFIX = "leaf/"
@@ -88,7 +87,8 @@ def open_store(store: Any, *, only_draws: bool = False) -> OpenStore:
 def draws_of(opened: OpenStore) -> Draws:
     """The draws in a store; `params` is a dict by parameter name. Raises if there are none."""
     if not opened.manifest.n_draws:
-        raise StoreError(opened.path, "have at least one draw", "none yet")
+        cure = "Continue it with `tallmc resume`."
+        raise StoreError(opened.path, "have at least one draw", "none yet", cure)
     with blaming(opened.path, "say what was run"):
         return _draws_of(opened)
 

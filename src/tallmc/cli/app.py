@@ -14,6 +14,7 @@ from typer.main import get_command
 from .._core.programs import cache
 from .._version import __version__
 from . import options
+from .options import flag, known, option, out, placed
 from .signals import exit_on_signals
 
 _SAMPLED = (
@@ -70,10 +71,7 @@ def tallmc(
 
 @app.command()
 def methods(
-    name: Annotated[
-        str | None,
-        options.argument("[NAME]", "A method, to print its equations, bias, cost and references."),
-    ] = None,
+    name: Annotated[str | None, placed("methods.name")] = None,
     *,
     json: options.Json = False,
 ) -> None:
@@ -88,46 +86,17 @@ def methods(
 
 @app.command(epilog=_INGESTED)
 def ingest(
-    tables: Annotated[
-        list[Path],
-        options.argument(
-            "TABLE...",
-            "Files (.csv, .csv.gz, .parquet, .arrow, .feather, .npz), or folders of them.",
-        ),
-    ],
+    tables: Annotated[list[Path], placed("ingest.tables")],
     *,
-    out: Annotated[Path, options.out("OUT", "New folder for the row store.")],
-    response: Annotated[
-        str | None,
-        options.option(
-            "NAME", "Name of the response column, which is stored as it is, after the others."
-        ),
-    ] = None,
-    no_standardise: Annotated[
-        bool, options.flag("--no-standardise", "Do not scale the columns to mean 0 and sd 1.")
-    ] = False,
-    no_intercept: Annotated[
-        bool, options.flag("--no-intercept", "Do not add a column of ones.")
-    ] = False,
-    float64: Annotated[
-        bool, options.flag("--float64", "Store float64 instead of float32: twice the bytes.")
-    ] = False,
-    max_levels: Annotated[
-        int, options.option("N", "Most levels that a column of text may have.", min=1)
-    ] = 2**20,
-    missing: Annotated[
-        Literal["raise", "drop", "indicator"],
-        options.option(
-            "NAME", "drop: leave out rows with missing values; indicator: mark missing values."
-        ),
-    ] = "raise",
-    append: Annotated[
-        bool,
-        options.flag(
-            "--append", "Add the rows to the finished store OUT, with its columns and scaling."
-        ),
-    ] = False,
-    no_progress: Annotated[bool, options.flag("--no-progress", "Do not show progress.")] = False,
+    out: Annotated[Path, out("OUT", "New folder for the row store.")],
+    response: Annotated[str | None, known("ingest.response")] = None,
+    no_standardise: Annotated[bool, known("ingest.no_standardise")] = False,
+    no_intercept: Annotated[bool, flag("--no-intercept", "Do not add a column of ones.")] = False,
+    float64: Annotated[bool, known("ingest.float64")] = False,
+    max_levels: Annotated[int, known("ingest.max_levels", min=1)] = 2**20,
+    missing: Annotated[Literal["raise", "drop", "indicator"], known("ingest.missing")] = "raise",
+    append: Annotated[bool, known("ingest.append")] = False,
+    no_progress: Annotated[bool, flag("--no-progress", "Do not show progress.")] = False,
 ) -> None:
     """Write tables of any size into a row store: a folder of .npy files with a manifest.
 
@@ -174,57 +143,45 @@ def ingest(
 
 @app.command(epilog=_SAMPLED)
 def fit(
-    table: Annotated[
-        Path,
-        options.argument(
-            "TABLE",
-            "A table (CSV, also .tsv and .gz; Parquet, Arrow, .npz; a folder; - for standard "
-            "input), or a row store made by `tallmc ingest`.",
-        ),
-    ],
+    table: Annotated[Path, placed("fit.table")],
     *,
-    formula: Annotated[str | None, options.model("formula", "TEXT")] = None,
-    response: Annotated[str | None, options.model("response", "NAME")] = None,
-    family: Annotated[str, options.model("family", "NAME")],
-    link: Annotated[str | None, options.model("link", "NAME")] = None,
-    prior: Annotated[list[str] | None, options.model("prior", "TEXT")] = None,
-    prior_only: Annotated[bool, options.model("prior_only")] = False,
-    noise_variance: Annotated[float | None, options.model("noise_variance", "X")] = None,
-    quantile: Annotated[float | None, options.model("quantile", "X")] = None,
-    breaks: Annotated[list[float] | None, options.model("breaks", "X")] = None,
-    no_standardise: Annotated[bool, options.model("no_standardise")] = False,
-    no_intercept: Annotated[bool, options.model("no_intercept")] = False,
-    standardised: Annotated[bool, options.model("standardised")] = False,
-    weights: Annotated[str | None, options.columns("weights", "NAME")] = None,
-    offset: Annotated[str | None, options.columns("offset", "NAME")] = None,
-    exposure: Annotated[str | None, options.columns("exposure", "NAME")] = None,
-    trials: Annotated[str | None, options.columns("trials", "NAME")] = None,
-    exclude: Annotated[list[str] | None, options.columns("exclude", "NAME")] = None,
-    categorical: Annotated[list[str] | None, options.columns("categorical", "NAME")] = None,
-    level: Annotated[list[str] | None, options.columns("level", "LEVEL")] = None,
-    missing: Annotated[str, options.columns("missing", "NAME")] = "raise",
-    separator: Annotated[str | None, options.columns("separator", "CHAR")] = None,
-    method: Annotated[str | None, options.sampling("method", "NAME")] = None,
-    step_size: Annotated[float | None, options.sampling("step_size", "X")] = None,
-    batch_size: Annotated[int | None, options.sampling("batch_size", "N", min=1)] = None,
-    within: Annotated[str | None, options.sampling("within", "LOW,HIGH")] = None,
-    exact: Annotated[bool, options.sampling("exact")] = False,
+    formula: Annotated[str | None, known("formula")] = None,
+    response: Annotated[str | None, known("response")] = None,
+    family: Annotated[str, known("family")],
+    link: Annotated[str | None, known("link")] = None,
+    prior: Annotated[list[str] | None, known("prior")] = None,
+    prior_only: Annotated[bool, known("prior_only")] = False,
+    noise_variance: Annotated[float | None, known("noise_variance")] = None,
+    quantile: Annotated[float | None, known("quantile")] = None,
+    breaks: Annotated[list[float] | None, known("breaks")] = None,
+    no_standardise: Annotated[bool, known("no_standardise")] = False,
+    no_intercept: Annotated[bool, known("no_intercept")] = False,
+    standardised: Annotated[bool, known("standardised")] = False,
+    weights: Annotated[str | None, known("weights")] = None,
+    offset: Annotated[str | None, known("offset")] = None,
+    exposure: Annotated[str | None, known("exposure")] = None,
+    trials: Annotated[str | None, known("trials")] = None,
+    exclude: Annotated[list[str] | None, known("exclude")] = None,
+    categorical: Annotated[list[str] | None, known("categorical")] = None,
+    level: Annotated[list[str] | None, known("level")] = None,
+    missing: Annotated[str, known("missing")] = "raise",
+    separator: Annotated[str | None, known("separator")] = None,
+    method: Annotated[str | None, known("method")] = None,
+    step_size: Annotated[float | None, known("step_size")] = None,
+    batch_size: Annotated[int | None, known("batch_size", min=1)] = None,
+    within: Annotated[str | None, known("within")] = None,
+    exact: Annotated[bool, known("exact")] = False,
     chains: options.Chains = None,
     draws: options.DrawsPerChain = None,
     ess: options.Ess = None,
     max_seconds: options.MaxSeconds = None,
-    thin: Annotated[int | None, options.sampling("thin", "N", min=1)] = None,
-    burn_in: Annotated[int | None, options.sampling("burn_in", "N", min=0)] = None,
+    thin: Annotated[int | None, known("thin", min=1)] = None,
+    burn_in: Annotated[int | None, known("burn_in", min=0)] = None,
     seed: options.Seed = 0,
-    out: Annotated[Path, options.out("OUT", "Folder for the results.")],
+    out: Annotated[Path, out("OUT", "Folder for the results.")],
     overwrite: options.Overwrite = False,
-    store: Annotated[
-        Path | None,
-        options.option(
-            "RUN", "New folder for the run itself, for `tallmc resume` and `tallmc report`."
-        ),
-    ] = None,
-    out_of_core: Annotated[bool, options.rows("out_of_core")] = False,
+    store: Annotated[Path | None, known("fit.store")] = None,
+    out_of_core: Annotated[bool, known("out_of_core")] = False,
     workers: options.Workers = None,
     scheduler: options.Scheduler = None,
     no_progress: options.NoProgress = False,
@@ -241,7 +198,7 @@ def fit(
     with exit_on_signals():
         from .._fit.model import RegressionModel
         from ..priors import parse_priors
-        from .fit import Readers, run_fit
+        from .fit import Job, Readers, run_fit
         from .run import Settings
 
         levels = tuple(level or ())
@@ -270,16 +227,10 @@ def fit(
         settings = Settings(
             method, step_size, batch_size, chains, draws, ess, burn_in, thin, seed, exact, within
         )
+        job = Job(out, overwrite, not no_progress, max_seconds, Readers(workers, scheduler))
         status = run_fit(
-            table,
-            model,
-            settings,
-            out,
-            overwrite=overwrite,
+            *(table, model, settings, job),
             store=store,
-            progress=not no_progress,
-            max_seconds=max_seconds,
-            readers=Readers(workers, scheduler),
             out_of_core=out_of_core,
             prior_only=prior_only,
         )
@@ -288,27 +239,10 @@ def fit(
 
 @app.command(epilog=_SAMPLED)
 def update(
-    fit: Annotated[
-        Path,
-        options.argument("FIT", "Folder of the results of `tallmc fit`, or of its stored run."),
-    ],
-    table: Annotated[
-        Path,
-        options.argument(
-            "TABLE",
-            "New rows: a table with the columns of the fit; or the row store of the fit, after "
-            "`tallmc ingest --append` has added rows to it.",
-        ),
-    ],
+    fit: options.FitFolder,
+    table: Annotated[Path, placed("update.table")],
     *,
-    old_rows: Annotated[
-        Path | None,
-        options.option(
-            "TABLE",
-            "All rows of the fit, to check the draws on them too. A row store has them.",
-            show_default=False,
-        ),
-    ] = None,
+    old_rows: Annotated[Path | None, known("update.old_rows", show_default=False)] = None,
     formula: options.FormulaAgain = None,
     chains: options.Chains = None,
     draws: options.DrawsPerChain = None,
@@ -316,7 +250,7 @@ def update(
     max_seconds: options.MaxSeconds = None,
     seed: options.Seed = 0,
     out: Annotated[
-        Path | None, options.out("OUT", "Folder for the results. Default: FIT, whose are replaced.")
+        Path | None, out("OUT", "Folder for the results. Default: FIT, whose are replaced.")
     ] = None,
     overwrite: options.Overwrite = False,
     workers: options.Workers = None,
@@ -329,21 +263,12 @@ def update(
     Columns are scaled as in the first fit, whose default priors stay.
     """
     with exit_on_signals():
-        from .fit import Readers, run_update
+        from .fit import Job, Readers, run_update
         from .run import Settings
 
-        status = run_update(
-            fit,
-            table,
-            Settings(chains=chains, n_draws=draws, ess=ess, seed=seed),
-            old_rows=old_rows,
-            formula=formula,
-            out=out,
-            overwrite=overwrite,
-            progress=not no_progress,
-            max_seconds=max_seconds,
-            readers=Readers(workers, scheduler),
-        )
+        job = Job(out, overwrite, not no_progress, max_seconds, Readers(workers, scheduler))
+        settings = Settings(chains=chains, n_draws=draws, ess=ess, seed=seed)
+        status = run_update(fit, table, settings, job, old_rows=old_rows, formula=formula)
     raise typer.Exit(status)
 
 
@@ -356,7 +281,7 @@ def resume(
     draws: options.DrawsPerChain = None,
     ess: options.Ess = None,
     max_seconds: options.MaxSeconds = None,
-    out: Annotated[Path | None, options.out("OUT", "Folder for the results.")] = None,
+    out: Annotated[Path | None, out("OUT", "Folder for the results.")] = None,
     overwrite: options.Overwrite = False,
     workers: options.Workers = None,
     scheduler: options.Scheduler = None,
@@ -364,20 +289,10 @@ def resume(
 ) -> None:
     """Continue or extend a stored run of a fit; the draws equal those of one long run."""
     with exit_on_signals():
-        from .fit import Readers, run_resume
+        from .fit import Job, Readers, run_resume
 
-        status = run_resume(
-            run,
-            table=table,
-            formula=formula,
-            n_draws=draws,
-            ess=ess,
-            out=out,
-            overwrite=overwrite,
-            progress=not no_progress,
-            max_seconds=max_seconds,
-            readers=Readers(workers, scheduler),
-        )
+        job = Job(out, overwrite, not no_progress, max_seconds, Readers(workers, scheduler))
+        status = run_resume(run, job, table=table, formula=formula, n_draws=draws, ess=ess)
     raise typer.Exit(status)
 
 
@@ -387,10 +302,10 @@ def diagnose(run: options.RunFolder, json: options.Json = False) -> None:
     import math
     from json import dumps
 
-    from .._store.reader import draws_of
+    from .._store.reader import draws_of, open_store
     from ..report.content import stored_doubts
 
-    opened = _open_with_draws(run)
+    opened = open_store(run)
     draws = draws_of(opened)
     report, found = draws.report, stored_doubts(opened, draws)
     if json:
@@ -418,43 +333,20 @@ def diagnose(run: options.RunFolder, json: options.Json = False) -> None:
     raise typer.Exit(1 if found else 0)
 
 
-def _open_with_draws(run: Path) -> Any:
-    from .._store.files import StoreError
-    from .._store.reader import open_store
-
-    opened = open_store(run)
-    if not opened.manifest.n_draws:
-        cure = "Continue it with `tallmc resume`."
-        raise StoreError(opened.path, "have at least one draw", "none yet", cure)
-    return opened
-
-
 @app.command(epilog="Exit status: 0 fine; 2 bad input.")
 def compare(
-    fits: Annotated[
-        list[Path],
-        options.argument(
-            "FIT...", "Folders of the results of `tallmc fit`, or of stored runs, of one table."
-        ),
-    ],
+    fits: Annotated[list[Path], placed("compare.fits")],
     *,
     table: options.TablePath = None,
     formula: options.FormulaAgain = None,
-    rows: Annotated[
-        int, options.option("N", "How many rows are left out, one at a time.", min=2)
-    ] = 1000,
-    folds: Annotated[
-        int | None,
-        options.option(
-            "K", "Cross-validate: K new fits, each without one part of the rows.", min=2
-        ),
-    ] = None,
+    rows: Annotated[int, option("N", "How many rows are left out, one at a time.", min=2)] = 1000,
+    folds: Annotated[int | None, known("compare.folds", min=2)] = None,
     seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
     """Compare fits by the log density of rows left out, by stacking and by their evidence."""
     from .._core.errors import InvalidInput
-    from .._fit.loading import load_fit_and_form
+    from .._fit.stored import load_fit_and_form
     from ..diagnose.comparison import compare
     from .fit import FitProblem
 
@@ -478,36 +370,22 @@ def compare(
 
 @app.command(epilog="Exit status: 0 fine; 2 bad input.")
 def effects(
-    fit: Annotated[
-        Path,
-        options.argument("FIT", "Folder of the results of `tallmc fit`, or of its stored run."),
-    ],
+    fit: options.FitFolder,
     *,
-    column: Annotated[
-        str | None,
-        options.option("COLUMN", "Column whose effect is shown. Default: the average response."),
-    ] = None,
-    by: Annotated[
-        list[str] | None,
-        options.option("COLUMN", "One average per value of this column; may be repeated."),
-    ] = None,
-    at: Annotated[
-        list[str] | None,
-        options.option("COLUMN=X,...", "All rows with these values; may be repeated."),
-    ] = None,
-    ratio: Annotated[bool, options.flag("--ratio", "Ratios of averages, not differences.")] = False,
-    robust: Annotated[bool, options.flag("--robust", "Robust (sandwich) errors.")] = False,
-    cluster: Annotated[
-        str | None, options.option("COLUMN", "Robust errors of rows that depend by this column.")
-    ] = None,
+    column: Annotated[str | None, known("effects.column")] = None,
+    by: Annotated[list[str] | None, known("effects.by")] = None,
+    at: Annotated[list[str] | None, known("effects.at")] = None,
+    ratio: Annotated[bool, flag("--ratio", "Ratios of averages, not differences.")] = False,
+    robust: Annotated[bool, flag("--robust", "Robust (sandwich) errors.")] = False,
+    cluster: Annotated[str | None, known("effects.cluster")] = None,
     table: options.TablePath = None,
     formula: options.FormulaAgain = None,
     json: options.Json = False,
 ) -> None:
     """Average the response over the rows of a fit, or the effect of a column on it."""
     from .. import diagnose
-    from .._fit.loading import load_fit_and_form
     from .._fit.marginal import marginal_effects
+    from .._fit.stored import load_fit_and_form
     from .fit import FitProblem
 
     draws, _, about = load_fit_and_form(fit, formula)
@@ -552,12 +430,12 @@ def _number(text: str) -> float | str:
 def report(
     run: options.RunFolder,
     *,
-    out: Annotated[Path, options.out("FILE", "The HTML file to write.", show_default=True)] = Path(
+    out: Annotated[Path, out("FILE", "The HTML file to write.", show_default=True)] = Path(
         "report.html"
     ),
     parameter: Annotated[
         list[str] | None,
-        options.option(
+        option(
             "NAME",
             "Parameter to plot; may be repeated. Default: the first six.",
             None,
@@ -570,13 +448,14 @@ def report(
 ) -> None:
     """Write a self-contained HTML page on a stored run: its setup, posterior and reliability."""
     from .._fit.formulas import FormulaNeeded
+    from .._store.reader import open_store
     from ..report import write_report
     from .fit import FitProblem
 
     # If the table no longer exists, or the formula is needed and not passed, the page omits the
     # parts that need it and says so.
     posterior = None
-    about = _open_with_draws(run).setup.content["about"]
+    about = open_store(run).setup.content["about"]
     if table is not None or Path(str(about.get("table", ""))).is_file():
         try:
             posterior = FitProblem.of_run(about, table, formula).posterior
@@ -589,56 +468,28 @@ def report(
 
 @app.command(epilog="Exit status: 0 written; 2 bad input.")
 def predict(
-    fit: Annotated[
-        Path,
-        options.argument("FIT", "Folder of the results of `tallmc fit`, or of its stored run."),
-    ],
-    table: Annotated[
-        Path,
-        options.argument(
-            "TABLE", "New rows: a table with the columns of the fit; - for standard input."
-        ),
-    ],
+    fit: options.FitFolder,
+    table: Annotated[Path, placed("predict.table")],
     *,
     out: Annotated[
         Path,
-        options.out(
-            "FILE", "File for the predictions: .parquet, .csv or .feather.", show_default=True
-        ),
+        out("FILE", "File for the predictions: .parquet, .csv or .feather.", show_default=True),
     ] = Path("predictions.csv"),
-    kind: Annotated[
-        Literal["mean", "response", "median"],
-        options.option(
-            "NAME",
-            "mean: the expected response, with the uncertainty of the coefficients; "
-            "response: the response itself, with its noise; median: of a survival time.",
-        ),
-    ] = "mean",
-    times: Annotated[
-        list[float] | None,
-        options.option("X", "Survival curves at these times instead; may be repeated."),
-    ] = None,
-    interval: Annotated[
-        float, options.option("X", "Probability of the central interval.", min=0, max=1)
-    ] = 0.9,
+    kind: Annotated[Literal["mean", "response", "median"], known("predict.kind")] = "mean",
+    times: Annotated[list[float] | None, known("predict.times")] = None,
+    interval: Annotated[float, known("predict.interval", min=0, max=1)] = 0.9,
     formula: options.FormulaAgain = None,
-    seed: Annotated[int, options.option("N", "Random seed of simulated responses.", min=0)] = 0,
-    missing: Annotated[
-        Literal["raise", "nan"],
-        options.option("NAME", "nan: predict NaN for rows with missing values."),
-    ] = "raise",
-    new_groups: Annotated[
-        Literal["raise", "draw"],
-        options.option("NAME", "draw: effects of groups that the fit has not seen are drawn."),
-    ] = "raise",
-    overwrite: Annotated[bool, options.flag("--overwrite", "Replace a file that exists.")] = False,
+    seed: Annotated[int, option("N", "Random seed of simulated responses.", min=0)] = 0,
+    missing: Annotated[Literal["raise", "nan"], known("predict.missing")] = "raise",
+    new_groups: Annotated[Literal["raise", "draw"], known("predict.new_groups")] = "raise",
+    overwrite: Annotated[bool, flag("--overwrite", "Replace a file that exists.")] = False,
 ) -> None:
     """Predict the response of new rows: mean, sd and an interval per row, averaged over draws."""
     from rich.console import Console
 
     from .._core.errors import counted
-    from .._fit.loading import load_fit
     from .._fit.reading import read_table
+    from .._fit.stored import load_fit
     from .._rows.opening import is_row_store, open_rows
     from .output import check_table, say, write_table
 
@@ -664,19 +515,15 @@ def predict(
 
 @app.command(epilog=_SAMPLED)
 def demo(
-    rows: Annotated[int, options.option("N", "Number of rows to simulate.", min=100)] = 1_000_000,
-    columns: Annotated[
-        int, options.option("N", "Number of coefficients, including the intercept.", min=2)
-    ] = 20,
+    rows: Annotated[int, option("N", "Number of rows to simulate.", min=100)] = 1_000_000,
+    columns: Annotated[int, known("demo.columns", min=2)] = 20,
     seed: options.Seed = 0,
     chains: options.Chains = None,
     draws: options.DrawsPerChain = None,
     ess: options.Ess = None,
     out: Annotated[
         Path,
-        options.out(
-            "OUT", "Folder for the results. Existing results are replaced.", show_default=True
-        ),
+        out("OUT", "Folder for the results. Existing results are replaced.", show_default=True),
     ] = Path("tallmc-demo"),
 ) -> None:
     """Simulate a logistic regression, fit it and compare the posterior with the true values.

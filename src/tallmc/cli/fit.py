@@ -19,12 +19,11 @@ from rich.console import Console
 from .._core.errors import InvalidInput, counted
 from .._core.packages import check_installed
 from .._fit.fit import RegressionProblem, regression_problem, smooths_of_fit
-from .._fit.loading import load_fit_and_form
 from .._fit.model import RegressionModel
 from .._fit.prior_predictive import simulated_from_priors
 from .._fit.reading import read_table
 from .._fit.regression import saved_form
-from .._fit.resume import resume
+from .._fit.stored import load_fit_and_form, resume
 from .._ingestion.parquet_shards import ParquetShards, parquet_shards
 from .._rows.manifest import MANIFEST
 from .._rows.opening import open_rows
@@ -100,6 +99,17 @@ def _client(address: str) -> contextlib.AbstractContextManager:
         cure = "Start one with `dask scheduler`, and workers with `dask worker ADDRESS`."
         found = f"{address}: {error}"
         raise InvalidInput("--scheduler", "be the address of one", found, cure) from None
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What commands that sample have in common: where results go, who reads rows, how long."""
+
+    out: Path | None
+    overwrite: bool
+    progress: bool
+    max_seconds: float | None
+    readers: Readers
 
 
 def times_slower(shards: ParquetShards) -> float:
@@ -189,19 +199,16 @@ def run_fit(
     path: Path,
     model: RegressionModel,
     settings: Settings,
-    out: Path,
+    job: Job,
     *,
-    overwrite: bool,
     store: Path | None,
-    progress: bool,
-    max_seconds: float | None,
-    readers: Readers,
     out_of_core: bool,
     prior_only: bool,
 ) -> int:
     """Fit, print and save. Returns the exit status."""
-    console = Console(highlight=False, markup=False)
-    check_out(out, overwrite=overwrite)
+    console, out = Console(highlight=False, markup=False), job.out
+    assert out is not None, "the command needs it"
+    check_out(out, overwrite=job.overwrite)
     if prior_only and store is not None:
         raise InvalidInput("--store", "be left out with --prior-only, which runs no chain", store)
     problem = FitProblem.read(path, model, out_of_core, integrate=not prior_only)
@@ -220,14 +227,14 @@ def run_fit(
         "results": str(out.resolve()),
     }
     folder = None if store is None else Folder(store, about)
-    with readers.executor() as executor:
+    with job.readers.executor() as executor:
         finished = run(
             problem.posterior,
             settings,
             lambda plan: print_plan(console, settings, plan),
             store=folder,
-            progress=progress,
-            max_seconds=max_seconds,
+            progress=job.progress,
+            max_seconds=job.max_seconds,
             executor=executor,
         )
     return _report_and_save(console, problem, settings, finished, out)
@@ -235,29 +242,25 @@ def run_fit(
 
 def run_resume(
     store: Path,
+    job: Job,
     *,
     table: Path | None,
     formula: str | None,
     n_draws: int | None,
     ess: float | None,
-    out: Path | None,
-    overwrite: bool,
-    progress: bool,
-    max_seconds: float | None,
-    readers: Readers,
 ) -> int:
     """Continue a run of a fit. Returns the exit status."""
-    console = Console(highlight=False, markup=False)
+    console, out = Console(highlight=False, markup=False), job.out
     opened = open_store(store)
     about, draws_before = opened.setup.content["about"], opened.manifest.n_draws
     if out is not None:
-        check_out(out, overwrite=overwrite)
+        check_out(out, overwrite=job.overwrite)
     problem = FitProblem.of_run(about, table, formula)
     if out is not None:
         make_folder(out)
     _print_problem(console, problem)
     with (
-        readers.executor() as executor,
+        job.readers.executor() as executor,
         warnings.catch_warnings(record=True, action="always") as caught,
     ):
         draws = resume(
@@ -265,8 +268,8 @@ def run_resume(
             problem.posterior,
             n_draws=n_draws,
             ess=ess,
-            max_seconds=max_seconds,
-            progress=progress,
+            max_seconds=job.max_seconds,
+            progress=job.progress,
             executor=executor,
         )
     planning = about.get("planning", {"seconds": 0.0, "rows": 0})  # a run of Python has none
@@ -282,18 +285,14 @@ def run_update(
     fit: Path,
     table: Path,
     settings: Settings,
+    job: Job,
     *,
     old_rows: Path | None,
     formula: str | None,
-    out: Path | None,
-    overwrite: bool,
-    progress: bool,
-    max_seconds: float | None,
-    readers: Readers,
 ) -> int:
     """Add the rows of a table, or those that a row store has grown by. Returns the exit status."""
-    console = Console(highlight=False, markup=False)
-    check_out(out or fit, overwrite=overwrite or out is None)
+    console, out = Console(highlight=False, markup=False), job.out
+    check_out(out or fit, overwrite=job.overwrite or out is None)
     draws, form, about = load_fit_and_form(fit, formula)
     if out is None and not (fit / FIT_FILE).is_file():
         raise InvalidInput("--out", "be given to update a stored run", None)
@@ -305,7 +304,7 @@ def run_update(
 
     rows = read(table)
     with (
-        readers.executor() as executor,
+        job.readers.executor() as executor,
         warnings.catch_warnings(record=True, action="always") as caught,
     ):
         updated = draws.update(
@@ -314,9 +313,9 @@ def run_update(
             chains=settings.chains,
             n_draws=settings.n_draws,
             ess=settings.ess,
-            max_seconds=max_seconds,
+            max_seconds=job.max_seconds,
             seed=settings.seed,
-            progress=progress,
+            progress=job.progress,
             executor=executor,
         )
     finished = Finished.of(updated, {"seconds": 0.0, "rows": 0}, caught, None)

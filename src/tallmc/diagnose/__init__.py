@@ -1,5 +1,6 @@
 """Diagnostics: convergence, bias, gradient noise and predictive accuracy of draws."""
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from .._core.errors import Outcome
@@ -34,14 +35,10 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "marginal_effects":  # imported on first access, because it loads tables
-        from .._fit.marginal import marginal_effects
-
-        return marginal_effects
-    if name == "prior_predictive":
-        from .._fit.prior_predictive import prior_predictive
-
-        return prior_predictive
+    # Imported on first access, because they load tables.
+    modules = {"marginal_effects": "marginal", "prior_predictive": "prior_predictive"}
+    if name in modules:
+        return getattr(importlib.import_module(f".._fit.{modules[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -33,18 +33,23 @@ def autocorrelation(values: ArrayLike, lags: int = 100) -> Float[np.ndarray, "ch
     **Returns:** one row per chain, one column per lag. The first column is 1. A chain that does not
     move has NaN.
     """
-    checked = np.asarray(check_numeric("values", values), np.float64)
-    if checked.ndim != 2:
-        cure = "For one coordinate: draws.positions[:, :, j]."
-        raise InvalidInput("values", "have shape (chains, draws)", f"shape {checked.shape}", cure)
-    if not np.isfinite(checked).all():
-        raise InvalidInput("values", "be finite", "NaN or infinity")
+    checked = _chains(values)
     lags = check_int("lags", lags, 0, checked.shape[1] - 1)
     centred = checked - checked.mean(axis=1, keepdims=True)
     covariances = np.array([mean_autocovariances(chain[None])[: lags + 1] for chain in centred])
     moves = np.ptp(checked, axis=1) > 0
     variances = np.where(moves, covariances[:, 0], np.nan)
     return covariances / variances[:, None]
+
+
+def _chains(values: ArrayLike) -> Float[np.ndarray, "chains draws"]:
+    checked = np.asarray(check_numeric("values", values), np.float64)
+    if checked.ndim != 2:
+        cure = "For one coordinate: draws.positions[:, :, j]."
+        raise InvalidInput("values", "have shape (chains, draws)", f"shape {checked.shape}", cure)
+    if not np.isfinite(checked).all():
+        raise InvalidInput("values", "be finite", "NaN or infinity")
+    return checked
 
 
 class AverageErrors(NamedTuple):
@@ -71,12 +76,10 @@ def average_errors(
     - `truth`: the expectation of φ under the posterior.
     - `at`: the lengths T; 20 lengths with equal ratios by default.
     """
-    checked = np.asarray(check_numeric("values", values), np.float64)
-    if checked.ndim != 2 or checked.shape[0] < 2 or not checked.shape[1]:
+    checked = _chains(values)
+    if checked.shape[0] < 2 or not checked.shape[1]:
         rule = "have shape (chains, draws) with at least two chains"
         raise InvalidInput("values", rule, f"shape {checked.shape}")
-    if not np.isfinite(checked).all():
-        raise InvalidInput("values", "be finite", "NaN or infinity")
     truth, n = check_number("truth", truth), checked.shape[1]
     lengths = np.unique(np.geomspace(1, n, 20).round() if at is None else at).astype(int)
     if not len(lengths) or lengths[0] < 1 or lengths[-1] > n:

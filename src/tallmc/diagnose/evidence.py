@@ -92,7 +92,7 @@ def evidence(draws: Draws, posterior: Any = None, *, n: int = 256, seed: int = 0
     why = why_no_evidence(draws, posterior)
     if why is not None:
         raise InvalidInput("draws", "have an evidence that can be estimated", why[0], why[1])
-    used = used_draws(draws.positions, draws.ok, draws.weights, None)
+    used = used_draws(draws)
     n_draws = used.positions.shape[1]
     first, second = (
         part.reshape(-1, posterior.dim).astype(np.float64)

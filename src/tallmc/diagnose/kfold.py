@@ -24,7 +24,7 @@ from ..models.groups import RegressionWithEffects
 from ..models.posterior import AbstractPosterior, ModelPosterior
 from ..models.predictive import RegressionPredictive
 from ..results.draws import Draws
-from .loo import ChosenRows, LeaveOneOut, log_densities
+from .loo import ChosenRows, LeaveOneOut
 
 _ESS = 1000.0
 
@@ -93,9 +93,8 @@ def kfold(
             ),
             **settings,
         )
-        left_out = ResidentRows(jax.device_put(chosen.some.read(held)))
-        exact[held] = log_densities(chosen.predictive, refit, left_out)
-    lpd = log_densities(chosen.predictive, draws, chosen.some)
+        exact[held] = chosen.law_in(refit, held).log_densities()
+    lpd = chosen.law_in(draws).log_densities()
     return chosen.estimate(exact, lpd, np.full(len(exact), np.nan))
 
 

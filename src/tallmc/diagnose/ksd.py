@@ -59,15 +59,7 @@ _POSITIONS_PER_PASS = 64
 
 
 def exact_gradients(posterior: AbstractPosterior, positions: ArrayLike) -> Float[np.ndarray, "K d"]:
-    """∇f from all rows at each of `positions`.
-
-    **Arguments:**
-
-    - `posterior`: the posterior with potential f.
-    - `positions`: an array of shape (K, d).
-
-    **Returns:** the gradients in float64, of shape (K, d).
-    """
+    """∇f of the posterior, from all rows, at each of `positions` (K, d); in float64."""
     thetas = np.asarray(positions, posterior.dtype)
     gradients = []
     for first in range(0, len(thetas), _POSITIONS_PER_PASS):

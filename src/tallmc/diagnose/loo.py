@@ -30,7 +30,7 @@ from .._rows.resident import ResidentRows
 from ..models.posterior import AbstractPosterior, check_posterior
 from ..models.predictive import AbstractPredictive, RegressionPredictive
 from ..results.draws import Draws
-from ..results.prediction import UsedDraws, log_likelihoods, used_draws
+from ..results.prediction import DrawnLaw, log_sum, used_draws
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,9 +100,7 @@ def loo(draws: Draws, posterior: Any = None, *, n: int = 1000, seed: int = 0) ->
         predictive = draws.with_posterior(posterior).predictive
         rows, width = posterior.rows, posterior.width
     chosen = ChosenRows.of(draws, predictive, rows, width, n, seed)
-    used = used_draws(draws.positions, draws.ok, draws.weights, None)
-    found = _psis(chosen.predictive, used, chosen.some, _relative_efficiency(draws))
-    return chosen.estimate(*found)
+    return chosen.estimate(*_psis(chosen.law_in(draws), _relative_efficiency(draws)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,11 +131,17 @@ class ChosenRows:
             raise InvalidInput("posterior", "have at least 2 rows", rows.n_rows)
         m = min(check_int("n", n, 2), rows.n_rows)
         numbers = np.random.default_rng(seed).choice(rows.n_rows, m, replace=False, shuffle=False)
-        used = used_draws(draws.positions, draws.ok, draws.weights, None)
-        centre = np.average(used.flat.astype(np.float64), axis=0, weights=_flat(used.weights))
+        used = used_draws(draws)
+        weights = None if used.weights is None else used.weights.ravel()
+        centre = np.average(used.flat.astype(np.float64), axis=0, weights=weights)
         position = jnp.asarray(centre, draws.positions.dtype)
         some = ResidentRows(jax.device_put(rows.read(np.sort(numbers))))
         return cls(predictive, rows, width, np.sort(numbers), some, position)
+
+    def law_in(self, draws: Draws, which: np.ndarray | None = None) -> DrawnLaw:
+        """The law of these rows, or of some of them, in draws."""
+        some = self.some if which is None else ResidentRows(jax.device_put(self.some.read(which)))
+        return DrawnLaw(self.predictive, used_draws(draws), some)
 
     def estimate(
         self,
@@ -175,23 +179,14 @@ class ChosenRows:
         )
 
 
-def log_densities(
-    predictive: AbstractPredictive, draws: Draws, rows: ResidentRows
-) -> Float[np.ndarray, " n"]:
-    """log p(y_i | data of the draws) of these rows."""
-    used = used_draws(draws.positions, draws.ok, draws.weights, None)
-    blocks = log_likelihoods(predictive, used, rows)
-    return np.concatenate([_log_sum(block + _log_shares(used)) for block in blocks])
-
-
 def _psis(
-    predictive: AbstractPredictive, used: UsedDraws, rows: ResidentRows, efficiency: float
+    law: DrawnLaw, efficiency: float
 ) -> tuple[Float[np.ndarray, " m"], Float[np.ndarray, " m"], Float[np.ndarray, " m"]]:
     """π_i, log p(y_i | data) and Pareto's k of these rows."""
     from arviz_stats.base import array_stats
 
-    log_share, parts = _log_shares(used), []
-    for block in log_likelihoods(predictive, used, rows):
+    log_share, parts = law.used.log_shares(), []
+    for block in law.log_likelihoods():
         values = block.astype(np.float64)
         # The ratios of importance sampling are w/p.
         try:
@@ -199,7 +194,7 @@ def _psis(
         except (ValueError, IndexError) as error:  # few draws, or chains that have not moved
             rule, cure = "have tails that a Pareto law fits", "Draw more: n_draws=..."
             raise InvalidInput("draws", rule, str(error), cure) from None
-        parts.append([_log_sum(log_weights + values), _log_sum(values + log_share), k])
+        parts.append([log_sum(log_weights + values), log_sum(values + log_share), k])
     exact, lpd, pareto_k = np.concatenate(parts, axis=1)
     return exact, lpd, pareto_k
 
@@ -214,21 +209,6 @@ def _relative_efficiency(draws: Draws) -> float:
     effective = array_stats.ess(values, chain_axis=0, draw_axis=1, method="mean")
     share = weight_efficiency(None if draws.weights is None else draws.weights[draws.ok])
     return share * float(np.mean(effective)) / values[..., 0].size
-
-
-def _log_sum(values: Float[np.ndarray, "n k"]) -> Float[np.ndarray, " n"]:
-    """Log Σ_k exp."""
-    highest = values.max(axis=1)
-    return highest + np.log(np.exp(values - highest[:, None]).sum(axis=1))
-
-
-def _log_shares(used: UsedDraws) -> Float[np.ndarray, " k"]:
-    weights, count = _flat(used.weights), len(used.flat)
-    return np.log(np.full(count, 1 / count) if weights is None else weights / weights.sum())
-
-
-def _flat(weights: Float[np.ndarray, "chains k"] | None) -> Float[np.ndarray, " n"] | None:
-    return None if weights is None else weights.ravel()
 
 
 def _surrogates(

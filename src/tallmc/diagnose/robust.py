@@ -59,7 +59,7 @@ def robust(draws: Draws, rows: Any = None, *, cluster: str | ArrayLike | None = 
     posterior = fitted_posterior(draws, given)
     whose = draws.with_posterior(posterior)
     labels = None if cluster is None else _labels(cluster, given, posterior)
-    flat = used_draws(draws.positions, draws.ok, None, None).flat.astype(np.float64)
+    flat = used_draws(draws).flat.astype(np.float64)
     centre, dim, n_rows = flat.mean(axis=0), posterior.dim, posterior.n_rows
     if len(flat) <= dim:
         raise InvalidInput("draws", f"be more than the parameters ({dim})", len(flat))

@@ -25,7 +25,8 @@ from .._rows.passes import Sum, split_sum
 from .._rows.resident import ResidentRows
 from ..models.model import AbstractModel
 from ..models.posterior import AbstractPosterior
-from ..models.predictive import AbstractPredictive, rows_like
+from ..models.predictive import rows_like
+from ..results.prediction import DrawnLaw, UsedDraws
 
 # Log-loss of draws on held-out rows: the negative log likelihood per row, in nats.
 #
@@ -166,8 +167,6 @@ def rmse(
     """Root mean squared error of the predicted mean.
 
     **Arguments:** as in `accuracy`, for a response that is a number.
-
-    **Returns:** the error, in the units of the response.
     """
     predicted = predicted_rows(positions, posterior, rows, response)
     if predicted.mean.ndim != 1:
@@ -176,75 +175,42 @@ def rmse(
 
 
 def log_predictive_density(positions: ArrayLike, posterior: AbstractPosterior, rows: Any) -> float:
-    """Mean log density of new responses under the posterior predictive, with all constants.
+    """Mean log density of new responses in nats, with all constants: the posterior predictive.
 
     Higher is better. For a logistic regression it is minus `log_loss`, which omits constants.
 
     **Arguments:** as in `accuracy`.
-
-    **Returns:** the mean over rows, in nats.
     """
-    predictive, draws = _known(posterior), _flat(positions, posterior)
-    return mean_log_density(predictive, draws, predictive.encode(rows, response=True))
-
-
-def mean_log_density(
-    predictive: AbstractPredictive, positions: Float[Array, "K d"], block: RowBlock
-) -> float:
-    """(1/n) Σ_i log (1/K) Σ_k p(y_i | θ_k, x_i), of rows of the model."""
-    held_out = ResidentRows(block)
-    found = held_out.map(_log_densities, predictive, positions, width=held_out.floats_per_row)
-    return float(np.asarray(found, np.float64).mean())
+    return float(_law(positions, posterior, rows, response=True).log_densities().mean())
 
 
 def predicted_rows(
     positions: ArrayLike, posterior: AbstractPosterior, rows: Any, response: ArrayLike | None = None
 ) -> PredictedRows:
     """Average the predicted mean of each row over the draws."""
-    predictive, draws = _known(posterior), _flat(positions, posterior)
-    held_out = ResidentRows(predictive.encode(rows, response=response is None))
-    observed = predictive.observed(held_out.columns) if response is None else response
+    law = _law(positions, posterior, rows, response=response is None)
+    assert isinstance(law.rows, ResidentRows)
+    observed = law.predictive.observed(law.rows.columns) if response is None else response
     if observed is None:
         cure = "Pass response=..., one number per row."
         raise InvalidInput("rows", "say which column is the response", "a log-likelihood", cure)
     values = np.asarray(observed, np.float64)
-    if values.shape != (held_out.n_rows,):
-        raise InvalidInput("response", f"have shape ({held_out.n_rows},)", f"{values.shape}")
-    found = held_out.map(_means, predictive, draws, width=held_out.floats_per_row)
-    return PredictedRows(values, np.asarray(found, np.float64))
+    if values.shape != (law.rows.n_rows,):
+        raise InvalidInput("response", f"have shape ({law.rows.n_rows},)", f"{values.shape}")
+    return PredictedRows(values, law.means())
 
 
-def _known(posterior: AbstractPosterior) -> AbstractPredictive:
-    if posterior.predictive is None:
+def _law(
+    positions: ArrayLike, posterior: AbstractPosterior, rows: Any, *, response: bool
+) -> DrawnLaw:
+    """The law of new rows in each draw."""
+    predictive = posterior.predictive
+    if predictive is None:
         cure = "Pass Posterior(..., mean=function(params, row))."
         raise InvalidInput("posterior", "know the law of its response", "none", cure)
-    return posterior.predictive
-
-
-def _flat(positions: ArrayLike, posterior: AbstractPosterior) -> Float[Array, "K d"]:
-    return checked_positions(positions, posterior).reshape(-1, posterior.dim)
-
-
-def _means(
-    block: RowBlock, predictive: AbstractPredictive, positions: Float[Array, "K d"]
-) -> Float[Array, "n ..."]:
-    """The mean over draws, one draw at a time, so that memory does not grow with their number."""
-    total = predictive.mean(positions[0], block)
-    total, _ = lax.scan(
-        lambda sum_, position: (sum_ + predictive.mean(position, block), None), total, positions[1:]
-    )
-    return total / len(positions)
-
-
-def _log_densities(
-    block: RowBlock, predictive: AbstractPredictive, positions: Float[Array, "K d"]
-) -> Float[Array, " n"]:
-    first = predictive.log_likelihood(positions[0], block)
-
-    def add(total: Array, position: Float[Array, " d"]) -> tuple[Array, None]:
-        return jnp.logaddexp(total, predictive.log_likelihood(position, block)), None
-
-    return lax.scan(add, first, positions[1:])[0] - jnp.log(len(positions))
+    draws = checked_positions(positions, posterior).reshape(-1, posterior.dim)
+    block = predictive.encode(rows, response=response)
+    return DrawnLaw(predictive, UsedDraws.of(np.asarray(draws)), ResidentRows(block))
 
 
 # Calibration: whether events that are predicted with probability p happen in a share p of cases.

@@ -13,21 +13,16 @@ import numpy as np
 from jax.scipy.special import gammaln
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from .._core.arrays import Scalar, Vector, layout_of
+from .._core.arrays import Scalar, Vector
 from .._core.errors import InvalidInput, check_number
 from .._core.programs import Uncompared
 from .._rows.access import PerRow
-from .._rows.resident import resident
-from .densities import DensityModel, check_per_row
+from .densities import DensityModel
 from .design import Observations
-from .posterior import ModelPosterior
+from .posterior import ModelPosterior, Posterior
 from .predictive import AbstractDensityPredictive, split_response
 from .transforms import (
-    ConstrainedLikelihood,
-    ConstrainedPrior,
     Constraints,
-    constrained,
-    constrained_parameters,
 )
 
 # The law of a response given the outputs of a function of the row, and its likelihood.
@@ -176,19 +171,9 @@ def output_posterior(
     description: Mapping[str, str],
 ) -> ModelPosterior:
     """The posterior of parameters that start at `start`; leaves named positive stay positive."""
-    log_likelihood: Callable[[PyTree, Any], Array] = likelihood
-    constraints, quantities = None, None
-    if positive_names:
-        constraints, start = constrained(start, dict.fromkeys(positive_names, "positive"), {})
-        log_likelihood = ConstrainedLikelihood(likelihood, constraints)
-        log_prior = ConstrainedPrior(log_prior, constraints)
-        quantities = constrained_parameters(constraints)
-    layout, init = layout_of(start)
-    rows = resident(block)
-    check_per_row("log-likelihood", log_likelihood, start, rows.row_shapes)
-    model = DensityModel(
-        log_likelihood=log_likelihood, log_prior=log_prior, init=init, layout=layout, batched=True
-    )
+    positive = dict.fromkeys(positive_names, "positive")
+    found = Posterior(likelihood, log_prior, block, start, batched=True, transforms=positive)
+    model, constraints = found.model, found.predictive.constraints
     encoders = Uncompared((encode_x, encode_y))
     predictive = OutputPredictive(model, constraints, likelihood, encoders, Uncompared(classes))
-    return ModelPosterior(model, rows, quantities, predictive, description)
+    return ModelPosterior(model, found.rows, found.quantities, predictive, description)

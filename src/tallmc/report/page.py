@@ -26,6 +26,9 @@ from .content import Content, PredictiveCheck, make_content
 from .plots import Chart, predictive_charts, shown
 
 _MOST_ROWS = 200
+_MARGINALS = "All chains combined; the central 90 % is shaded."
+_SMOOTHS = "Posterior means with pointwise 90 % intervals, in the units of the predictor."
+_CHECK = "Responses of the data against responses simulated from the draws."
 _PRIOR_TAILS = 0.05
 """Weak priors have tails so long that nothing else would be seen in a picture of all of them."""
 _LARGEST_RHAT = 1.01
@@ -50,14 +53,8 @@ def write_report(
       the gradient noise of methods that do not measure it, and a posterior predictive check.
     - `parameters`: names of the parameters whose traces, marginals and pairs are plotted. Defaults
       to the first six.
-
-    **Raises:** `StoreError` if the store has no draws or belongs to another posterior;
-    `InvalidInput` if a parameter is unknown or `out` cannot be written.
     """
     opened = open_store(store)
-    if not opened.manifest.n_draws:
-        cure = "Continue with `tallmc resume`."
-        raise StoreError(opened.path, "have at least one draw", "none yet", cure)
     if posterior is not None and not same_posterior(
         fingerprint(posterior), opened.setup.content["posterior"]
     ):
@@ -110,22 +107,10 @@ def render(content: Content) -> str:
     sections = [
         ("Posterior", _table(content), "Computed from the chains that completed."),
         ("Traces", _grid(charts), "One line per chain. Point at a line to see its values."),
-        (
-            "Marginals",
-            _grid(plots.marginals(content)),
-            "All chains combined; the central 90 % is shaded.",
-        ),
-        (
-            "Smooth terms",
-            _grid(plots.smooth_charts(content.smooths)),
-            "Posterior means with pointwise 90 % intervals, in the units of the predictor.",
-        ),
+        ("Marginals", _grid(plots.marginals(content)), _MARGINALS),
+        ("Smooth terms", _grid(plots.smooth_charts(content.smooths)), _SMOOTHS),
         ("Pairs", _grid(plots.pairs(content)), "Draws of pairs of parameters, one per point."),
-        (
-            "Posterior predictive check",
-            _grid(predictive_charts(content.check)),
-            "Responses of the data against responses simulated from the draws.",
-        ),
+        ("Posterior predictive check", _grid(predictive_charts(content.check)), _CHECK),
         ("Rows, noise and discrepancy", _grid(_row_cards(content)), ""),
         ("Time", plots.time_split(content), ""),
         ("What was run", _facts(what_was_run(content)), ""),

@@ -49,18 +49,7 @@ from ..models.predictive import AbstractPredictive, RegressionPredictive
 from ..models.priors import ScaleMixturePrior
 from ..models.smooths import SmoothEffect
 from ..schedule import Cyclical
-from .prediction import (
-    MOST_DRAWS,
-    Prediction,
-    UsedDraws,
-    average_response,
-    gathered,
-    log_likelihoods,
-    predict,
-    simulations,
-    survival,
-    used_draws,
-)
+from .prediction import MOST_DRAWS, DrawnLaw, Prediction, used_draws
 from .report import RunReport, failure_doubts, make_report, visible_doubts
 from .saved import node_names, read_draws, write_draws
 from .smooths import smooth_curve, smooth_table
@@ -268,14 +257,10 @@ class Draws:
         draws of a failed chain are NaN. If draws count differently, `sample_stats` has their
         `weight`. ArviZ does not use it: `Draws.summary` does.
         """
-        if labels is not None and not isinstance(labels, Mapping):
-            raise InvalidInput("labels", "map parameter names to lists of entry names", labels)
+        named, entries_of = self._labelled(labels)
         check_installed("arviz_base", needed_by="Draws.to_datatree")
         import arviz_base
 
-        named, entries_of = dict(self.quantities.dims), dict(self.quantities.coords)
-        for name, entries in check_labels(labels or {}, self.quantities.shapes).items():
-            entries_of[f"{name}_dim"], named[name] = tuple(entries), (f"{name}_dim",)
         # Formats such as NetCDF refuse some names.
         of_dims = node_names(dict.fromkeys(dim for found in named.values() for dim in found))
         nodes = node_names(self.quantities.shapes, ("chain", "draw", *of_dims.values()))
@@ -331,17 +316,13 @@ class Draws:
         if not self.ok.any():
             outcomes = f"outcomes {[o.name for o in self.outcomes]}"
             raise InvalidInput("draws", "have a chain that completed", outcomes)
-        if labels is not None and not isinstance(labels, Mapping):
-            raise InvalidInput("labels", "map parameter names to lists of entry names", labels)
+        dims, coords = self._labelled(labels)
         check_installed("pandas", needed_by="Draws.summary")
         import pandas as pd
 
         values = {
             name: np.asarray(array[self.ok], np.float64) for name, array in self.values.items()
         }
-        dims, coords = dict(self.quantities.dims), dict(self.quantities.coords)
-        for name, entries in check_labels(labels or {}, self.quantities.shapes).items():
-            dims[name], coords[f"{name}_dim"] = (f"{name}_dim",), tuple(entries)
         entry_names = StoredQuantities(values, dims, coords).entry_names()
         draws = flat(values)
         weights = None if self.weights is None else self.weights[self.ok]
@@ -368,6 +349,15 @@ class Draws:
             made.attrs["note"] = "\n".join(said)
         return made
 
+    def _labelled(self, labels: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Dimensions by quantity, and entries by dimension, with those that labels name."""
+        if labels is not None and not isinstance(labels, Mapping):
+            raise InvalidInput("labels", "map parameter names to lists of entry names", labels)
+        dims, coords = dict(self.quantities.dims), dict(self.quantities.coords)
+        for name, entries in check_labels(labels or {}, self.quantities.shapes).items():
+            dims[name], coords[f"{name}_dim"] = (f"{name}_dim",), tuple(entries)
+        return dims, coords
+
     def with_posterior(self, posterior: AbstractPosterior) -> Draws:
         """The same draws with what the posterior knows about new rows.
 
@@ -376,8 +366,6 @@ class Draws:
         **Arguments:**
 
         - `posterior`: the posterior of these draws. Its rows may be others.
-
-        **Returns:** the draws.
         """
         check_posterior(posterior)
         here, there = self.layout, posterior.layout
@@ -440,12 +428,9 @@ class Draws:
         >>> prediction.to_frame().columns.tolist()
         ['mean', 'sd', 'low', 'high']
         """
-
-        def of_rows(rows: ResidentRows | ShardedRows) -> Prediction:
-            return predict(self._predictive, self._used(n_draws), rows, interval, kind, seed)
-
         options = {"offset": offset, "trials": trials, **_with_groups(new_groups)}
-        return self._predicted(new_rows, missing, of_rows, **options)
+        law, finish = self._law_of(new_rows, n_draws, missing, **options)
+        return finish(law.predict(interval, kind, seed))
 
     def survival(
         self,
@@ -465,20 +450,13 @@ class Draws:
 
         **Returns:** a `Prediction` with arrays (rows, times): mean, sd and a band per row and time.
         """
+        law, finish = self._law_of(new_rows, n_draws, missing, **_with_groups(new_groups))
+        return finish(law.survival(interval, times))
 
-        def of_rows(rows: ResidentRows | ShardedRows) -> Prediction:
-            return survival(self._predictive, self._used(n_draws), rows, interval, times)
-
-        return self._predicted(new_rows, missing, of_rows, **_with_groups(new_groups))
-
-    def _predicted(
-        self,
-        new_rows: Any,
-        missing: str,
-        of_rows: Callable[[ResidentRows | ShardedRows], Prediction],
-        **options: Any,
-    ) -> Prediction:
-        """What `of_rows` predicts, with the index of a data frame and NaN for incomplete rows."""
+    def _law_of(
+        self, new_rows: Any, n_draws: int | None, missing: str = "raise", **options: Any
+    ) -> tuple[DrawnLaw, Callable[[Prediction], Prediction]]:
+        """The law of new rows, and what adds the index of a data frame and incomplete rows."""
         if missing not in ("raise", "nan"):
             raise InvalidInput("missing", "be 'raise' or 'nan'", missing)
         is_frame = type(new_rows).__module__.partition(".")[0] == "pandas"
@@ -486,9 +464,13 @@ class Draws:
         if missing == "nan":
             new_rows, complete = self._predictive.complete(new_rows)
             new_rows = new_rows.rows(complete)
-        found = of_rows(self.encoded(new_rows, **options))
-        found = dataclasses.replace(found, index=index)
-        return found if complete is None else found.with_missing(complete)
+        rows, used = self.encoded(new_rows, **options), used_draws(self, n_draws)
+
+        def finish(found: Prediction) -> Prediction:
+            found = dataclasses.replace(found, index=index)
+            return found if complete is None else found.with_missing(complete)
+
+        return DrawnLaw(self._predictive, used, rows), finish
 
     def posterior_predictive(
         self,
@@ -508,9 +490,8 @@ class Draws:
         numbered.
         """
         options = {"offset": offset, "trials": trials, **_with_groups(new_groups)}
-        used, rows = self._used(n_draws), self.encoded(new_rows, **options)
-        found = simulations(self._predictive, used, rows, seed)
-        return gathered(found, used, self.ok, rows.n_rows)
+        law, _ = self._law_of(new_rows, n_draws, "raise", **options)
+        return law.gathered(law.simulations(seed), self.ok)
 
     def average_response(
         self, new_rows: Any, *, n_draws: int | None = MOST_DRAWS
@@ -521,8 +502,8 @@ class Draws:
 
         **Returns:** one number per draw, or one per draw and class.
         """
-        used = self._used(n_draws)
-        return average_response(self._predictive, used, self.encoded(new_rows))
+        law, _ = self._law_of(new_rows, n_draws)
+        return law.sums()[0] / law.rows.n_rows
 
     def log_likelihood(
         self,
@@ -541,10 +522,8 @@ class Draws:
 
         **Returns:** one number per chain, draw and row; NaN for failed chains.
         """
-        used = self._used(n_draws)
-        encoded = self.encoded(rows, response=True, offset=offset, trials=trials)
-        found = log_likelihoods(self._predictive, used, encoded)
-        return gathered(found, used, self.ok, encoded.n_rows)
+        law, _ = self._law_of(rows, n_draws, response=True, offset=offset, trials=trials)
+        return law.gathered(law.log_likelihoods(), self.ok)
 
     def update(self, new_rows: Any, *, old_rows: Any = None, **options: Any) -> Draws:
         """Add new rows to a fit of the default method, without fitting the old ones again.
@@ -587,7 +566,7 @@ class Draws:
             rule = "be of a fit with one group term and more than 100 groups"
             cure = "Effects of fewer groups, or of several terms, are in draws.summary()."
             raise InvalidInput("draws", rule, "other ones", cure)
-        mean, sd = model.effect_moments(self._used(n_draws).flat)
+        mean, sd = model.effect_moments(used_draws(self, n_draws).flat)
         names = model.names.value
         content: dict[str, np.ndarray] = {}
         for k, term in enumerate(names.terms):
@@ -606,7 +585,7 @@ class Draws:
         the scale σ of what is not straight in it.
         """
         interval = check_number("interval", interval, 0, 1, low_open=True, high_open=True)
-        return smooth_table(self._smooths, self._used(None).flat, interval)
+        return smooth_table(self._smooths, used_draws(self).flat, interval)
 
     def smooth(
         self, term: str, *, points: int | None = None, interval: float = 0.9
@@ -630,7 +609,7 @@ class Draws:
             raise InvalidInput("term", f"be one of {', '.join(found)}", term)
         effect = found[term]
         points = check_int("points", points or (100 if len(effect.variables) == 1 else 30), 2)
-        return smooth_curve(effect, self._used(_MOST_CURVES).flat, points, interval)
+        return smooth_curve(effect, used_draws(self, _MOST_CURVES).flat, points, interval)
 
     @property
     def _smooths(self) -> list[tuple[SmoothEffect, ScaleMixturePrior]]:
@@ -668,7 +647,7 @@ class Draws:
             groups["log_likelihood"] = self.log_likelihood(evaluated), every
             observed = self._observed(evaluated)
         if simulated is not None:
-            kept = self._used(MOST_DRAWS).kept
+            kept = used_draws(self, MOST_DRAWS).kept
             groups["posterior_predictive"] = self.posterior_predictive(simulated), kept
             seen = self._observed(simulated)
             observed = observed if seen is None else seen
@@ -723,9 +702,6 @@ class Draws:
             cure = "Pass the rows of the posterior of the store: posterior.rows."
             raise InvalidInput("rows", "be rows as the model sees them", "columns", cure)
         return rows.viewed(view)
-
-    def _used(self, most: int | None) -> UsedDraws:
-        return used_draws(self.positions, self.ok, self.weights, most)
 
     def _repr_html_(self) -> str:
         """The verdict, the size and the summary of a small run, for notebooks."""

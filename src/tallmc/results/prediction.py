@@ -11,6 +11,7 @@ change it.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -39,6 +40,8 @@ Rows = ResidentRows | ShardedRows
 MOST_DRAWS = 1000
 """Draws used by default. The Monte-Carlo error of a mean is then 3 % of its sd."""
 _MOST_VALUES = 2**29
+_MOST_EFFECTS = 2**25
+"""Numbers of effects in memory: 128 MiB."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,17 +128,25 @@ class UsedDraws(NamedTuple):
     def flat(self) -> Float[np.ndarray, "n d"]:
         return self.positions.reshape(-1, self.positions.shape[2])
 
+    @classmethod
+    def of(cls, positions: Float[np.ndarray, "k d"]) -> UsedDraws:
+        """Draws that are not those of a run, as of one chain."""
+        numbers = np.arange(len(positions))
+        return cls(positions[None], None, numbers, numbers[None])
 
-def used_draws(
-    positions: Float[np.ndarray, "chains draws d"],
-    ok: np.ndarray,
-    weights: Float[np.ndarray, "chains draws"] | None,
-    most: int | None,
-) -> UsedDraws:
-    """At most `most` draws of all completed chains together; all of them if None."""
-    if not ok.any():
+    def log_shares(self) -> Float[np.ndarray, " n"]:
+        """The logarithms of the weights of draws, which add up to 1."""
+        count = len(self.flat)
+        weights = np.ones(count) if self.weights is None else self.weights.ravel()
+        return np.log(weights / weights.sum())
+
+
+def used_draws(draws: Any, most: int | None = None) -> UsedDraws:
+    """At most `most` draws of all completed chains of a `Draws` together; all of them if None."""
+    positions, weights = draws.positions, draws.weights
+    chains, n_draws = np.flatnonzero(draws.ok), positions.shape[1]
+    if not len(chains):
         raise InvalidInput("draws", "have a chain that completed", "none")
-    chains, n_draws = np.flatnonzero(ok), positions.shape[1]
     if most is None:
         most = n_draws * len(chains)
     most = check_int("draws", most, 1)
@@ -148,176 +159,153 @@ def used_draws(
     )
 
 
-def predict(
-    predictive: AbstractPredictive,
-    used: UsedDraws,
-    rows: Rows,
-    interval: float,
-    kind: str,
-    seed: int,
-) -> Prediction:
-    """Summarise the mean of the response, or the response, per row. See `Draws.predict`."""
-    interval = check_number("interval", interval, 0, 1, low_open=True, high_open=True)
-    if kind not in ("mean", "response", "median"):
-        raise InvalidInput("kind", 'be "mean", "response" or, of survival times, "median"', kind)
-    n_columns = _n_columns(predictive, used, rows)
-    if kind in ("mean", "median"):
-        found = _by_block(_block_values, predictive, used, rows, n_columns or 1, kind)
-    elif n_columns is None:
-        found = simulations(predictive, used, rows, seed)
-    else:
-        cure = "Use posterior_predictive(...) to simulate classes."
-        raise InvalidInput("kind", 'be "mean" for a response with classes', kind, cure)
-    classes = None if n_columns is None else predictive.classes
-    return _summarised(found, rows.n_rows, predictive, used, interval, kind, classes)
+@dataclasses.dataclass(frozen=True)
+class DrawnLaw:
+    """The law of the response of some rows, in each of some draws."""
 
+    predictive: AbstractPredictive
+    used: UsedDraws
+    rows: Rows
 
-def survival(
-    predictive: AbstractPredictive, used: UsedDraws, rows: Rows, interval: float, times: Any
-) -> Prediction:
-    """Summarise P(T > t) per row and time. See `Draws.survival`."""
-    interval = check_number("interval", interval, 0, 1, low_open=True, high_open=True)
-    wanted = np.atleast_1d(np.asarray(check_numeric("times", times), np.float64))
-    if wanted.ndim != 1 or not wanted.size or not (np.isfinite(wanted) & (wanted >= 0)).all():
-        raise InvalidInput("times", "be finite numbers that are not negative", times)
-    given = jnp.asarray(wanted, used.positions.dtype)
-    found = _by_block(_block_values, predictive, used, rows, len(wanted), "survival", given)
-    labels = tuple(f"{time:.9g}" for time in wanted)
-    return _summarised(found, rows.n_rows, predictive, used, interval, "survival", labels)
+    def predict(self, interval: float, kind: str, seed: int) -> Prediction:
+        """Summarise the mean of the response, or the response, per row. See `Draws.predict`."""
+        interval = check_number("interval", interval, 0, 1, low_open=True, high_open=True)
+        if kind not in ("mean", "response", "median"):
+            rule = 'be "mean", "response" or, of survival times, "median"'
+            raise InvalidInput("kind", rule, kind)
+        if kind in ("mean", "median"):
+            found = self._by_block(_block_values, self._n_columns or 1, kind)
+        elif self._n_columns is None:
+            found = self.simulations(seed)
+        else:
+            cure = "Use posterior_predictive(...) to simulate classes."
+            raise InvalidInput("kind", 'be "mean" for a response with classes', kind, cure)
+        classes = None if self._n_columns is None else self.predictive.classes
+        return self._summarised(found, interval, kind, classes)
 
+    def survival(self, interval: float, times: Any) -> Prediction:
+        """Summarise P(T > t) per row and time. See `Draws.survival`."""
+        interval = check_number("interval", interval, 0, 1, low_open=True, high_open=True)
+        wanted = np.atleast_1d(np.asarray(check_numeric("times", times), np.float64))
+        if wanted.ndim != 1 or not wanted.size or not (np.isfinite(wanted) & (wanted >= 0)).all():
+            raise InvalidInput("times", "be finite numbers that are not negative", times)
+        given = jnp.asarray(wanted, self.used.positions.dtype)
+        found = self._by_block(_block_values, len(wanted), "survival", given)
+        labels = tuple(f"{time:.9g}" for time in wanted)
+        return self._summarised(found, interval, "survival", labels)
 
-def _summarised(
-    blocks: Iterator[np.ndarray],
-    n_rows: int,
-    predictive: AbstractPredictive,
-    used: UsedDraws,
-    interval: float,
-    kind: str,
-    classes: tuple[str, ...] | None,
-) -> Prediction:
-    levels = 0.5 - interval / 2, 0.5 + interval / 2
-    weights = None if used.weights is None else used.weights.reshape(1, -1)
-    whole, first = np.zeros((4, 0)), 0
-    for block in blocks:
-        if first == 0:
-            whole = np.empty((4, n_rows, *block.shape[2:]))
-        whole[:, first : first + len(block)] = _summary(block, levels, weights)
-        first += len(block)
-    mean, sd, low, high = whole
-    n_used = used.positions.shape[0] * used.positions.shape[1]
-    response = predictive.response_name
-    return Prediction(mean, sd, low, high, interval, kind, n_used, response, classes)
+    def means(self) -> Float[np.ndarray, "n ..."]:
+        """The mean of the response per row, averaged over draws that count the same."""
+        blocks = self._by_block(_block_values, self._n_columns or 1, "mean")
+        return np.concatenate([block.mean(axis=1, dtype=np.float64) for block in blocks])
 
+    def sums(
+        self, codes: Int[np.ndarray, " n"] | None = None, n_codes: int = 1
+    ) -> Float[np.ndarray, "G k ..."]:
+        """The mean of the response in each draw, summed over the rows of each code, or over all."""
+        blocks = self._by_block(_block_values, self._n_columns or 1, "mean")
+        shape = () if self._n_columns is None else (self._n_columns,)
+        totals, first = np.zeros((n_codes, len(self.used.flat), *shape)), 0
+        for block in blocks:
+            of_block = np.zeros(len(block), int) if codes is None else codes[first:][: len(block)]
+            add_by_code(totals, of_block, block)
+            first += len(block)
+        return totals
 
-def average_response(
-    predictive: AbstractPredictive, used: UsedDraws, rows: Rows
-) -> Float[np.ndarray, "k ..."]:
-    """The mean of the response in each draw, averaged over the rows."""
-    return response_sums(predictive, used, rows, None, 1)[0] / rows.n_rows
+    def simulations(self, seed: int) -> Iterator[Float[np.ndarray, "n k"]]:
+        """A response per row and draw, in blocks of rows."""
+        key = new_key(check_int("seed", seed, 0, 2**32 - 1))
+        numbers = self.used.numbers.ravel().astype(np.uint32)
+        return self._by_block(_block_simulations, 1, key, numbers)
 
+    def log_likelihoods(self) -> Iterator[Float[np.ndarray, "n k"]]:
+        """Log p(y | θ, x) per row and draw, in blocks of rows."""
+        return self._by_block(_block_values, 1, "log_likelihood")
 
-def response_sums(
-    predictive: AbstractPredictive,
-    used: UsedDraws,
-    rows: Rows,
-    codes: Int[np.ndarray, " n"] | None,
-    n_codes: int,
-) -> Float[np.ndarray, "G k ..."]:
-    """The mean of the response in each draw, summed over the rows of each code, or over all."""
-    n_columns = _n_columns(predictive, used, rows)
-    blocks = _by_block(_block_values, predictive, used, rows, n_columns or 1, "mean")
-    shape = () if n_columns is None else (n_columns,)
-    totals, first = np.zeros((n_codes, len(used.flat), *shape)), 0
-    for block in blocks:
-        of_block = np.zeros(len(block), int) if codes is None else codes[first:][: len(block)]
-        add_by_code(totals, of_block, block)
-        first += len(block)
-    return totals
+    def log_densities(self) -> Float[np.ndarray, " n"]:
+        """log p(y | data of the draws) per row."""
+        shares = self.used.log_shares()
+        return np.concatenate([log_sum(block + shares) for block in self.log_likelihoods()])
 
+    def gathered(
+        self, blocks: Iterator[Float[np.ndarray, "n k"]], ok: np.ndarray
+    ) -> Float[np.ndarray, "chains k n"]:
+        """Values per row and draw in one array. Those of failed chains are NaN."""
+        shape = (len(ok), self.used.positions.shape[1], self.rows.n_rows)
+        if math.prod(shape) > _MOST_VALUES:
+            cure = "Use fewer rows, or fewer draws: n_draws=..."
+            rule = f"have at most {_MOST_VALUES:,} values (rows × draws)"
+            raise InvalidInput("new rows", rule, math.prod(shape), cure)
+        first, whole = 0, np.full(shape, np.nan, self.used.positions.dtype)
+        for block in blocks:
+            values = block.T.reshape(*self.used.positions.shape[:2], len(block))
+            whole[ok, :, first : first + len(block)] = values
+            first += len(block)
+        return whole
 
-def simulations(
-    predictive: AbstractPredictive, used: UsedDraws, rows: Rows, seed: int
-) -> Iterator[Float[np.ndarray, "n k"]]:
-    """A response per row and draw, in blocks of rows."""
-    key = new_key(check_int("seed", seed, 0, 2**32 - 1))
-    numbers = used.numbers.ravel().astype(np.uint32)
-    return _by_block(_block_simulations, predictive, used, rows, 1, key, numbers)
+    def _summarised(
+        self,
+        blocks: Iterator[np.ndarray],
+        interval: float,
+        kind: str,
+        classes: tuple[str, ...] | None,
+    ) -> Prediction:
+        levels = 0.5 - interval / 2, 0.5 + interval / 2
+        weights = None if self.used.weights is None else self.used.weights.reshape(1, -1)
+        whole, first = np.zeros((4, 0)), 0
+        for block in blocks:
+            if first == 0:
+                whole = np.empty((4, self.rows.n_rows, *block.shape[2:]))
+            whole[:, first : first + len(block)] = _summary(block, levels, weights)
+            first += len(block)
+        mean, sd, low, high = whole
+        n_used, response = len(self.used.flat), self.predictive.response_name
+        return Prediction(mean, sd, low, high, interval, kind, n_used, response, classes)
 
+    @functools.cached_property
+    def _n_columns(self) -> int | None:
+        """The number of classes with a probability each; None for one number per row."""
+        one = jax.tree.map(
+            lambda of: jax.ShapeDtypeStruct((1, *of.shape), of.dtype), self.rows.row_shapes
+        )
+        position = self.used.positions[0, 0]
+        shape = jax.eval_shape(lambda at, row: self.predictive.mean(at, row), position, one).shape
+        return shape[1] if len(shape) == 2 else None
 
-def log_likelihoods(
-    predictive: AbstractPredictive, used: UsedDraws, rows: Rows
-) -> Iterator[Float[np.ndarray, "n k"]]:
-    """Log p(y | θ, x) per row and draw, in blocks of rows."""
-    return _by_block(_block_values, predictive, used, rows, 1, "log_likelihood")
+    def _by_block(
+        self, per_row: Callable[..., Array], n_columns: int, *args: Any
+    ) -> Iterator[np.ndarray]:
+        """`per_row(rows, row numbers, predictive, draws, *args)`, (n, k, ...), in blocks."""
+        positions, rows = jnp.asarray(self.used.flat), self.rows
+        width = max(len(positions) * n_columns, rows.floats_per_row, positions.shape[1])
+        for part, numbers, effects in self._with_effects():
+            draws = DrawOfLaw(positions, effects)
+            yield from part.by_block(
+                per_row, self.predictive, draws, *args, width=width, beside=numbers
+            )
 
+    def _with_effects(self) -> Iterator[tuple[Rows, range, KnownEffects | None]]:
+        """Parts of the rows with their numbers and, if these are integrated out, group effects.
 
-def gathered(
-    blocks: Iterator[Float[np.ndarray, "n k"]], used: UsedDraws, ok: np.ndarray, n_rows: int
-) -> Float[np.ndarray, "chains k n"]:
-    """Values per row and draw in one array. Those of failed chains are NaN."""
-    shape = (len(ok), used.positions.shape[1], n_rows)
-    if math.prod(shape) > _MOST_VALUES:
-        cure = "Use fewer rows, or fewer draws: n_draws=..."
-        rule = f"have at most {_MOST_VALUES:,} values (rows × draws)"
-        raise InvalidInput("new rows", rule, math.prod(shape), cure)
-    first, whole = 0, np.full(shape, np.nan, used.positions.dtype)
-    for block in blocks:
-        values = block.T.reshape(*used.positions.shape[:2], len(block))
-        whole[ok, :, first : first + len(block)] = values
-        first += len(block)
-    return whole
-
-
-def _n_columns(predictive: AbstractPredictive, used: UsedDraws, rows: Rows) -> int | None:
-    """The number of classes with a probability each; None for one number per row."""
-    position = jnp.asarray(used.positions[0, 0])
-    one = jax.tree.map(lambda of: jax.ShapeDtypeStruct((1, *of.shape), of.dtype), rows.row_shapes)
-    shape = jax.eval_shape(lambda at, some: predictive.mean(at, some), position, one).shape
-    return shape[1] if len(shape) == 2 else None
-
-
-def _by_block(
-    per_row: Callable[..., Array],
-    predictive: AbstractPredictive,
-    used: UsedDraws,
-    rows: Rows,
-    n_columns: int,
-    *args: Any,
-) -> Iterator[np.ndarray]:
-    """`per_row(rows, row numbers, predictive, draws, *args)`, (n, k, ...), in blocks."""
-    positions = jnp.asarray(used.flat)
-    width = max(len(positions) * n_columns, rows.floats_per_row, positions.shape[1])
-    for part, numbers, effects in _with_effects(predictive, used, rows):
-        draws = DrawOfLaw(positions, effects)
-        yield from part.by_block(per_row, predictive, draws, *args, width=width, beside=numbers)
-
-
-_MOST_EFFECTS = 2**25
-"""Numbers of effects in memory: 128 MiB."""
-
-
-def _with_effects(
-    predictive: AbstractPredictive, used: UsedDraws, rows: Rows
-) -> Iterator[tuple[Rows, range, KnownEffects | None]]:
-    """Parts of the rows with their numbers and, if these are integrated out, their group effects.
-
-    A group's effects are drawn once for all of its rows, if there is room for those of all groups.
-    """
-    model = getattr(predictive, "model", None)
-    if not isinstance(model, RegressionWithEffects):
-        yield rows, range(rows.n_rows), None
-        return
-    assert isinstance(rows, ResidentRows)
-    codes = np.asarray(rows.columns.terms[0].codes)
-    most = max(_MOST_EFFECTS // (len(used.flat) * model.law.model.n_effects), 1)
-    n_known = model.law.n_levels
-    size = rows.n_rows if len(np.unique(codes[codes < n_known])) <= most else most
-    for first in range(0, rows.n_rows, size):
-        numbers = range(first, min(first + size, rows.n_rows))
-        levels = np.unique(codes[first : numbers.stop])
-        effects = model.knowing(used.flat, levels[levels < n_known])
-        part = rows if size == rows.n_rows else ResidentRows(rows.neighbours(first, len(numbers)))
-        yield part, numbers, effects
+        A group's effects are drawn once for all of its rows, if there is room for those of all
+        groups.
+        """
+        model, rows = getattr(self.predictive, "model", None), self.rows
+        if not isinstance(model, RegressionWithEffects):
+            yield rows, range(rows.n_rows), None
+            return
+        assert isinstance(rows, ResidentRows)
+        codes, positions = np.asarray(rows.columns.terms[0].codes), self.used.flat
+        most = max(_MOST_EFFECTS // (len(positions) * model.law.model.n_effects), 1)
+        n_known = model.law.n_levels
+        size = rows.n_rows if len(np.unique(codes[codes < n_known])) <= most else most
+        for first in range(0, rows.n_rows, size):
+            numbers = range(first, min(first + size, rows.n_rows))
+            levels = np.unique(codes[first : numbers.stop])
+            effects = model.knowing(positions, levels[levels < n_known])
+            is_whole = size == rows.n_rows
+            part = rows if is_whole else ResidentRows(rows.neighbours(first, len(numbers)))
+            yield part, numbers, effects
 
 
 class DrawOfLaw(NamedTuple):
@@ -406,3 +394,9 @@ def _at_level(ordered: Float[np.ndarray, "... k"], level: float) -> Float[np.nda
         ordered[..., min(k, ordered.shape[-1] - 1)].astype(np.float64) for k in (below, below + 1)
     )
     return low + (place - below) * (high - low)
+
+
+def log_sum(values: Float[np.ndarray, "n k"]) -> Float[np.ndarray, " n"]:
+    """Log Σ_k exp."""
+    highest = values.max(axis=1)
+    return highest + np.log(np.exp(values - highest[:, None]).sum(axis=1))

@@ -20,9 +20,9 @@ import numpy as np
 
 from .._core.arrays import AbstractQuantities, Layout, Parameters, StoredQuantities
 from .._core.errors import InvalidInput, Outcome
-from .._core.files import TEMPORARY
+from .._core.files import TEMPORARY, from_json
 from .._core.packages import check_installed
-from ..methods.abstract import Account, Bias, ErrorBudget
+from ..methods.abstract import Account
 from ..methods.automatic.update import FittedSeries
 from ..models.predictive import AbstractPredictive
 
@@ -119,14 +119,9 @@ def saved_about(predictive: AbstractPredictive | None) -> dict[str, Any]:
 
 
 def _series_content(series: FittedSeries) -> dict[str, Any]:
-    return {
-        "n_rows": series.n_rows,
-        "accurate": series.accurate,
-        "shards": series.shards,
-        "moved": series.moved,
-        "arrays": list(series.arrays),
-        "model": list(series.model),
-    }
+    numbers = ("n_rows", "accurate", "shards", "moved")
+    names = {"arrays": list(series.arrays), "model": list(series.model)}
+    return {name: getattr(series, name) for name in numbers} | names
 
 
 def _series_arrays(series: FittedSeries) -> Any:
@@ -161,16 +156,10 @@ def _account_content(account: Account) -> dict[str, Any]:
 
     bias = account.bias
     return {
+        **{name: value for name, value in vars(account).items() if name != "method"},
         "budget": dataclasses.asdict(account.budget),
-        "reasons": list(account.reasons),
-        "doubts": list(account.doubts),
         "bias": None if bias is None else {k: listed(v) for k, v in bias._asdict().items()},
-        "exact": account.exact,
         "inflation": listed(account.inflation),
-        "noise_tail": account.noise_tail,
-        "notes": list(account.notes),
-        "unmeasured": account.unmeasured,
-        "n_unread": account.n_unread,
     }
 
 
@@ -237,17 +226,4 @@ def _fields(tree: Any, content: dict[str, Any]) -> dict[str, Any]:
 
 def account_from(content: Mapping[str, Any]) -> Account:
     """The account that JSON describes, without its method."""
-    bias, inflation = content.get("bias"), content.get("inflation")
-    return Account(
-        method=None,
-        budget=ErrorBudget(**content["budget"]),
-        reasons=tuple(map(str, content["reasons"])),
-        doubts=tuple(map(str, content["doubts"])),
-        bias=Bias(**{name: np.asarray(values) for name, values in bias.items()}) if bias else None,
-        exact=bool(content["exact"]),
-        inflation=None if inflation is None else np.asarray(inflation),
-        noise_tail=content.get("noise_tail"),
-        notes=tuple(map(str, content.get("notes", ()))),
-        unmeasured=content.get("unmeasured"),
-        n_unread=int(content.get("n_unread", 0)),
-    )
+    return from_json(Account, {**content, "bias": content.get("bias") or None, "method": None})

@@ -18,7 +18,7 @@ from scipy.stats import multinomial
 import tallmc
 from problems import by_autodiff, logistic, logistic_log_likelihood
 from stationary import largest_z, run_chains
-from tallmc._store.parts import decode_method, encode_method
+from tallmc._store.setup import decode_method, encode_method
 from tallmc.contrib.pseudo_marginal import CorrelatedKernel, CorrelatedState, ExpansionRemainders
 from tallmc.methods.subsampled.remainders import ModelRemainders
 from test_firefly import LIMIT

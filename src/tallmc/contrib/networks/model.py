@@ -34,12 +34,12 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, PRNGKeyArray, PyTree
 from ..._core.arrays import ComputedQuantities, Scalar, Vector, check_numeric, layout_of
 from ..._core.errors import InvalidInput, check_int, check_number
 from ..._rows.access import PerRow
-from ..._rows.resident import resident
-from ...diagnose.scores import mean_log_density
+from ..._rows.resident import ResidentRows, resident
 from ...models.densities import DensityModel
 from ...models.posterior import ModelPosterior
 from ...models.predictive import AbstractPredictive, split_response
 from ...results.draws import Draws
+from ...results.prediction import DrawnLaw, used_draws
 from ..simplex.transitions import normalised
 
 # The rows of a network: one row per node, with its links.
@@ -432,9 +432,5 @@ def link_perplexity(draws: Draws, pairs: ArrayLike, links: ArrayLike) -> float:
         cure = "Stored draws need their posterior: draws.with_posterior(posterior)."
         rule = "be draws of tallmc.contrib.networks.mixed_membership"
         raise InvalidInput("draws", rule, type(draws).__name__, cure)
-    completed = draws.positions[draws.ok]
-    if not completed.size:
-        raise InvalidInput("draws", "have a chain that completed", "none")
-    positions = jnp.asarray(completed.reshape(-1, completed.shape[-1]))
-    rows = predictive.encode((pairs, links), response=True)
-    return math.exp(-mean_log_density(predictive, positions, rows))
+    rows = ResidentRows(predictive.encode((pairs, links), response=True))
+    return math.exp(-DrawnLaw(predictive, used_draws(draws), rows).log_densities().mean())

@@ -379,9 +379,6 @@ class AbstractTallEstimator(BaseEstimator, abc.ABC):
         - `y`: the response of each row.
         - `sample_weight`: how often each row counts, numbers that are not negative. A row of weight
           2 is two rows, and a row of weight 0 none.
-
-        **Raises:** `InvalidInput`, a `ValueError`, if a setting or the data are invalid;
-        `PreparationError` if there are no draws.
         """
         X, y = validate_data(
             self, X, y, dtype=_INPUT_TYPES, ensure_min_samples=2, y_numeric=is_regressor(self)
@@ -397,11 +394,9 @@ class AbstractTallEstimator(BaseEstimator, abc.ABC):
             standardised=bool(self.standardise),
             weights=weights,
         )
-        intercept_scale = None
-        if self.fit_intercept:
-            intercept_scale = check_number(
-                "intercept_prior_scale", self.intercept_prior_scale, 0, low_open=True
-            )
+        given = self.intercept_prior_scale if self.fit_intercept else 1.0
+        checked = check_number("intercept_prior_scale", given, 0, low_open=True)
+        intercept_scale = checked if self.fit_intercept else None
         x, target = scaling.design(X, intercept_scale, jnp.result_type(float)), response.values
         if self.method is None and self._rows_of_zeros_are_neutral():
             x, target, weights = with_neutral_rows(x, target, weights)
@@ -438,9 +433,8 @@ class AbstractTallEstimator(BaseEstimator, abc.ABC):
         if len(x) > len(X):
             draws = _without_neutral_rows(draws, len(X))
         self._keep(draws)
-        if draws.report.doubts:
-            message = f"{type(self).__name__}: {draws.report.doubts[0]} See report_ for all doubts."
-            _warn_once(message)
+        for doubt in draws.report.doubts[:1]:
+            _warn_once(f"{type(self).__name__}: {doubt} See report_ for all doubts.")
         if draws.stopped_by == "Ctrl-C":
             raise KeyboardInterrupt
         return self

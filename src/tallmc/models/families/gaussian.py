@@ -156,8 +156,6 @@ def linear_regression(
     **Returns:** a posterior with the parameters `beta` and, unless `noise_variance` is given,
     `log_scale`.
 
-    **Raises:** `InvalidInput` if the noise is unknown and too small for the precision of X.
-
     >>> X, y = [[1.0], [1.0], [1.0], [1.0]], [1.0, 3.0, 2.0, 2.0]
     >>> linear_regression(X, y, prior_variance=1e6).layout.names
     ('beta', 'log_scale')
