@@ -128,8 +128,8 @@ class NoiseDiagonal(GeometryChoice):
 
 
 def _moments(
-    block: RowBlock, counted: Bool[Array, " n"], model: AbstractModel, position: Float[Array, " d"]
-) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+    block: RowBlock, counted: Bool[Array, " n"], model: AbstractModel, position: Vector
+) -> tuple[Vector, Vector]:
     """Σ g_ij² and Σ g_ij over the counted rows."""
     gradients = model.expand(model.row_gradients(position, block), block)
     gradients = jnp.where(counted[:, None], gradients, 0)
@@ -182,19 +182,13 @@ _LEAST_CURVATURE = 1e-3  # of directions of S, in units of 1/sd² of an effect g
 class ArrowMap(AbstractLinearMap):
     """C, of an identity with few other modes, bordered by the rows of the core."""
 
-    order: Int[Array, " d"]
-    """The effects, then the core."""
-    places: Int[Array, " d"]
-    """The inverse of the order."""
-    coupling: Float[Array, "o k"]
-    """W."""
-    root: Float[Array, "k k"]
-    """S^(−½), transposed."""
-    modes: Float[Array, "o m"]
-    """V."""
-    sds: Float[Array, " m"]
-    """Λ^(−½)."""
-    scale: Float[Array, " d"]
+    order: Int[Array, " d"]  # The effects, then the core
+    places: Int[Array, " d"]  # The inverse of the order
+    coupling: Float[Array, "o k"]  # W
+    root: Float[Array, "k k"]  # S^(−½), transposed
+    modes: Float[Array, "o m"]  # V
+    sds: Float[Array, " m"]  # Λ^(−½)
+    scale: Vector
 
     def _split(self, values: Float[Array, "*k d"]) -> tuple[Array, Array]:
         ordered = values[..., self.order]
@@ -227,12 +221,9 @@ class EffectMap(AbstractLinearMap):
     """Coordinates ζ: η in the place of group effects, and a linear map of them."""
 
     linear: ArrowMap
-    information: Float[Array, " b"]
-    """K of each group, (G, r, r) flat, term after term."""
-    score: Vector
-    """r of effects, else 0."""
-    centre: Vector
-    """ζ near which the posterior is N(ζ, CCᵀ), approximately."""
+    information: Float[Array, " b"]  # K of each group, (G, r, r) flat, term after term
+    score: Vector  # r of effects, else 0
+    centre: Vector  # ζ near which the posterior is N(ζ, CCᵀ), approximately
     terms: tuple[tuple[int, int, int, int], ...] = eqx.field(static=True)
     """The fields of each `EffectTerm`; a store reads tuples."""
 

@@ -104,8 +104,7 @@ class Score:
     """The discrepancy of positions. `units` (C) may be None until the first draws define it."""
 
     posterior: AbstractPosterior
-    estimator: BoundKernel | None
-    """The gradient estimator; None if exact gradients cost no more."""
+    estimator: BoundKernel | None  # The gradient estimator; None if exact gradients cost no more
     rows_per_draw: int
     units: Float[np.ndarray, "d d"] | Float[np.ndarray, " d"] | None
     n_row_evals_preparation: int

@@ -3,9 +3,9 @@
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
+from tallmc.methods.subsampled.candidates import typical_growth
 
 import tallmc
-from tallmc.methods.subsampled.candidates import typical_growth
 from tallmc.methods.subsampled.method import SubsampledKernel
 from tallmc.methods.subsampled.thinning import PoissonDecision
 

@@ -40,8 +40,7 @@ class ConfidentDecision(AbstractSequentialDecision):
     """Reads batches of rows until the bound decides."""
 
     delta: Scalar
-    largest: Scalar
-    """The largest c_i."""
+    largest: Scalar  # The largest c_i
 
     def limit(self, read: SequentialMoments, bound: Scalar) -> Scalar:
         n, look = jnp.maximum(read.count, 1).astype(bound.dtype), read.looks.astype(bound.dtype)

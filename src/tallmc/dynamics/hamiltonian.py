@@ -49,8 +49,7 @@ class TrajectoryState(AbstractDynamicsState):
 
     position: Vector
     momentum: Vector
-    inner: Int[Array, ""]
-    """Inner steps since the momentum was drawn."""
+    inner: Int[Array, ""]  # Inner steps since the momentum was drawn
 
 
 class Hamiltonian(AbstractDynamics):

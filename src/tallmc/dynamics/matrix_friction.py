@@ -44,8 +44,7 @@ class MatrixFriction(AbstractWithMomentum):
     cost = "A step costs O(d²), and O(d³) with a noise correction."
 
     friction: Any
-    root: Any = eqx.field(default=None, repr=False, kw_only=True)
-    """The symmetric square root of C."""
+    root: Any = eqx.field(default=None, repr=False, kw_only=True)  # The symmetric square root of C
 
     def __post_init__(self) -> None:
         check_numeric("friction", self.friction)

@@ -75,10 +75,8 @@ class AbstractWithExactFriction(AbstractWithFriction):
 class Damping(NamedTuple):
     """The exact solution of friction over the time h: ρ ← decay·ρ + sd·ξ."""
 
-    decay: Scalar
-    """c = exp(−γh)."""
-    sd: Scalar
-    """√(1 − c²)."""
+    decay: Scalar  # c = exp(−γh)
+    sd: Scalar  # √(1 − c²)
     share: Scalar
     """The factor of V in the covariance I − share·V of ξ that corrects for kicks of covariance h²V.
 

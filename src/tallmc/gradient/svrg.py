@@ -29,10 +29,8 @@ from .estimator import AbstractGradient, Indices, Positions, Residuals, row_grad
 class Centre(eqx.Module):
     """The centre of one chain: its position at the last renewal."""
 
-    position: Float[Array, "*chains d"]
-    """θ̃."""
-    row_sum: Float[Array, "*chains d"]
-    """Σ_i ∇f_i(θ̃) over all rows."""
+    position: Float[Array, "*chains d"]  # θ̃
+    row_sum: Float[Array, "*chains d"]  # Σ_i ∇f_i(θ̃) over all rows
 
 
 class SVRG(AbstractGradient):

@@ -192,11 +192,9 @@ class _PairPlan:
     """Number and length of the pairs."""
 
     pairs: int
-    burn_in: int
-    """Steps of the coarse chains."""
+    burn_in: int  # Steps of the coarse chains
     draws: int
-    batches: int
-    """Batches per chain, each at least two autocorrelation times long."""
+    batches: int  # Batches per chain, each at least two autocorrelation times long
 
     @classmethod
     def of(cls, run: Run) -> _PairPlan:

@@ -63,10 +63,7 @@ def curvature_weights(posterior: AbstractPosterior, anchor: Anchor) -> RowValues
 
 
 def residual_weights(
-    posterior: AbstractPosterior,
-    anchor: Anchor,
-    order: int,
-    metric: AbstractLinearMap,
+    posterior: AbstractPosterior, anchor: Anchor, order: int, metric: AbstractLinearMap
 ) -> RowValues:
     """√E‖Cᵀr_i(θ)‖² over θ ~ N(θ̂, 1.5² Σ̂), for control variates.
 
@@ -97,8 +94,7 @@ class WeightRule(NamedTuple):
     """A named rule for weights."""
 
     weigh: Callable[[SubsampleContext], RowValues]
-    needs: AnchorLevel
-    """What must be known about the posterior."""
+    needs: AnchorLevel  # What must be known about the posterior
 
 
 def _anchored(context: SubsampleContext) -> tuple[AbstractPosterior, Anchor]:
