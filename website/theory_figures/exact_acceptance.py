@@ -3,11 +3,10 @@
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
-from tallmc.methods.subsampled.candidates import typical_growth
 
 import tallmc
 from tallmc.methods.subsampled.method import SubsampledKernel
-from tallmc.methods.subsampled.thinning import PoissonDecision
+from tallmc.methods.subsampled.thinning import PoissonDecision, typical_growth
 
 N_ROWS = [3_000, 30_000, 300_000]  # reduced: [500, 1_000]
 POWERS = {1: "0", 2: "−1/2", 3: "−1"}
