@@ -70,9 +70,7 @@ class Identity(GeometryChoice):
 class Diagonal(GeometryChoice):
     """One scale per parameter, C = diag(scale). Lengths are in units of that scale.
 
-    **Arguments:**
-
-    - `scale`: positive numbers, one per parameter; by default 1/√H_jj from the Hessian at the mode.
+    `scale` has positive numbers, one per parameter; by default 1/√H_jj of the Hessian at the mode.
     """
 
     scale: Any = None
@@ -140,9 +138,7 @@ def _moments(
 class Dense(GeometryChoice):
     """A dense matrix CCᵀ. By default, lengths are in units of posterior standard deviations.
 
-    **Arguments:**
-
-    - `covariance`: CCᵀ, a symmetric positive definite matrix; by default Σ̂ at the mode.
+    `covariance` is CCᵀ, a symmetric positive definite matrix; by default Σ̂ at the mode.
     """
 
     covariance: Any = None

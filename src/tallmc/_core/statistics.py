@@ -435,9 +435,7 @@ _DRAWS_AT_ONCE = 2**16  # of all parameters, in the cheaper criteria: they stay 
 def ess(positions: ArrayLike) -> HostVector:
     """Bulk effective sample size of each coordinate (Vehtari et al., 2021).
 
-    **Arguments:**
-
-    - `positions`: finite draws of shape (chains, draws, d), with at least four draws per chain.
+    `positions` are finite draws of shape (chains, draws, d), with at least four draws per chain.
     """
     checked = _check_positions(positions, min_chains=1)
     return for_each_parameter(lambda scores: (scores.ess(),), checked)[:, 0]
@@ -446,9 +444,7 @@ def ess(positions: ArrayLike) -> HostVector:
 def rhat(positions: ArrayLike) -> HostVector:
     """Rank-normalised split R-hat of each coordinate (Vehtari et al., 2021).
 
-    **Arguments:**
-
-    - `positions`: finite draws of shape (chains, draws, d), chains >= 2 and draws >= 4.
+    `positions` are finite draws of shape (chains, draws, d), chains >= 2 and draws >= 4.
     """
     checked = _check_positions(positions, min_chains=2)
     return for_each_parameter(lambda scores: (scores.rhat(split_rhat),), checked)[:, 0]

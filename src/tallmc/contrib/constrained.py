@@ -348,9 +348,7 @@ class Projected(Reflected):
     Asmussen, Glynn and Pitman, 1995). `Reflected` is more accurate at the same cost, so projection
     is rarely the better choice. Pairs of chains at ε and ε/2 measure the bias by its order.
 
-    **Arguments:**
-
-    - `within`: as in `Reflected`.
+    `within` is as in `Reflected`.
     """
 
     paper = "Bubeck, Eldan and Lehec (2018)"
@@ -391,9 +389,7 @@ def projected_sgld(step_size: StepSize, batch_size: Size, within: Within | None 
 def reflected_sgld(step_size: StepSize, batch_size: Size, within: Within | None = None) -> Method:
     """SGLD whose steps are reflected at the boundaries of boxes or half-spaces.
 
-    **Arguments:** those of `sgld`, and
-
-    - `within`: as in `projected_sgld`.
+    `within` is as in `projected_sgld`, the other arguments as in `sgld`.
     """
     chosen = Reflected({} if within is None else within)
     return Method(dynamics=chosen, batch_size=batch_size, step_size=step_size)

@@ -122,10 +122,8 @@ class GroupDensity(AbstractGroupPrior):
 class NormalGroups(AbstractGroupPrior):
     """Independent normal entries: the gradient with respect to φ has no noise.
 
-    **Arguments:**
-
-    - `law`: `law(shared)`, a pair (mean, sd). Each is a number or has the shape of the parameters
-      of a group.
+    `law(shared)` is a pair (mean, sd). Each is a number or has the shape of the parameters of a
+    group.
     """
 
     law: Callable[[PyTree], tuple[Any, Any]]

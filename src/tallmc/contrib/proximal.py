@@ -75,9 +75,7 @@ def has_proximal_point(prior: AbstractPrior) -> bool:
 class Proximal(Langevin):
     """Langevin dynamics with the Moreau envelope of the prior.
 
-    **Arguments:**
-
-    - `smoothing`: s; the envelope has λ = s ε. At least 1/2.
+    `smoothing` is s, at least 1/2; the envelope has λ = s ε.
     """
 
     paper = "Durmus, Moulines and Pereyra (2018)"

@@ -33,10 +33,8 @@ from .momentum import AbstractWithMomentum, MomentumState
 class MatrixFriction(AbstractWithMomentum):
     """SGHMC with a friction matrix, in the Euler form of the papers.
 
-    **Arguments:**
-
-    - `friction`: C, a symmetric positive definite d×d matrix. A number γ is γI, and d numbers are
-      the diagonal.
+    `friction` is C, a symmetric positive definite d×d matrix; a number γ is γI, and d numbers are
+    the diagonal.
     """
 
     paper = "Chen, Fox and Guestrin (2014)"

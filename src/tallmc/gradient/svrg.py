@@ -34,12 +34,7 @@ class Centre(eqx.Module):
 
 
 class SVRG(AbstractGradient):
-    """Control variates around a centre that is moved to the chain every `every` steps.
-
-    **Arguments:**
-
-    - `every`: m, the number of steps between renewals of the centre.
-    """
+    """Control variates around a centre that is moved to the chain every m steps, `every`."""
 
     paper = "Dubey, Reddi, Williamson, Póczos, Smola and Xing (2016)"
     bias = "Unbiased given the past."

@@ -419,12 +419,7 @@ def alternating_signs(size: int, n_certain: Any, dtype: Any) -> Float[Array, " n
 
 @dataclasses.dataclass(frozen=True)
 class Fixed(SizeChoice):
-    """The same number of rows in every step.
-
-    **Arguments:**
-
-    - `size`: the number of rows per step.
-    """
+    """The same number of rows in every step, `size`."""
 
     size: int
 

@@ -82,12 +82,7 @@ def _repeats(ordered: Int[Array, "steps n"]) -> Bool[Array, "steps n"]:
 
 @dataclasses.dataclass(frozen=True)
 class Uniform(SubsampleChoice):
-    """Uniform draws.
-
-    **Arguments:**
-
-    - `replace`: whether rows are drawn with replacement.
-    """
+    """Uniform draws, with replacement unless `replace` is False."""
 
     bias = "Unbiased."
     cost = "The cost of a step depends on n, not on N."
