@@ -295,7 +295,6 @@ def find_anchor(
 
     **Arguments:**
 
-    - `posterior`: the posterior.
     - `hessian`: whether to compute the Hessian and its inverse, which need d² memory.
     - `optimiser`: by default `Newton()` in up to 500 dimensions and `LBFGS()` above.
       If they do not reach the mode, L-BFGS and Adam search from several starts, and the best point

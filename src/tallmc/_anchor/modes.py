@@ -57,7 +57,6 @@ def prior_directions(posterior: AbstractPosterior, anchor: Anchor) -> list[str]:
 
     **Arguments:**
 
-    - `posterior`: the posterior.
     - `anchor`: the result of `find_anchor(posterior)`, with its Hessian.
 
     **Returns:** one message per direction, with its cure. Empty if the rows determine everything.
@@ -235,10 +234,8 @@ def other_modes(
 
     **Arguments:**
 
-    - `posterior`: the posterior.
     - `anchor`: the result of `find_anchor(posterior)`, with its Hessian.
     - `starts`: how many searches to make if they find no other mode.
-    - `seed`: the seed of the starts.
     - `passes`: counts the rows that the searches evaluate.
 
     **Returns:** the distinct modes found, the one with the largest mass first. Empty if every

@@ -72,14 +72,8 @@ def noise_threshold(
 ) -> Threshold:
     """Find the noise threshold V₀ by pilot runs that start at the anchor.
 
-    **Arguments:**
-
-    - `kernel`: the kernel of a prepared method with a fixed size, drawn with replacement.
-    - `anchor`: the anchor θ̂.
-    - `chains`, `steps`: the number of pilot chains, and of steps per chain.
-    - `seed`: the seed of the pilot runs.
-
-    Raises `PreparationError` if a pilot chain reaches a position that is not finite.
+    `kernel` is that of a prepared method with a fixed size, drawn with replacement. Raises
+    `PreparationError` if a pilot chain reaches a position that is not finite.
     """
     selection = _selection_of(kernel)
     chains, steps = check_int("chains", chains, 1), check_int("steps", steps, 20)

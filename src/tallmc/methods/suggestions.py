@@ -152,7 +152,6 @@ def suggest(
 
     **Arguments:**
 
-    - `posterior`: the posterior.
     - `name`: the name of the method; `tallmc methods` lists them.
     - `batch_size`: rows per step; by default a thousandth of the rows, and at least 32.
     - `step_size`: a step size of your own; the other settings are still suggested.

@@ -69,7 +69,6 @@ def residual_weights(
 
     **Arguments:**
 
-    - `posterior`: the posterior.
     - `anchor`: the anchor from `find_anchor(posterior)`. If it has no Hessian, CCᵀ replaces Σ̂.
     - `order`: the order of the control variates.
     - `metric`: C.
