@@ -35,7 +35,7 @@ from ..dynamics.dynamics import AbstractDynamicsState, Curvature, Suggestion
 from ..geometry import Dense
 from ..methods.abstract import AbstractAnchoredMethod, AtAnchor, labels
 from ..methods.registry import named
-from ..methods.subsampled.method import Breaches
+from ..methods.subsampled.method import breach_totals, no_breaches
 from ..methods.subsampled.remainders import ModelRemainders
 from ..models.design import RegressionRows
 from ..models.generalised_linear import remainder, weighted
@@ -410,6 +410,14 @@ class PathState(AbstractDynamicsState):
     velocity: Vector  # v
 
 
+class RateBreaches(eqx.Module):
+    """How often the steps of a chain left the bounds of the rates."""
+
+    exceeded: Int[Array, "*chains"]  # Candidates whose rate was above its bound
+    worst: Float[Array, "*chains"]  # The largest rate, relative to its bound
+    unfinished: Int[Array, "*chains"]  # Steps that ended before their time
+
+
 class _Flight(eqx.Module):
     """A path in the making."""
 
@@ -419,7 +427,7 @@ class _Flight(eqx.Module):
     passes: Int[Array, ""]  # Passes of the loop
     n_rows: Int[Array, ""]
     n_switches: Int[Array, ""]
-    breaches: Breaches  # rates above their bounds; steps that ended before their time
+    breaches: RateBreaches
     integrals: PathIntegrals
 
 
@@ -439,7 +447,7 @@ class PathKernel(AbstractKernel):
     most_rows = _MOST_ROWS
 
     def broken_claim(self, chains: ChainState) -> str | None:
-        exceeded, worst, unfinished = chains.carried.totals()
+        exceeded, worst, unfinished = breach_totals(chains.carried)
         if exceeded:
             return (
                 f"the rates of {exceeded:,} rows were above their bounds, at most by {worst:.2g} "
@@ -452,8 +460,8 @@ class PathKernel(AbstractKernel):
             )
         return None
 
-    def start_memory(self, positions: Float[Array, "chains d"], rows: AbstractRows) -> Breaches:
-        return Breaches.none(positions)
+    def start_memory(self, positions: Float[Array, "chains d"], rows: AbstractRows) -> RateBreaches:
+        return RateBreaches(*no_breaches(positions))
 
     def init(self, new: NewChain, rows: AbstractRows) -> ChainState:
         u = self.rates.metric.solve(new.position - self.rates.remainders.anchor)
@@ -483,8 +491,8 @@ class PathKernel(AbstractKernel):
             "path_variance": flown.integrals.variance(time),
         }
         position = self.rates.position(flown.u)
-        unfinished = carried.outside + (flown.left > 0).astype(jnp.int32)
-        breaches = Breaches(flown.breaches.exceeded, flown.breaches.worst, unfinished)
+        unfinished = carried.unfinished + (flown.left > 0).astype(jnp.int32)
+        breaches = RateBreaches(flown.breaches.exceeded, flown.breaches.worst, unfinished)
         return KernelStep(
             ChainState(PathState(position, flown.u, flown.velocity), breaches),
             stats,
@@ -543,10 +551,10 @@ class PathKernel(AbstractKernel):
             passes=flight.passes + 1,
             n_rows=flight.n_rows + jnp.sum(used, dtype=jnp.int32),
             n_switches=flight.n_switches + switched.astype(jnp.int32),
-            breaches=Breaches(
+            breaches=RateBreaches(
                 flight.breaches.exceeded + jnp.sum(ratio > 1, dtype=jnp.int32),
                 jnp.maximum(flight.breaches.worst, jnp.max(ratio)),
-                flight.breaches.outside,
+                flight.breaches.unfinished,
             ),
             integrals=flight.integrals.extended(move, move_velocity, time),
         )

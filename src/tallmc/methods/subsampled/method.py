@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -194,21 +194,21 @@ class Breaches(eqx.Module):
     exceeded: Int[Array, "*chains"]  # Rows whose change was above their cap
     worst: Float[Array, "*chains"]  # The largest change, relative to its cap
     outside: Int[Array, "*chains"]
-    """Moves that were rejected, or steps that ended early, for want of a bound."""
+    """Moves that were rejected because there is no bound for them."""
 
-    @classmethod
-    def none(cls, positions: Float[Array, "chains d"]) -> Breaches:
-        """Those of chains that start here."""
-        none = np.zeros(len(positions))
-        counts = on_device(none, np.int32)
-        return cls(counts, on_device(none, positions.dtype), counts)
 
-    def totals(self) -> tuple[int, float, int]:
-        """The counts of all chains together, and the largest change."""
-        exceeded, outside = (
-            int(np.asarray(counts, np.int64).sum()) for counts in (self.exceeded, self.outside)
-        )
-        return exceeded, float(np.max(self.worst)), outside
+def no_breaches(positions: Float[Array, "chains d"]) -> tuple[Array, Array, Array]:
+    """The counts of chains that start here, and the largest excess between them."""
+    none = np.zeros(len(positions))
+    counts = on_device(none, np.int32)
+    return counts, on_device(none, positions.dtype), counts
+
+
+def breach_totals(breaches: Any) -> tuple[int, float, int]:
+    """Those of all chains together."""
+    exceeded, worst, others = jax.tree.leaves(breaches)
+    first, second = (int(np.asarray(counts, np.int64).sum()) for counts in (exceeded, others))
+    return first, float(np.max(worst)), second
 
 
 class AbstractProposalKernel(AbstractKernel):
@@ -259,7 +259,7 @@ class SubsampledKernel(AbstractProposalKernel):
         return self.n_certain
 
     def broken_claim(self, chains: ChainState) -> str | None:
-        exceeded, worst, outside = chains.carried.totals()
+        exceeded, worst, outside = breach_totals(chains.carried)
         if exceeded:
             return (
                 f"{exceeded:,} evaluated rows changed by more than their caps, at most by "
@@ -273,7 +273,7 @@ class SubsampledKernel(AbstractProposalKernel):
         return None
 
     def start_memory(self, positions: Float[Array, "chains d"], rows: AbstractRows) -> Breaches:
-        return Breaches.none(positions)
+        return Breaches(*no_breaches(positions))
 
     def init(self, new: NewChain, rows: AbstractRows) -> ChainState:
         u = self.surrogate.metric.solve(new.position - self.surrogate.anchor)
