@@ -25,7 +25,6 @@ import numpy as np
 
 from .._core.arrays import Scalar, on_device
 from .._core.errors import check_number
-from .._rows.access import PerRow, RowBlock
 from ..methods.method import StepSize
 from ..methods.registry import named
 from ..methods.subsampled.remainders import AbstractRemainders
@@ -54,10 +53,6 @@ class ConfidentDecision(AbstractSequentialDecision):
         return sd * jnp.sqrt(2 * left * level / n) + _KAPPA * spread * level / n
 
 
-def _constants(block: RowBlock, remainders: AbstractRemainders) -> PerRow:
-    return remainders.constants(block)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Confidence(AbstractSequentialMethod):
     """Metropolis–Hastings that accepts by confidence bounds."""
@@ -77,8 +72,7 @@ class Confidence(AbstractSequentialMethod):
     def decision(
         self, posterior: AbstractPosterior, remainders: AbstractRemainders, batch: int
     ) -> ConfidentDecision:
-        width = remainders.width(posterior.rows)
-        constants = posterior.rows.map(_constants, remainders, width=width)
+        constants = remainders.constants_of_all(posterior.rows)
         largest = on_device(_ROUNDING * np.max(constants), posterior.dtype)
         delta = on_device(self.delta, posterior.dtype)
         return ConfidentDecision(posterior.n_rows, batch, delta, largest)

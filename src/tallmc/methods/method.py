@@ -138,8 +138,8 @@ def _rules(method: Method) -> Iterator[tuple[bool, str, str, str]]:
     yield not all_rows and size is None, "batch_size", "be given with a subsample", cure
     rule = "be ControlVariate(order=1) with an adaptive size: eq. 18 bounds its noise only"
     cure = "For another gradient, TargetNoise(size, noise) adapts the size to the measured noise."
-    other = gradient != ControlVariate(order=1)
-    yield isinstance(size, BoundedNoise) and other, "gradient", rule, cure
+    adaptive = isinstance(size, BoundedNoise)
+    yield adaptive and gradient != ControlVariate(order=1), "gradient", rule, cure
     if dynamics.reads_fisher_information:
         reason = (
             f"with {name}, which reads the Fisher information off the gradients of a step's rows"

@@ -26,7 +26,7 @@ from ..._anchor.anchor import Anchor
 from ..._core.arrays import AbstractLinearMap, Scalar, Vector, dot, on_device
 from ..._core.errors import InvalidInput
 from ..._core.programs import quickly_compiled
-from ..._rows.access import AbstractRows, PerRow, RowBlock
+from ..._rows.access import AbstractRows, PerRow, RowBlock, RowValues
 from ...models.model import AbstractModel
 from ...models.posterior import AbstractPosterior
 from ..firefly import BoundedExpansion, Taylor, check_near_anchor
@@ -53,6 +53,14 @@ class AbstractRemainders(eqx.Module):
     def width(self, rows: AbstractRows) -> int:
         """Floats that a pass over the rows for c_i needs per row."""
         return self.model.width(rows)
+
+    def constants_of_all(self, rows: AbstractRows) -> RowValues:
+        """c_i of every row, in one pass."""
+        return rows.map(_constants, self, width=self.width(rows))
+
+
+def _constants(block: RowBlock, remainders: AbstractRemainders) -> PerRow:
+    return remainders.constants(block)
 
 
 # How much a Taylor remainder can change between two positions.

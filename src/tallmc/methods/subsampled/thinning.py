@@ -23,7 +23,7 @@ from ..._core.arrays import Scalar, Vector, on_device
 from ..._core.programs import quickly_compiled
 from ..._core.random import derived_keys, random_words, uniform_of
 from ..._core.supervision import stage
-from ..._rows.access import AbstractRows, PerRow, RowBlock
+from ..._rows.access import AbstractRows, PerRow
 from ..._rows.law import AbstractStream
 from ...geometry import Dense
 from ...models.posterior import AbstractPosterior
@@ -220,13 +220,8 @@ def bound_rows(
     metric = Dense().prepare(posterior, anchor)
     remainders, of_bound = prepare_remainders(posterior, anchor, metric, order, bound)
     surrogate, of_surrogate = prepare_surrogate(posterior, anchor, metric, remainders)
-    values = posterior.rows.map(_constants, remainders, width=remainders.width(posterior.rows))
-    constants = np.asarray(values, np.float64)
+    constants = np.asarray(remainders.constants_of_all(posterior.rows), np.float64)
     return BoundedRows(surrogate, constants, of_bound + of_surrogate + posterior.n_rows)
-
-
-def _constants(block: RowBlock, remainders: AbstractRemainders) -> PerRow:
-    return remainders.constants(block)
 
 
 def typical_growth(surrogate: Surrogate, proposal: Proposal, step: Scalar) -> float:
