@@ -564,15 +564,9 @@ def agreement(positions: HostDraws) -> Agreement:
     in_tables = split[0] if split else found
     if split and compared is not chosen:
         in_tables = rhat(chosen)
-    largest = float(np.max(in_tables[np.isfinite(in_tables)], initial=-np.inf))
-    return Agreement(
-        of_all,
-        float(found[worst]),
-        float(limits[worst]),
-        examined,
-        bulk,
-        largest if np.isfinite(largest) else np.nan,
-    )
+    finite = in_tables[np.isfinite(in_tables)]
+    largest = float(finite.max()) if finite.size else np.nan
+    return Agreement(of_all, float(found[worst]), float(limits[worst]), examined, bulk, largest)
 
 
 def suspects(positions: HostDraws) -> np.ndarray:

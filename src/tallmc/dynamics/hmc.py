@@ -238,19 +238,10 @@ class HMC(AbstractDynamics):
             (there, moving, force, estimate.potential),
             (state.position, state.coordinates, state.force, state.potential),
         )
-        moved = HMCState(
-            position,
-            coordinates,
-            kept_force,
-            potential,
-            moving,
-            force,
-            momentum,
-            kinetic,
-            relative_leap,
-            left,
-            jnp.where((left == 0) & ~jumps, rate, state.rate),
-        )
+        last_rate = jnp.where((left == 0) & ~jumps, rate, state.rate)
+        trajectory = moving, force, momentum, kinetic, relative_leap, left
+        here = position, coordinates, kept_force, potential
+        moved = HMCState(*here, *trajectory, last_rate)
         return DynamicsStep(moved, estimate, {"acceptance_rate": moved.rate})
 
     def suggest(self, curvature: Curvature) -> Suggestion:
