@@ -16,7 +16,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .._core.arrays import Vector
-from .._core.random import derived_keys
+from .._core.errors import Outcome
+from .._core.random import derived_keys, key_of, random_words
 from .._core.statistics import GroupMoments
 from .._rows.access import AbstractRows
 from ..correction import NoiseCorrection
@@ -67,8 +68,8 @@ class KernelStep(NamedTuple):
 
     state: ChainState
     stats: dict[str, Array]  # statistics to keep with the draw
-    outcome: Int[Array, ""] | np.int32  # the `Outcome`: OK if the chain continues
-    gradient: Vector  # the gradient estimate that the step used
+    outcome: Int[Array, ""] | np.int32 = np.int32(Outcome.OK)  # OK if the chain continues
+    gradient: Vector | None = None  # the gradient estimate that the step used, if it used one
 
 
 class AbstractKernel(eqx.Module):
@@ -98,9 +99,9 @@ class AbstractKernel(eqx.Module):
         assert self.rows_per_step is not None, "otherwise the kernel knows a bound"
         return self.rows_per_step
 
-    @abc.abstractmethod
     def draw(self, key: PRNGKeyArray, steps: int) -> Drawn:
-        """Draw the randomness of `steps` steps."""
+        """Draw the randomness of `steps` steps; by default a key for each."""
+        return Drawn(key_of(random_words(key, (steps,))), None)
 
     @abc.abstractmethod
     def step(

@@ -26,7 +26,6 @@ from ..dynamics.dynamics import (
     PositionState,
     Suggestion,
     reduced_noise,
-    smaller_step,
 )
 from ..dynamics.langevin import Langevin
 from ..methods.method import Method, Size, StepSize
@@ -363,11 +362,8 @@ class Projected(Reflected):
         return self._projected(free)
 
     def suggest(self, curvature: Curvature) -> Suggestion:
-        step, rule = smaller_step(
-            _STEP_PER_CURVATURE / curvature.largest,
-            f"{_STEP_PER_CURVATURE} / largest curvature: the bias is of order √ε",
-            curvature.noise_limit,
-        )
+        rule = f"{_STEP_PER_CURVATURE} / largest curvature: the bias is of order √ε"
+        step, rule = curvature.within_noise(_STEP_PER_CURVATURE / curvature.largest, rule)
         return Suggestion(step, rule, 1 / (step * curvature.smallest), langevin_step=step)
 
 
@@ -656,7 +652,7 @@ class Mirrored(AbstractDynamics):
         bounds = [mirror.dual_curvature(curvature.largest) for mirror in chosen]
         largest = max([curvature.largest, *bounds] if isinstance(self.mirrors, dict) else bounds)
         rule = "0.2 / largest curvature in the mirror"
-        step, rule = smaller_step(0.2 / largest, rule, curvature.noise_limit)
+        step, rule = curvature.within_noise(0.2 / largest, rule)
         between = curvature.condition / (step * largest)
         return Suggestion(step, rule, between, langevin_step=step)
 

@@ -745,12 +745,8 @@ class LocalKernel(AbstractKernel):
             if known.kept.size:
                 shown[kind] = tables[kind].entries[known.kept, 0]
         position = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(shown)])
-        return KernelStep(
-            ChainState(PositionState(position), LocalCarried(shared, tables)),
-            {"step_size": step_size},
-            outcome_of(jnp.concatenate(moved)),
-            jnp.zeros_like(position),
-        )
+        state = ChainState(PositionState(position), LocalCarried(shared, tables))
+        return KernelStep(state, {"step_size": step_size}, outcome_of(jnp.concatenate(moved)))
 
     def gradient(
         self,

@@ -36,16 +36,8 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, PRNGKeyArray, PyTree, 
 from .._anchor.anchor import Anchor
 from .._core.arrays import ComputedQuantities, Scalar, Vector, check_numeric, layout_of
 from .._core.errors import InvalidInput, check_int, check_number, outcome_of
-from .._core.random import derived_keys, key_of, random_words
-from .._engine.kernel import (
-    AbstractKernel,
-    BoundKernel,
-    ChainState,
-    Drawn,
-    Gathered,
-    KernelStep,
-    NewChain,
-)
+from .._core.random import derived_keys, random_words
+from .._engine.kernel import AbstractKernel, BoundKernel, ChainState, Gathered, KernelStep, NewChain
 from .._rows.access import AbstractRows, PerRow
 from .._rows.law import uniform_index
 from .._rows.resident import resident
@@ -627,9 +619,6 @@ class CommunityKernel(AbstractKernel):
             position = self._flat(Communities(normalised(at.nodes) * of_node, strengths))
         return ChainState(PositionState(position), None)
 
-    def draw(self, key: PRNGKeyArray, steps: int) -> Drawn:
-        return Drawn(key_of(random_words(key, (steps,))), None)
-
     def step(
         self, state: ChainState, gathered: Gathered, step: Int[Array, ""], rows: AbstractRows
     ) -> KernelStep:
@@ -642,7 +631,7 @@ class CommunityKernel(AbstractKernel):
         moved = lax.fori_loop(0, self.batches, move, self._communities(state.position))
         position = self._flat(moved)
         new = ChainState(PositionState(position), None)
-        return KernelStep(new, {}, outcome_of(position), jnp.zeros_like(position))
+        return KernelStep(new, {}, outcome_of(position))
 
     def moved(
         self, at: Communities, key: PRNGKeyArray, step_size: Scalar, rows: AbstractRows

@@ -39,7 +39,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._anchor.anchor import Anchor
 from .._core.arrays import Scalar, Vector, on_device
-from .._core.errors import Outcome, check_int
+from .._core.errors import check_int
 from .._core.random import derived_keys
 from .._engine.kernel import ChainState, Gathered, KernelStep, NewChain
 from .._rows.access import AbstractRows, PerRow, RowBlock
@@ -201,7 +201,7 @@ class CorrelatedKernel(AbstractProposalKernel):
             "potential_variance": motion.variance,
         }
         new = ChainState(motion, state.carried + outside.astype(jnp.int32))
-        return KernelStep(new, stats, jnp.int32(Outcome.OK), jnp.zeros_like(there))
+        return KernelStep(new, stats)
 
     def _redrawn(
         self, state: CorrelatedState, key: PRNGKeyArray

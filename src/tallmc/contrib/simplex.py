@@ -755,7 +755,7 @@ class SimplexKernel(AbstractKernel):
         theta = self.transition.move(theta, model.prior, counts, step_size, move)
         position = theta.reshape(state.position.shape)
         new = ChainState(PositionState(position), totals)
-        return KernelStep(new, {}, outcome_of(position), jnp.zeros_like(position))
+        return KernelStep(new, {}, outcome_of(position))
 
 
 _MODELS_CURE = "See tallmc.contrib.simplex.dirichlet_multinomial and tallmc.contrib.simplex.lda."

@@ -17,18 +17,11 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._anchor.anchor import Anchor
 from .._core.arrays import AbstractLinearMap, HostVector, Matrix, Scalar, Vector, dot, on_device
-from .._core.errors import InvalidInput, Outcome, check_int, check_number
-from .._core.random import (
-    derived_keys,
-    key_of,
-    normals_of,
-    pairs_for_normals,
-    random_words,
-    uniform_of,
-)
+from .._core.errors import InvalidInput, check_int, check_number
+from .._core.random import derived_keys, normals_of, pairs_for_normals, random_words, uniform_of
 from .._core.statistics import ess, moments
 from .._core.supervision import stage
-from .._engine.kernel import AbstractKernel, ChainState, Drawn, Gathered, KernelStep, NewChain
+from .._engine.kernel import AbstractKernel, ChainState, Gathered, KernelStep, NewChain
 from .._rows.access import AbstractRows, PerRow
 from .._rows.law import AbstractStream
 from ..dynamics.dynamics import AbstractDynamicsState, Curvature, Suggestion
@@ -468,9 +461,6 @@ class PathKernel(AbstractKernel):
         velocity = self.rates.first_velocity(new.key, u)
         return ChainState(PathState(new.position, u, velocity), new.carried)
 
-    def draw(self, key: PRNGKeyArray, steps: int) -> Drawn:
-        return Drawn(key_of(random_words(key, (steps,))), None)
-
     def step(
         self, state: ChainState, gathered: Gathered, step: Int[Array, ""], rows: AbstractRows
     ) -> KernelStep:
@@ -493,12 +483,7 @@ class PathKernel(AbstractKernel):
         position = self.rates.position(flown.u)
         unfinished = carried.unfinished + (flown.left > 0).astype(jnp.int32)
         breaches = RateBreaches(flown.breaches.exceeded, flown.breaches.worst, unfinished)
-        return KernelStep(
-            ChainState(PathState(position, flown.u, flown.velocity), breaches),
-            stats,
-            jnp.int32(Outcome.OK),
-            jnp.zeros_like(position),
-        )
+        return KernelStep(ChainState(PathState(position, flown.u, flown.velocity), breaches), stats)
 
     def _advance(self, flight: _Flight, keys: Array, rows: AbstractRows) -> _Flight:
         """Move to the first event, or as far as the draws of one pass reach."""

@@ -32,7 +32,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._anchor.anchor import Anchor
 from .._core.arrays import DenseMap, Scalar, Vector, on_device
-from .._core.errors import Outcome, check_int, check_number
+from .._core.errors import check_int, check_number
 from .._core.random import normals_of, pairs_for_normals, random_words, uniform_of
 from .._engine.kernel import AbstractKernel, ChainState, Drawn, Gathered, KernelStep, NewChain
 from .._engine.run import Run
@@ -182,9 +182,7 @@ class SurrogateKernel(AbstractKernel):
         stats["acceptance_rate"] = jnp.mean(rates)
         here, proposed = (here, end) if self.delayed else (end, None)
         moved = TrajectoryState(self.surrogate.position(self._u(here.whitened)), here, proposed)
-        return KernelStep(
-            ChainState(moved, None), stats, jnp.int32(Outcome.OK), jnp.zeros_like(self.rest)
-        )
+        return KernelStep(ChainState(moved, None), stats)
 
     @property
     def _blocks(self) -> list[np.ndarray]:

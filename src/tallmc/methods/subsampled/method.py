@@ -25,7 +25,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from ..._anchor.anchor import Anchor
 from ..._core.arrays import Scalar, Vector, on_device
-from ..._core.errors import InvalidInput, Outcome, check_int, check_number
+from ..._core.errors import InvalidInput, check_int, check_number
 from ..._core.programs import quickly_compiled
 from ..._core.random import derived_keys, key_of, random_words, standard_normal
 from ..._core.supervision import stage
@@ -309,9 +309,7 @@ class SubsampledKernel(AbstractProposalKernel):
             "acceptance_rate": decided.rate,
             "batch_size": decided.n_rows + jnp.int32(self.n_certain),
         }
-        return KernelStep(
-            ChainState(motion, carried), stats, jnp.int32(Outcome.OK), jnp.zeros_like(here)
-        )
+        return KernelStep(ChainState(motion, carried), stats)
 
 
 def suggested(proposal: str, step: float, rule: str) -> Suggestion:
