@@ -21,7 +21,7 @@ import numpy as np
 import tallmc
 from tallmc.diagnose import ess
 from tallmc.methods.abstract import AbstractMethod
-from tallmc.methods.subsampled.candidates import bound_rows
+from tallmc.methods.subsampled.thinning import bound_rows
 
 warnings.simplefilter("ignore")
 

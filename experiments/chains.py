@@ -119,6 +119,7 @@ def trace(
 
 
 def _record_gradient(step: KernelStep) -> dict[str, Array]:
+    assert step.gradient is not None, "the step of a composition"
     return {"gradient": step.gradient}
 
 

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from tallmc._anchor.anchor import Anchor
 from tallmc._core.random import new_key
-from tallmc._engine.kernel import BoundKernel, ChainState, Drawn, Gathered, Kernel
+from tallmc._engine.kernel import BoundKernel, ChainState, Drawn, Gathered, Kernel, NewChain
 from tallmc._rows.access import AbstractRows, RowBlock
 from tallmc.methods.method import Method
 from tallmc.models.posterior import AbstractPosterior
@@ -130,7 +130,7 @@ def _start(
     def init(key: Array, position: Array, carried: Any) -> ChainState:
         draw_key, init_key = jax.random.split(jax.random.fold_in(key, 2**31 - 1))
         gathered = kernel.gather(_one_step(kernel.draw(draw_key, 1)), rows)
-        return kernel.init(init_key, position, carried, gathered, rows)
+        return kernel.init(NewChain(init_key, position, carried, gathered), rows)
 
     return jax.vmap(init)(keys, starts, carried)
 

@@ -40,10 +40,10 @@ class GivenGradient(AbstractSelection):
     def draw(self, key, steps):
         raise AssertionError("the gradient is given")
 
-    def estimate(self, gradient, position, carried, gathered, rows, transition):
+    def estimate(self, at, gathered):
         given, spread = gathered
-        value = given + self.slope @ position
-        return Estimate(value, self.n_rows, carried, spread=spread, stats={"point": position})
+        value, stats = given + self.slope @ at.position, {"point": at.position}
+        return Estimate(value, self.n_rows, at.carried, spread=spread, stats=stats)
 
 
 def with_given_gradient(bound, slope=None, n_rows: int = 1):

@@ -54,7 +54,16 @@ LAZY = {"_fit", "priors", "results.display", "results.summary"}
 Commands import what they need when they run, so that `tallmc --help` stays fast.
 """
 
-CONCRETE_BASES = {"DrawSink", "HMC", "Langevin", "MeasuredSelection", "Part", "Reflected", "Simple"}
+CONCRETE_BASES = {
+    "DrawSink",
+    "HMC",
+    "Langevin",
+    "MeasuredSelection",
+    "Part",
+    "Reflected",
+    "Simple",
+    "ZigZagRates",
+}
 """Classes with subclasses that say no `Abstract` and have no abstract method."""
 
 OUTSIDE = {"tallmc", "experiments", "benchmarks", "website"}

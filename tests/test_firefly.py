@@ -13,7 +13,7 @@ import pytest
 import tallmc
 from problems import linear, logistic, logistic_by_autodiff, slow_after
 from regressions import run_once
-from tallmc._engine.kernel import BoundKernel, Gathered
+from tallmc._engine.kernel import BoundKernel, Gathered, NewChain
 from tallmc.dynamics.dynamics import PositionState
 from tallmc.geometry import Dense
 from tallmc.methods.firefly import (
@@ -126,7 +126,7 @@ def after_steps(bound: BoundKernel, starts, key, steps: int):
     kernel, rows = bound.kernel, bound.rows
     init_keys, draw_keys = jax.random.split(key, (2, len(starts)))
     nothing = Gathered(None, None)
-    init = lambda key, start: kernel.init(key, start, None, nothing, rows)
+    init = lambda key, start: kernel.init(NewChain(key, start, None, nothing), rows)
     state = jax.vmap(init)(init_keys, starts)
     drawn = jax.vmap(lambda key: kernel.draw(key, steps), out_axes=1)(draw_keys)
     step_of = jax.vmap(lambda state, gathered: kernel.step(state, gathered, jnp.int32(0), rows))
@@ -321,7 +321,7 @@ def test_a_ring_has_its_rows_and_no_others(n_rows):
 
     @run_once
     def resample(start, size):
-        state = kernel.init(key, position, None, Gathered(None, None), source)
+        state = kernel.init(NewChain(key, position, None, Gathered(None, None)), source)
         words = kernel.resample(
             source, jnp.zeros_like(state.carried), position, Ring(start, key), size
         )
@@ -343,7 +343,9 @@ def test_brightness_has_its_law_given_the_position():
     @run_once
     def all_of(position):
         brightness = lambda key: (
-            bound.kernel.init(key, position, None, Gathered(None, None), bound.rows).carried
+            bound.kernel.init(
+                NewChain(key, position, None, Gathered(None, None)), bound.rows
+            ).carried
         )
         words = jax.vmap(brightness)(jax.random.split(jax.random.key(0), draws))
         return words, exact_chances(bound, position)

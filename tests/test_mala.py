@@ -9,6 +9,7 @@ from jax import lax
 
 import tallmc
 from problems import exact_posterior, linear, logistic, slow_after
+from tallmc._engine.kernel import NewChain
 from tallmc.dynamics import HMC, MALA, ModeJumpingHMC, RandomWalk
 from tallmc.geometry import Dense, Diagonal, Identity
 from tallmc.gradient import Full
@@ -28,7 +29,7 @@ def positions_after(bound, keys, start, steps: int):
         gathered = kernel.gather(kernel.draw(draw_key, steps), rows)
         step = lambda state, at: (kernel.step(state, *at, rows).state, None)
         first_step = jax.tree.map(lambda leaf: leaf[0], gathered)
-        first = kernel.init(init_key, position, carried, first_step, rows)
+        first = kernel.init(NewChain(init_key, position, carried, first_step), rows)
         return lax.scan(step, first, (gathered, jnp.arange(steps)))[0].position
 
     return jax.vmap(of_chain)(keys, start, kernel.start_memory(start, rows))

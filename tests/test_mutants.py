@@ -338,11 +338,10 @@ def test_border_kills_a_distance_without_covariance():
 class AdaptiveMaskForgotten(AdaptiveSelection):
     """Weights 1/(n p_i) on the whole chunk instead of on n rows of it."""
 
-    def estimate(self, gradient, position, carried, gathered, source, transition):
-        estimate = super().estimate(gradient, position, carried, gathered, source, transition)
-        known = gradient.known(position)
-        residual = (estimate.gradient - known) * 64 / estimate.n_rows
-        return dataclasses.replace(estimate, gradient=known + residual)
+    def estimate(self, at, gathered):
+        estimate = super().estimate(at, gathered)
+        residual = (estimate.gradient - at.known) * 64 / estimate.n_rows
+        return dataclasses.replace(estimate, gradient=at.known + residual)
 
 
 def test_adaptive_mean_kills_a_forgotten_mask():

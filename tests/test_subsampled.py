@@ -17,8 +17,8 @@ from problems import slow_after, slow_among
 from regressions import run_once
 from tallmc._store.writer import StoreSink
 from tallmc.methods.subsampled import SubsampledMH
+from tallmc.methods.subsampled.method import measure_tails
 from tallmc.methods.subsampled.surrogate import Surrogate
-from tallmc.methods.subsampled.tails import measure_tails
 from tallmc.methods.subsampled.thinning import Move, Rule
 from tallmc.models.posterior import ModelPosterior
 from tallmc.models.priors import StudentTPrior

@@ -12,7 +12,7 @@ import tallmc
 from problems import slow_among
 from regressions import run_once
 from tallmc.methods.firefly import Tangent, Taylor, gaussian_bound, uniform_gaussian_bound
-from tallmc.methods.subsampled.candidates import poisson_decision
+from tallmc.methods.subsampled.thinning import poisson_decision
 from test_firefly import LIMIT, quadrature, run_z
 from test_firefly_taylor import gaussian_posterior, log_likelihood, taylor_expansion
 from test_subsampled import PAIRS, acceptance_z, imbalance, moments

@@ -18,7 +18,7 @@ from row_stores import stored_logistic
 from tallmc import models
 from tallmc._anchor.anchor import find_anchor
 from tallmc._core.arrays import DenseMap
-from tallmc._engine.kernel import Gathered
+from tallmc._engine.kernel import Gathered, NewChain
 from tallmc._rows.law import Batch
 from tallmc._rows.probabilities import drawn_in_proportion
 from tallmc.methods import surrogate as surrogates
@@ -423,9 +423,7 @@ def after_steps(delayed, starts, mutate=lambda kernel: kernel):
 
         @eqx.filter_jit
         def first(kernel, keys, start, memory):
-            init = lambda key, position, of_chain: kernel.init(
-                key, position, of_chain, nothing, None
-            )
+            init = lambda key, at, memory: kernel.init(NewChain(key, at, memory, nothing), None)
             return jax.vmap(init)(keys, start, memory), jax.vmap(lambda k: kernel.draw(k, 3))(keys)
 
         @eqx.filter_jit
@@ -519,7 +517,9 @@ def test_trajectories_are_reversible():
         @run_once
         def moved(kernel, v, momentum):
             rows, nothing = posterior.rows, Gathered((), ())
-            state = kernel.init(jax.random.key(0), v, (v, jnp.zeros(())), nothing, rows).motion
+            state = kernel.init(
+                NewChain(jax.random.key(0), v, (v, jnp.zeros(())), nothing), rows
+            ).motion
             at_once = jnp.asarray(-jnp.inf)
             return kernel._trajectory(state.here, momentum, jnp.asarray(turn), at_once)[0]
 

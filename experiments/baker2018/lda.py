@@ -13,9 +13,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from tallmc.contrib.simplex import lda, top_words
-from tallmc.contrib.simplex.sampler import SimplexSampler
-from tallmc.contrib.simplex.topics import perplexity
+from tallmc.contrib.simplex import SimplexSampler, lda, perplexity, top_words
 from tallmc.results.draws import Draws
 
 from ..chains import quiet_sample

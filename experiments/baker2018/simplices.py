@@ -12,8 +12,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
-from tallmc.contrib.simplex import dirichlet_multinomial
-from tallmc.contrib.simplex.sampler import SimplexSampler
+from tallmc.contrib.simplex import SimplexSampler, dirichlet_multinomial
 from tallmc.models.posterior import ModelPosterior
 
 from ..chains import quiet_sample

@@ -53,9 +53,9 @@ from ._core.part import Part
 from ._rows.access import AbstractRows, RowBlock
 from ._rows.law import Batch
 from ._rows.passes import Sum
-from .gradient.estimator import AbstractGradient, AbstractRenewable, Positions
+from .gradient.estimator import AbstractRenewable, Positions
 from .models.posterior import AbstractPosterior
-from .subsample.selection import Carried, Estimate, centred
+from .subsample.selection import Estimate, GradientAt, centred
 
 __all__ = ["NoiseCorrection"]
 
@@ -72,12 +72,9 @@ def second_moment(vectors: Float[Array, "n d"], shape: Shape) -> Covariance:
 class Calibration(eqx.Module):
     """What a calibrated correction keeps: the last pass, and the noise seen so far."""
 
-    centre: Float[Array, "*chains d"]
-    """ω, the position of the last pass."""
-    row_sum: Float[Array, "*chains d"]
-    """Σ ∇f_i(ω) over all rows."""
-    covariance: Float[Array, ...]
-    """V, the running average of the squared errors of the estimates."""
+    centre: Float[Array, "*chains d"]  # ω, the position of the last pass
+    row_sum: Float[Array, "*chains d"]  # Σ ∇f_i(ω) over all rows
+    covariance: Float[Array, ...]  # V, the running average of the squared errors of the estimates
 
 
 class NoiseCorrection(Part, AbstractRenewable):
@@ -143,33 +140,25 @@ class NoiseCorrection(Part, AbstractRenewable):
             return None
         return Calibration(positions, row_sums, carried.covariance)
 
-    def measured(
-        self, gradient: AbstractGradient, position: Vector, estimate: Estimate, before: Carried
-    ) -> Estimate:
-        """The estimate at `position` with the covariance of its noise and the memory after it.
-
-        `before` is the memory of the chain before the step.
-        """
+    def measured(self, at: GradientAt, estimate: Estimate) -> Estimate:
+        """The estimate with the covariance of its noise and the memory after it."""
         if self.calibrate_every is not None:
-            return self._from_errors(position, estimate, before.noise)
+            return self._from_errors(at, estimate)
         if self.groups is not None:
-            return self._from_groups(gradient, position, estimate, before)
+            return self._from_groups(at, estimate)
         assert estimate.spread is not None, (
             "a correction from the batch requires a subsample that returns its spread"
         )
         noise = second_moment(self.geometry.pull(estimate.spread), self.shape)
         return dataclasses.replace(estimate, noise=noise)
 
-    def _from_groups(
-        self, gradient: AbstractGradient, position: Vector, estimate: Estimate, before: Carried
-    ) -> Estimate:
+    def _from_groups(self, at: GradientAt, estimate: Estimate) -> Estimate:
         batch = estimate.batch
         assert batch is not None, "a correction from groups requires a subsample with one batch"
 
         def of_group(group: Batch) -> Vector:
             # `packed` holds all rows and is not split.
-            whole = Batch(group.rows, group.weights, group.indices, batch.packed)
-            return gradient.residual_sum(position, whole, before.gradient)
+            return at.residual_sum(Batch(group.rows, group.weights, group.indices, batch.packed))
 
         split = jax.tree.map(
             lambda leaf: leaf.reshape(self.groups, -1, *leaf.shape[1:]),
@@ -178,16 +167,17 @@ class NoiseCorrection(Part, AbstractRenewable):
         sums = jax.vmap(of_group)(split)
         return dataclasses.replace(
             estimate,
-            gradient=gradient.known(position, before.gradient) + jnp.sum(sums, axis=0),
+            gradient=at.known + jnp.sum(sums, axis=0),
             noise=second_moment(self.geometry.pull(centred(sums)), self.shape),
         )
 
-    def _from_errors(self, position: Vector, estimate: Estimate, carried: Calibration) -> Estimate:
+    def _from_errors(self, at: GradientAt, estimate: Estimate) -> Estimate:
+        carried: Calibration = at.carried.noise
         assert estimate.batch is not None, (
             "a calibrated correction requires a subsample that returns its batch"
         )
-        changes = self.model.sum_remainders(1, position, carried.centre, estimate.batch)
-        nearly_exact = self.model.prior_gradient(position) + carried.row_sum + changes
+        changes = self.model.sum_remainders(1, at.position, carried.centre, estimate.batch)
+        nearly_exact = self.model.prior_gradient(at.position) + carried.row_sum + changes
         error = self.geometry.pull(estimate.gradient - nearly_exact)
         newest = second_moment(error[None], self.shape)
         assert self.calibrate_every is not None, "the correction is calibrated"

@@ -70,9 +70,7 @@ class Identity(GeometryChoice):
 class Diagonal(GeometryChoice):
     """One scale per parameter, C = diag(scale). Lengths are in units of that scale.
 
-    **Arguments:**
-
-    - `scale`: positive numbers, one per parameter; by default 1/√H_jj from the Hessian at the mode.
+    `scale` has positive numbers, one per parameter; by default 1/√H_jj of the Hessian at the mode.
     """
 
     scale: Any = None
@@ -128,8 +126,8 @@ class NoiseDiagonal(GeometryChoice):
 
 
 def _moments(
-    block: RowBlock, counted: Bool[Array, " n"], model: AbstractModel, position: Float[Array, " d"]
-) -> tuple[Float[Array, " d"], Float[Array, " d"]]:
+    block: RowBlock, counted: Bool[Array, " n"], model: AbstractModel, position: Vector
+) -> tuple[Vector, Vector]:
     """Σ g_ij² and Σ g_ij over the counted rows."""
     gradients = model.expand(model.row_gradients(position, block), block)
     gradients = jnp.where(counted[:, None], gradients, 0)
@@ -140,9 +138,7 @@ def _moments(
 class Dense(GeometryChoice):
     """A dense matrix CCᵀ. By default, lengths are in units of posterior standard deviations.
 
-    **Arguments:**
-
-    - `covariance`: CCᵀ, a symmetric positive definite matrix; by default Σ̂ at the mode.
+    `covariance` is CCᵀ, a symmetric positive definite matrix; by default Σ̂ at the mode.
     """
 
     covariance: Any = None
@@ -182,19 +178,13 @@ _LEAST_CURVATURE = 1e-3  # of directions of S, in units of 1/sd² of an effect g
 class ArrowMap(AbstractLinearMap):
     """C, of an identity with few other modes, bordered by the rows of the core."""
 
-    order: Int[Array, " d"]
-    """The effects, then the core."""
-    places: Int[Array, " d"]
-    """The inverse of the order."""
-    coupling: Float[Array, "o k"]
-    """W."""
-    root: Float[Array, "k k"]
-    """S^(−½), transposed."""
-    modes: Float[Array, "o m"]
-    """V."""
-    sds: Float[Array, " m"]
-    """Λ^(−½)."""
-    scale: Float[Array, " d"]
+    order: Int[Array, " d"]  # The effects, then the core
+    places: Int[Array, " d"]  # The inverse of the order
+    coupling: Float[Array, "o k"]  # W
+    root: Float[Array, "k k"]  # S^(−½), transposed
+    modes: Float[Array, "o m"]  # V
+    sds: Float[Array, " m"]  # Λ^(−½)
+    scale: Vector
 
     def _split(self, values: Float[Array, "*k d"]) -> tuple[Array, Array]:
         ordered = values[..., self.order]
@@ -227,12 +217,9 @@ class EffectMap(AbstractLinearMap):
     """Coordinates ζ: η in the place of group effects, and a linear map of them."""
 
     linear: ArrowMap
-    information: Float[Array, " b"]
-    """K of each group, (G, r, r) flat, term after term."""
-    score: Vector
-    """r of effects, else 0."""
-    centre: Vector
-    """ζ near which the posterior is N(ζ, CCᵀ), approximately."""
+    information: Float[Array, " b"]  # K of each group, (G, r, r) flat, term after term
+    score: Vector  # r of effects, else 0
+    centre: Vector  # ζ near which the posterior is N(ζ, CCᵀ), approximately
     terms: tuple[tuple[int, int, int, int], ...] = eqx.field(static=True)
     """The fields of each `EffectTerm`; a store reads tuples."""
 

@@ -104,8 +104,7 @@ class Score:
     """The discrepancy of positions. `units` (C) may be None until the first draws define it."""
 
     posterior: AbstractPosterior
-    estimator: BoundKernel | None
-    """The gradient estimator; None if exact gradients cost no more."""
+    estimator: BoundKernel | None  # The gradient estimator; None if exact gradients cost no more
     rows_per_draw: int
     units: Float[np.ndarray, "d d"] | Float[np.ndarray, " d"] | None
     n_row_evals_preparation: int
@@ -321,14 +320,12 @@ def tune(
 
     **Arguments:**
 
-    - `posterior`: the posterior to sample.
     - `method`: the method to tune, or a list of methods to choose from.
     - `budget`: the cost limit.
     - `factors`: factors that multiply the step size of `method`. Defaults to 4⁻³ to 4².
     - `batch_sizes`: batch sizes to try. Defaults to that of `method`.
     - `keep_one_in`: η, the reciprocal of the share of candidates that each round keeps.
     - `chains`: chains per candidate.
-    - `seed`: seed of the chains.
     - `anchor`: an anchor of `posterior`; found by `find_anchor` if None.
     - `callback`: called with a `Round` after each round.
 

@@ -5,9 +5,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import tallmc
-from tallmc.methods.subsampled.candidates import typical_growth
 from tallmc.methods.subsampled.method import SubsampledKernel
-from tallmc.methods.subsampled.thinning import PoissonDecision
+from tallmc.methods.subsampled.thinning import PoissonDecision, typical_growth
 
 N_ROWS = [3_000, 30_000, 300_000]  # reduced: [500, 1_000]
 POWERS = {1: "0", 2: "−1/2", 3: "−1"}

@@ -17,9 +17,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, PyTree
+from jaxtyping import Array, ArrayLike, PyTree
 
-from .._core.arrays import Matrix, Vector, on_device
+from .._core.arrays import HostMatrix, HostVector, Matrix, Vector, on_device
 from .._core.errors import InvalidInput, PreparationError, warn
 from .._core.supervision import found_anchor, stage, supervised_alone
 from .._rows.access import RowAccess
@@ -53,15 +53,12 @@ NEWTON_MAX_DIM = 500
 _PERTURBED_STARTS = 3
 _WORTH_A_POLISH = 0.01
 """How much lower than at the last polish the potential must be for another one."""
-_LARGEST_SHIFT = 0.01
-"""How far from the mode a polish may end, in posterior standard deviations."""
+_LARGEST_SHIFT = 0.01  # How far from the mode a polish may end, in posterior standard deviations
 _POLISHED = 1e-5
 _ROUNDS = 10
 
 
-def further_search(
-    passes: CountedPasses, first: Float[np.ndarray, " d"]
-) -> tuple[Float[np.ndarray, " d"], bool]:
+def further_search(passes: CountedPasses, first: HostVector) -> tuple[HostVector, bool]:
     """The lowest point of searches after `first`, and whether it is known to be the mode."""
     init = np.asarray(passes.posterior.init, np.float64)
     best, lowest = init, _potential(passes, init)
@@ -80,9 +77,7 @@ def further_search(
     return best, False
 
 
-def _further_ends(
-    passes: CountedPasses, first: Float[np.ndarray, " d"]
-) -> Iterator[Float[np.ndarray, " d"]]:
+def _further_ends(passes: CountedPasses, first: HostVector) -> Iterator[HostVector]:
     """The end of the first search, then of others, each made when it is asked for."""
     posterior = passes.posterior
     init = np.asarray(posterior.init, np.float64)
@@ -106,15 +101,13 @@ def _further_ends(
         yield LBFGS().search(passes, best).position
 
 
-def _potential(passes: CountedPasses, position: Float[np.ndarray, " d"]) -> float:
+def _potential(passes: CountedPasses, position: HostVector) -> float:
     """f, or infinity where f or its gradient is not finite."""
     value, gradient = passes.value_and_gradient(position)
     return value if np.isfinite(value) and np.isfinite(gradient).all() else np.inf
 
 
-def _polish(
-    passes: CountedPasses, position: Float[np.ndarray, " d"]
-) -> Float[np.ndarray, " d"] | None:
+def _polish(passes: CountedPasses, position: HostVector) -> HostVector | None:
     """The mode that Newton reaches from here in double precision, or None.
 
     Newton updates its Hessian with BFGS. In a curved valley, the updates may hide that the true
@@ -147,9 +140,9 @@ _LARGEST_CHANGE = 0.05
 class AnchorCurvature(NamedTuple):
     """The curvature at the anchor, and what it says about the distance to the mode."""
 
-    gradient: Float[np.ndarray, " d"]
-    hessian: Float[np.ndarray, "d d"]
-    covariance: Float[np.ndarray, "d d"]
+    gradient: HostVector
+    hessian: HostMatrix
+    covariance: HostMatrix
     decrement: float
     definite: bool
     """Whether the Hessian is positive definite. If not, the covariance is that of its smooth part,
@@ -158,10 +151,7 @@ class AnchorCurvature(NamedTuple):
 
 
 def anchor_curvature(
-    passes: CountedPasses,
-    position: Float[np.ndarray, " d"],
-    gradient: Float[np.ndarray, " d"],
-    hessian: Float[np.ndarray, "d d"] | None,
+    passes: CountedPasses, position: HostVector, gradient: HostVector, hessian: HostMatrix | None
 ) -> AnchorCurvature:
     """The Hessian at `position`, if it is not known, and its inverse.
 
@@ -203,7 +193,7 @@ def anchor_curvature(
     return AnchorCurvature(gradient, hessian, covariance, decrement, definite, warning)
 
 
-def _inverse_root(matrix: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"] | None:
+def _inverse_root(matrix: HostMatrix) -> HostMatrix | None:
     """L⁻¹ with L Lᵀ = `matrix`, or None if the matrix is not positive definite."""
     try:
         return np.linalg.inv(np.linalg.cholesky(matrix))
@@ -211,9 +201,7 @@ def _inverse_root(matrix: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"] 
         return None
 
 
-def _may_be_rounding(
-    hessian: Float[np.ndarray, "d d"], inverse_root: Float[np.ndarray, "d d"], passes: CountedPasses
-) -> bool:
+def _may_be_rounding(hessian: HostMatrix, inverse_root: HostMatrix, passes: CountedPasses) -> bool:
     """Whether rounding may change a standard deviation by one per cent.
 
     H_jj (H⁻¹)_jj, the variance inflation factor of parameter j, does not depend on its units. The
@@ -226,9 +214,7 @@ def _may_be_rounding(
     return bool(inflation.max() * error > _LARGEST_ROUNDING)
 
 
-def _error(
-    inverse_root: Float[np.ndarray, "d d"] | None, accurate: Float[np.ndarray, "d d"] | None
-) -> str | None:
+def _error(inverse_root: HostMatrix | None, accurate: HostMatrix | None) -> str | None:
     """What single precision makes of the curvature; None if it is right or double is no cure."""
     if accurate is None:
         return None
@@ -239,9 +225,7 @@ def _error(
     return f"standard deviations are {change:.0%} off" if change > _LARGEST_CHANGE else None
 
 
-def _smooth_part(
-    passes: CountedPasses, position: Float[np.ndarray, " d"]
-) -> tuple[Float[np.ndarray, "d d"], Float[np.ndarray, "d d"]]:
+def _smooth_part(passes: CountedPasses, position: HostVector) -> tuple[HostMatrix, HostMatrix]:
     """The Hessian without infinite curvature of the prior, and without its negative curvature."""
     double = double_passes(passes.posterior) or CountedPasses(passes.posterior)
     rows, prior = double.hessian_parts(position)
@@ -311,7 +295,6 @@ def find_anchor(
 
     **Arguments:**
 
-    - `posterior`: the posterior.
     - `hessian`: whether to compute the Hessian and its inverse, which need d² memory.
     - `optimiser`: by default `Newton()` in up to 500 dimensions and `LBFGS()` above.
       If they do not reach the mode, L-BFGS and Adam search from several starts, and the best point
@@ -472,7 +455,7 @@ def _with_prior(known: Derivatives, model: Any, other: Any, at: np.ndarray) -> D
 def _mode_and_scales(
     passes: CountedPasses,
     mixtures: _Mixtures,
-    position: Float[np.ndarray, " d"],
+    position: HostVector,
     nodes: list[int],
     tolerance: float = _NEAR_MODE,
 ) -> tuple[np.ndarray, list[int], Derivatives | None]:
@@ -505,9 +488,9 @@ def _mode_and_scales(
 
 def _likely_scales(
     mixtures: _Mixtures,
-    effects: Float[np.ndarray, " d"],
-    gradient: Float[np.ndarray, " d"],
-    hessian: Float[np.ndarray, "d d"],
+    effects: HostVector,
+    gradient: HostVector,
+    hessian: HostMatrix,
     nodes: list[int],
 ) -> list[int]:
     """The nodes of the likeliest scales, one mixture after the other until none changes.
@@ -590,11 +573,8 @@ def _anchor_at(
 
 
 def _gradient_at(
-    position: Vector,
-    at: ArrayLike,
-    gradient: Float[np.ndarray, " d"],
-    curvature: AnchorCurvature,
-) -> Float[np.ndarray, " d"]:
+    position: Vector, at: ArrayLike, gradient: HostVector, curvature: AnchorCurvature
+) -> HostVector:
     """∇f at the rounded position; in double precision it is known before rounding only."""
     if curvature.gradient is gradient:
         return gradient

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from .._core.arrays import HostMatrix, HostVector
 from .._core.errors import InvalidInput, PreparationError, check_int
 from .._core.supervision import stage
 from .._rows.workers import WorkerError
@@ -56,7 +57,6 @@ def prior_directions(posterior: AbstractPosterior, anchor: Anchor) -> list[str]:
 
     **Arguments:**
 
-    - `posterior`: the posterior.
     - `anchor`: the result of `find_anchor(posterior)`, with its Hessian.
 
     **Returns:** one message per direction, with its cure. Empty if the rows determine everything.
@@ -84,9 +84,7 @@ def prior_directions(posterior: AbstractPosterior, anchor: Anchor) -> list[str]:
     return messages[:_MOST_MESSAGES]
 
 
-def _hyperparameters(
-    hessian: Float[np.ndarray, "d d"], prior: Float[np.ndarray, "d d"]
-) -> np.ndarray:
+def _hyperparameters(hessian: HostMatrix, prior: HostMatrix) -> np.ndarray:
     """Parameters that the rows do not depend on, but other parameters do through the prior."""
     of_rows = np.abs(np.diag(hessian) - np.diag(prior))
     unused = of_rows <= _ZERO_CURVATURE * np.abs(np.diag(hessian))
@@ -94,7 +92,7 @@ def _hyperparameters(
     return unused & coupled
 
 
-def _without(matrix: Float[np.ndarray, "d d"], left_out: np.ndarray) -> np.ndarray:
+def _without(matrix: HostMatrix, left_out: np.ndarray) -> np.ndarray:
     """The precision of the other parameters, with these integrated out (Schur complement)."""
     kept = ~left_out
     cross, inner = matrix[np.ix_(kept, left_out)], matrix[np.ix_(left_out, left_out)]
@@ -102,10 +100,7 @@ def _without(matrix: Float[np.ndarray, "d d"], left_out: np.ndarray) -> np.ndarr
 
 
 def _undetermined(
-    directions: Float[np.ndarray, "d k"],
-    prior: Float[np.ndarray, "d d"],
-    names: np.ndarray,
-    columns: bool,
+    directions: Float[np.ndarray, "d k"], prior: HostMatrix, names: np.ndarray, columns: bool
 ) -> list[str]:
     """Messages on directions whose posterior is the prior. Each has length 1 in posterior sds."""
     if directions.shape[1] == 0:
@@ -138,7 +133,7 @@ def _sparse_basis(vectors: Float[np.ndarray, "d k"]) -> Float[np.ndarray, "d k"]
     return basis
 
 
-def _formula(direction: Float[np.ndarray, " d"], names: np.ndarray) -> str:
+def _formula(direction: HostVector, names: np.ndarray) -> str:
     """The direction as a sum of its largest coordinates, such as `beta[0] - beta[1]`."""
     largest = np.abs(direction).max()
     large = np.flatnonzero(np.abs(direction) > 0.1 * largest)
@@ -187,11 +182,7 @@ def _one_sided(
     return messages
 
 
-def _compensated(
-    passes: CountedPasses,
-    far: Float[np.ndarray, " d"],
-    along: Float[np.ndarray, " d"],
-) -> Float[np.ndarray, " d"]:
+def _compensated(passes: CountedPasses, far: HostVector, along: HostVector) -> HostVector:
     """A move of one coordinate with what the others do about it, by the Hessian far out.
 
     Where columns are centred, rows of all levels would feel a change of one level alone.
@@ -205,10 +196,8 @@ def _compensated(
 
 _ROWS_OF_A_SEARCH, _FEWEST_OF_A_SEARCH = 20_000, 1_024
 _MAX_STEPS, _MAX_STEPS_ON_ALL = 50, 10
-_NO_MASS = 50.0
-"""Difference of potentials from which on a mode has no mass."""
-_NEAR = 1.0
-"""Minima closer than this, in posterior standard deviations, are the same."""
+_NO_MASS = 50.0  # Difference of potentials from which on a mode has no mass
+_NEAR = 1.0  # Minima closer than this, in posterior standard deviations, are the same
 _PRIOR_WIDTH = 1.5
 _PER_MODE, _MOST_STARTS = 3, 64
 """Starts without a new mode, per known mode, after which a search that found one ends."""
@@ -217,7 +206,7 @@ _PER_MODE, _MOST_STARTS = 3, 64
 class OtherMode(NamedTuple):
     """A mode of the posterior other than the anchor."""
 
-    position: Float[np.ndarray, " d"]
+    position: HostVector
     potential_difference: float
     """f there minus f at the anchor."""
     distance: float
@@ -245,10 +234,8 @@ def other_modes(
 
     **Arguments:**
 
-    - `posterior`: the posterior.
     - `anchor`: the result of `find_anchor(posterior)`, with its Hessian.
     - `starts`: how many searches to make if they find no other mode.
-    - `seed`: the seed of the starts.
     - `passes`: counts the rows that the searches evaluate.
 
     **Returns:** the distinct modes found, the one with the largest mass first. Empty if every
@@ -291,17 +278,15 @@ def other_modes(
 class _Gaussian(NamedTuple):
     """The anchor's Gaussian in float64 on the host."""
 
-    mean: Float[np.ndarray, " d"]
-    factor: Float[np.ndarray, "d d"]
+    mean: HostVector
+    factor: HostMatrix
 
-    def distance(self, one: Float[np.ndarray, " d"], other: Float[np.ndarray, " d"]) -> float:
+    def distance(self, one: HostVector, other: HostVector) -> float:
         """‖C⁻¹(one − other)‖."""
         return float(np.linalg.norm(np.linalg.solve(self.factor, one - other)))
 
 
-def _starts(
-    posterior: AbstractPosterior, at_anchor: _Gaussian, seed: int
-) -> Iterator[Float[np.ndarray, " d"]]:
+def _starts(posterior: AbstractPosterior, at_anchor: _Gaussian, seed: int) -> Iterator[HostVector]:
     """Starts without end."""
     prior = _normal_prior(posterior, at_anchor)
     if prior is None:
@@ -321,7 +306,7 @@ def _starts(
 
 def _normal_prior(
     posterior: AbstractPosterior, at_anchor: _Gaussian
-) -> tuple[Float[np.ndarray, " d"], Float[np.ndarray, "d d"]] | None:
+) -> tuple[HostVector, HostMatrix] | None:
     """Mean and widened factor of the prior if it is normal: its Hessian is the same everywhere."""
     model, at = posterior.model, at_anchor.mean
 
@@ -343,10 +328,10 @@ def _normal_prior(
 def _search(
     passes: CountedPasses,
     part: CountedPasses | None,
-    start: Float[np.ndarray, " d"],
+    start: HostVector,
     at_anchor: _Gaussian,
     anchor_potential: float,
-) -> Float[np.ndarray, " d"] | None:
+) -> HostVector | None:
     """Where a search from `start` ends; None if it fails, or leads to the anchor or to no mass.
 
     `part` is some of the rows, on which the search begins.
@@ -375,9 +360,7 @@ def _search(
     return None if end.problem is not None else end.position
 
 
-def _descended(
-    part: CountedPasses, start: Float[np.ndarray, " d"]
-) -> Float[np.ndarray, " d"] | None:
+def _descended(part: CountedPasses, start: HostVector) -> HostVector | None:
     """Where a search on some of the rows ends; None if rows are costly and it is no minimum."""
     if part.posterior.model.row_cost > 1:  # the program of the search for the anchor serves it
         end = Newton().search_part(part.derivatives, start, _NEAR, part.posterior.model)
@@ -388,10 +371,7 @@ def _descended(
 
 
 def _mode_at(
-    passes: CountedPasses,
-    position: Float[np.ndarray, " d"],
-    anchor_potential: float,
-    at_anchor: _Gaussian,
+    passes: CountedPasses, position: HostVector, anchor_potential: float, at_anchor: _Gaussian
 ) -> OtherMode | None:
     """The mode at `position`, or None if this is the anchor or not a minimum."""
     distance = at_anchor.distance(position, at_anchor.mean)

@@ -33,8 +33,6 @@ def check(
 
     **Arguments:**
 
-    - `posterior`: the posterior.
-    - `method`: the method to check.
     - `ess`: effective draws per parameter. More of them measure the bias more precisely.
     - `max_seconds`: limit on the time of the run. A run that it ends is doubtful.
     - `chains`, `burn_in`, `thin`, `seed`, `anchor`, `progress`: as in `sample`.

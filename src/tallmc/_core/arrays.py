@@ -21,6 +21,9 @@ from .errors import InvalidInput
 Scalar = Float[Array, ""]
 Vector = Float[Array, " d"]  # one entry per parameter: a position, a gradient, a momentum
 Matrix = Float[Array, "d d"]
+HostVector = Float[np.ndarray, " d"]  # of NumPy, mostly in float64
+HostMatrix = Float[np.ndarray, "d d"]
+HostDraws = Float[np.ndarray, "chains draws d"]
 
 _LARGE_ARRAY_BYTES, _CACHE_LINE_BYTES = 2**22, 64
 _USE_FLOAT64 = 'Rescale, or use float64: jax.config.update("jax_enable_x64", True).'

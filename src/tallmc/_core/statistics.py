@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int
 
-from .arrays import check_numeric
+from .arrays import HostDraws, HostVector, check_numeric
 from .errors import InvalidInput
 from .supervision import core_count
 
@@ -20,9 +20,7 @@ from .supervision import core_count
 _BYTES_AT_ONCE = 2**23
 
 
-def pieces(
-    positions: Float[np.ndarray, "chains draws d"],
-) -> Iterator[Float[np.ndarray, "chains n d"]]:
+def pieces(positions: HostDraws) -> Iterator[Float[np.ndarray, "chains n d"]]:
     """The draws in order and in float64, as pieces of bounded size."""
     chains, draws, dim = positions.shape
     at_once = max(1, _BYTES_AT_ONCE // max(8 * chains * dim, 1))
@@ -31,9 +29,8 @@ def pieces(
 
 
 def by_parameter(
-    of: Callable[[Float[np.ndarray, "chains draws k"]], np.ndarray],
-    positions: Float[np.ndarray, "chains draws d"],
-) -> Float[np.ndarray, " d"]:
+    of: Callable[[Float[np.ndarray, "chains draws k"]], np.ndarray], positions: HostDraws
+) -> HostVector:
     """Apply `of` to all draws of a few parameters at a time, in float64."""
     chains, draws, dim = positions.shape
     at_once = max(1, 16 * _BYTES_AT_ONCE // max(8 * chains * draws, 1))
@@ -45,14 +42,13 @@ def by_parameter(
 class Moments(NamedTuple):
     """Moments of all draws, and the extent of each chain."""
 
-    mean: Float[np.ndarray, " d"]
-    sd: Float[np.ndarray, " d"]
+    mean: HostVector
+    sd: HostVector
     extent: Float[np.ndarray, "chains d"]  # largest minus smallest value, per chain
 
 
 def moments(
-    positions: Float[np.ndarray, "chains draws d"],
-    weights: Float[np.ndarray, "chains draws"] | None = None,
+    positions: HostDraws, weights: Float[np.ndarray, "chains draws"] | None = None
 ) -> Moments:
     """The moments of all draws as a population, updated piece by piece (Chan et al., 1983)."""
     chains, draws, dim = positions.shape
@@ -236,7 +232,7 @@ def weight_efficiency(weights: Float[np.ndarray, "chains draws"] | None) -> floa
 
 
 def quantiles(
-    positions: Float[np.ndarray, "chains draws d"],
+    positions: HostDraws,
     levels: Sequence[float],
     weights: Float[np.ndarray, "chains draws"] | None = None,
 ) -> Float[np.ndarray, "k d"]:
@@ -338,8 +334,7 @@ def _halves(chains: Float[np.ndarray, "chains n"]) -> Float[np.ndarray, "halves 
 
 
 def for_each_parameter(
-    of: Callable[[ParameterScores], tuple[float, ...]],
-    positions: Float[np.ndarray, "chains draws d"],
+    of: Callable[[ParameterScores], tuple[float, ...]], positions: HostDraws
 ) -> Float[np.ndarray, "d k"]:
     """Apply `of` to the scores of each parameter, with a thread per core for many draws."""
     chains, draws, dim = positions.shape
@@ -437,23 +432,19 @@ _DRAWS_EXAMINED, _FEWEST_EXAMINED, _MOST_EXAMINED = 2**20, 6, 64
 _DRAWS_AT_ONCE = 2**16  # of all parameters, in the cheaper criteria: they stay in cache
 
 
-def ess(positions: ArrayLike) -> Float[np.ndarray, " d"]:
+def ess(positions: ArrayLike) -> HostVector:
     """Bulk effective sample size of each coordinate (Vehtari et al., 2021).
 
-    **Arguments:**
-
-    - `positions`: finite draws of shape (chains, draws, d), with at least four draws per chain.
+    `positions` are finite draws of shape (chains, draws, d), with at least four draws per chain.
     """
     checked = _check_positions(positions, min_chains=1)
     return for_each_parameter(lambda scores: (scores.ess(),), checked)[:, 0]
 
 
-def rhat(positions: ArrayLike) -> Float[np.ndarray, " d"]:
+def rhat(positions: ArrayLike) -> HostVector:
     """Rank-normalised split R-hat of each coordinate (Vehtari et al., 2021).
 
-    **Arguments:**
-
-    - `positions`: finite draws of shape (chains, draws, d), chains >= 2 and draws >= 4.
+    `positions` are finite draws of shape (chains, draws, d), chains >= 2 and draws >= 4.
     """
     checked = _check_positions(positions, min_chains=2)
     return for_each_parameter(lambda scores: (scores.rhat(split_rhat),), checked)[:, 0]
@@ -465,14 +456,14 @@ _TAILS = (0.11, 0.89)  # of the tail ESS, as by default in ArviZ
 class EntrySummary(NamedTuple):
     """Diagnostics of each entry, with the names and the definitions of ArviZ."""
 
-    ess_bulk: Float[np.ndarray, " d"]
-    ess_tail: Float[np.ndarray, " d"]
-    rhat: Float[np.ndarray, " d"]
-    mcse_mean: Float[np.ndarray, " d"]
-    mcse_sd: Float[np.ndarray, " d"]
+    ess_bulk: HostVector
+    ess_tail: HostVector
+    rhat: HostVector
+    mcse_mean: HostVector
+    mcse_sd: HostVector
 
 
-def diagnostics(draws: Float[np.ndarray, "chains draws d"]) -> EntrySummary:
+def diagnostics(draws: HostDraws) -> EntrySummary:
     """The numbers of `arviz_stats.summary`, without its imports; NaN with fewer than four draws."""
     dim = draws.shape[2]
     if draws.shape[1] < 4:
@@ -500,7 +491,7 @@ def diagnostics(draws: Float[np.ndarray, "chains draws d"]) -> EntrySummary:
     return EntrySummary(*found.T)
 
 
-def effective_draws(positions: Float[np.ndarray, "chains draws d"]) -> float:
+def effective_draws(positions: HostDraws) -> float:
     return float(np.min(ess(positions[:, :, suspects(positions)])))
 
 
@@ -521,7 +512,7 @@ class Agreement(NamedTuple):
         return not self.rhat > self.limit
 
 
-def agreement(positions: Float[np.ndarray, "chains draws d"]) -> Agreement:
+def agreement(positions: HostDraws) -> Agreement:
     """Judge R-hat against its own distribution.
 
     Chains in equilibrium have R̂² ≈ 1 − 1/n + (m/ESS) χ²/(m − 1), where χ² has m − 1 degrees of
@@ -573,18 +564,12 @@ def agreement(positions: Float[np.ndarray, "chains draws d"]) -> Agreement:
     in_tables = split[0] if split else found
     if split and compared is not chosen:
         in_tables = rhat(chosen)
-    largest = float(np.max(in_tables[np.isfinite(in_tables)], initial=-np.inf))
-    return Agreement(
-        of_all,
-        float(found[worst]),
-        float(limits[worst]),
-        examined,
-        bulk,
-        largest if np.isfinite(largest) else np.nan,
-    )
+    finite = in_tables[np.isfinite(in_tables)]
+    largest = float(finite.max()) if finite.size else np.nan
+    return Agreement(of_all, float(found[worst]), float(limits[worst]), examined, bulk, largest)
 
 
-def suspects(positions: Float[np.ndarray, "chains draws d"]) -> np.ndarray:
+def suspects(positions: HostDraws) -> np.ndarray:
     """The parameters most likely to have the smallest ESS or the largest R-hat.
 
     All parameters, unless they have many draws together. Then the worst by each of the criteria of
@@ -598,7 +583,7 @@ def suspects(positions: Float[np.ndarray, "chains draws d"]) -> np.ndarray:
     return np.unique(np.argsort(_criteria(positions), axis=1)[:, -per_criterion:])
 
 
-def _criteria(positions: Float[np.ndarray, "chains draws d"]) -> Float[np.ndarray, "4 d"]:
+def _criteria(positions: HostDraws) -> Float[np.ndarray, "4 d"]:
     """Signs of slow mixing and of disagreement, one row each; 0 for constant parameters.
 
     The autocorrelation at lag one; the variance of the means of half chains, as it is and relative

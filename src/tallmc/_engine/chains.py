@@ -138,27 +138,17 @@ def _advance_in_worker(payload: bytes, task: Any, note: str) -> list[Any]:
 
 
 class _Group(NamedTuple):
-    supply: Supply
-    arrays: list[Any]
-    static: Static
+    place: Place
     double: bool
 
     def advance(
         self, state: RunState, window: Window, slots: int, stop: int
     ) -> tuple[RunState, RecordedSteps]:
-        steps = self.supply.steps
-        number = int(window.first) // steps
+        supply = self.place.supply
+        number = int(window.first) // supply.steps
         with jax.enable_x64(self.double):
-            self.supply.prepare(number, -(-stop // steps))
-            moved = advance(
-                self.arrays,
-                state,
-                self.supply.block(0, number),
-                window,
-                static=self.static,
-                block=steps,
-                slots=slots,
-            )
+            supply.prepare(number, -(-stop // supply.steps))
+            moved = self.place.advance(state, supply.block(0, number), window, slots)
             return jax.tree.map(np.asarray, moved)
 
 
@@ -167,8 +157,7 @@ def _group(payload: bytes, number: int) -> _Group:
     bound, words, double = unpickled(payload)
     with jax.enable_x64(double):
         supply = Supply(bound.kernel, bound.rows, [key_of(words[number])])
-        arrays, static = split(Stepper(supply.stepper, supply.rows_of_steps))
-    return _Group(supply, arrays, static, double)
+        return _Group(_place(None, supply, None), double)
 
 
 _MOST_PER_GROUP = 128
@@ -197,6 +186,15 @@ class Place(NamedTuple):
 
     def put(self, values: Any) -> Any:
         return values if self.device is None else jax.device_put(values, self.device)
+
+    def advance(
+        self, state: RunState, supply: Any, window: Window, slots: int
+    ) -> tuple[RunState, RecordedSteps]:
+        """Run the steps of the window with this supply of their block."""
+        steps = self.supply.steps
+        return advance(
+            self.arrays, state, supply, window, static=self.static, block=steps, slots=slots
+        )
 
 
 class Chains:
@@ -300,17 +298,8 @@ class Chains:
         is_over = window.first < window.stop == (number + 1) * steps
         if is_over and window.stop < stop and len(self.members) == 1 and place.supply.in_any_order:
             self._coming = number + 1, in_background(lambda: place.supply.block(group, number + 1))
-        return jax.block_until_ready(
-            advance(
-                place.arrays,
-                self._states[group],
-                made[1],
-                window,
-                static=place.static,
-                block=steps,
-                slots=slots,
-            )
-        )
+        moved = place.advance(self._states[group], made[1], window, slots)
+        return jax.block_until_ready(moved)
 
     def _block_ahead(self, number: int) -> Gathered | None:
         """The block that another thread has supplied; None if it has not, or failed."""

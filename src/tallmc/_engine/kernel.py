@@ -16,7 +16,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from .._core.arrays import Vector
-from .._core.random import derived_keys
+from .._core.errors import Outcome
+from .._core.random import derived_keys, key_of, random_words
 from .._core.statistics import GroupMoments
 from .._rows.access import AbstractRows
 from ..correction import NoiseCorrection
@@ -25,7 +26,7 @@ from ..gradient.estimator import AbstractGradient, Positions, row_gradient_sums
 from ..models.model import AbstractModel
 from ..models.posterior import AbstractPosterior
 from ..schedule import AbstractSchedule
-from ..subsample.selection import AbstractSelection, Carried, Estimate, Transition
+from ..subsample.selection import AbstractSelection, Carried, Estimate, GradientAt, Transition
 
 
 class Drawn(NamedTuple):
@@ -53,13 +54,22 @@ class ChainState(eqx.Module):
         return self.motion.position
 
 
+class NewChain(NamedTuple):
+    """A chain before its first state."""
+
+    key: PRNGKeyArray
+    position: Vector
+    carried: Any  # its memory, from `start_memory`
+    gathered: Gathered  # the supply of one step
+
+
 class KernelStep(NamedTuple):
     """The result of one step."""
 
     state: ChainState
     stats: dict[str, Array]  # statistics to keep with the draw
-    outcome: Int[Array, ""] | np.int32  # the `Outcome`: OK if the chain continues
-    gradient: Vector  # the gradient estimate that the step used
+    outcome: Int[Array, ""] | np.int32 = np.int32(Outcome.OK)  # OK if the chain continues
+    gradient: Vector | None = None  # the gradient estimate that the step used, if it used one
 
 
 class AbstractKernel(eqx.Module):
@@ -89,9 +99,9 @@ class AbstractKernel(eqx.Module):
         assert self.rows_per_step is not None, "otherwise the kernel knows a bound"
         return self.rows_per_step
 
-    @abc.abstractmethod
     def draw(self, key: PRNGKeyArray, steps: int) -> Drawn:
-        """Draw the randomness of `steps` steps."""
+        """Draw the randomness of `steps` steps; by default a key for each."""
+        return Drawn(key_of(random_words(key, (steps,))), None)
 
     @abc.abstractmethod
     def step(
@@ -141,16 +151,9 @@ class AbstractKernel(eqx.Module):
         """The stacked memory of chains that start here. On the host: it may pass over all rows."""
         return None
 
-    def init(
-        self,
-        key: PRNGKeyArray,
-        position: Vector,
-        carried: Any,
-        gathered: Gathered,
-        rows: AbstractRows,
-    ) -> ChainState:
-        """The state of a chain that starts here, with this memory and the supply of one step."""
-        return ChainState(PositionState(position), carried)
+    def init(self, new: NewChain, rows: AbstractRows) -> ChainState:
+        """The first state of a chain."""
+        return ChainState(PositionState(new.position), new.carried)
 
     def broken_claim(self, chains: ChainState) -> str | None:
         """What happened in these chains that ends the claim of exactness, if anything did."""
@@ -210,20 +213,14 @@ class Kernel(AbstractKernel):
         noise = None if self.noise_estimate is None else self.noise_estimate.start(positions, rows)
         return Carried(self.gradient.start(positions, rows), None, noise)
 
-    def init(
-        self,
-        key: PRNGKeyArray,
-        position: Vector,
-        carried: Carried,
-        gathered: Gathered,
-        rows: AbstractRows,
-    ) -> ChainState:
-        carried = Carried(carried.gradient, self.selection.start(gathered.selection), carried.noise)
+    def init(self, new: NewChain, rows: AbstractRows) -> ChainState:
+        drawn, before = new.gathered.selection, new.carried
+        carried = Carried(before.gradient, self.selection.start(drawn), before.noise)
 
         def evaluate(at: Vector, transition: Transition | None) -> Estimate:
-            return self.estimate(at, gathered.selection, rows, carried, transition)
+            return self.estimate(at, drawn, rows, carried, transition)
 
-        return ChainState(self.dynamics.init(key, position, evaluate), carried)
+        return ChainState(self.dynamics.init(new.key, new.position, evaluate), carried)
 
     def renew(self, chains: ChainState, rows: AbstractRows) -> ChainState:
         return ChainState(chains.motion, self.renewed_memory(chains.carried, chains.position, rows))
@@ -254,12 +251,11 @@ class Kernel(AbstractKernel):
         transition: Transition | None = None,
     ) -> Estimate:
         """Estimate the gradient at a position from the rows of one step."""
-        estimate = self.selection.estimate(
-            self.gradient, position, carried, gathered, rows, transition
-        )
+        at = GradientAt(self.gradient, position, carried, rows, transition)
+        estimate = self.selection.estimate(at, gathered)
         if self.noise_estimate is None:
             return estimate
-        return self.noise_estimate.measured(self.gradient, position, estimate, carried)
+        return self.noise_estimate.measured(at, estimate)
 
     def step(
         self, state: ChainState, gathered: Gathered, step: Int[Array, ""], rows: AbstractRows

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Int, Key
 from .._core.errors import Outcome, outcome_of
 from .._core.programs import Static, quickly_compiled
 from .._rows.access import AbstractRows
-from .kernel import AbstractKernel, ChainState, Drawn, Gathered, KernelStep
+from .kernel import AbstractKernel, ChainState, Drawn, Gathered, KernelStep, NewChain
 
 _GPU_UNROLL = 2
 
@@ -86,7 +86,8 @@ def start_chains(
     kernel, rows, _ = static.joined(arrays)
 
     def init(key: Array, position: Array, carried: Any, supply: Any) -> Any:
-        return kernel.init(key, position, carried, _gathered(kernel, supply, rows), rows)
+        new = NewChain(key, position, carried, _gathered(kernel, supply, rows))
+        return kernel.init(new, rows)
 
     first_step = jax.tree.map(lambda leaf: leaf[0], supply)
     chains = jax.vmap(init)(keys, positions, carried, first_step)

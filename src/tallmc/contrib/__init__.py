@@ -21,46 +21,28 @@ A topic is imported on first access. The product never imports a topic.
 """
 
 import importlib
+import pkgutil
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import (
-        austerity,
-        bouncy,
-        confidence,
-        consensus,
-        constrained,
-        diverse_batches,
-        graph_stein,
-        groups,
-        networks,
-        poisson_gibbs,
-        proximal,
-        pseudo_marginal,
-        recipe,
-        series,
-        simplex,
-        zig_zag,
-    )
+    from . import austerity as austerity
+    from . import bouncy as bouncy
+    from . import confidence as confidence
+    from . import consensus as consensus
+    from . import constrained as constrained
+    from . import diverse_batches as diverse_batches
+    from . import graph_stein as graph_stein
+    from . import groups as groups
+    from . import networks as networks
+    from . import poisson_gibbs as poisson_gibbs
+    from . import proximal as proximal
+    from . import pseudo_marginal as pseudo_marginal
+    from . import recipe as recipe
+    from . import series as series
+    from . import simplex as simplex
+    from . import zig_zag as zig_zag
 
-__all__ = [
-    "austerity",
-    "bouncy",
-    "confidence",
-    "consensus",
-    "constrained",
-    "diverse_batches",
-    "graph_stein",
-    "groups",
-    "networks",
-    "poisson_gibbs",
-    "proximal",
-    "pseudo_marginal",
-    "recipe",
-    "series",
-    "simplex",
-    "zig_zag",
-]
+__all__ = [topic.name for topic in pkgutil.iter_modules(__path__)]
 
 
 def __getattr__(name: str) -> Any:

@@ -37,7 +37,7 @@ from .._core.random import random_words
 from .._rows.access import AbstractRows, PerRow
 from ..dynamics.dynamics import Curvature, Suggestion
 from ..geometry import Dense
-from ..methods.abstract import AbstractAnchoredMethod
+from ..methods.abstract import AbstractAnchoredMethod, AtAnchor, labels
 from ..methods.method import StepSize
 from ..methods.registry import named
 from ..methods.subsampled.method import SubsampledKernel
@@ -207,20 +207,14 @@ class AbstractSequentialMethod(AbstractAnchoredMethod):
 
     @property
     def axes(self) -> dict[str, str]:
-        return {
-            "dynamics": f"{self.proposal} proposals",
-            "gradient": f"surrogate of order {self.order}",
-            "subsample": "sequential test",
-            "size": "sequential",
-        }
+        gradient = f"surrogate of order {self.order}"
+        return labels(f"{self.proposal} proposals", gradient, "sequential test", "sequential")
 
     def suggest(self, curvature: Curvature) -> Suggestion:
         step = _STEP / curvature.dim
         return Suggestion(step, "the scaling of random walks", 2 / step, step)
 
-    def kernel_at(
-        self, posterior: AbstractPosterior, anchor: Anchor
-    ) -> tuple[SubsampledKernel, int]:
+    def kernel_at(self, posterior: AbstractPosterior, anchor: Anchor) -> AtAnchor:
         metric = Dense().prepare(posterior, anchor)
         remainders, _ = prepare_remainders(posterior, anchor, metric, self.order)
         surrogate, n_row_evals = prepare_surrogate(posterior, anchor, metric, remainders)
@@ -232,7 +226,7 @@ class AbstractSequentialMethod(AbstractAnchoredMethod):
             schedule=in_precision(as_schedule(self.step_size), posterior.dtype),
             rest=anchor.position,
         )
-        return kernel, n_row_evals
+        return AtAnchor(kernel, n_row_evals)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

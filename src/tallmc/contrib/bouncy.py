@@ -30,16 +30,10 @@ from .._core.errors import check_number
 from .._rows.access import PerRow
 from ..methods.registry import named
 from ..models.posterior import AbstractPosterior
-from .zig_zag import (
-    AbstractPathMethod,
-    AbstractRates,
-    Candidates,
-    RowRates,
-    prepare_rates,
-)
+from .zig_zag import AbstractPathMethod, Candidates, RowRates, ZigZagRates, prepare_rates
 
 
-class BouncyRates(AbstractRates):
+class BouncyRates(ZigZagRates):
     """Rates at which the velocity is reflected on the gradients of the terms."""
 
     @staticmethod
@@ -93,7 +87,7 @@ class Bouncy(AbstractPathMethod):
         super().__post_init__()
         check_number("refreshment", self.refreshment, 0, low_open=True)
 
-    def rates_at(self, posterior: AbstractPosterior, anchor: Anchor) -> AbstractRates:
+    def rates_at(self, posterior: AbstractPosterior, anchor: Anchor) -> ZigZagRates:
         return prepare_rates(BouncyRates, posterior, anchor, self.order, self.refreshment)
 
 

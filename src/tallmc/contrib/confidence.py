@@ -25,7 +25,6 @@ import numpy as np
 
 from .._core.arrays import Scalar, on_device
 from .._core.errors import check_number
-from .._rows.access import PerRow, RowBlock
 from ..methods.method import StepSize
 from ..methods.registry import named
 from ..methods.subsampled.remainders import AbstractRemainders
@@ -40,8 +39,7 @@ class ConfidentDecision(AbstractSequentialDecision):
     """Reads batches of rows until the bound decides."""
 
     delta: Scalar
-    largest: Scalar
-    """The largest c_i."""
+    largest: Scalar  # The largest c_i
 
     def limit(self, read: SequentialMoments, bound: Scalar) -> Scalar:
         n, look = jnp.maximum(read.count, 1).astype(bound.dtype), read.looks.astype(bound.dtype)
@@ -53,10 +51,6 @@ class ConfidentDecision(AbstractSequentialDecision):
         sd = jnp.sqrt(read.squares / n)
         spread = 2 * self.largest * bound
         return sd * jnp.sqrt(2 * left * level / n) + _KAPPA * spread * level / n
-
-
-def _constants(block: RowBlock, remainders: AbstractRemainders) -> PerRow:
-    return remainders.constants(block)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,8 +72,7 @@ class Confidence(AbstractSequentialMethod):
     def decision(
         self, posterior: AbstractPosterior, remainders: AbstractRemainders, batch: int
     ) -> ConfidentDecision:
-        width = remainders.width(posterior.rows)
-        constants = posterior.rows.map(_constants, remainders, width=width)
+        constants = remainders.constants_of_all(posterior.rows)
         largest = on_device(_ROUNDING * np.max(constants), posterior.dtype)
         delta = on_device(self.delta, posterior.dtype)
         return ConfidentDecision(posterior.n_rows, batch, delta, largest)

@@ -98,8 +98,6 @@ def consensus(
     - `posterior`: the posterior, with its rows in memory.
     - `shards`: the number of shards. Rows are assigned to shards at random.
     - `method`: the sampling method of every shard; chosen for each shard by default.
-    - `chains`: number of chains.
-    - `draws`: draws per chain.
     - `seed`: seed of all randomness, the assignment of rows included.
     - `merge`: "average" of the draws, or "semiparametric", a product of estimated densities. The
       latter is better if shards are skewed and parameters are few.

@@ -26,8 +26,8 @@ from .._core.arrays import Scalar, Vector
 from .._core.errors import InvalidInput, check_number
 from ..dynamics.dynamics import DynamicsStep, Evaluate, PositionState
 from ..dynamics.langevin import Langevin
-from ..gradient import Full, Simple
 from ..methods.method import Method, Size, StepSize
+from ..methods.named import sgld, ula
 from ..methods.registry import named
 from ..models.generalised_linear import AbstractRegression
 from ..models.posterior import AbstractPosterior
@@ -39,7 +39,6 @@ from ..models.priors import (
     PriorOfEntries,
     TemperedPrior,
 )
-from ..subsample import AllRows, Uniform
 from ..subsample.selection import Estimate, Transition
 
 
@@ -75,9 +74,7 @@ def has_proximal_point(prior: AbstractPrior) -> bool:
 class Proximal(Langevin):
     """Langevin dynamics with the Moreau envelope of the prior.
 
-    **Arguments:**
-
-    - `smoothing`: s; the envelope has λ = s ε. At least 1/2.
+    `smoothing` is s, at least 1/2; the envelope has λ = s ε.
     """
 
     paper = "Durmus, Moulines and Pereyra (2018)"
@@ -126,13 +123,5 @@ def myula(step_size: StepSize, batch_size: Size | None = None, smoothing: float 
     - `batch_size`: rows per step; None for all rows, as in the paper.
     - `smoothing`: s, at least 1/2; the envelope has λ = s ε.
     """
-    dynamics = Proximal(smoothing)
-    if batch_size is None:
-        return Method(step_size=step_size, dynamics=dynamics, gradient=Full(), subsample=AllRows())
-    return Method(
-        step_size=step_size,
-        batch_size=batch_size,
-        dynamics=dynamics,
-        gradient=Simple(),
-        subsample=Uniform(),
-    )
+    plain = ula(step_size) if batch_size is None else sgld(step_size, batch_size)
+    return dataclasses.replace(plain, dynamics=Proximal(smoothing))

@@ -12,7 +12,7 @@ certain part e of `surrogate.py` and
 D̂ is the difference estimator of ΣR_i, and σ̂² estimates its variance σ². Without ½σ̂², exp(−D̂) would
 exceed exp(−ΣR_i) by a factor of about exp(½σ²) on average. `potential_variance` of
 `draws.sample_stats` is σ̂², which should be far below 1. p is in proportion to the bounds c_i of
-`candidates.py`, with a share of 1 % for equal probabilities. Models without bounds have equal
+`thinning.py`, with a share of 1 % for equal probabilities. Models without bounds have equal
 probabilities.
 
 A proposal is a new position and new draws in one of G blocks of rows, so successive estimates have
@@ -39,18 +39,18 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._anchor.anchor import Anchor
 from .._core.arrays import Scalar, Vector, on_device
-from .._core.errors import Outcome, check_int
-from .._core.random import derived_keys, key_of, random_words, standard_normal
-from .._engine.kernel import AbstractKernel, ChainState, Drawn, Gathered, KernelStep
+from .._core.errors import check_int
+from .._core.random import derived_keys
+from .._engine.kernel import ChainState, Gathered, KernelStep, NewChain
 from .._rows.access import AbstractRows, PerRow, RowBlock
 from .._rows.law import AbstractStream
 from .._rows.probabilities import probabilities
 from ..dynamics.dynamics import AbstractDynamicsState, Curvature, Suggestion
 from ..geometry import Dense
-from ..methods.abstract import AbstractAnchoredMethod
+from ..methods.abstract import AbstractAnchoredMethod, AtAnchor, labels
 from ..methods.method import StepSize
 from ..methods.registry import named
-from ..methods.subsampled.candidates import bound_rows
+from ..methods.subsampled.method import AbstractProposalKernel, suggested
 from ..methods.subsampled.remainders import AbstractRemainders, radius_of
 from ..methods.subsampled.surrogate import (
     PROPOSALS,
@@ -59,6 +59,7 @@ from ..methods.subsampled.surrogate import (
     check_proposal,
     prepare_surrogate,
 )
+from ..methods.subsampled.thinning import bound_rows
 from ..models.generalised_linear import integral
 from ..models.model import AbstractModel
 from ..models.posterior import AbstractPosterior
@@ -123,7 +124,7 @@ class CorrelatedState(AbstractDynamicsState):
     variance: Scalar  # σ̂²
 
 
-class CorrelatedKernel(AbstractKernel):
+class CorrelatedKernel(AbstractProposalKernel):
     """Proposes a move of the surrogate and new rows in one block."""
 
     surrogate: Surrogate
@@ -135,10 +136,6 @@ class CorrelatedKernel(AbstractKernel):
     radius: Scalar  # r
     schedule: AbstractSchedule
     rest: Vector
-
-    @property
-    def model(self) -> AbstractModel:
-        return self.surrogate.remainders.model
 
     @property
     def rows_per_step(self) -> int:
@@ -163,17 +160,10 @@ class CorrelatedKernel(AbstractKernel):
         """How many proposals were beyond the radius."""
         return on_device(np.zeros(len(positions)), np.int32)
 
-    def init(
-        self,
-        key: PRNGKeyArray,
-        position: Vector,
-        carried: Int[Array, ""],
-        gathered: Gathered,
-        rows: AbstractRows,
-    ) -> ChainState:
-        u = self.surrogate.metric.solve(position - self.surrogate.anchor)
-        draws = self.stream.draw(key, (self.size,))
-        return ChainState(self.state_at(u, draws.indices, draws.weights, rows), carried)
+    def init(self, new: NewChain, rows: AbstractRows) -> ChainState:
+        u = self.surrogate.metric.solve(new.position - self.surrogate.anchor)
+        draws = self.stream.draw(new.key, (self.size,))
+        return ChainState(self.state_at(u, draws.indices, draws.weights, rows), new.carried)
 
     def state_at(
         self, u: Vector, indices: Int[Array, " m"], weights: Float[Array, " m"], rows: AbstractRows
@@ -193,22 +183,13 @@ class CorrelatedKernel(AbstractKernel):
         variance = jnp.sum((z - mean) ** 2) / (self.size * (self.size - 1))
         return mean + variance / 2, variance
 
-    def draw(self, key: PRNGKeyArray, steps: int) -> Drawn:
-        normal_key, uniform_key, rows_key = derived_keys(key, 3)
-        like = self.model.init
-        normal = standard_normal(normal_key, (steps, *like.shape), like.dtype)
-        uniform = -jax.random.exponential(uniform_key, (steps,), like.dtype)
-        return Drawn(key_of(random_words(rows_key, (steps,))), (normal, uniform))
-
     def step(
         self, state: ChainState, gathered: Gathered, step: Int[Array, ""], rows: AbstractRows
     ) -> KernelStep:
         here = state.motion
         normal, log_uniform = gathered.noise
-        step_size = self.schedule(step).astype(normal.dtype)
-        there = self.proposal.propose(self.surrogate, here.whitened, step_size, normal)
+        there, known = self.proposed(here.whitened, step, normal)
         candidate = self.state_at(there, *self._redrawn(here, gathered.selection), rows)
-        known = self.proposal.log_ratio(self.surrogate, here.whitened, there, step_size)
         log_ratio = known - (candidate.potential - here.potential)
         outside = ~(jnp.linalg.norm(there) <= self.radius)
         log_ratio = jnp.where(outside, -jnp.inf, log_ratio)
@@ -220,7 +201,7 @@ class CorrelatedKernel(AbstractKernel):
             "potential_variance": motion.variance,
         }
         new = ChainState(motion, state.carried + outside.astype(jnp.int32))
-        return KernelStep(new, stats, jnp.int32(Outcome.OK), jnp.zeros_like(there))
+        return KernelStep(new, stats)
 
     def _redrawn(
         self, state: CorrelatedState, key: PRNGKeyArray
@@ -273,20 +254,13 @@ class PseudoMarginal(AbstractAnchoredMethod):
 
     @property
     def axes(self) -> dict[str, str]:
-        return {
-            "dynamics": f"{self.proposal} proposals",
-            "gradient": "surrogate of order 2",
-            "subsample": "rows redrawn in blocks",
-            "size": "fixed",
-        }
+        subsample, proposals = "rows redrawn in blocks", f"{self.proposal} proposals"
+        return labels(proposals, "surrogate of order 2", subsample, "fixed")
 
     def suggest(self, curvature: Curvature) -> Suggestion:
-        if self.proposal == "pcn":
-            return Suggestion(1.0, "proposals that do not depend on the position", 1.0, 1.0)
-        step = _STEP / curvature.dim
-        return Suggestion(step, "the scaling of random walks", 2 / step, step)
+        return suggested(self.proposal, _STEP / curvature.dim, "the scaling of random walks")
 
-    def kernel_at(self, posterior: AbstractPosterior, anchor: Anchor) -> tuple[AbstractKernel, int]:
+    def kernel_at(self, posterior: AbstractPosterior, anchor: Anchor) -> AtAnchor:
         rows = posterior.rows
         if posterior.model.remainder_bound(2) is not None:
             bounded = bound_rows(posterior, anchor, 2)
@@ -306,7 +280,7 @@ class PseudoMarginal(AbstractAnchoredMethod):
             schedule=in_precision(as_schedule(self.step_size), posterior.dtype),
             rest=anchor.position,
         )
-        return kernel, n_row_evals
+        return AtAnchor(kernel, n_row_evals)
 
 
 @named("Quiroz, Kohn, Villani and Tran (2019)", example={"batch_size": 20})

@@ -16,25 +16,19 @@ from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._anchor.anchor import Anchor
-from .._core.arrays import AbstractLinearMap, Matrix, Scalar, Vector, dot, on_device
-from .._core.errors import InvalidInput, Outcome, check_int, check_number
-from .._core.random import (
-    derived_keys,
-    key_of,
-    normals_of,
-    pairs_for_normals,
-    random_words,
-    uniform_of,
-)
+from .._core.arrays import AbstractLinearMap, HostVector, Matrix, Scalar, Vector, dot, on_device
+from .._core.errors import InvalidInput, check_int, check_number
+from .._core.random import derived_keys, normals_of, pairs_for_normals, random_words, uniform_of
 from .._core.statistics import ess, moments
 from .._core.supervision import stage
-from .._engine.kernel import AbstractKernel, ChainState, Drawn, Gathered, KernelStep
+from .._engine.kernel import AbstractKernel, ChainState, Gathered, KernelStep, NewChain
 from .._rows.access import AbstractRows, PerRow
 from .._rows.law import AbstractStream
 from ..dynamics.dynamics import AbstractDynamicsState, Curvature, Suggestion
 from ..geometry import Dense
-from ..methods.abstract import AbstractAnchoredMethod
+from ..methods.abstract import AbstractAnchoredMethod, AtAnchor, labels
 from ..methods.registry import named
+from ..methods.subsampled.method import breach_totals, no_breaches
 from ..methods.subsampled.remainders import ModelRemainders
 from ..models.design import RegressionRows
 from ..models.generalised_linear import remainder, weighted
@@ -215,8 +209,11 @@ class Candidates(NamedTuple):
     normals: Float[Array, "n d"]  # The velocity is reflected on these
 
 
-class AbstractRates(eqx.Module):
-    """Rates of the known terms and of the rows, at which a velocity is reflected."""
+class ZigZagRates(eqx.Module):
+    """Rates of the known terms and of the rows, at which a velocity is reflected.
+
+    Here single coordinates of the velocity change their sign; `bouncy` has other reflections.
+    """
 
     remainders: ModelRemainders
     linear: Vector  # a
@@ -227,33 +224,36 @@ class AbstractRates(eqx.Module):
     refreshment: Scalar | None  # The rate at which the velocity is drawn anew
 
     @staticmethod
-    @abc.abstractmethod
     def size(columns: Float[Array, "n d"]) -> PerRow:
         """The norm of w_i that bounds the change of its term per unit of time."""
+        return jnp.sum(jnp.abs(columns), axis=1)
 
-    @abc.abstractmethod
     def speed(self, velocity: Vector) -> Scalar:
         """The norm of v that belongs to `size`."""
+        return jnp.ones((), velocity.dtype)
 
-    @abc.abstractmethod
     def first_velocity(self, key: PRNGKeyArray, like: Vector) -> Vector:
         """A velocity of the stationary law."""
+        return jax.random.rademacher(key, like.shape, like.dtype)
 
-    @abc.abstractmethod
     def directions(self, velocity: Vector) -> Float[Array, "m d"]:
         """D: the rates of the known terms are the positive parts of D∇U."""
+        return jnp.diag(velocity)
 
-    @abc.abstractmethod
     def normal(self, term: Int[Array, ""], gradient: Vector) -> Vector:
         """The vector on which a known term reflects the velocity."""
+        return (jnp.arange(len(gradient)) == term).astype(gradient.dtype)
 
-    @abc.abstractmethod
     def candidates(self, velocity: Vector, rows: RowRates, uniform: PerRow) -> Candidates:
         """What these rows do; `uniform` chooses among the terms of a row."""
+        coordinates = rows.coordinates(uniform)
+        normals = jax.nn.one_hot(coordinates, len(velocity), dtype=velocity.dtype)
+        return Candidates(rows.switching(velocity, coordinates), rows.largest, normals)
 
-    @abc.abstractmethod
     def known_events(self, dim: int) -> float:
         """About the number of events of the known terms per unit of time."""
+        # For v_j u_j standard normal, (v_j u_j)₊ has the mean 1/√2π.
+        return dim / math.sqrt(2 * math.pi)
 
     @property
     def metric(self) -> AbstractLinearMap:
@@ -315,42 +315,13 @@ class AbstractRates(eqx.Module):
         return self.total * of_values * (self.remainders.order + 1) / jnp.maximum(distance, tiny)
 
 
-class ZigZagRates(AbstractRates):
-    """Rates at which single coordinates of the velocity change their sign."""
-
-    @staticmethod
-    def size(columns: Float[Array, "n d"]) -> PerRow:
-        return jnp.sum(jnp.abs(columns), axis=1)
-
-    def speed(self, velocity: Vector) -> Scalar:
-        return jnp.ones((), velocity.dtype)
-
-    def first_velocity(self, key: PRNGKeyArray, like: Vector) -> Vector:
-        return jax.random.rademacher(key, like.shape, like.dtype)
-
-    def directions(self, velocity: Vector) -> Float[Array, "m d"]:
-        return jnp.diag(velocity)
-
-    def normal(self, term: Int[Array, ""], gradient: Vector) -> Vector:
-        return (jnp.arange(len(gradient)) == term).astype(gradient.dtype)
-
-    def candidates(self, velocity: Vector, rows: RowRates, uniform: PerRow) -> Candidates:
-        coordinates = rows.coordinates(uniform)
-        normals = jax.nn.one_hot(coordinates, len(velocity), dtype=velocity.dtype)
-        return Candidates(rows.switching(velocity, coordinates), rows.largest, normals)
-
-    def known_events(self, dim: int) -> float:
-        # For v_j u_j standard normal, (v_j u_j)₊ has the mean 1/√2π.
-        return dim / math.sqrt(2 * math.pi)
-
-
 def prepare_rates(
-    kind: type[AbstractRates],
+    kind: type[ZigZagRates],
     posterior: AbstractPosterior,
     anchor: Anchor,
     order: int,
     refreshment: float | None = None,
-) -> AbstractRates:
+) -> ZigZagRates:
     """The rates of this kind at the anchor; one pass over the rows."""
     model, metric = posterior.model, Dense().prepare(posterior, anchor)
     cure = "Use subsampled_mh(...), or mala(...)."
@@ -456,7 +427,7 @@ class _Flight(eqx.Module):
 class PathKernel(AbstractKernel):
     """Follows the path of a process for a fixed time."""
 
-    rates: AbstractRates
+    rates: ZigZagRates
     schedule: AbstractSchedule
     rest: Vector
     chunk: int = eqx.field(static=True)  # Candidates that are drawn at once
@@ -469,12 +440,8 @@ class PathKernel(AbstractKernel):
     most_rows = _MOST_ROWS
 
     def broken_claim(self, chains: ChainState) -> str | None:
-        exceeded, unfinished = (
-            int(np.asarray(counts, np.int64).sum())
-            for counts in (chains.carried.exceeded, chains.carried.unfinished)
-        )
+        exceeded, worst, unfinished = breach_totals(chains.carried)
         if exceeded:
-            worst = float(np.max(chains.carried.worst))
             return (
                 f"the rates of {exceeded:,} rows were above their bounds, at most by {worst:.2g} "
                 "times: the draws are not exact."
@@ -487,23 +454,12 @@ class PathKernel(AbstractKernel):
         return None
 
     def start_memory(self, positions: Float[Array, "chains d"], rows: AbstractRows) -> RateBreaches:
-        none = jnp.zeros(len(positions), jnp.int32)
-        return RateBreaches(none, jnp.zeros(len(positions), positions.dtype), none)
+        return RateBreaches(*no_breaches(positions))
 
-    def init(
-        self,
-        key: PRNGKeyArray,
-        position: Vector,
-        carried: RateBreaches,
-        gathered: Gathered,
-        rows: AbstractRows,
-    ) -> ChainState:
-        u = self.rates.metric.solve(position - self.rates.remainders.anchor)
-        velocity = self.rates.first_velocity(key, u)
-        return ChainState(PathState(position, u, velocity), carried)
-
-    def draw(self, key: PRNGKeyArray, steps: int) -> Drawn:
-        return Drawn(key_of(random_words(key, (steps,))), None)
+    def init(self, new: NewChain, rows: AbstractRows) -> ChainState:
+        u = self.rates.metric.solve(new.position - self.rates.remainders.anchor)
+        velocity = self.rates.first_velocity(new.key, u)
+        return ChainState(PathState(new.position, u, velocity), new.carried)
 
     def step(
         self, state: ChainState, gathered: Gathered, step: Int[Array, ""], rows: AbstractRows
@@ -527,12 +483,7 @@ class PathKernel(AbstractKernel):
         position = self.rates.position(flown.u)
         unfinished = carried.unfinished + (flown.left > 0).astype(jnp.int32)
         breaches = RateBreaches(flown.breaches.exceeded, flown.breaches.worst, unfinished)
-        return KernelStep(
-            ChainState(PathState(position, flown.u, flown.velocity), breaches),
-            stats,
-            jnp.int32(Outcome.OK),
-            jnp.zeros_like(position),
-        )
+        return KernelStep(ChainState(PathState(position, flown.u, flown.velocity), breaches), stats)
 
     def _advance(self, flight: _Flight, keys: Array, rows: AbstractRows) -> _Flight:
         """Move to the first event, or as far as the draws of one pass reach."""
@@ -630,22 +581,18 @@ class AbstractPathMethod(AbstractAnchoredMethod):
 
     @property
     def axes(self) -> dict[str, str]:
-        return {
-            "dynamics": self.process,
-            "gradient": f"control variates of order {self.order}",
-            "subsample": "thinned rows",
-            "size": "Poisson",
-        }
+        gradient = f"control variates of order {self.order}"
+        return labels(self.process, gradient, "thinned rows", "Poisson")
 
     def suggest(self, curvature: Curvature) -> Suggestion:
         rule = "the time in which a coordinate crosses two standard deviations"
         return Suggestion(_SUGGESTED_TIME, rule, 1.0, 1.0)
 
     @abc.abstractmethod
-    def rates_at(self, posterior: AbstractPosterior, anchor: Anchor) -> AbstractRates:
+    def rates_at(self, posterior: AbstractPosterior, anchor: Anchor) -> ZigZagRates:
         """The rates of the process."""
 
-    def kernel_at(self, posterior: AbstractPosterior, anchor: Anchor) -> tuple[PathKernel, int]:
+    def kernel_at(self, posterior: AbstractPosterior, anchor: Anchor) -> AtAnchor:
         stage("bounding the rows")
         rates = self.rates_at(posterior, anchor)
         kernel = PathKernel(
@@ -654,7 +601,7 @@ class AbstractPathMethod(AbstractAnchoredMethod):
             rest=anchor.position,
             chunk=_chunk(rates, posterior.dim),
         )
-        return kernel, posterior.n_rows
+        return AtAnchor(kernel, posterior.n_rows)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -683,11 +630,11 @@ class ZigZag(AbstractPathMethod):
     step_size: float
     order: int = 2
 
-    def rates_at(self, posterior: AbstractPosterior, anchor: Anchor) -> AbstractRates:
+    def rates_at(self, posterior: AbstractPosterior, anchor: Anchor) -> ZigZagRates:
         return prepare_rates(ZigZagRates, posterior, anchor, self.order)
 
 
-def _chunk(rates: AbstractRates, dim: int) -> int:
+def _chunk(rates: ZigZagRates, dim: int) -> int:
     """About the number of candidates until the known terms change a velocity."""
     typical = jnp.ones(dim, rates.total.dtype)
     per_time = float(rates.bound(jnp.linalg.norm(typical)) * rates.speed(typical))
@@ -707,9 +654,9 @@ def _chunk(rates: AbstractRates, dim: int) -> int:
 class PathMoments(NamedTuple):
     """Averages along paths, per parameter."""
 
-    mean: Float[np.ndarray, " d"]
-    sd: Float[np.ndarray, " d"]
-    mean_error: Float[np.ndarray, " d"]
+    mean: HostVector
+    sd: HostVector
+    mean_error: HostVector
     """The Monte-Carlo standard error of `mean`."""
 
 

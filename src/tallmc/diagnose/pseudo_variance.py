@@ -34,7 +34,7 @@ from ..models.posterior import check_in_memory
 from ..subsample.bandit import BanditSelection
 from ..subsample.bounded_noise import AdaptiveSelection
 from ..subsample.optimal import OptimalSelection
-from ..subsample.selection import AbstractStaticSelection, Carried, WithReplacement
+from ..subsample.selection import AbstractStaticSelection, Carried, GradientAt, WithReplacement
 from ..subsample.uniform import AllRowsSelection, WithoutReplacement
 
 _BATCHES_AT_ONCE = 64
@@ -196,11 +196,11 @@ def _batch_estimates(
     geometry: AbstractLinearMap,
 ) -> Float[Array, " batches"]:
     """Σ ‖Cᵀs_i‖² per batch, an unbiased estimate of the pseudo-variance."""
-    selection = kernel.selection
+    selection, at = kernel.selection, GradientAt(kernel.gradient, position, carried, rows)
 
     def estimate_of_batch(drawn: Any) -> Float[Array, ""]:
         gathered = selection.gather(drawn, rows)
-        estimate = selection.estimate(kernel.gradient, position, carried, gathered, rows, None)
+        estimate = selection.estimate(at, gathered)
         assert estimate.spread is not None, "the caller checked that the selection has a spread"
         return jnp.sum(geometry.pull(estimate.spread) ** 2)
 

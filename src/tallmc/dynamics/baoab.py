@@ -25,12 +25,7 @@ from .momentum import AbstractWithExactFriction, MomentumState, damped_transitio
 
 
 class BAOAB(AbstractWithExactFriction):
-    """Underdamped Langevin dynamics by the BAOAB splitting.
-
-    **Arguments:**
-
-    - `friction`: the friction γ.
-    """
+    """Underdamped Langevin dynamics by the BAOAB splitting; `friction` is γ."""
 
     paper = "Leimkuhler and Matthews (2013)"
     bias = (

@@ -86,6 +86,16 @@ class Curvature(NamedTuple):
         """Condition number of the Hessian."""
         return self.largest / self.smallest
 
+    def within_noise(self, step: float, rule: str, friction: float = 1.0) -> tuple[float, str]:
+        """This step, or that at which noise uses up the budget if it is smaller, with its rule.
+
+        Second-order dynamics of this friction allow for so many times the noise.
+        """
+        by_noise = friction * self.noise_limit
+        if step <= by_noise:
+            return step, rule
+        return by_noise, "the gradient noise that the error budget allows"
+
 
 class Suggestion(NamedTuple):
     """Settings derived from curvature and gradient noise.
@@ -105,13 +115,6 @@ class Suggestion(NamedTuple):
     """Step size of Langevin dynamics that gradient noise inflates as much."""
     others: Mapping[str, Any] = MappingProxyType({})
     """Further settings of the dynamics, by name."""
-
-
-def smaller_step(by_curvature: float, rule: str, by_noise: float) -> tuple[float, str]:
-    """The smaller of two step sizes, with its rule."""
-    if by_curvature <= by_noise:
-        return by_curvature, rule
-    return by_noise, "the gradient noise that the error budget allows"
 
 
 class AbstractDynamics(Part, eqx.Module):
@@ -211,9 +214,7 @@ class AbstractDynamics(Part, eqx.Module):
 
         By default for dynamics that are stable for step sizes up to 4/λ.
         """
-        step, rule = smaller_step(
-            0.2 / curvature.largest, "0.2 / largest curvature", curvature.noise_limit
-        )
+        step, rule = curvature.within_noise(0.2 / curvature.largest, "0.2 / largest curvature")
         return Suggestion(step, rule, 1 / (step * curvature.smallest), langevin_step=step)
 
 

@@ -51,8 +51,7 @@ class FisherState(AbstractDynamicsState):
     position: Vector
     fisher: Covariance
     """CᵀNÎC, diagonal or full: the Fisher information of all rows in the coordinates of C."""
-    count: Int[Array, ""]
-    """Batches in the average, at most `window`."""
+    count: Int[Array, ""]  # Batches in the average, at most `window`
 
 
 class FisherScoring(AbstractDynamics):
@@ -80,8 +79,7 @@ class FisherScoring(AbstractDynamics):
 
     shape: Shape = eqx.field(default="dense", static=True)
     window: int | None = 100
-    n_rows: float = eqx.field(default=math.nan, repr=False, kw_only=True)
-    """N."""
+    n_rows: float = eqx.field(default=math.nan, repr=False, kw_only=True)  # N
 
     def __post_init__(self) -> None:
         if self.shape not in ("dense", "diagonal"):

@@ -25,12 +25,7 @@ from .momentum import AbstractWithExactFriction, MomentumState, damped_transitio
 
 
 class GeometricLangevin(AbstractWithExactFriction):
-    """Underdamped Langevin dynamics by the geometric Langevin algorithm, GLA.
-
-    **Arguments:**
-
-    - `friction`: the friction γ.
-    """
+    """Underdamped Langevin dynamics by the geometric Langevin algorithm; `friction` is γ."""
 
     paper = "Bou-Rabee and Owhadi (2010)"
     bias = "The bias is of order ε²."

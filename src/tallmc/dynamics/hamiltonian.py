@@ -37,7 +37,6 @@ from .dynamics import (
     Suggestion,
     merged_normal,
     reduced_noise,
-    smaller_step,
 )
 from .momentum import damped_transition, damping
 
@@ -49,8 +48,7 @@ class TrajectoryState(AbstractDynamicsState):
 
     position: Vector
     momentum: Vector
-    inner: Int[Array, ""]
-    """Inner steps since the momentum was drawn."""
+    inner: Int[Array, ""]  # Inner steps since the momentum was drawn
 
 
 class Hamiltonian(AbstractDynamics):
@@ -124,11 +122,8 @@ class Hamiltonian(AbstractDynamics):
     def suggest(self, curvature: Curvature) -> Suggestion:
         slowest = curvature.smallest**0.5
         friction = 2 * slowest
-        step, rule = smaller_step(
-            curvature.largest**-0.5,
-            "1 / root of the largest curvature",
-            friction * curvature.noise_limit,
-        )
+        rule = "1 / root of the largest curvature"
+        step, rule = curvature.within_noise(curvature.largest**-0.5, rule, friction)
         # A quarter of the slowest oscillation.
         length = min(max(math.ceil(math.pi / (step * slowest)), _LEAST_LENGTH), _MOST_LENGTH)
         others = {"length": length, "friction": friction}

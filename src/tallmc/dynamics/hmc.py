@@ -63,12 +63,9 @@ _DEGREES_OF_FREEDOM = 5  # in addition to d
 class Mixture(eqx.Module):
     """A mixture of t distributions."""
 
-    centres: Float[Array, "modes d"]
-    """μ_m."""
-    factors: Float[Array, "modes d d"]
-    """C_m, lower triangular."""
-    log_weights: Float[Array, " modes"]
-    """log w_m; the w_m sum to one."""
+    centres: Float[Array, "modes d"]  # μ_m
+    factors: Float[Array, "modes d d"]  # C_m, lower triangular
+    log_weights: Float[Array, " modes"]  # log w_m; the w_m sum to one
 
     def draw(self, key: PRNGKeyArray, steps: int) -> Float[Array, "steps d"]:
         """Draw `steps` positions."""
@@ -116,18 +113,14 @@ class HMCState(AbstractDynamicsState):
     coordinates: Vector
     force: Vector
     potential: Sum | None
-    moving: Vector
-    """Coordinates of the trajectory."""
+    moving: Vector  # Coordinates of the trajectory
     moving_force: Vector
     momentum: Vector
-    kinetic: Scalar
-    """Kinetic energy at the beginning of the trajectory."""
-    leap: Scalar
-    """Leapfrog step of the trajectory, relative to the largest one."""
+    kinetic: Scalar  # Kinetic energy at the beginning of the trajectory
+    leap: Scalar  # Leapfrog step of the trajectory, relative to the largest one
     left: Int[Array, ""]
     """Steps until the trajectory ends; zero if the next step begins a trajectory."""
-    rate: Scalar
-    """Acceptance probability of the last trajectory."""
+    rate: Scalar  # Acceptance probability of the last trajectory
 
 
 class HMCNoise(eqx.Module):
@@ -135,10 +128,8 @@ class HMCNoise(eqx.Module):
 
     momentum: Float[Array, "*steps d"]
     log_uniform: Float[Array, "*steps"]
-    length: Float[Array, "*steps"]
-    """Uniform number for the length of a trajectory."""
-    leap: Float[Array, "*steps"]
-    """Leapfrog step of a trajectory, relative to the largest one."""
+    length: Float[Array, "*steps"]  # Uniform number for the length of a trajectory
+    leap: Float[Array, "*steps"]  # Leapfrog step of a trajectory, relative to the largest one
     jump: tuple[Float[Array, "*steps"], Float[Array, "*steps d"]] | None
     """Uniform number that decides between jump and trajectory, and the proposal of a jump."""
 
@@ -247,19 +238,10 @@ class HMC(AbstractDynamics):
             (there, moving, force, estimate.potential),
             (state.position, state.coordinates, state.force, state.potential),
         )
-        moved = HMCState(
-            position,
-            coordinates,
-            kept_force,
-            potential,
-            moving,
-            force,
-            momentum,
-            kinetic,
-            relative_leap,
-            left,
-            jnp.where((left == 0) & ~jumps, rate, state.rate),
-        )
+        last_rate = jnp.where((left == 0) & ~jumps, rate, state.rate)
+        trajectory = moving, force, momentum, kinetic, relative_leap, left
+        here = position, coordinates, kept_force, potential
+        moved = HMCState(*here, *trajectory, last_rate)
         return DynamicsStep(moved, estimate, {"acceptance_rate": moved.rate})
 
     def suggest(self, curvature: Curvature) -> Suggestion:

@@ -33,10 +33,8 @@ from .momentum import AbstractWithMomentum, MomentumState
 class MatrixFriction(AbstractWithMomentum):
     """SGHMC with a friction matrix, in the Euler form of the papers.
 
-    **Arguments:**
-
-    - `friction`: C, a symmetric positive definite d×d matrix. A number γ is γI, and d numbers are
-      the diagonal.
+    `friction` is C, a symmetric positive definite d×d matrix; a number γ is γI, and d numbers are
+    the diagonal.
     """
 
     paper = "Chen, Fox and Guestrin (2014)"
@@ -44,8 +42,7 @@ class MatrixFriction(AbstractWithMomentum):
     cost = "A step costs O(d²), and O(d³) with a noise correction."
 
     friction: Any
-    root: Any = eqx.field(default=None, repr=False, kw_only=True)
-    """The symmetric square root of C."""
+    root: Any = eqx.field(default=None, repr=False, kw_only=True)  # The symmetric square root of C
 
     def __post_init__(self) -> None:
         check_numeric("friction", self.friction)

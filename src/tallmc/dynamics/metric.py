@@ -28,8 +28,7 @@ from .dynamics import AbstractDynamics
 _FISHER_ROWS = 1000
 
 
-Metric = Callable[[Vector], Matrix]
-"""G(θ), as a function of the flat position."""
+Metric = Callable[[Vector], Matrix]  # G(θ), as a function of the flat position
 
 
 def inverse_root(metric: Metric, position: Vector) -> Matrix:

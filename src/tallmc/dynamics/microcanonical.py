@@ -46,9 +46,7 @@ from .momentum import AbstractWithExactFriction, MomentumState, damping, with_mo
 class Microcanonical(AbstractWithExactFriction):
     """Microcanonical Langevin dynamics: the momentum has a fixed length, gradients turn it.
 
-    **Arguments:**
-
-    - `friction`: γ, the rate at which the direction is forgotten; √d/L in the papers.
+    `friction` is γ, the rate at which the direction is forgotten; √d/L in the papers.
     """
 
     paper = "Sommer, Diao, Robnik, Seljak and Rügamer (2026)"

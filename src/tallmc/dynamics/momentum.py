@@ -11,14 +11,7 @@ from .._core.arrays import AbstractLinearMap, Scalar, Vector
 from .._core.errors import check_number
 from .._core.random import standard_normal
 from ..subsample.selection import Transition
-from .dynamics import (
-    AbstractDynamics,
-    AbstractDynamicsState,
-    Curvature,
-    Evaluate,
-    Suggestion,
-    smaller_step,
-)
+from .dynamics import AbstractDynamics, AbstractDynamicsState, Curvature, Evaluate, Suggestion
 
 
 class MomentumState(AbstractDynamicsState):
@@ -42,9 +35,8 @@ class AbstractWithMomentum(AbstractDynamics):
     def suggest(self, curvature: Curvature) -> Suggestion:
         frequency = curvature.largest**0.5
         friction = 2 * frequency
-        step, rule = smaller_step(
-            0.2 / frequency, "0.2 / root of the largest curvature", friction * curvature.noise_limit
-        )
+        rule = "0.2 / root of the largest curvature"
+        step, rule = curvature.within_noise(0.2 / frequency, rule, friction)
         between = friction / (step * curvature.smallest)
         return Suggestion(step, rule, between, step / friction, {"friction": friction})
 
@@ -63,11 +55,8 @@ class AbstractWithExactFriction(AbstractWithFriction):
 
     def suggest(self, curvature: Curvature) -> Suggestion:
         friction = 2 * curvature.smallest**0.5
-        step, rule = smaller_step(
-            curvature.largest**-0.5,
-            "1 / root of the largest curvature",
-            friction * curvature.noise_limit,
-        )
+        rule = "1 / root of the largest curvature"
+        step, rule = curvature.within_noise(curvature.largest**-0.5, rule, friction)
         between = 2 / (step * curvature.smallest**0.5)
         return Suggestion(step, rule, between, step / friction, {"friction": friction})
 
@@ -75,10 +64,8 @@ class AbstractWithExactFriction(AbstractWithFriction):
 class Damping(NamedTuple):
     """The exact solution of friction over the time h: ρ ← decay·ρ + sd·ξ."""
 
-    decay: Scalar
-    """c = exp(−γh)."""
-    sd: Scalar
-    """√(1 − c²)."""
+    decay: Scalar  # c = exp(−γh)
+    sd: Scalar  # √(1 − c²)
     share: Scalar
     """The factor of V in the covariance I − share·V of ξ that corrects for kicks of covariance h²V.
 

@@ -72,8 +72,7 @@ class PreconditionedLangevin(AbstractDynamics):
     decay: float = 0.99
     regulariser: float = 1e-5
     gamma: bool = eqx.field(default=True, static=True)
-    n_rows: float = eqx.field(default=math.nan, repr=False, kw_only=True)
-    """N."""
+    n_rows: float = eqx.field(default=math.nan, repr=False, kw_only=True)  # N
 
     def __post_init__(self) -> None:
         check_number("decay", self.decay, 0, 1)

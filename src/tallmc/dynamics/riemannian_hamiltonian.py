@@ -26,15 +26,7 @@ from jax.scipy.linalg import solve_triangular
 from .._core.arrays import Scalar, Vector, dot
 from .._core.errors import check_number
 from ..models.posterior import AbstractPosterior
-from .dynamics import (
-    Curvature,
-    DynamicsStep,
-    Evaluate,
-    Suggestion,
-    reduced_noise,
-    smaller_step,
-    transformed,
-)
+from .dynamics import Curvature, DynamicsStep, Evaluate, Suggestion, reduced_noise, transformed
 from .metric import AbstractRiemannian, inverse_root
 from .momentum import AbstractWithMomentum, MomentumState
 
@@ -94,10 +86,7 @@ class RiemannianHamiltonian(AbstractRiemannian, AbstractWithMomentum):
         # The friction in the coordinates of the metric is γ/λ for eigenvalues λ of the metric.
         condition = curvature.metric_largest / curvature.metric_smallest
         smallest_friction = 2 / condition
-        step, rule = smaller_step(
-            0.4 / condition,
-            "0.4 · smallest / largest curvature",
-            smallest_friction * curvature.noise_limit,
-        )
+        rule = "0.4 · smallest / largest curvature"
+        step, rule = curvature.within_noise(0.4 / condition, rule, smallest_friction)
         others = {"friction": 2 * curvature.metric_smallest}
         return Suggestion(step, rule, 2 / step, step / smallest_friction, others)

@@ -19,10 +19,8 @@ from .metric import AbstractRiemannian, inverse_root
 class RiemannianLangevin(AbstractRiemannian):
     """Riemannian Langevin dynamics.
 
-    **Arguments:**
-
-    - `metric`: "fisher" (generalised linear models), or a function from the parameters to a
-      positive definite d×d matrix.
+    `metric` is "fisher" (generalised linear models), or a function from the parameters to a
+    positive definite d×d matrix.
     """
 
     paper = "Patterson and Teh (2013)"

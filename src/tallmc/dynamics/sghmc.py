@@ -28,12 +28,7 @@ from .momentum import AbstractWithFriction, MomentumState
 
 
 class SGHMC(AbstractWithFriction):
-    """Underdamped Langevin dynamics in the Euler form of the papers.
-
-    **Arguments:**
-
-    - `friction`: the friction γ.
-    """
+    """Underdamped Langevin dynamics in the Euler form of the papers; `friction` is γ."""
 
     paper = "Chen, Fox and Guestrin (2014)"
     bias = "The bias at fixed ε is of order ε."

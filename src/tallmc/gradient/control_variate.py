@@ -69,12 +69,10 @@ class ControlVariate(AbstractGradient):
 
     order: int = eqx.field(default=1, static=True)
     radius: float | None = None
-    anchor: Any = eqx.field(default=None, repr=False, kw_only=True)
-    """θ̂."""
+    anchor: Any = eqx.field(default=None, repr=False, kw_only=True)  # θ̂
     known_at_anchor: Any = eqx.field(default=None, repr=False, kw_only=True)
     """∇f(θ̂) − ∇f₀(θ̂), the sum over all rows, with order 1; ∇f(θ̂) with order 2."""
-    hessian: Any = eqx.field(default=None, repr=False, kw_only=True)
-    """∇²f(θ̂), with order 2."""
+    hessian: Any = eqx.field(default=None, repr=False, kw_only=True)  # ∇²f(θ̂), with order 2
     whitening: Any = eqx.field(default=None, repr=False, kw_only=True)
     """W with WᵀW = Σ̂⁻¹, with a radius."""
 

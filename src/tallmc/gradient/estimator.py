@@ -22,12 +22,9 @@ from .._rows.law import Batch
 from ..models.model import AbstractModel, Compact, rounded_sum
 from ..models.posterior import AbstractPosterior
 
-Positions = Float[Array, "chains d"]
-"""One position, or one sum of gradients, per chain."""
-Indices = Int[Array, " n"]
-"""The row numbers of a batch."""
-Residuals = Compact
-"""r_i(θ) of the rows of a batch."""
+Positions = Float[Array, "chains d"]  # One position, or one sum of gradients, per chain
+Indices = Int[Array, " n"]  # The row numbers of a batch
+Residuals = Compact  # r_i(θ) of the rows of a batch
 
 # Σ ∇f_i over all rows at the positions of several chains, in one shared pass.
 

@@ -35,8 +35,7 @@ class GradientTable(eqx.Module):
     """The gradient t_i of each row when it was last drawn."""
 
     compact: Float[Array, "N ..."]
-    row_sum: Sum
-    """Σ t_i over all rows. A compensated sum, because every step adds to it."""
+    row_sum: Sum  # Σ t_i over all rows. A compensated sum, because every step adds to it.
 
 
 class SAGA(AbstractGradient):

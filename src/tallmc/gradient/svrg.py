@@ -29,19 +29,12 @@ from .estimator import AbstractGradient, Indices, Positions, Residuals, row_grad
 class Centre(eqx.Module):
     """The centre of one chain: its position at the last renewal."""
 
-    position: Float[Array, "*chains d"]
-    """θ̃."""
-    row_sum: Float[Array, "*chains d"]
-    """Σ_i ∇f_i(θ̃) over all rows."""
+    position: Float[Array, "*chains d"]  # θ̃
+    row_sum: Float[Array, "*chains d"]  # Σ_i ∇f_i(θ̃) over all rows
 
 
 class SVRG(AbstractGradient):
-    """Control variates around a centre that is moved to the chain every `every` steps.
-
-    **Arguments:**
-
-    - `every`: m, the number of steps between renewals of the centre.
-    """
+    """Control variates around a centre that is moved to the chain every m steps, `every`."""
 
     paper = "Dubey, Reddi, Williamson, Póczos, Smola and Xing (2016)"
     bias = "Unbiased given the past."

@@ -11,7 +11,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from .._anchor.anchor import Anchor, AnchorLevel, check_anchor, find_anchor
-from .._core.arrays import AbstractLinearMap
+from .._core.arrays import AbstractLinearMap, HostVector, Vector
 from .._core.errors import Outcome
 from .._core.part import Part
 from .._core.programs import quickly_compiled
@@ -67,6 +67,11 @@ class PreparedMethod(NamedTuple):
     """Chains to run if the user asks for no number; None for those of `defaults`."""
 
 
+def labels(dynamics: str, gradient: str, subsample: str, size: str) -> dict[str, str]:
+    """The labels of the parts of a method."""
+    return {"dynamics": dynamics, "gradient": gradient, "subsample": subsample, "size": size}
+
+
 class AbstractMethod(Part, abc.ABC):
     """A sampling method that `sample` can run."""
 
@@ -103,7 +108,7 @@ class AbstractMethod(Part, abc.ABC):
     @property
     @abc.abstractmethod
     def axes(self) -> dict[str, str]:
-        """Labels of the parts: dynamics, gradient, subsample, size."""
+        """The `labels` of the parts."""
 
     def defaults(self, dim: int) -> RunDefaults:
         """Chains and draws if the user gives none."""
@@ -120,6 +125,14 @@ class AbstractMethod(Part, abc.ABC):
         """Do everything that precedes the first step."""
 
 
+class AtAnchor(NamedTuple):
+    """A kernel made at an anchor."""
+
+    kernel: AbstractKernel
+    n_row_evals: int  # Rows evaluated to make it
+    account: Account | None = None
+
+
 class AbstractAnchoredMethod(AbstractMethod):
     """A method whose kernel is made at an anchor with its Hessian."""
 
@@ -127,19 +140,24 @@ class AbstractAnchoredMethod(AbstractMethod):
     unmeasured: ClassVar[str | None] = None
     """What keeps the bias from being known, with the cure; None if it is known."""
 
+    def check(self, posterior: AbstractPosterior) -> None:
+        """Raise `InvalidInput` unless the method fits the posterior; before the anchor is found."""
+
     @abc.abstractmethod
-    def kernel_at(self, posterior: AbstractPosterior, anchor: Anchor) -> tuple[AbstractKernel, int]:
-        """The kernel, and how many rows were evaluated to make it."""
+    def kernel_at(self, posterior: AbstractPosterior, anchor: Anchor) -> AtAnchor:
+        """The kernel, and its account unless it is that of `unmeasured`."""
 
     def prepare(
         self, posterior: AbstractPosterior, anchor: Anchor | None = None, *, seed: int = 0
     ) -> PreparedMethod:
         check_posterior(posterior)
+        self.check(posterior)
         check_row_access(self, posterior)
         anchor, n_row_evals = prepare_anchor(posterior, anchor, self.needs)
         assert anchor is not None, "the method requires an anchor"
-        kernel, n_further = self.kernel_at(posterior, anchor)
-        account = None if self.unmeasured is None else Account(self, unmeasured=self.unmeasured)
+        kernel, n_further, account = self.kernel_at(posterior, anchor)
+        if account is None and self.unmeasured is not None:
+            account = Account(self, unmeasured=self.unmeasured)
         bound = BoundKernel(kernel, posterior)
         return PreparedMethod(bound, anchor, n_row_evals + n_further, account)
 
@@ -181,10 +199,8 @@ _POSITIONS = 1024
 class VisitedNoise(NamedTuple):
     """Gradient noise in the coordinates of the geometry C, averaged over positions."""
 
-    by_parameter: Float[np.ndarray, " d"]
-    """Variance of (CCᵀ noise)_j."""
-    squared: Float[np.ndarray, " k"]
-    """‖Cᵀ noise‖² of single steps."""
+    by_parameter: HostVector  # Variance of (CCᵀ noise)_j
+    squared: Float[np.ndarray, " k"]  # ‖Cᵀ noise‖² of single steps
     n_row_evals: int
 
     @property
@@ -194,10 +210,7 @@ class VisitedNoise(NamedTuple):
 
 
 def visited_noise(
-    kernel: Kernel,
-    rows: AbstractRows,
-    positions: Float[np.ndarray, "chains draws d"],
-    seed: int,
+    kernel: Kernel, rows: AbstractRows, positions: Float[np.ndarray, "chains draws d"], seed: int
 ) -> VisitedNoise:
     """The noise of a kernel that draws with replacement, at 1,000 or more of these positions.
 
@@ -230,23 +243,21 @@ def _noise_of_block(
     rows: AbstractRows,
     supply: Drawn | Gathered,
     positions: Float[Any, "steps chains d"],
-) -> tuple[Float[Array, "steps chains"], Float[Array, " d"]]:
+) -> tuple[Float[Array, "steps chains"], Vector]:
     """‖Cᵀδ‖² of every position, and the sum over positions of (CCᵀδ)_j²."""
     assert isinstance(kernel, Kernel), "the kernel of a composition"
     assert isinstance(kernel.selection, SuppliedRows | PaddedReplacement), "drawn with replacement"
     n_certain = kernel.selection.n_certain
     geometry: AbstractLinearMap = kernel.dynamics.geometry
 
-    def of_chain(supply: Any, position: Float[Array, " d"]) -> Float[Array, " d"]:
+    def of_chain(supply: Any, position: Vector) -> Vector:
         gathered = supply if isinstance(supply, Gathered) else kernel.gather(supply, rows)
         batch: Batch = rows.complete(gathered.selection)
         signs = alternating_signs(batch.n_rows, n_certain, kernel.rest.dtype)
         signed = batch.with_weights(batch.weights * signs)
         return geometry.pull(kernel.gradient.residual_sum(position, signed, None))
 
-    def of_step(
-        total: Float[Array, " d"], step: tuple[Any, Array]
-    ) -> tuple[Float[Array, " d"], Float[Array, " chains"]]:
+    def of_step(total: Vector, step: tuple[Any, Array]) -> tuple[Vector, Float[Array, " chains"]]:
         pulled = jax.vmap(of_chain)(*step)
         squares = jax.vmap(geometry.push)(pulled) ** 2
         return total + jnp.sum(squares, axis=0), jnp.sum(pulled**2, axis=1)
@@ -276,13 +287,13 @@ CHOSEN_BUDGET = ErrorBudget(inflation=0.1, mean_bias=0.1, sd_bias=0.05)
 class Bias(NamedTuple):
     """Bias per parameter with its standard errors."""
 
-    mean: Float[np.ndarray, " d"]
+    mean: HostVector
     """Bias of the mean, in posterior standard deviations."""
-    mean_error: Float[np.ndarray, " d"]
+    mean_error: HostVector
     """Standard error of `mean`."""
-    sd: Float[np.ndarray, " d"]
+    sd: HostVector
     """Relative bias of the standard deviation."""
-    sd_error: Float[np.ndarray, " d"]
+    sd_error: HostVector
     """Standard error of `sd`."""
 
     def excess(self, budget: ErrorBudget, errors: float) -> float:
@@ -313,7 +324,7 @@ class Account:
     """Bias measured with pairs of chains; None if there is no bias or it is not known."""
     exact: bool = False
     """Whether the method leaves the posterior invariant; only Monte-Carlo error then remains."""
-    inflation: Float[np.ndarray, " d"] | None = None
+    inflation: HostVector | None = None
     """Inflation of the variances by gradient noise, measured during the run or at its draws."""
     noise_tail: float | None = None
     """Pareto's k of the squared gradient noise at the draws; None if it was not measured there."""
@@ -367,7 +378,7 @@ class Account:
         return dataclasses.replace(self, doubts=(*self.doubts, *doubts))
 
 
-def _inflation_during(run: Run) -> Float[np.ndarray, " d"]:
+def _inflation_during(run: Run) -> HostVector:
     """Variance inflation by the gradient noise v that the steps have measured, h v/(4 − h)."""
     totals = jax.tree.map(
         lambda leaf: np.asarray(leaf, np.float64).sum(axis=0), run.state.chains.carried.selection
@@ -384,8 +395,7 @@ class RunPlan:
     """Everything that determines a run."""
 
     posterior: AbstractPosterior
-    method: AbstractMethod
-    """Composition that is run."""
+    method: AbstractMethod  # Composition that is run
     kernel: AbstractKernel
     anchor: Anchor | None
     account: Account
@@ -396,10 +406,8 @@ class RunPlan:
     goal: Goal
     measures_bias: bool
     """Whether to measure the bias after the run, if the plan has not measured it."""
-    n_row_evals: int
-    """Rows touched by the preparation."""
-    seconds: float
-    """Seconds spent on the preparation."""
+    n_row_evals: int  # Rows touched by the preparation
+    seconds: float  # Seconds spent on the preparation
 
     @property
     def bound(self) -> BoundKernel:

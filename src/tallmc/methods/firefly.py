@@ -20,7 +20,7 @@ from .._anchor.anchor import Anchor, AnchorLevel
 from .._core.arrays import Matrix, Scalar, Vector, dot
 from .._core.errors import InvalidInput, check_number
 from .._core.random import random_words
-from .._engine.kernel import AbstractKernel, BoundKernel, ChainState, Drawn, Gathered, KernelStep
+from .._engine.kernel import AbstractKernel, ChainState, Drawn, Gathered, KernelStep, NewChain
 from .._rows.access import AbstractRows, PerRow, RowBlock
 from .._rows.law import Batch, uniform_index
 from .._rows.passes import Sum
@@ -30,10 +30,10 @@ from ..dynamics.dynamics import AbstractDynamics, Curvature, PositionState, Sugg
 from ..geometry import GeometryChoice, Identity
 from ..models.design import Observations
 from ..models.model import AbstractModel, rounded_sum
-from ..models.posterior import AbstractPosterior, check_posterior
+from ..models.posterior import AbstractPosterior
 from ..schedule import AbstractSchedule, as_schedule, in_precision
 from ..subsample.selection import Carried, Estimate, Transition
-from .abstract import AbstractMethod, PreparedMethod, check_row_access, prepare_anchor
+from .abstract import AbstractAnchoredMethod, AtAnchor, labels
 from .method import StepSize
 
 # The brightness of the rows, one bit per row, and a lookup of the bright rows by rank.
@@ -46,10 +46,8 @@ WORD = 32
 class BrightRows(eqx.Module):
     """The bits z with their cumulative counts."""
 
-    words: UInt32[Array, " words"]
-    """z, 32 rows per word."""
-    upto: Int[Array, " words"]
-    """Number of bright rows up to and including each word."""
+    words: UInt32[Array, " words"]  # z, 32 rows per word
+    upto: Int[Array, " words"]  # Number of bright rows up to and including each word
 
     @classmethod
     def of(cls, words: UInt32[Array, " words"]) -> BrightRows:
@@ -93,8 +91,7 @@ class AbstractBound(eqx.Module):
     """The prior times Π B_i, and the gaps between likelihoods and bounds."""
 
     model: eqx.AbstractVar[AbstractModel]
-    anchor: eqx.AbstractVar[Vector]
-    """θ̂, where the bound is tight."""
+    anchor: eqx.AbstractVar[Vector]  # θ̂, where the bound is tight
 
     @abc.abstractmethod
     def known(self, position: Vector) -> tuple[Scalar, Vector]:
@@ -234,12 +231,9 @@ class TaylorBound(AbstractBound):
     model: AbstractModel
     anchor: Vector
     expansion: BoundedExpansion
-    gradient: Vector
-    """−Σ ∇ℓ_i(θ̂)."""
-    hessian: Matrix
-    """−Σ ∇²ℓ_i(θ̂)."""
-    total: Float[Array, " k"]
-    """Σ c_i."""
+    gradient: Vector  # −Σ ∇ℓ_i(θ̂)
+    hessian: Matrix  # −Σ ∇²ℓ_i(θ̂)
+    total: Float[Array, " k"]  # Σ c_i
 
     def known(self, position: Vector) -> tuple[Scalar, Vector]:
         def collapsed(at: Vector) -> Scalar:
@@ -399,10 +393,8 @@ class TangentBound(AbstractBound):
 
     model: AbstractModel
     anchor: Vector
-    gradient: Vector
-    """Σ ∇f_i(θ̂)."""
-    precision: Matrix
-    """P, of the rows."""
+    gradient: Vector  # Σ ∇f_i(θ̂)
+    precision: Matrix  # P, of the rows
 
     def known(self, position: Vector) -> tuple[Scalar, Vector]:
         delta = position - self.anchor
@@ -504,10 +496,8 @@ _BRIGHT_CHUNK = 64
 class Ring(eqx.Module):
     """Consecutive rows, where row 0 follows row N − 1."""
 
-    start: Int[Array, "*steps"]
-    """First row."""
-    key: Key[Array, "*steps"]
-    """Key for the new brightness of the rows."""
+    start: Int[Array, "*steps"]  # First row
+    key: Key[Array, "*steps"]  # Key for the new brightness of the rows
 
 
 class FireflyKernel(AbstractKernel):
@@ -533,22 +523,15 @@ class FireflyKernel(AbstractKernel):
     def rows_at_start(self) -> int:
         return self.n_rows
 
-    def init(
-        self,
-        key: PRNGKeyArray,
-        position: Vector,
-        carried: None,
-        gathered: Gathered,
-        rows: AbstractRows,
-    ) -> ChainState:
+    def init(self, new: NewChain, rows: AbstractRows) -> ChainState:
         # A chunk can start in any word. Words beyond row N that the last chunk reaches stay dark.
         dark = jnp.zeros(-(-self.n_rows // WORD) + _RING_CHUNK // WORD, jnp.uint32)
-        everywhere = Ring(jnp.int32(0), key)
+        everywhere = Ring(jnp.int32(0), new.key)
         words = self._chain_by_chain(
             lambda kernel, *args: kernel.resample(*args, kernel.n_rows),
-            *(rows, dark, position, everywhere),
+            *(rows, dark, new.position, everywhere),
         )
-        return ChainState(PositionState(position), words)
+        return ChainState(PositionState(new.position), words)
 
     def draw(self, key: PRNGKeyArray, steps: int) -> Drawn:
         start_key, step_key, noise_key = jax.random.split(key, 3)
@@ -664,7 +647,7 @@ _PROPOSALS = {"random-walk": RandomWalk(), "langevin": MALA()}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FlyMC(AbstractMethod):
+class FlyMC(AbstractAnchoredMethod):
     """Firefly Monte Carlo, for `logistic_regression`, or any model with a bound of yours.
 
     Each likelihood L_i has a lower bound B_i, and each row a brightness z_i ∈ {0, 1}. The joint
@@ -714,7 +697,7 @@ class FlyMC(AbstractMethod):
             raise InvalidInput("bound", "be Tangent(), Taylor(...) or None", self.bound)
 
     @property
-    def needs(self) -> AnchorLevel:
+    def needs(self) -> AnchorLevel:  # type: ignore[override]
         return max(AnchorLevel.MODE, self.geometry.needs)
 
     @property
@@ -723,28 +706,18 @@ class FlyMC(AbstractMethod):
 
     @property
     def axes(self) -> dict[str, str]:
-        return {
-            "dynamics": type(_PROPOSALS[self.proposal]).__name__,
-            "gradient": "of bright rows",
-            "subsample": "FlyMC",
-            "size": "as bright",
-        }
+        dynamics = type(_PROPOSALS[self.proposal]).__name__
+        return labels(dynamics, "of bright rows", "FlyMC", "as bright")
 
     def suggest(self, curvature: Curvature) -> Suggestion:
         return _PROPOSALS[self.proposal].suggest(curvature)
 
-    def prepare(
-        self, posterior: AbstractPosterior, anchor: Anchor | None = None, *, seed: int = 0
-    ) -> PreparedMethod:
-        """Find the anchor, and the bound that is tight there."""
-        check_posterior(posterior)
-        bound_choice = self.bound or Tangent()
-        bound_choice.check(posterior)
-        check_row_access(self, posterior)
-        anchor, rows = prepare_anchor(posterior, anchor, self.needs)
-        assert anchor is not None, "FlyMC requires the mode"
+    def check(self, posterior: AbstractPosterior) -> None:
+        (self.bound or Tangent()).check(posterior)
+
+    def kernel_at(self, posterior: AbstractPosterior, anchor: Anchor) -> AtAnchor:
         geometry = self.geometry.prepare(posterior, anchor)
-        bound, rows_for_bound = bound_choice.prepare(posterior, anchor)
+        bound, n_row_evals = (self.bound or Tangent()).prepare(posterior, anchor)
         kernel = FireflyKernel(
             bound=bound,
             dynamics=_PROPOSALS[self.proposal].prepare(posterior, geometry),
@@ -753,4 +726,4 @@ class FlyMC(AbstractMethod):
             ring_size=math.ceil(self.fraction * posterior.n_rows),
             n_rows=posterior.n_rows,
         )
-        return PreparedMethod(BoundKernel(kernel, posterior), anchor, rows + rows_for_bound)
+        return AtAnchor(kernel, n_row_evals)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -45,7 +46,7 @@ from ..subsample.selection import (
     WithReplacement,
     as_size,
 )
-from .abstract import AbstractMethod, PreparedMethod, check_row_access, prepare_anchor
+from .abstract import AbstractMethod, PreparedMethod, check_row_access, labels, prepare_anchor
 
 # The noise threshold V₀ of an adaptive size, as in section 5.3.3 of putcha-2023.
 #
@@ -61,12 +62,9 @@ _PILOT_PURPOSE = 1  # separates the keys of pilot runs from the keys of the run
 class Threshold(NamedTuple):
     """Result of `noise_threshold`."""
 
-    threshold: float
-    """V₀."""
-    squared_distances: np.ndarray
-    """95th percentile of ‖θ − θ̂‖² in each pilot chain."""
-    n_row_evals: int
-    """Rows touched by the pilot runs and by the bound."""
+    threshold: float  # V₀
+    squared_distances: np.ndarray  # 95th percentile of ‖θ − θ̂‖² in each pilot chain
+    n_row_evals: int  # Rows touched by the pilot runs and by the bound
 
 
 def noise_threshold(
@@ -74,14 +72,8 @@ def noise_threshold(
 ) -> Threshold:
     """Find the noise threshold V₀ by pilot runs that start at the anchor.
 
-    **Arguments:**
-
-    - `kernel`: the kernel of a prepared method with a fixed size, drawn with replacement.
-    - `anchor`: the anchor θ̂.
-    - `chains`, `steps`: the number of pilot chains, and of steps per chain.
-    - `seed`: the seed of the pilot runs.
-
-    Raises `PreparationError` if a pilot chain reaches a position that is not finite.
+    `kernel` is that of a prepared method with a fixed size, drawn with replacement. Raises
+    `PreparationError` if a pilot chain reaches a position that is not finite.
     """
     selection = _selection_of(kernel)
     chains, steps = check_int("chains", chains, 1), check_int("steps", steps, 20)
@@ -123,124 +115,92 @@ def _selection_of(kernel: BoundKernel) -> WithReplacement:
 
 def check_composition(method: Method) -> None:
     """Raise `InvalidInput` with the reason unless the parts fit together."""
-    _check_rows(method)
-    _check_size(method)
-    _check_fisher(method)
-    dynamics, name = method.dynamics, type(method.dynamics).__name__
-    if isinstance(method.subsample, ExponentiallyWeighted) and not dynamics.has_transition:
-        rule = (
-            f"not be exponentially weighted with {name}, "
-            "which does not provide its transition density"
+    for is_broken, parameter, rule, cure in _rules(method):
+        if is_broken:
+            raise InvalidInput(parameter, rule, getattr(method, parameter), cure)
+
+
+def _rules(method: Method) -> Iterator[tuple[bool, str, str, str]]:
+    """Whether a rule is broken, the part that breaks it, the rule and the cure; in order."""
+    dynamics, gradient, subsample = method.dynamics, method.gradient, method.subsample
+    name, size = type(dynamics).__name__, as_size(method.batch_size)
+    all_rows, simple = isinstance(subsample, AllRows), isinstance(gradient, Simple)
+    rule = "have no memory with AllRows(), whose gradients have no noise"
+    yield all_rows and gradient.has_memory, "gradient", rule, "Choose Full()."
+    rule = "be AllRows() with the full gradient, which uses every row"
+    cure = "To subsample, choose another gradient, such as Simple()."
+    yield not all_rows and isinstance(gradient, Full), "subsample", rule, cure
+    rule = f"be AllRows() with {name}, whose accept step needs the exact gradient and potential"
+    cure = "Use Langevin() with a subsample."
+    yield not all_rows and dynamics.exact_only, "subsample", rule, cure
+    yield all_rows and size is not None, "batch_size", "be left out with AllRows()", ""
+    cure = "Pass a number of rows or BoundedNoise()."
+    yield not all_rows and size is None, "batch_size", "be given with a subsample", cure
+    rule = "be ControlVariate(order=1) with an adaptive size: eq. 18 bounds its noise only"
+    cure = "For another gradient, TargetNoise(size, noise) adapts the size to the measured noise."
+    adaptive = isinstance(size, BoundedNoise)
+    yield adaptive and gradient != ControlVariate(order=1), "gradient", rule, cure
+    if dynamics.reads_fisher_information:
+        reason = (
+            f"with {name}, which reads the Fisher information off the gradients of a step's rows"
         )
-        cure = "Use Langevin(), or SGHMC, BAOAB, GeometricLangevin or Hamiltonian with friction."
-        raise InvalidInput("subsample", rule, method.subsample, cure)
-    if not dynamics.takes_geometry and not isinstance(method.geometry, Identity):
-        rule = f"be Identity() with {name}, {dynamics.why_no_geometry}"
-        raise InvalidInput("geometry", rule, method.geometry)
-    _check_correction(method)
-
-
-def _check_rows(method: Method) -> None:
-    if isinstance(method.subsample, AllRows):
-        if method.gradient.has_memory:
-            rule = "have no memory with AllRows(), whose gradients have no noise"
-            raise InvalidInput("gradient", rule, method.gradient, "Choose Full().")
-        return
-    if isinstance(method.gradient, Full):
-        rule = "be AllRows() with the full gradient, which uses every row"
-        cure = "To subsample, choose another gradient, such as Simple()."
-        raise InvalidInput("subsample", rule, method.subsample, cure)
-    if method.dynamics.exact_only:
-        rule = (
-            f"be AllRows() with {type(method.dynamics).__name__}, "
-            "whose accept step needs the exact gradient and potential"
-        )
-        raise InvalidInput("subsample", rule, method.subsample, "Use Langevin() with a subsample.")
-
-
-def _check_size(method: Method) -> None:
-    all_rows = isinstance(method.subsample, AllRows)
-    if all_rows and method.batch_size is not None:
-        raise InvalidInput("batch_size", "be left out with AllRows()", method.batch_size)
-    if not all_rows and method.batch_size is None:
-        cure = "Pass a number of rows or BoundedNoise()."
-        raise InvalidInput("batch_size", "be given with a subsample", None, cure)
-    if isinstance(method.batch_size, BoundedNoise) and method.gradient != ControlVariate(order=1):
-        rule = "be ControlVariate(order=1) with an adaptive size: eq. 18 bounds its noise only"
-        cure = (
-            "For another gradient, TargetNoise(size, noise) adapts the size to the measured noise."
-        )
-        raise InvalidInput("gradient", rule, method.gradient, cure)
-
-
-def _check_fisher(method: Method) -> None:
-    if not method.dynamics.reads_fisher_information:
-        return
-    reason = (
-        f"with {type(method.dynamics).__name__}, which reads the Fisher information "
-        "off the gradients of a step's rows"
+        yield not simple, "gradient", f"be Simple() {reason}", ""
+        uniform = isinstance(subsample, Uniform) and subsample.replace
+        yield not uniform, "subsample", f"be Uniform() {reason}", ""
+        enough = isinstance(size, Fixed) and size.size >= 2
+        yield not enough, "batch_size", f"be an int of at least 2 {reason}", ""
+    weighted = isinstance(subsample, ExponentiallyWeighted)
+    rule = (
+        f"not be exponentially weighted with {name}, which does not provide its transition density"
     )
-    if not isinstance(method.gradient, Simple):
-        raise InvalidInput("gradient", f"be Simple() {reason}", method.gradient)
-    if not isinstance(method.subsample, Uniform) or not method.subsample.replace:
-        raise InvalidInput("subsample", f"be Uniform() {reason}", method.subsample)
-    size = as_size(method.batch_size)
-    if not isinstance(size, Fixed) or size.size < 2:
-        raise InvalidInput("batch_size", f"be an int of at least 2 {reason}", method.batch_size)
+    cure = "Use Langevin(), or SGHMC, BAOAB, GeometricLangevin or Hamiltonian with friction."
+    yield weighted and not dynamics.has_transition, "subsample", rule, cure
+    moved = not isinstance(method.geometry, Identity)
+    rule = f"be Identity() with {name}, {dynamics.why_no_geometry}"
+    yield moved and not dynamics.takes_geometry, "geometry", rule, ""
+    if method.correction is not None:
+        yield from _rules_of_corrections(method, method.correction)
 
 
-def _check_correction(method: Method) -> None:
-    correction = method.correction
-    if correction is None:
-        return
-    dynamics = type(method.dynamics).__name__
-    if correction.through not in method.dynamics.corrects_through:
-        ways = " or ".join(f'"{way}"' for way in method.dynamics.corrects_through)
-        rule = (
-            f"go through {ways} with {dynamics}"
-            if ways
-            else f"be left out with {dynamics}, which injects no noise that it could reduce"
-        )
-        raise InvalidInput("correction", rule, correction)
-    if isinstance(method.subsample, AllRows):
-        raise InvalidInput(
-            "correction", "be left out with AllRows(), which has no gradient noise", correction
-        )
-    size = as_size(method.batch_size)
-    if not isinstance(size, Fixed):
-        raise InvalidInput("batch_size", "be fixed with a noise correction", method.batch_size)
+def _rules_of_corrections(
+    method: Method, correction: NoiseCorrection
+) -> Iterator[tuple[bool, str, str, str]]:
+    name, subsample, size = type(method.dynamics).__name__, method.subsample, method.batch_size
+    ways = " or ".join(f'"{way}"' for way in method.dynamics.corrects_through)
+    rule = f"go through {ways} with {name}"
+    if not ways:
+        rule = f"be left out with {name}, which injects no noise that it could reduce"
+    yield correction.through not in method.dynamics.corrects_through, "correction", rule, ""
+    rule = "be left out with AllRows(), which has no gradient noise"
+    yield isinstance(subsample, AllRows), "correction", rule, ""
+    fixed = as_size(size)
+    yield not isinstance(fixed, Fixed), "batch_size", "be fixed with a noise correction", ""
+    assert isinstance(fixed, Fixed), "the rule above"
     if correction.calibrate_every is not None:
-        if not isinstance(method.gradient, Simple):
-            rule = (
-                "be Simple() with a calibrated correction, "
-                "which knows the gradient up to the noise of control variates only"
-            )
-            raise InvalidInput("gradient", rule, method.gradient, "Leave calibrate_every out.")
-    elif not method.subsample.knows_its_spread:
-        rule = "know the spread of its batches for a correction estimated from the batch"
-        cure = "Pass calibrate_every to the correction." + (
-            " Or use Stratified(at_least=2)." if isinstance(method.subsample, Stratified) else ""
+        rule = (
+            "be Simple() with a calibrated correction, "
+            "which knows the gradient up to the noise of control variates only"
         )
-        raise InvalidInput("subsample", rule, method.subsample, cure)
-    elif correction.groups is not None:
-        _check_groups(method.subsample, size.size, correction.groups)
-    elif size.size < 2:
+        simple = isinstance(method.gradient, Simple)
+        yield not simple, "gradient", rule, "Leave calibrate_every out."
+        return
+    rule = "know the spread of its batches for a correction estimated from the batch"
+    cure = "Pass calibrate_every to the correction."
+    if isinstance(subsample, Stratified):
+        cure += " Or use Stratified(at_least=2)."
+    yield not subsample.knows_its_spread, "subsample", rule, cure
+    if correction.groups is None:
         rule = "be at least 2 with a correction estimated from the spread of the batch"
-        raise InvalidInput("batch_size", rule, method.batch_size)
-
-
-def _check_groups(subsample: SubsampleChoice, size: int, groups: int) -> None:
-    independent = (
-        subsample.replace
-        if isinstance(subsample, Uniform)
-        else isinstance(subsample, Preferential) and not subsample.take_all
-    )
-    if not independent:
-        rule = "draw rows independently with a correction from groups, which must be of one law"
-        cure = "Use Uniform() or Preferential(...), or leave groups out."
-        raise InvalidInput("subsample", rule, subsample, cure)
-    if size % groups:
-        raise InvalidInput("batch_size", f"be a multiple of the number of groups, {groups}", size)
+        yield fixed.size < 2, "batch_size", rule, ""
+        return
+    independent = isinstance(subsample, Preferential) and not subsample.take_all
+    if isinstance(subsample, Uniform):
+        independent = subsample.replace
+    rule = "draw rows independently with a correction from groups, which must be of one law"
+    cure = "Use Uniform() or Preferential(...), or leave groups out."
+    yield not independent, "subsample", rule, cure
+    rule = f"be a multiple of the number of groups, {correction.groups}"
+    yield fixed.size % correction.groups > 0, "batch_size", rule, ""
 
 
 StepSize = float | AbstractSchedule | Any
@@ -326,10 +286,8 @@ class Method(AbstractMethod):
     @property
     def axes(self) -> dict[str, str]:
         size = "adaptive" if isinstance(self.batch_size, BoundedNoise) else "fixed"
-        return {
-            **{axis: _label(getattr(self, axis)) for axis in ("dynamics", "gradient", "subsample")},
-            "size": "all rows" if self.batch_size is None else size,
-        }
+        size = "all rows" if self.batch_size is None else size
+        return labels(_label(self.dynamics), _label(self.gradient), _label(self.subsample), size)
 
     def suggest(self, curvature: Curvature) -> Suggestion:
         return self.dynamics.suggest(curvature)

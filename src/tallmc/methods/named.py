@@ -59,6 +59,7 @@ from .registry import named
 
 _BATCH = {"batch_size": 2}
 _FRICTION = {"batch_size": 2, "friction": 1.0}
+_EVERY = {"batch_size": 2, "every": 10}
 
 # Langevin dynamics without momentum.
 
@@ -72,9 +73,9 @@ def sgld(step_size: StepSize, batch_size: Size, replace: bool = True) -> Method:
 @named("Baker, Fearnhead, Fox and Nemeth (2019)", example=_BATCH)
 def sgld_cv(step_size: StepSize, batch_size: Size, replace: bool = True) -> Method:
     """SGLD with control variates around the mode."""
-    subsample = Uniform(replace)
+    gradient, subsample = ControlVariate(), Uniform(replace)
     return Method(
-        step_size=step_size, batch_size=batch_size, gradient=ControlVariate(), subsample=subsample
+        step_size=step_size, batch_size=batch_size, gradient=gradient, subsample=subsample
     )
 
 
@@ -117,7 +118,7 @@ def cyclical_sgld(step_size: float, batch_size: Size, cycle: int, sampling: floa
 @named("Leimkuhler and Matthews (2013)", example=_BATCH)
 def sgld_lm(step_size: StepSize, batch_size: Size) -> Method:
     """SGLD with the averaged noise of Leimkuhler and Matthews: discretisation bias of order 2."""
-    return Method(step_size=step_size, batch_size=batch_size, dynamics=LeimkuhlerMatthews())
+    return with_parts(sgld(step_size, batch_size), dynamics=LeimkuhlerMatthews())
 
 
 @named("Li, Chen, Carlson and Carin (2016)", example=_BATCH)
@@ -134,7 +135,7 @@ def psgld(
     with decay α, `decay`. Without `gamma` the drift has no Γ.
     """
     dynamics = PreconditionedLangevin(decay, regulariser, gamma)
-    return Method(step_size=step_size, batch_size=batch_size, dynamics=dynamics)
+    return with_parts(sgld(step_size, batch_size), dynamics=dynamics)
 
 
 @named("Ahn, Korattikara and Welling (2012), Algorithm 1", example=_BATCH)
@@ -147,29 +148,22 @@ def sgfs(
     about the last `window` batches of at least 2 rows. With None it averages over all batches, as
     in the paper; start such chains near the mode.
     """
-    dynamics = FisherScoring(shape, window)
-    return Method(step_size=step_size, batch_size=batch_size, dynamics=dynamics)
+    return with_parts(sgld(step_size, batch_size), dynamics=FisherScoring(shape, window))
 
 
 @named("Nemeth and Fearnhead (2021), Table 1", example=_BATCH)
 def sgrld(step_size: StepSize, batch_size: Size, metric: Any = "fisher") -> Method:
     """Riemannian SGLD: Langevin dynamics in a metric."""
-    return Method(step_size=step_size, batch_size=batch_size, dynamics=RiemannianLangevin(metric))
+    return with_parts(sgld(step_size, batch_size), dynamics=RiemannianLangevin(metric))
 
 
-@named(
-    "Dubey, Reddi, Williamson, Póczos, Smola and Xing (2016)",
-    example={"batch_size": 2, "every": 10},
-)
+@named("Dubey, Reddi, Williamson, Póczos, Smola and Xing (2016)", example=_EVERY)
 def svrg_ld(step_size: StepSize, batch_size: Size, every: int) -> Method:
     """SGLD with control variates around a centre, which moves to the position at intervals."""
     return Method(step_size=step_size, batch_size=batch_size, gradient=SVRG(every))
 
 
-@named(
-    "Putcha, Nemeth and Fearnhead (2023), eq. 16 with SVRG's centre",
-    example={"batch_size": 2, "every": 10},
-)
+@named("Putcha, Nemeth and Fearnhead (2023), eq. 16 with SVRG's centre", example=_EVERY)
 def svrg_ld_ps(step_size: StepSize, batch_size: Size, every: int, floor: float = 0.05) -> Method:
     """SVRG-LD with preferential subsampling, p_i ∝ √tr(H_i Σ̂ H_iᵀ).
 
@@ -204,7 +198,7 @@ def ewsg_overdamped(step_size: StepSize, batch_size: Size, length: int = 1) -> M
 @named("Chen, Fox and Guestrin (2014)", example=_FRICTION)
 def sghmc(step_size: StepSize, batch_size: Size, friction: float) -> Method:
     """Underdamped Langevin dynamics in the Euler form of the papers (also called SGULD)."""
-    return Method(step_size=step_size, batch_size=batch_size, dynamics=SGHMC(friction))
+    return with_parts(sgld(step_size, batch_size), dynamics=SGHMC(friction))
 
 
 @named("Nemeth and Fearnhead (2021), Table 1", example=_FRICTION)
@@ -213,7 +207,7 @@ def sghmc_matrix(step_size: StepSize, batch_size: Size, friction: Any) -> Method
 
     `friction` is a positive definite d×d matrix, d numbers for its diagonal, or a number.
     """
-    return Method(step_size=step_size, batch_size=batch_size, dynamics=MatrixFriction(friction))
+    return with_parts(sgld(step_size, batch_size), dynamics=MatrixFriction(friction))
 
 
 @named("Nemeth and Fearnhead (2021), Table 1 and section 2.3", example=_FRICTION)
@@ -222,10 +216,7 @@ def sghmc_cv(step_size: StepSize, batch_size: Size, friction: float) -> Method:
 
     `sghmc_cv_trajectories` is the form with leapfrog steps.
     """
-    dynamics = SGHMC(friction)
-    return Method(
-        step_size=step_size, batch_size=batch_size, dynamics=dynamics, gradient=ControlVariate()
-    )
+    return with_parts(sgld_cv(step_size, batch_size), dynamics=SGHMC(friction))
 
 
 @named("Putcha, Nemeth and Fearnhead (2023), eqs. 12, 16", example=_FRICTION)
@@ -245,8 +236,7 @@ def sghmc_trajectories(
 
     With friction 0 the energy that gradient noise adds grows with `length`.
     """
-    dynamics = Hamiltonian(length, friction)
-    return Method(step_size=step_size, batch_size=batch_size, dynamics=dynamics)
+    return with_parts(sgld(step_size, batch_size), dynamics=Hamiltonian(length, friction))
 
 
 @named("Nemeth and Fearnhead (2021), section 6", example=_FRICTION)
@@ -257,16 +247,13 @@ def sghmc_cv_trajectories(
 
     SGHMC-CV of Nemeth and Fearnhead (2021), section 6, which has five leapfrog steps.
     """
-    dynamics = Hamiltonian(length, friction)
-    return Method(
-        step_size=step_size, batch_size=batch_size, dynamics=dynamics, gradient=ControlVariate()
-    )
+    return with_parts(sgld_cv(step_size, batch_size), dynamics=Hamiltonian(length, friction))
 
 
 @named("Leimkuhler and Matthews (2013)", example=_FRICTION)
 def sg_baoab(step_size: StepSize, batch_size: Size, friction: float) -> Method:
     """Underdamped Langevin dynamics by the BAOAB splitting: discretisation bias of order 2."""
-    return Method(step_size=step_size, batch_size=batch_size, dynamics=BAOAB(friction))
+    return with_parts(sgld(step_size, batch_size), dynamics=BAOAB(friction))
 
 
 @named("Ding, Fang, Babbush, Chen, Skeel and Neven (2014)", example=_FRICTION)
@@ -275,16 +262,13 @@ def sgnht(step_size: StepSize, batch_size: Size, friction: float) -> Method:
 
     `friction` is A, the friction without gradient noise.
     """
-    return Method(step_size=step_size, batch_size=batch_size, dynamics=NoseHoover(friction))
+    return with_parts(sgld(step_size, batch_size), dynamics=NoseHoover(friction))
 
 
 @named("Nemeth and Fearnhead (2021), Table 1 and section 2.3", example=_FRICTION)
 def sgnht_cv(step_size: StepSize, batch_size: Size, friction: float) -> Method:
     """SGNHT with control variates around the mode."""
-    dynamics = NoseHoover(friction)
-    return Method(
-        step_size=step_size, batch_size=batch_size, dynamics=dynamics, gradient=ControlVariate()
-    )
+    return with_parts(sgld_cv(step_size, batch_size), dynamics=NoseHoover(friction))
 
 
 @named("Putcha, Nemeth and Fearnhead (2023), eqs. 12, 16", example=_FRICTION)
@@ -306,7 +290,7 @@ def sgrhmc(
     of Nemeth and Fearnhead (2021) has 1.
     """
     dynamics = RiemannianHamiltonian(metric, friction)
-    return Method(step_size=step_size, batch_size=batch_size, dynamics=dynamics)
+    return with_parts(sgld(step_size, batch_size), dynamics=dynamics)
 
 
 @named("Fu and Zhang (2017)", example={"batch_size": 20, "friction": 1.0})
@@ -328,9 +312,9 @@ def sgmclmc(
     of the momentum is forgotten. `precondition` makes the gradient noise at the mode equally large
     for all parameters.
     """
+    plain = sgld(step_size, batch_size)
     geometry = NoiseDiagonal() if precondition else Identity()
-    dynamics = Microcanonical(friction)
-    return Method(step_size=step_size, batch_size=batch_size, dynamics=dynamics, geometry=geometry)
+    return with_parts(plain, dynamics=Microcanonical(friction), geometry=geometry)
 
 
 # Exponential weights with momentum. The paper (footnote 2) names further integrators.
@@ -349,10 +333,7 @@ def ewsg(
     return with_parts(sghmc(step_size, batch_size, friction), subsample=subsample)
 
 
-@named(
-    "Li, Wang, Zha and Tao (2021), appendix F",
-    example={"batch_size": 2, "friction": 1.0, "every": 10},
-)
+@named("Li, Wang, Zha and Tao (2021), appendix F", example=_FRICTION | _EVERY)
 def ewsg_vr(
     step_size: StepSize, batch_size: Size, friction: float, every: int, length: int = 1
 ) -> Method:
@@ -456,10 +437,10 @@ def ula(step_size: StepSize) -> Method:
 @named("Roberts and Tweedie (1996)")
 def mala(step_size: StepSize) -> Method:
     """Metropolis-adjusted Langevin algorithm: exact, one pass over the data per step."""
-    return Method(step_size=step_size, dynamics=MALA(), gradient=Full(), subsample=AllRows())
+    return with_parts(ula(step_size), dynamics=MALA())
 
 
 @named("Metropolis, Rosenbluth, Rosenbluth, Teller and Teller (1953)")
 def random_walk(step_size: StepSize) -> Method:
     """Random-walk Metropolis: exact, one pass over the data per step."""
-    return Method(step_size=step_size, dynamics=RandomWalk(), gradient=Full(), subsample=AllRows())
+    return with_parts(ula(step_size), dynamics=RandomWalk())

@@ -73,15 +73,8 @@ class PairRun:
             composition,
             (halved(composition.schedule), composition.dynamics.finer()),
         )
-        self.fine = Run(
-            BoundKernel(finer, bound.posterior),
-            keys,
-            start,
-            2 * burn_in,
-            2 * thin,
-            n_draws,
-            carried=carried,
-        )
+        fine = BoundKernel(finer, bound.posterior)
+        self.fine = Run(fine, keys, start, 2 * burn_in, 2 * thin, n_draws, carried=carried)
         self.coarse = Run(
             bound, keys, start, burn_in, thin, n_draws, carried=carried, finer=self.fine
         )
@@ -192,11 +185,9 @@ class _PairPlan:
     """Number and length of the pairs."""
 
     pairs: int
-    burn_in: int
-    """Steps of the coarse chains."""
+    burn_in: int  # Steps of the coarse chains
     draws: int
-    batches: int
-    """Batches per chain, each at least two autocorrelation times long."""
+    batches: int  # Batches per chain, each at least two autocorrelation times long
 
     @classmethod
     def of(cls, run: Run) -> _PairPlan:

@@ -48,8 +48,7 @@ class Named(NamedTuple):
         return self.build().axes
 
 
-METHODS: dict[str, Named] = {}
-"""All named methods that have been imported, by name."""
+METHODS: dict[str, Named] = {}  # All named methods that have been imported, by name
 
 
 def named(reference: str, example: dict[str, Any] | None = None) -> Callable[[Make], Make]:

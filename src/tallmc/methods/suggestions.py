@@ -19,6 +19,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from .._anchor.anchor import Anchor, find_anchor
+from .._core.arrays import HostMatrix, Vector
 from .._core.errors import InvalidInput, check_int, check_number
 from .._core.programs import quickly_compiled
 from .._core.random import new_key, standard_normal
@@ -45,9 +46,7 @@ _BATCHES = 64  # per position
 _NOISE_PURPOSE = 3  # separates the keys from those of the run
 
 
-def gradient_noise(
-    bound: BoundKernel, anchor: Anchor, seed: int = 0
-) -> tuple[Float[np.ndarray, "d d"], int]:
+def gradient_noise(bound: BoundKernel, anchor: Anchor, seed: int = 0) -> tuple[HostMatrix, int]:
     """The covariance of a kernel's gradient estimates, and the rows touched to measure it.
 
     It is averaged over draws of the anchor's Gaussian. An estimator that carries a state has
@@ -89,9 +88,7 @@ def _estimates(
     """Gradient estimates from independent batches at each position, and the rows they touched."""
     assert isinstance(kernel, Kernel), "the kernel of a composition"
 
-    def at_position(
-        made: Any, position: Float[Array, " d"], learned: Carried
-    ) -> tuple[Float[Array, " d"], Int[Array, ""]]:
+    def at_position(made: Any, position: Vector, learned: Carried) -> tuple[Vector, Int[Array, ""]]:
         gathered = made if isinstance(made, Gathered) else kernel.gather(made, rows)
         known = Carried(learned.gradient, kernel.selection.start(gathered.selection), learned.noise)
         estimate = kernel.estimate(position, gathered.selection, rows, known)
@@ -100,11 +97,7 @@ def _estimates(
     return lax.map(lambda made: jax.vmap(at_position)(made, positions, carried), supply)
 
 
-def inflation_rate(
-    hessian: Float[np.ndarray, "d d"],
-    noise: Float[np.ndarray, "d d"],
-    coordinates: Float[np.ndarray, "d d"] | None,
-) -> float:
+def inflation_rate(hessian: HostMatrix, noise: HostMatrix, coordinates: HostMatrix | None) -> float:
     """Relative inflation of the worst parameter's variance, the largest X_jj/(H⁻¹)_jj for ε = 1.
 
     `coordinates` is C, if the dynamics moves in coordinates u with θ = Cu.
@@ -159,7 +152,6 @@ def suggest(
 
     **Arguments:**
 
-    - `posterior`: the posterior.
     - `name`: the name of the method; `tallmc methods` lists them.
     - `batch_size`: rows per step; by default a thousandth of the rows, and at least 32.
     - `step_size`: a step size of your own; the other settings are still suggested.

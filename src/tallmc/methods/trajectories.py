@@ -30,24 +30,18 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from .._anchor.anchor import Anchor, AnchorLevel
+from .._anchor.anchor import Anchor
 from .._core.arrays import DenseMap, Scalar, Vector, on_device
-from .._core.errors import Outcome, check_int, check_number
+from .._core.errors import check_int, check_number
 from .._core.random import normals_of, pairs_for_normals, random_words, uniform_of
-from .._engine.kernel import AbstractKernel, BoundKernel, ChainState, Drawn, Gathered, KernelStep
+from .._engine.kernel import AbstractKernel, ChainState, Drawn, Gathered, KernelStep, NewChain
 from .._engine.run import Run
 from .._rows.access import AbstractRows
 from ..dynamics.dynamics import AbstractDynamicsState, acceptance_rate
 from ..models.model import AbstractModel
 from ..models.posterior import AbstractPosterior
 from ..schedule import AbstractSchedule, Constant, in_precision
-from .abstract import (
-    AbstractMethod,
-    Account,
-    PreparedMethod,
-    check_row_access,
-    prepare_anchor,
-)
+from .abstract import AbstractAnchoredMethod, Account, AtAnchor, labels
 from .surrogate import (
     Check,
     Expansion,
@@ -59,8 +53,7 @@ from .surrogate import (
 )
 
 _SMALLEST_TURN, _LARGEST_TURN = 0.8, 1.2
-_PER_PROPOSAL = 3
-"""Trajectories per pass over all rows, with delayed acceptance."""
+_PER_PROPOSAL = 3  # Trajectories per pass over all rows, with delayed acceptance
 _LONGEST_STRETCH = 1.5
 _WORDS_OF_STRETCHES = 4
 _CHAINS_AT_ONCE = 16
@@ -70,21 +63,16 @@ _CHAINS_AT_ONCE = 16
 class Point(eqx.Module):
     """A point between two trajectories."""
 
-    whitened: Vector
-    """v."""
-    potential: Scalar
-    """Ŝ."""
-    gradient: Vector
-    """∇Ŝ with respect to v."""
-    log_weight: Scalar
-    """log w(u) with delayed acceptance, otherwise 0."""
+    whitened: Vector  # v
+    potential: Scalar  # Ŝ
+    gradient: Vector  # ∇Ŝ with respect to v
+    log_weight: Scalar  # log w(u) with delayed acceptance, otherwise 0
 
 
 class TrajectoryState(AbstractDynamicsState):
     """Where a chain is and, with delayed acceptance, where it may go in the next step."""
 
-    position: Vector
-    """θ."""
+    position: Vector  # θ
     here: Point
     proposed: Point | None
 
@@ -93,14 +81,10 @@ class SurrogateKernel(AbstractKernel):
     """Trajectories on the surrogate; with delayed acceptance, several of them and a pass."""
 
     surrogate: SeriesSurrogate
-    schedule: AbstractSchedule
-    """ε, the mean angle of a turn."""
-    length: Int[Array, ""]
-    """L."""
-    metric: DenseMap
-    """S."""
-    middle: Vector
-    """μ."""
+    schedule: AbstractSchedule  # ε, the mean angle of a turn
+    length: Int[Array, ""]  # L
+    metric: DenseMap  # S
+    middle: Vector  # μ
     rest: Vector
     delayed: bool = eqx.field(static=True)
 
@@ -147,15 +131,8 @@ class SurrogateKernel(AbstractKernel):
         at_once = max(_CHAINS_AT_ONCE, len(u) // 8)
         return on_device(log_weights_at(self.surrogate, rows, u, at_once), dtype)
 
-    def init(
-        self,
-        key: PRNGKeyArray,
-        position: Vector,
-        carried: tuple[Vector, Scalar],
-        gathered: Gathered,
-        rows: AbstractRows,
-    ) -> ChainState:
-        v, log_weight = carried
+    def init(self, new: NewChain, rows: AbstractRows) -> ChainState:
+        v, log_weight = new.carried
         u = self._u(v)
         here = Point(v, *self._evaluated(v), log_weight)
         proposed = here if self.delayed else None
@@ -205,9 +182,7 @@ class SurrogateKernel(AbstractKernel):
         stats["acceptance_rate"] = jnp.mean(rates)
         here, proposed = (here, end) if self.delayed else (end, None)
         moved = TrajectoryState(self.surrogate.position(self._u(here.whitened)), here, proposed)
-        return KernelStep(
-            ChainState(moved, None), stats, jnp.int32(Outcome.OK), jnp.zeros_like(self.rest)
-        )
+        return KernelStep(ChainState(moved, None), stats)
 
     @property
     def _blocks(self) -> list[np.ndarray]:
@@ -268,7 +243,7 @@ def _chosen(first: Array, one: Point, other: Point) -> Point:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SurrogateHMC(AbstractMethod):
+class SurrogateHMC(AbstractAnchoredMethod):
     """Hamiltonian Monte Carlo on hard rows and a series of the others, checked on all rows.
 
     **Arguments:**
@@ -288,7 +263,6 @@ class SurrogateHMC(AbstractMethod):
         "An anchor and two passes. A step reads the hard rows `length` times; with delayed "
         "acceptance three times as often, and all rows once."
     )
-    needs = AnchorLevel.HESSIAN
 
     hard_rows: int
     step_size: float
@@ -310,25 +284,15 @@ class SurrogateHMC(AbstractMethod):
 
     @property
     def axes(self) -> dict[str, str]:
-        return {
-            "dynamics": "HMC" + (" with delayed acceptance" if self.delayed else ""),
-            "gradient": "hard rows and a series",
-            "subsample": "hard rows",
-            "size": "fixed",
-        }
+        dynamics = "HMC" + (" with delayed acceptance" if self.delayed else "")
+        return labels(dynamics, "hard rows and a series", "hard rows", "fixed")
 
-    def prepare(
-        self, posterior: AbstractPosterior, anchor: Anchor | None = None, *, seed: int = 0
-    ) -> PreparedMethod:
-        check_row_access(self, posterior)
-        found, n_row_evals = prepare_anchor(posterior, anchor, self.needs)
-        assert found is not None, "the method requires an anchor"
-        expansion = Expansion.at_anchor(posterior, found)
+    def kernel_at(self, posterior: AbstractPosterior, anchor: Anchor) -> AtAnchor:
+        expansion = Expansion.at_anchor(posterior, anchor)
         sizes = RowSizes.of(posterior, expansion)
         surrogate = make_surrogate(posterior, expansion, sizes, self.hard_rows)
-        kernel = self.kernel(posterior, surrogate)
-        rows = n_row_evals + expansion.n_row_evals + posterior.n_rows
-        return PreparedMethod(BoundKernel(kernel, posterior), found, rows)
+        rows = expansion.n_row_evals + posterior.n_rows
+        return AtAnchor(self.kernel(posterior, surrogate), rows)
 
     def kernel(
         self,
@@ -351,8 +315,7 @@ class SurrogateHMC(AbstractMethod):
 
 
 _LARGEST_SD = 1.0  # of the log weights
-_MORE = 8
-"""Times as many draws are compared if the first leave the bias unknown."""
+_MORE = 8  # Times as many draws are compared if the first leave the bias unknown
 
 
 def checked_after_run(account: Account, kernel: SurrogateKernel, run: Run) -> tuple[Account, int]:

@@ -9,12 +9,7 @@ from .optimal import Optimal
 from .selection import Fixed, SizeChoice, SubsampleChoice
 from .stratified import Stratified
 from .uniform import AllRows, Uniform
-from .weights import (
-    Preferential,
-    curvature_weights,
-    gradient_weights,
-    residual_weights,
-)
+from .weights import Preferential, curvature_weights, gradient_weights, residual_weights
 
 __all__ = [
     "AllRows",

@@ -26,22 +26,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
 
-from .._core.arrays import Scalar, Vector
+from .._core.arrays import Scalar
 from .._core.errors import InvalidInput, check_number
 from .._core.random import random_words
-from .._rows.access import AbstractRows
 from .._rows.law import RowDraws, first_of_each, uniform_index
-from ..gradient.estimator import AbstractGradient
 from .selection import (
     AbstractSelection,
-    Carried,
     Estimate,
+    GradientAt,
     SizeChoice,
     SubsampleChoice,
     SubsampleContext,
-    Transition,
     centred,
-    estimate_from,
     fixed_rows,
 )
 
@@ -106,8 +102,7 @@ class LearnedWeights(eqx.Module):
     """The weights that one chain has learned."""
 
     units: SumTree
-    mean_norm: Scalar
-    """r̄. It is zero until a row with a nonzero residual was seen."""
+    mean_norm: Scalar  # r̄. It is zero until a row with a nonzero residual was seen.
 
 
 class BanditSelection(AbstractSelection):
@@ -169,24 +164,14 @@ class BanditSelection(AbstractSelection):
         units = units + float(self.floor_units(learned))
         return units / units.sum()
 
-    def estimate(
-        self,
-        gradient: AbstractGradient,
-        position: Vector,
-        carried: Carried,
-        gathered: UInt32[Array, "n 2"],
-        rows: AbstractRows,
-        transition: Transition | None,
-    ) -> Estimate:
-        learned = carried.selection
+    def estimate(self, at: GradientAt, gathered: UInt32[Array, "n 2"]) -> Estimate:
+        learned = at.carried.selection
         drawn = self.draws_at(learned, self.draw_rows(learned, gathered))
-        batch = rows.complete(rows.gather(drawn))
-        estimate = estimate_from(gradient, position, carried, batch, centred)
+        batch = at.rows.complete(at.rows.gather(drawn))
         # For a GLM the estimate uses the same residuals, and XLA computes them once.
-        residuals = gradient.residuals(position, batch.rows, batch.indices, carried.gradient)
-        selection = self.learn(learned, drawn, gradient.model.norms(residuals, batch.rows))
-        carried = dataclasses.replace(estimate.carried, selection=selection)
-        return dataclasses.replace(estimate, carried=carried)
+        norms = at.gradient.model.norms(at.residuals(batch), batch.rows)
+        carried = at.after(batch, self.learn(learned, drawn, norms))
+        return dataclasses.replace(at.estimate_from(batch, centred), carried=carried)
 
     def learn(
         self, learned: LearnedWeights, drawn: RowDraws, norms: Float[Array, " n"]

@@ -23,20 +23,10 @@ from .._anchor.anchor import AnchorLevel
 from .._core.arrays import Scalar, Vector
 from .._core.errors import check_int, check_number
 from .._core.random import key_of, random_words
-from .._rows.access import AbstractRows, RowAccess
+from .._rows.access import RowAccess
 from .._rows.law import AbstractStream
-from ..gradient.estimator import AbstractGradient
 from ..models.posterior import AbstractPosterior
-from .selection import (
-    AbstractSelection,
-    Carried,
-    Estimate,
-    Fixed,
-    SizeChoice,
-    SubsampleContext,
-    Transition,
-    sum_of_draws,
-)
+from .selection import AbstractSelection, Estimate, Fixed, GradientAt, SizeChoice, SubsampleContext
 
 
 class AdaptiveSelection(AbstractSelection):
@@ -59,29 +49,18 @@ class AdaptiveSelection(AbstractSelection):
         wanted = self.rows_per_squared_distance * jnp.sum((position - self.anchor) ** 2)
         return jnp.clip(jnp.ceil(wanted), 1, self.largest).astype(jnp.int32)
 
-    def estimate(
-        self,
-        gradient: AbstractGradient,
-        position: Vector,
-        carried: Carried,
-        gathered: UInt32[Array, " 2"],
-        rows: AbstractRows,
-        transition: Transition | None,
-    ) -> Estimate:
-        size = self.size_at(position)
-        parts = self.stream, gradient, carried.gradient, rows
-        arrays, static = eqx.partition(parts, eqx.is_array)
+    def estimate(self, at: GradientAt, gathered: UInt32[Array, " 2"]) -> Estimate:
+        size = self.size_at(at.position)
+        arrays, static = eqx.partition((self.stream, at), eqx.is_array)
 
         # Under vmap the chains run one after the other, so each chain pays for its own n and not
         # for the largest n.
         @sequential_vmap
-        def residual_sum(arrays, position, size, words):  # type: ignore[no-untyped-def]
-            stream, gradient, learned, rows = eqx.combine(arrays, static)
-            key = key_of(words)
-            return sum_of_draws(stream, gradient, learned, position, size, size, key, rows)
+        def residual_sum(arrays, size, words):  # type: ignore[no-untyped-def]
+            stream, at = eqx.combine(arrays, static)
+            return at.sum_of_draws(stream, key_of(words), size, size)
 
-        residual = residual_sum(arrays, position, size, gathered)
-        return Estimate(gradient.known(position, carried.gradient) + residual, size, carried)
+        return Estimate(at.known + residual_sum(arrays, size, gathered), size, at.carried)
 
 
 @dataclasses.dataclass(frozen=True)

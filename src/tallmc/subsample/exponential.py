@@ -50,16 +50,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._anchor.anchor import AnchorLevel
-from .._core.arrays import Vector
 from .._core.errors import InvalidInput, check_int
 from .._rows.access import AbstractRows
 from .._rows.law import Batch, RowDraws
-from ..gradient.estimator import AbstractGradient
 from .selection import (
     AbstractSelection,
     AbstractStaticSelection,
-    Carried,
     Estimate,
+    GradientAt,
     SizeChoice,
     SubsampleChoice,
     SubsampleContext,
@@ -74,8 +72,7 @@ _GUESSES = ("at_rest", "to_zero", "zero", "one")
 class Proposals(eqx.Module):
     """The batches of the index chain, stacked, and the thresholds at which it accepts them."""
 
-    proposed: RowDraws | Batch
-    """Row numbers, or, once they are gathered, rows."""
+    proposed: RowDraws | Batch  # Row numbers, or, once they are gathered, rows
     log_uniform: Float[Array, "*k M"]
 
 
@@ -83,8 +80,7 @@ class IndexChain(AbstractSelection):
     """A Metropolis chain over batches from the base selection."""
 
     base: AbstractStaticSelection
-    length: int = eqx.field(static=True)
-    """M."""
+    length: int = eqx.field(static=True)  # M
     guess: Guess = eqx.field(static=True)
     carry: bool = eqx.field(static=True)
 
@@ -114,36 +110,24 @@ class IndexChain(AbstractSelection):
         assert gathered.proposed.indices is not None, "rows in memory have numbers"
         return RowDraws(gathered.proposed.indices[0], gathered.proposed.weights[0])
 
-    def estimate(
-        self,
-        gradient: AbstractGradient,
-        position: Vector,
-        carried: Carried,
-        gathered: Proposals,
-        rows: AbstractRows,
-        transition: Transition | None,
-    ) -> Estimate:
-        assert transition is not None, (
+    def estimate(self, at: GradientAt, gathered: Proposals) -> Estimate:
+        assert at.transition is not None, (
             "exponential weights require dynamics that describe their transition"
         )
         assert isinstance(gathered.proposed, Batch), "the rows are gathered before the step"
         batches = proposed = gathered.proposed
         if self.carry:
-            last = rows.gather(carried.selection)
+            last = at.rows.gather(at.carried.selection)
             batches = jax.tree.map(
                 lambda first, others: jnp.concatenate([first[None], others]), last, proposed
             )
 
-        gradients = jax.vmap(lambda batch: gradient(position, batch, carried.gradient))(batches)
-        chosen = self.last_of_chain(gradients, gathered.log_uniform, transition)
+        known = at.carried.gradient
+        gradients = jax.vmap(lambda batch: at.gradient(at.position, batch, known))(batches)
+        chosen = self.last_of_chain(gradients, gathered.log_uniform, at.transition)
         batch = jax.tree.map(lambda leaf: leaf[chosen], batches)
         # Row by row only if the estimator learns from its rows; otherwise XLA removes this.
-        residuals = gradient.residuals(position, batch.rows, batch.indices, carried.gradient)
-        learned = Carried(
-            gradient.learn(carried.gradient, batch, residuals),
-            RowDraws(batch.indices, batch.weights) if self.carry else None,
-            carried.noise,
-        )
+        learned = at.after(batch, RowDraws(batch.indices, batch.weights) if self.carry else None)
         # Other estimates use all proposed rows, which are unbiased draws from the base selection.
         all_proposed = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), proposed)
         pooled = all_proposed.with_weights(all_proposed.weights / proposed.weights.shape[0])

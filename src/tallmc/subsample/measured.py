@@ -33,21 +33,17 @@ from .._core.errors import check_int, check_number
 from .._core.random import key_of, random_words
 from .._rows.access import AbstractRows
 from .._rows.law import AbstractStream, Batch
-from ..gradient.estimator import AbstractGradient
 from .selection import (
     NO_ROWS,
     AbstractSelection,
-    Carried,
     Estimate,
     Fixed,
+    GradientAt,
     SizeChoice,
     SubsampleContext,
     SuppliedRows,
-    Transition,
     WithReplacement,
     alternating_signs,
-    sum_in_chunks,
-    sum_of_draws,
 )
 
 _STEPS_REMEMBERED = 8
@@ -58,10 +54,8 @@ _RESERVE_FACTOR = 4  # reserve size as a multiple of the least number of draws o
 class Reserve(eqx.Module):
     """Draws of the stream that the steps of one block share. Each step gets the same reserve."""
 
-    words: UInt32[Any, "*k 2"]
-    """The key of the sequence."""
-    size: Int[Any, "*k"]
-    """The length of the sequence."""
+    words: UInt32[Any, "*k 2"]  # The key of the sequence
+    size: Int[Any, "*k"]  # The length of the sequence
     batch: Batch | None = None
     """The rows, if the host has gathered them. Their leading axis has length 1."""
 
@@ -78,24 +72,18 @@ class SuppliedWords(eqx.Module):
 
     base: UInt32[Any, "*k 2 n"]
     reserve: UInt32[Any, "*b r 2"]
-    key: UInt32[Any, "*b 2"]
-    """The key of the reserve."""
+    key: UInt32[Any, "*b 2"]  # The key of the reserve
 
 
 class NoiseMeasurement(eqx.Module):
     """The noise that one chain has measured, and the part of the reserve that it has used."""
 
-    of_one_draw: Scalar
-    """s², a running mean over the last steps."""
-    sum_of_one_draw: Scalar
-    """Σ over all steps of the per-step estimates of s²."""
-    sum_by_parameter: Vector
-    """Σ over all steps of (CCᵀ noise)_j² at the size of the step."""
+    of_one_draw: Scalar  # s², a running mean over the last steps
+    sum_of_one_draw: Scalar  # Σ over all steps of the per-step estimates of s²
+    sum_by_parameter: Vector  # Σ over all steps of (CCᵀ noise)_j² at the size of the step
     steps: Int[Array, ""]
-    reserve_words: UInt32[Array, " 2"]
-    """The key of the last used reserve."""
-    reserve_used: Int[Array, ""]
-    """Number of used draws of that reserve."""
+    reserve_words: UInt32[Array, " 2"]  # The key of the last used reserve
+    reserve_used: Int[Array, ""]  # Number of used draws of that reserve
 
 
 class MeasuredSelection(AbstractSelection):
@@ -104,11 +92,9 @@ class MeasuredSelection(AbstractSelection):
     The reserve is drawn from rows in memory, inside the step.
     """
 
-    base: Any
-    """Draws the rows that each step always reads, at least `base.size` rows."""
+    base: Any  # Draws the rows that each step always reads, at least `base.size` rows
     geometry: AbstractLinearMap
-    noise: Scalar
-    """v, the target noise per coordinate."""
+    noise: Scalar  # v, the target noise per coordinate
     largest: int = eqx.field(static=True)
     dim: int = eqx.field(static=True)
 
@@ -143,17 +129,9 @@ class MeasuredSelection(AbstractSelection):
             none,
         )
 
-    def estimate(
-        self,
-        gradient: AbstractGradient,
-        position: Vector,
-        carried: Carried,
-        gathered: WithReserve,
-        rows: AbstractRows,
-        transition: Transition | None,
-    ) -> Estimate:
-        batch, reserve = rows.complete(gathered.base), gathered.reserve
-        measured, certain = carried.selection, self.base.n_certain
+    def estimate(self, at: GradientAt, gathered: WithReserve) -> Estimate:
+        batch, reserve = at.rows.complete(gathered.base), gathered.reserve
+        measured, certain = at.carried.selection, self.base.n_certain
         draws = self.base.size - certain
         same_reserve = jnp.all(measured.reserve_words == reserve.words)
         used = jnp.where(same_reserve, measured.reserve_used, 0)
@@ -161,21 +139,19 @@ class MeasuredSelection(AbstractSelection):
         further = jnp.clip(wanted, draws, self.largest - certain).astype(jnp.int32) - draws
         further = jnp.minimum(further, reserve.size - used)
         total = draws + further
-        share = (draws / total).astype(position.dtype)
+        share = (draws / total).astype(at.position.dtype)
         is_certain = jnp.arange(self.base.size) < certain
 
         def residual_sum(factors: Float[Array, " n"]) -> Vector:
-            weighted = batch.with_weights(batch.weights * factors)
-            return gradient.residual_sum(position, weighted, carried.gradient)
+            return at.residual_sum(batch.with_weights(batch.weights * factors))
 
         base_sum = residual_sum(jnp.where(is_certain, 1, share))
         contrast = self.geometry.pull(
-            residual_sum(alternating_signs(self.base.size, certain, position.dtype))
+            residual_sum(alternating_signs(self.base.size, certain, at.position.dtype))
         )
-        parts = gradient, carried.gradient, position, further, total
         if reserve.batch is None:
             key = key_of(reserve.words)
-            further_sum = sum_of_draws(self.base.stream, *parts, key, rows, first=used)
+            further_sum = at.sum_of_draws(self.base.stream, key, further, total, first=used)
         else:
 
             def draws_from(start: Array) -> Batch:
@@ -183,9 +159,8 @@ class MeasuredSelection(AbstractSelection):
                     lambda leaf: lax.dynamic_slice_in_dim(leaf, start, _CHUNK), reserve.batch
                 )
 
-            further_sum = sum_in_chunks(draws_from, _CHUNK, *parts, rows, used)
-        value = gradient.known(position, carried.gradient) + base_sum + further_sum
-        residuals = gradient.residuals(position, batch.rows, batch.indices, carried.gradient)
+            further_sum = at.sum_in_chunks(draws_from, _CHUNK, further, total, used)
+        value = at.known + base_sum + further_sum
         now = draws * jnp.mean(contrast**2)
         updated = NoiseMeasurement(
             measured.of_one_draw + (now - measured.of_one_draw) / _STEPS_REMEMBERED,
@@ -195,8 +170,7 @@ class MeasuredSelection(AbstractSelection):
             reserve.words,
             used + further,
         )
-        memory = gradient.learn(carried.gradient, batch, residuals)
-        learned = Carried(memory, updated, carried.noise)
+        learned = at.after(batch, updated)
         stats = {"grad_noise": share * jnp.sum(contrast**2)}
         return Estimate(value, certain + total, learned, batch, stats=stats)
 

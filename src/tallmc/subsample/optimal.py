@@ -24,14 +24,12 @@ from .._rows.law import RowDraws
 from ..gradient.estimator import AbstractGradient
 from .selection import (
     AbstractSelection,
-    Carried,
     Estimate,
+    GradientAt,
     SizeChoice,
     SubsampleChoice,
     SubsampleContext,
-    Transition,
     centred,
-    estimate_from,
     fixed_rows,
 )
 
@@ -72,20 +70,13 @@ class OptimalSelection(AbstractSelection):
         """These rows with their importance weights under the law `units`."""
         return RowDraws(indices, _TOTAL_UNITS / (self.size * units[indices].astype(dtype)))
 
-    def estimate(
-        self,
-        gradient: AbstractGradient,
-        position: Vector,
-        carried: Carried,
-        gathered: UInt32[Array, " n"],
-        rows: AbstractRows,
-        transition: Transition | None,
-    ) -> Estimate:
-        units = self.units(gradient, position, rows, carried.gradient)
+    def estimate(self, at: GradientAt, gathered: UInt32[Array, " n"]) -> Estimate:
+        rows = at.rows
+        units = self.units(at.gradient, at.position, rows, at.carried.gradient)
         first_unit_of_row = jnp.cumsum(units, dtype=jnp.uint32) - units
         indices = jnp.searchsorted(first_unit_of_row, gathered, side="right").astype(jnp.int32) - 1
-        batch = rows.complete(rows.gather(self.draws_at(units, indices, position.dtype)))
-        estimate = estimate_from(gradient, position, carried, batch, centred)
+        batch = rows.complete(rows.gather(self.draws_at(units, indices, at.position.dtype)))
+        estimate = at.estimate_from(batch, centred)
         return dataclasses.replace(estimate, n_rows=jnp.int32(self.n_rows))
 
 

@@ -31,7 +31,7 @@ from .._core.random import random_words
 from .._rows.access import AbstractRows, RowAccess
 from .._rows.law import AbstractStream, Batch, HostBatches, RowDraws
 from .._rows.passes import Sum
-from ..gradient.estimator import AbstractGradient
+from ..gradient.estimator import AbstractGradient, Residuals
 from ..models.posterior import AbstractPosterior
 
 # The two choices of subsampling in a method: which rows a step sees, and how many.
@@ -144,6 +144,90 @@ class Estimate(eqx.Module):
     """Cov(Cᵀ gradient), diagonal or full, estimated if the method corrects for gradient noise."""
 
 
+class GradientAt(NamedTuple):
+    """The gradient estimator at the position of one chain."""
+
+    gradient: AbstractGradient
+    position: Vector
+    carried: Carried
+    rows: AbstractRows
+    transition: Transition | None = None
+
+    @property
+    def known(self) -> Vector:
+        """The part of the estimate that needs no rows."""
+        return self.gradient.known(self.position, self.carried.gradient)
+
+    def residuals(self, batch: Batch) -> Residuals:
+        """r_i of the rows of a batch, in the model's compact form."""
+        indices, learned = batch.indices, self.carried.gradient
+        return self.gradient.residuals(self.position, batch.rows, indices, learned)
+
+    def residual_sum(self, batch: Batch) -> Vector:
+        """Σ w_i r_i over a batch."""
+        return self.gradient.residual_sum(self.position, batch, self.carried.gradient)
+
+    def after(self, batch: Batch, selection: Any = None) -> Carried:
+        """What the chain has learned after this batch; `selection` is what the selection has."""
+        memory = self.gradient.learn(self.carried.gradient, batch, self.residuals(batch))
+        return Carried(memory, selection, self.carried.noise)
+
+    def estimate_from(
+        self, batch: Batch, spread: Callable[[Float[Array, "n d"]], Float[Array, "n d"]]
+    ) -> Estimate:
+        """The estimate from one batch. `spread` turns its terms w_i r_i into the spread."""
+        value = self.gradient(self.position, batch, self.carried.gradient)
+        residuals = self.gradient.model.expand(self.residuals(batch), batch.rows)
+        terms, learned = (
+            residuals * batch.weights[:, None],
+            self.after(batch, self.carried.selection),
+        )
+        return Estimate(value, jnp.int32(batch.n_rows), learned, batch, spread(terms))
+
+    def sum_of_draws(
+        self,
+        stream: AbstractStream,
+        key: PRNGKeyArray,
+        count: Int[Array, ""],
+        total: Int[Array, ""],
+        first: Any = 0,
+    ) -> Vector:
+        """Σ r_i/(total · p_i) over `count` draws of this key's sequence, from number `first` on.
+
+        The draws are made in chunks, so a different `count` does not recompile.
+        """
+        size = _CHUNK_OF_WHOLE_LOOP if loops_are_whole() else _CHUNK
+
+        def draws_from(start: Array) -> Batch:
+            return self.rows.gather(stream.draw(key, (size,), start))
+
+        return self.sum_in_chunks(draws_from, size, count, total, first)
+
+    def sum_in_chunks(
+        self,
+        draws_from: Callable[[Array], Batch],
+        size: int,
+        count: Int[Array, ""],
+        total: Int[Array, ""],
+        first: Any,
+    ) -> Vector:
+        """`sum_of_draws`, where `draws_from(start)` returns `size` draws from number `start` on."""
+
+        def add_chunk(chunk: Array, so_far: Vector) -> Vector:
+            drawn = draws_from(first + chunk * size)
+            counted = chunk * size + jnp.arange(size) < count
+            batch = drawn.with_weights(jnp.where(counted, drawn.weights / total, 0))
+            return so_far + self.residual_sum(self.rows.complete(batch))
+
+        zero = jnp.zeros_like(self.position)
+        return lax.fori_loop(0, (count + size - 1) // size, add_chunk, zero)
+
+
+# Draws per loop iteration. An iteration costs almost nothing if XLA compiles the loop whole, and
+# much otherwise.
+_CHUNK, _CHUNK_OF_WHOLE_LOOP = 64, 16
+
+
 class AbstractSelection(eqx.Module):
     """A subsampling scheme and a size, prepared for one posterior.
 
@@ -180,32 +264,8 @@ class AbstractSelection(eqx.Module):
         return None
 
     @abc.abstractmethod
-    def estimate(
-        self,
-        gradient: AbstractGradient,
-        position: Vector,
-        carried: Carried,
-        gathered: Any,
-        rows: AbstractRows,
-        transition: Transition | None,
-    ) -> Estimate:
-        """The gradient estimate at `position` from the gathered randomness of one step."""
-
-
-def estimate_from(
-    gradient: AbstractGradient,
-    position: Vector,
-    carried: Carried,
-    batch: Batch,
-    spread: Callable[[Float[Array, "n d"]], Float[Array, "n d"]],
-) -> Estimate:
-    """The estimate from one batch. `spread` turns its terms w_i r_i into the estimate's spread."""
-    residuals = gradient.residuals(position, batch.rows, batch.indices, carried.gradient)
-    value = gradient(position, batch, carried.gradient)
-    memory = gradient.learn(carried.gradient, batch, residuals)
-    learned = Carried(memory, carried.selection, carried.noise)
-    terms = gradient.model.expand(residuals, batch.rows) * batch.weights[:, None]
-    return Estimate(value, jnp.int32(batch.n_rows), learned, batch, spread(terms))
+    def estimate(self, at: GradientAt, gathered: Any) -> Estimate:
+        """The gradient estimate from the gathered randomness of one step."""
 
 
 class AbstractStaticSelection(AbstractSelection):
@@ -224,16 +284,8 @@ class AbstractStaticSelection(AbstractSelection):
     def gather(self, drawn: RowDraws, rows: AbstractRows) -> Batch:
         return rows.gather(drawn)
 
-    def estimate(
-        self,
-        gradient: AbstractGradient,
-        position: Vector,
-        carried: Carried,
-        gathered: Batch,
-        rows: AbstractRows,
-        transition: Transition | None,
-    ) -> Estimate:
-        return estimate_from(gradient, position, carried, rows.complete(gathered), self.spread)
+    def estimate(self, at: GradientAt, gathered: Batch) -> Estimate:
+        return at.estimate_from(at.rows.complete(gathered), self.spread)
 
     @abc.abstractmethod
     def spread(self, terms: Float[Array, "n d"]) -> Float[Array, "n d"]:
@@ -259,9 +311,6 @@ def centred(terms: Float[Array, "n d"]) -> Float[Array, "n d"]:
 
 
 NO_ROWS = np.zeros(0, np.int32)
-# Draws per loop iteration. An iteration costs almost nothing if XLA compiles the loop whole, and
-# much otherwise.
-_CHUNK, _CHUNK_OF_WHOLE_LOOP = 64, 16
 
 
 class WithReplacement(AbstractStaticSelection):
@@ -347,8 +396,7 @@ class PaddedReplacement(AbstractWithCertain):
     """`WithReplacement` with a traced number of certain rows."""
 
     stream: AbstractStream
-    certain: Int[Array, " n"]
-    """The certain rows, and any others."""
+    certain: Int[Array, " n"]  # The certain rows, and any others
 
     def draw(self, key: PRNGKeyArray, steps: int) -> RowDraws:
         drawn = self.stream.draw(key, (steps, self.size))
@@ -369,60 +417,9 @@ def alternating_signs(size: int, n_certain: Any, dtype: Any) -> Float[Array, " n
     return signs * jnp.sqrt(draws / jnp.maximum(paired, 1)).astype(dtype)
 
 
-def sum_of_draws(
-    stream: AbstractStream,
-    gradient: AbstractGradient,
-    learned: Any,
-    position: Vector,
-    count: Int[Array, ""],
-    total: Int[Array, ""],
-    key: PRNGKeyArray,
-    rows: AbstractRows,
-    first: Any = 0,
-) -> Vector:
-    """Σ r_i/(total · p_i) over `count` draws of this key's sequence, starting at number `first`.
-
-    The draws are made in chunks, so a different `count` does not recompile. `learned` is the
-    memory of the gradient estimator.
-    """
-    size = _CHUNK_OF_WHOLE_LOOP if loops_are_whole() else _CHUNK
-
-    def draws_from(start: Array) -> Batch:
-        return rows.gather(stream.draw(key, (size,), start))
-
-    return sum_in_chunks(draws_from, size, gradient, learned, position, count, total, rows, first)
-
-
-def sum_in_chunks(
-    draws_from: Callable[[Array], Batch],
-    size: int,
-    gradient: AbstractGradient,
-    learned: Any,
-    position: Vector,
-    count: Int[Array, ""],
-    total: Int[Array, ""],
-    rows: AbstractRows,
-    first: Any,
-) -> Vector:
-    """`sum_of_draws`, where `draws_from(start)` returns `size` draws from number `start` on."""
-
-    def add_chunk(chunk: Array, so_far: Vector) -> Vector:
-        drawn = draws_from(first + chunk * size)
-        counted = chunk * size + jnp.arange(size) < count
-        batch = drawn.with_weights(jnp.where(counted, drawn.weights / total, 0))
-        return so_far + gradient.residual_sum(position, rows.complete(batch), learned)
-
-    return lax.fori_loop(0, (count + size - 1) // size, add_chunk, jnp.zeros_like(position))
-
-
 @dataclasses.dataclass(frozen=True)
 class Fixed(SizeChoice):
-    """The same number of rows in every step.
-
-    **Arguments:**
-
-    - `size`: the number of rows per step.
-    """
+    """The same number of rows in every step, `size`."""
 
     size: int
 

@@ -100,10 +100,8 @@ class StratifiedSelection(AbstractStaticSelection):
     first: Int[Array, " n"]
     count: UInt32[Array, " n"]
     weights: Float[Array, " n"]
-    stratum: Int[Array, " n"]
-    """The stratum of each draw."""
-    draws: Int[Array, " H"]
-    """n_h."""
+    stratum: Int[Array, " n"]  # The stratum of each draw
+    draws: Int[Array, " H"]  # n_h
     size: int = eqx.field(static=True)
 
     @classmethod

@@ -19,23 +19,20 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from .._core.arrays import Vector
 from .._core.errors import InvalidInput
 from .._core.random import random_words
-from .._rows.access import AbstractRows, RowAccess
+from .._rows.access import RowAccess
 from .._rows.law import RowDraws, UniformLaw
 from .._rows.passes import Sum
-from ..gradient.estimator import AbstractGradient
 from .selection import (
     NO_ROWS,
     AbstractSelection,
     AbstractStaticSelection,
-    Carried,
     Estimate,
+    GradientAt,
     SizeChoice,
     SubsampleChoice,
     SubsampleContext,
-    Transition,
     centred,
     fixed_rows,
 )
@@ -85,12 +82,7 @@ def _repeats(ordered: Int[Array, "steps n"]) -> Bool[Array, "steps n"]:
 
 @dataclasses.dataclass(frozen=True)
 class Uniform(SubsampleChoice):
-    """Uniform draws.
-
-    **Arguments:**
-
-    - `replace`: whether rows are drawn with replacement.
-    """
+    """Uniform draws, with replacement unless `replace` is False."""
 
     bias = "Unbiased."
     cost = "The cost of a step depends on n, not on N."
@@ -127,19 +119,11 @@ class AllRowsSelection(AbstractSelection):
     def draw(self, key: PRNGKeyArray, steps: int) -> None:
         return None
 
-    def estimate(
-        self,
-        gradient: AbstractGradient,
-        position: Vector,
-        carried: Carried,
-        gathered: None,
-        rows: AbstractRows,
-        transition: Transition | None,
-    ) -> Estimate:
+    def estimate(self, at: GradientAt, gathered: None) -> Estimate:
         # For every estimator, the known part plus the residuals of all rows is the exact gradient.
-        total = gradient.model.potential_and_gradient(position, rows)
-        potential = Sum(total.high[0], total.low[0])
-        return Estimate(total.rounded()[1], jnp.int32(self.n_rows), carried, potential=potential)
+        total = at.gradient.model.potential_and_gradient(at.position, at.rows)
+        potential, n_rows = Sum(total.high[0], total.low[0]), jnp.int32(self.n_rows)
+        return Estimate(total.rounded()[1], n_rows, at.carried, potential=potential)
 
 
 @dataclasses.dataclass(frozen=True)

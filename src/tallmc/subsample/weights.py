@@ -63,16 +63,12 @@ def curvature_weights(posterior: AbstractPosterior, anchor: Anchor) -> RowValues
 
 
 def residual_weights(
-    posterior: AbstractPosterior,
-    anchor: Anchor,
-    order: int,
-    metric: AbstractLinearMap,
+    posterior: AbstractPosterior, anchor: Anchor, order: int, metric: AbstractLinearMap
 ) -> RowValues:
     """√E‖Cᵀr_i(θ)‖² over θ ~ N(θ̂, 1.5² Σ̂), for control variates.
 
     **Arguments:**
 
-    - `posterior`: the posterior.
     - `anchor`: the anchor from `find_anchor(posterior)`. If it has no Hessian, CCᵀ replaces Σ̂.
     - `order`: the order of the control variates.
     - `metric`: C.
@@ -97,8 +93,7 @@ class WeightRule(NamedTuple):
     """A named rule for weights."""
 
     weigh: Callable[[SubsampleContext], RowValues]
-    needs: AnchorLevel
-    """What must be known about the posterior."""
+    needs: AnchorLevel  # What must be known about the posterior
 
 
 def _anchored(context: SubsampleContext) -> tuple[AbstractPosterior, Anchor]:

@@ -20,8 +20,8 @@ from tallmc.contrib.constrained import (
     Mirrored,
     Projected,
     Reflected,
+    prepared_settings,
 )
-from tallmc.contrib.constrained.domains import prepared_settings
 from tallmc.methods.pairs import PairRun
 from tallmc.results.report import Verdict
 

@@ -11,11 +11,10 @@ from local_law import MixedModel, Rules, affine_step, batches, stationary_law
 import tallmc
 from problems import linear
 from tallmc._core.random import derived_keys, key_of, standard_normal
-from tallmc._engine.kernel import Gathered
+from tallmc._engine.kernel import Gathered, NewChain
 from tallmc._engine.run import Run, chain_keys
 from tallmc._rows.law import Batch
-from tallmc.contrib.groups import Local, NormalGroups
-from tallmc.contrib.groups.sampler import NO_ROW, touched_groups
+from tallmc.contrib.groups import NO_ROW, Local, NormalGroups, touched_groups
 
 STEP, SIZE = 0.05, 2
 
@@ -74,7 +73,7 @@ def test_every_batch_makes_the_step_of_the_formulas(weights, exact_totals):
 def _step(kernel, post, rows, weights, key):
     carried = kernel.start_memory(post.init[None], post.rows)
     carried = jax.tree.map(lambda leaf: leaf[0], carried)
-    state = kernel.init(key, post.init, carried, None, post.rows)
+    state = kernel.init(NewChain(key, post.init, carried, None), post.rows)
     batch = Batch(post.rows.take(rows), weights)
     return kernel.step(state, Gathered(batch, key), jnp.int32(0), post.rows).state.position
 

@@ -11,8 +11,7 @@ import pytest
 from block_models import exact_summaries, matched, simulated, summaries
 
 import tallmc
-from tallmc.contrib.networks.model import BlockPrior
-from tallmc.contrib.networks.sampler import CommunitySampler, PairWords
+from tallmc.contrib.networks import BlockPrior, CommunitySampler, PairWords
 
 EDGES = np.array([[0, 1], [0, 2], [1, 2], [2, 3], [3, 4], [3, 5]])
 N_NODES, K, DELTA = 6, 3, 0.07

@@ -8,8 +8,14 @@ import numpy as np
 import pytest
 
 import tallmc
-from tallmc.contrib.networks.model import BlockLikelihood, BlockParameters, held_out_pairs
-from tallmc.contrib.networks.sampler import SCHEMES, PairSelection, PairWords
+from tallmc.contrib.networks import (
+    SCHEMES,
+    BlockLikelihood,
+    BlockParameters,
+    PairSelection,
+    PairWords,
+    held_out_pairs,
+)
 
 EDGES = np.array([[0, 1], [0, 2], [1, 2], [2, 3], [3, 4], [3, 5]])
 HELD_OUT = np.array([[3, 4], [0, 5]])

@@ -18,6 +18,7 @@ from scipy.stats import multinomial
 import tallmc
 from problems import by_autodiff, logistic, logistic_log_likelihood
 from stationary import largest_z, run_chains
+from tallmc._engine.kernel import NewChain
 from tallmc._store.setup import decode_method, encode_method
 from tallmc.contrib.pseudo_marginal import CorrelatedKernel, CorrelatedState, ExpansionRemainders
 from tallmc.methods.subsampled.remainders import ModelRemainders
@@ -238,7 +239,7 @@ def test_successive_estimates_are_correlated_as_stated(size, blocks, correlation
     @jax.vmap
     def estimates(key):
         first, second = jax.random.split(key)
-        state = kernel.init(first, kernel.rest, jnp.int32(0), None, bound.rows).motion
+        state = kernel.init(NewChain(first, kernel.rest, jnp.int32(0), None), bound.rows).motion
         pair = (state.indices, state.weights), kernel._redrawn(state, second)
         states = [kernel.state_at(u, *drawn, bound.rows) for drawn in pair]
         return jnp.stack([state.potential - state.variance / 2 for state in states])

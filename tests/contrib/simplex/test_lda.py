@@ -11,7 +11,7 @@ from scipy.special import gammaln
 import tallmc
 from tallmc._core.random import new_key
 from tallmc._rows.law import Batch
-from tallmc.contrib.simplex.topics import NO_WORD, assigned, word_numbers
+from tallmc.contrib.simplex import NO_WORD, assigned, word_numbers
 
 LARGEST_Z = 4.6
 TOPICS = np.array([[0.6, 0.3, 0.1], [0.1, 0.2, 0.7]])

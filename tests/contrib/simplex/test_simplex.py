@@ -11,8 +11,7 @@ import tallmc
 from tallmc._core.random import new_key
 from tallmc._rows.law import Batch
 from tallmc._store.setup import decode_method, encode_method
-from tallmc.contrib.simplex.counts import DirichletMultinomial
-from tallmc.contrib.simplex.sampler import SimplexSampler
+from tallmc.contrib.simplex import DirichletMultinomial, SimplexSampler
 from tallmc.subsample import Preferential, Uniform
 from test_mutants import cast
 

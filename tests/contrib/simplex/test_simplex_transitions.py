@@ -9,11 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import beta, foldnorm, gamma, kstest, ncx2
 
-from tallmc.contrib.simplex.transitions import (
-    AbstractGammaTransition,
-    CoxIngersollRoss,
-    ExpandedMean,
-)
+from tallmc.contrib.simplex import AbstractGammaTransition, CoxIngersollRoss, ExpandedMean
 
 LARGEST_Z = 4.6
 CHAINS = 5_000

@@ -12,6 +12,7 @@ import pytest
 
 import tallmc
 from problems import design, exact_posterior, linear, logistic_by_autodiff, slow_after
+from tallmc._engine.kernel import NewChain
 from tallmc.contrib.zig_zag import (
     PathIntegrals,
     PriorSlopes,
@@ -420,7 +421,7 @@ def path_of(bound, key, position, carried, steps: int):
         moved = kernel.step(state, *at, rows)
         return moved.state, (moved.state.position, moved.stats)
 
-    first = kernel.init(init_key, position, carried, gathered, rows)
+    first = kernel.init(NewChain(init_key, position, carried, gathered), rows)
     return jax.lax.scan(step, first, (gathered, jnp.arange(steps)))
 
 

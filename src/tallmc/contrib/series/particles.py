@@ -32,21 +32,22 @@ from jax.scipy.special import logsumexp
 from jax.scipy.stats import norm
 from jaxtyping import Array, ArrayLike, Float, Int, PRNGKeyArray, PyTree, UInt32
 
-from ..._core.arrays import Scalar, Vector, layout_of
+from ..._core.arrays import Scalar, Vector
 from ..._core.errors import InvalidInput, check_int
 from ..._core.packages import check_installed
 from ..._core.random import new_key
 from ..._rows.access import PerRow
 from ..._rows.resident import resident
-from ...models.densities import DensityModel
 from ...models.posterior import ModelPosterior
-from ...models.transforms import (
-    ConstrainedLikelihood,
-    ConstrainedPrior,
-    constrained,
-    constrained_parameters,
+from ...models.transforms import constrained_parameters
+from .windows import (
+    SeriesPieces,
+    checked_series,
+    constrained_model,
+    moved_along,
+    pieces_at,
+    roles_of,
 )
-from .windows import SeriesPieces, checked_series, only_once, pieces_at, roles_of
 
 Particles = tuple[Float[Array, "n d"], Float[Array, " n"]]
 """States, and the sums of terms along their ancestors."""
@@ -140,11 +141,7 @@ def _estimated_rule(primals: Any, tangents: Any) -> tuple[Array, Array]:
         return terms, value
 
     slopes, value = jax.grad(score_of, has_aux=True)(params)
-    moves = jax.tree.map(
-        lambda slope, move: jnp.zeros_like(slope) if move is None else move, slopes, tangents[0]
-    )
-    terms = jax.tree.map(lambda slope, move: jnp.sum(slope * move), only_once(slopes), moves)
-    return value, sum(jax.tree.leaves(terms), jnp.zeros_like(value))
+    return value, moved_along(slopes, tangents[0])
 
 
 def nonlinear_state_space(
@@ -182,22 +179,14 @@ def nonlinear_state_space(
     check_int("particles", particles, 2)
     if transforms:
         check_installed("numpyro", needed_by="transforms of tallmc.contrib.series")
-    floats = {name: jnp.asarray(value, series.dtype) for name, value in init.items()}
-    if not floats:
+    if not init:
         raise InvalidInput("init", "have at least one parameter", init)
-    constraints, free = constrained(floats, transforms or {}, {})
-    layout, at = layout_of(free)
     counts = jnp.asarray(len(series), jnp.int32), jnp.asarray(buffer, jnp.int32)
     likelihood = ParticleLikelihood(
         start, drift, scale, log_observation, *counts, window, buffer, buffer, particles
     )
-    model = DensityModel(
-        log_likelihood=ConstrainedLikelihood(likelihood, constraints),
-        log_prior=ConstrainedPrior(log_prior, constraints),
-        init=at,
-        layout=layout,
-        batched=True,
-    )
+    given = log_prior, init, transforms or {}
+    model, constraints = constrained_model(likelihood, *given, series.dtype)
     times = np.arange(0, len(series), window)
     return ModelPosterior(
         model,

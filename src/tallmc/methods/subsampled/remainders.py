@@ -26,7 +26,7 @@ from ..._anchor.anchor import Anchor
 from ..._core.arrays import AbstractLinearMap, Scalar, Vector, dot, on_device
 from ..._core.errors import InvalidInput
 from ..._core.programs import quickly_compiled
-from ..._rows.access import AbstractRows, PerRow, RowBlock
+from ..._rows.access import AbstractRows, PerRow, RowBlock, RowValues
 from ...models.model import AbstractModel
 from ...models.posterior import AbstractPosterior
 from ..firefly import BoundedExpansion, Taylor, check_near_anchor
@@ -36,8 +36,7 @@ class AbstractRemainders(eqx.Module):
     """Remainders R_i, and a bound on their changes."""
 
     model: eqx.AbstractVar[AbstractModel]
-    order: eqx.AbstractVar[int]
-    """k, the order of the expansion."""
+    order: eqx.AbstractVar[int]  # k, the order of the expansion
 
     @abc.abstractmethod
     def values(self, moves: Float[Array, "m d"], block: RowBlock) -> Float[Array, "m n"]:
@@ -54,6 +53,14 @@ class AbstractRemainders(eqx.Module):
     def width(self, rows: AbstractRows) -> int:
         """Floats that a pass over the rows for c_i needs per row."""
         return self.model.width(rows)
+
+    def constants_of_all(self, rows: AbstractRows) -> RowValues:
+        """c_i of every row, in one pass."""
+        return rows.map(_constants, self, width=self.width(rows))
+
+
+def _constants(block: RowBlock, remainders: AbstractRemainders) -> PerRow:
+    return remainders.constants(block)
 
 
 # How much a Taylor remainder can change between two positions.
@@ -102,8 +109,7 @@ def growth(order: int, here: Vector, there: Vector) -> Scalar:
 # is at least 1/κ of its value for all predictors. If there is no such value, there is no M: such
 # moves are rejected, so the chain draws from the posterior within the radius.
 
-_FACTOR_BEYOND = 16.0
-"""κ."""
+_FACTOR_BEYOND = 16.0  # κ
 _OFTEN_BEYOND, _NEVER_BEYOND = 1e-3, 1e-10
 """Chances that a Gaussian position is beyond the radius, with and without a bound there."""
 
@@ -122,10 +128,8 @@ class ModelRemainders(AbstractRemainders):
     order: int = eqx.field(static=True)
     anchor: Vector
     metric: AbstractLinearMap
-    radius: Scalar
-    """r."""
-    bounded: bool = eqx.field(static=True)
-    """Whether there is a bound beyond the radius."""
+    radius: Scalar  # r
+    bounded: bool = eqx.field(static=True)  # Whether there is a bound beyond the radius
 
     @classmethod
     def at(
@@ -177,8 +181,7 @@ class GivenRemainders(AbstractRemainders):
     order: int = eqx.field(static=True)
     expansion: BoundedExpansion
     metric: AbstractLinearMap
-    typical: Float[Array, " k"]
-    """φ̄."""
+    typical: Float[Array, " k"]  # φ̄
 
     def values(self, moves: Float[Array, "m d"], block: RowBlock) -> Float[Array, "m n"]:
         def of_move(move: Vector) -> PerRow:
@@ -246,8 +249,7 @@ def _has_bad_constants(block: RowBlock, expansion: BoundedExpansion) -> Bool[Arr
     return ~jnp.all(jnp.isfinite(constants) & (constants >= 0), axis=1)
 
 
-_MOST_CUBIC = 200
-"""Parameters of expansions of order 3, which have d³ coefficients."""
+_MOST_CUBIC = 200  # Parameters of expansions of order 3, which have d³ coefficients
 
 
 def prepare_remainders(

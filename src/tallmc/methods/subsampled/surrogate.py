@@ -36,14 +36,11 @@ class Surrogate(eqx.Module):
     anchor: Vector
     metric: AbstractLinearMap
     linear: Vector
-    quadratic: Matrix
-    """The quadratic terms of e are ½ uᵀQu with this Q."""
-    cubic: Float[Array, "d d d"] | None
-    """T."""
+    quadratic: Matrix  # The quadratic terms of e are ½ uᵀQu with this Q
+    cubic: Float[Array, "d d d"] | None  # T
     prior_terms: tuple[Array, ...]
     """Value, gradient and Hessian of the prior at the anchor, as far as e expands the prior."""
-    certain: Int[Array, " a"]
-    """Rows that every step evaluates."""
+    certain: Int[Array, " a"]  # Rows that every step evaluates
 
     def smooth(self, u: Vector) -> Scalar:
         """e(u) without the certain rows."""

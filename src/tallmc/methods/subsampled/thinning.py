@@ -8,18 +8,28 @@ number depends on the move, so a step draws chunks of a fixed size until it has 
 from __future__ import annotations
 
 import abc
+import math
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from ..._core.arrays import Scalar, Vector
+from ..._anchor.anchor import Anchor
+from ..._core.arrays import Scalar, Vector, on_device
+from ..._core.programs import quickly_compiled
 from ..._core.random import derived_keys, random_words, uniform_of
+from ..._core.supervision import stage
 from ..._rows.access import AbstractRows, PerRow
 from ..._rows.law import AbstractStream
-from .remainders import AbstractRemainders
+from ...geometry import Dense
+from ...models.posterior import AbstractPosterior
+from ..firefly import Taylor
+from .remainders import AbstractRemainders, prepare_remainders
+from .surrogate import Proposal, Surrogate, prepare_surrogate
 
 # Rules that turn the rows drawn in a step into a factor of the acceptance ratio.
 #
@@ -70,10 +80,8 @@ class Move(NamedTuple):
 
     here: Vector
     there: Vector
-    moves: Float[Array, "2 d"]
-    """Cu and Cu', the moves of θ away from the anchor."""
-    log_known: Scalar
-    """The logarithm of the acceptance ratio without the rows left to chance."""
+    moves: Float[Array, "2 d"]  # Cu and Cu', the moves of θ away from the anchor
+    log_known: Scalar  # The logarithm of the acceptance ratio without the rows left to chance
     log_uniform: Scalar
 
 
@@ -81,16 +89,12 @@ class Decided(NamedTuple):
     """The result of an accept step."""
 
     accept: Bool[Array, ""]
-    rate: Scalar
-    """The probability of accepting, given the rows."""
-    n_rows: Int[Array, ""]
-    """Rows evaluated."""
+    rate: Scalar  # The probability of accepting, given the rows
+    n_rows: Int[Array, ""]  # Rows evaluated
     exceeded: Int[Array, ""]
     """Rows whose change was above their cap: each of them breaks detailed balance."""
-    worst: Scalar
-    """The largest |D_i|/cap_i."""
-    outside: Bool[Array, ""]
-    """Whether the move was rejected because there is no bound for it."""
+    worst: Scalar  # The largest |D_i|/cap_i
+    outside: Bool[Array, ""]  # Whether the move was rejected because there is no bound for it
 
 
 class AbstractDecision(eqx.Module):
@@ -117,12 +121,10 @@ class PoissonDecision(AbstractDecision):
     """Thinned candidates of a Poisson process."""
 
     rule: Rule
-    stream: AbstractStream
-    """Rows in proportion to c_i."""
+    stream: AbstractStream  # Rows in proportion to c_i
     total: Scalar
     """Σc over the rows left to chance, times the fraction of the bound that is used as a cap."""
-    chunk: int = eqx.field(static=True)
-    """Candidates that are drawn at once."""
+    chunk: int = eqx.field(static=True)  # Candidates that are drawn at once
 
     @property
     def most_rows(self) -> int:
@@ -184,8 +186,89 @@ class _Looked(eqx.Module):
 
     n_drawn: Int[Array, ""]
     n_rows: Int[Array, ""]
-    arrived: Scalar
-    """The last arrival."""
+    arrived: Scalar  # The last arrival
     log_ratio: Scalar
     exceeded: Int[Array, ""]
     worst: Scalar
+
+
+# The table that draws candidates, and how many a step is expected to draw.
+#
+# Row i is a candidate with probability p_i ∝ c_i. The table rounds p_i; with S = max c_i/p_i, every
+# row has S p_i ≥ c_i. A row that would be expected at least once a step is certain: every step
+# evaluates it, and none leaves it to chance.
+
+
+_TYPICAL_MOVES = 512
+_LEAST_CHUNK, _MOST_CHUNK = 8, 512
+_ROUNDING = 1 + 1e-6
+
+
+class BoundedRows(NamedTuple):
+    """The surrogate and the bounds of all rows, at an anchor."""
+
+    surrogate: Surrogate
+    constants: Float[np.ndarray, " N"]  # c_i
+    n_row_evals: int  # Rows evaluated to find them
+
+
+def bound_rows(
+    posterior: AbstractPosterior, anchor: Anchor, order: int, bound: Taylor | None = None
+) -> BoundedRows:
+    """The surrogate of this order and c_i of every row, in a few passes."""
+    stage("bounding the rows")
+    metric = Dense().prepare(posterior, anchor)
+    remainders, of_bound = prepare_remainders(posterior, anchor, metric, order, bound)
+    surrogate, of_surrogate = prepare_surrogate(posterior, anchor, metric, remainders)
+    constants = np.asarray(remainders.constants_of_all(posterior.rows), np.float64)
+    return BoundedRows(surrogate, constants, of_bound + of_surrogate + posterior.n_rows)
+
+
+def typical_growth(surrogate: Surrogate, proposal: Proposal, step: Scalar) -> float:
+    """The mean of M over moves from positions of the anchor's Gaussian."""
+    shape, dtype = (_TYPICAL_MOVES, *surrogate.anchor.shape), surrogate.anchor.dtype
+    here, normals = (
+        on_device(of, dtype) for of in np.random.default_rng(0).normal(size=(2, *shape))
+    )
+    return float(_mean_growth(surrogate, proposal, step, here, normals))
+
+
+@quickly_compiled
+def _mean_growth(
+    surrogate: Surrogate,
+    proposal: Proposal,
+    step: Scalar,
+    here: Float[Array, "m d"],
+    normals: Float[Array, "m d"],
+) -> Scalar:
+    def of_move(u: Vector, normal: Vector) -> Scalar:
+        return surrogate.remainders.growth(u, proposal.propose(surrogate, u, step, normal))
+
+    found = jax.vmap(of_move)(here, normals)
+    return jnp.mean(found, where=jnp.isfinite(found))
+
+
+def poisson_decision(
+    posterior: AbstractPosterior,
+    constants: Float[np.ndarray, " N"],
+    rule: Rule,
+    typical: float,
+    dtype: Any,
+) -> tuple[PoissonDecision, Int[Array, " a"]]:
+    """The accept step for these caps, and the certain rows."""
+    # A row of zeros has c_i = 0 and D_i = 0; the table needs a positive weight.
+    positive = np.maximum(constants, np.finfo(np.float32).tiny)
+    positive = np.maximum(positive, 1e-9 * positive.mean())
+    expected = float(rule.rate(on_device(positive.sum() * typical, dtype)))
+    found = posterior.rows.preferential_stream(
+        positive, floor=0.0, certain_of=math.ceil(expected), dtype=dtype
+    )
+    left = np.ones(len(positive), bool)
+    left[found.certain] = False
+    probability = found.stream.probabilities()
+    total = _ROUNDING * np.max(positive[left] / probability[left])
+    mean = float(rule.rate(on_device(total * typical, dtype)))
+    enough = 8 * math.ceil((mean + 2 * math.sqrt(mean)) / 8)
+    chunk = min(max(enough, _LEAST_CHUNK), _MOST_CHUNK)
+    decision = PoissonDecision(rule, found.stream, on_device(total, dtype), chunk)
+    return decision, on_device(found.certain, np.int32)
