@@ -19,8 +19,7 @@ from problems import slow_after
 from regressions import run_once
 from tallmc.geometry import Dense
 from tallmc.methods.subsampled.remainders import ModelRemainders, growth
-from tallmc.models.families.bernoulli import Bernoulli, BernoulliProbit
-from tallmc.models.families.binomial import Binomial
+from tallmc.models.families.bernoulli import Bernoulli, BernoulliProbit, Binomial
 from tallmc.models.families.gaussian import Gaussian
 from tallmc.models.families.poisson import Poisson
 

@@ -34,8 +34,7 @@ from tallmc._core.arrays import DenseMap
 from tallmc._core.random import new_key
 from tallmc.models.design import observations
 from tallmc.models.families import FAMILIES
-from tallmc.models.families.bernoulli import Bernoulli, BernoulliProbit
-from tallmc.models.families.binomial import Binomial
+from tallmc.models.families.bernoulli import Bernoulli, BernoulliProbit, Binomial
 from tallmc.models.families.gamma import Gamma
 from tallmc.models.families.negative_binomial import NegativeBinomial
 from tallmc.models.families.ordinal import CumulativeLogit, cut_points

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import numbers
 import os
@@ -93,6 +94,7 @@ def sum_of(file: BinaryIO) -> FileDigest:
 
 
 _NUMBERS: dict[Any, type] = {float: numbers.Real, int: numbers.Integral}
+_hints = functools.cache(get_type_hints)
 
 
 def from_json(kind: Any, content: Any) -> Any:
@@ -103,8 +105,9 @@ def from_json(kind: Any, content: Any) -> Any:
     origin, args = get_origin(kind), get_args(kind)
     if kind is Any or (kind in (str, bool, NoneType) and isinstance(content, kind)):
         return content
+    # Numbers stay as they are: an int in place of a float is written as it was.
     if kind in _NUMBERS and isinstance(content, _NUMBERS[kind]) and not isinstance(content, bool):
-        return kind(content)
+        return content
     if origin is Literal and content in args:
         return content
     if origin in (Union, UnionType):
@@ -116,7 +119,7 @@ def from_json(kind: Any, content: Any) -> Any:
         if args[-1] is not Ellipsis:
             return tuple(from_json(*pair) for pair in zip(args, content, strict=True))
         # A column of text may have a million levels.
-        are_plain = args[0] is str and all(type(value) is str for value in content)
+        are_plain = args[0] in (str, float) and all(type(value) is args[0] for value in content)
         return tuple(content if are_plain else (from_json(args[0], value) for value in content))
     if isinstance(content, Mapping) and isinstance(origin, type) and issubclass(origin, Mapping):
         return {str(key): from_json(args[1], value) for key, value in content.items()}
@@ -124,7 +127,7 @@ def from_json(kind: Any, content: Any) -> Any:
     if fields and is_list:
         content = dict(zip(fields, content, strict=True))
     if isinstance(content, Mapping) and (fields or dataclasses.is_dataclass(kind)):
-        hints = get_type_hints(kind).items()
+        hints = _hints(kind).items()
         return kind(**{name: from_json(of, content[name]) for name, of in hints if name in content})
     if getattr(kind, "array_type", None) is np.ndarray and isinstance(content, list | np.ndarray):
         return np.asarray(content)

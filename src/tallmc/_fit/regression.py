@@ -528,11 +528,8 @@ class RegressionForm:
         noise: Any = self.model.noise_variance
         if noise is not None:  # in the units of a response that was divided by its sd
             noise = jnp.asarray(noise / np.float64(response.sd) ** 2, data.dtype)
-        has_times, known, n_classes = (
-            self.family.response == "times",
-            noise,
-            len(self.classes or ()),
-        )
+        has_times, n_classes = self.family.response == "times", len(self.classes or ())
+        known = noise
         if has_times:
             known = jnp.asarray(np.array(response.breaks) / math.exp(response.mean), data.dtype)
             n_classes = len(response.breaks) + 1
@@ -568,11 +565,8 @@ class RegressionForm:
         elif self.family.name == "gaussian" and search_start:
             start, log_scale = ridge_start(data, priors.variances)
             shared = [log_scale]
-        others = tuple(
-            place
-            for place, name in enumerate(columns.names)
-            if place not in self.imputed and name != INTERCEPT
-        )
+        without = {INTERCEPT, *self.encoding.imputed}
+        others = tuple(k for k, name in enumerate(columns.names) if name not in without)
         if self.imputed:
             priors.hyper.append(_covariates(len(self.imputed), 1 + len(others), data.dtype))
             priors.shown["columns with missing values"] = _SHOWN_OF_COVARIATES

@@ -48,14 +48,9 @@ class SmoothText(NamedTuple):
         return self.variables if self.by is None else (*self.variables, self.by)
 
 
-def has_smooth(text: str) -> bool:
-    """Whether there is a call of s in a text."""
-    return _SMOOTH.search(re.sub(r"`[^`]*`", "", text)) is not None
-
-
 def parse_smooth(term: str) -> SmoothText | None:
     """The smooth term that a text is; None if it has none, an error if it is not a plain one."""
-    if not has_smooth(term):
+    if _SMOOTH.search(re.sub(r"`[^`]*`", "", term)) is None:
         return None
     quoted: list[str] = []
 

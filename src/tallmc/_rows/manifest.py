@@ -11,12 +11,10 @@ import dataclasses
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from .._core.errors import InvalidInput
-from .._core.files import write_file
+from .._core.files import from_json, write_file
 
 MANIFEST = "manifest.json"
 _VERSION = 3
@@ -148,14 +146,17 @@ class RowManifest:
         if version == 1:
             for fields in content["shards"]:
                 fields["checksum"] = f"sha256:{fields.pop('sha256')}"
-        content["columns"] = tuple(_checked(Column, fields) for fields in content["columns"])
-        content["shards"] = tuple(_checked(ShardFile, fields) for fields in content["shards"])
         if version < _VERSION:  # one indicator per level but the first
             for fields in content["categories"]:
-                of = [each.mean for each in content["columns"] if each.source == fields["name"]]
+                name = fields["name"]
+                of = [each["mean"] for each in content["columns"] if each["source"] == name]
                 fields["shares"] = [1 - sum(of), *of]
-        content["categories"] = tuple(map(_category, content["categories"]))
-        manifest = cls(**content)
+        manifest: RowManifest = from_json(cls, content)
+        for each in manifest.categories:
+            counts = len(set(each.levels)), len(each.levels), len(each.shares)
+            if len(set(counts)) > 1 or not all(0 <= share <= 1 for share in each.shares):
+                found = f"{counts[1]} levels and {counts[2]} shares of rows"
+                raise ValueError(f"{each.name!r} has {found}")
         for category in manifest.covariates.values():
             manifest._check_codes(category)
         if manifest.dtype not in ("float32", "float64") or not manifest.columns:
@@ -191,24 +192,3 @@ class RowManifest:
             return cls.from_json(path.read_text())
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise RowStoreError(folder, f"have a readable {MANIFEST}", str(error)) from error
-
-
-def _category(fields: Mapping[str, Any]) -> Category:
-    made = Category(fields["name"], tuple(fields["levels"]), tuple(map(float, fields["shares"])))
-    if not all(isinstance(text, str) for text in (made.name, *made.levels)):
-        raise TypeError(f"the levels of {made.name!r} are not text")
-    counts = len(set(made.levels)), len(made.levels), len(made.shares)
-    if len(set(counts)) > 1 or not all(0 <= share <= 1 for share in made.shares):
-        raise ValueError(f"{made.name!r} has {counts[1]} levels and {counts[2]} shares of rows")
-    return made
-
-
-def _checked(kind: Any, fields: Mapping[str, Any]) -> Any:
-    """A dataclass from its fields in JSON, with their types checked."""
-    made = kind(**fields)
-    for field in dataclasses.fields(kind):
-        value, wanted = getattr(made, field.name), str(field.type)
-        allowed = {"str": str, "str | None": (str, type(None)), "float": (float, int), "int": int}
-        if not isinstance(value, allowed.get(wanted, bool)):  # type: ignore[arg-type]
-            raise TypeError(f"{field.name} is {value!r}")
-    return made

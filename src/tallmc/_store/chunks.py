@@ -169,7 +169,7 @@ class Chunks:
     @classmethod
     def after(cls, run: Path, series: Series, draws: int) -> Chunks:
         first = draws - draws % series.chunk
-        partial = _read(run, series, first, draws - first)
+        partial = StoredDraws(run, series, first, draws - first).arrays()
         tails = {name: [_bytes_of(values)] for name, values in partial.items()}
         return cls(run / FINISHED, series, draws, tails)
 
@@ -219,56 +219,60 @@ def fill_value(dtype: str) -> Any:
     return np.array(np.nan if np.issubdtype(dtype, np.floating) else 0).astype(dtype)
 
 
-def read_block(run: Path, series: Series, first: int, count: int) -> DrawBlock:
-    return series.joined(_read(run, series, first, count))
+class StoredDraws(NamedTuple):
+    """Some draws of a run on disk."""
 
+    run: Path
+    series: Series
+    first: int
+    n_draws: int
 
-def is_intact_block(run: Path, series: Series, first: int, count: int, written: FileDigest) -> bool:
-    if written.bytes != count * series.bytes or written.bytes < count:
-        return False
-    digest = hashlib.sha256()
-    try:
-        for name in series.arrays:
-            for chunk, start, size in _byte_ranges(run, series, name, first, count):
-                with open_inside(run, chunk) as file:
+    def read(self) -> DrawBlock:
+        return self.series.joined(self.arrays())
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The draws by array, each (draw, chain, ...)."""
+        found = {}
+        for name, kind in self.series.arrays.items():
+            found[name] = np.empty((self.n_draws, self.series.chains, *kind.shape), kind.on_disk)
+            content, at = _bytes_of(found[name]), 0
+            for chunk, start, size in self._byte_ranges(name):
+                with open_inside(self.run, chunk) as file:
                     file.seek(start)
-                    while size and (piece := file.read(min(size, _BYTES_PER_READ))):
-                        digest.update(piece)
-                        size -= len(piece)
-                if size:
-                    return False
-    except OSError:
-        return False
-    return digest.hexdigest() == written.sha256
+                    if file.readinto(content[at : at + size]) != size:
+                        raise StoreError(self.run, "hold whole chunks", chunk)
+                at += size
+        return found
 
+    def are_intact(self, written: FileDigest) -> bool:
+        if written.bytes != self.n_draws * self.series.bytes or written.bytes < self.n_draws:
+            return False
+        digest = hashlib.sha256()
+        try:
+            for name in self.series.arrays:
+                for chunk, start, size in self._byte_ranges(name):
+                    with open_inside(self.run, chunk) as file:
+                        file.seek(start)
+                        while size and (piece := file.read(min(size, _BYTES_PER_READ))):
+                            digest.update(piece)
+                            size -= len(piece)
+                    if size:
+                        return False
+        except OSError:
+            return False
+        return digest.hexdigest() == written.sha256
 
-def _read(run: Path, series: Series, first: int, count: int) -> dict[str, np.ndarray]:
-    """Read `count` draws from draw `first` on, by array."""
-    found = {}
-    for name, kind in series.arrays.items():
-        found[name] = np.empty((count, series.chains, *kind.shape), kind.on_disk)
-        content, at = _bytes_of(found[name]), 0
-        for chunk, start, size in _byte_ranges(run, series, name, first, count):
-            with open_inside(run, chunk) as file:
-                file.seek(start)
-                if file.readinto(content[at : at + size]) != size:
-                    raise StoreError(run, "hold whole chunks", chunk)
-            at += size
-    return found
-
-
-def _byte_ranges(
-    run: Path, series: Series, name: str, first: int, count: int
-) -> Iterator[tuple[str, int, int]]:
-    """The files that hold these draws: name, first byte and number of bytes."""
-    # If a chain failed, the draws as sampled are beside the export.
-    folder = AS_SAMPLED if os.path.lexists(run / AS_SAMPLED) else FINISHED
-    per_draw, stop = series.chains * series.arrays[name].bytes, first + count
-    while first < stop and per_draw:
-        number, start = divmod(first, series.chunk)
-        length = min(series.chunk - start, stop - first)
-        yield f"{folder}/{series.chunk_name(name, number)}", start * per_draw, length * per_draw
-        first += length
+    def _byte_ranges(self, name: str) -> Iterator[tuple[str, int, int]]:
+        """The files that hold these draws of an array: name, first byte and number of bytes."""
+        # If a chain failed, the draws as sampled are beside the export.
+        folder = AS_SAMPLED if os.path.lexists(self.run / AS_SAMPLED) else FINISHED
+        series, first, stop = self.series, self.first, self.first + self.n_draws
+        per_draw = series.chains * series.arrays[name].bytes
+        while first < stop and per_draw:
+            number, start = divmod(first, series.chunk)
+            length = min(series.chunk - start, stop - first)
+            yield f"{folder}/{series.chunk_name(name, number)}", start * per_draw, length * per_draw
+            first += length
 
 
 def _bytes_of(values: np.ndarray) -> memoryview:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .._core.files import FileDigest, from_json, sync_folder, write_file
-from .chunks import Series, is_intact_block
+from .chunks import Series, StoredDraws
 from .files import StoreError, is_intact, open_inside
 
 MANIFEST, NEXT, PREVIOUS = "manifest.json", "manifest.next.json", "manifest.previous.json"
@@ -107,9 +107,8 @@ def damaged_files(folder: Path, manifest: Manifest) -> list[str]:
     named = dict(manifest.setup)
     damaged, first = [], 0
     for block in manifest.blocks:
-        if manifest.series is None or not is_intact_block(
-            folder, manifest.series, first, block.n_draws, block.draws
-        ):
+        stored = manifest.series and StoredDraws(folder, manifest.series, first, block.n_draws)
+        if stored is None or not stored.are_intact(block.draws):
             damaged.append(block.draws_name)
         if block.state is not None:
             named[block.state_name] = block.state

@@ -21,7 +21,7 @@ from .._engine.run import DrawBlock, Snapshot
 from ..methods.abstract import Account
 from ..results.draws import Draws, Timing
 from ..results.saved import account_from, layout_of_shapes
-from .chunks import read_block
+from .chunks import StoredDraws
 from .files import StoreError, as_folder, blaming, read_arrays
 from .manifest import VERSION, Manifest, damaged_files, intact_blocks, read_manifest
 from .setup import Setup, decode_method, read_setup
@@ -174,7 +174,7 @@ def read_blocks(folder: Path, manifest: Manifest) -> Iterator[DrawBlock]:
     if series is None:
         return
     for first in range(0, max(draws, 1), series.chunk):
-        yield read_block(folder, series, first, min(series.chunk, draws - first))
+        yield StoredDraws(folder, series, first, min(series.chunk, draws - first)).read()
 
 
 def read_whole(folder: Path, manifest: Manifest, unsaved: Sequence[DrawBlock] = ()) -> DrawBlock:

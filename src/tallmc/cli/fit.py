@@ -237,7 +237,7 @@ def run_fit(
             max_seconds=job.max_seconds,
             executor=executor,
         )
-    return _report_and_save(console, problem, settings, finished, out)
+    return _report_and_save(console, finished, out, _fit_content(problem, settings, finished))
 
 
 def run_resume(
@@ -275,7 +275,8 @@ def run_resume(
     planning = about.get("planning", {"seconds": 0.0, "rows": 0})  # a run of Python has none
     settings = Settings(**about.get("settings", {}))
     finished = Finished.of(draws, planning, caught, store)
-    status = _report_and_save(console, problem, settings, finished, out)
+    content = _fit_content(problem, settings, finished)
+    status = _report_and_save(console, finished, out, content)
     if draws.positions.shape[1] > draws_before:
         print_outdated(console, store, Path(about.get("results", "")), out)
     return status
@@ -322,16 +323,10 @@ def run_update(
     old, new = draws.settings["n_rows"], finished.draws.settings["n_rows"]
     say(console, f"updated: {counted(new - old, 'new row')} from {table} beside {old:,} old ones")
     kept = out or (fit if finished.draws.stopped_by is None else None)
-    summary, files = summarise(finished.draws), []
     if kept is not None:
         make_folder(kept)
-        files = save_draws(kept, finished.draws, summary)
-        updates = [*about.get("updates", ()), {"table": str(table), "n_rows": new - old}]
-        files.append(save_json(kept / FIT_FILE, {**about, "updates": updates}))
-    if summary is not None:
-        print_coefficients(console, summary, _COLUMNS)
-        say(console, f"Results are {finished.draws.settings['model']['results']}.")
-    return print_end(console, finished, summary, files, kept)
+    updates = [*about.get("updates", ()), {"table": str(table), "n_rows": new - old}]
+    return _report_and_save(console, finished, kept, {**about, "updates": updates})
 
 
 def _print_problem(console: Console, problem: FitProblem) -> None:
@@ -358,18 +353,18 @@ def _print_problem(console: Console, problem: FitProblem) -> None:
 
 
 def _report_and_save(
-    console: Console, problem: FitProblem, settings: Settings, finished: Finished, out: Path | None
+    console: Console, finished: Finished, out: Path | None, content: dict[str, Any]
 ) -> int:
-    """Save to `out` if given, print, and return the exit status."""
+    """Save to `out` if given, with this description; print, and return the exit status."""
     files: list[str] = []
     summary = summarise(finished.draws)
     if out is not None:
         files = save_draws(out, finished.draws, summary)
-        files.append(save_json(out / FIT_FILE, _fit_content(problem, settings, finished)))
+        files.append(save_json(out / FIT_FILE, content))
     if summary is not None:
         print_coefficients(console, summary, _COLUMNS)
         _print_smooths(console, finished.draws)
-        say(console, f"Results are {problem.posterior.description['results']}.")
+        say(console, f"Results are {finished.draws.settings['model']['results']}.")
     status = print_end(console, finished, summary, files, out)
     if finished.store is not None:
         say(console, f"stored: {finished.store}; see `tallmc report {finished.store}`")

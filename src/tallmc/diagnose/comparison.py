@@ -20,9 +20,8 @@ from jaxtyping import Float
 from .._core.errors import InvalidInput, counted
 from .._core.packages import check_installed
 from .._core.statistics import HEAVY_TAIL
-from ..models.posterior import AbstractPosterior
 from ..results.draws import Draws
-from .evidence import evidence, why_no_evidence
+from .evidence import evidence
 from .kfold import has_integrated_effects, kfold, resolved
 from .loo import LeaveOneOut, loo
 
@@ -74,9 +73,11 @@ def compare(
             # The rows of a posterior whose effects are integrated out are groups.
             left_out = source if has_integrated_effects(whose) else posterior
             found.append(loo(whose, left_out, n=n, seed=seed))
-        unknown = why_no_evidence(whose, posterior) is not None
-        known = None if unknown else _evidence_if_proper(whose, posterior, seed)
-        evidences.append((math.nan, math.nan) if known is None else known)
+        try:
+            known = evidence(whose, posterior, seed=seed)
+            evidences.append((known.log_evidence, known.se))
+        except InvalidInput:  # there is none, the prior is improper, or draws are few
+            evidences.append((math.nan, math.nan))
     _check_same_responses(dict(zip(named, found, strict=True)))
     order = np.argsort([-one.elpd for one in found], kind="stable")
     best = found[order[0]]
@@ -106,16 +107,6 @@ def _named(fits: Sequence[Draws]) -> dict[str, Draws]:
         if all("formula" in model for model in models) and len(set(names)) == len(names):
             return dict(zip(names, fits, strict=True))
     return {f"fit {number}": draws for number, draws in enumerate(fits, 1)}
-
-
-def _evidence_if_proper(
-    draws: Draws, posterior: AbstractPosterior, seed: int
-) -> tuple[float, float] | None:
-    try:
-        known = evidence(draws, posterior, seed=seed)
-    except InvalidInput:  # an improper prior, or few draws
-        return None
-    return known.log_evidence, known.se
 
 
 def _difference(one: LeaveOneOut, other: LeaveOneOut) -> tuple[float, float]:

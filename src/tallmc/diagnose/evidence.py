@@ -102,17 +102,16 @@ def evidence(draws: Draws, posterior: Any = None, *, n: int = 256, seed: int = 0
     if len(first) < 2 * posterior.dim:
         rule = f"be at least {4 * posterior.dim:,}, four per parameter"
         raise InvalidInput("draws", rule, used.flat.shape[0], "Draw more: n_draws=...")
-    middle, factor = (
-        first.mean(axis=0),
-        np.linalg.cholesky(np.cov(first.T, ddof=1).reshape(2 * (posterior.dim,))),
-    )
+    middle = first.mean(axis=0)
+    factor = np.linalg.cholesky(np.cov(first.T, ddof=1).reshape(2 * (posterior.dim,)))
     kept = second[np.linspace(0, len(second) - 1, n).astype(int)]
     noise = np.random.default_rng(seed).normal(size=(n, posterior.dim))
     points = np.concatenate([kept, middle + noise @ factor.T])
     _check_proper(posterior, middle, np.sqrt(np.sum(factor**2, axis=1)))
-    log_ratio = _log_joint(posterior, predictive, middle, points) - _log_gaussian(
-        points, middle, factor
-    )
+    scaled = np.linalg.solve(factor, (points - middle).T)
+    log_gaussian = -0.5 * (scaled**2).sum(axis=0) - np.log(np.diag(factor)).sum()
+    log_gaussian -= 0.5 * posterior.dim * math.log(2 * math.pi)
+    log_ratio = _log_joint(posterior, predictive, middle, points) - log_gaussian
     effective = min(n, draws.report.ess / 2) if math.isfinite(draws.report.ess) else n
     found, error = _bridge(log_ratio[:n], log_ratio[n:], effective)
     return Evidence(found, error, n)
@@ -189,16 +188,6 @@ def _row_sums(
 @eqx.filter_jit
 def _priors(model: AbstractModel, positions: Float[Array, "k d"]) -> Float[Array, " k"]:
     return jax.lax.map(model.prior_potential, positions)
-
-
-def _log_gaussian(
-    points: Float[np.ndarray, "k d"],
-    middle: Float[np.ndarray, " d"],
-    factor: Float[np.ndarray, "d d"],
-) -> Float[np.ndarray, " k"]:
-    scaled = np.linalg.solve(factor, (points - middle).T)
-    log_det = np.log(np.diag(factor)).sum()
-    return -0.5 * (scaled**2).sum(axis=0) - log_det - 0.5 * len(factor) * math.log(2 * math.pi)
 
 
 def _bridge(

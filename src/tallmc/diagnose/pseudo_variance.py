@@ -58,17 +58,13 @@ def pseudo_variance(
     - `position`: θ, one value per coordinate.
     - `geometry`: C. Defaults to the identity.
     """
-    composition, source, theta = _checked(kernel, position)
-    carried = _memory_at_start(composition, source)
-    coefficients, coefficient_of_sum = _coefficients(composition, source, theta, carried)
-    total = source.reduce(
+    at, rows = _checked(kernel, position), kernel.posterior.rows
+    coefficients, coefficient_of_sum = _coefficients(at, rows)
+    total = rows.reduce(
         _spread_sums,
-        composition,
-        theta,
-        carried,
-        geometry or IdentityMap(),
-        width=composition.model.width(source),
-        beside=(jnp.arange(source.n_rows), coefficients),
+        *(at, geometry or IdentityMap()),
+        width=at.kernel.model.width(rows),
+        beside=(jnp.arange(rows.n_rows), coefficients),
     )
     squares_high, squares_low, residual_sum = total.float64()
     weight = float(np.asarray(coefficient_of_sum))
@@ -93,70 +89,67 @@ def estimated_pseudo_variance(
     - `geometry`: C. Defaults to the identity.
     - `seed`: seed of the batches.
     """
-    composition, source, theta = _checked(kernel, position)
+    at = _checked(kernel, position)
     batches = check_int("batches", batches, 2)
-    selection = composition.selection
+    selection = at.kernel.selection
     if not isinstance(selection, AbstractStaticSelection | BanditSelection | OptimalSelection):
         rule = "have a subsample that provides the spread of a batch"
         raise InvalidInput("kernel", rule, type(selection).__name__)
-    carried = _memory_at_start(composition, source)
-    metric = geometry or IdentityMap()
-    values = np.asarray(
-        _batch_estimates(composition, source, theta, carried, new_key(seed), batches, metric),
-        np.float64,
-    )
+    metric, rows = geometry or IdentityMap(), kernel.posterior.rows
+    values = np.asarray(_batch_estimates(at, rows, new_key(seed), batches, metric), np.float64)
     if not np.isfinite(values).all():
         rule = "draw at least two rows per batch, and per stratum if it has strata"
         raise InvalidInput("kernel", rule, "a batch without spread", "Use a larger size.")
     return Estimated(float(values.mean()), float(values.std(ddof=1) / np.sqrt(batches)))
 
 
-def _checked(
-    kernel: BoundKernel, position: ArrayLike
-) -> tuple[Kernel, AbstractRows, Float[Array, " d"]]:
-    if not isinstance(kernel, BoundKernel) or not isinstance(kernel.kernel, Kernel):
+class _At(NamedTuple):
+    """Where the noise of a method is measured: with the memory of a chain that starts there."""
+
+    kernel: Kernel
+    position: Float[Array, " d"]
+    carried: Carried
+    """Of a chain that starts at the anchor, before its first step."""
+
+
+def _checked(bound: BoundKernel, position: ArrayLike) -> _At:
+    if not isinstance(bound, BoundKernel) or not isinstance(bound.kernel, Kernel):
         cure = "For example tallmc.methods.sgld(...).prepare(posterior).kernel."
         rule = "come from a prepared method with a gradient"
-        raise InvalidInput("kernel", rule, type(kernel).__name__, cure)
-    posterior = kernel.posterior
+        raise InvalidInput("kernel", rule, type(bound).__name__, cure)
+    posterior, kernel = bound.posterior, bound.kernel
     check_in_memory(posterior, "1/p of every row is needed at once", "Use a part of the rows.")
     theta = jnp.asarray(position, posterior.dtype)
     if theta.shape != (posterior.dim,) or not bool(jnp.all(jnp.isfinite(theta))):
         rule = f"be finite, with one value per coordinate ({posterior.dim})"
         raise InvalidInput("position", rule, position)
-    return kernel.kernel, posterior.rows, theta
-
-
-def _memory_at_start(kernel: Kernel, rows: AbstractRows) -> Carried:
-    """The memory of a chain that starts at the anchor, before its first step."""
-    started = kernel.start_memory(kernel.rest[None], rows)
+    started = kernel.start_memory(kernel.rest[None], posterior.rows)
     drawn = jax.tree.map(lambda leaf: leaf[0], kernel.selection.draw(new_key(0), 1))
-    selection = kernel.selection.start(kernel.selection.gather(drawn, rows))
-    return Carried(jax.tree.map(lambda leaf: leaf[0], started.gradient), selection)
+    selection = kernel.selection.start(kernel.selection.gather(drawn, posterior.rows))
+    carried = Carried(jax.tree.map(lambda leaf: leaf[0], started.gradient), selection)
+    return _At(kernel, theta, carried)
 
 
 def _spread_sums(
     block: RowBlock,
     beside: tuple[Array, Array],
     counted: Bool[Array, " n"],
-    kernel: Kernel,
-    position: Float[Array, " d"],
-    carried: Carried,
+    at: _At,
     geometry: AbstractLinearMap,
 ) -> tuple[Array, Array, Array]:
     """Σ a_i ‖Cᵀr_i‖² as the two parts of `split_sum`, and Σ Cᵀr_i over the rows with a_i > 0."""
     indices, coefficient = beside
     coefficient = jnp.where(counted, coefficient, 0)
-    residuals = kernel.gradient.residuals(position, block, indices, carried.gradient)
-    pulled = geometry.pull(kernel.model.expand(residuals, block))
+    gradient, model = at.kernel.gradient, at.kernel.model
+    residuals = gradient.residuals(at.position, block, indices, at.carried.gradient)
+    pulled = geometry.pull(model.expand(residuals, block))
     squares = split_sum(coefficient * jnp.sum(pulled**2, axis=1))
     return *squares, jnp.sum(pulled, axis=0, where=coefficient[:, None] > 0)
 
 
-def _coefficients(
-    kernel: Kernel, rows: AbstractRows, position: Float[Array, " d"], carried: Carried
-) -> tuple[Float[Array, " N"], Float[ArrayLike, ""]]:
+def _coefficients(at: _At, rows: AbstractRows) -> tuple[Float[Array, " N"], Float[ArrayLike, ""]]:
     """a_i and b in tr Cov = Σ a_i ‖Cᵀr_i‖² − b ‖Σ Cᵀr_i‖², the second over rows with a_i > 0."""
+    kernel, position, carried = at
     selection, dtype, N = kernel.selection, kernel.model.dtype, rows.n_rows
     every_row = jnp.arange(N)
     match selection:
@@ -187,20 +180,15 @@ def _inverse_probabilities(stream: AbstractStream, dtype: Any) -> Float[Array, "
 
 @eqx.filter_jit
 def _batch_estimates(
-    kernel: Kernel,
-    rows: AbstractRows,
-    position: Float[Array, " d"],
-    carried: Carried,
-    key: PRNGKeyArray,
-    batches: int,
-    geometry: AbstractLinearMap,
+    at: _At, rows: AbstractRows, key: PRNGKeyArray, batches: int, geometry: AbstractLinearMap
 ) -> Float[Array, " batches"]:
     """Σ ‖Cᵀs_i‖² per batch, an unbiased estimate of the pseudo-variance."""
-    selection, at = kernel.selection, GradientAt(kernel.gradient, position, carried, rows)
+    kernel, position, carried = at
+    selection, gradient_at = kernel.selection, GradientAt(kernel.gradient, position, carried, rows)
 
     def estimate_of_batch(drawn: Any) -> Float[Array, ""]:
         gathered = selection.gather(drawn, rows)
-        estimate = selection.estimate(at, gathered)
+        estimate = selection.estimate(gradient_at, gathered)
         assert estimate.spread is not None, "the caller checked that the selection has a spread"
         return jnp.sum(geometry.pull(estimate.spread) ** 2)
 

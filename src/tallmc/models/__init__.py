@@ -1,7 +1,6 @@
 """Ready-made posteriors: regressions, neural networks, matrix factorisation, a Gaussian mean."""
 
-from .families.bernoulli import logistic_regression, probit_regression
-from .families.binomial import binomial_regression
+from .families.bernoulli import binomial_regression, logistic_regression, probit_regression
 from .families.gamma import gamma_regression
 from .families.gaussian import linear_regression
 from .families.negative_binomial import negative_binomial_regression

@@ -329,14 +329,11 @@ class RegressionPredictive(AbstractPredictive):
         """
         encoder, likelihood = self.encoder.value, self.model.likelihood
         is_encoded = isinstance(new_rows, (Observations, GroupedObservations))
-        if new_groups:
-            if not self.group_sds or encoder is None or is_encoded:
-                _refuse_new_groups()
-            return encoder(
-                new_rows, response=response, offset=offset, trials=trials, new_groups=True
-            )
+        if new_groups and (not self.group_sds or encoder is None or is_encoded):
+            _refuse_new_groups()
         if encoder is not None and not is_encoded:
-            return encoder(new_rows, response=response, offset=offset, trials=trials)
+            options = {"new_groups": True} if new_groups else {}
+            return encoder(new_rows, response=response, offset=offset, trials=trials, **options)
         if trials is not None and not likelihood.has_trials:
             raise InvalidInput("trials", "be left out, except for a binomial response", "numbers")
         n_columns, names = self.model.n_columns, self.model.layout.entries.get("beta")

@@ -3,7 +3,6 @@
 from . import (
     bernoulli,
     beta,
-    binomial,
     gamma,
     gaussian,
     negative_binomial,
@@ -18,8 +17,7 @@ from . import (
 )
 
 _RECORDS = (
-    bernoulli.FAMILY,
-    binomial.FAMILY,
+    *bernoulli.FAMILIES,
     gaussian.FAMILY,
     poisson.FAMILY,
     negative_binomial.FAMILY,

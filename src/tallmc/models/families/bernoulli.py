@@ -1,7 +1,8 @@
-"""Binary responses: logistic and probit regression.
+"""Binary responses, by logistic and probit regression, and counts of successes in t trials.
 
-logit    P(y = 1) = 1/(1 + e^−z),   f = log(1 + e^−sz),   s = 2y − 1
-probit   P(y = 1) = Φ(z),           f = −log Φ(sz)
+logit      P(y = 1) = 1/(1 + e^−z),   f = log(1 + e^−sz),   s = 2y − 1
+probit     P(y = 1) = Φ(z),           f = −log Φ(sz)
+binomial   t f = t [log(1 + e^z) − yz] with y the share of successes: t is the weight of the row
 """
 
 from __future__ import annotations
@@ -11,14 +12,18 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.special import log_ndtr
+import numpy as np
+from jax.scipy.special import gammaln, log_ndtr
 from jaxtyping import ArrayLike, PRNGKeyArray
 
+from ..._core.arrays import check_numeric
+from ..._core.errors import InvalidInput
 from ..._rows.access import PerRow
 from ..._rows.sharded import ShardedRows
+from ..design import normal_prior, regression_data
 from ..likelihood import AbstractLikelihood, softplus
 from ..posterior import ModelPosterior
-from ..regression import Family
+from ..regression import Family, regression_posterior
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _FAR = 2.0
@@ -82,6 +87,28 @@ class Bernoulli(AbstractLogistic):
 
     def simulate(self, key: PRNGKeyArray, z: PerRow, trials: Any = None) -> PerRow:
         return jax.random.bernoulli(key, self.mean(z)).astype(z.dtype)
+
+
+class Binomial(AbstractLogistic):
+    """Shares y of successes in t trials."""
+
+    response = "count"
+    has_trials = True
+
+    def potential(self, z: PerRow, y: PerRow) -> PerRow:
+        return y * softplus(-z) + (1 - y) * softplus(z)
+
+    def slope(self, z: PerRow, y: PerRow) -> PerRow:
+        return (1 - y) * jax.nn.sigmoid(z) - y * jax.nn.sigmoid(-z)
+
+    def constant(self, y: PerRow, trials: Any = None) -> PerRow:
+        trials = jnp.ones_like(y) if trials is None else trials
+        successes = trials * y
+        return gammaln(successes + 1) + gammaln(trials - successes + 1) - gammaln(trials + 1)
+
+    def simulate(self, key: PRNGKeyArray, z: PerRow, trials: Any = None) -> PerRow:
+        trials = jnp.ones_like(z) if trials is None else trials
+        return jax.random.binomial(key, trials, self.mean(z), dtype=z.dtype) / trials
 
 
 class BernoulliProbit(AbstractLikelihood):
@@ -155,12 +182,14 @@ def _inverse_mills(z: PerRow) -> _Mills:
     )
 
 
-FAMILY = Family(
+BERNOULLI = Family(
     "bernoulli",
     links=("logit", "probit"),
     likelihood=lambda link, classes, noise: Bernoulli() if link == "logit" else BernoulliProbit(),
     other_names=("logistic", "logit", "binary", "probit"),
 )
+BINOMIAL = Family("binomial", ("logit",), lambda link, classes, noise: Binomial())
+FAMILIES = (BERNOULLI, BINOMIAL)
 
 
 def logistic_regression(
@@ -186,7 +215,7 @@ def logistic_regression(
 
     **Returns:** a posterior with the parameter `beta`.
     """
-    return FAMILY.regression(X, y, prior_variance, response, weights, offset)
+    return BERNOULLI.regression(X, y, prior_variance, response, weights, offset)
 
 
 def probit_regression(
@@ -202,4 +231,35 @@ def probit_regression(
 
     Arguments and result are those of `logistic_regression`.
     """
-    return FAMILY.regression(X, y, prior_variance, response, weights, offset, link="probit")
+    return BERNOULLI.regression(X, y, prior_variance, response, weights, offset, link="probit")
+
+
+def binomial_regression(
+    X: ArrayLike,
+    y: ArrayLike,
+    trials: ArrayLike,
+    prior_variance: ArrayLike,
+    *,
+    offset: ArrayLike | None = None,
+) -> ModelPosterior:
+    """Bayesian logistic regression for counts, y_i of trials_i, θ_j ~ N(0, prior_variance).
+
+    **Arguments:** those of `logistic_regression`, without row stores and `weights`; `y` is the
+    number of successes per row and `trials` the number of trials per row.
+
+    **Returns:** a posterior with the parameter `beta`.
+    """
+    successes, tried = (
+        np.asarray(check_numeric(name, values), np.float64)
+        for name, values in (("y", y), ("trials", trials))
+    )
+    if successes.shape != tried.shape:
+        raise InvalidInput("trials", f"have the shape of y {successes.shape}", tried.shape)
+    bad = (successes < 0) | (successes > tried) | (tried < 1)
+    bad |= (successes % 1 != 0) | (tried % 1 != 0)
+    if bad.any():
+        row = int(np.argmax(bad))
+        found = f"{successes[row]:g} of {tried[row]:g} in row {row}"
+        raise InvalidInput("y", "be a count from 0 to the number of trials in every row", found)
+    data = regression_data(X, successes / tried, None, tried, offset)
+    return regression_posterior(data, Binomial(), normal_prior(prior_variance, data))

@@ -45,11 +45,8 @@ class Beta(AbstractLikelihood):
 
     def potential(self, z: Float[Array, " 2"], y: Scalar) -> Scalar:
         logit, log_precision = z
-        precision, mean, rest = (
-            jnp.exp(log_precision),
-            jax.nn.sigmoid(logit),
-            jax.nn.sigmoid(-logit),
-        )
+        mean, rest = jax.nn.sigmoid(logit), jax.nn.sigmoid(-logit)
+        precision = jnp.exp(log_precision)
         log_mean, log_rest = -softplus(-logit), -softplus(logit)
         distance = mean * (log_mean - jnp.log(y)) + rest * (log_rest - jnp.log1p(-y))
         remainders = stirling_remainder(mean * precision) + stirling_remainder(rest * precision)
