@@ -14,6 +14,8 @@ import pytest
 
 import tallmc
 from tallmc.dynamics import HMC, ModeJumpingHMC
+from tallmc.methods.automatic.method import FEW_ROWS
+from tallmc.methods.trajectories import SurrogateHMC
 
 
 class Hard(NamedTuple):
@@ -84,7 +86,11 @@ def two_modes(n_rows, share=0.4):
 def test_both_modes_of_a_likelihood_are_visited(n_rows):
     hard = two_modes(n_rows)
     draws = tallmc.sample(hard.posterior, ess=2000)
-    assert isinstance(draws.settings["method"].dynamics, ModeJumpingHMC)
+    method = draws.settings["method"]
+    if n_rows > FEW_ROWS:
+        assert isinstance(method, SurrogateHMC)
+    else:
+        assert isinstance(method.dynamics, ModeJumpingHMC)
     assert "another mode" in str(draws.report) and "40% of the probability" in str(draws.report)
     assert_right_or_doubtful(hard, draws)
     left = (draws.positions < 0).mean()
@@ -92,8 +98,9 @@ def test_both_modes_of_a_likelihood_are_visited(n_rows):
 
 
 @pytest.mark.slow
-def test_a_run_with_jumps_is_resumed_bit_for_bit(tmp_path):
-    posterior = two_modes(200).posterior
+@pytest.mark.parametrize("n_rows", [200, 6000])
+def test_a_run_with_two_modes_is_resumed_bit_for_bit(tmp_path, n_rows):
+    posterior = two_modes(n_rows).posterior
     tallmc.sample(posterior, n_draws=30, store=tmp_path / "run")
     resumed = tallmc.resume(tmp_path / "run", posterior, n_draws=60)
     whole = tallmc.sample(posterior, n_draws=60)
@@ -104,6 +111,7 @@ def test_a_run_with_jumps_is_resumed_bit_for_bit(tmp_path):
 @pytest.mark.slow
 def test_modes_that_chains_cannot_visit_are_a_doubt(monkeypatch):
     monkeypatch.setattr("tallmc.methods.automatic.method._MOST_NUMBERS", 0)
+    monkeypatch.setattr("tallmc.methods.automatic.hard_rows._SMALL", 0)
     draws = tallmc.sample(two_modes(6000).posterior, ess=400)
     assert np.ptp(np.sign(draws.positions)) == 0, "the chains changed modes after all"
     assert not draws.report.trusted

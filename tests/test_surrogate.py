@@ -23,12 +23,15 @@ from tallmc._rows.law import Batch
 from tallmc._rows.probabilities import drawn_in_proportion
 from tallmc.methods import surrogate as surrogates
 from tallmc.methods.abstract import Account, ErrorBudget
+from tallmc.methods.automatic.modes import find_modes
 from tallmc.methods.surrogate import (
     CLEAR,
     Expansion,
+    ModeSurrogates,
     RowSizes,
     _implied_bias,
     check_on_all_rows,
+    log_weights_of,
     make_surrogate,
     tilted,
 )
@@ -160,6 +163,63 @@ def test_the_tilt_is_the_mean_gradient_of_what_is_left_out(monkeypatch, n_hard):
     error = found.std(axis=0) * np.sqrt(1 / 4096 + 1 / 1024)
     assert np.abs(found.mean(axis=0) / error).max() <= 4.6
     assert np.abs(without.mean(axis=0) / error).max() > 20
+
+
+def two_wells(n_rows):
+    """x_i ~ N(h(t), 3) with h(t) = t² + t³/3, which has the mean of x at two t, of different slope.
+
+    From few rows the modes overlap.
+    """
+    x = 0.5 + np.sqrt(3) * np.random.default_rng(0).normal(size=n_rows)
+    return tallmc.Posterior(
+        log_likelihood=lambda params, x: -((x - params["t"] ** 2 - params["t"] ** 3 / 3) ** 2) / 6,
+        log_prior=lambda params: -(params["t"] ** 2) / 8,
+        data=x - x.mean() + 0.5,
+        init={"t": 0.7},
+    )
+
+
+@pytest.mark.parametrize(("n_rows", "n_hard", "k"), [(30, 30, 2), (1000, 0, 3)])
+def test_weighted_draws_of_several_modes_have_the_moments_of_the_posterior(n_rows, n_hard, k):
+    """By quadrature over u. 30 rows have modes that overlap, with exact surrogates of all there."""
+    with jax.enable_x64(True):
+        posterior = two_wells(n_rows)
+        modes, _ = find_modes(posterior, find_anchor(posterior), seed=0)
+        made = []
+        for centre, covariance in zip(modes.positions, modes.covariances, strict=True):
+            expansion = Expansion.at(posterior, centre, np.linalg.cholesky(covariance))
+            sizes = RowSizes.of(posterior, expansion)
+            made.append(make_surrogate(posterior, expansion, sizes, n_hard))
+        surrogate = ModeSurrogates.of(made, modes.weights)
+        assert len(made) == k
+        u = jnp.linspace(-11, 11, 4001)[:, None]  # where a mode counts
+        density, chances, t, mean = of_modes(surrogate, u)
+        near, _ = log_weights_of(surrogate, posterior.rows, np.asarray(t).reshape(-1, 1))
+        grid = jnp.linspace(-6, 5, 20_001)[:, None]
+        exact = np.exp(log_densities(posterior, grid))
+    weights, t = (density[:, None] * chances).ravel() * np.exp(near), np.asarray(t).ravel()
+    for moment in (np.array, np.square, np.tanh):
+        truth = np.average(moment(grid[:, 0]), weights=exact)
+        assert np.average(moment(t), weights=weights) == pytest.approx(truth, rel=1e-4)
+    np.testing.assert_allclose(mean, np.sum(chances * t.reshape(chances.shape), axis=1), atol=0.05)
+
+
+@run_once
+def of_modes(surrogate, u):
+    """The density of u, chances of the modes and θ there, and the mean of θ given u by numbers."""
+    values, _, positions = jax.vmap(surrogate._at)(u)
+    potential = jax.vmap(surrogate.potential_and_gradient)(u)[0]
+    numbers = (jnp.arange(100) + 0.5) / 100
+    placed = jax.vmap(lambda u: jax.vmap(lambda number: surrogate.placed(u, number))(numbers))(u)
+    density = jnp.exp(potential.min() - potential)
+    return density, jax.nn.softmax(-values), positions[..., 0], placed.mean(axis=(1, 2))
+
+
+@run_once
+def log_densities(posterior, positions):
+    potential = posterior.model.potential_and_gradient
+    potentials = jax.vmap(lambda at: potential(at, posterior.rows).rounded()[0])(positions)
+    return potentials.min() - potentials
 
 
 @pytest.mark.parametrize(("dim", "stretch"), [(3, 1.5), (144, 1.25)])

@@ -41,6 +41,7 @@ from ..methods.abstract import AbstractMethod, Account, PreparedMethod, RunPlan
 from ..methods.automatic import FEW_ROWS, Automatic
 from ..methods.automatic.update import FittedSeries
 from ..methods.pairs import with_measured_bias
+from ..methods.surrogate import SeriesSurrogate
 from ..methods.trajectories import SurrogateKernel
 from ..models.posterior import AbstractPosterior, check_posterior
 from ..results.draws import Draws, Timing
@@ -186,11 +187,13 @@ def _series(plan: RunPlan) -> FittedSeries | None:
     """What `Draws.update` needs to know about the rows; None if the method has no series."""
     if not isinstance(plan.kernel, SurrogateKernel):
         return None
-    rows = plan.posterior.rows
+    surrogate, rows = plan.kernel.surrogate, plan.posterior.rows
+    if not isinstance(surrogate, SeriesSurrogate):  # several modes
+        return None
     stored: tuple[Any, ...] = ()
     if isinstance(rows, ShardedRows):
         stored = rows.shards.manifest.digest_of_shards, rows.view
-    return FittedSeries.of(plan.kernel.surrogate, rows.n_rows, *stored)
+    return FittedSeries.of(surrogate, rows.n_rows, *stored)
 
 
 def _quantities(quantities: AbstractQuantities, whole: DrawBlock) -> AbstractQuantities:

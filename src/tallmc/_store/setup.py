@@ -413,6 +413,8 @@ class Setup:
             for name, values in self.group("kernel").items()
             if name.startswith(_SURROGATE)
         }
+        if "linear" not in found:  # several modes have a series each
+            return None
         accurate = bool(kernel["fields"]["surrogate"]["fields"]["accurate"])
         shards = str(self.content.get("shards", ""))
         return FittedSeries(int(self.content["n_rows"]), accurate, found, model, shards)

@@ -20,10 +20,13 @@ What the surrogate leaves out is known at any position after one pass over the r
     log w(u) = −[S(u) − Ŝ(u)] = −Σ Δf_i + gᵀu + ½uᵀHu + Σ_hard w_i R_i + φ T[u, u, u]/6
 
 is a log importance weight. `check_on_all_rows` has it at draws; `trajectories.py` accepts by it.
+
+Several modes have a surrogate each, and chains move in the u that these share (`ModeSurrogates`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import math
@@ -98,6 +101,21 @@ class SeriesSurrogate(eqx.Module):
         """θ."""
         return self.centre + self.metric.push(u)
 
+    def positions(self, u: Float[np.ndarray, "k d"]) -> Float[np.ndarray, "k d"]:
+        """θ, in float64 on the host."""
+        centre, factor = self.centre, self.metric.factor
+        return np.asarray(centre, np.float64) + u @ np.asarray(factor, np.float64).T
+
+    def placed(self, u: Vector, uniform: Scalar) -> Vector:
+        """θ. With several modes a uniform number decides about the mode."""
+        return self.position(u)
+
+    def by_mode(
+        self, positions: Float[np.ndarray, "k d"]
+    ) -> list[tuple[SeriesSurrogate, np.ndarray]]:
+        """Surrogates, and the numbers of the positions that each describes."""
+        return [(self, np.arange(len(positions)))]
+
     def whitened(self, positions: Float[np.ndarray, "*k d"]) -> Float[np.ndarray, "*k d"]:
         """u, in float64 on the host."""
         factor = np.asarray(self.metric.factor, np.float64)
@@ -170,6 +188,150 @@ def _log_weights(
     if surrogate.accurate:
         known -= dot(u, surrogate.linear) + jnp.sum(dot(u, surrogate.quadratic) * u, axis=1) / 2
     return (known - total.high) - total.low
+
+
+class ModeSurrogates(eqx.Module):
+    """A surrogate for each of several modes, in coordinates that they share.
+
+    Near mode k, θ = θ̂_k + C_k u, and u is close to N(0, I) for every k. The pair (u, k) has the
+    density M_k exp(−Ŝ_k(u)) with M_k = exp(−f(θ̂_k)) |C_k|. Chains move in u alone,
+
+        Ŝ(u) = −log Σ_k M_k exp(−Ŝ_k(u)),
+
+    which has one mode, and k is drawn given u: successive draws are in independent modes. θ has the
+    density Σ_k exp(−f(θ̂_k) − Ŝ_k(u_k(θ))), also where modes overlap.
+    """
+
+    each: SeriesSurrogate
+    """Arrays have an axis of modes, except those of the model."""
+    log_masses: Float[Array, " modes"]
+    """log M_k, up to a constant."""
+
+    @classmethod
+    def of(cls, surrogates: list[SeriesSurrogate], masses: np.ndarray) -> ModeSurrogates:
+        model, dtype = surrogates[0].model, surrogates[0].centre.dtype
+        alike = [_with_model(None, one) for one in _with_equal_shapes(surrogates)]
+        each = jax.tree.map(lambda *of_modes: jnp.stack(of_modes), *alike)
+        return cls(_with_model(model, each), on_device(np.log(masses), dtype))
+
+    @property
+    def model(self) -> AbstractModel:
+        return self.each.model
+
+    @property
+    def centre(self) -> Vector:
+        return self.each.centre[0]
+
+    @property
+    def metric(self) -> DenseMap:
+        return DenseMap(self.each.metric.factor[0])
+
+    @property
+    def cubic(self) -> Array | None:
+        return self.each.cubic
+
+    @property
+    def hard(self) -> Batch | None:
+        return self.each.hard
+
+    @property
+    def n_hard(self) -> int:
+        """Rows that an evaluation reads."""
+        return 0 if self.hard is None else self.hard.weights.size
+
+    def potential_and_gradient(self, u: Vector) -> tuple[Scalar, Vector]:
+        """Ŝ(u) and ∇Ŝ(u)."""
+        values, gradients, _ = self._at(u)
+        return -jax.nn.logsumexp(-values), dot(jax.nn.softmax(-values), gradients)
+
+    def placed(self, u: Vector, uniform: Scalar) -> Vector:
+        """θ in a mode that is drawn given u."""
+        values, _, positions = self._at(u)
+        below = jnp.cumsum(jax.nn.softmax(-values))[:-1] <= uniform
+        return positions[jnp.sum(below)]
+
+    def whitened(self, positions: Float[np.ndarray, "*k d"]) -> Float[np.ndarray, "*k d"]:
+        """u of the nearest mode, in float64 on the host."""
+        return self._nearest(positions)[0]
+
+    def by_mode(
+        self, positions: Float[np.ndarray, "k d"]
+    ) -> list[tuple[SeriesSurrogate, np.ndarray]]:
+        """Surrogates, and the numbers of the positions that each describes."""
+        nearest = self._nearest(positions)[1]
+        of_modes = [(one, np.flatnonzero(nearest == k)) for k, one in enumerate(self._modes())]
+        return [(one, numbers) for one, numbers in of_modes if len(numbers)]
+
+    def beside(self, other: SeriesSurrogate, positions: Float[np.ndarray, "k d"]) -> np.ndarray:
+        """Log of the density of all modes, relative to that of one."""
+        log_densities, log_masses = [], np.asarray(self.log_masses, np.float64)
+        for one, log_mass in zip(self._modes(), log_masses, strict=True):
+            u = one.whitened(positions)
+            value, _ = _potentials(one, on_device(u, one.centre.dtype))
+            factor = np.asarray(one.metric.factor, np.float64)
+            log_density = log_mass - np.linalg.slogdet(factor)[1] - np.asarray(value, np.float64)
+            far = np.linalg.norm(u, axis=1) > math.sqrt(u.shape[1]) + 2 * _GUARD
+            is_other = not np.array_equal(one.centre, other.centre)
+            log_densities.append(np.where(far & is_other, -np.inf, log_density))
+            if not is_other:
+                own = log_density
+        return np.logaddexp.reduce(log_densities, axis=0) - own
+
+    def _at(self, u: Vector) -> tuple[Array, Array, Array]:
+        """Ŝ_k(u) − log M_k, ∇Ŝ_k(u) and θ̂_k + C_k u for all k."""
+        model = self.model
+
+        def of_mode(arrays: SeriesSurrogate) -> tuple[Scalar, Vector, Vector]:
+            one = _with_model(model, arrays)
+            return *one.potential_and_gradient(u), one.position(u)
+
+        values, gradients, positions = jax.vmap(of_mode)(_with_model(None, self.each))
+        return values - self.log_masses, gradients, positions
+
+    def _modes(self) -> list[SeriesSurrogate]:
+        arrays = _with_model(None, self.each)
+        of_modes = [jax.tree.map(lambda a, k=k: a[k], arrays) for k in range(len(self.log_masses))]
+        return [_with_model(self.model, one) for one in of_modes]
+
+    def _nearest(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """u in the nearest mode, and its number."""
+        u = np.stack([one.whitened(positions) for one in self._modes()])
+        nearest = np.sum(u**2, axis=-1).argmin(axis=0)
+        return np.take_along_axis(u, nearest[None, ..., None], axis=0)[0], nearest
+
+
+Surrogate = SeriesSurrogate | ModeSurrogates
+
+
+def _with_model(model: AbstractModel | None, surrogate: SeriesSurrogate) -> SeriesSurrogate:
+    return eqx.tree_at(lambda of: of.model, surrogate, model, is_leaf=lambda node: node is None)
+
+
+@eqx.filter_jit
+def _potentials(surrogate: SeriesSurrogate, u: Float[Array, "k d"]) -> tuple[Array, Array]:
+    return jax.vmap(surrogate.potential_and_gradient)(u)
+
+
+def _with_equal_shapes(surrogates: list[SeriesSurrogate]) -> list[SeriesSurrogate]:
+    """The same surrogates; hard rows of weight zero, and cubics of zero, fill what a mode lacks."""
+    batches = [one.hard for one in surrogates if one.hard is not None]
+    most = max(batches, key=lambda batch: batch.n_rows, default=None)
+    cubic = next((one.cubic for one in surrogates if one.cubic is not None), None)
+
+    def filled(one: SeriesSurrogate) -> SeriesSurrogate:
+        hard, third = one.hard, one.cubic
+        if most is not None:
+            known = np.zeros(0) if hard is None else np.asarray(hard.weights)
+            rows = (most if hard is None else hard).rows
+            every = np.arange(most.n_rows) % max(len(known), 1)
+            weights = np.pad(known, (0, most.n_rows - len(known)))
+            rows = jax.tree.map(lambda values: values[every], rows)
+            hard = Batch(rows, on_device(weights, most.weights.dtype))
+        if third is None and cubic is not None:
+            third = jnp.zeros_like(cubic)
+        return dataclasses.replace(one, hard=hard, cubic=third)
+
+    return [filled(one) for one in surrogates]
 
 
 class Expansion(NamedTuple):
@@ -481,7 +643,7 @@ class Check(NamedTuple):
 
 
 def check_on_all_rows(
-    surrogate: SeriesSurrogate,
+    surrogate: Surrogate,
     rows: AbstractRows,
     positions: Float[np.ndarray, "chains draws d"],
     count: int | None = None,
@@ -512,7 +674,7 @@ def check_on_all_rows(
 
 
 def _checked(
-    surrogate: SeriesSurrogate,
+    surrogate: Surrogate,
     rows: AbstractRows,
     positions: Float[np.ndarray, "chains draws d"],
     count: int,
@@ -520,20 +682,37 @@ def _checked(
 ) -> Check:
     flat = positions.reshape(-1, positions.shape[2]).astype(np.float64)
     drawn = flat[np.linspace(0, len(flat) - 1, count).astype(int)]
-    u = surrogate.whitened(drawn)
-    middle = u.mean(axis=0)
-    # The length of u is √d, give or take 0.7: no chain comes to 1.5 times that of 200 parameters.
-    many = u.shape[1] > _MOST_PARAMETERS
-    stretch = 1 + _FARTHEST / math.sqrt(u.shape[1]) if many else _STRETCH
-    wide = middle + stretch * (u[:stretched] - middle)
-    at_once = draws_at_once(surrogate.model)
-    found = log_weights_at(surrogate, rows, np.concatenate([u, wide]), at_once)
-    found = np.nan_to_num(found, nan=-1e6, neginf=-1e6, posinf=1e6)
-    weights, far = found[:count] - found[:count].mean(), found[count:] - found[:count].mean()
+    weights, wide = log_weights_of(surrogate, rows, drawn, stretched)
+    weights, far = weights - weights.mean(), wide - weights.mean()
     bias = _implied_bias(drawn, weights, min(count, len(flat)))
     largest = float(far.max(initial=0.0))
     tail = pareto_k(np.exp(weights - weights.max())) if count >= _FEWEST_OF_TAIL else math.inf
-    return Check(float(weights.std()), tail, bias, largest, count, rows.n_rows)
+    n_row_evals = len(surrogate.by_mode(drawn)) * rows.n_rows
+    return Check(float(weights.std()), tail, bias, largest, count, n_row_evals)
+
+
+def log_weights_of(
+    surrogate: Surrogate,
+    rows: AbstractRows,
+    positions: Float[np.ndarray, "k d"],
+    stretched: int = 0,
+) -> tuple[Float[np.ndarray, " k"], Float[np.ndarray, " l"]]:
+    """log w of positions, and of `stretched` of them farther from the mean, in a pass per mode."""
+    near, far = np.empty(len(positions)), []
+    for one, numbers in surrogate.by_mode(positions):
+        u = one.whitened(positions[numbers])
+        middle = u.mean(axis=0)
+        # The length of u is √d, give or take 0.7: of 200 parameters no chain comes to 1.5 times it.
+        many = u.shape[1] > _MOST_PARAMETERS
+        stretch = 1 + _FARTHEST / math.sqrt(u.shape[1]) if many else _STRETCH
+        at = np.concatenate([u, middle + stretch * (u[:stretched] - middle)])
+        found = log_weights_at(one, rows, at, draws_at_once(surrogate.model))
+        if isinstance(surrogate, ModeSurrogates):
+            found -= surrogate.beside(one, one.positions(at))
+        found = np.nan_to_num(found, nan=-1e6, neginf=-1e6, posinf=1e6)
+        near[numbers] = found[: len(u)]
+        far.append(found[len(u) :])
+    return near, np.concatenate(far)
 
 
 def _implied_bias(

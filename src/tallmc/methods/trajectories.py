@@ -46,7 +46,7 @@ from .surrogate import (
     Check,
     Expansion,
     RowSizes,
-    SeriesSurrogate,
+    Surrogate,
     check_on_all_rows,
     log_weights_at,
     make_surrogate,
@@ -80,7 +80,7 @@ class TrajectoryState(AbstractDynamicsState):
 class SurrogateKernel(AbstractKernel):
     """Trajectories on the surrogate; with delayed acceptance, several of them and a pass."""
 
-    surrogate: SeriesSurrogate
+    surrogate: Surrogate
     schedule: AbstractSchedule  # ε, the mean angle of a turn
     length: Int[Array, ""]  # L
     metric: DenseMap  # S
@@ -136,7 +136,8 @@ class SurrogateKernel(AbstractKernel):
         u = self._u(v)
         here = Point(v, *self._evaluated(v), log_weight)
         proposed = here if self.delayed else None
-        return ChainState(TrajectoryState(self.surrogate.position(u), here, proposed), None)
+        position = self.surrogate.placed(u, jnp.full((), 0.5, u.dtype))
+        return ChainState(TrajectoryState(position, here, proposed), None)
 
     def renew(self, chains: ChainState, rows: AbstractRows) -> ChainState:
         proposed = chains.motion.proposed
@@ -156,6 +157,7 @@ class SurrogateKernel(AbstractKernel):
             normals_of(words[:, :, :pairs], dim, dtype),
             jnp.append(log_uniforms[:, :, 0], log_uniforms[:, :1, 1], axis=1),
             turns,
+            uniforms[:, -1, 1, 1],
             uniforms[:, :, 2:].reshape(steps, self._trajectories, 2, further),
         )
         return Drawn((), noise)
@@ -163,7 +165,7 @@ class SurrogateKernel(AbstractKernel):
     def step(
         self, state: ChainState, gathered: Gathered, step: Int[Array, ""], rows: AbstractRows
     ) -> KernelStep:
-        momenta, log_uniforms, turns, stretches = gathered.noise
+        momenta, log_uniforms, turns, mode, stretches = gathered.noise
         sizes = self.schedule(step).astype(momenta.dtype) * turns
         motion, stats = state.motion, {}
         here: Point = motion.here
@@ -181,8 +183,8 @@ class SurrogateKernel(AbstractKernel):
             end = self._stretched(end, stretches[0, 1])
         stats["acceptance_rate"] = jnp.mean(rates)
         here, proposed = (here, end) if self.delayed else (end, None)
-        moved = TrajectoryState(self.surrogate.position(self._u(here.whitened)), here, proposed)
-        return KernelStep(ChainState(moved, None), stats)
+        position = self.surrogate.placed(self._u(here.whitened), mode)
+        return KernelStep(ChainState(TrajectoryState(position, here, proposed), None), stats)
 
     @property
     def _blocks(self) -> list[np.ndarray]:
@@ -297,7 +299,7 @@ class SurrogateHMC(AbstractAnchoredMethod):
     def kernel(
         self,
         posterior: AbstractPosterior,
-        surrogate: SeriesSurrogate,
+        surrogate: Surrogate,
         metric: DenseMap | None = None,
         middle: Vector | None = None,
     ) -> SurrogateKernel:

@@ -23,8 +23,10 @@ from ..surrogate import (
     FEW_CHECKED,
     Check,
     Expansion,
+    ModeSurrogates,
     RowSizes,
     SeriesSurrogate,
+    Surrogate,
     check_on_all_rows,
     make_surrogate,
     rehearse_check,
@@ -32,6 +34,7 @@ from ..surrogate import (
     tilted,
 )
 from ..trajectories import SurrogateHMC, SurrogateKernel
+from .modes import Modes
 
 _CHAINS = 32  # or more, if the device runs more chains at once
 _ACCEPTANCE = 0.85
@@ -80,6 +83,8 @@ class SurrogatePlanner:
     seed: int
     n_row_evals: int = 0
     why_not: str = ""
+    modes: Modes | None = None
+    """Several modes that the chains visit, each with a surrogate."""
     n_unread: int = 0
     """Rows of an earlier fit, of which the surrogate has the series, beside those here."""
 
@@ -89,26 +94,35 @@ class SurrogatePlanner:
         Where the check finds too much left out, the next try has more hard rows. Where the chains
         went elsewhere, its centre and scale are those of the draws.
         """
-        posterior = self.posterior
-        expansion = Expansion.at_anchor(posterior, self.anchor)
-        sizes = self._sizes(expansion)
+        posterior, modes = self.posterior, self.modes
+        expansions = [Expansion.at_anchor(posterior, self.anchor)]
+        if modes is not None:
+            factors = np.linalg.cholesky(modes.covariances)
+            others = list(zip(modes.positions, factors, strict=True))[1:]
+            expansions += [Expansion.at(posterior, *other) for other in others]
+        sizes = [self._sizes(expansion) for expansion in expansions]
         cost = posterior.model.row_cost
         n_choices = sum(count * cost <= _MOST_LIKELIHOODS for count in HARD_ROWS)
         for number in range(_MOST_CENTRES):
-            if not expansion.is_finite:
+            if not all(expansion.is_finite for expansion in expansions):
                 self.why_not = "derivatives of the rows are not finite where the chains went"
                 return None
-            place = min(enough_hard_rows(sizes) + number, n_choices - 1)
+            place = min(max(map(enough_hard_rows, sizes)) + number, n_choices - 1)
             if HARD_ROWS[place] >= posterior.n_rows:
                 self.why_not = "a series describes too few of the rows"
                 return None
-            if number == 0 and posterior.rows.access >= RowAccess.TAKE:
-                self._rehearse(sizes, HARD_ROWS[place])
-            surrogate = make_surrogate(posterior, expansion, sizes, HARD_ROWS[place], number)
-            if number == 0 and self._is_hopeless(surrogate):
-                return None
-            surrogate = tilted(surrogate, posterior)
-            self.n_row_evals += posterior.n_rows if surrogate.tilt is not None else 0
+            if number == 0 and modes is None and posterior.rows.access >= RowAccess.TAKE:
+                self._rehearse(sizes[0], HARD_ROWS[place])
+            made = []
+            for at, of_rows in zip(expansions, sizes, strict=True):
+                one = make_surrogate(posterior, at, of_rows, HARD_ROWS[place], number)
+                if number == 0 and self._is_hopeless(one):
+                    return None
+                made.append(tilted(one, posterior))
+                self.n_row_evals += posterior.n_rows if one.tilt is not None else 0
+            surrogate: Surrogate = made[0]
+            if modes is not None:
+                surrogate = ModeSurrogates.of(made, modes.weights)
             chains = self.tuned(surrogate, HARD_ROWS[place])
             u = surrogate.whitened(chains.draws)
             check = self.checked(surrogate, chains)
@@ -119,12 +133,13 @@ class SurrogatePlanner:
             if inside and check.sd <= _MODERATE and n_choices == 1:
                 break
             if not inside or check.sd > _MODERATE:
-                moved = _recentred(expansion, u)
+                moved = _recentred(expansions[0], u) if modes is None else None
                 if moved is None:
                     break
-                expansion = Expansion.at(posterior, *moved)
-                sizes = self._sizes(expansion)
-        if not inside or not self.is_correctable(check):
+                expansions = [Expansion.at(posterior, *moved)]
+                sizes = [self._sizes(expansions[0])]
+        # Jumps on all rows are not dearer than a pass per mode and proposal.
+        if not inside or not (self.is_correctable(check) if modes is None else small):
             self.why_not = f"a series of the rows is off by {check.sd:.2g} in the log density"
             return None
         return self.finished(chains, check, self.exact or not small)
@@ -172,7 +187,7 @@ class SurrogatePlanner:
         """Whether delayed acceptance makes draws of the surrogate exact at a moderate cost."""
         return check.sd <= _MODERATE and check.far <= 2 * _FAR
 
-    def checked(self, surrogate: SeriesSurrogate, chains: _Chains, few: bool = False) -> Check:
+    def checked(self, surrogate: Surrogate, chains: _Chains, few: bool = False) -> Check:
         """Compare the surrogate with all rows at some draws, and beyond them.
 
         With `few`, a few draws are enough if their log weights are next to nothing.
@@ -193,7 +208,8 @@ class SurrogatePlanner:
         order = 2 if surrogate.cubic is None else 3
         hard = 0 if surrogate.hard is None else np.count_nonzero(surrogate.hard.weights)
         turns = f"{method.length} part" + ("s" if method.length > 1 else "")
-        reasons: tuple[str, ...] = (
+        reasons: tuple[str, ...] = () if self.modes is None else self.modes.describe()
+        reasons += (
             f"{hard:,} hard rows of {self.posterior.n_rows + self.n_unread:,}, the "
             f"others by their series of order {order}: at {check.n_draws} draws the log density "
             f"is off by {check.sd:.2g}",
@@ -211,7 +227,7 @@ class SurrogatePlanner:
             bound, self.anchor, rows, account, start, _BURN_IN, 1, ess, len(chains.positions)
         )
 
-    def tuned(self, surrogate: SeriesSurrogate, n_hard: int) -> _Chains:
+    def tuned(self, surrogate: Surrogate, n_hard: int) -> _Chains:
         """Find the length of trajectories and the metric, with draws of the surrogate."""
         stage("tuning Hamiltonian Monte Carlo on the hard rows and the series")
         posterior, dim = self.posterior, self.posterior.dim

@@ -4,7 +4,7 @@ Posteriors, and the choice for each:
 
     more than 100 group effects          all rows, exact, in coordinates of the effects
     few rows                             all rows, exact (HMC)
-    several modes                        all rows, exact, with jumps between the modes
+    several modes                        hard rows and a series for each, checked on all rows
     up to 2,000 parameters               hard rows and a series, checked on all rows
       exact draws asked for, or the      the same, accepted on all rows
       check finds a moderate error
@@ -59,7 +59,7 @@ from .anchored import AnchoredPlanner
 from .effects import standard_effects
 from .exact import exact_plan
 from .hard_rows import SurrogatePlanner, enough_draws
-from .modes import find_modes, in_one_mode
+from .modes import find_modes, in_one_mode, with_light_modes
 
 # A first metric for the exact plan, where the anchor has no Gaussian.
 
@@ -204,12 +204,19 @@ class Automatic(AbstractMethod):
         shifting = in_background(shift)  # beside the chains, since it has programs of its own
         modes, rows_of_search = find_modes(posterior, found, seed)
         affordable = in_memory and (self.exact or exact_is_affordable(posterior))
+        surrogate = SurrogatePlanner(posterior, found, budget, self.exact, seed, rows_of_search)
+        if modes is not None and not few and not self.exact:
+            surrogate.modes = modes
+            if (several := surrogate.plan()) is not None:
+                several = with_light_modes(several, modes)
+                return _with_integration_error(several, shifting.result() if shifting else shift())
+            surrogate.modes = None
         if few or (modes is not None and affordable):
-            exact = exact_plan(posterior, found, Dense(), budget, why, seed, modes, rows_of_search)
+            rows = surrogate.n_row_evals
+            exact = exact_plan(posterior, found, Dense(), budget, why, seed, modes, rows)
             goal = enough_draws(posterior) if few and modes is None else None
             exact = exact if goal is None else exact._replace(ess=goal)
             return _with_integration_error(exact, shifting.result() if shifting else shift())
-        surrogate = SurrogatePlanner(posterior, found, budget, self.exact, seed, rows_of_search)
         plan = surrogate.plan()
         if plan is None and (affordable or self.exact):
             why = (f"{surrogate.why_not}: {_ALL_ROWS}",)
