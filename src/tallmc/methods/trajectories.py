@@ -46,6 +46,7 @@ from .surrogate import (
     Check,
     Expansion,
     RowSizes,
+    SeriesSurrogate,
     Surrogate,
     check_on_all_rows,
     log_weights_at,
@@ -128,6 +129,7 @@ class SurrogateKernel(AbstractKernel):
         if not self.delayed:
             return on_device(np.zeros(len(v)), dtype)
         u = np.asarray(self.middle) + np.asarray(v) @ np.asarray(self.metric.factor).T
+        assert isinstance(self.surrogate, SeriesSurrogate), "no delayed acceptance with modes"
         at_once = max(_CHAINS_AT_ONCE, len(u) // 8)
         return on_device(log_weights_at(self.surrogate, rows, u, at_once), dtype)
 
@@ -201,6 +203,7 @@ class SurrogateKernel(AbstractKernel):
         number = jnp.minimum((uniforms[0] * len(blocks)).astype(int), len(blocks) - 1)
         block = jnp.asarray(chosen)[number]
         log_factor = _LONGEST_STRETCH * (2 * uniforms[1] - 1)
+        assert isinstance(self.surrogate, SeriesSurrogate), "models with scales are of one mode"
         effects = block * self.surrogate.position(self._u(start.whitened))
         move = self.surrogate.metric.solve(jnp.expm1(log_factor) * effects)
         v = start.whitened + self.metric.solve(move)
