@@ -20,6 +20,7 @@ _BEGIN, _END = "<!-- race -->", "<!-- end of race -->"
 _COLOURS = {"tallmc": "#c23b3b", "NUTS": "#1f77b4", "HMCECS": "#2a9d5c", "SGLD-CV-PS": "#8659c7"}
 _BAR_GOAL = 1_000
 _GREY = "#808080"  # readable on white and on black
+_BESIDE: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points"}
 _COLUMNS = (100, 1_000, 10_000, 100_000)
 _WORDS = """## The race
 
@@ -123,9 +124,9 @@ def _draw_seconds(record: dict[str, Any], axes: Any) -> None:
     for place, (name, found) in enumerate(samplers.items()):
         reached = next((s for k, s in found if k >= _BAR_GOAL), None)
         k, seconds = found[-1] if reached is None else (_BAR_GOAL, reached)
-        said = f" {seconds:,.0f} s" + ("" if reached else f" for {k:,.0f} draws")
+        said = f"{seconds:,.0f} s" + ("" if reached else f" for {k:,.0f} draws")
         axes.barh(place, seconds, color=_COLOURS[name], alpha=1.0 if reached else 0.5)
-        axes.annotate(said, (seconds, place), va="center", color=_GREY)
+        axes.annotate(said, (seconds, place), va="center", color=_GREY, **_BESIDE)
     axes.set_yticks(range(len(samplers)), samplers)
     axes.set_title(f"Seconds to {_BAR_GOAL:,} effective draws, covertype", fontsize=10)
     axes.set_xticks([])
@@ -141,7 +142,7 @@ def _draw_rows(found: dict[str, list[tuple[float, float]]], axes: Any) -> None:
     lines = {"one pass": [(n, n) for n in numbers], **found}
     for (name, points), colour in zip(lines.items(), (_GREY, "#8659c7", "#c23b3b"), strict=True):
         axes.plot(*zip(*points, strict=True), color=colour, marker="o", markersize=2.5)
-        axes.annotate(f" {name}", points[-1], va="center", color=colour, fontsize=9)
+        axes.annotate(name, points[-1], va="center", color=colour, fontsize=9, **_BESIDE)
     axes.set(xscale="log", yscale="log")
     axes.set_title("Rows read per exact draw, N rows in all", fontsize=10)
     axes.set_xticks(numbers)

@@ -126,8 +126,14 @@ def save(folder: Path, *, page: bool) -> None:
         missed, accelerator = (
             Path(__file__).with_name(name).read_text() for name in ("missed.md", "accelerator.md")
         )
+        versions = ", ".join(
+            f"{name} {value}"
+            for name, value in origin["facts"].items()
+            if str(value) not in origin["stamp"]
+        )
         (_ROOT / "docs" / "performance.md").write_text(
-            f"{_HOW_TO_READ}{origin['stamp']}\n\n{where}\n\n{missed}\n{tables}\n\n{accelerator}"
+            f"{_HOW_TO_READ}{origin['stamp']}\nWith {versions}.\n\n"
+            f"{missed}\n{tables}\n\n{accelerator}"
         )
 
 

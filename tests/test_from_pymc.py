@@ -4,6 +4,9 @@ import functools
 import os
 import subprocess
 import sys
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +17,7 @@ import tallmc
 from nuts_comparison import assert_same_moments
 from problems import slow_after
 from row_stores import write_store
-from tallmc.interop.pymc import from_pymc
+from tallmc.interop.pymc import _without_precision_warnings, from_pymc
 from test_prediction import draws_at
 
 pytestmark = [
@@ -335,6 +338,25 @@ def test_single_precision_has_finite_gradients(name):
     expected = converted(name)[1].potential(np.asarray(position, np.float64))
     assert float(found) == pytest.approx(float(expected), rel=1e-5)
     assert jnp.zeros(0, float).dtype == jnp.float64
+
+
+def test_threads_that_trace_at_the_same_time_are_silent():
+    inside, outside = threading.Event(), threading.Event()
+
+    def trace():
+        with _without_precision_warnings():
+            inside.set()
+            outside.wait(5)
+            warnings.warn("Explicitly requested dtype float64", stacklevel=1)
+
+    with warnings.catch_warnings(record=True) as heard, ThreadPoolExecutor(1) as pool:
+        warnings.simplefilter("always")
+        with _without_precision_warnings():
+            traced = pool.submit(trace)
+            inside.wait(0.2)
+        outside.set()
+        traced.result()
+    assert not heard
 
 
 SETTINGS = """

@@ -410,3 +410,14 @@ def test_arviz_gets_counts_as_integers(run, table):
         assert plot(tree, backend="none") is not None
     pits = arviz_stats.loo_pit(tree)
     assert pits["buys"].shape == (400,) and bool(((pits["buys"] >= 0) & (pits["buys"] <= 1)).all())
+
+
+def test_simulated_responses_and_densities_have_the_same_draws(run, table, monkeypatch):
+    """More draws than a prediction uses, as the default has: `loo_pit` aligns the two groups."""
+    monkeypatch.setattr("tallmc.results.draws.MOST_DRAWS", 100)
+    _, draws = run
+    tree = draws.to_datatree(posterior_predictive=table[:50], log_likelihood=table[:50])
+    assert dict(tree["posterior_predictive"].sizes) == dict(tree["log_likelihood"].sizes)
+    assert arviz_stats.loo_pit(tree)["buys"].shape == (50,)
+    alone = draws.to_datatree(posterior_predictive=table[:50])
+    assert alone["posterior_predictive"].sizes["draw"] == 25

@@ -19,6 +19,7 @@ import tallmc
 from problems import labelled, linear, logistic
 from tallmc._store import Folder, StoreError
 from tallmc.report import plots, write_report
+from tallmc.report.page import _noise
 from tallmc.report.plots import HEIGHT, WIDTH, Chart, density, marginals, nice_ticks, tick_texts
 from tallmc.subsample import Preferential, TargetNoise
 
@@ -350,3 +351,18 @@ def test_the_discrepancy_of_steps_without_rows_is_drawn_along_the_run():
     found = types.SimpleNamespace(rows=np.zeros(3), ksd=np.array([3.0, 2.0, 1.0]))
     chart = plots.discrepancies(types.SimpleNamespace(discrepancies=found)).rendered()
     assert "parts of the run" in chart and 'class="line strong" d="M' in chart
+
+
+@pytest.mark.parametrize(
+    ("part", "accepts", "words"),
+    [
+        ("SurrogateKernel", False, "None: every step uses the same hard rows and the series."),
+        ("Kernel", True, "None: every step uses all rows."),
+        ("Kernel", False, "This method does not measure gradient noise. Computing it needs the"),
+    ],
+)
+def test_steps_without_gradient_noise_are_not_said_to_lack_the_data(part, accepts, words):
+    setup = types.SimpleNamespace(content={"has_accept_step": accepts, "kernel": {"part": part}})
+    draws = types.SimpleNamespace(sample_stats={}, report=types.SimpleNamespace(inflation=None))
+    opened = types.SimpleNamespace(setup=setup)
+    assert words in _noise(types.SimpleNamespace(draws=draws, noise=None, opened=opened))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -205,10 +206,16 @@ def _with_static_rows(
     return simplified, [not inputs.isdisjoint(ancestors([graph])) for graph in simplified]
 
 
+_TRACING = threading.RLock()
+
+
 @contextmanager
 def _without_precision_warnings() -> Iterator[None]:
-    """PyTensor's graphs ask for float64, which JAX turns into its own precision with a warning."""
-    with warnings.catch_warnings():
+    """PyTensor's graphs ask for float64, which JAX turns into its own precision with a warning.
+
+    Filters belong to the process: a thread that leaves would take them from one that still traces.
+    """
+    with _TRACING, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Explicitly requested dtype")
         yield
 

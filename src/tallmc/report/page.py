@@ -294,6 +294,8 @@ def _noise(content: Content) -> str:
         sentences = ["This method does not measure gradient noise. Computing it needs the data."]
         if content.opened.setup.content["has_accept_step"]:
             sentences = ["None: every step uses all rows."]
+        elif content.opened.setup.content["kernel"]["part"] == "SurrogateKernel":
+            sentences = ["None: every step uses the same hard rows and the series."]
     return _card(chart or "Gradient noise", " ".join(sentences))
 
 

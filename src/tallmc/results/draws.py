@@ -249,7 +249,8 @@ class Draws:
 
         - `labels`: names for the entries of vector parameters, such as
             `{"beta": ["intercept", "age"]}`.
-        - `posterior_predictive`: rows whose responses are simulated, as in `posterior_predictive`.
+        - `posterior_predictive`: rows whose responses are simulated, as in `posterior_predictive`;
+            with `log_likelihood` for every draw.
         - `log_likelihood`: rows with responses, as in `log_likelihood`.
 
         **Returns:** a tree with groups `posterior` and `sample_stats`; with rows also
@@ -647,8 +648,12 @@ class Draws:
             groups["log_likelihood"] = self.log_likelihood(evaluated), every
             observed = self._observed(evaluated)
         if simulated is not None:
-            kept = used_draws(self, MOST_DRAWS).kept
-            groups["posterior_predictive"] = self.posterior_predictive(simulated), kept
+            most = MOST_DRAWS if evaluated is None else None  # ArviZ aligns the draws of both
+            kept = used_draws(self, most).kept
+            groups["posterior_predictive"] = (
+                self.posterior_predictive(simulated, n_draws=most),
+                kept,
+            )
             seen = self._observed(simulated)
             observed = observed if seen is None else seen
         if observed is not None:
