@@ -8,7 +8,7 @@ import pytest
 import tallmc
 from problems import design, exact_posterior, linear, logistic, slow_after
 from tallmc._anchor.modes import other_modes
-from tallmc._anchor.optimisers import CountedPasses, in_posterior_sds
+from tallmc._anchor.optimisers import CountedPasses, _drawn_part, in_posterior_sds
 
 
 @pytest.mark.parametrize(
@@ -179,3 +179,15 @@ def test_a_search_that_looks_too_far_away_is_quiet_and_names_no_absurd_distance(
     assert not np.isfinite(value)
     assert in_posterior_sds(0.314) == "0.31 posterior standard deviations"
     assert in_posterior_sds(1e11) == "more than 100 posterior standard deviations"
+
+
+def test_a_column_that_the_sums_of_squares_missed_adds_few_rows():
+    n_rows, uniform = 2**16, 0.01
+    leverages = np.full(n_rows, 1e-4, np.float32)
+    usual, _ = _drawn_part(uniform, 100.0, 0, leverages)
+    assert len(usual) == pytest.approx(2 * uniform * n_rows, abs=1)
+    leverages[: n_rows // 3] = 1e38  # its leverages should add up to 1
+    numbers, weights = _drawn_part(uniform, 100.0, 0, leverages)
+    assert len(numbers) == pytest.approx(4 * uniform * n_rows, abs=1)
+    # Systematic draws of two kinds of rows, one after the other: each kind has its number.
+    assert weights.sum() == pytest.approx(n_rows, rel=0.02)

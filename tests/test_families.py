@@ -508,6 +508,33 @@ def test_binary_families_are_finite_and_convex_everywhere(name, dtype):
         assert (curvature >= 0).all() and (curvature <= most).all()
 
 
+@pytest.mark.parametrize("likelihood", [Bernoulli(), Binomial()])
+def test_changes_of_logistic_families_round_as_the_change_not_as_the_potential(likelihood):
+    sizes = np.logspace(-6, 1.7, 40)
+    z, y, t = np.meshgrid(np.linspace(-40, 40, 81), [0, 1], [*sizes, *-sizes], indexing="ij")
+    z, y, t = (of.ravel().astype(np.float32) for of in (z, y, t))
+    found, difference = jax.jit(
+        lambda z, y, t: (
+            likelihood.change(z, y)(t),
+            likelihood.potential(z + t, y) - likelihood.potential(z, y),
+        )
+    )(z, y, t)
+    # In float64: log(1 + p(e^t − 1)) for small t, which cancels for large ones.
+    z, y, t = (of.astype(np.float64) for of in (z, y, t))
+    small = np.log1p(scipy.special.expit(z) * np.expm1(np.clip(t, -1, 1)))
+    large = np.logaddexp(0, z + t) - np.logaddexp(0, z)
+    exact = np.where(np.abs(t) < 1, small, large) - y * t
+    tolerance = 16 * np.finfo(np.float32).eps * np.abs(t)
+    assert (np.abs(np.asarray(found) - exact) <= tolerance).all()
+    assert (np.abs(np.asarray(difference) - exact) > tolerance).any(), "the test sees a difference"
+
+
+@pytest.mark.parametrize("likelihood", [Bernoulli(), Binomial()])
+def test_a_change_is_finite_where_its_exponential_overflows(likelihood):
+    found = likelihood.change(jnp.zeros(3), jnp.zeros(3))(jnp.array([200.0, 1e6, -1e6]))
+    assert np.isfinite(found).all() and (np.asarray(found)[:2] > 79).all()
+
+
 def test_the_remainder_of_stirling_is_that_of_log_gamma():
     """The sum δ + Stirling is log Γ. Derivatives are those of polygamma functions."""
     x = np.array([1e-4, 0.02, 0.5, 1.0, 3.0, 7.999, 8.0, 30.0, 1e3, 1e5])

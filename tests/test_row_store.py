@@ -40,11 +40,46 @@ def test_sums_are_those_of_rows_in_memory(both):
 
 def test_the_first_blocks_are_those_of_the_first_shards(both):
     stored, _ = both
-    part = stored.rows.subset(2**12, 10)  # blocks of 128 rows: eight in a shard of 900
-    assert part.n_rows == 900 + 2 * 128
+    part = stored.rows.subset(2**12, 3)  # blocks of 512 rows: two in a shard of 900
+    assert part.n_rows == 900 + 512
     total = stored.rows.reduce(_count, width=2**12, subset=part)
     assert float(total.float64()) == part.n_rows
     assert float(stored.rows.reduce(_count, width=2**12).float64()) == stored.n_rows
+
+
+def _lines(block, counted):
+    return jnp.sum(jnp.where(counted[:, None], block.x, 0), axis=0)
+
+
+def _products(block):
+    return block.x[:, 1], block.x[:, 1] * block.y
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "shard_rows"), [(700, 512), (512, 512), (1030, 512), (500, 900)]
+)
+@pytest.mark.parametrize("width", [2**8, 2**12], ids=["whole blocks", "in pieces"])
+def test_passes_count_every_row_once(n_rows, shard_rows, width, tmp_path):
+    # The last shard may have fewer rows than a block, one row more than blocks, or all rows.
+    posterior, resident = stored_logistic(tmp_path / "rows", n_rows, shard_rows=shard_rows)
+    rows, x = posterior.rows, np.asarray(resident.data.x, np.float64)
+    y = np.asarray(resident.data.y)
+    found = rows.reduce(_lines, width=width).float64()
+    np.testing.assert_allclose(found, x.sum(axis=0), rtol=1e-6, atol=1e-4)
+    parts = rows.survey(_products, lambda first, values: (first, *values), width=width)
+    assert [first for first, *_ in parts] == list(range(0, n_rows, shard_rows))
+    first, second = (np.concatenate(of) for of in list(zip(*parts, strict=True))[1:])
+    np.testing.assert_array_equal(first, resident.data.x[:, 1])
+    np.testing.assert_array_equal(second, resident.data.x[:, 1] * y)
+
+
+def test_a_sum_in_pieces_keeps_its_rounding_errors(tmp_path):
+    # 2²⁴ + 1 is no number of float32: the ones would be lost beside the first row.
+    x = np.ones((2**10, 1))
+    x[0] = 2**24
+    store = write_store(tmp_path / "rows", x, np.arange(2**10) % 2)
+    rows = tallmc.models.logistic_regression(tallmc.rows.open(store), prior_variance=1.0).rows
+    assert float(rows.reduce(_lines, width=2**16).float64()[0]) == 2**24 + 2**10 - 1
 
 
 def test_parts_of_a_pass_for_threads_read_no_shard_twice(both):

@@ -761,14 +761,17 @@ def _part(passes: CountedPasses) -> Batch:
     # Somewhat less, because every shard has a whole number of them.
     n_rows, half = posterior.n_rows, 0.98 * _ROWS_OF_PART / 2
     if (regression := posterior.model.regression()) is not None:
-        squares = posterior.rows.reduce(_column_squares, regression, width=width).float64()
+        some = _for_sums_of_squares(posterior)
+        options: dict[str, Any] = {"width": width, "subset": some}
+        squares = posterior.rows.reduce(_column_squares, regression, **options).float64()
+        squares *= n_rows / some.n_rows
         # The leverages of a column add up to 1.
         n_columns = max(1, int(np.count_nonzero(squares)))
         keep = functools.partial(_drawn_part, half / n_rows, half / n_columns)
         squares = squares.astype(posterior.dtype)
         found = posterior.rows.survey(_leverages, keep, regression, squares, width=width)
         numbers, weights = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        passes.n_row_evals += 2 * n_rows
+        passes.n_row_evals += some.n_rows + n_rows
     else:
         within = np.arange(_ROWS_OF_PART) + np.random.default_rng(0).random(_ROWS_OF_PART)
         numbers = (within * (n_rows / _ROWS_OF_PART)).astype(int)
@@ -777,11 +780,29 @@ def _part(passes: CountedPasses) -> Batch:
     return posterior.rows.batch_of(numbers, weights, posterior.dtype)
 
 
+def _for_sums_of_squares(posterior: AbstractPosterior) -> Subset:
+    """All rows in memory; of every shard of a row store a block, which is about an eighth."""
+    every = posterior.rows.subset(posterior.width)
+    if posterior.rows.access >= RowAccess.TAKE:
+        return every
+    random = np.random.default_rng(0)
+    return Subset(tuple((of, (int(random.integers(of.count)),)) for of, _ in every.blocks))
+
+
+_MOST_OF_SHARD = 2048
+
+
 def _drawn_part(
     uniform: float, per_leverage: float, first: int, leverages: Float[np.ndarray, " n"]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers and weights of rows drawn from those from number `first` on."""
-    chances = np.minimum(uniform + per_leverage * leverages, 1.0)
+    """Numbers and weights of rows drawn from those from number `first` on.
+
+    They are about as many as those that `uniform` gives alone, twice. Where a column was not seen
+    in the sums of squares, the chances are scaled so that they are not many more.
+    """
+    with np.errstate(over="ignore"):
+        chances = np.minimum(uniform + per_leverage * leverages, 1.0)
+    chances *= min(1.0, max(4 * uniform * len(chances), _MOST_OF_SHARD) / chances.sum())
     drawn = systematic_sample(chances, np.random.default_rng(first).random())
     return first + drawn, 1 / chances[drawn]
 

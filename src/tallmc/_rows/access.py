@@ -94,15 +94,16 @@ class AbstractRows(eqx.Module):
     @abc.abstractmethod
     def survey(
         self,
-        per_row: Callable[..., Array],
-        keep: Callable[[int, np.ndarray], Any],
+        per_row: Callable[..., PyTree[Array]],
+        keep: Callable[[int, Any], Any],
         *args: Any,
         width: int,
     ) -> list[Any]:
-        """What `keep` makes of one value per row, which are never together in memory beyond it.
+        """What `keep` makes of values per row, which are never together in memory beyond it.
 
         `keep(first, values)` gets the values `per_row(rows, *args)` of consecutive rows, the first
-        of them with the number `first`. The results come in the order of the rows.
+        of them with the number `first`. Several values per row are a tuple of arrays. The results
+        come in the order of the rows.
         """
 
     @abc.abstractmethod

@@ -32,6 +32,19 @@ _BLOCK_FLOATS, _BLOCK_ROWS = 2**19, 2**13
 _GPU_BLOCK_FLOATS, _GPU_BLOCK_ROWS = 2**26, 2**20
 
 
+_CALL_ROWS, _PIECE_FLOATS = 2**16, 2**16
+
+
+def piece_rows(width: int) -> int:
+    """Rows of a piece, a power of two: they and all that is computed of them fit in a core's cache.
+
+    With 20 columns, derivatives take 90 ns per row in pieces of 2,048 rows, 131 without them.
+    """
+    if jax.default_backend() != "cpu":
+        return block_rows(width)
+    return _power_of_two(min(_BLOCK_ROWS, _PIECE_FLOATS // max(1, width)))
+
+
 def block_rows(width: int) -> int:
     """Rows per block, a power of two, for a computation that needs `width` floats per row."""
     on_cpu = jax.default_backend() == "cpu"
@@ -57,12 +70,21 @@ class Blocks:
         """The blocks of a pass that needs `width` floats per row."""
         return cls(n_rows, min(block_rows(width), _power_of_two(n_rows)))
 
+    @classmethod
+    def of_shard(cls, n_rows: int, largest: int, width: int) -> Blocks:
+        """The blocks of a shard, of the same size for all shards, the `largest` and the last.
+
+        A program takes each in pieces. A call for every piece would take as long as its arithmetic.
+        """
+        most = _CALL_ROWS if jax.default_backend() == "cpu" else block_rows(width)
+        return cls(n_rows, min(most, _power_of_two(largest)))
+
     @property
     def count(self) -> int:
         return -(-self.n_rows // self.size)
 
     def start(self, number: int) -> int:
-        return min(number * self.size, self.n_rows - self.size)
+        return max(0, min(number * self.size, self.n_rows - self.size))
 
     def reader(self, array: np.ndarray) -> Callable[[int], np.ndarray]:
         """A function that returns the lines of a block of this array, by its number."""
@@ -71,6 +93,8 @@ class Blocks:
             first = self.start(number)
             return array[first : first + self.size]
 
+        if self.n_rows < self.size:  # the last line is repeated, and not counted again
+            array = np.pad(array, ((0, self.size - self.n_rows), (0, 0)), "edge")
         return read
 
     def counted(self, number: int) -> slice:
@@ -125,6 +149,9 @@ class Sum(eqx.Module):
         return cls(zero, zero)
 
     def plus(self, term: PyTree[Array]) -> Sum:
+        if isinstance(term, Sum):
+            total = self.plus(term.high)
+            return Sum(total.high, jax.tree.map(jnp.add, total.low, term.low))
         high = jax.tree.map(jnp.add, self.high, term)
         errors = jax.tree.map(_rounding_error, self.high, high, term)
         return Sum(high, jax.tree.map(jnp.add, self.low, errors))
@@ -157,6 +184,32 @@ def _rounding_error(old: Array, new: Array, added: Array) -> Array:
     return (old - (new - rounded)) + (added - rounded)
 
 
+@dataclasses.dataclass(frozen=True)
+class InPieces:
+    """The `Sum` over a block of rows, or values of them, in a loop over pieces of `size` rows."""
+
+    function: Callable[..., Any]
+    size: int
+    sums: bool
+
+    def __call__(self, rows: PyTree[Array], *args: Any) -> Any:
+        n_rows = jax.tree.leaves(rows)[0].shape[0]
+        if n_rows <= self.size:
+            return self.function(rows, *args)
+
+        def cut(part: Array) -> Array:
+            return part.reshape(n_rows // self.size, self.size, *part.shape[1:])
+
+        if not self.sums:
+            values = lax.map(lambda piece: self.function(piece, *args), jax.tree.map(cut, rows))
+            return jax.tree.map(lambda of: of.reshape(n_rows, *of.shape[2:]), values)
+        others, pieces = args[1:], jax.tree.map(cut, (rows, args[0]))
+        first = jax.tree.map(lambda part: part[0], pieces)
+        zero = Sum.zero(jax.eval_shape(lambda: self.function(*first, *others)))
+        total, _ = lax.scan(lambda s, of: (s.plus(self.function(*of, *others)), None), zero, pieces)
+        return total
+
+
 ReadBlock = Callable[[int], PyTree]  # returns the rows of a block, by its number
 
 
@@ -176,7 +229,8 @@ def reduce_blocks(
         rows, counted = read(number), _ones(blocks.size, place.start, place.stop)
         if total is None:
             shapes = _term.eval_shape(rows, counted, arrays, others, block_sum)
-            zero = jax.tree.map(lambda shape: np.zeros(shape.shape, shape.dtype), shapes)
+            of_term = shapes.high if isinstance(shapes, Sum) else shapes
+            zero = jax.tree.map(lambda shape: np.zeros(shape.shape, shape.dtype), of_term)
             total = Sum(zero, zero)
         is_last = np.bool_(k == len(numbers) - 1)
         total, result = _add_block(total, rows, counted, arrays, is_last, others, block_sum, finish)
@@ -184,24 +238,32 @@ def reduce_blocks(
 
 
 def map_blocks(
-    read: ReadBlock, blocks: Blocks, per_row: Callable[..., Array], args: tuple[Any, ...]
-) -> Array:
-    def values(number: int) -> np.ndarray:
-        return np.asarray(values_of(read(number), per_row, args))[blocks.counted(number)]
+    read: ReadBlock, blocks: Blocks, per_row: Callable[..., Any], args: tuple[Any, ...]
+) -> PyTree[Array]:
+    def values(number: int) -> PyTree[np.ndarray]:
+        return _counted(values_of(read(number), per_row, args), blocks, number)
 
-    return jax.device_put(np.concatenate(in_threads(values, range(blocks.count))))
+    return jax.device_put(joined(in_threads(values, range(blocks.count))))
 
 
 def values_by_block(
-    read: ReadBlock, blocks: Blocks, per_row: Callable[..., Array], args: tuple[Any, ...]
-) -> Iterator[np.ndarray]:
+    read: ReadBlock, blocks: Blocks, per_row: Callable[..., Any], args: tuple[Any, ...]
+) -> Iterator[PyTree[np.ndarray]]:
     """`per_row(rows, *args)`, block after block, each row once and in order."""
     for number in range(blocks.count):
-        values = values_of(read(number), per_row, args)
-        yield np.asarray(values)[blocks.counted(number)]
+        yield _counted(values_of(read(number), per_row, args), blocks, number)
 
 
-def values_of(rows: PyTree, per_row: Callable[..., Array], args: tuple[Any, ...]) -> Array:
+def joined(parts: Sequence[PyTree[np.ndarray]]) -> PyTree[np.ndarray]:
+    """The values of consecutive rows, given in parts."""
+    return jax.tree.map(lambda *of: np.concatenate(of), *parts)
+
+
+def _counted(values: PyTree[Array], blocks: Blocks, number: int) -> PyTree[np.ndarray]:
+    return jax.tree.map(lambda of: np.asarray(of)[blocks.counted(number)], values)
+
+
+def values_of(rows: PyTree, per_row: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """`per_row(rows, *args)` of one block, by the program of a pass."""
     arrays, others = split(args)
     return _values(rows, arrays, others, per_row)
@@ -250,5 +312,5 @@ def _add_block(
 
 
 @quickly_compiled
-def _values(rows: PyTree, arrays: list[Array], others: Static, per_row: Any) -> Array:
+def _values(rows: PyTree, arrays: list[Array], others: Static, per_row: Any) -> Any:
     return per_row(rows, *others.joined(arrays))

@@ -85,12 +85,13 @@ class ResidentRows(AbstractRows):
 
     def survey(
         self,
-        per_row: Callable[..., Array],
-        keep: Callable[[int, np.ndarray], Any],
+        per_row: Callable[..., PyTree[Array]],
+        keep: Callable[[int, Any], Any],
         *args: Any,
         width: int,
     ) -> list[Any]:
-        return [keep(0, np.asarray(self.map(per_row, *args, width=width)))]
+        found = jax.tree.map(np.asarray, self.map(per_row, *args, width=width))
+        return [keep(0, found)]
 
     def read(self, numbers: Int[np.ndarray, " n"]) -> RowBlock:
         if not self.on_host:

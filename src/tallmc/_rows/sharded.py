@@ -25,7 +25,16 @@ from .._core.programs import quickly_compiled
 from .._core.supervision import checkpoint, in_threads, one_per_core
 from .access import AbstractRows, RowAccess, RowBlock, RowValues
 from .law import AbstractStream, Batch, weights_of_batch
-from .passes import Blocks, Subset, Sum, reduce_blocks, values_by_block
+from .passes import (
+    Blocks,
+    InPieces,
+    Subset,
+    Sum,
+    joined,
+    piece_rows,
+    reduce_blocks,
+    values_by_block,
+)
 from .probabilities import PreferentialStream, check_drawn, count_certain, most_certain
 from .resident import BlankRows, ResidentRows
 from .shard_stream import (
@@ -144,7 +153,8 @@ class ShardedRows(AbstractRows):
         assert beside is None, "arrays beside the rows are only for rows in memory"
         chosen = self.subset(width) if subset is None else subset
         read = {k: blocks for k, blocks in enumerate(chosen.blocks) if blocks[1]}
-        common = (self.shards, Viewed(block_sum, self.view), args)
+        of_lines = InPieces(Viewed(block_sum, self.view), piece_rows(width), sums=True)
+        common = (self.shards, of_lines, args)
         total = total_of(self.workers.each(sum_of_shard, common, read))
         return total if finish is None else finished(total, args, finish)
 
@@ -160,13 +170,15 @@ class ShardedRows(AbstractRows):
 
     def survey(
         self,
-        per_row: Callable[..., Array],
-        keep: Callable[[int, np.ndarray], Any],
+        per_row: Callable[..., PyTree[Array]],
+        keep: Callable[[int, Any], Any],
         *args: Any,
         width: int,
     ) -> list[Any]:
-        common = (self.shards, Viewed(per_row, self.view), keep, args, width)
-        return self.workers.each(_survey_of_shard, common, dict.fromkeys(range(self.n_shards)))
+        of_lines = InPieces(Viewed(per_row, self.view), piece_rows(width), sums=False)
+        blocks = [of for of, _ in self.subset(width).blocks]
+        common = (self.shards, of_lines, keep, args)
+        return self.workers.each(_survey_of_shard, common, dict(enumerate(blocks)))
 
     def by_block(
         self, per_row: Callable[..., Array], *args: Any, width: int, beside: np.ndarray | range
@@ -277,7 +289,8 @@ class ShardedRows(AbstractRows):
         return Batch(self.view(batch.rows), batch.weights, batch.indices)
 
     def subset(self, width: int, count: int | None = None) -> Subset:
-        blocks = [Blocks.of(shard.n_rows, width) for shard in self.shards.manifest.shards]
+        sizes = [shard.n_rows for shard in self.shards.manifest.shards]
+        blocks = [Blocks.of_shard(size, max(sizes), width) for size in sizes]
         before = itertools.accumulate((of.count for of in blocks), initial=0)
         left = [None if count is None else max(count - n, 0) for n in before]
         numbers = [tuple(range(of.count))[:n] for of, n in zip(blocks, left[:-1], strict=True)]
@@ -331,11 +344,10 @@ class ShardedRows(AbstractRows):
         return np.searchsorted(self.starts, indices, side="right") - 1
 
 
-def _survey_of_shard(common: Any, number: int, _: Any) -> Any:
-    shards, per_row, keep, args, width = common
+def _survey_of_shard(common: Any, number: int, blocks: Blocks) -> Any:
+    shards, per_row, keep, args = common
     array = shards.array(number)
-    blocks = Blocks.of(len(array), width)
-    values = np.concatenate(list(values_by_block(blocks.reader(array), blocks, per_row, args)))
+    values = joined(list(values_by_block(blocks.reader(array), blocks, per_row, args)))
     return keep(shards.manifest.starts[number], values)
 
 

@@ -45,7 +45,7 @@ from .._core.arrays import DenseMap, Matrix, Scalar, Vector, dot, on_device
 from .._core.programs import quickly_compiled
 from .._core.statistics import HEAVY_TAIL, pareto_k
 from .._core.supervision import checkpoint, in_threads, stage
-from .._rows.access import AbstractRows, RowAccess, RowBlock
+from .._rows.access import AbstractRows, PerRow, RowAccess, RowBlock
 from .._rows.law import Batch
 from .._rows.passes import Blocks, Subset, Sum, values_of
 from .._rows.probabilities import drawn_in_proportion
@@ -148,11 +148,16 @@ class SeriesSurrogate(eqx.Module):
     ) -> Float[Array, " k"]:
         """log w(u) for some u, in one pass over all rows.
 
-        The pass sums changes of the potentials, so that it would also see a wrong g or H; if it
-        must be `accurate`, it sums remainders.
+        The pass sums changes of the potentials, so that it would also see a wrong g or H. If it
+        must be `accurate` and these cancel, it sums remainders.
         """
         width = len(u) + self.model.width(rows)
         return rows.reduce(_what_rows_add, self, u, width=width, finish=_log_weights, subset=some)
+
+    @property
+    def by_remainders(self) -> bool:
+        """Whether a pass sums remainders, which takes several times as long as changes."""
+        return self.accurate and not self.model.exact_changes
 
     def _tail(self, u: Vector) -> tuple[Scalar, Vector]:
         """φ T[u, u, u]/6 and its gradient."""
@@ -176,7 +181,7 @@ def _what_rows_add(
     """Σ R_i, or Σ Δf_i."""
     model, moves = surrogate.model, surrogate.metric.push(u)
     batch = Batch(block, counted.astype(model.dtype))
-    if surrogate.accurate:
+    if surrogate.by_remainders:
         return model.sum_of_remainders(surrogate.centre, moves, batch, True)
     return model.sum_of_changes(surrogate.centre, moves, batch)
 
@@ -185,7 +190,7 @@ def _log_weights(
     total: Sum, surrogate: SeriesSurrogate, u: Float[Array, "k d"]
 ) -> Float[Array, " k"]:
     known, _ = jax.vmap(surrogate.of_rows)(u)
-    if surrogate.accurate:
+    if surrogate.by_remainders:
         known -= dot(u, surrogate.linear) + jnp.sum(dot(u, surrogate.quadratic) * u, axis=1) / 2
     return (known - total.high) - total.low
 
@@ -417,18 +422,18 @@ def _sizes(
     centre: Vector,
     metric: DenseMap,
     wide: Float[Array, "k d"],
-) -> Float[Array, "n 3"]:
-    return jnp.stack(model.series_sizes(centre, metric, wide, block), axis=1)
+) -> tuple[PerRow, PerRow, PerRow]:
+    return model.series_sizes(centre, metric, wide, block)
 
 
 def _kept_sizes(
-    n_rows: int, every: int, first: int, values: Float[np.ndarray, "n 3"]
+    n_rows: int, every: int, first: int, values: tuple[np.ndarray, np.ndarray, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
     """What `RowSizes` keeps of the rows from number `first` on, and the sum of f_i²."""
-    remainder = np.nan_to_num(values[:, 0], nan=1e10, posinf=1e10)
+    remainder = np.nan_to_num(values[0], nan=1e10, posinf=1e10)
     numbers = np.flatnonzero(remainder >= _NEXT_TO_NOTHING / n_rows / 10)
-    third = np.nan_to_num(values[-first % every :: every, 1])
-    squares = float(np.sum(np.square(values[:, 2], dtype=np.float64)))
+    third = np.nan_to_num(values[1][-first % every :: every])
+    squares = float(np.sum(np.square(values[2], dtype=np.float64)))
     return first + numbers, remainder[numbers], third, squares
 
 

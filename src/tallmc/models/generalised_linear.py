@@ -478,21 +478,29 @@ class GeneralisedLinear(AbstractRegression):
     def sum_of_remainders(
         self, centre: Vector, moves: Moves, batch: Batch, accurate: bool
     ) -> Float[Array, " k"]:
-        return self._sums_of(centre, moves, batch, 2, accurate)
+        return self._sums_of(centre, moves, batch, accurate)
 
     def sum_of_changes(self, centre: Vector, moves: Moves, batch: Batch) -> Float[Array, " k"]:
-        return self._sums_of(centre, moves, batch, 0, accurate=False)
+        return self._sums_of(centre, moves, batch, None)
+
+    @property
+    def exact_changes(self) -> bool:
+        return self.likelihood.exact_changes
 
     def _sums_of(
-        self, centre: Vector, moves: Moves, batch: Batch, order: int, accurate: bool
+        self, centre: Vector, moves: Moves, batch: Batch, accurate: bool | None
     ) -> Float[Array, " k"]:
-        """Σ w_i R_i of this order, for each move."""
+        """Σ w_i R_i of order 2 for each move; Σ w_i Δf_i if `accurate` is None."""
 
         def sums(
             moves: Float[Array, "d k"], model: GeneralisedLinear, centre: Vector, batch: Batch
         ) -> Float[Array, "1 k"]:
-            along = model.columns(batch.rows) @ moves
-            found = model._remainder(order, centre, batch.rows, accurate)(along)
+            along, block = model.columns(batch.rows) @ moves, batch.rows
+            if accurate is None:
+                z, y = (beside(of, along) for of in (model.predictors(centre, block), block.y))
+                found = weighted(block, model.likelihood.change(z, y)(along))
+            else:
+                found = model._remainder(2, centre, block, accurate)(along)
             # One row of numbers per row of data, and no product: XLA fuses the sum with them.
             return jnp.sum(batch.weights[:, None] * found, axis=0, keepdims=True)
 
@@ -571,7 +579,9 @@ class GeneralisedLinear(AbstractRegression):
 
     def _sds(self, metric: AbstractLinearMap, block: RegressionRows) -> PerRow:
         """‖Cᵀx_i‖, the sd of a row's predictor."""
-        pulled = self.columns(block).pulled(metric)
+        pulled = (columns := self.columns(block)).pulled(metric)
+        if not columns.factors:
+            return jnp.linalg.norm(pulled, axis=1)
         # A product, because XLA would fuse a plain sum with the gathers of codes.
         return jnp.sqrt(dot(pulled**2, jnp.ones(pulled.shape[1], pulled.dtype)))
 

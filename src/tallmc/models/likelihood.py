@@ -20,6 +20,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._core.arrays import Matrix, Scalar
@@ -53,6 +54,9 @@ class AbstractLikelihood(eqx.Module):
     """What a potential takes, in units of a common one."""
     comparable: ClassVar[bool] = True
     """Whether simulated responses can be compared with those of the rows: no censoring, no loss."""
+    exact_changes: ClassVar[bool] = False
+    """Whether `change` has a closed form, so that it rounds as a number of the size of the change,
+    not of f."""
     fused: ClassVar[bool] = False
     """Whether the fused GPU kernel can compute `slope`: no parameters, no special functions."""
 
@@ -77,6 +81,12 @@ class AbstractLikelihood(eqx.Module):
     def curvature(self, z: PerRow, y: PerRow) -> PerRow:
         """∂²f/∂z² of an elementwise likelihood."""
         return jax.jvp(lambda at: self.slope(at, y), (z,), (jnp.ones_like(z),))[1]
+
+    def change(self, z: PerRow, y: PerRow) -> Callable[[Float[Array, "n ..."]], Array]:
+        """f(z + t) − f(z) of an elementwise likelihood as a function of t."""
+        # Without a barrier XLA computes it again for every t.
+        before = lax.optimization_barrier(self.potential(z, y))
+        return lambda t: self.potential(z + t, y) - before
 
     def derivative(self, order: int, z: PerRow, y: PerRow) -> PerRow:
         """∂ᵏf/∂zᵏ of an elementwise likelihood, with k = `order`."""

@@ -411,6 +411,11 @@ class AbstractModel(eqx.Module):
         each = lax.map(lambda unit: jax.jvp(hessian, (zero,), (unit,))[1], units)
         return each.reshape(dim, -1)
 
+    @property
+    def exact_changes(self) -> bool:
+        """Whether `sum_of_changes` has no cancellation."""
+        return False
+
     def sum_of_changes(self, centre: Vector, moves: Moves, batch: Batch) -> Float[Array, " k"]:
         """Σ w_i [f_i(θ̂ + move) − f_i(θ̂)] over a batch, for some moves from a centre θ̂."""
         at_centre = self.row_potentials(centre, batch.rows)

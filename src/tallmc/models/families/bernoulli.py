@@ -8,13 +8,15 @@ binomial   t f = t [log(1 + e^z) − yz] with y the share of successes: t is the
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.scipy.special import gammaln, log_ndtr
-from jaxtyping import ArrayLike, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from ..._core.arrays import check_numeric
 from ..._core.errors import InvalidInput
@@ -27,6 +29,8 @@ from ..regression import Family, regression_posterior
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _FAR = 2.0
+_LONGEST = 80.0
+"""A longer way t counts as this one: its e^t would overflow in float32."""
 _FRACTION_TERMS = {4: 30, 8: 90}  # by bytes per number; accurate to 1e-7 and 1e-14 beyond _FAR
 
 # With p = 1/(1 + e^−z), the third derivative p(1−p)(1−2p) turns where p(1−p) = 1/6, and the fourth,
@@ -53,6 +57,18 @@ class AbstractLogistic(AbstractLikelihood):
 
     elementwise = True
     log_concave = True
+    exact_changes = True
+
+    def change(self, z: PerRow, y: PerRow) -> Callable[[Float[Array, "n ..."]], Array]:
+        # log(1 + e^(z + t)) − log(1 + e^z) = log(1 + p(e^t − 1)), p = 1/(1 + e^−z). For z > 0 the
+        # same with −z and −t, plus t: then p ≤ ½, so nothing cancels.
+        sign, p = jnp.where(z > 0, -1.0, 1.0), jax.nn.sigmoid(-jnp.abs(z))
+        sign, p, slope = lax.optimization_barrier((sign, p, (z > 0) - y))
+
+        def of_move(t: Float[Array, "n ..."]) -> Array:
+            return jnp.log1p(p * jnp.expm1(jnp.minimum(sign * t, _LONGEST))) + slope * t
+
+        return of_move
 
     def curvature(self, z: PerRow, y: PerRow) -> PerRow:
         return jax.nn.sigmoid(z) * jax.nn.sigmoid(-z)
