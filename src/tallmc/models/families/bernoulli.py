@@ -30,7 +30,7 @@ from ..regression import Family, regression_posterior
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _FAR = 2.0
 _LONGEST = 80.0
-"""A longer way t counts as this one: its e^t would overflow in float32."""
+"""e^t would overflow in float32 beyond; there the change grows as t, since p(e^t − 1) > 1."""
 _FRACTION_TERMS = {4: 30, 8: 90}  # by bytes per number; accurate to 1e-7 and 1e-14 beyond _FAR
 
 # With p = 1/(1 + e^−z), the third derivative p(1−p)(1−2p) turns where p(1−p) = 1/6, and the fourth,
@@ -66,7 +66,9 @@ class AbstractLogistic(AbstractLikelihood):
         sign, p, slope = lax.optimization_barrier((sign, p, (z > 0) - y))
 
         def of_move(t: Float[Array, "n ..."]) -> Array:
-            return jnp.log1p(p * jnp.expm1(jnp.minimum(sign * t, _LONGEST))) + slope * t
+            way = sign * t
+            near = jnp.minimum(way, _LONGEST)
+            return jnp.log1p(p * jnp.expm1(near)) + (way - near) + slope * t
 
         return of_move
 
