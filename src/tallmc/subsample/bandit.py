@@ -170,8 +170,9 @@ class BanditSelection(AbstractSelection):
         batch = at.rows.complete(at.rows.gather(drawn))
         # For a GLM the estimate uses the same residuals, and XLA computes them once.
         norms = at.gradient.model.norms(at.residuals(batch), batch.rows)
-        carried = at.after(batch, self.learn(learned, drawn, norms))
-        return dataclasses.replace(at.estimate_from(batch, centred), carried=carried)
+        estimate, selection = at.estimate_from(batch, centred), self.learn(learned, drawn, norms)
+        carried = dataclasses.replace(estimate.carried, selection=selection)
+        return dataclasses.replace(estimate, carried=carried)
 
     def learn(
         self, learned: LearnedWeights, drawn: RowDraws, norms: Float[Array, " n"]

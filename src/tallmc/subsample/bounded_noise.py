@@ -51,7 +51,8 @@ class AdaptiveSelection(AbstractSelection):
 
     def estimate(self, at: GradientAt, gathered: UInt32[Array, " 2"]) -> Estimate:
         size = self.size_at(at.position)
-        arrays, static = eqx.partition((self.stream, at), eqx.is_array)
+        parts = self.stream, at._replace(transition=None)
+        arrays, static = eqx.partition(parts, eqx.is_array)
 
         # Under vmap the chains run one after the other, so each chain pays for its own n and not
         # for the largest n.

@@ -127,7 +127,8 @@ class IndexChain(AbstractSelection):
         chosen = self.last_of_chain(gradients, gathered.log_uniform, at.transition)
         batch = jax.tree.map(lambda leaf: leaf[chosen], batches)
         # Row by row only if the estimator learns from its rows; otherwise XLA removes this.
-        learned = at.after(batch, RowDraws(batch.indices, batch.weights) if self.carry else None)
+        chosen_draws = RowDraws(batch.indices, batch.weights) if self.carry else None
+        learned = at.after(batch, at.residuals(batch), chosen_draws)
         # Other estimates use all proposed rows, which are unbiased draws from the base selection.
         all_proposed = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), proposed)
         pooled = all_proposed.with_weights(all_proposed.weights / proposed.weights.shape[0])

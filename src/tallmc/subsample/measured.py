@@ -170,7 +170,7 @@ class MeasuredSelection(AbstractSelection):
             reserve.words,
             used + further,
         )
-        learned = at.after(batch, updated)
+        learned = at.after(batch, at.residuals(batch), updated)
         stats = {"grad_noise": share * jnp.sum(contrast**2)}
         return Estimate(value, certain + total, learned, batch, stats=stats)
 

@@ -167,21 +167,19 @@ class GradientAt(NamedTuple):
         """Σ w_i r_i over a batch."""
         return self.gradient.residual_sum(self.position, batch, self.carried.gradient)
 
-    def after(self, batch: Batch, selection: Any = None) -> Carried:
+    def after(self, batch: Batch, residuals: Residuals, selection: Any) -> Carried:
         """What the chain has learned after this batch; `selection` is what the selection has."""
-        memory = self.gradient.learn(self.carried.gradient, batch, self.residuals(batch))
+        memory = self.gradient.learn(self.carried.gradient, batch, residuals)
         return Carried(memory, selection, self.carried.noise)
 
     def estimate_from(
         self, batch: Batch, spread: Callable[[Float[Array, "n d"]], Float[Array, "n d"]]
     ) -> Estimate:
         """The estimate from one batch. `spread` turns its terms w_i r_i into the spread."""
+        residuals = self.residuals(batch)
         value = self.gradient(self.position, batch, self.carried.gradient)
-        residuals = self.gradient.model.expand(self.residuals(batch), batch.rows)
-        terms, learned = (
-            residuals * batch.weights[:, None],
-            self.after(batch, self.carried.selection),
-        )
+        learned = self.after(batch, residuals, self.carried.selection)
+        terms = self.gradient.model.expand(residuals, batch.rows) * batch.weights[:, None]
         return Estimate(value, jnp.int32(batch.n_rows), learned, batch, spread(terms))
 
     def sum_of_draws(
