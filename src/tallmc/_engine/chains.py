@@ -156,7 +156,6 @@ class _Group(NamedTuple):
                 self.supply.block(0, number),
                 window,
                 static=self.static,
-                block=steps,
                 slots=slots,
             )
             return jax.tree.map(np.asarray, moved)
@@ -307,7 +306,6 @@ class Chains:
                 made[1],
                 window,
                 static=place.static,
-                block=steps,
                 slots=slots,
             )
         )
