@@ -8,7 +8,7 @@ import tallmc
 from problems import by_control_variates
 from tallmc.methods.trajectories import SurrogateHMC
 
-_MOST_PROGRAMS = 15
+_MOST_PROGRAMS, _MOST_BY_SERIES = 15, 9
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_a_default_run_compiles_few_programs_and_other_data_none(compiled, monke
     other = regression(41_234, seed=1, outliers=3)
     compiled.clear()
     draws = tallmc.sample(other, ess=500)
-    weights_again = ['"jit__values"']  # only where the pilot's noise asks for other weights
+    weights_again = ['"jit__of_block"']  # only where the pilot's noise asks for other weights
     assert compiled in ([], weights_again), compiled
     assert draws.report.trusted, draws.report
 
@@ -54,7 +54,7 @@ def test_a_run_by_series_compiles_few_programs_and_other_data_none(compiled):
     first = regression(30_000, seed=0, outliers=3)
     compiled.clear()
     tallmc.sample(first)
-    assert 5 <= len(compiled) <= _MOST_PROGRAMS, compiled
+    assert 5 <= len(compiled) <= _MOST_BY_SERIES, compiled
 
     other = regression(41_234, seed=1, outliers=3)
     compiled.clear()
@@ -63,8 +63,7 @@ def test_a_run_by_series_compiles_few_programs_and_other_data_none(compiled):
     assert compiled == [], compiled
     new = regression(9_000, seed=2, outliers=3).data
     draws.update(new)
-    # The search of so few rows for the mode has passes for gradient and Hessian.
-    assert compiled == ['"jit__add_block"'], compiled
+    assert compiled == [], compiled
 
 
 def test_a_posterior_of_arrays_compiles_nothing(compiled):

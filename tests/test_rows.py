@@ -98,10 +98,9 @@ def test_programs_of_a_pass_do_not_depend_on_the_number_of_rows():
         posterior.rows.map(_row_lipschitz, posterior.model, width=posterior.width)
 
     pass_over(N_ROWS)
-    before = [len(program.programs) for program in (_passes._add_block, _passes._values)]
+    before = len(_passes._of_block.programs)
     pass_over(3 * N_ROWS + 17)
-    after = [len(program.programs) for program in (_passes._add_block, _passes._values)]
-    assert after == before
+    assert len(_passes._of_block.programs) == before
 
 
 def test_a_subset_has_whole_blocks_and_needs_no_other_program():

@@ -35,7 +35,7 @@ from tallmc.methods.surrogate import (
     make_surrogate,
     tilted,
 )
-from tallmc.methods.trajectories import SurrogateHMC, SurrogateKernel, checked_after_run
+from tallmc.methods.trajectories import Point, SurrogateHMC, SurrogateKernel, checked_after_run
 
 N_ROWS, DIM = 256, 3
 
@@ -576,12 +576,8 @@ def test_trajectories_are_reversible():
         # The compiled trajectory ends where this one does.
         @run_once
         def moved(kernel, v, momentum):
-            rows, nothing = posterior.rows, Gathered((), ())
-            state = kernel.init(
-                NewChain(jax.random.key(0), v, (v, jnp.zeros(())), nothing), rows
-            ).motion
-            at_once = jnp.asarray(-jnp.inf)
-            return kernel._trajectory(state.here, momentum, jnp.asarray(turn), at_once)[0]
+            here = Point(v, *kernel._evaluated(v), jnp.zeros(()))
+            return kernel._trajectory(here, momentum, jnp.asarray(turn), jnp.asarray(-jnp.inf))[0]
 
         np.testing.assert_allclose(moved(kernel, v, momentum).whitened, there, atol=1e-10)
 

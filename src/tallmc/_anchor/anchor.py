@@ -2,8 +2,8 @@
 
 f is a negative log density, so H and Σ̂ must be positive definite; `find_anchor` checks this. (In
 appendix A.4 of putcha-2023, H is the Hessian of the *log* density, hence the minus sign there.)
-Passes over the rows run on the device, in the posterior's precision and with compensated sums.
-Computations with d×d matrices run in float64 on the host.
+Passes over the rows run on the device, in the posterior's precision. Sums over blocks of rows and
+computations with d×d matrices run in float64 on the host.
 """
 
 from __future__ import annotations

@@ -22,13 +22,11 @@ from .._core.programs import quickly_compiled
 from .._core.supervision import checkpoint, in_background, in_threads
 from .._rows.access import RowAccess, RowBlock
 from .._rows.law import Batch
-from .._rows.passes import Blocks, Subset, Sum
+from .._rows.passes import Blocks, Subset
 from .._rows.probabilities import systematic_sample
 from .._rows.resident import ResidentRows
 from ..models.model import (
     AbstractModel,
-    add_prior,
-    add_prior_hessian,
     block_hessian_of,
     block_potential_and_gradient,
 )
@@ -87,67 +85,77 @@ class CountedPasses:
             self._subset = part.rows.subset(posterior.width)
         self.n_row_evals = 0
         self.scale = posterior.n_rows / self._subset.n_rows
+        products = self._subset.n_rows * posterior.dim**2
+        self._in_one_pass = products <= _FEW_PRODUCTS and posterior.model.row_cost == 1
+        self._last: tuple[np.ndarray, Derivatives] | None = None
 
     def value_and_gradient(self, position: Any) -> tuple[float, np.ndarray]:
         """f and ∇f."""
-        whole, prior = self._pass(block_potential_and_gradient, _total_and_prior, position)
-        value, gradient = jax.tree.map(self._scaled, whole.float64(), prior)
-        return float(value), gradient
+        if self._in_one_pass:
+            return self.derivatives(position)[:2]
+        (high, low, rows), prior = self._pass(block_potential_and_gradient, position)
+        value = self.scale * (high + low) + float(prior[0])
+        return float(value), self.scale * rows + np.asarray(prior[1], np.float64)
 
     def likelihood(self, position: Any) -> float:
         """Σ f_i, without the prior."""
-        whole, prior = self._pass(block_potential_and_gradient, _total_and_prior, position)
-        return self.scale * (float(whole.float64()[0]) - float(prior[0]))
+        high, low, _ = self._pass(block_potential_and_gradient, position)[0]
+        return self.scale * float(high + low)
 
     def hessian(self, position: Any) -> np.ndarray:
         """∇²f, symmetrised."""
-        whole, prior = self._pass(block_hessian_of, _total_and_prior_hessian, position)
-        matrix = self._scaled(whole.float64(), prior)
-        return (matrix + matrix.T) / 2
+        if self._in_one_pass:
+            return self.derivatives(position).hessian
+        rows, prior = self.hessian_parts(position)
+        return rows + prior
 
     def derivatives(self, position: Any) -> Derivatives:
         """f, ∇f and ∇²f, in one pass."""
         checkpoint()
         posterior, at = self.posterior, np.asarray(position, self.posterior.dtype)
+        if self._last is not None and np.array_equal(at, self._last[0], equal_nan=True):
+            return self._last[1]
         self.n_row_evals += self._subset.n_rows
-
-        parts = in_threads(
-            lambda part: derivatives_of_rows(posterior, at, part),
-            self._subset.divided(_PARTS_OF_PASS),
-        )
-        rows = (sum(of_parts) for of_parts in zip(*parts, strict=True))
-        prior = prior_derivatives(posterior.model, at)
+        with self._precision():
+            parts = in_threads(
+                lambda part: derivatives_of_rows(posterior, at, part),
+                self._subset.divided(_PARTS_OF_PASS),
+            )
+            rows = (sum(of_parts) for of_parts in zip(*parts, strict=True))
+            prior = prior_derivatives(posterior.model, at)
         value, gradient, hessian = (
             self.scale * of_rows + np.asarray(of_prior, np.float64)
             for of_rows, of_prior in zip(rows, prior, strict=True)
         )
-        return Derivatives(float(value), gradient, (hessian + hessian.T) / 2)
+        found = Derivatives(float(value), gradient, (hessian + hessian.T) / 2)
+        self._last = at, found
+        return found
 
     def hessian_parts(self, position: Any) -> tuple[np.ndarray, np.ndarray]:
         """Σ ∇²f_i and ∇²f₀, each symmetrised."""
-        rows, prior = self._pass(block_hessian_of, _rows_and_prior_hessian, position)
-        parts = self.scale * rows.float64(), np.asarray(prior, np.float64)
+        rows, prior = self._pass(block_hessian_of, position, hessian=True)
+        parts = self.scale * rows, np.asarray(prior[2], np.float64)
         return (parts[0] + parts[0].T) / 2, (parts[1] + parts[1].T) / 2
 
-    def _pass(self, block_sum: Any, finish: Any, position: Any) -> tuple[Sum, Any]:
+    def _pass(self, block_sum: Any, position: Any, hessian: bool = False) -> tuple[Any, Any]:
+        """The sum over the rows, and the derivatives of the prior."""
         checkpoint()
         posterior = self.posterior
         self.n_row_evals += self._subset.n_rows
-        options = {"width": posterior.width, "finish": finish, "subset": self._subset}
         with self._precision():
-            at = np.asarray(position, posterior.dtype)
-            return posterior.rows.reduce(block_sum, posterior.model, at, **options)
+            at, width = np.asarray(position, posterior.dtype), posterior.width
+            total = posterior.rows.reduce(
+                block_sum, posterior.model, at, width=width, subset=self._subset
+            )
+            few = posterior.dim <= _FEW_PARAMETERS  # one program serves both
+            return total.float64(), prior_derivatives(posterior.model, at, hessian or few)
 
     def _precision(self) -> AbstractContextManager[Any]:
         return jax.enable_x64(True) if self._double else nullcontext()
 
-    def _scaled(self, whole: np.ndarray, prior: Array) -> np.ndarray:
-        """f₀ + (N/n) Σ f_i from f₀ + Σ f_i."""
-        prior_part = np.asarray(prior, np.float64)
-        with np.errstate(invalid="ignore"):  # ∞ − ∞ where a search looks too far away
-            return prior_part + self.scale * (whole - prior_part)
 
-
+_FEW_PRODUCTS = 2**22
+"""In a Hessian: one program of passes for all derivatives then costs less than two."""
 _MOST_ROWS_OF_PART = {True: 2**20, False: 2**17}
 """In memory, and in a row store, where rows by number are slow to read."""
 
@@ -184,19 +192,6 @@ def double_passes(posterior: AbstractPosterior) -> CountedPasses | None:
     return passes
 
 
-def _total_and_prior(
-    total: Sum, model: AbstractModel, position: Vector
-) -> tuple[Sum, tuple[Array, Array]]:
-    prior = model.prior_potential(position), model.prior_gradient(position)
-    return add_prior(total, model, position), prior
-
-
-def _total_and_prior_hessian(
-    total: Sum, model: AbstractModel, position: Vector
-) -> tuple[Sum, Matrix]:
-    return add_prior_hessian(total, model, position), jax.hessian(model.prior_potential)(position)
-
-
 def derivatives_of_rows(
     posterior: AbstractPosterior, at: Float[np.ndarray, " d"], some: Subset | None = None
 ) -> tuple[np.ndarray, ...]:
@@ -217,17 +212,11 @@ def _block_derivatives(
 
 @quickly_compiled
 def prior_derivatives(
-    model: AbstractModel, position: Float[Any, " d"]
-) -> tuple[Scalar, Vector, Matrix]:
+    model: AbstractModel, position: Float[Any, " d"], hessian: bool = True
+) -> tuple[Scalar, Vector, Matrix | None]:
     """f₀, ∇f₀ and ∇²f₀."""
-    hessian = jax.hessian(model.prior_potential)(position)
-    return model.prior_potential(position), model.prior_gradient(position), hessian
-
-
-def _rows_and_prior_hessian(
-    total: Sum, model: AbstractModel, position: Vector
-) -> tuple[Sum, Matrix]:
-    return total, jax.hessian(model.prior_potential)(position)
+    second = jax.hessian(model.prior_potential)(position) if hessian else None
+    return model.prior_potential(position), model.prior_gradient(position), second
 
 
 # What to tell the user when a search for the mode fails.

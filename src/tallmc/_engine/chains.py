@@ -191,10 +191,7 @@ class Place(NamedTuple):
         self, state: RunState, supply: Any, window: Window, slots: int
     ) -> tuple[RunState, RecordedSteps]:
         """Run the steps of the window with this supply of their block."""
-        steps = self.supply.steps
-        return advance(
-            self.arrays, state, supply, window, static=self.static, block=steps, slots=slots
-        )
+        return advance(self.arrays, state, supply, window, static=self.static, slots=slots)
 
 
 class Chains:

@@ -49,16 +49,23 @@ class RecordedSteps(NamedTuple):
 
 
 class Window(NamedTuple):
-    """The steps of one block that a call runs, and the rule for which steps become draws."""
+    """The steps of one block that a call runs, and the rule for which steps become draws.
 
+    Made on the host: every scalar operation would be a kernel to compile.
+    """
+
+    block_start: Int[Any, ""]
     first: Int[Any, ""]
     stop: Int[Any, ""]
-    burn_in: Int[Any, ""]
+    before_sampling: Int[Any, ""]
+    """Steps of the burn-in in which the schedule samples."""
     thin: Int[Any, ""]
+    completed: Int[Any, ""]
+    """Draws that are complete before the first step."""
 
     @classmethod
-    def of(cls, first: int, stop: int, burn_in: int, thin: int) -> Window:
-        return cls(*(np.array(number, np.int32) for number in (first, stop, burn_in, thin)))
+    def of(cls, *numbers: int) -> Window:
+        return cls(*(np.array(number, np.int32) for number in numbers))
 
 
 class Stepper(NamedTuple):
@@ -108,10 +115,9 @@ def advance(
     window: Window,
     *,
     static: Static,
-    block: int,
     slots: int,
 ) -> tuple[RunState, RecordedSteps]:
-    """Run the steps of the window, all in one block of `block` steps with this supply.
+    """Run the steps of the window, all in the block with this supply.
 
     The draws that they complete fill the first of the `slots`, in order. `arrays` and `static` are
     the parts of a `Stepper`.
@@ -128,25 +134,25 @@ def advance(
     first_supply = jax.tree.map(lambda leaf: leaf[0], supply)
     shapes = jax.eval_shape(chain_step, arrays, *now, first_supply, jnp.int32(0))[-1]
     carry = (state, _empty_record(state, shapes, slots))
-    number = window.first // block
-    sampled, before_sampling = kernel.schedule.sampled, kernel.schedule.sampled(window.burn_in)
-    completed_before = jnp.maximum(sampled(window.first) - before_sampling, 0) // window.thin
     # With a single chain, an axis of length one makes XLA copy all rows again, in one thread.
     folded = jax.tree.map(
         lambda leaf: leaf.reshape(leaf.shape[0], math.prod(leaf.shape[1:3]), *leaf.shape[3:]),
         supply,
     )
 
-    def run_step(k: Array, carry: tuple[RunState, RecordedSteps]) -> tuple[RunState, RecordedSteps]:
+    def run_step(
+        step: Array, carry: tuple[RunState, RecordedSteps]
+    ) -> tuple[RunState, RecordedSteps]:
         state, recorded = carry
-        step = number * block + k
+        k = step - window.block_start
         step_supply = jax.tree.map(
             lambda leaf, whole: _of_step(leaf, k).reshape(whole.shape[1:]), folded, supply
         )
         chains, outcome, failed_at, stats = chain_step(
             arrays, state.chains, state.outcome, state.failed_at, step_supply, step
         )
-        slot = lax.div(sampled(step) - before_sampling, window.thin) - completed_before
+        sampled = kernel.schedule.sampled(step) - window.before_sampling
+        slot = lax.div(sampled, window.thin) - window.completed
         slot = jnp.clip(slot, 0, slots - 1)
         alive = (outcome == Outcome.OK)[:, None]
         n_rows = recorded.n_rows
@@ -160,7 +166,7 @@ def advance(
         )
         return RunState(chains, outcome, failed_at), recorded
 
-    return _unrolled(window.first - number * block, window.stop - number * block, run_step, carry)
+    return _unrolled(jnp.asarray(window.first), jnp.asarray(window.stop), run_step, carry)
 
 
 def _unrolled(

@@ -211,8 +211,7 @@ class Run:
         self._chains.state = state
 
     def compile(self) -> None:
-        window = Window.of(self.step, self.step, self.burn_in, self.thin)
-        self._chains.compile(window, self.slots, self.n_steps)
+        self._chains.compile(self._window(0), self.slots, self.n_steps)
         self._call_length = CallLength(self.block)
 
     def run_to(self, n_draws: int, after_call: Callable[[], None] | None = None) -> None:
@@ -352,14 +351,18 @@ class Run:
             state = self.state
             renewed = self.kernel.renew(state.chains, self.rows)
             self.state = RunState(renewed, state.outcome, state.failed_at)
-        window = Window.of(self.step, self.step + steps, self.burn_in, self.thin)
-        recorded = self._chains.advance(window, self.slots, self.n_steps)
+        recorded = self._chains.advance(self._window(steps), self.slots, self.n_steps)
         draws = self._kept(recorded, self._completed(self.step + steps) - before)
         fixed = self._rows_per_step
         touched = np.asarray(recorded.n_rows, np.int64) if fixed is None else fixed * steps
         self.rows_before = self.rows_before + touched
         self.step += steps
         return draws
+
+    def _window(self, steps: int) -> Window:
+        start, completed = self.step - self.step % self.block, self._completed(self.step)
+        rule = self.sampled_in_burn_in, self.thin, completed
+        return Window.of(start, self.step, self.step + steps, *rule)
 
     def _kept(self, recorded: RecordedSteps, new: int) -> DrawBlock:
         """The first `new` records, with rows counted from the start of the run."""

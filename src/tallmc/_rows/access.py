@@ -68,7 +68,7 @@ class AbstractRows(eqx.Module):
         finish: Callable[..., Any] | None = None,
         subset: Subset | None = None,
     ) -> Any:
-        """Σ over all rows, or the blocks of `subset`, block by block, in compensated arithmetic.
+        """Σ over all rows, or the blocks of `subset`, block by block, in double precision.
 
         `block_sum(rows, counted, *args)` is the sum over those rows of a block for which `counted`
         is true; with arrays `beside` the rows, `block_sum(rows, beside, counted, *args)`. Define it

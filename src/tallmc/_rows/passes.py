@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -134,6 +135,7 @@ class Subset:
 # Compensated sums: a sum carries its rounding error along (Knuth's two-sum).
 #
 # In float32, the error of a sum over N rows is then the error of one block of rows, not of N rows.
+# Only a pass inside a compiled program adds them up. Elsewhere NumPy does, in float64.
 
 
 class Sum(eqx.Module):
@@ -149,9 +151,6 @@ class Sum(eqx.Module):
         return cls(zero, zero)
 
     def plus(self, term: PyTree[Array]) -> Sum:
-        if isinstance(term, Sum):
-            total = self.plus(term.high)
-            return Sum(total.high, jax.tree.map(jnp.add, total.low, term.low))
         high = jax.tree.map(jnp.add, self.high, term)
         errors = jax.tree.map(_rounding_error, self.high, high, term)
         return Sum(high, jax.tree.map(jnp.add, self.low, errors))
@@ -213,28 +212,48 @@ class InPieces:
 ReadBlock = Callable[[int], PyTree]  # returns the rows of a block, by its number
 
 
-def reduce_blocks(
+def sum_of_blocks(
     read: ReadBlock,
     blocks: Blocks,
     numbers: Sequence[int],
     block_sum: Callable[..., PyTree[Array]],
     args: tuple[Any, ...],
-    finish: Callable[..., Any] | None,
-) -> Any:
-    """`AbstractRows.reduce` over these blocks of one array or shard."""
+) -> tuple[Any, Any]:
+    """`AbstractRows.reduce` over these blocks of one array or shard: the sum, and its dtypes.
+
+    NumPy adds up the terms in float64, each while the device has the next one to do.
+    """
     arrays, others = split(args)
-    total, result = None, None
-    for k, number in enumerate(numbers):
-        place = blocks.counted(number)
-        rows, counted = read(number), _ones(blocks.size, place.start, place.stop)
-        if total is None:
-            shapes = _term.eval_shape(rows, counted, arrays, others, block_sum)
-            of_term = shapes.high if isinstance(shapes, Sum) else shapes
-            zero = jax.tree.map(lambda shape: np.zeros(shape.shape, shape.dtype), of_term)
-            total = Sum(zero, zero)
-        is_last = np.bool_(k == len(numbers) - 1)
-        total, result = _add_block(total, rows, counted, arrays, is_last, others, block_sum, finish)
-    return total if finish is None else result
+    terms = (
+        _of_block((read(number), _mask(blocks, number)), arrays, others, block_sum)
+        for number in numbers
+    )
+    total, waiting = None, next(terms)
+    of_term = waiting.high if isinstance(waiting, Sum) else waiting
+    kinds = jax.tree.map(lambda leaf: leaf.dtype, of_term)
+    for term in itertools.chain(terms, (None,)):
+        if isinstance(waiting, Sum):
+            on_host = waiting.float64()
+        else:
+            on_host = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), waiting)
+        total = on_host if total is None else jax.tree.map(np.add, total, on_host)
+        waiting = term
+    return total, kinds
+
+
+def total_of(parts: Sequence[tuple[Any, Any]]) -> Sum:
+    """The sum of what `sum_of_blocks` returned for some arrays or shards."""
+    terms, kinds = [term for term, _ in parts], parts[0][1]
+    exact = functools.reduce(lambda total, term: jax.tree.map(np.add, total, term), terms)
+    high = jax.tree.map(np.asarray, exact, kinds)
+    low = jax.tree.map(lambda e, h: np.asarray(e - h.astype(np.float64), h.dtype), exact, high)
+    return Sum(*jax.device_put((high, low)))
+
+
+@quickly_compiled
+def finished(total: Sum, args: tuple[Any, ...], finish: Callable[..., Any]) -> Any:
+    """What is made of a sum, in a program of its own."""
+    return finish(total, *args)
 
 
 def map_blocks(
@@ -266,7 +285,12 @@ def _counted(values: PyTree[Array], blocks: Blocks, number: int) -> PyTree[np.nd
 def values_of(rows: PyTree, per_row: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """`per_row(rows, *args)` of one block, by the program of a pass."""
     arrays, others = split(args)
-    return _values(rows, arrays, others, per_row)
+    return _of_block((rows,), arrays, others, per_row)
+
+
+def _mask(blocks: Blocks, number: int) -> np.ndarray:
+    place = blocks.counted(number)
+    return _ones(blocks.size, place.start, place.stop)
 
 
 @functools.lru_cache(maxsize=256)
@@ -276,41 +300,6 @@ def _ones(size: int, begin: int, end: int) -> np.ndarray:
     return ones
 
 
-@functools.partial(jax.jit, static_argnames=("others", "block_sum"))
-def _term(
-    rows: PyTree, counted: Array, arrays: list[Array], others: Static, block_sum: Any
-) -> PyTree[Array]:
-    return block_sum(rows, counted, *others.joined(arrays))
-
-
 @quickly_compiled
-def _add_block(
-    total: Sum,
-    rows: PyTree,
-    counted: Any,
-    arrays: list[Array],
-    is_last: Any,
-    others: Static,
-    block_sum: Any,
-    finish: Any,
-) -> tuple[Sum, Any]:
-    """The sum with one more block and, after the last one, its result."""
-    # Functions under `jit` are traced once, for the shapes of their results and for the program.
-    total = total.plus(_term(rows, counted, arrays, others, block_sum))
-    if finish is None:
-        return total, None
-
-    @jax.jit
-    def finished(total: Sum, arrays: list[Array]) -> Any:
-        return finish(total, *others.joined(arrays))
-
-    def no_result(total: Sum, arrays: list[Array]) -> Any:
-        shapes = jax.eval_shape(finished, total, arrays)
-        return jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
-
-    return total, lax.cond(is_last, finished, no_result, total, arrays)
-
-
-@quickly_compiled
-def _values(rows: PyTree, arrays: list[Array], others: Static, per_row: Any) -> Any:
-    return per_row(rows, *others.joined(arrays))
+def _of_block(block: tuple[Any, ...], arrays: list[Array], others: Static, function: Any) -> Any:
+    return function(*block, *others.joined(arrays))

@@ -24,7 +24,17 @@ from .._core.errors import InvalidInput
 from .._core.supervision import in_threads, one_per_core
 from .access import AbstractRows, RowAccess, RowBlock, RowValues
 from .law import AliasLaw, Batch, ResidentStream, RowDraws, UniformLaw, materialised, take_rows
-from .passes import Blocks, Subset, Sum, block_rows, map_blocks, reduce_blocks, values_by_block
+from .passes import (
+    Blocks,
+    Subset,
+    Sum,
+    block_rows,
+    finished,
+    map_blocks,
+    sum_of_blocks,
+    total_of,
+    values_by_block,
+)
 from .probabilities import PreferentialStream, certain_rows, probabilities
 
 
@@ -68,7 +78,8 @@ class ResidentRows(AbstractRows):
             assert subset is None, "a pass inside a compiled program reads all rows"
             return _traced_reduce(columns, self.n_rows, block_rows(width), term, args, finish)
         numbers: Sequence[int] = range(blocks.count) if subset is None else subset.blocks[0][1]
-        return reduce_blocks(_reader(columns, blocks), blocks, numbers, term, args, finish)
+        total = total_of([sum_of_blocks(_reader(columns, blocks), blocks, numbers, term, args)])
+        return total if finish is None else finished(total, args, finish)
 
     def map(
         self,

@@ -7,7 +7,6 @@ neither on the number of workers nor on who has read which shard.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +20,6 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from .._core.arrays import aligned_empty, check_numeric, on_device, to_device
 from .._core.errors import InvalidInput, check_number
-from .._core.programs import quickly_compiled
 from .._core.supervision import checkpoint, in_threads, one_per_core
 from .access import AbstractRows, RowAccess, RowBlock, RowValues
 from .law import AbstractStream, Batch, weights_of_batch
@@ -29,10 +27,11 @@ from .passes import (
     Blocks,
     InPieces,
     Subset,
-    Sum,
+    finished,
     joined,
     piece_rows,
-    reduce_blocks,
+    sum_of_blocks,
+    total_of,
     values_by_block,
 )
 from .probabilities import PreferentialStream, check_drawn, count_certain, most_certain
@@ -61,23 +60,7 @@ def sum_of_shard(common: Any, number: int, blocks: tuple[Blocks, Sequence[int]])
     division, numbers = blocks
     array = shards.array(number, whole=len(numbers) == division.count)
     read = division.reader(array)
-    total = reduce_blocks(read, division, numbers, block_sum, args, None)
-    return total.float64(), jax.tree.map(lambda leaf: leaf.dtype, total.high)
-
-
-def total_of(parts: Sequence[tuple[Any, Any]]) -> Sum:
-    """The sum of what `sum_of_shard` returned for some shards."""
-    terms, kinds = [term for term, _ in parts], parts[0][1]
-    exact = functools.reduce(lambda total, term: jax.tree.map(np.add, total, term), terms)
-    high = jax.tree.map(np.asarray, exact, kinds)
-    low = jax.tree.map(lambda e, h: np.asarray(e - h.astype(np.float64), h.dtype), exact, high)
-    return Sum(*jax.device_put((high, low)))
-
-
-@quickly_compiled
-def finished(total: Sum, args: tuple[Any, ...], finish: Callable[..., Any]) -> Any:
-    """What is made of a sum, in a program of its own."""
-    return finish(total, *args)
+    return sum_of_blocks(read, division, numbers, block_sum, args)
 
 
 class DrawnRows(NamedTuple):

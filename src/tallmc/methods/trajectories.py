@@ -32,7 +32,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._anchor.anchor import Anchor
 from .._core.arrays import DenseMap, Scalar, Vector, on_device
-from .._core.errors import check_int, check_number
+from .._core.errors import Outcome, check_int, check_number
 from .._core.random import normals_of, pairs_for_normals, random_words, uniform_of
 from .._engine.kernel import AbstractKernel, ChainState, Drawn, Gathered, KernelStep, NewChain
 from .._engine.run import Run
@@ -135,11 +135,9 @@ class SurrogateKernel(AbstractKernel):
 
     def init(self, new: NewChain, rows: AbstractRows) -> ChainState:
         v, log_weight = new.carried
-        u = self._u(v)
-        here = Point(v, *self._evaluated(v), log_weight)
+        here = Point(v, jnp.full_like(log_weight, _unknown(v)), jnp.zeros_like(v), log_weight)
         proposed = here if self.delayed else None
-        position = self.surrogate.placed(u, jnp.full((), 0.5, u.dtype))
-        return ChainState(TrajectoryState(position, here, proposed), None)
+        return ChainState(TrajectoryState(new.position, here, proposed), None)
 
     def renew(self, chains: ChainState, rows: AbstractRows) -> ChainState:
         proposed = chains.motion.proposed
@@ -186,7 +184,10 @@ class SurrogateKernel(AbstractKernel):
         stats["acceptance_rate"] = jnp.mean(rates)
         here, proposed = (here, end) if self.delayed else (end, None)
         position = self.surrogate.placed(self._u(here.whitened), mode)
-        return KernelStep(ChainState(TrajectoryState(position, here, proposed), None), stats)
+        known = end.potential < _unknown(self.rest)
+        outcome = jnp.where(known, Outcome.OK, Outcome.NON_FINITE).astype(jnp.int32)
+        moved = TrajectoryState(position, here, proposed)
+        return KernelStep(ChainState(moved, None), stats, outcome)
 
     @property
     def _blocks(self) -> list[np.ndarray]:
@@ -214,22 +215,19 @@ class SurrogateKernel(AbstractKernel):
     def _trajectory(
         self, start: Point, momentum: Vector, turn: Scalar, log_uniform: Scalar
     ) -> tuple[Point, Scalar]:
+        turn = jnp.where(start.potential < _unknown(momentum), turn, 0)
         cosine, sine = jnp.cos(turn), jnp.sin(turn)
 
-        def turned(v: Vector, momentum: Vector, gradient: Vector) -> tuple[Vector, Vector]:
+        def advance(_: Any, carry: tuple[Vector, Vector, Scalar, Vector]) -> Any:
+            v, momentum, _, gradient = carry
             momentum = momentum - turn / 2 * (gradient - v)
-            return cosine * v + sine * momentum, cosine * momentum - sine * v
+            v, momentum = cosine * v + sine * momentum, cosine * momentum - sine * v
+            value, gradient = self._evaluated(v)
+            return v, momentum - turn / 2 * (gradient - v), value, gradient
 
-        def advance(_: Any, carry: tuple[Vector, Vector, Vector]) -> tuple[Vector, Vector, Vector]:
-            v, momentum = turned(*carry)
-            _, gradient = self._evaluated(v)
-            return v, momentum - turn / 2 * (gradient - v), gradient
-
-        # The last gradient and the potential share most of their work.
-        first = start.whitened, momentum, start.gradient
-        v, last = turned(*lax.fori_loop(0, self.length - 1, advance, first))
-        end = Point(v, *self._evaluated(v), start.log_weight)
-        last = last - turn / 2 * (end.gradient - v)
+        first = start.whitened, momentum, start.potential, start.gradient
+        v, last, value, gradient = lax.fori_loop(0, self.length, advance, first)
+        end = Point(v, value, gradient, start.log_weight)
         kinetic = jnp.sum(last**2) / 2 - jnp.sum(momentum**2) / 2
         log_ratio = start.potential - end.potential - kinetic
         return _chosen(log_uniform < log_ratio, end, start), acceptance_rate(log_ratio)
@@ -241,6 +239,14 @@ class SurrogateKernel(AbstractKernel):
         """Ŝ(μ + Sv) and its gradient with respect to v."""
         value, gradient = self.surrogate.potential_and_gradient(self._u(v))
         return value, self.metric.pull(gradient)
+
+
+def _unknown(like: Array) -> np.floating[Any]:
+    """Ŝ of a chain's first point, for which there is no program.
+
+    The first trajectory has no length, and ends there with Ŝ.
+    """
+    return jnp.finfo(like.dtype).max
 
 
 def _chosen(first: Array, one: Point, other: Point) -> Point:

@@ -43,7 +43,7 @@ _FIRST_LENGTH, _LONGEST = 2, 64
 _ROUNDS, _ROUNDS_FOR_METRIC, _PER_ROUND, _KEPT_ROUNDS = 8, 4, 6, 3
 _START = 0.7
 """Spread of the first positions in u."""
-_BURN_IN = 4
+_BURN_IN = 5
 ENOUGH_DRAWS = 3000.0
 """Effective draws, which cost little: errors of sds are then about 2 %."""
 HARD_ROWS = (0, 512, 1024, 2048, 4096, 8192)
@@ -154,7 +154,7 @@ class SurrogatePlanner:
             kernel = SurrogateHMC(hard_rows=n_hard, step_size=1.0).kernel(posterior, surrogate)
             start = on_device(np.zeros((n_chains, posterior.dim)), posterior.dtype)
             keys = chain_keys(self.seed, n_chains, purpose=1)
-            Run(BoundKernel(kernel, posterior), keys, start, 0, 1, _PER_ROUND).compile()
+            Run(BoundKernel(kernel, posterior), keys, start, 1, 1, _PER_ROUND).compile()
 
         in_background(chains)
         in_background(lambda: rehearse_check(rehearsed(posterior, sizes, n_hard), posterior.rows))
@@ -244,7 +244,7 @@ class SurrogatePlanner:
             kernel = method.kernel(posterior, surrogate, metric, middle)
             keys = chain_keys(self.seed, n_chains, purpose=number + 1)
             start = on_device(positions, posterior.dtype)
-            run = Run(BoundKernel(kernel, posterior), keys, start, 0, 1, _PER_ROUND)
+            run = Run(BoundKernel(kernel, posterior), keys, start, 1, 1, _PER_ROUND)
             run.run_to(_PER_ROUND)
             rate = float(np.mean(run.sample_stats()["acceptance_rate"]))
             visited.append(run.positions())
