@@ -47,8 +47,8 @@ def update(
         rule = "be of a fit that integrates nothing out"
         raise InvalidInput("draws", rule, f"one whose {what} are integrated out", cure)
     if series is None:
-        rule = "come from the default method with hard rows and a series"
-        found = f"draws of {draws.settings.get('method')}, which keeps nothing of its rows"
+        rule = "come from the default method with hard rows and a series at one mode"
+        found = f"draws of {draws.settings.get('method')}"
         raise InvalidInput("draws", rule, found, "Fit the old and the new rows together.")
     if draws.predictive is None or quantities is None:
         cure = "Attach the posterior: draws.with_posterior(posterior)."

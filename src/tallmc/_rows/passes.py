@@ -236,7 +236,7 @@ def sum_of_blocks(
             on_host = waiting.float64()
         else:
             on_host = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), waiting)
-        total = on_host if total is None else jax.tree.map(np.add, total, on_host)
+        total = on_host if total is None else _added(total, on_host)
         waiting = term
     return total, kinds
 
@@ -244,10 +244,17 @@ def sum_of_blocks(
 def total_of(parts: Sequence[tuple[Any, Any]]) -> Sum:
     """The sum of what `sum_of_blocks` returned for some arrays or shards."""
     terms, kinds = [term for term, _ in parts], parts[0][1]
-    exact = functools.reduce(lambda total, term: jax.tree.map(np.add, total, term), terms)
-    high = jax.tree.map(np.asarray, exact, kinds)
-    low = jax.tree.map(lambda e, h: np.asarray(e - h.astype(np.float64), h.dtype), exact, high)
+    exact = functools.reduce(_added, terms)
+    with np.errstate(all="ignore"):
+        high = jax.tree.map(np.asarray, exact, kinds)
+        low = jax.tree.map(lambda e, h: np.asarray(e - h.astype(np.float64), h.dtype), exact, high)
     return Sum(*jax.device_put((high, low)))
+
+
+@np.errstate(all="ignore")
+def _added(total: PyTree[np.ndarray], term: PyTree[np.ndarray]) -> PyTree[np.ndarray]:
+    # Where a search looks too far away, potentials are infinite, and quietly so as on the device.
+    return jax.tree.map(np.add, total, term)
 
 
 @quickly_compiled
