@@ -30,7 +30,7 @@ from ..._core.arrays import (
 from ..._core.errors import InvalidInput
 from ..._rows.access import PerRow, RowValues
 from ..._rows.resident import ResidentRows, resident
-from ...models.densities import DensityModel, check_scalar
+from ...models.model import DensityModel, check_scalar
 from ...models.posterior import AbstractPosterior
 from ...models.predictive import AbstractPredictive
 from ...models.transforms import Constraints, constrained, constrained_parameters

@@ -35,7 +35,7 @@ from ..._core.arrays import ComputedQuantities, Scalar, Vector, check_numeric, l
 from ..._core.errors import InvalidInput, check_int, check_number
 from ..._rows.access import PerRow
 from ..._rows.resident import ResidentRows, resident
-from ...models.densities import DensityModel
+from ...models.model import DensityModel
 from ...models.posterior import ModelPosterior
 from ...models.predictive import AbstractPredictive, split_response
 from ...results.draws import Draws

@@ -22,7 +22,7 @@ from ...dynamics.dynamics import PositionState
 from ...methods.abstract import AbstractMethod, PreparedMethod, RunDefaults, check_row_access
 from ...methods.method import StepSize
 from ...methods.registry import named
-from ...models.densities import DensityModel
+from ...models.model import DensityModel
 from ...models.posterior import AbstractPosterior, check_posterior
 from ...schedule import AbstractSchedule, as_schedule, in_precision
 from ..simplex.transitions import (

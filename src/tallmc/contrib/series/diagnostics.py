@@ -23,7 +23,7 @@ from ..._anchor.anchor import Anchor
 from ..._core.arrays import Scalar
 from ..._core.errors import InvalidInput, check_int
 from ..._core.programs import quickly_compiled
-from ...models.densities import DensityModel
+from ...models.model import DensityModel
 from ...models.posterior import AbstractPosterior, check_in_memory, check_posterior
 from ...models.transforms import ConstrainedPrior
 from ...results.draws import Draws

@@ -38,7 +38,7 @@ from ..._core.packages import check_installed
 from ..._core.random import new_key
 from ..._rows.access import PerRow
 from ..._rows.resident import resident
-from ...models.densities import DensityModel
+from ...models.model import DensityModel
 from ...models.posterior import ModelPosterior
 from ...models.transforms import (
     ConstrainedLikelihood,
