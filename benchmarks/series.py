@@ -11,7 +11,7 @@ import numpy as np
 
 import tallmc
 from tallmc.contrib.series.windows import buffer_errors, recut, series_pilot
-from tallmc.models.densities import DensityModel
+from tallmc.models.model import DensityModel
 
 from .report import print_table
 

@@ -57,8 +57,13 @@ def parts_by_name(topic: str | None = None) -> dict[str, type[Part]]:
     """
     if topic is not None and topic.isidentifier():
         importlib.import_module(f"{_CONTRIB}{topic}")
-    found: dict[str, type[Part]] = {}
-    waiting: list[type[Part]] = [Part]
+    return library_classes(Part)
+
+
+def library_classes(base: type) -> dict[str, Any]:
+    """The library's own classes below `base` that have been imported, by name."""
+    found: dict[str, Any] = {}
+    waiting: list[Any] = [base]
     while waiting:
         for kind in waiting.pop().__subclasses__():
             waiting.append(kind)

@@ -127,21 +127,20 @@ class FormulaNeeded(InvalidInput):
 _OFFSET = re.compile(r"offset\((?:(?:np\.)?(log)\()?(`[^`]+`|[^\W\d]\w*)\){1,2}")
 
 
-def take_offset(formula: str) -> tuple[str, str | None, str | None]:
-    """The formula without `offset(x)` or `offset(log(x))`, and the offset or the exposure x."""
+def take_offset(formula: str) -> tuple[str, dict[str, str]]:
+    """The formula without `offset(x)` or `offset(log(x))`, and x as the offset or the exposure."""
     left, tilde, right = formula.rpartition("~")
     terms = list(_split(right, "+"))
     given = [term for term in terms if term.startswith("offset(")]
     if not given:
-        return formula, None, None
+        return formula, {}
     found = _OFFSET.fullmatch(given[0].replace(" ", ""))
     if len(given) > 1 or found is None:
         cure = "Put the sum into a column of the table first."
         raise InvalidInput(FORMULA, "have one offset(x) or offset(log(x))", formula, cure)
     rest = " + ".join(term for term in terms if term not in given) or "1"
-    name = column_name(found[2])
-    whole = f"{left}{tilde} {rest}" if tilde else rest
-    return (whole, None, name) if found[1] else (whole, name, None)
+    role = "exposure" if found[1] else "offset"
+    return f"{left}{tilde} {rest}".strip(), {role: str(column_name(found[2]))}
 
 
 _SURVIVAL = re.compile(r"[sS]urv\((.*)\)", re.DOTALL)
@@ -173,9 +172,8 @@ def take_roles(formula: str) -> tuple[str, dict[str, str]]:
     if roles:
         formula = f"`{roles.pop('response')}` ~{right}"
     if "offset(" in formula:
-        formula, offset, exposure = take_offset(formula)
-        named = {"offset": offset, "exposure": exposure}
-        roles |= {role: name for role, name in named.items() if name is not None}
+        formula, found = take_offset(formula)
+        roles |= found
     return formula, roles
 
 

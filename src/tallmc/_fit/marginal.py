@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -148,11 +148,8 @@ def marginal_effects(
         if column not in features:
             known = ", ".join(features)
             raise InvalidInput("column", f"be one that the fit uses ({known})", column)
-    changes = (
-        [_Change("mean")]
-        if column is None
-        else _changes(source, features[column], contrasts, comparison)
-    )
+    feature = None if column is None else features[column]
+    changes = _changes(source, feature, contrasts, comparison)
     used = used_draws(draws, n_draws)
     sums = _Sums(draws, used, by)
     for piece in source.pieces():
@@ -164,7 +161,7 @@ def marginal_effects(
     labels, where, columns = [], [], []
     for place, (fixed, change) in enumerate(itertools.product(grid, changes)):
         for group, values in sums.averages(place):
-            effect = change.effect(values)
+            effect = change.effect(*values)
             flat = effect.reshape(len(effect), -1)
             names = form.classes if effect.ndim > 1 and form.classes else ("",)
             labels += [f"{change.label}, {name}" if name else change.label for name in names]
@@ -239,8 +236,8 @@ class _Source:
     first: Table
     """The table, or the first line of the row store."""
     stored: ShardedRows | None
-    numbers: np.ndarray | None
-    """The rows to use; None for all."""
+    numbers: np.ndarray
+    """The rows to use."""
 
     @classmethod
     def of(cls, rows: Any, most: int | None) -> _Source:
@@ -254,22 +251,17 @@ class _Source:
             table = table_of_lines(stored.lines(np.zeros(1, np.int64)), stored.shards.manifest)
         most = count if most is None else check_int("n_rows", most, 1)
         if count <= most:
-            return cls(table, stored, None)
+            return cls(table, stored, np.arange(count))
         chosen = np.random.default_rng(0).choice(count, most, replace=False, shuffle=False)
         return cls(table, stored, np.sort(chosen))
 
     def pieces(self) -> Iterator[Table]:
-        if self.stored is None:
-            table = self.first if self.numbers is None else self.first.rows(self.numbers)
-            for start in range(0, table.n_rows, _PIECE):
-                yield table.rows(slice(start, start + _PIECE))
-            return
-        manifest = self.stored.shards.manifest
-        count = self.stored.n_rows if self.numbers is None else len(self.numbers)
-        for start in range(0, count, _PIECE):
-            places = np.arange(start, min(start + _PIECE, count))
-            chosen = places if self.numbers is None else self.numbers[places]
-            yield table_of_lines(self.stored.lines(chosen), manifest)
+        for start in range(0, len(self.numbers), _PIECE):
+            chosen = self.numbers[start : start + _PIECE]
+            if self.stored is None:
+                yield self.first.rows(chosen)
+            else:
+                yield table_of_lines(self.stored.lines(chosen), self.stored.shards.manifest)
 
     def range(self, name: str) -> tuple[float, float, float]:
         """Sd and extremes of a column of numbers."""
@@ -317,64 +309,51 @@ def _check_value(parameter: str, feature: FeatureEncoding, value: Any) -> None:
         check_number(f"{parameter} ({feature.name})", value)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Change:
+class _Change(NamedTuple):
     """A question: the tables whose responses it needs, and what it makes of their averages."""
 
     label: str
-    feature: FeatureEncoding | None = None
-    pair: tuple[Any, Any] | None = None
-    """Two values of the column; None for a slope."""
-    step: float = 0.0
-    bounds: tuple[float, float] = (0.0, 0.0)
-    ratio: bool = False
-
-    def tables(self, table: Table) -> tuple[Table, ...]:
-        if self.feature is None:
-            return (table,)
-        if self.pair is not None:
-            high, low = (_with_value(table, self.feature, value) for value in self.pair)
-            return high, low
-        column = self.feature.name
-        numbers = table.columns[column].numbers.astype(np.float64)
-        low_end, high_end = self.bounds
-        centre = np.clip(numbers, low_end, high_end) if low_end < high_end else numbers
-        return tuple(_with_numbers(table, column, centre + h) for h in (self.step, -self.step))
-
-    def effect(self, averages: Sequence[np.ndarray]) -> np.ndarray:
-        if self.feature is None:
-            return averages[0]
-        high, low = averages
-        if self.ratio:
-            return high / low
-        return (high - low) / (2 * self.step or 1.0)
+    tables: Callable[[Table], Sequence[Table]]
+    effect: Callable[..., np.ndarray]
 
 
 def _changes(
     source: _Source,
-    feature: FeatureEncoding,
+    feature: FeatureEncoding | None,
     contrasts: Sequence[tuple[Any, Any]] | None,
     comparison: str,
 ) -> list[_Change]:
-    """The changes of a column."""
+    """The changes of a column; the response itself without one."""
+    if feature is None:
+        return [_Change("mean", lambda table: [table], lambda average: average)]
     is_ratio = comparison == "ratio"
-    sign = "/" if is_ratio else "−"
+    sign, of_two = ("/", np.divide) if is_ratio else ("−", np.subtract)
+    names = {}
     if contrasts is None and feature.kind == "category":
         contrasts = [(level, feature.levels[0]) for level in feature.levels[1:]]
     if contrasts is None and feature.kind == "boolean":
-        label = f"true {sign} false"
-        return [_Change(label, feature, (1.0, 0.0), ratio=is_ratio)]
+        contrasts, names = [(1.0, 0.0)], {1.0: "true", 0.0: "false"}
     if contrasts is not None:
         for value in itertools.chain.from_iterable(contrasts):
             _check_value("contrasts", feature, value)
-        return [
-            _Change(f"{high} {sign} {low}", feature, (high, low), ratio=is_ratio)
-            for high, low in contrasts
-        ]
+
+        def between(high: Any, low: Any) -> _Change:
+            label = f"{names.get(high, high)} {sign} {names.get(low, low)}"
+            return _Change(
+                label, lambda table: [_with_value(table, feature, v) for v in (high, low)], of_two
+            )
+
+        return [between(*pair) for pair in contrasts]
     if is_ratio:
         cure = "Pass contrasts=[(a, b)] with two numbers."
         raise InvalidInput("comparison", 'be "difference" for an effect per unit', comparison, cure)
     sd, low, high = source.range(feature.name)
     step = _RELATIVE_STEP * (sd or 1.0)
-    # Splines are not defined outside of the range of the table.
-    return [_Change("per unit", feature, None, step, (low + step, high - step))]
+
+    def moved(table: Table) -> list[Table]:
+        centre = table.columns[feature.name].numbers.astype(np.float64)
+        if low + step < high - step:  # splines are not defined outside of the range of the table
+            centre = np.clip(centre, low + step, high - step)
+        return [_with_numbers(table, feature.name, centre + h) for h in (step, -step)]
+
+    return [_Change("per unit", moved, lambda high, low: (high - low) / (2 * step))]

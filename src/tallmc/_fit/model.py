@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -109,20 +110,16 @@ class RegressionModel:
             if family.name != "piecewise_exponential" or not increasing:
                 rule = "be increasing positive times, for family piecewise_exponential only"
                 raise InvalidInput("--breaks (breaks)", rule, self.breaks)
-        if self.quantile is not None:
-            if family.name != "quantile":
-                rule = "be left out unless the family is quantile"
-                raise InvalidInput("--quantile (quantile)", rule, self.quantile)
-            check_number(
-                "--quantile (quantile)", self.quantile, 0, 1, low_open=True, high_open=True
-            )
+        for option, of, most in (
+            ("quantile", "quantile", 1.0),
+            ("noise_variance", "gaussian", math.inf),
+        ):
+            given, name = getattr(self, option), f"--{option.replace('_', '-')} ({option})"
+            if given is not None and family.name != of:
+                raise InvalidInput(name, f"be left out unless the family is {of}", given)
+            if given is not None:
+                check_number(name, given, 0, most, low_open=True, high_open=True)
         if self.exposure is not None and link != "log":
             rule = "be left out unless the family has the link log"
             raise InvalidInput("--exposure (exposure)", rule, self.exposure)
-        if self.noise_variance is not None:
-            name = "--noise-variance (noise_variance)"
-            if family.name != "gaussian":
-                rule = "be left out unless the family is gaussian"
-                raise InvalidInput(name, rule, self.noise_variance)
-            check_number(name, self.noise_variance, 0, low_open=True)
         return family, link

@@ -692,13 +692,10 @@ class RegressionForm:
         )
         names = self.columns.names
         x, y = np.ones((2, len(names)), dtype), np.array([0.25, 0.75])
-        if not self.integrates_effects:
-            times = self.family.response == "times"
-            given = np.log(y)[:, None] * np.ones(3) if times else y
-            data = design_data(x, given, names, groups=groups, times=times)
-            return self.posterior(data, np.ones(len(names)), search_start=False)
-        data = design_data(x, y, names)
-        rows = grouped_observations(data, groups)
+        times, apart = self.family.response == "times", self.integrates_effects
+        given = np.log(y)[:, None] * np.ones(3) if times else y
+        data = design_data(x, given, names, groups=() if apart else groups, times=times)
+        rows = grouped_observations(data, groups) if apart else None
         return self.posterior(data, np.ones(len(names)), search_start=False, groups=rows)
 
     def _description(self, priors: ModelPriors) -> dict[str, str]:

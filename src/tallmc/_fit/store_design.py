@@ -16,7 +16,7 @@ import numpy as np
 from .._core.errors import InvalidInput
 from .._core.supervision import checkpoint
 from .._ingestion.errors import INTERCEPT as STORED_INTERCEPT
-from .._ingestion.errors import check_varying, some
+from .._ingestion.errors import check_names, check_varying, some
 from .._ingestion.values import MISSING_LEVEL, ColumnValues, missing_name
 from .._rows.manifest import Column, RowManifest
 from .._rows.opening import is_row_store, open_rows
@@ -69,18 +69,13 @@ Product = tuple[tuple[str, int | None], ...]
 the level that a category must have. An intercept is ()."""
 
 
-class StoreTerms(NamedTuple):
-    """The columns of a design over a row store; `names` and `terms` are as in `Design`."""
-
-    response: str | None
-    products: list[Product]
-    names: tuple[str, ...]
-    terms: dict[str, tuple[int, ...]]
+Products = dict[str, Product]
+"""The columns of a design over a row store, by name."""
 
 
 def store_terms(
     formula: str, manifest: RowManifest, left_out: Collection[str | None] = ()
-) -> StoreTerms:
+) -> Products:
     """The columns of the design that a formula describes; `.` is all but those left out."""
     text = split_formula(formula)
     response = text.response if text.response is not None else manifest.response
@@ -108,17 +103,15 @@ def store_terms(
             for code, level in enumerate(levels[name][first:], start=first)
         ]
 
-    found: dict[str, Product] = {}
-    terms: dict[str, tuple[int, ...]] = {}
-    for term, scoped_terms, names in _structure(parsed, used, levels):
-        start, known = len(found), {}
+    found: Products = {}
+    for _, scoped_terms, names in _structure(parsed, used, levels):
+        known = {}
         for scoped in scoped_terms:
             for chosen in itertools.product(*map(columns_of, scoped.factors)):
                 name = ":".join(name for name, _ in chosen) or INTERCEPT
                 known[name] = tuple(column for _, column in chosen)
         found |= {name: known[name] for name in names}
-        terms[INTERCEPT if str(term) == "1" else str(term)] = tuple(range(start, len(found)))
-    return StoreTerms(response, list(found.values()), tuple(found), terms)
+    return found
 
 
 def _smooths_of_store(
@@ -228,23 +221,22 @@ def row_store_design(
     manifest = rows.shards.manifest
     _check_row_store(model, manifest)
     family, _ = model.families()
-    terms, scaled = _terms(rows, model)
+    products, scaled = _terms(rows, model)
     smooths = smooths_of(scaled)
-    response = _response(model, terms.response, manifest)
-    has_intercept = bool(terms.names) and terms.names[0] == INTERCEPT
+    response = _response(model, manifest)
+    has_intercept = next(iter(products), None) == INTERCEPT
     first = int(has_intercept and not family.has_intercept)
-    if known is not None and known.names[: len(terms.names)] == terms.names:
-        of_names = zip(terms.products, known.means, known.sds, strict=False)
+    if known is not None and known.names[: len(products)] == tuple(products):
+        of_names = zip(products.values(), known.means, known.sds, strict=False)
         moments: Moments = {product: (mean, sd) for product, mean, sd in of_names}
     else:
-        moments = _measured(rows, terms)
-    of_terms = list(_features_of(terms, manifest, moments, centred=has_intercept))
+        moments = _measured(rows, products)
+    of_terms = list(_features_of(products, manifest, moments, centred=has_intercept))
     scaling = [scaled for _, scaled in of_terms]
     means, sds, column_sds = (np.concatenate(of) for of in zip(*scaling, strict=True))
     place = manifest.names.index(response)
-    if any(response == name for product in terms.products for name, _ in product):
-        raise InvalidInput(FORMULA, "not explain the response by itself", response)
-    if any(response in (*smooth.variables, smooth.by) for smooth in smooths):
+    used = {name for product in products.values() for name, _ in product}
+    if response in used.union(*((*smooth.variables, smooth.by) for smooth in smooths)):
         raise InvalidInput(FORMULA, "not explain the response by itself", response)
     of_response = manifest.columns[place]
     times = family.response == "times"
@@ -322,9 +314,7 @@ def _levels(family: Family, response: Column) -> tuple[str, ...]:
     return tuple(str(k) for k in range(int(response.high) + 1))
 
 
-def _terms(
-    rows: ShardedRows, model: RegressionModel
-) -> tuple[StoreTerms, PlainTerms | FormulaTerms]:
+def _terms(rows: ShardedRows, model: RegressionModel) -> tuple[Products, PlainTerms | FormulaTerms]:
     """The products of columns of the store, and the same terms for columns of a table."""
     manifest = rows.shards.manifest
     response = model.response or manifest.response
@@ -337,20 +327,21 @@ def _terms(
         names = text.variables([of.name for of in features], {of.name for of in features})
         used = tuple(feature for feature in features if feature.name in names)
         _check_features(used, manifest.n_rows, named=True)
-        terms = store_terms(formula, manifest, left_out)
+        products = store_terms(formula, manifest, left_out)
         smooths = _smooths_of_store(text.smooths, features, rows)
-        return terms, _formula_terms(text, used, smooths)
+        return products, _formula_terms(text, used, smooths)
     features = _features(manifest, left_out)
     _check_features(features, manifest.n_rows, named=False)
     has_intercept = model.intercept and STORED_INTERCEPT in manifest.names
     plain = PlainTerms(features, has_intercept)
     if not plain.names:
         raise InvalidInput("row store", "have a column besides the response", f"only {response}")
-    products: list[Product] = [()] if has_intercept else []
+    found: list[Product] = [()] if has_intercept else []
     for feature in features:
         codes = range(1, len(feature.levels)) if feature.kind == "category" else (None,)
-        products += [((feature.name, code),) for code in codes]
-    return StoreTerms(response, products, plain.names, plain.terms), plain
+        found += [((feature.name, code),) for code in codes]
+    check_names("the design", plain.names)
+    return dict(zip(plain.names, found, strict=True)), plain
 
 
 def _filled(manifest: RowManifest, model: RegressionModel) -> tuple[FilledColumn, ...]:
@@ -412,12 +403,12 @@ def _formula_terms(
     return make_terms(text.common, features, columns, n_rows, smooths)[0]
 
 
-def _response(model: RegressionModel, of_formula: str | None, manifest: RowManifest) -> str:
+def _response(model: RegressionModel, manifest: RowManifest) -> str:
     """The name of the response; raises unless the row store holds it as it is."""
     named = None if model.formula is None else split_formula(model.formula).response
     if named is not None and model.response not in (None, named):
         raise InvalidInput("--response", f"be that of the formula, {named!r}", model.response)
-    response = model.response or of_formula or manifest.response
+    response = model.response or named or manifest.response
     if response is None or response not in manifest.names:
         found = f"The columns are: {some(manifest.names)}."
         raise InvalidInput("--response", "name a column of the row store", response, found)
@@ -445,11 +436,11 @@ sds then; 0 for the intercept."""
 
 
 def _features_of(
-    terms: StoreTerms, manifest: RowManifest, moments: Moments, *, centred: bool
+    of_names: Products, manifest: RowManifest, moments: Moments, *, centred: bool
 ) -> Iterator[tuple[Any, Scaling]]:
     """The columns of a design over a row store; they are not centred if there is no intercept."""
     categories = manifest.covariates
-    for names, run in itertools.groupby(terms.products, _names):
+    for names, run in itertools.groupby(of_names.values(), _names):
         products = list(run)
         if names and all(name in categories for name in names):
             levels: Any = [[level for _, level in product] for product in products]
@@ -497,10 +488,10 @@ def _names(product: Product) -> tuple[str, ...]:
     return tuple(name for name, _ in product)
 
 
-def _measured(rows: ShardedRows, terms: StoreTerms) -> Moments:
+def _measured(rows: ShardedRows, products: Products) -> Moments:
     """The moments of the interactions, in one pass over the rows if there are any."""
     manifest, found = rows.shards.manifest, {}
-    interactions = [product for product in terms.products if len(product) > 1]
+    interactions = [product for product in products.values() if len(product) > 1]
     of_names = list(dict.fromkeys(map(_names, interactions)))
     if not interactions:
         return {}
@@ -528,7 +519,7 @@ def _measured(rows: ShardedRows, terms: StoreTerms) -> Moments:
     check_varying(
         {
             name: found[product][0]
-            for name, product in zip(terms.names, terms.products, strict=True)
+            for name, product in products.items()
             if product in found and not found[product][1]
         },
         "Leave them out of the formula or with --exclude (exclude)",

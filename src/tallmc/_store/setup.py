@@ -33,7 +33,7 @@ from .._core.arrays import Layout, named_leaves, with_leaves
 from .._core.compiler import loops_are_whole
 from .._core.errors import InvalidInput
 from .._core.files import FileDigest, write_file
-from .._core.part import parts_by_name, topic_of
+from .._core.part import library_classes, parts_by_name, topic_of
 from .._engine.kernel import AbstractKernel, Kernel
 from .._engine.run import Goal
 from .._rows.law import UniformLaw
@@ -258,14 +258,7 @@ def _library_function(name: str) -> Any:
 
 @functools.cache
 def _library_modules() -> dict[str, type[eqx.Module]]:
-    found: dict[str, type[eqx.Module]] = {}
-    waiting: list[type[eqx.Module]] = [eqx.Module]
-    while waiting:
-        for kind in waiting.pop().__subclasses__():
-            waiting.append(kind)
-            if kind.__module__.startswith(f"{_PACKAGE}."):
-                found[kind.__name__] = kind
-    return found
+    return library_classes(eqx.Module)
 
 
 _CURVE_POINTS = 101

@@ -46,9 +46,8 @@ from ..dynamics.dynamics import Curvature, PositionState, Suggestion
 from ..methods.abstract import AbstractMethod, PreparedMethod, labels
 from ..methods.method import StepSize
 from ..methods.registry import named
-from ..models.densities import DensityModel, check_scalar
 from ..models.design import Observations
-from ..models.model import AbstractModel
+from ..models.model import AbstractModel, DensityModel, check_scalar
 from ..models.outputs import (
     GammaLaw,
     GaussianOutput,

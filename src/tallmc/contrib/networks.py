@@ -45,7 +45,7 @@ from ..dynamics.dynamics import PositionState
 from ..methods.abstract import AbstractMethod, PreparedMethod, RunDefaults, check_row_access, labels
 from ..methods.method import StepSize
 from ..methods.registry import named
-from ..models.densities import DensityModel
+from ..models.model import DensityModel
 from ..models.posterior import AbstractPosterior, ModelPosterior, check_posterior
 from ..models.predictive import AbstractPredictive, split_response
 from ..results.draws import Draws

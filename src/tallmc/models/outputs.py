@@ -17,8 +17,8 @@ from .._core.arrays import Scalar, Vector
 from .._core.errors import InvalidInput, check_number
 from .._core.programs import Uncompared
 from .._rows.access import PerRow
-from .densities import DensityModel
 from .design import Observations
+from .model import DensityModel
 from .posterior import ModelPosterior, Posterior
 from .predictive import AbstractDensityPredictive, split_response
 from .transforms import (

@@ -25,8 +25,7 @@ from .._core.errors import InvalidInput, counted
 from .._core.programs import Uncompared
 from .._rows.access import AbstractRows, PerRow, RowAccess, RowBlock, RowValues
 from .._rows.resident import ResidentRows, resident
-from .densities import DensityModel, check_per_row, check_scalar
-from .model import AbstractModel
+from .model import AbstractModel, DensityModel, check_per_row, check_scalar
 from .predictive import AbstractPredictive, DensityPredictive, RegressionPredictive
 from .transforms import ConstrainedLikelihood, ConstrainedPrior, constrained, constrained_parameters
 

@@ -25,7 +25,6 @@ from .._core.programs import Uncompared
 from .._rows.access import PerRow, RowBlock
 from .._rows.sharded import ShardedRows
 from .._rows.shards import View
-from .densities import DensityModel
 from .design import (
     GroupedObservations,
     Observations,
@@ -36,7 +35,7 @@ from .design import (
 from .generalised_linear import AbstractRegression, weighted
 from .groups import with_new_groups
 from .likelihood import WHOLE, ResponseKind
-from .model import AbstractModel
+from .model import AbstractModel, DensityModel
 from .smooths import SmoothEffect
 from .transforms import Constraints
 

@@ -332,27 +332,21 @@ def _start_with_effects(
 ) -> tuple[np.ndarray, list[np.ndarray], Sequence[Hyper]]:
     """Coefficients, effects and spreads near those that the rows support."""
     rows = data.rows.take(jnp.asarray(chosen_rows(data)))
-    lengths = [columns for _, (_, columns) in effects]
-    spreads = [each for each in hyper if isinstance(each.hyperprior, GroupEffects)]
-    given = np.concatenate([np.ravel(each.starts[0]) for each in spreads])
+    # One for each term, in their order.
+    spreads = [k for k, each in enumerate(hyper) if isinstance(each.hyperprior, GroupEffects)]
     found_beta, found_effects, log_sds = start_of_effects(
         rows,
         np.asarray(matrix_of(rows.fixed, data.level_values), np.float64),
         likelihood,
         beta,
         np.concatenate([np.zeros(0), *(np.ravel(each.start) for each in shared)]),
-        np.split(given, np.cumsum(lengths)[:-1]),
+        [hyper[k].starts[0] for k in spreads],
     )
-    values = np.concatenate(log_sds)
-    if not np.isfinite(np.concatenate([values, *map(np.ravel, found_effects)])).all():
+    if not np.isfinite(np.concatenate([*log_sds, *map(np.ravel, found_effects)])).all():
         return beta, [np.zeros(shape) for _, shape in effects], hyper
-    sizes = [np.size(each.starts[0]) for each in spreads]
-    parts = iter(np.split(values, np.cumsum(sizes)[:-1]))
     moved = list(hyper)
-    for k, each in enumerate(hyper):
-        if isinstance(each.hyperprior, GroupEffects):
-            sds = next(parts).reshape(np.shape(each.starts[0]))
-            moved[k] = each._replace(starts=(sds, *each.starts[1:]))
+    for k, sds in zip(spreads, log_sds, strict=True):
+        moved[k] = hyper[k]._replace(starts=(sds, *hyper[k].starts[1:]))
     return found_beta, found_effects, moved
 
 

@@ -29,7 +29,7 @@ from ..._core.errors import InvalidInput, check_int, warn
 from ..._core.programs import quickly_compiled
 from ..._rows.access import PerRow
 from ..._rows.resident import resident
-from ...models.densities import DensityModel
+from ...models.model import DensityModel
 from ...models.posterior import AbstractPosterior, ModelPosterior, check_in_memory, check_posterior
 from ...models.transforms import (
     ConstrainedLikelihood,
