@@ -228,8 +228,9 @@ def fit(
             method, step_size, batch_size, chains, draws, ess, burn_in, thin, seed, exact, within
         )
         job = Job(out, overwrite, not no_progress, max_seconds, Readers(workers, scheduler))
-        where = {"store": store, "out_of_core": out_of_core}
-        status = run_fit(table, model, settings, job, **where, prior_only=prior_only)
+        status = run_fit(
+            table, model, settings, job, store=store, out_of_core=out_of_core, prior_only=prior_only
+        )
     raise typer.Exit(status)
 
 

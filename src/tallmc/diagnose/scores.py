@@ -8,23 +8,25 @@ log predictive density    (1/n) Σ_i log (1/K) Σ_k p(y_i | θ_k, x_i), with all
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float, Int, PyTree
+from jax import lax
+from jax.scipy.special import logsumexp
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 
 from .._core.arrays import check_numeric
 from .._core.errors import InvalidInput, check_int
 from .._rows.access import RowBlock
+from .._rows.passes import Sum, split_sum
 from .._rows.resident import ResidentRows
 from ..models.model import AbstractModel
 from ..models.posterior import AbstractPosterior
 from ..models.predictive import rows_like
-from ..results.prediction import DrawnLaw, UsedDraws, log_sum
+from ..results.prediction import DrawnLaw, UsedDraws
 
 # Log-loss of draws on held-out rows: the negative log likelihood per row, in nats.
 #
@@ -37,6 +39,8 @@ from ..results.prediction import DrawnLaw, UsedDraws, log_sum
 #
 # A model may omit terms of its likelihood that do not depend on θ, as linear and Poisson regression
 # do here. The log-loss then lacks a constant, which is the same for all draws and methods.
+
+_DRAWS_PER_PASS = 64
 
 
 def log_losses(
@@ -53,10 +57,9 @@ def log_losses(
     **Returns:** one log-loss per draw, of shape (*k).
     """
     draws = checked_positions(positions, posterior)
-    total, n_rows = np.zeros(draws.reshape(-1, posterior.dim).shape[0]), 0
-    for block in _potentials(draws, posterior, rows):
-        total, n_rows = total + block.sum(axis=0, dtype=np.float64), n_rows + len(block)
-    return (total / n_rows).reshape(draws.shape[:-1])
+    held_out = ResidentRows(rows_like(posterior.rows.row_shapes, rows))
+    totals = _loss_sums(posterior.model, draws.reshape(-1, posterior.dim), held_out).float64()
+    return totals.reshape(draws.shape[:-1]) / held_out.n_rows
 
 
 def log_loss(positions: ArrayLike, posterior: AbstractPosterior, rows: PyTree[ArrayLike]) -> float:
@@ -64,25 +67,40 @@ def log_loss(positions: ArrayLike, posterior: AbstractPosterior, rows: PyTree[Ar
 
     **Arguments:** as in `log_losses`.
     """
-    blocks = _potentials(checked_positions(positions, posterior), posterior, rows)
-    losses = [math.log(block.shape[1]) - log_sum(-block) for block in blocks]
-    return float(np.concatenate(losses).mean(dtype=np.float64))
-
-
-def _potentials(
-    positions: Float[Array, "*k d"], posterior: AbstractPosterior, rows: PyTree[ArrayLike]
-) -> Iterator[Float[np.ndarray, "n k"]]:
-    """−log p(x_i | θ_k) per held-out row and draw, in blocks of rows."""
+    draws = checked_positions(positions, posterior).reshape(-1, posterior.dim)
     held_out = ResidentRows(rows_like(posterior.rows.row_shapes, rows))
-    draws = positions.reshape(-1, posterior.dim)
-    width, numbers = max(posterior.model.width(held_out), len(draws)), range(held_out.n_rows)
-    return held_out.by_block(_block_potentials, posterior.model, draws, width=width, beside=numbers)
+    width = max(posterior.model.width(held_out), len(draws))
+    losses = held_out.map(_mixture_losses, posterior.model, draws, width=width)
+    return float(np.asarray(losses, np.float64).mean())
 
 
-def _block_potentials(
-    block: RowBlock, _: Array, model: AbstractModel, positions: Float[Array, "k d"]
-) -> Float[Array, "n k"]:
-    return jax.vmap(model.row_potentials, in_axes=(0, None), out_axes=1)(positions, block)
+@eqx.filter_jit
+def _loss_sums(model: AbstractModel, positions: Float[Array, "K d"], rows: ResidentRows) -> Sum:
+    def loss_of_draw(position: Float[Array, " d"]) -> Sum:
+        return rows.reduce(
+            _block_loss, model, position, width=model.width(rows), finish=_merge_parts
+        )
+
+    return lax.map(loss_of_draw, positions, batch_size=_DRAWS_PER_PASS)
+
+
+def _block_loss(
+    block: RowBlock, counted: Bool[Array, " n"], model: AbstractModel, position: Float[Array, " d"]
+) -> tuple[Array, Array]:
+    return split_sum(jnp.where(counted, model.row_potentials(position, block), 0))
+
+
+def _merge_parts(total: Sum, model: AbstractModel, position: Float[Array, " d"]) -> Sum:
+    """One `Sum` from the compensated sums of the two parts of `split_sum`."""
+    (high, remainder), (low, remainder_low) = total.high, total.low
+    return Sum(high, low + (remainder + remainder_low))
+
+
+def _mixture_losses(
+    block: RowBlock, model: AbstractModel, positions: Float[Array, "K d"]
+) -> Float[Array, " n"]:
+    potentials = jax.vmap(model.row_potentials, in_axes=(0, None))(positions, block)
+    return jnp.log(positions.shape[0]) - logsumexp(-potentials, axis=0)
 
 
 def checked_positions(positions: ArrayLike, posterior: AbstractPosterior) -> Float[Array, "*k d"]:
