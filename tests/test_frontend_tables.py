@@ -15,6 +15,7 @@ import scipy.sparse
 from pyarrow import csv, parquet
 
 import tallmc
+from tallmc._core.errors import in_shell, python_words
 from tallmc._fit import encoding
 from tallmc._fit.encoding import DesignEncoding
 from tallmc._fit.model import RegressionModel
@@ -349,6 +350,13 @@ def test_text_becomes_categories_with_a_stated_baseline():
         assert design.notes == ("city: 3 levels, baseline 'Kyiv'",)
         expected = [[1, 0, 1, 1], [1, 1, 0, 2], [1, 0, 0, 3], [1, 0, 1, 5], [1, 1, 0, 8]]
         np.testing.assert_array_equal(design.x, expected)
+
+
+def test_cures_can_be_pasted_also_where_a_name_has_a_space():
+    message = refusal(many(**{"shop no": [f"s{row % 150}" for row in range(N)]}))
+    assert "pass --categorical 'shop no' for up to 1000 levels" in in_shell(message)
+    assert "pass categorical='shop no' for up to 1000 levels" in python_words(message)
+    assert message.endswith("(1 | `shop no`).")
 
 
 def test_many_levels_are_refused_unless_asked_for():

@@ -22,6 +22,7 @@ from tallmc._core.supervision import (
     stage,
     supervised,
 )
+from tallmc._store.reader import open_store
 from tallmc.methods.automatic.anchored import AnchoredPlanner
 from tallmc.methods.automatic.exact import _Tuner
 from tallmc.results import display as show
@@ -175,6 +176,22 @@ def test_compilation_is_not_booked_as_preparation():
     assert clock.compiling > before
     draws = tallmc.sample(linear(n_rows=37), tallmc.methods.mala(0.1), chains=3, n_draws=41)
     assert draws.timing.compilation <= clock.compiling and draws.timing.preparation >= 0
+
+
+def test_compilation_of_earlier_processes_stays_compilation(tmp_path, monkeypatch):
+    posterior, method = linear(n_rows=37), tallmc.methods.mala(0.1)
+    options = {"chains": 3, "store": tmp_path / "run", "progress": False}
+    tallmc.sample(posterior, method, n_draws=41, **options)
+    resume = importlib.import_module("tallmc._fit.resume")
+
+    def opened_later(store):
+        opened = open_store(store)
+        opened.manifest.progress["seconds"] |= {"preparation": 3000.0, "compilation": 5000.0}
+        return opened
+
+    monkeypatch.setattr(resume, "open_store", opened_later)
+    timing = tallmc.resume(tmp_path / "run", posterior, n_draws=50, progress=False).timing
+    assert timing.compilation >= 5000.0 and 3000.0 <= timing.preparation < 5000.0
 
 
 def test_a_block_without_its_own_clock_counts_from_the_outer_block():

@@ -59,7 +59,7 @@ class InvalidInput(ValueError):
 
 # Options have two names, "--missing drop (missing='drop')": that of the command, that of Python.
 
-_BOTH = re.compile(r"(--[a-z-]+)( [\w.]+)? \((\w+)((?:=[^()]*)?)\)")
+_BOTH = re.compile(r"(--[a-z-]+)( [\w.]+| '[^']+')? \((\w+)((?:=[^()]*)?)\)")
 
 
 def in_shell(text: str) -> str:
@@ -71,7 +71,8 @@ def python_words(text: str, table: str = "data") -> str:
     """A message for users of Python: "missing='drop'"; `table` is an argument's name."""
 
     def argument(found: re.Match[str]) -> str:
-        return f"{found[3]}={found[2].strip()!r}" if found[2] else found[3] + found[4]
+        value = (found[2] or "").strip(" '")
+        return f"{found[3]}={value!r}" if value else found[3] + found[4]
 
     return re.sub(r"\bTABLE\b", table, _BOTH.sub(argument, text).replace("--response", "formula"))
 

@@ -121,10 +121,13 @@ jax.monitoring.register_event_duration_secs_listener(_compilation.add)
 
 
 class Clock:
-    """Counts the seconds of a run in this process, from its preparation on."""
+    """Counts the seconds of a run in this process, from its preparation on.
 
-    def __init__(self) -> None:
-        self._began, self._compiled = time.perf_counter(), _compilation.seconds
+    `compiled`: the seconds that earlier processes of the run have compiled.
+    """
+
+    def __init__(self, compiled: float = 0.0) -> None:
+        self._began, self._compiled = time.perf_counter(), _compilation.seconds - compiled
 
     @property
     def seconds(self) -> float:
@@ -132,7 +135,7 @@ class Clock:
 
     @property
     def compiling(self) -> float:
-        """The seconds of these in which programs were compiled."""
+        """The seconds in which programs were compiled, in earlier processes too."""
         return _compilation.seconds - self._compiled
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from shlex import quote
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -213,7 +214,7 @@ def encode_features(
             continue
         levels = without_unused_levels(as_text(column)).levels
         if name not in categorical:
-            otherwise = f"or pass --categorical {name} (categorical) if it is text."
+            otherwise = f"or pass --categorical {quote(name)} (categorical) if it is text."
             errors.check_meant_as_text(name, levels, otherwise)
         _check_levels(name, levels, n_rows, asked_for=name in categorical or named)
         chosen.append(FeatureEncoding(name, "category", levels))
@@ -243,12 +244,15 @@ def _check_levels(name: str, levels: tuple[str, ...], n_rows: int, *, asked_for:
     found = f"{len(levels)}, such as {levels[0]!r}"
     found += ", a different one in each row" if distinct else ""
     cure = "Leave it out of the formula or with --exclude (exclude), join rare levels, "
+    term = name if name.isidentifier() else f"`{name}`"
     if asked_for:
         rule = f"have at most {most} levels"
-        cure += f"or use a random intercept in a formula: (1 | {name})."
     else:
         rule = f"have at most {min(most, n_rows - 1)} levels, as it holds text"
-        cure += f"or pass --categorical {name} (categorical) for up to {MAX_NAMED_LEVELS} levels."
+        cure += (
+            f"pass --categorical {quote(name)} (categorical) for up to {MAX_NAMED_LEVELS} levels, "
+        )
+    cure += f"or use a random intercept in a formula: (1 | {term})."
     raise TableError(f"column {name!r}", rule, found, cure)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Collection, Mapping, Sequence
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -440,7 +441,7 @@ def _filled_columns(
             found.append(FilledColumn(name, None, count))
             continue
         if re.search(rf"C\(\s*`?{re.escape(name)}`?\s*[,)]", formula or ""):
-            cure = f"Pass --categorical {name} (categorical)."
+            cure = f"Pass --categorical {quote(name)} (categorical)."
             rule = "be named as a category if values of C(...) are missing"
             raise TableError(f"column {name!r}", rule, "numbers", cure)
         one = FilledColumn(name, float(np.nanmean(column.numbers)), count, impute)

@@ -191,14 +191,18 @@ def resume(
     goal = _combined_goal(opened, Goal.of(n_draws, ess, max_seconds, max_rows))
     snapshot = opened.snapshot()
     with blaming(opened.path, "say what was run"):
-        plan = dataclasses.replace(restored(opened.setup, posterior, method), goal=goal)
+        plan = restored(opened.setup, posterior, method)
+        earlier = opened.manifest.progress.get("seconds", {})  # none if the process was killed
+        compiled = float(earlier.get("compilation", 0.0))
+        seconds = float(earlier.get("preparation", plan.seconds)) + compiled
+        plan = dataclasses.replace(plan, goal=goal, seconds=seconds)
     with (
         chains_on(devices),
         chains_split_over(workers),
         Listeners(progress, callback, goal, posterior.n_rows) as listeners,
         continuing(opened, posterior.quantities) as sink,
     ):
-        return execute(plan, sink, listeners, Clock(), snapshot)
+        return execute(plan, sink, listeners, Clock(compiled), snapshot)
 
 
 def _combined_goal(opened: OpenStore, new_goal: Goal) -> Goal:
