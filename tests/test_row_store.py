@@ -74,12 +74,12 @@ def test_passes_count_every_row_once(n_rows, shard_rows, width, tmp_path):
 
 
 def test_a_sum_in_pieces_keeps_its_rounding_errors(tmp_path):
-    # 2²⁴ + 1 is no number of float32: the ones would be lost beside the first row.
-    x = np.ones((2**10, 1))
-    x[0] = 2**24
+    # 2²⁴ + 1 is no number of float32: beside the first of 128 pieces the ones would be lost.
+    x = np.zeros((2**10, 1))
+    x[:8], x[8::8] = 2**21, 1
     store = write_store(tmp_path / "rows", x, np.arange(2**10) % 2)
     rows = tallmc.models.logistic_regression(tallmc.rows.open(store), prior_variance=1.0).rows
-    assert float(rows.reduce(_lines, width=2**16).float64()[0]) == 2**24 + 2**10 - 1
+    assert float(rows.reduce(_lines, width=2**16).float64()[0]) == 2**24 + 127
 
 
 def test_parts_of_a_pass_for_threads_read_no_shard_twice(both):

@@ -28,22 +28,14 @@ from .._core.supervision import in_threads
 # early enough to be whole: it repeats some rows of the block before it, which are not counted
 # again. The size of a block is a power of two. It depends on the number of rows only if these are
 # few, so programs compiled for one data set serve others as well.
+#
+# In memory, threads share the blocks of a pass. In a row store a thread has a shard, and its blocks
+# are larger: the program loops over their pieces.
 
 _BLOCK_FLOATS, _BLOCK_ROWS = 2**19, 2**13
 _GPU_BLOCK_FLOATS, _GPU_BLOCK_ROWS = 2**26, 2**20
 
-
-_CALL_ROWS, _PIECE_FLOATS = 2**16, 2**16
-
-
-def piece_rows(width: int) -> int:
-    """Rows of a piece, a power of two: they and all that is computed of them fit in a core's cache.
-
-    With 20 columns, derivatives take 90 ns per row in pieces of 2,048 rows, 131 without them.
-    """
-    if jax.default_backend() != "cpu":
-        return block_rows(width)
-    return _power_of_two(min(_BLOCK_ROWS, _PIECE_FLOATS // max(1, width)))
+_CALL_ROWS, _PIECE_FLOATS, _PIECE_ROWS = 2**16, 2**16, 2**8
 
 
 def block_rows(width: int) -> int:
@@ -52,6 +44,18 @@ def block_rows(width: int) -> int:
     floats = _BLOCK_FLOATS if on_cpu else _GPU_BLOCK_FLOATS
     most = _BLOCK_ROWS if on_cpu else _GPU_BLOCK_ROWS
     return _power_of_two(min(most, floats // max(1, width)))
+
+
+def piece_rows(width: int) -> int:
+    """Rows of a piece of a block, a power of two: what is computed of them fits in a core's cache.
+
+    With 20 columns, derivatives take 90 ns per row in pieces of 2,048 rows and 131 without them.
+    Products of matrices need some rows, however wide these are.
+    """
+    most = block_rows(width)
+    if jax.default_backend() != "cpu":
+        return most
+    return min(most, _power_of_two(max(_PIECE_FLOATS // max(1, width), _PIECE_ROWS)))
 
 
 def _power_of_two(number: int) -> int:
