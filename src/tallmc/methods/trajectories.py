@@ -218,15 +218,24 @@ class SurrogateKernel(AbstractKernel):
         turn = jnp.where(start.potential < _unknown(momentum), turn, 0)
         cosine, sine = jnp.cos(turn), jnp.sin(turn)
 
-        def advance(_: Any, carry: tuple[Vector, Vector, Scalar, Vector]) -> Any:
+        has_hard = self.surrogate.hard is not None
+
+        def turned(carry: tuple[Vector, Vector, Scalar, Vector]) -> Any:
             v, momentum, _, gradient = carry
             momentum = momentum - turn / 2 * (gradient - v)
             v, momentum = cosine * v + sine * momentum, cosine * momentum - sine * v
             value, gradient = self._evaluated(v)
             return v, momentum - turn / 2 * (gradient - v), value, gradient
 
+        def advance(_: Any, carry: Any) -> Any:
+            v, momentum, value, gradient = turned(carry)
+            return v, momentum, start.potential if has_hard else value, gradient
+
+        # Ŝ of hard rows takes time, so only the last turn computes it. Without hard rows it is
+        # cheap, and one evaluation compiles in less time than two.
         first = start.whitened, momentum, start.potential, start.gradient
-        v, last, value, gradient = lax.fori_loop(0, self.length, advance, first)
+        moved = lax.fori_loop(0, self.length - has_hard, advance, first)
+        v, last, value, gradient = turned(moved) if has_hard else moved
         end = Point(v, value, gradient, start.log_weight)
         kinetic = jnp.sum(last**2) / 2 - jnp.sum(momentum**2) / 2
         log_ratio = start.potential - end.potential - kinetic
