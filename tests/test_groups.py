@@ -569,6 +569,38 @@ def test_a_hundred_groups_are_not_few_rows(n_groups, few):
     assert has_few_rows(problem(table, formula, "gaussian").posterior)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["bernoulli", "poisson"])
+def test_a_hundred_groups_are_sampled_by_their_series(family):
+    """Against importance sampling with integrals over the effect on a grid, in float64."""
+    table = table_of_groups(101, 10, family)
+    draws = tallmc.fit("y ~ x + (1 | g)", table, family=family, progress=False)
+    assert draws.report.trusted and draws.report.ess >= 1000
+    assert "hard rows of 101, the others by their series" in draws.report.reasons[0]
+    assert draws.positions.shape[1] < 200  # each draw has effects that take a pass over the rows
+    model = problem(table, "y ~ x + (1 | g)", family).posterior.model
+    likelihood = stats.bernoulli if family == "bernoulli" else stats.poisson
+    of_predictor = (lambda q: 1 / (1 + np.exp(-q))) if family == "bernoulli" else np.exp
+    x = (table["x"] - table["x"].mean()) / table["x"].std()
+    eta = np.linspace(-6, 6, 61)
+    flat = draws.positions.reshape(-1, 3).astype(np.float64)
+    proposal = stats.multivariate_t(flat.mean(axis=0), 1.2 * np.cov(flat.T), df=8, seed=0)
+    at = proposal.rvs(1000)
+    found = -proposal.logpdf(at) - np.asarray(jax.lax.map(model.prior_potential, jnp.asarray(at)))
+    for k, (intercept, slope, log_sd) in enumerate(at):
+        q = (intercept + slope * x)[:, None] + np.exp(log_sd) * eta
+        rows = likelihood.logpmf(table["y"][:, None], of_predictor(q))
+        of_groups = rows.reshape(101, 10, -1).sum(axis=1) - eta**2 / 2
+        found[k] += np.logaddexp.reduce(of_groups, axis=1).sum()
+    weights = np.exp(found - found.max())
+    weights /= weights.sum()
+    mean = weights @ at
+    sd = np.sqrt(weights @ (at - mean) ** 2)
+    error = np.sqrt(1 / draws.report.ess + np.sum(weights**2))
+    assert np.abs((flat.mean(axis=0) - mean) / sd).max() < 4.6 * error
+    assert np.abs(flat.std(axis=0) / sd - 1).max() < 4.6 * error
+
+
 def test_effects_do_not_depend_on_how_many_are_drawn_at_once(table, monkeypatch):
     found = problem(table, "y ~ x + (1 + x | g)").posterior
     law = found.predictive.model.law
