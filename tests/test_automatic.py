@@ -231,7 +231,6 @@ def test_few_rows_are_all_looked_at_by_an_exact_sampler():
 def test_noise_that_asks_for_most_rows_gets_all_of_them(monkeypatch):
     by_control_variates(monkeypatch)
     monkeypatch.setattr(automatic, "FEW_ROWS", 10)
-    monkeypatch.setattr(automatic, "_FEWEST_ROWS", 10)
     posterior = logistic(n_rows=150, dim=2)
     draws = tallmc.sample(posterior, Automatic(inflation=1e-9), n_draws=50)
     assert draws.report.reasons[0] == (

@@ -136,8 +136,9 @@ def execute(
     storage_error: StorageFailed | None = None
     judge = _Judge()
     try:
-        see = functools.partial(shown, plan.posterior.quantities)
-        stopped_by = run_until(run, plan.goal, listeners.all, judge, clock, see)
+        posterior = plan.posterior
+        see, dear = functools.partial(shown, posterior.quantities), posterior.draws_are_dear
+        stopped_by = run_until(run, plan.goal, listeners.all, judge, clock, see, dear=dear)
         sink.settle(run.snapshot, last=True)
     except StorageFailed as error:
         storage_error, stopped_by = error, f"the store ({error.strerror})"

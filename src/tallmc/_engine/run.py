@@ -610,7 +610,8 @@ def _smallest_ess(kept: Float[np.ndarray, "chains draws d"]) -> float | None:
 # When a run ends: at a number of (effective) draws, or before, at a limit on time or rows.
 
 _FIRST_DRAWS, _FIRST_DRAWS_WITH_PASSES = 200, 32
-"""Per chain, before effective draws are counted; the second where each takes a pass over the rows.
+"""Per chain, before effective draws are counted; the second where each takes a pass over the rows,
+or what users see of it does.
 """
 _SMALLEST_GROWTH, _LARGEST_GROWTH_NEAR_GOAL, _LARGEST_GROWTH_OF_SEARCH = 1.2, 2.0, 8.0
 _LONGER_IF_NOT_SATISFIED = 4
@@ -659,20 +660,22 @@ def run_until(
     satisfied: Judgement = lambda positions, agreed: True,
     clock: Clock | None = None,
     shown: Callable[[np.ndarray], np.ndarray] = lambda positions: positions,
+    *,
+    dear: bool = False,
 ) -> str | None:
     """Run to the goal; return what ended the run before it, or None.
 
     The limit on seconds counts those of the `clock`, by default from now on. A goal in effective
     draws is reached when there are enough of them and `satisfied(positions, agreed)`, a judgement
     of the draws of all running chains, is true. They are counted in the coordinates that users see,
-    `shown(positions)`. A judgement that stays false ends the run, normally, at four times the draws
-    with which there were enough effective draws. Too few of them end it at 1,000 draws per wanted
-    effective draw, or at a quarter of the memory.
+    `shown(positions)`; few draws come first if these are `dear`. A judgement that stays false ends
+    the run, normally, at four times the draws with which there were enough effective draws. Too few
+    of them end it at 1,000 draws per wanted effective draw, or at a quarter of the memory.
 
     Unless a limit or a signal ends the run, the number of draws depends on the draws alone. A
     resumed run therefore makes the same decisions.
     """
-    search = _Search(run, goal, listeners, satisfied, clock or Clock(), shown)
+    search = _Search(run, goal, listeners, satisfied, clock or Clock(), shown, dear)
     stopped_by = search.run_to_goal()
     if listeners:
         ess = search.ess if stopped_by is None else None  # it may have grown since
@@ -692,15 +695,16 @@ class _Search:
         satisfied: Judgement,
         clock: Clock,
         shown: Callable[[np.ndarray], np.ndarray],
+        dear: bool,
     ):
         self.run, self.goal, self.listeners, self.satisfied = run, goal, listeners, satisfied
-        self.clock, self.shown = clock, shown
+        self.clock, self.shown, self.dear = clock, shown, dear
         self.tracker = ProgressTracker(run, goal.draws, goal.ess)
         self.ess: float | None = None  # effective draws when the goal was last checked
 
     def run_to_goal(self) -> str | None:
         run, goal, draws = self.run, self.goal, self.goal.first_draws
-        if goal.ess is not None and run.kernel.renewed_every == 1:
+        if goal.ess is not None and (self.dear or run.kernel.renewed_every == 1):
             draws = max(_FIRST_DRAWS_WITH_PASSES, run.completed)
         last_draws, why = self._default_limit()
         most_draws = last_draws

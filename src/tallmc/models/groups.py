@@ -472,8 +472,12 @@ class QuadratureGroups(AbstractGroups):
 
         Nearly all are accepted, so that a few steps forget where they began.
         """
-        return self._in_pieces(
-            lambda block, noise: self._drawn(noise, position, block), block, noise
+        # Many draws make a turn wide. One row per turn then leaves no short last axis, and takes
+        # half the time.
+        usual = self.groups_at_once == MOST_AT_ONCE
+        model = dataclasses.replace(self, rows_at_once=1) if usual else self
+        return model._in_pieces(
+            lambda block, noise: model._drawn(noise, position, block), block, noise
         )
 
     def _drawn(
@@ -608,21 +612,27 @@ class QuadratureGroups(AbstractGroups):
         """
         common, factor = position[: self.n_common], self.factor(position)
         n, r, dtype = len(block.start), self.n_effects, position.dtype
+        pairs = list(itertools.combinations_with_replacement(range(r), 2))
 
-        def add(total: tuple[Array, Array], rows: GroupTable, eta: Array) -> tuple[Array, Array]:
-            slopes, curvatures = self._derivatives(2, common, rows, dot(eta, factor.T)[:, None])
-            zeta = dot(rows.z, factor)
+        def add(total: list[Array], rows: GroupTable, gamma: Effects) -> list[Array]:
+            # Derivatives with respect to γ, each an array of its own: a short last axis, and
+            # columns of η that each position has of its own, take five times as long.
+            slopes, curvatures = self._derivatives(2, common, rows, gamma[:, None])
+            slope = slopes[:, :, 0, 0]
             curvature = jnp.maximum(curvatures[:, :, 0, 0, 0], 0)
-            gradient = jnp.sum(slopes[:, :, 0, :1] * zeta, axis=1)
-            products = (zeta * curvature[:, :, None])[..., None] * zeta[:, :, None]
-            return total[0] + gradient, total[1] + jnp.sum(products, axis=1)
+            z = [rows.z[:, :, place] for place in range(r)]
+            terms = [slope * of for of in z] + [curvature * (z[i] * z[j]) for i, j in pairs]
+            return [of + jnp.sum(term, axis=1) for of, term in zip(total, terms, strict=True)]
 
         def advance(carry: Any) -> Any:
             number, moved, eta, old = carry
-            zero = jnp.zeros((n, r), dtype), jnp.zeros((n, r, r), dtype)
-            gradient, hessian = self._over_rows(
-                block, lambda total, rows: add(total, rows, eta), zero
-            )
+            gamma, zero = dot(eta, factor.T), [jnp.zeros(n, dtype)] * (r + len(pairs))
+            found = self._over_rows(block, lambda total, rows: add(total, rows, gamma), zero)
+            entries = dict(zip(pairs, found[r:], strict=True))
+            full = [[entries[min(i, j), max(i, j)] for j in range(r)] for i in range(r)]
+            hessian = jnp.stack([jnp.stack(row, axis=-1) for row in full], axis=-2)
+            gradient = dot(jnp.stack(found[:r], axis=-1), factor)
+            hessian = jnp.einsum("ri,nrs,sj->nij", factor, hessian, factor)
             root = cholesky(hessian + jnp.eye(r, dtype=dtype))
             step = -back_solve(root, forward_solve(root, gradient + eta))
             length = jnp.sqrt(jnp.sum(step**2, axis=1, keepdims=True))
@@ -1017,7 +1027,8 @@ class EffectLaw(eqx.Module):
         order = np.argsort(np.asarray(self.places)[levels], kind="stable")
         most = _LEVELS_AT_ONCE
         if len(positions) > _MANY_DRAWS:  # compiling one more program costs less than padding
-            most = min(most, max(_FEW, 1 << (len(levels) - 1).bit_length()))
+            parts = -(-len(levels) // most)
+            most = -(-len(levels) // (parts * _FEW)) * _FEW
         for some in _parts(order, most):
             of_levels = jnp.asarray(_filled(levels[some], most), jnp.int32)
             for at in _parts(np.arange(len(positions)), _DRAWS_AT_ONCE):

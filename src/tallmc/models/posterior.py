@@ -76,6 +76,11 @@ class AbstractPosterior(eqx.Module):
         """Floats that a pass needs per row."""
         return self.model.width(self.rows)
 
+    @property
+    def draws_are_dear(self) -> bool:
+        """Whether a draw takes a pass over rows that cost much, for the quantities of users."""
+        return self.quantities.reads_rows and self.model.row_cost > 1
+
     def in_memory(self) -> Self:
         """The same posterior with its rows in memory."""
         rows = self.rows

@@ -28,6 +28,7 @@ from ..surrogate import (
     SeriesSurrogate,
     Surrogate,
     check_on_all_rows,
+    draws_at_once,
     make_surrogate,
     rehearse_check,
     rehearsed,
@@ -102,7 +103,10 @@ class SurrogatePlanner:
             expansions += [Expansion.at(posterior, *other) for other in others]
         sizes = [self._sizes(expansion) for expansion in expansions]
         cost = posterior.model.row_cost
-        n_choices = sum(count * cost <= _MOST_LIKELIHOODS for count in HARD_ROWS)
+        # Of few groups each costs as much as many rows: delayed acceptance reads all of them less
+        # often than chains would read those that are hard.
+        most = posterior.n_rows if cost > 1 else math.inf
+        n_choices = sum(count < most and count * cost <= _MOST_LIKELIHOODS for count in HARD_ROWS)
         for number in range(_MOST_CENTRES):
             if not all(expansion.is_finite for expansion in expansions):
                 self.why_not = "derivatives of the rows are not finite where the chains went"
@@ -170,7 +174,8 @@ class SurrogatePlanner:
         posterior = self.posterior
         if posterior.model.log_concave:
             return False
-        count = _PREPARED_WITH if posterior.model.row_cost == 1 else FEW_CHECKED
+        # An sd that is too large by far shows in as few draws as one thread compares at once.
+        count = draws_at_once(posterior.model)
         normals = np.random.default_rng(0).normal(size=(count, posterior.dim))
         moves = normals @ np.asarray(surrogate.metric.factor, np.float64).T
         draws = (np.asarray(surrogate.centre, np.float64) + moves)[None]
@@ -276,8 +281,7 @@ def _next_length(length: int, rate: float) -> int:
 
 def enough_draws(posterior: AbstractPosterior) -> float | None:
     """The goal of the default in effective draws; None for the usual one, where draws cost much."""
-    dear = posterior.quantities.reads_rows and posterior.model.row_cost > 1
-    return None if dear else ENOUGH_DRAWS
+    return None if posterior.draws_are_dear else ENOUGH_DRAWS
 
 
 def enough_hard_rows(sizes: RowSizes) -> int:

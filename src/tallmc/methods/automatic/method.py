@@ -122,9 +122,6 @@ def unanchored_plan(
 _CHAINS = 8  # or more, if the device runs more chains at once
 FEW_ROWS = 5_000
 """Up to this number, every step uses all rows."""
-_FEWEST_ROWS = (
-    512  # where a row costs as much as many, such as a group whose effects are summed out
-)
 _POWER_ITERATIONS = 20
 _FEW_EFFECTS = 100
 _MANY_ROWS_PER_EFFECT = 1_000  # such rows determine their effects
@@ -180,8 +177,8 @@ class Automatic(AbstractMethod):
             return exact_plan(posterior, at, geometry, budget, all_rows, seed, None, rows)
         if posterior.dim > MOST_DENSE:
             return _diagonal_plan(posterior, anchor, budget, self.exact, seed)
-        in_memory = posterior.rows.access >= RowAccess.TAKE
-        if in_memory and posterior.n_rows > FEW_ROWS:
+        in_memory, few = posterior.rows.access >= RowAccess.TAKE, has_few_rows(posterior)
+        if in_memory and not few:
             in_background(lambda: rehearse_sizes(posterior))
         try:
             found, _ = prepare_anchor(posterior, anchor, AnchorLevel.HESSIAN)
@@ -197,8 +194,6 @@ class Automatic(AbstractMethod):
         model = posterior.model
         if model.is_in_spike(found.position):
             return _without_gaussian(posterior, budget, _SPIKE, self.exact, seed)
-        few = in_memory and posterior.n_rows <= max(FEW_ROWS // model.row_cost, _FEWEST_ROWS)
-        few = few and not model.scale_mixtures()  # chains of the surrogate also move their scales
         why = (f"{posterior.n_rows:,} rows are few: every step uses all of them",) if few else ()
         shift = functools.partial(integration_shift, posterior, found.position, found.factor)
         shifting = in_background(shift)  # beside the chains, since it has programs of its own
@@ -289,6 +284,18 @@ def _has_many_effects(posterior: AbstractPosterior) -> bool:
     affordable = rows.access >= RowAccess.TAKE and numbers <= _MOST_NUMBERS
     known = posterior.dim <= MOST_DENSE and rows.n_rows > _MANY_ROWS_PER_EFFECT * count
     return count > _FEW_EFFECTS and affordable and not known
+
+
+def has_few_rows(posterior: AbstractPosterior) -> bool:
+    """Whether all rows in every step cost so little that no series is worth its compilation.
+
+    A group whose effects are integrated out costs as much as hundreds or thousands of rows, so that
+    a hundred groups are not few: the check reads them at 256 draws, delayed acceptance once in
+    three trajectories, and an exact sampler in every leapfrog step.
+    """
+    in_memory, model = posterior.rows.access >= RowAccess.TAKE, posterior.model
+    few = in_memory and posterior.n_rows * model.row_cost <= FEW_ROWS
+    return few and not model.scale_mixtures()  # chains of the surrogate also move their scales
 
 
 def exact_is_affordable(posterior: AbstractPosterior) -> bool:
