@@ -84,18 +84,17 @@ class SurrogatePlanner:
     seed: int
     n_row_evals: int = 0
     why_not: str = ""
-    modes: Modes | None = None
-    """Several modes that the chains visit, each with a surrogate."""
     n_unread: int = 0
     """Rows of an earlier fit, of which the surrogate has the series, beside those here."""
 
-    def plan(self) -> PreparedMethod | None:
+    def plan(self, modes: Modes | None = None) -> PreparedMethod | None:
         """Return the plan, or None if the series does not describe the posterior.
 
-        Where the check finds too much left out, the next try has more hard rows. Where the chains
-        went elsewhere, its centre and scale are those of the draws.
+        With several `modes` each has a surrogate, and the chains visit all of them. Where the check
+        finds too much left out, the next try has more hard rows. Where the chains went elsewhere,
+        its centre and scale are those of the draws.
         """
-        posterior, modes = self.posterior, self.modes
+        posterior = self.posterior
         expansions = [Expansion.at_anchor(posterior, self.anchor)]
         if modes is not None:
             factors = np.linalg.cholesky(modes.covariances)
@@ -146,7 +145,7 @@ class SurrogatePlanner:
         if not inside or not (self.is_correctable(check) if modes is None else small):
             self.why_not = f"a series of the rows is off by {check.sd:.2g} in the log density"
             return None
-        return self.finished(chains, check, self.exact or not small)
+        return self.finished(chains, check, self.exact or not small, modes)
 
     def _rehearse(self, sizes: RowSizes, n_hard: int) -> None:
         """Compile the programs of chains and check, beside what comes before them."""
@@ -206,14 +205,16 @@ class SurrogatePlanner:
         count = _PREPARED_WITH
         return check_on_all_rows(surrogate, rows, chains.draws, count, stretched=count)
 
-    def finished(self, chains: _Chains, check: Check, delayed: bool) -> PreparedMethod:
+    def finished(
+        self, chains: _Chains, check: Check, delayed: bool, modes: Modes | None = None
+    ) -> PreparedMethod:
         method, old = dataclasses.replace(chains.method, delayed=delayed), chains.kernel
         surrogate = old.surrogate
         kernel = method.kernel(self.posterior, surrogate, old.metric, old.middle)
         order = 2 if surrogate.cubic is None else 3
         hard = 0 if surrogate.hard is None else np.count_nonzero(surrogate.hard.weights)
         turns = f"{method.length} part" + ("s" if method.length > 1 else "")
-        reasons: tuple[str, ...] = () if self.modes is None else self.modes.describe()
+        reasons: tuple[str, ...] = () if modes is None else modes.describe()
         reasons += (
             f"{hard:,} hard rows of {self.posterior.n_rows + self.n_unread:,}, the "
             f"others by their series of order {order}: at {check.n_draws} draws the log density "

@@ -59,7 +59,7 @@ from .anchored import AnchoredPlanner
 from .effects import standard_effects
 from .exact import exact_plan
 from .hard_rows import SurrogatePlanner, enough_draws
-from .modes import find_modes, in_one_mode, with_light_modes
+from .modes import Modes, find_modes, in_one_mode, with_light_modes
 
 # A first metric for the exact plan, where the anchor has no Gaussian.
 
@@ -194,36 +194,48 @@ class Automatic(AbstractMethod):
         model = posterior.model
         if model.is_in_spike(found.position):
             return _without_gaussian(posterior, budget, _SPIKE, self.exact, seed)
-        why = (f"{posterior.n_rows:,} rows are few: every step uses all of them",) if few else ()
         shift = functools.partial(integration_shift, posterior, found.position, found.factor)
         shifting = in_background(shift)  # beside the chains, since it has programs of its own
-        modes, rows_of_search = find_modes(posterior, found, seed)
+        plan = self._plan_at(posterior, found, budget, few, seed)
+        return _with_integration_error(plan, shifting.result() if shifting else shift())
+
+    def _plan_at(
+        self,
+        posterior: AbstractPosterior,
+        anchor: Anchor,
+        budget: ErrorBudget,
+        few: bool,
+        seed: int,
+    ) -> PreparedMethod:
+        """The plan for a posterior that has a Gaussian at its anchor."""
+        modes, rows = find_modes(posterior, anchor, seed)
+        surrogate = SurrogatePlanner(posterior, anchor, budget, self.exact, seed, rows)
+        in_memory = posterior.rows.access >= RowAccess.TAKE
         affordable = in_memory and (self.exact or exact_is_affordable(posterior))
-        surrogate = SurrogatePlanner(posterior, found, budget, self.exact, seed, rows_of_search)
-        if modes is not None and not few and not self.exact:
-            surrogate.modes = modes
-            if (several := surrogate.plan()) is not None:
-                several = with_light_modes(several, modes)
-                return _with_integration_error(several, shifting.result() if shifting else shift())
-            surrogate.modes = None
-        if few or (modes is not None and affordable):
+
+        def all_rows(*why: str, modes: Modes | None = None) -> PreparedMethod:
             rows = surrogate.n_row_evals
-            exact = exact_plan(posterior, found, Dense(), budget, why, seed, modes, rows)
-            goal = enough_draws(posterior) if few and modes is None else None
-            exact = exact if goal is None else exact._replace(ess=goal)
-            return _with_integration_error(exact, shifting.result() if shifting else shift())
-        plan = surrogate.plan()
-        if plan is None and (affordable or self.exact):
-            why = (f"{surrogate.why_not}: {_ALL_ROWS}",)
-            rows = surrogate.n_row_evals
-            plan = exact_plan(posterior, found, Dense(), budget, why, seed, None, rows)
-        if plan is None:
-            anchored = AnchoredPlanner(posterior, found, 2, Dense(), 1.0, budget, seed)
+            return exact_plan(posterior, anchor, Dense(), budget, why, seed, modes, rows)
+
+        if few:
+            plan = all_rows(f"{posterior.n_rows:,} rows are few: {_ALL_ROWS}", modes=modes)
+            goal = enough_draws(posterior) if modes is None else None
+            return plan if goal is None else plan._replace(ess=goal)
+        if modes is not None:
+            several = None if self.exact else surrogate.plan(modes)
+            if several is not None:
+                return with_light_modes(several, modes)
+            if affordable:
+                return all_rows(modes=modes)
+        found = surrogate.plan()
+        if found is None and (affordable or self.exact):
+            found = all_rows(f"{surrogate.why_not}: {_ALL_ROWS}")
+        if found is None:
+            anchored = AnchoredPlanner(posterior, anchor, 2, Dense(), 1.0, budget, seed)
             anchored.n_row_evals += surrogate.n_row_evals
             anchored.reasons.append(surrogate.why_not)
-            plan = _anchored_or_exact(anchored)
-        plan = plan if modes is None else in_one_mode(plan, modes)
-        return _with_integration_error(plan, shifting.result() if shifting else shift())
+            found = _anchored_or_exact(anchored)
+        return found if modes is None else in_one_mode(found, modes)
 
 
 _INTEGRALS, _FEWEST_GROUPS, _PLACES = 2**22, 256, 3
