@@ -182,7 +182,7 @@ def test_compilation_of_earlier_processes_stays_compilation(tmp_path, monkeypatc
     posterior, method = linear(n_rows=37), tallmc.methods.mala(0.1)
     options = {"chains": 3, "store": tmp_path / "run", "progress": False}
     tallmc.sample(posterior, method, n_draws=41, **options)
-    resume = importlib.import_module("tallmc._fit.resume")
+    resume = importlib.import_module("tallmc._fit.stored")
 
     def opened_later(store):
         opened = open_store(store)

@@ -210,7 +210,8 @@ class SurrogateKernel(AbstractKernel):
         v = start.whitened + self.metric.solve(move)
         end = Point(v, *self._evaluated(v), start.log_weight)
         log_ratio = start.potential - end.potential + jnp.sum(block) * log_factor
-        return _chosen(jnp.log(uniforms[2]) < log_ratio, end, start)
+        known = start.potential < _unknown(v)  # or any stretch would be accepted
+        return _chosen(known & (jnp.log(uniforms[2]) < log_ratio), end, start)
 
     def _trajectory(
         self, start: Point, momentum: Vector, turn: Scalar, log_uniform: Scalar

@@ -218,7 +218,8 @@ class Automatic(AbstractMethod):
             return exact_plan(posterior, anchor, Dense(), budget, why, seed, modes, rows)
 
         if few:
-            plan = all_rows(f"{posterior.n_rows:,} rows are few: {_ALL_ROWS}", modes=modes)
+            why = f"{posterior.n_rows:,} rows are few: every step uses all of them"
+            plan = all_rows(why, modes=modes)
             goal = enough_draws(posterior) if modes is None else None
             return plan if goal is None else plan._replace(ess=goal)
         if modes is not None:
