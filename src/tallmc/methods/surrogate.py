@@ -322,6 +322,7 @@ def _with_equal_shapes(surrogates: list[SeriesSurrogate]) -> list[SeriesSurrogat
     batches = [one.hard for one in surrogates if one.hard is not None]
     most = max(batches, key=lambda batch: batch.n_rows, default=None)
     cubic = next((one.cubic for one in surrogates if one.cubic is not None), None)
+    accurate = any(one.accurate for one in surrogates)
 
     def filled(one: SeriesSurrogate) -> SeriesSurrogate:
         hard, third = one.hard, one.cubic
@@ -334,7 +335,7 @@ def _with_equal_shapes(surrogates: list[SeriesSurrogate]) -> list[SeriesSurrogat
             hard = Batch(rows, on_device(weights, most.weights.dtype))
         if third is None and cubic is not None:
             third = jnp.zeros_like(cubic)
-        return dataclasses.replace(one, hard=hard, cubic=third)
+        return dataclasses.replace(one, hard=hard, cubic=third, accurate=accurate)
 
     return [filled(one) for one in surrogates]
 

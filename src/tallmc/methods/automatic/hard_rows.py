@@ -103,6 +103,9 @@ class SurrogatePlanner:
             others = list(zip(modes.positions, factors, strict=True))[1:]
             expansions += [Expansion.at(posterior, *other) for other in others]
         sizes = [self._sizes(expansion) for expansion in expansions]
+        if modes is not None and max(of.rounding for of in sizes) > _SMALL:
+            self.why_not = "rounding errors hide how much probability each mode has"
+            return None
         cost = posterior.model.row_cost
         # Of few groups each costs as much as many rows: delayed acceptance reads all of them less
         # often than chains would read those that are hard.
@@ -148,7 +151,7 @@ class SurrogatePlanner:
             self.why_not = f"a series of the rows is off by {check.sd:.2g} in the log density"
             return None
         # Rare draws of few groups are farther off than a check at 64 draws sees.
-        cheap = cost > 1 and posterior.n_rows * cost <= _CHEAP_PASS
+        cheap = modes is None and cost > 1 and posterior.n_rows * cost <= _CHEAP_PASS
         return self.finished(chains, check, self.exact or not small or cheap, modes)
 
     def _rehearse(self, sizes: RowSizes, n_hard: int) -> None:
