@@ -529,6 +529,30 @@ def test_changes_of_logistic_families_round_as_the_change_not_as_the_potential(l
     assert (np.abs(np.asarray(difference) - exact) > tolerance).any(), "the test sees a difference"
 
 
+@pytest.mark.parametrize("size", [1e-3, 0.05, 0.5])
+@pytest.mark.parametrize("dispersion", [0.01, 1.0, 20.0])
+def test_errors_of_changes_of_equal_counts_do_not_add_up(dispersion, size):
+    """A million rows with one count in three add up one error: that of potentials is 10⁻⁶ each."""
+    rng = np.random.default_rng(0)
+    y = np.repeat([0.0, 1, 2, 5, 40, 3000], 200)
+    z = np.stack([rng.normal(0.5, 1, y.size), np.full(y.size, np.log(dispersion))], axis=1)
+    t = size * np.stack([rng.normal(size=y.size), np.ones(y.size)], axis=1)
+    z, t = z.astype(np.float32), t.astype(np.float32)
+    found = run_once(lambda z, y, t: NegativeBinomial().change(z, y)(t))(z, y.astype(np.float32), t)
+
+    def potential(z):
+        mean, r = np.exp(z[:, 0].astype(float)), np.exp(-z[:, 1].astype(float))
+        return -scipy.stats.nbinom.logpmf(y, r, r / (r + mean))
+
+    exact = potential(z.astype(float) + t) - potential(z)
+    eps = np.finfo(np.float32).eps
+    # Of each number, and of the logs of Γ in float64.
+    scale = (1 + y + np.exp(z[:, 0])) * np.abs(t).max(axis=1)
+    if size < 0.1:
+        assert (np.abs(found - exact) < 16 * eps * scale + 1e-10 * (1 + y)).all()
+    np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("likelihood", [Bernoulli(), Binomial()])
 def test_a_change_is_finite_where_its_exponential_overflows(likelihood):
     z = np.array([0.0, -60.0, 60.0, -150.0, -150.0, 0.0, 0.0])

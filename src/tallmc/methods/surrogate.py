@@ -49,7 +49,7 @@ from .._rows.access import AbstractRows, PerRow, RowAccess, RowBlock
 from .._rows.law import Batch
 from .._rows.passes import Blocks, Subset, Sum, values_of
 from .._rows.probabilities import drawn_in_proportion
-from ..models.model import AbstractModel
+from ..models.model import GAUSS_NODES, AbstractModel
 from ..models.posterior import AbstractPosterior
 from .abstract import Bias
 
@@ -149,7 +149,7 @@ class SeriesSurrogate(eqx.Module):
         """log w(u) for some u, in one pass over all rows.
 
         The pass sums changes of the potentials, so that it would also see a wrong g or H. If it
-        must be `accurate` and these cancel, it sums remainders.
+        must be `accurate` and these cancel, it sums remainders, or integrates gradients.
         """
         width = len(u) + self.model.width(rows)
         return rows.reduce(_what_rows_add, self, u, width=width, finish=_log_weights, subset=some)
@@ -157,7 +157,14 @@ class SeriesSurrogate(eqx.Module):
     @property
     def by_remainders(self) -> bool:
         """Whether a pass sums remainders, which takes several times as long as changes."""
-        return self.accurate and not self.model.exact_changes
+        model = self.model
+        return self.accurate and not (model.exact_changes or model.errors_add_up)
+
+    @property
+    def cost_of_change(self) -> int:
+        """What the change of a potential takes in a pass over the rows, in common potentials."""
+        many = self.accurate and not self.model.exact_changes
+        return self.model.row_cost * (GAUSS_NODES if many else 1)
 
     def _tail(self, u: Vector) -> tuple[Scalar, Vector]:
         """φ T[u, u, u]/6 and its gradient."""
@@ -183,6 +190,8 @@ def _what_rows_add(
     batch = Batch(block, counted.astype(model.dtype))
     if surrogate.by_remainders:
         return model.sum_of_remainders(surrogate.centre, moves, batch, True)
+    if surrogate.accurate and not model.exact_changes:
+        return model.sum_along(surrogate.centre, moves, batch)
     return model.sum_of_changes(surrogate.centre, moves, batch)
 
 
@@ -243,6 +252,10 @@ class ModeSurrogates(eqx.Module):
     def n_hard(self) -> int:
         """Rows that an evaluation reads."""
         return 0 if self.hard is None else self.hard.weights.size
+
+    @property
+    def cost_of_change(self) -> int:
+        return self.each.cost_of_change
 
     def potential_and_gradient(self, u: Vector) -> tuple[Scalar, Vector]:
         """Ŝ(u) and ∇Ŝ(u)."""
@@ -396,15 +409,16 @@ class RowSizes(NamedTuple):
         normals = np.random.default_rng(0).normal(size=(_WIDE_MOVES, posterior.dim))
         wide = on_device(_WIDTH * normals @ expansion.factor.T, dtype)
         centre, every = on_device(expansion.centre, dtype), -(-n_rows // _MOST_CANDIDATES)
-        keep = functools.partial(_kept_sizes, n_rows, every)
+        adds_up = posterior.model.errors_add_up
+        keep = functools.partial(_kept_sizes, n_rows, every, adds_up)
         found = posterior.rows.survey(
             _sizes, keep, posterior.model, centre, metric, wide, width=posterior.width
         )
         numbers, remainder, third = (
             np.concatenate(parts) for parts in itertools.islice(zip(*found, strict=True), 3)
         )
-        squares = math.fsum(of_part[3] for of_part in found)
-        rounding = float(jnp.finfo(dtype).eps) * math.sqrt(squares)
+        size = math.fsum(of_part[3] for of_part in found)
+        rounding = float(jnp.finfo(dtype).eps) * (size if adds_up else math.sqrt(size))
         return cls(numbers, remainder, third, every, rounding)
 
 
@@ -428,14 +442,19 @@ def _sizes(
 
 
 def _kept_sizes(
-    n_rows: int, every: int, first: int, values: tuple[np.ndarray, np.ndarray, np.ndarray]
+    n_rows: int,
+    every: int,
+    errors_add_up: bool,
+    first: int,
+    values: tuple[np.ndarray, np.ndarray, np.ndarray],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-    """What `RowSizes` keeps of the rows from number `first` on, and the sum of f_i²."""
+    """What `RowSizes` keeps of the rows from number `first` on, and the sum of |f_i| or of f_i²."""
     remainder = np.nan_to_num(values[0], nan=1e10, posinf=1e10)
     numbers = np.flatnonzero(remainder >= _NEXT_TO_NOTHING / n_rows / 10)
     third = np.nan_to_num(values[1][-first % every :: every])
-    squares = float(np.sum(np.square(values[2], dtype=np.float64)))
-    return first + numbers, remainder[numbers], third, squares
+    sizes = values[2].astype(np.float64)
+    size = float(np.sum(sizes if errors_add_up else np.square(sizes)))
+    return first + numbers, remainder[numbers], third, size
 
 
 def make_surrogate(
@@ -464,7 +483,7 @@ def make_surrogate(
         every, third = sizes.every, sizes.third.copy()
         third[hard[certain & (hard % every == 0)] // every] = 0
         third[third > 0] += _FLOOR * third.mean(dtype=np.float64)
-        affordable = int(_CUBIC_OPERATIONS / posterior.dim**3)
+        affordable = int(_CUBIC_OPERATIONS / posterior.dim**3 / posterior.model.cubic_cost)
         most = _MOST_CUBIC_ROWS if posterior.model.row_cost == 1 else _FEWEST_CUBIC_ROWS
         count = min(max(affordable, _FEWEST_CUBIC_ROWS), most) << doublings
         # A batch is padded to a power of two, so the hard rows take the place of others.
@@ -666,7 +685,7 @@ def check_on_all_rows(
     """
     stage("checking the draws on all rows")
     model = surrogate.model
-    affordable = _EVALUATIONS // (rows.n_rows * model.row_cost)
+    affordable = _EVALUATIONS // (rows.n_rows * surrogate.cost_of_change)
     if count is None:
         count = next((k for k in (_CHECKED, _CHECKED // 2) if k <= affordable), _FEWEST_CHECKED)
     # The shifts that such weights imply are known to CLEAR/√few, 0.0025 sd or less.

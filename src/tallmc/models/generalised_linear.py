@@ -88,6 +88,10 @@ class AbstractRegression(AbstractModel):
         return self.likelihood.row_cost
 
     @property
+    def exact_changes(self) -> bool:
+        return self.likelihood.exact_changes
+
+    @property
     def log_concave(self) -> bool:
         return self.likelihood.log_concave and self.prior.log_concave
 
@@ -483,10 +487,6 @@ class GeneralisedLinear(AbstractRegression):
     def sum_of_changes(self, centre: Vector, moves: Moves, batch: Batch) -> Float[Array, " k"]:
         return self._sums_of(centre, moves, batch, None)
 
-    @property
-    def exact_changes(self) -> bool:
-        return self.likelihood.exact_changes
-
     def _sums_of(
         self, centre: Vector, moves: Moves, batch: Batch, accurate: bool | None
     ) -> Float[Array, " k"]:
@@ -592,6 +592,10 @@ class GeneralisedLinear(AbstractRegression):
 class LinearPredictor(AbstractRegression):
     """A position holds the K coefficients of each column of x, then the shared parameters."""
 
+    @property
+    def errors_add_up(self) -> bool:
+        return True
+
     def moves(self, move: Vector, block: RegressionRows) -> Float[Array, "n k"]:
         """The change of z_i of every row when the position changes by `move`."""
         split = move.shape[0] - self.likelihood.n_shared
@@ -641,6 +645,17 @@ class LinearPredictor(AbstractRegression):
         k = self.likelihood.n_predictors
         of_columns = self.columns(block).norms() ** 2 * jnp.sum(compact[:, :k] ** 2, axis=1)
         return jnp.sqrt(of_columns + jnp.sum(compact[:, k:] ** 2, axis=1))
+
+    def sum_of_changes(self, centre: Vector, moves: Moves, batch: Batch) -> Float[Array, " k"]:
+        if not self.exact_changes:
+            return super().sum_of_changes(centre, moves, batch)
+        block = batch.rows
+        change = self.likelihood.change(self.predictors(centre, block), block.y)
+
+        def of_move(move: Vector) -> Scalar:
+            return dot(batch.weights, weighted(block, change(self.moves(move, block))))
+
+        return lax.map(of_move, moves)
 
     def block_hessian(self, position: Vector, block: RegressionRows, weights: PerRow) -> Matrix:
         def column(along: Vector) -> Vector:

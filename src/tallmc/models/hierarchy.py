@@ -116,6 +116,14 @@ class Hierarchical(AbstractModel):
     def bounded_curvature(self) -> bool:
         return self.inner.bounded_curvature
 
+    @property
+    def exact_changes(self) -> bool:
+        return self.inner.exact_changes
+
+    @property
+    def errors_add_up(self) -> bool:
+        return self.inner.errors_add_up
+
     def regression(self) -> Any:
         return self.inner.regression()
 

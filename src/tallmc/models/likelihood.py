@@ -56,7 +56,7 @@ class AbstractLikelihood(eqx.Module):
     """Whether simulated responses can be compared with those of the rows: no censoring, no loss."""
     exact_changes: ClassVar[bool] = False
     """Whether `change` has a closed form, so that it rounds as a number of the size of the change,
-    not of f."""
+    not of f. Errors of parameters that all rows share are alike and add up."""
     fused: ClassVar[bool] = False
     """Whether the fused GPU kernel can compute `slope`: no parameters, no special functions."""
 
@@ -82,8 +82,10 @@ class AbstractLikelihood(eqx.Module):
         """∂²f/∂z² of an elementwise likelihood."""
         return jax.jvp(lambda at: self.slope(at, y), (z,), (jnp.ones_like(z),))[1]
 
-    def change(self, z: PerRow, y: PerRow) -> Callable[[Float[Array, "n ..."]], Array]:
-        """f(z + t) − f(z) of an elementwise likelihood as a function of t."""
+    def change(
+        self, z: Float[Array, "n ..."], y: PerRow
+    ) -> Callable[[Float[Array, "n ..."]], Array]:
+        """f(z + t) − f(z) of rows as a function of t, if elementwise or `exact_changes`."""
         # Without a barrier XLA computes it again for every t.
         before = lax.optimization_barrier(self.potential(z, y))
         return lambda t: self.potential(z + t, y) - before
@@ -180,6 +182,26 @@ def softplus(z: Float[Array, "*k"]) -> Float[Array, "*k"]:
 @softplus.defjvp
 def _softplus_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     return softplus(*primals), jax.nn.sigmoid(primals[0]) * tangents[0]
+
+
+_LONGEST = 80.0
+"""e^t would overflow in float32 beyond. There, and beyond |z|, the change grows as t."""
+
+
+def softplus_change(z: PerRow, y: PerRow | float) -> Callable[[Float[Array, "n ..."]], Array]:
+    """The change of log(1 + eᶻ) − yz as a function of the change t of z, without cancellation."""
+    # log(1 + e^(z + t)) − log(1 + e^z) = log(1 + p(e^t − 1)), p = 1/(1 + e^−z). For z > 0 the
+    # same with −z and −t, plus t: then p ≤ ½, so nothing cancels.
+    sign, p = jnp.where(z > 0, -1.0, 1.0), jax.nn.sigmoid(-jnp.abs(z))
+    far = jnp.maximum(jnp.abs(z), _LONGEST)
+    sign, p, slope, far = lax.optimization_barrier((sign, p, (z > 0) - y, far))
+
+    def of_move(t: Float[Array, "n ..."]) -> Array:
+        way = sign * t
+        near = jnp.log1p(p * jnp.expm1(jnp.minimum(way, _LONGEST)))
+        return near + jnp.maximum(way - far, 0) + slope * t
+
+    return of_move
 
 
 # log Γ without cancellation, by Stirling's formula and its remainder δ.

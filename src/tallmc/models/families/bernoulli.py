@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.scipy.special import gammaln, log_ndtr
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
@@ -23,14 +22,12 @@ from ..._core.errors import InvalidInput
 from ..._rows.access import PerRow
 from ..._rows.sharded import ShardedRows
 from ..design import normal_prior, regression_data
-from ..likelihood import AbstractLikelihood, softplus
+from ..likelihood import AbstractLikelihood, softplus, softplus_change
 from ..posterior import ModelPosterior
 from ..regression import Family, regression_posterior
 
 _LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 _FAR = 2.0
-_LONGEST = 80.0
-"""e^t would overflow in float32 beyond. There, and beyond |z|, the change grows as t."""
 _FRACTION_TERMS = {4: 30, 8: 90}  # by bytes per number; accurate to 1e-7 and 1e-14 beyond _FAR
 
 # With p = 1/(1 + e^−z), the third derivative p(1−p)(1−2p) turns where p(1−p) = 1/6, and the fourth,
@@ -60,18 +57,7 @@ class AbstractLogistic(AbstractLikelihood):
     exact_changes = True
 
     def change(self, z: PerRow, y: PerRow) -> Callable[[Float[Array, "n ..."]], Array]:
-        # log(1 + e^(z + t)) − log(1 + e^z) = log(1 + p(e^t − 1)), p = 1/(1 + e^−z). For z > 0 the
-        # same with −z and −t, plus t: then p ≤ ½, so nothing cancels.
-        sign, p = jnp.where(z > 0, -1.0, 1.0), jax.nn.sigmoid(-jnp.abs(z))
-        far = jnp.maximum(jnp.abs(z), _LONGEST)
-        sign, p, slope, far = lax.optimization_barrier((sign, p, (z > 0) - y, far))
-
-        def of_move(t: Float[Array, "n ..."]) -> Array:
-            way = sign * t
-            near = jnp.log1p(p * jnp.expm1(jnp.minimum(way, _LONGEST)))
-            return near + jnp.maximum(way - far, 0) + slope * t
-
-        return of_move
+        return softplus_change(z, y)
 
     def curvature(self, z: PerRow, y: PerRow) -> PerRow:
         return jax.nn.sigmoid(z) * jax.nn.sigmoid(-z)
