@@ -573,7 +573,7 @@ _CHECKED_ROWS = 3
 class DensityModel(AbstractModel):
     """A model given by a log-likelihood and a log prior of the user's parameters."""
 
-    cubic_cost = 16
+    cubic_cost = 20
 
     log_likelihood: Callable[[PyTree, PyTree], Any]
     """log p(x_i | θ) of one row or, if `batched`, of each row of a block."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 # What a posterior predictive check compares: responses of the data, and simulated ones.
 
-_MOST_ROWS = 20_000
+_MOST_ROWS = 5_000
 _SIMULATIONS = 100
 
 
