@@ -787,8 +787,8 @@ class NormalGroups(AbstractGroups):
             change = position[c] - fixed[c]
             more, noise = jnp.expm1(-2 * change), sums.size * change
             squares, zz, t = (of + more * of for of in (squares, zz, t))
-        root, fit = factor_and_fit((zz + jnp.eye(self.n_effects, dtype=zz.dtype)) + excess, t)
-        log_dets = jnp.sum(jnp.log(jnp.diagonal(root, axis1=1, axis2=2)), axis=1)
+        unit = jnp.eye(self.n_effects, dtype=zz.dtype)
+        log_dets, fit = log_root_and_fit((zz + unit) + excess, t)
         return noise + log_det + log_dets + (squares - fit) / 2
 
     def _in_units(self, position: Vector, block: GroupSums) -> GroupSums:
@@ -1363,23 +1363,24 @@ def cholesky(a: Float[Array, "*n r r"]) -> Float[Array, "*n r r"]:
     return jnp.stack(full, axis=-2)
 
 
-def factor_and_fit(
+def log_root_and_fit(
     a: Float[Array, "n r r"], t: Float[Array, "n r"]
-) -> tuple[Float[Array, "n r r"], Float[Array, " n"]]:
-    """The Cholesky factor C, and tᵀA⁻¹t = ‖C⁻¹t‖²."""
-    r = a.shape[-1]
-    if r <= _MOST_NARROW:
+) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+    """log |C| and tᵀA⁻¹t = ‖C⁻¹t‖², with A = CCᵀ."""
+    if a.shape[-1] <= _MOST_NARROW:
         root = cholesky(a)
-        return root, jnp.sum(forward_solve(root, t) ** 2, axis=1)
+        log_roots = jnp.sum(jnp.log(jnp.diagonal(root, axis1=1, axis2=2)), axis=1)
+        return log_roots, jnp.sum(forward_solve(root, t) ** 2, axis=1)
 
-    def bordered(a: Array, t: Array) -> Array:
+    def of_one(each: tuple[Array, Array]) -> tuple[Array, Array]:
         # The factor of A bordered by t has C⁻¹t as its last row: one call of LAPACK, not two.
+        a, t = each
         corner = jnp.full((1, 1), 1 / jnp.finfo(a.dtype).eps ** 2, a.dtype)
-        whole = jnp.block([[a, t[:, None]], [t[None], corner]])
-        return lax.linalg.cholesky(whole, symmetrize_input=False)
+        bordered = jnp.block([[a, t[:, None]], [t[None], corner]])
+        root = lax.linalg.cholesky(bordered, symmetrize_input=False)
+        return jnp.sum(jnp.log(jnp.diagonal(root)[:-1])), jnp.sum(root[-1, :-1] ** 2)
 
-    root = _one_by_one(bordered, a, t)
-    return root[:, :r, :r], jnp.sum(root[:, r, :r] ** 2, axis=1)
+    return lax.map(of_one, (a, t))
 
 
 def forward_solve(root: Float[Array, "*n r r"], b: Float[Array, "*k r"]) -> Float[Array, "*m r"]:
