@@ -661,9 +661,9 @@ def check_on_all_rows(
     By default 256, or 128 or 64 where rows are many, so that the pass takes seconds at most.
     `stretched` of them are also compared at 1.5 times their distance from the mean, less beyond 120
     parameters. Where a draw costs much, a few draws come first, and are all if their log weights
-    are next to nothing, or have an sd from `large` on: where a row costs as much as many, such as a group whose effects are
-    integrated out, and where a row store has millions of rows. (Rows in memory are compared with 64
-    draws at once, so that fewer would save nothing.)
+    are next to nothing, or have an sd from `large` on: where a row costs as much as many, such as a
+    group whose effects are integrated out, and where a row store has millions of rows. (Rows in
+    memory are compared with 64 draws at once, so that fewer would save nothing.)
     """
     stage("checking the draws on all rows")
     model = surrogate.model
