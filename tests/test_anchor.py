@@ -1,5 +1,6 @@
 """The anchor's mode, gradient, Hessian and covariance, by every optimiser and in float32."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -46,6 +47,25 @@ def test_newton_is_exact_on_a_gaussian_posterior():
     anchor = tallmc.anchor.find_anchor(posterior)
     np.testing.assert_allclose(anchor.position, mean, rtol=1e-10)
     np.testing.assert_allclose(anchor.covariance, covariance, rtol=1e-10)
+
+
+def test_a_search_of_many_short_steps_ends_on_a_part_of_the_rows(monkeypatch):
+    """As from zero correlations of many effects; passes over all rows must not do its work."""
+    posterior = logistic(n_rows=40_000, dim=4)
+    mode = tallmc.anchor.find_anchor(posterior).position
+    posterior = eqx.tree_at(lambda of: of.model.init, posterior, mode + 1)
+    longest, model = 2 / 55, type(posterior.model)
+    monkeypatch.setattr(model, "row_cost", 64)
+    monkeypatch.setattr(model, "step_share", lambda _, step: min(1, longest / np.linalg.norm(step)))
+    search, ends = tallmc.anchor.Newton.search_part, []
+
+    def recorded(*args):
+        ends.append(search(*args))
+        return ends[-1]
+
+    monkeypatch.setattr(tallmc.anchor.Newton, "search_part", recorded)
+    assert tallmc.anchor.find_anchor(posterior).decrement < 0.1
+    assert np.linalg.norm(ends[0] - mode) < 0.2
 
 
 def test_newton_survives_a_start_where_full_steps_overshoot():

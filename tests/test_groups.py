@@ -366,6 +366,7 @@ def wide():
                 "potentials": model.row_potentials(at, block),
                 "factor": model.factor(at),
                 "gradient": model.sum_remainders(0, at, at, Batch(block, weights)),
+                "in one pass": model.potentials_and_gradient(at, Batch(block, weights)),
                 "of rows": jnp.sum(model.row_gradients(at, block), axis=0),
                 "by differentiation": slope(at),
                 "product": jnp.dot(model.block_hessian(at, block, weights), move),
@@ -395,7 +396,9 @@ def test_many_effects_of_a_group_have_the_density_of_the_multivariate_normal(wid
 
 def test_derivatives_of_many_effects_are_those_of_their_density(wide):
     for each in wide[-1]:
-        for name in ("gradient", "of rows"):
+        potentials, each["with potentials"] = each["in one pass"]
+        assert potentials.sum() == pytest.approx(each["potentials"].sum(), abs=1e-10)
+        for name in ("gradient", "with potentials", "of rows"):
             np.testing.assert_allclose(each[name], each["by differentiation"], atol=1e-10)
         np.testing.assert_allclose(
             each["product"], each["product by differentiation"], rtol=1e-9, atol=1e-9

@@ -658,7 +658,10 @@ def test_rows_that_cost_much_are_checked_at_few_draws_unless_these_say_too_littl
         flat = eqx.tree_at(lambda of: of.linear, surrogate, surrogate.linear + 0.1)
         unclear = check_on_all_rows(flat, posterior.rows, draws)
         with_far = check_on_all_rows(surrogate, posterior.rows, draws, 64, stretched=64)
+        bounds = unclear.sd / 2, 2 * unclear.sd
+        large, small = (check_on_all_rows(flat, posterior.rows, draws, 64, 64, of) for of in bounds)
     assert (clear.n_draws, unclear.n_draws, with_far.n_draws) == (32, 256, 16)
+    assert (large.n_draws, small.n_draws) == (16, 64)
     assert clear.sd < 0.01 < unclear.sd
 
 

@@ -673,15 +673,16 @@ def check_on_all_rows(
     positions: Float[np.ndarray, "chains draws d"],
     count: int | None = None,
     stretched: int = 0,
+    large: float = math.inf,
 ) -> Check:
     """Compare the surrogate with all rows at `count` of the draws, in one pass over the rows.
 
     By default 256, or 128 or 64 where rows are many, so that the pass takes seconds at most.
     `stretched` of them are also compared at 1.5 times their distance from the mean, less beyond 120
     parameters. Where a draw costs much, a few draws come first, and are all if their log weights
-    are next to nothing: where a row costs as much as many, such as a group whose effects are
-    integrated out, and where a row store has millions of rows. (Rows in memory are compared with 64
-    draws at once, so that fewer would save nothing.)
+    are next to nothing, or have an sd from `large` on: where a row costs as much as many, such as a
+    group whose effects are integrated out, and where a row store has millions of rows. (Rows in
+    memory are compared with 64 draws at once, so that fewer would save nothing.)
     """
     stage("checking the draws on all rows")
     model = surrogate.model
@@ -693,7 +694,7 @@ def check_on_all_rows(
     costs_much = model.row_cost > 1 or (rows.access < RowAccess.TAKE and count > affordable)
     if costs_much and few < count:
         first = _checked(surrogate, rows, positions, few, min(few, stretched))
-        if first.sd <= CLEAR and first.far <= 10 * CLEAR:
+        if first.sd >= large or (first.sd <= CLEAR and first.far <= 10 * CLEAR):
             return first
     return _checked(surrogate, rows, positions, count, stretched)
 

@@ -209,8 +209,9 @@ class SurrogatePlanner:
             if check.sd <= CLEAR:
                 return check
             self.n_row_evals += check.n_row_evals
-        count = _PREPARED_WITH
-        return check_on_all_rows(surrogate, rows, chains.draws, count, stretched=count)
+        # Twice what is small is seen at a few draws: all rows then accept the draws, or none do.
+        count, large = _PREPARED_WITH, 2 * _SMALL
+        return check_on_all_rows(surrogate, rows, chains.draws, count, count, large)
 
     def finished(
         self, chains: _Chains, check: Check, delayed: bool, modes: Modes | None = None
