@@ -9,6 +9,9 @@ SHORT  := -W ignore::tallmc.SamplingWarning -W ignore::tallmc._fit.FitNote
 # As a module, so that MkDocs finds the package website.
 MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs
 
+# Threads of OpenBLAS spin while they wait, so two of them are slower than one beside other work.
+export OPENBLAS_NUM_THREADS := 1
+
 # Every process of the tests would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import tallmc
 from problems import linear, slow_after
@@ -180,6 +181,19 @@ def test_a_deferred_signal_raises_at_the_next_checkpoint():
 
 
 @pytest.mark.usefixtures("hears_ctrl_c")
+def test_linear_algebra_has_one_thread_until_supervised_work_ends_or_fails():
+    def threads():
+        return {
+            library["num_threads"] for library in threadpool_info() if "blas" in library["prefix"]
+        }
+
+    with threadpool_limits(2, "blas"):
+        with contextlib.suppress(ZeroDivisionError), supervised():
+            assert threads() == {1}
+            raise ZeroDivisionError
+        assert threads() == {2}
+
+
 def test_a_signal_whose_exception_was_discarded_raises_again():
     """Python discards exceptions that are raised in callbacks of the garbage collector."""
     reached = []
