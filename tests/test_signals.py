@@ -102,7 +102,7 @@ def check_store(path, said, errors):
 @pytest.mark.parametrize(
     ("number", "status", "delay"),
     slow_after(
-        1, [(signal.SIGINT, 130, 1.0), (signal.SIGINT, 130, 2.5), (signal.SIGTERM, 143, 1.0)]
+        1, [(signal.SIGINT, 130, 0.3), (signal.SIGINT, 130, 1.0), (signal.SIGTERM, 143, 0.3)]
     ),
 )
 def test_a_signal_in_preparation_ends_the_command_with_its_status(
