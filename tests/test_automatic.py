@@ -154,13 +154,27 @@ def product_of_two(n_rows):
 
 
 @pytest.mark.slow
-def test_a_curved_ridge_is_no_series_and_no_chain_runs():
+def test_a_curved_ridge_is_no_series_and_no_chain_runs(monkeypatch):
+    monkeypatch.setattr(hard_rows, "_AUTODIFF_COST", 1)
     posterior = product_of_two(20_000)
     anchor = tallmc.anchor.find_anchor(posterior)
     planner = automatic.SurrogatePlanner(posterior, anchor, ErrorBudget(), exact=False, seed=0)
     assert planner.plan() is None
     assert "a series of the rows is off by" in planner.why_not
     assert planner.n_row_evals <= 3 * 20_000
+
+
+def test_hard_rows_without_closed_forms_count_as_several(monkeypatch):
+    """Where their remainders cost as much as all rows, there is no series to compile."""
+    posterior = product_of_two(6_000)
+    anchor = tallmc.anchor.find_anchor(posterior)
+    sizes = hard_rows.RowSizes(np.arange(6_000), np.ones(6_000), np.ones(6_000), 1, 0.0)
+    monkeypatch.setattr(hard_rows.RowSizes, "of", lambda *_: sizes)
+    monkeypatch.setattr(hard_rows, "enough_hard_rows", lambda _: hard_rows.HARD_ROWS.index(2048))
+    monkeypatch.setattr(hard_rows, "make_surrogate", None)
+    planner = automatic.SurrogatePlanner(posterior, anchor, ErrorBudget(), exact=False, seed=0)
+    assert planner.plan() is None
+    assert "too few of the rows" in planner.why_not
 
 
 def test_chains_that_leave_the_region_of_the_series_end_in_another_plan(monkeypatch):

@@ -244,7 +244,7 @@ def simple(x, y):
 def test_rows_are_arguments_of_the_compiled_functions():
     posterior = from_numpyro(simple, {"x": X, "y": Y}, "N")
     params = posterior.layout.unravel(posterior.init)
-    row = {"x": X[0], "y": Y[0]}
+    row = {"x": X[:1], "y": Y[:1]}
     for function, arguments in (
         (posterior.model.log_likelihood, (params, row)),
         (posterior.model.log_prior, (params,)),

@@ -313,7 +313,7 @@ def test_rows_may_be_a_row_store(tmp_path):
 def test_rows_are_arguments_of_the_compiled_functions():
     posterior = from_pymc(regression(), ["x", "y"])
     params = posterior.layout.unravel(posterior.init)
-    row = {"x": X[0], "y": Y[0]}
+    row = {"x": X[:1], "y": Y[:1]}
     for function, arguments in (
         (posterior.model.log_likelihood, (params, row)),
         (posterior.model.log_prior, (params,)),

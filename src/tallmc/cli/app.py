@@ -444,6 +444,8 @@ def report(
     formula: options.FormulaAgain = None,
 ) -> None:
     """Write a self-contained HTML page on a stored run: its setup, posterior and reliability."""
+    from rich.console import Console
+
     from .._fit.formulas import FormulaNeeded
     from .._store.reader import open_store
     from ..report import write_report
@@ -459,7 +461,8 @@ def report(
         except FormulaNeeded:
             if table is not None:
                 raise
-    write_report(run, out, posterior=posterior, parameters=parameter)
+    with Console(stderr=True).status("computing diagnostics and simulating responses"):
+        write_report(run, out, posterior=posterior, parameters=parameter)
     print(f"written: {out}")
 
 

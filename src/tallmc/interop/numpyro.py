@@ -22,7 +22,7 @@ from .._core.arrays import ComputedQuantities, layout_of
 from .._core.errors import InvalidInput
 from .._core.packages import missing
 from ..models.posterior import Posterior
-from .rows import OneRow, check_block_likelihood, named_rows, rows_to_probe, run_model
+from .rows import check_block_likelihood, named_rows, rows_to_probe, run_model
 
 Arrays = dict[str, Array]
 Site = dict[str, Any]  # an entry of a trace
@@ -412,6 +412,5 @@ def from_numpyro(
         {name: dims for name in names if (dims := sites[name].dims) is not None},
         {},
     )
-    return Posterior(
-        OneRow(converted.log_likelihood), converted.log_prior, table, init, quantities=quantities
-    )
+    densities = converted.log_likelihood, converted.log_prior
+    return Posterior(*densities, table, init, batched=True, quantities=quantities)

@@ -26,7 +26,7 @@ from .._core.errors import InvalidInput
 from .._core.packages import missing
 from .._rows.access import AbstractRows
 from ..models.posterior import Posterior
-from .rows import OneRow, check_block_likelihood, named_rows, rows_to_probe, run_model
+from .rows import check_block_likelihood, named_rows, rows_to_probe, run_model
 
 # The log density of a PyMC model as JAX functions of unconstrained parameters and of rows.
 #
@@ -316,9 +316,8 @@ def from_pymc(model: Any, rows: Any) -> Posterior:
             if dim in used and entries is not None
         },
     )
-    return Posterior(
-        OneRow(graphs.log_likelihood), graphs.log_prior, table, init, quantities=quantities
-    )
+    densities = graphs.log_likelihood, graphs.log_prior
+    return Posterior(*densities, table, init, batched=True, quantities=quantities)
 
 
 def _values_of(model: Any, names: Sequence[str]) -> dict[str, np.ndarray]:

@@ -52,6 +52,8 @@ _MOST_LIKELIHOODS = 2**17
 """Of the hard rows in one gradient. Where a row has hundreds, delayed acceptance is cheaper."""
 _CHEAP_PASS = 2**20
 """Likelihoods of a pass over all rows that a proposal may take, where a row has hundreds."""
+_AUTODIFF_COST = 3
+"""Gradients that the remainder of a hard row takes without closed forms."""
 _SHARE_FELT, _TARGET = 0.01, 0.1
 """What typical draws feel of r_i, and the sd of the log weights that the hard rows aim at."""
 _PREPARED_WITH = 64
@@ -110,13 +112,14 @@ class SurrogatePlanner:
         # Of few groups each costs as much as many rows: delayed acceptance reads all of them less
         # often than chains would read those that are hard.
         most = posterior.n_rows if cost > 1 else math.inf
+        hard_row_cost = 1 if posterior.model.cubic_cost == 1 else _AUTODIFF_COST
         n_choices = sum(count < most and count * cost <= _MOST_LIKELIHOODS for count in HARD_ROWS)
         for number in range(_MOST_CENTRES):
             if not all(expansion.is_finite for expansion in expansions):
                 self.why_not = "derivatives of the rows are not finite where the chains went"
                 return None
             place = min(max(map(enough_hard_rows, sizes)) + number, n_choices - 1)
-            if HARD_ROWS[place] >= posterior.n_rows:
+            if HARD_ROWS[place] * hard_row_cost >= posterior.n_rows:
                 self.why_not = "a series describes too few of the rows"
                 return None
             if number == 0 and modes is None and posterior.rows.access >= RowAccess.TAKE:
