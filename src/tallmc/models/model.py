@@ -472,8 +472,9 @@ class AbstractModel(eqx.Module):
             return self.sum_remainders(0, at, at, batch)
 
         at_centre, change = jax.jvp(gradient, (centre,), (move,))
-        value = self.sum_of_changes(centre, move[None], batch)[0]
-        value -= dot(move, at_centre + change / 2)
+        integrated = accurate and not self.exact_changes
+        changes = self.sum_along if integrated else self.sum_of_changes
+        value = changes(centre, move[None], batch)[0] - dot(move, at_centre + change / 2)
         return value, gradient(centre + move) - at_centre - change
 
 
