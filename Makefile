@@ -28,7 +28,7 @@ test: $(STAMP)            ## everything that must hold, with lint and types besi
 	$(MAKE) --no-print-directory --jobs=2 lint test-fast
 
 # Options of XLA that halve the time of a compilation. The other commands compile as users do.
-test-fast: export XLA_FLAGS := --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1 --xla_backend_optimization_level=0
+test-fast: export XLA_FLAGS := --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1 --xla_backend_optimization_level=1
 test-fast: $(STAMP)
 	$(PYTEST) --timeout=300 -m "not slow and not docs" tests src/tallmc/_api
 
