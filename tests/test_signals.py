@@ -180,7 +180,6 @@ def test_a_deferred_signal_raises_at_the_next_checkpoint():
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-@pytest.mark.usefixtures("hears_ctrl_c")
 def test_linear_algebra_has_one_thread_until_supervised_work_ends_or_fails():
     def threads():
         return {
@@ -194,6 +193,7 @@ def test_linear_algebra_has_one_thread_until_supervised_work_ends_or_fails():
         assert threads() == {2}
 
 
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_a_signal_whose_exception_was_discarded_raises_again():
     """Python discards exceptions that are raised in callbacks of the garbage collector."""
     reached = []
