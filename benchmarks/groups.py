@@ -39,8 +39,8 @@ of their own; a second call is in the process of the first. Effective draws are 
 parameter. `python -m benchmarks.groups CASE` measures a case again and writes this page; the line
 below is that of the last one. [How it works](automatic.md#many-group-effects). Other work ran on
 the machine beside the flights and the 20 slopes, so compare their CPU seconds. A tenth of the
-flights takes more of them than all: the rows of a plane then say little of its effect, and a draw takes five gradients
-instead of two.
+flights takes more of them than all: the rows of a plane then say little of its effect, and a draw
+takes five gradients instead of two.
 """
 FOLDER = Path(__file__).parents[1] / ".." / "shared" / "data"
 DATA = FOLDER / "fremtpl2freq.npz"
