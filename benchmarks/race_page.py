@@ -80,14 +80,9 @@ def draw(records: Sequence[dict[str, Any]], image: Path) -> None:
                 if not found:
                     continue
                 k, seconds = zip(*found, strict=True)
-                axes.plot(k, seconds, color=_COLOURS[name], marker="o", markersize=2.5)
-                axes.annotate(
-                    name,
-                    (k[-1], seconds[-1]),
-                    xytext=(4, 3),
-                    textcoords="offset points",
-                    color=_COLOURS[name],
-                )
+                line = {"color": _COLOURS[name], "marker": "o", "markersize": 2.5}
+                axes.plot(k, seconds, label=name, **line)
+            axes.legend(labelcolor="linecolor", frameon=False)
             axes.set(xscale="log", yscale="log", xlim=(70, 6e5), xlabel="effective draws k")
             axes.set_xticks([10**power for power in range(2, 6)])
             axes.minorticks_off()
