@@ -104,7 +104,7 @@ def check_intact(store, whole, reported):
     return n
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [1, pytest.param(60, marks=pytest.mark.slow)])
 def test_a_run_killed_at_random_moments_is_bitwise_the_run_that_was_not(
     kills, tmp_path, whole, cache
 ):
