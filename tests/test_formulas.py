@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import tallmc
-from tallmc._fit import encoding
+from tallmc._fit import encoding, formulas
 from tallmc._fit.encoding import DesignEncoding
 from tallmc._fit.formulas import split_formula, state_from_json, state_to_json
 from tallmc._fit.model import RegressionModel
@@ -42,6 +42,8 @@ FORMULAS = [
     "C(region, contr.sum) + C(smoker)",
     "C(region, contr.treatment(base='north')) * center(age)",
     "(age + smoker + region) ** 2",
+    "scale(age) + region * C(clinic)",
+    "0 + C(region, contr.sum):C(clinic) + C(year):poly(age, 2) + smoker",
     "1",
 ]
 
@@ -77,6 +79,20 @@ def test_columns_and_names_are_those_of_formulaic(terms):
     assert {
         "1" if t == "Intercept" else t: j for t, j in design.encoding.scaled.terms.terms.items()
     } == of_terms
+
+
+def test_a_factor_has_no_column_of_all_rows_per_level(monkeypatch):
+    n, evaluated, numbers = 20_000, formulas._evaluated, []
+
+    def counted(spec, frame):
+        matrix = evaluated(spec, frame)
+        numbers.append(matrix.size)
+        return matrix
+
+    monkeypatch.setattr(formulas, "_evaluated", counted)
+    table = read_table({"y": np.arange(n), "x": np.arange(n), "g": [f"{k % 90}" for k in range(n)]})
+    assert len(make_design(table, formula="y ~ scale(x) + g").names) == 91
+    assert sum(numbers) < 10 * n
 
 
 @pytest.mark.parametrize("terms", FORMULAS)

@@ -497,13 +497,9 @@ def make_terms(
     smooths: tuple[Smooth, ...] = (),
 ) -> tuple[FormulaTerms, list[RawColumn]]:
     """Evaluate a formula for the first time. Returns its terms and the columns of the design."""
-    import formulaic
-
     parsed = parse(formula, _free(features, smooths))
     _check_few_levels(parsed, columns)
-    spec = formulaic.ModelSpec(formula=parsed, na_action="ignore", output="pandas")
-    matrix = _evaluated(spec, _frame(columns, features, n_rows))
-    spec = matrix.model_spec
+    spec, raw = _first_evaluated(parsed, columns, _frame(columns, features, n_rows))
     encoders = {
         text: (kind.value, {key: value for key, value in state.items() if key != "contrasts"})
         for text, (kind, state) in spec.encoder_state.items()
@@ -513,7 +509,6 @@ def make_terms(
         INTERCEPT if str(term) == "1" else str(term): tuple(places)
         for term, places in spec.term_indices.items()
     }
-    raw = _columns_of(matrix, _codes_of_terms(spec, columns))
     for smooth in smooths:
         places_of[smooth.name] = tuple(range(len(names), len(names) + len(smooth.names)))
         names += smooth.names
@@ -537,26 +532,67 @@ def _free(features: Sequence[FeatureEncoding], smooths: Sequence[Smooth]) -> lis
     return [feature.name for feature in features if feature.name not in taken]
 
 
-def _codes_of_terms(
-    spec: Any, columns: Mapping[str, ColumnValues]
-) -> dict[int, tuple[np.ndarray, np.ndarray]]:
-    """For columns of terms that have only categories: codes of the rows, and a row of each code."""
-    found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-    for term, places in spec.term_indices.items():
-        names = [category_of(factor.expr) or factor.expr for factor in term.factors]
-        kinds = [spec.encoder_state.get(factor.expr) for factor in term.factors]
-        if not all(kind is not None and kind[0].value == "categorical" for kind in kinds):
-            continue
-        if len(places) <= 1 or not all(name in columns for name in names):
-            continue
-        codes, n_codes = np.zeros(1, np.int64), 1
-        for column in (as_text(columns[name]) for name in names):
-            codes = codes * len(column.levels) + column.numbers
-            n_codes *= len(column.levels)
-        example = np.zeros(n_codes, np.int64)
-        example[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
-        found |= dict.fromkeys(places, (codes, example))
-    return found
+def _first_evaluated(
+    parsed: Any, columns: Mapping[str, ColumnValues], frame: Any
+) -> tuple[Any, list[RawColumn]]:
+    """The spec of a formula, and its columns.
+
+    Terms of categories alone are evaluated once per combination of their levels: formulaic makes a
+    column of all rows for each. All other terms are evaluated before, on all rows, since a function
+    such as `scale` remembers them. A category within another term needs all terms together.
+    """
+    import formulaic
+
+    def evaluated(terms: Any, frame: Any, transforms: Mapping[str, Any]) -> Any:
+        options = {"na_action": "ignore", "output": "pandas", "transform_state": dict(transforms)}
+        return _evaluated(formulaic.ModelSpec(formula=terms, **options), frame)
+
+    kinds = {term: {_is_category(factor, columns) for factor in term.factors} for term in parsed}
+    coded = {term: _codes_of(term, columns) for term, kind in kinds.items() if kind == {True}}
+    others = [term for term in parsed if term not in coded]
+    together = not coded or any(True in kinds[term] for term in others)
+    matrix = evaluated(parsed if together else formulaic.SimpleFormula(others), frame, {})
+    states = matrix.model_spec.encoder_state.values()
+    if not together and any(kind.value == "categorical" for kind, _ in states):
+        together, matrix = True, evaluated(parsed, frame, {})
+    part, rows = matrix, np.arange(len(frame))
+    if not together:
+        rows = np.unique(np.concatenate([example for _, example in coded.values()]))
+        part = evaluated(parsed, frame.iloc[rows], matrix.model_spec.transform_state)
+    raw: list[RawColumn] = []
+    for term, places in part.model_spec.term_indices.items():
+        for name in part.columns[places]:
+            if term in coded:
+                codes, example = coded[term]
+                by_code = part[name].to_numpy(dtype=np.float64)[np.searchsorted(rows, example)]
+                raw.append(
+                    RawColumn(codes, by_code) if len(places) > 1 else RawColumn(by_code[codes])
+                )
+            else:
+                raw.append(RawColumn(matrix[name].to_numpy(dtype=np.float64)))
+    return part.model_spec, raw
+
+
+def _is_category(factor: Any, columns: Mapping[str, ColumnValues]) -> bool:
+    name = _category(factor)
+    return name in columns and (name != column_name(factor.expr) or columns[name].kind == "text")
+
+
+def _category(factor: Any) -> str:
+    """The column that a factor names, alone or within C(…)."""
+    return category_of(factor.expr) or column_name(factor.expr) or ""
+
+
+def _codes_of(term: Any, columns: Mapping[str, ColumnValues]) -> tuple[np.ndarray, np.ndarray]:
+    """For a term of categories: one code per row, and a row of each code."""
+    codes, n_codes = np.zeros(1, np.int64), 1
+    for factor in term.factors:
+        column = as_text(columns[_category(factor)])
+        codes = codes * len(column.levels) + column.numbers
+        n_codes *= len(column.levels)
+    example = np.zeros(n_codes, np.int64)
+    example[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+    return codes, example
 
 
 def _check_few_levels(parsed: Any, columns: Mapping[str, ColumnValues]) -> None:
@@ -611,19 +647,9 @@ def _frame(
     return pandas.DataFrame(content, index=pandas.RangeIndex(n_rows), copy=False)
 
 
-def _columns_of(
-    matrix: Any, coded: Mapping[int, tuple[np.ndarray, np.ndarray]] | None = None
-) -> list[RawColumn]:
-    found = []
-    for place in range(matrix.shape[1]):
-        column = matrix.iloc[:, place]
-        if coded and place in coded:
-            codes, example = coded[place]
-            by_code = column.iloc[example].to_numpy(dtype=np.float64)
-            found.append(RawColumn(codes, by_code))
-        else:
-            found.append(RawColumn(column.to_numpy(dtype=np.float64)))
-    return found
+def _columns_of(matrix: Any) -> list[RawColumn]:
+    places = range(matrix.shape[1])
+    return [RawColumn(matrix.iloc[:, place].to_numpy(dtype=np.float64)) for place in places]
 
 
 def _evaluated(spec: Any, frame: Any) -> Any:
