@@ -21,6 +21,7 @@ from tallmc._fit.encoding import DesignEncoding
 from tallmc._fit.model import RegressionModel
 from tallmc._fit.reading import read_table
 from tallmc._ingestion.errors import TableError
+from tallmc._ingestion.values import _letters_as_codes, from_numpy
 
 GOOD = {"age": [20.0, 30.0, 40.0, 70.0], "smoker": [True, False, False, True], "y": [0, 1, 1, 0]}
 N = 200
@@ -702,3 +703,27 @@ def test_other_content_is_no_encoding():
     del content["roles"]
     with pytest.raises(tallmc.InvalidInput, match=r"be what to_json wrote; got .*roles"):
         DesignEncoding.from_json(content)
+
+
+@pytest.mark.parametrize("order", ["=", "S"])
+def test_text_of_numpy_has_the_levels_and_codes_of_unique(order):
+    rng = np.random.default_rng(6)
+    words = ["", "a", "aa", "ab" * 9, "Zürich", "zoë", "東京", "😀 far", "b\0b"]
+    for some in (words, words[:4], [""], [*map(str, range(3000))]):
+        values = rng.choice(some, 4000)
+        values = values.astype(values.dtype.newbyteorder(order))[::2]
+        levels, codes = np.unique(values, return_inverse=True)
+        column = from_numpy(values)
+        assert column.levels == tuple(levels.tolist())
+        np.testing.assert_array_equal(column.numbers, codes)
+
+
+def test_text_with_the_same_hash_is_told_apart():
+    times = 0x9E3779B97F4A7C15
+    first, second = (int.from_bytes(word, "little") for word in (b"aaaaaaaa", b"AAAAAAAA"))
+    pairs = [(first, (second + times) % 2**64), (first + 1, second)]
+    words = [b"".join(part.to_bytes(8, "little") for part in pair) for pair in pairs]
+    values = np.array([word.decode("latin-1") for word in words] * 3)
+    assert _letters_as_codes(values) is None, "the hashes are equal"
+    column = from_numpy(values)
+    assert [column.levels[k] for k in column.numbers] == values.tolist()

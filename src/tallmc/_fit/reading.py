@@ -184,7 +184,7 @@ def _column_of(name: str, values: Any, description: str) -> ColumnValues:
     if array.ndim != 1:
         found = f"{name} of shape {array.shape}"
         raise TableError(f"TABLE ({description})", "hold one 1-D array per column", found)
-    return from_numpy(array) if array.dtype.kind not in "OUT" else _converted(name, array)
+    return from_numpy(array) if array.dtype.kind not in "OT" else _converted(name, array)
 
 
 def _converted(name: str, values: Any) -> ColumnValues:

@@ -166,9 +166,39 @@ def from_numpy(values: np.ndarray) -> ColumnValues:
             booleans = all(isinstance(value, bool | np.bool_) for value in present)
             return ColumnValues("boolean" if booleans else "number", whole)
     if values.dtype.kind in "UT":
-        levels, codes = np.unique(values, return_inverse=True)
+        found = _letters_as_codes(values) if values.dtype.kind == "U" else None
+        levels, codes = np.unique(values, return_inverse=True) if found is None else found
         return ColumnValues("text", codes, tuple(levels.tolist()))
     return ColumnValues("other", np.zeros(len(values)), described=str(values.dtype))
+
+
+def _letters_as_codes(values: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """What np.unique returns, which sorts all rows: ten times as slow with few levels.
+
+    Rows are told apart by hashes of their letters; None if two levels have the same.
+    """
+    import pandas
+
+    width = values.dtype.itemsize // 4
+    if not width or not len(values):
+        return None
+    letters = np.ascontiguousarray(values).view(np.uint32).reshape(len(values), width)
+    kind = np.min_scalar_type(letters.max())
+    per_word = 8 // kind.itemsize
+    padded = np.zeros((len(values), -(-width // per_word) * per_word), kind)
+    padded[:, :width] = letters
+    words = np.ascontiguousarray(padded.view(np.uint64).T)
+    hashes = np.zeros(len(values), np.uint64)
+    for word in words:
+        hashes *= np.uint64(0x9E3779B97F4A7C15)
+        hashes += word
+    codes, different = pandas.factorize(hashes)
+    example = np.empty(len(different), np.int64)
+    example[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+    if not all(np.array_equal(word, word[example][codes]) for word in words):
+        return None
+    levels, order = np.unique(values[example], return_inverse=True)
+    return levels, order[codes]
 
 
 def from_arrow(values: pa.Array | pa.ChunkedArray, *, keep_order: bool = False) -> ColumnValues:
