@@ -103,6 +103,22 @@ def test_every_product_of_codes_is_that_of_the_matrix(grouped):
     np.testing.assert_allclose(found["dense"], whole, rtol=1e-13, atol=1e-13)
 
 
+def test_products_of_many_factors_gather_from_few_tables():
+    rng, n_levels = np.random.default_rng(4), (9, 2, 40, 7, 3, 5)
+    lists = design._together(n_levels, 60)
+    assert sorted(k for factors in lists for k in factors) == list(range(6))
+    assert len(lists) == 3 and all(np.prod([n_levels[k] for k in f]) <= 60 for f in lists)
+    codes = np.column_stack([rng.integers(0, k, 8 * 60) for k in n_levels]).astype(np.uint8)
+    values = jnp.asarray(rng.normal(size=(sum(n_levels), 11)))
+    levels = design.Levels(jnp.asarray(codes), values, n_levels)
+    m = rng.normal(size=(11, 3))
+    starts = np.concatenate([[0], np.cumsum(n_levels)[:-1]])
+    rows = np.asarray(values)[codes + starts].sum(axis=1)
+    for product in (m, m[:, 0]):
+        found = run_once(lambda levels, m: levels.times(m))(levels, jnp.asarray(product))
+        np.testing.assert_allclose(found, rows @ product, rtol=1e-12, atol=1e-12)
+
+
 def _table(n=400):
     rng = np.random.default_rng(2)
     a, b = (rng.integers(0, k, n) for k in (6, 4))

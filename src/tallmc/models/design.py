@@ -73,6 +73,23 @@ LevelValues = Float[Array, "l c"] | None
 """E of all factors, a block for each. Models hold it, not rows: programs serve other data too."""
 
 
+_MOST_TOGETHER = 512
+"""Combinations of levels in one table: with 64 columns it fits in the cache of a core."""
+
+
+def _together(n_levels: Sequence[int], most: int) -> list[list[int]]:
+    """Factors in as few lists as a greedy choice finds, with at most so many combinations each."""
+    found: list[list[int]] = []
+    for k in sorted(range(len(n_levels)), key=lambda k: -n_levels[k]):
+        sizes = [math.prod(n_levels[j] for j in (*factors, k)) for factors in found]
+        place = next((at for at, size in enumerate(sizes) if size <= most), None)
+        if place is None:
+            found.append([k])
+        else:
+            found[place].append(k)
+    return found
+
+
 class Levels(eqx.Module):
     """The columns of all factors of a design. Their levels are numbered through."""
 
@@ -92,11 +109,19 @@ class Levels(eqx.Module):
 
     def times(self, m: Float[Array, "c ..."]) -> Float[Array, "n ..."]:
         """X m: the sum of what the levels of a row contribute."""
-        table, levels = dot(self.values, m), self.of_rows
-        total = table.at[levels[:, 0]].get(mode="promise_in_bounds")
-        for k in range(1, len(self.n_levels)):
-            total = total + table.at[levels[:, k]].get(mode="promise_in_bounds")
-        return total
+        tables = jnp.split(dot(self.values, m), np.cumsum(self.n_levels[:-1]).tolist())
+        most, parts = min(_MOST_TOGETHER, len(self.codes) // 8), []
+        for first, *others in _together(self.n_levels, most):
+            # A gather costs a nanosecond per number, so factors share one: its table has the sums
+            # of all combinations of their levels. XLA would compute both again for every number.
+            table, codes = tables[first], self.codes[:, first].astype(jnp.int32)
+            for k in others:
+                sums = table[:, None] + tables[k]
+                table = sums.reshape(-1, *m.shape[1:])
+                codes = codes * self.n_levels[k] + self.codes[:, k].astype(jnp.int32)
+            table, codes = lax.optimization_barrier((table, codes))
+            parts.append(table.at[codes].get(mode="promise_in_bounds"))
+        return sum(parts[1:], parts[0])
 
     def sums(self, r: Float[Array, "n ..."]) -> Float[Array, "c ..."]:
         """Xᵀr."""
