@@ -38,6 +38,7 @@ from tallmc.models.families.bernoulli import Bernoulli, BernoulliProbit, Binomia
 from tallmc.models.families.gamma import Gamma
 from tallmc.models.families.negative_binomial import NegativeBinomial
 from tallmc.models.families.ordinal import CumulativeLogit, cut_points
+from tallmc.models.families.poisson import Poisson
 from tallmc.models.families.student_t import StudentT
 from tallmc.models.families.tweedie import Tweedie
 from tallmc.models.generalised_linear import GeneralisedLinear
@@ -551,6 +552,24 @@ def test_errors_of_changes_of_equal_counts_do_not_add_up(dispersion, size):
     if size < 0.1:
         assert (np.abs(found - exact) < 16 * eps * scale + 1e-10 * (1 + y)).all()
     np.testing.assert_allclose(found, exact, rtol=1e-4, atol=1e-4)
+
+
+def test_changes_of_counts_round_as_the_change_not_as_the_potential():
+    sizes = np.logspace(-6, 0.7, 40)
+    counts = [0, 1, 2, 5, 40, 3000, 1_000_000]
+    z, y, t = np.meshgrid(np.linspace(-10, 14, 49), counts, [*sizes, *-sizes], indexing="ij")
+    z, y, t = (of.ravel().astype(np.float32) for of in (z, y, t))
+    found, difference = run_once(
+        lambda z, y, t: (
+            Poisson().change(z, y)(t),
+            Poisson().potential(z + t, y) - Poisson().potential(z, y),
+        )
+    )(z, y, t)
+    z, y, t = (of.astype(np.float64) for of in (z, y, t))
+    exact = np.exp(z) * np.expm1(t) - y * t
+    tolerance = 4 * np.finfo(np.float32).eps * (y * np.abs(t) + np.exp(z) * np.abs(np.expm1(t)))
+    assert (np.abs(np.asarray(found) - exact) <= tolerance).all()
+    assert (np.abs(np.asarray(difference) - exact) > 4 * tolerance).any()
 
 
 @pytest.mark.parametrize("likelihood", [Bernoulli(), Binomial()])

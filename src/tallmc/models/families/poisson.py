@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.scipy.special import gammaln
-from jaxtyping import ArrayLike, PRNGKeyArray
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from ..._rows.access import PerRow
 from ..._rows.sharded import ShardedRows
@@ -23,12 +25,17 @@ class Poisson(AbstractLikelihood):
     log_concave = True
     response = "count"
     fused = True
+    exact_changes = True
 
     def potential(self, z: PerRow, y: PerRow) -> PerRow:
         # f = y(e^t − 1 − t) with t = z − log y: as small as the row's misfit, even for large y.
         positive = y > 0
         t = z - jnp.log(jnp.where(positive, y, 1))
         return jnp.where(positive, y * (jnp.expm1(t) - t), jnp.exp(z))
+
+    def change(self, z: PerRow, y: PerRow) -> Callable[[Float[Array, "n ..."]], Array]:
+        mean = lax.optimization_barrier(jnp.exp(z))
+        return lambda t: mean * jnp.expm1(t) - y * t
 
     def slope(self, z: PerRow, y: PerRow) -> PerRow:
         return jnp.exp(z) - y
