@@ -15,7 +15,7 @@ import yaml
 
 import tallmc
 from tallmc.methods.registry import all_methods
-from website import methods, reference
+from website import command_line, methods, reference
 from website.crawl import broken
 from website.doctest_fences import with_fences
 from website.gallery import Runs, examples, read, reduced_source, write_pages
@@ -107,6 +107,13 @@ def test_every_command_is_in_the_reference(site):
     page = (site / "reference" / "command-line.html").read_text(encoding="utf-8")
     for command in ("fit", "resume", "report", "predict", "ingest", "methods"):
         assert f"tallmc {command}" in page
+
+
+def test_the_list_of_commands_has_whole_sentences(tmp_path):
+    command_line.write_page(tmp_path / "page.md")
+    commands = (tmp_path / "page.md").read_text(encoding="utf-8").split("**Commands**:")[1]
+    lines = re.findall(r"^\* `\w+`: (.*)$", commands.split("\n## ")[0], re.MULTILINE)
+    assert len(lines) > 8 and all(line.endswith(".") and "..." not in line for line in lines)
 
 
 @pytest.mark.docs
