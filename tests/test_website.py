@@ -133,6 +133,13 @@ def test_every_page_is_in_the_navigation():
     assert not {page for page in pages if page not in text}
 
 
+def test_files_that_pages_name_exist():
+    pattern = re.compile(r"`((?:tests|benchmarks|website|examples)/[\w/]+\.\w+)")
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for path in pattern.findall(page.read_text(encoding="utf-8")):
+            assert (ROOT / path).exists(), f"{page.name} names {path}"
+
+
 def test_examples_have_titles_texts_and_code_without_marks():
     for script in examples():
         example = read(script)
