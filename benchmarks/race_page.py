@@ -123,7 +123,8 @@ def _draw_seconds(record: dict[str, Any], axes: Any) -> None:
         axes.barh(place, seconds, color=_COLOURS[name], alpha=1.0 if reached else 0.5)
         axes.annotate(said, (seconds, place), va="center", color=_GREY, **_BESIDE)
     axes.set_yticks(range(len(samplers)), samplers)
-    axes.set_title(f"Seconds to {_BAR_GOAL:,} effective draws of covertype, {_machine(record)}", fontsize=10)
+    title = f"Seconds to {_BAR_GOAL:,} effective draws of covertype, {_machine(record)}"
+    axes.set_title(title, fontsize=10)
     axes.set_xticks([])
     axes.invert_yaxis()
     axes.spines[:].set_visible(False)
