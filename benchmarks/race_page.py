@@ -123,7 +123,8 @@ def _draw_seconds(record: dict[str, Any], axes: Any) -> None:
         axes.barh(place, seconds, color=_COLOURS[name], alpha=1.0 if reached else 0.5)
         axes.annotate(said, (seconds, place), va="center", color=_GREY, **_BESIDE)
     axes.set_yticks(range(len(samplers)), samplers)
-    axes.set_title(f"Seconds to {_BAR_GOAL:,} effective draws, covertype", fontsize=10)
+    title = f"Seconds to {_BAR_GOAL:,} effective draws of covertype, {_machine(record)}"
+    axes.set_title(title, fontsize=10)
     axes.set_xticks([])
     axes.invert_yaxis()
     axes.spines[:].set_visible(False)
@@ -139,7 +140,7 @@ def _draw_rows(found: dict[str, list[tuple[float, float]]], axes: Any) -> None:
         axes.plot(*zip(*points, strict=True), color=colour, marker="o", markersize=2.5)
         axes.annotate(name, points[-1], va="center", color=colour, fontsize=9, **_BESIDE)
     axes.set(xscale="log", yscale="log")
-    axes.set_title("Rows read per exact draw, N rows in all", fontsize=10)
+    axes.set_title("Rows that subsampled_mh reads per exact draw, of N rows", fontsize=10)
     axes.set_xticks(numbers)
     axes.set_yticks([10.0**power for power in (-3, 0, 3, 6)])
     axes.minorticks_off()
@@ -183,7 +184,7 @@ def _table(record: dict[str, Any]) -> str:
     columns = ("sampler", *(f"k = {k:,}" for k in _COLUMNS))
     note = (
         f"Measured on {facts['date']} with jax {facts['jax']}. "
-        f"–: not within {record['limit']:,.0f} seconds."
+        f"–: not by draws that began within {record['limit']:,.0f} seconds."
     )
     return f"#{Table(title, columns, rows).markdown()}\n\n{note}"
 

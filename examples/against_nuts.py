@@ -2,7 +2,7 @@
 
 `tallmc.reference.nuts` draws from the same posterior with the no-U-turn sampler of BlackJAX, which
 reads all rows in every leapfrog step. It needs the extra `reference`:
-`pip install "tallmc[reference]"`. NUTS has no bias, so it serves as the reference here.
+`pip install ".[reference]"`. NUTS has no bias, so it serves as the reference here.
 
 The picture shows differences of posterior means, in posterior standard deviations, with bars of two
 Monte-Carlo standard errors of both runs, and the time and the rows that each run took.

@@ -1,6 +1,6 @@
 """Logistic regression with a million rows.
 
-The default call chooses the method, runs it until every coefficient has 1,000 effective draws, and
+The default call chooses the method, runs it until every coefficient has 3,000 effective draws, and
 states how large the errors may be. The rows are simulated, so the posterior can be compared with
 the true coefficients. The right panel shows 90 % intervals relative to the true values, because
 they are much narrower than the coefficients are apart.

@@ -191,7 +191,7 @@ def test_the_import_of_the_package_writes_nothing_into_the_cache(start):
 def test_missing_packages_name_the_install(start, package):
     said = (
         f"tallmc: the command line needs {package}, which is not installed. "
-        'Run: pip install "tallmc"\n'
+        'Run: pip install "tallmc"; in a clone: pip install "."\n'
     )
     assert start[package] == [2, "", said]
 

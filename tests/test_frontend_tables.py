@@ -398,6 +398,7 @@ def test_identifiers_are_named():
     message = refusal(many(name=[f"n{row}" for row in range(N)]))
     assert "column 'name' must have at most 100 levels" in message
     assert "200, such as 'n0', a different one in each row. Leave it out of the" in message
+    assert "random intercept" not in message
     assert design_of(many(floats=np.linspace(0, 1, N) ** 3)).notes == ()
 
 

@@ -99,7 +99,10 @@ def draws():
 def test_a_data_tree_without_arviz_says_what_to_install(draws, monkeypatch):
     for package in ("arviz_base", "arviz_stats"):
         monkeypatch.setitem(sys.modules, package, None)
-    message = 'needs arviz_base, which is not installed. Run: pip install "tallmc"'
+    message = (
+        "needs arviz_base, which is not installed. "
+        'Run: pip install "tallmc"; in a clone: pip install "."'
+    )
     with pytest.raises(ModuleNotFoundError, match=re.escape(message)):
         draws.to_datatree()
     assert len(draws.summary()) == 2  # needs pandas only

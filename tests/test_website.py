@@ -15,7 +15,7 @@ import yaml
 
 import tallmc
 from tallmc.methods.registry import all_methods
-from website import methods, reference
+from website import command_line, methods, reference
 from website.crawl import broken
 from website.doctest_fences import with_fences
 from website.gallery import Runs, examples, read, reduced_source, write_pages
@@ -109,6 +109,13 @@ def test_every_command_is_in_the_reference(site):
         assert f"tallmc {command}" in page
 
 
+def test_the_list_of_commands_has_whole_sentences(tmp_path):
+    command_line.write_page(tmp_path / "page.md")
+    commands = (tmp_path / "page.md").read_text(encoding="utf-8").split("**Commands**:")[1]
+    lines = re.findall(r"^\* `\w+`: (.*)$", commands.split("\n## ")[0], re.MULTILINE)
+    assert len(lines) > 8 and all(line.endswith(".") and "..." not in line for line in lines)
+
+
 @pytest.mark.docs
 def test_search_works_without_a_server(site):
     index = (site / "search" / "search_index.js").read_text(encoding="utf-8")
@@ -124,6 +131,13 @@ def test_every_page_is_in_the_navigation():
     }
     pages |= {f"gallery/{script.stem}.md" for script in examples()}
     assert not {page for page in pages if page not in text}
+
+
+def test_files_that_pages_name_exist():
+    pattern = re.compile(r"`((?:tests|benchmarks|website|examples)/[\w/]+\.\w+)")
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for path in pattern.findall(page.read_text(encoding="utf-8")):
+            assert (ROOT / path).exists(), f"{page.name} names {path}"
 
 
 def test_examples_have_titles_texts_and_code_without_marks():

@@ -5,7 +5,7 @@ size to an acceptance rate of 0.8, and a dense mass matrix is adapted in growing
 leaves exp(−f) invariant. Each integration step is one pass over the rows. With an anchor, chains
 start at the mode. If the anchor has a Hessian, chains move in coordinates u with θ = θ̂ + C u, in
 which the posterior is close to a standard Gaussian and the initial mass matrix, I, fits. BlackJAX
-is an optional dependency, `pip install "tallmc[reference]"`, imported when `nuts` is called.
+is an optional dependency, `pip install ".[reference]"` in a clone, imported when `nuts` is called.
 """
 
 from __future__ import annotations

@@ -359,9 +359,11 @@ def sample(
     >>> x = np.random.default_rng(0).normal(size=(1000, 2))
     >>> y = x @ [1.0, -1.0]
     >>> posterior = tallmc.models.linear_regression(x, y, prior_variance=10.0, noise_variance=1.0)
-    >>> method = tallmc.methods.sgld_cv(step_size=1e-4, batch_size=10)
-    >>> tallmc.sample(posterior, method, chains=2, n_draws=500).positions.shape
-    (2, 500, 2)
+    >>> draws = tallmc.sample(posterior, seed=0)
+    >>> draws.report.trusted
+    True
+    >>> draws.summary()["mean"].round(1).tolist()
+    [1.0, -1.0]
     """
     check_posterior(posterior)
     posterior = read_by_executor(posterior, executor)

@@ -36,8 +36,9 @@ def check_installed(*packages: str, needed_by: str) -> None:
 
 
 def missing(package: str, needed_by: str) -> ModuleNotFoundError:
+    what = INSTALLED_BY[package]
     return ModuleNotFoundError(
         f"{needed_by} needs {package}, which is not installed. "
-        f'Run: pip install "{INSTALLED_BY[package]}"',
+        f'Run: pip install "{what}"; in a clone: pip install "{what.replace("tallmc", ".")}"',
         name=package,
     )

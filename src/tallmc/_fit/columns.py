@@ -253,6 +253,8 @@ def _check_levels(name: str, levels: tuple[str, ...], n_rows: int, *, asked_for:
             f"pass --categorical {quote(name)} (categorical) for up to {MAX_NAMED_LEVELS} levels, "
         )
     cure += f"or use a random intercept in a formula: (1 | {term})."
+    if distinct:  # no level says anything of another row
+        cure = "Leave it out of the formula or with --exclude (exclude)."
     raise TableError(f"column {name!r}", rule, found, cure)
 
 

@@ -1,15 +1,12 @@
 """Bayesian regressions as scikit-learn estimators. Needs scikit-learn."""
 
-try:
-    import sklearn as _sklearn  # noqa: F401
-except ImportError as error:
-    raise ImportError(
-        "tallmc.interop.sklearn needs scikit-learn: pip install 'tallmc[sklearn]'"
-    ) from error
+from ..._core.packages import check_installed
+
+check_installed("sklearn", needed_by="tallmc.interop.sklearn")
 
 # isort: split
 
-from .estimators import (
+from .estimators import (  # noqa: E402
     TallLinearRegression,
     TallLogisticRegression,
     TallPoissonRegressor,
