@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from .._core.arrays import Matrix, Scalar, Vector, dot
+from .._core.arrays import HostMatrix, HostVector, Matrix, Scalar, Vector, dot
 from .._core.errors import PreparationError, check_int, check_number, warn
 from .._core.programs import quickly_compiled
 from .._core.supervision import checkpoint, in_background, in_threads
@@ -39,15 +39,15 @@ class Derivatives(NamedTuple):
     """f and its first two derivatives at a position."""
 
     value: float
-    gradient: Float[np.ndarray, " d"]
-    hessian: Float[np.ndarray, "d d"]
+    gradient: HostVector
+    hessian: HostMatrix
 
     @property
     def finite(self) -> bool:
         return all(np.isfinite(part).all() for part in self)
 
     def corrected(
-        self, true: Derivatives, centre: Float[np.ndarray, " d"]
+        self, true: Derivatives, centre: HostVector
     ) -> Callable[[Derivatives, np.ndarray], Derivatives]:
         """What makes of these derivatives at a centre the `true` ones, applied to others."""
         gradient, hessian = true.gradient - self.gradient, true.hessian - self.hessian
@@ -193,7 +193,7 @@ def double_passes(posterior: AbstractPosterior) -> CountedPasses | None:
 
 
 def derivatives_of_rows(
-    posterior: AbstractPosterior, at: Float[np.ndarray, " d"], some: Subset | None = None
+    posterior: AbstractPosterior, at: HostVector, some: Subset | None = None
 ) -> tuple[np.ndarray, ...]:
     """Σ f_i, Σ ∇f_i and Σ ∇²f_i over all rows, or over some blocks."""
     found = posterior.rows.reduce(
@@ -275,7 +275,7 @@ def not_finite(passes: CountedPasses, position: ArrayLike, where: str) -> Prepar
 class SearchEnd(NamedTuple):
     """Where a search ended."""
 
-    position: Float[np.ndarray, " d"]
+    position: HostVector
     problem: str | None
     """Why the search did not reach the mode; None if it did."""
     definite: bool = True
@@ -448,7 +448,7 @@ class LBFGS(AbstractOptimiser):
             warn(f"{end.problem} Raise max_steps.")
         return jnp.asarray(end.position, posterior.dtype)
 
-    def search(self, passes: CountedPasses, start: Float[np.ndarray, " d"]) -> SearchEnd:
+    def search(self, passes: CountedPasses, start: HostVector) -> SearchEnd:
         """Search from `start`."""
         posterior = passes.posterior
         if posterior.rows.access < RowAccess.TAKE:
@@ -467,7 +467,7 @@ class LBFGS(AbstractOptimiser):
             problem = f"L-BFGS stopped after {self.max_steps} steps, before the mode."
         return SearchEnd(np.asarray(position, np.float64), problem)
 
-    def _search_by_host(self, passes: CountedPasses, start: Float[np.ndarray, " d"]) -> SearchEnd:
+    def _search_by_host(self, passes: CountedPasses, start: HostVector) -> SearchEnd:
         """Search with passes that the host drives, for rows that are not in memory."""
         from scipy.optimize import minimize
 
@@ -575,9 +575,7 @@ class Newton(AbstractOptimiser):
             )
         return jnp.asarray(end.position, posterior.dtype)
 
-    def search(
-        self, passes: CountedPasses, start: Float[np.ndarray, " d"], near: float = 0.0
-    ) -> SearchEnd:
+    def search(self, passes: CountedPasses, start: HostVector, near: float = 0.0) -> SearchEnd:
         """Search from `start`, with many rows on a part of them first.
 
         A search that passes over many rows may end `near` the mode, if that is above the tolerance.
@@ -599,7 +597,7 @@ class Newton(AbstractOptimiser):
         return self.descend(passes, position)
 
     def _with_a_part(
-        self, passes: CountedPasses, start: Float[np.ndarray, " d"], tolerance: float
+        self, passes: CountedPasses, start: HostVector, tolerance: float
     ) -> SearchEnd | None:
         """The mode by a few passes, each followed by a search on some rows; None if that fails.
 
@@ -640,11 +638,11 @@ class Newton(AbstractOptimiser):
     def search_part(
         self,
         derivatives: Callable[[np.ndarray], Derivatives],
-        position: Float[np.ndarray, " d"],
+        position: HostVector,
         tolerance: float,
         model: AbstractModel,
         most_steps: int = _STEPS_ON_PART,
-    ) -> Float[np.ndarray, " d"]:
+    ) -> HostVector:
         """The mode of a function whose derivatives cost little, as far as steps lead downhill."""
         here = derivatives(position)
         for _ in range(most_steps):
@@ -667,7 +665,7 @@ class Newton(AbstractOptimiser):
     def descend(
         self,
         passes: CountedPasses,
-        position: Float[np.ndarray, " d"],
+        position: HostVector,
         tolerance: float | None = None,
     ) -> SearchEnd:
         """Step until √(∇fᵀ H⁻¹ ∇f) is below `tolerance`, or rounding prevents progress."""
@@ -716,7 +714,7 @@ class Newton(AbstractOptimiser):
 
 
 def _derivatives_of_part(
-    passes: CountedPasses, start: Float[np.ndarray, " d"]
+    passes: CountedPasses, start: HostVector
 ) -> Callable[[np.ndarray], Derivatives]:
     """The derivatives of some rows with weights, which stand for all rows."""
     posterior, first = passes.posterior, np.asarray(start, passes.posterior.dtype)

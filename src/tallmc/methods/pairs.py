@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .._core.arrays import HostDraws
 from .._core.errors import Outcome
 from .._core.statistics import agreement
 from .._core.supervision import stage
@@ -114,9 +115,7 @@ class PairRun:
         return Bias(whole * mean, whole * mean_error, whole * spread, whole * spread_error)
 
 
-def _mean_with_error(
-    values: Float[np.ndarray, "chains draws d"], batches: int
-) -> tuple[np.ndarray, np.ndarray]:
+def _mean_with_error(values: HostDraws, batches: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean and its standard error by batch means."""
     chains, draws, d = values.shape
     length = draws // batches

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from .._core.arrays import HostDraws, Vector
 from .._core.errors import Outcome
 from .._core.statistics import (
     FEWEST_EFFECTIVE_DRAWS,
@@ -169,7 +170,7 @@ def _items(lines: Iterable[str]) -> str:
 
 
 def make_report(
-    draws: Float[np.ndarray, "chains draws d"],
+    draws: HostDraws,
     ok: Bool[np.ndarray, " chains"],
     sample_stats: Mapping[str, np.ndarray],
     account: Account,
@@ -286,9 +287,7 @@ def _what_is_unknown(account: Account) -> str | None:
     return None
 
 
-def _errors(
-    bias: Bias | None, agreed: Agreement, positions: Float[np.ndarray, "chains draws d"]
-) -> tuple[float, float]:
+def _errors(bias: Bias | None, agreed: Agreement, positions: HostDraws) -> tuple[float, float]:
     # The largest absolute value of d standard normal numbers is about √(2 log 2d). It exceeds this
     # by more than 1 about once in a hundred.
     monte_carlo = (_typical_largest(positions.shape[2]) + 1) / np.sqrt(agreed.ess)
@@ -301,9 +300,7 @@ def _errors(
     return float(mean), float(np.hypot(bias.sd, bias.sd_error).max() + of_sd)
 
 
-def _heaviest(
-    agreed: Agreement, positions: Float[np.ndarray, "chains draws d"]
-) -> tuple[int, float]:
+def _heaviest(agreed: Agreement, positions: HostDraws) -> tuple[int, float]:
     """The examined parameter with the heaviest tails, and its tail index."""
     found = [
         tail_index(draws, ess)
@@ -313,9 +310,7 @@ def _heaviest(
     return int(agreed.parameters[worst]), found[worst]
 
 
-def _examined(
-    agreed: Agreement, positions: Float[np.ndarray, "chains draws d"]
-) -> Iterator[Float[np.ndarray, " n"]]:
+def _examined(agreed: Agreement, positions: HostDraws) -> Iterator[Float[np.ndarray, " n"]]:
     return (positions[:, :, j].astype(np.float64).ravel() for j in agreed.parameters)
 
 
@@ -346,7 +341,7 @@ def failure_doubts(outcomes: Sequence[Outcome], failed_at: np.ndarray) -> list[s
 
 
 def visible_doubts(
-    positions: Float[np.ndarray, "chains draws d"],
+    positions: HostDraws,
     ok: Bool[np.ndarray, " chains"],
     sample_stats: Mapping[str, np.ndarray],
     account: Account | None,
@@ -398,7 +393,7 @@ def visible_doubts(
     return found
 
 
-def rounding_doubts(posterior: AbstractPosterior, position: Float[Array, " d"]) -> list[str]:
+def rounding_doubts(posterior: AbstractPosterior, position: Vector) -> list[str]:
     """Whether rounding errors in the potential could decide an accept step.
 
     The rounding error of the sum is about √N times the error of one row.

@@ -29,6 +29,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ..._anchor.anchor import Anchor, find_anchor
+from ..._core.arrays import Vector
 from ..._core.programs import quickly_compiled
 from ..._core.supervision import checkpoint, stage
 from ..._rows.access import RowBlock
@@ -75,15 +76,13 @@ def standard_effects(posterior: AbstractPosterior) -> EffectAnchor:
 
 
 class _Descent(NamedTuple):
-    position: Float[Array, " d"]
+    position: Vector
     first_step: float
     """The length of the first step, in posterior sds."""
     n_passes: int
 
 
-def _descend(
-    posterior: AbstractPosterior, mapping: EffectMap, position: Float[Array, " d"]
-) -> _Descent:
+def _descend(posterior: AbstractPosterior, mapping: EffectMap, position: Vector) -> _Descent:
     """Quasi-Newton steps in fixed coordinates."""
     share, first, passes = 1.0, np.inf, 1
     value, step = _evaluated(posterior, mapping, position)
@@ -107,15 +106,13 @@ def _descend(
 
 
 @quickly_compiled
-def _moved(
-    mapping: EffectMap, position: Float[Array, " d"], step: Float[Array, " d"], length: Array
-) -> Float[Array, " d"]:
+def _moved(mapping: EffectMap, position: Vector, step: Vector, length: Array) -> Vector:
     return mapping.position(mapping.standardised(position) + length * mapping.push(step))
 
 
 def _evaluated(
-    posterior: AbstractPosterior, mapping: EffectMap, position: Float[Array, " d"]
-) -> tuple[float, Float[Array, " d"]]:
+    posterior: AbstractPosterior, mapping: EffectMap, position: Vector
+) -> tuple[float, Vector]:
     """The potential in ζ, and Cᵀ∇ of it: the quasi-Newton step in units of the map."""
     value, gradient = posterior.model.potential_and_gradient(position, posterior.rows).float64()
     pulled, log_volume = _pulled(mapping, position, jnp.asarray(gradient, position.dtype))
@@ -123,13 +120,11 @@ def _evaluated(
 
 
 @quickly_compiled
-def _pulled(
-    mapping: EffectMap, position: Float[Array, " d"], gradient: Float[Array, " d"]
-) -> tuple[Float[Array, " d"], Array]:
+def _pulled(mapping: EffectMap, position: Vector, gradient: Vector) -> tuple[Vector, Array]:
     return mapping.pull_at(position, gradient), mapping.log_volume(position)
 
 
-def geometry_at(posterior: AbstractPosterior, position: Float[Array, " d"]) -> StandardEffects:
+def geometry_at(posterior: AbstractPosterior, position: Vector) -> StandardEffects:
     """The coordinates that fit the rows at this position."""
     model, rows, width = posterior.model, posterior.rows, posterior.rows.floats_per_row
     information = rows.reduce(_effect_hessians, model, position, width=width).float64()
@@ -169,8 +164,8 @@ class _Hessian(NamedTuple):
 
     posterior: AbstractPosterior
     mapping: EffectMap
-    position: Float[Array, " d"]
-    gradient: Float[Array, " d"]
+    position: Vector
+    gradient: Vector
 
     def times(self, moves: Float[Any, "k d"]) -> Float[np.ndarray, "k d"]:
         posterior, mapping, position, gradient = self
@@ -227,7 +222,7 @@ def _modes(
 
 
 def _effect_hessians(
-    block: RowBlock, counted: Bool[Array, " n"], model: AbstractModel, position: Float[Array, " d"]
+    block: RowBlock, counted: Bool[Array, " n"], model: AbstractModel, position: Vector
 ) -> Float[Array, " b"]:
     return model.effect_hessians(position, Batch(block, counted.astype(model.dtype)))
 
@@ -248,19 +243,17 @@ def _convex(
 
 
 @quickly_compiled
-def _standardised(mapping: EffectMap, position: Float[Array, " d"]) -> Float[Array, " d"]:
+def _standardised(mapping: EffectMap, position: Vector) -> Vector:
     return mapping.standardised(position)
 
 
 @quickly_compiled
-def _precisions(mapping: EffectMap, position: Float[Array, " d"]) -> list[Float[Array, "G r r"]]:
+def _precisions(mapping: EffectMap, position: Vector) -> list[Float[Array, "G r r"]]:
     return [precision for _, precision in mapping.precisions(position)]
 
 
 @quickly_compiled
-def _pushed(
-    mapping: EffectMap, position: Float[Array, " d"], move: Float[Array, " d"]
-) -> Float[Array, " d"]:
+def _pushed(mapping: EffectMap, position: Vector, move: Vector) -> Vector:
     """∂θ/∂ζ v."""
     return jax.jvp(mapping.position, (mapping.standardised(position),), (move,))[1]
 
@@ -269,7 +262,7 @@ def _products(
     block: RowBlock,
     counted: Bool[Array, " n"],
     model: AbstractModel,
-    position: Float[Array, " d"],
+    position: Vector,
     directions: Float[Array, "k d"],
 ) -> Float[Array, "k d"]:
     batch = Batch(block, counted.astype(model.dtype))
@@ -280,12 +273,12 @@ def _products(
 def _in_coordinates(
     model: AbstractModel,
     mapping: EffectMap,
-    position: Float[Array, " d"],
-    gradient: Float[Array, " d"],
-    move: Float[Array, " d"],
-    pushed: Float[Array, " d"],
-    product: Float[Array, " d"],
-) -> Float[Array, " d"]:
+    position: Vector,
+    gradient: Vector,
+    move: Vector,
+    pushed: Vector,
+    product: Vector,
+) -> Vector:
     """The Hessian in ζ times a move, from ∇f and the product of the rows with ∂θ/∂ζ v."""
     zeta = mapping.standardised(position)
     prior = jax.jvp(model.prior_gradient, (position,), (pushed,))[1]

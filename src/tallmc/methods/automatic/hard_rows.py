@@ -7,10 +7,10 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from ..._anchor.anchor import Anchor
-from ..._core.arrays import DenseMap, on_device
+from ..._core.arrays import DenseMap, HostDraws, Vector, on_device
 from ..._core.supervision import checkpoint, in_background, is_short_of_time, stage
 from ..._engine.chains import chains_at_once
 from ..._engine.kernel import BoundKernel
@@ -72,7 +72,7 @@ class _Chains(NamedTuple):
     method: SurrogateHMC
     kernel: SurrogateKernel
     positions: Float[np.ndarray, "chains d"]
-    draws: Float[np.ndarray, "chains draws d"]
+    draws: HostDraws
     rate: float
     """Acceptance rate."""
 
@@ -275,7 +275,7 @@ class SurrogatePlanner:
         return _Chains(method, kernel, positions, kept, rate)
 
 
-def _unstuck(visited: Float[np.ndarray, "chains draws d"]) -> Float[np.ndarray, "chains d"]:
+def _unstuck(visited: HostDraws) -> Float[np.ndarray, "chains d"]:
     """The last positions; a chain that has not moved at all goes on from where another one is."""
     last = visited[:, -1].copy()
     stuck = np.ptp(visited, axis=1).max(axis=1) == 0
@@ -313,7 +313,7 @@ def enough_hard_rows(sizes: RowSizes) -> int:
     return len(HARD_ROWS) - 1
 
 
-def is_in_range(u: Float[np.ndarray, "chains draws d"]) -> bool:
+def is_in_range(u: HostDraws) -> bool:
     """Whether the draws are where the series was made for."""
     means, sds = np.abs(u.mean(axis=(0, 1))), u.std(axis=(0, 1))
     return bool(
@@ -324,9 +324,7 @@ def is_in_range(u: Float[np.ndarray, "chains draws d"]) -> bool:
     )
 
 
-def _recentred(
-    expansion: Expansion, u: Float[np.ndarray, "chains draws d"]
-) -> tuple[np.ndarray, np.ndarray] | None:
+def _recentred(expansion: Expansion, u: HostDraws) -> tuple[np.ndarray, np.ndarray] | None:
     """θ̂ and C from draws; None if these are spread in too few directions."""
     flat = u.reshape(-1, u.shape[2])
     try:
@@ -337,9 +335,7 @@ def _recentred(
     return centre, expansion.factor @ spread
 
 
-def _gaussian(
-    u: Float[np.ndarray, "chains draws d"], dtype: Any
-) -> tuple[DenseMap, Float[Array, " d"]]:
+def _gaussian(u: HostDraws, dtype: Any) -> tuple[DenseMap, Vector]:
     """S and μ of draws; their covariance is shrunk towards I, since a few draws say little."""
     flat = u.reshape(-1, u.shape[2])
     dim, weight = flat.shape[1], len(flat) / 4

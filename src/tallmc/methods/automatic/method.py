@@ -31,6 +31,7 @@ from jaxtyping import Array, Bool, Float
 
 from ..._anchor.anchor import Anchor, AnchorLevel, find_anchor
 from ..._anchor.optimisers import CountedPasses
+from ..._core.arrays import Vector
 from ..._core.errors import InvalidInput, PreparationError, check_number
 from ..._core.random import new_key, standard_normal
 from ..._core.supervision import checkpoint, in_background, stage
@@ -243,7 +244,7 @@ _INTEGRALS, _FEWEST_GROUPS, _PLACES = 2**22, 256, 3
 
 
 def integration_shift(
-    posterior: AbstractPosterior, position: Float[Array, " d"], factor: Float[Any, "d d"]
+    posterior: AbstractPosterior, position: Vector, factor: Float[Any, "d d"]
 ) -> float | None:
     """How far more accurate integrals over group effects move a mean, in posterior sds.
 
@@ -387,7 +388,7 @@ def _without_gaussian(
     return unanchored_plan(posterior, anchor, scale, budget, why, 2 * posterior.n_rows)
 
 
-def fisher_scales(posterior: AbstractPosterior, position: Float[Array, " d"]) -> Float[Array, " d"]:
+def fisher_scales(posterior: AbstractPosterior, position: Vector) -> Vector:
     """Return 1/√F_jj with F_jj = Σ_i (∂_j f_i)² plus the curvature of the prior.
 
     This approximates the posterior scale of each parameter when nothing else is known.
@@ -398,15 +399,13 @@ def fisher_scales(posterior: AbstractPosterior, position: Float[Array, " d"]) ->
 
 
 def _squared_gradients(
-    block: RowBlock, counted: Bool[Array, " n"], model: AbstractModel, position: Float[Array, " d"]
-) -> Float[Array, " d"]:
+    block: RowBlock, counted: Bool[Array, " n"], model: AbstractModel, position: Vector
+) -> Vector:
     gradients = model.row_gradients(position, block)
     return model.sum_of_squares(gradients, block, counted.astype(model.dtype))
 
 
-def _inverse_roots(
-    total: Sum, model: AbstractModel, position: Float[Array, " d"]
-) -> Float[Array, " d"]:
+def _inverse_roots(total: Sum, model: AbstractModel, position: Vector) -> Vector:
     _, prior = jax.jvp(model.prior_gradient, (position,), (jnp.ones_like(position),))
     information = total.rounded() + jnp.abs(prior)
     return 1 / jnp.sqrt(jnp.maximum(information, jnp.finfo(position.dtype).tiny))
@@ -416,23 +415,21 @@ def _curvature_sums(
     block: RowBlock,
     counted: Bool[Array, " n"],
     model: AbstractModel,
-    position: Float[Array, " d"],
-    direction: Float[Array, " d"],
-) -> Float[Array, " d"]:
+    position: Vector,
+    direction: Vector,
+) -> Vector:
     """Σ ∇²f_i v over a block of rows."""
     batch = Batch(block, counted.astype(model.dtype))
     return model.hessian_products(position, direction[None], batch)[0]
 
 
 def _with_prior_curvature(
-    total: Sum, model: AbstractModel, position: Float[Array, " d"], direction: Float[Array, " d"]
-) -> Float[Array, " d"]:
+    total: Sum, model: AbstractModel, position: Vector, direction: Vector
+) -> Vector:
     return total.rounded() + jax.jvp(model.prior_gradient, (position,), (direction,))[1]
 
 
-def largest_curvature(
-    posterior: AbstractPosterior, position: Float[Array, " d"], scale: Float[Array, " d"]
-) -> float:
+def largest_curvature(posterior: AbstractPosterior, position: Vector, scale: Vector) -> float:
     """Return the largest eigenvalue of S H S, S = diag(`scale`), by power iteration.
 
     Each iteration takes one pass over the rows.
