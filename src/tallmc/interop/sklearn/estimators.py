@@ -95,13 +95,12 @@ class ColumnScaling:
         if centred and weights is None:
             centre = X.mean(axis=0, dtype=np.float64)
         elif centred:
-            sums = sum(np.sum(w * block, axis=0) for block, w in _weighted_blocks(X, weights))
+            sums = sum(np.sum(w * block, axis=0) for block, w in _blocks(X, weights))
             centre = sums / n_rows
         factor = prior_scale
         if standardised:
             squares = sum(
-                np.sum(w * (block - centre) ** 2, axis=0)
-                for block, w in _weighted_blocks(X, weights)
+                np.sum(w * (block - centre) ** 2, axis=0) for block, w in _blocks(X, weights)
             )
             sd = np.sqrt(squares / n_rows)
             size = np.maximum(np.abs(centre), np.finfo(np.float64).tiny)
@@ -110,7 +109,7 @@ class ColumnScaling:
         if p > _MOST_COLUMNS:
             return plain
         products = np.zeros((p, p))
-        for block, w in _weighted_blocks(X, weights):
+        for block, w in _blocks(X, weights):
             columns = (block - centre) * factor
             products += (w * columns).T @ columns
         information, directions = np.linalg.eigh(products)
@@ -127,7 +126,7 @@ class ColumnScaling:
         result = np.empty((len(X), first + X.shape[1]), dtype)
         result[:, :first] = intercept_scale or 0.0
         start = 0
-        for block in _blocks(X):
+        for block, _ in _blocks(X):
             columns = (block - self.centre) * self.factor
             if self.rotation is not None:
                 columns = np.where(self.seen, columns @ self.rotation, 0.0)
@@ -179,19 +178,13 @@ def with_neutral_rows(
     return np.pad(x, ((0, missing), (0, 0))), np.pad(y, (0, missing)), weights
 
 
-def _blocks(X: Float[np.ndarray, "n p"]) -> Iterator[Float[np.ndarray, "b p"]]:
-    for start in range(0, len(X), _ROWS_PER_BLOCK):
-        yield np.asarray(X[start : start + _ROWS_PER_BLOCK], np.float64)
-
-
-def _weighted_blocks(
-    X: Float[np.ndarray, "n p"], weights: Weights
+def _blocks(
+    X: Float[np.ndarray, "n p"], weights: Weights = None
 ) -> Iterator[tuple[Float[np.ndarray, "b p"], Any]]:
     """Blocks of rows, and a column of their weights, or 1."""
-    start = 0
-    for block in _blocks(X):
-        yield block, 1.0 if weights is None else weights[start : start + len(block), None]
-        start += len(block)
+    for start in range(0, len(X), _ROWS_PER_BLOCK):
+        some = slice(start, start + _ROWS_PER_BLOCK)
+        yield np.asarray(X[some], np.float64), 1.0 if weights is None else weights[some, None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -320,34 +313,19 @@ def _warn_once(message: str) -> None:
         warn(message, SamplingWarning)
 
 
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class AbstractTallEstimator(BaseEstimator, abc.ABC):
     """A regression of `tallmc.models` with the interface of scikit-learn."""
 
-    draws_: Draws
-    n_features_in_: int
-
-    def __init__(
-        self,
-        *,
-        prior_scale: ArrayLike = 2.5,
-        intercept_prior_scale: float = 10.0,
-        fit_intercept: bool = True,
-        standardise: bool = True,
-        ess: float = 1000.0,
-        method: AbstractMethod | None = None,
-        max_seconds: float | None = None,
-        random_state: int | np.random.RandomState | None = None,
-        verbose: bool = False,
-    ):
-        self.prior_scale = prior_scale
-        self.intercept_prior_scale = intercept_prior_scale
-        self.fit_intercept = fit_intercept
-        self.standardise = standardise
-        self.ess = ess
-        self.method = method
-        self.max_seconds = max_seconds
-        self.random_state = random_state
-        self.verbose = verbose
+    prior_scale: ArrayLike = 2.5
+    intercept_prior_scale: float = 10.0
+    fit_intercept: bool = True
+    standardise: bool = True
+    ess: float = 1000.0
+    method: AbstractMethod | None = None
+    max_seconds: float | None = None
+    random_state: int | np.random.RandomState | None = None
+    verbose: bool = False
 
     @abc.abstractmethod
     def _response(self, y: np.ndarray, weights: Weights) -> Response:
@@ -632,6 +610,7 @@ class AbstractTallRegressor(RegressorMixin, AbstractTallEstimator):
         self.coef_, self.intercept_ = coef[0], float(intercept[0])
 
 
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class TallLinearRegression(AbstractTallRegressor):
     """Bayesian linear regression with Gaussian noise of unknown scale.
 
@@ -650,32 +629,7 @@ class TallLinearRegression(AbstractTallRegressor):
     needs more rows than coefficients.
     """
 
-    def __init__(
-        self,
-        *,
-        prior_scale: ArrayLike = 2.5,
-        intercept_prior_scale: float = 10.0,
-        fit_intercept: bool = True,
-        standardise: bool = True,
-        noise_variance: float | None = None,
-        ess: float = 1000.0,
-        method: AbstractMethod | None = None,
-        max_seconds: float | None = None,
-        random_state: int | np.random.RandomState | None = None,
-        verbose: bool = False,
-    ):
-        super().__init__(
-            prior_scale=prior_scale,
-            intercept_prior_scale=intercept_prior_scale,
-            fit_intercept=fit_intercept,
-            standardise=standardise,
-            ess=ess,
-            method=method,
-            max_seconds=max_seconds,
-            random_state=random_state,
-            verbose=verbose,
-        )
-        self.noise_variance = noise_variance
+    noise_variance: float | None = None
 
     def _response(self, y: np.ndarray, weights: Weights) -> Response:
         values = np.asarray(y, np.float64)
