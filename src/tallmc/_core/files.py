@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import functools
 import hashlib
 import numbers
@@ -53,11 +54,6 @@ def write_file(folder: Path, name: str, content: bytes | memoryview) -> FileDige
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[bool]:
     """Lock a folder until the process ends somehow; false if another process has locked it."""
-    try:
-        import fcntl
-    except ImportError:  # the system has no such locks
-        yield True
-        return
     with open(folder / "lock", "wb") as file:  # closing it releases the lock
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -68,9 +64,7 @@ def locked(folder: Path) -> Iterator[bool]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush renames in a folder to the disk. Windows does not support this."""
-    if os.name == "nt":
-        return
+    """Flush renames in a folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -85,7 +85,7 @@ def cache(
 
     - `folder`: where to keep the programs. By default `TALLMC_CACHE` if it names a folder, or
       `tallmc` in the user's cache folder: `$XDG_CACHE_HOME` or `~/.cache` on Linux,
-      `~/Library/Caches` on macOS, `%LOCALAPPDATA%` on Windows.
+      `~/Library/Caches` on macOS.
     - `max_bytes`: the limit on the size of the folder. Programs that have not been used for the
       longest time are deleted first, when a process starts to use the cache and when it ends.
 
@@ -172,13 +172,10 @@ def _silence_loader() -> None:
 
 
 def _default_folder() -> Path:
-    home: dict[str, tuple[str, str]] = {
-        "win32": ("LOCALAPPDATA", "AppData/Local"),
-        "darwin": ("", "Library/Caches"),
-    }
-    variable, below_home = home.get(sys.platform, ("XDG_CACHE_HOME", ".cache"))
-    given = os.environ.get(variable, "")
-    return (Path(given) if os.path.isabs(given) else Path.home() / below_home) / "tallmc"
+    if sys.platform == "darwin":
+        return Path.home() / "Library/Caches/tallmc"
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(given) if os.path.isabs(given) else Path.home() / ".cache") / "tallmc"
 
 
 def _machine() -> str:
@@ -498,6 +495,6 @@ def _is_ours(path: Path) -> bool:
         status = part.stat()
         if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             return False
-        if hasattr(os, "getuid") and status.st_uid != os.getuid():
+        if status.st_uid != os.getuid():
             return False
     return True

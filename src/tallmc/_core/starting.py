@@ -14,7 +14,7 @@ from typing import NoReturn
 
 def is_the_command() -> bool:
     """Whether this process is `tallmc` or `python -m tallmc`."""
-    name = os.path.basename((sys.argv or [""])[0]).removesuffix(".exe")
+    name = os.path.basename((sys.argv or [""])[0])
     return name == "tallmc" or (name == "-m" and "tallmc" in sys.orig_argv)
 
 

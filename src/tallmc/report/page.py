@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .._core.errors import InvalidInput, counted
-from .._core.statistics import by_parameter, ess, moments, quantiles, rhat, weight_efficiency
+from .._core.statistics import diagnostics, moments, quantiles, weight_efficiency
 from .._fit.prior_predictive import PriorPredictive
 from .._store.files import StoreError, blaming
 from .._store.reader import open_store
@@ -225,12 +225,10 @@ def _table(content: Content) -> str:
     if not len(complete) or complete.shape[1] < 4:
         return _note("No completed chain has at least four draws, so there is no summary.")
     weights, report = content.complete_weights, content.draws.report
-    found = moments(complete, weights)
-    levels = quantiles(complete, (0.05, 0.5, 0.95), weights)
-    effective = weight_efficiency(weights) * by_parameter(ess, complete)
-    agreement = (
-        by_parameter(rhat, complete) if len(complete) > 1 else np.full(len(effective), np.nan)
-    )
+    seen = complete[:, :, :_MOST_ROWS]
+    found, levels = moments(seen, weights), quantiles(seen, (0.05, 0.5, 0.95), weights)
+    diagnosed = diagnostics(seen)
+    effective, agreement = weight_efficiency(weights) * diagnosed.ess_bulk, diagnosed.rhat
     rows = []
     for j, name in enumerate(content.names[:_MOST_ROWS]):
         numbers = [found.mean[j], found.sd[j], *levels[:, j]]
