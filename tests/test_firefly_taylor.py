@@ -10,17 +10,10 @@ import numpy as np
 import pytest
 
 import tallmc
+from experiments.li2021.fig6 import uniform_gaussian_bound
 from problems import slow_after
 from regressions import run_once
-from tallmc.methods.firefly import (
-    WORD,
-    BrightRows,
-    FlyMC,
-    Taylor,
-    gaussian_bound,
-    pack,
-    uniform_gaussian_bound,
-)
+from tallmc.methods.firefly import WORD, BrightRows, FlyMC, Taylor, gaussian_bound, pack
 from test_firefly import LIMIT, moments_of, quadrature, run_z
 
 ROWS = np.array([-0.9, 0.2, 0.4, 1.1, 6.0])

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import tallmc
+from experiments.li2021.fig6 import uniform_gaussian_bound
 from problems import slow_among
 from regressions import run_once
-from tallmc.methods.firefly import Tangent, Taylor, gaussian_bound, uniform_gaussian_bound
+from tallmc.methods.firefly import Tangent, Taylor, gaussian_bound
 from tallmc.methods.subsampled.thinning import poisson_decision
 from test_firefly import LIMIT, quadrature, run_z
 from test_firefly_taylor import gaussian_posterior, log_likelihood, taylor_expansion

@@ -326,13 +326,7 @@ def _hessian_and_constants(
 #
 #     −½ s² (e^−2b − 1 + 2b − 2b²) + s a (e^−2b − 1 + 2b) − ½ a² (e^−2b − 1).
 #
-# The absolute values of the three terms bound it at all parameters: c = (½s², |s|, ½). Bardenet,
-# Doucet and Holmes (2017) use one number for all rows instead: with x_i in [least, largest],
-#
-#     M ‖(μ − μ̂, λ − λ̂)‖₁³/6,   M ≥ |third derivatives|,
-#
-# with M for the most extreme row, which makes all rows about equally likely to be bright. Their
-# code expands in σ; this bound expands in λ.
+# The absolute values of the three terms bound it at all parameters: c = (½s², |s|, ½).
 
 
 def gaussian_bound() -> Taylor:
@@ -342,20 +336,6 @@ def gaussian_bound() -> Taylor:
     pair (μ, log σ), a tuple.
     """
     return Taylor(_row_constants, _growth, is_proved=True)
-
-
-def uniform_gaussian_bound(least: float, largest: float) -> Taylor:
-    """The same with the constant of the most extreme of the rows, from `least` to `largest`."""
-
-    def growth(anchor: Any, params: Any) -> Float[Array, " 1"]:
-        means = jnp.stack([anchor[0], params[0]])
-        reach = jnp.max(jnp.abs(jnp.stack([largest - means, least - means])))
-        precision = jnp.exp(-2 * jnp.minimum(anchor[1], params[1]))
-        third_derivative = precision * jnp.maximum(jnp.maximum(4 * reach**2, 4 * reach), 2)
-        distance = jnp.abs(params[0] - anchor[0]) + jnp.abs(params[1] - anchor[1])
-        return (third_derivative * distance**3 / 6)[None]
-
-    return Taylor(lambda anchor, x: jnp.ones(1), growth, is_proved=True)
 
 
 def _row_constants(anchor: Any, x: Scalar) -> Float[Array, " 3"]:
