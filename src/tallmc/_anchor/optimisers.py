@@ -25,11 +25,7 @@ from .._rows.law import Batch
 from .._rows.passes import Blocks, Subset
 from .._rows.probabilities import systematic_sample
 from .._rows.resident import ResidentRows
-from ..models.model import (
-    AbstractModel,
-    block_hessian_of,
-    block_potential_and_gradient,
-)
+from ..models.model import AbstractModel, block_hessian_of, block_potential_and_gradient
 from ..models.posterior import AbstractPosterior, check_in_memory
 
 # Counted passes over the rows of a posterior, for the search for the mode.
@@ -663,10 +659,7 @@ class Newton(AbstractOptimiser):
         return position
 
     def descend(
-        self,
-        passes: CountedPasses,
-        position: HostVector,
-        tolerance: float | None = None,
+        self, passes: CountedPasses, position: HostVector, tolerance: float | None = None
     ) -> SearchEnd:
         """Step until √(∇fᵀ H⁻¹ ∇f) is below `tolerance`, or rounding prevents progress."""
         tolerance = self.tolerance if tolerance is None else tolerance

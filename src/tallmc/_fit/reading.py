@@ -24,14 +24,7 @@ from .._ingestion.errors import (
     some,
     unreadable,
 )
-from .._ingestion.readers import (
-    MATRIX,
-    NAMES,
-    FileSource,
-    names_of_matrix,
-    parsed_csv,
-    table_files,
-)
+from .._ingestion.readers import MATRIX, NAMES, FileSource, names_of_matrix, parsed_csv, table_files
 from .._ingestion.values import ColumnValues, check_lengths, from_arrow, from_numpy, is_text
 from .._rows.manifest import MANIFEST
 

@@ -34,12 +34,7 @@ from ..models.design import (
     design_data,
 )
 from ..models.families.gaussian import ridge_start
-from ..models.groups import (
-    EffectLaw,
-    EffectNames,
-    grouped_observations,
-    regression_with_effects,
-)
+from ..models.groups import EffectLaw, EffectNames, grouped_observations, regression_with_effects
 from ..models.hierarchy import R2D2, GroupEffects, Horseshoe
 from ..models.imputation import CovariatePrior, imputed
 from ..models.model import AbstractModel

@@ -32,13 +32,7 @@ from ..models.design import (
     stored_factor,
 )
 from ..models.regression import Family
-from .columns import (
-    INTERCEPT,
-    FeatureEncoding,
-    PlainTerms,
-    ResponseEncoding,
-    encode_features,
-)
+from .columns import INTERCEPT, FeatureEncoding, PlainTerms, ResponseEncoding, encode_features
 from .encoding import DesignEncoding, FilledColumn, RowRoles, ScaledTerms, smooths_of
 from .formulas import (
     FORMULA,
@@ -256,9 +250,7 @@ def row_store_design(
             mean = math.log(sum(manifest.columns[end].mean for end in ends) / 2)
     encoding = DesignEncoding(
         ScaledTerms(
-            scaled,
-            (*means.tolist(), *[0.0] * n_smooth),
-            (*sds.tolist(), *[1.0] * n_smooth),
+            scaled, (*means.tolist(), *[0.0] * n_smooth), (*sds.tolist(), *[1.0] * n_smooth)
         ),
         ResponseEncoding(
             *(response, family.response, _levels(family, of_response), None, mean, sd),

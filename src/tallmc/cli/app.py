@@ -71,9 +71,7 @@ def tallmc(
 
 @app.command()
 def methods(
-    name: Annotated[str | None, placed("methods.name")] = None,
-    *,
-    json: options.Json = False,
+    name: Annotated[str | None, placed("methods.name")] = None, *, json: options.Json = False
 ) -> None:
     """List the methods with their components and references, or describe one of them."""
     from .methods import print_method, print_methods

@@ -173,8 +173,7 @@ TablePath = Annotated[
 FormulaAgain = Annotated[
     str | None,
     option(
-        "TEXT",
-        "The formula of the fit, if it has code of its own, which is not taken from files.",
+        "TEXT", "The formula of the fit, if it has code of its own, which is not taken from files."
     ),
 ]
 Overwrite = Annotated[bool, flag("--overwrite", "Replace results that already exist in OUT.")]

@@ -136,9 +136,7 @@ def why_no_evidence(draws: Draws, posterior: AbstractPosterior) -> tuple[str, st
 
 
 def _check_proper(
-    posterior: AbstractPosterior,
-    middle: Float[np.ndarray, " d"],
-    sds: Float[np.ndarray, " d"],
+    posterior: AbstractPosterior, middle: Float[np.ndarray, " d"], sds: Float[np.ndarray, " d"]
 ) -> None:
     """Raise if the prior does not fall along some parameter, to either side."""
     steps = np.diag(_FAR * (1 + sds) + 3 * np.abs(middle))

@@ -180,10 +180,7 @@ class SeriesSurrogate(eqx.Module):
 
 
 def _what_rows_add(
-    block: RowBlock,
-    counted: Bool[Array, " n"],
-    surrogate: SeriesSurrogate,
-    u: Float[Array, "k d"],
+    block: RowBlock, counted: Bool[Array, " n"], surrogate: SeriesSurrogate, u: Float[Array, "k d"]
 ) -> Float[Array, " k"]:
     """Σ R_i, or Σ Δf_i."""
     model, moves = surrogate.model, surrogate.metric.push(u)

@@ -34,14 +34,7 @@ from .._core.arrays import AbstractLinearMap, Layout, Matrix, Scalar, Vector, do
 from .._core.errors import InvalidInput
 from .._rows.access import AbstractRows, PerRow
 from .._rows.law import Batch
-from .design import (
-    CodedColumns,
-    Columns,
-    LevelValues,
-    Observations,
-    RegressionRows,
-    columns_of,
-)
+from .design import CodedColumns, Columns, LevelValues, Observations, RegressionRows, columns_of
 from .likelihood import AbstractLikelihood
 from .model import FAR_SDS, MOST_DENSE, AbstractModel, Compact, Moves, sums_of_pieces
 from .priors import AbstractPrior, ScaleMixturePrior, scale_mixtures

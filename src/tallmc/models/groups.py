@@ -39,13 +39,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._core.arrays import AbstractLinearMap, Layout, Matrix, Scalar, Vector, dot
 from .._core.programs import Uncompared
-from .._core.random import (
-    new_key,
-    normals_of,
-    pairs_for_normals,
-    uniform_of,
-    words_by_number,
-)
+from .._core.random import new_key, normals_of, pairs_for_normals, uniform_of, words_by_number
 from .._rows.access import AbstractRows, PerRow, RowBlock
 from .._rows.law import Batch
 from .._rows.resident import ResidentRows

@@ -28,15 +28,7 @@ from .._core.arrays import Layout, Scalar, Vector, dot
 from .._rows.access import PerRow
 from .design import Observations
 from .generalised_linear import AbstractRegression, weighted
-from .groups import (
-    back_solve,
-    cholesky,
-    factor_of,
-    forward_solve,
-    hermite,
-    key_of,
-    lkj_potential,
-)
+from .groups import back_solve, cholesky, factor_of, forward_solve, hermite, key_of, lkj_potential
 from .hierarchy import AbstractHyperprior, Hierarchical
 from .model import AbstractModel
 from .priors import LogHalfStudentTPrior, ScaleMixturePrior

@@ -21,9 +21,7 @@ from .design import Observations
 from .model import DensityModel
 from .posterior import ModelPosterior, Posterior
 from .predictive import AbstractDensityPredictive, split_response
-from .transforms import (
-    Constraints,
-)
+from .transforms import Constraints
 
 # The law of a response given the outputs of a function of the row, and its likelihood.
 #

@@ -25,13 +25,7 @@ from .._core.programs import Uncompared
 from .._rows.access import PerRow, RowBlock
 from .._rows.sharded import ShardedRows
 from .._rows.shards import View
-from .design import (
-    GroupedObservations,
-    Observations,
-    RegressionRows,
-    check_per_row,
-    named_columns,
-)
+from .design import GroupedObservations, Observations, RegressionRows, check_per_row, named_columns
 from .generalised_linear import AbstractRegression, weighted
 from .groups import with_new_groups
 from .likelihood import WHOLE, ResponseKind

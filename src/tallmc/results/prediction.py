@@ -319,10 +319,7 @@ class DrawOfLaw(NamedTuple):
         if self.effects is None:
             return predictive
         return eqx.tree_at(
-            lambda law: law.model.known,
-            predictive,
-            self.effects,
-            is_leaf=lambda leaf: leaf is None,
+            lambda law: law.model.known, predictive, self.effects, is_leaf=lambda leaf: leaf is None
         )
 
 

@@ -728,6 +728,6 @@ def _variance_of_rounding(x: Float[np.ndarray, "n c"], y: Float[np.ndarray, " n"
         return None
     _warn_once(
         "y is a linear function of the columns up to rounding: its noise cannot be estimated and "
-        "is taken to be that of rounding. Pass noise_variance if it is known.",
+        "is taken to be that of rounding. Pass noise_variance if it is known."
     )
     return resolved**2

@@ -343,11 +343,7 @@ def _anchored_or_exact(planner: AnchoredPlanner) -> PreparedMethod:
 
 
 def _diagonal_plan(
-    posterior: AbstractPosterior,
-    anchor: Anchor | None,
-    budget: ErrorBudget,
-    exact: bool,
-    seed: int,
+    posterior: AbstractPosterior, anchor: Anchor | None, budget: ErrorBudget, exact: bool, seed: int
 ) -> PreparedMethod:
     """Return an anchored or exact plan without d×d matrices, with one scale per parameter."""
     coded = posterior.width < posterior.dim and exact_is_affordable(posterior)
