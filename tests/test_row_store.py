@@ -10,10 +10,12 @@ import pytest
 import tallmc
 from problems import laplace_draws, slow_after
 from row_stores import read_values, stored_logistic, write_store
+from tallmc._anchor import optimisers
 from tallmc._engine import supply as ahead
 from tallmc._engine.kernel import Drawn, Gathered
 from tallmc._engine.run import chain_keys
 from tallmc._engine.supply import Supply
+from tallmc._rows import passes as blocks_of_rows
 from tallmc._rows.manifest import Column, RowManifest, RowStoreError
 from tallmc._rows.sharded import _places
 from tallmc._rows.writer import RowStoreWriter
@@ -71,6 +73,9 @@ def test_passes_count_every_row_once(n_rows, shard_rows, width, tmp_path):
     first, second = (np.concatenate(of) for of in list(zip(*parts, strict=True))[1:])
     np.testing.assert_array_equal(first, resident.data.x[:, 1])
     np.testing.assert_array_equal(second, resident.data.x[:, 1] * y)
+    again, total = rows.survey(_products, lambda *of: of[0], width=width, sums=(_lines, ()))
+    assert again == [first for first, *_ in parts]
+    np.testing.assert_array_equal(total.float64(), found)
 
 
 def test_a_sum_in_pieces_keeps_its_rounding_errors(tmp_path):
@@ -399,6 +404,52 @@ def test_others_that_need_rows_in_memory_are_refused(both):
             [tallmc.methods.sgld(1e-3, batch_size=4)],
             budget=tallmc.tuning.Budget(rows=10**6),
         )
+
+
+def hard_to_sample(kind, n_rows, dim):
+    """Rows of which few blocks, or few rows, say little about some parameters."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(n_rows, dim)).astype(np.float32)
+    x[:, 0], intercept = 1, -7 if "rare events" in kind else -0.3
+    if kind == "a column in forty rows side by side":
+        x[:, -1] = 0
+        x[n_rows // 2 : n_rows // 2 + 40, -1] = 1
+    eta = x @ np.append(intercept, np.linspace(-0.6, 0.6, dim - 1))
+    if kind == "blocks of another law":
+        eta = np.where(np.arange(n_rows) % 2**14 < 2**11, -8, 1) * eta
+    y = (rng.random(n_rows) < 1 / (1 + np.exp(-eta))).astype(np.float32)
+    by = {"sorted by a column": x[:, 1], "sorted rare events": y}.get(kind, np.zeros(n_rows))
+    order = np.argsort(by, kind="stable")
+    return x[order], y[order]
+
+
+@pytest.mark.parametrize(
+    ("kind", "passes"),
+    [
+        ("sorted by a column", 2.5),
+        ("a column in forty rows side by side", 2.5),
+        ("rare events", 2.5),
+        ("sorted rare events", 5.5),
+        ("blocks of another law", 3.5),
+    ],
+)
+def test_the_mode_of_a_row_store_takes_few_passes(tmp_path, monkeypatch, kind, passes):
+    """A quarter of a pass and two; then as many as it takes, where an eighth misleads."""
+    monkeypatch.setattr(blocks_of_rows, "_CALL_ROWS", 2**11)
+    monkeypatch.setattr(optimisers, "_ROWS_OF_PART", 2**10)
+    x, y = hard_to_sample(kind, n_rows=200_000, dim=4)
+    store = write_store(tmp_path / "rows", x, y, shard_rows=2**14)
+    posterior = tallmc.models.logistic_regression(tallmc.rows.open(store), prior_variance=10.0)
+    anchor = tallmc.anchor.find_anchor(posterior)
+    assert anchor.n_row_evals < passes * len(x)
+    # In float64: the distance to the mode, and the Hessian.
+    x, at = x.astype(np.float64), np.asarray(anchor.position, np.float64)
+    p = 1 / (1 + np.exp(-x @ at))
+    gradient, hessian = x.T @ (p - y) + at / 10, (x.T * (p * (1 - p))) @ x + np.eye(len(at)) / 10
+    distance = np.sqrt(gradient @ np.linalg.solve(hessian, gradient))
+    assert distance < 0.1
+    assert anchor.decrement == pytest.approx(distance, abs=1e-3)
+    np.testing.assert_allclose(anchor.accurate[1], hessian, rtol=1e-5, atol=1e-5 * hessian.max())
 
 
 def test_lbfgs_finds_the_mode_of_a_row_store(both):

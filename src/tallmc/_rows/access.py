@@ -98,12 +98,14 @@ class AbstractRows(eqx.Module):
         keep: Callable[[int, Any], Any],
         *args: Any,
         width: int,
-    ) -> list[Any]:
+        sums: tuple[Callable[..., PyTree[Array]], tuple[Any, ...]] | None = None,
+    ) -> Any:
         """What `keep` makes of values per row, which are never together in memory beyond it.
 
         `keep(first, values)` gets the values `per_row(rows, *args)` of consecutive rows, the first
         of them with the number `first`. Several values per row are a tuple of arrays. The results
-        come in the order of the rows.
+        come in the order of the rows. With `sums`, a function of blocks and its arguments, the
+        same pass returns them and the `Sum` that `reduce` would return.
         """
 
     @abc.abstractmethod

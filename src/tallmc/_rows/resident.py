@@ -100,9 +100,10 @@ class ResidentRows(AbstractRows):
         keep: Callable[[int, Any], Any],
         *args: Any,
         width: int,
-    ) -> list[Any]:
-        found = jax.tree.map(np.asarray, self.map(per_row, *args, width=width))
-        return [keep(0, found)]
+        sums: tuple[Callable[..., PyTree[Array]], tuple[Any, ...]] | None = None,
+    ) -> Any:
+        found = [keep(0, jax.tree.map(np.asarray, self.map(per_row, *args, width=width)))]
+        return found if sums is None else (found, self.reduce(sums[0], *sums[1], width=width))
 
     def read(self, numbers: Int[np.ndarray, " n"]) -> RowBlock:
         if not self.on_host:

@@ -157,11 +157,18 @@ class ShardedRows(AbstractRows):
         keep: Callable[[int, Any], Any],
         *args: Any,
         width: int,
-    ) -> list[Any]:
-        of_lines = InPieces(Viewed(per_row, self.view), piece_rows(width), sums=False)
+        sums: tuple[Callable[..., PyTree[Array]], tuple[Any, ...]] | None = None,
+    ) -> Any:
+        size = piece_rows(width)
+        of_lines = InPieces(Viewed(per_row, self.view), size, sums=False)
+        if sums is not None:
+            sums = InPieces(Viewed(sums[0], self.view), size, sums=True), sums[1]
         blocks = [of for of, _ in self.subset(width).blocks]
-        common = (self.shards, of_lines, keep, args)
-        return self.workers.each(_survey_of_shard, common, dict(enumerate(blocks)))
+        common = (self.shards, of_lines, keep, args, sums)
+        found = self.workers.each(_survey_of_shard, common, dict(enumerate(blocks)))
+        if sums is None:
+            return [kept for kept, _ in found]
+        return [kept for kept, _ in found], total_of([total for _, total in found])
 
     def by_block(
         self, per_row: Callable[..., Array], *args: Any, width: int, beside: np.ndarray | range
@@ -327,11 +334,14 @@ class ShardedRows(AbstractRows):
         return np.searchsorted(self.starts, indices, side="right") - 1
 
 
-def _survey_of_shard(common: Any, number: int, blocks: Blocks) -> Any:
-    shards, per_row, keep, args = common
-    array = shards.array(number)
-    values = joined(list(values_by_block(blocks.reader(array), blocks, per_row, args)))
-    return keep(shards.manifest.starts[number], values)
+def _survey_of_shard(common: Any, number: int, blocks: Blocks) -> tuple[Any, Any]:
+    shards, per_row, keep, args, sums = common
+    read = blocks.reader(shards.array(number))
+    values = joined(list(values_by_block(read, blocks, per_row, args)))
+    kept = keep(shards.manifest.starts[number], values)
+    if sums is None:
+        return kept, None
+    return kept, sum_of_blocks(read, blocks, range(blocks.count), *sums)  # from the page cache
 
 
 def _places(shard: np.ndarray) -> dict[int, np.ndarray]:

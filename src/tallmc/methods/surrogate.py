@@ -151,7 +151,7 @@ class SeriesSurrogate(eqx.Module):
         The pass sums changes of the potentials, so that it would also see a wrong g or H. If it
         must be `accurate` and these cancel, it sums remainders, or integrates gradients.
         """
-        width = len(u) + self.model.width(rows)
+        width = max(len(u), self.model.width(rows))
         return rows.reduce(_what_rows_add, self, u, width=width, finish=_log_weights, subset=some)
 
     @property
@@ -575,7 +575,7 @@ def rehearse_check(surrogate: SeriesSurrogate, rows: AbstractRows) -> None:
     """Compile the program of the check, with one block of rows."""
     at_once = draws_at_once(surrogate.model)
     u = np.zeros((at_once, len(surrogate.centre)), surrogate.centre.dtype)
-    width = at_once + surrogate.model.width(rows)
+    width = max(at_once, surrogate.model.width(rows))
     surrogate.log_weights(on_device(u, u.dtype), rows, rows.subset(width, 1))
 
 

@@ -488,14 +488,14 @@ class GeneralisedLinear(AbstractRegression):
         def sums(
             moves: Float[Array, "d k"], model: GeneralisedLinear, centre: Vector, batch: Batch
         ) -> Float[Array, "1 k"]:
-            along, block = model.columns(batch.rows) @ moves, batch.rows
+            x, block = model.columns(batch.rows), batch.rows
+            along = x @ moves
             if accurate is None:
                 z, y = (beside(of, along) for of in (model.predictors(centre, block), block.y))
                 found = weighted(block, model.likelihood.change(z, y)(along))
             else:
                 found = model._remainder(2, centre, block, accurate)(along)
-            # One row of numbers per row of data, and no product: XLA fuses the sum with them.
-            return jnp.sum(batch.weights[:, None] * found, axis=0, keepdims=True)
+            return dot(batch.weights[None], found)
 
         if len(moves) > 1:
             return sums(moves.T, self, centre, batch)[0]
