@@ -1,6 +1,7 @@
 """Rows of a row store: the same sums, laws and draws as in memory, whoever reads the shards."""
 
 import shutil
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -623,6 +624,26 @@ def test_an_interrupted_writer_goes_on(tmp_path):
     (tmp_path / "full" / "thesis.tex").write_text("")
     with pytest.raises(RowStoreError, match="other files"):
         writer("full")
+
+
+def test_a_shard_gets_its_name_after_the_one_before_it(tmp_path):
+    second_is_made = threading.Event()
+
+    def first():
+        yield np.zeros((4, 1), np.float32)
+        assert second_is_made.wait(60)
+        raise OSError("no space")
+
+    def second():
+        yield np.ones((10, 1), np.float32)
+        second_is_made.set()
+
+    with RowStoreWriter(tmp_path / "rows", [Column("x", "x")], shard_rows=10) as writer:
+        writer.add_shard(10, first())
+        writer.add_shard(10, second())
+        with pytest.raises(OSError, match="no space"):
+            writer.finish()
+    assert [path.name for path in (tmp_path / "rows").iterdir()] == ["progress.json"]
 
 
 @pytest.mark.parametrize("name", slow_after(1, ["measured", "take-all"]))

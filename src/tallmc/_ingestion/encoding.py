@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -337,19 +337,29 @@ class RowEncoder:
         }
         self._tables: dict[str, tuple[tuple[str, ...], np.ndarray]] = {}
         self._sources = {column.source for column in manifest.columns}
-        self._exact = np.empty(_ROWS_AT_ONCE)
-        self._rounded = np.empty((len(self._columns), _ROWS_AT_ONCE), manifest.dtype)
+        self._dtype = manifest.dtype
 
     @property
     def as_text(self) -> frozenset[str]:
         return frozenset(self._codes)
 
+    def pieces(self, parts: Iterable[tuple[TableBatch, int]]) -> Iterator[np.ndarray]:
+        """The rows of each part, the first ones of a batch; the next part overwrites them."""
+        room = np.empty((0, len(self._columns)), self._dtype)
+        for batch, n_rows in parts:
+            if len(room) < n_rows:
+                room = np.empty((n_rows, len(self._columns)), self._dtype)
+            self.encode(batch, room[:n_rows])
+            yield room[:n_rows]
+
     def encode(self, batch: TableBatch, rows: np.ndarray) -> None:
         """Write the first rows of the batch into `rows`, as many as it has lines."""
         columns = [(column, *self._numbers(column, batch)) for column in self._columns]
+        all_exact = np.empty(_ROWS_AT_ONCE)  # of this call: threads encode at the same time
+        all_rounded = np.empty((len(columns), _ROWS_AT_ONCE), self._dtype)
         for first in range(0, len(rows), _ROWS_AT_ONCE):  # small enough for the cache
             count = min(_ROWS_AT_ONCE, len(rows) - first)
-            exact, rounded = self._exact[:count], self._rounded[:, :count]
+            exact, rounded = all_exact[:count], all_rounded[:, :count]
             for line, (column, numbers, table) in zip(rounded, columns, strict=True):
                 part = numbers[first : first + count]
                 if table is not None:

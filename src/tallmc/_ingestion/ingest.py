@@ -204,16 +204,30 @@ def _write(
     rest = table.batches(schema.response, encoder.as_text, 0 if missing != "raise" else done)
     rest = _kept(rest, missing, schema.response, done)
     batches = read_ahead(spool.batches(done) if spool.complete else rest)
-    for batch in shown(batches, "writing", done, n_rows, progress):
-        checkpoint()
-        done += len(batch)
-        while len(batch):
-            space = writer.space(len(batch))
-            encoder.encode(batch, space)
-            writer.advance(len(space))
-            batch = batch.without(len(space))
+    batches = shown(batches, "writing", done, n_rows, progress)
+    for parts in _shards(batches, writer.shard_rows):
+        size = sum(n for _, n in parts)
+        writer.add_shard(size, encoder.pieces(parts))
+        done += size
     if done != n_rows:
         raise changed(table.name)
+
+
+def _shards(
+    batches: Iterable[TableBatch], shard_rows: int
+) -> Iterator[list[tuple[TableBatch, int]]]:
+    """What each shard consists of: batches, and how many of their first rows."""
+    parts, room = [], shard_rows
+    for batch in batches:
+        checkpoint()
+        while len(batch):
+            parts.append((batch, min(len(batch), room)))
+            batch, room = batch.without(parts[-1][1]), room - parts[-1][1]
+            if not room:
+                yield parts
+                parts, room = [], shard_rows
+    if parts:
+        yield parts
 
 
 def _kept(

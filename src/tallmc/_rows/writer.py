@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import zlib
+from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +20,7 @@ from .shards import npy_header
 
 PROGRESS = "progress.json"
 _SHARD_BYTES = 2**26
+_WRITTEN_AT_ONCE = 2
 
 
 def rows_per_shard(n_columns: int, dtype: str) -> int:
@@ -55,10 +58,10 @@ def unfinished_store(folder: Path) -> UnfinishedStore | None:
 class RowStoreWriter:
     """Writes rows into a new folder, or goes on with an unfinished one.
 
-    A thread hashes and writes a full shard while the next one is filled, so writing needs as much
-    memory as two shards. At the end of a `with` block, the thread has ended. `source` is JSON that
-    identifies what is written: an unfinished store is continued only if it was begun with the same
-    columns and source.
+    Two threads write shards at the same time, so that one computes while the other waits for the
+    disk. Shards get their names in order. At the end of a `with` block, the threads have ended.
+    `source` is JSON that identifies what is written: an unfinished store is continued only if it
+    was begun with the same columns and source.
 
     With the manifest of a finished store, `grows`, rows are added to it: their shards follow its
     own, and the new manifest comes last. Rows of an append that was interrupted are not in the
@@ -80,11 +83,11 @@ class RowStoreWriter:
         self._schema = RowManifest(dtype, tuple(columns), (), response, tuple(categories))
         self._grows = grows is not None
         self._shards = self._continued() if grows is None else list(grows.shards)
-        n_columns = len(self._schema.columns)
-        shape = shard_rows or rows_per_shard(n_columns, dtype), n_columns
-        self._filling, self._spare = np.empty(shape, dtype), np.empty(shape, dtype)
-        self._filled, self._thread = 0, ThreadPoolExecutor(1)
-        self._being_written: Future[None] | None = None
+        self.shard_rows = shard_rows or rows_per_shard(len(self._schema.columns), dtype)
+        self._next = len(self._shards)
+        self._appended: list[np.ndarray] = []
+        self._threads = ThreadPoolExecutor(_WRITTEN_AT_ONCE)
+        self._being_written: deque[Future[None]] = deque()
         folder.mkdir(parents=True, exist_ok=True)
         self._note_progress()
 
@@ -92,7 +95,7 @@ class RowStoreWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._thread.shutdown()
+        self._threads.shutdown()
 
     @property
     def n_rows(self) -> int:
@@ -101,28 +104,29 @@ class RowStoreWriter:
 
     def append(self, rows: np.ndarray) -> None:
         """Add rows, an array with one column per number of a row."""
-        begin = 0
-        while begin < len(rows):
-            space = self.space(len(rows) - begin)
-            space[:] = rows[begin : begin + len(space)]
-            begin += len(space)
-            self.advance(len(space))
+        while len(rows):
+            room = self.shard_rows - sum(map(len, self._appended))
+            self._appended.append(np.array(rows[:room], self._schema.dtype, order="C"))
+            rows = rows[room:]
+            if sum(map(len, self._appended)) == self.shard_rows:
+                self._write_appended()
 
-    def space(self, n_rows: int) -> np.ndarray:
-        """Room for the next rows, at most `n_rows`, to be written to directly; then `advance`."""
-        return self._filling[self._filled : self._filled + n_rows]
+    def add_shard(self, n_rows: int, pieces: Iterable[np.ndarray]) -> None:
+        """Add a shard of `shard_rows` rows; the last one may have fewer.
 
-    def advance(self, n_rows: int) -> None:
-        """Add the rows that were written into `space`."""
-        self._filled += n_rows
-        if self._filled == len(self._filling):
-            self._write_filled()
+        Its rows come in pieces. They are made in a thread, and each is written before the next.
+        """
+        self._wait(_WRITTEN_AT_ONCE - 1)
+        before = self._being_written[-1] if self._being_written else None
+        name, self._next = f"{self._next:06d}.npy", self._next + 1
+        writing = self._threads.submit(self._write_shard, name, n_rows, pieces, before)
+        self._being_written.append(writing)
 
     def finish(self) -> RowManifest:
-        if self._filled:
-            self._write_filled()
-        self._wait()
-        self._thread.shutdown()
+        if self._appended:
+            self._write_appended()
+        self._wait(0)
+        self._threads.shutdown()
         manifest = self._manifest()
         manifest.write(self.folder)
         (self.folder / PROGRESS).unlink(missing_ok=True)
@@ -131,27 +135,32 @@ class RowStoreWriter:
     def _manifest(self) -> RowManifest:
         return dataclasses.replace(self._schema, shards=tuple(self._shards))
 
-    def _write_filled(self) -> None:
-        self._wait()
-        rows = self._filling[: self._filled]
-        self._being_written = self._thread.submit(self._write_shard, rows)
-        self._filling, self._spare = self._spare, self._filling
-        self._filled = 0
+    def _write_appended(self) -> None:
+        self.add_shard(sum(map(len, self._appended)), self._appended)
+        self._appended = []
 
-    def _wait(self) -> None:
-        if self._being_written is not None:
-            self._being_written.result()
+    def _wait(self, most: int) -> None:
+        """Wait until at most this many shards are being written."""
+        while len(self._being_written) > most:
+            self._being_written.popleft().result()
 
-    def _write_shard(self, rows: np.ndarray) -> None:
-        name = f"{len(self._shards):06d}.npy"
-        content = rows.reshape(-1).view(np.uint8).data
-        header = npy_header(rows.shape, rows.dtype)
+    def _write_shard(
+        self, name: str, n_rows: int, pieces: Iterable[np.ndarray], before: Future[None] | None
+    ) -> None:
+        header = npy_header((n_rows, len(self._schema.columns)), np.dtype(self._schema.dtype))
+        checksum = zlib.crc32(header)
         with replaced(self.folder, name) as file:
             file.write(header)
-            file.write(content)
-        # Processors compute it at the speed of memory; sha256 took as long as reading the table.
-        checksum = f"crc32:{zlib.crc32(content, zlib.crc32(header)):08x}"
-        self._shards.append(ShardFile(name, len(rows), checksum))
+            for rows in pieces:
+                content = rows.reshape(-1).view(np.uint8).data
+                # A piece is still in the cache. sha256 took as long as reading the table.
+                checksum = zlib.crc32(content, checksum)
+                file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+            if before is not None:  # a store that is continued has all shards up to its last one
+                before.result()
+        self._shards.append(ShardFile(name, n_rows, f"crc32:{checksum:08x}"))
         self._note_progress()
 
     def _note_progress(self) -> None:
