@@ -71,11 +71,17 @@ class Found(NamedTuple):
     moved: Any
     mean: Any
     squares: Any
+    sizes: Any
+    drawn: Any
+
+
+WEIGHTS = np.arange(1.0, G + 1)
+NOISE = np.random.default_rng(0).uniform(0.1, 0.9, size=(G, 3, 3))
 
 
 @run_once
 def everything_at(model, block, position, moves) -> Found:
-    weights = jnp.arange(1.0, G + 1)
+    weights = jnp.asarray(WEIGHTS)
 
     def potentials(at):
         return model.row_potentials(at, block)
@@ -95,13 +101,24 @@ def everything_at(model, block, position, moves) -> Found:
         model.sum_of_changes(position, moves, Batch(block, weights)),
         jax.lax.map(potentials, position + moves),
         *model.moments(position, block),
+        *sizes_and_draws(model, block, position, moves, jnp.asarray(NOISE)),
     )
 
 
+def sizes_and_draws(model, block, position, moves, noise):
+    if not isinstance(model, QuadratureGroups):
+        return None, None
+    metric = DenseMap(jnp.eye(len(position)))
+    return model.series_sizes(position, metric, moves, block), model.draw(noise, position, block)
+
+
 def found_at(model, block, position) -> Found:
-    moves = np.random.default_rng(0).normal(size=(2, len(position))) / 2
-    found = everything_at(model, block, jnp.asarray(position), jnp.asarray(moves))
+    found = everything_at(model, block, jnp.asarray(position), jnp.asarray(moves_of(position)))
     return jax.tree.map(np.asarray, found)
+
+
+def moves_of(position):
+    return np.random.default_rng(0).normal(size=(2, len(position))) / 2
 
 
 def observations(y):
@@ -240,31 +257,35 @@ def test_changes_from_a_centre_are_those_of_the_integral(case):
 
 
 @run_once
-def results_at(model, block, position, noise):
-    weights, metric = jnp.arange(1.0, len(block.start) + 1), DenseMap(jnp.eye(len(position)))
-    moves = jnp.linspace(-1, 1, 2 * len(position)).reshape(2, -1)
-    return (
+def results_at(model, block, position, moves, weights, noise):
+    per_group = (
         model.row_potentials(position, block),
         model.row_gradients(position, block),
-        model.block_hessian(position, block, weights),
-        model.series_sizes(position, metric, moves, block),
-        model.sum_of_changes(position, moves, Batch(block, weights)),
-        model.moments(position, block),
-        model.draw(noise, position, block),
+        *model.moments(position, block),
+        *sizes_and_draws(model, block, position, moves, noise),
     )
+    sums = (
+        model.block_hessian(position, block, weights),
+        model.sum_of_changes(position, moves, Batch(block, weights)),
+    )
+    return per_group, sums
 
 
 def test_groups_in_pieces_are_groups_at_once(case):
-    """Groups of any order: pieces are of groups of like size.
+    """Groups of any order, one of them twice: pieces are of groups of like size.
 
     Third derivatives are those of the Hessian.
     """
-    model, found, _, _, position = case
-    block = jax.tree.map(lambda of: of[np.array([4, 0, 2, 1])], found.rows.columns)
-    noise = jnp.asarray(np.random.default_rng(0).uniform(0.1, 0.9, size=(4, 3, 3)))
+    model, found, at, _, position = case
+    order, weights = np.array([4, 0, 2, 1, 3, 0]), np.append(WEIGHTS[[4, 0, 2, 1, 3]], 0.0)
+    block = jax.tree.map(lambda of: of[order], found.rows.columns)
     in_pieces = dataclasses.replace(model, groups_at_once=2)
-    at, expected = (results_at(of, block, position, noise) for of in (in_pieces, model))
-    for one, other in zip(jax.tree.leaves(at), jax.tree.leaves(expected), strict=True):
+    given = map(jnp.asarray, (position, moves_of(position), weights, NOISE[order]))
+    per_group, sums = results_at(in_pieces, block, *given)
+    expected = (at.values, at.gradients, at.mean, at.squares, at.sizes, at.drawn)
+    expected = jax.tree.map(lambda of: of[order], expected), (at.hessian, at.changes)
+    found = jax.tree.leaves((per_group, sums))
+    for one, other in zip(found, jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-11)
 
 
@@ -359,7 +380,7 @@ def wide():
         def total(at):
             return jnp.sum(model.row_potentials(at, block))
 
-        @jax.jit
+        @run_once
         def found(at):
             slope = jax.grad(total)
             return {
@@ -489,17 +510,24 @@ def problem(table, formula, family="bernoulli"):
     return regression_problem(table, RegressionModel(family=family, formula=formula))
 
 
-def test_predictions_use_the_effects_that_draws_have(table):
+@pytest.fixture(scope="module")
+def known(table):
+    """A posterior, and a program for the means of the rows of the table at five positions."""
     found = problem(table, "y ~ x + (1 + x | g)").posterior
+    block = found.predictive.encode(table)
+    of_draws = jax.vmap(found.predictive.mean, (0, None))
+    return found, run_once(lambda positions: of_draws(positions, block))
+
+
+def test_predictions_use_the_effects_that_draws_have(table, known):
+    found, means_at = known
     assert found.n_rows == 6 and found.dim == 5
-    positions = np.asarray(found.init) + np.random.default_rng(0).normal(size=(1, 4, 5)) / 5
+    positions = np.asarray(found.init) + np.random.default_rng(0).normal(size=(1, 5, 5)) / 5
     values = found.quantities.of(positions)
-    assert values["1|g"].shape == values["x|g"].shape == (1, 4, 6)
+    assert values["1|g"].shape == values["x|g"].shape == (1, 5, 6)
     assert found.quantities.coords["g_correlation_dim"] == ("1, x",)
     np.testing.assert_allclose(values["g_correlation"][0, :, 0], np.tanh(positions[0, :, -1]), 1e-5)
-    block = found.predictive.encode(table)
-    of_draws = jax.jit(jax.vmap(found.predictive.mean, (0, None)))
-    means = of_draws(jnp.asarray(positions[0]), block)
+    means = means_at(jnp.asarray(positions[0]))
     level = np.searchsorted(list("abcdef"), table["g"])
     z = values["Intercept"][0][:, None] + values["x"][0][:, None] * table["x"]
     z = z + values["1|g"][0][:, level] + values["x|g"][0][:, level] * table["x"]
@@ -507,22 +535,22 @@ def test_predictions_use_the_effects_that_draws_have(table):
 
 
 @pytest.mark.parametrize("most", [2**25, 200])
-def test_predictions_by_part_are_averages_over_draws_and_their_effects(table, most, monkeypatch):
+def test_predictions_by_part_are_averages_over_draws_and_their_effects(
+    table, known, most, monkeypatch
+):
     """With room for the effects of all groups, or of so few that parts have few rows each."""
     monkeypatch.setattr(prediction, "_MOST_EFFECTS", most)
-    found = problem(table, "y ~ x + (1 + x | g)").posterior
+    found, means_at = known
     draws = draws_near_the_start(found, 5)
-    block = found.predictive.encode(table)
-    of_draws = jax.jit(jax.vmap(found.predictive.mean, (0, None)))
-    each = of_draws(jnp.asarray(draws.positions[0]), block)
+    each = means_at(jnp.asarray(draws.positions[0]))
     np.testing.assert_allclose(draws.predict(table).mean, np.mean(each, axis=0), rtol=1e-9)
     simulated = draws.posterior_predictive(table)[0]
     monkeypatch.setattr(prediction, "_MOST_EFFECTS", 2**25)
     np.testing.assert_array_equal(simulated, draws.posterior_predictive(table)[0])
     new = {"x": [1.0, 2.0, 1.0], "g": ["other", "other", "b"]}
     both = draws.predict(new, new_groups="draw").mean
-    known = draws.predict({"x": [1.0], "g": ["b"]}).mean
-    np.testing.assert_allclose(both[2], known[0], rtol=1e-12)
+    of_known = draws.predict({"x": [1.0], "g": ["b"]}).mean
+    np.testing.assert_allclose(both[2], of_known[0], rtol=1e-12)
     monkeypatch.setattr(prediction, "_MOST_EFFECTS", most)
     np.testing.assert_array_equal(draws.predict(new, new_groups="draw").mean, both)
 

@@ -521,18 +521,23 @@ def tilted(surrogate: SeriesSurrogate, posterior: AbstractPosterior) -> SeriesSu
         return surrogate
     stage("averaging gradients over the Gaussian")
     u = np.random.default_rng(0).normal(size=(_PAIRS, posterior.dim))
-    pairs = on_device(np.stack([u, -u], axis=1).reshape(-1, posterior.dim), posterior.dtype)
-    at, rows = jax.vmap(surrogate.position)(pairs), posterior.rows
+    pairs = np.stack([u, -u], axis=1).reshape(-1, posterior.dim)
+    at, rows = surrogate.positions(pairs).astype(posterior.dtype), posterior.rows
 
-    def total(part: Float[Array, "k d"]) -> Float[np.ndarray, " d"]:
+    def total(part: Float[np.ndarray, "k d"]) -> Float[np.ndarray, " d"]:
         return rows.reduce(_gradients, posterior.model, part, width=posterior.width).float64()
 
-    parts = [at] if rows.access < RowAccess.TAKE else jnp.split(at, _PAIRS)
+    parts = [at] if rows.access < RowAccess.TAKE else np.split(at, _PAIRS)
     mean = sum(in_threads(total, parts, checkpoint)) / len(pairs)
-    known = jax.vmap(surrogate.of_rows)(pairs)[1].mean(axis=0)
+    known = _mean_gradient(surrogate, on_device(pairs, posterior.dtype))
     factor = np.asarray(surrogate.metric.factor, np.float64)
     tilt = on_device(factor.T @ mean - np.asarray(known, np.float64), posterior.dtype)
     return eqx.tree_at(lambda of: of.tilt, surrogate, surrogate.tilt + tilt)
+
+
+@quickly_compiled
+def _mean_gradient(surrogate: SeriesSurrogate, u: Float[Array, "k d"]) -> Vector:
+    return jnp.mean(jax.vmap(surrogate.of_rows)(u)[1], axis=0)
 
 
 def _gradients(

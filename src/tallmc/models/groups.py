@@ -131,29 +131,35 @@ class AbstractGroups(AbstractModel):
         return each.reshape(dim, -1)
 
     def _prior_of_eta(
-        self, hyper: Float[Array, " h"], position: Vector
-    ) -> tuple[Float[Array, "r r"], Scalar]:
-        """L̄ᵀΣ⁻¹L̄ and log |L| − log |L̄|, with L̄ the factor that nodes were made with."""
+        self, position: Vector
+    ) -> Callable[[Float[Array, " h"]], tuple[Float[Array, "r r"], Scalar]]:
+        """L̄ᵀΣ⁻¹L̄ and log |L| − log |L̄| of (log τ, c), with L̄ the factor that made the nodes."""
         fixed = lax.stop_gradient(self.factor(position))
-        factor, unit = factor_of(hyper, self.n_effects), jnp.eye(self.n_effects, dtype=fixed.dtype)
-        # L⁻¹L̄ = (I + D)⁻¹ by its series, D = L̄⁻¹L − I. D is zero wherever this is evaluated, so
-        # that the derivatives up to the third are exact; those of a solution compile slowly.
-        change = dot(lower_inverse(fixed), factor - fixed)
-        ratio = unit - dot(change, unit - dot(change, unit - change))
-        log_det = jnp.sum(jnp.log(jnp.diagonal(factor) / jnp.diagonal(fixed)))
-        return dot(ratio.T, ratio), log_det
+        inverse, unit = lower_inverse(fixed), jnp.eye(self.n_effects, dtype=fixed.dtype)
+
+        def of(hyper: Float[Array, " h"]) -> tuple[Float[Array, "r r"], Scalar]:
+            factor = factor_of(hyper, self.n_effects)
+            # L⁻¹L̄ = (I + D)⁻¹ by its series, D = L̄⁻¹L − I. D is zero wherever this is evaluated,
+            # so that the derivatives up to the third are exact; those of a solution compile slowly.
+            change = dot(inverse, factor - fixed)
+            ratio = unit - dot(change, unit - dot(change, unit - change))
+            log_det = jnp.sum(jnp.log(jnp.diagonal(factor) / jnp.diagonal(fixed)))
+            return dot(ratio.T, ratio), log_det
+
+        return of
 
     def _prior_slopes(self, position: Vector) -> tuple[Float[Array, "r r h"], Float[Array, " h"]]:
-        hyper = position[self.n_common :]
-        return jax.jacfwd(lambda hyper: self._prior_of_eta(hyper, position))(hyper)
+        return jax.jacfwd(self._prior_of_eta(position))(position[self.n_common :])
 
     def _prior_total(
         self, position: Vector, squares: Float[Array, "r r"], count: Scalar
     ) -> Callable[[Float[Array, " h"]], Scalar]:
         """What the prior of so many groups with these sums of ηηᵀ adds, of (log τ, c)."""
 
+        of_eta = self._prior_of_eta(position)
+
         def total(hyper: Float[Array, " h"]) -> Scalar:
-            precision, log_det = self._prior_of_eta(hyper, position)
+            precision, log_det = of_eta(hyper)
             return jnp.sum(precision * squares) / 2 + count * log_det
 
         return total
@@ -419,11 +425,10 @@ class QuadratureGroups(AbstractGroups):
         zero = jnp.zeros((3, *shares.shape), centre.dtype)
         of_rows = self._over_rows(block, add, zero)
 
+        hyper, of_eta = centre[self.n_common :], self._prior_of_eta(centre)
+
         def of_prior(move: Float[Array, " h"]) -> list[tuple[Array, Array]]:
-            hyper = centre[self.n_common :]
-            return _derivatives_at_0(
-                lambda t: self._prior_of_eta(hyper + t * move, centre), centre.dtype
-            )
+            return _derivatives_at_0(lambda t: of_eta(hyper + t * move), centre.dtype)
 
         changes = jax.vmap(of_prior)(move[:, self.n_common :])
         first, second, third = (
@@ -576,7 +581,7 @@ class QuadratureGroups(AbstractGroups):
             lambda total, rows: total + jnp.sum(self._values(common, rows, nodes.gamma), axis=1),
             jnp.zeros(nodes.eta.shape[:2], position.dtype),
         )
-        precision, log_det = self._prior_of_eta(position[self.n_common :], position)
+        precision, log_det = self._prior_of_eta(position)(position[self.n_common :])
         products = jnp.einsum("nkr,nks,rs->nk", nodes.eta, nodes.eta, precision)
         return of_rows + products / 2 + log_det
 
@@ -661,12 +666,13 @@ def _elementwise(function: Callable[..., Array], q: Array, y: Array) -> Array:
 def _derivatives_at_0(function: Callable[[Scalar], Any], dtype: Any) -> list[Any]:
     """The first three derivatives of a function of a number at 0."""
 
-    def slope(of: Callable[[Scalar], Any]) -> Callable[[Scalar], Any]:
-        return lambda t: jax.jvp(of, (t,), (jnp.ones_like(t),))[1]
+    def and_slope(of: Callable[[Scalar], Any]) -> Callable[[Scalar], Any]:
+        return lambda t: jax.jvp(of, (t,), (jnp.ones_like(t),))
 
-    zero, first = jnp.zeros((), dtype), slope(function)
-    second = slope(first)
-    return [first(zero), second(zero), slope(second)(zero)]
+    # In one nest: derivatives one by one would trace and compile the function again for each.
+    slopes = and_slope(lambda t: and_slope(function)(t)[1])
+    (first, second), (_, third) = and_slope(slopes)(jnp.zeros((), dtype))
+    return [first, second, third]
 
 
 @functools.lru_cache(maxsize=64)
@@ -737,7 +743,7 @@ class NormalGroups(AbstractGroups):
 
     def row_potentials(self, position: Vector, block: GroupSums) -> PerRow:
         fixed = lax.stop_gradient(position)
-        precision, log_det = self._prior_of_eta(position[self.n_common :], position)
+        precision, log_det = self._prior_of_eta(position)(position[self.n_common :])
         excess = precision - jnp.eye(self.n_effects, dtype=position.dtype)
         found = self._changes(fixed, self._in_units(fixed, block), position, excess, log_det)
         return found + block.size * fixed[self.n_columns] if self.likelihood.n_shared else found
@@ -932,7 +938,7 @@ class NormalGroups(AbstractGroups):
         return noise + squares / (2 * variance)
 
     def _law(self, position: Vector, block: GroupSums) -> NormalLaw:
-        precision, _ = self._prior_of_eta(position[self.n_common :], position)
+        precision, _ = self._prior_of_eta(position)(position[self.n_common :])
         sums = self._in_units(position, block)
         t = sums.ze - dot(sums.zx, position[: self.n_columns] - self.centre)
         root = cholesky(precision + sums.zz)
