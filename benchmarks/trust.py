@@ -361,12 +361,15 @@ def page(rows: list[Row], measured: str) -> str:
     checked = [row for row in rows if row.verdict == Verdict.CHECKED]
     larger = [row for row in checked if not row.covered]
     largest = max(ratio for row in checked for ratio in row.ratios)
+    default = [row for row in rows if row.method == DEFAULT]
+    explained = any(row.why for row in default)
     lines = [
         "# Can the verdict be trusted?",
         "",
         f"Of {len(rows)} runs {len(checked)} were called *checked*. The largest real error of "
-        f"these is {largest:.2f} times the reported one; {len(larger)} exceed twice the reported "
-        "one.",
+        f"these is {largest:.2f} times the reported one"
+        + f"; {len(larger)} exceed twice the reported one" * bool(larger)
+        + ".",
         "",
         "![Real against reported errors of all runs](images/trust.svg)",
         "",
@@ -384,9 +387,10 @@ def page(rows: list[Row], measured: str) -> str:
         "",
         "## The default",
         "",
-        "| posterior | seed | mean: real | reported | sd: real | reported | verdict | why |",
-        "| --- | --- | ---: | ---: | ---: | ---: | --- | --- |",
-        *(_line(row, row.posterior, row.step[-1]) for row in rows if row.method == DEFAULT),
+        "| posterior | seed | mean: real | reported | sd: real | reported | verdict |"
+        + " why |" * explained,
+        "| --- | --- | ---: | ---: | ---: | ---: | --- |" + " --- |" * explained,
+        *(_line(row, row.posterior, row.step[-1]) for row in default),
         "",
         "## Every method",
         "",
@@ -411,8 +415,8 @@ def page(rows: list[Row], measured: str) -> str:
 def _line(row: Row, *first: str) -> str:
     errors = (row.mean, row.reported_mean, row.sd, row.reported_sd)
     numbers = ["–" if value is None or np.isnan(value) else f"{value:.3g}" for value in errors]
-    why = row.why.split(". ")[0].rstrip(".")
-    return f"| {' | '.join([*first, *numbers, row.verdict, why])} |"
+    why = [row.why.split(". ")[0].rstrip(".")] if row.why else []
+    return f"| {' | '.join([*first, *numbers, row.verdict, *why])} |"
 
 
 def _counts(method: str, rows: list[Row]) -> str:
