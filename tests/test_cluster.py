@@ -71,9 +71,9 @@ class Traps(AbstractShards):
     def folder(self) -> Path:
         return self.shards.folder
 
-    def array(self, number: int, whole: bool = True) -> np.ndarray:
+    def array(self, number: int, part: slice | None = None) -> np.ndarray:
         self._detain(number, self.reads / "pass")
-        return self.shards.array(number, whole)
+        return self.shards.array(number, part)
 
     def lines(self, number: int, lines: np.ndarray) -> np.ndarray:
         self._detain(number, self.reads / "lines")
@@ -191,9 +191,9 @@ class Numbered(Executor):
 class TrapsOfPasses(Traps):
     """One trap in every pass."""
 
-    def array(self, number: int, whole: bool = True) -> np.ndarray:
+    def array(self, number: int, part: slice | None = None) -> np.ndarray:
         self._detain(number, self.reads / f"pass-{(self.reads / 'number').read_text()}")
-        return self.shards.array(number, whole)
+        return self.shards.array(number, part)
 
     def lines(self, number: int, lines: np.ndarray) -> np.ndarray:
         return self.shards.lines(number, lines)

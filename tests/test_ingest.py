@@ -616,6 +616,7 @@ def test_parquet_in_place_has_the_bits_of_the_store(tmp_path):
     rows = np.concatenate([shards.array(number) for number in range(4)])
     np.testing.assert_array_equal(rows, rows_of(tmp_path / "rows"))
     np.testing.assert_array_equal(shards.lines(1, np.array([3, 5, 5])), rows[[303, 305, 305]])
+    np.testing.assert_array_equal(shards.array(1, slice(3, 9)), rows[303:309])
     assert shards.folder.is_dir() and list(shards.folder.iterdir()) == []
     with pytest.raises(tallmc.InvalidInput, match="Parquet to be read in place"):
         parquet_shards([write(tmp_path / "table.csv")])

@@ -42,12 +42,23 @@ def test_sums_are_those_of_rows_in_memory(both):
 
 
 def test_the_first_blocks_are_those_of_the_first_shards(both):
-    stored, _ = both
+    stored, resident = both
     part = stored.rows.subset(2**12, 3)  # blocks of 512 rows: two in a shard of 900
     assert part.n_rows == 900 + 512
+    found = stored.rows.reduce(_lines, width=2**12, subset=part).float64()
+    expected = np.asarray(resident.data.x[: part.n_rows], np.float64).sum(axis=0)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-4)
     total = stored.rows.reduce(_count, width=2**12, subset=part)
     assert float(total.float64()) == part.n_rows
     assert float(stored.rows.reduce(_count, width=2**12).float64()) == stored.n_rows
+
+
+@pytest.mark.parametrize(("number", "part"), [(0, (100, 300)), (6, (0, 600)), (6, (599, 600))])
+def test_a_part_of_a_shard_has_its_lines(both, number, part):
+    shards = both[0].rows.shards
+    expected = shards.array(number)[slice(*part)]
+    assert len(expected) == part[1] - part[0]
+    np.testing.assert_array_equal(shards.array(number, slice(*part)), expected)
 
 
 def _lines(block, counted):

@@ -51,7 +51,7 @@ class ParquetShards(AbstractShards):
     def folder(self) -> Path:
         return Path(self.path)
 
-    def array(self, number: int, whole: bool = True) -> np.ndarray:
+    def array(self, number: int, part: slice | None = None) -> np.ndarray:
         group, schema, begin = self.groups[number], self.schema, 0
         rows = np.empty((schema.shards[number].n_rows, len(schema.columns)), schema.dtype)
         encoder = RowEncoder(schema)  # of its own: threads read shards at the same time
@@ -59,7 +59,7 @@ class ParquetShards(AbstractShards):
             complete, end = self._source.with_partition(group.file, batch), begin + len(batch)
             encoder.encode(complete, rows[begin:end])
             begin = end
-        return rows
+        return rows if part is None else rows[part]
 
     def lines(self, number: int, lines: np.ndarray) -> np.ndarray:
         return self.array(number)[lines]

@@ -91,16 +91,17 @@ class Blocks:
     def start(self, number: int) -> int:
         return max(0, min(number * self.size, self.n_rows - self.size))
 
+    def lines(self, number: int) -> slice:
+        """The lines of an array that are read for a block, by its number."""
+        first = self.start(number)
+        return slice(first, first + self.size)
+
     def reader(self, array: np.ndarray) -> Callable[[int], np.ndarray]:
         """A function that returns the lines of a block of this array, by its number."""
 
-        def read(number: int) -> np.ndarray:
-            first = self.start(number)
-            return array[first : first + self.size]
-
         if self.n_rows < self.size:  # the last line is repeated, and not counted again
             array = np.pad(array, ((0, self.size - self.n_rows), (0, 0)), "edge")
-        return read
+        return lambda number: array[self.lines(number)]
 
     def counted(self, number: int) -> slice:
         """The rows of the block, counted from its first one, that belong to no other block."""

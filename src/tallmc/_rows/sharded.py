@@ -58,8 +58,13 @@ def sum_of_shard(common: Any, number: int, blocks: tuple[Blocks, Sequence[int]])
     """The sum over some blocks of one shard, in float64, and the kinds of its numbers."""
     shards, block_sum, args = common
     division, numbers = blocks
-    array = shards.array(number, whole=len(numbers) == division.count)
-    read = division.reader(array)
+    if len(numbers) == division.count:
+        read = division.reader(shards.array(number))
+    else:
+
+        def read(block: int) -> np.ndarray:
+            return shards.array(number, division.lines(block))
+
     return sum_of_blocks(read, division, numbers, block_sum, args)
 
 

@@ -102,8 +102,8 @@ class AbstractShards(abc.ABC):
         """The folder in which numbers are kept beside the rows."""
 
     @abc.abstractmethod
-    def array(self, number: int, whole: bool = True) -> np.ndarray:
-        """The rows of one shard; `whole` if all are read, from the first to the last."""
+    def array(self, number: int, part: slice | None = None) -> np.ndarray:
+        """The rows of one shard, which are read from the first to the last, or a part of them."""
 
     @abc.abstractmethod
     def lines(self, number: int, lines: np.ndarray) -> np.ndarray:
@@ -131,9 +131,9 @@ class NpyShards(AbstractShards):
     def folder(self) -> Path:
         return Path(self.path)
 
-    def array(self, number: int, whole: bool = True) -> np.ndarray:
-        if not whole:
-            return self._mapped(number, mmap.MADV_NORMAL)
+    def array(self, number: int, part: slice | None = None) -> np.ndarray:
+        if part is not None:
+            return self._part(number, part)
         self._read_ahead(number + 1)
         array = self._mapped(number, mmap.MADV_SEQUENTIAL)
         self._check(number, array)
@@ -174,6 +174,16 @@ class NpyShards(AbstractShards):
             cure = "Restore the file, or ingest the table again."
             raise RowStoreError(self.folder, f"have an intact {shard.name}", "a damaged one", cure)
         _INTACT.add(known)
+
+    def _part(self, number: int, part: slice) -> np.ndarray:
+        """Some lines, read as one request: around a page of a mapping, Linux reads megabytes."""
+        array = self._mapped(number, mmap.MADV_RANDOM)
+        first, last, _ = part.indices(len(array))
+        begin = len(npy_header(array.shape, array.dtype)) + first * array[:1].nbytes
+        with open(self.folder / self.manifest.shards[number].name, "rb") as file:
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+            count = (last - first) * array.shape[1]
+            return np.fromfile(file, array.dtype, count, offset=begin).reshape(-1, array.shape[1])
 
     def _read_ahead(self, first: int) -> None:
         """Have the system read some shards from the disk while others are computed with."""
