@@ -8,6 +8,8 @@ import pytest
 import tallmc
 from problems import slow_after
 from tallmc._anchor import prior_directions
+from tallmc._anchor.modes import _compensated
+from tallmc._anchor.optimisers import CountedPasses
 from tallmc._fit.fit import regression_problem
 from tallmc._fit.model import RegressionModel
 from test_anchor_fallback import hierarchy
@@ -29,6 +31,17 @@ def test_a_clean_regression_gives_no_message():
     posterior = logistic_on(x)
     anchor = tallmc.anchor.find_anchor(posterior)
     assert prior_directions(posterior, anchor) == []
+
+
+def test_where_a_likelihood_overflows_no_other_coefficient_follows():
+    rng = np.random.default_rng(0)
+    x = np.stack([np.ones(50), rng.normal(size=50)], axis=1).astype(np.float32)
+    y = rng.poisson(1.0, 50)
+    passes = CountedPasses(tallmc.models.poisson_regression(x, y, prior_variance=10.0))
+    along = np.array([0.0, 1.0])
+    near, far = (_compensated(passes, np.array([0.0, at]), along) for at in (1.0, 200.0))
+    assert near[1] == 1 and near[0] != 0
+    np.testing.assert_array_equal(far, along)
 
 
 @pytest.mark.parametrize("x64", slow_after(1, [False, True]))

@@ -185,10 +185,13 @@ def _one_sided(
 def _compensated(passes: CountedPasses, far: HostVector, along: HostVector) -> HostVector:
     """A move of one coordinate with what the others do about it, by the Hessian far out.
 
-    Where columns are centred, rows of all levels would feel a change of one level alone.
+    Where columns are centred, rows of all levels would feel a change of one level alone. Where the
+    likelihood overflows, the others stay where they are.
     """
     others, found = along == 0, along.copy()
     hessian, _ = passes.hessian_parts(far)  # with the prior's, the others would follow too little
+    if not np.isfinite(hessian).all():
+        return found
     felt = (hessian @ along)[others]
     found[others] = -np.linalg.lstsq(hessian[np.ix_(others, others)], felt, rcond=_SINGULAR)[0]
     return found
