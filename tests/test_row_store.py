@@ -61,6 +61,14 @@ def test_a_part_of_a_shard_has_its_lines(both, number, part):
     np.testing.assert_array_equal(shards.array(number, slice(*part)), expected)
 
 
+def test_rows_are_read_where_the_system_takes_no_advice(both, monkeypatch):
+    shards = both[0].rows.shards
+    expected = np.array(shards.array(0))
+    monkeypatch.delattr("os.posix_fadvise")  # as on macOS
+    np.testing.assert_array_equal(shards.array(0), expected)
+    np.testing.assert_array_equal(shards.array(0, slice(5, 20)), expected[5:20])
+
+
 def _lines(block, counted):
     return jnp.sum(jnp.where(counted[:, None], block.x, 0), axis=0)
 

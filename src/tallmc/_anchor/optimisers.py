@@ -652,7 +652,7 @@ class Newton(AbstractOptimiser):
         self,
         passes: CountedPasses,
         of_part: Callable[[np.ndarray], Derivatives],
-        position: Float[np.ndarray, " d"],
+        position: HostVector,
         here: Derivatives,
         tolerance: float,
     ) -> SearchEnd | None:
@@ -676,9 +676,9 @@ class Newton(AbstractOptimiser):
         self,
         posterior: AbstractPosterior,
         of_part: Callable[[np.ndarray], Derivatives],
-        position: Float[np.ndarray, " d"],
+        position: HostVector,
         here: Derivatives,
-    ) -> Float[np.ndarray, " d"]:
+    ) -> HostVector:
         """The mode of a part whose derivatives at `position` are made those of more rows."""
         correct = of_part(position).corrected(here, position)
 
@@ -688,9 +688,7 @@ class Newton(AbstractOptimiser):
         found = self.search_part(corrected, position, _NEAR_MODE_OF_PART, posterior.model)
         return _rounded(found, posterior)
 
-    def _mode_of_blocks(
-        self, passes: CountedPasses, some: Subset, start: Float[np.ndarray, " d"]
-    ) -> Float[np.ndarray, " d"]:
+    def _mode_of_blocks(self, passes: CountedPasses, some: Subset, start: HostVector) -> HostVector:
         """About the mode of the rows of some blocks, by rows of them that a pass corrects."""
         posterior = passes.posterior
         of_blocks = CountedPasses(posterior, subset=some)
@@ -817,7 +815,7 @@ def _derivatives_of_batch(
     return of_batch
 
 
-def _rounded(at: Float[np.ndarray, " d"], posterior: AbstractPosterior) -> np.ndarray:
+def _rounded(at: HostVector, posterior: AbstractPosterior) -> np.ndarray:
     """A position as the posterior's precision has it."""
     return np.asarray(np.asarray(at, posterior.dtype), np.float64)
 

@@ -44,6 +44,12 @@ def mapped_npy(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.m
         return np.memmap(file, dtype, "r", len(header), shape)
 
 
+def _advise(file: BinaryIO, how: str) -> None:
+    """Tell the system how a file will be read; macOS has no such call."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(file.fileno(), 0, 0, getattr(os, f"POSIX_FADV_{how}"))
+
+
 # Views: lines of a shard as the rows that a model sees.
 
 View = Callable[[Any], Any]
@@ -181,7 +187,7 @@ class NpyShards(AbstractShards):
         first, last, _ = part.indices(len(array))
         begin = len(npy_header(array.shape, array.dtype)) + first * array[:1].nbytes
         with open(self.folder / self.manifest.shards[number].name, "rb") as file:
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+            _advise(file, "RANDOM")
             count = (last - first) * array.shape[1]
             return np.fromfile(file, array.dtype, count, offset=begin).reshape(-1, array.shape[1])
 
@@ -189,7 +195,7 @@ class NpyShards(AbstractShards):
         """Have the system read some shards from the disk while others are computed with."""
         for shard in self.manifest.shards[first : first + _SHARDS_AHEAD]:
             with contextlib.suppress(OSError), open(self.folder / shard.name, "rb") as file:
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_WILLNEED)
+                _advise(file, "WILLNEED")
 
     def _mapped(self, number: int, advice: int) -> np.ndarray:
         shard = self.manifest.shards[number]
