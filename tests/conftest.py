@@ -9,8 +9,8 @@ processor, so a program is never loaded on a machine for which it was not compil
 
 The programs of the library are also kept in the library's own cache, from which they are loaded
 without tracing as long as no file of the library changes (`tallmc._core.programs`). It does not see
-what a test replaces in the library, so it is off in tests that use `monkeypatch`. Mutants that are
-classes of a test file are foreign to it.
+what a test replaces in the library, so it is off in tests that use `monkeypatch`. Programs with
+functions and classes of tests are kept there too (`kept_programs.py`).
 
 The shapes in jaxtyping annotations are checked (`shape_checks.py`). Tests of contrib topics and of
 experiments run when their files have changed (`topics.py`).
@@ -52,6 +52,10 @@ sys.path.append(str(topics.TESTS / "experiments"))
 gc.set_threshold(100_000, 20, 20)
 jax.config.update("jax_enable_x64", True)
 shape_checks.install()
+
+import kept_programs  # noqa: E402, it imports the library, whose shapes are checked from here on
+
+kept_programs.know_tests()
 
 _CACHE, _OWN_CACHE = "JAX_COMPILATION_CACHE_DIR", "TALLMC_CACHE"
 _MOST_BYTES = 4 * 2**30
@@ -165,12 +169,7 @@ def _programs_of_what_is_tested(request):
 
 
 def _drop_programs() -> None:
-    from tallmc._core.programs import _Compiled
-
-    for name, module in list(sys.modules.items()):
-        for value in vars(module).values() if name.startswith("tallmc.") else ():
-            if isinstance(value, _Compiled):
-                value.programs.clear()
+    kept_programs.forget()
     jax.clear_caches()
     gc.collect()
     with contextlib.suppress(OSError, AttributeError):  # a C library without it

@@ -13,6 +13,8 @@ import sys
 import zlib
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
@@ -91,6 +93,11 @@ def own_entries(folder):
     return sorted(folder.glob("**/tallmc-*-cache"))
 
 
+def codes(folder):
+    """Those with machine code."""
+    return sorted(folder.glob("**/tallmc-code-*-cache"))
+
+
 @pytest.fixture(scope="module")
 def used(tmp_path_factory):
     """A folder that a process with a run has used, and what the process reported."""
@@ -116,25 +123,27 @@ def test_by_default_a_second_process_loads_the_programs_of_the_library(tmp_path)
     """Damaged entries, and those that others could have written, are compiled again."""
     first = report_of(_SAMPLE, tmp_path, variable="XDG_CACHE_HOME")
     kept = own_entries(tmp_path)
-    assert len(kept) >= 3
+    assert len(codes(tmp_path)) >= 3
     assert entries(tmp_path / "tallmc") == kept  # JAX's own cache is not in use
-    damaged, foreign = kept[:2]
+    damaged, foreign = codes(tmp_path)[:2]
     damaged.write_bytes(damaged.read_bytes()[:-100])
     foreign.write_bytes(zlib.compress(b"not a program"))
     foreign.chmod(0o666)
     times = {path: path.stat().st_mtime_ns for path in kept}
     second = report_of(_SAMPLE, tmp_path, variable="XDG_CACHE_HOME")
     assert second["draws"] == first["draws"]
-    assert second["programs"] == first["programs"] - len(kept) + 2
+    assert second["programs"] == first["programs"] - len(codes(tmp_path)) + 2
     assert own_entries(tmp_path) == kept
     written_again = {path for path in kept if path.stat().st_mtime_ns != times[path]}
-    assert written_again == {damaged, foreign}
+    assert len(written_again) == 4  # the codes, and the entries that name them
+    assert {damaged, foreign} <= written_again
     assert damaged.stat().st_mode & 0o77 == foreign.stat().st_mode & 0o77 == 0
 
 
 _LAPACK = """
 import jax, numpy as np
-from tallmc._core.programs import quickly_compiled
+from tallmc._core.programs import _KNOWN, quickly_compiled
+_KNOWN["__main__"] = ""
 factor = quickly_compiled(lambda scale, matrix: jax.numpy.linalg.cholesky(scale * matrix))
 print(np.asarray(factor(2.0, np.diag([2.0, 4.5]))).tolist())
 """
@@ -144,14 +153,65 @@ def test_a_second_process_runs_loaded_programs_that_call_lapack(tmp_path):
     """JAX sets the functions of LAPACK when it lowers a call, which a loaded program never is."""
     options = {"TALLMC_CACHE": str(tmp_path), "JAX_ENABLE_X64": "1", "PYTHONWARNINGS": "ignore"}
     first, second = (run(_LAPACK, **options).stdout for _ in range(2))
-    kept = [pickle.loads(zlib.decompress(path.read_bytes())) for path in own_entries(tmp_path)]
+    named = set(own_entries(tmp_path)) - set(codes(tmp_path))
+    kept = [pickle.loads(zlib.decompress(path.read_bytes())) for path in named]
     assert any(calls_lapack for *_, calls_lapack in kept)
     assert first == second == "[[2.0, 0.0], [0.0, 3.0]]\n"
 
 
 def test_a_program_with_a_function_of_the_user_is_not_kept():
     assert cache_module._name((tallmc.sample, 2.0)) is not None
-    assert cache_module._name((run, 2.0)) is None
+    assert cache_module._name((json.dumps, 2.0)) is None
+    assert cache_module._name((enclosing(json.dumps), 2.0)) is None
+
+
+def enclosing(*values):
+    return lambda x: [value * x for value in values]
+
+
+def test_functions_have_the_same_name_if_their_code_and_what_it_encloses_are_the_same():
+    array = np.arange(3.0)
+    functions = [
+        *(enclosing(2.0), enclosing(3.0), enclosing(2), enclosing(array), enclosing(array + 1)),
+        *(lambda x, k=1: k * x, lambda x, k=2: k * x, lambda x, k=2: 2 * k * x),
+        *(lambda x: np.sin(x), lambda x: np.cos(x), jax.jit(enclosing(2.0))),
+        *(enclosing(jnp.exp), enclosing(jnp.log), enclosing(np), enclosing(jnp)),
+    ]
+    names = [cache_module._name(function) for function in functions]
+    assert None not in names and len(set(names)) == len(names)
+    assert names[0] == cache_module._name(enclosing(2.0))
+    assert names[3] == cache_module._name(enclosing(array.copy()))
+
+
+@pytest.mark.usefixtures("jax_options")
+def test_code_of_functions_of_different_arguments_is_not_mixed_up(tmp_path):
+    """Both lowered programs are those of one argument if the other one is left out."""
+    assert tallmc.cache(tmp_path) is not None
+    of_first, of_second = (
+        cache_module.quickly_compiled(function) for function in (lambda x, y: -x, lambda x, y: -y)
+    )
+    for _ in range(2):
+        assert of_first(np.ones(2), np.zeros(2)).tolist() == [-1.0, -1.0]
+        assert of_second(np.ones(2), np.zeros(2)).tolist() == [0.0, 0.0]
+        assert of_first(np.ones(2), np.zeros(())).tolist() == [-1.0, -1.0]
+        of_first.programs.clear()
+        of_second.programs.clear()
+
+
+@pytest.mark.usefixtures("jax_options")
+def test_code_is_compiled_again_only_if_a_change_of_the_library_changes_it(monkeypatch, tmp_path):
+    folder, x, scale = tallmc.cache(tmp_path), np.arange(3.0), 2.0
+    assert folder is not None
+    for sources, scale, n_names, n_codes in (
+        (b"", 2.0, 1, 1),
+        (b"+", 2.0, 2, 1),
+        (b"+", 3.0, 3, 2),
+    ):
+        monkeypatch.setattr(cache_module, "_sources", lambda sources=sources: sources)
+        compiled = cache_module.quickly_compiled(lambda x, scale=scale: scale * jnp.sin(x))
+        np.testing.assert_allclose(compiled(x), scale * np.sin(x))
+        n_entries = len(own_entries(tmp_path))
+        assert (n_entries - len(codes(tmp_path)), len(codes(tmp_path))) == (n_names, n_codes)
 
 
 @pytest.mark.slow

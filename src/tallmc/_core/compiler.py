@@ -16,7 +16,8 @@ import os
 import jax
 import jax.numpy as jnp
 
-QUICKLY: dict[str, bool | int | str] = {
+Options = dict[str, bool | int | str]
+QUICKLY: Options = {
     "xla_backend_optimization_level": 1,
     "xla_gpu_autotune_level": 0,
 }

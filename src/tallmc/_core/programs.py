@@ -4,8 +4,10 @@ JAX finds a program in its cache only after it has traced and lowered it, which 
 short run. The name of an entry of `quickly_compiled` says what the program is made from: the
 function, the shapes and types of its arrays, all arguments that are not arrays, the files of this
 library, the versions and the device. It can be computed without tracing as long as nothing of it is
-foreign: a program with a function of the user, whose code may change, is left to JAX. An entry that
-cannot be read, or that others could have written, counts as absent.
+foreign: a program with a function of the user, whose code may change, is left to JAX. The entry
+names another one, which has the machine code and is found by the lowered program: code is compiled
+again only if a change of this library has changed it. An entry that cannot be read, or that others
+could have written, counts as absent.
 
 Entries of JAX are kept too if asked for (`cache`). Their key contains neither the instruction set
 of the processor nor the number of cores for which XLA divides the work, so every combination of
@@ -33,6 +35,7 @@ import stat
 import sys
 import tempfile
 import threading
+import types
 import uuid
 import warnings
 import zlib
@@ -45,7 +48,7 @@ import jaxlib
 import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
-from .compiler import QUICKLY
+from .compiler import QUICKLY, Options
 from .errors import check_int
 
 # The folder of the entries.
@@ -247,8 +250,9 @@ _SETTINGS = (
     "jax_threefry_partitionable",
     "jax_numpy_dtype_promotion",
 )
-_KNOWN = {"tallmc", "jax", "jaxlib", "numpy", "equinox", "jaxtyping", "builtins", "functools"}
-"""Packages whose code the name of an entry stands for."""
+_KNOWN = dict.fromkeys(["tallmc", "jax", "jaxlib", "numpy", "equinox", "jaxtyping"], "")
+_KNOWN |= dict.fromkeys(["builtins", "collections", "functools"], "")
+"""Packages whose code the name of an entry stands for, and what else the name shall say of them."""
 _MOST_PROGRAMS = 512
 """In memory, of one function. Their static arguments may hold data of the user."""
 
@@ -309,13 +313,13 @@ def quickly_compiled(function: Function) -> Function:
 class _Compiled:
     __qualname__: str
 
-    def __init__(self, function: Callable[..., Any]):
-        def flat(arrays: list[Any], static: Static) -> Any:
-            args, kwargs = static.joined(arrays)
-            return function(*args, **kwargs)
-
-        functools.update_wrapper(flat, function)
-        self._jitted = jax.jit(flat, static_argnums=1, compiler_options=QUICKLY)
+    def __init__(self, function: Callable[..., Any], options: Options = QUICKLY):
+        self._made_from = function, options
+        self._jitted = _jitted(function, options)
+        # XLA writes a program that was itself read from a file without some of its functions. By
+        # its name, JAX does not find this one among those that it keeps. Its text says which
+        # arguments it uses only if it has all.
+        self._to_keep = _jitted(function, options, suffix="_to_keep", keep_unused=True)
         self.programs: dict[Any, _Once] = {}
         self._lock = threading.Lock()
 
@@ -335,18 +339,22 @@ class _Compiled:
 
     def _made(self, arrays: list[Any], static: Static, key: Any) -> Callable[..., Any]:
         kinds = [(shape, str(dtype), weak) for shape, dtype, weak in key[2]]
-        name = _name((self.__module__, self.__qualname__, static, key[1], kinds))
+        name = _name((self._made_from, static, key[1], kinds))
         path = None if name is None else entry_path(name)
         if path is None:
             return lambda arrays: self._jitted(arrays, static)
-        program = _loaded(path, arrays)
-        if program is None:
-            before = _seen.hits
-            program = self._jitted.lower(arrays, static).compile()
-            # XLA writes a program that was itself read from a file without some of its functions.
-            if _seen.hits == before:
-                _keep(path, program)
-        return program
+        return _loaded(path, arrays) or _kept(path, self._to_keep.lower(arrays, static), arrays)
+
+
+def _jitted(
+    function: Callable[..., Any], options: Options, suffix: str = "", keep_unused: bool = False
+) -> Any:
+    def flat(arrays: list[Any], static: Static) -> Any:
+        args, kwargs = static.joined(arrays)
+        return function(*args, **kwargs)
+
+    flat.__name__ = getattr(function, "__name__", "program") + suffix
+    return jax.jit(flat, static_argnums=1, compiler_options=options, keep_unused=keep_unused)
 
 
 class _Once:
@@ -412,11 +420,45 @@ class _Description(pickle.Pickler):
             return str, ("",)
         if isinstance(part, Static):
             return tuple, ((part.joined(itertools.count()),),)
-        if (isinstance(part, type) or callable(part)) and hasattr(part, "__module__"):
-            package = str(part.__module__).partition(".")[0]
-            if package not in _KNOWN:
-                raise _Foreign(package)
+        if isinstance(part, types.ModuleType):
+            return tuple, ((_known(part.__name__), part.__name__),)
+        if not (isinstance(part, type) or callable(part)) or not hasattr(part, "__module__"):
+            return NotImplemented
+        place = _known(str(part.__module__)), part.__module__, getattr(part, "__qualname__", "")
+        if _found(*place[1:]) is part:
+            return NotImplemented if isinstance(part, type) and not place[0] else (tuple, (place,))
+        if isinstance(part, types.FunctionType):
+            given = part.__defaults__, part.__kwdefaults__
+            enclosed = [cell.cell_contents for cell in part.__closure__ or ()]
+            return tuple, ((*place, _code(part.__code__), given, enclosed),)
+        if isinstance(part, _JITTED):
+            return tuple, ((*place, part.__wrapped__),)
+        if isinstance(part, type) and place[0]:
+            raise _Foreign(place)  # made in a function
         return NotImplemented
+
+
+_JITTED: Any = type(jax.jit(lambda: None))
+
+
+def _found(module: str, name: str) -> Any:
+    try:
+        return functools.reduce(getattr, name.split("."), sys.modules[module])
+    except (KeyError, AttributeError):
+        return None
+
+
+def _known(module: str) -> str:
+    package = module.partition(".")[0]
+    if package not in _KNOWN:
+        raise _Foreign(package)
+    return _KNOWN[package]
+
+
+def _code(code: types.CodeType) -> Any:
+    """What distinguishes this code from other code of its module."""
+    constants = [_code(c) if isinstance(c, types.CodeType) else c for c in code.co_consts]
+    return code.co_code, code.co_names, code.co_varnames, code.co_freevars, constants
 
 
 def _name(parts: Any) -> str | None:
@@ -426,53 +468,71 @@ def _name(parts: Any) -> str | None:
     pickler.fast = True  # equal parts have equal bytes, whether or not they are the same object
     try:
         pickler.dump(parts)
-    except (_Foreign, pickle.PicklingError, TypeError, AttributeError, RecursionError):
+    except (_Foreign, pickle.PicklingError, TypeError, AttributeError, RecursionError, ValueError):
         return None
-    return hashlib.sha256(_environment() + content.getvalue()).hexdigest()
+    return hashlib.sha256(_versions() + _sources() + content.getvalue()).hexdigest()
 
 
 @functools.cache
-def _environment() -> bytes:
-    """Versions, options and the device, and the files of this library: 10 ms of reading.
-
-    Times of files would do, but every checkout and every installation changes them.
-    """
+def _sources() -> bytes:
+    """The files of this library, in 10 ms. Every checkout changes the times of files."""
     folder, sources = Path(__file__).parents[1], hashlib.sha256()
     for path in sorted(folder.rglob("*.py")):
         sources.update(bytes(path.relative_to(folder)) + path.read_bytes())
+    return sources.digest()
+
+
+@functools.cache
+def _versions() -> bytes:
     device = jax.devices()[0]
     flags = os.environ.get("XLA_FLAGS", "")
     known = (jax.__version__, jaxlib.__version__, np.__version__, flags, len(jax.devices()))
-    made_by = (known, device.device_kind, device.client.platform_version, sources.hexdigest())
-    return repr(made_by).encode()
+    return repr((known, device.device_kind, device.client.platform_version)).encode()
 
 
-def _keep(path: Path, program: Any) -> None:
+def _kept(path: Path, lowered: Any, arrays: list[Any]) -> Callable[..., Any]:
+    """The lowered program, compiled unless its code is there, and kept under this path."""
     from jax.experimental.serialize_executable import serialize
 
+    text = lowered.as_text()
+    code = f"code-{hashlib.sha256(_versions() + text.encode()).hexdigest()}"
+    result = lowered.out_tree
+    _write(path, lambda: (code, result.unflatten(range(result.num_leaves)), "lapack" in text))
+    program = _loaded(path, arrays)
+    if program is None:
+        before = _seen.hits
+        program = lowered.compile()
+        if _seen.hits == before and (place := entry_path(code)) is not None:
+            _write(place, lambda: serialize(program)[0])
+    return program
+
+
+def _write(path: Path, content: Callable[[], Any]) -> None:
     try:
-        payload, _, structure = serialize(program)
-        result = jax.tree.unflatten(structure, range(structure.num_leaves))
-        calls_lapack = "lapack" in str(program.as_text())
-        content = zlib.compress(pickle.dumps((payload, result, calls_lapack)), level=1)
+        compressed = zlib.compress(pickle.dumps(content()), level=1)
         temporary = path.with_name(uuid.uuid4().hex)
         with open(os.open(temporary, os.O_CREAT | os.O_WRONLY, 0o600), "wb") as file:
-            file.write(content)
+            file.write(compressed)
         os.replace(temporary, path)
     except Exception:  # a program that cannot be kept is compiled again
         return
+
+
+def _read(path: Path | None) -> Any:
+    if path is None or not _is_ours(path):
+        raise OSError(path)
+    return pickle.loads(zlib.decompress(path.read_bytes()))
 
 
 def _loaded(path: Path, arrays: list[Any]) -> Callable[..., Any] | None:
     from jax.experimental.serialize_executable import deserialize_and_load
 
     try:
-        if not _is_ours(path):
-            return None
-        payload, result, calls_lapack = pickle.loads(zlib.decompress(path.read_bytes()))
+        code, result, calls_lapack = _read(path)
         if calls_lapack:
             _initialise_lapack()
         structures = jax.tree.structure(((arrays,), {})), jax.tree.structure(result)
+        payload = _read(entry_path(code))
         return deserialize_and_load(payload, *structures, execution_devices=jax.devices()[:1])
     except Exception:  # whatever is wrong with an entry, the program can be compiled
         return None
