@@ -15,6 +15,7 @@ import pytest
 
 import tallmc
 import tallmc.methods.automatic.method as automatic
+from kept_programs import run_once
 from laws import LAWS
 from tallmc._core.arrays import Parameters
 from tallmc.contrib.diverse_batches import Determinantal, PoissonDisk
@@ -209,7 +210,7 @@ def residual_matrix(gradient, rows, position, carried=None) -> np.ndarray:
     return np.asarray(_residual_matrix(gradient, rows, jnp.asarray(position), carried))
 
 
-@eqx.filter_jit
+@run_once
 def _residual_matrix(gradient, rows, position, carried):
     everything = rows.columns
     compact = gradient.residuals(position, everything, jnp.arange(rows.n_rows), carried)

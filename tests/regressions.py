@@ -25,11 +25,6 @@ from tallmc.models.families.survival import PiecewiseExponential
 from tallmc.models.regression import regression_posterior
 
 
-def run_once(function):
-    """`equinox.filter_jit` for a program that runs once or twice: compiled with fewer passes."""
-    return eqx.filter_jit(function, compiler_options={"xla_backend_optimization_level": 0})
-
-
 def stein_z(drawn, gradient):
     """z-scores of E[φ ∂f − ∂φ] = 0, Stein's identity for draws from exp(−f), by φ and entry.
 

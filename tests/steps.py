@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from kept_programs import run_once
 from laws import Recursion, recursion
 from tallmc._engine.kernel import ChainState, Gathered
 from tallmc.subsample.selection import AbstractSelection, Carried, Estimate
@@ -83,7 +84,7 @@ def random_point(bound, seed: int = 0, rows: int = 3, **fixed) -> Around:
     return Around(motion, rng.normal(size=d), rng.normal(size=(rows, d)), noise)
 
 
-@eqx.filter_jit
+@run_once
 def steps_of_all(kernel, rows, points: Around):
     """The states after one step from each of many points, and where gradients were evaluated."""
 
@@ -209,7 +210,7 @@ def error_against_the_papers(bound, step_size: float, mutant=None) -> float:
     return max(step_error(of, steps, random_point(of, **at)) for at in fixed)
 
 
-@eqx.filter_jit
+@run_once
 def _noises(dynamics, key, steps: int, like):
     noise = dynamics.noise(key, steps, like)
     return jnp.concatenate([leaf.reshape(steps, -1) for leaf in jax.tree.leaves(noise)], axis=1)

@@ -13,6 +13,7 @@ import pytest
 from jax import lax
 
 import tallmc
+from kept_programs import run_once
 from problems import GRADIENTS, logistic, residual_matrix, slow_after
 from tallmc._engine.run import Run
 from tallmc._rows.law import first_of_each
@@ -55,10 +56,10 @@ def check_tree(tree: SumTree, n_rows: int) -> None:
         sums = below.reshape(-1, 8).sum(1)
         np.testing.assert_array_equal(above[: len(sums)], sums)
         assert above[len(sums) :].sum() == 0
-    assert int(jax.jit(SumTree.total)(tree)) == levels[0].sum()
+    assert int(run_once(SumTree.total)(tree)) == levels[0].sum()
 
 
-@jax.jit
+@run_once
 def tree_and_places(units, places):
     tree = SumTree.of(units)
     return tree, tree.find(places)
@@ -77,7 +78,7 @@ def test_each_row_holds_as_many_places_as_it_has_units(n_rows):
 def test_rows_are_drawn_by_the_law_that_the_weights_assume(n_rows):
     selection, rng = selection_of(n_rows, size=400_000), np.random.default_rng(0)
 
-    @jax.jit
+    @run_once
     def draw(units):
         learned = LearnedWeights(SumTree.of(units), jnp.ones(()))
         words = selection.draw(jax.random.key(0), 1)[0]
@@ -144,7 +145,7 @@ def test_a_row_seen_twice_moves_once(monkeypatch):
         drawn = selection.draws_at(learned, indices)
         return drawn, selection.learn(learned, drawn, norms)
 
-    drawn, new = jax.jit(learn)(learned, jnp.array([4, 11, 4, 4]))
+    drawn, new = run_once(learn)(learned, jnp.array([4, 11, 4, 4]))
     mean = 2 * (1 - 4 / 128) + 4 / 128 * np.sum(np.asarray(drawn.weights * norms)) / 20
     assert float(new.mean_norm) == pytest.approx(mean, rel=1e-12)
     expected = np.full(20, 4096)
@@ -154,7 +155,7 @@ def test_a_row_seen_twice_moves_once(monkeypatch):
     check_tree(new.units, 20)
 
     monkeypatch.setattr(bandit, "first_of_each", lambda indices: jnp.ones(indices.shape, bool))
-    _, mutant = jax.jit(lambda *of: learn(*of))(learned, jnp.array([4, 11, 4, 4]))
+    _, mutant = run_once(lambda *of: learn(*of))(learned, jnp.array([4, 11, 4, 4]))
     assert units_of(mutant, 20)[4] != expected[4]
 
 
@@ -162,7 +163,7 @@ def test_a_row_seen_twice_moves_once(monkeypatch):
 def test_first_of_each_is_the_first(n):
     indices = np.random.default_rng(n).integers(0, max(1, n // 2), n)
     expected = np.isin(np.arange(n), np.unique(indices, return_index=True)[1])
-    np.testing.assert_array_equal(jax.jit(first_of_each)(indices), expected)
+    np.testing.assert_array_equal(run_once(first_of_each)(indices), expected)
 
 
 @pytest.mark.slow
@@ -179,7 +180,7 @@ def test_units_never_outgrow_their_budget():
         inflated = dataclasses.replace(drawn, weights=drawn.weights * 1e-4)
         return selection.learn(learned, inflated, jnp.ones(size, jnp.float32))
 
-    @jax.jit
+    @run_once
     def many():
         learned = lax.fori_loop(0, 600, step, at_start(selection))
         words = selection.draw(jax.random.key(0), 1)[0]
@@ -200,7 +201,7 @@ def test_a_batch_that_tells_nothing_changes_no_weight(norm):
     selection = selection_of(20)
     learned = dataclasses.replace(at_start(selection), mean_norm=jnp.asarray(2.0))
 
-    @jax.jit
+    @run_once
     def learn(learned, norms):
         return selection.learn(learned, selection.draws_at(learned, jnp.arange(4)), norms)
 
@@ -225,7 +226,7 @@ def test_learned_weights_go_to_the_norms_of_the_residuals(gradient, size):
     optimum = 0.9 * norms / norms.sum() + 0.1 / n_rows
     steps = 20_000 // size
 
-    @jax.jit
+    @run_once
     def many(key):
         words = kernel.selection.draw(key, steps)
         see = lambda t, carried: kernel.estimate(POSITION, words[t], rows, carried).carried

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import tallmc
+from kept_programs import run_once
 from problems import slow_after
-from regressions import run_once
 from tallmc._core.arrays import DenseMap, DiagonalMap
 from tallmc._core.errors import InvalidInput
 from tallmc._fit import encoding
@@ -70,7 +70,7 @@ def _matrix(block, values):
     return matrix
 
 
-@jax.jit
+@run_once
 def _products(x: Columns, m, r, w, factor):
     scale = jnp.abs(m[:, 0])
     return {
@@ -235,7 +235,7 @@ def test_many_coefficients_of_codes_are_sampled_exactly_on_all_rows(monkeypatch)
     assert why[0].startswith("the rows are codes, and 14 parameters are many")
     np.testing.assert_array_equal(anchor.position, posterior.init)
 
-    @jax.jit
+    @run_once
     def scales(model, block, at):
         squares = model.expand(model.row_gradients(at, block), block) ** 2
         prior = jax.jvp(model.prior_gradient, (at,), (jnp.ones_like(at),))[1]

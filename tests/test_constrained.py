@@ -13,6 +13,7 @@ import xarray as xr
 from numpyro.distributions import biject_to, constraints, transforms
 
 import tallmc
+from kept_programs import run_once
 from problems import slow_among
 from tallmc.models.transforms import _TRANSFORMS
 
@@ -63,7 +64,7 @@ def test_the_density_has_the_jacobian_of_the_map(names):
     values = posterior.quantities.of(np.stack([posterior.init, u])[None])
     constrain = posterior.model.log_prior.constraints
 
-    @jax.jit
+    @run_once
     @jax.jacobian
     def jacobians(u):
         found = constrain(posterior.layout.unravel(u))
@@ -128,7 +129,7 @@ def test_the_law_in_unconstrained_space_is_the_prior_by_quadrature(name):
     posterior, grid, mean = LAWS[name]
     axes = np.meshgrid(*[grid] * posterior.dim, indexing="ij")
     points = jnp.asarray(np.stack([axis.ravel() for axis in axes], axis=1))
-    density = np.exp(-np.asarray(jax.jit(jax.vmap(posterior.model.prior_potential))(points)))
+    density = np.exp(-np.asarray(run_once(jax.vmap(posterior.model.prior_potential))(points)))
     density *= (grid[1] - grid[0]) ** posterior.dim
     constrained = posterior.quantities.of(np.asarray(points)[None])["x"][0]
     assert density.sum() == pytest.approx(1, abs=1e-4)
@@ -323,7 +324,7 @@ def test_own_transforms_are_those_of_numpyro(name):
     own, theirs = _TRANSFORMS[name], biject_to(getattr(constraints, name))
     u = jnp.asarray(np.random.default_rng(0).normal(size=(5, 4)))
 
-    @jax.jit
+    @run_once
     def both(u):
         return [
             (of(u), of.inv(theirs(u)), jnp.sum(of.log_abs_det_jacobian(u, theirs(u))))

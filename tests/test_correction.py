@@ -12,6 +12,7 @@ import pytest
 
 import table_1
 import tallmc
+from kept_programs import run_once
 from problems import DYNAMICS, SUBSAMPLES, exact_posterior, linear, logistic, slow_after, slow_among
 from stationary import exact_law, fixed_point, gradient_covariance, law_z, run_chains
 from tallmc.contrib.constrained import Mirrored, Projected, Reflected
@@ -117,7 +118,7 @@ def test_spread_estimates_the_covariance_without_bias_by_enumeration(name):
     bound = method.prepare(posterior, tallmc.anchor.find_anchor(posterior)).kernel
     kernel, rows = bound.kernel, bound.rows
 
-    @jax.jit
+    @run_once
     @jax.vmap
     def estimate(drawn):
         return kernel.estimate(position, kernel.selection.gather(drawn, rows), rows)
@@ -156,8 +157,8 @@ def test_groups_estimate_the_covariance_without_bias_by_enumeration(name, gradie
     def estimate(kernel, drawn):
         return kernel.estimate(position, kernel.selection.gather(drawn, rows), rows)
 
-    found = jax.jit(jax.vmap(lambda drawn: estimate(kernel, drawn)))(stacked)
-    expected = jax.jit(jax.vmap(lambda drawn: estimate(plain.kernel, drawn)))(stacked)
+    found = run_once(jax.vmap(lambda drawn: estimate(kernel, drawn)))(stacked)
+    expected = run_once(jax.vmap(lambda drawn: estimate(plain.kernel, drawn)))(stacked)
     np.testing.assert_allclose(found.gradient, expected.gradient, rtol=1e-10, atol=1e-12)
     values = np.asarray(found.gradient)
     exact = (values - p @ values).T * p @ (values - p @ values)
@@ -331,7 +332,7 @@ def one_step(choice, covariance):
     state = dynamics.init(jax.random.key(0), jnp.array([0.3, -0.2]), zero)
     if isinstance(choice, Hamiltonian):  # inside a trajectory, where no momentum is drawn
         state = dataclasses.replace(state, inner=jnp.int32(1))
-    drawn = jax.jit(lambda: dynamics.noise(jax.random.key(1), 1, jnp.zeros(2)))()
+    drawn = run_once(lambda: dynamics.noise(jax.random.key(1), 1, jnp.zeros(2)))()
     noise = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[0]), drawn)
 
     def after(state, gradient, noise, step_size):
@@ -358,7 +359,7 @@ def matrices(choice, covariances, step):
         return lambda: (jax.jacfwd(in_gradient)(gradient), jax.jacfwd(in_noise)(leaves[0]))
 
     of_all = [derivatives(covariance) for covariance in covariances]
-    found = jax.jit(lambda: [of() for of in of_all])()
+    found = run_once(lambda: [of() for of in of_all])()
     return [(np.asarray(B), np.asarray(N).reshape(len(B), -1)) for B, N in found]
 
 
@@ -382,7 +383,7 @@ def stationary(choice, step, H, covariance, gradient_noise):
     sizes = np.cumsum([leaf.size for leaf in leaves])[:-1]
     rebuilt = lambda flat: jax.tree.unflatten(structure, jnp.split(flat, sizes))
     flat = jnp.concatenate(leaves)
-    A = np.asarray(jax.jit(jax.jacfwd(lambda s: after(rebuilt(s), gradient, noise, step)))(flat))
+    A = np.asarray(run_once(jax.jacfwd(lambda s: after(rebuilt(s), gradient, noise, step)))(flat))
     M = A + B @ H @ np.eye(2, len(A))
     return fixed_point(lambda S: M @ S @ M.T + N @ N.T + B @ gradient_noise @ B.T, len(A))[:2, :2]
 

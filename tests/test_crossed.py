@@ -7,8 +7,8 @@ import pytest
 from scipy import integrate
 
 import tallmc
+from kept_programs import run_once
 from problems import slow_after
-from regressions import run_once
 from tallmc._fit.fit import regression_problem
 from tallmc._fit.model import RegressionModel
 from tallmc._rows.law import Batch
@@ -179,7 +179,7 @@ def test_chains_in_these_coordinates_have_the_exact_law():
     )
     counts = np.bincount(GROUP)
     means = np.bincount(GROUP, VALUES) / counts
-    prior = jax.jit(jax.vmap(model.prior_potential))
+    prior = run_once(jax.vmap(model.prior_potential))
     logs = np.linspace(-9, 6, 2001)
     positions = np.zeros((len(logs), 5))
     positions[:, 4] = logs

@@ -15,8 +15,8 @@ import pytest
 import scipy.stats
 
 import tallmc
+from kept_programs import run_once
 from problems import slow_after
-from regressions import run_once
 from tallmc.geometry import Dense
 from tallmc.methods.subsampled.remainders import ModelRemainders, growth
 from tallmc.models.families.bernoulli import Bernoulli, BernoulliProbit, Binomial

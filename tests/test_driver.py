@@ -11,13 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import tallmc
+from kept_programs import run_once
 from problems import linear, logistic, slow_after
 from tallmc._core import supervision
 from tallmc._engine import loop as _loop
@@ -126,6 +126,7 @@ class CountedLangevin(Langevin):
         return super().step(*args)
 
 
+@pytest.mark.usefixtures("monkeypatch")  # no program is loaded without tracing
 def test_a_step_is_traced_once():
     method = tallmc.Method(dynamics=CountedLangevin(), batch_size=3, step_size=0.01)
     CountedLangevin.traced.clear()
@@ -270,7 +271,7 @@ def test_rows_and_noise_come_from_different_words():
     kernel = (
         tallmc.methods.sgld(0.01, batch_size=2).prepare(linear(n_rows=1000, dim=2)).kernel.kernel
     )
-    drawn = eqx.filter_jit(lambda key: kernel.draw(key, 20_000))(jax.random.key(0))
+    drawn = run_once(lambda key: kernel.draw(key, 20_000))(jax.random.key(0))
     upper = np.asarray(drawn.selection.indices) >= 500
     correlation = np.corrcoef(upper.ravel(), np.asarray(drawn.noise).ravel() > 0)[0, 1]
     assert abs(correlation) < 4.6 / np.sqrt(40_000)

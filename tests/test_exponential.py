@@ -5,13 +5,13 @@ The index chain is checked against eq. 4 of li-2021; the example is that of card
 
 import itertools
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import tallmc
+from kept_programs import run_once
 from problems import logistic, slow_after
 from stationary import run_chains
 from tallmc._core.arrays import IdentityMap
@@ -65,7 +65,7 @@ def step_without_noise(bound, motion, batches, log_uniform, carried=None, noise=
     return _step(bound, ChainState(motion, carried or Carried()), *arrays)
 
 
-@eqx.filter_jit
+@run_once
 def _step(bound, state, batches, log_uniform, noise):
     kernel = bound.kernel
     each = [draws_at(kernel.selection.base, batch) for batch in batches]
@@ -90,7 +90,7 @@ def estimates_by_batch(bound, size):
     return batches, np.array([np.prod(p[list(batch)]) for batch in batches]), values
 
 
-@eqx.filter_jit
+@run_once
 def _estimates(bound, batches, position):
     @jax.vmap
     def of_batch(batch):
@@ -116,7 +116,7 @@ def test_every_step_of_the_index_chain_is_the_papers(guess, size, base):
     x, a = x_of_the_paper(guess, h, FRICTION, MOMENTUM), np.sqrt(h / (2 * FRICTION))
     weight = np.sum((x + a * G) ** 2, axis=1) / 2
     selection = bound.kernel.selection
-    step = jax.jit(
+    step = run_once(
         lambda gradients, log_uniform: selection.last_of_chain(gradients, log_uniform, transition)
     )
     transition = Transition(
@@ -175,7 +175,7 @@ def test_gradients_have_the_enumerated_law_of_the_index_chain(length):
         stepped = kernel.step(state, kernel.gather(drawn, rows), jnp.int32(0), rows)
         return stepped.state.motion.momentum
 
-    @jax.jit
+    @run_once
     def all_of(key):
         drawn = kernel.draw(key, n)
         return jax.vmap(momentum)(Drawn(drawn.selection, jnp.zeros_like(drawn.noise)))

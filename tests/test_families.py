@@ -13,6 +13,7 @@ import scipy.special
 import scipy.stats
 
 import tallmc
+from kept_programs import run_once
 from problems import slow_after, slow_among
 from regressions import (
     DIM,
@@ -26,7 +27,6 @@ from regressions import (
     built,
     by_densities,
     position_of,
-    run_once,
 )
 from row_stores import write_store
 from tallmc import models
@@ -516,7 +516,7 @@ def test_changes_of_logistic_families_round_as_the_change_not_as_the_potential(l
     sizes = np.geomspace(1e-6, longest, 40)
     z, y, t = np.meshgrid(np.linspace(-40, 40, 81), [0, 1], [*sizes, *-sizes], indexing="ij")
     z, y, t = (of.ravel().astype(np.float32) for of in (z, y, t))
-    found, difference = jax.jit(
+    found, difference = run_once(
         lambda z, y, t: (
             likelihood.change(z, y)(t),
             likelihood.potential(z + t, y) - likelihood.potential(z, y),

@@ -1,12 +1,12 @@
 """The default on every family agrees with importance sampling in float64 on the same density."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import tallmc
+from kept_programs import run_once
 from tallmc._anchor.optimisers import CountedPasses
 from tallmc._fit.fit import regression_problem
 from tallmc._fit.model import RegressionModel
@@ -90,7 +90,7 @@ def _posterior(name):
     return regression_problem(table, model).posterior
 
 
-@eqx.filter_jit
+@run_once
 def _potentials(posterior, positions):
     return jax.lax.map(posterior.potential, positions, batch_size=20)
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import tallmc
+from kept_programs import run_once
 from problems import linear, logistic, logistic_by_autodiff, slow_after
-from regressions import run_once
 from tallmc._engine.kernel import BoundKernel, Gathered, NewChain
 from tallmc.dynamics.dynamics import PositionState
 from tallmc.geometry import Dense
@@ -95,7 +95,7 @@ def posterior_draws(posterior, count: int) -> np.ndarray:
     return kept[:count]
 
 
-@jax.jit
+@run_once
 def expected_numbers_bright(bound, positions):
     return jax.vmap(lambda at: exact_chances(bound, at).sum())(positions)
 
@@ -117,7 +117,7 @@ def invariance_z(bound: BoundKernel, chains: int = 4000, steps: int = 5) -> floa
     return np.abs((found.mean(0) - truth) / (found.std(0) / np.sqrt(chains))).max()
 
 
-@eqx.filter_jit
+@run_once
 def after_steps(bound: BoundKernel, starts, key, steps: int):
     """The states of chains from these starts.
 
@@ -153,7 +153,7 @@ def textbook_log_bound(m, s):
 
 AT_ANCHOR, MOVES = [-30.0, -3.0, -0.1, 0.0, 1e-6, 0.5, 8.0], np.linspace(-60, 60, 241)
 M, U = (values.ravel() for values in np.meshgrid(AT_ANCHOR, MOVES))
-gaps = jax.jit(gap)
+gaps = run_once(gap)
 
 
 @functools.cache
@@ -290,7 +290,7 @@ def test_the_gradient_given_brightness_is_the_derivative_of_the_potential():
     np.testing.assert_allclose(found[1], expected[1], rtol=1e-12)
 
 
-@jax.jit
+@run_once
 def find_all(bits):
     bright = BrightRows.of(pack(bits))
     return bright, bright.rows(jnp.arange(len(bits)))

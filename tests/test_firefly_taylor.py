@@ -11,8 +11,8 @@ import pytest
 
 import tallmc
 from experiments.li2021.fig6 import uniform_gaussian_bound
+from kept_programs import run_once
 from problems import slow_after
-from regressions import run_once
 from tallmc.methods.firefly import WORD, BrightRows, FlyMC, Taylor, gaussian_bound, pack
 from test_firefly import LIMIT, moments_of, quadrature, run_z
 

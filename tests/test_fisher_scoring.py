@@ -10,6 +10,7 @@ import pytest
 from test_recipe import never_evaluated
 
 import tallmc
+from kept_programs import run_once
 from problems import exact_posterior, linear, logistic
 from stationary import Recursion, cast, exact_law, largest_z, law_z, run_chains
 from steps import random_point, stepped, with_given_gradient
@@ -46,10 +47,10 @@ def test_steps_are_those_of_algorithm_1(shape, geometry):
     x, y = np.asarray(posterior.data.x), np.asarray(posterior.data.y)
     B = np.eye(2) if geometry == "identity" else np.linalg.inv(COVARIANCE)
     C = np.asarray(kernel.dynamics.geometry.push(jnp.eye(2))).T
-    drawn = jax.tree.map(np.asarray, jax.jit(lambda key: kernel.draw(key, 30))(jax.random.key(0)))
+    drawn = jax.tree.map(np.asarray, run_once(lambda key: kernel.draw(key, 30))(jax.random.key(0)))
     state = kernel.dynamics.init(jax.random.key(1), jnp.array([0.4, -0.7]), never_evaluated)
 
-    @jax.jit
+    @run_once
     def next_state(state, of_step):
         batch = kernel.gather(of_step, rows).selection
         evaluate = lambda at, to: kernel.estimate(at, batch, rows)
@@ -78,7 +79,7 @@ def test_within_batch_covariance_is_the_fisher_information_on_average_by_enumera
     kernel, rows = bound.kernel, bound.rows
     start = kernel.dynamics.init(jax.random.key(0), position, never_evaluated)
 
-    @jax.jit
+    @run_once
     @jax.vmap
     def fisher(indices):
         drawn = kernel.selection.completed(kernel.selection.stream.at(indices))

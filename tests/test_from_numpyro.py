@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import tallmc
+from kept_programs import run_once
 from nuts_comparison import assert_same_moments
 from problems import slow_after
 from row_stores import write_store
@@ -180,7 +181,7 @@ def whole_model(name):
 @pytest.mark.parametrize("name", slow_after(2, MODELS))
 def test_the_density_is_that_of_numpyro(name):
     posterior, (position, potential) = converted(name), potential_of_numpyro(name)
-    expected = float(jax.jit(potential)(posterior.layout.unravel(position)))
+    expected = float(run_once(potential)(posterior.layout.unravel(position)))
     assert np.isfinite(expected)
     assert float(posterior.potential(position)) == pytest.approx(expected, rel=1e-12)
 
@@ -189,7 +190,7 @@ def test_the_density_is_that_of_numpyro(name):
 @pytest.mark.filterwarnings("ignore:subsample_size does not match")
 def test_the_gradient_is_that_of_numpyro(name):
     posterior, (position, potential) = converted(name), potential_of_numpyro(name)
-    slope = jax.jit(jax.grad(potential))(posterior.layout.unravel(position))
+    slope = run_once(jax.grad(potential))(posterior.layout.unravel(position))
     np.testing.assert_allclose(
         posterior.gradient(position), posterior.layout.ravel(slope), rtol=1e-9, atol=1e-9
     )
@@ -211,7 +212,7 @@ def test_quantities_are_constrained_sites_and_deterministics(name):
     whole, arguments = whole_model(name)
     params = posterior.layout.unravel(jnp.asarray(position))
     constrain = lambda at: constrain_fn(whole, (), arguments, at, return_deterministic=True)
-    expected = jax.jit(constrain)(params)
+    expected = run_once(constrain)(params)
     assert set(found) == set(expected) - {"predictor", "inside"}
     for site, values in found.items():
         assert values.shape == (2, 5, *expected[site].shape)

@@ -2,13 +2,13 @@
 
 import dataclasses
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import tallmc
+from kept_programs import run_once
 from problems import slow_after
 from tallmc._store.setup import fingerprint
 from tallmc.models import generalised_linear as fused
@@ -37,7 +37,7 @@ def test_fused_sums_are_those_of_gathered_rows(regression, n):
     positions = jnp.asarray(rng.normal(size=(4, 6)), regression.init.dtype)
     centre = jnp.asarray(rng.normal(size=6), regression.init.dtype)
 
-    @eqx.filter_jit
+    @run_once
     def sums(posterior):
         """The sums of all orders, by chain."""
 

@@ -12,7 +12,7 @@ import pytest
 from scipy import stats
 
 import tallmc
-from regressions import run_once
+from kept_programs import run_once
 from tallmc._core.arrays import DenseMap, layout_of, named_leaves
 from tallmc._fit import regression, store_design
 from tallmc._fit.coefficients import RememberedEffects
@@ -444,7 +444,7 @@ def test_factors_of_many_matrices_in_two_threads_end():
     """LAPACK's calls for many matrices, in a loop of two threads, waited for each other."""
     matrices = jnp.broadcast_to(2 * jnp.eye(21), (1024, 21, 21))
 
-    @jax.jit
+    @run_once
     def repeated(a):
         return jax.lax.scan(lambda a, _: (cholesky(a) + jnp.eye(21), None), a, None, length=20)[0]
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import tallmc
+from kept_programs import run_once
 from tallmc.dynamics import HMC, ModeJumpingHMC
 from tallmc.methods.automatic.method import FEW_ROWS
 from tallmc.methods.trajectories import SurrogateHMC
@@ -37,7 +38,7 @@ def moments(log_density, points):
 def on_a_grid(posterior, *axes):
     """Means and sds of the parameters of a posterior, by quadrature."""
     points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, len(axes))
-    potentials = jax.jit(lambda at: jax.lax.map(posterior.potential, at, batch_size=256))
+    potentials = run_once(lambda at: jax.lax.map(posterior.potential, at, batch_size=256))
     return moments(-np.asarray(potentials(jnp.asarray(points)), np.float64), points)
 
 

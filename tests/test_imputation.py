@@ -2,7 +2,6 @@
 
 import math
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +12,7 @@ import scipy.special
 import scipy.stats
 
 import tallmc
+from kept_programs import run_once
 from tallmc._fit.fit import regression_model, regression_problem
 
 N = 300
@@ -57,7 +57,7 @@ def log_response(family, y, z, sigma):
     return scipy.stats.binom.logpmf(y, 9, scipy.special.expit(z))
 
 
-@eqx.filter_jit
+@run_once
 def of_rows(posterior, position):
     model, block = posterior.model, posterior.rows.columns
     potentials = model.row_potentials(position, block)
@@ -147,7 +147,7 @@ def test_missing_values_of_new_rows_are_drawn_from_their_law(spread):
     position[places["log imputation sds"][0]] = math.log(0.8)
     a = np.linspace(50 - spread, 50 + spread, 4000)
     block = predictive.encode(pd.DataFrame({"a": a, "b": np.nan, "c": 1.0}))
-    predictors = eqx.filter_jit(predictive.model.predictors)
+    predictors = run_once(predictive.model.predictors)
     z, again = (predictors(jnp.asarray(position, block.x.dtype), block)[:, 0] for _ in range(2))
     np.testing.assert_array_equal(z, again)
     u = (np.asarray(z) - 0.8 * np.asarray(block.x[:, 1])) / 0.8  # c is independent of b here

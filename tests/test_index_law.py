@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from kept_programs import run_once
 from problems import slow_after
 from tallmc._core.random import random_words
 from tallmc._rows.law import (
@@ -76,7 +77,7 @@ def test_a_draw_takes_the_row_of_its_cell_and_place():
     """
     p = probabilities(LAWS["lognormal"](np.random.default_rng(3), 13), floor=0.05)
     table, law = alias_table(p), AliasLaw.of(p, jnp.float64)
-    n_cells, draw = len(table.alias), jax.jit(lambda words: law.draw(words))
+    n_cells, draw = len(table.alias), run_once(lambda words: law.draw(words))
     for cell in range(n_cells):
         threshold = int(table.threshold[cell])
         for place in {0, max(threshold - 1, 0), min(threshold, CELL - 1), CELL - 1}:
@@ -87,7 +88,7 @@ def test_a_draw_takes_the_row_of_its_cell_and_place():
 def test_alias_draws_follow_the_law():
     p = probabilities(LAWS["lognormal"](np.random.default_rng(1), 50), floor=0.05)
     law = AliasLaw.of(p, jnp.float64)
-    drawn = jax.jit(lambda key: law.draw(random_words(key, (400_000,))))(jax.random.key(0))
+    drawn = run_once(lambda key: law.draw(random_words(key, (400_000,))))(jax.random.key(0))
     counts = np.bincount(drawn, minlength=50)
     assert stats.chisquare(counts, 400_000 * law.probabilities()).pvalue > 1e-5
 
@@ -96,7 +97,7 @@ def test_high_product_is_the_upper_half_of_the_product():
     rng = np.random.default_rng(0)
     a, b = rng.integers(0, 2**32, (2, 1000), dtype=np.uint64)
     a[:4], b[:4] = [0, 2**32 - 1, 2**32 - 1, 1], [5, 2**32 - 1, 1, 2**32 - 1]
-    found = jax.jit(high_product)(a.astype(np.uint32), b.astype(np.uint32))
+    found = run_once(high_product)(a.astype(np.uint32), b.astype(np.uint32))
     np.testing.assert_array_equal(found, a * b >> 32)
 
 
@@ -112,7 +113,7 @@ def test_uniform_index_is_the_floor_of_a_64_bit_product(n_rows):
     edges = [w for edge in edges for w in (edge - 1, edge) if w >= 0] + [2**64 - 1]
     words = np.concatenate([words, np.array([[w >> 32, w & 0xFFFFFFFF] for w in edges], np.uint32)])
     expected = [((int(high) << 32) + int(low)) * n_rows >> 64 for high, low in words]
-    found = jax.jit(uniform_index)(words, np.uint32(n_rows))
+    found = run_once(uniform_index)(words, np.uint32(n_rows))
     np.testing.assert_array_equal(found, expected)
     np.testing.assert_array_equal(uniform_index_on_host(words, n_rows), expected)
 
@@ -122,7 +123,7 @@ def test_uniform_index_is_the_floor_of_a_64_bit_product(n_rows):
 )
 def test_every_set_is_equally_likely_without_replacement(n_rows, size):
     selection = WithoutReplacement(law=UniformLaw(n_rows, jnp.float64), size=size)
-    draws = jax.jit(lambda key: selection.draw(key, 60_000))(jax.random.key(1))
+    draws = run_once(lambda key: selection.draw(key, 60_000))(jax.random.key(1))
     # A set is the sum of 2^i over its rows i.
     codes = np.sum(2 ** np.asarray(draws.indices, np.int64), axis=1)
     sets = [sum(2**i for i in rows) for rows in itertools.combinations(range(n_rows), size)]
@@ -137,7 +138,7 @@ def test_every_set_is_equally_likely_without_replacement(n_rows, size):
 )
 def test_no_row_repeats_without_replacement(n_rows, size):
     selection = WithoutReplacement(law=UniformLaw(n_rows, jnp.float64), size=size)
-    draws = jax.jit(lambda key: selection.draw(key, 20))(jax.random.key(0))
+    draws = run_once(lambda key: selection.draw(key, 20))(jax.random.key(0))
     drawn = np.sort(np.asarray(draws.indices), axis=1)
     assert (np.diff(drawn, axis=1) > 0).all()
     assert drawn.min() >= 0

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tallmc
+from kept_programs import run_once
 from problems import linear, logistic, logistic_by_autodiff, residual_matrix, slow_after
 from tallmc.diagnose import draws_ksd, exact_gradients, ksd, ksd_path
 from tallmc.diagnose.ksd import stochastic_gradients
@@ -28,7 +29,7 @@ def draws_and_gradients(K=9, d=3, seed=0):
     return x, np.asarray(jax.vmap(jax.grad(potential))(x))
 
 
-@jax.jit
+@run_once
 def stein_kernel(x, scale, exponent, sign):
     """Eq. 21 of putcha-2023 for all pairs, by automatic differentiation.
 
@@ -199,7 +200,7 @@ POSTERIORS = {"glm": logistic, "autodiff": logistic_by_autodiff}
 def test_exact_gradients_are_those_of_the_posterior(model, count):
     posterior = POSTERIORS[model](n_rows=30)
     positions = np.random.default_rng(0).normal(size=(count, 2))
-    one_by_one = jax.jit(jax.vmap(jax.grad(posterior.potential)))(positions)
+    one_by_one = run_once(jax.vmap(jax.grad(posterior.potential)))(positions)
     found = exact_gradients(posterior, positions)
     np.testing.assert_allclose(found, one_by_one, rtol=1e-12, atol=1e-12)
 
@@ -250,7 +251,7 @@ def test_ksd_of_a_run_in_units_of_a_matrix_is_that_of_other_parameters(run):
     C = np.array([[0.2, 0.0], [-0.1, 0.3]])
     positions = draws.positions.reshape(-1, 2)
     other = positions @ np.linalg.inv(C).T
-    gradients = jax.jit(jax.vmap(jax.grad(lambda u: posterior.potential(C @ u))))(other)
+    gradients = run_once(jax.vmap(jax.grad(lambda u: posterior.potential(C @ u))))(other)
     found = draws_ksd(draws, posterior, units=C).ksd
     assert found == pytest.approx(ksd(other, gradients), rel=1e-9)
 

@@ -1,6 +1,5 @@
 """Dynamics with an accept step leave the posterior invariant at any step size."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +7,7 @@ import pytest
 from jax import lax
 
 import tallmc
+from kept_programs import run_once
 from problems import exact_posterior, linear, logistic, slow_after
 from tallmc._engine.kernel import NewChain
 from tallmc.dynamics import HMC, MALA, ModeJumpingHMC, RandomWalk
@@ -16,7 +16,7 @@ from tallmc.gradient import Full
 from tallmc.subsample import AllRows
 
 
-@eqx.filter_jit
+@run_once
 def positions_after(bound, keys, start, steps: int):
     """The positions of all chains after so many steps.
 
@@ -52,7 +52,7 @@ def invariance_z(bound, chains: int = 40_000, steps: int = 6) -> float:
     return max(np.abs(values).max() for values in z)
 
 
-@eqx.filter_jit
+@run_once
 def accept_steps(bound, positions, noise):
     """The states of chains at these positions, and after a step with this noise."""
     kernel, rows = bound.kernel, bound.rows

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import tallmc
+from kept_programs import run_once
 from problems import linear, logistic, residual_matrix, slow_after
 from stationary import exact_law, law_z
 from tallmc._core.arrays import DenseMap, named_leaves
@@ -70,7 +71,7 @@ def measurement(of_one_draw, reserve_words=(0, 0), reserve_used=0):
 N_ROWS, LANES = 140, 20_000  # enough for all pairs of rows
 
 
-@eqx.filter_jit
+@run_once
 def _estimates(bound, of_one_draw, left, given, is_given):
     kernel, rows = bound.kernel, bound.rows
 
@@ -151,7 +152,7 @@ def test_the_measure_is_unbiased_by_parameter_and_in_all(kind, request):
 def test_signs_of_any_number_of_draws_have_sum_zero_and_as_many_squares_as_draws():
     """So E(Σ s_k t_k)² = n Var(t) for n draws t_k of one law, also if n is odd."""
     cases = [(size, certain) for size in range(2, 7) for certain in range(size - 1)]
-    signs = jax.jit(lambda: [alternating_signs(*case, jnp.float64) for case in cases])()
+    signs = run_once(lambda: [alternating_signs(*case, jnp.float64) for case in cases])()
     for (size, certain), of_case in zip(cases, signs, strict=True):
         found = np.asarray(of_case)
         assert found.shape == (size,) and not np.any(found[:certain])
@@ -213,7 +214,7 @@ def test_the_size_follows_the_noise_into_the_tail_and_back():
     anchor = np.asarray(posterior_of(N_ROWS)[1].position)
     positions = np.where((np.arange(450) // 150 == 1)[:, None], anchor + 3.0, anchor + 0.01)
 
-    @eqx.filter_jit
+    @run_once
     def sizes_at(bound, positions):
         selection = bound.kernel.selection
         batches = selection.gather(selection.draw(jax.random.key(0), 450), bound.rows)
@@ -274,7 +275,7 @@ def steps_of_a_block(bound, reserve_size):
     return jax.tree.map(np.asarray, _steps_of_a_block(bound, np.int32(reserve_size)))
 
 
-@eqx.filter_jit
+@run_once
 def _steps_of_a_block(bound, reserve_size):
     """Estimates of many chains that stay at one position for a block with a reserve of this size.
 
@@ -365,7 +366,7 @@ def reserve_of(stepped):
 
 def whole_reserve(kernel, steps):
     """The draws of the reserve of a block of so many steps."""
-    sizes = jax.jit(lambda: kernel.draw(jax.random.key(0), steps).selection.reserve.size)
+    sizes = run_once(lambda: kernel.draw(jax.random.key(0), steps).selection.reserve.size)
     return int(sizes()[0])
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import tallmc
+from kept_programs import run_once
 from problems import (
     DYNAMICS,
     exact_posterior,
@@ -128,7 +129,7 @@ def table_error(kind=SAGA) -> float:
     batches = jnp.array([[3, 0, 3], [5, 0, 0]])
     positions = np.array([[0.4, -0.2], [1.1, 0.3], [-0.6, 0.8]])
 
-    @jax.jit
+    @run_once
     def learned(carried):
         for indices, at in zip(batches, positions[1:], strict=True):
             rows = posterior.rows.take(indices)
@@ -383,7 +384,7 @@ def test_sum_of_the_table_stays_what_the_table_says_in_single_precision():
     kernel = tallmc.methods.saga_ld(1e-6, batch_size=8).prepare(posterior).kernel.kernel
     gradient, position = kernel.gradient, jnp.zeros(3, jnp.float32)
 
-    @jax.jit
+    @run_once
     def many(carried, drawn):
         def one(carried, drawn):
             rows = jax.tree.map(lambda column: column[drawn.indices], posterior.data)

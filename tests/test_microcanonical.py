@@ -15,6 +15,7 @@ from scipy.integrate import solve_ivp
 
 import tallmc
 import tallmc.anchor
+from kept_programs import run_once
 from problems import exact_posterior, linear
 from stationary import largest_z, run_chains
 from tallmc._core.arrays import DenseMap, IdentityMap
@@ -95,7 +96,7 @@ def defects(dynamics, step, noise=None, corrected=False):
         return dynamics.step(MomentumState(theta, rho), evaluate, jnp.asarray(step), xi).state
 
     dynamics_noise = None if noise is None else jnp.asarray(noise)
-    after = jax.jit(jax.vmap(moved))(theta, rho, xi, nu)
+    after = run_once(jax.vmap(moved))(theta, rho, xi, nu)
     ends = np.asarray(after.position), np.asarray(after.momentum)
     return {name: weights @ (phi(*ends) - phi(theta, rho)) for name, phi in TESTS.items()}
 

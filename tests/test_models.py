@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import tallmc
+from kept_programs import run_once
 from problems import by_autodiff, design, exact_posterior, slow_after
-from regressions import run_once
 from tallmc import models
 from tallmc.rows import Batch
 

@@ -1,6 +1,5 @@
 """Bayesian neural networks: densities, gradients, predictions and refusals."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +9,7 @@ from scipy.signal import correlate
 from scipy.special import log_softmax, softmax
 
 import tallmc
+from kept_programs import run_once
 from tallmc.models import ConvolutionalLayer, DenseLayer, MaxPoolLayer, neural_network
 
 RNG = np.random.default_rng(0)
@@ -92,7 +92,7 @@ def test_convolution_and_pooling_are_those_of_scipy():
     weights = jax.tree.map(np.asarray, posterior.layout.unravel(position))
     kernels = weights["layer0"]["weight"].reshape(3, 3, 2)
     encoded = posterior.predictive.encode(images)
-    found = np.asarray(eqx.filter_jit(posterior.predictive.mean)(jnp.asarray(position), encoded))
+    found = np.asarray(run_once(posterior.predictive.mean)(jnp.asarray(position), encoded))
     for image, probabilities in zip(images, found, strict=True):
         maps = [
             np.maximum(correlate(image, kernels[..., k], "valid") + weights["layer0"]["bias"][k], 0)
@@ -118,7 +118,7 @@ def test_batched_gradients_are_sums_of_row_gradients():
     posterior = neural_network(LAYERS, X, CLASSES)
     position, model = jnp.asarray(moved(posterior)), posterior.model
 
-    @jax.jit
+    @run_once
     def both(position):
         of_rows = model.row_gradients(position, posterior.data).sum(axis=0)
         return of_rows, posterior.gradient(position) - model.prior_gradient(position)

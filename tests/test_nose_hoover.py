@@ -9,6 +9,7 @@ import pytest
 
 import tallmc
 from galerkin import gauss, stationary_law
+from kept_programs import run_once
 from problems import exact_posterior, linear
 from stationary import cast, exact_law, largest_z, run_chains
 from steps import noise_z
@@ -63,7 +64,7 @@ def law_by_the_papers_formulas(bound, step, degree=10):
     mean, covariance = exact_posterior(posterior)
     sd = np.sqrt(covariance[0, 0])
 
-    @jax.jit
+    @run_once
     def gradients(row, u):
         drawn = selection.completed(selection.stream.at(row[None]))
         batch = Batch(take_rows(posterior.data, drawn.indices), drawn.weights)
@@ -192,7 +193,7 @@ def test_the_order_of_the_package_is_stable_where_euler_steps_are_not():
         dynamics = NoseHoover(1.0, momentum_first)
         gradient = lambda at, to: Estimate(100 * at, jnp.int32(1), Carried())
         state = ThermostatState(jnp.ones(1), jnp.zeros(1), jnp.asarray(1.0))
-        step = jax.jit(lambda s: dynamics.step(s, gradient, jnp.asarray(0.2), jnp.zeros(1)).state)
+        step = run_once(lambda s: dynamics.step(s, gradient, jnp.asarray(0.2), jnp.zeros(1)).state)
         for _ in range(60):
             # The thermostat is held, so that the recursion is linear.
             state = dataclasses.replace(step(state), thermostat=jnp.asarray(1.0))

@@ -3,7 +3,6 @@
 Gradients are exact, and the stationary laws are computed without Monte Carlo.
 """
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +11,7 @@ from jax.flatten_util import ravel_pytree
 
 import tallmc
 from galerkin import gauss, stationary_law
+from kept_programs import run_once
 from laws import LAWS
 from problems import exact_posterior, linear
 from stationary import exact_law
@@ -53,7 +53,7 @@ def evaluate_with(bound):
     return lambda at, transition: bound.kernel.estimate(at, None, bound.rows)
 
 
-@eqx.filter_jit
+@run_once
 def moved(bound, like, states, step, noise):
     """One step from each of these flat states; `like` is a state with their structure."""
     _, unravel = ravel_pytree(like)

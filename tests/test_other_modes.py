@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import tallmc
+from kept_programs import run_once
 from problems import logistic
 from tallmc._anchor import other_modes
 from tallmc._anchor.optimisers import CountedPasses
@@ -40,7 +41,7 @@ def test_unequal_modes_have_their_masses():
     anchor = tallmc.anchor.find_anchor(posterior)
     (mode,) = other_modes(posterior, anchor)
     grid = np.linspace(-3, 3, 6001)
-    potentials = jax.jit(lambda at: jax.lax.map(posterior.potential, at, batch_size=256))
+    potentials = run_once(lambda at: jax.lax.map(posterior.potential, at, batch_size=256))
     log_density = -np.asarray(potentials(jnp.asarray(grid[:, None])))
     density = np.exp(log_density - log_density.max())
     positive = density[grid > 0].sum() / density.sum()

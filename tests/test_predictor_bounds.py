@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import tallmc
+from kept_programs import run_once
 from problems import slow_among
-from regressions import run_once
 from tallmc.geometry import Dense
 from tallmc.methods.subsampled import SubsampledMH
 from tallmc.methods.subsampled.remainders import ModelRemainders

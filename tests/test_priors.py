@@ -7,6 +7,7 @@ import pytest
 import scipy.special
 import scipy.stats
 
+from kept_programs import run_once
 from regressions import stein_z
 from tallmc.models.families.ordinal import CutPointPrior
 from tallmc.models.priors import (
@@ -115,7 +116,7 @@ def points_of(name):
 def test_potentials_are_minus_the_log_densities_of_scipy(name):
     prior, log_density, _ = PRIORS[name]
     points = points_of(name)
-    potentials = jax.jit(jax.vmap(prior.potential))(jnp.asarray(points))
+    potentials = run_once(jax.vmap(prior.potential))(jnp.asarray(points))
     constants = np.asarray(potentials) + [log_density(at) for at in points]
     tolerance = 1e-8 if name == "cut points" else 1e-12  # differences of 1e-6 in its Jacobian
     np.testing.assert_allclose(constants, constants[0], rtol=tolerance, atol=tolerance)
@@ -125,7 +126,7 @@ def test_potentials_are_minus_the_log_densities_of_scipy(name):
 def test_only_convex_potentials_are_called_log_concave(name):
     prior, _, log_concave = PRIORS[name]
     assert prior.log_concave == log_concave
-    hessians = jax.jit(jax.vmap(jax.hessian(prior.potential)))(jnp.asarray(4 * points_of(name)))
+    hessians = run_once(jax.vmap(jax.hessian(prior.potential)))(jnp.asarray(4 * points_of(name)))
     least = np.linalg.eigvalsh(np.asarray(hessians)).min()
     assert (least >= -1e-12) == log_concave
 
@@ -138,7 +139,7 @@ def test_a_joined_prior_is_log_concave_only_if_its_parts_are():
 @pytest.mark.parametrize("name", PRIORS)
 def test_potentials_and_gradients_are_finite_far_away_in_single_precision(name):
     prior = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), PRIORS[name][0])
-    value_and_gradient = jax.jit(jax.value_and_grad(prior.potential))
+    value_and_gradient = run_once(jax.value_and_grad(prior.potential))
     for far in (-40.0, 40.0):
         value, gradient = value_and_gradient(np.full(points_of(name).shape[1], far, np.float32))
         if name != "cut points" or far < 0:  # e^40 is a distance of 10^17 between cut points
@@ -152,7 +153,7 @@ DRAWS = 20_000
 def test_draws_have_the_law_of_the_potential(name):
     prior = PRIORS[name][0]
     drawn = prior.sample(np.random.default_rng(1), DRAWS, points_of(name).shape[1])
-    gradient = jax.jit(jax.vmap(jax.grad(prior.potential)))
+    gradient = run_once(jax.vmap(jax.grad(prior.potential)))
     assert np.abs(stein_z(drawn, gradient)).max() < 4.6
     assert np.abs(stein_z(1.1 * drawn, gradient)).max() > 4.6  # the test sees a wrong scale
 

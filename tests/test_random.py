@@ -6,6 +6,7 @@ import pytest
 from jax.extend.random import threefry_2x32
 from scipy import stats
 
+from kept_programs import run_once
 from tallmc._core.random import (
     folded_on_host,
     keys_on_host,
@@ -15,7 +16,7 @@ from tallmc._core.random import (
 )
 
 
-@jax.jit
+@run_once
 def _words_and_those_of_jax(key, counter):
     apart = random_words(key, (10, 100), axis=-2)
     return random_words(key, (10, 100)), apart, threefry_2x32(jax.random.key_data(key), counter)
@@ -34,7 +35,7 @@ def test_words_are_those_of_jax_threefry(seed):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_normals_are_normal(dtype):
-    z = np.asarray(jax.jit(lambda key: standard_normal(key, (1001, 999), dtype))(new_key(0)))
+    z = np.asarray(run_once(lambda key: standard_normal(key, (1001, 999), dtype))(new_key(0)))
     assert z.dtype == dtype
     assert stats.kstest(z.ravel(), "norm").pvalue > 1e-5
     for power in (1, 2, 3, 4):
@@ -51,12 +52,12 @@ def test_normals_are_normal(dtype):
 def test_keys_of_blocks_are_folded_as_by_jax():
     keys, numbers = keys_on_host(3, 0, 2), np.array([0, 64, 2**32 - 1], np.uint32)
     fold = jax.vmap(jax.vmap(jax.random.fold_in, (0, None)), (None, 0))
-    expected = jax.jit(lambda: jax.random.key_data(fold(keys, numbers)))()
+    expected = run_once(lambda: jax.random.key_data(fold(keys, numbers)))()
     np.testing.assert_array_equal(folded_on_host(keys, numbers), expected)
 
 
 def test_keys_give_different_streams():
     root = new_key(0)
-    draw = jax.jit(lambda k: standard_normal(jax.random.fold_in(root, k), (100_000,), np.float64))
+    draw = run_once(lambda k: standard_normal(jax.random.fold_in(root, k), (100_000,), np.float64))
     first, second = (np.asarray(draw(k)) for k in (0, 1))
     assert abs(np.corrcoef(first, second)[0, 1]) < 4.6 / np.sqrt(100_000)

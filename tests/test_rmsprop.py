@@ -2,13 +2,13 @@
 
 import dataclasses
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import tallmc
+from kept_programs import run_once
 from problems import linear
 from stationary import cast, exact_law, largest_z, law_z, run_chains
 from tallmc.dynamics.preconditioned_langevin import MeanSquareState
@@ -69,7 +69,7 @@ def test_only_with_gamma_does_a_smaller_step_lead_to_the_posterior():
     assert abs(without) > 10 * abs(with_gamma[1])
 
 
-@eqx.filter_jit
+@run_once
 def moved(bound, positions, noise):
     """Positions after one step without memory from each of these positions."""
     kernel, rows = bound.kernel, bound.rows
@@ -95,7 +95,7 @@ def test_the_quadrature_has_the_moves_of_the_code(gamma):
 
 def test_signs_are_fair_and_fresh():
     dynamics = prepared(True).kernel.dynamics
-    draw = jax.jit(lambda key: dynamics.noise(key, 40_000, jnp.zeros(3)))
+    draw = run_once(lambda key: dynamics.noise(key, 40_000, jnp.zeros(3)))
     noise, signs = draw(jax.random.key(0))
     assert set(np.unique(signs)) == {-1.0, 1.0}
     assert np.abs(np.asarray(signs).mean(0)).max() < 4.6 / np.sqrt(40_000)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tallmc
+from kept_programs import run_once
 from problems import laplace_draws, slow_after
 from row_stores import read_values, stored_logistic, write_store
 from tallmc._anchor import optimisers
@@ -301,7 +302,7 @@ def test_gradient_estimates_are_unbiased(both, name):
     at = jnp.asarray(POSITION)
     carried = kernel.start_memory(jnp.broadcast_to(at + 0.3, (4, 2)), posterior.rows)
 
-    @jax.jit
+    @run_once
     def estimates(made, carried):
         def one(made, carried, k):
             learned = Carried(carried.gradient, _noisy(supply.stepper, made.selection, 46 * k))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import tallmc
+from kept_programs import run_once
 from problems import DYNAMICS, GRADIENTS, SIZES, SUBSAMPLES, design, slow_after
 from tallmc._anchor.optimisers import CountedPasses
 from tallmc._rows import passes as _passes
@@ -54,6 +55,7 @@ def test_reduce_is_the_sum_over_all_rows():
     assert int(chosen.float64()) == y[1::2].sum()
 
 
+@pytest.mark.usefixtures("monkeypatch")  # no program is loaded without tracing
 def test_the_functions_of_a_pass_are_traced_once():
     traced = []
 
@@ -135,7 +137,7 @@ def test_a_stream_draws_from_its_probabilities_with_their_inverses(weights):
         p /= p.sum()
     stream = rows.stream(None if weights == "uniform" else p, jnp.float64)
     np.testing.assert_allclose(stream.probabilities(), p, rtol=1e-6)
-    drawn = jax.jit(lambda key: stream.draw(key, (n_draws,)))(jax.random.key(0))
+    drawn = run_once(lambda key: stream.draw(key, (n_draws,)))(jax.random.key(0))
     counts = np.bincount(np.asarray(drawn.indices), minlength=n_rows)
     z = (counts - n_draws * p) / np.sqrt(n_draws * p * (1 - p))
     assert np.abs(z).max() < 4.6
@@ -145,7 +147,7 @@ def test_a_stream_draws_from_its_probabilities_with_their_inverses(weights):
 
 def test_a_stream_can_be_entered_anywhere():
     stream = ResidentRows({"y": jnp.arange(50)}).stream(None, jnp.float64)
-    draw = jax.jit(lambda key: (stream.draw(key, (100,)), stream.draw(key, (10,), 37)))
+    draw = run_once(lambda key: (stream.draw(key, (100,)), stream.draw(key, (10,), 37)))
     whole, part = draw(jax.random.key(1))
     np.testing.assert_array_equal(part.indices, np.asarray(whole.indices)[37:47])
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tallmc
+from kept_programs import run_once
 from problems import exact_posterior, linear, logistic
 from stationary import fixed_point, gradient_covariance
 from tallmc._anchor.optimisers import _descend
@@ -32,7 +33,7 @@ def transcription_error(rule) -> float:
     posterior, steps, size, step_size = linear(), 5, 3, 0.004
     x, y = np.asarray(posterior.data.x), np.asarray(posterior.data.y)
     key, step = jax.random.key(0), jnp.asarray(step_size)
-    found = jax.jit(lambda key: _descend(rule, posterior, posterior.init, step, steps, size, key))
+    found = run_once(lambda key: _descend(rule, posterior, posterior.init, step, steps, size, key))
     theta, keys = np.asarray(posterior.init), jax.random.split(key, steps)
     for of_step in keys:
         i = np.asarray(jax.random.randint(of_step, (size,), 0, len(x)))

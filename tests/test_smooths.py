@@ -14,6 +14,7 @@ import scipy.interpolate
 import scipy.stats
 
 import tallmc
+from kept_programs import run_once
 from tallmc._anchor.optimisers import CountedPasses
 from tallmc._core.arrays import DenseMap
 from tallmc._core.errors import InvalidInput
@@ -102,7 +103,7 @@ def test_columns_in_a_program_are_those_of_numpy():
     for kind in ("cr", "cc", "tp"):
         basis, points = _basis(kind)
         values = [jnp.asarray(column) for column in points[:50].T]
-        found = jax.jit(lambda *values, basis=basis: basis.columns(values))(*values)
+        found = run_once(lambda *values, basis=basis: basis.columns(values))(*values)
         np.testing.assert_allclose(found, basis.columns(list(points[:50].T)), rtol=2e-4, atol=2e-4)
 
 
@@ -312,7 +313,7 @@ def test_stretches_leave_the_law_of_the_effects_invariant(forgotten):
     before = jnp.asarray(posterior.model.sample_prior(rng, 4000), dtype)
     uniforms = jnp.asarray(rng.random((4000, 4)), dtype)
 
-    @jax.jit
+    @run_once
     @jax.vmap
     def stretched(v, uniforms):
         log_factor = _LONGEST_STRETCH * (2 * uniforms[1] - 1)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tallmc
+from kept_programs import run_once
 from problems import design, linear, logistic, residual_matrix
 from tallmc.subsample import Fixed, Stratified
 from tallmc.subsample.selection import SubsampleContext
@@ -129,7 +130,7 @@ def test_a_batch_tells_its_own_covariance():
     kernel, rows = bound.kernel, bound.rows
     batches = kernel.gather(kernel.draw(jax.random.key(0), 100_000), rows).selection
     spread_of = jax.vmap(lambda batch: kernel.estimate(POSITION, batch, rows).spread)
-    spread = np.asarray(jax.jit(spread_of)(batches))
+    spread = np.asarray(run_once(spread_of)(batches))
     products = np.einsum("kni,knj->kij", spread, spread)
     residuals = residual_matrix(kernel.gradient, rows, POSITION)
     expected = noise(residuals, labels, kernel.selection.draws)

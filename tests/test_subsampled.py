@@ -13,8 +13,8 @@ import pytest
 from scipy.stats import norm, poisson
 
 import tallmc
+from kept_programs import run_once
 from problems import slow_after, slow_among
-from regressions import run_once
 from tallmc._store.writer import StoreSink
 from tallmc.methods.subsampled import SubsampledMH
 from tallmc.methods.subsampled.method import measure_tails
@@ -183,7 +183,7 @@ def acceptance_z(bound, kernel, keys: int = 10_000) -> tuple[float, float]:
     )
 
 
-@eqx.filter_jit
+@run_once
 def decisions(bound, kernel, ends, keys: int):
     """What `decide` says about one move, for many keys."""
     move = move_between(kernel, bound.rows, *ends)

@@ -12,8 +12,8 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 import tallmc
+from kept_programs import run_once
 from problems import slow_after
-from regressions import run_once
 from row_stores import stored_logistic
 from tallmc import models
 from tallmc._anchor.anchor import find_anchor
@@ -503,7 +503,7 @@ def exact_law():
     posterior, _, _ = expanded(one_parameter)
     with jax.enable_x64(True):
         grid = np.linspace(-3, 8, 4001)
-        of = eqx.filter_jit(lambda p, at: jax.vmap(lambda x: p.potential(x[None]))(at))
+        of = run_once(lambda p, at: jax.vmap(lambda x: p.potential(x[None]))(at))
         potential = np.asarray(of(posterior, jnp.asarray(grid)))
         density = np.exp(-(potential - potential.min()))
         density /= density.sum()
@@ -526,12 +526,12 @@ def after_steps(delayed, starts, mutate=lambda kernel: kernel):
         keys = jax.random.split(jax.random.key(5), len(starts))
         rows, nothing = posterior.rows, Gathered((), ())
 
-        @eqx.filter_jit
+        @run_once
         def first(kernel, keys, start, memory):
             init = lambda key, at, memory: kernel.init(NewChain(key, at, memory, nothing), None)
             return jax.vmap(init)(keys, start, memory), jax.vmap(lambda k: kernel.draw(k, 3))(keys)
 
-        @eqx.filter_jit
+        @run_once
         def advance(kernel, state, drawn, step):
             def chain(state, drawn):
                 supply = jax.tree.map(lambda leaf: leaf[step], drawn)

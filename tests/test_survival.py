@@ -3,12 +3,12 @@
 import functools
 import importlib
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import tallmc
+from kept_programs import run_once
 from problems import slow_after
 from row_stores import write_store
 from tallmc._fit.fit import regression_problem
@@ -67,7 +67,7 @@ def test_modes_are_the_maximum_likelihood_of_lifelines(case):
     position = jnp.asarray(JUDGED[case])
     posterior = found.posterior
 
-    @jax.jit
+    @run_once
     def derivatives(position):
         return posterior.gradient(position), posterior.hessian(position)
 

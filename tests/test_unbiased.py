@@ -4,13 +4,13 @@ import functools
 import inspect
 import itertools
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import tallmc
+from kept_programs import run_once
 from problems import (
     DYNAMICS,
     FEATURES,
@@ -24,7 +24,6 @@ from problems import (
     slow_after,
     weighted_logistic,
 )
-from regressions import run_once
 from tallmc.contrib.diverse_batches import DeterminantalSelection
 from tallmc.dynamics import AbstractDynamics
 from tallmc.gradient import AbstractGradient
@@ -97,7 +96,7 @@ def prepared(posterior, subsample, gradient, anchor=None):
     return method.prepare(posterior, anchor or tallmc.anchor.find_anchor(posterior)).kernel
 
 
-@eqx.filter_jit
+@run_once
 def estimates(bound, position, drawn, carried=Carried()):  # noqa: B008  (it is frozen)
     """The gradient estimate of every entry of `drawn`, what the selection draws for one step."""
     kernel, rows = bound.kernel, bound.rows
