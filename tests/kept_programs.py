@@ -17,11 +17,16 @@ _WITH_FEW_PASSES: programs.Options = {"xla_backend_optimization_level": 0}
 _of_tests: weakref.WeakSet = weakref.WeakSet()
 
 
-def run_once(function):
-    """A compiled program that runs once or twice. Arguments that are not arrays are static."""
-    program = programs._Compiled(function, _WITH_FEW_PASSES)
+def run_once(function, options=_WITH_FEW_PASSES):
+    """A compiled program of few operations. Arguments that are not arrays are static."""
+    program = programs._Compiled(function, options)
     _of_tests.add(program)
     return program
+
+
+def run_often(function):
+    """`run_once` for loops and large arrays, which without LLVM's passes take ten times as long."""
+    return run_once(function, programs.QUICKLY)
 
 
 def know_tests() -> None:

@@ -199,6 +199,15 @@ def test_code_of_functions_of_different_arguments_is_not_mixed_up(tmp_path):
 
 
 @pytest.mark.usefixtures("jax_options")
+def test_code_of_other_options_is_not_mixed_up(tmp_path):
+    assert tallmc.cache(tmp_path) is not None
+    for options in (cache_module.QUICKLY, {"xla_backend_optimization_level": 0}):
+        compiled = cache_module._Compiled(jnp.negative, options)
+        assert compiled(np.ones(2)).tolist() == [-1.0, -1.0]
+    assert len(codes(tmp_path)) == 2
+
+
+@pytest.mark.usefixtures("jax_options")
 def test_code_is_compiled_again_only_if_a_change_of_the_library_changes_it(monkeypatch, tmp_path):
     folder, x, scale = tallmc.cache(tmp_path), np.arange(3.0), 2.0
     assert folder is not None

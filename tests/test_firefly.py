@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tallmc
-from kept_programs import run_once
+from kept_programs import run_often, run_once
 from problems import linear, logistic, logistic_by_autodiff, slow_after
 from tallmc._engine.kernel import BoundKernel, Gathered, NewChain
 from tallmc.dynamics.dynamics import PositionState
@@ -117,7 +117,7 @@ def invariance_z(bound: BoundKernel, chains: int = 4000, steps: int = 5) -> floa
     return np.abs((found.mean(0) - truth) / (found.std(0) / np.sqrt(chains))).max()
 
 
-@run_once
+@run_often
 def after_steps(bound: BoundKernel, starts, key, steps: int):
     """The states of chains from these starts.
 

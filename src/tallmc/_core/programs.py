@@ -343,7 +343,9 @@ class _Compiled:
         path = None if name is None else entry_path(name)
         if path is None:
             return lambda arrays: self._jitted(arrays, static)
-        return _loaded(path, arrays) or _kept(path, self._to_keep.lower(arrays, static), arrays)
+        if (program := _loaded(path, arrays)) is not None:
+            return program
+        return _kept(path, self._to_keep.lower(arrays, static), self._made_from[1], arrays)
 
 
 def _jitted(
@@ -490,12 +492,13 @@ def _versions() -> bytes:
     return repr((known, device.device_kind, device.client.platform_version)).encode()
 
 
-def _kept(path: Path, lowered: Any, arrays: list[Any]) -> Callable[..., Any]:
+def _kept(path: Path, lowered: Any, options: Options, arrays: list[Any]) -> Callable[..., Any]:
     """The lowered program, compiled unless its code is there, and kept under this path."""
     from jax.experimental.serialize_executable import serialize
 
     text = lowered.as_text()
-    code = f"code-{hashlib.sha256(_versions() + text.encode()).hexdigest()}"
+    made_from = f"{sorted(options.items())} {text}".encode()
+    code = f"code-{hashlib.sha256(_versions() + made_from).hexdigest()}"
     result = lowered.out_tree
     _write(path, lambda: (code, result.unflatten(range(result.num_leaves)), "lapack" in text))
     program = _loaded(path, arrays)
