@@ -91,9 +91,11 @@ def pytest_configure(config):
     os.environ[_OWN_CACHE] = "off"
     if not hasattr(config, "workerinput"):
         _delete_temporary_files_at_the_end(config)
-    if os.environ.get("TALLMC_TEST_CACHE") == "off":
+    cached = os.environ.get("TALLMC_TEST_CACHE") != "off"
+    folder = _cache_folder() if cached else Path(tempfile.gettempdir())
+    os.environ["MPLCONFIGDIR"] = str(folder / "matplotlib")  # for its list of fonts
+    if not cached:
         return
-    folder = _cache_folder()
     if not hasattr(config, "workerinput") and _bytes_in(folder) > _MOST_BYTES:
         shutil.rmtree(folder, ignore_errors=True)
     os.environ.setdefault(_CACHE, str(folder))
