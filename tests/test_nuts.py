@@ -77,6 +77,15 @@ def test_the_same_seed_gives_the_same_draws_and_another_gives_others(draws, anch
 
 
 @pytest.mark.slow
+def test_a_short_warm_up_of_many_parameters_leaves_steps_long():
+    """With a dense mass matrix, which 60 steps cannot estimate, a draw took 54 steps."""
+    posterior = logistic(400, 30)
+    anchor = tallmc.anchor.find_anchor(posterior)
+    short = nuts(posterior, chains=2, n_draws=50, warmup=60, anchor=anchor)
+    assert short.sample_stats["n_steps"].mean() < 40
+
+
+@pytest.mark.slow
 def test_draws_of_a_logistic_regression_agree_with_quadrature():
     posterior = logistic(n_rows=8, dim=1)
     grid = np.linspace(-10, 10, 4001)

@@ -4,7 +4,7 @@ The no-U-turn sampler (Hoffman and Gelman, 2014) with Stan's warm-up: dual avera
 size to an acceptance rate of 0.8, and a dense mass matrix is adapted in growing windows. NUTS
 leaves exp(−f) invariant. Each integration step is one pass over the rows. With an anchor, chains
 start at the mode. If the anchor has a Hessian, chains move in coordinates u with θ = θ̂ + C u, in
-which the posterior is close to a standard Gaussian and the initial mass matrix, I, fits. BlackJAX
+which the posterior is close to a standard Gaussian, so a diagonal mass matrix is enough. BlackJAX
 is an optional dependency, `pip install ".[reference]"` in a clone, imported when `nuts` is called.
 """
 
@@ -22,7 +22,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int, Key
 
 from ._anchor.anchor import Anchor, AnchorLevel
-from ._core.arrays import AbstractLinearMap
+from ._core.arrays import AbstractLinearMap, IdentityMap
 from ._core.errors import Outcome, PreparationError, SamplingWarning, check_int, outcome_of, warn
 from ._core.packages import check_installed
 from ._core.random import new_key
@@ -184,8 +184,11 @@ def _run_chains(
 
     # One compensated pass gives value and gradient; differentiating it would take another pass.
     log_density.defvjp(target.log_density, lambda gradient, cotangent: (cotangent * gradient,))
+    # Behind an anchor the coordinates have a covariance near I, and a dense matrix that a short
+    # warm-up estimates is worse than none: its smallest eigenvalues make the steps short.
+    whitened = not isinstance(target.geometry, IdentityMap)
     adaptation = blackjax.window_adaptation(
-        blackjax.nuts, log_density, is_mass_matrix_diagonal=False
+        blackjax.nuts, log_density, is_mass_matrix_diagonal=whitened
     )
 
     def run_chain(key: Key[Array, ""]) -> tuple[Array, Array, dict[str, Array]]:
