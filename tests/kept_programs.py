@@ -25,7 +25,7 @@ def run_once(function, options=_WITH_FEW_PASSES):
 
 
 def run_often(function):
-    """`run_once` for loops and large arrays, which without LLVM's passes take ten times as long."""
+    """`run_once` for loops and large arrays: without LLVM's passes they take four times as long."""
     return run_once(function, programs.QUICKLY)
 
 
