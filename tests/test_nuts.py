@@ -113,7 +113,9 @@ def test_small_parts_of_a_large_potential_survive_single_precision():
         single, chains=16, n_draws=200, warmup=50, anchor=tallmc.anchor.find_anchor(single)
     )
     assert draws.positions.dtype == np.float32
-    assert draws.sample_stats["acceptance_rate"].mean() > 0.6  # aimed at: 0.8
+    assert draws.sample_stats["acceptance_rate"].mean() > 0.7  # aimed at: 0.8
+    # Rounding errors of 0.7, from sums over 128 rows, took the step size to 8e-4: 1,012 steps.
+    assert draws.sample_stats["n_steps"].mean() < 10
     for j in range(2):
         assert moment_z(draws.positions[..., j].astype(float), mean[j], covariance[j, j]) < LIMIT
 

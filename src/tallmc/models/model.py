@@ -40,6 +40,8 @@ Moves = Float[Array, "k d"]
 GAUSS_NODES = 5
 PIECE_ROWS = 128
 """Rows over which sums are plain; sums of pieces are more accurate."""
+_POTENTIAL_ROWS = 8
+"""The same for potentials, of which an accept step needs small differences."""
 
 
 # Means of ‖Cᵀr_i‖² by random probes, for models without a closed form.
@@ -530,8 +532,14 @@ def rounded_sum(total: Sum, *args: Any) -> Any:
 
 
 def sums_of_pieces(values: Float[Array, "n ..."]) -> Float[Array, "p ..."]:
-    padding = [(0, -len(values) % PIECE_ROWS), *[(0, 0)] * (values.ndim - 1)]
-    return jnp.sum(jnp.pad(values, padding).reshape(-1, PIECE_ROWS, *values.shape[1:]), axis=1)
+    """Plain sums over a few rows each, for `split_sum`, which keeps all bits.
+
+    Over 128 rows with potentials of 20,000 each was wrong by 0.1 in float32, and NUTS on 4,000 such
+    rows rejected a third of its proposals at any step size. Eight rows take no longer.
+    """
+    size = _POTENTIAL_ROWS
+    padding = [(0, -len(values) % size), *[(0, 0)] * (values.ndim - 1)]
+    return jnp.sum(jnp.pad(values, padding).reshape(-1, size, *values.shape[1:]), axis=1)
 
 
 def block_potential_and_gradient(
