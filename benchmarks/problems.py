@@ -27,12 +27,12 @@ def covertype_rows() -> tuple[np.ndarray, np.ndarray]:
     return np.c_[np.ones(len(rows)), x[rows]], y[rows]
 
 
-def covertype(cover: int = 2) -> tallmc.models.AbstractPosterior:
+def covertype(cover: int = 2, n_rows: int = _TRAINING_ROWS) -> tallmc.models.AbstractPosterior:
     """Logistic regression of one class against the others.
 
     Class 4 has 0.47 % and class 5 has 1.6 % of the rows; some dummies then nearly separate.
     """
-    x, y = covertype_rows()
+    x, y = (values[:n_rows] for values in covertype_rows())
     return tallmc.models.logistic_regression(x, y == cover, _PRIOR_VARIANCE)
 
 

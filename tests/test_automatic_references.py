@@ -50,8 +50,8 @@ def test_tall_data(shared, name, seed):
 HARD = {
     "Student-t": problems.student_t,
     "softmax": lambda: problems.softmax(20_000),
-    "class 5, 1.6 % of the rows": lambda: problems.covertype(5),
-    "class 4, 0.47 % of the rows": lambda: problems.covertype(4),
+    "class 5, 1.6 % of the rows": lambda: problems.covertype(5, 60_000),
+    "class 4, 0.47 % of the rows": lambda: problems.covertype(4, 60_000),
 }
 
 
