@@ -4,6 +4,8 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 BENCH  := $(VENV)/.bench
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+# In the folder of the tests' cache: another clone then has its types checked in seconds.
+TYPES  := $(if $(filter off,$(TALLMC_TEST_CACHE)),.mypy_cache,$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/tallmc-tests/mypy)
 # Examples of pages are short runs, whose draws are doubtful. Tests read the verdicts that matter.
 SHORT  := -W ignore::tallmc.SamplingWarning -W ignore::tallmc._fit.FitNote
 # As a module, so that MkDocs finds the package website.
@@ -38,7 +40,7 @@ test-slow: $(STAMP)       ## the checks that `make test` leaves out: long runs, 
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy --cache-dir $(TYPES)
 
 docs: $(STAMP)            ## the documentation site, into site/; runs every example of docstrings, pages and the gallery
 	$(PYTEST) --timeout=600 $(SHORT) -m "docs and not slow"
