@@ -113,27 +113,30 @@ def test_a_level_with_one_response_is_named():
     assert messages(tallmc.models.logistic_regression(x, y, prior_variance=10.0)) == []
 
 
-@pytest.fixture(scope="module")
-def of_table():
-    """A level whose 60 rows all have the response 1, and a column that is twice another."""
-    rng = np.random.default_rng(0)
+def messages_of_table(formula: str, seed: int = 0) -> list[str]:
+    """Of a level whose 60 rows all have the response 1, and a column that is twice another."""
+    rng = np.random.default_rng(seed)
     level = rng.permutation(np.repeat(["a", "b", "c"], [1970, 970, 60]))
     x = rng.normal(size=3000)
     y = (rng.random(3000) < 0.4) | (level == "c")
     table = {"x": x, "double": 2 * x, "level": level, "y": y.astype(int)}
-    return lambda formula: messages(
+    return messages(
         regression_problem(table, RegressionModel("bernoulli", formula=formula)).posterior
     )
 
 
-def test_a_level_of_a_table_with_one_response_is_named_as_in_the_summary(of_table):
-    """The columns of a table are centred: a coefficient alone moves the rows of all levels."""
-    (found,) = of_table("y ~ x + level")
+@pytest.mark.parametrize("seed", [0, 1, 2, 8, 12])
+def test_a_level_of_a_table_with_one_response_is_named_as_in_the_summary(seed):
+    """The columns of a table are centred: a coefficient alone moves the rows of all levels.
+
+    Far out the likelihood stays as it is but for rounding, which may raise it: seeds 1, 2, 8, 12.
+    """
+    (found,) = messages_of_table("y ~ x + level", seed)
     assert found.startswith("the rows bound level[c] on one side only: they fit no worse as it gr")
 
 
-def test_collinear_columns_of_a_table_are_named_as_in_the_summary(of_table):
-    found = of_table("y ~ x + double")
+def test_collinear_columns_of_a_table_are_named_as_in_the_summary():
+    found = messages_of_table("y ~ x + double")
     assert [text.split(":")[0] for text in found] == ["the rows do not determine x - double"]
 
 

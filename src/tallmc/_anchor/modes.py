@@ -45,6 +45,9 @@ _ZERO_CURVATURE = 1e-5
 _FAR, _PERFECT = (10.0, 30.0), 0.05
 """Multiples of the anchor at which separable rows fit nearly perfectly: their potential is so small
 a part of that at zero."""
+_ROUNDING = 1e-6
+"""Far out, a potential that stays as it is differs by its rounding errors. Without this share of
+it, ten of 24 levels with one response went unnamed in float32, and four in float64."""
 _SINGULAR = 1e-6
 _MOST_MESSAGES = 4
 
@@ -173,7 +176,7 @@ def _one_sided(
         along[j] = np.sign(at[j]) / np.sqrt(prior[j, j])
         along = _compensated(passes, at + 10 * along, along)
         near, farther = (passes.likelihood(at + 10 * distance * along) for distance in _FAR)
-        if farther <= near < here:
+        if farther <= near + _ROUNDING * abs(near) and near < here:
             messages.append(
                 f"the rows bound {names[j]} on one side only: they fit no worse as it "
                 f"{'grows' if at[j] > 0 else 'falls'}, and only the prior keeps it finite. "
