@@ -28,7 +28,7 @@ def covertype_rows() -> tuple[np.ndarray, np.ndarray]:
 
 
 def covertype(cover: int = 2, n_rows: int = _TRAINING_ROWS) -> tallmc.models.AbstractPosterior:
-    """Logistic regression of one class against the others.
+    """Logistic regression of one class against the others, on the first `n_rows` training rows.
 
     Class 4 has 0.47 % and class 5 has 1.6 % of the rows; some dummies then nearly separate.
     """
